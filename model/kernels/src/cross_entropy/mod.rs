@@ -1,0 +1,38 @@
+//! Label-smoothed cross-entropy (Szegedy et al. 2016), in PyTorch's definition.
+
+mod reference;
+
+use burn::tensor::{Int, Tensor};
+
+/// How the loss is taken.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CrossEntropyConfig {
+    /// Mass spread evenly over the vocabulary, in [0, 1).
+    pub label_smoothing: f64,
+    /// Rows with this label count nothing: the padding id.
+    pub ignore_index: i64,
+}
+
+/// Sums over the rows that count; divide by their number for a mean.
+#[derive(Debug, Clone)]
+pub struct CrossEntropy {
+    /// Smoothed loss in nats, `[1]`, f32. This is what is differentiated.
+    pub loss_sum: Tensor<1>,
+    /// Negative log-likelihood of the labels in nats, `[1]`, f32, outside the graph.
+    pub nll_sum: Tensor<1>,
+}
+
+/// The sum over rows of `(1 - e) * nll + e * mean over v of -log p(v)`, in closed form: with `lse` the log of the sum of
+/// exponentials, a row's loss is `lse - (1 - e) * z[label] - e * mean(z)`. No one-hot of size V exists; f32 inside.
+///
+/// # Shapes
+/// - `logits`: `[M, V]`
+/// - `labels`: `[M]`, each in `0..V`; rows with `ignore_index` are left out
+///
+/// # Panics
+/// If `logits` and `labels` differ in rows.
+pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEntropyConfig) -> CrossEntropy {
+    let ([rows, _], [n_labels]) = (logits.dims(), labels.dims());
+    assert_eq!(rows, n_labels, "{rows} rows of logits, but {n_labels} labels");
+    reference::cross_entropy(logits, labels, config)
+}

@@ -1,0 +1,63 @@
+//! Dropout (Srivastava et al. 2014) from a counter: no mask is stored, and the same counter gives the same mask on every
+//! backend, in every process, in forward and in backward.
+//!
+//! Bits come from Philox4x32-10 (Salmon et al. 2011): key = seed, counter = (element / 4, site, draw).
+
+mod autodiff;
+#[cfg(feature = "cuda")]
+mod kernel;
+mod ops;
+mod philox;
+
+use std::cell::Cell;
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use ops::DropoutOps;
+
+/// The random stream of one forward pass. Its seed and draw lie in a device tensor, so that a captured step can be
+/// replayed with a new draw; each call to [`dropout`] takes the next site.
+#[derive(Debug)]
+pub struct DropoutStream {
+    /// `[4]`: seed low and high, draw low and high, as the bits of 32-bit integers.
+    state: Tensor<1, Int>,
+    next_site: Cell<u32>,
+}
+
+impl DropoutStream {
+    /// The stream of draw number `draw` (a micro-step's index) under `seed`.
+    pub fn new(seed: u64, draw: u64, device: &Device) -> Self {
+        let words = [seed as u32, (seed >> 32) as u32, draw as u32, (draw >> 32) as u32].map(u32::cast_signed);
+        let state = Tensor::from_data(TensorData::from(words), (device, DType::I32));
+        Self { state, next_site: Cell::new(0) }
+    }
+
+    fn take_site(&self) -> u32 {
+        let site = self.next_site.get();
+        self.next_site.set(site + 1);
+        site
+    }
+}
+
+/// Zeroes each element with probability `p` and scales the rest by `1 / (1 - p)`.
+///
+/// # Shapes
+/// - `x`: `[M, N]`; result the same
+///
+/// # Panics
+/// If `p` is not in [0, 1) or `x` has more than 2^34 elements.
+pub fn dropout(x: Tensor<2>, p: f64, stream: &DropoutStream) -> Tensor<2> {
+    assert!((0.0..1.0).contains(&p), "a dropout probability of {p}");
+    let site = stream.take_site();
+    if p == 0.0 {
+        return x;
+    }
+    assert!(x.shape().num_elements() <= 1 << 34, "too many elements for one random stream");
+    let state = stream.state.clone().into_dispatch();
+    Tensor::from_dispatch(Dispatch::dropout(x.into_dispatch(), state, site, p as f32))
+}
+
+/// Elements whose random word is below this are dropped.
+fn threshold(p: f32) -> u32 {
+    (f64::from(p) * 4_294_967_296.0) as u32
+}

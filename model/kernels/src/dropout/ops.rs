@@ -1,0 +1,49 @@
+//! Dropout as a backend extension, and its CPU loop.
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, backend_extension};
+use burn::tensor::{DType, TensorData};
+use burn_flex::{Flex, FlexTensor};
+use half::{bf16, f16};
+
+use super::philox::philox;
+use super::threshold;
+
+#[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
+pub(crate) trait DropoutOps: Backend {
+    /// `state`: `[4]`, seed and draw as in [`super::DropoutStream`].
+    #[fusion(dtype = x, shape = x)]
+    fn dropout(x: FloatTensor<Self>, state: IntTensor<Self>, site: u32, p: f32) -> FloatTensor<Self>;
+}
+
+impl DropoutOps for Flex {
+    fn dropout(x: FloatTensor<Self>, state: IntTensor<Self>, site: u32, p: f32) -> FloatTensor<Self> {
+        let words = state.into_data().convert::<i32>();
+        let words: Vec<u32> = words.iter::<i32>().map(i32::cast_unsigned).collect();
+        let (key, draw) = ([words[0], words[1]], [words[2], words[3]]);
+        let (limit, keep) = (threshold(p), 1.0 / (1.0 - p));
+        let mask = |quad: usize| philox([quad as u32, site, draw[0], draw[1]], key).map(|word| word >= limit);
+        let dtype = x.dtype();
+        let mut data = x.to_contiguous().into_data();
+        match dtype {
+            DType::F32 => apply(&mut data, mask, |v: f32| v * keep),
+            DType::BF16 => apply(&mut data, mask, |v: bf16| bf16::from_f32(v.to_f32() * keep)),
+            DType::F16 => apply(&mut data, mask, |v: f16| f16::from_f32(v.to_f32() * keep)),
+            other => panic!("dropout of {other:?}: only f32, bf16 and f16"),
+        }
+        FlexTensor::from_data(data)
+    }
+}
+
+fn apply<E: burn::tensor::Element + Default>(
+    data: &mut TensorData,
+    mask: impl Fn(usize) -> [bool; 4],
+    scale: impl Fn(E) -> E,
+) {
+    let values = data.as_mut_slice::<E>().expect("contiguous data of the tensor's own dtype");
+    for (quad, values) in values.chunks_mut(4).enumerate() {
+        for (value, keep) in values.iter_mut().zip(mask(quad)) {
+            *value = if keep { scale(*value) } else { E::default() };
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The operators a Transformer trains with, as functions over Burn tensors.
+//!
+//! Each operator lives in a folder of its own: `mod.rs` is the public function (shapes, dtypes, errors, source of the
+//! algorithm), `reference.rs` the same function in plain Burn operations (the CPU path and the test oracle), `kernel.rs`
+//! the CubeCL kernel for CUDA and `autodiff.rs` its backward. Operators without a kernel run their reference everywhere.
+//!
+//! Activations are two-dimensional, `[rows, features]`, so that no operator has to guess which dimensions fold.
+//!
+//! Legend of shapes: B batch, T query (target) length, S key (source) length, H heads, K head dimension, D = H * K,
+//! M rows, N columns, V vocabulary.
+
+// The fusion types of a deep backend stack need more than the default depth to resolve.
+#![recursion_limit = "256"]
+
+mod adamw;
+mod attention;
+mod cross_entropy;
+mod dropout;
+mod embedding;
+mod linear;
+mod norm;
+
+pub use adamw::{AdamWHyper, AdamWState, adamw_step, clip_coefficient, sum_of_squares};
+pub use attention::{AttentionConfig, Projected, attention};
+pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
+pub use dropout::{DropoutStream, dropout};
+pub use embedding::embedding;
+pub use linear::{linear, linear_transposed};
+pub use norm::layer_norm;

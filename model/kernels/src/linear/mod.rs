@@ -1,0 +1,62 @@
+//! Matrix products: the bulk of a Transformer's arithmetic.
+//!
+//! On CUDA, bf16 products run on a CubeCL kernel (wgmma fed by TMA); everything else, and shapes that the kernel does not
+//! serve, on the backend's product with a strategy whose launches are known to succeed: the backend's autotune prefers a
+//! candidate that computes nothing on tall matrices.
+
+mod autodiff;
+#[cfg(feature = "cuda")]
+mod kernel;
+mod ops;
+
+use burn::backend::Dispatch;
+use burn::tensor::Tensor;
+pub(crate) use ops::{Layout, LinearOps};
+
+/// `x · weight + bias`.
+///
+/// # Shapes
+/// - `x`: `[M, K]`
+/// - `weight`: `[K, N]`
+/// - `bias`: `[N]`
+/// - result: `[M, N]`, in the dtype of `x`
+///
+/// # Panics
+/// If the inner dimensions or the dtypes differ.
+pub fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+    let y = product(x, weight, Layout::NN);
+    match bias {
+        Some(bias) => y + bias.unsqueeze(),
+        None => y,
+    }
+}
+
+/// `x · weightᵀ`, for a weight that is stored by output row: a tied embedding.
+///
+/// # Shapes
+/// - `x`: `[M, K]`
+/// - `weight`: `[N, K]`
+/// - result: `[M, N]`
+///
+/// # Panics
+/// If the inner dimensions or the dtypes differ.
+pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+    product(x, weight, Layout::NT)
+}
+
+/// The product that `layout` names.
+fn product(a: Tensor<2>, b: Tensor<2>, layout: Layout) -> Tensor<2> {
+    layout.check(&a.dims(), &b.dims());
+    assert_eq!(a.dtype(), b.dtype(), "a product of two dtypes");
+    Tensor::from_dispatch(Dispatch::product(a.into_dispatch(), b.into_dispatch(), layout))
+}
+
+/// A product per leading index.
+///
+/// # Shapes
+/// - `a`: `[G, M, K]`
+/// - `b`: `[G, K, N]`, transposed views welcome
+/// - result: `[G, M, N]`
+pub(crate) fn batched_product(a: Tensor<3>, b: Tensor<3>) -> Tensor<3> {
+    Tensor::from_dispatch(Dispatch::batched_product(a.into_dispatch(), b.into_dispatch()))
+}

@@ -1,0 +1,14 @@
+//! Layer normalization in plain Burn operations.
+
+use burn::tensor::{DType, Tensor};
+
+pub(crate) fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> Tensor<2> {
+    let dtype = x.dtype();
+    let x = x.cast(DType::F32);
+    let centered = x.clone() - x.mean_dim(1);
+    let variance = (centered.clone() * centered.clone()).mean_dim(1);
+    let normalized = centered / (variance + eps).sqrt();
+    let gamma = gamma.cast(DType::F32).unsqueeze();
+    let beta = beta.cast(DType::F32).unsqueeze();
+    (normalized * gamma + beta).cast(dtype)
+}
