@@ -1,0 +1,154 @@
+//! What a run measures, as plain numbers on the host: made by the trainer, written by [`crate::logging`].
+//!
+//! Tokens are counted without padding, source and target both; losses are nats per target token. A value always
+//! carries the optimizer step it was measured at, even when it was read from the device several steps later.
+
+pub mod span;
+pub mod throughput;
+
+use serde::{Deserialize, Serialize};
+
+pub use span::{Span, SpanClock, SpanTotals};
+pub use throughput::{Throughput, ThroughputMeter};
+
+/// What one optimizer step did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepMetrics {
+    /// Optimizer steps done, this one included: the first step is 1.
+    pub step: u64,
+    /// Passes over the training data begun before this step's first batch, counted from 0.
+    pub epoch: u64,
+    /// Training loss with label smoothing, nats per target token.
+    pub loss: f64,
+    /// Negative log-likelihood without smoothing, nats per target token.
+    pub nll: f64,
+    /// Global norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Learning rate of this step.
+    pub lr: f64,
+    /// Source tokens without padding, all micro-batches together.
+    pub source_tokens: u64,
+    /// Target tokens (labels) without padding.
+    pub target_tokens: u64,
+    /// Source and target positions computed, padding included.
+    pub padded_tokens: u64,
+}
+
+impl StepMetrics {
+    /// Whether loss and gradient norm are ordinary numbers.
+    pub fn is_finite(&self) -> bool {
+        self.loss.is_finite() && self.grad_norm.is_finite()
+    }
+}
+
+/// The steps since the last line together: one per `train.log_every` steps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WindowMetrics {
+    /// Last step of the window.
+    pub step: u64,
+    /// Mean training loss, weighted by target tokens; nats per target token.
+    pub loss: f64,
+    /// Mean negative log-likelihood, weighted by target tokens; nats per target token.
+    pub nll: f64,
+    /// Gradient norm of the last step, before clipping.
+    pub grad_norm: f64,
+    /// Learning rate of the last step.
+    pub lr: f64,
+    /// Speed over the window.
+    #[serde(flatten)]
+    pub throughput: Throughput,
+    /// Share of the window's wall time in which training waited for the data loader, 0 to 1.
+    pub data_wait_share: f64,
+    /// Steps of the window whose loss or gradient norm was not finite.
+    pub non_finite_steps: u64,
+}
+
+impl WindowMetrics {
+    /// Sums up the steps of one window; `None` when there are none.
+    pub fn new(steps: &[StepMetrics], throughput: Throughput, data_wait_share: f64) -> Option<Self> {
+        let last = steps.last()?;
+        let target_tokens: u64 = steps.iter().map(|step| step.target_tokens).sum();
+        let mean = |value: fn(&StepMetrics) -> f64| {
+            steps.iter().map(|step| value(step) * step.target_tokens as f64).sum::<f64>() / target_tokens.max(1) as f64
+        };
+        Some(Self {
+            step: last.step,
+            loss: mean(|step| step.loss),
+            nll: mean(|step| step.nll),
+            grad_norm: last.grad_norm,
+            lr: last.lr,
+            throughput,
+            data_wait_share,
+            non_finite_steps: steps.iter().filter(|step| !step.is_finite()).count() as u64,
+        })
+    }
+}
+
+/// One pass over the validation data.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ValidationMetrics {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Label-smoothed loss, nats per target token.
+    pub loss: f64,
+    /// Negative log-likelihood, nats per target token; perplexity is its exponential.
+    pub nll: f64,
+    /// Target tokens without padding.
+    pub target_tokens: u64,
+    /// Corpus BLEU of generated text, 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bleu: Option<f64>,
+    /// chrF2 of generated text, 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub chrf: Option<f64>,
+    /// Share of generated lines equal to their reference, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub exact_match: Option<f64>,
+    /// Wall time of the validation, seconds.
+    pub elapsed_secs: f64,
+}
+
+impl ValidationMetrics {
+    /// `exp(nll)`.
+    pub fn perplexity(&self) -> f64 {
+        self.nll.exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(step: u64, loss: f64, target_tokens: u64) -> StepMetrics {
+        StepMetrics {
+            step,
+            epoch: 0,
+            loss,
+            nll: loss / 2.0,
+            grad_norm: step as f64,
+            lr: 1e-3,
+            source_tokens: 10,
+            target_tokens,
+            padded_tokens: 40,
+        }
+    }
+
+    #[test]
+    fn a_window_weighs_steps_by_their_target_tokens() {
+        let steps = [step(9, 2.0, 30), step(10, 4.0, 10)];
+        let window = WindowMetrics::new(&steps, Throughput::default(), 0.25).expect("two steps");
+        assert_eq!((window.step, window.grad_norm), (10, 10.0));
+        assert!((window.loss - 2.5).abs() < 1e-12, "{}", window.loss);
+        assert!((window.nll - 1.25).abs() < 1e-12, "{}", window.nll);
+        assert_eq!(window.non_finite_steps, 0);
+    }
+
+    #[test]
+    fn steps_that_are_not_finite_are_counted_and_shown() {
+        let steps = [step(1, f64::NAN, 5), step(2, 1.0, 5)];
+        let window = WindowMetrics::new(&steps, Throughput::default(), 0.0).expect("two steps");
+        assert_eq!(window.non_finite_steps, 1);
+        assert!(window.loss.is_nan(), "a mean over NaN must not look healthy");
+        assert!(WindowMetrics::new(&[], Throughput::default(), 0.0).is_none());
+    }
+}
