@@ -1,0 +1,29 @@
+//! Text to host batches: corpora, tokenizers, a memory-mapped token cache and a deterministic multi-worker loader.
+//!
+//! Nothing here knows of tensors or devices; a [`HostBatch`] is one contiguous buffer of padded token rows that any
+//! framework can upload in one copy.
+//!
+//! ```text
+//! text -corpus-> Example -tokenizer-> ids -cache-> memory map -sampler-> bucket -collate-> HostBatch
+//!                                              worker pool ------------------------'
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. The order of the data is a pure function of seed, epoch and position: the same batches whatever the number of
+//!    workers or ranks.
+//! 2. Every row is in exactly one batch of an epoch. A row that cannot be used is counted and shown with file and line.
+//! 3. A token cache is complete or invisible, and never trusted: every count and offset is checked when it is opened.
+//! 4. Host memory is bounded by the prefetch depth and does not grow with epochs.
+
+pub mod corpus;
+mod error;
+mod host_batch;
+pub mod loader;
+pub mod tokenizer;
+
+pub use corpus::{CorpusConfig, CorpusFormat, Example};
+pub use error::{Error, Result};
+pub use host_batch::{HostBatch, Position, Shape};
+pub use loader::LoaderConfig;
+pub use tokenizer::{Normalization, SpecialIds, TokenizerConfig, TokenizerKind};
