@@ -1,0 +1,221 @@
+//! The run as people see it, on stderr: a progress bar on a terminal, plain lines elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{Extent, Record, Sink};
+use crate::metrics::{ValidationMetrics, WindowMetrics};
+
+/// Plain lines come at most this often; `metrics.jsonl` has every step.
+const SECS_BETWEEN_LINES: f64 = 2.0;
+
+/// The sink.
+pub struct Console {
+    extent: Extent,
+    started: Instant,
+    /// `None`: stderr is not a terminal.
+    bar: Option<ProgressBar>,
+    last_line: Option<Instant>,
+}
+
+impl Console {
+    /// A console on stderr.
+    pub fn new(extent: Extent) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(extent.total_steps), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}").expect("a valid template");
+            bar.set_style(style.progress_chars("=> "));
+            bar.set_position(extent.start_step);
+            bar
+        });
+        Self { extent, started: Instant::now(), bar, last_line: None }
+    }
+
+    fn line(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None => print_line(line),
+        }
+    }
+
+    fn window(&mut self, window: &WindowMetrics) {
+        let left = time_left(window, self.extent, self.started.elapsed());
+        let now = Instant::now();
+        if let Some(bar) = &self.bar {
+            bar.set_position(window.step);
+            bar.set_message(progress_message(window, left));
+        } else if window.step >= self.extent.total_steps
+            || self.last_line.is_none_or(|last| (now - last).as_secs_f64() >= SECS_BETWEEN_LINES)
+        {
+            self.last_line = Some(now);
+            print_line(&window_line(window, self.extent.total_steps, left));
+        }
+        if window.non_finite_steps > 0 {
+            self.line(&format!(
+                "warning: loss or gradient was not finite in {} of the steps up to {}; a lower optim.lr or longer \
+                 optim.warmup_steps is the usual remedy",
+                window.non_finite_steps, window.step
+            ));
+        }
+    }
+}
+
+impl Sink for Console {
+    fn write(&mut self, record: &Record<'_>) -> Result<()> {
+        match record {
+            Record::Step(_) => {}
+            Record::Window(window) => self.window(window),
+            Record::Validation(validation) => self.line(&validation_line(validation)),
+            Record::Note(note) => self.line(note),
+            Record::Finished => {
+                if let Some(bar) = &self.bar {
+                    bar.abandon(); // leaves the last state on the screen
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.abandon();
+        }
+    }
+}
+
+/// A closed stderr is no reason to stop training.
+fn print_line(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Time to the last step at this window's speed, or to the wall-clock limit if that comes first.
+fn time_left(window: &WindowMetrics, extent: Extent, elapsed: Duration) -> Option<Duration> {
+    let steps = extent.total_steps.saturating_sub(window.step) as f64;
+    let by_steps = Duration::try_from_secs_f64(steps / window.throughput.steps_per_sec).ok();
+    let by_clock = extent.max_time.map(|limit| limit.saturating_sub(elapsed));
+    match (by_steps, by_clock) {
+        (Some(steps), Some(clock)) => Some(steps.min(clock)),
+        (steps, clock) => steps.or(clock),
+    }
+}
+
+fn progress_message(window: &WindowMetrics, left: Option<Duration>) -> String {
+    format!(
+        "loss {:.3} | {} tok/s{} | {} left",
+        window.loss,
+        thousands(window.throughput.tokens_per_sec),
+        window.throughput.mfu.map_or(String::new(), |mfu| format!(" | mfu {:.1}%", 100.0 * mfu)),
+        left.map_or("?".into(), duration),
+    )
+}
+
+fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>) -> String {
+    let speed = &window.throughput;
+    format!(
+        "step {}/{total_steps} | loss {:.3} nll {:.3} | grad norm {:.2} | lr {:.2e} | {} tok/s (padding {:.0}%){} | data wait {:.1}% | {} left",
+        window.step,
+        window.loss,
+        window.nll,
+        window.grad_norm,
+        window.lr,
+        thousands(speed.tokens_per_sec),
+        100.0 * speed.padding_ratio,
+        speed.mfu.map_or(String::new(), |mfu| format!(" | mfu {:.1}%", 100.0 * mfu)),
+        100.0 * window.data_wait_share,
+        left.map_or("?".into(), duration),
+    )
+}
+
+fn validation_line(validation: &ValidationMetrics) -> String {
+    let mut line = format!(
+        "step {} | validation loss {:.3} nll {:.3} perplexity {:.2}",
+        validation.step,
+        validation.loss,
+        validation.nll,
+        validation.perplexity()
+    );
+    if let Some(bleu) = validation.bleu {
+        line += &format!(" | BLEU {bleu:.2}");
+    }
+    if let Some(chrf) = validation.chrf {
+        line += &format!(" | chrF2 {chrf:.2}");
+    }
+    if let Some(share) = validation.exact_match {
+        line += &format!(" | exact match {:.2}%", 100.0 * share);
+    }
+    line + &format!(" | {:.1}s", validation.elapsed_secs)
+}
+
+/// `1234567.8` -> `1,234,568`.
+pub fn thousands(number: f64) -> String {
+    let digits = format!("{:.0}", number.max(0.0));
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `42s`, `3m05s`, `2h07m`.
+pub fn duration(duration: Duration) -> String {
+    let secs = duration.as_secs_f64().round() as u64;
+    match secs {
+        0..60 => format!("{secs}s"),
+        60..3600 => format!("{}m{:02}s", secs / 60, secs % 60),
+        _ => format!("{}h{:02}m", secs / 3600, secs % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+
+    const EXTENT: Extent = Extent { start_step: 0, total_steps: 1000, max_time: None };
+
+    #[test]
+    fn numbers_and_durations_read_well() {
+        for (number, text) in [(0.0, "0"), (999.4, "999"), (1000.0, "1,000"), (1234567.8, "1,234,568")] {
+            assert_eq!(thousands(number), text);
+        }
+        for (secs, text) in [(0.2, "0s"), (59.4, "59s"), (185.0, "3m05s"), (7640.0, "2h07m")] {
+            assert_eq!(duration(Duration::from_secs_f64(secs)), text);
+        }
+    }
+
+    #[test]
+    fn a_line_tells_speed_padding_and_time_left() {
+        let window = samples::window(400);
+        let left = time_left(&window, EXTENT, Duration::ZERO);
+        let line = window_line(&window, 1000, left);
+        for part in ["step 400/1000", "loss 2.500 nll 1.500", "1,234,568 tok/s (padding 12%)", "mfu 30.3%", "5m00s left"] {
+            assert!(line.contains(part), "{part} is missing in {line}");
+        }
+        assert!(progress_message(&window, left).contains("5m00s left"));
+    }
+
+    #[test]
+    fn the_wall_clock_limit_shortens_the_time_left() {
+        let extent = Extent { max_time: Some(Duration::from_secs(60)), ..EXTENT };
+        let left = time_left(&samples::window(400), extent, Duration::from_secs(50));
+        assert_eq!(left, Some(Duration::from_secs(10)));
+        let mut stalled = samples::window(400);
+        stalled.throughput.steps_per_sec = 0.0;
+        assert_eq!(time_left(&stalled, EXTENT, Duration::ZERO), None, "no speed, no forecast");
+    }
+
+    #[test]
+    fn a_validation_shows_only_what_was_measured() {
+        let line = validation_line(&samples::validation(500));
+        assert!(line.contains("perplexity 2.72") && line.contains("BLEU 51.23"), "{line}");
+        assert!(!line.contains("chrF") && !line.contains("exact match"), "{line}");
+    }
+}

@@ -1,0 +1,141 @@
+//! `metrics.jsonl`: one JSON object per line, written at once, so that the file is whole up to the last line however
+//! the run ends.
+//!
+//! `kind` is `step`, `window`, `validation` or `note`; the other fields are those of [`crate::metrics`], and `time` is
+//! in seconds since 1970. Numbers that are not finite are written as `null`, which JSON has instead.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Record, Sink, unix_secs};
+
+/// The sink.
+pub struct Jsonl {
+    file: File,
+    line: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct Line<'a, T: Serialize> {
+    kind: &'a str,
+    time: f64,
+    #[serde(flatten)]
+    fields: T,
+}
+
+#[derive(Serialize)]
+struct NoteFields<'a> {
+    note: &'a str,
+}
+
+impl Jsonl {
+    /// Appends to `path`. Lines of steps after `start_step`, and a last line that a killed run left unfinished, are
+    /// removed first.
+    pub fn open(path: &Path, start_step: u64) -> Result<Self> {
+        if path.exists() {
+            keep_until(path, start_step)?;
+        }
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self { file, line: Vec::new() })
+    }
+
+    fn write_line(&mut self, kind: &str, fields: impl Serialize) -> Result<()> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, &Line { kind, time: unix_secs(), fields })?;
+        self.line.push(b'\n');
+        // One write call for the whole line: a reader never sees half of it.
+        self.file.write_all(&self.line)?;
+        Ok(())
+    }
+}
+
+impl Sink for Jsonl {
+    fn write(&mut self, record: &Record<'_>) -> Result<()> {
+        match record {
+            Record::Step(step) => self.write_line("step", step),
+            Record::Window(window) => self.write_line("window", window),
+            Record::Validation(validation) => self.write_line("validation", validation),
+            Record::Note(note) => self.write_line("note", NoteFields { note }),
+            Record::Finished => Ok(self.file.sync_all()?),
+        }
+    }
+}
+
+/// Rewrites the file without the lines that belong to later steps.
+fn keep_until(path: &Path, step: u64) -> Result<()> {
+    let rewritten = path.with_extension("jsonl.tmp");
+    let mut out = std::io::BufWriter::new(File::create(&rewritten)?);
+    for line in BufReader::new(File::open(path)?).split(b'\n') {
+        let line = line?;
+        let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
+        if value.get("step").and_then(Value::as_u64).is_none_or(|at| at <= step) {
+            out.write_all(&line)?;
+            out.write_all(b"\n")?;
+        }
+    }
+    out.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+    fs::rename(&rewritten, path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+
+    fn lines(path: &Path) -> Vec<Value> {
+        let text = fs::read_to_string(path).expect("written");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    #[test]
+    fn every_record_is_a_line_that_can_be_read_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("metrics.jsonl");
+        let mut sink = Jsonl::open(&path, 0).expect("writable");
+        sink.write(&Record::Step(&samples::step(1))).expect("written");
+        assert_eq!(lines(&path).len(), 1, "flushed without closing");
+        sink.write(&Record::Window(&samples::window(1))).expect("written");
+        sink.write(&Record::Validation(&samples::validation(1))).expect("written");
+        sink.write(&Record::Note("saved")).expect("written");
+        sink.write(&Record::Finished).expect("written");
+        let lines = lines(&path);
+        let kinds: Vec<_> = lines.iter().map(|line| line["kind"].as_str().expect("a kind")).collect();
+        assert_eq!(kinds, ["step", "window", "validation", "note"]);
+        assert_eq!((&lines[0]["loss"], &lines[0]["target_tokens"]), (&2.5.into(), &1200.into()));
+        assert_eq!(lines[1]["tokens_per_sec"], 1234567.8, "flattened beside the losses");
+        assert_eq!(lines[2]["bleu"], 51.234);
+        assert!(lines[2].get("chrf").is_none());
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_stays_valid_json() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("metrics.jsonl");
+        let step = crate::metrics::StepMetrics { loss: f64::NAN, ..samples::step(1) };
+        Jsonl::open(&path, 0).expect("writable").write(&Record::Step(&step)).expect("written");
+        assert_eq!(lines(&path)[0]["loss"], Value::Null);
+    }
+
+    #[test]
+    fn resuming_takes_back_what_will_happen_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("metrics.jsonl");
+        let mut sink = Jsonl::open(&path, 0).expect("writable");
+        for step in 1..=6 {
+            sink.write(&Record::Step(&samples::step(step))).expect("written");
+        }
+        drop(sink);
+        OpenOptions::new().append(true).open(&path).expect("there").write_all(b"{\"kind\":\"st").expect("torn line");
+        let mut sink = Jsonl::open(&path, 4).expect("readable");
+        sink.write(&Record::Step(&samples::step(5))).expect("written");
+        let steps: Vec<_> = lines(&path).iter().map(|line| line["step"].as_u64().expect("a step")).collect();
+        assert_eq!(steps, [1, 2, 3, 4, 5]);
+        assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 1, "no temporary file is left");
+    }
+}
