@@ -72,6 +72,8 @@ pub enum Activation {
     Relu,
     /// `x * Phi(x)` with the exact normal distribution function (erf), PyTorch's default GELU.
     Gelu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, the GELU of GPT-2.
+    GeluTanh,
 }
 
 /// Which token matrices are one (Press and Wolf 2017).
@@ -254,9 +256,15 @@ mod tests {
             ..TransformerConfig::default()
         };
         let problems = config.validate().join("\n");
-        for field in
-            ["d_model 30", "d_ff is 0", "dropout 1", "norm_eps NaN", "max_positions 1", "three_way", "source_vocab_size"]
-        {
+        for field in [
+            "d_model 30",
+            "d_ff is 0",
+            "dropout 1",
+            "norm_eps NaN",
+            "max_positions 1",
+            "three_way",
+            "source_vocab_size",
+        ] {
             assert!(problems.contains(field), "{field} is missing in:\n{problems}");
         }
         assert!(problems.contains("set model.d_model to 32"), "{problems}");

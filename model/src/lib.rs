@@ -1,5 +1,54 @@
-//! Transformers for Burn, built from the fused operators of `kiln-kernels`.
+//! Transformers for Burn that train: built from the fused operators of `kiln-kernels`, checked against PyTorch.
+//!
+//! ```
+//! use burn::tensor::{DType, Device, Int, Tensor};
+//! use kiln_model::TransformerConfig;
+//!
+//! let device = Device::flex();
+//! let config = TransformerConfig { source_vocab_size: 50, target_vocab_size: 50, ..TransformerConfig::tiny() };
+//! let model = config.init(1, DType::F32, &device);
+//!
+//! let source = Tensor::<1, Int>::from_data([7, 8, 9, 2], (&device, DType::I32));
+//! let lengths = Tensor::<1, Int>::from_data([4], (&device, DType::I32));
+//! let memory = model.encode(source, lengths, 1, None);
+//! let mut cache = model.start(&memory);
+//! let start = Tensor::<1, Int>::from_data([1], (&device, DType::I32));
+//! let logits = model.decode_step(start, &mut cache);
+//! assert_eq!(logits.dims(), [1, 50]);
+//! ```
+//!
+//! Reading order: [`TransformerConfig`], [`Batch`], [`EncoderDecoder`], then the parts. This crate opens no file and starts no
+//! thread.
+//!
+//! Legend of shapes: B batch, S source length, T target length, D `d_model`, H heads, K head dimension, F `d_ff`, V
+//! vocabulary, M any number of rows. Activations are two-dimensional, `[B * T, features]`, batch outermost.
 
+mod attention;
+mod batch;
 mod config;
+mod decoder;
+mod embedding;
+mod encoder;
+mod encoder_decoder;
+mod feed_forward;
+pub mod flops;
+mod init;
+mod kv_cache;
+mod linear;
+mod loss;
+mod norm;
+mod position;
 
+pub use attention::{CrossAttention, SelfAttention};
+pub use batch::Batch;
 pub use config::{Activation, InitScheme, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
+pub use decoder::{Decoder, DecoderLayer};
+pub use embedding::TokenEmbedding;
+pub use encoder::{Encoder, EncoderLayer};
+pub use encoder_decoder::EncoderDecoder;
+pub use feed_forward::FeedForward;
+pub use kiln_kernels::{CrossEntropy, DropoutStream};
+pub use kv_cache::{DecoderCache, Memory};
+pub use linear::Linear;
+pub use norm::LayerNorm;
+pub use position::PositionEncoding;

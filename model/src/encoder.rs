@@ -1,0 +1,89 @@
+//! The encoder stack.
+
+use burn::module::Module;
+use burn::tensor::{Int, Tensor};
+use kiln_kernels::DropoutStream;
+
+use crate::attention::SelfAttention;
+use crate::config::NormPlacement;
+use crate::feed_forward::FeedForward;
+use crate::init::Init;
+use crate::norm::{LayerNorm, Residual};
+
+/// Layers of self-attention and feed-forward.
+#[derive(Module, Debug)]
+pub struct Encoder {
+    /// First layer first.
+    pub layers: Vec<EncoderLayer>,
+    /// After the last layer; pre-norm models only.
+    pub norm: Option<LayerNorm>,
+}
+
+impl Encoder {
+    pub(crate) fn init(init: &Init) -> Self {
+        let layers = (0..init.config.n_encoder_layers).map(|i| EncoderLayer::init(&init.at("layers").at(i))).collect();
+        let norm = (init.config.norm == NormPlacement::Pre).then(|| LayerNorm::init(init));
+        Self { layers, norm }
+    }
+
+    /// # Shapes
+    /// - `x`: `[B * S, D]`, embedded source; result the same
+    /// - `lengths`: `[B]`, positions that are no padding
+    pub fn forward(
+        &self,
+        x: Tensor<2>,
+        lengths: &Tensor<1, Int>,
+        batch_size: usize,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
+        let x = self.layers.iter().fold(x, |x, layer| layer.forward(x, lengths, batch_size, stream));
+        match &self.norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        }
+    }
+}
+
+/// Self-attention and feed-forward, each in a residual branch.
+#[derive(Module, Debug)]
+pub struct EncoderLayer {
+    /// Norm of the attention branch.
+    pub self_attention_norm: LayerNorm,
+    /// Every position looks at all real ones.
+    pub self_attention: SelfAttention,
+    /// Norm of the feed-forward branch.
+    pub feed_forward_norm: LayerNorm,
+    /// Each position by itself.
+    pub feed_forward: FeedForward,
+    #[module(skip)]
+    residual: Residual,
+}
+
+impl EncoderLayer {
+    fn init(init: &Init) -> Self {
+        let n_layers = init.config.n_encoder_layers;
+        Self {
+            self_attention_norm: LayerNorm::init(init),
+            self_attention: SelfAttention::init(&init.at("self_attention"), n_layers),
+            feed_forward_norm: LayerNorm::init(init),
+            feed_forward: FeedForward::init(&init.at("feed_forward"), n_layers),
+            residual: Residual::new(init.config),
+        }
+    }
+
+    /// # Shapes
+    /// - `x`: `[B * S, D]`; result the same
+    /// - `lengths`: `[B]`
+    pub fn forward(
+        &self,
+        x: Tensor<2>,
+        lengths: &Tensor<1, Int>,
+        batch_size: usize,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
+        let x = self.residual.around(&self.self_attention_norm, x, stream, |x| {
+            self.self_attention.forward(x, Some(lengths), batch_size, false)
+        });
+        self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.forward(x, stream))
+    }
+}

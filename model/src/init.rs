@@ -1,0 +1,136 @@
+//! First weights, drawn on the host: every parameter has a random stream of its own, derived from the seed and the
+//! parameter's path. So the weights are equal on every device and do not depend on the order of drawing, and a
+//! model with one more layer starts with the same weights in all the others.
+
+use std::f64::consts::TAU;
+use std::fmt::Display;
+
+use burn::module::Param;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::config::{InitScheme, TransformerConfig};
+
+/// Draws the parameters of one module. [`Init::at`] goes to a part of it.
+pub(crate) struct Init<'a> {
+    pub(crate) config: &'a TransformerConfig,
+    seed: u64,
+    dtype: DType,
+    device: &'a Device,
+    path: String,
+}
+
+/// What a linear layer is for; the schemes treat these differently.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Role {
+    /// Nothing special.
+    Plain,
+    /// Query, key or value projection: Xavier counts all three as one matrix of this fan-out.
+    Projection {
+        /// Columns of the whole.
+        fan_out: usize,
+    },
+    /// The last product of a residual branch.
+    EndOfBranch {
+        /// Layers of the stack.
+        n_layers: usize,
+    },
+}
+
+impl<'a> Init<'a> {
+    pub(crate) fn new(config: &'a TransformerConfig, seed: u64, dtype: DType, device: &'a Device) -> Self {
+        Self { config, seed, dtype, device, path: String::new() }
+    }
+
+    /// The part called `name` of this module.
+    pub(crate) fn at(&self, name: impl Display) -> Self {
+        let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
+        Self { path, ..*self }
+    }
+
+    /// Weight of a linear layer, `[n_in, n_out]`.
+    pub(crate) fn linear_weight(&self, name: &str, [n_in, n_out]: [usize; 2], role: Role) -> Param<Tensor<2>> {
+        match self.config.init {
+            InitScheme::Xavier => {
+                let fan_out = if let Role::Projection { fan_out } = role { fan_out } else { n_out };
+                let bound = (6.0 / (n_in + fan_out) as f64).sqrt();
+                self.drawn(name, [n_in, n_out], |random| bound * (2.0 * unit(random) - 1.0))
+            }
+            InitScheme::Scaled => {
+                let mut std = (2.0 / (5.0 * self.config.d_model as f64)).sqrt();
+                if let Role::EndOfBranch { n_layers } = role {
+                    std /= (2.0 * n_layers as f64).sqrt();
+                }
+                self.drawn(name, [n_in, n_out], |random| std * normal(random))
+            }
+        }
+    }
+
+    /// Table of token or position vectors, `[n, d_model]`: normal of standard deviation `d_model^-0.5`.
+    pub(crate) fn table(&self, name: &str, n: usize) -> Param<Tensor<2>> {
+        let std = (self.config.d_model as f64).powf(-0.5);
+        self.drawn(name, [n, self.config.d_model], |random| std * normal(random))
+    }
+
+    /// A bias or a norm's scale, `[n]`.
+    pub(crate) fn constant(&self, n: usize, value: f32) -> Param<Tensor<1>> {
+        Param::from_tensor(Tensor::full([n], value, (self.device, self.dtype)))
+    }
+
+    /// A tensor of the model that is not trained.
+    pub(crate) fn fixed<const D: usize>(&self, values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
+        Tensor::from_data(TensorData::new(values, shape), (self.device, self.dtype))
+    }
+
+    fn drawn(&self, name: &str, shape: [usize; 2], mut draw: impl FnMut(&mut ChaCha8Rng) -> f64) -> Param<Tensor<2>> {
+        let mut random = stream(self.seed, &self.at(name).path);
+        let values = (0..shape[0] * shape[1]).map(|_| draw(&mut random) as f32).collect();
+        Param::from_tensor(self.fixed(values, shape))
+    }
+}
+
+/// The random stream of the parameter at `path`.
+fn stream(seed: u64, path: &str) -> ChaCha8Rng {
+    // FNV-1a: a few hundred paths do not collide in 64 bits, and it never changes between releases of anything.
+    let hash = path
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..16].copy_from_slice(&hash.to_le_bytes());
+    ChaCha8Rng::from_seed(key)
+}
+
+/// Uniform in [0, 1), 53 bits.
+fn unit(random: &mut ChaCha8Rng) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// Standard normal (Box and Muller 1958).
+fn normal(random: &mut ChaCha8Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - unit(random)).ln()).sqrt();
+    radius * (TAU * unit(random)).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normal_draws_have_unit_variance() {
+        let mut random = stream(1, "a");
+        let draws: Vec<f64> = (0..20_000).map(|_| normal(&mut random)).collect();
+        let mean = draws.iter().sum::<f64>() / 20_000.0;
+        let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0;
+        assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05, "mean {mean}, variance {variance}");
+    }
+
+    #[test]
+    fn streams_differ_by_path_and_by_seed() {
+        let first = |seed, path| stream(seed, path).next_u64();
+        assert_eq!(first(1, "encoder.norm"), first(1, "encoder.norm"));
+        assert_ne!(first(1, "encoder.norm"), first(2, "encoder.norm"));
+        assert_ne!(first(1, "encoder.norm"), first(1, "decoder.norm"));
+    }
+}

@@ -1,0 +1,34 @@
+//! A matrix and a bias.
+
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+
+use crate::init::{Init, Role};
+
+/// `x · weight + bias`.
+#[derive(Module, Debug)]
+pub struct Linear {
+    /// `[n_in, n_out]`
+    pub weight: Param<Tensor<2>>,
+    /// `[n_out]`
+    pub bias: Option<Param<Tensor<1>>>,
+}
+
+impl Linear {
+    /// With a bias that starts at 0.
+    pub(crate) fn init(init: &Init, [n_in, n_out]: [usize; 2], role: Role) -> Self {
+        let bias = Some(init.constant(n_out, 0.0));
+        Self { bias, ..Self::init_without_bias(init, [n_in, n_out], role) }
+    }
+
+    pub(crate) fn init_without_bias(init: &Init, shape: [usize; 2], role: Role) -> Self {
+        Self { weight: init.linear_weight("weight", shape, role), bias: None }
+    }
+
+    /// # Shapes
+    /// - `x`: `[M, n_in]`
+    /// - result: `[M, n_out]`
+    pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        kiln_kernels::linear(x, self.weight.val(), self.bias.as_ref().map(Param::val))
+    }
+}
