@@ -19,6 +19,8 @@ mod dropout;
 mod embedding;
 mod linear;
 mod norm;
+#[cfg(test)]
+mod testing;
 
 pub use adamw::{AdamWHyper, AdamWState, adamw_step, clip_coefficient, sum_of_squares};
 pub use attention::{AttentionConfig, Projected, attention};

@@ -1,5 +1,8 @@
 //! AdamW on flat tensors (Loshchilov and Hutter 2019, with PyTorch's semantics).
 
+#[cfg(test)]
+mod tests;
+
 use burn::tensor::Tensor;
 
 /// One parameter group's optimizer state: every parameter of the group end to end, in f32.

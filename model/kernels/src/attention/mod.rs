@@ -2,6 +2,8 @@
 //! layout that their projection wrote.
 
 mod reference;
+#[cfg(test)]
+mod tests;
 
 use burn::tensor::{Int, Tensor};
 

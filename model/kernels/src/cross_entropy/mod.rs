@@ -1,6 +1,8 @@
 //! Label-smoothed cross-entropy (Szegedy et al. 2016), in PyTorch's definition.
 
 mod reference;
+#[cfg(test)]
+mod tests;
 
 use burn::tensor::{Int, Tensor};
 

@@ -8,6 +8,8 @@ mod autodiff;
 mod kernel;
 mod ops;
 mod philox;
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 

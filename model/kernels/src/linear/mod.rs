@@ -7,7 +7,12 @@
 mod autodiff;
 #[cfg(feature = "cuda")]
 mod kernel;
+#[cfg(feature = "cuda")]
+mod launch;
 mod ops;
+
+#[cfg(test)]
+mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;

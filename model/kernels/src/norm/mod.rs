@@ -1,6 +1,8 @@
 //! Normalization over features.
 
 mod reference;
+#[cfg(test)]
+mod tests;
 
 use burn::tensor::Tensor;
 

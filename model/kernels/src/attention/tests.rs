@@ -1,0 +1,152 @@
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use super::{AttentionConfig, Projected, attention};
+use crate::testing::{assert_close, devices, host, tensor, values};
+
+#[derive(Clone, Copy)]
+struct Case {
+    b: usize,
+    h: usize,
+    t: usize,
+    s: usize,
+    k: usize,
+    causal: bool,
+    lengths: Option<&'static [i32]>,
+    packed: bool,
+}
+
+/// `(output, gradients of the inputs)` for the loss `sum(output * weights)`.
+fn run(device: &Device, dtype: DType, case: &Case, inputs: &[Vec<f32>]) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let Case { b, h, t, s, k, .. } = *case;
+    let d = h * k;
+    let device = device.clone().autodiff();
+    let mut leaves: Vec<Tensor<2>> = Vec::new();
+    let projected = if case.packed {
+        leaves.push(tensor(&inputs[0], [b * t, 3 * d], dtype, &device).require_grad());
+        Projected::SelfAttention { qkv: leaves[0].clone() }
+    } else {
+        leaves.push(tensor(&inputs[0], [b * t, d], dtype, &device).require_grad());
+        leaves.push(tensor(&inputs[1], [b * s, 2 * d], dtype, &device).require_grad());
+        Projected::Cross { query: leaves[0].clone(), key_value: leaves[1].clone() }
+    };
+    let lengths = case.lengths.map(|l| {
+        Tensor::<1, Int>::from_data(TensorData::new(l.to_vec(), [b]), (&device, DType::I32))
+    });
+    let config = AttentionConfig { batch_size: b, n_heads: h, causal: case.causal };
+    let out = attention(projected, lengths, &config);
+    let weights = tensor(&values(b * t * d, 9), [b * t, d], dtype, &device);
+    let grads = (out.clone() * weights).sum().backward();
+    (host(out), leaves.iter().map(|x| host(x.grad(&grads).expect("a gradient"))).collect())
+}
+
+/// The definition, in f64 loops.
+fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
+    let Case { b, h, t, s, k, causal, lengths, packed } = *case;
+    let d = h * k;
+    let read = |part: usize, row: usize, column: usize| -> f64 {
+        f64::from(match (packed, part) {
+            (true, _) => inputs[0][row * 3 * d + part * d + column],
+            (false, 0) => inputs[0][row * d + column],
+            (false, _) => inputs[1][row * 2 * d + (part - 1) * d + column],
+        })
+    };
+    let mut out = vec![0f32; b * t * d];
+    for (batch, head, i) in (0..b).flat_map(|x| (0..h).flat_map(move |y| (0..t).map(move |z| (x, y, z)))) {
+        let visible = |j: usize| lengths.is_none_or(|l| j < l[batch] as usize) && (!causal || j <= i + s - t);
+        let score = |j: usize| -> f64 {
+            let dot: f64 = (0..k).map(|c| read(0, batch * t + i, head * k + c) * read(1, batch * s + j, head * k + c)).sum();
+            dot / (k as f64).sqrt()
+        };
+        let weights: Vec<f64> = (0..s).map(|j| if visible(j) { score(j).exp() } else { 0.0 }).collect();
+        let total: f64 = weights.iter().sum();
+        for c in 0..k {
+            let sum: f64 = (0..s).map(|j| weights[j] * read(2, batch * s + j, head * k + c)).sum();
+            out[(batch * t + i) * d + head * k + c] = (sum / total) as f32;
+        }
+    }
+    out
+}
+
+fn cases() -> Vec<Case> {
+    let base = Case { b: 2, h: 3, t: 5, s: 5, k: 8, causal: false, lengths: None, packed: true };
+    vec![
+        base,
+        Case { causal: true, ..base },
+        Case { lengths: Some(&[5, 2]), ..base },
+        Case { lengths: Some(&[1, 4]), causal: true, ..base },
+        Case { packed: false, s: 9, ..base },
+        Case { packed: false, s: 9, lengths: Some(&[9, 3]), ..base },
+        Case { packed: false, t: 2, s: 6, causal: true, ..base },
+        Case { packed: false, t: 1, s: 7, causal: true, ..base },
+        Case { b: 3, h: 8, t: 64, s: 64, k: 64, causal: true, lengths: Some(&[64, 33, 1]), packed: true },
+        Case { b: 3, h: 8, t: 40, s: 72, k: 64, causal: false, lengths: Some(&[72, 33, 1]), packed: false },
+    ]
+}
+
+fn inputs(case: &Case) -> Vec<Vec<f32>> {
+    let Case { b, h, t, s, k, packed, .. } = *case;
+    match packed {
+        true => vec![values(b * t * 3 * h * k, 1)],
+        false => vec![values(b * t * h * k, 1), values(b * s * 2 * h * k, 2)],
+    }
+}
+
+#[test]
+fn values_equal_the_definition() {
+    for (name, device) in devices() {
+        for (at, case) in cases().iter().enumerate() {
+            let inputs = inputs(case);
+            let expected = expected(case, &inputs);
+            for dtype in [DType::F32, DType::BF16] {
+                let (out, _) = run(&device, dtype, case, &inputs);
+                assert_close(&format!("case {at} on {name}"), dtype, &out, &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_equal_central_differences() {
+    for (name, device) in devices() {
+        for (at, case) in cases().iter().enumerate().filter(|(_, case)| case.k == 8) {
+            let inputs = inputs(case);
+            let (_, grads) = run(&device, DType::F32, case, &inputs);
+            let weights = values(case.b * case.t * case.h * case.k, 9);
+            let loss = |inputs: &[Vec<f32>]| -> f64 {
+                expected(case, inputs).iter().zip(&weights).map(|(&o, &w)| f64::from(o) * f64::from(w)).sum()
+            };
+            for (part, grad) in grads.iter().enumerate() {
+                // Every seventh element: enough to meet each of q, k, v in each head.
+                let picked: Vec<usize> = (0..grad.len()).step_by(7).collect();
+                let step = 1.0 / 64.0;
+                let numeric: Vec<f32> = picked
+                    .iter()
+                    .map(|&i| {
+                        let (mut up, mut down) = (inputs.clone(), inputs.clone());
+                        up[part][i] += step;
+                        down[part][i] -= step;
+                        ((loss(&up) - loss(&down)) / (2.0 * f64::from(step))) as f32
+                    })
+                    .collect();
+                let analytic: Vec<f32> = picked.iter().map(|&i| grad[i]).collect();
+                let found = crate::testing::distance(&analytic, &numeric);
+                assert!(found < 1e-3, "gradient {part} of case {at} on {name}: relative distance {found:.1e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bf16_gradients_follow_f32() {
+    for (name, device) in devices() {
+        for (at, case) in cases().iter().enumerate() {
+            let inputs = inputs(case);
+            let (_, f32) = run(&Device::flex(), DType::F32, case, &inputs);
+            let (_, bf16) = run(&device, DType::BF16, case, &inputs);
+            for (part, (a, b)) in bf16.iter().zip(&f32).enumerate() {
+                let found = crate::testing::distance(a, b);
+                assert!(found < 1.5e-2, "gradient {part} of case {at} on {name}: relative distance {found:.1e}");
+            }
+        }
+    }
+}

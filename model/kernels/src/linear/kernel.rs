@@ -1,0 +1,522 @@
+//! The bf16 GEMM: TMA fills a ring of swizzled shared-memory stages, two warpgroups multiply them with wgmma, and the
+//! result leaves through shared memory and TMA again.
+//!
+//! One warp issues loads, two warpgroups of four warps multiply 64 rows each, one warp stores. The grid is persistent: each
+//! cube walks over tiles, so that the stores of one tile hide behind the loads of the next. Where the output has too few
+//! tiles to fill the device (weight gradients), K is split and each split writes f32 partial sums; [`reduce_splits`] adds
+//! them in a fixed order, so that the result does not depend on timing.
+//!
+//! Rows, columns and K beyond the matrices are read as zeros and not written: TMA clips both ways.
+
+use cubecl::prelude::barrier::Barrier;
+use cubecl::prelude::*;
+use cubecl::wgmma::{Accumulator, Major, MatrixDescriptor, Swizzle, WgmmaTileLayout};
+use half::bf16;
+
+type Pair<E> = Vector<E, Const<2>>;
+type Quad<E> = Vector<E, Const<4>>;
+
+/// Rows of an output tile: 64 for each of two warpgroups.
+pub(super) const TILE_M: usize = 128;
+/// K elements of a stage: one 128-byte swizzle span of bf16.
+pub(super) const TILE_K: usize = 64;
+/// Edge of the square panels in which results are stored.
+pub(super) const PANEL: usize = 64;
+const WARPGROUPS: u32 = 2;
+const PANEL_PAIRS: usize = PANEL * PANEL / 2;
+
+/// What a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct GemmConfig {
+    /// Columns of an output tile: 128 or 256.
+    pub(super) tile_n: usize,
+    /// Stages of the ring.
+    pub(super) stages: usize,
+    /// `a` is stored `[K, M]`.
+    pub(super) a_mn: bool,
+    /// `b` is stored `[K, N]`.
+    pub(super) b_mn: bool,
+    /// Some run of K tiles is no whole number of turns of the ring.
+    pub(super) ragged: bool,
+    /// Write f32 partial sums instead of bf16 results.
+    pub(super) split: bool,
+    /// Rows of tiles that are walked together, for reuse in L2.
+    pub(super) group_m: u32,
+}
+
+impl GemmConfig {
+    fn operand(rows: usize, mn: bool) -> WgmmaTileLayout {
+        let major = if mn { Major::MN } else { Major::K };
+        WgmmaTileLayout { major, swizzle: Swizzle::B128, rows, k: TILE_K }
+    }
+
+    fn a_layout(&self) -> WgmmaTileLayout {
+        Self::operand(TILE_M, self.a_mn)
+    }
+
+    fn b_layout(&self) -> WgmmaTileLayout {
+        Self::operand(self.tile_n, self.b_mn)
+    }
+
+    /// An output panel in shared memory, swizzled as the TMA store reads it.
+    fn panel_layout(&self) -> WgmmaTileLayout {
+        Self::operand(PANEL, false)
+    }
+
+    fn stage_bytes(&self) -> u32 {
+        ((TILE_M + self.tile_n) * TILE_K * 2) as u32
+    }
+
+    /// The multiplying warpgroups, the loading warp, and the storing warp unless K is split.
+    pub(super) fn units(&self) -> u32 {
+        WARPGROUPS * 128 + if self.split { 32 } else { 64 }
+    }
+}
+
+/// The unit's position in its warpgroup, through a shuffle: LLVM hoists nothing computed from it out of a loop, which
+/// would spill the addresses of an epilogue across the main loop.
+#[cube]
+fn unit_in_warpgroup() -> u32 {
+    plane_shuffle(UNIT_POS, UNIT_POS_PLANE) % 128
+}
+
+/// Tile `t` of the output, in groups of `group_m` rows of tiles walked column by column.
+#[cube]
+fn tile_coords(t: u32, tiles_m: u32, tiles_n: u32, #[comptime] group_m: u32) -> (u32, u32) {
+    let per_group = tiles_n * group_m;
+    let group = t / per_group;
+    let first = group * group_m;
+    let left = tiles_m - first;
+    let rows = select(left < group_m, left, group_m.runtime());
+    let r = t % per_group;
+    (first + r % rows, r / rows)
+}
+
+/// One operand tile of `rows` x TILE_K at (`row`, `k`): one box from a `[rows, K]` map, or one box per panel of 64 rows
+/// from a `[K, rows]` map.
+#[cube]
+fn load_tile(
+    map: &TensorMap<bf16, Tiled>,
+    bar: &Barrier,
+    smem: &mut [bf16],
+    row: u32,
+    k: u32,
+    #[comptime] rows: usize,
+    #[comptime] mn: bool,
+) {
+    if comptime![mn] {
+        #[unroll]
+        for p in 0..comptime![rows / PANEL] {
+            let start = p * comptime![PANEL * TILE_K];
+            bar.tma_load_2d(
+                map,
+                &mut smem[start..start + comptime![PANEL * TILE_K]],
+                k as i32,
+                (row + comptime![(p * PANEL) as u32]) as i32,
+            );
+        }
+    } else {
+        bar.tma_load_2d(map, smem, row as i32, k as i32);
+    }
+}
+
+#[cube]
+fn pair<E: Numeric>(acc: &Accumulator<f32>, #[comptime] i: usize) -> Pair<E> {
+    let mut v = Pair::<E>::empty();
+    v.insert(0usize, E::cast_from(acc.get(comptime![2 * i])));
+    v.insert(1usize, E::cast_from(acc.get(comptime![2 * i + 1])));
+    v
+}
+
+/// A ring's full and empty barriers. A `Shared<[Barrier]>` would not lower: hence sequences, unrolled over slots.
+#[derive(CubeType)]
+struct Ring {
+    full: Sequence<Shared<Barrier>>,
+    empty: Sequence<Shared<Barrier>>,
+}
+
+/// Unit 0 initializes the barriers; the caller fences and syncs.
+#[cube]
+fn ring(#[comptime] stages: usize, #[comptime] full_count: u32, #[comptime] empty_count: u32) -> Ring {
+    let mut full = Sequence::<Shared<Barrier>>::new();
+    let mut empty = Sequence::<Shared<Barrier>>::new();
+    #[unroll]
+    for _ in 0..stages {
+        full.push(Barrier::shared_uninit());
+        empty.push(Barrier::shared_uninit());
+    }
+    if UNIT_POS == 0 {
+        #[unroll]
+        for s in 0..stages {
+            full.index(s).init_manual(full_count.runtime());
+            empty.index(s).init_manual(empty_count.runtime());
+        }
+    }
+    Ring { full, empty }
+}
+
+/// Parities, one per slot, each starting at `first`.
+#[cube]
+fn parities(#[comptime] stages: usize, first: u32) -> Array<u32> {
+    let mut p = Array::<u32>::new(stages);
+    #[unroll]
+    for s in 0..stages {
+        p[s] = first;
+    }
+    p
+}
+
+/// Loads both operands of K tile `kt` into `slot`.
+#[cube]
+fn fill_slot(
+    a: &TensorMap<bf16, Tiled>,
+    b: &TensorMap<bf16, Tiled>,
+    smem_a: &mut Shared<[bf16]>,
+    smem_b: &mut Shared<[bf16]>,
+    r: &Ring,
+    ph: &mut Array<u32>,
+    row0: u32,
+    col0: u32,
+    kt: u32,
+    #[comptime] slot: usize,
+    #[comptime] cfg: GemmConfig,
+) {
+    // A fresh barrier counts as having completed the phase of parity 1.
+    r.empty.index(slot).wait_parity(ph[slot]);
+    ph[slot] = ph[slot] ^ 1;
+    let bar = r.full.index(slot);
+    bar.arrive_and_expect_tx(1, comptime![cfg.stage_bytes()]);
+    let at_a = comptime![slot * TILE_M * TILE_K];
+    let at_b = comptime![slot * cfg.tile_n * TILE_K];
+    let kk = kt * comptime![TILE_K as u32];
+    load_tile(a, bar, &mut smem_a[at_a..comptime![at_a + TILE_M * TILE_K]], row0, kk, TILE_M, comptime![cfg.a_mn]);
+    load_tile(
+        b,
+        bar,
+        &mut smem_b[at_b..comptime![at_b + cfg.tile_n * TILE_K]],
+        col0,
+        kk,
+        comptime![cfg.tile_n],
+        comptime![cfg.b_mn],
+    );
+}
+
+/// Loads K tiles `from..to` of the output tile at (`row0`, `col0`), from slot 0 on.
+#[cube]
+fn produce(
+    a: &TensorMap<bf16, Tiled>,
+    b: &TensorMap<bf16, Tiled>,
+    smem_a: &mut Shared<[bf16]>,
+    smem_b: &mut Shared<[bf16]>,
+    r: &Ring,
+    ph: &mut Array<u32>,
+    row0: u32,
+    col0: u32,
+    from: u32,
+    to: u32,
+    #[comptime] cfg: GemmConfig,
+) {
+    let stages = comptime![cfg.stages as u32];
+    let laps = (to - from) / stages;
+    for lap in 0..laps {
+        #[unroll]
+        for slot in 0..comptime![cfg.stages] {
+            let kt = from + lap * stages + comptime![slot as u32];
+            fill_slot(a, b, smem_a, smem_b, r, ph, row0, col0, kt, slot, cfg);
+        }
+    }
+    if comptime![cfg.ragged] {
+        let done = from + laps * stages;
+        #[unroll]
+        for slot in 0..comptime![cfg.stages - 1] {
+            let kt = done + comptime![slot as u32];
+            if kt < to {
+                fill_slot(a, b, smem_a, smem_b, r, ph, row0, col0, kt, slot, cfg);
+            }
+        }
+    }
+}
+
+/// Issues the MMAs of one slot.
+#[cube]
+fn mma_slot(
+    acc: &mut Pending<Accumulator<f32>>,
+    da: &MatrixDescriptor<bf16>,
+    db: &MatrixDescriptor<bf16>,
+    wg_row: usize,
+    #[comptime] slot: usize,
+    #[comptime] cfg: GemmConfig,
+) {
+    #[unroll]
+    for step in 0..4usize {
+        acc.execute(
+            &da.at(wg_row + comptime![slot * TILE_M], step * 16),
+            &db.at(comptime![slot * cfg.tile_n], step * 16),
+        );
+    }
+}
+
+/// One plane's release of `slot`.
+#[cube]
+fn release(r: &Ring, #[comptime] slot: usize) {
+    if UNIT_POS_PLANE == 0 {
+        r.empty.index(slot).arrive();
+    }
+}
+
+#[cube]
+fn release_last(r: &Ring, count: u32, #[comptime] cfg: GemmConfig) {
+    if comptime![cfg.ragged] {
+        let last = (count - 1) % comptime![cfg.stages as u32];
+        #[unroll]
+        for slot in 0..comptime![cfg.stages] {
+            if last == comptime![slot as u32] {
+                release(r, slot);
+            }
+        }
+    } else {
+        release(r, comptime![cfg.stages - 1]);
+    }
+}
+
+/// Multiplies `count` K tiles, from slot 0 on, into a fresh 64 x tile_n accumulator.
+#[cube]
+fn consume(
+    da: &MatrixDescriptor<bf16>,
+    db: &MatrixDescriptor<bf16>,
+    r: &Ring,
+    ph: &mut Array<u32>,
+    wg_row: usize,
+    count: u32,
+    #[comptime] cfg: GemmConfig,
+) -> Accumulator<f32> {
+    let stages = comptime![cfg.stages as u32];
+    let laps = count / stages;
+    let mut acc = Accumulator::<f32>::new(comptime![cfg.tile_n]).start();
+    let mut released = acc.commit();
+    for lap in 0..laps {
+        let mut tokens = Sequence::<Pending<()>>::new();
+        #[unroll]
+        for slot in 0..comptime![cfg.stages] {
+            r.full.index(slot).wait_parity(ph[slot]);
+            ph[slot] = ph[slot] ^ 1;
+            mma_slot(&mut acc, da, db, wg_row, slot, cfg);
+            // Wait for the MMAs of the slot before. The tokens of one turn stay in a sequence, because a variable
+            // assigned again in an unrolled loop resolves to waiting for everything.
+            let read = acc.commit();
+            if comptime![slot == 0] {
+                released.wait();
+            } else {
+                tokens.index(comptime![slot - 1]).wait();
+            }
+            if comptime![slot == cfg.stages - 1] {
+                released = read;
+            } else {
+                tokens.push(read);
+            }
+            if comptime![slot == 0] {
+                if lap > 0 {
+                    release(r, comptime![cfg.stages - 1]);
+                }
+            } else {
+                release(r, comptime![slot - 1]);
+            }
+        }
+    }
+    if comptime![cfg.ragged] {
+        let done = laps * stages;
+        #[unroll]
+        for slot in 0..comptime![cfg.stages - 1] {
+            if done + comptime![slot as u32] < count {
+                r.full.index(slot).wait_parity(ph[slot]);
+                ph[slot] = ph[slot] ^ 1;
+                mma_slot(&mut acc, da, db, wg_row, slot, cfg);
+                let read = acc.commit();
+                released.wait();
+                released = read;
+                if comptime![slot == 0] {
+                    if laps > 0 {
+                        release(r, comptime![cfg.stages - 1]);
+                    }
+                } else {
+                    release(r, comptime![slot - 1]);
+                }
+            }
+        }
+    }
+    let done = acc.wait();
+    release_last(r, count, cfg);
+    done
+}
+
+/// Hands a 64 x tile_n accumulator per warpgroup to the storing warp, 64 columns at a time through two slots.
+#[cube]
+fn store_staged(
+    acc: &Accumulator<f32>,
+    smem_c: &mut Shared<[Pair<bf16>]>,
+    r: &Ring,
+    ph: &mut Array<u32>,
+    wg: u32,
+    #[comptime] cfg: GemmConfig,
+) {
+    let unit = unit_in_warpgroup();
+    let layout = comptime![cfg.panel_layout()];
+    #[unroll]
+    for q in 0..comptime![cfg.tile_n / PANEL] {
+        let slot = comptime![q % 2];
+        r.empty.index(slot).wait_parity(ph[slot] ^ 1);
+        let at = wg as usize * comptime![PANEL_PAIRS] + comptime![slot * WARPGROUPS as usize * PANEL_PAIRS];
+        #[unroll]
+        for i in 0..16usize {
+            let (row, col) = acc.position_of_nth(unit, comptime![2 * i as u32]);
+            let within = layout.offset(row as usize, col as usize, 2usize) / 2;
+            smem_c[at + within] = pair::<bf16>(acc, comptime![q * 16 + i]);
+        }
+        sync_async_proxy_shared();
+        r.full.index(slot).arrive();
+        ph[slot] = ph[slot] ^ 1;
+    }
+}
+
+/// Writes a 64 x tile_n accumulator as f32 at (`row0`, `col0`) of the `[m, n]` matrix that begins at `base`.
+#[cube]
+fn store_partial(
+    acc: &Accumulator<f32>,
+    partial: &mut [Pair<f32>],
+    base: usize,
+    row0: u32,
+    col0: u32,
+    m: u32,
+    n: u32,
+    #[comptime] cfg: GemmConfig,
+) {
+    let unit = unit_in_warpgroup();
+    #[unroll]
+    for i in 0..comptime![cfg.tile_n / 4] {
+        let (r, c) = acc.position_of_nth(unit, comptime![2 * i as u32]);
+        let row = row0 + r;
+        let col = col0 + c;
+        if row < m && col < n {
+            partial[(base + row as usize * n as usize + col as usize) / 2] = pair::<f32>(acc, i);
+        }
+    }
+}
+
+/// `c = a · b` in the layouts of `cfg`; with `cfg.split`, `partial[s]` is the sum over the s-th run of
+/// `k_tiles_per_split` K tiles, and `c` is not touched.
+#[cube(launch_unchecked)]
+pub(super) fn gemm(
+    a: &TensorMap<bf16, Tiled>,
+    b: &TensorMap<bf16, Tiled>,
+    c: &mut TensorMap<bf16, Tiled>,
+    partial: &mut [Pair<f32>],
+    m: u32,
+    n: u32,
+    k_tiles: u32,
+    splits: u32,
+    k_tiles_per_split: u32,
+    #[comptime] cfg: GemmConfig,
+) {
+    let mut smem_a = Shared::<[bf16]>::new_aligned_slice(comptime![cfg.stages * TILE_M * TILE_K], 1024usize);
+    let mut smem_b = Shared::<[bf16]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * TILE_K], 1024usize);
+    // Two slots of an output panel per warpgroup.
+    let c_len = comptime![if cfg.split { 4 } else { WARPGROUPS as usize * 2 * PANEL_PAIRS }];
+    let c_align = comptime![if cfg.split { 16usize } else { 1024usize }];
+    let mut smem_c = Shared::<[Pair<bf16>]>::new_aligned_slice(c_len, c_align);
+    let r = ring(comptime![cfg.stages], 1u32, comptime![4 * WARPGROUPS]);
+    let rc = ring(comptime![if cfg.split { 1usize } else { 2usize }], comptime![128 * WARPGROUPS], 1u32);
+    sync_async_proxy_shared();
+    sync_cube();
+
+    let tiles_m = (m + comptime![TILE_M as u32 - 1]) / comptime![TILE_M as u32];
+    let tiles_n = (n + comptime![cfg.tile_n as u32 - 1]) / comptime![cfg.tile_n as u32];
+    let tiles = tiles_m * tiles_n;
+    let first = CUBE_POS as u32;
+    let grid = CUBE_COUNT as u32;
+    let mine = (tiles * splits - first + grid - 1) / grid;
+
+    // The same on every lane, which the broadcast tells the assembler.
+    let warp = plane_broadcast(UNIT_POS / 32, 0u32);
+    let wg = warp / 4;
+    if wg < WARPGROUPS {
+        let da = MatrixDescriptor::new(&smem_a, comptime![cfg.a_layout()]);
+        let db = MatrixDescriptor::new(&smem_b, comptime![cfg.b_layout()]);
+        let wg_row = wg as usize * 64;
+        let mut ph = parities(comptime![cfg.stages], 0u32);
+        let mut phc = parities(2usize, 0u32);
+        for i in 0..mine {
+            let t = first + i * grid;
+            let split = t / tiles;
+            let from = split * k_tiles_per_split;
+            let end = from + k_tiles_per_split;
+            let to = select(end < k_tiles, end, k_tiles);
+            let (tm, tn) = tile_coords(t % tiles, tiles_m, tiles_n, comptime![cfg.group_m]);
+            let acc = consume(&da, &db, &r, &mut ph, wg_row, to - from, cfg);
+            if comptime![cfg.split] {
+                let base = split as usize * m as usize * n as usize;
+                let row0 = tm * comptime![TILE_M as u32] + wg * 64;
+                let col0 = tn * comptime![cfg.tile_n as u32];
+                store_partial(&acc, partial, base, row0, col0, m, n, cfg);
+            } else {
+                store_staged(&acc, &mut smem_c, &rc, &mut phc, wg, cfg);
+            }
+        }
+    } else if warp == comptime![4 * WARPGROUPS] {
+        if UNIT_POS_PLANE == 0 {
+            let mut ph = parities(comptime![cfg.stages], 1u32);
+            for i in 0..mine {
+                let t = first + i * grid;
+                let from = t / tiles * k_tiles_per_split;
+                let end = from + k_tiles_per_split;
+                let to = select(end < k_tiles, end, k_tiles);
+                let (tm, tn) = tile_coords(t % tiles, tiles_m, tiles_n, comptime![cfg.group_m]);
+                let row0 = tm * comptime![TILE_M as u32];
+                let col0 = tn * comptime![cfg.tile_n as u32];
+                produce(a, b, &mut smem_a, &mut smem_b, &r, &mut ph, row0, col0, from, to, cfg);
+            }
+        }
+    } else if comptime![!cfg.split] {
+        if UNIT_POS_PLANE == 0 {
+            let mut ph = parities(2usize, 0u32);
+            for i in 0..mine {
+                let (tm, tn) = tile_coords(first + i * grid, tiles_m, tiles_n, comptime![cfg.group_m]);
+                let row0 = tm * comptime![TILE_M as u32];
+                let col0 = tn * comptime![cfg.tile_n as u32];
+                #[unroll]
+                for q in 0..comptime![cfg.tile_n / PANEL] {
+                    let slot = comptime![q % 2];
+                    rc.full.index(slot).wait_parity(ph[slot]);
+                    ph[slot] = ph[slot] ^ 1;
+                    let at = comptime![slot * WARPGROUPS as usize * PANEL_PAIRS];
+                    let col = col0 + comptime![(q * PANEL) as u32];
+                    let mut stored = tma_store_2d(&smem_c[at..at + PANEL_PAIRS], c, row0 as i32, col as i32);
+                    #[unroll]
+                    for w in 1..comptime![WARPGROUPS as usize] {
+                        let at = comptime![slot * WARPGROUPS as usize * PANEL_PAIRS + w * PANEL_PAIRS];
+                        stored = tma_store_2d(
+                            &smem_c[at..at + PANEL_PAIRS],
+                            c,
+                            (row0 + comptime![w as u32 * 64]) as i32,
+                            col as i32,
+                        );
+                    }
+                    stored.wait();
+                    rc.empty.index(slot).arrive();
+                }
+            }
+        }
+    }
+}
+
+/// `out = sum over s of partial[s]`, in the order of s: one unit per four elements.
+#[cube(launch_unchecked)]
+pub(super) fn reduce_splits(partial: &[Quad<f32>], out: &mut [Quad<bf16>], splits: u32) {
+    let quads = out.len();
+    if ABSOLUTE_POS < quads {
+        let mut sum = partial[ABSOLUTE_POS];
+        for s in 1..splits {
+            sum += partial[ABSOLUTE_POS + s as usize * quads];
+        }
+        out[ABSOLUTE_POS] = Quad::<bf16>::cast_from(sum);
+    }
+}

@@ -1,0 +1,145 @@
+use burn::tensor::{DType, Device, Tensor};
+
+use super::{batched_product, linear, linear_transposed};
+use crate::testing::{assert_close, devices, host, tensor, values};
+
+/// Values and gradients of a product with the loss `sum(y * dy)`.
+fn run(
+    device: &Device,
+    dtype: DType,
+    transposed: bool,
+    (m, n, k): (usize, usize, usize),
+) -> (Vec<f32>, Vec<f32>, Vec<f32>, Option<Vec<f32>>) {
+    let device = device.clone().autodiff();
+    let x = tensor(&values(m * k, 1), [m, k], dtype, &device).require_grad();
+    let weight_shape = if transposed { [n, k] } else { [k, n] };
+    let w = tensor(&values(k * n, 2), weight_shape, dtype, &device).require_grad();
+    let bias = tensor(&values(n, 3), [n], dtype, &device).require_grad();
+    let dy = tensor(&values(m * n, 4), [m, n], dtype, &device);
+    let y = match transposed {
+        true => linear_transposed(x.clone(), w.clone()),
+        false => linear(x.clone(), w.clone(), Some(bias.clone())),
+    };
+    let grads = (y.clone() * dy).sum().backward();
+    let grad_bias = bias.grad(&grads).map(host);
+    (
+        host(y),
+        host(x.grad(&grads).expect("a gradient of x")),
+        host(w.grad(&grads).expect("a gradient of w")),
+        grad_bias,
+    )
+}
+
+/// Products in f64 on the host: `(y, dx, dw)` for a weight `[K, N]`.
+fn expected((m, n, k): (usize, usize, usize), transposed: bool) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let (x, w, bias, dy) = (values(m * k, 1), values(k * n, 2), values(n, 3), values(m * n, 4));
+    let weight = |l: usize, j: usize| f64::from(if transposed { w[j * k + l] } else { w[l * n + j] });
+    let (mut y, mut dx, mut dw) = (vec![0f64; m * n], vec![0f64; m * k], vec![0f64; k * n]);
+    for i in 0..m {
+        for j in 0..n {
+            let g = f64::from(dy[i * n + j]);
+            let mut sum = if transposed { 0.0 } else { f64::from(bias[j]) };
+            for l in 0..k {
+                let xi = f64::from(x[i * k + l]);
+                sum += xi * weight(l, j);
+                dx[i * k + l] += g * weight(l, j);
+                dw[if transposed { j * k + l } else { l * n + j }] += g * xi;
+            }
+            y[i * n + j] = sum;
+        }
+    }
+    let f32s = |v: Vec<f64>| v.into_iter().map(|x| x as f32).collect();
+    (f32s(y), f32s(dx), f32s(dw))
+}
+
+/// Tails in every dimension, fewer K tiles than stages, many tiles, split K, and rows that TMA cannot address.
+const SHAPES: [(usize, usize, usize); 12] = [
+    (1, 8, 8),
+    (3, 5, 7),
+    (17, 24, 40),
+    (64, 64, 64),
+    (100, 72, 136),
+    (128, 256, 64),
+    (129, 264, 72),
+    (200, 130, 66),
+    (256, 128, 512),
+    (384, 640, 96),
+    (1032, 200, 72),
+    (2056, 64, 48),
+];
+
+#[test]
+fn products_and_gradients_equal_the_host() {
+    for (name, device) in devices() {
+        for shape in SHAPES {
+            for transposed in [false, true] {
+                let (y, dx, dw) = expected(shape, transposed);
+                for dtype in [DType::F32, DType::BF16] {
+                    let got = run(&device, dtype, transposed, shape);
+                    let what = |part: &str| format!("{part} of {shape:?} (transposed {transposed}) on {name}");
+                    assert_close(&what("y"), dtype, &got.0, &y);
+                    assert_close(&what("dx"), dtype, &got.1, &dx);
+                    assert_close(&what("dw"), dtype, &got.2, &dw);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bias_gradient_is_the_column_sum() {
+    for (name, device) in devices() {
+        let (m, n, k) = (136, 72, 64);
+        let dy = values(m * n, 4);
+        let sums: Vec<f32> = (0..n).map(|j| (0..m).map(|i| dy[i * n + j]).sum()).collect();
+        for dtype in [DType::F32, DType::BF16] {
+            let got = run(&device, dtype, false, (m, n, k)).3.expect("a gradient of the bias");
+            assert_close(&format!("bias gradient on {name}"), dtype, &got, &sums);
+        }
+    }
+}
+
+/// At the sizes of a real step, against the same product in f32 on the same device.
+#[test]
+fn large_products_equal_f32() {
+    let Ok(device) = crate::testing::cuda() else {
+        return eprintln!("skipped: no CUDA device");
+    };
+    for shape in [(25_600, 1536, 512), (25_600, 512, 2048), (8192, 16_000, 512), (4096, 4096, 4096)] {
+        for transposed in [false, true] {
+            let bf16 = run(&device, DType::BF16, transposed, shape);
+            let f32 = run(&device, DType::F32, transposed, shape);
+            let what = |part: &str| format!("{part} of {shape:?} (transposed {transposed})");
+            assert_close(&what("y"), DType::BF16, &bf16.0, &f32.0);
+            assert_close(&what("dx"), DType::BF16, &bf16.1, &f32.1);
+            assert_close(&what("dw"), DType::BF16, &bf16.2, &f32.2);
+        }
+    }
+}
+
+#[test]
+fn batched_products_take_transposed_views() {
+    for (name, device) in devices() {
+        for (g, m, n, k) in [(3, 5, 7, 9), (6, 64, 64, 64), (16, 24, 40, 64), (2, 1, 33, 32)] {
+            let (a, b) = (values(g * m * k, 5), values(g * n * k, 6));
+            let mut expected = vec![0f32; g * m * n];
+            for (at, value) in expected.iter_mut().enumerate() {
+                let (batch, i, j) = (at / (m * n), at / n % m, at % n);
+                *value = (0..k).map(|l| a[(batch * m + i) * k + l] * b[(batch * n + j) * k + l]).sum();
+            }
+            for dtype in [DType::F32, DType::BF16] {
+                let a = tensor(&a, [g, m, k], dtype, &device);
+                let b: Tensor<3> = tensor(&b, [g, n, k], dtype, &device);
+                let got = host(batched_product(a, b.swap_dims(1, 2)));
+                assert_close(&format!("{g} products {m}x{n}x{k} on {name}"), dtype, &got, &expected);
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "inner dimensions differ")]
+fn inner_dimensions_must_agree() {
+    let device = Device::flex();
+    linear(tensor(&values(6, 1), [2, 3], DType::F32, &device), tensor(&values(8, 2), [4, 2], DType::F32, &device), None);
+}

@@ -1,0 +1,66 @@
+//! What the operators' tests share: devices, random tensors, and how close is close enough.
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+/// The CPU, and the first CUDA device where this build and this machine have one.
+pub(crate) fn devices() -> Vec<(&'static str, Device)> {
+    let mut devices = vec![("cpu", Device::flex())];
+    match cuda() {
+        Ok(device) => devices.push(("cuda", device)),
+        Err(reason) => eprintln!("skipped on CUDA: {reason}"),
+    }
+    devices
+}
+
+/// The first CUDA device, or why there is none.
+pub(crate) fn cuda() -> Result<Device, &'static str> {
+    #[cfg(feature = "cuda")]
+    {
+        use burn::tensor::DeviceType;
+        match Device::enumerate(DeviceType::Cuda).into_iter().next() {
+            Some(device) => Ok(device),
+            None => Err("this machine has no CUDA device"),
+        }
+    }
+    #[cfg(not(feature = "cuda"))]
+    Err("built without the feature `cuda`")
+}
+
+/// Deterministic values in [-1, 1), exact in bf16 so that every dtype starts from the same numbers.
+pub(crate) fn values(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        half::bf16::from_f32(((state >> 40) as f32) * (2.0 / 16_777_216.0) - 1.0).to_f32()
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub(crate) fn tensor<const D: usize>(values: &[f32], shape: [usize; D], dtype: DType, device: &Device) -> Tensor<D> {
+    Tensor::<D>::from_data(TensorData::new(values.to_vec(), shape), (device, DType::F32)).cast(dtype)
+}
+
+pub(crate) fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.cast(DType::F32).into_data().to_vec::<f32>().expect("f32 data")
+}
+
+/// `‖a - b‖ / ‖b‖`, infinite where `a` is not finite.
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len(), "different lengths");
+    if a.iter().any(|x| !x.is_finite()) {
+        return f64::INFINITY;
+    }
+    let square = |x: f64| x * x;
+    let difference: f64 = a.iter().zip(b).map(|(&a, &b)| square(f64::from(a) - f64::from(b))).sum();
+    let norm: f64 = b.iter().map(|&b| square(f64::from(b))).sum();
+    if norm == 0.0 { difference.sqrt() } else { (difference / norm).sqrt() }
+}
+
+/// Fails unless `a` is as near to the f32 reference `b` as its dtype allows.
+pub(crate) fn assert_close(what: &str, dtype: DType, a: &[f32], b: &[f32]) {
+    let allowed = if dtype == DType::F32 { 2e-6 } else { 6e-3 };
+    let found = distance(a, b);
+    assert!(found <= allowed, "{what} in {dtype:?}: relative distance {found:.2e}, allowed {allowed:.0e}");
+}
