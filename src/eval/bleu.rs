@@ -78,12 +78,7 @@ fn count_ngrams<'a, 'b>(tokens: &'b [&'a str], order: usize) -> HashMap<&'b [&'a
     counts
 }
 
-fn from_counts(
-    matches: [u64; MAX_ORDER],
-    totals: [u64; MAX_ORDER],
-    hypothesis_len: u64,
-    reference_len: u64,
-) -> Bleu {
+fn from_counts(matches: [u64; MAX_ORDER], totals: [u64; MAX_ORDER], hypothesis_len: u64, reference_len: u64) -> Bleu {
     let brevity_penalty = match (hypothesis_len, reference_len) {
         (0, 1..) => 0.0,
         (hypothesis, reference) if hypothesis < reference => (1.0 - reference as f64 / hypothesis as f64).exp(),

@@ -196,7 +196,9 @@ mod tests {
         let window = samples::window(400);
         let left = time_left(&window, EXTENT, Duration::ZERO);
         let line = window_line(&window, 1000, left);
-        for part in ["step 400/1000", "loss 2.500 nll 1.500", "1,234,568 tok/s (padding 12%)", "mfu 30.3%", "5m00s left"] {
+        for part in
+            ["step 400/1000", "loss 2.500 nll 1.500", "1,234,568 tok/s (padding 12%)", "mfu 30.3%", "5m00s left"]
+        {
             assert!(line.contains(part), "{part} is missing in {line}");
         }
         assert!(progress_message(&window, left).contains("5m00s left"));

@@ -112,7 +112,10 @@ impl Logging {
 }
 
 fn unwritable(path: &Path) -> String {
-    format!("{}: cannot be written; check permissions and free space, or choose another folder with --run", path.display())
+    format!(
+        "{}: cannot be written; check permissions and free space, or choose another folder with --run",
+        path.display()
+    )
 }
 
 /// Seconds since 1970, for log lines.

@@ -76,7 +76,8 @@ impl Sink for TensorBoard {
                 ];
                 scalars.extend(validation.bleu.map(|bleu| ("validation_metrics/bleu", bleu)));
                 scalars.extend(validation.chrf.map(|chrf| ("validation_metrics/chrf", chrf)));
-                scalars.extend(validation.exact_match.map(|share| ("validation_metrics/exact_match(%)", 100.0 * share)));
+                scalars
+                    .extend(validation.exact_match.map(|share| ("validation_metrics/exact_match(%)", 100.0 * share)));
                 self.write_scalars(validation.step, &scalars)
             }
             Record::Note(_) => Ok(()),
@@ -202,8 +203,10 @@ mod tests {
     #[test]
     fn an_event_is_encoded_as_protobuf_does() {
         // Bytes made with TensorBoard's own Event class: wall_time 1.5, step 300, summary {tag "a", simple_value 0.5}.
-        let wanted =
-            [9, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f, 0x10, 0xac, 0x02, 0x2a, 0x0a, 0x0a, 0x08, 0x0a, 1, b'a', 0x15, 0, 0, 0, 0x3f];
+        let wanted = [
+            9, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f, 0x10, 0xac, 0x02, 0x2a, 0x0a, 0x0a, 0x08, 0x0a, 1, b'a', 0x15, 0, 0, 0,
+            0x3f,
+        ];
         assert_eq!(scalar_event(1.5, 300, &[("a", 0.5)]), wanted);
     }
 

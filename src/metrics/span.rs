@@ -25,8 +25,7 @@ pub enum Span {
 
 impl Span {
     /// All spans, in the order of the loop.
-    pub const ALL: [Span; 6] =
-        [Span::DataWait, Span::Upload, Span::Step, Span::Drain, Span::Validate, Span::Save];
+    pub const ALL: [Span; 6] = [Span::DataWait, Span::Upload, Span::Step, Span::Drain, Span::Validate, Span::Save];
 
     /// The name used in logs.
     pub fn name(self) -> &'static str {

@@ -1,0 +1,214 @@
+//! What a run is: one plain structure, saved with the run as `config.toml`.
+//!
+//! Order of precedence: preset < file < `--set`, put together by [`load`]. Unknown keys are refused; [`Config::validate`]
+//! reports every impossible combination at once, each with its remedy, before any work.
+
+mod overrides;
+pub mod presets;
+mod suggest;
+mod validate;
+
+use std::path::PathBuf;
+
+use kiln_data::{CorpusConfig, LoaderConfig, TokenizerConfig};
+use kiln_model::TransformerConfig;
+use serde::{Deserialize, Serialize};
+
+pub use overrides::{ConfigError, Sources, load};
+pub use presets::Preset;
+
+/// Everything that decides what a run does. Two runs with equal configurations, data and worker-independent order
+/// give equal weights on the CPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Seed of every random stream: initial weights, data order, dropout.
+    pub seed: u64,
+    /// Where the text comes from and how rows are read.
+    pub data: DataConfig,
+    /// The vocabulary: loaded from a file, or trained on the training text.
+    pub tokenizer: TokenizerConfig,
+    /// Batching, workers and prefetch.
+    pub loader: LoaderConfig,
+    /// The Transformer's shape. `vocab_size` fields of 0 are filled in from the tokenizer.
+    pub model: TransformerConfig,
+    /// AdamW, its schedule and clipping.
+    pub optim: OptimConfig,
+    /// The loop: steps, precision, intervals.
+    pub train: TrainConfig,
+    /// How `evaluate`, `translate` and validation generate text.
+    pub generate: GenerateConfig,
+}
+
+/// Where the text comes from.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataConfig {
+    /// Training text. Empty: the built-in task (numbers in digits -> English words).
+    pub train: Vec<PathBuf>,
+    /// Validation text. Empty: none (the built-in task brings its own).
+    pub valid: Vec<PathBuf>,
+    /// Folder of the token caches; the run folder's `cache/` when unset.
+    pub cache_dir: Option<PathBuf>,
+    /// How rows are read: format, field names, limits in tokens, tolerated share of bad rows.
+    pub corpus: CorpusConfig,
+    /// Direct mode: parse and tokenize inside the loader's workers instead of from the token cache.
+    pub direct: bool,
+}
+
+/// AdamW (Loshchilov and Hutter 2019, PyTorch's semantics) and its learning-rate schedule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimConfig {
+    /// Peak learning rate (for `noam`: the factor in front of d_model^-0.5 * min(s^-0.5, s * warmup^-1.5)).
+    pub lr: f64,
+    /// Decay of the first moment, in [0, 1).
+    pub beta1: f64,
+    /// Decay of the second moment, in [0, 1).
+    pub beta2: f64,
+    /// Added to the root of the second moment, outside the root.
+    pub eps: f64,
+    /// Decoupled weight decay; matrices only (biases, norms and 1-D parameters are never decayed).
+    pub weight_decay: f64,
+    /// Limit of the global gradient norm; 0 switches clipping off.
+    pub max_grad_norm: f64,
+    /// Shape of the schedule over optimizer steps.
+    pub schedule: Schedule,
+    /// Steps of linear warm-up from 0.
+    pub warmup_steps: u64,
+    /// Final learning rate as a share of `lr` (cosine, linear, warmup_stable_decay).
+    pub min_lr_ratio: f64,
+    /// Share of `train.steps` spent decaying at the end (warmup_stable_decay only), in (0, 1].
+    pub decay_fraction: f64,
+}
+
+/// Learning-rate schedules; each a pure function of the optimizer step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// `lr` after warm-up.
+    Constant,
+    /// Half a cosine from `lr` to `lr * min_lr_ratio` at the last step.
+    Cosine,
+    /// A straight line from `lr` to `lr * min_lr_ratio` at the last step.
+    Linear,
+    /// Vaswani et al. 2017, section 5.3.
+    Noam,
+    /// Constant, then linear decay over the last `decay_fraction` of the steps.
+    WarmupStableDecay,
+}
+
+/// The training loop.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// Optimizer steps, absolute: a resumed run stops at the same step.
+    pub steps: u64,
+    /// Stop after this many minutes of training all the same; 0: no limit. Schedules still count steps.
+    pub max_minutes: f64,
+    /// Compute precision; `auto` is bf16 on CUDA and f32 on the CPU.
+    pub precision: Precision,
+    /// Micro-batches per optimizer step.
+    pub grad_accum_steps: usize,
+    /// Label smoothing of the training loss, in [0, 1).
+    pub label_smoothing: f64,
+    /// Steps between metric lines (each a host sync).
+    pub log_every: u64,
+    /// Steps between validations; 0: only at the end.
+    pub validate_every: u64,
+    /// Steps between checkpoints; 0: only at the end.
+    pub save_every: u64,
+    /// Checkpoints kept besides the best one.
+    pub keep_last: usize,
+}
+
+/// Compute precision; master weights and optimizer moments are f32 in every case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// bf16 on CUDA, f32 on the CPU.
+    Auto,
+    /// 32-bit floats.
+    F32,
+    /// bfloat16 weights and activations.
+    Bf16,
+}
+
+/// Generation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GenerateConfig {
+    /// Beams; 1 is greedy.
+    pub beam_size: usize,
+    /// Length penalty alpha of Wu et al. 2016: score / ((5 + length) / 6)^alpha.
+    pub length_penalty: f64,
+    /// Output limit in tokens: `max_len_ratio * source + max_len_offset`, and never above the model's positions.
+    pub max_len_ratio: f64,
+    /// See `max_len_ratio`.
+    pub max_len_offset: usize,
+    /// Source tokens (padded) of one generation batch, times `beam_size`.
+    pub batch_tokens: usize,
+}
+
+impl Default for Config {
+    /// [`presets::base`].
+    fn default() -> Self {
+        presets::base()
+    }
+}
+
+impl Default for OptimConfig {
+    fn default() -> Self {
+        Self {
+            lr: 7e-4,
+            beta1: 0.9,
+            beta2: 0.98,
+            eps: 1e-9,
+            weight_decay: 0.01,
+            max_grad_norm: 1.0,
+            schedule: Schedule::Cosine,
+            warmup_steps: 800,
+            min_lr_ratio: 0.0,
+            decay_fraction: 0.1,
+        }
+    }
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            steps: 6000,
+            max_minutes: 0.0,
+            precision: Precision::Auto,
+            grad_accum_steps: 1,
+            label_smoothing: 0.1,
+            log_every: 10,
+            validate_every: 500,
+            save_every: 1000,
+            keep_last: 3,
+        }
+    }
+}
+
+impl Default for GenerateConfig {
+    fn default() -> Self {
+        Self { beam_size: 1, length_penalty: 0.6, max_len_ratio: 2.0, max_len_offset: 10, batch_tokens: 8192 }
+    }
+}
+
+impl Config {
+    /// Whether this run trains on the built-in task: no training text is named.
+    pub fn is_built_in_task(&self) -> bool {
+        self.data.train.is_empty()
+    }
+
+    /// The whole configuration as TOML, every key spelled out; [`Config::from_toml`] reads it back.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a configuration has string keys and plain values")
+    }
+
+    /// Reads what [`Config::to_toml`] wrote: a run's own `config.toml`.
+    pub fn from_toml(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
+}

@@ -1,0 +1,353 @@
+//! Preset < file < `--set`: the layers of a configuration, and everything that is wrong with them at once.
+//!
+//! The layers are merged as TOML tables, and the table is read into [`Config`] in the end. A key that cannot be read is
+//! noted with the file and line (or the `--set`) it came from, taken out, and reading starts again: so one run shows all
+//! mistakes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+use super::suggest::{did_you_mean, nearest};
+use super::{Config, Preset};
+
+/// Where a configuration comes from.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// `--preset`; without one a file's `preset = "..."` counts, then `base` if training text is named, then `numbers`.
+    pub preset: Option<String>,
+    /// `--config`.
+    pub file: Option<PathBuf>,
+    /// `--set`, each `key=value`; a later one wins.
+    pub set: Vec<String>,
+}
+
+/// Everything that is wrong with a configuration. Nothing has been done yet when it is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// One line each: where, what was found, what to do.
+    pub problems: Vec<String>,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.problems.as_slice() {
+            [problem] => f.write_str(problem),
+            problems => {
+                write!(f, "{} problems in the configuration", problems.len())?;
+                problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+            }
+        }
+    }
+}
+
+/// Puts the layers together and validates the result.
+pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+    let mut layers = Layers::default();
+    if let Some(file) = &sources.file {
+        layers.add_file(file);
+    }
+    for assignment in &sources.set {
+        layers.add_assignment(assignment);
+    }
+    let preset = layers.choose_preset(sources.preset.as_deref());
+    let config = layers.read_over(&preset.config());
+    for problem in config.iter().flat_map(Config::validate) {
+        // A problem begins with its key.
+        let key = problem.split([' ', ':', '=', ',']).next().unwrap_or_default();
+        let origin = layers.origins.get(key).cloned();
+        layers.report(origin.as_ref(), problem);
+    }
+    layers.problems.sort_by_key(|(line, _)| *line);
+    match config {
+        Some(config) if layers.problems.is_empty() => Ok(config),
+        _ => Err(ConfigError { problems: layers.problems.into_iter().map(|(_, problem)| problem).collect() }),
+    }
+}
+
+/// What file and command line say, before it is known to be right.
+#[derive(Default)]
+struct Layers {
+    given: Vec<(String, Value)>,
+    origins: BTreeMap<String, Origin>,
+    /// With the line for sorting.
+    problems: Vec<(usize, String)>,
+}
+
+/// Where a key was given.
+#[derive(Clone)]
+struct Origin {
+    /// Line of the file; above all lines for the command line.
+    line: usize,
+    /// `file:line` or `--set key=value`.
+    text: String,
+}
+
+impl Origin {
+    fn command_line(text: String) -> Self {
+        Self { line: usize::MAX, text }
+    }
+}
+
+impl Layers {
+    fn report(&mut self, origin: Option<&Origin>, problem: String) {
+        self.problems.push(match origin {
+            Some(origin) => (origin.line, format!("{}: {problem}", origin.text)),
+            None => (usize::MAX, problem),
+        });
+    }
+
+    fn add_file(&mut self, path: &Path) {
+        let place = |line: usize| Origin { line, text: format!("{}:{line}", path.display()) };
+        let whole = Origin { line: 0, text: path.display().to_string() };
+        let text = match std::fs::read(path).map(String::from_utf8) {
+            Ok(Ok(text)) => text,
+            Ok(Err(error)) => {
+                let at = error.utf8_error().valid_up_to();
+                return self.report(Some(&whole), format!("byte {at} is not UTF-8; save the file as UTF-8 text"));
+            }
+            Err(error) => {
+                return self.report(Some(&whole), format!("cannot read the configuration: {error}; check --config"));
+            }
+        };
+        let line_of = |offset: usize| 1 + text[..offset.min(text.len())].bytes().filter(|byte| *byte == b'\n').count();
+        let (table, errors) = DeTable::parse_recoverable(&text);
+        for error in &errors {
+            let place = place(error.span().map_or(1, |span| line_of(span.start)));
+            self.report(Some(&place), format!("this is not TOML: {}", error.message()));
+        }
+        if !errors.is_empty() {
+            return;
+        }
+        let mut lines = Vec::new();
+        key_offsets(table.get_ref(), "", &mut lines);
+        for (key, offset) in lines {
+            self.origins.insert(key, place(line_of(offset)));
+        }
+        let table: Table = toml::from_str(&text).expect("parsed a moment ago");
+        leaves(&table, "", &mut self.given);
+    }
+
+    fn add_assignment(&mut self, assignment: &str) {
+        let origin = Origin::command_line(format!("--set {assignment}"));
+        let Some((key, text)) = assignment.split_once('=') else {
+            let problem = "there is no `=`; write key=value, for example --set optim.lr=3e-4";
+            return self.report(Some(&origin), problem.into());
+        };
+        let (key, text) = (key.trim(), text.trim());
+        if key.is_empty() || key.split('.').any(|part| part.is_empty()) {
+            return self.report(Some(&origin), format!("{key:?} is no key; write for example --set optim.lr=3e-4"));
+        }
+        // Anything that is not a TOML value is text: paths and names need no quotes.
+        let parsed = toml::from_str::<Table>(&format!("value = {text}")).ok().filter(|table| table.len() == 1);
+        let value = parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(text.into()));
+        self.origins.insert(key.into(), origin);
+        self.given.push((key.into(), value));
+    }
+
+    /// `--preset`, else `preset = "..."` of the file, else by whether training text is named.
+    fn choose_preset(&mut self, named: Option<&str>) -> Preset {
+        let at = self.given.iter().rposition(|(key, _)| key == "preset");
+        let of_file = at.map(|at| self.given.remove(at).1);
+        let (name, origin) = match (named, of_file) {
+            (Some(name), _) => (name.to_string(), Some(Origin::command_line(format!("--preset {name}")))),
+            (None, Some(Value::String(name))) => (name, self.origins.get("preset").cloned()),
+            (None, Some(other)) => (other.to_string(), self.origins.get("preset").cloned()),
+            (None, None) => {
+                let has_text = self.given.iter().any(|(key, _)| key == "data.train");
+                return if has_text { Preset::Base } else { Preset::Numbers };
+            }
+        };
+        name.parse().unwrap_or_else(|problem| {
+            self.report(origin.as_ref(), problem);
+            Preset::Base
+        })
+    }
+
+    /// Reads preset and layers into a configuration; what cannot be read becomes a problem. `None` when even the
+    /// rest cannot be read.
+    fn read_over(&mut self, preset: &Config) -> Option<Config> {
+        let preset = Table::try_from(preset).expect("a preset has string keys and plain values");
+        let mut known = Vec::new();
+        leaves(&preset, "", &mut known);
+        let mut table = preset.clone();
+        for (key, value) in self.given.clone() {
+            let value = fitting(value, lookup(&preset, &key), self.origins.get(&key));
+            insert(&mut table, &key, value);
+        }
+        loop {
+            let error = match serde_path_to_error::deserialize(Value::Table(table.clone())) {
+                Ok(config) => return Some(config),
+                Err(error) => error,
+            };
+            let path = error.path().to_string();
+            // `data.train[0]` is the fault of `data.train`.
+            let key = path.split('[').next().unwrap_or_default().to_string();
+            let problem = explain(&key, error.inner(), &known);
+            let origin = self.origin(&key).cloned();
+            self.report(origin.as_ref(), problem);
+            remove(&mut table, &key)?;
+            // With the preset's value in its place, a mistake here is not reported a second time by validation.
+            if let Some(value) = lookup(&preset, &key) {
+                insert(&mut table, &key, value.clone());
+            }
+        }
+    }
+
+    /// Where `key`, a part of it or its section was given.
+    fn origin(&self, key: &str) -> Option<&Origin> {
+        let below = format!("{key}.");
+        self.origins
+            .get(key)
+            .or_else(|| self.origins.iter().find(|(given, _)| given.starts_with(&below)).map(|(_, origin)| origin))
+            .or_else(|| self.origin(key.rsplit_once('.')?.0))
+    }
+}
+
+/// Lets `--set` be written as people do: one file where a list is wanted, digits where text is wanted.
+fn fitting(value: Value, before: Option<&Value>, origin: Option<&Origin>) -> Value {
+    let from_command_line = origin.and_then(|origin| origin.text.strip_prefix("--set "));
+    match (before, value, from_command_line) {
+        (Some(Value::Array(_)), value @ Value::String(_), _) => Value::Array(vec![value]),
+        (Some(Value::String(_)), value, Some(assignment)) if !value.is_str() => {
+            let text = assignment.split_once('=').map_or(assignment, |(_, text)| text);
+            Value::String(text.trim().into())
+        }
+        (_, value, _) => value,
+    }
+}
+
+/// One sentence about a key that could not be read.
+fn explain(key: &str, error: &toml::de::Error, known: &[(String, Value)]) -> String {
+    let message = error.message().trim();
+    let section = key.rsplit_once('.').map(|(section, _)| section);
+    if message.starts_with("unknown field") {
+        return unknown_key(key, section, known);
+    }
+    if let Some(rest) = message.strip_prefix("unknown variant ") {
+        let (found, expected) = rest.split_once(", expected ").unwrap_or((rest, ""));
+        let names: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        let found = found.trim_matches('`');
+        return format!(
+            "{key} = {found:?} is not known{}; one of {}",
+            did_you_mean(found, names.iter().copied()),
+            names.join(", ")
+        );
+    }
+    let Some((found, wanted)) = message.split_once(", expected ") else { return format!("{key}: {message}") };
+    let found = found.trim_start_matches("invalid type: ").trim_start_matches("invalid value: ");
+    let wanted = match wanted {
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0",
+        "a sequence" => "a list",
+        struct_name if struct_name.starts_with("struct ") => "a section with keys of its own",
+        other => other,
+    };
+    format!("{key}: found {}, wanted {wanted}", found.replace('`', ""))
+}
+
+fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> String {
+    let last = key.rsplit('.').next().unwrap_or(key);
+    if let Some((_, meant)) = OTHER_NAMES.into_iter().find(|(name, _)| *name == last) {
+        return format!("unknown key {key}; did you mean {meant}?");
+    }
+    let keys = || known.iter().map(|(key, _)| key.as_str()).chain(OPTIONAL_KEYS);
+    let sections: BTreeSet<&str> = keys().filter_map(|key| key.rsplit_once('.')).map(|(section, _)| section).collect();
+    let all: Vec<&str> = keys().chain(sections).collect();
+    // The right key in the wrong section, then a near key of the same section, then any near key.
+    let elsewhere = all.iter().copied().find(|known| known.rsplit('.').next() == Some(last));
+    let siblings = || all.iter().copied().filter(|known| known.rsplit_once('.').map(|(section, _)| section) == section);
+    let near_sibling = || {
+        let near = nearest(last, siblings().filter_map(|known| known.rsplit('.').next()))?;
+        siblings().find(|known| known.rsplit('.').next() == Some(near))
+    };
+    match elsewhere.or_else(near_sibling).or_else(|| nearest(key, all.iter().copied())) {
+        Some(meant) => format!("unknown key {key}; did you mean {meant}?"),
+        None => {
+            let names: Vec<_> = siblings().filter_map(|known| known.rsplit('.').next()).collect();
+            let names = if names.is_empty() { all } else { names };
+            format!("unknown key {key}; known are {}", names.join(", "))
+        }
+    }
+}
+
+/// What other trainers call our keys.
+const OTHER_NAMES: [(&str, &str); 12] = [
+    ("learning_rate", "optim.lr"),
+    ("max_lr", "optim.lr"),
+    ("warmup", "optim.warmup_steps"),
+    ("clip_norm", "optim.max_grad_norm"),
+    ("lr_scheduler", "optim.schedule"),
+    ("max_steps", "train.steps"),
+    ("train_steps", "train.steps"),
+    ("accum_count", "train.grad_accum_steps"),
+    ("gradient_accumulation_steps", "train.grad_accum_steps"),
+    ("batch_size", "loader.batch_tokens"),
+    ("max_tokens", "loader.batch_tokens"),
+    ("hidden_size", "model.d_model"),
+];
+
+/// Keys that no preset sets, so that they are not in its TOML.
+const OPTIONAL_KEYS: [&str; 4] = ["preset", "data.cache_dir", "tokenizer.path", "tokenizer.target_path"];
+
+/// Every key of `table` that holds a value, in dotted form.
+fn leaves(table: &Table, prefix: &str, out: &mut Vec<(String, Value)>) {
+    for (key, value) in table {
+        let key = format!("{prefix}{key}");
+        match value {
+            Value::Table(table) => leaves(table, &format!("{key}."), out),
+            value => out.push((key, value.clone())),
+        }
+    }
+}
+
+/// Byte offset of every key, in dotted form; of sections too.
+fn key_offsets(table: &DeTable<'_>, prefix: &str, out: &mut Vec<(String, usize)>) {
+    for (key, value) in table {
+        let name = format!("{prefix}{}", key.get_ref());
+        if let DeValue::Table(table) = value.get_ref() {
+            key_offsets(table, &format!("{name}."), out);
+        }
+        out.push((name, key.span().start));
+    }
+}
+
+fn lookup<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+    let (section, last) = match key.rsplit_once('.') {
+        Some((section, last)) => (lookup(table, section)?.as_table()?, last),
+        None => (table, key),
+    };
+    section.get(last)
+}
+
+/// Sets a dotted key; sections on the way are made, and values in the way of sections replaced.
+fn insert(table: &mut Table, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => {
+            table.insert(key.into(), value);
+        }
+        Some((section, rest)) => {
+            let entry = table.entry(section).or_insert_with(|| Table::new().into());
+            if !entry.is_table() {
+                *entry = Table::new().into();
+            }
+            insert(entry.as_table_mut().expect("made a table above"), rest, value);
+        }
+    }
+}
+
+/// Takes a dotted key out; `None` if it was not there.
+fn remove(table: &mut Table, key: &str) -> Option<Value> {
+    match key.split_once('.') {
+        Some((section, rest)) => remove(table.get_mut(section)?.as_table_mut()?, rest),
+        None => table.remove(key),
+    }
+}
+
+#[cfg(test)]
+mod tests;

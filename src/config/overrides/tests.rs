@@ -1,0 +1,165 @@
+use std::fs;
+
+use super::super::{Precision, Schedule, presets};
+use super::*;
+
+/// Loads a file with this text and these `--set`s.
+fn load_text(text: &str, set: &[&str]) -> (Result<Config, ConfigError>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.toml");
+    fs::write(&path, text).expect("writable");
+    let sources =
+        Sources { preset: None, file: Some(path.clone()), set: set.iter().map(|&set| set.to_owned()).collect() };
+    (load(&sources), path.display().to_string())
+}
+
+fn load_set(preset: Option<&str>, set: &[&str]) -> Result<Config, ConfigError> {
+    let set = set.iter().map(|&set| set.to_owned()).collect();
+    load(&Sources { preset: preset.map(str::to_owned), file: None, set })
+}
+
+fn only_problem(result: Result<Config, ConfigError>) -> String {
+    let problems = result.expect_err("refused").problems;
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    problems.into_iter().next().expect("one problem")
+}
+
+#[test]
+fn nothing_given_is_the_built_in_task() {
+    assert_eq!(load(&Sources::default()), Ok(presets::numbers()));
+    let named = load_set(None, &["data.train=rows.jsonl"]).expect("valid");
+    assert_eq!((named.model, named.data.train), (presets::base().model, vec!["rows.jsonl".into()]));
+}
+
+#[test]
+fn the_command_line_wins_over_the_file_and_the_file_over_the_preset() {
+    let text = "preset = \"small\"\nseed = 5\n[optim]\nlr = 2e-4\nschedule = \"linear\"\n[train]\nsteps = 7000\n";
+    let (config, _) =
+        load_text(text, &["optim.lr=3e-4", "train.steps = 8000", "train.steps=9000", "train.precision=bf16"]);
+    let config = config.expect("valid");
+    assert_eq!((config.seed, config.optim.lr, config.train.steps), (5, 3e-4, 9000));
+    assert_eq!((config.optim.schedule, config.train.precision), (Schedule::Linear, Precision::Bf16));
+    assert_eq!((config.model, config.loader), (presets::small().model, presets::small().loader));
+}
+
+#[test]
+fn a_preset_on_the_command_line_wins_over_the_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("run.toml");
+    fs::write(&file, "preset = \"big\"").expect("writable");
+    let sources = Sources { preset: Some("tiny".into()), file: Some(file), set: Vec::new() };
+    assert_eq!(load(&sources), Ok(presets::tiny()));
+}
+
+#[test]
+fn values_on_the_command_line_need_no_quotes() {
+    let config = load_set(
+        Some("base"),
+        &[
+            "data.train=a.jsonl",
+            "data.valid=[\"b.jsonl\", \"c.jsonl\"]",
+            "data.corpus.source_field=1",
+            "tokenizer.path=t.json",
+            "optim.lr=1",
+        ],
+    )
+    .expect("valid");
+    assert_eq!(config.data.train, ["a.jsonl"].map(PathBuf::from));
+    assert_eq!(config.data.valid, ["b.jsonl", "c.jsonl"].map(PathBuf::from));
+    assert_eq!((config.data.corpus.source_field.as_str(), config.optim.lr), ("1", 1.0));
+    assert_eq!(config.tokenizer.path, Some("t.json".into()));
+}
+
+#[test]
+fn every_mistake_of_file_and_command_line_is_named_with_its_place() {
+    let text = "sed = 1\n[optim]\nlearning_rate = 1e-3\nlr = \"high\"\n\n[model]\ndropout = 1.5\nn_heads = -8\n[train]\nprecision = \"b16\"\n";
+    let (result, path) = load_text(text, &["train.warmup_steps=5", "train.log_every=0", "generate.beam_size=many"]);
+    let problems = result.expect_err("refused").problems;
+    let wanted = [
+        format!("{path}:1: unknown key sed; did you mean seed?"),
+        format!("{path}:3: unknown key optim.learning_rate; did you mean optim.lr?"),
+        format!("{path}:4: optim.lr: found string \"high\", wanted a number"),
+        format!("{path}:7: model.dropout 1.5 is outside [0, 1)"),
+        format!("{path}:8: model.n_heads: found integer -8, wanted a whole number from 0"),
+        format!("{path}:10: train.precision = \"b16\" is not known; did you mean bf16?; one of auto, f32, bf16"),
+        "--set train.warmup_steps=5: unknown key train.warmup_steps; did you mean optim.warmup_steps?".into(),
+        "--set train.log_every=0: train.log_every is 0".into(),
+        "--set generate.beam_size=many: generate.beam_size: found string \"many\", wanted a whole number from 0".into(),
+    ];
+    for line in &wanted {
+        assert!(
+            problems.iter().any(|problem| problem.starts_with(line.as_str())),
+            "{line}\nis missing in {problems:#?}"
+        );
+    }
+    assert_eq!(problems.len(), wanted.len(), "{problems:#?}");
+    assert!(problems.is_sorted_by_key(|problem| !problem.starts_with(&path)), "file first: {problems:#?}");
+}
+
+#[test]
+fn an_unknown_key_like_no_other_is_answered_with_the_keys_of_its_section() {
+    let problem = only_problem(load_set(None, &["optim.xyzzy=1e-3"]));
+    assert!(problem.contains("unknown key optim.xyzzy; known are beta1, beta2"), "{problem}");
+}
+
+#[test]
+fn a_key_without_its_section_is_recognized() {
+    let problem = only_problem(load_set(None, &["lr=1e-3"]));
+    assert_eq!(problem, "--set lr=1e-3: unknown key lr; did you mean optim.lr?");
+    let problem = only_problem(load_set(None, &["optm.lr=1e-3"]));
+    assert!(problem.contains("unknown key optm; did you mean optim?"), "{problem}");
+}
+
+#[test]
+fn values_and_sections_do_not_replace_each_other() {
+    let problem = only_problem(load_set(None, &["optim=3"]));
+    assert_eq!(problem, "--set optim=3: optim: found integer 3, wanted a section with keys of its own");
+    let problem = only_problem(load_set(None, &["optim.lr.peak=3"]));
+    assert_eq!(problem, "--set optim.lr.peak=3: optim.lr: found map, wanted a number");
+}
+
+#[test]
+fn an_assignment_needs_a_key_and_a_value() {
+    assert!(only_problem(load_set(None, &["optim.lr"])).contains("there is no `=`"));
+    assert!(only_problem(load_set(None, &["=3"])).contains("is no key"));
+    assert!(only_problem(load_set(None, &["optim..lr=3"])).contains("is no key"));
+}
+
+#[test]
+fn toml_that_cannot_be_parsed_is_named_with_its_lines() {
+    let (result, path) = load_text("seed = \n[optim\nlr = 1\n", &[]);
+    let problems = result.expect_err("refused").problems;
+    assert!(problems[0].starts_with(&format!("{path}:1: this is not TOML")), "{problems:#?}");
+    assert!(problems.iter().any(|problem| problem.starts_with(&format!("{path}:2:"))), "{problems:#?}");
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let missing = Sources { file: Some("no/such/file.toml".into()), ..Sources::default() };
+    let problem = only_problem(load(&missing));
+    assert!(problem.starts_with("no/such/file.toml: cannot read") && problem.contains("--config"), "{problem}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("latin1.toml");
+    fs::write(&path, b"seed = 1 # caf\xe9\n").expect("writable");
+    let problem = only_problem(load(&Sources { file: Some(path), ..Sources::default() }));
+    assert!(problem.contains("byte 14 is not UTF-8"), "{problem}");
+}
+
+#[test]
+fn unknown_presets_are_named_with_their_place() {
+    assert!(only_problem(load_set(Some("huge"), &[])).starts_with("--preset huge: unknown preset \"huge\""));
+    let (result, path) = load_text("\npreset = \"bass\"\n", &[]);
+    assert_eq!(
+        only_problem(result),
+        format!("{path}:2: unknown preset \"bass\"; did you mean base?; presets are numbers, tiny, small, base, big")
+    );
+}
+
+#[test]
+fn optional_keys_are_those_that_presets_leave_out() {
+    for key in OPTIONAL_KEYS {
+        let result = load_set(Some("tiny"), &[&format!("{key}=tiny")]);
+        let problem = result.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(!problem.contains("unknown key"), "{key}: {problem}");
+    }
+}

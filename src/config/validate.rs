@@ -1,0 +1,248 @@
+//! What cannot work, found before any work: each problem names its key, the value found and a remedy.
+
+use kiln_model::{TieEmbeddings, TransformerConfig};
+
+use super::{Config, GenerateConfig, OptimConfig, Schedule, TrainConfig};
+
+impl Config {
+    /// Every problem at once; empty when the run can start. Each begins with the key it is about.
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.seed > i64::MAX as u64 {
+            problems.push(format!(
+                "seed {} is above {}, the largest number TOML has; choose a smaller one",
+                self.seed,
+                i64::MAX
+            ));
+        }
+        self.validate_data(&mut problems);
+        problems.extend(self.tokenizer.validate());
+        problems.extend(self.loader.validate());
+        problems.extend(self.model.validate());
+        self.optim.validate(self.train.steps, &mut problems);
+        self.train.validate(&mut problems);
+        self.generate.validate(&mut problems);
+        self.validate_together(&mut problems);
+        problems
+    }
+
+    fn validate_data(&self, problems: &mut Vec<String>) {
+        // The corpus knows itself as `corpus`; here it is a part of `data`.
+        problems
+            .extend(self.data.corpus.validate().into_iter().map(|problem| problem.replace("corpus.", "data.corpus.")));
+        if self.data.train.is_empty() && !self.data.valid.is_empty() {
+            problems.push(
+                "data.valid names validation text, but data.train names no training text; set data.train, or remove \
+                 data.valid to train on the built-in task"
+                    .into(),
+            );
+        }
+        if self.data.direct && self.data.cache_dir.is_some() {
+            problems.push(
+                "data.direct = true reads no token cache, so data.cache_dir would be ignored; remove one of the two"
+                    .into(),
+            );
+        }
+    }
+
+    /// Keys of one section that contradict those of another.
+    fn validate_together(&self, problems: &mut Vec<String>) {
+        let two_vocabularies = match &self.tokenizer.path {
+            Some(_) => self.tokenizer.target_path.is_some(),
+            None => !self.tokenizer.joint,
+        };
+        if two_vocabularies && self.model.tie_embeddings == TieEmbeddings::ThreeWay {
+            problems.push(
+                "model.tie_embeddings = \"three_way\" shares one matrix between source and target, but there are two \
+                 vocabularies; set model.tie_embeddings = \"output\", or tokenizer.joint = true (and no tokenizer.target_path)"
+                    .into(),
+            );
+        }
+        let TransformerConfig { max_positions, .. } = self.model;
+        let corpus = &self.data.corpus;
+        for (key, len) in [("max_source_len", corpus.max_source_len), ("max_target_len", corpus.max_target_len)] {
+            if len > max_positions {
+                problems.push(format!(
+                    "data.corpus.{key} {len} is above model.max_positions {max_positions}; lower it (0 takes the model's) \
+                     or raise model.max_positions"
+                ));
+            }
+        }
+        let corpus = corpus.resolved(max_positions);
+        let longest = corpus.max_source_len.max(corpus.max_target_len);
+        let padded = longest.next_multiple_of(self.loader.bucket_multiple.max(1));
+        if longest <= max_positions && self.loader.batch_tokens < padded {
+            problems.push(format!(
+                "loader.batch_tokens {} cannot hold one row of the {padded} tokens that data.corpus and model.max_positions \
+                 admit; raise it to at least {padded}, or lower data.corpus.max_source_len and data.corpus.max_target_len",
+                self.loader.batch_tokens
+            ));
+        }
+    }
+}
+
+impl OptimConfig {
+    fn validate(&self, steps: u64, problems: &mut Vec<String>) {
+        if !(self.lr > 0.0 && self.lr.is_finite()) {
+            problems.push(format!("optim.lr {} is not above 0; 1e-4 to 2e-3 is usual (noam: 1)", self.lr));
+        }
+        for (key, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            if !(0.0..1.0).contains(&value) {
+                problems
+                    .push(format!("optim.{key} {value} is outside [0, 1); 0.9 and 0.98 are usual for Transformers"));
+            }
+        }
+        if !(self.eps > 0.0 && self.eps.is_finite()) {
+            problems.push(format!("optim.eps {} is not above 0; 1e-9 to 1e-8 is usual", self.eps));
+        }
+        for (key, value, off) in [
+            ("weight_decay", self.weight_decay, "0 switches weight decay off"),
+            ("max_grad_norm", self.max_grad_norm, "0 switches clipping off"),
+        ] {
+            if !(value >= 0.0 && value.is_finite()) {
+                problems.push(format!("optim.{key} {value} is not a number from 0; {off}"));
+            }
+        }
+        if !(0.0..=1.0).contains(&self.min_lr_ratio) {
+            problems.push(format!(
+                "optim.min_lr_ratio {} is outside [0, 1]; it is the last learning rate as a share of optim.lr",
+                self.min_lr_ratio
+            ));
+        }
+        if !(self.decay_fraction > 0.0 && self.decay_fraction <= 1.0) {
+            problems.push(format!(
+                "optim.decay_fraction {} is outside (0, 1]; it is the share of train.steps spent decaying, 0.1 is usual",
+                self.decay_fraction
+            ));
+        }
+        if self.schedule == Schedule::Noam && self.warmup_steps == 0 {
+            problems.push(
+                "optim.warmup_steps 0 does not go with optim.schedule = \"noam\", which divides by it; 4000 is usual"
+                    .into(),
+            );
+        }
+        let decays = matches!(self.schedule, Schedule::Cosine | Schedule::Linear | Schedule::WarmupStableDecay);
+        if decays && steps > 0 && self.warmup_steps >= steps {
+            problems.push(format!(
+                "optim.warmup_steps {} leaves no step to decay in: train.steps is {steps}; lower optim.warmup_steps (a tenth of the \
+                 steps is usual) or raise train.steps",
+                self.warmup_steps
+            ));
+        }
+    }
+}
+
+impl TrainConfig {
+    fn validate(&self, problems: &mut Vec<String>) {
+        for (key, value, remedy) in [
+            ("steps", self.steps, "set the number of optimizer steps"),
+            ("grad_accum_steps", self.grad_accum_steps as u64, "1 means no accumulation"),
+            ("log_every", self.log_every, "10 is usual"),
+            ("keep_last", self.keep_last as u64, "at least 1 is needed to resume"),
+        ] {
+            if value == 0 {
+                problems.push(format!("train.{key} is 0; {remedy}"));
+            }
+        }
+        if !(self.max_minutes >= 0.0 && self.max_minutes.is_finite()) {
+            problems.push(format!("train.max_minutes {} is not a number from 0; 0 means no limit", self.max_minutes));
+        }
+        if !(0.0..1.0).contains(&self.label_smoothing) {
+            problems.push(format!(
+                "train.label_smoothing {} is outside [0, 1); 0.1 is usual, 0 switches it off",
+                self.label_smoothing
+            ));
+        }
+    }
+}
+
+impl GenerateConfig {
+    pub(crate) fn validate(&self, problems: &mut Vec<String>) {
+        if self.beam_size == 0 {
+            problems.push("generate.beam_size is 0; 1 is greedy, 4 to 6 is usual for translation".into());
+        }
+        if !self.length_penalty.is_finite() {
+            problems.push(format!(
+                "generate.length_penalty {} is not a number; 0.6 is usual, 0 switches it off",
+                self.length_penalty
+            ));
+        }
+        if !(self.max_len_ratio >= 0.0 && self.max_len_ratio.is_finite()) {
+            problems.push(format!("generate.max_len_ratio {} is not a number from 0; 2 is usual", self.max_len_ratio));
+        } else if self.max_len_ratio == 0.0 && self.max_len_offset == 0 {
+            problems.push("generate.max_len_ratio and generate.max_len_offset are both 0, so nothing could be written; 2 and 10 are usual".into());
+        }
+        if self.batch_tokens == 0 {
+            problems.push("generate.batch_tokens is 0; 8192 is usual".into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::presets;
+    use super::*;
+
+    /// The problems of `base` after one change.
+    fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
+        let mut config = presets::base();
+        change(&mut config);
+        config.validate()
+    }
+
+    #[test]
+    fn each_impossible_value_is_one_problem_that_begins_with_its_key() {
+        type Change = fn(&mut Config);
+        let cases: [(&str, Change); 24] = [
+            ("seed", |c| c.seed = u64::MAX),
+            ("data.valid", |c| c.data.valid = vec!["dev.jsonl".into()]),
+            ("data.direct", |c| (c.data.direct, c.data.cache_dir) = (true, Some("cache".into()))),
+            ("data.corpus.max_bad_rows", |c| c.data.corpus.max_bad_rows = 2.0),
+            ("data.corpus.max_source_len", |c| c.data.corpus.max_source_len = 1000),
+            ("tokenizer.vocab_size", |c| c.tokenizer.vocab_size = 100),
+            ("loader.max_buckets", |c| c.loader.max_buckets = 0),
+            ("loader.batch_tokens", |c| c.loader.batch_tokens = 100),
+            ("model.dropout", |c| c.model.dropout = 1.5),
+            ("model.tie_embeddings", |c| c.tokenizer.joint = false),
+            ("optim.lr", |c| c.optim.lr = 0.0),
+            ("optim.lr", |c| c.optim.lr = f64::NAN),
+            ("optim.beta2", |c| c.optim.beta2 = 1.0),
+            ("optim.eps", |c| c.optim.eps = 0.0),
+            ("optim.weight_decay", |c| c.optim.weight_decay = -0.1),
+            ("optim.min_lr_ratio", |c| c.optim.min_lr_ratio = 1.1),
+            ("optim.decay_fraction", |c| c.optim.decay_fraction = 0.0),
+            ("optim.warmup_steps", |c| (c.optim.schedule, c.optim.warmup_steps) = (Schedule::Noam, 0)),
+            ("optim.warmup_steps", |c| c.train.steps = 500),
+            ("train.log_every", |c| c.train.log_every = 0),
+            ("train.label_smoothing", |c| c.train.label_smoothing = 1.0),
+            ("train.max_minutes", |c| c.train.max_minutes = -1.0),
+            ("generate.beam_size", |c| c.generate.beam_size = 0),
+            ("generate.max_len_ratio", |c| (c.generate.max_len_ratio, c.generate.max_len_offset) = (0.0, 0)),
+        ];
+        for (key, change) in cases {
+            let problems = problems(change);
+            assert_eq!(problems.len(), 1, "{key}: {problems:#?}");
+            assert!(problems[0].starts_with(key), "{key}: {problems:#?}");
+        }
+    }
+
+    #[test]
+    fn all_problems_come_at_once() {
+        let problems = problems(|config| {
+            config.optim.lr = -1.0;
+            config.model.n_heads = 7;
+            config.train.steps = 0;
+            config.generate.batch_tokens = 0;
+            config.loader.batch_tokens = 0;
+        });
+        for key in ["optim.lr", "model.d_model", "train.steps", "generate.batch_tokens", "loader.batch_tokens"] {
+            assert!(problems.iter().any(|problem| problem.starts_with(key)), "{key} is missing in {problems:#?}");
+        }
+    }
+
+    #[test]
+    fn a_constant_schedule_may_warm_up_to_the_end() {
+        let found = problems(|config| (config.optim.schedule, config.train.steps) = (Schedule::Constant, 500));
+        assert_eq!(found, Vec::<String>::new());
+    }
+}
