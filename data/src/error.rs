@@ -1,6 +1,6 @@
 //! What can go wrong between a text file and a batch. Each message says where, what was found and what to do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +20,39 @@ pub enum Error {
     /// A setting or an input that cannot work; the text says what to do.
     #[error("{0}")]
     Invalid(String),
+    /// A corpus file as a whole cannot be used.
+    #[error("{}: {problem}", path.display())]
+    Corpus {
+        /// The file.
+        path: PathBuf,
+        /// What was found and what to do.
+        problem: String,
+    },
+    /// More rows than tolerated cannot be used.
+    #[error("{0}")]
+    BadRows(String),
+    /// A tokenizer could not be loaded, trained, saved or applied.
+    #[error("tokenizer{}: {problem}", path.as_deref().map(|p| format!(" {}", p.display())).unwrap_or_default())]
+    Tokenizer {
+        /// The file, if it came from one.
+        path: Option<PathBuf>,
+        /// What was found and what to do.
+        problem: String,
+    },
+    /// A token cache is truncated, foreign, damaged or out of date.
+    #[error("token cache {}: {problem}; delete the file or run `prepare` again", path.display())]
+    Cache {
+        /// The file.
+        path: PathBuf,
+        /// What was found and what was wanted.
+        problem: String,
+    },
+    /// The code of a worker thread panicked.
+    #[error("a data worker panicked: {0}")]
+    WorkerPanicked(String),
+    /// The loader was asked for a batch after it had failed.
+    #[error("the loader stopped after an earlier error: {0}")]
+    Stopped(String),
 }
 
 /// A result of this crate.
@@ -30,5 +63,27 @@ impl Error {
     pub(crate) fn io(path: impl Into<PathBuf>, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |error| Self::Io { path, action, error }
+    }
+
+    pub(crate) fn corpus(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Corpus { path: path.into(), problem: problem.into() }
+    }
+
+    pub(crate) fn cache(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Cache { path: path.into(), problem: problem.into() }
+    }
+
+    pub(crate) fn tokenizer(path: Option<&Path>, problem: impl Into<String>) -> Self {
+        Self::Tokenizer { path: path.map(Into::into), problem: problem.into() }
+    }
+
+    /// The text of a panic, from what `catch_unwind` caught.
+    pub(crate) fn from_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
+        let text = payload
+            .downcast_ref::<&str>()
+            .map(|s| (*s).to_owned())
+            .or_else(|| payload.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".into());
+        Self::WorkerPanicked(text)
     }
 }

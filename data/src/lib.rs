@@ -16,14 +16,25 @@
 //! 3. A token cache is complete or invisible, and never trusted: every count and offset is checked when it is opened.
 //! 4. Host memory is bounded by the prefetch depth and does not grow with epochs.
 
-pub mod corpus;
+mod bucket;
+mod cache;
+mod collate;
+mod corpus;
+mod direct;
 mod error;
 mod host_batch;
-pub mod loader;
-pub mod tokenizer;
+mod loader;
+pub mod numbers;
+mod reorder;
+mod sampler;
+mod tokenizer;
 
-pub use corpus::{CorpusConfig, CorpusFormat, Example};
+pub use bucket::{Buckets, EpochPlan, round_up};
+pub use cache::{Prepared, TokenCache, prepare};
+pub use corpus::{BadRow, BadRowKind, Corpus, CorpusConfig, CorpusFormat, CorpusInput, Example, RowReport};
+pub use direct::DirectSource;
 pub use error::{Error, Result};
 pub use host_batch::{HostBatch, Position, Shape};
-pub use loader::LoaderConfig;
-pub use tokenizer::{Normalization, SpecialIds, TokenizerConfig, TokenizerKind};
+pub use loader::{BatchSource, BatchWorker, CachedSource, Loader, LoaderConfig, OnePass, Rank};
+pub use sampler::Order;
+pub use tokenizer::{Encoder, Normalization, SpecialIds, TokenizerConfig, TokenizerKind, Tokenizers};

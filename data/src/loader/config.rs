@@ -50,6 +50,12 @@ impl LoaderConfig {
         if self.max_buckets == 0 {
             problems.push("loader.max_buckets = 0: set at least 1; 16 suits most corpora".into());
         }
+        if self.max_buckets > 4096 {
+            problems.push(format!(
+                "loader.max_buckets = {}: every bucket is a shape of its own for the GPU; 8 to 64 are plenty",
+                self.max_buckets
+            ));
+        }
         if self.num_workers > 0 && self.prefetch_factor == 0 {
             problems.push(
                 "loader.prefetch_factor = 0 with worker threads would keep them idle: set at least 1, or \

@@ -1,5 +1,344 @@
 //! Batches in a fixed order from a pool of worker threads.
+//!
+//! The global plan of an epoch is a list of batches that depends on seed and epoch alone. Batches of all epochs form one
+//! numbered stream; rank r of W takes numbers r, r + W, r + 2W .. of it, so that W ranks together see what one rank
+//! would, and a position counts global batches and means the same for any number of ranks.
+//!
+//! Workers take numbered jobs from a bounded channel and fill recycled buffers; results are put back in order. A worker
+//! can only be `prefetch_factor` batches ahead, so memory is bounded, and nothing depends on which of them was faster.
 
 mod config;
+mod pool;
+mod source;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub use config::LoaderConfig;
+pub use source::{BatchSource, BatchWorker, CachedSource};
+
+use self::pool::{Done, Job, Pool, Worker};
+use crate::bucket::EpochPlan;
+use crate::error::{Error, Result};
+use crate::host_batch::{HostBatch, Position, Shape};
+use crate::reorder::Reorder;
+use crate::sampler::Order;
+
+/// Which share of the batches a process takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rank {
+    /// Number of this process, from 0.
+    pub rank: usize,
+    /// Processes that share the data.
+    pub world_size: usize,
+}
+
+impl Default for Rank {
+    /// One process that takes everything.
+    fn default() -> Self {
+        Self { rank: 0, world_size: 1 }
+    }
+}
+
+/// An endless stream of batches, epoch after epoch.
+///
+/// Equal sources, configurations, seeds and positions give equal batches, whatever the number of workers.
+pub struct Loader {
+    source: Arc<dyn BatchSource>,
+    engine: Engine,
+    stream: Stream,
+    /// Global number of this rank's next job.
+    next_job: u64,
+    /// Jobs of the pool (or the inline worker) that were given out and not yet handed to the caller.
+    in_flight: usize,
+    max_in_flight: usize,
+    plans: BTreeMap<u64, PlanState>,
+    done: Reorder<Result<HostBatch>>,
+    free: Vec<HostBatch>,
+    n_buffers: usize,
+    failed: Option<String>,
+}
+
+/// Who does the work.
+enum Engine {
+    Inline(Box<Worker>),
+    Pool(Pool),
+}
+
+enum PlanState {
+    Requested,
+    Ready(Arc<EpochPlan>),
+}
+
+/// The numbering of the batches of all epochs.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    batches_per_epoch: u64,
+    start: u64,
+    rank: u64,
+    world_size: u64,
+    /// First number that does not exist; for a single pass.
+    end: u64,
+    /// `None` keeps the order of the files.
+    seed: Option<u64>,
+}
+
+impl Stream {
+    fn order(&self, epoch: u64) -> Order {
+        match self.seed {
+            Some(seed) => Order::Shuffled { seed, epoch },
+            None => Order::Sequential,
+        }
+    }
+
+    /// Position of the group of ranks after the one that `number` belongs to.
+    fn position_after(&self, number: u64) -> Position {
+        let group = (number - self.start) / self.world_size;
+        let next = self.start + (group + 1) * self.world_size;
+        Position { epoch: next / self.batches_per_epoch, batch: next % self.batches_per_epoch }
+    }
+}
+
+impl Loader {
+    /// Starts at `start`; the batches before it are not produced.
+    pub fn new(source: Arc<dyn BatchSource>, config: &LoaderConfig, seed: u64, start: Position) -> Result<Self> {
+        Self::for_rank(source, config, seed, start, Rank::default())
+    }
+
+    /// The same for one of several processes. All must start at the same position.
+    pub fn for_rank(
+        source: Arc<dyn BatchSource>,
+        config: &LoaderConfig,
+        seed: u64,
+        start: Position,
+        rank: Rank,
+    ) -> Result<Self> {
+        let seed = config.shuffle.then_some(seed);
+        Self::start(source, config, seed, start, rank, u64::MAX)
+    }
+
+    fn start(
+        source: Arc<dyn BatchSource>,
+        config: &LoaderConfig,
+        seed: Option<u64>,
+        start: Position,
+        Rank { rank, world_size }: Rank,
+        end: u64,
+    ) -> Result<Self> {
+        let problems = config.validate();
+        if !problems.is_empty() {
+            return Err(Error::Invalid(problems.join("\n")));
+        }
+        if rank >= world_size {
+            return Err(Error::Invalid(format!("rank {rank} of {world_size}: ranks count from 0")));
+        }
+        let batches_per_epoch = source.batches_per_epoch();
+        if batches_per_epoch == 0 {
+            return Err(Error::Invalid("the data set has no rows: there is nothing to load".into()));
+        }
+        if start.batch >= batches_per_epoch {
+            return Err(Error::Invalid(format!(
+                "the position to start from is batch {} of epoch {}, but an epoch has {batches_per_epoch} batches: the \
+                 data or the loader's settings are not those of the checkpoint",
+                start.batch, start.epoch
+            )));
+        }
+        let max_in_flight = (config.num_workers * config.prefetch_factor).max(1);
+        let engine = match config.num_workers {
+            0 => Engine::Inline(Box::new(Worker::new(source.clone()))),
+            // Two more for the plans of this epoch and the next.
+            n => Engine::Pool(Pool::start(&source, n, max_in_flight + 2)?),
+        };
+        let stream = Stream {
+            batches_per_epoch,
+            start: start.epoch * batches_per_epoch + start.batch,
+            rank: rank as u64,
+            world_size: world_size as u64,
+            end,
+            seed,
+        };
+        Ok(Self {
+            source,
+            engine,
+            stream,
+            next_job: stream.start + stream.rank,
+            in_flight: 0,
+            max_in_flight,
+            plans: BTreeMap::new(),
+            done: Reorder::new(0),
+            free: Vec::new(),
+            n_buffers: 0,
+            failed: None,
+        })
+    }
+
+    /// The next batch. Hand it back with [`Loader::recycle`] when it is uploaded.
+    pub fn next_batch(&mut self) -> Result<HostBatch> {
+        Ok(self.advance()?.expect("an endless stream"))
+    }
+
+    /// Takes back a buffer.
+    pub fn recycle(&mut self, batch: HostBatch) {
+        if self.free.len() < self.max_in_flight + 2 {
+            self.free.push(batch);
+        }
+    }
+
+    /// Batches of an epoch, all ranks together; the same in every epoch.
+    pub fn batches_per_epoch(&self) -> u64 {
+        self.stream.batches_per_epoch
+    }
+
+    /// Batches of each shape in an epoch; `None` if rows must be read to know.
+    pub fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
+        self.source.shapes()
+    }
+
+    /// Buffers allocated so far. Stays at the prefetch depth and a few when batches are recycled.
+    pub fn n_buffers(&self) -> usize {
+        self.n_buffers
+    }
+
+    /// `None` at the end of a single pass.
+    fn advance(&mut self) -> Result<Option<HostBatch>> {
+        if let Some(error) = &self.failed {
+            return Err(Error::Stopped(error.clone()));
+        }
+        let result = self.wait_for_batch();
+        if let Err(error) = &result {
+            self.failed = Some(error.to_string());
+        }
+        result
+    }
+
+    fn wait_for_batch(&mut self) -> Result<Option<HostBatch>> {
+        loop {
+            self.give_out_jobs()?;
+            if let Some(batch) = self.done.pop() {
+                self.in_flight -= 1;
+                let batch = batch?;
+                if batch.batch_size == 0 {
+                    self.free.push(batch);
+                    continue;
+                }
+                self.give_out_jobs()?;
+                return Ok(Some(batch));
+            }
+            if self.in_flight == 0 && self.next_job >= self.stream.end {
+                return Ok(None);
+            }
+            match &mut self.engine {
+                // Inline jobs are done as they are given out.
+                Engine::Inline(_) => unreachable!("a job without a result"),
+                Engine::Pool(pool) => {
+                    let done = pool.receive();
+                    self.take(done)?;
+                }
+            }
+        }
+    }
+
+    /// Keeps `max_in_flight` jobs in flight, and the plan of the next epoch on the way.
+    fn give_out_jobs(&mut self) -> Result<()> {
+        while self.in_flight < self.max_in_flight && self.next_job < self.stream.end {
+            let number = self.next_job;
+            let epoch = number / self.stream.batches_per_epoch;
+            let Some(plan) = self.plan_of(epoch)? else { break };
+            let buffer = self.free.pop().unwrap_or_else(|| {
+                self.n_buffers += 1;
+                HostBatch::default()
+            });
+            let index = (number % self.stream.batches_per_epoch) as usize;
+            self.next_job += self.stream.world_size;
+            self.in_flight += 1;
+            self.give_out(Job::Batch { number, plan, index, buffer })?;
+            // Plans of past epochs are not needed again; the next one is made while this one is used up.
+            self.plans = self.plans.split_off(&epoch);
+            if (epoch + 1) * self.stream.batches_per_epoch < self.stream.end && matches!(self.engine, Engine::Pool(_)) {
+                self.plan_of(epoch + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The plan of an epoch if it is ready; asks for it otherwise.
+    fn plan_of(&mut self, epoch: u64) -> Result<Option<Arc<EpochPlan>>> {
+        if !self.plans.contains_key(&epoch) {
+            self.plans.insert(epoch, PlanState::Requested);
+            self.give_out(Job::Plan { epoch, order: self.stream.order(epoch) })?;
+        }
+        match self.plans.get(&epoch) {
+            Some(PlanState::Ready(plan)) => Ok(Some(plan.clone())),
+            _ => Ok(None),
+        }
+    }
+
+    fn give_out(&mut self, job: Job) -> Result<()> {
+        match &mut self.engine {
+            Engine::Inline(worker) => {
+                let done = worker.run(job);
+                self.take(done)
+            }
+            Engine::Pool(pool) => {
+                pool.send(job);
+                Ok(())
+            }
+        }
+    }
+
+    fn take(&mut self, done: Done) -> Result<()> {
+        match done {
+            Done::Plan { epoch, plan } => {
+                let plan = plan?;
+                assert_eq!(
+                    plan.len() as u64,
+                    self.stream.batches_per_epoch,
+                    "a source plans as many batches as it says"
+                );
+                self.plans.insert(epoch, PlanState::Ready(Arc::new(plan)));
+            }
+            Done::Batch { number, batch } => {
+                let next = self.stream.position_after(number);
+                let turn = (number - self.stream.start) / self.stream.world_size;
+                self.done.insert(turn, batch.map(|batch| HostBatch { next, ..batch }));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every batch of a data set once, in the order of the files (within length buckets): for validation.
+pub struct OnePass {
+    loader: Loader,
+}
+
+impl OnePass {
+    /// Starts at the beginning. Settings that shuffle are ignored.
+    pub fn new(source: Arc<dyn BatchSource>, config: &LoaderConfig) -> Result<Self> {
+        Self::for_rank(source, config, Rank::default())
+    }
+
+    /// The same for one of several processes; the last ones may get a batch less.
+    pub fn for_rank(source: Arc<dyn BatchSource>, config: &LoaderConfig, rank: Rank) -> Result<Self> {
+        let end = source.batches_per_epoch();
+        let loader = Loader::start(source, config, None, Position::default(), rank, end)?;
+        Ok(Self { loader })
+    }
+
+    /// Takes back a buffer.
+    pub fn recycle(&mut self, batch: HostBatch) {
+        self.loader.recycle(batch);
+    }
+}
+
+impl Iterator for OnePass {
+    type Item = Result<HostBatch>;
+
+    /// Ends after the last batch or the first error.
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.loader.failed.is_some() { None } else { self.loader.advance().transpose() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

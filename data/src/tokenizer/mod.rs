@@ -1,11 +1,26 @@
 //! Text to token ids and back, through Hugging Face `tokenizers`.
+//!
+//! [`Tokenizers`] holds the vocabulary of both sides (one if they share it). Threads that encode much take an
+//! [`Encoder`] each, which remembers whole words.
 
 mod config;
+mod encoder;
+mod train;
+mod vocabulary;
+
+use std::path::Path;
+use std::sync::Arc;
 
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
+pub use encoder::Encoder;
+use serde::{Deserialize, Serialize};
+pub(crate) use vocabulary::Vocabulary;
+
+use crate::corpus::Corpus;
+use crate::error::{Error, Result};
 
 /// Ids of the tokens that steer a sequence-to-sequence model; the same in the source and the target vocabulary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SpecialIds {
     /// Fills rows up to the padded length; ignored by the loss.
     pub pad: u32,
@@ -16,3 +31,216 @@ pub struct SpecialIds {
     /// Stands for what the vocabulary cannot spell.
     pub unk: u32,
 }
+
+/// Spellings of the special tokens; written as `tokenizer_config.json`, where Hugging Face libraries look for them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpecialNames {
+    pad_token: String,
+    bos_token: String,
+    eos_token: String,
+    unk_token: String,
+}
+
+impl From<&TokenizerConfig> for SpecialNames {
+    fn from(config: &TokenizerConfig) -> Self {
+        Self {
+            pad_token: config.pad_token.clone(),
+            bos_token: config.bos_token.clone(),
+            eos_token: config.eos_token.clone(),
+            unk_token: config.unk_token.clone(),
+        }
+    }
+}
+
+const JOINT_FILE: &str = "tokenizer.json";
+const SOURCE_FILE: &str = "source.tokenizer.json";
+const TARGET_FILE: &str = "target.tokenizer.json";
+const NAMES_FILE: &str = "tokenizer_config.json";
+
+/// The vocabularies of both sides. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Tokenizers {
+    source: Arc<Vocabulary>,
+    /// The same as `source` if joint.
+    target: Arc<Vocabulary>,
+    names: SpecialNames,
+}
+
+impl Tokenizers {
+    /// Loads what `config.path` names, or trains on `corpus` if it names nothing.
+    pub fn load_or_train(config: &TokenizerConfig, corpus: &Corpus, num_threads: usize) -> Result<Self> {
+        match &config.path {
+            Some(_) => Self::load(config),
+            None => Self::train(config, corpus, num_threads),
+        }
+    }
+
+    /// Trains on the usable rows of a corpus. The result depends on text and configuration alone.
+    pub fn train(config: &TokenizerConfig, corpus: &Corpus, num_threads: usize) -> Result<Self> {
+        refuse(config.validate())?;
+        let (source, target) = train::train(config, corpus, num_threads)?;
+        let names = SpecialNames::from(config);
+        let source = Arc::new(Vocabulary::parse(source, None, &names, false)?);
+        let target = match target {
+            Some(json) => Arc::new(Vocabulary::parse(json, None, &names, false)?),
+            None => source.clone(),
+        };
+        Self::pair(source, target, names)
+    }
+
+    /// Loads the `tokenizer.json` files that the configuration names.
+    pub fn load(config: &TokenizerConfig) -> Result<Self> {
+        refuse(config.validate())?;
+        let path = config.path.as_deref().ok_or_else(|| {
+            Error::Invalid("tokenizer.path is not set: name a tokenizer.json, or train a tokenizer".into())
+        })?;
+        Self::load_files(path, config.target_path.as_deref(), SpecialNames::from(config), config.add_missing_tokens)
+    }
+
+    /// Loads what [`Tokenizers::save`] wrote.
+    pub fn load_dir(dir: &Path) -> Result<Self> {
+        let names_file = dir.join(NAMES_FILE);
+        let names = match std::fs::read(&names_file) {
+            Ok(json) => serde_json::from_slice(&json)
+                .map_err(|e| Error::tokenizer(Some(&names_file), format!("no valid special tokens: {e}")))?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => SpecialNames::from(&TokenizerConfig::default()),
+            Err(e) => return Err(Error::io(names_file, "reading")(e)),
+        };
+        let (source, target) = (dir.join(SOURCE_FILE), dir.join(TARGET_FILE));
+        if source.exists() {
+            Self::load_files(&source, Some(&target), names, false)
+        } else {
+            Self::load_files(&dir.join(JOINT_FILE), None, names, false)
+        }
+    }
+
+    fn load_files(source: &Path, target: Option<&Path>, names: SpecialNames, add_missing: bool) -> Result<Self> {
+        let load = |path: &Path| {
+            let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
+            Vocabulary::parse(json, Some(path), &names, add_missing).map(Arc::new)
+        };
+        let source = load(source)?;
+        let target = target.map(load).transpose()?.unwrap_or_else(|| source.clone());
+        Self::pair(source, target, names)
+    }
+
+    fn pair(source: Arc<Vocabulary>, target: Arc<Vocabulary>, names: SpecialNames) -> Result<Self> {
+        if source.special != target.special {
+            return Err(Error::tokenizer(
+                None,
+                format!(
+                    "source and target number their special tokens differently ({:?} and {:?}): both need the same ids for \
+                     padding, begin, end and unknown",
+                    source.special, target.special
+                ),
+            ));
+        }
+        Ok(Self { source, target, names })
+    }
+
+    /// Writes `tokenizer.json` (or one each for source and target) and `tokenizer_config.json` into a folder.
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        let write = |name: &str, text: &str| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).map_err(Error::io(path, "writing the tokenizer"))
+        };
+        if self.is_joint() {
+            write(JOINT_FILE, &self.source.json)?;
+        } else {
+            write(SOURCE_FILE, &self.source.json)?;
+            write(TARGET_FILE, &self.target.json)?;
+        }
+        let mut names = serde_json::to_value(&self.names).expect("four strings");
+        names["tokenizer_class"] = "PreTrainedTokenizerFast".into();
+        write(NAMES_FILE, &format!("{names:#}\n"))
+    }
+
+    /// Both sides share one vocabulary.
+    pub fn is_joint(&self) -> bool {
+        Arc::ptr_eq(&self.source, &self.target)
+    }
+
+    /// Ids of the special tokens.
+    pub fn special(&self) -> SpecialIds {
+        self.source.special
+    }
+
+    /// Rows of the source embedding: the largest source id + 1.
+    pub fn source_vocab_size(&self) -> usize {
+        self.source.size
+    }
+
+    /// Rows of the target embedding: the largest target id + 1.
+    pub fn target_vocab_size(&self) -> usize {
+        self.target.size
+    }
+
+    /// Special tokens that the loaded files lacked and that were appended.
+    pub fn added_tokens(&self) -> &[String] {
+        &self.source.added
+    }
+
+    /// blake3 of the serialized vocabularies and the special tokens, in hex: equal fingerprints give equal ids.
+    pub fn fingerprint(&self) -> String {
+        self.fingerprint_hash().to_hex().to_string()
+    }
+
+    pub(crate) fn fingerprint_hash(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&serde_json::to_vec(&self.names).expect("four strings"));
+        hasher.update(self.source.json.as_bytes());
+        if !self.is_joint() {
+            hasher.update(&[0]).update(self.target.json.as_bytes());
+        }
+        hasher.finalize()
+    }
+
+    /// A fast encoder for one thread.
+    pub fn encoder(&self) -> Encoder {
+        Encoder::new(self.source.clone(), self.target.clone())
+    }
+
+    /// Source rows: the ids of each text and eos.
+    pub fn encode_sources<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
+        let mut encoder = self.encoder();
+        self.encode_rows(texts, |text, ids| encoder.encode_source(text, ids))
+    }
+
+    /// Label rows: the ids of each text and eos.
+    pub fn encode_targets<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
+        let mut encoder = self.encoder();
+        self.encode_rows(texts, |text, ids| encoder.encode_target(text, ids))
+    }
+
+    fn encode_rows<S: AsRef<str>>(
+        &self,
+        texts: &[S],
+        mut encode: impl FnMut(&str, &mut Vec<u32>) -> Result<()>,
+    ) -> Result<Vec<Vec<u32>>> {
+        let eos = self.special().eos;
+        let row = |text: &S| {
+            let mut ids = Vec::new();
+            encode(text.as_ref(), &mut ids)?;
+            ids.push(eos);
+            Ok(ids)
+        };
+        texts.iter().map(row).collect()
+    }
+
+    /// The text of target ids, special tokens left out.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.target.decode(ids)
+    }
+
+    /// The texts of several rows of target ids, special tokens left out.
+    pub fn decode_batch<R: AsRef<[u32]>>(&self, rows: &[R]) -> Result<Vec<String>> {
+        rows.iter().map(|ids| self.decode(ids.as_ref())).collect()
+    }
+}
+
+fn refuse(problems: Vec<String>) -> Result<()> {
+    if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems.join("\n"))) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! Length buckets under a token budget: few fixed shapes, little padding, every row exactly once an epoch.
+//!
+//! 1. Rows fall into cells by their source and target length, both rounded up ([`round_up`]).
+//! 2. Neighbouring cells merge, cheapest in padding first, until at most `max_buckets` are left and each can fill a batch.
+//!    A bucket's shape is then fixed: the longest lengths in it and as many rows as the budget allows.
+//! 3. An epoch deals the rows, in the sampler's order, to their buckets and cuts full batches. What is left of a bucket
+//!    at the end is dealt to the next wider one instead of making a batch of an odd shape; only the widest keep a partial
+//!    batch.
+//!
+//! Bucket sizes do not depend on the epoch, so every epoch has the same number of batches of the same shapes, and a
+//! position in the data is plain arithmetic.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::host_batch::Shape;
+use crate::loader::LoaderConfig;
+use crate::sampler::{Order, Stream};
+
+/// The buckets of a data set. Epoch by epoch they deal rows into batches.
+#[derive(Debug)]
+pub struct Buckets {
+    /// From narrow to wide.
+    buckets: Vec<Bucket>,
+    /// Bucket of each row.
+    of_row: Vec<u16>,
+    /// Tokens that are not padding, both sides.
+    tokens: u64,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    /// Of a full batch.
+    shape: Shape,
+    rows: usize,
+    /// Which bucket takes what is left at the end of an epoch.
+    wider: Option<usize>,
+}
+
+/// The batches of one epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EpochPlan {
+    /// Row numbers, batch after batch.
+    rows: Vec<u32>,
+    batches: Vec<PlannedBatch>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PlannedBatch {
+    rows: Range<usize>,
+    shape: Shape,
+}
+
+impl EpochPlan {
+    /// Batches of the epoch.
+    pub fn len(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// No batches at all.
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Rows and planned shape of a batch.
+    pub fn batch(&self, index: usize) -> (&[u32], Shape) {
+        let batch = &self.batches[index];
+        (&self.rows[batch.rows.clone()], batch.shape)
+    }
+}
+
+/// Rounds a length up: to multiples of `multiple` while it is short, of 2, 4, 8 .. times as much as it grows, so that a
+/// length is padded by an eighth at most and long corpora do not have hundreds of lengths.
+pub fn round_up(len: usize, multiple: usize) -> usize {
+    let mut step = multiple;
+    while len > 16 * step {
+        step *= 2;
+    }
+    len.next_multiple_of(step)
+}
+
+/// A set of rows that will share a shape.
+#[derive(Debug, Clone)]
+struct Cell {
+    source_len: usize,
+    target_len: usize,
+    rows: usize,
+    /// Indices into the cells before merging.
+    members: Vec<usize>,
+}
+
+impl Cell {
+    fn padded(&self, source_len: usize, target_len: usize) -> usize {
+        self.rows * (source_len + target_len)
+    }
+
+    /// Tokens of padding that merging two cells would add.
+    fn merge_cost(&self, other: &Self) -> usize {
+        let (s, t) = (self.source_len.max(other.source_len), self.target_len.max(other.target_len));
+        self.padded(s, t) + other.padded(s, t)
+            - self.padded(self.source_len, self.target_len)
+            - other.padded(other.source_len, other.target_len)
+    }
+}
+
+/// Rows of a full batch: as many as the budget allows, in eights (or what the multiple is) once there are that many.
+fn full_batch(source_len: usize, target_len: usize, config: &LoaderConfig) -> usize {
+    let rows = config.batch_tokens / source_len.max(target_len);
+    if rows >= config.bucket_multiple { rows - rows % config.bucket_multiple } else { rows }
+}
+
+impl Buckets {
+    /// Sorts rows into buckets by their source and target lengths (eos included). Lengths are padded to `max_lens` at
+    /// most (0: no limit), so that a model with fewer positions than the next multiple can take the batch.
+    pub fn new(
+        lengths: impl ExactSizeIterator<Item = (usize, usize)>,
+        max_lens: (usize, usize),
+        config: &LoaderConfig,
+    ) -> Result<Self> {
+        let problems = config.validate();
+        if !problems.is_empty() {
+            return Err(Error::Invalid(problems.join("\n")));
+        }
+        let pad = |len: usize, max: usize| {
+            let padded = round_up(len, config.bucket_multiple);
+            if max == 0 { padded } else { padded.min(max.max(len)) }
+        };
+        let mut cells = BTreeMap::<(usize, usize), usize>::new();
+        let mut cell_of_row = Vec::with_capacity(lengths.len());
+        let mut tokens = 0;
+        for (source, target) in lengths {
+            tokens += (source + target) as u64;
+            let key = (pad(source, max_lens.0), pad(target, max_lens.1));
+            if key.0.max(key.1) > config.batch_tokens {
+                return Err(Error::Invalid(format!(
+                    "loader.batch_tokens = {} cannot hold the longest row ({source} source and {target} target tokens): \
+                     set it to at least {}, or lower corpus.max_source_len and corpus.max_target_len",
+                    config.batch_tokens,
+                    key.0.max(key.1)
+                )));
+            }
+            *cells.entry(key).or_default() += 1;
+            cell_of_row.push(key);
+        }
+        let cells: Vec<_> = cells
+            .into_iter()
+            .enumerate()
+            .map(|(i, ((source_len, target_len), rows))| Cell { source_len, target_len, rows, members: vec![i] })
+            .collect();
+        let keys: Vec<_> = cells.iter().map(|cell| (cell.source_len, cell.target_len)).collect();
+        let merged = merge(cells, config);
+        let mut bucket_of_cell = vec![0; keys.len()];
+        for (bucket, cell) in merged.iter().enumerate() {
+            for member in &cell.members {
+                bucket_of_cell[*member] = bucket as u16;
+            }
+        }
+        let cell_number: BTreeMap<_, _> = keys.iter().zip(&bucket_of_cell).collect();
+        let of_row = cell_of_row.iter().map(|key| *cell_number[key]).collect();
+        let buckets = (0..merged.len()).map(|i| {
+            let cell = &merged[i];
+            let batch_size = full_batch(cell.source_len, cell.target_len, config);
+            let shape = Shape { batch_size, source_len: cell.source_len, target_len: cell.target_len };
+            // Sorted by area: the first that takes both lengths is the tightest.
+            let wider = (i + 1..merged.len())
+                .find(|j| merged[*j].source_len >= cell.source_len && merged[*j].target_len >= cell.target_len);
+            Bucket { shape, rows: cell.rows, wider }
+        });
+        Ok(Self { buckets: buckets.collect(), of_row, tokens })
+    }
+
+    /// Rows in all buckets.
+    pub fn n_rows(&self) -> usize {
+        self.of_row.len()
+    }
+
+    /// Deals the rows of an epoch into batches.
+    pub fn plan(&self, order: Order) -> EpochPlan {
+        let mut queues: Vec<Vec<u32>> =
+            self.buckets.iter().map(|b| Vec::with_capacity(b.rows + b.shape.batch_size)).collect();
+        for row in order.indices(self.of_row.len() as u32, Stream::Rows) {
+            queues[self.of_row[row as usize] as usize].push(row);
+        }
+        let mut plan = EpochPlan { rows: Vec::with_capacity(self.of_row.len()), batches: Vec::new() };
+        for (i, bucket) in self.buckets.iter().enumerate() {
+            let queue = std::mem::take(&mut queues[i]);
+            let full = queue.chunks_exact(bucket.shape.batch_size);
+            let left = full.remainder();
+            let partial = match bucket.wider {
+                Some(wider) => {
+                    queues[wider].extend_from_slice(left);
+                    None
+                }
+                None => Some(left).filter(|rows| !rows.is_empty()),
+            };
+            for rows in full.chain(partial) {
+                let start = plan.rows.len();
+                plan.rows.extend_from_slice(rows);
+                let shape = Shape { batch_size: rows.len(), ..bucket.shape };
+                plan.batches.push(PlannedBatch { rows: start..plan.rows.len(), shape });
+            }
+        }
+        order.apply(&mut plan.batches, Stream::Batches);
+        plan
+    }
+
+    /// Batches of an epoch.
+    pub fn batches_per_epoch(&self) -> u64 {
+        self.shapes().values().map(|batches| *batches as u64).sum()
+    }
+
+    /// Batches of each shape in an epoch; the same in every epoch.
+    pub fn shapes(&self) -> BTreeMap<Shape, usize> {
+        let mut shapes = BTreeMap::new();
+        let mut carried = vec![0; self.buckets.len()];
+        for (i, bucket) in self.buckets.iter().enumerate() {
+            let rows = bucket.rows + carried[i];
+            let (full, left) = (rows / bucket.shape.batch_size, rows % bucket.shape.batch_size);
+            if full > 0 {
+                *shapes.entry(bucket.shape).or_default() += full;
+            }
+            match bucket.wider {
+                Some(wider) => carried[wider] += left,
+                None if left > 0 => *shapes.entry(Shape { batch_size: left, ..bucket.shape }).or_default() += 1,
+                None => {}
+            }
+        }
+        shapes
+    }
+
+    /// Share of padding among the source and target tokens of an epoch, in [0, 1).
+    pub fn padding_ratio(&self) -> f64 {
+        let padded: usize = self.shapes().iter().map(|(shape, batches)| shape.padded_tokens() * batches).sum();
+        if padded == 0 { 0.0 } else { 1.0 - self.tokens as f64 / padded as f64 }
+    }
+}
+
+/// Merges cells until there are few enough and each fills a batch; returns them sorted by area.
+fn merge(mut cells: Vec<Cell>, config: &LoaderConfig) -> Vec<Cell> {
+    // Cheapest partner of each cell. Kept up to date, so that merging n cells takes about n^2 steps, not n^3.
+    let partner_of = |cells: &[Cell], i: usize| {
+        let others = (0..cells.len()).filter(|j| *j != i);
+        others.map(|j| (cells[i].merge_cost(&cells[j]), j)).min()
+    };
+    let mut partners: Vec<_> = (0..cells.len()).map(|i| partner_of(&cells, i)).collect();
+    while cells.len() > 1 {
+        let small = |cell: &Cell| cell.rows < full_batch(cell.source_len, cell.target_len, config);
+        let too_many = cells.len() > config.max_buckets;
+        let candidates = (0..cells.len()).filter(|i| too_many || small(&cells[*i]));
+        let Some((_, a)) = candidates.map(|i| (partners[i].expect("there are two cells").0, i)).min() else { break };
+        let (_, b) = partners[a].expect("there are two cells");
+        let gone = cells.swap_remove(b);
+        partners.swap_remove(b);
+        // The last cell has moved to place b.
+        let (moved, a) = (cells.len(), if a == cells.len() { b } else { a });
+        let cell = &mut cells[a];
+        cell.source_len = cell.source_len.max(gone.source_len);
+        cell.target_len = cell.target_len.max(gone.target_len);
+        cell.rows += gone.rows;
+        cell.members.extend(gone.members);
+        for i in 0..cells.len() {
+            let stale = partners[i].is_none_or(|(_, j)| j == a || j == b || j == moved);
+            if i == a || stale {
+                partners[i] = partner_of(&cells, i);
+            } else {
+                let with_merged = (cells[i].merge_cost(&cells[a]), a);
+                partners[i] = partners[i].min(Some(with_merged));
+            }
+        }
+    }
+    cells.sort_by_key(|cell| (cell.source_len + cell.target_len, cell.source_len));
+    cells
+}
+
+#[cfg(test)]
+mod tests;

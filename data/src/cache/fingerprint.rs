@@ -1,0 +1,113 @@
+//! The fingerprint of a corpus: a hash of the text and of how it is read, without reading the text again if the files
+//! have not been touched.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use blake3::Hash;
+use serde::{Deserialize, Serialize};
+
+use crate::corpus::{Corpus, CorpusInput};
+use crate::error::{Error, Result};
+
+/// A file changed less than this before it was hashed could change again without a new time stamp.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// What a file looked like when its contents had this hash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SeenFile {
+    path: PathBuf,
+    bytes: u64,
+    modified_ns: u64,
+    blake3: String,
+}
+
+/// The files behind a cache, kept beside it as JSON. It only saves time: the cache's header decides.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Ledger {
+    files: Vec<SeenFile>,
+}
+
+impl Ledger {
+    /// Beside the cache.
+    pub(super) fn path(cache: &Path) -> PathBuf {
+        let mut name = cache.as_os_str().to_owned();
+        name.push(".files.json");
+        name.into()
+    }
+
+    /// What the last run saw; nothing if there is none or it cannot be read.
+    pub(super) fn read(cache: &Path) -> Self {
+        std::fs::read(Self::path(cache)).ok().and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
+    }
+
+    /// Replaces the ledger. A failure is no reason to stop: the next run hashes the files again.
+    pub(super) fn write(&self, cache: &Path) {
+        let json = serde_json::to_vec_pretty(self).expect("plain data");
+        let _ = std::fs::write(Self::path(cache), json);
+    }
+
+    fn find(&self, path: &Path, bytes: u64, modified_ns: u64) -> Option<&SeenFile> {
+        self.files.iter().find(|f| f.path == path && f.bytes == bytes && f.modified_ns == modified_ns)
+    }
+}
+
+/// Hashes the corpus, or believes the ledger where size and time stamp are the same. Also returns what was seen now.
+pub(super) fn fingerprint(corpus: &Corpus, ledger: &Ledger) -> Result<(Hash, Ledger)> {
+    let config = corpus.config();
+    let mut hasher = blake3::Hasher::new();
+    // What decides which rows and tokens come out, besides the text.
+    hasher.update(format!("{} {}\0", config.max_source_len, config.max_target_len).as_bytes());
+    let mut now = Ledger::default();
+    for input in corpus.inputs() {
+        let how = match input {
+            CorpusInput::Jsonl(_) => format!("jsonl\0{}\0{}\0", config.source_field, config.target_field),
+            CorpusInput::Tsv(_) => format!("tsv {} {}\0", config.source_column, config.target_column),
+            CorpusInput::Parallel(..) => "parallel\0".to_owned(),
+        };
+        hasher.update(how.as_bytes());
+        for path in input.files() {
+            let (hash, seen) = hash_file(path, ledger)?;
+            hasher.update(hash.as_bytes());
+            now.files.extend(seen);
+        }
+    }
+    Ok((hasher.finalize(), now))
+}
+
+fn hash_file(path: &Path, ledger: &Ledger) -> Result<(Hash, Option<SeenFile>)> {
+    let stat = || std::fs::metadata(path).map_err(Error::io(path, "reading its size and time stamp"));
+    let before = stat()?;
+    let full_path = path.canonicalize().map_err(Error::io(path, "resolving the path"))?;
+    let modified = before.modified().unwrap_or(UNIX_EPOCH);
+    let modified_ns = modified.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    if let Some(seen) = ledger.find(&full_path, before.len(), modified_ns)
+        && let Ok(hash) = Hash::from_hex(&seen.blake3)
+    {
+        return Ok((hash, Some(seen.clone())));
+    }
+    let mut file = File::open(path).map_err(Error::io(path, "opening the corpus"))?;
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer).map_err(Error::io(path, "reading"))? {
+            0 => break,
+            n => hasher.update(&buffer[..n]),
+        };
+    }
+    let after = stat()?;
+    if after.len() != before.len() || after.modified().ok() != before.modified().ok() {
+        return Err(Error::corpus(path, "changed while it was being read: try again when it is complete"));
+    }
+    let hash = hasher.finalize();
+    let settled = SystemTime::now().duration_since(modified).is_ok_and(|age| age > SETTLED);
+    let seen = settled.then(|| SeenFile {
+        path: full_path,
+        bytes: before.len(),
+        modified_ns,
+        blake3: hash.to_hex().to_string(),
+    });
+    Ok((hash, seen))
+}

@@ -1,0 +1,40 @@
+//! A file as a slice of memory: the only `unsafe` of this crate.
+
+use std::fs::File;
+use std::path::Path;
+
+use memmap2::Mmap;
+
+use crate::error::{Error, Result};
+
+/// A file mapped read-only.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    /// `None` for an empty file, which cannot be mapped.
+    map: Option<Mmap>,
+}
+
+impl MappedFile {
+    /// Maps a whole file. `action` is named in errors.
+    pub(crate) fn open(path: &Path, action: &'static str) -> Result<Self> {
+        let file = File::open(path).map_err(Error::io(path, action))?;
+        let metadata = file.metadata().map_err(Error::io(path, action))?;
+        if !metadata.is_file() {
+            return Err(Error::corpus(path, "is no regular file and cannot be mapped into memory"));
+        }
+        if metadata.len() == 0 {
+            return Ok(Self { map: None });
+        }
+        // SAFETY: a map is sound as long as nobody changes the file meanwhile. Caches are written under another name and
+        // renamed when complete, never changed in place; corpora are the user's and, like any mapped input, must not be
+        // rewritten in place during a run. Whatever the bytes are, they are only read as integers or checked as UTF-8.
+        #[expect(unsafe_code, reason = "a memory map has no safe constructor; see SAFETY")]
+        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "mapping into memory"))?;
+        Ok(Self { map: Some(map) })
+    }
+
+    /// The contents.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.map.as_deref().unwrap_or_default()
+    }
+}

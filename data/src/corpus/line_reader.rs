@@ -1,0 +1,84 @@
+//! Lines of a text file, plain or compressed.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// A longer line is no row of text but a wrong format (a JSON array, a binary file) read into memory as a whole.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+
+/// Reads lines and counts them.
+pub(crate) struct LineReader {
+    path: PathBuf,
+    reader: Box<dyn BufRead + Send>,
+    /// Lines read so far: after a line was read, its number.
+    pub(crate) line: u64,
+}
+
+impl LineReader {
+    /// Opens a file. Compression is recognized by the first bytes, whatever the name says.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(Error::io(path, "opening the corpus"))?;
+        let mut file = BufReader::with_capacity(1 << 18, file);
+        let start = file.fill_buf().map_err(Error::io(path, "reading"))?;
+        let reader: Box<dyn BufRead + Send> = match start {
+            [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(1 << 18, flate2::bufread::MultiGzDecoder::new(file))),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+                let decoder = zstd::Decoder::with_buffer(file).map_err(Error::io(path, "starting to decompress"))?;
+                Box::new(BufReader::with_capacity(1 << 18, decoder))
+            }
+            _ => Box::new(file),
+        };
+        let mut lines = Self { path: path.into(), reader, line: 0 };
+        lines.skip_byte_order_mark()?;
+        Ok(lines)
+    }
+
+    fn skip_byte_order_mark(&mut self) -> Result<()> {
+        let start = self.reader.fill_buf().map_err(Error::io(&self.path, "reading"))?;
+        match start {
+            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+                Err(Error::corpus(&self.path, "is UTF-16, wanted UTF-8: convert it with `iconv -f utf-16 -t utf-8`"))
+            }
+            [0xef, 0xbb, 0xbf, ..] => {
+                self.reader.consume(3);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Appends the next line to `bytes`, without its end; `false` at the end of the file.
+    pub(crate) fn read_line(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
+        let start = bytes.len();
+        let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES);
+        let read = limited.read_until(b'\n', bytes).map_err(Error::io(&self.path, "reading"))?;
+        if read == 0 {
+            return Ok(false);
+        }
+        self.line += 1;
+        if read as u64 == MAX_LINE_BYTES && bytes.last() != Some(&b'\n') {
+            return Err(Error::corpus(
+                &self.path,
+                format!("line {} is longer than 64 MiB: wanted one short row a line (no JSON array)", self.line),
+            ));
+        }
+        for end in [b'\n', b'\r'] {
+            if bytes.len() > start && bytes.last() == Some(&end) {
+                bytes.pop();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Counts the lines that are left.
+    pub(crate) fn count_rest(&mut self) -> Result<u64> {
+        let mut scrap = Vec::new();
+        while self.read_line(&mut scrap)? {
+            scrap.clear();
+        }
+        Ok(self.line)
+    }
+}

@@ -1,0 +1,142 @@
+//! What became of the rows of a corpus.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::RowProblem;
+use crate::error::{Error, Result};
+
+/// Rows that are shown of each kind of problem.
+const SHOWN_PER_KIND: u64 = 3;
+
+/// A row that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadRow {
+    /// Its file (the source file of a parallel corpus).
+    pub file: PathBuf,
+    /// Its line, from 1.
+    pub line: u64,
+    /// Which count it is in.
+    pub kind: BadRowKind,
+    /// What was found.
+    pub problem: String,
+}
+
+/// Why a row was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadRowKind {
+    /// No readable pair.
+    Malformed,
+    /// No text.
+    Empty,
+    /// Text on one side only.
+    OneSided,
+    /// Too many tokens.
+    OverLong,
+}
+
+/// Rows kept and left out, with the first few of each kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowReport {
+    /// Rows that can be used.
+    pub kept: u64,
+    /// Rows without readable text pair: broken JSON, missing field, wrong type, wrong encoding.
+    pub malformed: u64,
+    /// Rows without text.
+    pub empty: u64,
+    /// Rows with text on one side only.
+    pub one_sided: u64,
+    /// Rows with more tokens than allowed on either side.
+    pub over_long: u64,
+    /// The first few rows of each kind.
+    pub shown: Vec<BadRow>,
+}
+
+impl RowReport {
+    /// Rows seen.
+    pub fn rows(&self) -> u64 {
+        self.kept + self.bad()
+    }
+
+    /// Rows left out.
+    pub fn bad(&self) -> u64 {
+        self.malformed + self.empty + self.one_sided + self.over_long
+    }
+
+    pub(crate) fn add_kept(&mut self, rows: u64) {
+        self.kept += rows;
+    }
+
+    pub(crate) fn add_bad(&mut self, file: &Path, line: u64, problem: &RowProblem) {
+        let (count, kind) = match problem {
+            RowProblem::Malformed(_) => (&mut self.malformed, BadRowKind::Malformed),
+            RowProblem::Empty => (&mut self.empty, BadRowKind::Empty),
+            RowProblem::OneSided(_) => (&mut self.one_sided, BadRowKind::OneSided),
+            RowProblem::OverLong(_) => (&mut self.over_long, BadRowKind::OverLong),
+        };
+        *count += 1;
+        if *count <= SHOWN_PER_KIND {
+            self.shown.push(BadRow { file: file.into(), line, kind, problem: problem.to_string() });
+        }
+    }
+
+    /// Adds the counts of later rows.
+    pub(crate) fn merge(&mut self, later: Self) {
+        let before = [self.malformed, self.empty, self.one_sided, self.over_long];
+        self.kept += later.kept;
+        self.malformed += later.malformed;
+        self.empty += later.empty;
+        self.one_sided += later.one_sided;
+        self.over_long += later.over_long;
+        let mut seen = before;
+        for row in later.shown {
+            let kind = row.kind as usize;
+            seen[kind] += 1;
+            if seen[kind] <= SHOWN_PER_KIND {
+                self.shown.push(row);
+            }
+        }
+    }
+
+    /// Refuses more than `max_bad_rows` (a share) of bad rows, and a corpus without good ones.
+    pub(crate) fn check(&self, max_bad_rows: f64, name: &dyn Fn() -> String) -> Result<()> {
+        let share = self.bad() as f64 / self.rows().max(1) as f64;
+        if self.kept > 0 && share <= max_bad_rows {
+            return Ok(());
+        }
+        let advice = if self.over_long * 2 > self.bad() {
+            "raise corpus.max_source_len and corpus.max_target_len (and the model's positions)"
+        } else {
+            "correct them, or check corpus.format and the field names"
+        };
+        Err(Error::BadRows(format!(
+            "{}: {:.2} % of the rows cannot be used, {:.2} % are tolerated\n{self}\n{advice}; corpus.max_bad_rows raises \
+             the limit",
+            name(),
+            100.0 * share,
+            100.0 * max_bad_rows
+        )))
+    }
+}
+
+impl fmt::Display for RowReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} rows kept", self.kept, self.rows())?;
+        let kinds = [
+            (self.over_long, "over-long"),
+            (self.empty, "empty"),
+            (self.one_sided, "one-sided"),
+            (self.malformed, "malformed"),
+        ];
+        for (count, kind) in kinds.into_iter().filter(|(count, _)| *count > 0) {
+            write!(f, ", {count} {kind}")?;
+        }
+        for row in &self.shown {
+            write!(f, "\n  {}:{}: {}", row.file.display(), row.line, row.problem)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! Direct mode: no cache; workers parse and tokenize the rows of each batch from the text itself.
+//!
+//! One pass when the data set is opened finds where the rows are, which of them are bad, and how long their texts are in
+//! bytes. Buckets need lengths in tokens: they are estimated from bytes by the ratio of a sample, on the safe side.
+//! True lengths are known after tokenization, when the shape of the batch is rounded; so shapes vary more than from the
+//! cache, and a batch can exceed its budget a little where a text is unusually dense.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::bucket::{Buckets, EpochPlan, round_up};
+use crate::cache::MappedFile;
+use crate::collate::Collator;
+use crate::corpus::{Corpus, CorpusConfig, CorpusInput, Pair, RowParser, RowProblem, RowReport};
+use crate::error::{Error, Result};
+use crate::host_batch::{HostBatch, Shape};
+use crate::loader::{BatchSource, BatchWorker, LoaderConfig};
+use crate::sampler::Order;
+use crate::tokenizer::{Encoder, Tokenizers};
+
+/// Rows that are tokenized to estimate tokens from bytes.
+const SAMPLE_ROWS: usize = 2000;
+
+/// Batches straight from text files.
+#[derive(Debug)]
+pub struct DirectSource {
+    files: Vec<TextFile>,
+    rows: Vec<RowSpan>,
+    buckets: Buckets,
+    parser: RowParser,
+    tokenizers: Tokenizers,
+    corpus: CorpusConfig,
+    bucket_multiple: usize,
+    report: RowReport,
+    over_long: AtomicU64,
+}
+
+#[derive(Debug)]
+struct TextFile {
+    path: PathBuf,
+    map: MappedFile,
+    tsv: bool,
+}
+
+/// Where a row's line lies.
+#[derive(Debug, Clone, Copy)]
+struct RowSpan {
+    start: u64,
+    len: u32,
+    file: u32,
+}
+
+impl DirectSource {
+    /// Finds the rows of uncompressed JSONL or TSV files. Bad rows are counted and refused as elsewhere, except that rows
+    /// with too many tokens are only found, left out and counted when their batch is made.
+    pub fn open(corpus: &Corpus, tokenizers: &Tokenizers, config: &LoaderConfig) -> Result<Self> {
+        let parser = RowParser::new(corpus.config());
+        let mut files = Vec::new();
+        let mut rows = Vec::new();
+        let mut text_bytes = Vec::new();
+        let mut report = RowReport::default();
+        for input in corpus.inputs() {
+            let file = TextFile::open(input)?;
+            for (number, line) in (1..).zip(file.lines()) {
+                let text = &file.map.bytes()[line.clone()];
+                match file.parse(text, &parser) {
+                    Ok(pair) => {
+                        report.add_kept(1);
+                        let len = u32::try_from(line.len())
+                            .map_err(|_| Error::corpus(&file.path, format!("line {number} is longer than 4 GiB")))?;
+                        rows.push(RowSpan { start: line.start as u64, len, file: files.len() as u32 });
+                        text_bytes.push((pair.source.len() as u32, pair.target.len() as u32));
+                    }
+                    Err(problem) => report.add_bad(&file.path, number, &problem),
+                }
+            }
+            files.push(file);
+        }
+        corpus.check(&report)?;
+        if rows.len() > u32::MAX as usize {
+            return Err(Error::Invalid("the corpus has more than 4,294,967,295 rows: split it".into()));
+        }
+        let estimate = TokenEstimate::from_sample(&files, &rows, &parser, tokenizers)?;
+        let limits = (corpus.config().max_source_len, corpus.config().max_target_len);
+        let cap = |len: usize, max: usize| if max == 0 { len } else { len.min(max) };
+        let lengths = text_bytes.iter().map(|(source, target)| {
+            let source = estimate.tokens(*source, estimate.source_bytes_per_token);
+            let target = estimate.tokens(*target, estimate.target_bytes_per_token);
+            // A row that seems too long may not be: let it ride with the longest.
+            (cap(source, limits.0).min(config.batch_tokens), cap(target, limits.1).min(config.batch_tokens))
+        });
+        let buckets = Buckets::new(lengths, limits, config)?;
+        Ok(Self {
+            files,
+            rows,
+            buckets,
+            parser,
+            tokenizers: tokenizers.clone(),
+            corpus: corpus.config().clone(),
+            bucket_multiple: config.bucket_multiple,
+            report,
+            over_long: AtomicU64::new(0),
+        })
+    }
+
+    /// What became of the rows when the files were opened.
+    pub fn report(&self) -> &RowReport {
+        &self.report
+    }
+
+    /// Times that a row was left out of a batch because it has too many tokens (again in each epoch).
+    pub fn over_long_rows(&self) -> u64 {
+        self.over_long.load(Ordering::Relaxed)
+    }
+
+    /// Estimated shapes.
+    pub fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    fn pair(&self, row: u32) -> Result<Pair<'_>> {
+        let span = self.rows[row as usize];
+        let file = &self.files[span.file as usize];
+        file.parse(file.line(span), &self.parser).map_err(|problem| {
+            Error::corpus(&file.path, format!("changed during the run: the row at byte {} is {problem}", span.start))
+        })
+    }
+}
+
+impl TextFile {
+    fn open(input: &CorpusInput) -> Result<Self> {
+        let (path, tsv) = match input {
+            CorpusInput::Jsonl(path) => (path, false),
+            CorpusInput::Tsv(path) => (path, true),
+            CorpusInput::Parallel(source, _) => {
+                return Err(Error::corpus(
+                    source,
+                    "direct mode reads JSONL and TSV, not parallel files: use the token cache (data.direct = false)",
+                ));
+            }
+        };
+        let map = MappedFile::open(path, "opening the corpus")?;
+        if matches!(map.bytes(), [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..]) {
+            return Err(Error::corpus(
+                path,
+                "direct mode needs rows in any order and so an uncompressed file: decompress it, or use the token cache \
+                 (data.direct = false)",
+            ));
+        }
+        Ok(Self { path: path.clone(), map, tsv })
+    }
+
+    /// The lines, without their ends.
+    fn lines(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+        let bytes = self.map.bytes();
+        let mut start = if bytes.starts_with(&[0xef, 0xbb, 0xbf]) { 3 } else { 0 };
+        std::iter::from_fn(move || {
+            let rest = bytes.get(start..).filter(|rest| !rest.is_empty())?;
+            let len = rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
+            let line = start..start + len;
+            start += len + 1;
+            let end = line.end - usize::from(bytes[line.clone()].last() == Some(&b'\r'));
+            Some(line.start..end)
+        })
+    }
+
+    fn line(&self, span: RowSpan) -> &[u8] {
+        &self.map.bytes()[span.start as usize..span.start as usize + span.len as usize]
+    }
+
+    fn parse<'a>(&self, line: &'a [u8], parser: &RowParser) -> Result<Pair<'a>, RowProblem> {
+        if self.tsv { parser.parse_tsv(line) } else { parser.parse_jsonl(line) }
+    }
+}
+
+/// Tokens of a text by its bytes.
+struct TokenEstimate {
+    source_bytes_per_token: f64,
+    target_bytes_per_token: f64,
+}
+
+impl TokenEstimate {
+    /// Tokenizes rows from all over the corpus. Four rows out of five have more bytes a token than the ratio taken.
+    fn from_sample(files: &[TextFile], rows: &[RowSpan], parser: &RowParser, tokenizers: &Tokenizers) -> Result<Self> {
+        let mut encoder = tokenizers.encoder();
+        let (mut source, mut target, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ratio = |text: &str, is_source: bool| {
+            ids.clear();
+            if is_source {
+                encoder.encode_source(text, &mut ids)?
+            } else {
+                encoder.encode_target(text, &mut ids)?
+            };
+            Ok::<_, Error>(text.len() as f64 / ids.len().max(1) as f64)
+        };
+        for row in rows.iter().step_by(rows.len().div_ceil(SAMPLE_ROWS).max(1)) {
+            let file = &files[row.file as usize];
+            if let Ok(pair) = file.parse(file.line(*row), parser) {
+                source.push(ratio(&pair.source, true)?);
+                target.push(ratio(&pair.target, false)?);
+            }
+        }
+        let low_fifth = |ratios: &mut Vec<f64>| {
+            ratios.sort_by(f64::total_cmp);
+            ratios.get(ratios.len() / 5).copied().unwrap_or(1.0)
+        };
+        Ok(Self { source_bytes_per_token: low_fifth(&mut source), target_bytes_per_token: low_fifth(&mut target) })
+    }
+
+    /// Tokens with eos.
+    fn tokens(&self, bytes: u32, bytes_per_token: f64) -> usize {
+        (f64::from(bytes) / bytes_per_token).ceil() as usize + 1
+    }
+}
+
+impl BatchSource for DirectSource {
+    fn plan(&self, order: Order) -> EpochPlan {
+        self.buckets.plan(order)
+    }
+
+    fn batches_per_epoch(&self) -> u64 {
+        self.buckets.batches_per_epoch()
+    }
+
+    fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
+        None
+    }
+
+    fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
+        Box::new(DirectWorker { encoder: self.tokenizers.encoder(), source: self, ids: Vec::new(), ends: Vec::new() })
+    }
+}
+
+struct DirectWorker {
+    source: Arc<DirectSource>,
+    encoder: Encoder,
+    /// Ids of all rows of a batch, source and target in turn.
+    ids: Vec<u32>,
+    /// Row number, end of its source ids, end of its target ids.
+    ends: Vec<(u32, usize, usize)>,
+}
+
+impl BatchWorker for DirectWorker {
+    fn fill(&mut self, rows: &[u32], _: Shape, batch: &mut HostBatch) -> Result<()> {
+        let Self { source, encoder, ids, ends } = self;
+        ids.clear();
+        ends.clear();
+        let (mut source_len, mut target_len) = (0, 0);
+        for &row in rows {
+            let pair = source.pair(row)?;
+            let start = ids.len();
+            encoder.encode_source(&pair.source, ids)?;
+            let middle = ids.len();
+            encoder.encode_target(&pair.target, ids)?;
+            let (source_tokens, target_tokens) = (middle - start + 1, ids.len() - middle + 1);
+            if RowProblem::of_lengths(source_tokens, target_tokens, &source.corpus).is_some() {
+                source.over_long.fetch_add(1, Ordering::Relaxed);
+                ids.truncate(start);
+                continue;
+            }
+            ends.push((row, middle, ids.len()));
+            (source_len, target_len) = (source_tokens.max(source_len), target_tokens.max(target_len));
+        }
+        let pad = |len: usize, max: usize| {
+            let padded = round_up(len, source.bucket_multiple);
+            if max == 0 { padded } else { padded.min(max) }
+        };
+        let shape = Shape {
+            batch_size: ends.len(),
+            source_len: pad(source_len, source.corpus.max_source_len),
+            target_len: pad(target_len, source.corpus.max_target_len),
+        };
+        let mut collator = Collator::new(batch, shape, source.tokenizers.special());
+        let mut start = 0;
+        for &(row, middle, end) in &*ends {
+            collator.push(row, &ids[start..middle], &ids[middle..end]);
+            start = end;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

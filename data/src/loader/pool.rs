@@ -1,0 +1,116 @@
+//! Persistent worker threads behind bounded channels.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::source::{BatchSource, BatchWorker};
+use crate::bucket::EpochPlan;
+use crate::error::{Error, Result};
+use crate::host_batch::HostBatch;
+use crate::sampler::Order;
+
+/// Something to do.
+pub(super) enum Job {
+    /// Deal the rows of an epoch.
+    Plan { epoch: u64, order: Order },
+    /// Make a batch of a plan.
+    Batch { number: u64, plan: Arc<EpochPlan>, index: usize, buffer: HostBatch },
+}
+
+/// Something done.
+pub(super) enum Done {
+    Plan { epoch: u64, plan: Result<EpochPlan> },
+    Batch { number: u64, batch: Result<HostBatch> },
+}
+
+/// Does jobs on the thread it lives on. What it needs of the source is made with the first batch.
+pub(super) struct Worker {
+    source: Arc<dyn BatchSource>,
+    batches: Option<Box<dyn BatchWorker>>,
+}
+
+impl Worker {
+    pub(super) fn new(source: Arc<dyn BatchSource>) -> Self {
+        Self { source, batches: None }
+    }
+
+    /// A panic becomes an error that carries its message.
+    pub(super) fn run(&mut self, job: Job) -> Done {
+        match job {
+            Job::Plan { epoch, order } => {
+                let plan = catch_unwind(AssertUnwindSafe(|| self.source.plan(order))).map_err(Error::from_panic);
+                Done::Plan { epoch, plan }
+            }
+            Job::Batch { number, plan, index, mut buffer } => {
+                let (rows, shape) = plan.batch(index);
+                let fill = AssertUnwindSafe(|| {
+                    let worker = self.batches.get_or_insert_with(|| self.source.clone().worker());
+                    worker.fill(rows, shape, &mut buffer)
+                });
+                let filled = catch_unwind(fill).unwrap_or_else(|panic| Err(Error::from_panic(panic)));
+                Done::Batch { number, batch: filled.map(|()| buffer) }
+            }
+        }
+    }
+}
+
+/// Threads that do jobs. Dropping it ends and joins them; a job that is running is finished first.
+pub(super) struct Pool {
+    /// `None` once the pool is closing.
+    jobs: Option<Sender<Job>>,
+    results: Receiver<Done>,
+    closing: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts threads. At most `max_jobs` jobs may be in flight: then neither side ever waits for room in a channel,
+    /// so nothing can lock up.
+    pub(super) fn start(source: &Arc<dyn BatchSource>, num_workers: usize, max_jobs: usize) -> Result<Self> {
+        let (jobs, todo) = bounded::<Job>(max_jobs);
+        let (done, results) = bounded::<Done>(max_jobs);
+        let mut pool =
+            Self { jobs: Some(jobs), results, closing: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
+        for i in 0..num_workers {
+            let (todo, done, closing) = (todo.clone(), done.clone(), pool.closing.clone());
+            let mut worker = Worker::new(source.clone());
+            let work = move || {
+                for job in todo {
+                    if closing.load(Ordering::Relaxed) || done.send(worker.run(job)).is_err() {
+                        break;
+                    }
+                }
+            };
+            let thread = thread::Builder::new().name(format!("kiln-loader-{i}")).spawn(work).map_err(|e| {
+                Error::Invalid(format!("starting loader thread {i} failed ({e}): lower loader.num_workers"))
+            })?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    pub(super) fn send(&self, job: Job) {
+        let jobs = self.jobs.as_ref().expect("open until dropped");
+        jobs.send(job).expect("workers live as long as the pool");
+    }
+
+    /// Waits for the next result, whichever it is.
+    pub(super) fn receive(&self) -> Done {
+        self.results.recv().expect("workers live as long as the pool")
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::Relaxed);
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            // Panics of jobs are caught; there is nothing left to report.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! BPE and unigram models from word counts, the same ones on every run.
+
+use std::cmp::Reverse;
+
+use ahash::AHashMap;
+use compact_str::CompactString;
+use tokenizers::AddedToken;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::models::unigram::{Unigram, UnigramTrainer};
+use tokenizers::utils::parallelism::{get_parallelism, set_parallelism};
+
+use super::super::TokenizerConfig;
+use super::words::WordCounts;
+use super::{failed, reserved};
+use crate::error::Result;
+
+pub(super) fn train_bpe(config: &TokenizerConfig, words: WordCounts) -> Result<BPE> {
+    let scale = scale_down(&words);
+    let counts: AHashMap<CompactString, u64> =
+        words.words.iter().map(|(word, count)| (CompactString::from(word), scale(*count))).collect();
+    let trainer = BpeTrainer::builder()
+        .vocab_size(config.vocab_size)
+        .show_progress(false)
+        .special_tokens(reserved(config).iter().map(|t| AddedToken::from(t, true)).collect())
+        .build();
+    let mut model = BPE::builder()
+        .unk_token(config.unk_token.clone())
+        .byte_fallback(config.byte_fallback)
+        .build()
+        .map_err(failed)?;
+    trainer.do_train(&counts, &mut model).map_err(failed)?;
+    Ok(model)
+}
+
+pub(super) fn train_unigram(config: &TokenizerConfig, words: WordCounts) -> Result<Unigram> {
+    let scale = scale_down(&words);
+    let sentences: Vec<(String, u32)> =
+        words.words.iter().map(|(word, count)| (word.clone(), scale(*count) as u32)).collect();
+    let reserved = reserved(config);
+    let trainer = UnigramTrainer::builder()
+        .show_progress(false)
+        .vocab_size((config.vocab_size - reserved.len()) as u32)
+        .build()
+        .map_err(failed)?;
+    // The trainer adds floating-point sums in the order in which its threads finish; one thread always adds alike.
+    let parallel = get_parallelism();
+    set_parallelism(false);
+    let mut trained = Unigram::default();
+    let result = trainer.do_train(sentences, &mut trained);
+    set_parallelism(parallel);
+    result.map_err(failed)?;
+
+    let pieces = in_fixed_order(trained.iter().cloned().collect());
+    // Reserved tokens are never the best spelling of a text, not even of one that contains them.
+    let reserved = reserved.into_iter().map(|token| (token, -1000.0));
+    // The unknown token is the fourth of the reserved ones.
+    Unigram::from(reserved.chain(pieces).collect(), Some(3), config.byte_fallback).map_err(failed)
+}
+
+/// The trainers count pairs in 32 bits: very large corpora are scaled down, rare words kept.
+fn scale_down(words: &WordCounts) -> impl Fn(u64) -> u64 + use<> {
+    let divisor = words.n_characters().div_ceil(i32::MAX as u64).max(1);
+    move |count| count.div_ceil(divisor)
+}
+
+/// Makes the trained pieces independent of hash order. The trainer gives single characters that it had pruned the
+/// lowest scores again, in the order of a hash set: hand those scores out by character. Scores keep six decimals, which
+/// any JSON reader restores exactly.
+fn in_fixed_order(mut pieces: Vec<(String, f64)>) -> Vec<(String, f64)> {
+    for (_, score) in &mut pieces {
+        *score = (*score * 1e6).round() / 1e6;
+    }
+    let lowest = pieces.iter().map(|(_, score)| *score).fold(f64::INFINITY, f64::min);
+    let single = |piece: &str| piece.chars().nth(1).is_none();
+    let n_single = pieces.iter().filter(|(piece, _)| single(piece)).count();
+    let ceiling = lowest + 1e-4 * n_single as f64 + 1e-6;
+    let (mut low, mut rest): (Vec<_>, Vec<_>) =
+        pieces.into_iter().partition(|(piece, score)| single(piece) && *score <= ceiling);
+    let mut scores: Vec<f64> = low.iter().map(|(_, score)| *score).collect();
+    scores.sort_by(|a, b| b.total_cmp(a));
+    low.sort_by(|(a, _), (b, _)| a.cmp(b));
+    rest.extend(low.into_iter().zip(scores).map(|((piece, _), score)| (piece, score)));
+    rest.sort_by(|(a, x), (b, y)| y.total_cmp(x).then_with(|| Reverse(b).cmp(&Reverse(a))));
+    rest
+}

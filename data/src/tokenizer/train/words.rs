@@ -1,0 +1,159 @@
+//! Counting the words of a corpus.
+
+use std::thread;
+
+use ahash::{AHashMap, AHashSet};
+use tokenizers::{
+    NormalizedString, Normalizer as _, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _,
+};
+
+use super::super::TokenizerConfig;
+use crate::corpus::{Corpus, RowParser, RowReport, for_each_block};
+use crate::error::{Error, Result};
+
+/// Words as the model sees them (normalized, `▁` for the space in front), sorted, with their counts.
+pub(super) struct WordCounts {
+    pub(super) words: Vec<(String, u64)>,
+    /// Different characters.
+    pub(super) alphabet: AHashSet<char>,
+}
+
+type Counts = AHashMap<Box<str>, u64>;
+
+/// Counts both sides together if they share a vocabulary. Bad rows are left out, and refused if there are too many.
+pub(super) fn count_words(
+    config: &TokenizerConfig,
+    corpus: &Corpus,
+    num_threads: usize,
+) -> Result<(WordCounts, Option<WordCounts>)> {
+    let parser = RowParser::new(corpus.config());
+    let mut report = RowReport::default();
+    let (mut source, mut target) = (Counts::new(), Counts::new());
+    for_each_block(
+        corpus,
+        num_threads,
+        || (),
+        |(), block| {
+            let (mut source, mut target) = (Counts::new(), Counts::new());
+            let mut report = RowReport::default();
+            let path = corpus.inputs()[block.input].main_file();
+            for (line, row) in block.rows(&parser) {
+                match row {
+                    Ok(pair) => {
+                        report.add_kept(1);
+                        add_words(&mut source, &pair.source);
+                        add_words(if config.joint { &mut source } else { &mut target }, &pair.target);
+                    }
+                    Err(problem) => report.add_bad(path, line, &problem),
+                }
+            }
+            Ok((source, target, report))
+        },
+        |(block_source, block_target, block_report)| {
+            merge(&mut source, block_source);
+            merge(&mut target, block_target);
+            report.merge(block_report);
+            Ok(())
+        },
+    )?;
+    corpus.check(&report)?;
+    let source = WordCounts::new(config, source, num_threads)?;
+    let target = if config.joint { None } else { Some(WordCounts::new(config, target, num_threads)?) };
+    Ok((source, target))
+}
+
+fn add_words(counts: &mut Counts, text: &str) {
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        match counts.get_mut(word) {
+            Some(count) => *count += 1,
+            None => {
+                counts.insert(word.into(), 1);
+            }
+        }
+    }
+}
+
+fn merge(into: &mut Counts, from: Counts) {
+    for (word, count) in from {
+        *into.entry(word).or_default() += count;
+    }
+}
+
+impl WordCounts {
+    fn new(config: &TokenizerConfig, raw: Counts, num_threads: usize) -> Result<Self> {
+        let raw: Vec<_> = raw.into_iter().collect();
+        let share = raw.len().div_ceil(num_threads.max(1)).max(1);
+        let mut counts = Counts::new();
+        thread::scope(|scope| {
+            let threads: Vec<_> = raw.chunks(share).map(|share| scope.spawn(|| pre_tokenize(config, share))).collect();
+            for thread in threads {
+                merge(&mut counts, thread.join().unwrap_or_else(|panic| Err(Error::from_panic(panic)))?);
+            }
+            Ok::<_, Error>(())
+        })?;
+        let alphabet = common_characters(&counts, config.character_coverage);
+        let mut words: AHashMap<String, u64> = AHashMap::new();
+        let reserved = super::reserved(config);
+        let reserved: Vec<&str> =
+            reserved.iter().map(String::as_str).filter(|t| !t.starts_with("<0x")).chain(["<0x"]).collect();
+        for (word, count) in counts {
+            // A learned piece must not be spelled like a reserved one.
+            if reserved.iter().any(|token| word.contains(token)) {
+                continue;
+            }
+            // Rare characters divide a word: their neighbours never stand side by side in it.
+            for part in word.split(|c| !alphabet.contains(&c)).filter(|part| !part.is_empty()) {
+                *words.entry(part.to_owned()).or_default() += count;
+            }
+        }
+        let mut words: Vec<_> = words.into_iter().collect();
+        words.sort_unstable();
+        Ok(Self { words, alphabet })
+    }
+
+    /// Total characters, each word as often as it occurs.
+    pub(super) fn n_characters(&self) -> u64 {
+        self.words.iter().map(|(word, count)| word.chars().count() as u64 * count).sum()
+    }
+}
+
+/// Normalizes words and splits them as the tokenizer will.
+fn pre_tokenize(config: &TokenizerConfig, raw: &[(Box<str>, u64)]) -> Result<Counts> {
+    let (normalizer, pre_tokenizer) = (super::normalizer(config), super::pre_tokenizer(config));
+    let mut counts = Counts::new();
+    for (word, count) in raw {
+        let mut normalized = NormalizedString::from(&**word);
+        if let Some(normalizer) = &normalizer {
+            normalizer.normalize(&mut normalized).map_err(super::failed)?;
+        }
+        let mut splits = PreTokenizedString::from(normalized);
+        pre_tokenizer.pre_tokenize(&mut splits).map_err(super::failed)?;
+        for (part, _, _) in splits.get_splits(OffsetReferential::Original, OffsetType::Byte) {
+            *counts.entry(part.into()).or_default() += count;
+        }
+    }
+    Ok(counts)
+}
+
+/// The most frequent characters that together make up `coverage` of the text.
+fn common_characters(counts: &Counts, coverage: f64) -> AHashSet<char> {
+    let mut characters: AHashMap<char, u64> = AHashMap::new();
+    for (word, count) in counts {
+        for c in word.chars() {
+            *characters.entry(c).or_default() += count;
+        }
+    }
+    let mut characters: Vec<_> = characters.into_iter().collect();
+    characters.sort_unstable_by_key(|(c, count)| (std::cmp::Reverse(*count), *c));
+    let wanted = coverage * characters.iter().map(|(_, count)| *count as f64).sum::<f64>();
+    let mut covered = 0.0;
+    characters
+        .into_iter()
+        .take_while(|(_, count)| {
+            let more = covered < wanted;
+            covered += *count as f64;
+            more
+        })
+        .map(|(c, _)| c)
+        .collect()
+}
