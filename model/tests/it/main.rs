@@ -1,0 +1,9 @@
+//! The model as its users see it: on the CPU, through the public interface.
+#![allow(missing_docs, reason = "tests are named after what they show")]
+
+mod decoding;
+mod invariance;
+mod learning;
+mod parameters;
+mod parity;
+mod support;

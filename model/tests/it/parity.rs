@@ -1,0 +1,167 @@
+//! Logits, loss, every gradient and ten AdamW steps equal PyTorch's own Transformer layers, within 1e-4 relative in
+//! f32. `model/fixtures/make_parity.py` makes the numbers.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use burn::tensor::{DType, Tensor, TensorData};
+use kiln_kernels::AdamWHyper;
+use kiln_model::{Batch, TransformerConfig};
+use safetensors::{Dtype, SafeTensors};
+use serde::Deserialize;
+
+use crate::support::{ByPath, Optimizer, assert_close, gradients, scalar, train_device, values, weights, with_weights};
+
+const RELATIVE: f32 = 1e-4;
+
+#[derive(Deserialize)]
+struct Document {
+    hyper: Hyper,
+    variants: HashMap<String, Variant>,
+}
+
+#[derive(Deserialize)]
+struct Hyper {
+    lr: f64,
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    weight_decay: f64,
+    max_grad_norm: f64,
+    steps: usize,
+}
+
+#[derive(Deserialize)]
+struct Variant {
+    config: TransformerConfig,
+    label_smoothing: f64,
+    shape: [usize; 3],
+    source_tokens: u64,
+    target_tokens: u64,
+    loss_sum: f64,
+    nll_sum: f64,
+    losses: Vec<f64>,
+    gradient_norms: Vec<f64>,
+}
+
+struct Fixture {
+    floats: ByPath,
+    ints: HashMap<String, Vec<i32>>,
+}
+
+impl Fixture {
+    fn read(name: &str) -> Self {
+        let bytes = std::fs::read(folder().join(format!("{name}.safetensors"))).expect("fixtures are committed");
+        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let (mut floats, mut ints) = (ByPath::new(), HashMap::new());
+        for (key, view) in file.tensors() {
+            let words = view.data().chunks_exact(4).map(|word| <[u8; 4]>::try_from(word).expect("four bytes"));
+            match view.dtype() {
+                Dtype::F32 => drop(floats.insert(key, words.map(f32::from_le_bytes).collect())),
+                Dtype::I32 => drop(ints.insert(key, words.map(i32::from_le_bytes).collect())),
+                other => panic!("{key} is {other:?}"),
+            }
+        }
+        Self { floats, ints }
+    }
+
+    /// The part of the file under `prefix`.
+    fn group(&self, prefix: &str) -> ByPath {
+        let inside = |(key, values): (&String, &Vec<f32>)| Some((key.strip_prefix(prefix)?.to_owned(), values.clone()));
+        self.floats.iter().filter_map(inside).collect()
+    }
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures")
+}
+
+fn relative_error(found: f64, wanted: f64) -> f64 {
+    ((found - wanted) / wanted).abs()
+}
+
+fn check(name: &str) {
+    let text = std::fs::read_to_string(folder().join("parity.json")).expect("fixtures are committed");
+    let Document { hyper, mut variants } = serde_json::from_str(&text).expect("parity.json");
+    let variant = variants.remove(name).expect("the variant is in parity.json");
+    let fixture = Fixture::read(name);
+    let device = train_device();
+
+    let order = ["source", "target_input", "labels", "source_lengths", "target_lengths"];
+    let ids: Vec<i32> = order.iter().flat_map(|part| fixture.ints[&format!("batch.{part}")].clone()).collect();
+    let ids = Tensor::from_data(TensorData::new(ids.clone(), [ids.len()]), (&device, DType::I32));
+    let batch = Batch::from_contiguous(ids, variant.shape, variant.source_tokens, variant.target_tokens);
+
+    let theirs = fixture.group("weights.");
+    let mut model = variant.config.init(1, DType::F32, &device);
+    assert!(weights(&model).keys().eq(theirs.keys()), "paths: {:?}", weights(&model).keys());
+    model = with_weights(model, &theirs);
+
+    assert_close(&values(model.logits(&batch, None)), &fixture.floats["logits"], RELATIVE, 0.0, "logits");
+    let loss = model.loss(&batch, variant.label_smoothing, None);
+    assert!(relative_error(scalar(loss.loss_sum), variant.loss_sum) < f64::from(RELATIVE));
+    assert!(relative_error(scalar(loss.nll_sum), variant.nll_sum) < f64::from(RELATIVE));
+
+    let Hyper { lr, beta1, beta2, eps, weight_decay, max_grad_norm, steps } = hyper;
+    let adamw = AdamWHyper { lr, beta1, beta2, eps, weight_decay, step: 0 };
+    let mut optimizer = Optimizer::new(&model, adamw, max_grad_norm);
+    for step in 0..steps {
+        let loss = model.loss(&batch, variant.label_smoothing, None).loss_sum / variant.target_tokens as f64;
+        let error = relative_error(scalar(loss.clone()), variant.losses[step]);
+        assert!(error < f64::from(RELATIVE), "loss of step {step}: off by {error:e}");
+        let found = gradients(&model, &loss.backward());
+        if step == 0 {
+            compare_gradients(&found, &fixture.group("gradients."));
+        }
+        let norm;
+        (model, norm) = optimizer.step(model, &found);
+        let error = relative_error(norm, variant.gradient_norms[step]);
+        assert!(error < f64::from(RELATIVE), "gradient norm of step {step}: off by {error:e}");
+    }
+    let after = weights(&model);
+    for (path, wanted) in fixture.group("after.") {
+        let counts = without_key_bias(&path, variant.config.d_model);
+        assert_close(&counts(&after[&path]), &counts(&wanted), RELATIVE, 0.0, &format!("{path} after {steps} steps"));
+        assert_ne!(fixture.floats[&format!("weights.{path}")], wanted, "{path} was not trained");
+    }
+}
+
+/// Key biases have no gradient but rounding (see [`compare_gradients`]), which AdamW divides by its own size: after a step they
+/// are noise on both sides, and change nothing. All other elements are compared.
+fn without_key_bias(path: &str, d: usize) -> impl Fn(&[f32]) -> Vec<f32> {
+    let keys = match path {
+        _ if path.ends_with("qkv.bias") => d..2 * d,
+        _ if path.ends_with("key_value.bias") => 0..d,
+        _ => 0..0,
+    };
+    move |values| values.iter().enumerate().filter(|(i, _)| !keys.contains(i)).map(|(_, &x)| x).collect()
+}
+
+/// Gradients of key biases are zero in exact arithmetic (softmax does not see a constant), so what both sides hold is rounding:
+/// hence a floor of a millionth of the model's largest gradient.
+fn compare_gradients(found: &ByPath, wanted: &ByPath) {
+    let largest = wanted.values().flatten().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    for (path, wanted) in wanted {
+        assert_close(&found[path], wanted, RELATIVE, 1e-6 * largest, &format!("gradient of {path}"));
+    }
+}
+
+#[test]
+fn pre_norm_relu_three_way() {
+    check("pre_relu_three_way");
+}
+
+#[test]
+fn post_norm_gelu_untied_learned_positions() {
+    check("post_gelu_untied");
+}
+
+#[test]
+fn pre_norm_gelu_tanh_tied_output() {
+    check("pre_gelu_tanh_output");
+}
+
+#[test]
+fn post_norm_relu_three_way() {
+    check("post_relu_three_way");
+}

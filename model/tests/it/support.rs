@@ -1,0 +1,220 @@
+//! What the tests share: batches from rows, parameters by path, and the smallest possible training step.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
+use kiln_kernels::{AdamWHyper, AdamWState, adamw_step};
+use kiln_model::{Batch, EncoderDecoder, TransformerConfig};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+pub(crate) const PAD: i32 = 0;
+pub(crate) const START: i32 = 1;
+pub(crate) const END: i32 = 2;
+
+/// Flat values by parameter path.
+pub(crate) type ByPath = BTreeMap<String, Vec<f32>>;
+
+pub(crate) fn train_device() -> Device {
+    Device::flex().autodiff()
+}
+
+/// 16 features, 2 heads, 2 + 2 layers, 12 tokens, no dropout.
+pub(crate) fn small_config() -> TransformerConfig {
+    TransformerConfig {
+        d_model: 16,
+        n_heads: 2,
+        d_ff: 32,
+        n_encoder_layers: 2,
+        n_decoder_layers: 2,
+        source_vocab_size: 12,
+        target_vocab_size: 12,
+        max_positions: 64,
+        dropout: 0.0,
+        ..TransformerConfig::default()
+    }
+}
+
+pub(crate) fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
+    Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), (device, DType::I32))
+}
+
+/// Pairs as a batch of at least the given padded lengths, through the layout that the trainer uploads.
+pub(crate) fn batch(pairs: &[(Vec<i32>, Vec<i32>)], min_lens: [usize; 2], device: &Device) -> Batch {
+    let longest = |len: fn(&(Vec<i32>, Vec<i32>)) -> usize| pairs.iter().map(len).max().expect("a batch has rows");
+    let s = longest(|pair| pair.0.len() + 1).max(min_lens[0]);
+    let t = longest(|pair| pair.1.len() + 1).max(min_lens[1]);
+    let padded = |row: Vec<i32>, len: usize| {
+        let padding = vec![PAD; len - row.len()];
+        [row, padding].concat()
+    };
+    let column = |row: &dyn Fn(&(Vec<i32>, Vec<i32>)) -> Vec<i32>| pairs.iter().flat_map(row).collect::<Vec<_>>();
+    let flat = [
+        column(&|(source, _)| padded([source.as_slice(), &[END]].concat(), s)),
+        column(&|(_, target)| padded([&[START], target.as_slice()].concat(), t)),
+        column(&|(_, target)| padded([target.as_slice(), &[END]].concat(), t)),
+        column(&|(source, _)| vec![source.len() as i32 + 1]),
+        column(&|(_, target)| vec![target.len() as i32 + 1]),
+    ]
+    .concat();
+    let tokens = |len: fn(&(Vec<i32>, Vec<i32>)) -> usize| pairs.iter().map(|pair| len(pair) as u64 + 1).sum();
+    let (source_tokens, target_tokens) = (tokens(|pair| pair.0.len()), tokens(|pair| pair.1.len()));
+    Batch::from_contiguous(ids(&flat, device), [pairs.len(), s, t], source_tokens, target_tokens)
+}
+
+/// Sequences of real tokens (3..12), with lengths in the given range.
+pub(crate) fn random_rows(n: usize, lens: std::ops::RangeInclusive<usize>, seed: u64) -> Vec<Vec<i32>> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut below = |n: usize| random.next_u32() as usize % n;
+    (0..n)
+        .map(|_| {
+            let len = lens.start() + below(lens.end() - lens.start() + 1);
+            (0..len).map(|_| 3 + below(9) as i32).collect()
+        })
+        .collect()
+}
+
+pub(crate) fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().convert::<f32>().to_vec().expect("converted to f32")
+}
+
+pub(crate) fn scalar(tensor: Tensor<1>) -> f64 {
+    f64::from(values(tensor)[0])
+}
+
+pub(crate) fn assert_close(found: &[f32], wanted: &[f32], relative: f32, floor: f32, what: &str) {
+    assert_eq!(found.len(), wanted.len(), "{what}: lengths");
+    let largest = wanted.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    let difference = found.iter().zip(wanted).fold(0.0_f32, |largest, (a, b)| {
+        let difference = (a - b).abs();
+        if difference.is_nan() { f32::INFINITY } else { largest.max(difference) }
+    });
+    let allowed = (relative * largest).max(floor);
+    assert!(difference <= allowed, "{what}: off by {difference:e}, allowed {allowed:e}, largest value {largest:e}");
+}
+
+/// Runs a function over every parameter with its path.
+struct Visit<F> {
+    path: Vec<String>,
+    see: F,
+}
+
+trait See {
+    fn see<const D: usize>(&mut self, path: String, param: &Param<Tensor<D>>);
+}
+
+impl<S: See> ModuleVisitor for Visit<S> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.see.see(self.path.join("."), param);
+    }
+}
+
+fn visit<S: See>(model: &EncoderDecoder, see: S) -> S {
+    let mut visitor = Visit { path: vec![], see };
+    model.visit(&mut visitor);
+    visitor.see
+}
+
+/// Paths and shapes in visiting order.
+pub(crate) fn shapes(model: &EncoderDecoder) -> Vec<(String, Vec<usize>)> {
+    struct Shapes(Vec<(String, Vec<usize>)>);
+    impl See for Shapes {
+        fn see<const D: usize>(&mut self, path: String, param: &Param<Tensor<D>>) {
+            self.0.push((path, param.val().dims().to_vec()));
+        }
+    }
+    visit(model, Shapes(vec![])).0
+}
+
+pub(crate) fn weights(model: &EncoderDecoder) -> ByPath {
+    struct Weights(ByPath);
+    impl See for Weights {
+        fn see<const D: usize>(&mut self, path: String, param: &Param<Tensor<D>>) {
+            self.0.insert(path, values(param.val()));
+        }
+    }
+    visit(model, Weights(ByPath::new())).0
+}
+
+pub(crate) fn gradients(model: &EncoderDecoder, gradients: &Gradients) -> ByPath {
+    struct Of<'a>(&'a Gradients, ByPath);
+    impl See for Of<'_> {
+        fn see<const D: usize>(&mut self, path: String, param: &Param<Tensor<D>>) {
+            let gradient = param.val().grad(self.0).unwrap_or_else(|| panic!("{path} has no gradient"));
+            assert_eq!(gradient.dims(), param.val().dims(), "{path}");
+            self.1.insert(path, values(gradient));
+        }
+    }
+    visit(model, Of(gradients, ByPath::new())).1
+}
+
+/// The model with other weights; every path must be there.
+pub(crate) fn with_weights(model: EncoderDecoder, weights: &ByPath) -> EncoderDecoder {
+    struct Put<'a> {
+        path: Vec<String>,
+        weights: &'a ByPath,
+    }
+    impl ModuleMapper for Put<'_> {
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.path.push(name.to_owned());
+        }
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.path.pop();
+        }
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let path = self.path.join(".");
+            let values = self.weights.get(&path).unwrap_or_else(|| panic!("no weights for {path}"));
+            param.map(|old| {
+                let data = TensorData::new(values.clone(), old.dims());
+                Tensor::from_data(data, (&old.device(), old.dtype())).require_grad()
+            })
+        }
+    }
+    model.map(&mut Put { path: vec![], weights })
+}
+
+/// AdamW over flat groups on the host's schedule of one constant learning rate; matrices are decayed, vectors are not.
+pub(crate) struct Optimizer {
+    pub(crate) hyper: AdamWHyper,
+    pub(crate) max_grad_norm: f64,
+    states: BTreeMap<String, AdamWState>,
+}
+
+impl Optimizer {
+    pub(crate) fn new(model: &EncoderDecoder, hyper: AdamWHyper, max_grad_norm: f64) -> Self {
+        let device = Device::flex();
+        let state = |values: Vec<f32>| AdamWState::new(Tensor::from_data(values.as_slice(), &device));
+        let states = weights(model).into_iter().map(|(path, values)| (path, state(values))).collect();
+        Self { hyper, max_grad_norm, states }
+    }
+
+    /// One step; returns the model and the gradient norm before clipping.
+    pub(crate) fn step(&mut self, model: EncoderDecoder, gradients: &ByPath) -> (EncoderDecoder, f64) {
+        self.hyper.step += 1;
+        let device = Device::flex();
+        let gradients: BTreeMap<&String, Tensor<1>> =
+            gradients.iter().map(|(path, g)| (path, Tensor::from_data(g.as_slice(), &device))).collect();
+        let squares = gradients.values().cloned().map(kiln_kernels::sum_of_squares).reduce(|a, b| a + b);
+        let norm = squares.expect("a model has parameters").sqrt();
+        let scale = kiln_kernels::clip_coefficient(norm.clone(), self.max_grad_norm);
+        let matrices: Vec<String> =
+            shapes(&model).into_iter().filter(|(_, dims)| dims.len() > 1).map(|(path, _)| path).collect();
+        let mut after = ByPath::new();
+        for (path, gradient) in gradients {
+            let decay = if matrices.contains(path) { self.hyper.weight_decay } else { 0.0 };
+            let hyper = AdamWHyper { weight_decay: decay, ..self.hyper };
+            let state = self.states.remove(path).expect("one state per parameter");
+            let state = adamw_step(state, gradient, scale.clone(), &hyper);
+            after.insert(path.clone(), values(state.master.clone()));
+            self.states.insert(path.clone(), state);
+        }
+        (with_weights(model, &after), scalar(norm))
+    }
+}
