@@ -43,7 +43,7 @@ pub(crate) fn tensor<const D: usize>(values: &[f32], shape: [usize; D], dtype: D
 }
 
 pub(crate) fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.cast(DType::F32).into_data().to_vec::<f32>().expect("f32 data")
+    tensor.cast(DType::F32).into_data().try_to_vec::<f32>().expect("f32 data")
 }
 
 /// `‖a - b‖ / ‖b‖`, infinite where `a` is not finite.

@@ -1,6 +1,6 @@
 use burn::tensor::DType;
 
-use super::layer_norm;
+use super::{layer_norm, reference};
 use crate::testing::{assert_close, devices, host, tensor, values};
 
 const EPS: f64 = 1e-5;
@@ -56,6 +56,21 @@ fn values_and_gradients_equal_the_formulas() {
                     assert_close(&format!("{part} of [{m}, {d}] on {name}"), dtype, got, expected);
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn kernel_and_reference_agree() {
+    for (name, device) in devices() {
+        let (m, d) = (65, 256);
+        for dtype in [DType::F32, DType::BF16] {
+            let [x, gamma, beta, _] = inputs(m, d);
+            let x = tensor(&x, [m, d], dtype, &device);
+            let gamma = tensor(&gamma, [d], dtype, &device);
+            let beta = tensor(&beta, [d], dtype, &device);
+            let plain = host(reference::layer_norm(x.clone(), gamma.clone(), beta.clone(), EPS));
+            assert_close(&format!("against plain operations on {name}"), dtype, &host(layer_norm(x, gamma, beta, EPS)), &plain);
         }
     }
 }
