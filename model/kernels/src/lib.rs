@@ -15,8 +15,11 @@
 mod adamw;
 mod attention;
 mod cross_entropy;
+#[cfg(feature = "cuda")]
+mod device;
 mod dropout;
 mod embedding;
+mod host;
 mod linear;
 mod norm;
 #[cfg(test)]

@@ -1,10 +1,18 @@
 //! Label-smoothed cross-entropy (Szegedy et al. 2016), in PyTorch's definition.
 
+mod autodiff;
+mod cpu;
+#[cfg(feature = "cuda")]
+mod kernel;
+mod ops;
+#[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
+use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
+use ops::CrossEntropyOps;
 
 /// How the loss is taken.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,7 +33,8 @@ pub struct CrossEntropy {
 }
 
 /// The sum over rows of `(1 - e) * nll + e * mean over v of -log p(v)`, in closed form: with `lse` the log of the sum of
-/// exponentials, a row's loss is `lse - (1 - e) * z[label] - e * mean(z)`. No one-hot of size V exists; f32 inside.
+/// exponentials, a row's loss is `lse - (1 - e) * z[label] - e * mean(z)`. No one-hot of size V exists and nothing of the
+/// size of the logits is kept in f32; the arithmetic is f32.
 ///
 /// # Shapes
 /// - `logits`: `[M, V]`
@@ -36,5 +45,14 @@ pub struct CrossEntropy {
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEntropyConfig) -> CrossEntropy {
     let ([rows, _], [n_labels]) = (logits.dims(), labels.dims());
     assert_eq!(rows, n_labels, "{rows} rows of logits, but {n_labels} labels");
-    reference::cross_entropy(logits, labels, config)
+    let smoothing = config.label_smoothing as f32;
+    let ignored = i32::try_from(config.ignore_index).expect("an ignored label of 32 bits");
+    let rows: Tensor<2> = Tensor::from_dispatch(Dispatch::cross_entropy_rows(
+        logits.into_dispatch(),
+        labels.into_dispatch(),
+        smoothing,
+        ignored,
+    ));
+    let nll_sum = rows.clone().detach().narrow(0, 1, 1).sum();
+    CrossEntropy { loss_sum: rows.narrow(0, 0, 1).sum(), nll_sum }
 }

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use super::{CrossEntropyConfig, cross_entropy};
+use super::{CrossEntropyConfig, cross_entropy, reference};
 use crate::testing::{assert_close, devices, host, tensor, values};
 
 const PAD: i64 = 0;
@@ -44,5 +44,20 @@ fn values_and_gradients_equal_the_definition() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn kernel_and_reference_agree() {
+    for (name, device) in devices() {
+        let (rows, vocabulary) = (40, 520);
+        let labels: Vec<i32> = (0..rows as i32).map(|i| i * 13 % vocabulary as i32).collect();
+        let z = tensor(&values(rows * vocabulary, 1), [rows, vocabulary], DType::F32, &device);
+        let y = Tensor::<1, Int>::from_data(TensorData::new(labels, [rows]), (&device, DType::I32));
+        let config = CrossEntropyConfig { label_smoothing: 0.1, ignore_index: PAD };
+        let plain = reference::cross_entropy(z.clone(), y.clone(), &config);
+        let fused = cross_entropy(z, y, &config);
+        assert_close(&format!("loss on {name}"), DType::F32, &host(fused.loss_sum), &host(plain.loss_sum));
+        assert_close(&format!("nll on {name}"), DType::F32, &host(fused.nll_sum), &host(plain.nll_sum));
     }
 }

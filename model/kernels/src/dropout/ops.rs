@@ -8,6 +8,7 @@ use half::{bf16, f16};
 
 use super::philox::philox;
 use super::threshold;
+use crate::host::ints;
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait DropoutOps: Backend {
@@ -18,8 +19,7 @@ pub(crate) trait DropoutOps: Backend {
 
 impl DropoutOps for Flex {
     fn dropout(x: FloatTensor<Self>, state: IntTensor<Self>, site: u32, p: f32) -> FloatTensor<Self> {
-        let words = state.into_data().convert::<i32>();
-        let words: Vec<u32> = words.iter::<i32>().map(i32::cast_unsigned).collect();
+        let words: Vec<u32> = ints(state).into_iter().map(i32::cast_unsigned).collect();
         let (key, draw) = ([words[0], words[1]], [words[2], words[3]]);
         let (limit, keep) = (threshold(p), 1.0 / (1.0 - p));
         let mask = |quad: usize| philox([quad as u32, site, draw[0], draw[1]], key).map(|word| word >= limit);

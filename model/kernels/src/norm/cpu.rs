@@ -5,6 +5,7 @@ use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
 use super::ops::NormOps;
+use crate::host::floats;
 
 /// Rows whose parameter gradients are summed by one thread; fixed, so that sums do not depend on the number of threads.
 const BLOCK_ROWS: usize = 64;
@@ -93,11 +94,6 @@ fn statistics(x: &[f32], eps: f32) -> (f32, f32) {
     let mean = x.iter().sum::<f32>() / n;
     let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / n;
     (mean, (variance + eps).sqrt().recip())
-}
-
-fn floats(tensor: FlexTensor) -> Vec<f32> {
-    let data = tensor.to_contiguous().into_data().convert::<f32>();
-    data.try_to_vec().expect("data converted to f32")
 }
 
 fn tensor(values: Vec<f32>, shape: Vec<usize>, dtype: DType) -> FlexTensor {

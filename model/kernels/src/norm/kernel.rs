@@ -1,6 +1,5 @@
 //! Layer normalization on CubeCL devices: one plane per row, the row in registers, every byte of `x` and `dy` read once.
 
-use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
@@ -9,6 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::NormOps;
+use crate::device::vector_width;
 
 /// Planes of a cube; each takes every so-manieth row.
 const PLANES: u32 = 8;
@@ -194,15 +194,6 @@ fn reduce_partial<F: Float>(
         dgamma[ABSOLUTE_POS] = F::cast_from(sum_gamma);
         dbeta[ABSOLUTE_POS] = F::cast_from(sum_beta);
     }
-}
-
-/// The widest load of at most 16 bytes that divides a row.
-fn vector_width(d: usize, dtype: DType) -> usize {
-    let mut width = 16 / dtype.size();
-    while !d.is_multiple_of(width) {
-        width /= 2;
-    }
-    width
 }
 
 impl NormOps for CubeBackend {

@@ -1,0 +1,57 @@
+//! Cross-entropy on the CPU: rows in parallel.
+
+use burn::tensor::TensorData;
+use burn_flex::{Flex, FlexTensor};
+use rayon::prelude::*;
+
+use super::ops::CrossEntropyOps;
+use crate::host::{floats, ints};
+
+impl CrossEntropyOps for Flex {
+    fn cross_entropy_rows(logits: FlexTensor, labels: FlexTensor, smoothing: f32, ignored: i32) -> FlexTensor {
+        let vocabulary = logits.layout().shape()[1];
+        let (logits, labels) = (floats(logits), ints(labels));
+        let per_row: Vec<[f32; 3]> = logits
+            .par_chunks(vocabulary)
+            .zip(&labels)
+            .map(|(z, &label)| {
+                let max = z.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let log_sum = max + z.iter().map(|z| (z - max).exp()).sum::<f32>().ln();
+                if label == ignored {
+                    return [0.0, 0.0, log_sum];
+                }
+                let mean = z.iter().sum::<f32>() / vocabulary as f32;
+                let at_label = z[label as usize];
+                [log_sum - (1.0 - smoothing) * at_label - smoothing * mean, log_sum - at_label, log_sum]
+            })
+            .collect();
+        let part = |i: usize| per_row.iter().map(move |row| row[i]);
+        let values: Vec<f32> = part(0).chain(part(1)).chain(part(2)).collect();
+        FlexTensor::from_data(TensorData::new(values, [3, labels.len()]))
+    }
+
+    fn cross_entropy_rows_backward(
+        logits: FlexTensor,
+        labels: FlexTensor,
+        rows: FlexTensor,
+        drows: FlexTensor,
+        smoothing: f32,
+        ignored: i32,
+    ) -> FlexTensor {
+        let (shape, dtype) = (logits.layout().shape().to_vec(), logits.dtype());
+        let (mut gradient, labels, rows, drows) = (floats(logits), ints(labels), floats(rows), floats(drows));
+        let n = labels.len();
+        let spread = smoothing / shape[1] as f32;
+        gradient.par_chunks_mut(shape[1]).enumerate().for_each(|(row, z)| {
+            if labels[row] == ignored {
+                return z.fill(0.0);
+            }
+            let (log_sum, scale) = (rows[2 * n + row], drows[row]);
+            for z in z.iter_mut() {
+                *z = ((*z - log_sum).exp() - spread) * scale;
+            }
+            z[labels[row] as usize] -= (1.0 - smoothing) * scale;
+        });
+        FlexTensor::from_data(TensorData::new(gradient, shape).convert_dtype(dtype))
+    }
+}
