@@ -5,27 +5,27 @@ use kiln_model::{
     Activation, DecoderCache, EncoderDecoder, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
 };
 
-use crate::support::{START, assert_close, batch, ids, random_rows, small_config, values};
+use crate::support::{Pair, START, assert_close, batch, ids, random_rows, small_config, values};
 
 const TOLERANCE: f32 = 1e-5;
 
 /// Rows of unequal source length, targets of `len` tokens.
-fn pairs(n: usize, len: usize) -> Vec<(Vec<i32>, Vec<i32>)> {
+fn pairs(n: usize, len: usize) -> Vec<Pair> {
     random_rows(n, 2..=6, 5).into_iter().zip(random_rows(n, len..=len, 6)).collect()
 }
 
-fn started(model: &EncoderDecoder, pairs: &[(Vec<i32>, Vec<i32>)], device: &Device) -> DecoderCache {
+fn started(model: &EncoderDecoder, pairs: &[Pair], device: &Device) -> DecoderCache {
     let batch = batch(pairs, [0, 0], device);
     model.start(&model.encode(batch.source, batch.source_lengths, batch.batch_size, None))
 }
 
 /// Logits of every position of every row, `[B * T, V]` flat, from the full forward.
-fn full(model: &EncoderDecoder, pairs: &[(Vec<i32>, Vec<i32>)], device: &Device) -> Vec<f32> {
+fn full(model: &EncoderDecoder, pairs: &[Pair], device: &Device) -> Vec<f32> {
     values(model.logits(&batch(pairs, [0, 0], device), None))
 }
 
 /// Column t of the decoder's input.
-fn input(pairs: &[(Vec<i32>, Vec<i32>)], t: usize) -> Vec<i32> {
+fn input(pairs: &[Pair], t: usize) -> Vec<i32> {
     pairs.iter().map(|(_, target)| if t == 0 { START } else { target[t - 1] }).collect()
 }
 
@@ -33,7 +33,7 @@ fn input(pairs: &[(Vec<i32>, Vec<i32>)], t: usize) -> Vec<i32> {
 fn assert_steps(
     model: &EncoderDecoder,
     cache: &mut DecoderCache,
-    pairs: &[(Vec<i32>, Vec<i32>)],
+    pairs: &[Pair],
     steps: std::ops::Range<usize>,
     device: &Device,
 ) {

@@ -4,10 +4,10 @@ use burn::tensor::DType;
 use kiln_model::{Batch, DropoutStream, EncoderDecoder, TransformerConfig};
 
 use crate::support::{
-    ByPath, assert_close, batch, gradients, ids, random_rows, scalar, small_config, train_device, values,
+    ByPath, Pair, assert_close, batch, gradients, ids, random_rows, scalar, small_config, train_device, values,
 };
 
-fn pairs(n: usize) -> Vec<(Vec<i32>, Vec<i32>)> {
+fn pairs(n: usize) -> Vec<Pair> {
     random_rows(n, 1..=6, 11).into_iter().zip(random_rows(n, 1..=7, 12)).collect()
 }
 

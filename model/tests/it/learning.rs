@@ -28,7 +28,7 @@ fn translate(model: &EncoderDecoder, sources: &[Vec<i32>]) -> Vec<Vec<i32>> {
 }
 
 fn host(ids: &Tensor<1, Int>) -> Vec<i32> {
-    ids.to_data().convert::<i32>().to_vec().expect("converted to i32")
+    ids.to_data().convert::<i32>().try_to_vec().expect("converted to i32")
 }
 
 /// Trains on fresh random sequences; returns the share of 200 unseen ones that come out right.

@@ -13,6 +13,9 @@ pub(crate) const PAD: i32 = 0;
 pub(crate) const START: i32 = 1;
 pub(crate) const END: i32 = 2;
 
+/// Source and target tokens, without start, end and padding.
+pub(crate) type Pair = (Vec<i32>, Vec<i32>);
+
 /// Flat values by parameter path.
 pub(crate) type ByPath = BTreeMap<String, Vec<f32>>;
 
@@ -41,15 +44,15 @@ pub(crate) fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
 }
 
 /// Pairs as a batch of at least the given padded lengths, through the layout that the trainer uploads.
-pub(crate) fn batch(pairs: &[(Vec<i32>, Vec<i32>)], min_lens: [usize; 2], device: &Device) -> Batch {
-    let longest = |len: fn(&(Vec<i32>, Vec<i32>)) -> usize| pairs.iter().map(len).max().expect("a batch has rows");
+pub(crate) fn batch(pairs: &[Pair], min_lens: [usize; 2], device: &Device) -> Batch {
+    let longest = |len: fn(&Pair) -> usize| pairs.iter().map(len).max().expect("a batch has rows");
     let s = longest(|pair| pair.0.len() + 1).max(min_lens[0]);
     let t = longest(|pair| pair.1.len() + 1).max(min_lens[1]);
     let padded = |row: Vec<i32>, len: usize| {
         let padding = vec![PAD; len - row.len()];
         [row, padding].concat()
     };
-    let column = |row: &dyn Fn(&(Vec<i32>, Vec<i32>)) -> Vec<i32>| pairs.iter().flat_map(row).collect::<Vec<_>>();
+    let column = |row: &dyn Fn(&Pair) -> Vec<i32>| pairs.iter().flat_map(row).collect::<Vec<_>>();
     let flat = [
         column(&|(source, _)| padded([source.as_slice(), &[END]].concat(), s)),
         column(&|(_, target)| padded([&[START], target.as_slice()].concat(), t)),
@@ -58,7 +61,7 @@ pub(crate) fn batch(pairs: &[(Vec<i32>, Vec<i32>)], min_lens: [usize; 2], device
         column(&|(_, target)| vec![target.len() as i32 + 1]),
     ]
     .concat();
-    let tokens = |len: fn(&(Vec<i32>, Vec<i32>)) -> usize| pairs.iter().map(|pair| len(pair) as u64 + 1).sum();
+    let tokens = |len: fn(&Pair) -> usize| pairs.iter().map(|pair| len(pair) as u64 + 1).sum();
     let (source_tokens, target_tokens) = (tokens(|pair| pair.0.len()), tokens(|pair| pair.1.len()));
     Batch::from_contiguous(ids(&flat, device), [pairs.len(), s, t], source_tokens, target_tokens)
 }
@@ -76,7 +79,7 @@ pub(crate) fn random_rows(n: usize, lens: std::ops::RangeInclusive<usize>, seed:
 }
 
 pub(crate) fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().convert::<f32>().to_vec().expect("converted to f32")
+    tensor.into_data().convert::<f32>().try_to_vec().expect("converted to f32")
 }
 
 pub(crate) fn scalar(tensor: Tensor<1>) -> f64 {
