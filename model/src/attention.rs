@@ -1,5 +1,5 @@
-//! Multi-head attention (Vaswani et al. 2017, section 3.2): the projections around [`kiln_kernels::attention`], which does
-//! the rest.
+//! Multi-head attention (Vaswani et al. 2017, section 3.2): the projections around [`kiln_kernels::attention`], which
+//! does the rest.
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
@@ -29,8 +29,8 @@ impl SelfAttention {
         }
     }
 
-    /// `lengths` are the keys of each row that are no padding; None looks at all. Causal positions look at no later one, which
-    /// hides right padding from all real positions by itself.
+    /// `lengths` are the keys of each row that are no padding; None looks at all. Causal positions look at no later
+    /// one, which hides right padding from all real positions by itself.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
@@ -47,8 +47,8 @@ impl SelfAttention {
         self.output.forward(kiln_kernels::attention(projected, lengths.cloned(), &config))
     }
 
-    /// The next position of each row looks at itself and at the positions kept in `buffer`, where its own key and value are
-    /// added at `position`. `lengths` is `position + 1` for every row.
+    /// The next position of each row looks at itself and at the positions kept in `buffer`, where its own key and value
+    /// are added at `position`. `lengths` is `position + 1` for every row.
     ///
     /// # Shapes
     /// - `x`: `[B, D]`; result the same

@@ -33,7 +33,8 @@ impl Batch {
     /// Cuts one uploaded tensor into the parts of a batch.
     ///
     /// # Shapes
-    /// - `ids`: `[B * S + 2 * B * T + 2 * B]`: source, target input, labels, source lengths, target lengths, in this order
+    /// - `ids`: `[B * S + 2 * B * T + 2 * B]`: source, target input, labels, source lengths, target lengths, in this
+    ///   order
     ///
     /// # Panics
     /// If `ids` has another length.

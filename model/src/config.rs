@@ -93,12 +93,12 @@ pub enum TieEmbeddings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InitScheme {
-    /// Uniform within `sqrt(6 / (fan_in + fan_out))` (Glorot and Bengio 2010). The query, key and value projections count as
-    /// one matrix of fan-out `3 * d_model`, as in PyTorch.
+    /// Uniform within `sqrt(6 / (fan_in + fan_out))` (Glorot and Bengio 2010). The query, key and value projections
+    /// count as one matrix of fan-out `3 * d_model`, as in PyTorch.
     Xavier,
-    /// Normal of standard deviation `sqrt(2 / (5 * d_model))` (Nguyen and Salazar 2019; 0.02 at a d_model of 1000). The projections
-    /// that end a residual branch are divided by `sqrt(2 * layers)`, so that the residual stream does not grow
-    /// with depth (Radford et al. 2019).
+    /// Normal of standard deviation `sqrt(2 / (5 * d_model))` (Nguyen and Salazar 2019; 0.02 at a d_model of 1000). The
+    /// projections that end a residual branch are divided by `sqrt(2 * layers)`, so that the residual stream does not
+    /// grow with depth (Radford et al. 2019).
     Scaled,
 }
 
@@ -160,8 +160,8 @@ impl TransformerConfig {
         self.d_model / self.n_heads
     }
 
-    /// Everything that is impossible about this configuration, each with its remedy; empty when a model can be built. Vocabulary
-    /// sizes of 0 pass: they are filled in from the tokenizer, and [`Self::init`] refuses them.
+    /// Everything that is impossible about this configuration, each with its remedy; empty when a model can be built.
+    /// Vocabulary sizes of 0 pass: they are filled in from the tokenizer, and [`Self::init`] refuses them.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, value) in [

@@ -1,5 +1,5 @@
-//! What a configuration costs, by arithmetic alone: parameters, floating-point operations and bytes. The numbers under an MFU
-//! and under a memory estimate.
+//! What a configuration costs, by arithmetic alone: parameters, floating-point operations and bytes. The numbers under
+//! an MFU and under a memory estimate.
 
 use burn::tensor::DType;
 
@@ -66,14 +66,14 @@ impl TrainFlops {
 
 /// Operations that training on one batch of padded shape `[B, S, T]` needs.
 ///
-/// A multiplication and an addition count 2; backward costs twice the forward; so a weight that meets n tokens costs 6 n (Kaplan
-/// et al. 2020). Encoder weights and the decoder's key-value projection of the source meet `B * S` tokens, the
-/// other decoder weights and the output projection `B * T`. Attention of `t` queries and `s` keys adds `12 * t * s * D` per row
-/// and layer, half of it where it is causal. Not counted: embedding look-ups, biases, norms, activations, softmax, the optimizer, and anything
-/// that is computed twice.
+/// A multiplication and an addition count 2; backward costs twice the forward; so a weight that meets `n` tokens costs
+/// `6 * n` (Kaplan et al. 2020). Encoder weights and the decoder's key-value projection of the source meet `B * S`
+/// tokens, the other decoder weights and the output projection `B * T`. Attention of `t` queries and `s` keys adds
+/// `12 * t * s * D` per row and layer, half of it where it is causal. Not counted: embedding look-ups, biases, norms,
+/// activations, softmax, the optimizer, and anything that is computed twice.
 ///
-/// MFU = this / step time / peak of the device. The shape is the padded one: for an MFU of useful work alone, multiply by
-/// the share of real tokens.
+/// MFU = this / step time / peak of the device. The shape is the padded one: for an MFU of useful work alone, multiply
+/// by the share of real tokens.
 pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> TrainFlops {
     let Sizes { d, f, target_vocab, n_encoder, n_decoder, .. } = Sizes::of(config);
     let [b, s, t] = shape.map(|n| n as f64);
@@ -108,8 +108,8 @@ impl TrainBytes {
 
 /// Estimates the memory of training on batches of at most padded shape `[B, S, T]` in `dtype`.
 ///
-/// Activations count what the plain operators keep: per position of a layer the inputs of its products (norm, q, k, v, attention
-/// output, both sides of the activation, residual sums), two f32 copies inside each norm, two f32 matrices of
+/// Activations count what the plain operators keep: per position of a layer the inputs of its products (norm, q, k, v,
+/// attention output, both sides of the activation, residual sums), two f32 copies inside each norm, two f32 matrices of
 /// queries x keys and one in `dtype` per head, dropout kept as a seed, and at the end the logits once in `dtype` and
 /// three times in f32. Fused operators keep less: this is an upper estimate.
 pub fn train_bytes(config: &TransformerConfig, dtype: impl Into<DType>, shape: [usize; 3]) -> TrainBytes {
@@ -169,8 +169,8 @@ mod tests {
         TransformerConfig { source_vocab_size: size, target_vocab_size: size, ..config }
     }
 
-    /// `torch.nn.Transformer()`, which is base without tokens, has 44,140,544 parameters, with d_model 1024, 16 heads and
-    /// dim_feedforward 4096 it has 176,361,472.
+    /// `torch.nn.Transformer()`, which is base without tokens, has 44,140,544 parameters, with d_model 1024, 16 heads
+    /// and dim_feedforward 4096 it has 176,361,472.
     #[test]
     fn base_and_big_have_the_published_sizes() {
         let base = n_params(&with_vocab(TransformerConfig::base(), 37_000));

@@ -46,8 +46,8 @@ impl DecoderCache {
         self.len == 0
     }
 
-    /// Makes row i what row `rows[i]` was: drops finished rows, widens one row to several beams, or moves beams from one source
-    /// to another.
+    /// Makes row i what row `rows[i]` was: drops finished rows, widens one row to several beams, or moves beams from
+    /// one source to another.
     ///
     /// # Shapes
     /// - `rows`: `[B']`, each in `0..B`, repetitions allowed; the batch has B' rows afterwards
@@ -59,8 +59,8 @@ impl DecoderCache {
         }
     }
 
-    /// [`Self::select`] for a step of beam search, where every row's new origin has the same source as the row: keys and values
-    /// of the source stay where they are.
+    /// [`Self::select`] for a step of beam search, where every row's new origin has the same source as the row: keys
+    /// and values of the source stay where they are.
     ///
     /// # Shapes
     /// - `rows`: `[B]`, each in `0..B`
@@ -101,8 +101,8 @@ impl LayerCache {
     }
 }
 
-/// Keys and values of earlier positions, `[B, capacity, 2 * D]`. Room is made in chunks, so that a step writes one row and
-/// copies none, and shapes change (and GPU kernels are chosen) once per chunk.
+/// Keys and values of earlier positions, `[B, capacity, 2 * D]`. Room is made in chunks, so that a step writes one row
+/// and copies none, and shapes change (and GPU kernels are chosen) once per chunk.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyValueBuffer {
     buffer: Tensor<3>,

@@ -17,8 +17,8 @@
 //! assert_eq!(logits.dims(), [1, 50]);
 //! ```
 //!
-//! Reading order: [`TransformerConfig`], [`Batch`], [`EncoderDecoder`], then the parts. This crate opens no file and starts no
-//! thread.
+//! Reading order: [`TransformerConfig`], [`Batch`], [`EncoderDecoder`], then the parts. This crate opens no file and
+//! starts no thread.
 //!
 //! Legend of shapes: B batch, S source length, T target length, D `d_model`, H heads, K head dimension, F `d_ff`, V
 //! vocabulary, M any number of rows. Activations are two-dimensional, `[B * T, features]`, batch outermost.

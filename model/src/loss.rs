@@ -5,8 +5,8 @@ use kiln_kernels::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 
 /// Label-smoothed cross-entropy, summed over the labels that are no padding.
 ///
-/// Always a sum: padding, micro-batches and ranks then cost nothing to get right, since the one division by the global number
-/// of real labels happens where that number is known.
+/// Always a sum: padding, micro-batches and ranks then cost nothing to get right, since the one division by the global
+/// number of real labels happens where that number is known.
 ///
 /// # Shapes
 /// - `logits`: `[M, V]`

@@ -126,8 +126,8 @@ fn check(name: &str) {
     }
 }
 
-/// Key biases have no gradient but rounding (see [`compare_gradients`]), which AdamW divides by its own size: after a step they
-/// are noise on both sides, and change nothing. All other elements are compared.
+/// Key biases have no gradient but rounding (see [`compare_gradients`]), which AdamW divides by its own size: after a
+/// step they are noise on both sides, and change nothing. All other elements are compared.
 fn without_key_bias(path: &str, d: usize) -> impl Fn(&[f32]) -> Vec<f32> {
     let keys = match path {
         _ if path.ends_with("qkv.bias") => d..2 * d,
@@ -137,8 +137,8 @@ fn without_key_bias(path: &str, d: usize) -> impl Fn(&[f32]) -> Vec<f32> {
     move |values| values.iter().enumerate().filter(|(i, _)| !keys.contains(i)).map(|(_, &x)| x).collect()
 }
 
-/// Gradients of key biases are zero in exact arithmetic (softmax does not see a constant), so what both sides hold is rounding:
-/// hence a floor of a millionth of the model's largest gradient.
+/// Gradients of key biases are zero in exact arithmetic (softmax does not see a constant), so what both sides hold is
+/// rounding: hence a floor of a millionth of the model's largest gradient.
 fn compare_gradients(found: &ByPath, wanted: &ByPath) {
     let largest = wanted.values().flatten().fold(0.0_f32, |largest, x| largest.max(x.abs()));
     for (path, wanted) in wanted {
