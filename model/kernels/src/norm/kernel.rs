@@ -18,8 +18,9 @@ const CUBES_PER_MULTIPROCESSOR: u32 = 2;
 #[cube]
 fn sum_of<N: Size>(v: Vector<f32, N>) -> f32 {
     let mut sum = 0.0f32;
+    let width = N::value().comptime();
     #[unroll]
-    for i in 0..N::value().comptime() {
+    for i in 0..width {
         sum += v.extract(i);
     }
     sum
@@ -45,7 +46,8 @@ fn load_row<F: Float, N: Size>(x: &[Vector<F, N>], row: u32, #[comptime] vectors
 #[cube]
 fn center<N: Size>(held: &mut Array<Vector<f32, N>>, eps: f32, #[comptime] vectors: u32) -> f32 {
     let slots = comptime![vectors.div_ceil(32) as usize];
-    let n = comptime![vectors as usize * N::value().comptime()] as f32;
+    let width = N::value().comptime();
+    let n = comptime![(vectors as usize * width) as f32].runtime();
     let mut sum = 0.0f32;
     #[unroll]
     for i in 0..slots {
@@ -105,7 +107,8 @@ fn backward<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let slots = comptime![vectors.div_ceil(32) as usize];
-    let n = comptime![vectors as usize * N::value().comptime()] as f32;
+    let width = N::value().comptime();
+    let n = comptime![(vectors as usize * width) as f32].runtime();
     let plane = UNIT_POS / 32;
     let mut dgamma = Array::<Vector<f32, N>>::new(slots);
     let mut dbeta = Array::<Vector<f32, N>>::new(slots);
@@ -147,9 +150,9 @@ fn backward<F: Float, N: Size>(
         }
     }
     // The planes of a cube add up in their order, one vector of columns per unit.
-    let width = comptime![(vectors * PLANES) as usize];
-    let mut shared_gamma = Shared::<[Vector<f32, N>]>::new_slice(width);
-    let mut shared_beta = Shared::<[Vector<f32, N>]>::new_slice(width);
+    let held_vectors = comptime![(vectors * PLANES) as usize];
+    let mut shared_gamma = Shared::<[Vector<f32, N>]>::new_slice(held_vectors);
+    let mut shared_beta = Shared::<[Vector<f32, N>]>::new_slice(held_vectors);
     #[unroll]
     for i in 0..slots {
         let at = UNIT_POS_PLANE + comptime![i as u32 * 32];
