@@ -2,9 +2,10 @@
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{DType, Element, TensorData};
 use burn_flex::{Flex, FlexTensor};
 use half::{bf16, f16};
+use rayon::prelude::*;
 
 use super::philox::philox;
 use super::threshold;
@@ -35,15 +36,19 @@ impl DropoutOps for Flex {
     }
 }
 
-fn apply<E: burn::tensor::Element + Default>(
+/// Blocks of four share one Philox call; runs of blocks go to threads.
+fn apply<E: Element + Default + Send>(
     data: &mut TensorData,
-    mask: impl Fn(usize) -> [bool; 4],
-    scale: impl Fn(E) -> E,
+    mask: impl Fn(usize) -> [bool; 4] + Sync,
+    scale: impl Fn(E) -> E + Sync,
 ) {
+    const RUN_BLOCKS: usize = 4096;
     let values = data.as_mut_slice::<E>().expect("contiguous data of the tensor's own dtype");
-    for (quad, values) in values.chunks_mut(4).enumerate() {
-        for (value, keep) in values.iter_mut().zip(mask(quad)) {
-            *value = if keep { scale(*value) } else { E::default() };
+    values.par_chunks_mut(4 * RUN_BLOCKS).enumerate().for_each(|(run, values)| {
+        for (block, values) in values.chunks_mut(4).enumerate() {
+            for (value, keep) in values.iter_mut().zip(mask(run * RUN_BLOCKS + block)) {
+                *value = if keep { scale(*value) } else { E::default() };
+            }
         }
-    }
+    });
 }
