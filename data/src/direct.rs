@@ -228,6 +228,19 @@ impl BatchSource for DirectSource {
         None
     }
 
+    /// Reads the text once more, at the speed of hashing.
+    fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.tokenizers.fingerprint().as_bytes());
+        for file in &self.files {
+            hasher.update(blake3::hash(file.map.bytes()).as_bytes());
+        }
+        for row in &self.rows {
+            hasher.update(&row.start.to_le_bytes()).update(&row.len.to_le_bytes()).update(&row.file.to_le_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
     fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
         Box::new(DirectWorker { encoder: self.tokenizers.encoder(), source: self, ids: Vec::new(), ends: Vec::new() })
     }

@@ -91,6 +91,13 @@ impl TokenCache {
         self.header.tokenizer.to_hex().to_string()
     }
 
+    /// Fingerprint of the rows: the text, how it was read, and the ids it became; in hex.
+    pub fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.header.corpus.as_bytes()).update(self.header.tokens_hash.as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+
     /// Longest allowed source and target rows in tokens, eos included; 0: no limit.
     pub(crate) fn max_lens(&self) -> (usize, usize) {
         (self.header.max_source_len as usize, self.header.max_target_len as usize)

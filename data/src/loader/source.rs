@@ -23,6 +23,10 @@ pub trait BatchSource: Send + Sync + 'static {
     /// Batches of each shape in an epoch, if shapes are known before rows are read.
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>>;
 
+    /// Fingerprint of the rows, in hex. With the loader's configuration and a seed it decides every batch: a run must not
+    /// be resumed on a source with another one.
+    fn fingerprint(&self) -> String;
+
     /// What one thread needs to make batches.
     fn worker(self: Arc<Self>) -> Box<dyn BatchWorker>;
 }
@@ -74,6 +78,10 @@ impl BatchSource for CachedSource {
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
         Some(self.buckets.shapes())
+    }
+
+    fn fingerprint(&self) -> String {
+        self.cache.fingerprint()
     }
 
     fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {

@@ -1,0 +1,222 @@
+//! Checkpoints: complete or invisible, verified when read.
+//!
+//! ```text
+//! RUN/checkpoints/
+//!   step-00002000/
+//!     model.safetensors      f32 master weights by parameter path
+//!     config.json            the model's shape
+//!     tokenizer.json         and whatever else the tokenizers save
+//!     config.toml            the run's configuration
+//!     optimizer.safetensors  both moments of AdamW by parameter path
+//!     trainer_state.json     step, data position, best validation
+//!     manifest.json          size and BLAKE3 hash of every other file; written last
+//!   last                     a file that holds the name of the newest folder
+//!   best                     the same for the best validation
+//! ```
+//!
+//! A checkpoint is written to `step-N.tmp`, synced to disk, then renamed: a kill at any moment leaves either the whole
+//! folder or one that nobody looks at.
+
+mod read;
+mod retention;
+mod run;
+
+mod snapshot;
+mod tensors;
+mod write;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+pub use read::{Weights, read, read_weights, verify};
+
+pub use run::Run;
+pub use snapshot::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState};
+pub use tensors::{flat_tensors, load_model, named_tensors};
+pub use write::Manifest;
+
+/// Weights, by parameter path.
+pub const MODEL_FILE: &str = "model.safetensors";
+/// Moments of the optimizer.
+pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+/// Counters.
+pub const STATE_FILE: &str = "trainer_state.json";
+/// The model's shape.
+pub const MODEL_CONFIG_FILE: &str = "config.json";
+/// The run's configuration.
+pub const RUN_CONFIG_FILE: &str = "config.toml";
+/// Sizes and hashes.
+pub const MANIFEST_FILE: &str = "manifest.json";
+
+/// What is wrong with a checkpoint, and what to do.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    /// The operating system refused.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// "read", "write", "sync", ...
+        action: &'static str,
+        /// File or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Nothing there.
+    #[error("there is no checkpoint {wanted} in {dir}{have}")]
+    Missing {
+        /// What was asked for.
+        wanted: String,
+        /// Where.
+        dir: PathBuf,
+        /// What is there instead, in words.
+        have: String,
+    },
+    /// The folder has no manifest.
+    #[error("{0} has no manifest.json, so it is not a finished Kiln checkpoint; choose another one")]
+    NotACheckpoint(PathBuf),
+    /// A file is not what was written.
+    #[error(
+        "{file} is damaged: found {found}, wanted {wanted}; do not use this checkpoint, take an older one (--checkpoint step-N)"
+    )]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What it is like.
+        found: String,
+        /// What the manifest says.
+        wanted: String,
+    },
+    /// The files are as they were written, but not as this Kiln writes them.
+    #[error("{file} is not of this version of Kiln: {reason}")]
+    Foreign {
+        /// The file.
+        file: PathBuf,
+        /// What is unexpected.
+        reason: String,
+    },
+    /// The weights are not those of the model in `config.json`.
+    #[error("the weights do not fit the model of config.json: {0}")]
+    Mismatch(String),
+}
+
+impl CheckpointError {
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::Io { action, path, source }
+    }
+}
+
+/// The checkpoints of one run.
+#[derive(Debug, Clone)]
+pub struct Checkpoints {
+    dir: PathBuf,
+}
+
+/// The pointers beside the folders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pointer {
+    /// The newest checkpoint.
+    Last,
+    /// The one with the best validation.
+    Best,
+}
+
+impl Pointer {
+    /// Name of its file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Last => "last",
+            Self::Best => "best",
+        }
+    }
+}
+
+/// `step-00002000`.
+pub fn folder_name(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step of a finished checkpoint's folder name; `None` for any other name.
+fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step-")?;
+    (digits.len() >= 8 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+}
+
+impl Checkpoints {
+    /// The checkpoints of the run in `run_dir`; the folder need not exist yet.
+    pub fn of_run(run_dir: &Path) -> Self {
+        Self { dir: run_dir.join("checkpoints") }
+    }
+
+    /// `RUN/checkpoints`.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Finished checkpoints by step, oldest first. Temporary and foreign names are no checkpoints.
+    pub fn list(&self) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(CheckpointError::io("list", &self.dir)(source)),
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(CheckpointError::io("list", &self.dir))?;
+            if let Some(step) = entry.file_name().to_str().and_then(step_of) {
+                found.push((step, entry.path()));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// The folder that `pointer` names, if it is there.
+    pub fn pointed(&self, pointer: Pointer) -> Option<PathBuf> {
+        let name = fs::read_to_string(self.dir.join(pointer.name())).ok()?;
+        step_of(name.trim())?;
+        let path = self.dir.join(name.trim());
+        path.is_dir().then_some(path)
+    }
+
+    /// The folder for `wanted`: `last`, `best`, a folder's name or a step's number. Without a `last` pointer the newest
+    /// folder is the last one.
+    pub fn resolve(&self, wanted: &str) -> Result<PathBuf, CheckpointError> {
+        let all = self.list()?;
+        let found = match wanted {
+            "last" => self.pointed(Pointer::Last).or_else(|| all.last().map(|(_, path)| path.clone())),
+            "best" => self.pointed(Pointer::Best),
+            name => {
+                let step = step_of(name).or_else(|| name.parse().ok());
+                step.and_then(|step| all.iter().find(|(found, _)| *found == step)).map(|(_, path)| path.clone())
+            }
+        };
+        found.ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|(step, _)| folder_name(*step)).collect();
+            let have = match names.as_slice() {
+                [] => ": it holds none; train first".to_string(),
+                names => format!("; it holds {}", names.join(", ")),
+            };
+            CheckpointError::Missing { wanted: wanted.to_string(), dir: self.dir.clone(), have }
+        })
+    }
+
+    /// Reads the newest sound checkpoint; the damaged ones found on the way come back too, to be shown. `None` without a
+    /// sound one.
+    pub fn newest_sound(&self) -> Result<(Option<(PathBuf, Snapshot)>, Vec<CheckpointError>), CheckpointError> {
+        let mut damaged = Vec::new();
+        for (_, path) in self.list()?.into_iter().rev() {
+            match read(&path) {
+                Ok(snapshot) => return Ok((Some((path, snapshot)), damaged)),
+                Err(error) => damaged.push(error),
+            }
+        }
+        Ok((None, damaged))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! Reading: nothing is used before its size and hash are those of the manifest.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use kiln_model::TransformerConfig;
+use safetensors::SafeTensors;
+use safetensors::tensor::Dtype;
+use serde::de::DeserializeOwned;
+
+use super::write::ManifestFile;
+use super::{
+    CheckpointError, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, Manifest, NamedTensor, OPTIMIZER_FILE,
+    STATE_FILE, Snapshot, StoredFile, TrainerState,
+};
+
+/// What translating needs of a checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// f32 weights.
+    pub weights: Vec<NamedTensor>,
+    /// The model's shape.
+    pub model: TransformerConfig,
+}
+
+/// Checks that every file of the checkpoint in `dir` is as it was written.
+pub fn verify(dir: &Path) -> Result<Manifest, CheckpointError> {
+    let manifest = read_manifest(dir)?;
+    for file in &manifest.files {
+        read_verified(dir, file)?;
+    }
+    Ok(manifest)
+}
+
+/// Reads and verifies the whole checkpoint in `dir`.
+pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
+    let manifest = read_manifest(dir)?;
+    let mut contents = HashMap::new();
+    for file in &manifest.files {
+        contents.insert(file.name.as_str(), read_verified(dir, file)?);
+    }
+    let mut take = |name: &str| {
+        let missing = || foreign(&dir.join(MANIFEST_FILE), format!("it lists no {name}"));
+        contents.remove(name).ok_or_else(missing)
+    };
+    let weights = tensors(&dir.join(MODEL_FILE), &take(MODEL_FILE)?)?;
+    let (first_moments, second_moments) = moments(&dir.join(OPTIMIZER_FILE), &take(OPTIMIZER_FILE)?, &weights)?;
+    let state: TrainerState = parse(&dir.join(STATE_FILE), &take(STATE_FILE)?)?;
+    let model = parse(&dir.join(MODEL_CONFIG_FILE), &take(MODEL_CONFIG_FILE)?)?;
+    let mut files: Vec<_> =
+        contents.into_iter().map(|(name, bytes)| StoredFile { name: name.to_string(), bytes }).collect();
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Snapshot { weights, first_moments, second_moments, state, model, files })
+}
+
+/// Reads what evaluating and translating need. Everything but the optimizer's state is verified.
+pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
+    let manifest = read_manifest(dir)?;
+    let (mut weights, mut model) = (None, None);
+    for file in manifest.files.iter().filter(|file| file.name != OPTIMIZER_FILE) {
+        let (path, bytes) = (dir.join(&file.name), read_verified(dir, file)?);
+        match file.name.as_str() {
+            MODEL_FILE => weights = Some(tensors(&path, &bytes)?),
+            MODEL_CONFIG_FILE => model = Some(parse(&path, &bytes)?),
+            _ => {}
+        }
+    }
+    let missing = |name: &str| foreign(&dir.join(MANIFEST_FILE), format!("it lists no {name}"));
+    Ok(Weights {
+        step: manifest.step,
+        weights: weights.ok_or_else(|| missing(MODEL_FILE))?,
+        model: model.ok_or_else(|| missing(MODEL_CONFIG_FILE))?,
+    })
+}
+
+fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
+    let path = dir.join(MANIFEST_FILE);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && dir.is_dir() => {
+            return Err(CheckpointError::NotACheckpoint(dir.to_path_buf()));
+        }
+        Err(source) => return Err(CheckpointError::io("read", &path)(source)),
+    };
+    let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Damaged {
+        file: path.clone(),
+        found: format!("no JSON ({error})"),
+        wanted: "a manifest".to_string(),
+    })?;
+    let format = value.get("format").and_then(serde_json::Value::as_u64);
+    if format != Some(u64::from(FORMAT)) {
+        let format = format.map_or("no format number".to_string(), |format| format!("format {format}"));
+        return Err(foreign(&path, format!("{format}, this version reads format {FORMAT}")));
+    }
+    let manifest: Manifest = serde_json::from_value(value).map_err(|error| CheckpointError::Damaged {
+        file: path.clone(),
+        found: error.to_string(),
+        wanted: "a manifest".to_string(),
+    })?;
+    let digest = manifest.computed_digest();
+    if digest != manifest.digest {
+        return Err(CheckpointError::Damaged {
+            file: path,
+            found: format!("BLAKE3 {digest}"),
+            wanted: manifest.digest,
+        });
+    }
+    match manifest.files.iter().find(|file| file.name.contains(['/', '\\']) || file.name.starts_with('.')) {
+        Some(file) => Err(foreign(&path, format!("it lists {:?}, which is no plain file name", file.name))),
+        None => Ok(manifest),
+    }
+}
+
+/// Reads a file whose size and hash the manifest knows. The size is checked first, so a manifest cannot make this
+/// allocate more than the file has.
+fn read_verified(dir: &Path, expected: &ManifestFile) -> Result<Vec<u8>, CheckpointError> {
+    let path = dir.join(&expected.name);
+    let damaged = |found: String, wanted: String| CheckpointError::Damaged { file: path.clone(), found, wanted };
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(damaged("no such file".to_string(), format!("{} bytes", expected.bytes)));
+        }
+        Err(source) => return Err(CheckpointError::io("read", &path)(source)),
+    };
+    let size = file.metadata().map_err(CheckpointError::io("read", &path))?.len();
+    if size != expected.bytes {
+        return Err(damaged(format!("{size} bytes"), format!("{} bytes", expected.bytes)));
+    }
+    let mut bytes = Vec::with_capacity(size as usize);
+    file.read_to_end(&mut bytes).map_err(CheckpointError::io("read", &path))?;
+    let hash = blake3::hash(&bytes).to_hex();
+    if hash.as_str() != expected.blake3 {
+        return Err(damaged(format!("BLAKE3 {hash}"), expected.blake3.clone()));
+    }
+    Ok(bytes)
+}
+
+fn foreign(file: &Path, reason: String) -> CheckpointError {
+    CheckpointError::Foreign { file: file.to_path_buf(), reason }
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, CheckpointError> {
+    serde_json::from_slice(bytes).map_err(|error| foreign(path, error.to_string()))
+}
+
+/// All tensors of a file, in the order of their names.
+fn tensors(path: &Path, bytes: &[u8]) -> Result<Vec<NamedTensor>, CheckpointError> {
+    let file = SafeTensors::deserialize(bytes).map_err(|error| foreign(path, error.to_string()))?;
+    let mut tensors = Vec::with_capacity(file.len());
+    for (name, view) in file.tensors() {
+        if view.dtype() != Dtype::F32 {
+            return Err(foreign(path, format!("{name} is {:?}, not F32", view.dtype())));
+        }
+        let values = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        tensors.push(NamedTensor { name, shape: view.shape().to_vec(), values });
+    }
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(tensors)
+}
+
+/// The two moments of each weight, in the order of `weights`.
+fn moments(
+    path: &Path,
+    bytes: &[u8],
+    weights: &[NamedTensor],
+) -> Result<(Vec<NamedTensor>, Vec<NamedTensor>), CheckpointError> {
+    let mut by_name: HashMap<_, _> =
+        tensors(path, bytes)?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+    let mut of = |moment: &str| -> Result<Vec<NamedTensor>, CheckpointError> {
+        let mut found = Vec::with_capacity(weights.len());
+        for weight in weights {
+            let name = format!("{moment}.{}", weight.name);
+            let tensor = by_name.remove(&name).ok_or_else(|| foreign(path, format!("it has no {name}")))?;
+            if tensor.shape != weight.shape {
+                let reason = format!("{name} has the shape {:?}, the weight {:?}", tensor.shape, weight.shape);
+                return Err(foreign(path, reason));
+            }
+            found.push(NamedTensor { name: weight.name.clone(), ..tensor });
+        }
+        Ok(found)
+    };
+    let both = (of("m")?, of("v")?);
+    match by_name.keys().min() {
+        Some(name) => Err(foreign(path, format!("{name} belongs to no weight of {MODEL_FILE}"))),
+        None => Ok(both),
+    }
+}

@@ -1,0 +1,90 @@
+//! A training run at one step, as plain host data: no device, no trainer.
+
+use kiln_data::Position;
+use kiln_model::TransformerConfig;
+use serde::{Deserialize, Serialize};
+
+/// Version of the folder's layout and of `trainer_state.json`.
+pub const FORMAT: u32 = 1;
+
+/// A tensor on the host, with the name it has in files.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedTensor {
+    /// Path of the parameter: `encoder.layers.0.self_attention.qkv.weight`.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its elements, last dimension fastest.
+    pub values: Vec<f32>,
+}
+
+/// Everything that a resumed run needs to continue bit for bit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    /// f32 master weights. The order carries no meaning; names do.
+    pub weights: Vec<NamedTensor>,
+    /// AdamW's first moments, named and ordered as the weights.
+    pub first_moments: Vec<NamedTensor>,
+    /// AdamW's second moments, named and ordered as the weights.
+    pub second_moments: Vec<NamedTensor>,
+    /// Counters and position.
+    pub state: TrainerState,
+    /// The model's shape, vocabulary sizes filled in.
+    pub model: TransformerConfig,
+    /// Files stored as they are: the run's `config.toml`, the tokenizer's files.
+    pub files: Vec<StoredFile>,
+}
+
+/// A small file that travels with the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredFile {
+    /// Plain file name.
+    pub name: String,
+    /// Its content.
+    pub bytes: Vec<u8>,
+}
+
+/// `trainer_state.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainerState {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Optimizer steps done. The schedule is a function of it.
+    pub step: u64,
+    /// Micro-batches done. Dropout is a function of it and the seed.
+    pub micro_steps: u64,
+    /// Where the data continues.
+    pub position: Position,
+    /// Fingerprint of the training data's batches, as the loader's source gives it.
+    pub data_fingerprint: String,
+    /// Fingerprint of the tokenizers.
+    pub tokenizer_fingerprint: String,
+    /// Source tokens trained on, without padding.
+    pub source_tokens: u64,
+    /// Target tokens trained on, without padding.
+    pub target_tokens: u64,
+    /// Seconds spent training, validation and saving left out; `train.max_minutes` counts them.
+    pub train_secs: f64,
+    /// Steps whose loss or gradient norm was not finite.
+    pub non_finite_steps: u64,
+    /// The best validation so far.
+    pub best: Option<Best>,
+}
+
+/// A validation result to beat.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Best {
+    /// Step it was measured at.
+    pub step: u64,
+    /// Validation loss, nats per target token.
+    pub loss: f64,
+}
+
+impl Snapshot {
+    /// The stored file `name`.
+    pub fn file(&self, name: &str) -> Option<&[u8]> {
+        self.files.iter().find(|file| file.name == name).map(|file| file.bytes.as_slice())
+    }
+}

@@ -1,0 +1,69 @@
+//! Between named host tensors and the flat tensors of the optimizer.
+
+use std::collections::HashMap;
+
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use kiln_model::{EncoderDecoder, TransformerConfig};
+
+use super::{CheckpointError, NamedTensor};
+use crate::optim::{Group, ParamEntry, ParamTable};
+
+/// A model with `weights`, for evaluating and translating: not tracked, in `dtype`.
+pub fn load_model(
+    config: &TransformerConfig,
+    weights: &[NamedTensor],
+    dtype: FloatDType,
+    device: &Device,
+) -> Result<EncoderDecoder, CheckpointError> {
+    let device = device.clone().inner();
+    let model = config.init(0, FloatDType::F32, &device);
+    let table = ParamTable::of(&model);
+    let masters = flat_tensors(&table, weights, &device)?;
+    Ok(table.write_back(model, masters, dtype))
+}
+
+/// Slices of the flat tensors `groups` (indexed as [`Group::ALL`]), named.
+pub fn named_tensors<'a>(table: &ParamTable, groups: impl Iterator<Item = Option<&'a TensorData>>) -> Vec<NamedTensor> {
+    let groups: Vec<Option<&[f32]>> =
+        groups.map(|group| group.map(|data| data.as_slice().expect("optimizer state is f32"))).collect();
+    let slice = |entry: &ParamEntry| {
+        let flat = groups[entry.group as usize].expect("a group with entries has a tensor");
+        flat[entry.offset..entry.offset + entry.len()].to_vec()
+    };
+    let named =
+        |entry: &ParamEntry| NamedTensor { name: entry.path.clone(), shape: entry.shape.clone(), values: slice(entry) };
+    table.entries().iter().map(named).collect()
+}
+
+/// The flat tensors of `table` filled from `tensors`; names and shapes must be those of the table.
+pub fn flat_tensors(
+    table: &ParamTable,
+    tensors: &[NamedTensor],
+    device: &Device,
+) -> Result<[Option<Tensor<1>>; 2], CheckpointError> {
+    let by_name: HashMap<_, _> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let mut problems = Vec::new();
+    let mut flat = Group::ALL.map(|group| Vec::with_capacity(table.group_len(group)));
+    for entry in table.entries() {
+        match by_name.get(entry.path.as_str()) {
+            None => problems.push(format!("{} is missing", entry.path)),
+            Some(tensor) if tensor.shape != entry.shape => {
+                problems.push(format!("{} has the shape {:?}, the model {:?}", entry.path, tensor.shape, entry.shape));
+            }
+            Some(tensor) => flat[entry.group as usize].extend_from_slice(&tensor.values),
+        }
+    }
+    if tensors.len() > table.entries().len() {
+        problems.push(format!("it holds {} tensors, the model has {}", tensors.len(), table.entries().len()));
+    }
+    if !problems.is_empty() {
+        let more = problems.len().saturating_sub(5);
+        problems.truncate(5);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        return Err(CheckpointError::Mismatch(format!("{}{more}", problems.join("; "))));
+    }
+    Ok(flat.map(|values| {
+        let n = values.len();
+        (n > 0).then(|| Tensor::from_data(TensorData::new(values, [n]), device))
+    }))
+}

@@ -1,0 +1,205 @@
+use std::fs;
+use std::path::Path;
+
+use kiln_data::Position;
+use kiln_model::TransformerConfig;
+
+use super::*;
+
+fn tensor(name: &str, shape: &[usize], seed: f32) -> NamedTensor {
+    let n: usize = shape.iter().product();
+    // Values that decimal text would not carry exactly.
+    let values = (0..n).map(|i| (i as f32 + seed).sin() / 3.0).collect();
+    NamedTensor { name: name.to_string(), shape: shape.to_vec(), values }
+}
+
+fn snapshot(step: u64) -> Snapshot {
+    let named =
+        |seed: f32| vec![tensor("decoder.norm.gamma", &[5], seed), tensor("encoder.weight", &[3, 4], seed + 9.0)];
+    Snapshot {
+        weights: named(step as f32),
+        first_moments: named(0.5),
+        second_moments: named(0.25),
+        state: TrainerState {
+            format: FORMAT,
+            step,
+            micro_steps: 2 * step,
+            position: Position { epoch: 3, batch: 17 },
+            data_fingerprint: "data".to_string(),
+            tokenizer_fingerprint: "tokenizer".to_string(),
+            source_tokens: 1 << 40,
+            target_tokens: 12,
+            train_secs: 1.5,
+            non_finite_steps: 0,
+            best: Some(Best { step: 1, loss: 2.25 }),
+        },
+        model: TransformerConfig { source_vocab_size: 10, target_vocab_size: 10, ..TransformerConfig::tiny() },
+        files: vec![
+            StoredFile { name: "config.toml".to_string(), bytes: b"seed = 1\n".to_vec() },
+            StoredFile { name: "tokenizer.json".to_string(), bytes: vec![0, 255, 3] },
+        ],
+    }
+}
+
+fn run() -> (tempfile::TempDir, Checkpoints) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let checkpoints = Checkpoints::of_run(dir.path());
+    (dir, checkpoints)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .expect("the folder is there")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("plain names"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_was_saved_is_read_bit_for_bit() {
+    let (_dir, checkpoints) = run();
+    let saved = snapshot(20);
+    let path = checkpoints.save(&saved, true).expect("a writable folder");
+    assert_eq!(read(&path).expect("a sound checkpoint"), saved);
+    let weights = read_weights(&path).expect("a sound checkpoint");
+    assert_eq!((weights.step, weights.weights, weights.model), (20, saved.weights, saved.model));
+    assert_eq!(verify(&path).expect("a sound checkpoint").files.len(), 6);
+    assert_eq!(names(checkpoints.dir()), ["best", "last", "step-00000020"], "nothing temporary is left");
+}
+
+#[test]
+fn pointers_names_and_numbers_find_their_folder() {
+    let (_dir, checkpoints) = run();
+    for (step, is_best) in [(10, false), (20, true), (30, false)] {
+        checkpoints.save(&snapshot(step), is_best).expect("a writable folder");
+    }
+    let step = |wanted: &str| read(&checkpoints.resolve(wanted).expect(wanted)).expect("sound").state.step;
+    assert_eq!(["last", "best", "step-00000010", "30", "10"].map(step), [30, 20, 10, 30, 10]);
+    for wanted in ["40", "newest", "../best", ""] {
+        let error = checkpoints.resolve(wanted).expect_err(wanted).to_string();
+        assert!(error.contains("step-00000010, step-00000020, step-00000030"), "{error}");
+    }
+    fs::remove_file(checkpoints.dir().join("last")).expect("the pointer is there");
+    assert_eq!(step("last"), 30, "without a pointer the newest counts");
+    let (_dir, empty) = run();
+    assert!(empty.resolve("last").expect_err("nothing there").to_string().contains("train first"));
+}
+
+#[test]
+fn any_flipped_bit_and_any_truncation_is_found_and_named_and_the_previous_one_used() {
+    let (_dir, checkpoints) = run();
+    checkpoints.save(&snapshot(10), false).expect("a writable folder");
+    let path = checkpoints.save(&snapshot(20), false).expect("a writable folder");
+    for name in names(&path) {
+        let file = path.join(&name);
+        let good = fs::read(&file).expect("a file of the checkpoint");
+        let check = |bad: Option<Vec<u8>>, what: &str| {
+            match &bad {
+                Some(bytes) => fs::write(&file, bytes).expect("writable"),
+                None => fs::remove_file(&file).expect("removable"),
+            }
+            let error = read(&path).expect_err(what).to_string();
+            assert!(error.contains(if bad.is_none() && name == MANIFEST_FILE { "manifest" } else { &name }), "{error}");
+            assert!(verify(&path).is_err(), "{what}");
+            let (found, damaged) = checkpoints.newest_sound().expect("a readable folder");
+            assert_eq!(found.expect("the older one is sound").1.state.step, 10);
+            assert_eq!(damaged.len(), 1);
+            fs::write(&file, &good).expect("writable");
+        };
+        for at in [0, good.len() / 3, good.len() - 2] {
+            for bit in 0..8 {
+                let mut flipped = good.clone();
+                flipped[at] ^= 1 << bit;
+                check(Some(flipped), &format!("{name} with bit {bit} of byte {at} flipped"));
+            }
+        }
+        for len in [0, 1, good.len() / 2, good.len() - 1] {
+            check(Some(good[..len].to_vec()), &format!("{name} cut to {len} bytes"));
+        }
+        let longer = [good.as_slice(), b"x"].concat();
+        check(Some(longer), &format!("{name} with a byte more"));
+        check(None, &format!("{name} deleted"));
+    }
+    assert_eq!(read(&path).expect("restored").state.step, 20);
+}
+
+#[test]
+fn every_bit_of_the_manifest_counts() {
+    let (_dir, checkpoints) = run();
+    let path = checkpoints.save(&snapshot(20), false).expect("a writable folder");
+    let file = path.join(MANIFEST_FILE);
+    let good = fs::read(&file).expect("a manifest");
+    let wanted = read(&path).expect("sound");
+    for at in 0..good.len() {
+        let mut flipped = good.clone();
+        flipped[at] ^= 1 << (at % 8);
+        fs::write(&file, &flipped).expect("writable");
+        // White space may change; what is said may not.
+        if let Ok(found) = read(&path) {
+            assert!(good[at].is_ascii_whitespace() && found == wanted, "byte {at} changed unnoticed");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_is_invisible_until_it_is_renamed() {
+    let (_dir, checkpoints) = run();
+    checkpoints.save(&snapshot(10), true).expect("a writable folder");
+    let path = checkpoints.save(&snapshot(20), false).expect("a writable folder");
+    // As a kill just before the rename would leave it: all files there, the name temporary.
+    fs::rename(&path, checkpoints.dir().join("step-00000020.tmp")).expect("renamed");
+    assert_eq!(checkpoints.list().expect("readable").len(), 1);
+    assert_eq!(read(&checkpoints.resolve("last").expect("the older one")).expect("sound").state.step, 10);
+    assert_eq!(checkpoints.newest_sound().expect("readable").0.expect("the older one").1.state.step, 10);
+    fs::write(checkpoints.dir().join("notes.tmp"), "mine").expect("writable");
+    checkpoints.clean().expect("removable");
+    assert_eq!(names(checkpoints.dir()), ["best", "last", "notes.tmp", "step-00000010"], "only our own debris goes");
+    // And the same step can be saved again.
+    checkpoints.save(&snapshot(20), false).expect("a writable folder");
+    checkpoints.save(&snapshot(20), true).expect("replaced");
+    assert_eq!(read(&checkpoints.resolve("best").expect("there")).expect("sound").state.step, 20);
+}
+
+#[test]
+fn the_last_ones_and_the_best_one_stay() {
+    let (_dir, checkpoints) = run();
+    for step in 1..=6 {
+        checkpoints.save(&snapshot(step), step == 2).expect("a writable folder");
+        checkpoints.retain(2).expect("removable");
+    }
+    let steps: Vec<_> = checkpoints.list().expect("readable").into_iter().map(|(step, _)| step).collect();
+    assert_eq!(steps, [2, 5, 6]);
+    checkpoints.retain(0).expect("removable");
+    let steps: Vec<_> = checkpoints.list().expect("readable").into_iter().map(|(step, _)| step).collect();
+    assert_eq!(steps, [2, 6], "even 0 keeps the last sound one");
+    assert_eq!(names(checkpoints.dir()), ["best", "last", "step-00000002", "step-00000006"]);
+}
+
+#[test]
+fn other_formats_and_other_folders_are_told_apart() {
+    let (dir, checkpoints) = run();
+    let path = checkpoints.save(&snapshot(1), false).expect("a writable folder");
+    let error = read(dir.path()).expect_err("a run folder is no checkpoint").to_string();
+    assert!(error.contains("no manifest.json"), "{error}");
+    assert!(read(&dir.path().join("nowhere")).expect_err("nothing there").to_string().contains("cannot read"));
+    let manifest = path.join(MANIFEST_FILE);
+    let text = fs::read_to_string(&manifest).expect("text").replace("\"format\": 1", "\"format\": 7");
+    fs::write(&manifest, text).expect("writable");
+    let error = read(&path).expect_err("a later format").to_string();
+    assert!(error.contains("format 7, this version reads format 1"), "{error}");
+}
+
+#[test]
+fn a_manifest_cannot_reach_outside_its_folder() {
+    let (dir, checkpoints) = run();
+    let path = checkpoints.save(&snapshot(1), false).expect("a writable folder");
+    fs::write(dir.path().join("secret"), b"seed = 1\n").expect("writable");
+    let manifest = path.join(MANIFEST_FILE);
+    let mut parsed: Manifest = serde_json::from_slice(&fs::read(&manifest).expect("text")).expect("JSON");
+    let file = parsed.files.iter_mut().find(|file| file.name == "config.toml").expect("listed");
+    file.name = "../../secret".to_string();
+    parsed.digest = parsed.computed_digest();
+    fs::write(&manifest, serde_json::to_vec(&parsed).expect("JSON")).expect("writable");
+    assert!(read(&path).expect_err("a path outside").to_string().contains("no plain file name"));
+}

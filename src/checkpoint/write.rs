@@ -1,0 +1,168 @@
+//! Writing: a temporary folder, synced, the manifest last, then one rename.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, TensorView};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    CheckpointError, Checkpoints, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE,
+    Pointer, STATE_FILE, Snapshot, folder_name,
+};
+
+/// `manifest.json`: what the folder holds. Its presence says that everything before it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Version of Kiln that wrote it.
+    pub kiln: String,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Every other file.
+    pub files: Vec<ManifestFile>,
+    /// BLAKE3 hash of this manifest as compact JSON with an empty `digest`.
+    pub digest: String,
+}
+
+impl Manifest {
+    /// What [`Self::digest`] has to be.
+    pub fn computed_digest(&self) -> String {
+        let bare = Self { digest: String::new(), ..self.clone() };
+        blake3::hash(&serde_json::to_vec(&bare).expect("plain numbers and strings can be written")).to_hex().to_string()
+    }
+}
+
+/// One file of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManifestFile {
+    /// Plain file name.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// BLAKE3 hash of its content, hexadecimal.
+    pub blake3: String,
+}
+
+impl Checkpoints {
+    /// Writes `snapshot` and moves the pointer `last` to it; with `is_best`, `best` too. Returns its folder.
+    ///
+    /// A checkpoint of the same step that is there already is replaced: a run that resumed from an older one passes the
+    /// same steps again.
+    pub fn save(&self, snapshot: &Snapshot, is_best: bool) -> Result<PathBuf, CheckpointError> {
+        let name = folder_name(snapshot.state.step);
+        let (target, temporary) = (self.dir.join(&name), self.dir.join(format!("{name}.tmp")));
+        remove_dir_if_there(&temporary)?;
+        fs::create_dir_all(&temporary).map_err(CheckpointError::io("create", &temporary))?;
+        if let Err(error) = write_files(&temporary, snapshot) {
+            // A full disk should not stay full of half a checkpoint.
+            let _ = fs::remove_dir_all(&temporary);
+            return Err(error);
+        }
+        if target.exists() {
+            let stale = self.dir.join(format!("{name}.stale"));
+            remove_dir_if_there(&stale)?;
+            rename(&target, &stale)?;
+            rename(&temporary, &target)?;
+            remove_dir_if_there(&stale)?;
+        } else {
+            rename(&temporary, &target)?;
+        }
+        sync_dir(&self.dir)?;
+        self.point(Pointer::Last, &name)?;
+        if is_best {
+            self.point(Pointer::Best, &name)?;
+        }
+        Ok(target)
+    }
+
+    /// Moves `pointer` to the folder `name`, atomically.
+    pub(super) fn point(&self, pointer: Pointer, name: &str) -> Result<(), CheckpointError> {
+        let temporary = self.dir.join(format!("{}.tmp", pointer.name()));
+        write_synced(&temporary, format!("{name}\n").as_bytes())?;
+        rename(&temporary, &self.dir.join(pointer.name()))?;
+        sync_dir(&self.dir)
+    }
+}
+
+fn write_files(dir: &Path, snapshot: &Snapshot) -> Result<(), CheckpointError> {
+    let mut manifest = Manifest {
+        format: FORMAT,
+        kiln: env!("CARGO_PKG_VERSION").to_string(),
+        step: snapshot.state.step,
+        files: Vec::new(),
+        digest: String::new(),
+    };
+    let mut put = |name: &str, bytes: &[u8]| {
+        assert!(
+            !name.contains(['/', '\\']) && name != MANIFEST_FILE && manifest.files.iter().all(|file| file.name != name),
+            "a checkpoint cannot hold a second {name:?}"
+        );
+        write_synced(&dir.join(name), bytes)?;
+        let blake3 = blake3::hash(bytes).to_hex().to_string();
+        manifest.files.push(ManifestFile { name: name.to_string(), bytes: bytes.len() as u64, blake3 });
+        Ok(())
+    };
+    put(MODEL_FILE, &safetensors_bytes(snapshot.weights.iter().map(|tensor| (tensor.name.clone(), tensor))))?;
+    let moments = [("m", &snapshot.first_moments), ("v", &snapshot.second_moments)];
+    let named = moments
+        .into_iter()
+        .flat_map(|(moment, tensors)| tensors.iter().map(move |tensor| (format!("{moment}.{}", tensor.name), tensor)));
+    put(OPTIMIZER_FILE, &safetensors_bytes(named))?;
+    put(STATE_FILE, &json(&snapshot.state))?;
+    put(MODEL_CONFIG_FILE, &json(&snapshot.model))?;
+    for file in &snapshot.files {
+        put(&file.name, &file.bytes)?;
+    }
+    manifest.digest = manifest.computed_digest();
+    write_synced(&dir.join(MANIFEST_FILE), &json(&manifest))?;
+    sync_dir(dir)
+}
+
+fn safetensors_bytes<'a>(tensors: impl Iterator<Item = (String, &'a NamedTensor)>) -> Vec<u8> {
+    let views = tensors.map(|(name, tensor)| {
+        let bytes = bytemuck::cast_slice(&tensor.values);
+        let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes).expect("values fill their shape");
+        (name, view)
+    });
+    // "pt" is what loaders of other frameworks look for.
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    safetensors::serialize(views, Some(metadata)).expect("plain f32 tensors can be written")
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec_pretty(value).expect("plain numbers and strings can be written")
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
+    let write = || -> io::Result<()> {
+        let mut file = File::create(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(CheckpointError::io("write", path))
+}
+
+/// Makes names in `dir` survive a power cut. Windows has no such call and needs none.
+fn sync_dir(dir: &Path) -> Result<(), CheckpointError> {
+    if cfg!(unix) {
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(CheckpointError::io("sync", dir))?;
+    }
+    Ok(())
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
+    fs::rename(from, to).map_err(CheckpointError::io("rename to", to))
+}
+
+pub(super) fn remove_dir_if_there(path: &Path) -> Result<(), CheckpointError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CheckpointError::io("remove", path)(error)),
+        _ => Ok(()),
+    }
+}

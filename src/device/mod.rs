@@ -1,0 +1,183 @@
+//! Where a run computes: parsing `--device`, opening it without panics, and saying how to get a GPU build.
+
+pub mod peak;
+pub mod precision;
+pub mod upload;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use burn::tensor::Device;
+use thiserror::Error;
+
+pub use peak::peak_flops_per_sec;
+pub use precision::{PrecisionError, compute_dtype};
+pub use upload::upload;
+
+/// What `--device` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// The first GPU when this build and this machine have one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU, through Burn's `flex` backend.
+    Cpu,
+    /// The NVIDIA GPU with this index, as `nvidia-smi` and `CUDA_VISIBLE_DEVICES` count.
+    Cuda(usize),
+}
+
+/// Why a device cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DeviceError {
+    /// The text is none of the known forms.
+    #[error("unknown device {0:?}; use `cpu`, `cuda`, `cuda:1` (the second GPU) or `auto`")]
+    Unknown(String),
+    /// The binary was built without the `cuda` feature.
+    #[error(
+        "this build has no GPU support, so there is no {0}; rebuild with `cargo build --release --features cuda`, or use `--device cpu`"
+    )]
+    NotBuilt(DeviceChoice),
+    /// No driver, or no GPU visible.
+    #[error(
+        "no NVIDIA GPU found for {0}: the driver library (libcuda) is missing or lists no device; \
+         check `nvidia-smi` and CUDA_VISIBLE_DEVICES, run `kiln doctor`, or use `--device cpu`"
+    )]
+    NoGpu(DeviceChoice),
+    /// The index is too high.
+    #[error(
+        "there is no {wanted}: this machine shows {found} GPU(s), counted from 0; see `nvidia-smi` and CUDA_VISIBLE_DEVICES"
+    )]
+    NoSuchGpu {
+        /// What was asked for.
+        wanted: DeviceChoice,
+        /// GPUs that are there.
+        found: usize,
+    },
+}
+
+impl FromStr for DeviceChoice {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unknown = || DeviceError::Unknown(text.to_string());
+        match text.trim().to_ascii_lowercase().as_str() {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" | "gpu" => Ok(Self::Cuda(0)),
+            other => {
+                let index = other.strip_prefix("cuda:").ok_or_else(unknown)?;
+                index.parse().map(Self::Cuda).map_err(|_| unknown())
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+impl DeviceChoice {
+    /// The device, checked to be there. Plain: training asks for [`Device::autodiff`] itself.
+    pub fn open(self) -> Result<Device, DeviceError> {
+        match self {
+            Self::Cpu => Ok(Device::flex()),
+            Self::Cuda(index) => open_cuda(self, index),
+            Self::Auto => Ok(open_cuda(self, 0).unwrap_or_else(|_| Device::flex())),
+        }
+    }
+}
+
+/// GPUs this build can reach; 0 without the `cuda` feature or without a driver.
+pub fn n_gpus() -> usize {
+    #[cfg(feature = "cuda")]
+    {
+        // Enumerating asks for the driver before it touches it, so a machine without one answers 0 instead of panicking.
+        Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().len()
+    }
+    #[cfg(not(feature = "cuda"))]
+    0
+}
+
+#[cfg(feature = "cuda")]
+fn open_cuda(wanted: DeviceChoice, index: usize) -> Result<Device, DeviceError> {
+    match n_gpus() {
+        0 => Err(DeviceError::NoGpu(wanted)),
+        found if index >= found => Err(DeviceError::NoSuchGpu { wanted, found }),
+        _ => Ok(Device::cuda(index)),
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(wanted: DeviceChoice, _index: usize) -> Result<Device, DeviceError> {
+    Err(DeviceError::NotBuilt(wanted))
+}
+
+/// Whether `device` is the CPU backend, which computes at once: reading a tensor costs no wait there.
+pub fn is_cpu(device: &Device) -> bool {
+    device.clone().inner() == Device::flex()
+}
+
+/// What to call `device` in logs: the GPU's name, or "CPU (4 threads)".
+pub fn device_name(device: &Device) -> String {
+    if is_cpu(device) {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        return format!("CPU ({threads} threads)");
+    }
+    #[cfg(feature = "cuda")]
+    if let Some(identity) = device.clone().inner().identity() {
+        return identity.name;
+    }
+    format!("{device:?}")
+}
+
+/// One line for a CPU-only build on a machine that has an NVIDIA GPU: how to use it. `None` otherwise.
+pub fn gpu_hint() -> Option<String> {
+    let gpu_here = Path::new("/dev/nvidia0").exists() || Path::new("/proc/driver/nvidia/gpus").exists();
+    (cfg!(not(feature = "cuda")) && gpu_here).then(|| {
+        "this machine has an NVIDIA GPU, but this build is CPU only; rebuild with `cargo build --release --features cuda`"
+            .to_string()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_parsed_and_printed() {
+        for (text, choice) in [
+            ("cpu", DeviceChoice::Cpu),
+            ("CUDA", DeviceChoice::Cuda(0)),
+            ("cuda:3", DeviceChoice::Cuda(3)),
+            ("auto", DeviceChoice::Auto),
+        ] {
+            assert_eq!(text.parse(), Ok(choice));
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        for text in ["", "tpu", "cuda:", "cuda:-1", "cuda:x", "cuda:1x"] {
+            let error = text.parse::<DeviceChoice>().expect_err(text).to_string();
+            assert!(error.contains("use `cpu`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_gpu_is_an_error_with_a_remedy_and_never_a_panic() {
+        let error = DeviceChoice::Cuda(4096).open().expect_err("nobody has 4097 GPUs").to_string();
+        assert!(error.contains("cuda:4096"), "{error}");
+        assert!(error.contains("--device cpu") || error.contains("nvidia-smi"), "{error}");
+    }
+
+    #[test]
+    fn auto_and_cpu_always_open() {
+        assert!(is_cpu(&DeviceChoice::Cpu.open().expect("a CPU")));
+        assert!(is_cpu(&DeviceChoice::Cpu.open().expect("a CPU").autodiff()));
+        DeviceChoice::Auto.open().expect("at least the CPU");
+    }
+}

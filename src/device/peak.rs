@@ -1,0 +1,56 @@
+//! Dense peak speeds of GPUs, for model FLOPs utilization.
+
+use burn::tensor::{Device, FloatDType};
+
+use super::{device_name, is_cpu};
+
+/// Dense bf16 tensor-core peaks with f32 accumulation in FLOP/s, from NVIDIA's data sheets (figures "with sparsity" halved).
+/// The first name that is part of the device's counts.
+const BF16_PEAKS: [(&str, f64); 15] = [
+    ("B200", 2250e12),
+    ("GH200", 989e12),
+    ("H200 NVL", 835e12),
+    ("H200", 989e12),
+    ("H100 NVL", 835e12),
+    ("H100 PCIe", 756e12),
+    ("H100", 989e12),
+    ("A100", 312e12),
+    ("A40", 150e12),
+    ("A10", 125e12),
+    ("L40S", 362e12),
+    ("L40", 181e12),
+    ("L4", 121e12),
+    ("RTX 4090", 165e12),
+    ("RTX 3090", 71e12),
+];
+
+/// Peak of `device` in the compute dtype, FLOP/s; `None` where it is not known, so that no utilization is shown.
+pub fn peak_flops_per_sec(device: &Device, dtype: FloatDType) -> Option<f64> {
+    (dtype == FloatDType::BF16 && !is_cpu(device)).then(|| peak_of_name(&device_name(device))).flatten()
+}
+
+fn peak_of_name(name: &str) -> Option<f64> {
+    BF16_PEAKS.iter().find(|(part, _)| name.contains(part)).map(|(_, peak)| *peak)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_as_the_driver_gives_them() {
+        for (name, peak) in [
+            ("NVIDIA H200", Some(989e12)),
+            ("NVIDIA H200 NVL", Some(835e12)),
+            ("NVIDIA GH200 480GB", Some(989e12)),
+            ("NVIDIA H100 PCIe", Some(756e12)),
+            ("NVIDIA A100-SXM4-80GB", Some(312e12)),
+            ("NVIDIA L40S", Some(362e12)),
+            ("NVIDIA L4", Some(121e12)),
+            ("NVIDIA GeForce GTX 1080", None),
+        ] {
+            assert_eq!(peak_of_name(name), peak, "{name}");
+        }
+        assert_eq!(peak_flops_per_sec(&Device::flex(), FloatDType::BF16), None);
+    }
+}

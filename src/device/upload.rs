@@ -1,0 +1,17 @@
+//! Host batch -> device batch: the only place that knows both.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use kiln_data::HostBatch;
+use kiln_model::Batch;
+
+/// Copies `host` to `device` in one transfer and cuts the parts out of it there.
+///
+/// The copy is only enqueued on a GPU, so a batch uploaded while the previous step runs costs the step nothing.
+pub fn upload(host: &HostBatch, device: &Device) -> Batch {
+    // Token ids carry no gradient, and the plain device spares them the autodiff layer.
+    let device = device.clone().inner();
+    let ids = TensorData::new(host.ids.clone(), [host.ids.len()]);
+    let ids = Tensor::<1, Int>::from_data(ids, (&device, DType::I32));
+    let shape = [host.batch_size, host.source_len, host.target_len];
+    Batch::from_contiguous(ids, shape, host.source_tokens, host.target_tokens)
+}

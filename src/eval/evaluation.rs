@@ -1,0 +1,39 @@
+//! How good a model is on raw text: generated lines against references.
+
+use kiln_data::Example;
+
+use super::bleu::{Bleu, corpus_bleu};
+use super::chrf::corpus_chrf;
+use crate::generate::{GenerateError, Translator};
+
+/// Scores of generated text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// Corpus BLEU, 13a tokens, exponential smoothing.
+    pub bleu: Bleu,
+    /// chrF2, 0 to 100.
+    pub chrf: f64,
+    /// Share of lines equal to their reference, 0 to 1; white space at the ends does not count.
+    pub exact_match: f64,
+    /// The generated lines, in the order of the examples.
+    pub hypotheses: Vec<String>,
+    /// Seconds spent generating.
+    pub generate_secs: f64,
+}
+
+/// Translates the sources of `examples` and scores the result.
+pub fn evaluate(translator: &Translator, examples: &[Example]) -> Result<Evaluation, GenerateError> {
+    let sources: Vec<&str> = examples.iter().map(|example| example.source.as_str()).collect();
+    let references: Vec<&str> = examples.iter().map(|example| example.target.as_str()).collect();
+    let start = std::time::Instant::now();
+    let hypotheses = translator.translate(&sources)?;
+    let generate_secs = start.elapsed().as_secs_f64();
+    let equal = hypotheses.iter().zip(&references).filter(|(found, wanted)| found.trim() == wanted.trim()).count();
+    Ok(Evaluation {
+        bleu: corpus_bleu(&hypotheses, &references),
+        chrf: corpus_chrf(&hypotheses, &references),
+        exact_match: equal as f64 / examples.len().max(1) as f64,
+        hypotheses,
+        generate_secs,
+    })
+}

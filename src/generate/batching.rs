@@ -1,0 +1,131 @@
+//! Sources of similar length side by side, whatever the order of the lines.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use crate::config::GenerateConfig;
+
+/// A tokenized source and how long its translation may become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceRow {
+    /// Token ids with the end token.
+    pub ids: Vec<u32>,
+    /// Output limit in tokens, the end token included; at least 1.
+    pub limit: usize,
+}
+
+impl SourceRow {
+    /// A row whose limit follows from `config`: `max_len_ratio * source + max_len_offset`, at most `max_positions`.
+    pub fn new(ids: Vec<u32>, config: &GenerateConfig, max_positions: usize) -> Self {
+        let limit = (ids.len() as f64 * config.max_len_ratio) as usize + config.max_len_offset;
+        Self { limit: limit.clamp(1, max_positions), ids }
+    }
+}
+
+/// Sources padded to one length.
+#[derive(Debug, Clone)]
+pub struct SourceBatch {
+    /// `[B * S]`
+    pub ids: Tensor<1, Int>,
+    /// `[B]`
+    pub lengths: Tensor<1, Int>,
+    /// Output limit of each row, tokens.
+    pub limits: Vec<usize>,
+}
+
+impl SourceBatch {
+    /// Pads `rows` with `pad` to the next multiple of 8 (at most `max_positions`) and uploads them.
+    ///
+    /// # Panics
+    /// If a row is empty or longer than `max_positions`.
+    pub fn new(rows: &[&SourceRow], pad: u32, max_positions: usize, device: &Device) -> Self {
+        let longest = rows.iter().map(|row| row.ids.len()).max().expect("a batch has rows");
+        assert!(longest <= max_positions, "a source of {longest} tokens, but the model has {max_positions} positions");
+        assert!(rows.iter().all(|row| !row.ids.is_empty()), "a source without its end token");
+        // Few different shapes keep a GPU from choosing kernels again and again.
+        let width = longest.next_multiple_of(8).min(max_positions);
+        let mut ids = Vec::with_capacity(rows.len() * width);
+        for row in rows {
+            ids.extend(row.ids.iter().map(|id| id.cast_signed()));
+            ids.resize(ids.len() + width - row.ids.len(), pad.cast_signed());
+        }
+        let lengths = rows.iter().map(|row| row.ids.len() as i32).collect();
+        let limits = rows.iter().map(|row| row.limit).collect();
+        Self { ids: int_tensor(ids, device), lengths: int_tensor(lengths, device), limits }
+    }
+
+    /// B.
+    pub fn batch_size(&self) -> usize {
+        self.limits.len()
+    }
+}
+
+/// `values` on the plain `device`.
+pub(super) fn int_tensor(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+    let n = values.len();
+    Tensor::from_data(TensorData::new(values, [n]), (&device.clone().inner(), DType::I32))
+}
+
+/// Cuts row numbers into batches of similar length, longest first, of at most `batch_tokens / beam_size` padded source
+/// tokens (but at least one row). Longest first, so that a batch too large for memory fails at once.
+pub fn plan(rows: &[SourceRow], config: &GenerateConfig) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|&row| (std::cmp::Reverse(rows[row].ids.len()), row));
+    let budget = config.batch_tokens / config.beam_size.max(1);
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    let mut width = 0;
+    for row in order {
+        match batches.last_mut() {
+            Some(batch) if (batch.len() + 1) * width <= budget => batch.push(row),
+            _ => {
+                width = rows[row].ids.len().next_multiple_of(8);
+                batches.push(vec![row]);
+            }
+        }
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(len: usize) -> SourceRow {
+        SourceRow { ids: vec![9; len], limit: 5 }
+    }
+
+    #[test]
+    fn every_row_is_planned_once_within_the_budget() {
+        let rows: Vec<_> = (0..50).map(|i| row(1 + i * 7 % 23)).collect();
+        let config = GenerateConfig { batch_tokens: 64, beam_size: 1, ..GenerateConfig::default() };
+        let batches = plan(&rows, &config);
+        let mut seen: Vec<_> = batches.concat();
+        seen.sort();
+        assert_eq!(seen, (0..50).collect::<Vec<_>>());
+        for batch in &batches {
+            let width = batch.iter().map(|&row| rows[row].ids.len()).max().expect("rows").next_multiple_of(8);
+            assert!(batch.len() * width <= 64 || batch.len() == 1, "{} x {width}", batch.len());
+        }
+        let beams = plan(&rows, &GenerateConfig { beam_size: 4, ..config });
+        assert!(beams.len() > batches.len(), "beams share the budget");
+        assert_eq!(plan(&[row(1000)], &GenerateConfig { batch_tokens: 1, ..GenerateConfig::default() }), [[0]]);
+        assert!(plan(&[], &GenerateConfig::default()).is_empty());
+    }
+
+    #[test]
+    fn limits_follow_the_source_and_never_pass_the_positions() {
+        let config = GenerateConfig { max_len_ratio: 1.5, max_len_offset: 3, ..GenerateConfig::default() };
+        assert_eq!(SourceRow::new(vec![1; 4], &config, 100).limit, 9);
+        assert_eq!(SourceRow::new(vec![1; 4], &config, 6).limit, 6);
+        let none = GenerateConfig { max_len_ratio: 0.0, max_len_offset: 0, ..config };
+        assert_eq!(SourceRow::new(vec![1; 4], &none, 6).limit, 1);
+    }
+
+    #[test]
+    fn padding_fills_to_a_multiple_of_eight_within_the_positions() {
+        let (short, long) = (row(2), row(5));
+        let batch = SourceBatch::new(&[&short, &long], 3, 64, &Device::flex());
+        assert_eq!(batch.ids.into_data(), TensorData::from([9, 9, 3, 3, 3, 3, 3, 3, 9, 9, 9, 9, 9, 3, 3, 3]));
+        assert_eq!(batch.lengths.into_data(), TensorData::from([2, 5]));
+        assert_eq!(SourceBatch::new(&[&long], 3, 6, &Device::flex()).ids.dims(), [6]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Micro-batches in groups, on the device one group ahead of the step that needs them.
+
+use kiln_data::{Loader, Position, Shape};
+use kiln_model::Batch;
+
+use burn::tensor::Device;
+
+use crate::device::upload;
+use crate::metrics::{Span, SpanClock};
+
+/// The micro-batches of one optimizer step.
+#[derive(Debug)]
+pub struct Group {
+    /// Uploaded batches.
+    pub batches: Vec<Batch>,
+    /// Epoch in which the group begins.
+    pub epoch: u64,
+    /// Where the data continues after it.
+    pub next: Position,
+}
+
+impl Group {
+    /// Source and target positions, padding included.
+    pub fn padded_tokens(&self) -> u64 {
+        self.batches.iter().map(|batch| shape_of(batch).padded_tokens() as u64).sum()
+    }
+
+    /// The shape that needs most memory.
+    pub fn largest_shape(&self) -> Option<Shape> {
+        self.batches.iter().map(shape_of).max_by_key(Shape::padded_tokens)
+    }
+}
+
+fn shape_of(batch: &Batch) -> Shape {
+    Shape { batch_size: batch.batch_size, source_len: batch.source_len, target_len: batch.target_len }
+}
+
+/// Takes batches from a loader and keeps one group uploaded ahead.
+pub struct GroupFeed {
+    loader: Loader,
+    device: Device,
+    grad_accum_steps: usize,
+    position: Position,
+    ahead: Option<Group>,
+}
+
+impl GroupFeed {
+    /// `position` is where `loader` was started.
+    pub fn new(loader: Loader, position: Position, grad_accum_steps: usize, device: Device) -> Self {
+        Self { loader, device, grad_accum_steps: grad_accum_steps.max(1), position, ahead: None }
+    }
+
+    /// The next group: the one uploaded ahead, if there is one.
+    pub fn next_group(&mut self, clock: &mut SpanClock) -> kiln_data::Result<Group> {
+        match self.ahead.take() {
+            Some(group) => Ok(group),
+            None => self.load(clock),
+        }
+    }
+
+    /// Uploads the group after the next call's. Call it while the device is busy with a step.
+    pub fn prefetch(&mut self, clock: &mut SpanClock) -> kiln_data::Result<()> {
+        if self.ahead.is_none() {
+            self.ahead = Some(self.load(clock)?);
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, clock: &mut SpanClock) -> kiln_data::Result<Group> {
+        let epoch = self.position.epoch;
+        let mut batches = Vec::with_capacity(self.grad_accum_steps);
+        for _ in 0..self.grad_accum_steps {
+            let host = clock.time(Span::DataWait, || self.loader.next_batch())?;
+            batches.push(clock.time(Span::Upload, || upload(&host, &self.device)));
+            self.position = host.next;
+            self.loader.recycle(host);
+        }
+        Ok(Group { batches, epoch, next: self.position })
+    }
+}

@@ -1,0 +1,193 @@
+//! Continuing a run: only with the configuration, data and tokenizer it was begun with.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::checkpoint::{CheckpointError, Checkpoints, RUN_CONFIG_FILE, Snapshot};
+use crate::config::{Config, Schedule};
+
+/// A checkpoint to continue from.
+#[derive(Debug)]
+pub struct Resume {
+    /// Its folder.
+    pub path: PathBuf,
+    /// What it holds.
+    pub snapshot: Snapshot,
+    /// Newer checkpoints that are damaged and were passed over; show them.
+    pub damaged: Vec<CheckpointError>,
+}
+
+/// One field whose value is not that of the checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Difference {
+    /// `optim.lr`, or `data` and `tokenizer` for their contents.
+    pub field: String,
+    /// Value in the checkpoint.
+    pub saved: String,
+    /// Value now.
+    pub now: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} in the checkpoint, {} now", self.field, self.saved, self.now)
+    }
+}
+
+/// The run that would continue is not the run that was saved.
+#[derive(Debug, Clone, Error)]
+#[error(
+    "cannot resume from {}, because the run is not the same:\n{}\nSet these back, or start a new run in another folder.",
+    path.display(),
+    list(differences)
+)]
+pub struct NotTheSameRun {
+    /// The checkpoint.
+    pub path: PathBuf,
+    /// What differs.
+    pub differences: Vec<Difference>,
+}
+
+fn list(differences: &[Difference]) -> String {
+    differences.iter().map(|difference| format!("  {difference}")).collect::<Vec<_>>().join("\n")
+}
+
+/// Fields that may change: they decide how fast, how often and how long, not which weights come out. What `data` and
+/// `tokenizer` say is compared by the contents' fingerprints instead.
+const FREE: [&str; 13] = [
+    "data.train",
+    "data.valid",
+    "data.cache_dir",
+    "data.corpus",
+    "tokenizer",
+    "loader.num_workers",
+    "loader.prefetch_factor",
+    "train.max_minutes",
+    "train.log_every",
+    "train.validate_every",
+    "train.save_every",
+    "train.keep_last",
+    "generate",
+];
+
+/// Finds the newest sound checkpoint of the run in `run_dir` and checks that `config`, the data and the tokenizer are
+/// those it was made with. `allowed` names fields (`optim.lr`, `optim`) whose differences are accepted all the same.
+pub fn find(
+    run_dir: &Path,
+    config: &Config,
+    data_fingerprint: &str,
+    tokenizer_fingerprint: &str,
+    allowed: &[String],
+) -> Result<Resume> {
+    let checkpoints = Checkpoints::of_run(run_dir);
+    let (found, damaged) = checkpoints.newest_sound()?;
+    let Some((path, snapshot)) = found else {
+        let mut damaged = damaged.into_iter();
+        match damaged.next() {
+            Some(error) => {
+                return Err(error).context(format!("no sound checkpoint in {}", checkpoints.dir().display()));
+            }
+            None => {
+                bail!("{} holds no checkpoint to resume from; start anew without --resume", checkpoints.dir().display())
+            }
+        }
+    };
+    let saved_config = snapshot.file(RUN_CONFIG_FILE).map(String::from_utf8_lossy).unwrap_or_default();
+    let saved_config = Config::from_toml(&saved_config)
+        .with_context(|| format!("{} is not a configuration of this version", path.join(RUN_CONFIG_FILE).display()))?;
+    let mut differences = config_differences(&saved_config, config);
+    for (field, saved, now) in [
+        ("data", snapshot.state.data_fingerprint.as_str(), data_fingerprint),
+        ("tokenizer", &snapshot.state.tokenizer_fingerprint, tokenizer_fingerprint),
+    ] {
+        if saved != now {
+            let short = |fingerprint: &str| format!("contents {}", fingerprint.get(..12).unwrap_or(fingerprint));
+            differences.push(Difference { field: field.to_string(), saved: short(saved), now: short(now) });
+        }
+    }
+    differences.retain(|difference| !allowed.iter().any(|allowed| is_within(&difference.field, allowed)));
+    if !differences.is_empty() {
+        return Err(NotTheSameRun { path, differences }.into());
+    }
+    Ok(Resume { path, snapshot, damaged })
+}
+
+/// Fields of two configurations that decide the weights and differ.
+pub fn config_differences(saved: &Config, now: &Config) -> Vec<Difference> {
+    let (mut saved_fields, mut now_fields) = (Vec::new(), Vec::new());
+    flatten("", &serde_json::to_value(saved).expect("plain values"), &mut saved_fields);
+    flatten("", &serde_json::to_value(now).expect("plain values"), &mut now_fields);
+    // These two look only at the step, so a run with them can be made longer or shorter.
+    let any_length = matches!(saved.optim.schedule, Schedule::Constant | Schedule::Noam);
+    let is_free =
+        |field: &str| FREE.iter().any(|free| is_within(field, free)) || (any_length && field == "train.steps");
+    saved_fields
+        .into_iter()
+        .zip(now_fields)
+        .filter(|((field, saved), (_, now))| saved != now && !is_free(field))
+        .map(|((field, saved), (_, now))| Difference { field, saved, now })
+        .collect()
+}
+
+/// Whether `field` is `whole` or a part of it.
+fn is_within(field: &str, whole: &str) -> bool {
+    field.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Lists the leaves of `value`; arrays count as leaves, so equal types give equal lists of names.
+fn flatten(path: &str, value: &Value, leaves: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                flatten(&path, value, leaves);
+            }
+        }
+        leaf => leaves.push((path.to_string(), leaf.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_difference_that_matters_is_listed_and_no_other() {
+        let saved = Config::default();
+        let mut now = saved.clone();
+        now.loader.num_workers += 3;
+        now.train.max_minutes = 5.0;
+        now.generate.beam_size = 9;
+        now.data.train = vec!["elsewhere.jsonl".into()];
+        assert_eq!(config_differences(&saved, &now), []);
+        now.optim.lr = 0.5;
+        now.loader.batch_tokens = 1;
+        now.train.steps += 1;
+        now.model.dropout = 0.25;
+        let differences = config_differences(&saved, &now);
+        let mut fields: Vec<_> = differences.iter().map(|difference| difference.field.as_str()).collect();
+        fields.sort();
+        assert_eq!(fields, ["loader.batch_tokens", "model.dropout", "optim.lr", "train.steps"]);
+        let lr = differences.iter().find(|difference| difference.field == "optim.lr").expect("listed");
+        assert_eq!(lr.to_string(), format!("optim.lr: {} in the checkpoint, 0.5 now", saved.optim.lr));
+    }
+
+    #[test]
+    fn a_schedule_without_an_end_may_be_continued() {
+        let mut saved = Config::default();
+        saved.optim.schedule = Schedule::Constant;
+        let mut now = saved.clone();
+        now.train.steps += 100;
+        assert_eq!(config_differences(&saved, &now), []);
+    }
+
+    #[test]
+    fn parts_of_a_name_are_not_parts_of_a_field() {
+        assert!(is_within("optim.lr", "optim") && is_within("optim", "optim"));
+        assert!(!is_within("optimism.x", "optim") && !is_within("optim", "optim.lr"));
+    }
+}

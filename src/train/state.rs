@@ -1,0 +1,145 @@
+//! What training changes: weights, moments, counters; and its way to and from a device-free [`Snapshot`].
+
+use anyhow::{Context, Result};
+use burn::tensor::{Device, FloatDType, TensorData, Transaction};
+use kiln_data::Position;
+use kiln_kernels::AdamWState;
+use kiln_model::{EncoderDecoder, TransformerConfig};
+
+use crate::checkpoint::{Best, FORMAT, Snapshot, StoredFile, TrainerState, flat_tensors, named_tensors};
+use crate::config::Config;
+use crate::optim::{AdamW, LearningRate};
+
+/// A run in the making. With its configuration and its data it decides every later weight.
+#[derive(Debug)]
+pub struct TrainState {
+    /// Weights in the compute dtype, tracked by autodiff.
+    pub model: EncoderDecoder,
+    /// f32 master weights and moments.
+    pub optimizer: AdamW,
+    /// Learning rate of each step.
+    pub learning_rate: LearningRate,
+    /// Compute dtype.
+    pub dtype: FloatDType,
+    /// Where the model lives, without autodiff.
+    pub device: Device,
+    /// Seed of the dropout streams.
+    pub seed: u64,
+    /// Label smoothing of the training loss.
+    pub label_smoothing: f64,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Micro-batches done.
+    pub micro_steps: u64,
+    /// Where the data continues after the last step.
+    pub position: Position,
+    /// Source tokens trained on, without padding.
+    pub source_tokens: u64,
+    /// Target tokens trained on, without padding.
+    pub target_tokens: u64,
+    /// Seconds spent training.
+    pub train_secs: f64,
+    /// Steps whose loss or gradient norm was not finite, as far as they have been read.
+    pub non_finite_steps: u64,
+    /// The best validation so far.
+    pub best: Option<Best>,
+}
+
+/// What a snapshot carries that is not the trainer's: fingerprints and files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provenance {
+    /// Fingerprint of the training data.
+    pub data_fingerprint: String,
+    /// Fingerprint of the tokenizers.
+    pub tokenizer_fingerprint: String,
+    /// `config.toml`, `tokenizer.json`, ...
+    pub files: Vec<StoredFile>,
+}
+
+impl TrainState {
+    /// A fresh start. `model` has its vocabulary sizes filled in.
+    pub fn new(config: &Config, model: &TransformerConfig, dtype: FloatDType, device: &Device) -> Self {
+        let device = device.clone().inner();
+        // Drawn and kept in f32: the master weights are the drawn ones, whatever the compute dtype.
+        let drawn = model.init(config.seed, FloatDType::F32, &device.clone().autodiff());
+        let optimizer = AdamW::new(&drawn, &config.optim);
+        Self {
+            model: optimizer.write_back(drawn, dtype),
+            optimizer,
+            learning_rate: LearningRate::new(&config.optim, config.train.steps, model.d_model),
+            dtype,
+            device,
+            seed: config.seed,
+            label_smoothing: config.train.label_smoothing,
+            step: 0,
+            micro_steps: 0,
+            position: Position::default(),
+            source_tokens: 0,
+            target_tokens: 0,
+            train_secs: 0.0,
+            non_finite_steps: 0,
+            best: None,
+        }
+    }
+
+    /// Continues from `snapshot`.
+    pub fn restore(config: &Config, snapshot: Snapshot, dtype: FloatDType, device: &Device) -> Result<Self> {
+        let mut state = Self::new(config, &snapshot.model, dtype, device);
+        let table = state.optimizer.table().clone();
+        let masters = flat_tensors(&table, &snapshot.weights, &state.device)?;
+        let first = flat_tensors(&table, &snapshot.first_moments, &state.device)?;
+        let second = flat_tensors(&table, &snapshot.second_moments, &state.device)?;
+        let mut moments = first.into_iter().zip(second);
+        let groups = masters.map(|master| {
+            let (m, v) = moments.next().expect("as many groups of moments as of weights");
+            let (master, (m, v)) = master.zip(m.zip(v))?;
+            Some(AdamWState { master, m, v })
+        });
+        state.optimizer = AdamW::restored(table, groups, &config.optim);
+        state.model = state.optimizer.write_back(state.model, dtype);
+        let saved = snapshot.state;
+        state.step = saved.step;
+        state.micro_steps = saved.micro_steps;
+        state.position = saved.position;
+        state.source_tokens = saved.source_tokens;
+        state.target_tokens = saved.target_tokens;
+        state.train_secs = saved.train_secs;
+        state.non_finite_steps = saved.non_finite_steps;
+        state.best = saved.best;
+        Ok(state)
+    }
+
+    /// Copies everything to the host, in one transaction.
+    pub fn snapshot(&self, provenance: &Provenance) -> Result<Snapshot> {
+        let groups = self.optimizer.groups();
+        let tensors = groups.iter().flatten().flat_map(|state| [&state.master, &state.m, &state.v]);
+        let read = tensors.fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
+        // Host sync: master weights and moments.
+        let mut read = read.try_execute().context("reading weights and moments from the device")?.into_iter();
+        let mut of_group = |state: &Option<AdamWState>| -> [Option<TensorData>; 3] {
+            state.as_ref().map_or([None, None, None], |_| [read.next(), read.next(), read.next()])
+        };
+        let read: Vec<_> = groups.iter().map(&mut of_group).collect();
+        let named = |part: usize| named_tensors(self.optimizer.table(), read.iter().map(|group| group[part].as_ref()));
+        Ok(Snapshot {
+            weights: named(0),
+            first_moments: named(1),
+            second_moments: named(2),
+            state: TrainerState {
+                format: FORMAT,
+                step: self.step,
+                micro_steps: self.micro_steps,
+                position: self.position,
+                data_fingerprint: provenance.data_fingerprint.clone(),
+                tokenizer_fingerprint: provenance.tokenizer_fingerprint.clone(),
+                source_tokens: self.source_tokens,
+                target_tokens: self.target_tokens,
+                train_secs: self.train_secs,
+                non_finite_steps: self.non_finite_steps,
+                best: self.best,
+            },
+            model: self.model.config().clone(),
+            files: provenance.files.clone(),
+        })
+    }
+}

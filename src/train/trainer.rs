@@ -1,0 +1,439 @@
+//! The loop. Every wait for the device stands under a comment that says "host sync".
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::module::Module;
+use burn::tensor::Device;
+use kiln_data::{BatchSource, Example, Loader, OnePass, Shape, Tokenizers};
+use kiln_model::{TransformerConfig, flops};
+
+use super::feed::{Group, GroupFeed};
+use super::resume::Resume;
+use super::state::{Provenance, TrainState};
+use super::step::train_step;
+use crate::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, StoredFile};
+use crate::config::Config;
+use crate::device::{compute_dtype, peak_flops_per_sec};
+use crate::eval::{evaluate, validation_loss};
+use crate::generate::Translator;
+use crate::logging::Logging;
+use crate::metrics::deferred::{DeferredMetrics, StepFacts};
+use crate::metrics::{Span, SpanClock, SpanTotals, Throughput, ThroughputMeter, ValidationMetrics, WindowMetrics};
+
+/// Everything that a run is made of.
+pub struct Setup {
+    /// Complete and validated; the model's vocabulary sizes filled in, see [`complete_model`].
+    pub config: Config,
+    /// Where checkpoints go.
+    pub run_dir: PathBuf,
+    /// Where to compute.
+    pub device: Device,
+    /// The vocabulary.
+    pub tokenizers: Tokenizers,
+    /// Training data.
+    pub train: Arc<dyn BatchSource>,
+    /// Validation data.
+    pub valid: Option<Arc<dyn BatchSource>>,
+    /// Text to translate and score after the last step; may be empty.
+    pub valid_examples: Vec<Example>,
+    /// Where numbers go.
+    pub logging: Logging,
+    /// Set it to have the run saved and ended after the step in progress.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Why a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// `train.steps` are done.
+    Steps,
+    /// `train.max_minutes` are over.
+    Time,
+    /// [`Setup::stop`] was set; the run can be resumed.
+    Stopped,
+    /// There was nothing left to do when it was resumed.
+    AlreadyFinished,
+}
+
+/// What came out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Why it ended.
+    pub ended: Ended,
+    /// Optimizer steps done since the very beginning.
+    pub step: u64,
+    /// Seconds of training since the very beginning, validation and saving left out.
+    pub train_secs: f64,
+    /// Speed over this process's training time.
+    pub throughput: Throughput,
+    /// Share of this process's training time spent waiting for data, 0 to 1.
+    pub data_wait_share: f64,
+    /// The last validation of this process.
+    pub validation: Option<ValidationMetrics>,
+    /// The best validation since the very beginning.
+    pub best: Option<Best>,
+    /// Translations of [`Setup::valid_examples`], if they were made.
+    pub hypotheses: Vec<String>,
+    /// The newest checkpoint of this process.
+    pub checkpoint: Option<PathBuf>,
+}
+
+/// Trains.
+pub struct Trainer {
+    config: Config,
+    state: TrainState,
+    feed: GroupFeed,
+    valid: Option<Arc<dyn BatchSource>>,
+    valid_examples: Vec<Example>,
+    tokenizers: Tokenizers,
+    checkpoints: Checkpoints,
+    provenance: Provenance,
+    logging: Logging,
+    stop: Arc<AtomicBool>,
+    deferred: DeferredMetrics,
+    measured: Measured,
+    saved_step: Option<u64>,
+    outcome: Outcome,
+}
+
+/// The host's clocks and counters since the last line, and since the start.
+struct Measured {
+    peak_flops_per_sec: Option<f64>,
+    clock: SpanClock,
+    window_start: Instant,
+    window: ThroughputMeter,
+    run: ThroughputMeter,
+    run_totals: SpanTotals,
+    /// FLOPs of the pending steps, in their order.
+    flops: Vec<f64>,
+    /// Largest batch among the pending steps, for the message when memory runs out.
+    largest: Option<Shape>,
+}
+
+impl Trainer {
+    /// Prepares a fresh run, or continues one: a run must be resumed with what it was begun with, see
+    /// [`find_resume`](super::find_resume).
+    pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
+        let Setup { config, run_dir, device, tokenizers, train, valid, valid_examples, logging, stop } = setup;
+        let dtype = compute_dtype(config.train.precision, &device)?;
+        let provenance = Provenance {
+            data_fingerprint: train.fingerprint(),
+            tokenizer_fingerprint: tokenizers.fingerprint(),
+            files: stored_files(&config, &tokenizers, &run_dir)?,
+        };
+        let checkpoints = Checkpoints::of_run(&run_dir);
+        checkpoints.clean()?;
+        let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
+        let state = match resume {
+            None => TrainState::new(&config, &config.model, dtype, &device),
+            Some(resume) => TrainState::restore(&config, resume.snapshot, dtype, &device)
+                .with_context(|| format!("resuming from {}", resume.path.display()))?,
+        };
+        let loader = Loader::new(train, &config.loader, config.seed, state.position)?;
+        let feed = GroupFeed::new(loader, state.position, config.train.grad_accum_steps, device.clone());
+        let outcome = Outcome {
+            ended: Ended::AlreadyFinished,
+            step: state.step,
+            train_secs: state.train_secs,
+            throughput: Throughput::default(),
+            data_wait_share: 0.0,
+            validation: None,
+            best: state.best,
+            hypotheses: Vec::new(),
+            checkpoint: None,
+        };
+        Ok(Self {
+            measured: Measured::start(peak_flops_per_sec(&device, dtype)),
+            config,
+            state,
+            feed,
+            valid,
+            valid_examples,
+            tokenizers,
+            checkpoints,
+            provenance,
+            logging,
+            stop,
+            deferred: DeferredMetrics::default(),
+            saved_step,
+            outcome,
+        })
+    }
+
+    /// What is being trained.
+    pub fn state(&self) -> &TrainState {
+        &self.state
+    }
+
+    /// Trains to the end, or until stopped.
+    pub fn run(&mut self) -> Result<Outcome> {
+        if let Some(ended) = self.finished() {
+            let what = if ended == Ended::Steps { "train.steps" } else { "train.max_minutes" };
+            self.logging.note(&format!(
+                "this run is finished: it stands at step {} and {what} is reached; nothing to do",
+                self.state.step
+            ))?;
+            self.logging.finish()?;
+            return Ok(self.outcome.clone());
+        }
+        self.measured.restart();
+        loop {
+            let group = self.feed.next_group(&mut self.measured.clock)?;
+            self.step(&group)?;
+            let ended = self.finished().or_else(|| self.stop.load(Ordering::Relaxed).then_some(Ended::Stopped));
+            if ended.is_none() {
+                // The device is busy with the step; the next group is on its way meanwhile.
+                self.feed.prefetch(&mut self.measured.clock)?;
+            }
+            self.report(ended)?;
+            if let Some(ended) = ended {
+                self.outcome.ended = ended;
+                break;
+            }
+        }
+        self.logging.finish()?;
+        self.outcome.step = self.state.step;
+        self.outcome.train_secs = self.state.train_secs;
+        self.outcome.best = self.state.best;
+        self.measured.summarize(&mut self.outcome);
+        Ok(self.outcome.clone())
+    }
+
+    /// Whether nothing is left to do, and why.
+    fn finished(&self) -> Option<Ended> {
+        if self.state.step >= self.config.train.steps {
+            return Some(Ended::Steps);
+        }
+        let limit_secs = self.config.train.max_minutes * 60.0;
+        let secs = self.state.train_secs + self.measured.window_start.elapsed().as_secs_f64();
+        (limit_secs > 0.0 && secs >= limit_secs).then_some(Ended::Time)
+    }
+
+    /// Enqueues one optimizer step.
+    fn step(&mut self, group: &Group) -> Result<()> {
+        let (state, clock) = (&mut self.state, &mut self.measured.clock);
+        // A backend that runs out of memory while enqueuing panics; the user wants to know the batch.
+        let step = || catch_unwind(AssertUnwindSafe(|| train_step(state, &group.batches)));
+        let measures = clock.time(Span::Step, step).map_err(|panic| {
+            let reason = panic.downcast_ref::<String>().cloned();
+            let reason = reason.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
+            device_failure(anyhow!(reason.unwrap_or_else(|| "a panic".to_string())), group.largest_shape())
+        })?;
+        self.state.position = group.next;
+        let facts = StepFacts {
+            step: self.state.step,
+            epoch: group.epoch,
+            lr: self.state.learning_rate.at(self.state.step),
+            source_tokens: group.batches.iter().map(|batch| batch.source_tokens).sum(),
+            target_tokens: group.batches.iter().map(|batch| batch.target_tokens).sum(),
+            padded_tokens: group.padded_tokens(),
+        };
+        self.deferred.push(facts, measures);
+        self.measured.count(group, &self.config.model);
+        Ok(())
+    }
+
+    /// Writes, validates and saves what is due after a step.
+    fn report(&mut self, ended: Option<Ended>) -> Result<()> {
+        let train = &self.config.train;
+        let step = self.state.step;
+        let due = |every: u64| every > 0 && step.is_multiple_of(every);
+        let at_end = matches!(ended, Some(Ended::Steps | Ended::Time));
+        let validate = self.valid.is_some() && (due(train.validate_every) || at_end);
+        let save = due(train.save_every) || ended.is_some();
+        // A checkpoint or a validation ends a line too: then no measurement is in the air that a resumed run would lack.
+        if due(train.log_every) || validate || save {
+            self.log()?; // host sync
+        }
+        let is_best = validate && self.validate(at_end)?; // host sync
+        if (save || is_best) && (self.saved_step != Some(step) || is_best) {
+            self.save(is_best)?; // host sync
+        }
+        if validate || save {
+            self.measured.leave_out();
+        }
+        Ok(())
+    }
+
+    /// Reads what the steps since the last line have measured. The host waits for the device here.
+    fn log(&mut self) -> Result<()> {
+        let Self { deferred, measured, .. } = self;
+        // Host sync: three numbers a step.
+        let steps = measured.clock.time(Span::Drain, || deferred.drain());
+        let steps = steps.map_err(|error| device_failure(error.into(), measured.largest))?;
+        let totals = measured.end_window(&steps);
+        self.state.train_secs += totals.training().as_secs_f64();
+        let throughput = measured.window.take(totals.training(), measured.peak_flops_per_sec);
+        for step in &steps {
+            self.logging.step(step)?;
+        }
+        if let Some(window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
+            self.state.non_finite_steps += window.non_finite_steps;
+            self.logging.window(&window)?;
+        }
+        Ok(())
+    }
+
+    /// Measures the validation set; at the end of a run, translates it too. Returns whether this is the best loss so far.
+    fn validate(&mut self, with_text: bool) -> Result<bool> {
+        let Some(valid) = self.valid.clone() else { return Ok(false) };
+        let start = Instant::now();
+        let model = self.state.model.valid();
+        let batches = OnePass::new(valid, &self.config.loader)?;
+        // Host sync.
+        let loss = validation_loss(&model, batches, self.state.label_smoothing, &self.state.device)?;
+        let mut metrics = ValidationMetrics {
+            step: self.state.step,
+            loss: loss.loss,
+            nll: loss.nll,
+            target_tokens: loss.target_tokens,
+            ..ValidationMetrics::default()
+        };
+        if with_text && !self.valid_examples.is_empty() {
+            let translator = Translator::new(&model, self.tokenizers.clone(), self.config.generate.clone())?;
+            let scores = evaluate(&translator, &self.valid_examples)?;
+            metrics.bleu = Some(scores.bleu.score);
+            metrics.chrf = Some(scores.chrf);
+            metrics.exact_match = Some(scores.exact_match);
+            self.outcome.hypotheses = scores.hypotheses;
+        }
+        let elapsed = start.elapsed();
+        metrics.elapsed_secs = elapsed.as_secs_f64();
+        self.measured.clock.add(Span::Validate, elapsed);
+        self.logging.validation(&metrics)?;
+        let is_best = loss.loss.is_finite() && self.state.best.is_none_or(|best| loss.loss < best.loss);
+        if is_best {
+            self.state.best = Some(Best { step: self.state.step, loss: loss.loss });
+        }
+        self.outcome.validation = Some(metrics);
+        Ok(is_best)
+    }
+
+    /// Writes a checkpoint and deletes those that are not to be kept.
+    fn save(&mut self, is_best: bool) -> Result<()> {
+        let start = Instant::now();
+        // Host sync: weights and moments.
+        let snapshot = self.state.snapshot(&self.provenance)?;
+        let path = self.checkpoints.save(&snapshot, is_best).context(
+            "the run goes no further without its checkpoint; free space or fix permissions, then continue with --resume",
+        )?;
+        self.checkpoints.retain(self.config.train.keep_last)?;
+        self.measured.clock.add(Span::Save, start.elapsed());
+        self.saved_step = Some(self.state.step);
+        self.outcome.checkpoint = Some(path);
+        Ok(())
+    }
+}
+
+impl Measured {
+    fn start(peak_flops_per_sec: Option<f64>) -> Self {
+        Self {
+            peak_flops_per_sec,
+            clock: SpanClock::start(),
+            window_start: Instant::now(),
+            window: ThroughputMeter::default(),
+            run: ThroughputMeter::default(),
+            run_totals: SpanTotals::default(),
+            flops: Vec::new(),
+            largest: None,
+        }
+    }
+
+    /// Forgets the time since the last window.
+    fn restart(&mut self) {
+        self.clock.take();
+        self.window_start = Instant::now();
+    }
+
+    /// Ends a stretch of validation and saving, which is no training time.
+    fn leave_out(&mut self) {
+        self.run_totals.merge(&self.clock.take());
+        self.window_start = Instant::now();
+    }
+
+    fn count(&mut self, group: &Group, model: &TransformerConfig) {
+        self.flops
+            .push(group.batches.iter().map(|batch| flops::train_flops_per_batch(model, batch.shape()).total()).sum());
+        let larger = group.largest_shape().into_iter().chain(self.largest);
+        self.largest = larger.max_by_key(Shape::padded_tokens);
+    }
+
+    /// Counts the steps of a window and returns where its time went.
+    fn end_window(&mut self, steps: &[crate::metrics::StepMetrics]) -> SpanTotals {
+        for (step, flops) in steps.iter().zip(self.flops.drain(..)) {
+            self.window.push(step, flops);
+            self.run.push(step, flops);
+        }
+        self.largest = None;
+        let totals = self.clock.take();
+        self.run_totals.merge(&totals);
+        self.window_start = Instant::now();
+        totals
+    }
+
+    fn summarize(&self, outcome: &mut Outcome) {
+        let training: Duration = self.run_totals.training();
+        outcome.throughput = self.run.over(training, self.peak_flops_per_sec);
+        outcome.data_wait_share = self.run_totals.data_wait_share();
+    }
+}
+
+/// Says which batch the device failed on and what to do if it was memory.
+fn device_failure(error: anyhow::Error, shape: Option<Shape>) -> anyhow::Error {
+    let batch =
+        shape.map_or(String::new(), |shape| format!(" on a batch of {shape} (rows x (source + target) tokens)"));
+    error.context(format!(
+        "the device failed in a training step{batch}; if memory ran out, lower loader.batch_tokens and raise \
+         train.grad_accum_steps by the same factor"
+    ))
+}
+
+/// Fills in what the model takes from the tokenizers: vocabulary sizes of 0 and the padding id. Sizes that are set must
+/// be the tokenizers'.
+pub fn complete_model(model: &mut TransformerConfig, tokenizers: &Tokenizers) -> Result<()> {
+    model.pad_id = tokenizers.special().pad;
+    for (side, size, found) in [
+        ("source", &mut model.source_vocab_size, tokenizers.source_vocab_size()),
+        ("target", &mut model.target_vocab_size, tokenizers.target_vocab_size()),
+    ] {
+        ensure!(
+            *size == 0 || *size == found,
+            "model.{side}_vocab_size is {size}, but the tokenizer has {found} {side} tokens; leave it at 0 to take the \
+             tokenizer's"
+        );
+        *size = found;
+    }
+    let problems = model.validate();
+    ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// `config.toml` and the tokenizer's files as they go into every checkpoint.
+fn stored_files(config: &Config, tokenizers: &Tokenizers, run_dir: &Path) -> Result<Vec<StoredFile>> {
+    let dir = run_dir.join("checkpoints").join("tokenizer.tmp");
+    let read = || -> Result<Vec<StoredFile>> {
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?; // left by a run that was killed here
+        }
+        fs::create_dir_all(&dir)?;
+        tokenizers.save(&dir)?;
+        let mut files = vec![StoredFile { name: RUN_CONFIG_FILE.to_string(), bytes: config.to_toml().into_bytes() }];
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            files.push(StoredFile { name, bytes: fs::read(entry.path())? });
+        }
+        fs::remove_dir_all(&dir)?;
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(files)
+    };
+    read().with_context(|| {
+        format!("{} cannot be written; choose another run folder or fix its permissions", dir.display())
+    })
+}
