@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kiln_data::{CorpusConfig, LoaderConfig, TokenizerConfig};
+use kiln_data::{LoaderConfig, TokenizerConfig, numbers};
 use kiln_model::TransformerConfig;
 
 use super::suggest::did_you_mean;
@@ -42,7 +42,7 @@ impl Preset {
     /// The configuration.
     pub fn config(self) -> Config {
         match self {
-            Preset::Numbers => numbers(),
+            Preset::Numbers => self::numbers(),
             Preset::Tiny => tiny(),
             Preset::Small => small(),
             Preset::Base => base(),
@@ -71,13 +71,7 @@ impl FromStr for Preset {
 /// The built-in task: numbers in digits -> English words. About a million parameters; two minutes on two CPU cores.
 pub fn numbers() -> Config {
     Config {
-        tokenizer: TokenizerConfig {
-            vocab_size: 128,
-            byte_fallback: false,
-            character_coverage: 1.0,
-            split_digits: true,
-            ..TokenizerConfig::default()
-        },
+        tokenizer: numbers::tokenizer_config(),
         loader: LoaderConfig { batch_tokens: 2048, num_workers: 1, ..LoaderConfig::default() },
         model: TransformerConfig { d_model: 128, n_heads: 4, d_ff: 512, ..TransformerConfig::tiny() },
         optim: OptimConfig { lr: 2e-3, warmup_steps: 100, ..OptimConfig::default() },
@@ -115,7 +109,7 @@ pub fn small() -> Config {
 pub fn base() -> Config {
     Config {
         seed: 1,
-        data: DataConfig { corpus: CorpusConfig::default(), ..DataConfig::default() },
+        data: DataConfig::default(),
         tokenizer: TokenizerConfig { vocab_size: 16_000, ..TokenizerConfig::default() },
         loader: LoaderConfig { batch_tokens: 16_384, ..LoaderConfig::default() },
         model: TransformerConfig { dropout: 0.2, ..TransformerConfig::base() },

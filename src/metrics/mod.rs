@@ -3,6 +3,7 @@
 //! Tokens are counted without padding, source and target both; losses are nats per target token. A value always
 //! carries the optimizer step it was measured at, even when it was read from the device several steps later.
 
+pub mod deferred;
 pub mod span;
 pub mod throughput;
 

@@ -1,0 +1,122 @@
+//! The options that several subcommands share.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use clap::Args;
+
+use crate::config::{Config, ConfigError, GenerateConfig, Preset, Sources, load};
+use crate::device::{DeviceChoice, DeviceError, gpu_hint};
+
+/// Where the configuration comes from: preset < file < `--set`.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct ConfigArgs {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Size and recipe to start from: numbers, tiny, small, base or big
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+
+    /// Changes one key of the configuration, for example optim.lr=3e-4; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+impl ConfigArgs {
+    /// The validated configuration; `files`, if any, are the training text.
+    pub(super) fn load(&self, files: &[PathBuf]) -> Result<Config, ConfigError> {
+        let mut set = Vec::new();
+        if !files.is_empty() {
+            let list: Vec<_> = files.iter().map(|file| toml::Value::String(file.display().to_string())).collect();
+            set.push(format!("data.train={}", toml::Value::Array(list)));
+        }
+        set.extend(self.set.iter().cloned());
+        load(&Sources { preset: self.preset.clone(), file: self.config.clone(), set })
+    }
+
+    /// What a run with this configuration is called: as the file, else as the preset.
+    pub(super) fn name(&self) -> String {
+        let stem = self.config.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
+        stem.or_else(|| self.preset.clone()).unwrap_or_else(|| Preset::Numbers.name().into())
+    }
+
+    /// Whether nothing at all was given.
+    pub(super) fn is_empty(&self) -> bool {
+        self.config.is_none() && self.preset.is_none() && self.set.is_empty()
+    }
+}
+
+/// Where to compute.
+#[derive(Debug, Clone, Args)]
+pub(super) struct DeviceArgs {
+    /// cpu, cuda, cuda:1 (the second GPU) or auto
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: DeviceChoice,
+}
+
+impl DeviceArgs {
+    /// Opens the device; says so in one line when a GPU lies idle because this build cannot use it.
+    pub(super) fn open(&self) -> Result<Device, DeviceError> {
+        if self.device == DeviceChoice::Auto
+            && let Some(hint) = gpu_hint()
+        {
+            eprintln!("note: {hint}");
+        }
+        self.device.open()
+    }
+}
+
+/// How to generate text; what is not given is taken from the run's configuration.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct GenerateArgs {
+    /// Beams; 1 is greedy
+    #[arg(long, value_name = "N")]
+    pub beam: Option<usize>,
+
+    /// Exponent of the length penalty; 0 compares plain log-probabilities
+    #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
+    pub length_penalty: Option<f64>,
+
+    /// Source tokens translated at once, padding included
+    #[arg(long, value_name = "TOKENS")]
+    pub batch_tokens: Option<usize>,
+}
+
+impl GenerateArgs {
+    /// The run's settings with the given ones in their place, validated.
+    pub(super) fn apply(&self, of_run: &GenerateConfig) -> Result<GenerateConfig, ConfigError> {
+        let config = GenerateConfig {
+            beam_size: self.beam.unwrap_or(of_run.beam_size),
+            length_penalty: self.length_penalty.unwrap_or(of_run.length_penalty),
+            batch_tokens: self.batch_tokens.unwrap_or(of_run.batch_tokens),
+            ..of_run.clone()
+        };
+        let mut problems = Vec::new();
+        config.validate(&mut problems);
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_replaces_what_the_run_had() {
+        let of_run = GenerateConfig { beam_size: 4, length_penalty: 1.0, ..GenerateConfig::default() };
+        let args = GenerateArgs { beam: Some(2), ..GenerateArgs::default() };
+        let config = args.apply(&of_run).expect("valid");
+        assert_eq!((config.beam_size, config.length_penalty), (2, 1.0));
+        let error = GenerateArgs { beam: Some(0), ..GenerateArgs::default() }.apply(&of_run).expect_err("no beams");
+        assert!(error.to_string().contains("generate.beam_size is 0"), "{error}");
+    }
+
+    #[test]
+    fn files_on_the_command_line_are_the_training_text() {
+        let args = ConfigArgs { preset: Some("tiny".into()), ..ConfigArgs::default() };
+        let files = ["a \"quoted\".jsonl", "b.jsonl"].map(PathBuf::from);
+        assert_eq!(args.load(&files).expect("valid").data.train, files);
+    }
+}

@@ -1,0 +1,142 @@
+//! `kiln doctor`: what this machine and this build can do, and which package brings what is missing.
+
+mod libraries;
+mod report;
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use libraries::{CUDA_HEADERS, find_cuda_headers, find_library, find_llvm, nvidia_gpus};
+use report::{Finding, Report};
+
+use crate::device::{self, DeviceChoice};
+
+/// Checks device, driver, libraries and build
+///
+/// Names every missing part with the package that brings it. Nothing is changed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  kiln doctor")]
+pub(super) struct Args {}
+
+pub(super) fn run(Args {}: Args) -> Result<()> {
+    print!("{}", diagnose());
+    Ok(())
+}
+
+fn diagnose() -> Report {
+    let with_cuda = cfg!(feature = "cuda");
+    let gpus = nvidia_gpus(Path::new("/proc/driver/nvidia"), Path::new("/sys/bus/pci/devices"));
+    let mut report = Report::default();
+
+    report.section("Build");
+    report.add("kiln", Finding::Good(env!("CARGO_PKG_VERSION").into()));
+    report.add("cpu", Finding::Good("built in (Burn flex)".into()));
+    report.add(
+        "cuda",
+        match (with_cuda, gpus.is_empty()) {
+            (true, _) => Finding::Good("built in".into()),
+            (false, true) => Finding::Absent("not built in, and no NVIDIA GPU to use it on".into()),
+            (false, false) => Finding::Missing {
+                found: "not built in, though this machine has an NVIDIA GPU".into(),
+                remedy: "cargo build --release --features cuda".into(),
+            },
+        },
+    );
+
+    report.section("Device");
+    let cpu = DeviceChoice::Cpu.open().expect("the CPU is always there");
+    report.add("cpu", Finding::Good(device::device_name(&cpu)));
+    report.add(
+        "gpu",
+        if gpus.is_empty() { Finding::Absent("no NVIDIA GPU found".into()) } else { Finding::Good(gpus.join(", ")) },
+    );
+    if with_cuda && !gpus.is_empty() {
+        report.add("usable", usable_gpus());
+    }
+
+    // Without a GPU nothing of the rest is missed.
+    let wanted = with_cuda && !gpus.is_empty();
+    report.section("To run on a GPU");
+    report.add("driver", driver(wanted));
+    report.add(
+        "NVRTC",
+        library(
+            "libnvrtc.so",
+            "only for CubeCL's C++ compiler; the one in use needs none",
+            "libnvrtc12 or nvidia-cuda-toolkit",
+            "nvidia-cuda-nvrtc-cu12",
+        ),
+    );
+    report.add(
+        "CUDA headers",
+        match find_cuda_headers() {
+            Some(folder) => Finding::Good(folder.display().to_string()),
+            None => Finding::Optional {
+                found: format!(
+                    "{CUDA_HEADERS} not found; only for CubeCL's C++ compiler; set CUDA_PATH if it lies elsewhere"
+                ),
+                packages: "Debian nvidia-cuda-toolkit, PyPI nvidia-cuda-runtime-cu12".into(),
+            },
+        },
+    );
+
+    report.section("To build with --features cuda");
+    report.add(
+        "LLVM 23.1",
+        match find_llvm() {
+            Ok(folder) => Finding::Good(folder.display().to_string()),
+            Err(wanted) => Finding::Optional {
+                found: format!("no {}; Burn's build downloads it, or run scripts/llvm-from-pypi.sh", wanted.display()),
+                packages: "PyPI mlc-llvm-static[all]==23.1.1.post0, Debian python3-venv for the script".into(),
+            },
+        },
+    );
+    report
+}
+
+fn driver(wanted: bool) -> Finding {
+    let version = libraries::driver_version(Path::new("/proc/driver/nvidia/version"));
+    match (find_library("libcuda.so"), version) {
+        (Some(path), Some(version)) => Finding::Good(format!("{version}, {}", path.display())),
+        (Some(path), None) => Finding::Good(path.display().to_string()),
+        (None, _) if wanted => Finding::Missing {
+            found: "libcuda.so.1 not found".into(),
+            remedy: "Debian: apt-get install nvidia-driver libcuda1; in a container: start it with --gpus all".into(),
+        },
+        (None, Some(version)) => Finding::Optional {
+            found: format!("kernel module {version}, but libcuda.so.1 not found"),
+            packages: "Debian libcuda1".into(),
+        },
+        (None, None) => Finding::Absent("none (Debian: nvidia-driver, libcuda1)".into()),
+    }
+}
+
+fn library(name: &str, purpose: &str, debian: &str, pypi: &str) -> Finding {
+    match find_library(name) {
+        Some(path) => Finding::Good(path.display().to_string()),
+        None => Finding::Optional {
+            found: format!("{name} not found; {purpose}"),
+            packages: format!("Debian {debian}, PyPI {pypi}"),
+        },
+    }
+}
+
+/// Whether a number makes it to the first GPU and back.
+fn usable_gpus() -> Finding {
+    match DeviceChoice::Cuda(0).open() {
+        Err(error) => {
+            Finding::Missing { found: error.to_string(), remedy: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES".into() }
+        }
+        Ok(gpu) => {
+            let sum = burn::tensor::Tensor::<1>::from_data([1.0f32, 2.0], &gpu).sum().try_into_data();
+            match sum.as_ref().map(|sum| sum.as_slice::<f32>()) {
+                Ok(Ok([3.0])) => Finding::Good(format!("{} GPU(s), {}", device::n_gpus(), device::device_name(&gpu))),
+                other => Finding::Missing {
+                    found: format!("1 + 2 on the GPU gives {other:?}"),
+                    remedy: "a newer driver; see `nvidia-smi`".into(),
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `kiln evaluate`: loss, perplexity, BLEU and chrF of a checkpoint on raw text.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+use kiln_data::{CachedSource, Corpus, CorpusConfig, Example, OnePass, numbers};
+use kiln_model::EncoderDecoder;
+use serde_json::json;
+
+use super::config_args::{DeviceArgs, GenerateArgs};
+use super::exit::Usage;
+use super::run_dir::open_run;
+use super::translate::{for_inference, one_line};
+use crate::checkpoint::Run;
+use crate::device::compute_dtype;
+use crate::eval::{self, Evaluation, ValidationLoss, bleu, chrf, validation_loss};
+use crate::generate::Translator;
+use crate::train::data::{built_in_rows, open_cache};
+
+/// Scores a checkpoint on raw text: loss, nll, perplexity, BLEU, chrF2
+///
+/// BLEU and chrF2 equal sacreBLEU's; the line below each score is its signature. The text is translated greedily unless
+/// the run's configuration or --beam says otherwise.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kiln evaluate runs/numbers\n  kiln evaluate runs/en-it --data en-it.test.jsonl --beam 5"
+)]
+pub(super) struct Args {
+    /// Run folder, or a checkpoint's folder
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+
+    /// Text pairs to score on, read as the run's data.corpus says; may be repeated [default: the run's validation text]
+    #[arg(long, value_name = "FILE")]
+    data: Vec<PathBuf>,
+
+    /// best, last, a step's number or its folder's name [default: best, or last without validation]
+    #[arg(long, value_name = "NAME")]
+    checkpoint: Option<String>,
+
+    #[command(flatten)]
+    generate: GenerateArgs,
+
+    /// Writes the translations to FILE, one a line
+    #[arg(long, value_name = "FILE")]
+    hypotheses: Option<PathBuf>,
+
+    /// Prints one JSON object instead of lines for people
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let device = args.device.open()?;
+    let run = open_run(&args.run, args.checkpoint.as_deref())?;
+    let config = args.generate.apply(&run.config.generate)?;
+    let examples = examples(&run, &args.data)?;
+    let dtype = compute_dtype(for_inference(run.config.train.precision), &device)?;
+    let model = run.load_model(dtype, &device)?;
+    eprintln!("scoring {} on {} pairs", run.path.display(), examples.len());
+    let loss = loss(&run, &model, &examples, &device)?;
+    let translator = Translator::new(&model, run.tokenizers, config)?;
+    let scores = eval::evaluate(&translator, &examples)?;
+    if let Some(path) = &args.hypotheses {
+        write_lines(path, &scores.hypotheses)?;
+    }
+    if args.json {
+        println!("{}", as_json(run.step, &loss, &scores));
+    } else {
+        print!("{}", as_lines(&loss, &scores));
+    }
+    Ok(())
+}
+
+/// The named text, or the run's validation text.
+fn examples(run: &Run, named: &[PathBuf]) -> Result<Vec<Example>> {
+    let files = if named.is_empty() { &run.config.data.valid } else { named };
+    if named.is_empty() && run.config.is_built_in_task() {
+        return Ok(built_in_rows(&run.config)?.held_out);
+    }
+    if files.is_empty() {
+        return Err(Usage("this run has no validation text; name text pairs with --data".into()).into());
+    }
+    let (examples, report) = Corpus::open(files, &run.config.data.corpus)?.read_all()?;
+    if report.bad() > 0 {
+        eprintln!("{report}");
+    }
+    Ok(examples)
+}
+
+/// The loss over `examples`, through a token cache of their own in the temporary folder.
+fn loss(run: &Run, model: &EncoderDecoder, examples: &[Example], device: &Device) -> Result<ValidationLoss> {
+    let folder = std::env::temp_dir().join(format!("kiln-evaluate-{}", std::process::id()));
+    let cleanup = RemovedOnDrop(&folder);
+    let rows = folder.join("rows.jsonl");
+    numbers::write_jsonl(&rows, examples)?;
+    let limits = run.config.data.corpus.resolved(run.model.max_positions);
+    let corpus = CorpusConfig {
+        max_source_len: limits.max_source_len,
+        max_target_len: limits.max_target_len,
+        max_bad_rows: limits.max_bad_rows,
+        ..CorpusConfig::default()
+    };
+    let corpus = Corpus::open(&[rows], &corpus)?;
+    let mut note = |_: &str| {};
+    let cache = open_cache(&folder.join("rows.tokens"), &corpus, &run.tokenizers, &mut note)?;
+    if cache.report().bad() > 0 {
+        eprintln!("left out of the loss: {}", cache.report());
+    }
+    let source = Arc::new(CachedSource::new(cache, &run.tokenizers, &run.config.loader)?);
+    let loss =
+        validation_loss(model, OnePass::new(source, &run.config.loader)?, run.config.train.label_smoothing, device);
+    drop(cleanup);
+    loss
+}
+
+struct RemovedOnDrop<'a>(&'a Path);
+
+impl Drop for RemovedOnDrop<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.0);
+    }
+}
+
+fn write_lines(path: &Path, lines: &[String]) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let mut file = std::io::BufWriter::new(fs::File::create(path)?);
+        lines.iter().try_for_each(|line| writeln!(file, "{}", one_line(line)))?;
+        file.flush()
+    };
+    write().with_context(|| format!("{}: cannot write the translations", path.display()))
+}
+
+fn as_lines(loss: &ValidationLoss, scores: &Evaluation) -> String {
+    format!(
+        "loss {:.4}  nll {:.4}  perplexity {:.3}  ({} target tokens)\nBLEU {}\n  {}\nchrF2 {:.2}\n  {}\nexact match {:.2}%\n",
+        loss.loss,
+        loss.nll,
+        loss.nll.exp(),
+        loss.target_tokens,
+        scores.bleu,
+        bleu::SIGNATURE,
+        scores.chrf,
+        chrf::SIGNATURE,
+        100.0 * scores.exact_match
+    )
+}
+
+fn as_json(step: u64, loss: &ValidationLoss, scores: &Evaluation) -> serde_json::Value {
+    json!({
+        "step": step,
+        "loss": loss.loss,
+        "nll": loss.nll,
+        "perplexity": loss.nll.exp(),
+        "target_tokens": loss.target_tokens,
+        "bleu": scores.bleu.score,
+        "bleu_signature": bleu::SIGNATURE,
+        "chrf": scores.chrf,
+        "chrf_signature": chrf::SIGNATURE,
+        "exact_match": scores.exact_match,
+        "generate_secs": scores.generate_secs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scores_are_printed_with_their_signatures() {
+        let loss = ValidationLoss { loss: 1.5, nll: 1.0, target_tokens: 42 };
+        let lines = ["the cat sat on the mat".to_owned()];
+        let scores = Evaluation {
+            bleu: bleu::corpus_bleu(&lines, &lines),
+            chrf: chrf::corpus_chrf(&lines, &lines),
+            exact_match: 1.0,
+            hypotheses: lines.to_vec(),
+            generate_secs: 0.5,
+        };
+        let text = as_lines(&loss, &scores);
+        assert!(
+            text.starts_with("loss 1.5000  nll 1.0000  perplexity 2.718  (42 target tokens)\nBLEU 100.00 100.0/"),
+            "{text}"
+        );
+        assert!(text.contains("tok:13a|smooth:exp") && text.contains("nc:6|nw:0"), "{text}");
+        assert!(text.ends_with("exact match 100.00%\n"), "{text}");
+        let json = as_json(7, &loss, &scores);
+        assert!((json["bleu"].as_f64().expect("a score") - 100.0).abs() < 1e-9);
+        assert_eq!(json["step"], 7);
+    }
+}

@@ -1,0 +1,140 @@
+//! Exit codes, and which error has which.
+
+use std::fmt;
+use std::io;
+
+use kiln_data::Error as DataError;
+
+use super::translate::NotUtf8;
+use crate::checkpoint::CheckpointError;
+use crate::config::ConfigError;
+use crate::device::{DeviceError, PrecisionError};
+use crate::generate::GenerateError;
+use crate::train::resume::NotTheSameRun;
+
+/// Something failed while running: a full disk, a device out of memory, a bug.
+pub const FAILED: u8 = 1;
+/// The command line or the configuration cannot work; nothing was done.
+pub const USAGE: u8 = 2;
+/// Text, a tokenizer, a cache or a checkpoint is not what it should be.
+pub const BAD_DATA: u8 = 3;
+/// A signal ended a training run; it is saved and can be resumed.
+pub const INTERRUPTED: u8 = 130;
+
+/// For `--help`.
+pub const HELP: &str = "\
+Exit codes:
+  0    done
+  1    something failed while running: a full disk, a device out of memory
+  2    the command line or the configuration cannot work; nothing was done
+  3    bad data: text, a tokenizer, a token cache or a checkpoint is not what it should be
+  130  training was stopped by a signal; it is saved, --resume continues it
+
+Results go to stdout, everything else to stderr.";
+
+/// A request that cannot be granted as it was made; the text says what to do.
+#[derive(Debug)]
+pub(super) struct Usage(pub String);
+
+impl std::error::Error for Usage {}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The end of a run that was asked to stop: no mistake of anybody.
+#[derive(Debug)]
+pub(super) struct Interrupted(pub String);
+
+impl std::error::Error for Interrupted {}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The exit code of an error: decided by the first cause that has one.
+pub(super) fn code_of(error: &anyhow::Error) -> u8 {
+    error.chain().find_map(code_of_cause).unwrap_or(FAILED)
+}
+
+fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    let is_usage = cause.is::<Usage>()
+        || cause.is::<ConfigError>()
+        || cause.is::<DeviceError>()
+        || cause.is::<PrecisionError>()
+        || cause.is::<NotTheSameRun>();
+    if is_usage {
+        return Some(USAGE);
+    }
+    if cause.is::<Interrupted>() {
+        return Some(INTERRUPTED);
+    }
+    if let Some(error) = cause.downcast_ref::<DataError>() {
+        return Some(match error {
+            DataError::Io { error, .. } => code_of_io(error),
+            DataError::WorkerPanicked(_) | DataError::Stopped(_) => FAILED,
+            _ => BAD_DATA,
+        });
+    }
+    if let Some(error) = cause.downcast_ref::<CheckpointError>() {
+        return Some(match error {
+            CheckpointError::Io { source, .. } => code_of_io(source),
+            CheckpointError::Missing { .. } => USAGE,
+            _ => BAD_DATA,
+        });
+    }
+    if cause.is::<NotUtf8>() {
+        return Some(BAD_DATA);
+    }
+    match cause.downcast_ref::<GenerateError>()? {
+        GenerateError::TooFewBeams { .. } => Some(USAGE),
+        GenerateError::TooLong { .. } | GenerateError::OtherVocabulary { .. } => Some(BAD_DATA),
+        GenerateError::Tokenizer(_) => None, // decided by its own cause, which follows in the chain
+        GenerateError::Device { .. } => Some(FAILED),
+    }
+}
+
+/// A file that is named but not there is a mistake of the command line; other failures are the machine's.
+fn code_of_io(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::NotFound => USAGE,
+        io::ErrorKind::InvalidData => BAD_DATA,
+        _ => FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn the_cause_decides_whatever_is_said_around_it() {
+        let missing = CheckpointError::Missing { wanted: "best".into(), dir: "runs/x".into(), have: String::new() };
+        let damaged = CheckpointError::NotACheckpoint("runs/x".into());
+        let not_found =
+            CheckpointError::Io { action: "read", path: "x".into(), source: io::ErrorKind::NotFound.into() };
+        let full = CheckpointError::Io { action: "write", path: "x".into(), source: io::ErrorKind::StorageFull.into() };
+        for (error, code) in [
+            (anyhow::Error::new(Usage("no".into())), USAGE),
+            (anyhow::Error::new(ConfigError { problems: vec!["no".into()] }), USAGE),
+            (anyhow::Error::new(DeviceError::Unknown("tpu".into())), USAGE),
+            (anyhow::Error::new(missing), USAGE),
+            (anyhow::Error::new(not_found), USAGE),
+            (anyhow::Error::new(full), FAILED),
+            (anyhow::Error::new(damaged), BAD_DATA),
+            (anyhow::Error::new(DataError::BadRows("too many".into())), BAD_DATA),
+            (anyhow::Error::new(DataError::WorkerPanicked("oh".into())), FAILED),
+            (anyhow::anyhow!("anything"), FAILED),
+        ] {
+            assert_eq!(code_of(&error), code, "{error}");
+            let wrapped = Err::<(), _>(error).context("while doing this").context("and that").expect_err("an error");
+            assert_eq!(code_of(&wrapped), code, "{wrapped:#}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The command line: one file per subcommand. Results go to stdout, everything else to stderr; [`exit`] lists the codes.
+
+mod config_args;
+mod doctor;
+mod evaluate;
+pub mod exit;
+mod prepare;
+mod run_dir;
+mod tokenizer;
+mod train;
+mod translate;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
+#[derive(Debug, Parser)]
+#[command(name = "kiln", version, propagate_version = true, after_help = exit::HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Train(train::Args),
+    Prepare(prepare::Args),
+    Tokenizer(tokenizer::Args),
+    Evaluate(evaluate::Args),
+    Translate(translate::Args),
+    Doctor(doctor::Args),
+}
+
+/// Parses the command line, runs it, and reports an error in one place.
+pub fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let label = if error.is::<exit::Interrupted>() { "" } else { "error: " };
+            eprintln!("{label}{error:#}");
+            ExitCode::from(exit::code_of(&error))
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Train(args) => train::run(args),
+        Command::Prepare(args) => prepare::run(args),
+        Command::Tokenizer(args) => tokenizer::run(args),
+        Command::Evaluate(args) => evaluate::run(args),
+        Command::Translate(args) => translate::run(args),
+        Command::Doctor(args) => doctor::run(args),
+    }
+}
+
+/// Whoever read our stdout has seen enough (`kiln translate | head`).
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_explains_itself_with_an_example() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Example"), "{}:\n{help}", command.get_name());
+            assert!(help.contains("kiln "), "{}:\n{help}", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `kiln prepare`: text to token caches, once.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::config_args::ConfigArgs;
+use crate::config::Config;
+use crate::train::RunData;
+
+/// Parses and tokenizes text into token caches
+///
+/// Trains the tokenizer if need be. A second call with the same text and settings is instant; kiln train does this by
+/// itself. Rows that cannot be used are counted and shown; too many of them are an error.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kiln prepare en-it.train.jsonl.gz --cache cache/en-it
+  kiln prepare --config en-it.toml
+  kiln prepare news.en,news.it --preset small --set data.corpus.max_source_len=256 --cache cache/news")]
+pub(super) struct Args {
+    /// Training text: .jsonl, .tsv, or two parallel files joined by a comma; .gz and .zst may follow
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Folder of the caches [default: data.cache_dir, else cache/ in the run folder]
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+
+    /// Run folder, for its cache/ [default: as kiln train]
+    #[arg(long, value_name = "DIR", conflicts_with = "cache")]
+    run: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let mut config = args.config.load(&args.files)?;
+    config.data.direct = false; // there would be nothing to prepare
+    config.data.cache_dir = args.cache.or(config.data.cache_dir);
+    let run_dir = args.run.unwrap_or_else(|| super::run_dir::default_for(&args.config.name()));
+    let mut n_notes = 0;
+    let data = RunData::open(&config, &run_dir, None, &mut |line| {
+        n_notes += 1;
+        eprintln!("{line}");
+    })?;
+    let done = if n_notes == 0 { "up to date" } else { "ready" };
+    println!("{}: {done}, {} batches an epoch", cache_dir(&config, &run_dir).display(), data.train.batches_per_epoch());
+    Ok(())
+}
+
+fn cache_dir(config: &Config, run_dir: &std::path::Path) -> PathBuf {
+    config.data.cache_dir.clone().unwrap_or_else(|| run_dir.join("cache"))
+}

@@ -1,0 +1,250 @@
+//! `kiln train`: trains, or shows with --dry-run what would be trained.
+
+mod dry_run;
+mod stop;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+use kiln_data::{Example, Tokenizers};
+use kiln_model::flops::n_params;
+
+use super::config_args::{ConfigArgs, DeviceArgs};
+use super::exit::{Interrupted, Usage};
+use super::run_dir;
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
+use crate::config::Config;
+use crate::device::device_name;
+use crate::logging::{Extent, Logging};
+use crate::metrics::ValidationMetrics;
+use crate::train::{Ended, Outcome, RunData, Setup, Trainer, complete_model, find_resume};
+
+/// Translations shown after the last step.
+const N_SAMPLES: usize = 3;
+
+/// Trains a Transformer
+///
+/// Without arguments it trains a small one on the built-in task, numbers in digits -> English words, in about two minutes on
+/// a CPU. Settings: preset < file < --set. Ctrl-C saves a checkpoint and ends the run; --resume continues it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kiln train
+  kiln train --preset base --set data.train=en-it.train.jsonl --set data.valid=en-it.dev.jsonl --run runs/en-it
+  kiln train --config en-it.toml --set optim.lr=3e-4 --dry-run
+  kiln train --run runs/en-it --resume")]
+pub(super) struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Run folder [default: runs/ and the name of the configuration file or preset]
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+
+    /// Continues the run in the run folder from its newest checkpoint, with its own configuration unless another is given
+    #[arg(long)]
+    resume: bool,
+
+    /// With --resume: accepts that this key differs from the checkpoint's; may be repeated
+    #[arg(long, value_name = "KEY", requires = "resume")]
+    allow: Vec<String>,
+
+    /// Checks everything, prints the whole configuration, parameters, memory and first batches, and stops. The token cache
+    /// is prepared if need be
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Shows nothing but the result and errors
+    #[arg(long, short)]
+    quiet: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+impl Args {
+    /// The run folder and the validated configuration.
+    fn resolve(&self) -> Result<(PathBuf, Config)> {
+        let named = self.run.as_deref();
+        if self.resume {
+            let dir = run_dir::to_resume(named, &self.config.name())?;
+            let mut config = self.config.clone();
+            if config.config.is_none() && config.preset.is_none() {
+                config.config = Some(dir.join(RUN_CONFIG_FILE));
+            }
+            return Ok((dir, config.load(&[])?));
+        }
+        let config = self.config.load(&[])?;
+        let any_arguments = self.run.is_some() || !self.config.is_empty();
+        Ok((run_dir::for_new_run(named, &self.config.name(), any_arguments)?, config))
+    }
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let (dir, mut config) = args.resolve()?;
+    let device = args.device.open()?;
+    let mut note = |line: &str| {
+        if !args.quiet {
+            eprintln!("{line}");
+        }
+    };
+    let tokenizers = if args.resume { tokenizers_of_run(&dir)? } else { None };
+    let data = RunData::open(&config, &dir, tokenizers, &mut note)?;
+    complete_model(&mut config.model, &data.tokenizers).map_err(|problems| Usage(format!("{problems:#}")))?;
+    if args.dry_run {
+        return dry_run::print(&config, &data, &device, &dir);
+    }
+
+    let resume = if args.resume {
+        let (train, tokenizer) = (data.train.fingerprint(), data.tokenizers.fingerprint());
+        let resume = find_resume(&dir, &config, &train, &tokenizer, &args.allow)?;
+        resume.damaged.iter().for_each(|error| note(&format!("passed over a damaged checkpoint: {error}")));
+        note(&format!("resuming from {}", resume.path.display()));
+        Some(resume)
+    } else {
+        None
+    };
+    write_config(&dir, &config)?;
+    note(&headline(&config, &device, &dir));
+    let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
+    let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
+    let samples = samples(&data.valid_examples);
+    let mut trainer = Trainer::new(
+        Setup {
+            run_dir: dir.clone(),
+            device,
+            tokenizers: data.tokenizers,
+            train: data.train,
+            valid: data.valid,
+            valid_examples: data.valid_examples,
+            logging: Logging::for_run(&dir, extent, args.quiet)?,
+            stop: stop::on_signals()?,
+            config,
+        },
+        resume,
+    )?;
+    let outcome = trainer.run()?;
+    note(&speed(&outcome));
+    if outcome.ended == Ended::Stopped {
+        let text = format!(
+            "stopped after step {} and saved; continue with: {} train --run {} --resume",
+            outcome.step,
+            program(),
+            dir.display()
+        );
+        return Err(Interrupted(text).into());
+    }
+    print_result(&outcome, &samples, &dir);
+    Ok(())
+}
+
+/// The tokenizers that the run's checkpoints carry.
+fn tokenizers_of_run(dir: &Path) -> Result<Option<Tokenizers>> {
+    let newest = Checkpoints::of_run(dir).list()?.pop();
+    Ok(newest.map(|(_, path)| Tokenizers::load_dir(&path)).transpose()?)
+}
+
+fn write_config(dir: &Path, config: &Config) -> Result<()> {
+    let path = dir.join(RUN_CONFIG_FILE);
+    fs::create_dir_all(dir).and_then(|()| fs::write(&path, config.to_toml())).with_context(|| {
+        format!("{}: cannot be written; fix permissions, or choose another folder with --run", path.display())
+    })
+}
+
+fn max_time(config: &Config) -> Option<Duration> {
+    (config.train.max_minutes > 0.0).then(|| Duration::from_secs_f64(config.train.max_minutes * 60.0))
+}
+
+fn headline(config: &Config, device: &Device, dir: &Path) -> String {
+    format!(
+        "training {:.1} M parameters on {} for {} steps; run folder {}",
+        n_params(&config.model).total() as f64 / 1e6,
+        device_name(device),
+        config.train.steps,
+        dir.display()
+    )
+}
+
+fn speed(outcome: &Outcome) -> String {
+    let speed = &outcome.throughput;
+    format!(
+        "step {} after {} of training: {} tok/s without padding (padding {:.0}%), data wait {:.1}%",
+        outcome.step,
+        crate::logging::console::duration(Duration::from_secs_f64(outcome.train_secs)),
+        crate::logging::console::thousands(speed.tokens_per_sec),
+        100.0 * speed.padding_ratio,
+        100.0 * outcome.data_wait_share
+    )
+}
+
+/// A few rows from all over the validation text, with their numbers.
+fn samples(examples: &[Example]) -> Vec<(usize, Example)> {
+    let rows = (1..=N_SAMPLES).map(|n| n * examples.len() / (N_SAMPLES + 1));
+    let mut rows: Vec<_> = rows.filter(|row| *row < examples.len()).collect();
+    rows.dedup();
+    rows.into_iter().map(|row| (row, examples[row].clone())).collect()
+}
+
+fn print_result(outcome: &Outcome, samples: &[(usize, Example)], dir: &Path) {
+    if let Some(validation) = &outcome.validation {
+        println!("{}", scores(validation));
+    }
+    for (row, example) in samples {
+        if let Some(hypothesis) = outcome.hypotheses.get(*row) {
+            let verdict = if hypothesis == &example.target { "=" } else { "!=" };
+            println!("  {} -> {hypothesis}\n    {verdict} {}", example.source, example.target);
+        }
+    }
+    println!("Next: echo '{}' | {} translate {}", next_input(samples), program(), dir.display());
+}
+
+fn scores(validation: &ValidationMetrics) -> String {
+    let mut line = format!("validation: nll {:.4}, perplexity {:.3}", validation.nll, validation.perplexity());
+    if let Some(bleu) = validation.bleu {
+        line += &format!(", BLEU {bleu:.2}");
+    }
+    if let Some(chrf) = validation.chrf {
+        line += &format!(", chrF2 {chrf:.2}");
+    }
+    if let Some(share) = validation.exact_match {
+        line += &format!(", exact match {:.1}%", 100.0 * share);
+    }
+    line
+}
+
+/// Something that the model should be able to translate, in one shell word.
+fn next_input(samples: &[(usize, Example)]) -> &str {
+    samples.iter().map(|(_, example)| example.source.as_str()).find(|source| !source.contains('\'')).unwrap_or("...")
+}
+
+/// This program as it was called.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "kiln".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example(n: usize) -> Example {
+        Example { source: n.to_string(), target: n.to_string() }
+    }
+
+    #[test]
+    fn samples_come_from_all_over_and_only_once() {
+        let examples: Vec<_> = (0..100).map(example).collect();
+        let rows: Vec<_> = samples(&examples).iter().map(|(row, _)| *row).collect();
+        assert_eq!(rows, [25, 50, 75]);
+        assert_eq!(samples(&examples[..1]).len(), 1);
+        assert_eq!(samples(&[]), []);
+    }
+
+    #[test]
+    fn the_next_command_survives_a_shell() {
+        let quoted = (0, Example { source: "l'albero".into(), target: "the tree".into() });
+        assert_eq!(next_input(&[quoted.clone()]), "...");
+        assert_eq!(next_input(&[quoted, (1, example(7))]), "7");
+    }
+}

@@ -1,0 +1,47 @@
+//! Kiln trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
+//!
+//! # The map
+//!
+//! By layer, lowest first; a module imports only from layers below it:
+//!
+//! | layer | modules |
+//! |---|---|
+//! | 0 | [`config`] what a run is · [`metrics`] what it measures |
+//! | 1 | [`device`] where it computes · [`optim`] AdamW and its schedules · [`logging`] where numbers go |
+//! | 2 | [`generate`] greedy and beam search · [`checkpoint`] complete or invisible |
+//! | 3 | [`eval`] loss, BLEU, chrF |
+//! | 4 | [`train`] state, step and loop |
+//! | 5 | [`cli`] one file per subcommand |
+//!
+//! Below them all stand the crates `kiln-data` (text -> host batches, never sees Burn), `kiln-model` (the Transformer) and
+//! `kiln-kernels` (its operators). Data flows one way:
+//!
+//! ```text
+//! text -> Example -> token ids -> cache -> HostBatch      kiln-data
+//!                            HostBatch -upload-> Batch    device
+//!                  Batch -Transformer-> hidden -> loss    kiln-model
+//!   loss -> gradients -> accumulate -> clip -> AdamW      train, optim
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. The training step never reads a tensor; [`metrics::deferred`] is drained every `train.log_every` steps. That drain,
+//!    validation and saving are the loop's only host syncs.
+//! 2. Data order is a pure function of seed, epoch and position, whatever the number of workers.
+//! 3. The learning rate is a pure function of the optimizer step.
+//! 4. A loss is a sum over non-padding targets, divided once by their count over all micro-batches.
+//! 5. Throughput is effective (non-padding) tokens per second, always beside the padding ratio.
+//! 6. A checkpoint is complete or invisible, and resuming continues bit for bit on the CPU.
+//! 7. Bad input is named: where, what was found, what to do. Nothing is silently truncated or dropped.
+
+pub mod checkpoint;
+
+pub mod cli;
+pub mod config;
+pub mod device;
+pub mod eval;
+pub mod generate;
+pub mod logging;
+pub mod metrics;
+pub mod optim;
+pub mod train;

@@ -1,0 +1,7 @@
+//! The `kiln` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kiln::cli::main()
+}
