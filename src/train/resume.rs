@@ -41,7 +41,7 @@ impl fmt::Display for Difference {
 /// The run that would continue is not the run that was saved.
 #[derive(Debug, Clone, Error)]
 #[error(
-    "cannot resume from {}, because the run is not the same:\n{}\nSet these back, or start a new run in another folder.",
+    "cannot resume from {}, because the run is not the same:\n{}\nSet these back, let single keys through with --allow KEY, or start a new run in another folder.",
     path.display(),
     list(differences)
 )]

@@ -173,7 +173,7 @@ impl Trainer {
 
     /// Trains to the end, or until stopped.
     pub fn run(&mut self) -> Result<Outcome> {
-        if let Some(ended) = self.finished() {
+        if let Some(ended) = self.finished(self.state.train_secs) {
             let what = if ended == Ended::Steps { "train.steps" } else { "train.max_minutes" };
             self.logging.note(&format!(
                 "this run is finished: it stands at step {} and {what} is reached; nothing to do",
@@ -186,7 +186,9 @@ impl Trainer {
         loop {
             let group = self.feed.next_group(&mut self.measured.clock)?;
             self.step(&group)?;
-            let ended = self.finished().or_else(|| self.stop.load(Ordering::Relaxed).then_some(Ended::Stopped));
+            let train_secs = self.state.train_secs + self.measured.window_start.elapsed().as_secs_f64();
+            let ended =
+                self.finished(train_secs).or_else(|| self.stop.load(Ordering::Relaxed).then_some(Ended::Stopped));
             if ended.is_none() {
                 // The device is busy with the step; the next group is on its way meanwhile.
                 self.feed.prefetch(&mut self.measured.clock)?;
@@ -205,14 +207,13 @@ impl Trainer {
         Ok(self.outcome.clone())
     }
 
-    /// Whether nothing is left to do, and why.
-    fn finished(&self) -> Option<Ended> {
+    /// Whether nothing is left to do after `train_secs` of training, and why.
+    fn finished(&self, train_secs: f64) -> Option<Ended> {
         if self.state.step >= self.config.train.steps {
             return Some(Ended::Steps);
         }
         let limit_secs = self.config.train.max_minutes * 60.0;
-        let secs = self.state.train_secs + self.measured.window_start.elapsed().as_secs_f64();
-        (limit_secs > 0.0 && secs >= limit_secs).then_some(Ended::Time)
+        (limit_secs > 0.0 && train_secs >= limit_secs).then_some(Ended::Time)
     }
 
     /// Enqueues one optimizer step.
