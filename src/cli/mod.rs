@@ -40,7 +40,7 @@ pub fn main() -> ExitCode {
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let label = if error.is::<exit::Interrupted>() { "" } else { "error: " };
-            eprintln!("{label}{error:#}");
+            eprintln!("{label}{}", in_one_line(&error));
             ExitCode::from(exit::code_of(&error))
         }
     }
@@ -55,6 +55,19 @@ fn run(command: Command) -> Result<()> {
         Command::Translate(args) => translate::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
+}
+
+/// The error and its causes, without those that the text before them has told already.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Whoever read our stdout has seen enough (`kiln translate | head`).
@@ -72,6 +85,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let told = anyhow::anyhow!("no such file").context("x.jsonl: opening failed: no such file").context("data.train");
+        assert_eq!(in_one_line(&told), "data.train: x.jsonl: opening failed: no such file");
+        let untold = anyhow::anyhow!("disk full").context("saving");
+        assert_eq!(in_one_line(&untold), "saving: disk full");
     }
 
     #[test]

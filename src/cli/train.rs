@@ -97,7 +97,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         return dry_run::print(&config, &data, &device, &dir);
     }
 
-    let resume = if args.resume {
+    let resume = if args.resume && Checkpoints::of_run(&dir).list()?.is_empty() {
+        note("this run has no checkpoint yet: starting it from the beginning");
+        None
+    } else if args.resume {
         let (train, tokenizer) = (data.train.fingerprint(), data.tokenizers.fingerprint());
         let resume = find_resume(&dir, &config, &train, &tokenizer, &args.allow)?;
         resume.damaged.iter().for_each(|error| note(&format!("passed over a damaged checkpoint: {error}")));
@@ -126,7 +129,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         resume,
     )?;
     let outcome = trainer.run()?;
-    note(&speed(&outcome));
+    if outcome.ended != Ended::AlreadyFinished {
+        note(&speed(&outcome));
+    }
     if outcome.ended == Ended::Stopped {
         let text = format!(
             "stopped after step {} and saved; continue with: {} train --run {} --resume",
@@ -140,10 +145,16 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The tokenizers that the run's checkpoints carry.
+/// The tokenizers that the run's checkpoints carry: those of the newest one that has readable ones.
 fn tokenizers_of_run(dir: &Path) -> Result<Option<Tokenizers>> {
-    let newest = Checkpoints::of_run(dir).list()?.pop();
-    Ok(newest.map(|(_, path)| Tokenizers::load_dir(&path)).transpose()?)
+    let mut unreadable = None;
+    for (_, path) in Checkpoints::of_run(dir).list()?.into_iter().rev() {
+        match Tokenizers::load_dir(&path) {
+            Ok(tokenizers) => return Ok(Some(tokenizers)),
+            Err(error) => unreadable = Some(error),
+        }
+    }
+    unreadable.map_or(Ok(None), |error| Err(error.into()))
 }
 
 fn write_config(dir: &Path, config: &Config) -> Result<()> {

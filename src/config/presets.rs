@@ -75,7 +75,7 @@ pub fn numbers() -> Config {
         loader: LoaderConfig { batch_tokens: 2048, num_workers: 1, ..LoaderConfig::default() },
         model: TransformerConfig { d_model: 128, n_heads: 4, d_ff: 512, ..TransformerConfig::tiny() },
         optim: OptimConfig { lr: 2e-3, warmup_steps: 100, ..OptimConfig::default() },
-        train: TrainConfig { steps: 1000, validate_every: 250, save_every: 500, ..TrainConfig::default() },
+        train: TrainConfig { steps: 400, validate_every: 100, save_every: 200, ..TrainConfig::default() },
         ..base()
     }
 }

@@ -1,0 +1,104 @@
+//! Text, tokenizers, caches and checkpoints that are not what they should be: exit code 3, file and line.
+
+use std::fmt::Write;
+use std::fs;
+
+use crate::kiln::{Ran, Workplace};
+
+/// `n` good rows.
+fn rows(n: usize) -> String {
+    (0..n).fold(String::new(), |mut text, n| {
+        writeln!(text, "{{\"src\": \"row number {n}\", \"trg\": \"riga numero {n}\"}}").expect("memory");
+        text
+    })
+}
+
+/// `kiln prepare` of `text` with a small vocabulary.
+fn prepare(place: &Workplace, text: impl AsRef<[u8]>, set: &[&str]) -> Ran {
+    place.write("rows.jsonl", text);
+    let mut arguments = vec!["prepare", "rows.jsonl", "--preset", "tiny", "--cache", "cache", "--set", "tokenizer.vocab_size=300"];
+    arguments.extend(set.iter().flat_map(|set| ["--set", *set]));
+    place.run(&arguments)
+}
+
+#[test]
+fn rows_that_cannot_be_used_are_counted_shown_and_refused_above_the_limit() {
+    let place = Workplace::new();
+    let text = rows(300) + "{\"src\": \"half\n{\"src\": \"one side\", \"trg\": \"\"}\n{\"text\": \"no fields\"}\n";
+    let ran = prepare(&place, &text, &["data.corpus.max_bad_rows=0.001"]);
+    ran.refused(3, &["rows.jsonl:301", "rows.jsonl:302", "rows.jsonl:303", "max_bad_rows"]);
+    assert!(!place.path("cache/train.tokens").exists(), "a refused corpus leaves no cache");
+
+    let ran = prepare(&place, &text, &[]).ok();
+    assert!(ran.stderr.contains("300 of 303 rows kept") && ran.stderr.contains("rows.jsonl:301"), "{ran:#?}");
+}
+
+#[test]
+fn text_in_another_encoding_and_text_that_is_not_there_are_named() {
+    let place = Workplace::new();
+    let latin1 = b"{\"src\": \"caf\xe9\", \"trg\": \"caff\xe8\"}\n".repeat(20);
+    prepare(&place, latin1, &[]).refused(3, &["rows.jsonl:1", "UTF-8"]);
+    prepare(&place, "", &[]).refused(3, &["rows.jsonl", "empty"]);
+    prepare(&place, "[1, 2, 3]\n", &[]).refused(3, &["rows.jsonl:1"]);
+}
+
+#[test]
+fn rows_longer_than_the_positions_are_refused_with_a_remedy() {
+    let place = Workplace::new();
+    let long = format!("{{\"src\": \"{}\", \"trg\": \"x\"}}\n", "words and more ".repeat(100)).repeat(20);
+    let set = ["model.max_positions=64", "tokenizer.vocab_size=300"];
+    prepare(&place, rows(100) + &long, &set).refused(3, &["rows.jsonl:101", "max_source_len"]);
+}
+
+#[test]
+fn a_vocabulary_without_room_is_refused() {
+    let place = Workplace::new();
+    prepare(&place, rows(100), &["tokenizer.vocab_size=265"]).refused(3, &["vocab_size", "too small", "at least"]);
+    let ran = prepare(&place, rows(100), &["tokenizer.vocab_size=200"]);
+    ran.refused(2, &["tokenizer.vocab_size = 200 cannot hold", "byte_fallback"]);
+}
+
+#[test]
+fn parallel_files_of_different_length_are_refused() {
+    let place = Workplace::new();
+    place.write("a.en", "one\ntwo\nthree\n");
+    place.write("a.it", "uno\ndue\n");
+    let set = ["--preset", "tiny", "--cache", "cache", "--set", "tokenizer.vocab_size=300"];
+    let ran = place.run(&[&["prepare", "a.en,a.it"], set.as_slice()].concat());
+    ran.refused(3, &["a.en", "a.it"]);
+}
+
+#[test]
+fn a_second_preparation_is_instant_and_changes_are_noticed() {
+    let place = Workplace::new();
+    prepare(&place, rows(200), &[]).ok();
+    let again = prepare(&place, rows(200), &[]).ok();
+    assert_eq!(again.stderr, "", "nothing to do");
+    assert!(again.stdout.contains("up to date"), "{again:#?}");
+    let changed = prepare(&place, rows(201), &[]).ok();
+    assert!(changed.stderr.contains("cache/train.tokens: built"), "{changed:#?}");
+}
+
+#[test]
+fn a_damaged_cache_is_built_again_and_a_foreign_file_is_not_touched() {
+    let place = Workplace::new();
+    prepare(&place, rows(200), &[]).ok();
+    let cache = place.path("cache/train.tokens");
+    let whole = fs::read(&cache).expect("built");
+    fs::write(&cache, &whole[..whole.len() / 2]).expect("writable");
+    let ran = prepare(&place, rows(200), &[]).ok();
+    assert!(ran.stderr.contains("cache/train.tokens: built"), "{ran:#?}");
+    assert_eq!(fs::read(&cache).expect("built again"), whole);
+
+    let foreign = "somebody's notes, not a cache; long enough to be looked at as a header of one, at the very least";
+    fs::write(&cache, foreign).expect("writable");
+    prepare(&place, rows(200), &[]).refused(3, &["cache/train.tokens"]);
+    assert_eq!(fs::read_to_string(&cache).expect("untouched"), foreign);
+}
+
+#[test]
+fn a_file_that_is_no_tokenizer_is_refused() {
+    let place = Workplace::new();
+    place.write("tokenizer.json", "{\"version\": \"1.0\"}");
+    prepare(&place, rows(50), &["tokenizer.path=tokenizer.json"]).refused(3, &["tokenizer.json"]);
+}

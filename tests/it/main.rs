@@ -1,0 +1,8 @@
+//! The `kiln` command as its users meet it. One binary for all of it, since each further one would link Burn again.
+
+mod bad_data;
+mod bad_requests;
+mod en_it;
+mod help;
+mod kiln;
+mod training;

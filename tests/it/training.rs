@@ -1,0 +1,151 @@
+//! From text to translations and back to the middle of a run.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::kiln::{SMALL, Workplace, copy_folder};
+
+/// A trained run `runs/a` of 12 steps with a checkpoint in the middle.
+fn trained() -> Workplace {
+    let place = Workplace::new();
+    let ran = place.train(&["--run", "runs/a", "--set", "train.steps=12", "--set", "train.save_every=6"]).ok();
+    assert!(ran.stderr.contains("step 12/12") && ran.stderr.contains("tok/s (padding"), "{ran:#?}");
+    assert!(ran.stdout.contains("exact match") && ran.stdout.contains("Next: echo"), "{ran:#?}");
+    place
+}
+
+fn weights(place: &Workplace, run: &str, step: u64) -> Vec<u8> {
+    let path = place.path(&format!("{run}/checkpoints/step-{step:08}/model.safetensors"));
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn a_run_leaves_everything_that_is_needed_and_can_be_used() {
+    let place = trained();
+    for file in ["config.toml", "metrics.jsonl", "tb", "checkpoints/last", "checkpoints/best", "cache/train.tokens"] {
+        assert!(place.path("runs/a").join(file).exists(), "{file}");
+    }
+    let lines: Vec<Value> =
+        place.read("runs/a/metrics.jsonl").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let steps: Vec<_> = lines.iter().filter(|line| line["kind"] == "step").map(|line| &line["step"]).collect();
+    assert_eq!(steps, (1..=12).collect::<Vec<_>>(), "every step has its line");
+
+    let translated = place.run_with_input(&["translate", "runs/a", "--device", "cpu"], "12\n\n  \n90871\n7").ok();
+    let output: Vec<_> = translated.stdout.split('\n').collect();
+    assert_eq!(output.len(), 6, "five lines in, five lines out: {translated:#?}");
+    assert_eq!((output[1], output[2], output[5]), ("", "", ""), "{translated:#?}");
+
+    let n_best = ["translate", "runs/a", "--device", "cpu", "--beam", "3", "--n-best", "2"];
+    let scored = place.run_with_input(&n_best, "12\n90871\n").ok();
+    let numbers: Vec<_> = scored.stdout.lines().map(|line| line.split('\t').next().expect("a column")).collect();
+    assert_eq!(numbers, ["1", "1", "2", "2"], "{scored:#?}");
+
+    place.write("two.jsonl", "{\"src\": \"12\", \"trg\": \"twelve\"}\n{\"src\": \"7\", \"trg\": \"seven\"}\n");
+    let scores = place.run(&["evaluate", "runs/a", "--device", "cpu", "--data", "two.jsonl", "--hypotheses", "out.txt"]).ok();
+    for part in ["loss ", "nll ", "perplexity ", "BLEU ", "chrF2 ", "tok:13a|smooth:exp", "exact match"] {
+        assert!(scores.stdout.contains(part), "{part:?} is missing in {}", scores.stdout);
+    }
+    assert_eq!(place.read("out.txt").lines().count(), 2);
+    let json = place.run(&["evaluate", "runs/a", "--device", "cpu", "--data", "two.jsonl", "--json"]).ok();
+    let json: Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!((&json["step"], &json["target_tokens"]), (&12.into(), &json["target_tokens"]));
+}
+
+#[test]
+fn a_resumed_run_ends_with_the_same_weights_bit_for_bit() {
+    let place = trained();
+    copy_folder(&place.path("runs/a"), &place.path("runs/b"));
+    fs::remove_dir_all(place.path("runs/b/checkpoints/step-00000012")).expect("there");
+    fs::write(place.path("runs/b/checkpoints/last"), "step-00000006").expect("writable");
+    let ran = place.run(&["train", "--device", "cpu", "--run", "runs/b", "--resume"]).ok();
+    assert!(ran.stderr.contains("resuming from runs/b/checkpoints/step-00000006"), "{ran:#?}");
+    assert_eq!(weights(&place, "runs/a", 12), weights(&place, "runs/b", 12));
+    assert_ne!(weights(&place, "runs/a", 6), weights(&place, "runs/a", 12), "training changes weights");
+    let metrics = |run: &str| -> Vec<(u64, String)> {
+        let text = place.read(&format!("{run}/metrics.jsonl"));
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let steps = lines.filter(|line| line["kind"] == "step");
+        steps.map(|line| (line["step"].as_u64().expect("a step"), line["loss"].to_string())).collect()
+    };
+    assert_eq!(metrics("runs/a"), metrics("runs/b"), "the lines after the checkpoint were taken back and written again");
+
+    let again = place.run(&["train", "--device", "cpu", "--run", "runs/b", "--resume"]).ok();
+    assert!(again.stderr.contains("this run is finished"), "{again:#?}");
+}
+
+#[test]
+fn a_run_is_resumed_only_as_the_run_it_was() {
+    let place = trained();
+    let resume = ["train", "--device", "cpu", "--run", "runs/a", "--resume", "--set", "optim.lr=0.5"];
+    place.run(&resume).refused(2, &["optim.lr: 0.002 in the checkpoint, 0.5 now"]);
+    place.run(&[resume.as_slice(), &["--allow", "optim.lr"]].concat()).ok();
+}
+
+#[test]
+fn damaged_checkpoints_are_refused_or_passed_over() {
+    let place = trained();
+    let newest = place.path("runs/a/checkpoints/step-00000012");
+    let model = newest.join("model.safetensors");
+    let whole = fs::read(&model).expect("written");
+    fs::write(&model, &whole[..whole.len() - 10]).expect("writable");
+    let last = ["translate", "runs/a", "--device", "cpu", "--checkpoint", "last"];
+    place.run_with_input(&last, "1\n").refused(3, &["model.safetensors is damaged", "bytes"]);
+    fs::write(&model, &whole).expect("writable");
+    fs::write(newest.join("tokenizer.json"), "{}").expect("writable");
+    place.run(&["evaluate", "runs/a", "--device", "cpu", "--checkpoint", "last"]).refused(3, &["tokenizer"]);
+    place.run(&["evaluate", "runs/a", "--checkpoint", "step-00000099"]).refused(2, &["step-00000006, step-00000012"]);
+
+    let ran = place.run(&["train", "--device", "cpu", "--run", "runs/a", "--resume"]).ok();
+    assert!(ran.stderr.contains("passed over a damaged checkpoint"), "{ran:#?}");
+    assert!(ran.stderr.contains("resuming from runs/a/checkpoints/step-00000006"), "{ran:#?}");
+}
+
+#[test]
+fn lines_that_the_model_cannot_read_are_named() {
+    let place = trained();
+    let translate = ["translate", "runs/a", "--device", "cpu"];
+    place.run_with_input(&translate, format!("1\n2\n{}\n", "9".repeat(500))).refused(3, &["line 3 has ", "at most 128"]);
+    place.run_with_input(&translate, b"caf\xe9\n").refused(3, &["line 1 of stdin is not UTF-8"]);
+    place.run(&["translate", "runs/a", "--beam", "2", "--n-best", "3"]).ok();
+    place.run_with_input(&["translate", "runs/a", "--beam", "2", "--n-best", "3"], "1\n").refused(2, &["3 results per line"]);
+}
+
+/// The command without arguments works again and again; its folder is free after `prepare` alone.
+#[test]
+fn the_default_run_takes_the_next_folder() {
+    let place = Workplace::new();
+    place.run(&["prepare"]).ok();
+    let dry = |place: &Workplace| place.run(&["train", "--dry-run"]).ok().stdout;
+    assert!(dry(&place).contains("run folder runs/numbers,"));
+    place.write("runs/numbers/config.toml", "seed = 1\n");
+    assert!(dry(&place).contains("run folder runs/numbers-2,"));
+}
+
+/// Ctrl-C saves and ends the run; it goes on where it stood.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_is_saved_and_can_be_resumed() {
+    let place = Workplace::new();
+    let mut arguments = vec!["train", "--device", "cpu", "--run", "runs/a", "--set", "train.steps=100000"];
+    arguments.extend(SMALL.iter().flat_map(|set| ["--set", *set]));
+    let child = place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let started = Instant::now();
+    let is_training = || fs::read_to_string(place.path("runs/a/metrics.jsonl")).is_ok_and(|text| text.contains("\"step\":2"));
+    while !is_training() {
+        assert!(started.elapsed() < Duration::from_secs(120), "no step in two minutes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
+    assert!(killed.success());
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("and saved; continue with:") && stderr.contains("--resume"), "{stderr}");
+
+    let dry = place.run(&["train", "--device", "cpu", "--run", "runs/a", "--resume", "--dry-run"]).ok();
+    assert!(dry.stdout.contains("steps = 100000"), "{dry:#?}");
+    assert!(place.path("runs/a/checkpoints/last").exists());
+}
