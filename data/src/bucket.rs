@@ -104,10 +104,14 @@ impl Cell {
     }
 }
 
-/// Rows of a full batch: as many as the budget allows, in eights (or what the multiple is) once there are that many.
+/// Large batches have multiples of this many rows: products over all positions then have sides that tensor cores like,
+/// whatever the length.
+const ROW_MULTIPLE: usize = 8;
+
+/// Rows of a full batch: as many as the budget allows, in eights once there are that many.
 fn full_batch(source_len: usize, target_len: usize, config: &LoaderConfig) -> usize {
     let rows = config.batch_tokens / source_len.max(target_len);
-    if rows >= config.bucket_multiple { rows - rows % config.bucket_multiple } else { rows }
+    if rows >= ROW_MULTIPLE { rows - rows % ROW_MULTIPLE } else { rows }
 }
 
 impl Buckets {

@@ -149,6 +149,9 @@ impl TextFile {
                  (data.direct = false)",
             ));
         }
+        if matches!(map.bytes(), [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
+            return Err(Error::utf16(path));
+        }
         Ok(Self { path: path.clone(), map, tsv })
     }
 
@@ -232,6 +235,10 @@ impl BatchSource for DirectSource {
     fn fingerprint(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.tokenizers.fingerprint().as_bytes());
+        let CorpusConfig { source_field, target_field, .. } = &self.corpus;
+        let columns = [self.corpus.source_column, self.corpus.target_column];
+        let limits = [self.corpus.max_source_len, self.corpus.max_target_len];
+        hasher.update(format!("{source_field}\0{target_field}\0{columns:?}{limits:?}").as_bytes());
         for file in &self.files {
             hasher.update(blake3::hash(file.map.bytes()).as_bytes());
         }

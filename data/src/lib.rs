@@ -22,6 +22,8 @@ mod collate;
 mod corpus;
 mod direct;
 mod error;
+#[cfg(test)]
+mod fixtures;
 mod host_batch;
 mod loader;
 pub mod numbers;

@@ -93,6 +93,6 @@ mod tests {
     fn the_order_never_changes_between_versions() {
         // A resumed run must see the same rows: these numbers may only change with a new format of checkpoints.
         let order = Order::Shuffled { seed: 42, epoch: 7 }.indices(10, Stream::Rows);
-        assert_eq!(order, [0; 10]);
+        assert_eq!(order, [4, 1, 8, 0, 7, 3, 5, 9, 2, 6]);
     }
 }

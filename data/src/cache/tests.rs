@@ -1,1 +1,265 @@
+use std::fs;
+use std::time::{Duration, SystemTime};
 
+use super::*;
+use crate::corpus::{Corpus, CorpusConfig, Example};
+use crate::fixtures::{Fixture, multilingual};
+use crate::tokenizer::{TokenizerConfig, Tokenizers};
+
+fn build(fixture: &Fixture) -> Prepared {
+    prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ()).expect("a good corpus")
+}
+
+fn ids(tokens: Tokens<'_>) -> Vec<u32> {
+    match tokens {
+        Tokens::Narrow(ids) => ids.iter().map(|id| u32::from(*id)).collect(),
+        Tokens::Wide(ids) => ids.to_vec(),
+    }
+}
+
+fn assert_rows(cache: &TokenCache, rows: &[Example], tokenizers: &Tokenizers) {
+    assert_eq!(cache.n_rows(), rows.len());
+    let sources: Vec<_> = rows.iter().map(|row| &row.source).collect();
+    let targets: Vec<_> = rows.iter().map(|row| &row.target).collect();
+    let (sources, targets) =
+        (tokenizers.encode_sources(&sources).expect("encodes"), tokenizers.encode_targets(&targets).expect("encodes"));
+    for i in 0..rows.len() {
+        let (source, target) = cache.row(i);
+        assert_eq!(ids(source), sources[i][..sources[i].len() - 1]);
+        assert_eq!(ids(target), targets[i][..targets[i].len() - 1]);
+        assert_eq!(cache.lengths(i), (sources[i].len(), targets[i].len()));
+    }
+    assert_eq!(cache.n_source_tokens(), sources.iter().map(|ids| ids.len() as u64).sum::<u64>());
+    assert_eq!(cache.n_target_tokens(), targets.iter().map(|ids| ids.len() as u64).sum::<u64>());
+}
+
+#[test]
+fn a_cache_holds_what_the_tokenizer_says() {
+    let rows = crate::numbers::examples(20_000, 0, 9, 1).expect("valid settings").train;
+    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &CorpusConfig::default());
+    let mut seen = Vec::new();
+    let prepared = prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 4, &mut |rows| seen.push(rows))
+        .expect("a good corpus");
+    assert_eq!(prepared.built_because.as_deref(), Some("there is none yet"));
+    assert_rows(&prepared.cache, &rows, &fixture.tokenizers);
+    prepared.cache.verify().expect("undamaged");
+    assert_eq!(seen.last(), Some(&20_000));
+    assert!(seen.is_sorted() && seen.len() > 1);
+    // Bytes do not depend on threads.
+    let bytes = fs::read(fixture.cache_path()).expect("there");
+    fs::remove_file(fixture.cache_path()).expect("there");
+    prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 1, &mut |_| ()).expect("a good corpus");
+    assert_eq!(fs::read(fixture.cache_path()).expect("there"), bytes);
+}
+
+#[test]
+fn large_vocabularies_take_wide_tokens() {
+    let fixture = Fixture::new(
+        &multilingual(),
+        &TokenizerConfig { vocab_size: 500, ..TokenizerConfig::default() },
+        &CorpusConfig::default(),
+    );
+    // An id beyond 16 bits makes every id wide.
+    let path = fixture.dir.path().join("wide.json");
+    fixture.tokenizers.save(fixture.dir.path()).expect("a writable folder");
+    let json = fs::read_to_string(fixture.dir.path().join("tokenizer.json")).expect("there");
+    let mut json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let vocab = json["model"]["vocab"].as_object_mut().expect("a vocabulary");
+    let last = vocab.iter().max_by_key(|(_, id)| id.as_u64()).expect("not empty").0.clone();
+    vocab[&last] = 70_000.into();
+    fs::write(&path, json.to_string()).expect("a writable folder");
+    let tokenizers =
+        Tokenizers::load(&TokenizerConfig { path: Some(path), ..TokenizerConfig::default() }).expect("complete");
+    assert_eq!(tokenizers.source_vocab_size(), 70_001);
+    let cache = fixture.dir.path().join("wide.tokens");
+    let prepared = prepare(&cache, &fixture.corpus, &tokenizers, 2, &mut |_| ()).expect("a good corpus");
+    assert!(matches!(prepared.cache.row(0).0, Tokens::Wide(_)));
+    assert_rows(&prepared.cache, &multilingual(), &tokenizers);
+}
+
+#[test]
+fn a_fitting_cache_is_used_again() {
+    let fixture = Fixture::numbers(500);
+    assert!(build(&fixture).built_because.is_some());
+    let written = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).expect("there");
+    let before = written(&fixture.cache_path());
+    assert_eq!(build(&fixture).built_because, None);
+    // The same text with another time stamp, and under another name, is the same text.
+    let path = fixture.dir.path().join("rows.jsonl");
+    fs::File::options().append(true).open(&path).expect("there").set_modified(SystemTime::UNIX_EPOCH).expect("ours");
+    assert_eq!(build(&fixture).built_because, None);
+    let copy = fixture.dir.path().join("copy.jsonl");
+    fs::copy(&path, &copy).expect("a writable folder");
+    let corpus = Corpus::open(&[copy], &CorpusConfig::default()).expect("a corpus");
+    let prepared = prepare(&fixture.cache_path(), &corpus, &fixture.tokenizers, 2, &mut |_| ());
+    assert_eq!(prepared.expect("a good corpus").built_because, None);
+    assert_eq!(written(&fixture.cache_path()), before, "never rewritten");
+}
+
+#[test]
+fn changes_are_noticed() {
+    let fixture = Fixture::numbers(500);
+    build(&fixture);
+    let path = fixture.dir.path().join("rows.jsonl");
+    let text = fs::read_to_string(&path).expect("there");
+    let reason = |corpus: &Corpus, tokenizers: &Tokenizers| {
+        let prepared = prepare(&fixture.cache_path(), corpus, tokenizers, 2, &mut |_| ()).expect("a good corpus");
+        prepared.built_because
+    };
+    // One letter, the same size.
+    fs::write(&path, text.replacen("one", "onx", 1)).expect("a writable folder");
+    assert_eq!(
+        reason(&fixture.corpus, &fixture.tokenizers).as_deref(),
+        Some("the text, its fields or the length limits changed")
+    );
+    let limited = CorpusConfig { max_target_len: 60, ..CorpusConfig::default() };
+    let corpus = Corpus::open(std::slice::from_ref(&path), &limited).expect("a corpus");
+    assert!(reason(&corpus, &fixture.tokenizers).is_some());
+    assert!(reason(&corpus, &fixture.tokenizers).is_none());
+    let other = Fixture::numbers(600).tokenizers;
+    assert_eq!(reason(&corpus, &other).as_deref(), Some("the tokenizer changed"));
+    assert!(reason(&corpus, &other).is_none());
+}
+
+#[test]
+fn time_stamps_that_are_too_fresh_are_not_trusted() {
+    let fixture = Fixture::numbers(500);
+    let path = fixture.dir.path().join("rows.jsonl");
+    let stamp = |age: u64| {
+        let time = SystemTime::now() - Duration::from_secs(age);
+        fs::File::options().append(true).open(&path).expect("there").set_modified(time).expect("ours");
+        time
+    };
+    let ledger = || fs::read_to_string(fingerprint::Ledger::path(&fixture.cache_path())).expect("there");
+    build(&fixture);
+    assert!(!ledger().contains("rows.jsonl"), "written a moment ago");
+    let time = stamp(60);
+    build(&fixture);
+    assert!(ledger().contains("rows.jsonl"));
+    // Size and settled time stamp are believed: this is what makes the second run instant.
+    let text = fs::read_to_string(&path).expect("there");
+    fs::write(&path, text.replacen("one", "onx", 1)).expect("a writable folder");
+    fs::File::options().append(true).open(&path).expect("there").set_modified(time).expect("ours");
+    assert_eq!(build(&fixture).built_because, None);
+}
+
+#[test]
+fn bad_rows_are_reported_and_refused() {
+    let mut rows = crate::numbers::examples(400, 0, 9, 1).expect("valid settings").train;
+    rows[7].target = "one ".repeat(40);
+    rows.push(Example { source: "\u{301}".into(), target: "x".into() });
+    let config = CorpusConfig { max_target_len: 30, ..CorpusConfig::default() };
+    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &config);
+    let prepared = build(&fixture);
+    let report = prepared.cache.report().clone();
+    assert_eq!((report.kept, report.over_long, report.bad()), (400, 1, 1));
+    assert_eq!(report.shown[0].line, 8);
+    assert!(report.shown[0].problem.starts_with("the target has 4"), "{}", report.shown[0].problem);
+    assert!(report.to_string().contains("400 of 401 rows kept, 1 over-long"), "{report}");
+
+    // A stricter limit refuses the cache that is already there, and a new one leaves nothing behind.
+    let strict = CorpusConfig { max_bad_rows: 0.0, ..config };
+    let corpus = Corpus::open(&[fixture.dir.path().join("rows.jsonl")], &strict).expect("a corpus");
+    for path in [fixture.cache_path(), fixture.dir.path().join("new.tokens")] {
+        let error = prepare(&path, &corpus, &fixture.tokenizers, 2, &mut |_| ()).expect_err("refused").to_string();
+        assert!(error.contains("0.25 % of the rows cannot be used, 0.00 % are tolerated"), "{error}");
+        assert!(error.contains("raise corpus.max_source_len"), "{error}");
+    }
+    let left: Vec<_> = fs::read_dir(fixture.dir.path())
+        .expect("there")
+        .map(|entry| entry.expect("there").file_name().into_string().expect("UTF-8"))
+        .filter(|name| name.starts_with("new"))
+        .collect();
+    assert_eq!(left, ["new.tokens.lock"]);
+}
+
+#[test]
+fn truncated_damaged_and_foreign_files_are_refused() {
+    let fixture = Fixture::numbers(300);
+    build(&fixture);
+    let path = fixture.cache_path();
+    let bytes = fs::read(&path).expect("there");
+    let error_of = |bytes: &[u8]| {
+        // Never in place: the file may be mapped.
+        let path = fixture.dir.path().join("damaged.tokens");
+        let _ = fs::remove_file(&path);
+        fs::write(&path, bytes).expect("a writable folder");
+        TokenCache::open(&path).map(|_| ()).expect_err("a damaged cache").to_string()
+    };
+    for len in [1, 8, 11, 100, 511, 512, 513, bytes.len() / 2, bytes.len() - 1] {
+        let error = error_of(&bytes[..len]);
+        assert!(error.contains("truncated") || len == 1 && error.contains("is no token cache"), "{len}: {error}");
+    }
+    assert!(error_of(b"").contains("is no token cache: it starts with \"\""));
+    assert!(error_of(&[&bytes[..], b"x"].concat()).contains("was appended to"));
+    assert!(error_of(b"{\"src\": \"a\"}").contains("is no token cache: it starts with \"{\\\"src\\\": \""));
+    for at in [12, 16, 24, 40, 48, 56, 80, 200, 480, 511] {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1;
+        assert!(error_of(&bytes).contains("its header is damaged"), "byte {at}");
+    }
+    let mut version = bytes.clone();
+    version[8] = 9;
+    assert!(error_of(&version).contains("has format version 9, this program reads 1"));
+    let cache = TokenCache::open(&path).expect("undamaged");
+    for section in [&cache.sections.offsets, &cache.sections.source_lens, &cache.sections.report] {
+        let mut bytes = bytes.clone();
+        bytes[section.start + 5] ^= 64;
+        assert!(error_of(&bytes).contains("its index is damaged"), "{section:?}");
+    }
+
+    // Tokens are checked on demand.
+    let mut tokens = bytes.clone();
+    tokens[cache.sections.tokens.start] ^= 1;
+    let other = fixture.dir.path().join("tokens.tokens");
+    fs::write(&other, &tokens).expect("a writable folder");
+    let error = TokenCache::open(&other).expect("its index is whole").verify().expect_err("damaged").to_string();
+    assert!(error.contains("its tokens are not those that were written"), "{error}");
+}
+
+#[test]
+fn damaged_caches_are_built_again_and_foreign_files_are_left_alone() {
+    let fixture = Fixture::numbers(300);
+    build(&fixture);
+    let bytes = fs::read(fixture.cache_path()).expect("there");
+    fs::write(fixture.cache_path(), &bytes[..700]).expect("a writable folder");
+    assert!(build(&fixture).built_because.is_some_and(|reason| reason.contains("truncated")));
+    assert_eq!(fs::read(fixture.cache_path()).expect("there"), bytes);
+    fs::write(fixture.cache_path(), "my thesis").expect("a writable folder");
+    let error = prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ())
+        .expect_err("not ours")
+        .to_string();
+    assert!(error.contains("is no token cache: it starts with \"my thesi\""), "{error}");
+    assert_eq!(fs::read_to_string(fixture.cache_path()).expect("there"), "my thesis");
+}
+
+#[test]
+fn an_interrupted_build_is_invisible() {
+    let fixture = Fixture::numbers(300);
+    // What a killed process leaves: a partial file without a header.
+    let partial = fixture.dir.path().join("rows.tokens.partial");
+    fs::write(&partial, vec![0; 5000]).expect("a writable folder");
+    assert!(TokenCache::open(&partial).is_err());
+    assert_eq!(build(&fixture).built_because.as_deref(), Some("there is none yet"));
+    assert!(!partial.exists());
+}
+
+#[test]
+fn two_builders_at_once_agree() {
+    let fixture = Fixture::numbers(5000);
+    let reasons: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| build(&fixture).built_because)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    assert_eq!(reasons.iter().filter(|reason| reason.is_some()).count(), 1, "{reasons:?}");
+}
+
+#[test]
+fn folders_that_cannot_be_written_are_named() {
+    let fixture = Fixture::numbers(50);
+    let file = fixture.dir.path().join("rows.jsonl");
+    let error = prepare(&file.join("x.tokens"), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ())
+        .expect_err("a file is no folder")
+        .to_string();
+    assert!(error.contains("rows.jsonl: creating the cache folder failed"), "{error}");
+}

@@ -39,9 +39,7 @@ impl LineReader {
     fn skip_byte_order_mark(&mut self) -> Result<()> {
         let start = self.reader.fill_buf().map_err(Error::io(&self.path, "reading"))?;
         match start {
-            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
-                Err(Error::corpus(&self.path, "is UTF-16, wanted UTF-8: convert it with `iconv -f utf-16 -t utf-8`"))
-            }
+            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Err(Error::utf16(&self.path)),
             [0xef, 0xbb, 0xbf, ..] => {
                 self.reader.consume(3);
                 Ok(())

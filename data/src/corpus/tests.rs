@@ -1,1 +1,222 @@
+use std::io::Write;
 
+use super::*;
+
+fn file(dir: &tempfile::TempDir, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, contents).expect("a writable folder");
+    path
+}
+
+fn lenient() -> CorpusConfig {
+    CorpusConfig { max_bad_rows: 1.0, ..CorpusConfig::default() }
+}
+
+fn read(entries: &[PathBuf], config: &CorpusConfig) -> Result<(Vec<Example>, RowReport)> {
+    Corpus::open(entries, config)?.read_all()
+}
+
+fn error(entries: &[PathBuf], config: &CorpusConfig) -> String {
+    read(entries, config).expect_err("a bad corpus").to_string()
+}
+
+fn pair(source: &str, target: &str) -> Example {
+    Example { source: source.into(), target: target.into() }
+}
+
+#[test]
+fn jsonl_with_other_fields_escapes_and_line_ends() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let text = "\u{feff}{\"src\":\"a \\\"b\\\"\",\"id\":[1,{\"src\":\"no\"}],\"trg\":\"perch\\u00e9\"}\r\n{\"trg\":\"d\",\"src\":\"c\"}";
+    let path = file(&dir, "a.jsonl", text);
+    let (rows, report) = read(std::slice::from_ref(&path), &CorpusConfig::default()).expect("good rows");
+    assert_eq!(rows, [pair("a \"b\"", "perché"), pair("c", "d")]);
+    assert_eq!((report.kept, report.bad()), (2, 0));
+
+    let config = CorpusConfig { source_field: "trg".into(), target_field: "src".into(), ..CorpusConfig::default() };
+    assert_eq!(read(&[path], &config).expect("good rows").0[1], pair("d", "c"));
+}
+
+#[test]
+fn fields_of_nested_objects() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path =
+        file(&dir, "a.jsonl", "{\"translation\":{\"en\":\"a\",\"it\":\"b\"}}\n{\"translation\":{\"en\":\"a\"}}\n");
+    let config =
+        CorpusConfig { source_field: "translation.en".into(), target_field: "translation.it".into(), ..lenient() };
+    let (rows, report) = read(&[path], &config).expect("one good row");
+    assert_eq!(rows, [pair("a", "b")]);
+    assert_eq!(report.shown[0].problem, "no field \"translation.it\": the row has \"translation\"");
+}
+
+#[test]
+fn tsv_columns() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = file(&dir, "a.tsv", "one\tuno\tCC-BY\ntwo\n\tdue\n");
+    let (rows, report) = read(std::slice::from_ref(&path), &lenient()).expect("one good row");
+    assert_eq!(rows, [pair("one", "uno")]);
+    assert_eq!((report.malformed, report.one_sided), (1, 1));
+    assert_eq!(report.shown[0].problem, "no column 1 (from 0): the row has 1 separated by tabs");
+    let config = CorpusConfig { source_column: 2, target_column: 0, ..lenient() };
+    assert_eq!(read(&[path], &config).expect("one good row").0, [pair("CC-BY", "one")]);
+}
+
+#[test]
+fn parallel_files_and_their_lengths() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (en, it) = (file(&dir, "a.en", "one\ntwo\n"), file(&dir, "a.it", "uno\ndue"));
+    let both = PathBuf::from(format!("{},{}", en.display(), it.display()));
+    let (rows, _) = read(std::slice::from_ref(&both), &CorpusConfig::default()).expect("good rows");
+    assert_eq!(rows, [pair("one", "uno"), pair("two", "due")]);
+
+    file(&dir, "a.it", "uno\n");
+    let text = error(std::slice::from_ref(&both), &CorpusConfig::default());
+    assert!(text.contains("a.en has 2 lines") && text.contains("a.it has 1"), "{text}");
+
+    let config = CorpusConfig { format: CorpusFormat::Parallel, ..CorpusConfig::default() };
+    assert!(error(&[en], &config).contains("two files joined by a comma"));
+}
+
+#[test]
+fn compressed_files_whatever_their_name() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let text = "{\"src\":\"a\",\"trg\":\"b\"}\n".repeat(20_000);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(text.as_bytes()).expect("memory");
+    let gzip = gzip.finish().expect("memory");
+    // Two members one after the other, as `cat a.gz b.gz` makes.
+    let path = file(&dir, "a.jsonl.gz", [&gzip[..], &gzip[..]].concat());
+    assert_eq!(read(&[path], &CorpusConfig::default()).expect("good rows").0.len(), 40_000);
+    let zstd = zstd::encode_all(text.as_bytes(), 1).expect("memory");
+    for name in ["a.jsonl.zst", "b.jsonl"] {
+        let path = file(&dir, name, &zstd);
+        assert_eq!(read(&[path], &CorpusConfig::default()).expect("good rows").0.len(), 20_000);
+    }
+    let path = file(&dir, "cut.jsonl.gz", &gzip[..gzip.len() / 2]);
+    let text = error(std::slice::from_ref(&path), &CorpusConfig::default());
+    assert!(text.contains("cut.jsonl.gz") && text.contains("reading failed"), "{text}");
+}
+
+#[test]
+fn bad_rows_are_counted_and_shown_with_file_and_line() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut text =
+        b"{\"src\":\"a\",\"trg\":\"b\"}\n{\"src\":\"a\",\"trg\":\n{\"src\":\"a\"}\n{\"src\":1,\"trg\":\"b\"}\n"
+            .to_vec();
+    text.extend(b"[\"a\",\"b\"]\n{\"src\":\"\xe8\",\"trg\":\"b\"}\n\n{\"src\":\" \",\"trg\":\"\"}\n{\"src\":\"a\",\"trg\":\" \"}\n");
+    text.extend(b"{\"src\":\"a\",\"trg\":\"b\"} x\n{\"src\":null,\"trg\":\"b\"}\n");
+    let path = file(&dir, "bad.jsonl", text);
+    let (rows, report) = read(std::slice::from_ref(&path), &lenient()).expect("tolerated");
+    assert_eq!(rows.len(), 1);
+    assert_eq!((report.kept, report.malformed, report.empty, report.one_sided), (1, 7, 2, 1));
+    let shown: Vec<_> = report.shown.iter().map(|row| (row.line, row.problem.as_str())).collect();
+    assert_eq!(
+        shown,
+        [
+            (2, "no JSON object: EOF while parsing a value (byte 17)"),
+            (3, "no field \"trg\": the row has \"src\""),
+            (4, "field \"src\" is a number, wanted a string"),
+            (7, "both sides are empty"),
+            (8, "both sides are empty"),
+            (9, "one-sided pair: the target is empty"),
+        ]
+    );
+    let text = error(&[path], &CorpusConfig::default());
+    assert!(text.contains("bad.jsonl: 90.91 % of the rows cannot be used, 1.00 % are tolerated"), "{text}");
+    assert!(text.contains("bad.jsonl:3: no field \"trg\""), "{text}");
+}
+
+#[test]
+fn every_kind_of_malformed_row_says_what_was_found() {
+    let parser = RowParser::new(&CorpusConfig::default());
+    let problem = |line: &[u8]| parser.parse_jsonl(line).expect_err("a bad row").to_string();
+    assert_eq!(problem(b"[1]"), "no JSON object: invalid type: sequence, expected an object (byte 0)");
+    assert_eq!(problem(b"{\"src\":\"a\",\"trg\":[\"b\"]}"), "field \"trg\" is an array, wanted a string");
+    assert_eq!(problem(b"{\"src\":{},\"trg\":\"b\"}"), "field \"src\" is an object, wanted a string");
+    assert_eq!(problem(b"{\"src\":true,\"trg\":\"b\"}"), "field \"src\" is a truth value, wanted a string");
+    assert_eq!(problem(b"{\"src\":null,\"trg\":\"b\"}"), "field \"src\" is null, wanted a string");
+    assert_eq!(problem(b"{}"), "no field \"src\": the row has no fields");
+    assert!(problem(b"{\"src\":\"a\",\"trg\":\"b\"} x").contains("trailing characters"));
+    assert!(problem(b"{\"src\":\"caff\xe8\",\"trg\":\"b\"}").contains("byte 13 of the line is 0xe8, no valid UTF-8"));
+}
+
+#[test]
+fn a_share_of_bad_rows_below_the_limit_is_tolerated() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let good = "{\"src\":\"a\",\"trg\":\"b\"}\n".repeat(99);
+    let path = file(&dir, "a.jsonl", format!("{good}{{}}\n"));
+    assert_eq!(read(std::slice::from_ref(&path), &CorpusConfig::default()).expect("1 % is tolerated").0.len(), 99);
+    let config = CorpusConfig { max_bad_rows: 0.009, ..CorpusConfig::default() };
+    assert!(error(&[path], &config).contains("corpus.max_bad_rows raises the limit"));
+}
+
+#[test]
+fn whole_files_that_cannot_be_used() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = CorpusConfig::default();
+    let text = error(&[dir.path().join("none.jsonl")], &config);
+    assert!(text.contains("none.jsonl: opening the corpus failed: No such file"), "{text}");
+    assert!(error(&[file(&dir, "empty.jsonl", "")], &config).contains("the corpus is empty: "));
+    assert!(error(&[file(&dir, "a.docx", "x")], &config).contains("the name does not tell the format"));
+    assert!(
+        error(&[dir.path().into()], &CorpusConfig { format: CorpusFormat::Tsv, ..config.clone() }).contains("folder")
+    );
+    assert!(error(&[], &config).contains("no corpus files were named"));
+    let utf16: Vec<u8> = "{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let utf16 = file(&dir, "utf16.jsonl", [&[0xff, 0xfe], &utf16[..]].concat());
+    assert!(error(&[utf16], &config).contains("is UTF-16, wanted UTF-8"));
+    let all_bad = file(&dir, "bad.jsonl", "{}\n");
+    assert!(error(&[all_bad], &lenient()).contains("100.00 % of the rows cannot be used"));
+}
+
+#[test]
+fn blocks_come_back_in_order_from_many_threads() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let rows: String = (0..60_000).map(|i| format!("{{\"src\":\"s{i}\",\"trg\":\"t{i}\"}}\n")).collect();
+    let corpus = Corpus::open(&[file(&dir, "a.jsonl", rows)], &CorpusConfig::default()).expect("a corpus");
+    let parser = RowParser::new(corpus.config());
+    let mut seen = Vec::new();
+    let first_sources = |(): &mut (), block: Block| {
+        Ok(block.rows(&parser).map(|(line, row)| (line, row.expect("good").source.into_owned())).collect::<Vec<_>>())
+    };
+    for_each_block(
+        &corpus,
+        8,
+        || (),
+        first_sources,
+        |block| {
+            seen.extend(block);
+            Ok(())
+        },
+    )
+    .expect("good rows");
+    assert_eq!(seen.len(), 60_000);
+    assert!(seen.iter().zip(0..).all(|((line, source), i)| *line == i + 1 && *source == format!("s{i}")));
+}
+
+#[test]
+fn errors_and_panics_of_any_thread_end_the_work() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let rows = "{\"src\":\"a\",\"trg\":\"b\"}\n".repeat(100_000);
+    let corpus = Corpus::open(&[file(&dir, "a.jsonl", rows)], &CorpusConfig::default()).expect("a corpus");
+    let panics = for_each_block(&corpus, 4, || (), |(), _| -> Result<()> { panic!("broken {}", 7) }, |()| Ok(()));
+    assert_eq!(panics.expect_err("a panic").to_string(), "a data worker panicked: broken 7");
+    let refuse = |()| Err(Error::Invalid("enough".into()));
+    assert_eq!(for_each_block(&corpus, 4, || (), |(), _| Ok(()), refuse).expect_err("refused").to_string(), "enough");
+}
+
+#[test]
+fn settings_that_cannot_work_are_all_named() {
+    let config = CorpusConfig {
+        source_field: String::new(),
+        target_field: String::new(),
+        source_column: 1,
+        max_source_len: 1,
+        max_bad_rows: 1.5,
+        ..CorpusConfig::default()
+    };
+    assert_eq!(config.validate().len(), 6);
+    assert!(CorpusConfig::default().validate().is_empty());
+    assert!(serde_json::from_str::<CorpusConfig>("{\"sauce_field\":\"a\"}").is_err());
+    assert_eq!(CorpusConfig { max_target_len: 9, ..CorpusConfig::default() }.resolved(64).max_source_len, 64);
+}

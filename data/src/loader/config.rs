@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct LoaderConfig {
     /// Budget of one batch in tokens: rows times the longer of padded source and padded target length.
     pub batch_tokens: usize,
-    /// Padded lengths and large row counts are multiples of this many.
+    /// Padded lengths are multiples of this many tokens. 8 keeps shapes few; 4 pads less where rows are short. Row counts
+    /// are multiples of 8 in any case, once there are that many.
     pub bucket_multiple: usize,
     /// Length buckets at most. More of them pad less, but each is one more shape for the GPU to tune.
     pub max_buckets: usize,

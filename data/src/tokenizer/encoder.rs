@@ -4,21 +4,24 @@
 //! vocabulary splits at spaces, the ids of a text are those of its words one after the other, and nearly every word has
 //! been seen before: a lookup in a hash table replaces normalizing, splitting and merging. Texts for which that does not
 //! hold (runs of spaces, added tokens) take the ordinary way and give the same ids.
+//!
+//! Each thread has a table of its own, so that a lookup takes no lock; behind them stands one table for all threads, so
+//! that a word is tokenized once and not once per thread.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ahash::AHashMap;
-use tokenizers::{NormalizedString, Normalizer as _, Tokenizer};
+use tokenizers::Tokenizer;
 
-use super::Vocabulary;
-use crate::error::{Error, Result};
+use super::vocabulary::{Vocabulary, Words};
+use crate::error::Result;
 
-/// Words remembered per vocabulary at most (about 80 bytes each).
-const MAX_WORDS: usize = 1 << 18;
+/// Words that each thread remembers at most (about 100 bytes each).
+const MAX_OWN_WORDS: usize = 1 << 18;
+/// Words that all threads remember together at most.
+const MAX_SHARED_WORDS: usize = 1 << 20;
 /// Longer words are too rare to be worth it.
 const MAX_WORD_BYTES: usize = 64;
-/// The meta symbol of the Metaspace family.
-const META: char = '▁';
 
 /// Turns texts into ids. One for each thread; see [`super::Tokenizers::encoder`].
 #[derive(Debug)]
@@ -64,12 +67,12 @@ struct SideEncoder {
 
 impl SideEncoder {
     fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        let own = (!vocabulary.word_by_word).then(|| Box::new(vocabulary.tokenizer.clone()));
+        let own = (vocabulary.words == Words::Together).then(|| Box::new(vocabulary.tokenizer.clone()));
         Self { vocabulary, own, words: AHashMap::new(), ids: Vec::new() }
     }
 
     fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        if !self.vocabulary.word_by_word {
+        if self.vocabulary.words == Words::Together {
             let tokenizer = self.own.as_deref().unwrap_or(&self.vocabulary.tokenizer);
             return self.vocabulary.encode(tokenizer, text, ids);
         }
@@ -94,38 +97,46 @@ impl SideEncoder {
     }
 
     fn learn(&mut self, word: &str) -> Result<Word> {
-        if self.words.len() >= MAX_WORDS {
-            // A new vocabulary of words every quarter of a million: stays bounded, and the frequent ones return at once.
+        if word.len() > MAX_WORD_BYTES {
+            return Ok(Word::InContext);
+        }
+        if self.words.len() >= MAX_OWN_WORDS {
+            // Bounded; the frequent words return at once.
             self.words.clear();
             self.ids.clear();
         }
-        if word.len() > MAX_WORD_BYTES || self.needs_context(word)? {
-            if word.len() <= MAX_WORD_BYTES {
-                self.words.insert(word.into(), Word::InContext);
-            }
-            return Ok(Word::InContext);
-        }
         let start = self.ids.len();
-        self.vocabulary.encode(&self.vocabulary.tokenizer, word, &mut self.ids)?;
-        let learned = Word::Ids { start: start as u32, len: (self.ids.len() - start) as u32 };
+        let apart = self.vocabulary.shared_words.encode(word, &self.vocabulary, &mut self.ids)?;
+        let learned = if apart {
+            Word::Ids { start: start as u32, len: (self.ids.len() - start) as u32 }
+        } else {
+            Word::InContext
+        };
         self.words.insert(word.into(), learned);
         Ok(learned)
     }
+}
 
-    /// A word that normalizes to nothing, to spaces or to the meta symbol, or that holds an added token, is encoded
-    /// differently inside a text.
-    fn needs_context(&self, word: &str) -> Result<bool> {
-        let mut normalized = NormalizedString::from(word);
-        if let Some(normalizer) = self.vocabulary.tokenizer.get_normalizer() {
-            normalizer
-                .normalize(&mut normalized)
-                .map_err(|e| Error::tokenizer(None, format!("normalizing {word:?} failed: {e}")))?;
+/// Words that some thread has tokenized; `None` for those that need their context.
+#[derive(Debug, Default)]
+pub(super) struct SharedWords {
+    ids: RwLock<AHashMap<Box<str>, Option<Box<[u32]>>>>,
+}
+
+impl SharedWords {
+    /// Appends the ids of a word; `false` if it needs its context.
+    fn encode(&self, word: &str, vocabulary: &Vocabulary, ids: &mut Vec<u32>) -> Result<bool> {
+        // No code that could panic runs under the lock: a poisoned one still holds a whole table.
+        if let Some(known) = self.ids.read().unwrap_or_else(PoisonError::into_inner).get(word) {
+            ids.extend_from_slice(known.as_deref().unwrap_or_default());
+            return Ok(known.is_some());
         }
-        let normalized = normalized.get();
-        let special = |token: &String| word.contains(token.as_str()) || normalized.contains(token.as_str());
-        Ok(normalized.is_empty()
-            || normalized.contains([' ', META])
-            || word.contains(META)
-            || self.vocabulary.in_text.iter().any(special))
+        let start = ids.len();
+        let apart = vocabulary.encode_word(word, ids)?;
+        let mut shared = self.ids.write().unwrap_or_else(PoisonError::into_inner);
+        if shared.len() < MAX_SHARED_WORDS {
+            shared.insert(word.into(), apart.then(|| ids[start..].into()));
+        }
+        Ok(apart)
     }
 }

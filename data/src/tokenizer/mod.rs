@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
 pub use encoder::Encoder;
 use serde::{Deserialize, Serialize};
-pub(crate) use vocabulary::Vocabulary;
+use vocabulary::Vocabulary;
 
 use crate::corpus::Corpus;
 use crate::error::{Error, Result};

@@ -1,11 +1,13 @@
 //! One vocabulary: a Hugging Face tokenizer, made fit for training rows.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::Path;
 
 use serde_json::Value;
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::{AddedToken, Model as _, NormalizedString, Normalizer as _, Tokenizer};
 
+use super::encoder::SharedWords;
 use super::{SpecialIds, SpecialNames};
 use crate::error::{Error, Result};
 
@@ -21,12 +23,29 @@ pub(crate) struct Vocabulary {
     pub(crate) added: Vec<String>,
     /// Adds no special tokens, never truncates or pads, and spells control tokens in a text as text.
     pub(crate) tokenizer: Tokenizer,
-    /// The text can be encoded word by word; see [`splits_at_spaces`].
-    pub(crate) word_by_word: bool,
+    /// Whether texts can be encoded word by word.
+    pub(crate) words: Words,
+    pub(super) shared_words: SharedWords,
     /// Spellings of added tokens that a text may contain.
     pub(crate) in_text: Vec<String>,
     /// Ids that are left out when decoding.
     skipped: HashSet<u32>,
+}
+
+/// Whether the ids of a text are those of its words (the pieces between single spaces) one after the other, so that
+/// words can be remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Words {
+    /// They are: the Metaspace family, which is what [`super::train`] makes. Metaspace splits at every space, and NFC and
+    /// NFKC never look across one (U+0020 neither combines nor is reordered).
+    Apart {
+        /// Stands for the space in front of a word.
+        meta: char,
+        /// Words are split further (at digits, say) before the model sees them.
+        split_further: bool,
+    },
+    /// They are not, or it cannot be told.
+    Together,
 }
 
 impl Vocabulary {
@@ -61,7 +80,7 @@ impl Vocabulary {
             // BPE dropout would draw other ids every time: the cache could not be reproduced.
             parts["model"]["dropout"] = Value::Null;
         }
-        let word_by_word = splits_at_spaces(&parts);
+        let words = words_of(&parts);
         let mut tokenizer: Tokenizer = serde_json::from_value(parts).map_err(|e| fail(&e))?;
         tokenizer.set_encode_special_tokens(true);
 
@@ -76,7 +95,17 @@ impl Vocabulary {
             return Err(Error::tokenizer(path, "padding and end of sequence have the same id: name two tokens"));
         }
         let size = tokenizer.get_vocab(true).values().max().map_or(0, |max| *max as usize + 1);
-        Ok(Self { json, size, special, added: missing, tokenizer, word_by_word, in_text, skipped })
+        Ok(Self {
+            json,
+            size,
+            special,
+            added: missing,
+            tokenizer,
+            words,
+            shared_words: SharedWords::default(),
+            in_text,
+            skipped,
+        })
     }
 
     /// Appends the ids of a text, without special tokens.
@@ -84,10 +113,49 @@ impl Vocabulary {
         let encoding = tokenizer
             .encode_fast(text, false)
             .map_err(|e| Error::tokenizer(None, format!("encoding {text:?} failed: {e}")))?;
-        let SpecialIds { pad, bos, eos, unk } = self.special;
-        // Some vocabularies can spell a control token by merges; a text must never end a sequence.
-        ids.extend(encoding.get_ids().iter().map(|&id| if id == pad || id == bos || id == eos { unk } else { id }));
+        ids.extend(encoding.get_ids().iter().map(|id| self.never_control(*id)));
         Ok(())
+    }
+
+    /// Appends the ids that a word has in every text, where [`Words`] says that there are such. `false` if this word is
+    /// an exception: if it holds an added token, or normalizes to nothing, to spaces or to the meta symbol, it is encoded
+    /// differently inside a text.
+    pub(crate) fn encode_word(&self, word: &str, ids: &mut Vec<u32>) -> Result<bool> {
+        let Words::Apart { meta, split_further } = self.words else { return Ok(false) };
+        let mut normalized = Cow::Borrowed(word);
+        // All Unicode forms leave ASCII as it is.
+        if let Some(normalizer) = self.tokenizer.get_normalizer().filter(|_| !word.is_ascii()) {
+            let mut text = NormalizedString::from(word);
+            normalizer
+                .normalize(&mut text)
+                .map_err(|e| Error::tokenizer(None, format!("normalizing {word:?} failed: {e}")))?;
+            normalized = Cow::Owned(text.get().to_owned());
+        }
+        let added = |token: &String| word.contains(token.as_str()) || normalized.contains(token.as_str());
+        if normalized.is_empty()
+            || normalized.contains([' ', meta])
+            || word.contains(meta)
+            || self.in_text.iter().any(added)
+        {
+            return Ok(false);
+        }
+        if split_further {
+            self.encode(&self.tokenizer, word, ids)?;
+        } else {
+            let tokens = self
+                .tokenizer
+                .get_model()
+                .tokenize(&format!("{meta}{normalized}"))
+                .map_err(|e| Error::tokenizer(None, format!("encoding {word:?} failed: {e}")))?;
+            ids.extend(tokens.iter().map(|token| self.never_control(token.id)));
+        }
+        Ok(true)
+    }
+
+    /// Some vocabularies can spell a control token by merges; a text must never end a sequence.
+    fn never_control(&self, id: u32) -> u32 {
+        let SpecialIds { pad, bos, eos, unk } = self.special;
+        if id == pad || id == bos || id == eos { unk } else { id }
     }
 
     /// The text of some ids, special tokens left out.
@@ -127,10 +195,8 @@ fn free_text_of_controls(parts: &mut Value, controls: &[&String; 4]) -> (HashSet
     (skipped, in_text)
 }
 
-/// Whether the ids of a text are those of its words (the pieces between single spaces) one after the other, so that
-/// words can be remembered. True for the Metaspace family, which is what [`super::train`] makes: Metaspace splits at
-/// every space, and NFC and NFKC never look across one (U+0020 neither combines nor is reordered).
-fn splits_at_spaces(parts: &Value) -> bool {
+/// Reads off the parts of a tokenizer whether it splits at spaces and looks across none.
+fn words_of(parts: &Value) -> Words {
     let kind = |part: &Value| part["type"].as_str().unwrap_or_default().to_owned();
     let unicode_form = |part: &Value| matches!(kind(part).as_str(), "NFC" | "NFKC" | "NFD" | "NFKD");
     let normalizer = &parts["normalizer"];
@@ -139,25 +205,26 @@ fn splits_at_spaces(parts: &Value) -> bool {
         "Sequence" => normalizer["normalizers"].as_array().is_some_and(|all| all.iter().all(unicode_form)),
         _ => unicode_form(normalizer),
     };
-    let metaspace = |part: &Value| {
-        kind(part) == "Metaspace"
-            && part["prepend_scheme"].as_str().is_none_or(|s| s != "never")
-            && part["add_prefix_space"] != Value::Bool(false)
-            && part["split"] != Value::Bool(false)
-    };
-    let pre_tokenizer = &parts["pre_tokenizer"];
-    let pre_tokenizer_fits = match pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice) {
-        Some([first, rest @ ..]) => {
-            metaspace(first) && rest.iter().all(|part| matches!(kind(part).as_str(), "Digits" | "Punctuation"))
-        }
-        _ => metaspace(pre_tokenizer),
-    };
     let added = parts["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
     let added_fit = added.iter().all(|token| {
-        token["special"] == Value::Bool(true)
-            || !(token["content"].as_str().is_none_or(|c| c.contains(' '))
-                || token["lstrip"] == Value::Bool(true)
-                || token["rstrip"] == Value::Bool(true))
+        let strips = token["lstrip"] == Value::Bool(true) || token["rstrip"] == Value::Bool(true);
+        token["special"] == Value::Bool(true) || !(strips || token["content"].as_str().is_none_or(|c| c.contains(' ')))
     });
-    normalizer_fits && pre_tokenizer_fits && added_fit
+    let pre_tokenizer = &parts["pre_tokenizer"];
+    let (first, rest) = match pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice) {
+        Some([first, rest @ ..]) => (first, rest),
+        _ => (pre_tokenizer, &[][..]),
+    };
+    let rest_fits = rest.iter().all(|part| matches!(kind(part).as_str(), "Digits" | "Punctuation"));
+    let metaspace_fits = kind(first) == "Metaspace"
+        && first["prepend_scheme"].as_str().is_none_or(|scheme| scheme != "never")
+        && first["add_prefix_space"] != Value::Bool(false)
+        && first["split"] != Value::Bool(false);
+    let meta = first["replacement"].as_str().and_then(|text| text.chars().next());
+    match meta {
+        Some(meta) if normalizer_fits && added_fit && metaspace_fits && rest_fits => {
+            Words::Apart { meta, split_further: !rest.is_empty() }
+        }
+        _ => Words::Together,
+    }
 }

@@ -91,19 +91,27 @@ impl WordCounts {
             }
             Ok::<_, Error>(())
         })?;
-        let alphabet = common_characters(&counts, config.character_coverage);
+        let mut alphabet = common_characters(&counts, config.character_coverage);
         let mut words: AHashMap<String, u64> = AHashMap::new();
         let reserved = super::reserved(config);
         let reserved: Vec<&str> =
             reserved.iter().map(String::as_str).filter(|t| !t.starts_with("<0x")).chain(["<0x"]).collect();
+        // A text may spell a reserved token, so its characters are always known ..
+        for c in reserved.iter().flat_map(|token| token.chars()) {
+            alphabet.insert(c);
+            *words.entry(c.into()).or_default() += 1;
+        }
         for (word, count) in counts {
-            // A learned piece must not be spelled like a reserved one.
-            if reserved.iter().any(|token| word.contains(token)) {
-                continue;
-            }
             // Rare characters divide a word: their neighbours never stand side by side in it.
             for part in word.split(|c| !alphabet.contains(&c)).filter(|part| !part.is_empty()) {
-                *words.entry(part.to_owned()).or_default() += count;
+                // .. but no learned piece must be spelled like one.
+                if reserved.iter().any(|token| part.contains(token)) {
+                    for c in part.chars() {
+                        *words.entry(c.into()).or_default() += count;
+                    }
+                } else {
+                    *words.entry(part.to_owned()).or_default() += count;
+                }
             }
         }
         let mut words: Vec<_> = words.into_iter().collect();

@@ -1,0 +1,110 @@
+//! Tokens per second of the data loader: from the token cache and in direct mode, for 0 to 8 workers.
+//!
+//! ```text
+//! cargo run --release -p kiln-data --example loader_throughput -- [CORPUS.jsonl] [FOLDER]
+//! ```
+//!
+//! Without a corpus, numbers and their English words stand in. Tokenizer and cache are kept in FOLDER, where
+//! `scripts/loader_peer.py` finds the same tokenizer. Counts source and label tokens without padding.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kiln_data::{
+    BatchSource, CachedSource, Corpus, CorpusConfig, DirectSource, Loader, LoaderConfig, Order, Position,
+    TokenizerConfig, Tokenizers, numbers, prepare,
+};
+
+const WORKERS: [usize; 5] = [0, 1, 2, 4, 8];
+const BATCH_TOKENS: usize = 16_384;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let corpus = args.next().map(PathBuf::from);
+    let folder = args.next().map_or_else(|| std::env::temp_dir().join("kiln-loader-throughput"), PathBuf::from);
+    std::fs::create_dir_all(&folder)?;
+    let threads = std::thread::available_parallelism()?.get();
+    println!("{threads} cores, batches of {BATCH_TOKENS} tokens");
+
+    let (path, tokenizer_config) = match corpus {
+        Some(path) => (path, TokenizerConfig::default()),
+        None => {
+            let path = folder.join("numbers.jsonl");
+            numbers::write_jsonl(&path, &numbers::examples(200_000, 0, 12, 1)?.train)?;
+            (path, numbers::tokenizer_config())
+        }
+    };
+    let corpus =
+        Corpus::open(&[path], &CorpusConfig { max_source_len: 128, max_target_len: 128, ..Default::default() })?;
+    let tokenizers = tokenizers(&folder, &tokenizer_config, &corpus, threads)?;
+    println!("vocabulary {}, fingerprint {}", tokenizers.source_vocab_size(), &tokenizers.fingerprint()[..16]);
+
+    let cache = folder.join("train.tokens");
+    for run in ["first", "second"] {
+        let start = Instant::now();
+        let prepared = prepare(&cache, &corpus, &tokenizers, threads, &mut |_| ())?;
+        let why = prepared.built_because.unwrap_or_else(|| "the cache fits".into());
+        println!("prepare, {run} run: {:.3} s ({why}); {}", start.elapsed().as_secs_f64(), prepared.cache.report());
+    }
+
+    let config = LoaderConfig { batch_tokens: BATCH_TOKENS, ..Default::default() };
+    let cached = timed("opening the cache and sorting rows into buckets", || {
+        CachedSource::new(kiln_data::TokenCache::open(&cache)?, &tokenizers, &config)
+    })?;
+    timed("planning an epoch", || Ok(cached.plan(Order::Shuffled { seed: 1, epoch: 0 })))?;
+    println!(
+        "{} batches an epoch, {} shapes, padding {:.2} %",
+        cached.batches_per_epoch(),
+        cached.buckets().shapes().len(),
+        100.0 * cached.buckets().padding_ratio()
+    );
+    let direct = timed("indexing the text for direct mode", || DirectSource::open(&corpus, &tokenizers, &config))?;
+
+    println!("{:>8} {:>16} {:>16}", "workers", "cached tokens/s", "direct tokens/s");
+    let (cached, direct) = (Arc::new(cached), Arc::new(direct));
+    for num_workers in WORKERS {
+        let config = LoaderConfig { num_workers, ..config.clone() };
+        let cached = tokens_per_second(cached.clone(), &config)?;
+        let direct = tokens_per_second(direct.clone(), &config)?;
+        println!("{num_workers:>8} {:>14.2} M {:>14.2} M", cached / 1e6, direct / 1e6);
+    }
+    Ok(())
+}
+
+fn timed<T>(what: &str, work: impl FnOnce() -> kiln_data::Result<T>) -> kiln_data::Result<T> {
+    let start = Instant::now();
+    let result = work()?;
+    println!("{what}: {:.1} ms", 1e3 * start.elapsed().as_secs_f64());
+    Ok(result)
+}
+
+fn tokenizers(
+    folder: &Path,
+    config: &TokenizerConfig,
+    corpus: &Corpus,
+    threads: usize,
+) -> kiln_data::Result<Tokenizers> {
+    if folder.join("tokenizer.json").exists() {
+        return Tokenizers::load_dir(folder);
+    }
+    let tokenizers = timed("training the tokenizer", || Tokenizers::train(config, corpus, threads))?;
+    tokenizers.save(folder)?;
+    Ok(tokenizers)
+}
+
+/// Over three seconds, after the first epoch's worth of a second has warmed up threads and their memory of words.
+fn tokens_per_second(source: Arc<dyn BatchSource>, config: &LoaderConfig) -> kiln_data::Result<f64> {
+    let mut loader = Loader::new(source, config, 1, Position::default())?;
+    let mut run = |secs: f64| {
+        let (start, mut tokens) = (Instant::now(), 0);
+        while start.elapsed() < Duration::from_secs_f64(secs) {
+            let batch = loader.next_batch()?;
+            tokens += batch.source_tokens + batch.target_tokens;
+            loader.recycle(batch);
+        }
+        kiln_data::Result::Ok(tokens as f64 / start.elapsed().as_secs_f64())
+    };
+    run(1.0)?;
+    run(3.0)
+}
