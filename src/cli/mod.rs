@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn a_cause_is_told_once() {
-        let told = anyhow::anyhow!("no such file").context("x.jsonl: opening failed: no such file").context("data.train");
+        let told =
+            anyhow::anyhow!("no such file").context("x.jsonl: opening failed: no such file").context("data.train");
         assert_eq!(in_one_line(&told), "data.train: x.jsonl: opening failed: no such file");
         let untold = anyhow::anyhow!("disk full").context("saving");
         assert_eq!(in_one_line(&untold), "saving: disk full");

@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn the_next_command_survives_a_shell() {
         let quoted = (0, Example { source: "l'albero".into(), target: "the tree".into() });
-        assert_eq!(next_input(&[quoted.clone()]), "...");
+        assert_eq!(next_input(std::slice::from_ref(&quoted)), "...");
         assert_eq!(next_input(&[quoted, (1, example(7))]), "7");
     }
 }

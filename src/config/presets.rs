@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kiln_data::{LoaderConfig, TokenizerConfig, numbers};
+use kiln_data::numbers::tokenizer_config as numbers_tokenizer;
+use kiln_data::{LoaderConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
 
 use super::suggest::did_you_mean;
@@ -42,7 +43,7 @@ impl Preset {
     /// The configuration.
     pub fn config(self) -> Config {
         match self {
-            Preset::Numbers => self::numbers(),
+            Preset::Numbers => numbers(),
             Preset::Tiny => tiny(),
             Preset::Small => small(),
             Preset::Base => base(),
@@ -71,7 +72,7 @@ impl FromStr for Preset {
 /// The built-in task: numbers in digits -> English words. About a million parameters; two minutes on two CPU cores.
 pub fn numbers() -> Config {
     Config {
-        tokenizer: numbers::tokenizer_config(),
+        tokenizer: numbers_tokenizer(),
         loader: LoaderConfig { batch_tokens: 2048, num_workers: 1, ..LoaderConfig::default() },
         model: TransformerConfig { d_model: 128, n_heads: 4, d_ff: 512, ..TransformerConfig::tiny() },
         optim: OptimConfig { lr: 2e-3, warmup_steps: 100, ..OptimConfig::default() },

@@ -16,7 +16,8 @@ fn rows(n: usize) -> String {
 /// `kiln prepare` of `text` with a small vocabulary.
 fn prepare(place: &Workplace, text: impl AsRef<[u8]>, set: &[&str]) -> Ran {
     place.write("rows.jsonl", text);
-    let mut arguments = vec!["prepare", "rows.jsonl", "--preset", "tiny", "--cache", "cache", "--set", "tokenizer.vocab_size=300"];
+    let mut arguments =
+        vec!["prepare", "rows.jsonl", "--preset", "tiny", "--cache", "cache", "--set", "tokenizer.vocab_size=300"];
     arguments.extend(set.iter().flat_map(|set| ["--set", *set]));
     place.run(&arguments)
 }

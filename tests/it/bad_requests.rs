@@ -37,7 +37,9 @@ fn files_that_are_not_there_are_named() {
     let place = Workplace::new();
     place.run(&["train", "--config", "no.toml"]).refused(2, &["no.toml: cannot read the configuration", "--config"]);
     let text = "data.train=no/such.jsonl";
-    place.run(&["train", "--device", "cpu", "--set", text]).refused(2, &["data.train", "no/such.jsonl", "No such file"]);
+    place
+        .run(&["train", "--device", "cpu", "--set", text])
+        .refused(2, &["data.train", "no/such.jsonl", "No such file"]);
     place.run(&["prepare", "no.jsonl"]).refused(2, &["no.jsonl"]);
     place.run(&["tokenizer", "no.jsonl", "--out", "tok"]).refused(2, &["no.jsonl"]);
     place.run(&["evaluate", "runs/none"]).refused(2, &["runs/none: there is no run here"]);
@@ -56,7 +58,9 @@ fn devices_that_are_not_there_are_refused() {
 fn a_run_folder_is_never_overwritten() {
     let place = Workplace::new();
     let kept = place.write("runs/mine/config.toml", "seed = 1\n");
-    place.run(&["train", "--run", "runs/mine"]).refused(2, &["runs/mine: this run folder exists already", "--resume", "--run"]);
+    place
+        .run(&["train", "--run", "runs/mine"])
+        .refused(2, &["runs/mine: this run folder exists already", "--resume", "--run"]);
     assert_eq!(fs::read_to_string(kept).expect("still there"), "seed = 1\n");
     place.run(&["train", "--run", "runs/other", "--resume"]).refused(2, &["no run to resume", "without --resume"]);
 }

@@ -12,7 +12,8 @@ use crate::kiln::{Workplace, copy_folder};
 
 /// The first `n` rows whose texts are short.
 fn slice(file: &Path, n: usize) -> String {
-    let rows = BufReader::new(fs::File::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))).lines();
+    let rows =
+        BufReader::new(fs::File::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))).lines();
     let short = rows.map(|row| row.expect("UTF-8")).filter(|row| row.len() < 160);
     short.take(n).map(|row| row + "\n").collect()
 }
@@ -55,7 +56,8 @@ validate_every = 30
     copy_folder(&place.path("runs/slice"), &place.path("runs/again"));
     fs::remove_dir_all(place.path("runs/again/checkpoints/step-00000060")).expect("there");
     place.run(&["train", "--run", "runs/again", "--resume", "--device", "cpu"]).ok();
-    let weights = |run: &str| fs::read(place.path(run).join("checkpoints/step-00000060/model.safetensors")).expect("saved");
+    let weights =
+        |run: &str| fs::read(place.path(run).join("checkpoints/step-00000060/model.safetensors")).expect("saved");
     assert_eq!(weights("runs/slice"), weights("runs/again"), "resumed bit for bit");
 
     let scores = place.run(&["evaluate", "runs/slice", "--json", "--device", "cpu"]).ok();

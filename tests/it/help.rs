@@ -32,14 +32,14 @@ fn the_doctor_names_what_it_looked_for() {
 #[test]
 fn a_dry_run_prints_a_configuration_that_can_be_used_again() {
     let place = Workplace::new();
-    let first = place.run(&["train", "--dry-run", "--device", "cpu", "--set", "optim.lr=0.0015", "--run", "runs/x"]).ok();
+    let first =
+        place.run(&["train", "--dry-run", "--device", "cpu", "--set", "optim.lr=0.0015", "--run", "runs/x"]).ok();
     for part in ["lr = 0.0015", "parameters: encoder", "batch 1: ", "memory for the largest batch", "runs/x"] {
         assert!(first.stdout.contains(part), "{part:?} is missing in {}", first.stdout);
     }
     assert!(!place.path("runs/x/config.toml").exists(), "a dry run starts no run");
     place.write("again.toml", &first.stdout);
-    let again =
-        place.run(&["train", "--dry-run", "--device", "cpu", "--config", "again.toml", "--run", "runs/x"]).ok();
+    let again = place.run(&["train", "--dry-run", "--device", "cpu", "--config", "again.toml", "--run", "runs/x"]).ok();
     assert_eq!(again.stdout, first.stdout);
     assert_eq!(again.stderr, "", "text and tokenizer were prepared before");
 }

@@ -44,7 +44,8 @@ fn a_run_leaves_everything_that_is_needed_and_can_be_used() {
     assert_eq!(numbers, ["1", "1", "2", "2"], "{scored:#?}");
 
     place.write("two.jsonl", "{\"src\": \"12\", \"trg\": \"twelve\"}\n{\"src\": \"7\", \"trg\": \"seven\"}\n");
-    let scores = place.run(&["evaluate", "runs/a", "--device", "cpu", "--data", "two.jsonl", "--hypotheses", "out.txt"]).ok();
+    let scores =
+        place.run(&["evaluate", "runs/a", "--device", "cpu", "--data", "two.jsonl", "--hypotheses", "out.txt"]).ok();
     for part in ["loss ", "nll ", "perplexity ", "BLEU ", "chrF2 ", "tok:13a|smooth:exp", "exact match"] {
         assert!(scores.stdout.contains(part), "{part:?} is missing in {}", scores.stdout);
     }
@@ -70,7 +71,11 @@ fn a_resumed_run_ends_with_the_same_weights_bit_for_bit() {
         let steps = lines.filter(|line| line["kind"] == "step");
         steps.map(|line| (line["step"].as_u64().expect("a step"), line["loss"].to_string())).collect()
     };
-    assert_eq!(metrics("runs/a"), metrics("runs/b"), "the lines after the checkpoint were taken back and written again");
+    assert_eq!(
+        metrics("runs/a"),
+        metrics("runs/b"),
+        "the lines after the checkpoint were taken back and written again"
+    );
 
     let again = place.run(&["train", "--device", "cpu", "--run", "runs/b", "--resume"]).ok();
     assert!(again.stderr.contains("this run is finished"), "{again:#?}");
@@ -107,10 +112,14 @@ fn damaged_checkpoints_are_refused_or_passed_over() {
 fn lines_that_the_model_cannot_read_are_named() {
     let place = trained();
     let translate = ["translate", "runs/a", "--device", "cpu"];
-    place.run_with_input(&translate, format!("1\n2\n{}\n", "9".repeat(500))).refused(3, &["line 3 has ", "at most 128"]);
+    place
+        .run_with_input(&translate, format!("1\n2\n{}\n", "9".repeat(500)))
+        .refused(3, &["line 3 has ", "at most 128"]);
     place.run_with_input(&translate, b"caf\xe9\n").refused(3, &["line 1 of stdin is not UTF-8"]);
     place.run(&["translate", "runs/a", "--beam", "2", "--n-best", "3"]).ok();
-    place.run_with_input(&["translate", "runs/a", "--beam", "2", "--n-best", "3"], "1\n").refused(2, &["3 results per line"]);
+    place
+        .run_with_input(&["translate", "runs/a", "--beam", "2", "--n-best", "3"], "1\n")
+        .refused(2, &["3 results per line"]);
 }
 
 /// The command without arguments works again and again; its folder is free after `prepare` alone.
@@ -133,7 +142,8 @@ fn an_interrupted_run_is_saved_and_can_be_resumed() {
     arguments.extend(SMALL.iter().flat_map(|set| ["--set", *set]));
     let child = place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let started = Instant::now();
-    let is_training = || fs::read_to_string(place.path("runs/a/metrics.jsonl")).is_ok_and(|text| text.contains("\"step\":2"));
+    let is_training =
+        || fs::read_to_string(place.path("runs/a/metrics.jsonl")).is_ok_and(|text| text.contains("\"step\":2"));
     while !is_training() {
         assert!(started.elapsed() < Duration::from_secs(120), "no step in two minutes");
         std::thread::sleep(Duration::from_millis(20));
