@@ -29,6 +29,7 @@ impl Console {
             let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}").expect("a valid template");
             bar.set_style(style.progress_chars("=> "));
             bar.set_position(extent.start_step);
+            bar.tick(); // visible from the first step on
             bar
         });
         Self { extent, started: Instant::now(), bar, last_line: None }
@@ -82,7 +83,7 @@ impl Sink for Console {
 
 impl Drop for Console {
     fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
+        if let Some(bar) = self.bar.as_ref().filter(|bar| !bar.is_finished()) {
             bar.abandon();
         }
     }
