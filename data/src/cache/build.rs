@@ -35,10 +35,10 @@ pub fn prepare(
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io(folder, "creating the cache folder"))?;
     }
-    let lock_path = with_suffix(path, ".lock");
-    let lock = File::create(&lock_path).map_err(Error::io(&lock_path, "creating the lock file"))?;
-    // Some network file systems cannot lock; then two processes at worst build the same file twice.
-    let _ = lock.lock();
+    // Without a lock (a read-only folder, some network file systems) a cache that fits can still be used, and two builders
+    // at worst do the same work twice.
+    let lock = File::create(with_suffix(path, ".lock"));
+    let _ = lock.as_ref().map(File::lock);
 
     let (corpus_hash, ledger) = fingerprint(corpus, &Ledger::read(path))?;
     let built_because = match reason_to_build(path, corpus_hash, tokenizers)? {

@@ -12,6 +12,7 @@ mod pool;
 mod source;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 pub use config::LoaderConfig;
@@ -221,7 +222,9 @@ impl Loader {
                     self.free.push(batch);
                     continue;
                 }
-                self.give_out_jobs()?;
+                if matches!(self.engine, Engine::Pool(_)) {
+                    self.give_out_jobs()?;
+                }
                 return Ok(Some(batch));
             }
             if self.in_flight == 0 && self.next_job >= self.stream.end {
@@ -263,8 +266,8 @@ impl Loader {
 
     /// The plan of an epoch if it is ready; asks for it otherwise.
     fn plan_of(&mut self, epoch: u64) -> Result<Option<Arc<EpochPlan>>> {
-        if !self.plans.contains_key(&epoch) {
-            self.plans.insert(epoch, PlanState::Requested);
+        if let Entry::Vacant(vacant) = self.plans.entry(epoch) {
+            vacant.insert(PlanState::Requested);
             self.give_out(Job::Plan { epoch, order: self.stream.order(epoch) })?;
         }
         match self.plans.get(&epoch) {

@@ -117,10 +117,13 @@ impl SideEncoder {
     }
 }
 
-/// Words that some thread has tokenized; `None` for those that need their context.
+/// Ids of a word; `None` if it needs its context.
+type WordIds = Option<Box<[u32]>>;
+
+/// Words that some thread has tokenized.
 #[derive(Debug, Default)]
 pub(super) struct SharedWords {
-    ids: RwLock<AHashMap<Box<str>, Option<Box<[u32]>>>>,
+    ids: RwLock<AHashMap<Box<str>, WordIds>>,
 }
 
 impl SharedWords {

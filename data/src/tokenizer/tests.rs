@@ -172,7 +172,7 @@ fn any_tokenizer_json_can_be_loaded() {
     // Neither truncated, nor ended twice, nor drawn at random by BPE dropout.
     let row = vec![27, 11, 11, 14, 26, 22, 14, 17, 11, 3, 28];
     for _ in 0..20 {
-        assert_eq!(tokenizers.encode_sources(&["hello world"]).expect("encodes"), [row.clone()]);
+        assert_eq!(tokenizers.encode_sources(&["hello world"]).expect("encodes")[0], row);
     }
     assert_eq!(tokenizers.decode(&row).expect("decodes"), "hello world");
     tokenizers.save(dir.path()).expect("a writable folder");
