@@ -15,7 +15,7 @@ use kiln_model::flops::n_params;
 use super::config_args::{ConfigArgs, DeviceArgs};
 use super::exit::{Interrupted, Usage};
 use super::run_dir;
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
+use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE};
 use crate::config::Config;
 use crate::device::device_name;
 use crate::logging::{Extent, Logging};
@@ -145,16 +145,11 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The tokenizers that the run's checkpoints carry: those of the newest one that has readable ones.
+/// The tokenizers that the run's newest sound checkpoint carries.
 fn tokenizers_of_run(dir: &Path) -> Result<Option<Tokenizers>> {
-    let mut unreadable = None;
-    for (_, path) in Checkpoints::of_run(dir).list()?.into_iter().rev() {
-        match Tokenizers::load_dir(&path) {
-            Ok(tokenizers) => return Ok(Some(tokenizers)),
-            Err(error) => unreadable = Some(error),
-        }
-    }
-    unreadable.map_or(Ok(None), |error| Err(error.into()))
+    let newest_first = Checkpoints::of_run(dir).list()?.into_iter().rev();
+    let sound = newest_first.map(|(_, path)| path).find(|path| checkpoint::verify(path).is_ok());
+    Ok(sound.map(|path| Tokenizers::load_dir(&path)).transpose()?)
 }
 
 fn write_config(dir: &Path, config: &Config) -> Result<()> {

@@ -101,6 +101,13 @@ fn damaged_checkpoints_are_refused_or_passed_over() {
     fs::write(&model, &whole).expect("writable");
     fs::write(newest.join("tokenizer.json"), "{}").expect("writable");
     place.run(&["evaluate", "runs/a", "--device", "cpu", "--checkpoint", "last"]).refused(3, &["tokenizer"]);
+    place
+        .run(&["tokenizer", "runs/a/cache/numbers.train.jsonl", "--set", "tokenizer.vocab_size=300", "--out", "other"])
+        .ok();
+    fs::copy(place.path("other/tokenizer.json"), newest.join("tokenizer.json")).expect("writable");
+    place
+        .run(&["evaluate", "runs/a", "--device", "cpu", "--checkpoint", "last"])
+        .refused(3, &["tokenizer.json is damaged"]);
     place.run(&["evaluate", "runs/a", "--checkpoint", "step-00000099"]).refused(2, &["step-00000006, step-00000012"]);
 
     let ran = place.run(&["train", "--device", "cpu", "--run", "runs/a", "--resume"]).ok();

@@ -34,29 +34,25 @@ pub(super) fn print(config: &Config, data: &RunData, device: &Device, dir: &Path
     let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
     let mut loader = Loader::new(data.train.clone(), &inline, config.seed, Position::default())?;
     println!("# {} batches an epoch", thousands(loader.batches_per_epoch() as f64));
-    let mut largest = None;
+    let mut seen = Vec::new();
     for number in 1..=N_BATCHES {
         let batch = loader.next_batch()?;
         println!("# batch {number}: {} tokens, padding {:.0}%", batch.shape(), 100.0 * batch.padding_ratio());
-        largest = larger(largest, batch.shape());
+        seen.push(batch.shape());
         loader.recycle(batch);
     }
     if let Some(shapes) = loader.shapes() {
         println!("# {} shapes in all", shapes.len());
-        largest = shapes.into_keys().fold(largest, larger);
+        seen.extend(shapes.into_keys());
     }
-    if let Some(shape) = largest {
-        let bytes = train_bytes(&config.model, dtype, [shape.batch_size, shape.source_len, shape.target_len]);
-        println!("# memory for the largest batch, {shape}: {}", memory(&bytes));
-    }
+    let bytes =
+        |shape: Shape| train_bytes(&config.model, dtype, [shape.batch_size, shape.source_len, shape.target_len]);
+    let shape = seen.into_iter().max_by_key(|shape| bytes(*shape).total()).expect("a data set has batches");
+    println!("# memory for the largest batch, {shape}: {}", memory(&bytes(shape)));
     if data.valid.is_none() {
         println!("# no validation text: there will be no best checkpoint");
     }
     Ok(())
-}
-
-fn larger(before: Option<Shape>, shape: Shape) -> Option<Shape> {
-    before.into_iter().chain([shape]).max_by_key(Shape::padded_tokens)
 }
 
 fn memory(bytes: &TrainBytes) -> String {
@@ -75,13 +71,6 @@ fn memory(bytes: &TrainBytes) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_largest_shape_is_the_one_with_most_positions() {
-        let shape = |batch_size, source_len, target_len| Shape { batch_size, source_len, target_len };
-        let found = [shape(10, 8, 8), shape(4, 40, 16), shape(100, 1, 1)].into_iter().fold(None, larger);
-        assert_eq!(found, Some(shape(4, 40, 16)));
-    }
 
     #[test]
     fn memory_is_told_in_parts() {
