@@ -115,6 +115,15 @@ pub struct Checkpoints {
     dir: PathBuf,
 }
 
+/// What [`Checkpoints::newest_sound`] finds.
+#[derive(Debug)]
+pub struct NewestSound {
+    /// The newest sound checkpoint and its folder; `None` when there is none.
+    pub found: Option<(PathBuf, Snapshot)>,
+    /// What is wrong with the newer ones; show it.
+    pub damaged: Vec<CheckpointError>,
+}
+
 /// The pointers beside the folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pointer {
@@ -204,17 +213,16 @@ impl Checkpoints {
         })
     }
 
-    /// Reads the newest sound checkpoint; the damaged ones found on the way come back too, to be shown. `None` without a
-    /// sound one.
-    pub fn newest_sound(&self) -> Result<(Option<(PathBuf, Snapshot)>, Vec<CheckpointError>), CheckpointError> {
+    /// Reads the newest checkpoint that is sound.
+    pub fn newest_sound(&self) -> Result<NewestSound, CheckpointError> {
         let mut damaged = Vec::new();
         for (_, path) in self.list()?.into_iter().rev() {
             match read(&path) {
-                Ok(snapshot) => return Ok((Some((path, snapshot)), damaged)),
+                Ok(snapshot) => return Ok(NewestSound { found: Some((path, snapshot)), damaged }),
                 Err(error) => damaged.push(error),
             }
         }
-        Ok((None, damaged))
+        Ok(NewestSound { found: None, damaged })
     }
 }
 

@@ -102,7 +102,7 @@ fn any_flipped_bit_and_any_truncation_is_found_and_named_and_the_previous_one_us
             let error = read(&path).expect_err(what).to_string();
             assert!(error.contains(if bad.is_none() && name == MANIFEST_FILE { "manifest" } else { &name }), "{error}");
             assert!(verify(&path).is_err(), "{what}");
-            let (found, damaged) = checkpoints.newest_sound().expect("a readable folder");
+            let NewestSound { found, damaged } = checkpoints.newest_sound().expect("a readable folder");
             assert_eq!(found.expect("the older one is sound").1.state.step, 10);
             assert_eq!(damaged.len(), 1);
             fs::write(&file, &good).expect("writable");
@@ -151,7 +151,7 @@ fn a_checkpoint_is_invisible_until_it_is_renamed() {
     fs::rename(&path, checkpoints.dir().join("step-00000020.tmp")).expect("renamed");
     assert_eq!(checkpoints.list().expect("readable").len(), 1);
     assert_eq!(read(&checkpoints.resolve("last").expect("the older one")).expect("sound").state.step, 10);
-    assert_eq!(checkpoints.newest_sound().expect("readable").0.expect("the older one").1.state.step, 10);
+    assert_eq!(checkpoints.newest_sound().expect("readable").found.expect("the older one").1.state.step, 10);
     fs::write(checkpoints.dir().join("notes.tmp"), "mine").expect("writable");
     checkpoints.clean().expect("removable");
     assert_eq!(names(checkpoints.dir()), ["best", "last", "notes.tmp", "step-00000010"], "only our own debris goes");

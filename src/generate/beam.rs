@@ -91,9 +91,9 @@ pub fn beam_search(
             let source = live[first].source;
             let n_rows = live[first..].iter().take_while(|beam| beam.source == source).count();
             let mut candidates = Vec::with_capacity(n_rows * width);
-            for row in first..first + n_rows {
+            for (row, beam) in live.iter().enumerate().skip(first).take(n_rows) {
                 for place in row * width..(row + 1) * width {
-                    let log_prob = live[row].log_prob + f64::from(log_probs[place]);
+                    let log_prob = beam.log_prob + f64::from(log_probs[place]);
                     candidates.push(Candidate { row, token: tokens[place] as u32, log_prob });
                 }
             }
@@ -137,7 +137,7 @@ fn advance(
     special: SpecialIds,
     config: &BeamConfig,
 ) -> Vec<(Beam, usize)> {
-    candidates.sort_by(|a, b| better(a, b));
+    candidates.sort_by(better);
     let mut next: Vec<(Beam, usize)> = Vec::with_capacity(config.beam_size);
     for (rank, candidate) in candidates.into_iter().enumerate() {
         let Candidate { row, token, log_prob } = candidate;

@@ -3,6 +3,8 @@
 //! All parameters of a group stand end to end in one f32 tensor, in the order in which the module is visited. So an
 //! optimizer step is a handful of operations whatever the number of layers, and a checkpoint can name every slice.
 
+use std::ops::Add;
+
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{FloatDType, Gradients, Tensor};
 
@@ -54,9 +56,11 @@ impl ParamEntry {
 #[derive(Debug, Clone)]
 pub struct FlatGradients(pub [Option<Tensor<1>>; 2]);
 
-impl FlatGradients {
-    /// Adds the gradients of another micro-batch.
-    pub fn add(self, other: Self) -> Self {
+impl Add for FlatGradients {
+    type Output = Self;
+
+    /// Sums the gradients of two micro-batches.
+    fn add(self, other: Self) -> Self {
         let Self([decay, no_decay]) = self;
         let Self([other_decay, other_no_decay]) = other;
         let add = |a: Option<Tensor<1>>, b: Option<Tensor<1>>| a.zip(b).map(|(a, b)| a + b);

@@ -1,15 +1,19 @@
-//! Training: where the data comes from ([`data`]), what changes ([`state`]), one step ([`step`]), the loop ([`trainer`]), and continuing it ([`resume`]).
+//! Training: where the data comes from ([`data`]), what changes ([`state`]), one step ([`step`]), the loop ([`trainer`]),
+//! and continuing it ([`resume`]).
 
 pub mod data;
 pub mod feed;
+mod measured;
+mod provenance;
 pub mod resume;
 pub mod state;
 pub mod step;
 pub mod trainer;
 
 pub use data::RunData;
+pub use provenance::Provenance;
 pub use resume::{Resume, find as find_resume};
-pub use state::{Provenance, TrainState};
+pub use state::TrainState;
 pub use step::train_step;
 pub use trainer::{Ended, Outcome, Setup, Trainer, complete_model};
 

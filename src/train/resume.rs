@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::checkpoint::{CheckpointError, Checkpoints, RUN_CONFIG_FILE, Snapshot};
+use crate::checkpoint::{CheckpointError, Checkpoints, NewestSound, RUN_CONFIG_FILE, Snapshot};
 use crate::config::{Config, Schedule};
 
 /// A checkpoint to continue from.
@@ -84,7 +84,7 @@ pub fn find(
     allowed: &[String],
 ) -> Result<Resume> {
     let checkpoints = Checkpoints::of_run(run_dir);
-    let (found, damaged) = checkpoints.newest_sound()?;
+    let NewestSound { found, damaged } = checkpoints.newest_sound()?;
     let Some((path, snapshot)) = found else {
         let mut damaged = damaged.into_iter();
         match damaged.next() {

@@ -6,7 +6,8 @@ use kiln_data::Position;
 use kiln_kernels::AdamWState;
 use kiln_model::{EncoderDecoder, TransformerConfig};
 
-use crate::checkpoint::{Best, FORMAT, Snapshot, StoredFile, TrainerState, flat_tensors, named_tensors};
+use super::provenance::Provenance;
+use crate::checkpoint::{Best, FORMAT, Snapshot, TrainerState, flat_tensors, named_tensors};
 use crate::config::Config;
 use crate::optim::{AdamW, LearningRate};
 
@@ -43,17 +44,6 @@ pub struct TrainState {
     pub non_finite_steps: u64,
     /// The best validation so far.
     pub best: Option<Best>,
-}
-
-/// What a snapshot carries that is not the trainer's: fingerprints and files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Provenance {
-    /// Fingerprint of the training data.
-    pub data_fingerprint: String,
-    /// Fingerprint of the tokenizers.
-    pub tokenizer_fingerprint: String,
-    /// `config.toml`, `tokenizer.json`, ...
-    pub files: Vec<StoredFile>,
 }
 
 impl TrainState {

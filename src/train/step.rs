@@ -32,7 +32,7 @@ pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
                     nll_sum: sums.nll_sum + nll_sum,
                     grad_norm: sums.grad_norm,
                 };
-                (sums, before.add(gradients))
+                (sums, before + gradients)
             }
         });
         state.micro_steps += 1;

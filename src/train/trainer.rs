@@ -1,30 +1,31 @@
 //! The loop. Every wait for the device stands under a comment that says "host sync".
 
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::module::Module;
 use burn::tensor::Device;
 use kiln_data::{BatchSource, Example, Loader, OnePass, Shape, Tokenizers};
-use kiln_model::{TransformerConfig, flops};
+use kiln_model::TransformerConfig;
 
 use super::feed::{Group, GroupFeed};
+use super::measured::Measured;
+use super::provenance::Provenance;
 use super::resume::Resume;
-use super::state::{Provenance, TrainState};
+use super::state::TrainState;
 use super::step::train_step;
-use crate::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, StoredFile};
+use crate::checkpoint::{Best, Checkpoints};
 use crate::config::Config;
 use crate::device::{compute_dtype, peak_flops_per_sec};
 use crate::eval::{evaluate, validation_loss};
 use crate::generate::Translator;
 use crate::logging::Logging;
 use crate::metrics::deferred::{DeferredMetrics, StepFacts};
-use crate::metrics::{Span, SpanClock, SpanTotals, Throughput, ThroughputMeter, ValidationMetrics, WindowMetrics};
+use crate::metrics::{Span, Throughput, ValidationMetrics, WindowMetrics};
 
 /// Everything that a run is made of.
 pub struct Setup {
@@ -102,31 +103,13 @@ pub struct Trainer {
     outcome: Outcome,
 }
 
-/// The host's clocks and counters since the last line, and since the start.
-struct Measured {
-    peak_flops_per_sec: Option<f64>,
-    clock: SpanClock,
-    window_start: Instant,
-    window: ThroughputMeter,
-    run: ThroughputMeter,
-    run_totals: SpanTotals,
-    /// FLOPs of the pending steps, in their order.
-    flops: Vec<f64>,
-    /// Largest batch among the pending steps, for the message when memory runs out.
-    largest: Option<Shape>,
-}
-
 impl Trainer {
     /// Prepares a fresh run, or continues one: a run must be resumed with what it was begun with, see
     /// [`find_resume`](super::find_resume).
     pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
         let Setup { config, run_dir, device, tokenizers, train, valid, valid_examples, logging, stop } = setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
-        let provenance = Provenance {
-            data_fingerprint: train.fingerprint(),
-            tokenizer_fingerprint: tokenizers.fingerprint(),
-            files: stored_files(&config, &tokenizers, &run_dir)?,
-        };
+        let provenance = Provenance::new(&config, train.fingerprint(), &tokenizers, &run_dir)?;
         let checkpoints = Checkpoints::of_run(&run_dir);
         checkpoints.clean()?;
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
@@ -253,7 +236,7 @@ impl Trainer {
             self.log()?; // host sync
         }
         let is_best = validate && self.validate(at_end)?; // host sync
-        if (save || is_best) && (self.saved_step != Some(step) || is_best) {
+        if is_best || (save && self.saved_step != Some(step)) {
             self.save(is_best)?; // host sync
         }
         if validate || save {
@@ -332,59 +315,6 @@ impl Trainer {
     }
 }
 
-impl Measured {
-    fn start(peak_flops_per_sec: Option<f64>) -> Self {
-        Self {
-            peak_flops_per_sec,
-            clock: SpanClock::start(),
-            window_start: Instant::now(),
-            window: ThroughputMeter::default(),
-            run: ThroughputMeter::default(),
-            run_totals: SpanTotals::default(),
-            flops: Vec::new(),
-            largest: None,
-        }
-    }
-
-    /// Forgets the time since the last window.
-    fn restart(&mut self) {
-        self.clock.take();
-        self.window_start = Instant::now();
-    }
-
-    /// Ends a stretch of validation and saving, which is no training time.
-    fn leave_out(&mut self) {
-        self.run_totals.merge(&self.clock.take());
-        self.window_start = Instant::now();
-    }
-
-    fn count(&mut self, group: &Group, model: &TransformerConfig) {
-        self.flops
-            .push(group.batches.iter().map(|batch| flops::train_flops_per_batch(model, batch.shape()).total()).sum());
-        let larger = group.largest_shape().into_iter().chain(self.largest);
-        self.largest = larger.max_by_key(Shape::padded_tokens);
-    }
-
-    /// Counts the steps of a window and returns where its time went.
-    fn end_window(&mut self, steps: &[crate::metrics::StepMetrics]) -> SpanTotals {
-        for (step, flops) in steps.iter().zip(self.flops.drain(..)) {
-            self.window.push(step, flops);
-            self.run.push(step, flops);
-        }
-        self.largest = None;
-        let totals = self.clock.take();
-        self.run_totals.merge(&totals);
-        self.window_start = Instant::now();
-        totals
-    }
-
-    fn summarize(&self, outcome: &mut Outcome) {
-        let training: Duration = self.run_totals.training();
-        outcome.throughput = self.run.over(training, self.peak_flops_per_sec);
-        outcome.data_wait_share = self.run_totals.data_wait_share();
-    }
-}
-
 /// Says which batch the device failed on and what to do if it was memory.
 fn device_failure(error: anyhow::Error, shape: Option<Shape>) -> anyhow::Error {
     let batch =
@@ -413,28 +343,4 @@ pub fn complete_model(model: &mut TransformerConfig, tokenizers: &Tokenizers) ->
     let problems = model.validate();
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
-}
-
-/// `config.toml` and the tokenizer's files as they go into every checkpoint.
-fn stored_files(config: &Config, tokenizers: &Tokenizers, run_dir: &Path) -> Result<Vec<StoredFile>> {
-    let dir = run_dir.join("checkpoints").join("tokenizer.tmp");
-    let read = || -> Result<Vec<StoredFile>> {
-        if dir.exists() {
-            fs::remove_dir_all(&dir)?; // left by a run that was killed here
-        }
-        fs::create_dir_all(&dir)?;
-        tokenizers.save(&dir)?;
-        let mut files = vec![StoredFile { name: RUN_CONFIG_FILE.to_string(), bytes: config.to_toml().into_bytes() }];
-        for entry in fs::read_dir(&dir)? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            files.push(StoredFile { name, bytes: fs::read(entry.path())? });
-        }
-        fs::remove_dir_all(&dir)?;
-        files.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(files)
-    };
-    read().with_context(|| {
-        format!("{} cannot be written; choose another run folder or fix its permissions", dir.display())
-    })
 }

@@ -9,6 +9,7 @@ use burn::tensor::{Int, Tensor};
 
 /// What the input projections wrote.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "made and taken apart once a call; a box would cost more")]
 pub enum Projected {
     /// One product gave queries, keys and values: `[B * T, 3 * D]`, columns `q | k | v`, heads side by side in each.
     SelfAttention {

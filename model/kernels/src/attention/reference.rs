@@ -37,10 +37,7 @@ pub(crate) fn attention(
     let scores = scores.reshape([b * h, t, s]);
     let exp = (scores.clone() - scores.detach().max_dim(2)).exp();
     let probabilities = exp.clone() / exp.sum_dim(2);
-    batched_product(probabilities.cast(dtype), value)
-        .reshape([b, h, t, k])
-        .swap_dims(1, 2)
-        .reshape([b * t, h * k])
+    batched_product(probabilities.cast(dtype), value).reshape([b, h, t, k]).swap_dims(1, 2).reshape([b * t, h * k])
 }
 
 /// Queries, keys and values, each `[B * H, length, K]`.

@@ -29,9 +29,8 @@ fn run(device: &Device, dtype: DType, case: &Case, inputs: &[Vec<f32>]) -> (Vec<
         leaves.push(tensor(&inputs[1], [b * s, 2 * d], dtype, &device).require_grad());
         Projected::Cross { query: leaves[0].clone(), key_value: leaves[1].clone() }
     };
-    let lengths = case.lengths.map(|l| {
-        Tensor::<1, Int>::from_data(TensorData::new(l.to_vec(), [b]), (&device, DType::I32))
-    });
+    let lengths =
+        case.lengths.map(|l| Tensor::<1, Int>::from_data(TensorData::new(l.to_vec(), [b]), (&device, DType::I32)));
     let config = AttentionConfig { batch_size: b, n_heads: h, causal: case.causal };
     let out = attention(projected, lengths, &config);
     let weights = tensor(&values(b * t * d, 9), [b * t, d], dtype, &device);
@@ -54,7 +53,8 @@ fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
     for (batch, head, i) in (0..b).flat_map(|x| (0..h).flat_map(move |y| (0..t).map(move |z| (x, y, z)))) {
         let visible = |j: usize| lengths.is_none_or(|l| j < l[batch] as usize) && (!causal || j <= i + s - t);
         let score = |j: usize| -> f64 {
-            let dot: f64 = (0..k).map(|c| read(0, batch * t + i, head * k + c) * read(1, batch * s + j, head * k + c)).sum();
+            let dot: f64 =
+                (0..k).map(|c| read(0, batch * t + i, head * k + c) * read(1, batch * s + j, head * k + c)).sum();
             dot / (k as f64).sqrt()
         };
         let weights: Vec<f64> = (0..s).map(|j| if visible(j) { score(j).exp() } else { 0.0 }).collect();

@@ -28,8 +28,9 @@ fn values_and_gradients_equal_the_definition() {
         for (rows, vocabulary) in [(4, 8), (33, 100), (64, 1000)] {
             let logits: Vec<f32> = values(rows * vocabulary, 1).iter().map(|x| x * 4.0).collect();
             // Every fifth row is padding.
-            let labels: Vec<i32> =
-                (0..rows).map(|i| if i % 5 == 4 { PAD as i32 } else { 1 + (i * 37 % (vocabulary - 1)) as i32 }).collect();
+            let labels: Vec<i32> = (0..rows)
+                .map(|i| if i % 5 == 4 { PAD as i32 } else { 1 + (i * 37 % (vocabulary - 1)) as i32 })
+                .collect();
             for label_smoothing in [0.0, 0.1] {
                 let (loss, nll, gradient) = expected(&logits, &labels, vocabulary, label_smoothing);
                 for dtype in [DType::F32, DType::BF16] {
@@ -37,7 +38,9 @@ fn values_and_gradients_equal_the_definition() {
                     let y = Tensor::<1, Int>::from_data(TensorData::new(labels.clone(), [rows]), (&device, DType::I32));
                     let got = cross_entropy(z.clone(), y, &CrossEntropyConfig { label_smoothing, ignore_index: PAD });
                     let grads = got.loss_sum.backward();
-                    let what = |part: &str| format!("{part} of [{rows}, {vocabulary}], smoothing {label_smoothing}, on {name}");
+                    let what = |part: &str| {
+                        format!("{part} of [{rows}, {vocabulary}], smoothing {label_smoothing}, on {name}")
+                    };
                     assert_close(&what("loss"), DType::F32, &host(got.loss_sum), &[loss]);
                     assert_close(&what("nll"), DType::F32, &host(got.nll_sum), &[nll]);
                     assert_close(&what("gradient"), dtype, &host(z.grad(&grads).expect("a gradient")), &gradient);

@@ -67,8 +67,7 @@ fn dropout_kernel<F: Float>(
 impl DropoutOps for CubeBackend {
     fn dropout(x: CubeTensor, state: CubeTensor, site: u32, p: f32) -> CubeTensor {
         let (x, state) = (into_contiguous(x), into_contiguous(state));
-        let out =
-            empty_device_contiguous_dtype(x.client.clone(), x.device.clone(), x.meta.shape().clone(), x.dtype);
+        let out = empty_device_contiguous_dtype(x.client.clone(), x.device.clone(), x.meta.shape().clone(), x.dtype);
         let quads = out.meta.shape().num_elements().div_ceil(4);
         let dtype = dtype_to_storage_type(out.dtype);
         // SAFETY: every access is guarded by the length of `out`, which is that of `x`; `state` has four words.

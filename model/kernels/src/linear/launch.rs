@@ -49,7 +49,12 @@ fn empty(like: &CubeTensor, shape: Shape) -> CubeTensor {
 /// without an error, and its f32 default rounds to TF32.
 fn stock_product(a: CubeTensor, b: CubeTensor, out: CubeTensor) -> CubeTensor {
     if a.meta.shape().iter().chain(b.meta.shape().iter()).any(|&size| size == 0) {
-        return burn_cubecl::ops::numeric::zeros_client(out.client.clone(), out.device.clone(), out.meta.shape().clone(), out.dtype);
+        return burn_cubecl::ops::numeric::zeros_client(
+            out.client.clone(),
+            out.device.clone(),
+            out.meta.shape().clone(),
+            out.dtype,
+        );
     }
     let candidates = match a.dtype {
         DType::F32 => vec![Strategy::SimpleUnit(Default::default()), Strategy::Naive],
@@ -115,8 +120,7 @@ impl Plan {
         let k_tiles = k.div_ceil(TILE_K);
         let splits = split_count(tiles(tile_n), k_tiles, multiprocessors as usize);
         // Whole turns of the ring per split, so that only the last can be ragged.
-        let k_tiles_per_split =
-            if splits == 1 { k_tiles } else { k_tiles.div_ceil(splits).next_multiple_of(stages) };
+        let k_tiles_per_split = if splits == 1 { k_tiles } else { k_tiles.div_ceil(splits).next_multiple_of(stages) };
         let splits = k_tiles.div_ceil(k_tiles_per_split);
         let config = GemmConfig {
             tile_n,
@@ -195,8 +199,7 @@ fn tensor_map(tensor: &CubeTensor, box_rows: usize, box_columns: usize) -> Tenso
     let [rows, columns] = [tensor.meta.shape()[0], tensor.meta.shape()[1]];
     // SAFETY: shape and strides are the tensor's own, and the tensor is contiguous.
     #[expect(unsafe_code, reason = "a tensor argument from a handle")]
-    let arg =
-        unsafe { TensorArg::from_raw_parts(tensor.handle.clone(), strides![columns, 1], shape![rows, columns]) };
+    let arg = unsafe { TensorArg::from_raw_parts(tensor.handle.clone(), strides![columns, 1], shape![rows, columns]) };
     TensorMapArg::new(TiledArgs { tile_size: shape![box_rows, box_columns] }, arg, bf16::elem_type_native())
         .with_swizzle(TensorMapSwizzle::B128)
         .with_prefetch(TensorMapPrefetch::B256)

@@ -22,12 +22,7 @@ fn run(
     };
     let grads = (y.clone() * dy).sum().backward();
     let grad_bias = bias.grad(&grads).map(host);
-    (
-        host(y),
-        host(x.grad(&grads).expect("a gradient of x")),
-        host(w.grad(&grads).expect("a gradient of w")),
-        grad_bias,
-    )
+    (host(y), host(x.grad(&grads).expect("a gradient of x")), host(w.grad(&grads).expect("a gradient of w")), grad_bias)
 }
 
 /// Products in f64 on the host: `(y, dx, dw)` for a weight `[K, N]`.
@@ -141,5 +136,9 @@ fn batched_products_take_transposed_views() {
 #[should_panic(expected = "inner dimensions differ")]
 fn inner_dimensions_must_agree() {
     let device = Device::flex();
-    linear(tensor(&values(6, 1), [2, 3], DType::F32, &device), tensor(&values(8, 2), [4, 2], DType::F32, &device), None);
+    linear(
+        tensor(&values(6, 1), [2, 3], DType::F32, &device),
+        tensor(&values(8, 2), [4, 2], DType::F32, &device),
+        None,
+    );
 }

@@ -41,9 +41,7 @@ impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
         let prep = LayerNorm { eps }.prepare::<C>(nodes).compute_bound().stateful();
         let (x, gamma, beta) = (x.into_primitive(), gamma.into_primitive(), beta.into_primitive());
         match prep {
-            OpsKind::Tracked(prep) => {
-                prep.finish((x.clone(), gamma.clone()), B::fused_layer_norm(x, gamma, beta, eps))
-            }
+            OpsKind::Tracked(prep) => prep.finish((x.clone(), gamma.clone()), B::fused_layer_norm(x, gamma, beta, eps)),
             OpsKind::UnTracked(prep) => prep.finish(B::fused_layer_norm(x, gamma, beta, eps)),
         }
     }

@@ -61,15 +61,7 @@ impl NormOps for Flex {
 }
 
 /// With `n = (x - mean) * inverse` and `g = dy * gamma`: `dx = inverse * (g - mean(g) - n * mean(g * n))`.
-fn backward_row(
-    dx: &mut [f32],
-    x: &[f32],
-    dy: &[f32],
-    gamma: &[f32],
-    dgamma: &mut [f32],
-    dbeta: &mut [f32],
-    eps: f32,
-) {
+fn backward_row(dx: &mut [f32], x: &[f32], dy: &[f32], gamma: &[f32], dgamma: &mut [f32], dbeta: &mut [f32], eps: f32) {
     let d = x.len();
     let (mean, inverse) = statistics(x, eps);
     let (mut sum, mut sum_product) = (0f32, 0f32);

@@ -70,7 +70,12 @@ fn kernel_and_reference_agree() {
             let gamma = tensor(&gamma, [d], dtype, &device);
             let beta = tensor(&beta, [d], dtype, &device);
             let plain = host(reference::layer_norm(x.clone(), gamma.clone(), beta.clone(), EPS));
-            assert_close(&format!("against plain operations on {name}"), dtype, &host(layer_norm(x, gamma, beta, EPS)), &plain);
+            assert_close(
+                &format!("against plain operations on {name}"),
+                dtype,
+                &host(layer_norm(x, gamma, beta, EPS)),
+                &plain,
+            );
         }
     }
 }
