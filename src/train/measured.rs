@@ -1,0 +1,77 @@
+//! What the loop counts on the host: time, tokens and FLOPs, since the last line and since the start.
+
+use std::time::{Duration, Instant};
+
+use kiln_data::Shape;
+use kiln_model::{TransformerConfig, flops};
+
+use super::feed::Group;
+use super::trainer::Outcome;
+use crate::metrics::{SpanClock, SpanTotals, StepMetrics, ThroughputMeter};
+
+/// The host's clocks and counters since the last line, and since the start.
+pub(super) struct Measured {
+    pub(super) peak_flops_per_sec: Option<f64>,
+    pub(super) clock: SpanClock,
+    pub(super) window_start: Instant,
+    pub(super) window: ThroughputMeter,
+    pub(super) run: ThroughputMeter,
+    pub(super) run_totals: SpanTotals,
+    /// FLOPs of the pending steps, in their order.
+    pub(super) flops: Vec<f64>,
+    /// Largest batch among the pending steps, for the message when memory runs out.
+    pub(super) largest: Option<Shape>,
+}
+
+impl Measured {
+    pub(super) fn start(peak_flops_per_sec: Option<f64>) -> Self {
+        Self {
+            peak_flops_per_sec,
+            clock: SpanClock::start(),
+            window_start: Instant::now(),
+            window: ThroughputMeter::default(),
+            run: ThroughputMeter::default(),
+            run_totals: SpanTotals::default(),
+            flops: Vec::new(),
+            largest: None,
+        }
+    }
+
+    /// Forgets the time since the last window.
+    pub(super) fn restart(&mut self) {
+        self.clock.take();
+        self.window_start = Instant::now();
+    }
+
+    /// Ends a stretch of validation and saving, which is no training time.
+    pub(super) fn leave_out(&mut self) {
+        self.run_totals.merge(&self.clock.take());
+        self.window_start = Instant::now();
+    }
+
+    pub(super) fn count(&mut self, group: &Group, model: &TransformerConfig) {
+        self.flops
+            .push(group.batches.iter().map(|batch| flops::train_flops_per_batch(model, batch.shape()).total()).sum());
+        let larger = group.largest_shape().into_iter().chain(self.largest);
+        self.largest = larger.max_by_key(Shape::padded_tokens);
+    }
+
+    /// Counts the steps of a window and returns where its time went.
+    pub(super) fn end_window(&mut self, steps: &[StepMetrics]) -> SpanTotals {
+        for (step, flops) in steps.iter().zip(self.flops.drain(..)) {
+            self.window.push(step, flops);
+            self.run.push(step, flops);
+        }
+        self.largest = None;
+        let totals = self.clock.take();
+        self.run_totals.merge(&totals);
+        self.window_start = Instant::now();
+        totals
+    }
+
+    pub(super) fn summarize(&self, outcome: &mut Outcome) {
+        let training: Duration = self.run_totals.training();
+        outcome.throughput = self.run.over(training, self.peak_flops_per_sec);
+        outcome.data_wait_share = self.run_totals.data_wait_share();
+    }
+}

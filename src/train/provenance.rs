@@ -1,0 +1,56 @@
+//! What a checkpoint carries besides the trainer's own state: where its data and vocabulary came from.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kiln_data::Tokenizers;
+
+use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile};
+use crate::config::Config;
+
+/// What a snapshot carries that is not the trainer's: fingerprints and files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provenance {
+    /// Fingerprint of the training data.
+    pub data_fingerprint: String,
+    /// Fingerprint of the tokenizers.
+    pub tokenizer_fingerprint: String,
+    /// `config.toml`, `tokenizer.json`, ...
+    pub files: Vec<StoredFile>,
+}
+
+impl Provenance {
+    /// Collects the files by saving the tokenizers once inside `run_dir`, which also shows early that it can be written.
+    pub fn new(config: &Config, data_fingerprint: String, tokenizers: &Tokenizers, run_dir: &Path) -> Result<Self> {
+        Ok(Self {
+            data_fingerprint,
+            tokenizer_fingerprint: tokenizers.fingerprint(),
+            files: stored_files(config, tokenizers, run_dir)?,
+        })
+    }
+}
+
+/// `config.toml` and the tokenizer's files.
+fn stored_files(config: &Config, tokenizers: &Tokenizers, run_dir: &Path) -> Result<Vec<StoredFile>> {
+    let dir = run_dir.join("checkpoints").join("tokenizer.tmp");
+    let read = || -> Result<Vec<StoredFile>> {
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?; // left by a run that was killed here
+        }
+        fs::create_dir_all(&dir)?;
+        tokenizers.save(&dir)?;
+        let mut files = vec![StoredFile { name: RUN_CONFIG_FILE.to_string(), bytes: config.to_toml().into_bytes() }];
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            files.push(StoredFile { name, bytes: fs::read(entry.path())? });
+        }
+        fs::remove_dir_all(&dir)?;
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(files)
+    };
+    read().with_context(|| {
+        format!("{} cannot be written; choose another run folder or fix its permissions", dir.display())
+    })
+}
