@@ -315,14 +315,20 @@ impl Trainer {
     }
 }
 
-/// Says which batch the device failed on and what to do if it was memory.
+/// Says which batch the device failed on and, if it was memory, what to do.
 fn device_failure(error: anyhow::Error, shape: Option<Shape>) -> anyhow::Error {
     let batch =
         shape.map_or(String::new(), |shape| format!(" on a batch of {shape} (rows x (source + target) tokens)"));
-    error.context(format!(
-        "the device failed in a training step{batch}; if memory ran out, lower loader.batch_tokens and raise \
-         train.grad_accum_steps by the same factor"
-    ))
+    // The backend reports one failed allocation as pages of everything that depended on it.
+    let text = format!("{error:#}");
+    match text.lines().find(|line| line.contains("can't allocate buffer")) {
+        Some(allocation) => anyhow!(
+            "out of device memory in a training step{batch}; lower loader.batch_tokens and raise \
+             train.grad_accum_steps by the same factor ({})",
+            allocation.trim()
+        ),
+        None => error.context(format!("the device failed in a training step{batch}")),
+    }
 }
 
 /// Fills in what the model takes from the tokenizers: vocabulary sizes of 0 and the padding id. Sizes that are set must
@@ -343,4 +349,27 @@ pub fn complete_model(model: &mut TransformerConfig, tokenizers: &Tokenizers) ->
     let problems = model.validate();
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text that Burn gave on an H200, shortened.
+    const OUT_OF_MEMORY: &str = "An error happened during execution\nCaused by:\n  Several failures at once\n  skipped \
+                                 `ReduceKernel`: it needed memory\nCaused by:\n  can't allocate buffer of size: 127991808000\nAsked at:";
+
+    #[test]
+    fn running_out_of_memory_names_the_batch_and_the_remedy() {
+        let shape = Shape { batch_size: 10_416, source_len: 384, target_len: 384 };
+        let error = format!("{:#}", device_failure(anyhow!(OUT_OF_MEMORY), Some(shape)));
+        assert!(error.contains("10416 x (384 + 384)") && error.contains("lower loader.batch_tokens"), "{error}");
+        assert!(error.contains("127991808000") && !error.contains("ReduceKernel"), "{error}");
+    }
+
+    #[test]
+    fn another_failure_keeps_its_reason() {
+        let error = format!("{:#}", device_failure(anyhow!("an illegal address"), None));
+        assert!(error.contains("an illegal address") && !error.contains("memory"), "{error}");
+    }
 }
