@@ -3,7 +3,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
-use kiln_kernels::{AttentionConfig, Projected};
+use kiln_kernels::{AttentionConfig, AttentionMask, Projected};
 
 use crate::init::{Init, Role};
 use crate::kv_cache::KeyValueBuffer;
@@ -43,8 +43,13 @@ impl SelfAttention {
         causal: bool,
     ) -> Tensor<2> {
         let projected = Projected::SelfAttention { qkv: self.qkv.forward(x) };
-        let config = AttentionConfig { batch_size, n_heads: self.n_heads, causal };
-        self.output.forward(kiln_kernels::attention(projected, lengths.cloned(), &config))
+        let config = AttentionConfig { batch_size, n_heads: self.n_heads, n_kv_heads: self.n_heads, causal };
+        self.output.forward(kiln_kernels::attention(
+            projected,
+            &AttentionMask { key_lengths: lengths.cloned(), documents: None },
+            None,
+            &config,
+        ))
     }
 
     /// The next position of each row looks at itself and at the positions kept in `buffer`, where its own key and value
@@ -64,9 +69,14 @@ impl SelfAttention {
         let qkv = self.qkv.forward(x);
         let query = qkv.clone().narrow(1, 0, d);
         buffer.write(qkv.narrow(1, d, 2 * d), position);
-        let config = AttentionConfig { batch_size, n_heads: self.n_heads, causal: false };
+        let config = AttentionConfig { batch_size, n_heads: self.n_heads, n_kv_heads: self.n_heads, causal: false };
         let projected = Projected::Cross { query, key_value: buffer.rows() };
-        self.output.forward(kiln_kernels::attention(projected, Some(lengths.clone()), &config))
+        self.output.forward(kiln_kernels::attention(
+            projected,
+            &AttentionMask::key_lengths(lengths.clone()),
+            None,
+            &config,
+        ))
     }
 }
 
@@ -114,7 +124,12 @@ impl CrossAttention {
         batch_size: usize,
     ) -> Tensor<2> {
         let projected = Projected::Cross { query: self.query.forward(x), key_value };
-        let config = AttentionConfig { batch_size, n_heads: self.n_heads, causal: false };
-        self.output.forward(kiln_kernels::attention(projected, Some(lengths.clone()), &config))
+        let config = AttentionConfig { batch_size, n_heads: self.n_heads, n_kv_heads: self.n_heads, causal: false };
+        self.output.forward(kiln_kernels::attention(
+            projected,
+            &AttentionMask::key_lengths(lengths.clone()),
+            None,
+            &config,
+        ))
     }
 }

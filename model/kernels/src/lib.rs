@@ -26,7 +26,7 @@ mod norm;
 mod testing;
 
 pub use adamw::{AdamWHyper, AdamWState, adamw_step, clip_coefficient, sum_of_squares};
-pub use attention::{AttentionConfig, Projected, attention};
+pub use attention::{AttentionConfig, AttentionMask, Projected, attention};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;

@@ -7,20 +7,23 @@ mod tests;
 
 use burn::tensor::{Int, Tensor};
 
+use crate::dropout::DropoutStream;
+
 /// What the input projections wrote.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "made and taken apart once a call; a box would cost more")]
 pub enum Projected {
-    /// One product gave queries, keys and values: `[B * T, 3 * D]`, columns `q | k | v`, heads side by side in each.
+    /// One product gave queries, keys and values: `[B * T, (H + 2 * G) * K]`, columns `q | k | v`, heads side by side in
+    /// each.
     SelfAttention {
-        /// `[B * T, 3 * D]`
+        /// `[B * T, (H + 2 * G) * K]`
         qkv: Tensor<2>,
     },
     /// Queries look at another sequence (an encoder's output, or the keys and values of earlier steps).
     Cross {
-        /// `[B * T, D]`
+        /// `[B * T, H * K]`
         query: Tensor<2>,
-        /// `[B * S, 2 * D]`, columns `k | v`
+        /// `[B * S, 2 * G * K]`, columns `k | v`
         key_value: Tensor<2>,
     },
 }
@@ -30,24 +33,60 @@ pub enum Projected {
 pub struct AttentionConfig {
     /// B: rows are `B * T`, batch outermost.
     pub batch_size: usize,
-    /// H: D is split into this many heads.
+    /// H: heads of the queries.
     pub n_heads: usize,
+    /// G: heads of the keys and values, a divisor of H; each serves H / G heads of queries that stand side by side (grouped
+    /// queries, Ainslie et al. 2023). H where every head has its own.
+    pub n_kv_heads: usize,
     /// Query t sees keys up to `t + S - T` only (aligned at the end, so that cached decoding sees its past).
     pub causal: bool,
 }
 
-/// `softmax(q kᵀ / sqrt(K)) v` per head, softmax in f32.
+/// Which keys a query does not see, besides causality.
+#[derive(Debug, Clone, Default)]
+pub struct AttentionMask {
+    /// `[B]`: how many keys of each batch row are real (right padding). A row needs at least one. None: all.
+    pub key_lengths: Option<Tensor<1, Int>>,
+    /// `[B * T]`: the document of each position, numbers that never fall along a row; a query sees its own document only
+    /// (packed rows). For attention of a sequence to itself.
+    pub documents: Option<Tensor<1, Int>>,
+}
+
+impl AttentionMask {
+    /// Right padding alone.
+    pub fn key_lengths(lengths: Tensor<1, Int>) -> Self {
+        Self { key_lengths: Some(lengths), documents: None }
+    }
+}
+
+/// `dropout(softmax(q kᵀ / sqrt(K))) v` per head, softmax in f32.
 ///
-/// `key_lengths` says how many keys of each batch row are real (right padding); the rest is not looked at. A row needs
-/// at least one key. Rows of the result that belong to padded queries are finite and mean nothing.
+/// Rows of the result that belong to padded queries are finite and mean nothing. `dropout` is the share of
+/// probabilities to drop and where their random numbers come from.
 ///
 /// # Shapes
 /// - `projected`: see [`Projected`]
-/// - `key_lengths`: `[B]`
-/// - result: `[B * T, D]`
+/// - result: `[B * T, H * K]`
 ///
 /// # Panics
-/// If rows are not a multiple of `batch_size` or D not of `n_heads`.
-pub fn attention(projected: Projected, key_lengths: Option<Tensor<1, Int>>, config: &AttentionConfig) -> Tensor<2> {
-    reference::attention(projected, key_lengths, config)
+/// If rows are not a multiple of `batch_size`, columns not of the heads, `n_heads` not of `n_kv_heads`, or documents are
+/// given for attention to another sequence.
+pub fn attention(
+    projected: Projected,
+    mask: &AttentionMask,
+    dropout: Option<(f64, &DropoutStream)>,
+    config: &AttentionConfig,
+) -> Tensor<2> {
+    let AttentionConfig { batch_size, n_heads, n_kv_heads, .. } = *config;
+    assert!(n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads in {n_kv_heads} groups");
+    if let Some(lengths) = &mask.key_lengths {
+        assert_eq!(lengths.dims(), [batch_size], "one key length per batch row");
+    }
+    if let Some(documents) = &mask.documents {
+        let Projected::SelfAttention { qkv } = &projected else {
+            panic!("documents belong to attention of a sequence to itself");
+        };
+        assert_eq!(documents.dims(), [qkv.dims()[0]], "one document number per position");
+    }
+    reference::attention(projected, mask, dropout, config)
 }

@@ -2,7 +2,8 @@
 
 use burn::tensor::{Bool, DType, Int, Tensor};
 
-use super::{AttentionConfig, Projected};
+use super::{AttentionConfig, AttentionMask, Projected};
+use crate::dropout::{DropoutStream, dropout};
 use crate::linear::batched_product;
 
 /// Finite, so that a row without keys stays a number; its exponential is zero in f32.
@@ -10,11 +11,12 @@ const MASKED: f64 = -1e30;
 
 pub(crate) fn attention(
     projected: Projected,
-    key_lengths: Option<Tensor<1, Int>>,
+    mask: &AttentionMask,
+    drop: Option<(f64, &DropoutStream)>,
     config: &AttentionConfig,
 ) -> Tensor<2> {
-    let AttentionConfig { batch_size: b, n_heads: h, causal } = *config;
-    let (query, key, value) = split_heads(projected, b, h);
+    let AttentionConfig { batch_size: b, n_heads: h, causal, .. } = *config;
+    let (query, key, value) = split_heads(projected, config);
     let [_, t, k] = query.dims();
     let [_, s, _] = key.dims();
     let dtype = query.dtype();
@@ -23,10 +25,15 @@ pub(crate) fn attention(
     // [B * H, T, S]; the scale goes into the small operand.
     let scores = batched_product(query * (k as f64).powf(-0.5), key.swap_dims(1, 2)).cast(DType::F32);
     let mut scores = scores.reshape([b, h, t, s]);
-    if let Some(lengths) = key_lengths {
+    if let Some(lengths) = &mask.key_lengths {
         let position = Tensor::<1, Int>::arange(0..s as i64, &device).reshape([1, s]);
-        let masked: Tensor<2, Bool> = position.greater_equal(lengths.reshape([b, 1]));
+        let masked: Tensor<2, Bool> = position.greater_equal(lengths.clone().reshape([b, 1]));
         scores = scores.mask_fill(masked.reshape([b, 1, 1, s]).expand([b, h, t, s]), MASKED);
+    }
+    if let Some(documents) = &mask.documents {
+        let (query, key) = (documents.clone().reshape([b, t, 1]), documents.clone().reshape([b, 1, t]));
+        let masked: Tensor<3, Bool> = query.expand([b, t, t]).not_equal(key.expand([b, t, t]));
+        scores = scores.mask_fill(masked.reshape([b, 1, t, t]).expand([b, h, t, t]), MASKED);
     }
     if causal && t > 1 {
         let rows = Tensor::<1, Int>::arange((s - t) as i64..s as i64, &device).reshape([t, 1]);
@@ -36,27 +43,51 @@ pub(crate) fn attention(
     }
     let scores = scores.reshape([b * h, t, s]);
     let exp = (scores.clone() - scores.detach().max_dim(2)).exp();
-    let probabilities = exp.clone() / exp.sum_dim(2);
+    let mut probabilities = exp.clone() / exp.sum_dim(2);
+    if let Some((p, stream)) = drop {
+        let kept = kept(&probabilities, p, stream);
+        probabilities = probabilities * kept;
+    }
     batched_product(probabilities.cast(dtype), value).reshape([b, h, t, k]).swap_dims(1, 2).reshape([b * t, h * k])
 }
 
-/// Queries, keys and values, each `[B * H, length, K]`.
-fn split_heads(projected: Projected, b: usize, h: usize) -> (Tensor<3>, Tensor<3>, Tensor<3>) {
-    let heads = |x: Tensor<2>| {
-        let [rows, d] = x.dims();
-        assert!(rows % b == 0 && d % h == 0, "[{rows}, {d}] does not split into {b} batch rows and {h} heads");
-        x.reshape([b, rows / b, h, d / h]).swap_dims(1, 2).reshape([b * h, rows / b, d / h])
+/// 0 or `1 / (1 - p)` for each probability. Rows of random numbers are as long as S rounded up to 4, the words of one Philox
+/// block, so that a kernel finds the block of any (row, key) by itself.
+fn kept(probabilities: &Tensor<3>, p: f64, stream: &DropoutStream) -> Tensor<3> {
+    let [heads, t, s] = probabilities.dims();
+    let ones = Tensor::<2>::ones([heads * t, s.next_multiple_of(4)], (&probabilities.device().inner(), DType::F32));
+    let kept = dropout(ones, p, stream).narrow(1, 0, s).reshape([heads, t, s]);
+    Tensor::from_inner(kept)
+}
+
+/// Queries, keys and values, each `[B * H, length, K]`; keys and values are repeated for the queries that share them.
+fn split_heads(projected: Projected, config: &AttentionConfig) -> (Tensor<3>, Tensor<3>, Tensor<3>) {
+    let AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, .. } = *config;
+    let heads = |x: Tensor<2>, n: usize| {
+        let [rows, columns] = x.dims();
+        assert!(
+            rows % b == 0 && columns % n == 0,
+            "[{rows}, {columns}] does not split into {b} batch rows and {n} heads"
+        );
+        let (length, k) = (rows / b, columns / n);
+        let x = x.reshape([b, length, n, k]).swap_dims(1, 2);
+        if n == h {
+            return x.reshape([b * h, length, k]);
+        }
+        x.reshape([b, n, 1, length, k]).expand([b, n, h / n, length, k]).reshape([b * h, length, k])
     };
     match projected {
         Projected::SelfAttention { qkv } => {
-            let d = qkv.dims()[1] / 3;
-            let part = |i: usize| heads(qkv.clone().narrow(1, i * d, d));
-            (part(0), part(1), part(2))
+            let [_, columns] = qkv.dims();
+            assert!(columns.is_multiple_of(h + 2 * g), "{columns} columns are not {h} + 2 * {g} heads");
+            let k = columns / (h + 2 * g);
+            let part = |first: usize, n: usize| heads(qkv.clone().narrow(1, first * k, n * k), n);
+            (part(0, h), part(h, g), part(h + g, g))
         }
         Projected::Cross { query, key_value } => {
             let d = key_value.dims()[1] / 2;
-            let part = |i: usize| heads(key_value.clone().narrow(1, i * d, d));
-            (heads(query), part(0), part(1))
+            let part = |i: usize| heads(key_value.clone().narrow(1, i * d, d), g);
+            (heads(query, h), part(0), part(1))
         }
     }
 }

@@ -1,66 +1,94 @@
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::{AttentionConfig, Projected, attention};
+use super::{AttentionConfig, AttentionMask, Projected, attention, reference};
+use crate::DropoutStream;
 use crate::testing::{assert_close, devices, host, tensor, values};
 
 #[derive(Clone, Copy)]
 struct Case {
     b: usize,
     h: usize,
+    g: usize,
     t: usize,
     s: usize,
     k: usize,
     causal: bool,
     lengths: Option<&'static [i32]>,
+    documents: Option<fn(usize) -> i32>,
     packed: bool,
 }
 
 /// `(output, gradients of the inputs)` for the loss `sum(output * weights)`.
 fn run(device: &Device, dtype: DType, case: &Case, inputs: &[Vec<f32>]) -> (Vec<f32>, Vec<Vec<f32>>) {
-    let Case { b, h, t, s, k, .. } = *case;
-    let d = h * k;
+    run_with(attention, device, dtype, case, inputs, None)
+}
+
+type Attention = fn(Projected, &AttentionMask, Option<(f64, &DropoutStream)>, &AttentionConfig) -> Tensor<2>;
+
+fn run_with(
+    attention: Attention,
+    device: &Device,
+    dtype: DType,
+    case: &Case,
+    inputs: &[Vec<f32>],
+    drop: Option<f64>,
+) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let Case { b, h, g, t, s, k, .. } = *case;
     let device = device.clone().autodiff();
     let mut leaves: Vec<Tensor<2>> = Vec::new();
     let projected = if case.packed {
-        leaves.push(tensor(&inputs[0], [b * t, 3 * d], dtype, &device).require_grad());
+        leaves.push(tensor(&inputs[0], [b * t, (h + 2 * g) * k], dtype, &device).require_grad());
         Projected::SelfAttention { qkv: leaves[0].clone() }
     } else {
-        leaves.push(tensor(&inputs[0], [b * t, d], dtype, &device).require_grad());
-        leaves.push(tensor(&inputs[1], [b * s, 2 * d], dtype, &device).require_grad());
+        leaves.push(tensor(&inputs[0], [b * t, h * k], dtype, &device).require_grad());
+        leaves.push(tensor(&inputs[1], [b * s, 2 * g * k], dtype, &device).require_grad());
         Projected::Cross { query: leaves[0].clone(), key_value: leaves[1].clone() }
     };
-    let lengths =
-        case.lengths.map(|l| Tensor::<1, Int>::from_data(TensorData::new(l.to_vec(), [b]), (&device, DType::I32)));
-    let config = AttentionConfig { batch_size: b, n_heads: h, causal: case.causal };
-    let out = attention(projected, lengths, &config);
-    let weights = tensor(&values(b * t * d, 9), [b * t, d], dtype, &device);
+    let ints = |values: Vec<i32>| {
+        let n = values.len();
+        Tensor::<1, Int>::from_data(TensorData::new(values, [n]), (&device.clone().inner(), DType::I32))
+    };
+    let mask = AttentionMask {
+        key_lengths: case.lengths.map(|lengths| ints(lengths.to_vec())),
+        documents: case.documents.map(|of| ints((0..b * t).map(|row| of(row % t)).collect())),
+    };
+    let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, causal: case.causal };
+    let stream = DropoutStream::new(3, 5, &device.clone().inner());
+    let out = attention(projected, &mask, drop.map(|p| (p, &stream)), &config);
+    let weights = tensor(&values(b * t * h * k, 9), [b * t, h * k], dtype, &device);
     let grads = (out.clone() * weights).sum().backward();
     (host(out), leaves.iter().map(|x| host(x.grad(&grads).expect("a gradient"))).collect())
 }
 
 /// The definition, in f64 loops.
 fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
-    let Case { b, h, t, s, k, causal, lengths, packed } = *case;
+    let Case { b, h, g, t, s, k, causal, lengths, documents, packed } = *case;
     let d = h * k;
     let read = |part: usize, row: usize, column: usize| -> f64 {
         f64::from(match (packed, part) {
-            (true, _) => inputs[0][row * 3 * d + part * d + column],
+            (true, 0) => inputs[0][row * (h + 2 * g) * k + column],
+            (true, _) => inputs[0][(row * (h + 2 * g) + h + (part - 1) * g) * k + column],
             (false, 0) => inputs[0][row * d + column],
-            (false, _) => inputs[1][row * 2 * d + (part - 1) * d + column],
+            (false, _) => inputs[1][(row * 2 * g + (part - 1) * g) * k + column],
         })
     };
     let mut out = vec![0f32; b * t * d];
     for (batch, head, i) in (0..b).flat_map(|x| (0..h).flat_map(move |y| (0..t).map(move |z| (x, y, z)))) {
-        let visible = |j: usize| lengths.is_none_or(|l| j < l[batch] as usize) && (!causal || j <= i + s - t);
+        let visible = |j: usize| {
+            lengths.is_none_or(|l| j < l[batch] as usize)
+                && (!causal || j <= i + s - t)
+                && documents.is_none_or(|of| of(i) == of(j))
+        };
+        let group = head * g / h;
         let score = |j: usize| -> f64 {
             let dot: f64 =
-                (0..k).map(|c| read(0, batch * t + i, head * k + c) * read(1, batch * s + j, head * k + c)).sum();
+                (0..k).map(|c| read(0, batch * t + i, head * k + c) * read(1, batch * s + j, group * k + c)).sum();
             dot / (k as f64).sqrt()
         };
         let weights: Vec<f64> = (0..s).map(|j| if visible(j) { score(j).exp() } else { 0.0 }).collect();
         let total: f64 = weights.iter().sum();
         for c in 0..k {
-            let sum: f64 = (0..s).map(|j| weights[j] * read(2, batch * s + j, head * k + c)).sum();
+            let sum: f64 = (0..s).map(|j| weights[j] * read(2, batch * s + j, group * k + c)).sum();
             out[(batch * t + i) * d + head * k + c] = (sum / total) as f32;
         }
     }
@@ -68,7 +96,8 @@ fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
 }
 
 fn cases() -> Vec<Case> {
-    let base = Case { b: 2, h: 3, t: 5, s: 5, k: 8, causal: false, lengths: None, packed: true };
+    let base = Case { b: 2, h: 3, g: 3, t: 5, s: 5, k: 8, causal: false, lengths: None, documents: None, packed: true };
+    let wide = Case { b: 2, h: 4, g: 4, t: 128, s: 128, k: 64, ..base };
     vec![
         base,
         Case { causal: true, ..base },
@@ -78,16 +107,29 @@ fn cases() -> Vec<Case> {
         Case { packed: false, s: 9, lengths: Some(&[9, 3]), ..base },
         Case { packed: false, t: 2, s: 6, causal: true, ..base },
         Case { packed: false, t: 1, s: 7, causal: true, ..base },
-        Case { b: 3, h: 8, t: 64, s: 64, k: 64, causal: true, lengths: Some(&[64, 33, 1]), packed: true },
-        Case { b: 3, h: 8, t: 40, s: 72, k: 64, causal: false, lengths: Some(&[72, 33, 1]), packed: false },
+        Case { h: 4, g: 2, causal: true, ..base },
+        Case { h: 6, g: 1, packed: false, s: 7, lengths: Some(&[7, 2]), ..base },
+        Case { documents: Some(|i| (i as i32) / 2), ..base },
+        Case { documents: Some(|i| i32::from(i > 2)), causal: true, lengths: Some(&[5, 5]), ..base },
+        Case { b: 3, h: 8, g: 8, t: 64, s: 64, k: 64, causal: true, lengths: Some(&[64, 33, 1]), ..base },
+        Case { b: 3, h: 8, g: 8, t: 40, s: 72, k: 64, lengths: Some(&[72, 33, 1]), packed: false, ..base },
+        wide,
+        Case { causal: true, ..wide },
+        Case { causal: true, t: 200, s: 200, g: 2, ..wide },
+        Case { t: 72, s: 200, packed: false, lengths: Some(&[200, 65]), ..wide },
+        Case { t: 72, s: 136, causal: true, packed: false, ..wide },
+        Case { t: 200, s: 200, documents: Some(|i| [0, 1, 1, 4][i / 50]), causal: true, ..wide },
+        Case { t: 200, s: 200, documents: Some(|i| i32::from(i >= 70)), lengths: Some(&[200, 130]), ..wide },
+        Case { h: 2, g: 1, t: 130, s: 130, k: 128, causal: true, ..wide },
+        Case { h: 2, g: 2, t: 70, s: 130, k: 128, packed: false, lengths: Some(&[129, 64]), ..wide },
     ]
 }
 
 fn inputs(case: &Case) -> Vec<Vec<f32>> {
-    let Case { b, h, t, s, k, packed, .. } = *case;
+    let Case { b, h, g, t, s, k, packed, .. } = *case;
     match packed {
-        true => vec![values(b * t * 3 * h * k, 1)],
-        false => vec![values(b * t * h * k, 1), values(b * s * 2 * h * k, 2)],
+        true => vec![values(b * t * (h + 2 * g) * k, 1)],
+        false => vec![values(b * t * h * k, 1), values(b * s * 2 * g * k, 2)],
     }
 }
 
@@ -149,4 +191,32 @@ fn bf16_gradients_follow_f32() {
             }
         }
     }
+}
+
+/// Whatever runs on a device drops the probabilities that the plain operations on the CPU drop.
+#[test]
+fn dropped_probabilities_are_the_same_everywhere() {
+    for (name, device) in devices() {
+        for (at, case) in cases().iter().enumerate().filter(|(_, case)| case.documents.is_none()) {
+            let inputs = inputs(case);
+            let plain = run_with(reference::attention, &Device::flex(), DType::F32, case, &inputs, Some(0.3));
+            for dtype in [DType::F32, DType::BF16] {
+                let found = run_with(attention, &device, dtype, case, &inputs, Some(0.3));
+                assert_close(&format!("case {at} on {name}"), dtype, &found.0, &plain.0);
+                for (part, (a, b)) in found.1.iter().zip(&plain.1).enumerate() {
+                    let distance = crate::testing::distance(a, b);
+                    assert!(distance < 1.5e-2, "gradient {part} of case {at} on {name}: {distance:.1e}");
+                }
+            }
+            let (without, _) = run(&Device::flex(), DType::F32, case, &inputs);
+            assert!(crate::testing::distance(&plain.0, &without) > 0.1, "nothing was dropped");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "4 heads in 3 groups")]
+fn heads_that_do_not_group_are_refused() {
+    let case = Case { h: 4, g: 3, ..cases()[0] };
+    run(&Device::flex(), DType::F32, &case, &inputs(&case));
 }
