@@ -22,6 +22,8 @@ mod embedding;
 mod host;
 mod linear;
 mod norm;
+mod rotary;
+mod swiglu;
 #[cfg(test)]
 mod testing;
 
@@ -31,4 +33,6 @@ pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
 pub use linear::{linear, linear_transposed};
-pub use norm::layer_norm;
+pub use norm::{layer_norm, rms_norm};
+pub use rotary::rotary;
+pub use swiglu::swiglu;

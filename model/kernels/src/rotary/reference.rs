@@ -1,0 +1,25 @@
+//! Rotary embedding in plain Burn operations.
+
+use burn::tensor::{DType, Int, Tensor, TensorData};
+
+pub(crate) fn rotary(
+    qkv: Tensor<2>,
+    positions: Tensor<1, Int>,
+    n_rotated_heads: usize,
+    head_dim: usize,
+    theta: f64,
+) -> Tensor<2> {
+    let ([m, n], dtype, device) = (qkv.dims(), qkv.dtype(), qkv.device());
+    let (rotated, half) = (n_rotated_heads * head_dim, head_dim / 2);
+    let frequencies: Vec<f32> = (0..half).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64) as f32).collect();
+    let frequencies = Tensor::<3>::from_data(TensorData::new(frequencies, [1, 1, half]), (&device, DType::F32));
+    let angles = positions.float().cast(DType::F32).reshape([m, 1, 1]) * frequencies;
+    let (cos, sin) = (angles.clone().cos(), angles.sin());
+
+    let heads = qkv.clone().narrow(1, 0, rotated).cast(DType::F32).reshape([m, n_rotated_heads, head_dim]);
+    let (a, b) = (heads.clone().narrow(2, 0, half), heads.narrow(2, half, half));
+    let first = a.clone() * cos.clone() - b.clone() * sin.clone();
+    let second = b * cos + a * sin;
+    let turned = Tensor::cat(vec![first, second], 2).reshape([m, rotated]).cast(dtype);
+    if rotated == n { turned } else { Tensor::cat(vec![turned, qkv.narrow(1, rotated, n - rotated)], 1) }
+}

@@ -1,0 +1,22 @@
+//! The gated activation of a feed-forward block.
+
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use burn::tensor::Tensor;
+
+/// SwiGLU (Shazeer 2020, "GLU variants improve Transformer"): `silu(gate) * up`, where one product gave both. Computed in
+/// f32 whatever the dtype of `gate_up`; the result has that dtype.
+///
+/// # Shapes
+/// - `gate_up`: `[M, 2 * F]`, columns `gate | up`
+/// - result: `[M, F]`
+///
+/// # Panics
+/// If `gate_up` has an odd number of columns.
+pub fn swiglu(gate_up: Tensor<2>) -> Tensor<2> {
+    let [_, columns] = gate_up.dims();
+    assert!(columns.is_multiple_of(2), "{columns} columns do not split into gate and up");
+    reference::swiglu(gate_up)
+}
