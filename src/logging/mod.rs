@@ -137,6 +137,7 @@ mod samples {
             nll: 1.5,
             grad_norm: 0.75,
             lr: 3e-4,
+            tokens: 2200,
             source_tokens: 1000,
             target_tokens: 1200,
             padded_tokens: 2500,

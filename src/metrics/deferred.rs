@@ -10,10 +10,12 @@ use super::StepMetrics;
 /// What one optimizer step measured, still on the device.
 #[derive(Debug, Clone)]
 pub struct Measures {
-    /// Smoothed loss, summed over the step's target tokens, `[1]`, f32.
+    /// Smoothed loss, summed over the step's labels, `[1]`, f32.
     pub loss_sum: Tensor<1>,
-    /// Negative log-likelihood, summed over the step's target tokens, `[1]`, f32.
+    /// Negative log-likelihood, summed over the step's labels, `[1]`, f32.
     pub nll_sum: Tensor<1>,
+    /// Labels that count, `[1]`, f32: only the device knows how many tokens it has masked.
+    pub target_tokens: Tensor<1>,
     /// Global gradient norm before clipping, `[1]`, f32.
     pub grad_norm: Tensor<1>,
 }
@@ -27,11 +29,11 @@ pub struct StepFacts {
     pub epoch: u64,
     /// Learning rate.
     pub lr: f64,
-    /// Source tokens without padding.
+    /// Tokens without padding: source and target, or the tokens of rows of text.
+    pub tokens: u64,
+    /// Those of them that are a source.
     pub source_tokens: u64,
-    /// Target tokens without padding.
-    pub target_tokens: u64,
-    /// Source and target positions, padding included.
+    /// Positions computed, padding included.
     pub padded_tokens: u64,
 }
 
@@ -44,8 +46,8 @@ pub struct DeferredMetrics {
 impl DeferredMetrics {
     /// Keeps one step's measurements without reading them.
     pub fn push(&mut self, facts: StepFacts, measures: Measures) {
-        let Measures { loss_sum, nll_sum, grad_norm } = measures;
-        self.pending.push((facts, Tensor::cat(vec![loss_sum, nll_sum, grad_norm], 0)));
+        let Measures { loss_sum, nll_sum, target_tokens, grad_norm } = measures;
+        self.pending.push((facts, Tensor::cat(vec![loss_sum, nll_sum, target_tokens, grad_norm], 0)));
     }
 
     /// Steps waiting to be read.
@@ -69,17 +71,21 @@ impl DeferredMetrics {
 
 fn measured(facts: StepFacts, values: &TensorData) -> StepMetrics {
     let values: &[f32] = values.as_slice().expect("measurements are f32");
-    let &[loss_sum, nll_sum, grad_norm] = values else { panic!("three measurements a step, found {}", values.len()) };
-    let per_token = |sum: f32| f64::from(sum) / facts.target_tokens.max(1) as f64;
+    let &[loss_sum, nll_sum, target_tokens, grad_norm] = values else {
+        panic!("four measurements a step, found {}", values.len())
+    };
+    // A group in which nothing was masked has no loss, which is not the same as a loss that is no number.
+    let per_label = |sum: f32| f64::from(sum) / f64::from(target_tokens).max(1.0);
     StepMetrics {
         step: facts.step,
         epoch: facts.epoch,
-        loss: per_token(loss_sum),
-        nll: per_token(nll_sum),
+        loss: per_label(loss_sum),
+        nll: per_label(nll_sum),
         grad_norm: f64::from(grad_norm),
         lr: facts.lr,
+        tokens: facts.tokens,
         source_tokens: facts.source_tokens,
-        target_tokens: facts.target_tokens,
+        target_tokens: target_tokens as u64,
         padded_tokens: facts.padded_tokens,
     }
 }
@@ -90,23 +96,26 @@ mod tests {
 
     use super::*;
 
-    fn measures(loss_sum: f32, nll_sum: f32, grad_norm: f32) -> Measures {
-        let scalar = |value: f32| Tensor::<1>::from_data([value], &Device::flex());
-        Measures { loss_sum: scalar(loss_sum), nll_sum: scalar(nll_sum), grad_norm: scalar(grad_norm) }
+    fn measures(loss_sum: f32, nll_sum: f32, target_tokens: f32, grad_norm: f32) -> Measures {
+        let [loss_sum, nll_sum, target_tokens, grad_norm] =
+            [loss_sum, nll_sum, target_tokens, grad_norm].map(|value| Tensor::<1>::from_data([value], &Device::flex()));
+        Measures { loss_sum, nll_sum, target_tokens, grad_norm }
     }
 
     #[test]
     fn every_value_comes_back_for_its_own_step_and_only_once() {
         let mut deferred = DeferredMetrics::default();
         for step in 1..=5u64 {
-            let facts = StepFacts { step, target_tokens: 4 * step, lr: step as f64, ..StepFacts::default() };
-            deferred.push(facts, measures(step as f32 * 8.0, step as f32 * 6.0, step as f32 / 3.0));
+            let facts = StepFacts { step, lr: step as f64, ..StepFacts::default() };
+            let n = step as f32;
+            deferred.push(facts, measures(n * 8.0, n * 6.0, n * 4.0, n / 3.0));
         }
         assert_eq!(deferred.len(), 5);
         let steps = deferred.drain().expect("the CPU answers");
         assert_eq!(steps.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         for step in &steps {
-            assert_eq!((step.loss, step.nll), (2.0, 1.5), "sums divided by the step's own tokens, exactly");
+            assert_eq!((step.loss, step.nll), (2.0, 1.5), "sums divided by the step's own labels, exactly");
+            assert_eq!(step.target_tokens, 4 * step.step);
             assert_eq!(step.grad_norm, f64::from(step.step as f32 / 3.0));
             assert_eq!(step.lr, step.step as f64);
         }
@@ -117,11 +126,18 @@ mod tests {
     #[test]
     fn a_value_that_is_not_finite_is_kept() {
         let mut deferred = DeferredMetrics::default();
-        deferred.push(StepFacts { step: 1, target_tokens: 1, ..StepFacts::default() }, measures(f32::NAN, 1.0, 2.0));
-        deferred
-            .push(StepFacts { step: 2, target_tokens: 1, ..StepFacts::default() }, measures(1.0, 1.0, f32::INFINITY));
-        deferred.push(StepFacts { step: 3, target_tokens: 1, ..StepFacts::default() }, measures(1.0, 1.0, 2.0));
+        for (step, loss, norm) in [(1, f32::NAN, 2.0), (2, 1.0, f32::INFINITY), (3, 1.0, 2.0)] {
+            deferred.push(StepFacts { step, ..StepFacts::default() }, measures(loss, 1.0, 1.0, norm));
+        }
         let finite: Vec<_> = deferred.drain().expect("the CPU answers").iter().map(StepMetrics::is_finite).collect();
         assert_eq!(finite, [false, false, true]);
+    }
+
+    #[test]
+    fn a_step_without_labels_has_a_loss_of_zero() {
+        let mut deferred = DeferredMetrics::default();
+        deferred.push(StepFacts::default(), measures(0.0, 0.0, 0.0, 0.0));
+        let steps = deferred.drain().expect("the CPU answers");
+        assert!(steps[0].is_finite() && steps[0].target_tokens == 0, "{steps:?}");
     }
 }

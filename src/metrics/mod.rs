@@ -1,7 +1,8 @@
 //! What a run measures, as plain numbers on the host: made by the trainer, written by [`crate::logging`].
 //!
-//! Tokens are counted without padding, source and target both; losses are nats per target token. A value always
-//! carries the optimizer step it was measured at, even when it was read from the device several steps later.
+//! Tokens are counted without padding; losses are nats per target token (label): the words of a translation, the next
+//! tokens of a text (`lm`), the masked ones (`mlm`). A value always carries the optimizer step it was measured at, even
+//! when it was read from the device several steps later.
 
 pub mod deferred;
 pub mod span;
@@ -27,11 +28,13 @@ pub struct StepMetrics {
     pub grad_norm: f64,
     /// Learning rate of this step.
     pub lr: f64,
-    /// Source tokens without padding, all micro-batches together.
+    /// Tokens without padding, all micro-batches together: source and target, or the tokens of rows of text.
+    pub tokens: u64,
+    /// Those of them that are a source; 0 for text.
     pub source_tokens: u64,
-    /// Target tokens (labels) without padding.
+    /// Labels: what the losses are means over.
     pub target_tokens: u64,
-    /// Source and target positions computed, padding included.
+    /// Positions computed, padding included.
     pub padded_tokens: u64,
 }
 
@@ -128,6 +131,7 @@ mod tests {
             nll: loss / 2.0,
             grad_norm: step as f64,
             lr: 1e-3,
+            tokens: 10 + target_tokens,
             source_tokens: 10,
             target_tokens,
             padded_tokens: 40,

@@ -1,7 +1,7 @@
 //! Tokens per second that mean something, and model FLOPs utilization.
 //!
-//! - Effective tokens: source tokens (with their end-of-sentence) + target labels, padding excluded. Other trainers
-//!   count target only, or padding too, so the padding ratio stands beside every speed.
+//! - Effective tokens: source tokens (with their end-of-sentence) + target labels, or the tokens of rows of text, padding
+//!   excluded. Other trainers count target only, or padding too, so the padding ratio stands beside every speed.
 //! - `mfu = flops / (elapsed_secs * peak_flops_per_sec)`, where `flops` are those of the model's forward and backward
 //!   pass at the shapes computed (matrix products and attention, causal halves counted as half, no recomputation), and
 //!   the peak is the device's dense one for the compute precision.
@@ -15,11 +15,11 @@ use super::StepMetrics;
 /// Speed over a stretch of training.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Throughput {
-    /// Source + target tokens per second, without padding.
+    /// Tokens per second, without padding: source and target, or the tokens of rows of text.
     pub tokens_per_sec: f64,
-    /// Source tokens per second, without padding.
+    /// Source tokens per second, without padding; 0 for text.
     pub source_tokens_per_sec: f64,
-    /// Target tokens per second, without padding.
+    /// Labels per second.
     pub target_tokens_per_sec: f64,
     /// Share of the computed positions that were padding, 0 to 1.
     pub padding_ratio: f64,
@@ -35,6 +35,7 @@ pub struct Throughput {
 /// Adds up work; [`ThroughputMeter::over`] divides it by time.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ThroughputMeter {
+    tokens: u64,
     source_tokens: u64,
     target_tokens: u64,
     padded_tokens: u64,
@@ -45,6 +46,7 @@ pub struct ThroughputMeter {
 impl ThroughputMeter {
     /// Counts one optimizer step; `flops` are those of its forward and backward passes.
     pub fn push(&mut self, step: &StepMetrics, flops: f64) {
+        self.tokens += step.tokens;
         self.source_tokens += step.source_tokens;
         self.target_tokens += step.target_tokens;
         self.padded_tokens += step.padded_tokens;
@@ -55,11 +57,10 @@ impl ThroughputMeter {
     /// The speed of the counted work over `elapsed`; `peak_flops_per_sec` gives the MFU.
     pub fn over(&self, elapsed: Duration, peak_flops_per_sec: Option<f64>) -> Throughput {
         let secs = elapsed.as_secs_f64().max(1e-9);
-        let tokens = self.source_tokens + self.target_tokens;
-        let padding = self.padded_tokens.saturating_sub(tokens);
+        let padding = self.padded_tokens.saturating_sub(self.tokens);
         let flops_per_sec = self.flops / secs;
         Throughput {
-            tokens_per_sec: tokens as f64 / secs,
+            tokens_per_sec: self.tokens as f64 / secs,
             source_tokens_per_sec: self.source_tokens as f64 / secs,
             target_tokens_per_sec: self.target_tokens as f64 / secs,
             padding_ratio: padding as f64 / self.padded_tokens.max(1) as f64,
@@ -87,6 +88,7 @@ mod tests {
             nll: 1.0,
             grad_norm: 1.0,
             lr: 1e-3,
+            tokens: 800,
             source_tokens: 300,
             target_tokens: 500,
             padded_tokens: 1000,

@@ -49,11 +49,16 @@ impl AdamW {
         &self.groups
     }
 
-    /// Clips `gradients` to the global norm and takes step number `step` (from 1) with learning rate `lr`. Returns the norm
-    /// before clipping, `[1]`, on the device: nothing here waits for it.
-    pub fn step(&mut self, gradients: FlatGradients, lr: f64, step: u64) -> Tensor<1> {
-        let norm = gradient_norm(&gradients);
-        let scale = clip_coefficient(norm.clone(), self.config.max_grad_norm);
+    /// Divides `gradients` by `divisor`, clips them to the global norm and takes step number `step` (from 1) with learning
+    /// rate `lr`. Returns the norm before clipping, `[1]`, on the device: nothing here waits for it.
+    ///
+    /// Gradients of a sum of losses are divided by the number of labels (`[1]`, f32) here, where the device knows it. The
+    /// division rides on the factor that clips, so it costs no pass over the gradients. A group without a single label has
+    /// gradients of zero, and its divisor counts as 1.
+    pub fn step(&mut self, gradients: FlatGradients, divisor: Tensor<1>, lr: f64, step: u64) -> Tensor<1> {
+        let share = divisor.clamp_min(1.0).recip();
+        let norm = gradient_norm(&gradients) * share.clone();
+        let scale = clip_coefficient(norm.clone(), self.config.max_grad_norm) * share;
         let FlatGradients(gradients) = gradients;
         for ((group, state), gradient) in Group::ALL.into_iter().zip(&mut self.groups).zip(gradients) {
             let (Some(before), Some(gradient)) = (state.take(), gradient) else { continue };
@@ -161,9 +166,9 @@ mod tests {
     }
 
     #[test]
-    fn equals_a_scalar_loop_with_clipping_decay_and_bias_correction() {
+    fn equals_a_scalar_loop_with_division_clipping_decay_and_bias_correction() {
         let device = Device::flex().autodiff();
-        for max_grad_norm in [0.0, 0.7] {
+        for (max_grad_norm, divisor) in [(0.0, 1.0), (0.7, 1.0), (0.7, 640.0), (0.0, 0.0)] {
             let config = OptimConfig { max_grad_norm, weight_decay: 0.1, beta2: 0.98, ..OptimConfig::default() };
             let mut module = toy(&device);
             let mut optimizer = AdamW::new(&module, &config);
@@ -172,8 +177,9 @@ mod tests {
             let mut reference = Reference { weights: initial, m: zeros.clone(), v: zeros, n_decayed: 6 };
             for step in 1..=8 {
                 let (lr, c) = (0.05 / step as f64, step as f64);
-                let flat = gradients(&module, optimizer.table(), c);
-                let norm = optimizer.step(flat, lr, step as u64).into_scalar::<f32>();
+                let n_labels = Tensor::<1>::from_data([divisor as f32], &device.clone().inner());
+                let flat = gradients(&module, optimizer.table(), c * f64::max(divisor, 1.0));
+                let norm = optimizer.step(flat, n_labels, lr, step as u64).into_scalar::<f32>();
                 module = optimizer.write_back(module, FloatDType::F32);
                 let reference_gradients: Vec<f64> = reference.weights.iter().map(|w| c * w).collect();
                 let wanted = reference.step(&reference_gradients, lr, step, &config);

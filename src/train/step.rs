@@ -1,5 +1,8 @@
 //! One optimizer step. Nothing here reads a tensor: the device is never waited for.
 
+use std::ops::Add;
+
+use burn::tensor::{FloatDType, Tensor};
 use kiln_model::{Batch, DropoutStream};
 
 use super::state::TrainState;
@@ -8,40 +11,52 @@ use crate::optim::FlatGradients;
 
 /// Takes one optimizer step over `batches`, the micro-batches of one group.
 ///
-/// The loss is the sum over all target tokens of the group, divided once by their number: how they are dealt out to
-/// micro-batches does not matter. Counters of steps and micro-batches move; the data position is the caller's.
+/// The loss is the sum over all labels of the group, divided once by their number, which the device counts: how they are
+/// dealt out to micro-batches does not matter. Counters of steps and micro-batches move; the data position is the caller's.
 ///
 /// # Panics
-/// If the group has no target token.
+/// If the group is empty.
 pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
-    let target_tokens: u64 = batches.iter().map(|batch| batch.target_tokens).sum();
-    assert!(target_tokens > 0, "a group of micro-batches without a single target token");
-    let mut accumulated: Option<(Measures, FlatGradients)> = None;
+    let mut accumulated: Option<(Sums, FlatGradients)> = None;
     for batch in batches {
         let dropout = state.model.config().dropout > 0.0;
         let stream = dropout.then(|| DropoutStream::new(state.seed, state.micro_steps, &state.device));
         let losses = state.model.loss(batch, state.label_smoothing, stream.as_ref());
-        let mut gradients = (losses.loss_sum.clone() / target_tokens as f64).backward();
+        let mut gradients = losses.loss_sum.clone().backward();
         let gradients = state.optimizer.table().flatten_gradients(&state.model, &mut gradients);
-        let (loss_sum, nll_sum) = (losses.loss_sum.inner(), losses.nll_sum.inner());
+        let labels = batch.labels.clone().not_equal_elem(state.model.config().pad_id.cast_signed());
+        let sums = Sums {
+            loss: losses.loss_sum.inner(),
+            nll: losses.nll_sum.inner(),
+            n_labels: labels.int().sum().float().cast(FloatDType::F32),
+        };
         accumulated = Some(match accumulated {
-            None => (Measures { grad_norm: loss_sum.zeros_like(), loss_sum, nll_sum }, gradients),
-            Some((sums, before)) => {
-                let sums = Measures {
-                    loss_sum: sums.loss_sum + loss_sum,
-                    nll_sum: sums.nll_sum + nll_sum,
-                    grad_norm: sums.grad_norm,
-                };
-                (sums, before + gradients)
-            }
+            None => (sums, gradients),
+            Some((before, gradients_before)) => (before + sums, gradients_before + gradients),
         });
         state.micro_steps += 1;
         state.source_tokens += batch.source_tokens;
         state.target_tokens += batch.target_tokens;
     }
-    let (mut measures, gradients) = accumulated.expect("a group has at least one micro-batch");
+    let (Sums { loss, nll, n_labels }, gradients) = accumulated.expect("a group has at least one micro-batch");
     state.step += 1;
-    measures.grad_norm = state.optimizer.step(gradients, state.learning_rate.at(state.step), state.step);
+    let lr = state.learning_rate.at(state.step);
+    let grad_norm = state.optimizer.step(gradients, n_labels.clone(), lr, state.step);
     state.model = state.optimizer.write_back(state.model.clone(), state.dtype);
-    measures
+    Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, grad_norm }
+}
+
+/// What the micro-batches of a group add up to, on the device.
+struct Sums {
+    loss: Tensor<1>,
+    nll: Tensor<1>,
+    n_labels: Tensor<1>,
+}
+
+impl Add for Sums {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { loss: self.loss + other.loss, nll: self.nll + other.nll, n_labels: self.n_labels + other.n_labels }
+    }
 }

@@ -214,8 +214,8 @@ impl Trainer {
             step: self.state.step,
             epoch: group.epoch,
             lr: self.state.learning_rate.at(self.state.step),
+            tokens: group.batches.iter().map(|batch| batch.source_tokens + batch.target_tokens).sum(),
             source_tokens: group.batches.iter().map(|batch| batch.source_tokens).sum(),
-            target_tokens: group.batches.iter().map(|batch| batch.target_tokens).sum(),
             padded_tokens: group.padded_tokens(),
         };
         self.deferred.push(facts, measures);
@@ -248,7 +248,7 @@ impl Trainer {
     /// Reads what the steps since the last line have measured. The host waits for the device here.
     fn log(&mut self) -> Result<()> {
         let Self { deferred, measured, .. } = self;
-        // Host sync: three numbers a step.
+        // Host sync: four numbers a step.
         let steps = measured.clock.time(Span::Drain, || deferred.drain());
         let steps = steps.map_err(|error| device_failure(error.into(), measured.largest))?;
         let totals = measured.end_window(&steps);
