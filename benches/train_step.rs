@@ -33,6 +33,7 @@ fn synthetic(batch_size: usize, len: usize, vocab_size: usize) -> HostBatch {
         target_tokens: (batch_size * len) as u64,
         rows: (0..batch_size as u32).collect(),
         next: Position::default(),
+        ..HostBatch::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rows of ids into the padded rows of a batch.
 
-use crate::host_batch::{HostBatch, Shape};
+use crate::host_batch::{HostBatch, Layout, Shape};
 use crate::tokenizer::SpecialIds;
 
 /// Writes rows into a batch whose shape is fixed beforehand. The batch's buffer is reused.
@@ -17,6 +17,7 @@ impl<'a> Collator<'a> {
         batch.ids.clear();
         batch.ids.resize(batch_size * (source_len + 2 * target_len + 2), special.pad as i32);
         batch.rows.clear();
+        (batch.layout, batch.boundaries) = (Layout::Pairs, false);
         (batch.batch_size, batch.source_len, batch.target_len) = (batch_size, source_len, target_len);
         (batch.source_tokens, batch.target_tokens) = (0, 0);
         Self { batch, special, row: 0 }

@@ -1,4 +1,4 @@
-//! A batch of padded token rows in one contiguous host buffer.
+//! A batch of padded or packed token rows in one contiguous host buffer.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,13 +18,18 @@ pub struct Position {
 pub struct Shape {
     /// Rows.
     pub batch_size: usize,
-    /// Padded source length in tokens.
+    /// Padded source length in tokens; 0 in batches of text, which have one side.
     pub source_len: usize,
-    /// Padded target length in tokens.
+    /// Padded target length in tokens; the length of a row in batches of text.
     pub target_len: usize,
 }
 
 impl Shape {
+    /// The shape of a batch of text.
+    pub fn text(batch_size: usize, seq_len: usize) -> Self {
+        Self { batch_size, source_len: 0, target_len: seq_len }
+    }
+
     /// Source and target tokens of the batch with padding.
     pub fn padded_tokens(&self) -> usize {
         self.batch_size * (self.source_len + self.target_len)
@@ -33,15 +38,29 @@ impl Shape {
 
 impl std::fmt::Display for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} x ({} + {})", self.batch_size, self.source_len, self.target_len)
+        match self.source_len {
+            0 => write!(f, "{} x {}", self.batch_size, self.target_len),
+            source_len => write!(f, "{} x ({source_len} + {})", self.batch_size, self.target_len),
+        }
     }
 }
 
-/// Right-padded rows of token ids, ready to be uploaded in one copy.
+/// What the parts of a batch are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// Source and target rows, for an encoder-decoder.
+    #[default]
+    Pairs,
+    /// Rows of one side, for a language model.
+    Text,
+}
+
+/// Rows of token ids, padded on the right, ready to be uploaded in one copy.
 ///
 /// # Shapes
 ///
-/// B batch, S padded source length, T padded target length. `ids` holds, one after the other:
+/// B batch, S padded source length, T padded target length. With [`Layout::Pairs`], `ids` holds, one after the other:
 ///
 /// | part | shape | row |
 /// |---|---|---|
@@ -50,9 +69,21 @@ impl std::fmt::Display for Shape {
 /// | labels | `[B, T]` | target ids, eos, padding |
 /// | source lengths | `[B]` | tokens of the source row that are not padding |
 /// | target lengths | `[B]` | tokens of the label row that are not padding |
+///
+/// With [`Layout::Text`], where S is 0:
+///
+/// | part | shape | row |
+/// |---|---|---|
+/// | input | `[B, T]` | what the model reads, then any valid id as padding |
+/// | labels | `[B, T]` | what it should predict at each place, then the ignored id |
+/// | positions | `[B, T]` | place of each token in its document, or in its row |
+/// | documents | `[B, T]` | number of each token's document within its row, from 0 and never descending; padding has a number of its own |
+/// | lengths | `[B]` | tokens of the row that are not padding |
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostBatch {
-    /// All five parts; see the table above.
+    /// What the parts of `ids` are.
+    pub layout: Layout,
+    /// All five parts; see the tables above.
     pub ids: Vec<i32>,
     /// B: rows.
     pub batch_size: usize,
@@ -60,9 +91,13 @@ pub struct HostBatch {
     pub source_len: usize,
     /// T: padded target length in tokens.
     pub target_len: usize,
-    /// Source tokens that are not padding, each row's eos included.
+    /// Text: rows hold several documents that must not see each other, so positions and document numbers matter.
+    /// Otherwise positions count from 0 in each row, and every row is one document.
+    pub boundaries: bool,
+    /// Source tokens that are not padding, each row's eos included; 0 for text.
     pub source_tokens: u64,
-    /// Labels that are not padding, each row's eos included.
+    /// Labels that are not padding, each row's eos included. For masked language modelling all tokens: which of them are
+    /// masked, and so counted in the loss, is decided on the device.
     pub target_tokens: u64,
     /// Row numbers in the data set, in the order of the batch's rows.
     pub rows: Vec<u32>,
@@ -81,33 +116,82 @@ impl HostBatch {
         &self.ids[..self.batch_size * self.source_len]
     }
 
-    /// Decoder input rows `[B, T]`: bos and the target.
+    /// Decoder input rows `[B, T]`: bos and the target. For text, what the model reads.
     pub fn target_input(&self) -> &[i32] {
-        let start = self.batch_size * self.source_len;
-        &self.ids[start..start + self.batch_size * self.target_len]
+        self.rows_after(0)
     }
 
-    /// Label rows `[B, T]`: the target and eos.
+    /// Label rows `[B, T]`: the target and eos. For text, what the model should predict at each place.
     pub fn labels(&self) -> &[i32] {
-        let start = self.batch_size * (self.source_len + self.target_len);
-        &self.ids[start..start + self.batch_size * self.target_len]
+        self.rows_after(1)
+    }
+
+    /// Text: places `[B, T]` of the tokens in their documents or rows.
+    ///
+    /// # Panics
+    ///
+    /// If this is a batch of pairs.
+    pub fn positions(&self) -> &[i32] {
+        self.expect_text();
+        self.rows_after(2)
+    }
+
+    /// Text: numbers `[B, T]` of the documents within their row.
+    ///
+    /// # Panics
+    ///
+    /// If this is a batch of pairs.
+    pub fn documents(&self) -> &[i32] {
+        self.expect_text();
+        self.rows_after(3)
+    }
+
+    /// Text: tokens of each row `[B]` that are not padding.
+    ///
+    /// # Panics
+    ///
+    /// If this is a batch of pairs.
+    pub fn lengths(&self) -> &[i32] {
+        self.expect_text();
+        &self.ids[4 * self.batch_size * self.target_len..]
     }
 
     /// Tokens of each source row `[B]`, eos included.
+    ///
+    /// # Panics
+    ///
+    /// If this is a batch of text.
     pub fn source_lengths(&self) -> &[i32] {
-        let start = self.batch_size * (self.source_len + 2 * self.target_len);
-        &self.ids[start..start + self.batch_size]
+        &self.pair_lengths()[..self.batch_size]
     }
 
     /// Tokens of each label row `[B]`, eos included.
+    ///
+    /// # Panics
+    ///
+    /// If this is a batch of text.
     pub fn target_lengths(&self) -> &[i32] {
-        let start = self.batch_size * (self.source_len + 2 * self.target_len + 1);
-        &self.ids[start..start + self.batch_size]
+        &self.pair_lengths()[self.batch_size..]
     }
 
     /// Share of padding among the padded source and label tokens, in [0, 1).
     pub fn padding_ratio(&self) -> f64 {
         let padded = self.shape().padded_tokens();
         if padded == 0 { 0.0 } else { 1.0 - (self.source_tokens + self.target_tokens) as f64 / padded as f64 }
+    }
+
+    /// The part of T wide rows that stands behind the source and `n` others.
+    fn rows_after(&self, n: usize) -> &[i32] {
+        let start = self.batch_size * (self.source_len + n * self.target_len);
+        &self.ids[start..start + self.batch_size * self.target_len]
+    }
+
+    fn pair_lengths(&self) -> &[i32] {
+        assert_eq!(self.layout, Layout::Pairs, "a batch of text has no source and target lengths");
+        &self.ids[self.batch_size * (self.source_len + 2 * self.target_len)..]
+    }
+
+    fn expect_text(&self) {
+        assert_eq!(self.layout, Layout::Text, "a batch of pairs has no positions and documents");
     }
 }

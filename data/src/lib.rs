@@ -29,6 +29,7 @@ mod loader;
 pub mod numbers;
 mod reorder;
 mod sampler;
+mod text;
 mod tokenizer;
 
 pub use bucket::{Buckets, EpochPlan, round_up};
@@ -36,7 +37,8 @@ pub use cache::{Prepared, TokenCache, prepare};
 pub use corpus::{BadRow, BadRowKind, Corpus, CorpusConfig, CorpusFormat, CorpusInput, Example, RowReport};
 pub use direct::DirectSource;
 pub use error::{Error, Result};
-pub use host_batch::{HostBatch, Position, Shape};
+pub use host_batch::{HostBatch, Layout, Position, Shape};
 pub use loader::{BatchSource, BatchWorker, CachedSource, Loader, LoaderConfig, OnePass, Rank};
 pub use sampler::Order;
+pub use text::{Packing, Task, TextConfig, TextFormat};
 pub use tokenizer::{Encoder, Normalization, SpecialIds, TokenizerConfig, TokenizerKind, Tokenizers};

@@ -171,6 +171,7 @@ fn host_batch(rows: &[(Vec<i32>, Vec<i32>)]) -> HostBatch {
         ids: parts.concat(),
         rows: (0..rows.len() as u32).collect(),
         next: Position::default(),
+        ..HostBatch::default()
     }
 }
 
