@@ -35,7 +35,7 @@ fn bench_generate(criterion: &mut Criterion) {
     let model = TransformerConfig { source_vocab_size: vocab_size, target_vocab_size: vocab_size, ..model };
     let dtype = compute_dtype(Precision::Auto, &device).expect("a precision of this device");
     let max_positions = model.max_positions;
-    let model = model.init(1, dtype, &device);
+    let model = model.init_encoder_decoder(1, dtype, &device);
     let rows: Vec<SourceRow> = (0..batch_size)
         .map(|row| {
             let mut ids: Vec<u32> = (1..len).map(|i| 4 + ((row * 31 + i) * 7919 % (vocab_size - 4)) as u32).collect();

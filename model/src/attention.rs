@@ -3,103 +3,168 @@
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
-use kiln_kernels::{AttentionConfig, AttentionMask, Projected};
+use kiln_kernels::{AttentionConfig, AttentionMask, DropoutStream, Projected};
 
+use crate::config::{Positions, TransformerConfig};
 use crate::init::{Init, Role};
-use crate::kv_cache::KeyValueBuffer;
+use crate::kv_cache::{KeyValueBuffer, Step};
 use crate::linear::Linear;
+use crate::rows::Rows;
+
+/// How features divide into heads, and what happens inside.
+#[derive(Debug, Clone, Copy)]
+struct Heads {
+    /// H.
+    n: usize,
+    /// G.
+    n_kv: usize,
+    /// K.
+    dim: usize,
+    /// Base of the rotary wavelengths, if positions are rotary.
+    rope_theta: Option<f64>,
+    /// Share of probabilities dropped in training.
+    dropout: f64,
+}
+
+impl Heads {
+    fn new(config: &TransformerConfig) -> Self {
+        Self {
+            n: config.n_heads,
+            n_kv: config.kv_heads(),
+            dim: config.head_dim(),
+            rope_theta: (config.positions == Positions::Rotary).then_some(config.rope_theta),
+            dropout: config.attention_dropout,
+        }
+    }
+
+    /// Columns of the queries, H * K.
+    fn query_width(&self) -> usize {
+        self.n * self.dim
+    }
+
+    /// Columns of keys and values together, 2 * G * K.
+    fn key_value_width(&self) -> usize {
+        2 * self.n_kv * self.dim
+    }
+
+    fn attend(
+        &self,
+        projected: Projected,
+        mask: &AttentionMask,
+        batch_size: usize,
+        causal: bool,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
+        let config = AttentionConfig { batch_size, n_heads: self.n, n_kv_heads: self.n_kv, causal };
+        let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
+        kiln_kernels::attention(projected, mask, dropout, &config)
+    }
+}
 
 /// A sequence looks at itself. Queries, keys and values come from one product.
 #[derive(Module, Debug)]
 pub struct SelfAttention {
-    /// D to 3 D, columns `q | k | v`, heads side by side in each.
+    /// D to (H + 2 G) K, columns `q | k | v`, heads side by side in each.
     pub qkv: Linear,
-    /// D to D.
+    /// H K to D.
     pub output: Linear,
-    n_heads: usize,
+    #[module(skip)]
+    heads: Heads,
 }
 
 impl SelfAttention {
     pub(crate) fn init(init: &Init, n_layers: usize) -> Self {
-        let d = init.config.d_model;
+        let (heads, d) = (Heads::new(init.config), init.config.d_model);
+        let width = heads.query_width() + heads.key_value_width();
+        let output = [heads.query_width(), d];
         Self {
-            qkv: Linear::init(&init.at("qkv"), [d, 3 * d], Role::Projection { fan_out: 3 * d }),
-            output: Linear::init(&init.at("output"), [d, d], Role::EndOfBranch { n_layers }),
-            n_heads: init.config.n_heads,
+            qkv: Linear::init(&init.at("qkv"), [d, width], Role::Projection { fan_out: width }),
+            output: Linear::init(&init.at("output"), output, Role::EndOfBranch { n_layers }),
+            heads,
         }
     }
 
-    /// `lengths` are the keys of each row that are no padding; None looks at all. Causal positions look at no later
-    /// one, which hides right padding from all real positions by itself.
+    /// Causal positions look at no later one, which hides right padding from all real positions by itself.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
-    /// - `lengths`: `[B]`
-    pub fn forward(
-        &self,
-        x: Tensor<2>,
-        lengths: Option<&Tensor<1, Int>>,
-        batch_size: usize,
-        causal: bool,
-    ) -> Tensor<2> {
-        let projected = Projected::SelfAttention { qkv: self.qkv.forward(x) };
-        let config = AttentionConfig { batch_size, n_heads: self.n_heads, n_kv_heads: self.n_heads, causal };
-        self.output.forward(kiln_kernels::attention(
-            projected,
-            &AttentionMask { key_lengths: lengths.cloned(), documents: None },
-            None,
-            &config,
-        ))
+    pub fn forward(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Tensor<2> {
+        let qkv = self.project(x, rows);
+        self.attend(qkv, rows, causal, stream)
+    }
+
+    /// Causal [`Self::forward`] that keeps keys and values for the steps to come.
+    ///
+    /// # Shapes
+    /// - `x`: `[B * T, D]`; result the same
+    pub(crate) fn prefill(&self, x: Tensor<2>, rows: &Rows, buffer: &mut KeyValueBuffer) -> Tensor<2> {
+        let qkv = self.project(x, rows);
+        buffer.fill(qkv.clone().narrow(1, self.heads.query_width(), self.heads.key_value_width()), rows);
+        self.attend(qkv, rows, true, None)
     }
 
     /// The next position of each row looks at itself and at the positions kept in `buffer`, where its own key and value
-    /// are added at `position`. `lengths` is `position + 1` for every row.
+    /// are added.
     ///
     /// # Shapes
     /// - `x`: `[B, D]`; result the same
-    /// - `lengths`: `[B]`
-    pub(crate) fn step(
-        &self,
-        x: Tensor<2>,
-        buffer: &mut KeyValueBuffer,
-        position: usize,
-        lengths: &Tensor<1, Int>,
-    ) -> Tensor<2> {
-        let [batch_size, d] = x.dims();
-        let qkv = self.qkv.forward(x);
-        let query = qkv.clone().narrow(1, 0, d);
-        buffer.write(qkv.narrow(1, d, 2 * d), position);
-        let config = AttentionConfig { batch_size, n_heads: self.n_heads, n_kv_heads: self.n_heads, causal: false };
+    pub(crate) fn step(&self, x: Tensor<2>, buffer: &mut KeyValueBuffer, step: &Step) -> Tensor<2> {
+        let [batch_size, _] = x.dims();
+        let qkv = self.rotate(self.qkv.forward(x), || step.positions.clone());
+        let (q, kv) = (self.heads.query_width(), self.heads.key_value_width());
+        let query = qkv.clone().narrow(1, 0, q);
+        buffer.write(qkv.narrow(1, q, kv), &step.slots);
         let projected = Projected::Cross { query, key_value: buffer.rows() };
-        self.output.forward(kiln_kernels::attention(
-            projected,
-            &AttentionMask::key_lengths(lengths.clone()),
-            None,
-            &config,
-        ))
+        let mask = AttentionMask::key_lengths(step.lengths.clone());
+        self.output.forward(self.heads.attend(projected, &mask, batch_size, false, None))
+    }
+
+    fn project(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
+        let ([n, _], device) = (x.dims(), x.device());
+        self.rotate(self.qkv.forward(x), || rows.places(n, &device))
+    }
+
+    fn rotate(&self, qkv: Tensor<2>, positions: impl FnOnce() -> Tensor<1, Int>) -> Tensor<2> {
+        let Heads { n, n_kv, dim, rope_theta, .. } = self.heads;
+        match rope_theta {
+            Some(theta) => kiln_kernels::rotary(qkv, positions(), n + n_kv, dim, theta),
+            None => qkv,
+        }
+    }
+
+    fn attend(&self, qkv: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Tensor<2> {
+        let mut mask = rows.mask();
+        if causal {
+            mask.key_lengths = None;
+        }
+        let projected = Projected::SelfAttention { qkv };
+        self.output.forward(self.heads.attend(projected, &mask, rows.batch_size, causal, stream))
     }
 }
 
 /// A target looks at the encoded source.
 #[derive(Module, Debug)]
 pub struct CrossAttention {
-    /// D to D, of the target.
+    /// D to H K, of the target.
     pub query: Linear,
-    /// D to 2 D, of the source, columns `k | v`.
+    /// D to 2 G K, of the source, columns `k | v`.
     pub key_value: Linear,
-    /// D to D.
+    /// H K to D.
     pub output: Linear,
-    n_heads: usize,
+    #[module(skip)]
+    heads: Heads,
 }
 
 impl CrossAttention {
     pub(crate) fn init(init: &Init, n_layers: usize) -> Self {
-        let d = init.config.d_model;
+        let (heads, d) = (Heads::new(init.config), init.config.d_model);
+        let (q, kv) = (heads.query_width(), heads.key_value_width());
+        let role = Role::Projection { fan_out: q + kv };
         Self {
-            query: Linear::init(&init.at("query"), [d, d], Role::Projection { fan_out: 3 * d }),
-            key_value: Linear::init(&init.at("key_value"), [d, 2 * d], Role::Projection { fan_out: 3 * d }),
-            output: Linear::init(&init.at("output"), [d, d], Role::EndOfBranch { n_layers }),
-            n_heads: init.config.n_heads,
+            query: Linear::init(&init.at("query"), [d, q], role),
+            key_value: Linear::init(&init.at("key_value"), [d, kv], role),
+            output: Linear::init(&init.at("output"), [q, d], Role::EndOfBranch { n_layers }),
+            heads,
         }
     }
 
@@ -107,14 +172,14 @@ impl CrossAttention {
     ///
     /// # Shapes
     /// - `source`: `[B * S, D]`
-    /// - result: `[B * S, 2 * D]`
+    /// - result: `[B * S, 2 * G * K]`
     pub fn project(&self, source: Tensor<2>) -> Tensor<2> {
         self.key_value.forward(source)
     }
 
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
-    /// - `key_value`: `[B * S, 2 * D]`, of [`Self::project`]
+    /// - `key_value`: `[B * S, 2 * G * K]`, of [`Self::project`]
     /// - `lengths`: `[B]`, source positions that are no padding
     pub fn forward(
         &self,
@@ -122,14 +187,10 @@ impl CrossAttention {
         key_value: Tensor<2>,
         lengths: &Tensor<1, Int>,
         batch_size: usize,
+        stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
         let projected = Projected::Cross { query: self.query.forward(x), key_value };
-        let config = AttentionConfig { batch_size, n_heads: self.n_heads, n_kv_heads: self.n_heads, causal: false };
-        self.output.forward(kiln_kernels::attention(
-            projected,
-            &AttentionMask::key_lengths(lengths.clone()),
-            None,
-            &config,
-        ))
+        let mask = AttentionMask::key_lengths(lengths.clone());
+        self.output.forward(self.heads.attend(projected, &mask, batch_size, false, stream))
     }
 }

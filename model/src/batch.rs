@@ -2,11 +2,32 @@
 
 use burn::tensor::{Int, Tensor};
 
+use crate::rows::Rows;
+
+/// A batch of what the architecture reads: pairs for an encoder-decoder, text for the other two.
+#[derive(Debug, Clone)]
+pub enum Batch {
+    /// Sources and targets.
+    Pairs(PairBatch),
+    /// Rows of one text each, or packed with several.
+    Text(TextBatch),
+}
+
+impl Batch {
+    /// B.
+    pub fn batch_size(&self) -> usize {
+        match self {
+            Self::Pairs(batch) => batch.batch_size,
+            Self::Text(batch) => batch.batch_size,
+        }
+    }
+}
+
 /// A right-padded batch of source and target sequences. Padded positions hold the padding id everywhere.
 ///
 /// Rows of a sequence tensor are batch-major: token t of row b is element `b * T + t`.
 #[derive(Debug, Clone)]
-pub struct Batch {
+pub struct PairBatch {
     /// Source ids, each row closed by the end token, `[B * S]`.
     pub source: Tensor<1, Int>,
     /// What the decoder reads: start token and target, `[B * T]`.
@@ -29,7 +50,7 @@ pub struct Batch {
     pub target_tokens: u64,
 }
 
-impl Batch {
+impl PairBatch {
     /// Cuts one uploaded tensor into the parts of a batch.
     ///
     /// # Shapes
@@ -70,5 +91,76 @@ impl Batch {
     /// `[B, S, T]` with padding.
     pub fn shape(&self) -> [usize; 3] {
         [self.batch_size, self.source_len, self.target_len]
+    }
+}
+
+/// A batch of text. Rows are right-padded with the padding id, or packed: several documents stand end to end in a row.
+///
+/// Rows of a tensor are batch-major: token t of row b is element `b * T + t`.
+#[derive(Debug, Clone)]
+pub struct TextBatch {
+    /// What the model reads, `[B * T]`.
+    pub input: Tensor<1, Int>,
+    /// What it should say at each position, `[B * T]`: the next token of a decoder-only model, the token that stands there
+    /// of an encoder-only one. The padding id does not count.
+    pub labels: Tensor<1, Int>,
+    /// Place of each token in its document, `[B * T]`, each in `0..max_positions`; None: 0 to T - 1 in every row.
+    pub positions: Option<Tensor<1, Int>>,
+    /// Document of each token, `[B * T]`, numbers that never fall along a row: a token sees its own document only. None: a
+    /// row is one document.
+    pub documents: Option<Tensor<1, Int>>,
+    /// Kind of each token, `[B * T]`, each in `0..n_token_types`; None: kind 0. Models with token types only.
+    pub token_types: Option<Tensor<1, Int>>,
+    /// Tokens of each row that are no padding, at least 1 each, `[B]`.
+    pub lengths: Tensor<1, Int>,
+    /// B.
+    pub batch_size: usize,
+    /// T, padding included.
+    pub seq_len: usize,
+    /// Tokens of the whole batch that are no padding.
+    pub tokens: u64,
+}
+
+impl TextBatch {
+    /// Cuts one uploaded tensor into the parts of a batch. Positions and documents are always in the tensor; `packed` says
+    /// whether they say anything, for plain attention is faster.
+    ///
+    /// # Shapes
+    /// - `ids`: `[4 * B * T + B]`: input, labels, positions, documents, lengths, in this order
+    ///
+    /// # Panics
+    /// If `ids` has another length.
+    pub fn from_contiguous(ids: Tensor<1, Int>, [batch_size, seq_len]: [usize; 2], tokens: u64, packed: bool) -> Self {
+        let n = batch_size * seq_len;
+        let [found] = ids.dims();
+        let wanted = 4 * n + batch_size;
+        assert_eq!(found, wanted, "a batch of {batch_size} rows of {seq_len} positions has {wanted} numbers");
+        let part = |i: usize| ids.clone().narrow(0, i * n, n);
+        Self {
+            input: part(0),
+            labels: part(1),
+            positions: packed.then(|| part(2)),
+            documents: packed.then(|| part(3)),
+            token_types: None,
+            lengths: ids.clone().narrow(0, 4 * n, batch_size),
+            batch_size,
+            seq_len,
+            tokens,
+        }
+    }
+
+    /// `[B, T]` with padding.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.batch_size, self.seq_len]
+    }
+
+    /// How the rows make a batch.
+    pub fn rows(&self) -> Rows {
+        Rows {
+            batch_size: self.batch_size,
+            lengths: Some(self.lengths.clone()),
+            documents: self.documents.clone(),
+            positions: self.positions.clone(),
+        }
     }
 }

@@ -1,87 +1,115 @@
-//! The decoder stack: the whole target at once in training, one position at a time in decoding.
+//! The decoder stack: the whole target at once in training, one position at a time in decoding. With a source to look at
+//! it is the second half of an encoder-decoder, without one it is a decoder-only model.
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
 use kiln_kernels::DropoutStream;
 
 use crate::attention::{CrossAttention, SelfAttention};
-use crate::config::NormPlacement;
+use crate::config::{Architecture, NormPlacement};
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
-use crate::kv_cache::{DecoderCache, LayerCache, Memory};
-use crate::norm::{LayerNorm, Residual};
+use crate::kv_cache::{DecoderCache, LayerCache, Memory, Step};
+use crate::norm::{Norm, Residual, normalized};
+use crate::rows::Rows;
 
-/// Layers of causal self-attention, attention to the source, and feed-forward.
+/// Layers of causal self-attention, attention to the source if there is one, and feed-forward.
 #[derive(Module, Debug)]
 pub struct Decoder {
     /// First layer first.
     pub layers: Vec<DecoderLayer>,
     /// After the last layer; pre-norm models only.
-    pub norm: Option<LayerNorm>,
+    pub norm: Option<Norm>,
 }
 
 impl Decoder {
     pub(crate) fn init(init: &Init) -> Self {
         let layers = (0..init.config.n_decoder_layers).map(|i| DecoderLayer::init(&init.at("layers").at(i))).collect();
-        let norm = (init.config.norm == NormPlacement::Pre).then(|| LayerNorm::init(init));
+        let norm = (init.config.norm == NormPlacement::Pre).then(|| Norm::init(init));
         Self { layers, norm }
     }
 
     /// # Shapes
     /// - `x`: `[B * T, D]`, embedded target; result the same
-    pub fn forward(&self, x: Tensor<2>, memory: &Memory, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let x = self.layers.iter().fold(x, |x, layer| layer.forward(x, memory, stream));
-        self.normalize(x)
+    pub fn forward(
+        &self,
+        x: Tensor<2>,
+        rows: &Rows,
+        memory: Option<&Memory>,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
+        let x = self.layers.iter().fold(x, |x, layer| layer.forward(x, rows, memory, stream));
+        normalized(&self.norm, x)
     }
 
     /// An empty target for each source.
-    pub fn start(&self, memory: &Memory) -> DecoderCache {
-        let project = |layer: &DecoderLayer| layer.cross_attention.project(memory.hidden.clone());
-        DecoderCache {
-            layers: self.layers.iter().map(|layer| LayerCache::new(project(layer), memory.batch_size)).collect(),
-            source_lengths: memory.lengths.clone(),
-            len: 0,
-        }
+    pub(crate) fn start(&self, memory: &Memory) -> DecoderCache {
+        let layer = |layer: &DecoderLayer| {
+            let cross = layer.cross_attention.as_ref().expect("a decoder with a source attends to it");
+            LayerCache::with_source(cross.project(memory.hidden.clone()), memory.batch_size)
+        };
+        DecoderCache::new(self.layers.iter().map(layer).collect(), memory.batch_size, Some(memory.lengths.clone()))
+    }
+
+    /// An empty text in each row.
+    pub(crate) fn start_without_source(&self, batch_size: usize) -> DecoderCache {
+        DecoderCache::new(self.layers.iter().map(|_| LayerCache::default()).collect(), batch_size, None)
+    }
+
+    /// The first positions of each row at once; `cache` has just been started.
+    ///
+    /// # Shapes
+    /// - `x`: `[B * T, D]`, embedded; result the same
+    /// - `lengths`: `[B]`, positions of each row that are no padding
+    pub(crate) fn prefill(
+        &self,
+        x: Tensor<2>,
+        lengths: Tensor<1, Int>,
+        rows: &Rows,
+        cache: &mut DecoderCache,
+    ) -> Tensor<2> {
+        assert!(cache.is_empty(), "a cache is filled once, at the start; it holds {} positions", cache.len());
+        let [n, _] = x.dims();
+        let DecoderCache { layers, source_lengths, .. } = cache;
+        let x = self
+            .layers
+            .iter()
+            .zip(layers)
+            .fold(x, |x, (layer, cache)| layer.prefill(x, rows, cache, source_lengths.as_ref()));
+        cache.filled(lengths, rows.len(n));
+        normalized(&self.norm, x)
     }
 
     /// One position more.
     ///
     /// # Shapes
     /// - `x`: `[B, D]`, embedded; result the same
-    pub fn step(&self, x: Tensor<2>, cache: &mut DecoderCache) -> Tensor<2> {
-        let position = cache.len;
-        let lengths = cache.source_lengths.full_like((position + 1) as i64);
+    pub(crate) fn step(&self, x: Tensor<2>, cache: &mut DecoderCache) -> Tensor<2> {
+        let step = cache.next_step(&x.device());
         let DecoderCache { layers, source_lengths, .. } = cache;
         let x = self
             .layers
             .iter()
             .zip(layers)
-            .fold(x, |x, (layer, cache)| layer.step(x, cache, position, &lengths, source_lengths));
-        cache.len += 1;
-        self.normalize(x)
-    }
-
-    fn normalize(&self, x: Tensor<2>) -> Tensor<2> {
-        match &self.norm {
-            Some(norm) => norm.forward(x),
-            None => x,
-        }
+            .fold(x, |x, (layer, cache)| layer.step(x, cache, &step, source_lengths.as_ref()));
+        cache.advance(step);
+        normalized(&self.norm, x)
     }
 }
 
-/// Self-attention, attention to the source and feed-forward, each in a residual branch.
+/// Self-attention, cross-attention if there is a source, and feed-forward, each in a residual branch.
 #[derive(Module, Debug)]
 pub struct DecoderLayer {
     /// Norm of the self-attention branch.
-    pub self_attention_norm: LayerNorm,
-    /// Every position looks at itself and earlier ones.
+    pub self_attention_norm: Norm,
+    /// Every position looks at itself and the ones before.
     pub self_attention: SelfAttention,
-    /// Norm of the cross-attention branch.
-    pub cross_attention_norm: LayerNorm,
-    /// Every position looks at the real positions of the source.
-    pub cross_attention: CrossAttention,
+    /// Norm of the cross-attention branch; encoder-decoders only.
+    pub cross_attention_norm: Option<Norm>,
+    /// Every position looks at the real positions of the source; encoder-decoders only.
+    pub cross_attention: Option<CrossAttention>,
     /// Norm of the feed-forward branch.
-    pub feed_forward_norm: LayerNorm,
+    pub feed_forward_norm: Norm,
     /// Each position by itself.
     pub feed_forward: FeedForward,
     #[module(skip)]
@@ -91,12 +119,13 @@ pub struct DecoderLayer {
 impl DecoderLayer {
     fn init(init: &Init) -> Self {
         let n_layers = init.config.n_decoder_layers;
+        let cross = init.config.architecture == Architecture::EncoderDecoder;
         Self {
-            self_attention_norm: LayerNorm::init(init),
+            self_attention_norm: Norm::init(init),
             self_attention: SelfAttention::init(&init.at("self_attention"), n_layers),
-            cross_attention_norm: LayerNorm::init(init),
-            cross_attention: CrossAttention::init(&init.at("cross_attention"), n_layers),
-            feed_forward_norm: LayerNorm::init(init),
+            cross_attention_norm: cross.then(|| Norm::init(init)),
+            cross_attention: cross.then(|| CrossAttention::init(&init.at("cross_attention"), n_layers)),
+            feed_forward_norm: Norm::init(init),
             feed_forward: FeedForward::init(&init.at("feed_forward"), n_layers),
             residual: Residual::new(init.config),
         }
@@ -104,38 +133,67 @@ impl DecoderLayer {
 
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
-    pub fn forward(&self, x: Tensor<2>, memory: &Memory, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let x = self.residual.around(&self.self_attention_norm, x, stream, |x| {
-            self.self_attention.forward(x, None, memory.batch_size, true)
-        });
-        let x = self.residual.around(&self.cross_attention_norm, x, stream, |x| {
-            let key_value = self.cross_attention.project(memory.hidden.clone());
-            self.cross_attention.forward(x, key_value, &memory.lengths, memory.batch_size)
-        });
+    pub fn forward(
+        &self,
+        x: Tensor<2>,
+        rows: &Rows,
+        memory: Option<&Memory>,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
+        let x = self
+            .residual
+            .around(&self.self_attention_norm, x, stream, |x| self.self_attention.forward(x, rows, true, stream));
+        let source = memory.map(|memory| &memory.lengths);
+        let hidden = || memory.expect("cross-attention needs a source").hidden.clone();
+        let x = self.look_at_source(x, rows.batch_size, |cross| cross.project(hidden()), source, stream);
         self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.forward(x, stream))
     }
 
-    /// [`Self::forward`] for one position more.
+    /// [`Self::forward`] that fills `cache`, without dropout.
+    fn prefill(
+        &self,
+        x: Tensor<2>,
+        rows: &Rows,
+        cache: &mut LayerCache,
+        source_lengths: Option<&Tensor<1, Int>>,
+    ) -> Tensor<2> {
+        let x = self
+            .residual
+            .around(&self.self_attention_norm, x, None, |x| self.self_attention.prefill(x, rows, &mut cache.target));
+        let x = self.look_at_source(x, rows.batch_size, |_| cache.source_rows(), source_lengths, None);
+        self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.forward(x, None))
+    }
+
+    /// [`Self::forward`] for one position more, without dropout.
     ///
     /// # Shapes
     /// - `x`: `[B, D]`; result the same
-    /// - `lengths`: `[B]`, target positions with this one
-    /// - `source_lengths`: `[B]`
     fn step(
         &self,
         x: Tensor<2>,
         cache: &mut LayerCache,
-        position: usize,
-        lengths: &Tensor<1, Int>,
-        source_lengths: &Tensor<1, Int>,
+        step: &Step,
+        source_lengths: Option<&Tensor<1, Int>>,
     ) -> Tensor<2> {
         let [batch_size, _] = x.dims();
-        let x = self.residual.around(&self.self_attention_norm, x, None, |x| {
-            self.self_attention.step(x, &mut cache.target, position, lengths)
-        });
-        let x = self.residual.around(&self.cross_attention_norm, x, None, |x| {
-            self.cross_attention.forward(x, cache.source_rows(), source_lengths, batch_size)
-        });
+        let x = self
+            .residual
+            .around(&self.self_attention_norm, x, None, |x| self.self_attention.step(x, &mut cache.target, step));
+        let x = self.look_at_source(x, batch_size, |_| cache.source_rows(), source_lengths, None);
         self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.forward(x, None))
+    }
+
+    /// The cross-attention branch; `x` itself where there is none.
+    fn look_at_source(
+        &self,
+        x: Tensor<2>,
+        batch_size: usize,
+        key_value: impl FnOnce(&CrossAttention) -> Tensor<2>,
+        lengths: Option<&Tensor<1, Int>>,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
+        let (Some(norm), Some(cross)) = (&self.cross_attention_norm, &self.cross_attention) else { return x };
+        let lengths = lengths.expect("cross-attention needs a source");
+        self.residual.around(norm, x, stream, |x| cross.forward(x, key_value(cross), lengths, batch_size, stream))
     }
 }

@@ -1,14 +1,15 @@
 //! The encoder stack.
 
 use burn::module::Module;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 use kiln_kernels::DropoutStream;
 
 use crate::attention::SelfAttention;
 use crate::config::NormPlacement;
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
-use crate::norm::{LayerNorm, Residual};
+use crate::norm::{Norm, Residual, normalized};
+use crate::rows::Rows;
 
 /// Layers of self-attention and feed-forward.
 #[derive(Module, Debug)]
@@ -16,31 +17,21 @@ pub struct Encoder {
     /// First layer first.
     pub layers: Vec<EncoderLayer>,
     /// After the last layer; pre-norm models only.
-    pub norm: Option<LayerNorm>,
+    pub norm: Option<Norm>,
 }
 
 impl Encoder {
     pub(crate) fn init(init: &Init) -> Self {
         let layers = (0..init.config.n_encoder_layers).map(|i| EncoderLayer::init(&init.at("layers").at(i))).collect();
-        let norm = (init.config.norm == NormPlacement::Pre).then(|| LayerNorm::init(init));
+        let norm = (init.config.norm == NormPlacement::Pre).then(|| Norm::init(init));
         Self { layers, norm }
     }
 
     /// # Shapes
     /// - `x`: `[B * S, D]`, embedded source; result the same
-    /// - `lengths`: `[B]`, positions that are no padding
-    pub fn forward(
-        &self,
-        x: Tensor<2>,
-        lengths: &Tensor<1, Int>,
-        batch_size: usize,
-        stream: Option<&DropoutStream>,
-    ) -> Tensor<2> {
-        let x = self.layers.iter().fold(x, |x, layer| layer.forward(x, lengths, batch_size, stream));
-        match &self.norm {
-            Some(norm) => norm.forward(x),
-            None => x,
-        }
+    pub fn forward(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
+        let x = self.layers.iter().fold(x, |x, layer| layer.forward(x, rows, stream));
+        normalized(&self.norm, x)
     }
 }
 
@@ -48,11 +39,11 @@ impl Encoder {
 #[derive(Module, Debug)]
 pub struct EncoderLayer {
     /// Norm of the attention branch.
-    pub self_attention_norm: LayerNorm,
+    pub self_attention_norm: Norm,
     /// Every position looks at all real ones.
     pub self_attention: SelfAttention,
     /// Norm of the feed-forward branch.
-    pub feed_forward_norm: LayerNorm,
+    pub feed_forward_norm: Norm,
     /// Each position by itself.
     pub feed_forward: FeedForward,
     #[module(skip)]
@@ -63,9 +54,9 @@ impl EncoderLayer {
     fn init(init: &Init) -> Self {
         let n_layers = init.config.n_encoder_layers;
         Self {
-            self_attention_norm: LayerNorm::init(init),
+            self_attention_norm: Norm::init(init),
             self_attention: SelfAttention::init(&init.at("self_attention"), n_layers),
-            feed_forward_norm: LayerNorm::init(init),
+            feed_forward_norm: Norm::init(init),
             feed_forward: FeedForward::init(&init.at("feed_forward"), n_layers),
             residual: Residual::new(init.config),
         }
@@ -73,17 +64,10 @@ impl EncoderLayer {
 
     /// # Shapes
     /// - `x`: `[B * S, D]`; result the same
-    /// - `lengths`: `[B]`
-    pub fn forward(
-        &self,
-        x: Tensor<2>,
-        lengths: &Tensor<1, Int>,
-        batch_size: usize,
-        stream: Option<&DropoutStream>,
-    ) -> Tensor<2> {
-        let x = self.residual.around(&self.self_attention_norm, x, stream, |x| {
-            self.self_attention.forward(x, Some(lengths), batch_size, false)
-        });
+    pub fn forward(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
+        let x = self
+            .residual
+            .around(&self.self_attention_norm, x, stream, |x| self.self_attention.forward(x, rows, false, stream));
         self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.forward(x, stream))
     }
 }

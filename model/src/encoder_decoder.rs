@@ -1,20 +1,21 @@
 //! The encoder-decoder Transformer (Vaswani et al. 2017).
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::{CrossEntropy, DropoutStream};
+use kiln_kernels::DropoutStream;
 
-use crate::batch::Batch;
-use crate::config::{TieEmbeddings, TransformerConfig};
+use crate::batch::PairBatch;
+use crate::config::{Architecture, TieEmbeddings, TransformerConfig};
 use crate::decoder::Decoder;
 use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
 use crate::init::{Init, Role};
 use crate::kv_cache::{DecoderCache, Memory};
 use crate::linear::Linear;
-use crate::loss::token_loss;
-use crate::norm::dropout;
+use crate::loss::{EvalSums, LossSums, token_evaluation, token_loss};
+use crate::norm::{Norm, dropout, normalized};
 use crate::position::PositionEncoding;
+use crate::rows::Rows;
 
 /// Reads a source, predicts a target token by token.
 ///
@@ -30,40 +31,45 @@ pub struct EncoderDecoder {
     pub source_positions: PositionEncoding,
     /// Of the target.
     pub target_positions: PositionEncoding,
+    /// Of the embedded source, if the configuration has embedding norms.
+    pub source_embedding_norm: Option<Norm>,
+    /// Of the embedded target, if the configuration has embedding norms.
+    pub target_embedding_norm: Option<Norm>,
     /// Reads the source.
     pub encoder: Encoder,
     /// Writes the target.
     pub decoder: Decoder,
     /// D to V, unless it is the target's embedding.
     pub output: Option<Linear>,
+    /// Added to the logits, `[V]`; not trained. Only if the configuration has it.
+    pub final_logits_bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     config: TransformerConfig,
 }
 
 impl TransformerConfig {
-    /// A model with fresh weights: a pure function of `self` and `seed`, whatever the device.
-    ///
-    /// `dtype` is the compute dtype of weights and activations. On an autodiff device all parameters are tracked.
+    /// An encoder-decoder with fresh weights; otherwise as [`Self::init`].
     ///
     /// # Panics
-    /// If [`Self::validate`] finds a problem or a vocabulary is still 0.
-    pub fn init(&self, seed: u64, dtype: impl Into<DType>, device: &Device) -> EncoderDecoder {
-        let problems = self.validate();
-        assert!(problems.is_empty(), "{}", problems.join("\n"));
-        assert!(self.source_vocab_size > 0 && self.target_vocab_size > 0, "a vocabulary size is still 0");
-        let init = Init::new(self, seed, dtype.into(), device);
+    /// As [`Self::init`], and if this is another architecture.
+    pub fn init_encoder_decoder(&self, seed: u64, dtype: impl Into<DType>, device: &Device) -> EncoderDecoder {
+        let init = Init::checked(self, Architecture::EncoderDecoder, seed, dtype.into(), device);
         let tie = self.tie_embeddings;
+        let norm = || self.embedding_norm.then(|| Norm::init(&init));
         EncoderDecoder {
             source_embedding: TokenEmbedding::init(&init.at("source_embedding"), self.source_vocab_size),
             target_embedding: (tie != TieEmbeddings::ThreeWay)
                 .then(|| TokenEmbedding::init(&init.at("target_embedding"), self.target_vocab_size)),
             source_positions: PositionEncoding::init(&init.at("source_positions")),
             target_positions: PositionEncoding::init(&init.at("target_positions")),
+            source_embedding_norm: norm(),
+            target_embedding_norm: norm(),
             encoder: Encoder::init(&init.at("encoder")),
             decoder: Decoder::init(&init.at("decoder")),
             output: (tie == TieEmbeddings::None).then(|| {
                 Linear::init_without_bias(&init.at("output"), [self.d_model, self.target_vocab_size], Role::Plain)
             }),
+            final_logits_bias: self.final_logits_bias.then(|| init.frozen_zeros(self.target_vocab_size)),
             config: self.clone(),
         }
     }
@@ -75,16 +81,21 @@ impl EncoderDecoder {
         &self.config
     }
 
-    /// Summed label-smoothed cross-entropy over the real labels. Divide by the number of them, over all micro-batches.
-    pub fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> CrossEntropy {
+    /// Summed label-smoothed cross-entropy over the real labels, and the number of them. Divide, over all micro-batches.
+    pub fn loss(&self, batch: &PairBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, self.config.pad_id)
+    }
+
+    /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
+    pub fn evaluate(&self, batch: &PairBatch, label_smoothing: f64) -> EvalSums {
+        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, self.config.pad_id)
     }
 
     /// Logits of every target position, each given the positions before it.
     ///
     /// # Shapes
     /// - result: `[B * T, V]`; rows of padded positions mean nothing
-    pub fn logits(&self, batch: &Batch, stream: Option<&DropoutStream>) -> Tensor<2> {
+    pub fn logits(&self, batch: &PairBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
         let memory = self.encode(batch.source.clone(), batch.source_lengths.clone(), batch.batch_size, stream);
         self.decode(&memory, batch.target_input.clone(), stream)
     }
@@ -106,9 +117,11 @@ impl EncoderDecoder {
     ) -> Memory {
         let ([n], [n_lengths]) = (source.dims(), lengths.dims());
         assert!(n % batch_size == 0 && n_lengths == batch_size, "{n} ids, {n_lengths} lengths, {batch_size} rows");
-        let x = self.source_positions.add_to(self.source_embedding.forward(source), batch_size, 0);
-        let x = dropout(x, self.config.dropout, stream);
-        Memory { hidden: self.encoder.forward(x, &lengths, batch_size, stream), lengths, batch_size }
+        let x = self.source_embedding.forward(source);
+        let rows = Rows::of_lengths(lengths.clone()).placed(&self.config, n, &x.device());
+        let x = self.source_positions.add_to(x, &rows);
+        let x = dropout(normalized(&self.source_embedding_norm, x), self.config.dropout, stream);
+        Memory { hidden: self.encoder.forward(x, &rows, stream), lengths, batch_size }
     }
 
     /// Logits of whole targets.
@@ -120,16 +133,30 @@ impl EncoderDecoder {
     /// # Panics
     /// If `target_input` does not divide into the rows of `memory` or T is above `max_positions`.
     pub fn decode(&self, memory: &Memory, target_input: Tensor<1, Int>, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let ([n], b) = (target_input.dims(), memory.batch_size);
-        assert!(n % b == 0, "{n} target ids do not divide into {b} rows");
-        let x = self.target_positions.add_to(self.target_embedding().forward(target_input), b, 0);
-        let x = dropout(x, self.config.dropout, stream);
-        self.project(self.decoder.forward(x, memory, stream))
+        let rows = Rows::new(memory.batch_size);
+        let (x, rows) = self.embed_target(target_input, rows, stream);
+        self.project(self.decoder.forward(x, &rows, Some(memory), stream))
     }
 
     /// Begins one empty target per source; keys and values of the source are computed here, once.
     pub fn start(&self, memory: &Memory) -> DecoderCache {
         self.decoder.start(memory)
+    }
+
+    /// Begins each target with given tokens (the start token first), and returns the logits of the token after the last.
+    ///
+    /// # Shapes
+    /// - `ids`: `[B * T]`, right-padded
+    /// - `lengths`: `[B]`, ids of each row that are no padding, at least 1 each
+    /// - result: `[B, V]`
+    ///
+    /// # Panics
+    /// If the rows are not those of `cache`, `cache` is not fresh, or T is above `max_positions`.
+    pub fn prefill(&self, ids: Tensor<1, Int>, lengths: Tensor<1, Int>, cache: &mut DecoderCache) -> Tensor<2> {
+        assert_eq!(lengths.dims(), [cache.batch_size()], "one length for each row of the cache");
+        let (x, rows) = self.embed_target(ids, Rows::of_lengths(lengths.clone()), None);
+        let hidden = self.decoder.prefill(x, lengths, &rows, cache);
+        self.project(rows.last(hidden))
     }
 
     /// Appends one token to every target and returns the logits of the next.
@@ -143,8 +170,17 @@ impl EncoderDecoder {
     pub fn decode_step(&self, ids: Tensor<1, Int>, cache: &mut DecoderCache) -> Tensor<2> {
         let ([n], b) = (ids.dims(), cache.batch_size());
         assert_eq!(n, b, "{n} ids for {b} rows");
-        let x = self.target_positions.add_to(self.target_embedding().forward(ids), b, cache.len());
-        self.project(self.decoder.step(x, cache))
+        let x = self.target_embedding().forward(ids);
+        let x = self.target_positions.add_step(x, cache);
+        self.project(self.decoder.step(normalized(&self.target_embedding_norm, x), cache))
+    }
+
+    fn embed_target(&self, ids: Tensor<1, Int>, rows: Rows, stream: Option<&DropoutStream>) -> (Tensor<2>, Rows) {
+        let [n] = ids.dims();
+        let x = self.target_embedding().forward(ids);
+        let rows = rows.placed(&self.config, n, &x.device());
+        let x = self.target_positions.add_to(x, &rows);
+        (dropout(normalized(&self.target_embedding_norm, x), self.config.dropout, stream), rows)
     }
 
     fn target_embedding(&self) -> &TokenEmbedding {
@@ -153,9 +189,13 @@ impl EncoderDecoder {
 
     /// `[M, D]` to `[M, V]`.
     fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
-        match &self.output {
+        let logits = match &self.output {
             Some(output) => output.forward(hidden),
             None => self.target_embedding().logits(hidden),
+        };
+        match &self.final_logits_bias {
+            Some(bias) => logits + bias.val().unsqueeze(),
+            None => logits,
         }
     }
 }

@@ -10,7 +10,10 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::config::{InitScheme, TransformerConfig};
+use crate::config::{Architecture, InitScheme, NormPlacement, TransformerConfig};
+
+/// Standard deviation of [`InitScheme::SmallNormal`].
+const SMALL_STD: f64 = 0.02;
 
 /// Draws the parameters of one module. [`Init::at`] goes to a part of it.
 pub(crate) struct Init<'a> {
@@ -39,7 +42,25 @@ pub(crate) enum Role {
 }
 
 impl<'a> Init<'a> {
-    pub(crate) fn new(config: &'a TransformerConfig, seed: u64, dtype: DType, device: &'a Device) -> Self {
+    /// Draws a model of the given architecture.
+    ///
+    /// # Panics
+    /// If the configuration has a problem, is of another architecture, or a vocabulary that it needs is still 0.
+    pub(crate) fn checked(
+        config: &'a TransformerConfig,
+        architecture: Architecture,
+        seed: u64,
+        dtype: DType,
+        device: &'a Device,
+    ) -> Self {
+        let problems = config.validate();
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+        assert_eq!(config.architecture, architecture, "the configuration is of another architecture");
+        let missing = match architecture {
+            Architecture::EncoderDecoder => config.source_vocab_size == 0 || config.target_vocab_size == 0,
+            Architecture::DecoderOnly | Architecture::EncoderOnly => config.vocab_size() == 0,
+        };
+        assert!(!missing, "a vocabulary size is still 0");
         Self { config, seed, dtype, device, path: String::new() }
     }
 
@@ -64,18 +85,33 @@ impl<'a> Init<'a> {
                 }
                 self.drawn(name, [n_in, n_out], |random| std * normal(random))
             }
+            InitScheme::SmallNormal => {
+                let mut std = SMALL_STD;
+                if let (Role::EndOfBranch { n_layers }, NormPlacement::Pre) = (role, self.config.norm) {
+                    std /= (2.0 * n_layers as f64).sqrt();
+                }
+                self.drawn(name, [n_in, n_out], |random| std * normal(random))
+            }
         }
     }
 
-    /// Table of token or position vectors, `[n, d_model]`: normal of standard deviation `d_model^-0.5`.
+    /// Table of token or position vectors, `[n, d_model]`: normal of standard deviation `d_model^-0.5`, or the small one.
     pub(crate) fn table(&self, name: &str, n: usize) -> Param<Tensor<2>> {
-        let std = (self.config.d_model as f64).powf(-0.5);
+        let std = match self.config.init {
+            InitScheme::Xavier | InitScheme::Scaled => (self.config.d_model as f64).powf(-0.5),
+            InitScheme::SmallNormal => SMALL_STD,
+        };
         self.drawn(name, [n, self.config.d_model], |random| std * normal(random))
     }
 
     /// A bias or a norm's scale, `[n]`.
     pub(crate) fn constant(&self, n: usize, value: f32) -> Param<Tensor<1>> {
         Param::from_tensor(Tensor::full([n], value, (self.device, self.dtype)))
+    }
+
+    /// A parameter that is not trained, `[n]`, zero until a checkpoint fills it: part of the weights all the same.
+    pub(crate) fn frozen_zeros(&self, n: usize) -> Param<Tensor<1>> {
+        self.constant(n, 0.0).set_require_grad(false)
     }
 
     /// A tensor of the model that is not trained.

@@ -1,6 +1,8 @@
 //! What decoding remembers: the encoded source, and every layer's keys and values of source and of earlier positions.
 
-use burn::tensor::{Int, Tensor, TensorCreationOptions};
+use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor};
+
+use crate::rows::Rows;
 
 /// An encoded batch of sources.
 #[derive(Debug, Clone)]
@@ -20,28 +22,62 @@ impl Memory {
     }
 }
 
-/// The state of a batch of unfinished targets, all of the same length. Made by
-/// [`EncoderDecoder::start`](crate::EncoderDecoder::start), advanced by
-/// [`EncoderDecoder::decode_step`](crate::EncoderDecoder::decode_step).
+/// The state of a batch of unfinished targets. Made by `start` of a model, filled with prompts by `prefill`, advanced by
+/// `decode_step`. Prompts may differ in length: every row then has positions of its own.
 #[derive(Debug, Clone)]
 pub struct DecoderCache {
     pub(crate) layers: Vec<LayerCache>,
-    pub(crate) source_lengths: Tensor<1, Int>,
-    pub(crate) len: usize,
+    pub(crate) source_lengths: Option<Tensor<1, Int>>,
+    /// Positions of each row, `[B]`; None while all rows have `len`.
+    lengths: Option<Tensor<1, Int>>,
+    batch_size: usize,
+    len: usize,
+}
+
+/// One position more of every row.
+pub(crate) struct Step {
+    /// Its place in the row, `[B]`.
+    pub(crate) positions: Tensor<1, Int>,
+    /// Places with this one, `[B]`.
+    pub(crate) lengths: Tensor<1, Int>,
+    /// Where its keys and values go.
+    pub(crate) slots: Slots,
+}
+
+/// Where a position's keys and values go in a [`KeyValueBuffer`].
+pub(crate) enum Slots {
+    /// The same place in every row.
+    Same(usize),
+    /// Another place in each row.
+    Each {
+        /// Row of the flat buffer `[B * capacity, W]` for each row of the batch, `[B]`.
+        flat: Tensor<1, Int>,
+        /// The largest place.
+        longest: usize,
+    },
 }
 
 impl DecoderCache {
-    /// Rows (B): targets in the making.
-    pub fn batch_size(&self) -> usize {
-        self.source_lengths.dims()[0]
+    pub(crate) fn new(layers: Vec<LayerCache>, batch_size: usize, source_lengths: Option<Tensor<1, Int>>) -> Self {
+        Self { layers, source_lengths, lengths: None, batch_size, len: 0 }
     }
 
-    /// Target positions decoded so far.
+    /// Rows (B): targets in the making.
+    pub fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// Target positions so far, of the longest row.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True before the first step.
+    /// Positions of each row, `[B]`; None if all have [`Self::len`].
+    pub(crate) fn lengths(&self) -> Option<&Tensor<1, Int>> {
+        self.lengths.as_ref()
+    }
+
+    /// True before the first position.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -52,11 +88,15 @@ impl DecoderCache {
     /// # Shapes
     /// - `rows`: `[B']`, each in `0..B`, repetitions allowed; the batch has B' rows afterwards
     pub fn select(&mut self, rows: &Tensor<1, Int>) {
-        self.source_lengths.inplace(|lengths| lengths.select(0, rows.clone()));
-        for layer in &mut self.layers {
-            layer.source.inplace(|source| source.select(0, rows.clone()));
-            layer.target.select(rows);
+        if let Some(lengths) = &mut self.source_lengths {
+            lengths.inplace(|lengths| lengths.select(0, rows.clone()));
         }
+        for layer in &mut self.layers {
+            if let Some(source) = &mut layer.source {
+                source.inplace(|source| source.select(0, rows.clone()));
+            }
+        }
+        self.select_targets(rows);
     }
 
     /// [`Self::select`] for a step of beam search, where every row's new origin has the same source as the row: keys
@@ -69,74 +109,162 @@ impl DecoderCache {
     /// If `rows` does not have B elements.
     pub fn reorder_beams(&mut self, rows: &Tensor<1, Int>) {
         let [found] = rows.dims();
-        assert_eq!(found, self.batch_size(), "a new order of beams names each row once");
+        assert_eq!(found, self.batch_size, "a new order of beams names each row once");
+        self.select_targets(rows);
+    }
+
+    fn select_targets(&mut self, rows: &Tensor<1, Int>) {
+        if let Some(lengths) = &mut self.lengths {
+            lengths.inplace(|lengths| lengths.select(0, rows.clone()));
+        }
         for layer in &mut self.layers {
             layer.target.select(rows);
         }
+        [self.batch_size] = rows.dims();
+    }
+
+    /// What the layers need to know of the position that comes next.
+    pub(crate) fn next_step(&self, device: &Device) -> Step {
+        let options = (&device.clone().inner(), DType::I32);
+        match &self.lengths {
+            None => Step {
+                positions: Tensor::full([self.batch_size], self.len as i64, options),
+                lengths: Tensor::full([self.batch_size], self.len as i64 + 1, options),
+                slots: Slots::Same(self.len),
+            },
+            Some(lengths) => {
+                let capacity = KeyValueBuffer::capacity_of(self.len + 1);
+                let first = Tensor::<1, Int>::arange(0..self.batch_size as i64, options) * capacity as i64;
+                Step {
+                    positions: lengths.clone(),
+                    lengths: lengths.clone() + 1,
+                    slots: Slots::Each { flat: first + lengths.clone(), longest: self.len },
+                }
+            }
+        }
+    }
+
+    /// After a step.
+    pub(crate) fn advance(&mut self, step: Step) {
+        if self.lengths.is_some() {
+            self.lengths = Some(step.lengths);
+        }
+        self.len += 1;
+    }
+
+    /// After prompts of `lengths`, padded to `len` positions.
+    pub(crate) fn filled(&mut self, lengths: Tensor<1, Int>, len: usize) {
+        self.lengths = Some(lengths);
+        self.len = len;
     }
 }
 
 /// One decoder layer's share of a [`DecoderCache`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct LayerCache {
-    /// Keys and values of the source, `[B, S, 2 * D]`.
-    pub(crate) source: Tensor<3>,
+    /// Keys and values of the source, `[B, S, W]`.
+    source: Option<Tensor<3>>,
     /// Keys and values of the target so far.
     pub(crate) target: KeyValueBuffer,
 }
 
 impl LayerCache {
     /// # Shapes
-    /// - `key_value`: `[B * S, 2 * D]`, of the source
-    pub(crate) fn new(key_value: Tensor<2>, batch_size: usize) -> Self {
+    /// - `key_value`: `[B * S, W]`, of the source
+    pub(crate) fn with_source(key_value: Tensor<2>, batch_size: usize) -> Self {
         let [rows, width] = key_value.dims();
-        let target = KeyValueBuffer::new(batch_size, width, (&key_value.device(), key_value.dtype()).into());
-        Self { source: key_value.reshape([batch_size, rows / batch_size, width]), target }
+        let source = Some(key_value.reshape([batch_size, rows / batch_size, width]));
+        Self { source, target: KeyValueBuffer::default() }
     }
 
-    /// `[B * S, 2 * D]`
+    /// `[B * S, W]`
     pub(crate) fn source_rows(&self) -> Tensor<2> {
-        let [b, s, width] = self.source.dims();
-        self.source.clone().reshape([b * s, width])
+        let source = self.source.as_ref().expect("a layer that looks at a source has one");
+        let [b, s, width] = source.dims();
+        source.clone().reshape([b * s, width])
     }
 }
 
-/// Keys and values of earlier positions, `[B, capacity, 2 * D]`. Room is made in chunks, so that a step writes one row
-/// and copies none, and shapes change (and GPU kernels are chosen) once per chunk.
-#[derive(Debug, Clone)]
+/// Keys and values of earlier positions, `[B, capacity, W]` with W = 2 G K. Room is made in chunks, so that a step writes
+/// one row and copies none, and shapes change (and GPU kernels are chosen) once per chunk. What is not written is zero.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct KeyValueBuffer {
-    buffer: Tensor<3>,
+    buffer: Option<Tensor<3>>,
 }
 
 impl KeyValueBuffer {
     /// Positions by which the buffer grows.
     const CHUNK: usize = 32;
 
-    fn new(batch_size: usize, width: usize, options: TensorCreationOptions) -> Self {
-        Self { buffer: Tensor::zeros([batch_size, Self::CHUNK, width], options) }
+    /// Room that a buffer of `len` positions has.
+    fn capacity_of(len: usize) -> usize {
+        len.next_multiple_of(Self::CHUNK)
+    }
+
+    /// Puts the first positions of all rows in place, those of padding as zeros.
+    ///
+    /// # Shapes
+    /// - `key_value`: `[B * T, W]`
+    pub(crate) fn fill(&mut self, key_value: Tensor<2>, rows: &Rows) {
+        let ([n, width], b) = (key_value.dims(), rows.batch_size);
+        let len = rows.len(n);
+        let mut filled = key_value.reshape([b, len, width]);
+        if let Some(lengths) = &rows.lengths {
+            let place = Tensor::<1, Int>::arange(0..len as i64, (&lengths.device(), lengths.dtype())).reshape([1, len]);
+            let padding = place.greater_equal(lengths.clone().reshape([b, 1]));
+            filled = filled.mask_fill(padding.reshape([b, len, 1]).expand([b, len, width]), 0.0);
+        }
+        let room = Self::capacity_of(len) - len;
+        if room > 0 {
+            let zeros = Tensor::zeros([b, room, width], (&filled.device(), filled.dtype()));
+            filled = Tensor::cat(vec![filled, zeros], 1);
+        }
+        self.buffer = Some(filled);
     }
 
     /// Puts one position's keys and values in place.
     ///
     /// # Shapes
-    /// - `key_value`: `[B, 2 * D]`
-    pub(crate) fn write(&mut self, key_value: Tensor<2>, position: usize) {
-        let [b, capacity, width] = self.buffer.dims();
-        if position == capacity {
-            let more = self.buffer.zeros_like().narrow(1, 0, Self::CHUNK);
-            self.buffer.inplace(|buffer| Tensor::cat(vec![buffer, more], 1));
-        }
-        let row = key_value.reshape([b, 1, width]);
-        self.buffer.inplace(|buffer| buffer.slice_assign([0..b, position..position + 1, 0..width], row));
+    /// - `key_value`: `[B, W]`
+    pub(crate) fn write(&mut self, key_value: Tensor<2>, slots: &Slots) {
+        let [b, width] = key_value.dims();
+        let position = match slots {
+            Slots::Same(position) => *position,
+            Slots::Each { longest, .. } => *longest,
+        };
+        let capacity = Self::capacity_of(position + 1);
+        let options = (&key_value.device(), key_value.dtype());
+        let buffer = match self.buffer.take() {
+            None => Tensor::zeros([b, capacity, width], options),
+            Some(buffer) if buffer.dims()[1] < capacity => {
+                let more = Tensor::zeros([b, capacity - buffer.dims()[1], width], options);
+                Tensor::cat(vec![buffer, more], 1)
+            }
+            Some(buffer) => buffer,
+        };
+        self.buffer = Some(match slots {
+            Slots::Same(position) => {
+                let row = key_value.reshape([b, 1, width]);
+                buffer.slice_assign([0..b, *position..*position + 1, 0..width], row)
+            }
+            // The place is still zero, so adding is writing.
+            Slots::Each { flat, .. } => buffer
+                .reshape([b * capacity, width])
+                .select_assign(0, flat.clone(), key_value, IndexingUpdateOp::Add)
+                .reshape([b, capacity, width]),
+        });
     }
 
-    /// All positions, `[B * capacity, 2 * D]`; those not written yet are zero.
+    /// All positions, `[B * capacity, W]`; those not written yet are zero.
     pub(crate) fn rows(&self) -> Tensor<2> {
-        let [b, capacity, width] = self.buffer.dims();
-        self.buffer.clone().reshape([b * capacity, width])
+        let buffer = self.buffer.as_ref().expect("positions are written before they are read");
+        let [b, capacity, width] = buffer.dims();
+        buffer.clone().reshape([b * capacity, width])
     }
 
     fn select(&mut self, rows: &Tensor<1, Int>) {
-        self.buffer.inplace(|buffer| buffer.select(0, rows.clone()));
+        if let Some(buffer) = self.buffer.take() {
+            self.buffer = Some(buffer.select(0, rows.clone()));
+        }
     }
 }

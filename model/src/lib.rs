@@ -6,7 +6,7 @@
 //!
 //! let device = Device::flex();
 //! let config = TransformerConfig { source_vocab_size: 50, target_vocab_size: 50, ..TransformerConfig::tiny() };
-//! let model = config.init(1, DType::F32, &device);
+//! let model = config.init_encoder_decoder(1, DType::F32, &device);
 //!
 //! let source = Tensor::<1, Int>::from_data([7, 8, 9, 2], (&device, DType::I32));
 //! let lengths = Tensor::<1, Int>::from_data([4], (&device, DType::I32));
@@ -27,9 +27,11 @@ mod attention;
 mod batch;
 mod config;
 mod decoder;
+mod decoder_only;
 mod embedding;
 mod encoder;
 mod encoder_decoder;
+mod encoder_only;
 mod feed_forward;
 pub mod flops;
 mod init;
@@ -38,17 +40,28 @@ mod linear;
 mod loss;
 mod norm;
 mod position;
+mod prompts;
+mod rows;
+mod transformer;
 
 pub use attention::{CrossAttention, SelfAttention};
-pub use batch::Batch;
-pub use config::{Activation, InitScheme, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
+pub use batch::{Batch, PairBatch, TextBatch};
+pub use config::{
+    Activation, Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
+};
 pub use decoder::{Decoder, DecoderLayer};
+pub use decoder_only::DecoderOnly;
 pub use embedding::TokenEmbedding;
 pub use encoder::{Encoder, EncoderLayer};
 pub use encoder_decoder::EncoderDecoder;
+pub use encoder_only::{EncoderOnly, MaskedHead};
 pub use feed_forward::FeedForward;
-pub use kiln_kernels::{CrossEntropy, DropoutStream};
+pub use kiln_kernels::DropoutStream;
 pub use kv_cache::{DecoderCache, Memory};
 pub use linear::Linear;
-pub use norm::LayerNorm;
+pub use loss::{EvalSums, LossSums};
+pub use norm::Norm;
 pub use position::PositionEncoding;
+pub use prompts::{PromptError, Prompts};
+pub use rows::Rows;
+pub use transformer::Transformer;

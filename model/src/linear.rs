@@ -15,8 +15,16 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// With a bias that starts at 0.
-    pub(crate) fn init(init: &Init, [n_in, n_out]: [usize; 2], role: Role) -> Self {
+    /// A projection of a layer: with a bias, which starts at 0, if the configuration has biases.
+    pub(crate) fn init(init: &Init, shape: [usize; 2], role: Role) -> Self {
+        if init.config.bias {
+            Self::init_with_bias(init, shape, role)
+        } else {
+            Self::init_without_bias(init, shape, role)
+        }
+    }
+
+    pub(crate) fn init_with_bias(init: &Init, [n_in, n_out]: [usize; 2], role: Role) -> Self {
         let bias = Some(init.constant(n_out, 0.0));
         Self { bias, ..Self::init_without_bias(init, [n_in, n_out], role) }
     }

@@ -1,32 +1,47 @@
-//! Layer normalization, and the residual branch that it belongs to.
+//! Normalization of features, and the residual branch that it belongs to.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use kiln_kernels::DropoutStream;
 
-use crate::config::{NormPlacement, TransformerConfig};
+use crate::config::{NormKind, NormPlacement, TransformerConfig};
 use crate::init::Init;
 
-/// Layer normalization over features (Ba et al. 2016).
+/// Layer normalization (Ba et al. 2016), or, without `beta`, root mean square normalization (Zhang and Sennrich 2019).
 #[derive(Module, Debug)]
-pub struct LayerNorm {
+pub struct Norm {
     /// Scale, `[D]`.
     pub gamma: Param<Tensor<1>>,
-    /// Shift, `[D]`.
-    pub beta: Param<Tensor<1>>,
+    /// Shift, `[D]`; layer normalization only.
+    pub beta: Option<Param<Tensor<1>>>,
     eps: f64,
 }
 
-impl LayerNorm {
+impl Norm {
     pub(crate) fn init(init: &Init) -> Self {
         let d = init.config.d_model;
-        Self { gamma: init.constant(d, 1.0), beta: init.constant(d, 0.0), eps: init.config.norm_eps }
+        let beta = (init.config.norm_kind == NormKind::LayerNorm).then(|| init.constant(d, 0.0));
+        Self { gamma: init.constant(d, 1.0), beta, eps: init.config.norm_eps }
     }
 
     /// # Shapes
     /// - `x`: `[M, D]`; result the same
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        kiln_kernels::layer_norm(x, self.gamma.val(), self.beta.val(), self.eps)
+        match &self.beta {
+            Some(beta) => kiln_kernels::layer_norm(x, self.gamma.val(), beta.val(), self.eps),
+            None => kiln_kernels::rms_norm(x, self.gamma.val(), self.eps),
+        }
+    }
+}
+
+/// `x` through a norm that may be missing.
+///
+/// # Shapes
+/// - `x`: `[M, D]`; result the same
+pub(crate) fn normalized(norm: &Option<Norm>, x: Tensor<2>) -> Tensor<2> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => x,
     }
 }
 
@@ -48,7 +63,7 @@ impl Residual {
     /// - `x`: `[M, D]`; result the same
     pub(crate) fn around(
         &self,
-        norm: &LayerNorm,
+        norm: &Norm,
         x: Tensor<2>,
         stream: Option<&DropoutStream>,
         part: impl FnOnce(Tensor<2>) -> Tensor<2>,

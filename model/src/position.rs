@@ -1,47 +1,85 @@
-//! Where a token stands: a vector per position, added to the token's.
+//! Where a token stands: a vector per position, added to the token's. (Rotary positions are no vectors: they are in
+//! [`SelfAttention`](crate::SelfAttention).)
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
 use crate::config::Positions;
 use crate::init::Init;
+use crate::kv_cache::DecoderCache;
+use crate::rows::Rows;
 
-/// Sinusoidal or learned positions; exactly one of the two tables is there.
+/// Sinusoidal or learned positions: one of the two tables is there. With rotary positions there is none, and what is left
+/// is the limit of the length.
 #[derive(Module, Debug)]
 pub struct PositionEncoding {
     /// Learned: `[max_positions, D]`.
     pub table: Option<Param<Tensor<2>>>,
     /// Sinusoidal: `[max_positions, D]`, not trained.
     sinusoids: Option<Tensor<2>>,
+    max_positions: usize,
 }
 
 impl PositionEncoding {
     pub(crate) fn init(init: &Init) -> Self {
         let shape @ [n, d] = [init.config.max_positions, init.config.d_model];
+        let none = Self { table: None, sinusoids: None, max_positions: n };
         match init.config.positions {
-            Positions::Learned => Self { table: Some(init.table("table", n)), sinusoids: None },
-            Positions::Sinusoidal => Self { table: None, sinusoids: Some(init.fixed(sinusoids(n, d), shape)) },
+            Positions::Learned => Self { table: Some(init.table("table", n)), ..none },
+            Positions::Sinusoidal => Self { sinusoids: Some(init.fixed(sinusoids(n, d), shape)), ..none },
+            Positions::SinusoidalHalves => {
+                Self { sinusoids: Some(init.fixed(halves(&sinusoids(n, d), d), shape)), ..none }
+            }
+            Positions::Rotary => none,
         }
     }
 
-    /// Adds positions `first..first + T` to each row of the batch.
+    /// Adds each position's vector.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
     ///
     /// # Panics
-    /// If the last position is not below `max_positions`.
-    pub fn add_to(&self, x: Tensor<2>, batch_size: usize, first: usize) -> Tensor<2> {
-        let table = match (&self.table, &self.sinusoids) {
-            (Some(learned), _) => learned.val(),
-            (None, Some(fixed)) => fixed.clone(),
-            (None, None) => unreachable!("one of the two tables is made at the start"),
+    /// If `x` does not divide into `rows`, or T is above `max_positions`. Explicit positions (see [`Rows::positions`]) are
+    /// on the device and are not checked here.
+    pub fn add_to(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
+        let [n, d] = x.dims();
+        let len = rows.len(n);
+        self.check(len);
+        let Some(table) = self.vectors() else { return x };
+        match &rows.positions {
+            Some(positions) => x.clone() + kiln_kernels::embedding(positions.clone(), table).cast(x.dtype()),
+            None => {
+                let positions = table.narrow(0, 0, len).cast(x.dtype()).reshape([1, len, d]);
+                (x.reshape([rows.batch_size, len, d]) + positions).reshape([n, d])
+            }
+        }
+    }
+
+    /// Adds the vector of each row's next position.
+    ///
+    /// # Shapes
+    /// - `x`: `[B, D]`; result the same
+    ///
+    /// # Panics
+    /// If the next position of the longest row is not below `max_positions`.
+    pub(crate) fn add_step(&self, x: Tensor<2>, cache: &DecoderCache) -> Tensor<2> {
+        let ([_, d], len) = (x.dims(), cache.len());
+        self.check(len + 1);
+        let Some(table) = self.vectors() else { return x };
+        let vectors = match cache.lengths() {
+            Some(lengths) => kiln_kernels::embedding(lengths.clone(), table),
+            None => table.narrow(0, len, 1).reshape([1, d]),
         };
-        let ([rows, d], [max_positions, _]) = (x.dims(), table.dims());
-        let len = rows / batch_size;
-        assert!(first + len <= max_positions, "{} positions, but the model has {max_positions}", first + len);
-        let positions = table.narrow(0, first, len).cast(x.dtype()).reshape([1, len, d]);
-        (x.reshape([batch_size, len, d]) + positions).reshape([rows, d])
+        x.clone() + vectors.cast(x.dtype())
+    }
+
+    fn vectors(&self) -> Option<Tensor<2>> {
+        self.table.as_ref().map(Param::val).or_else(|| self.sinusoids.clone())
+    }
+
+    fn check(&self, len: usize) {
+        assert!(len <= self.max_positions, "{len} positions, but the model has {}", self.max_positions);
     }
 }
 
@@ -52,9 +90,17 @@ fn sinusoids(n: usize, d: usize) -> Vec<f32> {
     (0..n).flat_map(|p| (0..d).map(move |i| value(p, i) as f32)).collect()
 }
 
+/// The same rows with all sines before all cosines.
+fn halves(interleaved: &[f32], d: usize) -> Vec<f32> {
+    interleaved
+        .chunks_exact(d)
+        .flat_map(|row| row.iter().step_by(2).chain(row.iter().skip(1).step_by(2)).copied())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::sinusoids;
+    use super::{halves, sinusoids};
 
     #[test]
     fn wavelengths_grow_from_two_pi_to_ten_thousand() {
@@ -64,5 +110,10 @@ mod tests {
         for (found, wanted) in table.iter().zip(expected) {
             assert!((found - wanted).abs() < 1e-6, "{table:?}");
         }
+    }
+
+    #[test]
+    fn halves_hold_sines_then_cosines() {
+        assert_eq!(halves(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 4), [1.0, 3.0, 2.0, 4.0, 5.0, 7.0, 6.0, 8.0]);
     }
 }

@@ -16,7 +16,7 @@ pub fn load_model(
     device: &Device,
 ) -> Result<EncoderDecoder, CheckpointError> {
     let device = device.clone().inner();
-    let model = config.init(0, FloatDType::F32, &device);
+    let model = config.init_encoder_decoder(0, FloatDType::F32, &device);
     let table = ParamTable::of(&model);
     let masters = flat_tensors(&table, weights, &device)?;
     Ok(table.write_back(model, masters, dtype))

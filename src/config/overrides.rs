@@ -293,7 +293,8 @@ const OTHER_NAMES: [(&str, &str); 12] = [
 ];
 
 /// Keys that no preset sets, so that they are not in its TOML.
-const OPTIONAL_KEYS: [&str; 4] = ["preset", "data.cache_dir", "tokenizer.path", "tokenizer.target_path"];
+const OPTIONAL_KEYS: [&str; 5] =
+    ["preset", "data.cache_dir", "model.activation_dropout", "tokenizer.path", "tokenizer.target_path"];
 
 /// Every key of `table` that holds a value, in dotted form.
 fn leaves(table: &Table, prefix: &str, out: &mut Vec<(String, Value)>) {

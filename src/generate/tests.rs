@@ -19,7 +19,7 @@ fn model(vocab_size: usize, seed: u64) -> EncoderDecoder {
         max_positions: 24,
         ..TransformerConfig::tiny()
     };
-    config.init(seed, FloatDType::F32, &Device::flex())
+    config.init_encoder_decoder(seed, FloatDType::F32, &Device::flex())
 }
 
 fn sources(lens: &[usize], limits: &[usize], vocab_size: usize) -> SourceBatch {

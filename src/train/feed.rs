@@ -1,7 +1,7 @@
 //! Micro-batches in groups, on the device one group ahead of the step that needs them.
 
 use kiln_data::{Loader, Position, Shape};
-use kiln_model::Batch;
+use kiln_model::PairBatch;
 
 use burn::tensor::Device;
 
@@ -12,7 +12,7 @@ use crate::metrics::{Span, SpanClock};
 #[derive(Debug)]
 pub struct Group {
     /// Uploaded batches.
-    pub batches: Vec<Batch>,
+    pub batches: Vec<PairBatch>,
     /// Epoch in which the group begins.
     pub epoch: u64,
     /// Where the data continues after it.
@@ -31,7 +31,7 @@ impl Group {
     }
 }
 
-fn shape_of(batch: &Batch) -> Shape {
+fn shape_of(batch: &PairBatch) -> Shape {
     Shape { batch_size: batch.batch_size, source_len: batch.source_len, target_len: batch.target_len }
 }
 

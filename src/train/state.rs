@@ -51,7 +51,7 @@ impl TrainState {
     pub fn new(config: &Config, model: &TransformerConfig, dtype: FloatDType, device: &Device) -> Self {
         let device = device.clone().inner();
         // Drawn and kept in f32: the master weights are the drawn ones, whatever the compute dtype.
-        let drawn = model.init(config.seed, FloatDType::F32, &device.clone().autodiff());
+        let drawn = model.init_encoder_decoder(config.seed, FloatDType::F32, &device.clone().autodiff());
         let optimizer = AdamW::new(&drawn, &config.optim);
         Self {
             model: optimizer.write_back(drawn, dtype),

@@ -3,7 +3,7 @@
 use std::ops::Add;
 
 use burn::tensor::{FloatDType, Tensor};
-use kiln_model::{Batch, DropoutStream};
+use kiln_model::{DropoutStream, PairBatch};
 
 use super::state::TrainState;
 use crate::metrics::deferred::Measures;
@@ -16,7 +16,7 @@ use crate::optim::FlatGradients;
 ///
 /// # Panics
 /// If the group is empty.
-pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
+pub fn train_step(state: &mut TrainState, batches: &[PairBatch]) -> Measures {
     let mut accumulated: Option<(Sums, FlatGradients)> = None;
     for batch in batches {
         let dropout = state.model.config().dropout > 0.0;

@@ -13,7 +13,7 @@ use kiln_data::{
     BatchSource, CachedSource, Corpus, CorpusConfig, Example, HostBatch, LoaderConfig, Position, Tokenizers, numbers,
     prepare,
 };
-use kiln_model::{Batch, TransformerConfig};
+use kiln_model::{PairBatch, TransformerConfig};
 
 use super::resume::NotTheSameRun;
 use super::*;
@@ -215,8 +215,8 @@ fn one_batch_of_32_rows_equals_32_batches_of_one() {
     let config = toy_config(0.0);
     let device = Device::flex();
     let rows = toy_rows(32);
-    let together: Vec<Batch> = vec![upload(&host_batch(&rows), &device)];
-    let apart: Vec<Batch> = rows.chunks(1).map(|row| upload(&host_batch(row), &device)).collect();
+    let together: Vec<PairBatch> = vec![upload(&host_batch(&rows), &device)];
+    let apart: Vec<PairBatch> = rows.chunks(1).map(|row| upload(&host_batch(row), &device)).collect();
     let mut a = TrainState::new(&config, &config.model, FloatDType::F32, &device);
     let mut b = TrainState::new(&config, &config.model, FloatDType::F32, &device);
     let initial = weights(&a);

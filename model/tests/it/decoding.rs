@@ -48,7 +48,7 @@ fn assert_steps(
 
 fn check(config: TransformerConfig, len: usize) {
     let device = Device::flex();
-    let model = config.init(3, DType::F32, &device);
+    let model = config.init_encoder_decoder(3, DType::F32, &device);
     let pairs = pairs(3, len);
     let mut cache = started(&model, &pairs, &device);
     assert!(cache.is_empty());
@@ -76,7 +76,7 @@ fn post_norm_with_learned_positions_and_no_ties_equals_the_full_forward() {
 #[test]
 fn selected_rows_go_on_as_themselves() {
     let device = Device::flex();
-    let model = small_config().init(4, DType::F32, &device);
+    let model = small_config().init_encoder_decoder(4, DType::F32, &device);
     let before = pairs(3, 8);
     let mut cache = started(&model, &before, &device);
     assert_steps(&model, &mut cache, &before, 0..3, &device);
@@ -92,7 +92,7 @@ fn selected_rows_go_on_as_themselves() {
 #[test]
 fn beams_of_one_source_change_places() {
     let device = Device::flex();
-    let model = small_config().init(4, DType::F32, &device);
+    let model = small_config().init_encoder_decoder(4, DType::F32, &device);
     // Two sources with two beams each.
     let mut before = pairs(4, 6);
     before[1].0 = before[0].0.clone();
@@ -111,7 +111,7 @@ fn beams_of_one_source_change_places() {
 #[should_panic(expected = "65 positions, but the model has 64")]
 fn a_target_longer_than_the_positions_is_refused() {
     let device = Device::flex();
-    let model = small_config().init(4, DType::F32, &device);
+    let model = small_config().init_encoder_decoder(4, DType::F32, &device);
     let pairs = pairs(1, 2);
     let mut cache = started(&model, &pairs, &device);
     for _ in 0..65 {

@@ -1,7 +1,7 @@
 //! What must not change a loss, a logit or a gradient.
 
 use burn::tensor::DType;
-use kiln_model::{Batch, DropoutStream, EncoderDecoder, TransformerConfig};
+use kiln_model::{DropoutStream, EncoderDecoder, PairBatch, TransformerConfig};
 
 use crate::support::{
     ByPath, Pair, assert_close, batch, gradients, ids, random_rows, scalar, small_config, train_device, values,
@@ -11,7 +11,7 @@ fn pairs(n: usize) -> Vec<Pair> {
     random_rows(n, 1..=6, 11).into_iter().zip(random_rows(n, 1..=7, 12)).collect()
 }
 
-fn loss_and_gradients(model: &EncoderDecoder, batch: &Batch) -> (f64, ByPath) {
+fn loss_and_gradients(model: &EncoderDecoder, batch: &PairBatch) -> (f64, ByPath) {
     let loss = model.loss(batch, 0.1, None).loss_sum;
     (scalar(loss.clone()), gradients(model, &loss.backward()))
 }
@@ -27,7 +27,7 @@ fn assert_same(found: &(f64, ByPath), wanted: &(f64, ByPath)) {
 #[test]
 fn padding_changes_no_loss_and_no_gradient() {
     let device = train_device();
-    let model = small_config().init(1, DType::F32, &device);
+    let model = small_config().init_encoder_decoder(1, DType::F32, &device);
     let pairs = pairs(4);
     let tight = loss_and_gradients(&model, &batch(&pairs, [0, 0], &device));
     let wide = loss_and_gradients(&model, &batch(&pairs, [13, 16], &device));
@@ -37,7 +37,7 @@ fn padding_changes_no_loss_and_no_gradient() {
 #[test]
 fn what_stands_in_padding_is_not_read() {
     let device = train_device();
-    let model = small_config().init(1, DType::F32, &device);
+    let model = small_config().init_encoder_decoder(1, DType::F32, &device);
     let clean = batch(&[(vec![5, 6], vec![7, 8, 9]), (vec![4, 5, 6, 7], vec![3])], [8, 0], &device);
     let mut dirty = clean.clone();
     dirty.source = clean.source.clone().equal_elem(0).int().cast(DType::I32) * 9 + clean.source.clone();
@@ -48,7 +48,7 @@ fn what_stands_in_padding_is_not_read() {
 #[test]
 fn later_target_tokens_do_not_change_earlier_logits() {
     let device = train_device();
-    let model = small_config().init(1, DType::F32, &device);
+    let model = small_config().init_encoder_decoder(1, DType::F32, &device);
     let original = batch(&[(vec![5, 6, 7], vec![3, 4, 5, 6, 7])], [0, 0], &device);
     let mut changed = original.clone();
     changed.target_input = ids(&[1, 3, 4, 9, 10, 11], &device);
@@ -61,7 +61,7 @@ fn later_target_tokens_do_not_change_earlier_logits() {
 #[test]
 fn one_batch_of_32_equals_32_of_one() {
     let device = train_device();
-    let model = small_config().init(1, DType::F32, &device);
+    let model = small_config().init_encoder_decoder(1, DType::F32, &device);
     let pairs = pairs(32);
     let together = loss_and_gradients(&model, &batch(&pairs, [0, 0], &device));
     let mut summed = (0.0, ByPath::new());
@@ -79,7 +79,7 @@ fn one_batch_of_32_equals_32_of_one() {
 #[test]
 fn dropout_is_a_function_of_seed_and_draw() {
     let device = train_device();
-    let model = TransformerConfig { dropout: 0.3, ..small_config() }.init(1, DType::F32, &device);
+    let model = TransformerConfig { dropout: 0.3, ..small_config() }.init_encoder_decoder(1, DType::F32, &device);
     let batch = batch(&pairs(4), [0, 0], &device);
     let loss = |seed, draw| {
         let stream = DropoutStream::new(seed, draw, &device);
@@ -97,7 +97,7 @@ fn dropout_is_a_function_of_seed_and_draw() {
 fn bf16_follows_f32() {
     let device = train_device();
     let batch = batch(&pairs(8), [0, 0], &device);
-    let loss = |dtype| loss_and_gradients(&small_config().init(1, dtype, &device), &batch);
+    let loss = |dtype| loss_and_gradients(&small_config().init_encoder_decoder(1, dtype, &device), &batch);
     let (wide, narrow) = (loss(DType::F32), loss(DType::BF16));
     assert!(((wide.0 - narrow.0) / wide.0).abs() < 0.01, "f32 {}, bf16 {}", wide.0, narrow.0);
     let path = "decoder.layers.1.feed_forward.output.weight";

@@ -34,7 +34,7 @@ fn host(ids: &Tensor<1, Int>) -> Vec<i32> {
 /// Trains on fresh random sequences; returns the share of 200 unseen ones that come out right.
 fn learn(config: TransformerConfig, steps: usize, task: fn(&[i32]) -> Vec<i32>) -> f64 {
     let device = train_device();
-    let mut model = config.init(1, DType::F32, &device);
+    let mut model = config.init_encoder_decoder(1, DType::F32, &device);
     let hyper = AdamWHyper { lr: 4e-3, beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: 0.0, step: 0 };
     let mut optimizer = Optimizer::new(&model, hyper, 1.0);
     for step in 0..steps {

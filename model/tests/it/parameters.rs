@@ -15,7 +15,7 @@ fn paths_are_readable_and_in_a_fixed_order() {
         tie_embeddings: TieEmbeddings::None,
         ..small_config()
     };
-    let found: Vec<String> = shapes(&config.init(1, DType::F32, &Device::flex()))
+    let found: Vec<String> = shapes(&config.init_encoder_decoder(1, DType::F32, &Device::flex()))
         .into_iter()
         .map(|(path, dims)| format!("{path} {dims:?}"))
         .collect();
@@ -71,7 +71,7 @@ fn counted_parameters_are_those_of_the_model() {
             for tie_embeddings in [TieEmbeddings::ThreeWay, TieEmbeddings::Output, TieEmbeddings::None] {
                 let target_vocab_size = if tie_embeddings == TieEmbeddings::ThreeWay { 12 } else { 20 };
                 let config = TransformerConfig { norm, positions, tie_embeddings, target_vocab_size, ..small_config() };
-                let model = config.init(1, DType::F32, &Device::flex());
+                let model = config.init_encoder_decoder(1, DType::F32, &Device::flex());
                 assert_eq!(model.num_params() as u64, flops::n_params(&config).total(), "{config:?}");
             }
         }
@@ -81,7 +81,8 @@ fn counted_parameters_are_those_of_the_model() {
 #[test]
 fn weights_depend_on_seed_and_path_only() {
     let config = small_config();
-    let of = |config: &TransformerConfig, seed| weights(&config.init(seed, DType::F32, &Device::flex()));
+    let of =
+        |config: &TransformerConfig, seed| weights(&config.init_encoder_decoder(seed, DType::F32, &Device::flex()));
     let first = of(&config, 7);
     assert_eq!(first, of(&config, 7));
     let path = "encoder.layers.1.self_attention.qkv.weight";
@@ -97,7 +98,11 @@ fn weights_depend_on_seed_and_path_only() {
 
 #[test]
 fn xavier_fills_its_bounds() {
-    let weights = weights(&TransformerConfig { d_model: 64, ..small_config() }.init(1, DType::F32, &Device::flex()));
+    let weights = weights(&TransformerConfig { d_model: 64, ..small_config() }.init_encoder_decoder(
+        1,
+        DType::F32,
+        &Device::flex(),
+    ));
     let largest = |path: &str| weights[path].iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
     for (path, fans) in [
         ("encoder.layers.0.self_attention.qkv.weight", 64 + 192),
@@ -122,7 +127,7 @@ fn scaled_init_shrinks_what_ends_a_branch() {
         init: InitScheme::Scaled,
         ..small_config()
     };
-    let weights = weights(&config.init(1, DType::F32, &Device::flex()));
+    let weights = weights(&config.init_encoder_decoder(1, DType::F32, &Device::flex()));
     let small = (2.0 / (5.0 * 64.0_f32)).sqrt();
     for (path, wanted) in [
         ("encoder.layers.0.self_attention.qkv.weight", small),
@@ -140,5 +145,5 @@ fn scaled_init_shrinks_what_ends_a_branch() {
 #[test]
 #[should_panic(expected = "a vocabulary size is still 0")]
 fn a_model_needs_its_vocabulary() {
-    TransformerConfig::tiny().init(1, DType::F32, &Device::flex());
+    TransformerConfig::tiny().init_encoder_decoder(1, DType::F32, &Device::flex());
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use burn::tensor::{DType, Tensor, TensorData};
 use kiln_kernels::AdamWHyper;
-use kiln_model::{Batch, TransformerConfig};
+use kiln_model::{PairBatch, TransformerConfig};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
@@ -90,10 +90,10 @@ fn check(name: &str) {
     let order = ["source", "target_input", "labels", "source_lengths", "target_lengths"];
     let ids: Vec<i32> = order.iter().flat_map(|part| fixture.ints[&format!("batch.{part}")].clone()).collect();
     let ids = Tensor::from_data(TensorData::new(ids.clone(), [ids.len()]), (&device, DType::I32));
-    let batch = Batch::from_contiguous(ids, variant.shape, variant.source_tokens, variant.target_tokens);
+    let batch = PairBatch::from_contiguous(ids, variant.shape, variant.source_tokens, variant.target_tokens);
 
     let theirs = fixture.group("weights.");
-    let mut model = variant.config.init(1, DType::F32, &device);
+    let mut model = variant.config.init_encoder_decoder(1, DType::F32, &device);
     assert!(weights(&model).keys().eq(theirs.keys()), "paths: {:?}", weights(&model).keys());
     model = with_weights(model, &theirs);
 

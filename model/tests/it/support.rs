@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
 use kiln_kernels::{AdamWHyper, AdamWState, adamw_step};
-use kiln_model::{Batch, EncoderDecoder, TransformerConfig};
+use kiln_model::{PairBatch, TransformerConfig};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -44,7 +44,7 @@ pub(crate) fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
 }
 
 /// Pairs as a batch of at least the given padded lengths, through the layout that the trainer uploads.
-pub(crate) fn batch(pairs: &[Pair], min_lens: [usize; 2], device: &Device) -> Batch {
+pub(crate) fn batch(pairs: &[Pair], min_lens: [usize; 2], device: &Device) -> PairBatch {
     let longest = |len: fn(&Pair) -> usize| pairs.iter().map(len).max().expect("a batch has rows");
     let s = longest(|pair| pair.0.len() + 1).max(min_lens[0]);
     let t = longest(|pair| pair.1.len() + 1).max(min_lens[1]);
@@ -63,7 +63,7 @@ pub(crate) fn batch(pairs: &[Pair], min_lens: [usize; 2], device: &Device) -> Ba
     .concat();
     let tokens = |len: fn(&Pair) -> usize| pairs.iter().map(|pair| len(pair) as u64 + 1).sum();
     let (source_tokens, target_tokens) = (tokens(|pair| pair.0.len()), tokens(|pair| pair.1.len()));
-    Batch::from_contiguous(ids(&flat, device), [pairs.len(), s, t], source_tokens, target_tokens)
+    PairBatch::from_contiguous(ids(&flat, device), [pairs.len(), s, t], source_tokens, target_tokens)
 }
 
 /// Sequences of real tokens (3..12), with lengths in the given range.
@@ -119,14 +119,14 @@ impl<S: See> ModuleVisitor for Visit<S> {
     }
 }
 
-fn visit<S: See>(model: &EncoderDecoder, see: S) -> S {
+fn visit<M: Module, S: See>(model: &M, see: S) -> S {
     let mut visitor = Visit { path: vec![], see };
     model.visit(&mut visitor);
     visitor.see
 }
 
 /// Paths and shapes in visiting order.
-pub(crate) fn shapes(model: &EncoderDecoder) -> Vec<(String, Vec<usize>)> {
+pub(crate) fn shapes<M: Module>(model: &M) -> Vec<(String, Vec<usize>)> {
     struct Shapes(Vec<(String, Vec<usize>)>);
     impl See for Shapes {
         fn see<const D: usize>(&mut self, path: String, param: &Param<Tensor<D>>) {
@@ -136,7 +136,7 @@ pub(crate) fn shapes(model: &EncoderDecoder) -> Vec<(String, Vec<usize>)> {
     visit(model, Shapes(vec![])).0
 }
 
-pub(crate) fn weights(model: &EncoderDecoder) -> ByPath {
+pub(crate) fn weights<M: Module>(model: &M) -> ByPath {
     struct Weights(ByPath);
     impl See for Weights {
         fn see<const D: usize>(&mut self, path: String, param: &Param<Tensor<D>>) {
@@ -146,7 +146,7 @@ pub(crate) fn weights(model: &EncoderDecoder) -> ByPath {
     visit(model, Weights(ByPath::new())).0
 }
 
-pub(crate) fn gradients(model: &EncoderDecoder, gradients: &Gradients) -> ByPath {
+pub(crate) fn gradients<M: Module>(model: &M, gradients: &Gradients) -> ByPath {
     struct Of<'a>(&'a Gradients, ByPath);
     impl See for Of<'_> {
         fn see<const D: usize>(&mut self, path: String, param: &Param<Tensor<D>>) {
@@ -159,7 +159,7 @@ pub(crate) fn gradients(model: &EncoderDecoder, gradients: &Gradients) -> ByPath
 }
 
 /// The model with other weights; every path must be there.
-pub(crate) fn with_weights(model: EncoderDecoder, weights: &ByPath) -> EncoderDecoder {
+pub(crate) fn with_weights<M: Module>(model: M, weights: &ByPath) -> M {
     struct Put<'a> {
         path: Vec<String>,
         weights: &'a ByPath,
@@ -191,7 +191,7 @@ pub(crate) struct Optimizer {
 }
 
 impl Optimizer {
-    pub(crate) fn new(model: &EncoderDecoder, hyper: AdamWHyper, max_grad_norm: f64) -> Self {
+    pub(crate) fn new<M: Module>(model: &M, hyper: AdamWHyper, max_grad_norm: f64) -> Self {
         let device = Device::flex();
         let state = |values: Vec<f32>| AdamWState::new(Tensor::from_data(values.as_slice(), &device));
         let states = weights(model).into_iter().map(|(path, values)| (path, state(values))).collect();
@@ -199,7 +199,7 @@ impl Optimizer {
     }
 
     /// One step; returns the model and the gradient norm before clipping.
-    pub(crate) fn step(&mut self, model: EncoderDecoder, gradients: &ByPath) -> (EncoderDecoder, f64) {
+    pub(crate) fn step<M: Module>(&mut self, model: M, gradients: &ByPath) -> (M, f64) {
         self.hyper.step += 1;
         let device = Device::flex();
         let gradients: BTreeMap<&String, Tensor<1>> =

@@ -1,0 +1,120 @@
+//! Configurations by name. Those with the size of a published model say so, and tests count their parameters.
+
+use super::{
+    Activation, Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
+};
+
+impl TransformerConfig {
+    /// 0.4 M parameters and the vocabulary: learns the built-in task on a CPU in minutes.
+    pub fn tiny() -> Self {
+        Self {
+            d_model: 96,
+            n_heads: 4,
+            d_ff: 256,
+            n_encoder_layers: 2,
+            n_decoder_layers: 2,
+            max_positions: 128,
+            dropout: 0.0,
+            ..Self::default()
+        }
+    }
+
+    /// 5.5 M parameters and the vocabulary: a patient CPU or any GPU.
+    pub fn small() -> Self {
+        Self { d_model: 256, n_heads: 4, d_ff: 1024, n_encoder_layers: 3, n_decoder_layers: 3, ..Self::default() }
+    }
+
+    /// 44 M parameters and the vocabulary: "base" of Vaswani et al. 2017, with pre-norm.
+    pub fn base() -> Self {
+        Self::default()
+    }
+
+    /// 176 M parameters and the vocabulary: "big" of Vaswani et al. 2017, with pre-norm.
+    pub fn big() -> Self {
+        Self { d_model: 1024, n_heads: 16, d_ff: 4096, dropout: 0.3, ..Self::default() }
+    }
+
+    /// "base" of Vaswani et al. 2017 as printed, with post-norm: 63,082,496 parameters with its 37,000 tokens.
+    pub fn transformer_base() -> Self {
+        Self { norm: NormPlacement::Post, ..Self::base() }
+    }
+
+    /// "big" of Vaswani et al. 2017 as printed, with post-norm: 214,245,376 parameters with its 37,000 tokens.
+    pub fn transformer_big() -> Self {
+        Self { norm: NormPlacement::Post, ..Self::big() }
+    }
+
+    /// GPT-2 small (Radford et al. 2019): 124,439,808 parameters with its 50,257 tokens.
+    pub fn gpt2_124m() -> Self {
+        Self {
+            architecture: Architecture::DecoderOnly,
+            d_model: 768,
+            n_heads: 12,
+            d_ff: 3072,
+            n_encoder_layers: 0,
+            n_decoder_layers: 12,
+            max_positions: 1024,
+            scale_embedding: false,
+            positions: Positions::Learned,
+            activation: Activation::GeluTanh,
+            activation_dropout: Some(0.0),
+            attention_dropout: 0.1,
+            init: InitScheme::SmallNormal,
+            ..Self::default()
+        }
+    }
+
+    /// GPT-2 medium (Radford et al. 2019): 354,823,168 parameters with its 50,257 tokens.
+    pub fn gpt2_350m() -> Self {
+        Self { d_model: 1024, n_heads: 16, d_ff: 4096, n_decoder_layers: 24, ..Self::gpt2_124m() }
+    }
+
+    /// A Llama of the shape of MobileLLM-125M (Liu et al. 2024), deep and thin with three heads of queries to one of keys
+    /// and values: 124,635,456 parameters with its 32,000 tokens.
+    pub fn llama_125m() -> Self {
+        Self {
+            architecture: Architecture::DecoderOnly,
+            d_model: 576,
+            n_heads: 9,
+            n_kv_heads: 3,
+            d_ff: 1536,
+            n_encoder_layers: 0,
+            n_decoder_layers: 30,
+            max_positions: 2048,
+            norm_kind: NormKind::RmsNorm,
+            scale_embedding: false,
+            positions: Positions::Rotary,
+            activation: Activation::Swiglu,
+            bias: false,
+            dropout: 0.0,
+            init: InitScheme::SmallNormal,
+            ..Self::default()
+        }
+    }
+
+    /// BERT small (Turc et al. 2019; 4 layers of 512 features, 8 heads): with its 30,522 tokens 28,763,648 parameters as
+    /// published, that is with a pooler and without the head for masked tokens. This one is for training from scratch: it
+    /// has the head and no pooler, 28,795,194 parameters.
+    pub fn bert_small() -> Self {
+        Self {
+            architecture: Architecture::EncoderOnly,
+            d_model: 512,
+            n_heads: 8,
+            d_ff: 2048,
+            n_encoder_layers: 4,
+            n_decoder_layers: 0,
+            norm: NormPlacement::Post,
+            norm_eps: 1e-12,
+            embedding_norm: true,
+            scale_embedding: false,
+            positions: Positions::Learned,
+            activation: Activation::Gelu,
+            n_token_types: 2,
+            activation_dropout: Some(0.0),
+            attention_dropout: 0.1,
+            tie_embeddings: TieEmbeddings::Output,
+            init: InitScheme::SmallNormal,
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The decoder-only Transformer: GPT-2 (Radford et al. 2019) and Llama (Touvron et al. 2023), as the configuration says.
+
+use burn::module::Module;
+use burn::tensor::{DType, Device, Int, Tensor};
+use kiln_kernels::DropoutStream;
+
+use crate::batch::TextBatch;
+use crate::config::{Architecture, TieEmbeddings, TransformerConfig};
+use crate::decoder::Decoder;
+use crate::embedding::TokenEmbedding;
+use crate::init::{Init, Role};
+use crate::kv_cache::DecoderCache;
+use crate::linear::Linear;
+use crate::loss::{EvalSums, LossSums, token_evaluation, token_loss};
+use crate::norm::{Norm, dropout, normalized};
+use crate::position::PositionEncoding;
+use crate::rows::Rows;
+
+/// Continues a text token by token.
+///
+/// Dropout needs a [`DropoutStream`]; without one every method evaluates. Decoding on a model whose parameters are
+/// tracked records a graph that nobody uses: decode with [`Module::valid`].
+#[derive(Module, Debug)]
+pub struct DecoderOnly {
+    /// Of the tokens; also the output projection when embeddings are tied.
+    pub embedding: TokenEmbedding,
+    /// Of the positions.
+    pub positions: PositionEncoding,
+    /// Of the embedded text, if the configuration has embedding norms.
+    pub embedding_norm: Option<Norm>,
+    /// Layers without cross-attention.
+    pub decoder: Decoder,
+    /// D to V, unless it is the embedding.
+    pub output: Option<Linear>,
+    #[module(skip)]
+    config: TransformerConfig,
+}
+
+impl TransformerConfig {
+    /// A decoder-only model with fresh weights; otherwise as [`Self::init`].
+    ///
+    /// # Panics
+    /// As [`Self::init`], and if this is another architecture.
+    pub fn init_decoder_only(&self, seed: u64, dtype: impl Into<DType>, device: &Device) -> DecoderOnly {
+        let init = Init::checked(self, Architecture::DecoderOnly, seed, dtype.into(), device);
+        let (d, v) = (self.d_model, self.target_vocab_size);
+        DecoderOnly {
+            embedding: TokenEmbedding::init(&init.at("embedding"), v),
+            positions: PositionEncoding::init(&init.at("positions")),
+            embedding_norm: self.embedding_norm.then(|| Norm::init(&init)),
+            decoder: Decoder::init(&init.at("decoder")),
+            output: (self.tie_embeddings == TieEmbeddings::None)
+                .then(|| Linear::init_without_bias(&init.at("output"), [d, v], Role::Plain)),
+            config: self.clone(),
+        }
+    }
+}
+
+impl DecoderOnly {
+    /// The configuration that the model was made from.
+    pub fn config(&self) -> &TransformerConfig {
+        &self.config
+    }
+
+    /// Summed label-smoothed cross-entropy over the labels that count, and the number of them. Divide, over all
+    /// micro-batches.
+    pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
+        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, self.config.pad_id)
+    }
+
+    /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
+    pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
+        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, self.config.pad_id)
+    }
+
+    /// Logits of the token after each position, given the positions up to it.
+    ///
+    /// # Shapes
+    /// - result: `[B * T, V]`; rows of padded positions mean nothing
+    ///
+    /// # Panics
+    /// If T is above `max_positions`.
+    pub fn logits(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
+        let x = self.embedding.forward(batch.input.clone());
+        self.project(self.hidden(x, &batch.rows(), stream))
+    }
+
+    /// Hidden states of token vectors that come from [`Self::embedding`], or from there and elsewhere: a
+    /// [`LearnedPrompt`](crate::LearnedPrompt), another model.
+    ///
+    /// # Shapes
+    /// - `x`: `[B * T, D]`; result the same
+    ///
+    /// # Panics
+    /// If T is above `max_positions`.
+    pub fn hidden(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
+        let (x, rows) = self.place(x, rows.clone(), stream);
+        self.decoder.forward(x, &rows, None, stream)
+    }
+
+    /// The output projection.
+    ///
+    /// # Shapes
+    /// - `hidden`: `[M, D]`
+    /// - result: `[M, V]`
+    pub fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
+        match &self.output {
+            Some(output) => output.forward(hidden),
+            None => self.embedding.logits(hidden),
+        }
+    }
+
+    /// Begins `batch_size` empty texts.
+    pub fn start(&self, batch_size: usize) -> DecoderCache {
+        self.decoder.start_without_source(batch_size)
+    }
+
+    /// Begins a text with each prompt, and returns the logits of the token after its last one. Prompts may differ in length.
+    ///
+    /// # Shapes
+    /// - `ids`: `[B * T]`, right-padded with any id
+    /// - `lengths`: `[B]`, ids of each row that are no padding, at least 1 each
+    /// - logits: `[B, V]`
+    ///
+    /// # Panics
+    /// If `ids` does not divide into the rows or T is above `max_positions`. [`Prompts`](crate::Prompts) makes both tensors
+    /// and refuses what would be wrong about them.
+    pub fn prefill(&self, ids: Tensor<1, Int>, lengths: Tensor<1, Int>) -> (Tensor<2>, DecoderCache) {
+        let rows = Rows::of_lengths(lengths.clone());
+        let mut cache = self.start(rows.batch_size);
+        let (x, rows) = self.place(self.embedding.forward(ids), rows, None);
+        let hidden = self.decoder.prefill(x, lengths, &rows, &mut cache);
+        (self.project(rows.last(hidden)), cache)
+    }
+
+    /// Appends one token to every text and returns the logits of the next.
+    ///
+    /// # Shapes
+    /// - `ids`: `[B]`
+    /// - result: `[B, V]`
+    ///
+    /// # Panics
+    /// If `ids` does not have one id per row of `cache`, or the longest text has reached `max_positions`.
+    pub fn decode_step(&self, ids: Tensor<1, Int>, cache: &mut DecoderCache) -> Tensor<2> {
+        let ([n], b) = (ids.dims(), cache.batch_size());
+        assert_eq!(n, b, "{n} ids for {b} rows");
+        let x = self.positions.add_step(self.embedding.forward(ids), cache);
+        self.project(self.decoder.step(normalized(&self.embedding_norm, x), cache))
+    }
+
+    /// Token vectors with their positions, ready for the layers.
+    fn place(&self, x: Tensor<2>, rows: Rows, stream: Option<&DropoutStream>) -> (Tensor<2>, Rows) {
+        let rows = rows.placed(&self.config, x.dims()[0], &x.device());
+        let x = normalized(&self.embedding_norm, self.positions.add_to(x, &rows));
+        (dropout(x, self.config.dropout, stream), rows)
+    }
+}

@@ -1,0 +1,160 @@
+//! One of the three Transformers, for a trainer that serves them all.
+
+use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use burn::tensor::{DType, Device, Tensor};
+use kiln_kernels::DropoutStream;
+
+use crate::batch::Batch;
+use crate::config::{Architecture, TransformerConfig};
+use crate::decoder_only::DecoderOnly;
+use crate::encoder_decoder::EncoderDecoder;
+use crate::encoder_only::EncoderOnly;
+use crate::loss::{EvalSums, LossSums};
+
+/// A model of any architecture. Parameter paths are those of the model itself: the enum adds nothing to them.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "one per run; a box would only cost a pointer to follow")]
+pub enum Transformer {
+    /// Reads a source, writes a target.
+    EncoderDecoder(EncoderDecoder),
+    /// Continues a text.
+    DecoderOnly(DecoderOnly),
+    /// Fills in masked tokens.
+    EncoderOnly(EncoderOnly),
+}
+
+/// The same expression for whichever model it is.
+macro_rules! each {
+    ($self:expr, $model:ident => $result:expr) => {
+        match $self {
+            Transformer::EncoderDecoder($model) => $result,
+            Transformer::DecoderOnly($model) => $result,
+            Transformer::EncoderOnly($model) => $result,
+        }
+    };
+}
+
+/// The same change to whichever model it is.
+macro_rules! mapped {
+    ($self:expr, $model:ident => $result:expr) => {
+        match $self {
+            Transformer::EncoderDecoder($model) => Transformer::EncoderDecoder($result),
+            Transformer::DecoderOnly($model) => Transformer::DecoderOnly($result),
+            Transformer::EncoderOnly($model) => Transformer::EncoderOnly($result),
+        }
+    };
+}
+
+impl TransformerConfig {
+    /// A model with fresh weights: a pure function of `self` and `seed`, whatever the device.
+    ///
+    /// `dtype` is the compute dtype of weights and activations. On an autodiff device all parameters are tracked.
+    ///
+    /// # Panics
+    /// If [`Self::validate`] finds a problem or a vocabulary is still 0.
+    pub fn init(&self, seed: u64, dtype: impl Into<DType>, device: &Device) -> Transformer {
+        match self.architecture {
+            Architecture::EncoderDecoder => Transformer::EncoderDecoder(self.init_encoder_decoder(seed, dtype, device)),
+            Architecture::DecoderOnly => Transformer::DecoderOnly(self.init_decoder_only(seed, dtype, device)),
+            Architecture::EncoderOnly => Transformer::EncoderOnly(self.init_encoder_only(seed, dtype, device)),
+        }
+    }
+}
+
+impl Transformer {
+    /// The configuration that the model was made from.
+    pub fn config(&self) -> &TransformerConfig {
+        each!(self, model => model.config())
+    }
+
+    /// Summed label-smoothed cross-entropy over the labels that count, and the number of them, which only the device
+    /// knows. Divide, over all micro-batches.
+    ///
+    /// # Panics
+    /// If the batch is of the wrong kind (pairs for an encoder-decoder, text for the others) or too long for the model.
+    pub fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
+        match (self, batch) {
+            (Self::EncoderDecoder(model), Batch::Pairs(batch)) => model.loss(batch, label_smoothing, stream),
+            (Self::DecoderOnly(model), Batch::Text(batch)) => model.loss(batch, label_smoothing, stream),
+            (Self::EncoderOnly(model), Batch::Text(batch)) => model.loss(batch, label_smoothing, stream),
+            _ => self.refuse(batch),
+        }
+    }
+
+    /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
+    ///
+    /// # Panics
+    /// As [`Self::loss`].
+    pub fn evaluate(&self, batch: &Batch, label_smoothing: f64) -> EvalSums {
+        match (self, batch) {
+            (Self::EncoderDecoder(model), Batch::Pairs(batch)) => model.evaluate(batch, label_smoothing),
+            (Self::DecoderOnly(model), Batch::Text(batch)) => model.evaluate(batch, label_smoothing),
+            (Self::EncoderOnly(model), Batch::Text(batch)) => model.evaluate(batch, label_smoothing),
+            _ => self.refuse(batch),
+        }
+    }
+
+    /// Logits of every position.
+    ///
+    /// # Shapes
+    /// - result: `[B * T, V]`; rows of padded positions mean nothing
+    ///
+    /// # Panics
+    /// As [`Self::loss`].
+    pub fn logits(&self, batch: &Batch, stream: Option<&DropoutStream>) -> Tensor<2> {
+        match (self, batch) {
+            (Self::EncoderDecoder(model), Batch::Pairs(batch)) => model.logits(batch, stream),
+            (Self::DecoderOnly(model), Batch::Text(batch)) => model.logits(batch, stream),
+            (Self::EncoderOnly(model), Batch::Text(batch)) => model.logits(batch, stream),
+            _ => self.refuse(batch),
+        }
+    }
+
+    fn refuse(&self, batch: &Batch) -> ! {
+        let batch = match batch {
+            Batch::Pairs(_) => "pairs",
+            Batch::Text(_) => "text",
+        };
+        panic!("a batch of {batch} for a model of architecture {:?}", self.config().architecture)
+    }
+}
+
+/// Written out, because the derived one would put the variant's name in front of every parameter path, and so in every
+/// checkpoint.
+impl Module for Transformer {
+    fn collect_devices(&self, devices: Devices) -> Devices {
+        each!(self, model => model.collect_devices(devices))
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        mapped!(self, model => model.fork(device))
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        mapped!(self, model => model.to_device(device))
+    }
+
+    fn train(self) -> Self {
+        mapped!(self, model => model.train())
+    }
+
+    fn valid(&self) -> Self {
+        mapped!(self, model => model.valid())
+    }
+
+    fn materialize(self) -> Self {
+        mapped!(self, model => model.materialize())
+    }
+
+    fn num_params(&self) -> usize {
+        each!(self, model => model.num_params())
+    }
+
+    fn visit<Visitor: ModuleVisitor>(&self, visitor: &mut Visitor) {
+        each!(self, model => model.visit(visitor));
+    }
+
+    fn map<Mapper: ModuleMapper>(self, mapper: &mut Mapper) -> Self {
+        mapped!(self, model => model.map(mapper))
+    }
+}
