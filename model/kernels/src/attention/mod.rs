@@ -1,6 +1,14 @@
 //! Scaled dot-product attention over heads (Vaswani et al. 2017, section 3.2), reading queries, keys and values in the
 //! layout that their projection wrote.
 
+#[cfg(feature = "cuda")]
+mod autodiff;
+#[cfg(feature = "cuda")]
+mod kernel;
+#[cfg(feature = "cuda")]
+mod launch;
+#[cfg(feature = "cuda")]
+mod ops;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -88,5 +96,56 @@ pub fn attention(
         };
         assert_eq!(documents.dims(), [qkv.dims()[0]], "one document number per position");
     }
+    #[cfg(feature = "cuda")]
+    {
+        let (x, heads) = match &projected {
+            Projected::SelfAttention { qkv } => (qkv, n_heads + 2 * n_kv_heads),
+            Projected::Cross { query, .. } => (query, n_heads),
+        };
+        if launch::serves(&x.device(), x.dtype(), x.dims()[1] / heads) {
+            return flash(projected, mask, dropout, config);
+        }
+    }
     reference::attention(projected, mask, dropout, config)
+}
+
+#[cfg(feature = "cuda")]
+fn flash(
+    projected: Projected,
+    mask: &AttentionMask,
+    dropout: Option<(f64, &DropoutStream)>,
+    config: &AttentionConfig,
+) -> Tensor<2> {
+    use burn::backend::Dispatch;
+    use burn::tensor::IntDType;
+    use ops::{FlashOps, FlashSpec, Given};
+
+    let given = |tensor: Option<&Tensor<1, Int>>| match tensor {
+        Some(tensor) => Given::Some(tensor.clone().cast(IntDType::I32).into_dispatch()),
+        None => Given::None,
+    };
+    let AttentionConfig { batch_size, n_heads, n_kv_heads, causal } = *config;
+    let (site, random) = match dropout {
+        Some((_, stream)) => {
+            let (site, state) = stream.take();
+            (site, Some(state))
+        }
+        None => (0, None),
+    };
+    let p = dropout.map_or(0.0, |(p, _)| p as f32);
+    let spec = |head_dim| FlashSpec { batch_size, n_heads, n_kv_heads, head_dim, causal, site, dropout: p };
+    let lengths = given(mask.key_lengths.as_ref());
+    let (out, _) = match projected {
+        Projected::SelfAttention { qkv } => {
+            let head_dim = qkv.dims()[1] / (n_heads + 2 * n_kv_heads);
+            let documents = given(mask.documents.as_ref());
+            Dispatch::flash_self(qkv.into_dispatch(), lengths, documents, given(random), spec(head_dim))
+        }
+        Projected::Cross { query, key_value } => {
+            let head_dim = query.dims()[1] / n_heads;
+            let (query, key_value) = (query.into_dispatch(), key_value.into_dispatch());
+            Dispatch::flash_cross(query, key_value, lengths, given(random), spec(head_dim))
+        }
+    };
+    Tensor::from_dispatch(out)
 }

@@ -220,3 +220,57 @@ fn heads_that_do_not_group_are_refused() {
     let case = Case { h: 4, g: 3, ..cases()[0] };
     run(&Device::flex(), DType::F32, &case, &inputs(&case));
 }
+
+/// Prints times on a GPU when `KILN_TIMING` is set: forward, and forward with backward.
+#[test]
+fn timing() {
+    let (Ok(device), Ok(_)) = (crate::testing::cuda(), std::env::var("KILN_TIMING")) else {
+        eprintln!("skipped: times are printed on a CUDA device when KILN_TIMING is set");
+        return;
+    };
+    let shapes = [
+        ("causal", 16, 12, 1024, 64, true, None),
+        ("full", 16, 12, 1024, 64, false, None),
+        ("padded", 400, 8, 64, 64, false, Some(56)),
+        ("causal 128", 8, 16, 2048, 128, true, None),
+    ];
+    for (name, b, h, t, k, causal, length) in shapes {
+        let columns = 3 * h * k;
+        let inner = device.clone().inner();
+        let x = tensor(&values(b * t * columns, 1), [b * t, columns], DType::BF16, &inner);
+        let weights = tensor(&values(b * t * h * k, 2), [b * t, h * k], DType::BF16, &inner);
+        let lengths = length.map(|n| Tensor::<1, Int>::full([b], n, (&inner, DType::I32)));
+        let mask = AttentionMask { key_lengths: lengths, documents: None };
+        let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: h, causal };
+        let time = |backward: bool| {
+            let mut best = f64::INFINITY;
+            for _ in 0..5 {
+                let mut kept = Vec::new();
+                inner.sync().expect("a device that works");
+                let start = std::time::Instant::now();
+                for _ in 0..20 {
+                    let x = Tensor::from_inner(x.clone()).require_grad();
+                    let out = attention(Projected::SelfAttention { qkv: x.clone() }, &mask, None, &config);
+                    if backward {
+                        let grads = (out * Tensor::from_inner(weights.clone())).sum().backward();
+                        kept.push(x.grad(&grads).expect("a gradient"));
+                    } else {
+                        kept.push(out.inner());
+                    }
+                }
+                inner.sync().expect("a device that works");
+                best = best.min(start.elapsed().as_secs_f64() / 20.0);
+                let sum: f32 = kept.pop().expect("one").cast(DType::F32).abs().sum().into_scalar();
+                assert!(sum > 0.0, "nothing was computed");
+            }
+            best * 1e3
+        };
+        let flops = 4.0 * (b * h * t * t * k) as f64 * if causal { 0.5 } else { 1.0 };
+        let (forward, both) = (time(false), time(true));
+        println!(
+            "{name:>12} {b} x {h} x {t} x {k}: forward {forward:.3} ms ({:.0} TFLOP/s), with backward {both:.3} ms ({:.0})",
+            flops / forward / 1e9,
+            3.5 * flops / both / 1e9
+        );
+    }
+}

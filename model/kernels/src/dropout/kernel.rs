@@ -13,7 +13,7 @@ use super::threshold;
 
 /// [`super::philox::philox`] for (`quad`, `site`) under the seed and draw in `state`.
 #[cube]
-fn philox(quad: u32, site: u32, state: &[i32]) -> (u32, u32, u32, u32) {
+pub(crate) fn philox(quad: u32, site: u32, state: &[i32]) -> (u32, u32, u32, u32) {
     let mut c0 = quad;
     let mut c1 = site;
     let mut c2 = u32::cast_from(state[2]);

@@ -5,7 +5,7 @@
 
 mod autodiff;
 #[cfg(feature = "cuda")]
-mod kernel;
+pub(crate) mod kernel;
 mod ops;
 mod philox;
 #[cfg(test)]
@@ -34,6 +34,12 @@ impl DropoutStream {
         Self { state, next_site: Cell::new(0) }
     }
 
+    #[cfg(feature = "cuda")]
+    /// The number of the next call, and the device's copy of seed and draw.
+    pub(crate) fn take(&self) -> (u32, &Tensor<1, Int>) {
+        (self.take_site(), &self.state)
+    }
+
     fn take_site(&self) -> u32 {
         let site = self.next_site.get();
         self.next_site.set(site + 1);
@@ -60,6 +66,6 @@ pub fn dropout(x: Tensor<2>, p: f64, stream: &DropoutStream) -> Tensor<2> {
 }
 
 /// Elements whose random word is below this are dropped.
-fn threshold(p: f32) -> u32 {
+pub(crate) fn threshold(p: f32) -> u32 {
     (f64::from(p) * 4_294_967_296.0) as u32
 }

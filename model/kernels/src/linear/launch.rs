@@ -4,23 +4,21 @@ use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
-use cubecl::zspace::{Shape, shape, strides};
 use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems};
 use cubek::matmul::multi_level::Strategy;
 use cubek::std::InputBinding;
-use half::bf16;
 
 use super::kernel::{GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_splits};
 use super::{Layout, LinearOps};
+use crate::device::{empty, tensor_map};
 
 impl LinearOps for CubeBackend {
     fn product(a: CubeTensor, b: CubeTensor, layout: Layout) -> CubeTensor {
         let (a, b) = (into_contiguous(a), into_contiguous(b));
         let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
-        let out = empty(&a, [m, n].into());
+        let out = empty(&a, [m, n], a.dtype);
         match Plan::new(&a, &b, layout, (m, n, k)) {
             Some(plan) => plan.launch(a, b, out),
             None => {
@@ -35,14 +33,9 @@ impl LinearOps for CubeBackend {
     }
 
     fn batched_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
-        let shape = [a.meta.shape()[0], a.meta.shape()[1], b.meta.shape()[2]];
-        let out = empty(&a, shape.into());
+        let out = empty(&a, [a.meta.shape()[0], a.meta.shape()[1], b.meta.shape()[2]], a.dtype);
         stock_product(a, b, out)
     }
-}
-
-fn empty(like: &CubeTensor, shape: Shape) -> CubeTensor {
-    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, like.dtype)
 }
 
 /// The backend's own product, with strategies named here: its autotune may prefer a TMA candidate whose launch fails
@@ -192,15 +185,4 @@ fn split_count(tiles: usize, k_tiles: usize, multiprocessors: usize) -> usize {
 /// TMA reads from addresses that are multiples of 16 bytes.
 fn aligned_start(tensor: &CubeTensor) -> bool {
     tensor.handle.offset_start.unwrap_or(0).is_multiple_of(16)
-}
-
-/// A whole contiguous matrix, moved in boxes of `box_rows` x `box_columns` with the 128-byte swizzle.
-fn tensor_map(tensor: &CubeTensor, box_rows: usize, box_columns: usize) -> TensorMapArg<Tiled> {
-    let [rows, columns] = [tensor.meta.shape()[0], tensor.meta.shape()[1]];
-    // SAFETY: shape and strides are the tensor's own, and the tensor is contiguous.
-    #[expect(unsafe_code, reason = "a tensor argument from a handle")]
-    let arg = unsafe { TensorArg::from_raw_parts(tensor.handle.clone(), strides![columns, 1], shape![rows, columns]) };
-    TensorMapArg::new(TiledArgs { tile_size: shape![box_rows, box_columns] }, arg, bf16::elem_type_native())
-        .with_swizzle(TensorMapSwizzle::B128)
-        .with_prefetch(TensorMapPrefetch::B256)
 }

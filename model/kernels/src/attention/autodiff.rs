@@ -1,0 +1,145 @@
+//! One node for the whole of attention; what it keeps does not grow with T x S.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{AutodiffBackend, Backend};
+use burn_autodiff::Autodiff;
+use burn_autodiff::checkpoint::base::Checkpointer;
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn_autodiff::grads::Gradients;
+use burn_autodiff::ops::{Backward, Ops, OpsKind};
+
+use super::ops::{FlashOps, FlashSpec, Given};
+
+impl<B: Backend, C: CheckpointStrategy> Given<Autodiff<B, C>> {
+    fn below(self) -> Given<B> {
+        match self {
+            Given::Some(tensor) => Given::Some(tensor),
+            Given::None => Given::None,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct SelfState<B: Backend> {
+    qkv: FloatTensor<B>,
+    out: FloatTensor<B>,
+    lse: FloatTensor<B>,
+    lengths: Given<B>,
+    documents: Given<B>,
+    random: Given<B>,
+}
+
+#[derive(Debug)]
+struct FlashSelf(FlashSpec);
+
+impl<B: Backend + FlashOps> Backward<B, 1> for FlashSelf {
+    type State = SelfState<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let SelfState { qkv, out, lse, lengths, documents, random } = ops.state;
+        let d_out = grads.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            let d_qkv = B::flash_self_backward(qkv, out, lse, d_out, lengths, documents, random, self.0);
+            grads.register::<B>(node.id, d_qkv);
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct CrossState<B: Backend> {
+    query: FloatTensor<B>,
+    key_value: FloatTensor<B>,
+    out: FloatTensor<B>,
+    lse: FloatTensor<B>,
+    lengths: Given<B>,
+    random: Given<B>,
+}
+
+#[derive(Debug)]
+struct FlashCross(FlashSpec);
+
+impl<B: Backend + FlashOps> Backward<B, 2> for FlashCross {
+    type State = CrossState<B>;
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let CrossState { query, key_value, out, lse, lengths, random } = ops.state;
+        let d_out = grads.consume::<B>(&ops.node);
+        let (d_query, d_key_value) =
+            B::flash_cross_backward(query, key_value, out, lse, d_out, lengths, random, self.0);
+        for (node, gradient) in ops.parents.into_iter().zip([d_query, d_key_value]) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, gradient);
+            }
+        }
+    }
+}
+
+impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
+    fn flash_self(
+        qkv: FloatTensor<Self>,
+        lengths: Given<Self>,
+        documents: Given<Self>,
+        random: Given<Self>,
+        spec: FlashSpec,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let prep = FlashSelf(spec).prepare::<C>([qkv.node()]).compute_bound().stateful();
+        let qkv = qkv.into_primitive();
+        let (lengths, documents, random) = (lengths.below(), documents.below(), random.below());
+        let (out, lse) = B::flash_self(qkv.clone(), lengths.clone(), documents.clone(), random.clone(), spec);
+        let lse_above = <Self as AutodiffBackend>::from_inner(lse.clone());
+        let out = match prep {
+            OpsKind::Tracked(prep) => {
+                prep.finish(SelfState { qkv, out: out.clone(), lse, lengths, documents, random }, out)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(out),
+        };
+        (out, lse_above)
+    }
+
+    fn flash_self_backward(
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: Given<Self>,
+        _: Given<Self>,
+        _: Given<Self>,
+        _: FlashSpec,
+    ) -> FloatTensor<Self> {
+        unreachable!("called by backward only, below the graph")
+    }
+
+    fn flash_cross(
+        query: FloatTensor<Self>,
+        key_value: FloatTensor<Self>,
+        lengths: Given<Self>,
+        random: Given<Self>,
+        spec: FlashSpec,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let prep = FlashCross(spec).prepare::<C>([query.node(), key_value.node()]).compute_bound().stateful();
+        let (query, key_value) = (query.into_primitive(), key_value.into_primitive());
+        let (lengths, random) = (lengths.below(), random.below());
+        let (out, lse) = B::flash_cross(query.clone(), key_value.clone(), lengths.clone(), random.clone(), spec);
+        let lse_above = <Self as AutodiffBackend>::from_inner(lse.clone());
+        let out = match prep {
+            OpsKind::Tracked(prep) => {
+                prep.finish(CrossState { query, key_value, out: out.clone(), lse, lengths, random }, out)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(out),
+        };
+        (out, lse_above)
+    }
+
+    fn flash_cross_backward(
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: Given<Self>,
+        _: Given<Self>,
+        _: FlashSpec,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        unreachable!("called by backward only, below the graph")
+    }
+}

@@ -1,0 +1,223 @@
+//! Forward: a cube per 64 queries of a head.
+
+use cubecl::prelude::*;
+use cubecl::wgmma::{Accumulator, Fragment};
+use half::bf16;
+
+use super::{
+    FlashConfig, MASKED, Pair, TILE, descriptor, fill, fragment_of, load_fragments, place, quad_max, quad_sum,
+    random_pair, slots, store_rows, wait_for,
+};
+
+/// `out` and the logarithm of each query's sum of exponentials.
+///
+/// `t` queries and `s` keys per batch row; probabilities whose random word is below `limit` are dropped, the others times
+/// `keep`.
+#[cube(launch_unchecked)]
+#[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
+pub(crate) fn forward(
+    query: &[Pair<bf16>],
+    key_value: &TensorMap<bf16, Tiled>,
+    lengths: &[i32],
+    documents: &[i32],
+    random: &[i32],
+    out: &mut [Pair<bf16>],
+    lse: &mut [f32],
+    t: u32,
+    s: u32,
+    site: u32,
+    limit: u32,
+    keep: f32,
+    #[comptime] cfg: FlashConfig,
+) {
+    let head = CUBE_POS_X % comptime![cfg.n_heads as u32];
+    let batch = CUBE_POS_X / comptime![cfg.n_heads as u32];
+    let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
+    // Late tiles see most keys under causality: they go first.
+    let q0 = ((t - 1) / comptime![TILE as u32] - CUBE_POS_Y) * comptime![TILE as u32];
+    let at = place();
+    let scale = comptime![(cfg.head_dim as f32).powf(-0.5)].runtime();
+
+    let mut keys = s;
+    if comptime![cfg.lengths] {
+        keys = u32::cast_from(lengths[batch as usize]);
+    }
+    // Keys before these are seen by the unit's two queries.
+    let mut end0 = keys;
+    let mut end1 = keys;
+    let mut end = keys;
+    let mut all_see = keys;
+    if comptime![cfg.causal] {
+        // One past the last key of a query, counted from one past T so that it cannot go below zero.
+        let shift = s + 1;
+        end0 = min(keys, clipped(q0 + at.row + shift, t));
+        end1 = min(keys, clipped(q0 + at.row + 8 + shift, t));
+        end = min(keys, clipped(q0 + comptime![TILE as u32 - 1] + shift, t));
+        all_see = min(keys, clipped(q0 + shift, t));
+    }
+    let mut document0 = 0i32;
+    let mut document1 = 0i32;
+    if comptime![cfg.documents] {
+        document0 = documents[(batch * t + min(q0 + at.row, t - 1)) as usize];
+        document1 = documents[(batch * t + min(q0 + at.row + 8, t - 1)) as usize];
+    }
+    let blocks = (end + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
+
+    let mut slots = slots(cfg);
+    let columns = comptime![cfg.query_columns()];
+    let fragments = load_fragments(
+        query,
+        batch * t,
+        q0,
+        t,
+        head * comptime![cfg.head_dim as u32],
+        &at,
+        columns,
+        comptime![cfg.head_dim],
+    );
+    let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
+    let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
+
+    let mut o = Array::<f32>::new(comptime![cfg.head_dim / 2]);
+    #[unroll]
+    for i in 0..comptime![cfg.head_dim / 2] {
+        o[i] = 0.0f32;
+    }
+    let mut top0 = f32::cast_from(comptime![MASKED]);
+    let mut top1 = f32::cast_from(comptime![MASKED]);
+    let mut sum0 = 0.0f32;
+    let mut sum1 = 0.0f32;
+
+    if UNIT_POS == 0 && blocks > 0 {
+        fill(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
+    }
+    for block in 0..blocks {
+        let slot = block % 2;
+        let k0 = block * comptime![TILE as u32];
+        // All units are done with the other slot.
+        sync_cube();
+        if UNIT_POS == 0 && block + 1 < blocks {
+            let row = batch * s + k0 + comptime![TILE as u32];
+            fill(&mut slots, 1 - slot, key_value, key_value, row, key_column, value_column, cfg);
+        }
+        sync_plane();
+        wait_for(&slots, slot, block / 2 % 2);
+
+        let keys_tile = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        let mut scores = Accumulator::<f32>::new(comptime![TILE]).start();
+        #[unroll]
+        for step in 0..comptime![cfg.head_dim / 16] {
+            scores.execute_registers(fragments.index(step), &keys_tile.at(0usize, comptime![step * 16]));
+        }
+        let scores = scores.wait();
+
+        let mut p = Array::<f32>::new(comptime![TILE / 2]);
+        #[unroll]
+        for i in 0..comptime![TILE / 2] {
+            p[i] = scores.get(i);
+        }
+        if comptime![cfg.documents] || k0 + comptime![TILE as u32] > all_see {
+            #[unroll]
+            for i in 0..comptime![TILE / 2] {
+                let key = k0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
+                let mut visible = key < if comptime![i % 4 < 2] { end0 } else { end1 };
+                if comptime![cfg.documents] {
+                    let document = if comptime![i % 4 < 2] { document0 } else { document1 };
+                    visible = visible && documents[(batch * t + min(key, t - 1)) as usize] == document;
+                }
+                p[i] = select(visible, p[i], f32::cast_from(comptime![MASKED]));
+            }
+        }
+        let mut max0 = top0;
+        let mut max1 = top1;
+        #[unroll]
+        for i in 0..comptime![TILE / 8] {
+            max0 = max(max0, max(p[comptime![4 * i]], p[comptime![4 * i + 1]]));
+            max1 = max(max1, max(p[comptime![4 * i + 2]], p[comptime![4 * i + 3]]));
+        }
+        max0 = quad_max(max0);
+        max1 = quad_max(max1);
+        let shrink0 = f32::exp((top0 - max0) * scale);
+        let shrink1 = f32::exp((top1 - max1) * scale);
+        top0 = max0;
+        top1 = max1;
+        let minus0 = max0 * scale;
+        let minus1 = max1 * scale;
+        sum0 *= shrink0;
+        sum1 *= shrink1;
+        #[unroll]
+        for i in 0..comptime![TILE / 2] {
+            if comptime![i % 4 < 2] {
+                p[i] = f32::exp(p[i] * scale - minus0);
+                sum0 += p[i];
+            } else {
+                p[i] = f32::exp(p[i] * scale - minus1);
+                sum1 += p[i];
+            }
+        }
+        if comptime![cfg.dropout] {
+            let row = CUBE_POS_X * t + q0 + at.row;
+            #[unroll]
+            for i in 0..comptime![TILE / 4] {
+                let key = k0 + at.column + comptime![(i / 2 * 8) as u32];
+                let (even, odd) = random_pair(random, site, row + comptime![(i % 2 * 8) as u32], key, s);
+                p[comptime![2 * i]] = select(even >= limit, p[comptime![2 * i]] * keep, 0.0f32);
+                p[comptime![2 * i + 1]] = select(odd >= limit, p[comptime![2 * i + 1]] * keep, 0.0f32);
+            }
+        }
+
+        let values_tile = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
+        let mut part = Accumulator::<f32>::new(comptime![cfg.head_dim]).start();
+        let mut probabilities = Sequence::<Fragment<bf16>>::new();
+        #[unroll]
+        for step in 0..comptime![TILE / 16] {
+            probabilities.push(fragment_of(&p, step));
+        }
+        #[unroll]
+        for step in 0..comptime![TILE / 16] {
+            part.execute_registers(probabilities.index(step), &values_tile.at(0usize, comptime![step * 16]));
+        }
+        // While the product runs.
+        #[unroll]
+        for i in 0..comptime![cfg.head_dim / 2] {
+            o[i] = o[i] * if comptime![i % 4 < 2] { shrink0 } else { shrink1 };
+        }
+        let part = part.wait();
+        #[unroll]
+        for i in 0..comptime![cfg.head_dim / 2] {
+            o[i] += part.get(i);
+        }
+    }
+
+    // A query without keys has a sum of 0: its row is finite, and means nothing.
+    let total0 = max(quad_sum(sum0), 1e-30f32);
+    let total1 = max(quad_sum(sum1), 1e-30f32);
+    store_rows(
+        &o,
+        1.0 / total0,
+        1.0 / total1,
+        out,
+        batch * t,
+        q0,
+        t,
+        head * comptime![cfg.head_dim as u32],
+        &at,
+        comptime![cfg.n_heads * cfg.head_dim],
+        comptime![cfg.head_dim],
+    );
+    if at.column == 0 {
+        let row = q0 + at.row;
+        if row < t {
+            lse[(CUBE_POS_X * t + row) as usize] = top0 * scale + f32::ln(total0);
+        }
+        if row + 8 < t {
+            lse[(CUBE_POS_X * t + row + 8) as usize] = top1 * scale + f32::ln(total1);
+        }
+    }
+}
+
+/// `x - t`, or 0 where that is negative.
+#[cube]
+pub(super) fn clipped(x: u32, t: u32) -> u32 {
+    select(x > t, x - t, 0u32)
+}

@@ -1,0 +1,224 @@
+//! Flash attention on CUDA: what is served, and how it is launched.
+
+use burn::backend::DispatchDevice;
+use burn::tensor::{DType, Device};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+use half::bf16;
+
+use super::kernel::backward::{key_value_gradient, query_gradient};
+use super::kernel::forward::forward;
+use super::kernel::{FlashConfig, SPAN, TILE, UNITS};
+use super::ops::{FlashOps, FlashSpec, Given};
+use crate::device::{empty, tensor_map};
+use crate::dropout::threshold;
+
+/// Whether the kernels compute attention of these dtype and head dimension on `device`.
+pub(crate) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
+    let device = device.clone().inner();
+    let DispatchDevice::Cube(device) = device.as_dispatch() else { return false };
+    let wgmma = !device.client().properties().features.matmul.wgmma.is_empty();
+    wgmma && dtype == DType::BF16 && (head_dim == 64 || head_dim == 128)
+}
+
+/// One call's tensors and numbers.
+struct Call {
+    query: CubeTensor,
+    key_value: CubeTensor,
+    lengths: Given<CubeBackend>,
+    documents: Given<CubeBackend>,
+    random: Given<CubeBackend>,
+    spec: FlashSpec,
+    config: FlashConfig,
+    /// T and S
+    lens: [usize; 2],
+}
+
+impl Call {
+    fn new(
+        query: CubeTensor,
+        key_value: Option<CubeTensor>,
+        lengths: Given<CubeBackend>,
+        documents: Given<CubeBackend>,
+        random: Given<CubeBackend>,
+        spec: FlashSpec,
+    ) -> Self {
+        let config = FlashConfig {
+            n_heads: spec.n_heads,
+            n_kv_heads: spec.n_kv_heads,
+            head_dim: spec.head_dim,
+            packed: key_value.is_none(),
+            causal: spec.causal,
+            lengths: matches!(lengths, Given::Some(_)),
+            documents: matches!(documents, Given::Some(_)),
+            dropout: spec.dropout > 0.0,
+        };
+        let query = into_contiguous(query);
+        let key_value = key_value.map_or_else(|| query.clone(), into_contiguous);
+        let lens = [query.meta.shape()[0] / spec.batch_size, key_value.meta.shape()[0] / spec.batch_size];
+        Self { query, key_value, lengths, documents, random, spec, config, lens }
+    }
+
+    /// The argument for a tensor of integers; where it is not given, some buffer that the kernel does not touch.
+    fn ints(&self, given: &Given<CubeBackend>) -> BufferArg {
+        match given {
+            Given::Some(tensor) => into_contiguous(tensor.clone()).into_buffer_arg(),
+            Given::None => buffer(&self.query, 1),
+        }
+    }
+
+    fn keep(&self) -> f32 {
+        1.0 / (1.0 - self.spec.dropout)
+    }
+
+    fn forward(self) -> (CubeTensor, CubeTensor) {
+        let Self { spec, config, lens: [t, s], .. } = self;
+        let (b, h) = (spec.batch_size, spec.n_heads);
+        let out = empty(&self.query, [b * t, h * spec.head_dim], DType::BF16);
+        let lse = empty(&self.query, [b * h * t], DType::F32);
+        // SAFETY: TMA clips to the matrix of keys and values; everything else is guarded by T and S.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            forward::launch_unchecked(
+                &out.client,
+                CubeCount::Static((b * h) as u32, t.div_ceil(TILE) as u32, 1),
+                CubeDim::new_1d(UNITS),
+                pairs(&self.query),
+                tensor_map(&self.key_value, TILE, SPAN),
+                self.ints(&self.lengths),
+                self.ints(&self.documents),
+                self.ints(&self.random),
+                pairs(&out),
+                lse.clone().into_buffer_arg(),
+                t as u32,
+                s as u32,
+                spec.site,
+                threshold(spec.dropout),
+                self.keep(),
+                config,
+            );
+        }
+        (out, lse)
+    }
+
+    /// The gradients of queries, and of keys and values: one tensor twice where they are one matrix.
+    fn backward(self, out: CubeTensor, lse: CubeTensor, d_out: CubeTensor) -> (CubeTensor, CubeTensor) {
+        let Self { spec, config, lens: [t, s], .. } = self;
+        let (b, h) = (spec.batch_size, spec.n_heads);
+        let d_out = into_contiguous(d_out);
+        let delta = empty(&lse, [b * h * t], DType::F32);
+        let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], DType::BF16);
+        let d_query = like(&self.query);
+        let d_key_value = if config.packed { d_query.clone() } else { like(&self.key_value) };
+        // SAFETY: as in `forward`; both kernels write their own columns of a common gradient, and together all of it.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            query_gradient::launch_unchecked(
+                &out.client,
+                CubeCount::Static((b * h) as u32, t.div_ceil(TILE) as u32, 1),
+                CubeDim::new_1d(UNITS),
+                pairs(&self.query),
+                tensor_map(&self.key_value, TILE, SPAN),
+                pairs(&out),
+                pairs(&d_out),
+                lse.clone().into_buffer_arg(),
+                self.ints(&self.lengths),
+                self.ints(&self.documents),
+                self.ints(&self.random),
+                delta.clone().into_buffer_arg(),
+                pairs(&d_query),
+                t as u32,
+                s as u32,
+                spec.site,
+                threshold(spec.dropout),
+                self.keep(),
+                config,
+            );
+            key_value_gradient::launch_unchecked(
+                &out.client,
+                CubeCount::Static((b * spec.n_kv_heads) as u32, s.div_ceil(TILE) as u32, 1),
+                CubeDim::new_1d(UNITS),
+                tensor_map(&self.query, TILE, SPAN),
+                pairs(&self.key_value),
+                tensor_map(&d_out, TILE, SPAN),
+                lse.into_buffer_arg(),
+                delta.into_buffer_arg(),
+                self.ints(&self.lengths),
+                self.ints(&self.documents),
+                self.ints(&self.random),
+                pairs(&d_key_value),
+                t as u32,
+                s as u32,
+                spec.site,
+                threshold(spec.dropout),
+                self.keep(),
+                config,
+            );
+        }
+        (d_query, d_key_value)
+    }
+}
+
+/// A contiguous bf16 tensor as a buffer of pairs.
+fn pairs(tensor: &CubeTensor) -> BufferArg {
+    debug_assert_eq!(tensor.dtype.size(), size_of::<bf16>());
+    buffer(tensor, tensor.meta.shape().num_elements() / 2)
+}
+
+fn buffer(tensor: &CubeTensor, len: usize) -> BufferArg {
+    // SAFETY: callers ask for no more than the tensor's bytes.
+    #[expect(unsafe_code, reason = "an argument whose element is not the tensor's own")]
+    unsafe {
+        BufferArg::from_raw_parts(tensor.handle.clone(), len)
+    }
+}
+
+impl FlashOps for CubeBackend {
+    fn flash_self(
+        qkv: CubeTensor,
+        lengths: Given<Self>,
+        documents: Given<Self>,
+        random: Given<Self>,
+        spec: FlashSpec,
+    ) -> (CubeTensor, CubeTensor) {
+        Call::new(qkv, None, lengths, documents, random, spec).forward()
+    }
+
+    fn flash_self_backward(
+        qkv: CubeTensor,
+        out: CubeTensor,
+        lse: CubeTensor,
+        d_out: CubeTensor,
+        lengths: Given<Self>,
+        documents: Given<Self>,
+        random: Given<Self>,
+        spec: FlashSpec,
+    ) -> CubeTensor {
+        Call::new(qkv, None, lengths, documents, random, spec).backward(out, lse, d_out).0
+    }
+
+    fn flash_cross(
+        query: CubeTensor,
+        key_value: CubeTensor,
+        lengths: Given<Self>,
+        random: Given<Self>,
+        spec: FlashSpec,
+    ) -> (CubeTensor, CubeTensor) {
+        Call::new(query, Some(key_value), lengths, Given::None, random, spec).forward()
+    }
+
+    fn flash_cross_backward(
+        query: CubeTensor,
+        key_value: CubeTensor,
+        out: CubeTensor,
+        lse: CubeTensor,
+        d_out: CubeTensor,
+        lengths: Given<Self>,
+        random: Given<Self>,
+        spec: FlashSpec,
+    ) -> (CubeTensor, CubeTensor) {
+        Call::new(query, Some(key_value), lengths, Given::None, random, spec).backward(out, lse, d_out)
+    }
+}
