@@ -102,7 +102,9 @@ pub struct TextBatch {
     /// What the model reads, `[B * T]`.
     pub input: Tensor<1, Int>,
     /// What it should say at each position, `[B * T]`: the next token of a decoder-only model, the token that stands there
-    /// of an encoder-only one. The padding id does not count.
+    /// of an encoder-only one. [`Self::NOT_COUNTED`] where nothing is to be said: at padding, and at tokens that are not
+    /// masked. (Not the padding id: tokenizers such as GPT-2's have none, and pad with the end-of-text token, which is a
+    /// label like any other.)
     pub labels: Tensor<1, Int>,
     /// Place of each token in its document, `[B * T]`, each in `0..max_positions`; None: 0 to T - 1 in every row.
     pub positions: Option<Tensor<1, Int>>,
@@ -122,6 +124,9 @@ pub struct TextBatch {
 }
 
 impl TextBatch {
+    /// The label of positions that do not count.
+    pub const NOT_COUNTED: i32 = -1;
+
     /// Cuts one uploaded tensor into the parts of a batch. Positions and documents are always in the tensor; `packed` says
     /// whether they say anything, for plain attention is faster.
     ///

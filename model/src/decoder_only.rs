@@ -65,12 +65,12 @@ impl DecoderOnly {
     /// Summed label-smoothed cross-entropy over the labels that count, and the number of them. Divide, over all
     /// micro-batches.
     pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
-        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, self.config.pad_id)
+        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, TextBatch::NOT_COUNTED.into())
     }
 
     /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
     pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
-        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, self.config.pad_id)
+        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, TextBatch::NOT_COUNTED.into())
     }
 
     /// Logits of the token after each position, given the positions up to it.

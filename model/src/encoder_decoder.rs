@@ -83,12 +83,12 @@ impl EncoderDecoder {
 
     /// Summed label-smoothed cross-entropy over the real labels, and the number of them. Divide, over all micro-batches.
     pub fn loss(&self, batch: &PairBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
-        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, self.config.pad_id)
+        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, i64::from(self.config.pad_id))
     }
 
     /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
     pub fn evaluate(&self, batch: &PairBatch, label_smoothing: f64) -> EvalSums {
-        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, self.config.pad_id)
+        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, i64::from(self.config.pad_id))
     }
 
     /// Logits of every target position, each given the positions before it.

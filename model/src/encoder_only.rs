@@ -106,7 +106,7 @@ impl EncoderOnly {
     /// # Panics
     /// If the model has no head, or T is above `max_positions`.
     pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
-        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, self.config.pad_id)
+        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, TextBatch::NOT_COUNTED.into())
     }
 
     /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
@@ -114,7 +114,7 @@ impl EncoderOnly {
     /// # Panics
     /// As [`Self::loss`].
     pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
-        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, self.config.pad_id)
+        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, TextBatch::NOT_COUNTED.into())
     }
 
     /// Logits of the token that stands at each position.

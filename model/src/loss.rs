@@ -25,7 +25,7 @@ pub struct EvalSums {
     pub n_correct: Tensor<1>,
 }
 
-/// Label-smoothed cross-entropy, summed over the labels that are no padding.
+/// Label-smoothed cross-entropy, summed over the labels other than `ignored`.
 ///
 /// Always a sum: padding, micro-batches and ranks then cost nothing to get right, since the one division by the global
 /// number of real labels happens where that number is known.
@@ -33,9 +33,9 @@ pub struct EvalSums {
 /// # Shapes
 /// - `logits`: `[M, V]`
 /// - `labels`: `[M]`
-pub(crate) fn token_loss(logits: Tensor<2>, labels: Tensor<1, Int>, label_smoothing: f64, pad_id: u32) -> LossSums {
-    let n_labels = count(labels.clone().not_equal_elem(i64::from(pad_id)).int());
-    let config = CrossEntropyConfig { label_smoothing, ignore_index: i64::from(pad_id) };
+pub(crate) fn token_loss(logits: Tensor<2>, labels: Tensor<1, Int>, label_smoothing: f64, ignored: i64) -> LossSums {
+    let n_labels = count(labels.clone().not_equal_elem(ignored).int());
+    let config = CrossEntropyConfig { label_smoothing, ignore_index: ignored };
     let sums = cross_entropy(logits, labels, &config);
     LossSums { loss_sum: sums.loss_sum, nll_sum: sums.nll_sum, n_labels }
 }
@@ -49,13 +49,13 @@ pub(crate) fn token_evaluation(
     logits: Tensor<2>,
     labels: Tensor<1, Int>,
     label_smoothing: f64,
-    pad_id: u32,
+    ignored: i64,
 ) -> EvalSums {
     let [m] = labels.dims();
     let guesses = logits.clone().argmax(1).reshape([m]).cast(labels.dtype());
-    let counts = labels.clone().not_equal_elem(i64::from(pad_id)).int();
+    let counts = labels.clone().not_equal_elem(ignored).int();
     let n_correct = count(guesses.equal(labels.clone()).int() * counts);
-    EvalSums { losses: token_loss(logits, labels, label_smoothing, pad_id), n_correct }
+    EvalSums { losses: token_loss(logits, labels, label_smoothing, ignored), n_correct }
 }
 
 /// The sum of zeros and ones, `[1]`, f32: exact up to 16 million.

@@ -76,7 +76,8 @@ pub struct TransformerConfig {
     pub tie_embeddings: TieEmbeddings,
     /// Distribution of the first weights.
     pub init: InitScheme,
-    /// Id of the padding token: labels equal to it do not count. Filled in from the tokenizer.
+    /// Id of the padding token. In pairs, labels equal to it do not count; in text see
+    /// [`TextBatch::NOT_COUNTED`](crate::TextBatch::NOT_COUNTED). Filled in from the tokenizer.
     pub pad_id: u32,
 }
 

@@ -2,6 +2,8 @@
 #![allow(missing_docs, reason = "tests are named after what they show")]
 
 mod decoding;
+mod families;
+mod fixture;
 mod invariance;
 mod learning;
 mod parameters;

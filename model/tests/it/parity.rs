@@ -2,14 +2,13 @@
 //! f32. `model/fixtures/make_parity.py` makes the numbers.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use burn::tensor::{DType, Tensor, TensorData};
 use kiln_kernels::AdamWHyper;
 use kiln_model::{PairBatch, TransformerConfig};
-use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
+use crate::fixture::{Fixture, Hyper, folder, without_key_bias};
 use crate::support::{ByPath, Optimizer, assert_close, gradients, scalar, train_device, values, weights, with_weights};
 
 const RELATIVE: f32 = 1e-4;
@@ -18,17 +17,6 @@ const RELATIVE: f32 = 1e-4;
 struct Document {
     hyper: Hyper,
     variants: HashMap<String, Variant>,
-}
-
-#[derive(Deserialize)]
-struct Hyper {
-    lr: f64,
-    beta1: f64,
-    beta2: f64,
-    eps: f64,
-    weight_decay: f64,
-    max_grad_norm: f64,
-    steps: usize,
 }
 
 #[derive(Deserialize)]
@@ -44,38 +32,6 @@ struct Variant {
     gradient_norms: Vec<f64>,
 }
 
-struct Fixture {
-    floats: ByPath,
-    ints: HashMap<String, Vec<i32>>,
-}
-
-impl Fixture {
-    fn read(name: &str) -> Self {
-        let bytes = std::fs::read(folder().join(format!("{name}.safetensors"))).expect("fixtures are committed");
-        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-        let (mut floats, mut ints) = (ByPath::new(), HashMap::new());
-        for (key, view) in file.tensors() {
-            let words = view.data().chunks_exact(4).map(|word| <[u8; 4]>::try_from(word).expect("four bytes"));
-            match view.dtype() {
-                Dtype::F32 => drop(floats.insert(key, words.map(f32::from_le_bytes).collect())),
-                Dtype::I32 => drop(ints.insert(key, words.map(i32::from_le_bytes).collect())),
-                other => panic!("{key} is {other:?}"),
-            }
-        }
-        Self { floats, ints }
-    }
-
-    /// The part of the file under `prefix`.
-    fn group(&self, prefix: &str) -> ByPath {
-        let inside = |(key, values): (&String, &Vec<f32>)| Some((key.strip_prefix(prefix)?.to_owned(), values.clone()));
-        self.floats.iter().filter_map(inside).collect()
-    }
-}
-
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures")
-}
-
 fn relative_error(found: f64, wanted: f64) -> f64 {
     ((found - wanted) / wanted).abs()
 }
@@ -84,7 +40,7 @@ fn check(name: &str) {
     let text = std::fs::read_to_string(folder().join("parity.json")).expect("fixtures are committed");
     let Document { hyper, mut variants } = serde_json::from_str(&text).expect("parity.json");
     let variant = variants.remove(name).expect("the variant is in parity.json");
-    let fixture = Fixture::read(name);
+    let fixture = Fixture::read(&folder().join(format!("{name}.safetensors")));
     let device = train_device();
 
     let order = ["source", "target_input", "labels", "source_lengths", "target_lengths"];
@@ -124,17 +80,6 @@ fn check(name: &str) {
         assert_close(&counts(&after[&path]), &counts(&wanted), RELATIVE, 0.0, &format!("{path} after {steps} steps"));
         assert_ne!(fixture.floats[&format!("weights.{path}")], wanted, "{path} was not trained");
     }
-}
-
-/// Key biases have no gradient but rounding (see [`compare_gradients`]), which AdamW divides by its own size: after a
-/// step they are noise on both sides, and change nothing. All other elements are compared.
-fn without_key_bias(path: &str, d: usize) -> impl Fn(&[f32]) -> Vec<f32> {
-    let keys = match path {
-        _ if path.ends_with("qkv.bias") => d..2 * d,
-        _ if path.ends_with("key_value.bias") => 0..d,
-        _ => 0..0,
-    };
-    move |values| values.iter().enumerate().filter(|(i, _)| !keys.contains(i)).map(|(_, &x)| x).collect()
 }
 
 /// Gradients of key biases are zero in exact arithmetic (softmax does not see a constant), so what both sides hold is

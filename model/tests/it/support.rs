@@ -150,6 +150,9 @@ pub(crate) fn gradients<M: Module>(model: &M, gradients: &Gradients) -> ByPath {
     struct Of<'a>(&'a Gradients, ByPath);
     impl See for Of<'_> {
         fn see<const D: usize>(&mut self, path: String, param: &Param<Tensor<D>>) {
+            if !param.is_require_grad() {
+                return;
+            }
             let gradient = param.val().grad(self.0).unwrap_or_else(|| panic!("{path} has no gradient"));
             assert_eq!(gradient.dims(), param.val().dims(), "{path}");
             self.1.insert(path, values(gradient));
@@ -176,7 +179,7 @@ pub(crate) fn with_weights<M: Module>(model: M, weights: &ByPath) -> M {
             let values = self.weights.get(&path).unwrap_or_else(|| panic!("no weights for {path}"));
             param.map(|old| {
                 let data = TensorData::new(values.clone(), old.dims());
-                Tensor::from_data(data, (&old.device(), old.dtype())).require_grad()
+                Tensor::from_data(data, (&old.device(), old.dtype())).set_require_grad(old.is_require_grad())
             })
         }
     }
@@ -209,7 +212,7 @@ impl Optimizer {
         let scale = kiln_kernels::clip_coefficient(norm.clone(), self.max_grad_norm);
         let matrices: Vec<String> =
             shapes(&model).into_iter().filter(|(_, dims)| dims.len() > 1).map(|(path, _)| path).collect();
-        let mut after = ByPath::new();
+        let mut after = weights(&model);
         for (path, gradient) in gradients {
             let decay = if matrices.contains(path) { self.hyper.weight_decay } else { 0.0 };
             let hyper = AdamWHyper { weight_decay: decay, ..self.hyper };

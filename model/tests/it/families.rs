@@ -1,0 +1,158 @@
+//! Logits, loss, every gradient and fifty AdamW steps equal those of Hugging Face's `transformers`, family by family, in f32.
+//! `model/fixtures/make_family_parity.py` makes the numbers.
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use kiln_kernels::AdamWHyper;
+use kiln_model::{Batch, PairBatch, TextBatch, Transformer, TransformerConfig};
+use serde::Deserialize;
+
+use crate::fixture::{Fixture, Hyper, folder, without_key_bias};
+use crate::support::{Optimizer, assert_close, gradients, scalar, train_device, values, weights, with_weights};
+
+const RELATIVE: f32 = 1e-4;
+
+/// Largest difference of a training loss, nats per token, anywhere in the fifty steps.
+const TRAJECTORY: f64 = 1e-3;
+
+#[derive(Deserialize)]
+struct Family {
+    hyper: Hyper,
+    kind: String,
+    config: TransformerConfig,
+    label_smoothing: f64,
+    n_batches: usize,
+    loss_sum: f64,
+    nll_sum: f64,
+    n_labels: f64,
+    losses: Vec<f64>,
+}
+
+/// Batch number `i` of the fixture.
+fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) -> Batch {
+    let column = |part: &str| fixture.ints.get(&format!("batch.{i}.{part}")).cloned();
+    let tensor = |values: Vec<i32>| {
+        let n = values.len();
+        Tensor::<1, burn::tensor::Int>::from_data(TensorData::new(values, [n]), (device, DType::I32))
+    };
+    let part = |name: &str| tensor(column(name).unwrap_or_else(|| panic!("batch {i} has no {name}")));
+    if kind == "pairs" {
+        let [source, target_input, labels] = ["source", "target_input", "labels"].map(part);
+        let [source_lengths, target_lengths] = ["source_lengths", "target_lengths"].map(part);
+        let [b] = source_lengths.dims();
+        let (source_len, target_len) = (source.dims()[0] / b, labels.dims()[0] / b);
+        return Batch::Pairs(PairBatch {
+            source,
+            target_input,
+            labels,
+            source_lengths,
+            target_lengths,
+            batch_size: b,
+            source_len,
+            target_len,
+            source_tokens: 0,
+            target_tokens: 0,
+        });
+    }
+    let [input, labels, lengths] = ["input", "labels", "lengths"].map(part);
+    let [batch_size] = lengths.dims();
+    let seq_len = input.dims()[0] / batch_size;
+    let token_types = column("token_types").map(tensor);
+    let (positions, documents) = (None, None);
+    Batch::Text(TextBatch { input, labels, positions, documents, token_types, lengths, batch_size, seq_len, tokens: 0 })
+}
+
+/// Which rows of the logits belong to no padding: the others mean nothing, and differ (a padded query of a causal model sees
+/// padded keys here, and none there).
+fn real_positions(batch: &Batch) -> Vec<bool> {
+    let (lengths, len) = match batch {
+        Batch::Pairs(batch) => (&batch.target_lengths, batch.target_len),
+        Batch::Text(batch) => (&batch.lengths, batch.seq_len),
+    };
+    let lengths = lengths.to_data().convert::<i32>().try_to_vec::<i32>().expect("converted to i32");
+    lengths.into_iter().flat_map(|length| (0..len).map(move |place| place < length as usize)).collect()
+}
+
+fn assert_relative(found: f64, wanted: f64, what: &str) {
+    let error = ((found - wanted) / wanted).abs();
+    assert!(error < f64::from(RELATIVE), "{what} is {found}, wanted {wanted}: off by {error:e}");
+}
+
+fn check(name: &str) {
+    let folder = folder().join("families").join(name);
+    let text = std::fs::read_to_string(folder.join("parity.json")).expect("fixtures are committed");
+    let family: Family = serde_json::from_str(&text).expect("parity.json");
+    let fixture = Fixture::read(&folder.join("parity.safetensors"));
+    let device = train_device();
+
+    let theirs = fixture.group("weights.");
+    let model: Transformer = family.config.init(1, DType::F32, &device);
+    assert!(weights(&model).keys().eq(theirs.keys()), "paths: {:?}", weights(&model).keys());
+    let mut model = with_weights(model, &theirs);
+
+    let first = batch(&fixture, &family.kind, 0, &device);
+    let real = real_positions(&first);
+    let of_real = |logits: &[f32]| -> Vec<f32> {
+        let v = model.config().vocab_size();
+        logits.chunks_exact(v).zip(&real).filter(|(_, real)| **real).flat_map(|(row, _)| row.iter().copied()).collect()
+    };
+    let (found, wanted) = (values(model.logits(&first, None)), &fixture.floats["logits"]);
+    assert_eq!(found.len(), wanted.len());
+    assert_close(&of_real(&found), &of_real(wanted), RELATIVE, 0.0, "logits");
+    let sums = model.loss(&first, family.label_smoothing, None);
+    assert_relative(scalar(sums.loss_sum), family.loss_sum, "loss");
+    assert_relative(scalar(sums.nll_sum), family.nll_sum, "negative log-likelihood");
+    assert_eq!(scalar(sums.n_labels), family.n_labels);
+
+    let Hyper { lr, beta1, beta2, eps, weight_decay, max_grad_norm, steps } = family.hyper;
+    let adamw = AdamWHyper { lr, beta1, beta2, eps, weight_decay, step: 0 };
+    let mut optimizer = Optimizer::new(&model, adamw, max_grad_norm);
+    for step in 0..steps {
+        let batch = batch(&fixture, &family.kind, step % family.n_batches, &device);
+        let sums = model.loss(&batch, family.label_smoothing, None);
+        let loss = sums.loss_sum / sums.n_labels;
+        let difference = (scalar(loss.clone()) - family.losses[step]).abs();
+        assert!(difference < TRAJECTORY, "loss of step {step}: off by {difference:e}");
+        let found = gradients(&model, &loss.backward());
+        if step == 0 {
+            let wanted = fixture.group("gradients.");
+            assert!(found.keys().eq(wanted.keys()), "gradients of {:?}", found.keys());
+            let largest = wanted.values().flatten().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+            for (path, wanted) in &wanted {
+                // Key biases have no gradient but rounding, hence the floor of a millionth of the largest gradient.
+                assert_close(&found[path], wanted, RELATIVE, 1e-6 * largest, &format!("gradient of {path}"));
+            }
+        }
+        (model, _) = optimizer.step(model, &found);
+    }
+    let after = weights(&model);
+    for (path, before) in &theirs {
+        let counts = without_key_bias(path, family.config.d_model);
+        let moved = counts(&after[path]) != counts(before);
+        assert_eq!(moved, path != "final_logits_bias", "{path} was trained: {moved}");
+    }
+}
+
+#[test]
+fn gpt2() {
+    check("gpt2");
+}
+
+#[test]
+fn llama_with_grouped_queries() {
+    check("llama");
+}
+
+#[test]
+fn bert() {
+    check("bert");
+}
+
+#[test]
+fn bart() {
+    check("bart");
+}
+
+#[test]
+fn marian() {
+    check("marian");
+}
