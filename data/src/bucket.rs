@@ -11,11 +11,11 @@
 //! position in the data is plain arithmetic.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::host_batch::Shape;
 use crate::loader::LoaderConfig;
+use crate::plan::EpochPlan;
 use crate::sampler::{Order, Stream};
 
 /// The buckets of a data set. Epoch by epoch they deal rows into batches.
@@ -36,38 +36,6 @@ struct Bucket {
     rows: usize,
     /// Which bucket takes what is left at the end of an epoch.
     wider: Option<usize>,
-}
-
-/// The batches of one epoch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EpochPlan {
-    /// Row numbers, batch after batch.
-    rows: Vec<u32>,
-    batches: Vec<PlannedBatch>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct PlannedBatch {
-    rows: Range<usize>,
-    shape: Shape,
-}
-
-impl EpochPlan {
-    /// Batches of the epoch.
-    pub fn len(&self) -> usize {
-        self.batches.len()
-    }
-
-    /// No batches at all.
-    pub fn is_empty(&self) -> bool {
-        self.batches.is_empty()
-    }
-
-    /// Rows and planned shape of a batch.
-    pub fn batch(&self, index: usize) -> (&[u32], Shape) {
-        let batch = &self.batches[index];
-        (&self.rows[batch.rows.clone()], batch.shape)
-    }
 }
 
 /// Rounds a length up: to multiples of `multiple` while it is short, of 2, 4, 8 .. times as much as it grows, so that a
@@ -186,7 +154,7 @@ impl Buckets {
         for row in order.indices(self.of_row.len() as u32, Stream::Rows) {
             queues[self.of_row[row as usize] as usize].push(row);
         }
-        let mut plan = EpochPlan { rows: Vec::with_capacity(self.of_row.len()), batches: Vec::new() };
+        let mut plan = EpochPlan::with_capacity(self.of_row.len());
         for (i, bucket) in self.buckets.iter().enumerate() {
             let queue = std::mem::take(&mut queues[i]);
             let full = queue.chunks_exact(bucket.shape.batch_size);
@@ -199,13 +167,10 @@ impl Buckets {
                 None => Some(left).filter(|rows| !rows.is_empty()),
             };
             for rows in full.chain(partial) {
-                let start = plan.rows.len();
-                plan.rows.extend_from_slice(rows);
-                let shape = Shape { batch_size: rows.len(), ..bucket.shape };
-                plan.batches.push(PlannedBatch { rows: start..plan.rows.len(), shape });
+                plan.push(rows, Shape { batch_size: rows.len(), ..bucket.shape });
             }
         }
-        order.apply(&mut plan.batches, Stream::Batches);
+        plan.shuffle_batches(order);
         plan
     }
 

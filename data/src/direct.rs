@@ -10,13 +10,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::bucket::{Buckets, EpochPlan, round_up};
+use crate::bucket::{Buckets, round_up};
 use crate::cache::MappedFile;
 use crate::collate::Collator;
 use crate::corpus::{Corpus, CorpusConfig, CorpusInput, Pair, RowParser, RowProblem, RowReport};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader::{BatchSource, BatchWorker, LoaderConfig};
+use crate::plan::EpochPlan;
 use crate::sampler::Order;
 use crate::tokenizer::{Encoder, Tokenizers};
 
@@ -263,7 +264,8 @@ struct DirectWorker {
 }
 
 impl BatchWorker for DirectWorker {
-    fn fill(&mut self, rows: &[u32], _: Shape, batch: &mut HostBatch) -> Result<()> {
+    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
+        let (rows, _) = plan.batch(index);
         let Self { source, encoder, ids, ends } = self;
         ids.clear();
         ends.clear();

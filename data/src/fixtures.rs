@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::cache::prepare;
-use crate::corpus::{Corpus, CorpusConfig, Example};
+use crate::cache::{TokenCache, prepare, prepare_text};
+use crate::corpus::{Corpus, CorpusConfig, Example, Task, TextConfig, TextCorpus};
 use crate::loader::{CachedSource, LoaderConfig};
 use crate::numbers;
-use crate::tokenizer::{TokenizerConfig, Tokenizers};
+use crate::text::TextSource;
+use crate::tokenizer::{TextTokenizer, TokenizerConfig, Tokenizers};
 
 /// A folder with a corpus, its tokenizers and, when asked for, its cache.
 pub(crate) struct Fixture {
@@ -40,6 +41,42 @@ impl Fixture {
             prepare(&self.cache_path(), &self.corpus, &self.tokenizers, 2, &mut |_| ()).expect("a good corpus");
         CachedSource::new(prepared.cache, &self.tokenizers, config).expect("a matching cache")
     }
+}
+
+/// A folder with plain text, a tokenizer made for it and, when asked for, its cache.
+pub(crate) struct TextFixture {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) corpus: TextCorpus,
+    pub(crate) tokenizer: TextTokenizer,
+}
+
+impl TextFixture {
+    /// One document a line; the vocabulary is trained on them.
+    pub(crate) fn new(documents: &[String], tokenizer: &TokenizerConfig) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("documents.jsonl");
+        let lines: Vec<_> = documents.iter().map(|text| serde_json::json!({ "text": text }).to_string()).collect();
+        std::fs::write(&path, lines.join("\n")).expect("a writable folder");
+        let corpus = TextCorpus::open(&[path], &TextConfig::default()).expect("a corpus");
+        let tokenizer = TextTokenizer::train(tokenizer, &corpus, 2).expect("enough text");
+        Self { dir, corpus, tokenizer }
+    }
+
+    pub(crate) fn cache(&self) -> TokenCache {
+        let path = self.dir.path().join("documents.tokens");
+        prepare_text(&path, &self.corpus, &self.tokenizer, 2, &mut |_| ()).expect("a good corpus").cache
+    }
+
+    pub(crate) fn source(&self, task: Task, text: &TextConfig, loader: &LoaderConfig) -> TextSource {
+        TextSource::new(self.cache(), &self.tokenizer, task, text, loader).expect("settings that fit")
+    }
+}
+
+/// Documents of 1 to `max_words` numbers in words.
+pub(crate) fn stories(n: usize, max_words: usize) -> Vec<String> {
+    let length = |i: usize| 1 + (i * 7919 + i / 3) % max_words;
+    let words = |i: usize| (0..length(i)).map(|j| numbers::in_words(((i * 31 + j) % 1000) as u64)).collect::<Vec<_>>();
+    (0..n).map(|i| words(i).join(" ")).collect()
 }
 
 /// Pairs with accents, several scripts, digits, runs of spaces and control tokens spelled out.

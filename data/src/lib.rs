@@ -21,24 +21,33 @@ mod cache;
 mod collate;
 mod corpus;
 mod direct;
+mod document_order;
 mod error;
 #[cfg(test)]
 mod fixtures;
 mod host_batch;
 mod loader;
 pub mod numbers;
+mod plan;
 mod reorder;
 mod sampler;
 mod text;
 mod tokenizer;
 
-pub use bucket::{Buckets, EpochPlan, round_up};
-pub use cache::{Prepared, TokenCache, prepare};
-pub use corpus::{BadRow, BadRowKind, Corpus, CorpusConfig, CorpusFormat, CorpusInput, Example, RowReport};
+pub use bucket::{Buckets, round_up};
+pub use cache::{Prepared, TokenCache, prepare, prepare_text};
+pub use corpus::{
+    BadRow, BadRowKind, Corpus, CorpusConfig, CorpusFormat, CorpusInput, Example, Packing, RowReport, Task, TextConfig,
+    TextCorpus, TextFormat,
+};
 pub use direct::DirectSource;
 pub use error::{Error, Result};
 pub use host_batch::{HostBatch, Layout, Position, Shape};
 pub use loader::{BatchSource, BatchWorker, CachedSource, Loader, LoaderConfig, OnePass, Rank};
+pub use plan::EpochPlan;
 pub use sampler::Order;
-pub use text::{Packing, Task, TextConfig, TextFormat};
-pub use tokenizer::{Encoder, Normalization, SpecialIds, TokenizerConfig, TokenizerKind, Tokenizers};
+pub use text::TextSource;
+pub use tokenizer::{
+    DecodeStream, Encoder, Normalization, SpecialIds, TextEncoder, TextSpecialIds, TextTokenizer, TokenizerConfig,
+    TokenizerKind, Tokenizers,
+};

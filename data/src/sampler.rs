@@ -22,6 +22,7 @@ pub enum Order {
 pub(crate) enum Stream {
     Rows,
     Batches,
+    Documents,
 }
 
 impl Order {

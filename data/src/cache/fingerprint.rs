@@ -1,6 +1,7 @@
 //! The fingerprint of a corpus: a hash of the text and of how it is read, without reading the text again if the files
 //! have not been touched.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
-use crate::corpus::{Corpus, CorpusInput};
+use crate::corpus::{Corpus, CorpusInput, TextCorpus, TextFile, TextFormat};
 use crate::error::{Error, Result};
 
 /// A file changed less than this before it was hashed could change again without a new time stamp.
@@ -49,8 +50,8 @@ impl Ledger {
         let _ = std::fs::write(Self::path(cache), json);
     }
 
-    fn find(&self, path: &Path, bytes: u64, modified_ns: u64) -> Option<&SeenFile> {
-        self.files.iter().find(|f| f.path == path && f.bytes == bytes && f.modified_ns == modified_ns)
+    fn by_path(&self) -> HashMap<&Path, &SeenFile> {
+        self.files.iter().map(|file| (&*file.path, file)).collect()
     }
 }
 
@@ -60,6 +61,7 @@ pub(super) fn fingerprint(corpus: &Corpus, ledger: &Ledger) -> Result<(Hash, Led
     let mut hasher = blake3::Hasher::new();
     // What decides which rows and tokens come out, besides the text.
     hasher.update(format!("{} {}\0", config.max_source_len, config.max_target_len).as_bytes());
+    let seen_before = ledger.by_path();
     let mut now = Ledger::default();
     for input in corpus.inputs() {
         let how = match input {
@@ -69,7 +71,7 @@ pub(super) fn fingerprint(corpus: &Corpus, ledger: &Ledger) -> Result<(Hash, Led
         };
         hasher.update(how.as_bytes());
         for path in input.files() {
-            let (hash, seen) = hash_file(path, ledger)?;
+            let (hash, seen) = hash_file(path, &seen_before)?;
             hasher.update(hash.as_bytes());
             now.files.extend(seen);
         }
@@ -77,16 +79,37 @@ pub(super) fn fingerprint(corpus: &Corpus, ledger: &Ledger) -> Result<(Hash, Led
     Ok((hasher.finalize(), now))
 }
 
-fn hash_file(path: &Path, ledger: &Ledger) -> Result<(Hash, Option<SeenFile>)> {
+/// The same for plain text.
+pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(Hash, Ledger)> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"text\0");
+    let seen_before = ledger.by_path();
+    let mut now = Ledger::default();
+    for TextFile { path, format } in corpus.text_files() {
+        let how = match format {
+            TextFormat::Jsonl => format!("jsonl {}\0", corpus.config().field),
+            TextFormat::Auto | TextFormat::BlankLines => "blank lines\0".into(),
+            TextFormat::Files => "file\0".into(),
+            TextFormat::Lines => "lines\0".into(),
+        };
+        let (hash, seen) = hash_file(path, &seen_before)?;
+        hasher.update(how.as_bytes()).update(hash.as_bytes());
+        now.files.extend(seen);
+    }
+    Ok((hasher.finalize(), now))
+}
+
+fn hash_file(path: &Path, seen_before: &HashMap<&Path, &SeenFile>) -> Result<(Hash, Option<SeenFile>)> {
     let stat = || std::fs::metadata(path).map_err(Error::io(path, "reading its size and time stamp"));
     let before = stat()?;
     let full_path = path.canonicalize().map_err(Error::io(path, "resolving the path"))?;
     let modified = before.modified().unwrap_or(UNIX_EPOCH);
     let modified_ns = modified.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    if let Some(seen) = ledger.find(&full_path, before.len(), modified_ns)
+    if let Some(seen) = seen_before.get(&*full_path)
+        && (seen.bytes, seen.modified_ns) == (before.len(), modified_ns)
         && let Ok(hash) = Hash::from_hex(&seen.blake3)
     {
-        return Ok((hash, Some(seen.clone())));
+        return Ok((hash, Some((*seen).clone())));
     }
     let mut file = File::open(path).map_err(Error::io(path, "opening the corpus"))?;
     let mut hasher = blake3::Hasher::new();

@@ -3,10 +3,10 @@
 //! | part | size in bytes |
 //! |---|---|
 //! | header | 512 |
-//! | tokens: source ids and target ids of each row, without special tokens | 2 or 4 each |
+//! | tokens: source ids and target ids of each row, or those of each document, without special tokens | 2 or 4 each |
 //! | padding | up to a multiple of 8 |
 //! | offsets: where each row starts, in tokens, and where the last ends | 8 * (rows + 1) |
-//! | source lengths: how many of a row's tokens are source | 4 * rows |
+//! | pairs only: source lengths, how many of a row's tokens are source | 4 * rows |
 //! | report: what became of the rows of the corpus, JSON | see header |
 //!
 //! The header carries a hash of itself and of the index behind the tokens, so that a damaged file is found when it is
@@ -27,6 +27,15 @@ pub(super) const HEADER_BYTES: usize = 512;
 const _: () =
     assert!(cfg!(target_endian = "little"), "token caches are read in place and need a little-endian machine");
 
+/// What the rows of a cache are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Source and target ids.
+    Pairs = 0,
+    /// Documents of plain text.
+    Text = 1,
+}
+
 /// What a cache holds and what it was made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -46,6 +55,7 @@ pub(crate) struct Header {
     pub(crate) tokens_hash: Hash,
     /// Of everything behind the tokens.
     pub(crate) index_hash: Hash,
+    pub(crate) kind: Kind,
 }
 
 /// Where the parts lie, in bytes.
@@ -58,6 +68,26 @@ pub(crate) struct Sections {
 }
 
 impl Header {
+    /// The header of a cache of which only this is known yet.
+    pub(super) fn new(kind: Kind, tokenizer: Hash) -> Self {
+        let nothing = Hash::from_bytes([0; 32]);
+        Self {
+            token_bytes: 0,
+            n_rows: 0,
+            n_tokens: 0,
+            report_bytes: 0,
+            source_vocab_size: 0,
+            target_vocab_size: 0,
+            max_source_len: 0,
+            max_target_len: 0,
+            tokenizer,
+            corpus: nothing,
+            tokens_hash: nothing,
+            index_hash: nothing,
+            kind,
+        }
+    }
+
     pub(super) fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.extend(MAGIC);
@@ -72,6 +102,7 @@ impl Header {
         for hash in [self.tokenizer, self.corpus, self.tokens_hash, self.index_hash] {
             bytes.extend(hash.as_bytes());
         }
+        bytes.extend((self.kind as u32).to_le_bytes());
         bytes.resize(HEADER_BYTES - 32, 0);
         bytes.extend(blake3::hash(&bytes).as_bytes());
         bytes.try_into().expect("the fields fit the header")
@@ -113,6 +144,12 @@ impl Header {
             [u32_of(), u32_of(), u32_of(), u32_of()];
         let mut hash_of = || Hash::from_bytes(take(32).try_into().expect("32 bytes"));
         let [tokenizer, corpus, tokens_hash, index_hash] = [hash_of(), hash_of(), hash_of(), hash_of()];
+        // Zero in caches from before there were others.
+        let kind = match u32::from_le_bytes(take(4).try_into().expect("4 bytes")) {
+            0 => Kind::Pairs,
+            1 => Kind::Text,
+            kind => return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads 0 and 1"))),
+        };
         Ok(Self {
             token_bytes,
             n_rows,
@@ -126,6 +163,7 @@ impl Header {
             corpus,
             tokens_hash,
             index_hash,
+            kind,
         })
     }
 
@@ -152,9 +190,10 @@ impl Header {
         let source_lens: &[u32] = bytemuck::try_cast_slice(&file[sections.source_lens.clone()])
             .map_err(|_| damaged("lengths are not aligned"))?;
         let ends_meet = offsets.first() == Some(&0) && offsets.last() == Some(&self.n_tokens);
+        // Documents have no source: nothing to compare with.
         let rows_fit = offsets
             .windows(2)
-            .zip(source_lens)
+            .zip(source_lens.iter().chain(std::iter::repeat(&0)))
             .all(|(row, source)| row[1].checked_sub(row[0]).is_some_and(|both| both >= u64::from(*source)));
         if !ends_meet || !rows_fit {
             return Err(damaged("offsets that do not ascend"));
@@ -170,7 +209,8 @@ impl Header {
         let tokens_end = self.n_tokens.checked_mul(u64::from(self.token_bytes))?.checked_add(HEADER_BYTES as u64)?;
         let offsets_start = tokens_end.checked_next_multiple_of(8)?;
         let lens_start = offsets_start.checked_add(8 * (self.n_rows + 1))?;
-        let report_start = lens_start.checked_add(4 * self.n_rows)?;
+        let n_lens = if self.kind == Kind::Pairs { self.n_rows } else { 0 };
+        let report_start = lens_start.checked_add(4 * n_lens)?;
         let end = report_start.checked_add(self.report_bytes)?;
         let bytes = |n: u64| usize::try_from(n).ok();
         Some(Sections {

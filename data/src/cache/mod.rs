@@ -4,13 +4,16 @@
 //! every worker reads the same pages.
 
 mod build;
+mod encode;
 mod fingerprint;
 mod format;
 mod mmap;
+mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use build::{Prepared, prepare};
+pub use build::{Prepared, prepare, prepare_text};
+pub(crate) use format::Kind;
 pub(crate) use mmap::MappedFile;
 
 use self::format::{Header, Sections};
@@ -63,17 +66,25 @@ impl TokenCache {
         self.header.n_rows as usize
     }
 
-    /// Source tokens of all rows, eos included.
+    /// Tokens of all rows as they are stored, without special tokens.
+    pub fn n_tokens(&self) -> u64 {
+        self.header.n_tokens
+    }
+
+    /// Source tokens of all rows, eos included; 0 for plain text.
     pub fn n_source_tokens(&self) -> u64 {
         self.source_lens().iter().map(|len| u64::from(*len) + 1).sum()
     }
 
-    /// Target tokens of all rows, eos included.
+    /// Target tokens of all rows, eos included; 0 for plain text.
     pub fn n_target_tokens(&self) -> u64 {
-        self.header.n_tokens + 2 * self.header.n_rows - self.n_source_tokens()
+        match self.header.kind {
+            Kind::Pairs => self.header.n_tokens + 2 * self.header.n_rows - self.n_source_tokens(),
+            Kind::Text => 0,
+        }
     }
 
-    /// Source and target length of a row in tokens, eos included.
+    /// Source and target length of a row of pairs in tokens, eos included.
     pub fn lengths(&self, row: usize) -> (usize, usize) {
         let offsets = self.offsets();
         let source = self.source_lens()[row] as usize;
@@ -124,6 +135,28 @@ impl TokenCache {
         } else {
             let tokens: &[u32] = bytemuck::cast_slice(bytes);
             (Tokens::Wide(&tokens[start..middle]), Tokens::Wide(&tokens[middle..end]))
+        }
+    }
+
+    /// Whether rows are pairs or documents.
+    pub(crate) fn kind(&self) -> Kind {
+        self.header.kind
+    }
+
+    /// Tokens of a document, without special tokens.
+    pub(crate) fn document_len(&self, document: usize) -> u64 {
+        let offsets = self.offsets();
+        offsets[document + 1] - offsets[document]
+    }
+
+    /// Ids of a document, without special tokens.
+    pub(crate) fn document(&self, document: usize) -> Tokens<'_> {
+        let offsets = self.offsets();
+        let range = offsets[document] as usize..offsets[document + 1] as usize;
+        let bytes = &self.file.bytes()[self.sections.tokens.clone()];
+        match self.header.token_bytes {
+            2 => Tokens::Narrow(&bytemuck::cast_slice(bytes)[range]),
+            _ => Tokens::Wide(&bytemuck::cast_slice(bytes)[range]),
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct LineReader {
     reader: Box<dyn BufRead + Send>,
     /// Lines read so far: after a line was read, its number.
     pub(crate) line: u64,
+    /// Bytes of (decompressed) text read so far.
+    pub(crate) offset: u64,
 }
 
 impl LineReader {
@@ -31,7 +33,7 @@ impl LineReader {
             }
             _ => Box::new(file),
         };
-        let mut lines = Self { path: path.into(), reader, line: 0 };
+        let mut lines = Self { path: path.into(), reader, line: 0, offset: 0 };
         lines.skip_byte_order_mark()?;
         Ok(lines)
     }
@@ -42,6 +44,7 @@ impl LineReader {
             [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Err(Error::utf16(&self.path)),
             [0xef, 0xbb, 0xbf, ..] => {
                 self.reader.consume(3);
+                self.offset = 3;
                 Ok(())
             }
             _ => Ok(()),
@@ -51,22 +54,31 @@ impl LineReader {
     /// Appends the next line to `bytes`, without its end; `false` at the end of the file.
     pub(crate) fn read_line(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
         let start = bytes.len();
+        if !self.read_line_with_end(bytes)? {
+            return Ok(false);
+        }
+        for end in [b'\n', b'\r'] {
+            if bytes.len() > start && bytes.last() == Some(&end) {
+                bytes.pop();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Appends the next line to `bytes` as it stands in the file; `false` at the end of the file.
+    pub(crate) fn read_line_with_end(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
         let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES);
         let read = limited.read_until(b'\n', bytes).map_err(Error::io(&self.path, "reading"))?;
         if read == 0 {
             return Ok(false);
         }
         self.line += 1;
+        self.offset += read as u64;
         if read as u64 == MAX_LINE_BYTES && bytes.last() != Some(&b'\n') {
             return Err(Error::corpus(
                 &self.path,
                 format!("line {} is longer than 64 MiB: wanted one short row a line (no JSON array)", self.line),
             ));
-        }
-        for end in [b'\n', b'\r'] {
-            if bytes.len() > start && bytes.last() == Some(&end) {
-                bytes.pop();
-            }
         }
         Ok(true)
     }

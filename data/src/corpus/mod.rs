@@ -1,14 +1,17 @@
-//! Text pairs from files: JSONL, TSV and two parallel text files, plain or compressed with gzip or zstd.
+//! Text from files, plain or compressed with gzip or zstd: pairs from JSONL, TSV and two parallel text files, and documents
+//! from plain text and JSONL.
 //!
 //! Files are streamed in [`Block`]s of whole lines; whoever takes a block parses its rows with a [`RowParser`], so that
 //! parsing can happen in parallel while reading stays in order.
 
 mod block;
 mod config;
+mod json;
 mod line_reader;
 mod ordered;
 mod report;
 mod row;
+mod text;
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +20,8 @@ pub use config::{CorpusConfig, CorpusFormat};
 pub(crate) use ordered::for_each_block;
 pub use report::{BadRow, BadRowKind, RowReport};
 pub(crate) use row::{Pair, RowParser, RowProblem};
+pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat};
+pub(crate) use text::{Stretch, TextBlock, TextFile};
 
 use crate::error::{Error, Result};
 
@@ -130,7 +135,7 @@ impl Corpus {
         let parser = RowParser::new(&self.config);
         let mut examples = Vec::new();
         let mut report = RowReport::default();
-        for block in block::Blocks::new(&self.inputs) {
+        for block in self.blocks() {
             let block = block?;
             let path = self.inputs[block.input].main_file();
             for (line, row) in block.rows(&parser) {
@@ -147,6 +152,11 @@ impl Corpus {
         Ok((examples, report))
     }
 
+    /// The text in blocks, in order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<Block>> + Send + '_ {
+        block::Blocks::new(&self.inputs)
+    }
+
     /// Refuses a corpus without rows or with more bad rows than tolerated.
     pub(crate) fn check(&self, report: &RowReport) -> Result<()> {
         let name = || {
@@ -156,7 +166,13 @@ impl Corpus {
         if report.rows() == 0 {
             return Err(Error::Invalid(format!("the corpus is empty: {} has no rows", name())));
         }
-        report.check(self.config.max_bad_rows, &name)
+        let advice = if report.over_long * 2 > report.bad() {
+            "raise corpus.max_source_len and corpus.max_target_len (and the model's positions); corpus.max_bad_rows raises \
+             the limit"
+        } else {
+            "correct them, or check corpus.format and the field names; corpus.max_bad_rows raises the limit"
+        };
+        report.check(self.config.max_bad_rows, &name, advice)
     }
 }
 

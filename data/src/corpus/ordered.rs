@@ -5,19 +5,17 @@ use std::thread;
 
 use crossbeam_channel::bounded;
 
-use super::block::Blocks;
-use super::{Block, Corpus};
 use crate::error::{Error, Result};
 use crate::reorder::Reorder;
 
-/// Reads the corpus on one thread, maps its blocks on `num_threads` threads (each with a state of its own from `init`)
+/// Takes blocks of a corpus from `blocks` on one thread, maps them on `num_threads` threads (each with a state of its own from `init`)
 /// and hands the results to `sink` on the calling thread, in the order of the corpus. Memory is bounded: a few blocks a
 /// thread. The first error, in that order, ends everything.
-pub(crate) fn for_each_block<S, T: Send>(
-    corpus: &Corpus,
+pub(crate) fn for_each_block<B: Send, S, T: Send>(
+    corpus: impl Iterator<Item = Result<B>> + Send,
     num_threads: usize,
     init: impl Fn() -> S + Sync,
-    map: impl Fn(&mut S, Block) -> Result<T> + Sync,
+    map: impl Fn(&mut S, B) -> Result<T> + Sync,
     mut sink: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     let num_threads = num_threads.max(1);
@@ -25,13 +23,13 @@ pub(crate) fn for_each_block<S, T: Send>(
         // Tickets bound the blocks in flight: a slow block must not let the others pile up behind it.
         let in_flight = 4 * num_threads;
         let (ticket_sender, tickets) = bounded::<()>(in_flight);
-        let (block_sender, blocks) = bounded::<(u64, Result<Block>)>(in_flight);
+        let (block_sender, blocks) = bounded::<(u64, Result<B>)>(in_flight);
         let (result_sender, results) = bounded::<(u64, Result<T>)>(in_flight);
         for _ in 0..in_flight {
             ticket_sender.send(()).expect("the channel has room for every ticket");
         }
         scope.spawn(move || {
-            for (number, block) in (0..).zip(Blocks::new(corpus.inputs())) {
+            for (number, block) in (0..).zip(corpus) {
                 // Either fails only when the other side has stopped after an error.
                 if tickets.recv().is_err() || block_sender.send((number, block)).is_err() {
                     break;

@@ -73,7 +73,7 @@ impl RowReport {
     pub(crate) fn add_bad(&mut self, file: &Path, line: u64, problem: &RowProblem) {
         let (count, kind) = match problem {
             RowProblem::Malformed(_) => (&mut self.malformed, BadRowKind::Malformed),
-            RowProblem::Empty => (&mut self.empty, BadRowKind::Empty),
+            RowProblem::Empty | RowProblem::NoText => (&mut self.empty, BadRowKind::Empty),
             RowProblem::OneSided(_) => (&mut self.one_sided, BadRowKind::OneSided),
             RowProblem::OverLong(_) => (&mut self.over_long, BadRowKind::OverLong),
         };
@@ -101,20 +101,14 @@ impl RowReport {
         }
     }
 
-    /// Refuses more than `max_bad_rows` (a share) of bad rows, and a corpus without good ones.
-    pub(crate) fn check(&self, max_bad_rows: f64, name: &dyn Fn() -> String) -> Result<()> {
+    /// Refuses more than `max_bad_rows` (a share) of bad rows, and a corpus without good ones. `advice` says what to do.
+    pub(crate) fn check(&self, max_bad_rows: f64, name: &dyn Fn() -> String, advice: &str) -> Result<()> {
         let share = self.bad() as f64 / self.rows().max(1) as f64;
         if self.kept > 0 && share <= max_bad_rows {
             return Ok(());
         }
-        let advice = if self.over_long * 2 > self.bad() {
-            "raise corpus.max_source_len and corpus.max_target_len (and the model's positions)"
-        } else {
-            "correct them, or check corpus.format and the field names"
-        };
         Err(Error::BadRows(format!(
-            "{}: {:.2} % of the rows cannot be used, {:.2} % are tolerated\n{self}\n{advice}; corpus.max_bad_rows raises \
-             the limit",
+            "{}: {:.2} % of the rows cannot be used, {:.2} % are tolerated\n{self}\n{advice}",
             name(),
             100.0 * share,
             100.0 * max_bad_rows

@@ -180,7 +180,7 @@ fn blocks_come_back_in_order_from_many_threads() {
         Ok(block.rows(&parser).map(|(line, row)| (line, row.expect("good").source.into_owned())).collect::<Vec<_>>())
     };
     for_each_block(
-        &corpus,
+        corpus.blocks(),
         8,
         || (),
         first_sources,
@@ -199,10 +199,14 @@ fn errors_and_panics_of_any_thread_end_the_work() {
     let dir = tempfile::tempdir().expect("a folder");
     let rows = "{\"src\":\"a\",\"trg\":\"b\"}\n".repeat(100_000);
     let corpus = Corpus::open(&[file(&dir, "a.jsonl", rows)], &CorpusConfig::default()).expect("a corpus");
-    let panics = for_each_block(&corpus, 4, || (), |(), _| -> Result<()> { panic!("broken {}", 7) }, |()| Ok(()));
+    let panics =
+        for_each_block(corpus.blocks(), 4, || (), |(), _| -> Result<()> { panic!("broken {}", 7) }, |()| Ok(()));
     assert_eq!(panics.expect_err("a panic").to_string(), "a data worker panicked: broken 7");
     let refuse = |()| Err(Error::Invalid("enough".into()));
-    assert_eq!(for_each_block(&corpus, 4, || (), |(), _| Ok(()), refuse).expect_err("refused").to_string(), "enough");
+    assert_eq!(
+        for_each_block(corpus.blocks(), 4, || (), |(), _| Ok(()), refuse).expect_err("refused").to_string(),
+        "enough"
+    );
 }
 
 #[test]

@@ -19,9 +19,9 @@ pub use config::LoaderConfig;
 pub use source::{BatchSource, BatchWorker, CachedSource};
 
 use self::pool::{Done, Job, Pool, Worker};
-use crate::bucket::EpochPlan;
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Position, Shape};
+use crate::plan::EpochPlan;
 use crate::reorder::Reorder;
 use crate::sampler::Order;
 

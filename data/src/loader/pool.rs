@@ -8,9 +8,9 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::source::{BatchSource, BatchWorker};
-use crate::bucket::EpochPlan;
 use crate::error::{Error, Result};
 use crate::host_batch::HostBatch;
+use crate::plan::EpochPlan;
 use crate::sampler::Order;
 
 /// Something to do.
@@ -46,10 +46,9 @@ impl Worker {
                 Done::Plan { epoch, plan }
             }
             Job::Batch { number, plan, index, mut buffer } => {
-                let (rows, shape) = plan.batch(index);
                 let fill = AssertUnwindSafe(|| {
                     let worker = self.batches.get_or_insert_with(|| self.source.clone().worker());
-                    worker.fill(rows, shape, &mut buffer)
+                    worker.fill(&plan, index, &mut buffer)
                 });
                 let filled = catch_unwind(fill).unwrap_or_else(|panic| Err(Error::from_panic(panic)));
                 Done::Batch { number, batch: filled.map(|()| buffer) }

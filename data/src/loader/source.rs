@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::LoaderConfig;
-use crate::bucket::{Buckets, EpochPlan};
-use crate::cache::{TokenCache, Tokens};
+use crate::bucket::Buckets;
+use crate::cache::{Kind, TokenCache, Tokens};
 use crate::collate::Collator;
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
+use crate::plan::EpochPlan;
 use crate::sampler::Order;
 use crate::tokenizer::{SpecialIds, Tokenizers};
 
@@ -33,8 +34,9 @@ pub trait BatchSource: Send + Sync + 'static {
 
 /// Makes batches on one thread.
 pub trait BatchWorker: Send {
-    /// Fills `batch`, a used buffer, with these rows. Everything but `next` must be set. A batch without rows is skipped.
-    fn fill(&mut self, rows: &[u32], shape: Shape, batch: &mut HostBatch) -> Result<()>;
+    /// Fills `batch`, a used buffer, with batch `index` of a plan. Everything but `next` must be set. A batch without rows is
+    /// skipped.
+    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()>;
 }
 
 /// Batches from a token cache.
@@ -48,6 +50,9 @@ pub struct CachedSource {
 impl CachedSource {
     /// Sorts the rows of a cache into buckets. The cache must have been made with these tokenizers.
     pub fn new(cache: TokenCache, tokenizers: &Tokenizers, config: &LoaderConfig) -> Result<Self> {
+        if cache.kind() != Kind::Pairs {
+            return Err(Error::cache(cache.path(), "holds documents of plain text, wanted pairs"));
+        }
         if cache.tokenizer_fingerprint() != tokenizers.fingerprint() {
             return Err(Error::cache(cache.path(), "was made with another tokenizer"));
         }
@@ -90,7 +95,8 @@ impl BatchSource for CachedSource {
 }
 
 impl BatchWorker for Arc<CachedSource> {
-    fn fill(&mut self, rows: &[u32], shape: Shape, batch: &mut HostBatch) -> Result<()> {
+    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
+        let (rows, shape) = plan.batch(index);
         let mut collator = Collator::new(batch, shape, self.special);
         let (source_vocab, target_vocab) = self.cache.vocab_sizes();
         for row in rows {

@@ -218,7 +218,8 @@ impl BatchSource for Scripted {
 }
 
 impl BatchWorker for Arc<Scripted> {
-    fn fill(&mut self, rows: &[u32], _: Shape, batch: &mut HostBatch) -> Result<()> {
+    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
+        let (rows, _) = plan.batch(index);
         self.made.fetch_add(1, Ordering::Relaxed);
         batch.batch_size = rows.len();
         batch.rows = rows.to_vec();

@@ -19,15 +19,18 @@ pub struct TokenizerConfig {
     pub vocab_size: usize,
     /// One vocabulary for both sides (needed to share embeddings three ways), or one each.
     pub joint: bool,
-    /// Unicode normalization before tokenizing.
+    /// Unicode normalization before tokenizing. WordPiece has BERT's own normalization instead.
     pub normalization: Normalization,
-    /// Spell characters outside the vocabulary as UTF-8 bytes (256 entries) instead of the unknown token.
+    /// Spell characters outside the vocabulary as UTF-8 bytes (256 entries) instead of the unknown token. Byte-level BPE
+    /// always does, WordPiece never.
     pub byte_fallback: bool,
     /// Share of the training text's characters whose kinds get an entry of their own, in (0.9, 1]; the rarest rest is
     /// spelled as bytes or becomes unknown.
     pub character_coverage: f64,
     /// Every digit a token of its own.
     pub split_digits: bool,
+    /// WordPiece: fold upper case into lower case and strip accents.
+    pub lowercase: bool,
     /// Spelling of the padding token.
     pub pad_token: String,
     /// Spelling of the token that starts the decoder.
@@ -36,6 +39,12 @@ pub struct TokenizerConfig {
     pub eos_token: String,
     /// Spelling of the unknown token.
     pub unk_token: String,
+    /// Plain text: spelling of the token in front of a row for masked language modelling. Unset: found by its usual names.
+    pub cls_token: Option<String>,
+    /// Plain text: spelling of the token behind a row for masked language modelling. Unset: found by its usual names.
+    pub sep_token: Option<String>,
+    /// Plain text: spelling of the token that hides others. Unset: found by its usual names.
+    pub mask_token: Option<String>,
     /// Further special tokens that are never split, for example `<2it>`; a text may contain them.
     pub extra_tokens: Vec<String>,
     /// Append special tokens that a loaded `tokenizer.json` lacks, instead of refusing it.
@@ -54,10 +63,14 @@ impl Default for TokenizerConfig {
             byte_fallback: true,
             character_coverage: 0.9999,
             split_digits: false,
+            lowercase: false,
             pad_token: "<pad>".into(),
             bos_token: "<s>".into(),
             eos_token: "</s>".into(),
             unk_token: "<unk>".into(),
+            cls_token: None,
+            sep_token: None,
+            mask_token: None,
             extra_tokens: Vec::new(),
             add_missing_tokens: false,
         }
@@ -73,6 +86,22 @@ pub enum TokenizerKind {
     /// Unigram language model (Kudo 2018). Training runs on one thread, for equal results, and takes about five times as
     /// long as BPE.
     Unigram,
+    /// Byte-pair encoding over bytes, as GPT-2 and RoBERTa have it (Radford et al. 2019): spells every text without loss.
+    ByteLevelBpe,
+    /// WordPiece over whole words, as BERT has it (Devlin et al. 2019): what it cannot spell is unknown, and it does not
+    /// keep the white space of a text.
+    WordPiece,
+}
+
+impl TokenizerKind {
+    /// Every byte has an entry of its own.
+    fn spells_bytes(self, byte_fallback: bool) -> bool {
+        match self {
+            Self::Bpe | Self::Unigram => byte_fallback,
+            Self::ByteLevelBpe => true,
+            Self::WordPiece => false,
+        }
+    }
 }
 
 /// Unicode normalization forms.
@@ -88,7 +117,7 @@ pub enum Normalization {
 }
 
 impl TokenizerConfig {
-    /// Everything that cannot work, each with its remedy.
+    /// Everything that cannot work for pairs, each with its remedy.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.target_path.is_some() && self.path.is_none() {
@@ -97,34 +126,9 @@ impl TokenizerConfig {
                     .into(),
             );
         }
-        if self.path.is_none() {
-            let reserved = self.reserved_tokens();
-            if self.vocab_size <= reserved {
-                problems.push(format!(
-                    "tokenizer.vocab_size = {} cannot hold {reserved} special and byte tokens and any text: raise it{}",
-                    self.vocab_size,
-                    if self.byte_fallback { ", or set tokenizer.byte_fallback = false" } else { "" }
-                ));
-            }
-        }
-        if !(self.character_coverage > 0.9 && self.character_coverage <= 1.0) {
-            problems.push(format!(
-                "tokenizer.character_coverage = {} is outside (0.9, 1]: 0.9999 suits most languages, 1 keeps every \
-                 character",
-                self.character_coverage
-            ));
-        }
-        let named = [
-            ("pad_token", &self.pad_token),
-            ("bos_token", &self.bos_token),
-            ("eos_token", &self.eos_token),
-            ("unk_token", &self.unk_token),
-        ];
-        for (key, token) in named {
-            if token.is_empty() {
-                problems.push(format!("tokenizer.{key} is empty: give it a spelling such as \"<{}>\"", &key[..3]));
-            }
-        }
+        let named = self.control_tokens();
+        self.validate_training(named.len(), &mut problems);
+        self.validate_names(&mut problems);
         if self.pad_token == self.eos_token {
             problems.push(format!(
                 "tokenizer.pad_token and tokenizer.eos_token are both \"{}\": the loss ignores padding, so the end of a \
@@ -144,6 +148,52 @@ impl TokenizerConfig {
                 }
             }
         }
+        problems
+    }
+
+    /// Everything that cannot work for plain text, each with its remedy.
+    pub fn validate_for_text(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.target_path.is_some() {
+            problems.push(
+                "tokenizer.target_path is for pairs: plain text has one vocabulary, which tokenizer.path names".into(),
+            );
+        }
+        self.validate_training(super::train::text_controls(self).len(), &mut problems);
+        self.validate_names(&mut problems);
+        problems
+    }
+
+    fn validate_training(&self, n_controls: usize, problems: &mut Vec<String>) {
+        let reserved = self.reserved_tokens(n_controls);
+        if self.path.is_none() && self.vocab_size <= reserved {
+            let byte_fallback = self.byte_fallback && self.kind != TokenizerKind::ByteLevelBpe;
+            problems.push(format!(
+                "tokenizer.vocab_size = {} cannot hold {reserved} special and byte tokens and any text: raise it{}",
+                self.vocab_size,
+                if byte_fallback { ", or set tokenizer.byte_fallback = false" } else { "" }
+            ));
+        }
+        if !(self.character_coverage > 0.9 && self.character_coverage <= 1.0) {
+            problems.push(format!(
+                "tokenizer.character_coverage = {} is outside (0.9, 1]: 0.9999 suits most languages, 1 keeps every \
+                 character",
+                self.character_coverage
+            ));
+        }
+    }
+
+    fn validate_names(&self, problems: &mut Vec<String>) {
+        let optional =
+            [("cls_token", &self.cls_token), ("sep_token", &self.sep_token), ("mask_token", &self.mask_token)];
+        let optional = optional.into_iter().filter_map(|(key, token)| Some((key, token.as_ref()?)));
+        let named: Vec<_> = self.control_tokens().into_iter().chain(optional).collect();
+        for (key, token) in &named {
+            if token.is_empty() {
+                let name = key.trim_end_matches("_token");
+                problems.push(format!("tokenizer.{key} is empty: give it a spelling such as \"<{name}>\""));
+            }
+        }
         for (i, token) in self.extra_tokens.iter().enumerate() {
             let taken = named.iter().any(|(_, t)| *t == token) || self.extra_tokens[..i].contains(token);
             if token.is_empty() || taken {
@@ -152,11 +202,19 @@ impl TokenizerConfig {
                 ));
             }
         }
-        problems
+    }
+
+    fn control_tokens(&self) -> [(&'static str, &String); 4] {
+        [
+            ("pad_token", &self.pad_token),
+            ("bos_token", &self.bos_token),
+            ("eos_token", &self.eos_token),
+            ("unk_token", &self.unk_token),
+        ]
     }
 
     /// Entries of a trained vocabulary that are not learned from text.
-    pub(crate) fn reserved_tokens(&self) -> usize {
-        4 + self.extra_tokens.len() + if self.byte_fallback { 256 } else { 0 }
+    pub(crate) fn reserved_tokens(&self, n_controls: usize) -> usize {
+        n_controls + self.extra_tokens.len() + if self.kind.spells_bytes(self.byte_fallback) { 256 } else { 0 }
     }
 }

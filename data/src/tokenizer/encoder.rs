@@ -1,29 +1,29 @@
-//! Encoding on one thread, fast: whole words are remembered.
+//! Encoding on one thread, fast: pieces of texts are remembered (see [`super::pieces`]).
 //!
-//! `tokenizers` builds strings with alignments for every text, which costs about a microsecond a token. Where the
-//! vocabulary splits at spaces, the ids of a text are those of its words one after the other, and nearly every word has
-//! been seen before: a lookup in a hash table replaces normalizing, splitting and merging. Texts for which that does not
-//! hold (runs of spaces, added tokens) take the ordinary way and give the same ids.
+//! Texts for which that does not hold (runs of spaces in some vocabularies, added tokens) take the ordinary way through
+//! `tokenizers` and give the same ids.
 //!
 //! Each thread has a table of its own, so that a lookup takes no lock; behind them stands one table for all threads, so
-//! that a word is tokenized once and not once per thread.
+//! that a piece is tokenized once and not once per thread.
 
+use std::borrow::Cow;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ahash::AHashMap;
 use tokenizers::Tokenizer;
 
-use super::vocabulary::{Vocabulary, Words};
+use super::pieces::{Pieces, matches_and_gaps, prefixed_words, with_meta};
+use super::vocabulary::Vocabulary;
 use crate::error::Result;
 
-/// Words that each thread remembers at most (about 100 bytes each).
+/// Pieces that each thread remembers at most (about 100 bytes each).
 const MAX_OWN_WORDS: usize = 1 << 18;
-/// Words that all threads remember together at most.
+/// Pieces that all threads remember together at most.
 const MAX_SHARED_WORDS: usize = 1 << 20;
-/// Longer words are too rare to be worth it.
+/// Longer pieces are too rare to be worth it.
 const MAX_WORD_BYTES: usize = 64;
 
-/// Turns texts into ids. One for each thread; see [`super::Tokenizers::encoder`].
+/// Turns texts of pairs into ids. One for each thread; see [`super::Tokenizers::encoder`].
 #[derive(Debug)]
 pub struct Encoder {
     source: SideEncoder,
@@ -48,71 +48,124 @@ impl Encoder {
     }
 }
 
-/// A part of `SideEncoder::ids`, or a word whose text must be encoded as a whole.
+/// A part of `SideEncoder::ids`, or a piece whose text must be encoded as a whole.
 #[derive(Debug, Clone, Copy)]
 enum Word {
     Ids { start: u32, len: u32 },
     InContext,
 }
 
+/// Encodes texts with one vocabulary.
 #[derive(Debug)]
-struct SideEncoder {
+pub(super) struct SideEncoder {
     vocabulary: Arc<Vocabulary>,
     /// A copy of its own where every text passes through it: its internal cache is behind a lock.
     own: Option<Box<Tokenizer>>,
-    words: AHashMap<Box<str>, Word>,
-    /// Ids of all remembered words.
-    ids: Vec<u32>,
+    words: Words,
 }
 
 impl SideEncoder {
-    fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        let own = (vocabulary.words == Words::Together).then(|| Box::new(vocabulary.tokenizer.clone()));
-        Self { vocabulary, own, words: AHashMap::new(), ids: Vec::new() }
+    pub(super) fn new(vocabulary: Arc<Vocabulary>) -> Self {
+        let own = matches!(vocabulary.pieces, Pieces::Whole).then(|| Box::new(vocabulary.tokenizer.clone()));
+        Self { vocabulary, own, words: Words::default() }
     }
 
-    fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        if self.vocabulary.words == Words::Together {
-            let tokenizer = self.own.as_deref().unwrap_or(&self.vocabulary.tokenizer);
-            return self.vocabulary.encode(tokenizer, text, ids);
-        }
+    /// Appends the ids of a text, without special tokens.
+    pub(super) fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         let start = ids.len();
-        for word in text.split(' ') {
-            let known = match self.words.get(word) {
-                Some(known) => *known,
-                None if word.is_empty() => Word::InContext,
-                None => self.learn(word)?,
-            };
-            match known {
-                Word::Ids { start, len } => {
-                    ids.extend_from_slice(&self.ids[start as usize..(start + len) as usize]);
-                }
-                Word::InContext => {
-                    ids.truncate(start);
-                    return self.vocabulary.encode(&self.vocabulary.tokenizer, text, ids);
-                }
-            }
+        if !self.encode_pieces(text, ids)? {
+            ids.truncate(start);
+            let tokenizer = self.own.as_deref().unwrap_or(&self.vocabulary.tokenizer);
+            self.vocabulary.encode(tokenizer, text, ids)?;
         }
         Ok(())
     }
 
-    fn learn(&mut self, word: &str) -> Result<Word> {
-        if word.len() > MAX_WORD_BYTES {
-            return Ok(Word::InContext);
+    /// `false` if the text must be encoded as a whole; `ids` then has too many.
+    fn encode_pieces(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<bool> {
+        let Self { vocabulary, words, .. } = self;
+        // One piece after the other; the rest is passed over after one that needs its context, and after an error.
+        let mut result = Ok(true);
+        let mut each = |piece: &str| {
+            if let Ok(true) = result {
+                result = words.encode(piece, vocabulary, ids);
+            }
+        };
+        match &vocabulary.pieces {
+            Pieces::Whole => return Ok(false),
+            Pieces::Spaces { .. } => {
+                for word in text.split(' ') {
+                    if word.is_empty() {
+                        return Ok(false);
+                    }
+                    each(word);
+                }
+            }
+            Pieces::WhiteSpace => {
+                // Other white space is cleaned away or changed before BERT's pre-tokenizer sees it.
+                text.split([' ', '\t', '\n', '\r']).filter(|word| !word.is_empty()).for_each(each);
+            }
+            Pieces::Pattern { pattern, add_prefix_space } => {
+                let mut normalized = vocabulary.normalized(text)?;
+                if vocabulary.holds_added_token(text) || vocabulary.holds_added_token(&normalized) {
+                    return Ok(false);
+                }
+                if *add_prefix_space && !normalized.is_empty() && !normalized.starts_with(' ') {
+                    normalized = Cow::Owned(format!(" {normalized}"));
+                }
+                matches_and_gaps(pattern, &normalized, each);
+            }
+            Pieces::Prefixed { meta } => {
+                let normalized = with_meta(text, *meta);
+                if vocabulary.holds_added_token(text) || vocabulary.holds_added_token(&normalized) {
+                    return Ok(false);
+                }
+                prefixed_words(&normalized, *meta, each);
+            }
         }
-        if self.words.len() >= MAX_OWN_WORDS {
-            // Bounded; the frequent words return at once.
-            self.words.clear();
+        result
+    }
+}
+
+/// The pieces that a thread remembers.
+#[derive(Debug, Default)]
+struct Words {
+    known: AHashMap<Box<str>, Word>,
+    /// Ids of all of them.
+    ids: Vec<u32>,
+}
+
+impl Words {
+    /// Appends the ids of a piece; `false` if it needs its context.
+    fn encode(&mut self, piece: &str, vocabulary: &Vocabulary, ids: &mut Vec<u32>) -> Result<bool> {
+        if piece.len() > MAX_WORD_BYTES {
+            return vocabulary.encode_piece(piece, ids);
+        }
+        let word = match self.known.get(piece) {
+            Some(word) => *word,
+            None => self.learn(piece, vocabulary)?,
+        };
+        match word {
+            Word::Ids { start, len } => ids.extend_from_slice(&self.ids[start as usize..(start + len) as usize]),
+            Word::InContext => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn learn(&mut self, piece: &str, vocabulary: &Vocabulary) -> Result<Word> {
+        if self.known.len() >= MAX_OWN_WORDS {
+            // Bounded; the frequent pieces return at once.
+            self.known.clear();
             self.ids.clear();
         }
         let start = self.ids.len();
-        let apart = self.vocabulary.shared_words.encode(word, &self.vocabulary, &mut self.ids)?;
+        let apart = vocabulary.shared_words.encode(piece, vocabulary, &mut self.ids)?;
         let learned = if apart {
             Word::Ids { start: start as u32, len: (self.ids.len() - start) as u32 }
         } else {
             Word::InContext
         };
-        self.words.insert(word.into(), learned);
+        self.known.insert(piece.into(), learned);
         Ok(learned)
     }
 }
@@ -135,7 +188,7 @@ impl SharedWords {
             return Ok(known.is_some());
         }
         let start = ids.len();
-        let apart = vocabulary.encode_word(word, ids)?;
+        let apart = vocabulary.encode_piece(word, ids)?;
         let mut shared = self.ids.write().unwrap_or_else(PoisonError::into_inner);
         if shared.len() < MAX_SHARED_WORDS {
             shared.insert(word.into(), apart.then(|| ids[start..].into()));

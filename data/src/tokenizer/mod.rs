@@ -1,10 +1,14 @@
 //! Text to token ids and back, through Hugging Face `tokenizers`.
 //!
-//! [`Tokenizers`] holds the vocabulary of both sides (one if they share it). Threads that encode much take an
-//! [`Encoder`] each, which remembers whole words.
+//! [`Tokenizers`] holds the vocabularies of both sides of pairs (one if they share it), [`TextTokenizer`] that of a
+//! language model. Threads that encode much take an [`Encoder`] or a [`TextEncoder`] each, which remembers whole words.
 
 mod config;
 mod encoder;
+mod pieces;
+mod special;
+mod stream;
+mod text;
 mod train;
 mod vocabulary;
 
@@ -13,44 +17,14 @@ use std::sync::Arc;
 
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
 pub use encoder::Encoder;
-use serde::{Deserialize, Serialize};
+pub use special::{SpecialIds, TextSpecialIds};
+use special::{SpecialNames, add_missing_tokens};
+pub use stream::DecodeStream;
+pub use text::{TextEncoder, TextTokenizer};
 use vocabulary::Vocabulary;
 
 use crate::corpus::Corpus;
 use crate::error::{Error, Result};
-
-/// Ids of the tokens that steer a sequence-to-sequence model; the same in the source and the target vocabulary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct SpecialIds {
-    /// Fills rows up to the padded length; ignored by the loss.
-    pub pad: u32,
-    /// Starts the decoder.
-    pub bos: u32,
-    /// Ends every row.
-    pub eos: u32,
-    /// Stands for what the vocabulary cannot spell.
-    pub unk: u32,
-}
-
-/// Spellings of the special tokens; written as `tokenizer_config.json`, where Hugging Face libraries look for them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SpecialNames {
-    pad_token: String,
-    bos_token: String,
-    eos_token: String,
-    unk_token: String,
-}
-
-impl From<&TokenizerConfig> for SpecialNames {
-    fn from(config: &TokenizerConfig) -> Self {
-        Self {
-            pad_token: config.pad_token.clone(),
-            bos_token: config.bos_token.clone(),
-            eos_token: config.eos_token.clone(),
-            unk_token: config.unk_token.clone(),
-        }
-    }
-}
 
 const JOINT_FILE: &str = "tokenizer.json";
 const SOURCE_FILE: &str = "source.tokenizer.json";
@@ -64,6 +38,9 @@ pub struct Tokenizers {
     /// The same as `source` if joint.
     target: Arc<Vocabulary>,
     names: SpecialNames,
+    special: SpecialIds,
+    /// Special tokens that the loaded source vocabulary lacked and that were appended.
+    added: Vec<String>,
 }
 
 impl Tokenizers {
@@ -80,12 +57,10 @@ impl Tokenizers {
         refuse(config.validate())?;
         let (source, target) = train::train(config, corpus, num_threads)?;
         let names = SpecialNames::from(config);
-        let source = Arc::new(Vocabulary::parse(source, None, &names, false)?);
-        let target = match target {
-            Some(json) => Arc::new(Vocabulary::parse(json, None, &names, false)?),
-            None => source.clone(),
-        };
-        Self::pair(source, target, names)
+        let vocabulary = |json| Vocabulary::parse(json, None, &names.all(), Some(&names.unk_token)).map(Arc::new);
+        let source = vocabulary(source)?;
+        let target = target.map(vocabulary).transpose()?.unwrap_or_else(|| source.clone());
+        Self::pair(source, target, names, Vec::new())
     }
 
     /// Loads the `tokenizer.json` files that the configuration names.
@@ -117,25 +92,31 @@ impl Tokenizers {
     fn load_files(source: &Path, target: Option<&Path>, names: SpecialNames, add_missing: bool) -> Result<Self> {
         let load = |path: &Path| {
             let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
-            Vocabulary::parse(json, Some(path), &names, add_missing).map(Arc::new)
+            let (json, added) = add_missing_tokens(json, path, &names, add_missing)?;
+            let vocabulary = Vocabulary::parse(json, Some(path), &names.all(), Some(&names.unk_token))?;
+            names.ids(&vocabulary, Some(path))?;
+            Ok::<_, Error>((Arc::new(vocabulary), added))
         };
-        let source = load(source)?;
-        let target = target.map(load).transpose()?.unwrap_or_else(|| source.clone());
-        Self::pair(source, target, names)
+        let (source, added) = load(source)?;
+        let target = match target {
+            Some(path) => load(path)?.0,
+            None => source.clone(),
+        };
+        Self::pair(source, target, names, added)
     }
 
-    fn pair(source: Arc<Vocabulary>, target: Arc<Vocabulary>, names: SpecialNames) -> Result<Self> {
-        if source.special != target.special {
+    fn pair(source: Arc<Vocabulary>, target: Arc<Vocabulary>, names: SpecialNames, added: Vec<String>) -> Result<Self> {
+        let (special, of_target) = (names.ids(&source, None)?, names.ids(&target, None)?);
+        if special != of_target {
             return Err(Error::tokenizer(
                 None,
                 format!(
-                    "source and target number their special tokens differently ({:?} and {:?}): both need the same ids for \
-                     padding, begin, end and unknown",
-                    source.special, target.special
+                    "source and target number their special tokens differently ({special:?} and {of_target:?}): both need \
+                     the same ids for padding, begin, end and unknown"
                 ),
             ));
         }
-        Ok(Self { source, target, names })
+        Ok(Self { source, target, names, special, added })
     }
 
     /// Writes `tokenizer.json` (or one each for source and target) and `tokenizer_config.json` into a folder.
@@ -162,7 +143,7 @@ impl Tokenizers {
 
     /// Ids of the special tokens.
     pub fn special(&self) -> SpecialIds {
-        self.source.special
+        self.special
     }
 
     /// Rows of the source embedding: the largest source id + 1.
@@ -177,7 +158,7 @@ impl Tokenizers {
 
     /// Special tokens that the loaded files lacked and that were appended.
     pub fn added_tokens(&self) -> &[String] {
-        &self.source.added
+        &self.added
     }
 
     /// blake3 of the serialized vocabularies and the special tokens, in hex: equal fingerprints give equal ids.

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use serde_json::Value;
-use tokenizers::{AddedToken, Model as _, NormalizedString, Normalizer as _, Tokenizer};
+use tokenizers::{Model as _, NormalizedString, Normalizer as _, Tokenizer};
 
 use super::encoder::SharedWords;
-use super::{SpecialIds, SpecialNames};
+use super::pieces::{Pieces, byte_characters};
 use crate::error::{Error, Result};
 
 /// A tokenizer and what must be known of it.
@@ -18,61 +18,28 @@ pub(crate) struct Vocabulary {
     pub(crate) json: String,
     /// The largest id + 1.
     pub(crate) size: usize,
-    pub(crate) special: SpecialIds,
-    /// Special tokens that the file lacked and that were appended.
-    pub(crate) added: Vec<String>,
     /// Adds no special tokens, never truncates or pads, and spells control tokens in a text as text.
     pub(crate) tokenizer: Tokenizer,
-    /// Whether texts can be encoded word by word.
-    pub(crate) words: Words,
+    /// What texts can be divided into.
+    pub(crate) pieces: Pieces,
     pub(super) shared_words: SharedWords,
-    /// Spellings of added tokens that a text may contain.
-    pub(crate) in_text: Vec<String>,
+    in_text: AddedTokens,
+    byte_characters: [char; 256],
+    /// Ids of control tokens: a text never contains them.
+    controls: Vec<u32>,
+    /// Stands for a control token that a text could spell, and for what the vocabulary cannot spell.
+    unk: Option<u32>,
     /// Ids that are left out when decoding.
     skipped: HashSet<u32>,
 }
 
-/// Whether the ids of a text are those of its words (the pieces between single spaces) one after the other, so that
-/// words can be remembered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Words {
-    /// They are: the Metaspace family, which is what [`super::train`] makes. Metaspace splits at every space, and NFC and
-    /// NFKC never look across one (U+0020 neither combines nor is reordered).
-    Apart {
-        /// Stands for the space in front of a word.
-        meta: char,
-        /// Words are split further (at digits, say) before the model sees them.
-        split_further: bool,
-    },
-    /// They are not, or it cannot be told.
-    Together,
-}
-
 impl Vocabulary {
-    /// Takes a `tokenizer.json` apart. `path` is named in errors.
-    pub(crate) fn parse(
-        mut json: String,
-        path: Option<&Path>,
-        names: &SpecialNames,
-        add_missing: bool,
-    ) -> Result<Self> {
-        let fail =
-            |e: &dyn std::fmt::Display| Error::tokenizer(path, format!("is no Hugging Face tokenizer.json: {e}"));
-        let controls = [&names.pad_token, &names.bos_token, &names.eos_token, &names.unk_token];
-        let loaded: Tokenizer = json.parse().map_err(|e| fail(&e))?;
-        let missing: Vec<String> =
-            controls.iter().filter(|t| loaded.token_to_id(t).is_none()).map(|t| (*t).clone()).collect();
-        if !missing.is_empty() {
-            if !add_missing {
-                return Err(Error::tokenizer(path, missing_message(&missing, &loaded)));
-            }
-            let mut extended = loaded;
-            extended.add_special_tokens(&missing.iter().map(|t| AddedToken::from(t, true)).collect::<Vec<_>>());
-            json = extended.to_string(true).map_err(|e| fail(&e))?;
-        }
-
+    /// Takes a `tokenizer.json` apart. `controls` are the spellings of tokens that steer a model; those that the
+    /// vocabulary lacks are passed over. `path` is named in errors.
+    pub(crate) fn parse(json: String, path: Option<&Path>, controls: &[&str], unk: Option<&str>) -> Result<Self> {
+        let fail = |e: &dyn std::fmt::Display| not_a_tokenizer(path, e);
         let mut parts: Value = serde_json::from_str(&json).map_err(|e| fail(&e))?;
-        let (skipped, in_text) = free_text_of_controls(&mut parts, &controls);
+        let (mut skipped, in_text) = free_text_of_controls(&mut parts, controls);
         for part in ["truncation", "padding", "post_processor"] {
             parts[part] = Value::Null;
         }
@@ -80,82 +47,122 @@ impl Vocabulary {
             // BPE dropout would draw other ids every time: the cache could not be reproduced.
             parts["model"]["dropout"] = Value::Null;
         }
-        let words = words_of(&parts);
+        let pieces = Pieces::of(&parts);
         let mut tokenizer: Tokenizer = serde_json::from_value(parts).map_err(|e| fail(&e))?;
         tokenizer.set_encode_special_tokens(true);
-
-        let id = |token: &str| tokenizer.token_to_id(token).expect("present or added above");
-        let special = SpecialIds {
-            pad: id(&names.pad_token),
-            bos: id(&names.bos_token),
-            eos: id(&names.eos_token),
-            unk: id(&names.unk_token),
-        };
-        if special.pad == special.eos {
-            return Err(Error::tokenizer(path, "padding and end of sequence have the same id: name two tokens"));
-        }
-        let size = tokenizer.get_vocab(true).values().max().map_or(0, |max| *max as usize + 1);
+        let unk = unk.and_then(|token| tokenizer.token_to_id(token));
+        let controls: Vec<u32> = controls.iter().filter_map(|token| tokenizer.token_to_id(token)).collect();
+        skipped.extend(&controls);
         Ok(Self {
+            size: tokenizer.get_vocab(true).values().max().map_or(0, |max| *max as usize + 1),
+            controls: controls.into_iter().filter(|id| Some(*id) != unk).collect(),
             json,
-            size,
-            special,
-            added: missing,
             tokenizer,
-            words,
+            pieces,
             shared_words: SharedWords::default(),
-            in_text,
+            in_text: AddedTokens::new(in_text),
+            byte_characters: byte_characters(),
+            unk,
             skipped,
         })
+    }
+
+    /// The id of a token by its spelling.
+    pub(crate) fn id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
+    }
+
+    /// Ids that are left out when decoding: those of all special tokens.
+    pub(crate) fn special_ids(&self) -> &HashSet<u32> {
+        &self.skipped
     }
 
     /// Appends the ids of a text, without special tokens.
     pub(crate) fn encode(&self, tokenizer: &Tokenizer, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         let encoding = tokenizer
             .encode_fast(text, false)
-            .map_err(|e| Error::tokenizer(None, format!("encoding {text:?} failed: {e}")))?;
+            .map_err(|e| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(text))))?;
         ids.extend(encoding.get_ids().iter().map(|id| self.never_control(*id)));
         Ok(())
     }
 
-    /// Appends the ids that a word has in every text, where [`Words`] says that there are such. `false` if this word is
-    /// an exception: if it holds an added token, or normalizes to nothing, to spaces or to the meta symbol, it is encoded
-    /// differently inside a text.
-    pub(crate) fn encode_word(&self, word: &str, ids: &mut Vec<u32>) -> Result<bool> {
-        let Words::Apart { meta, split_further } = self.words else { return Ok(false) };
-        let mut normalized = Cow::Borrowed(word);
-        // All Unicode forms leave ASCII as it is.
-        if let Some(normalizer) = self.tokenizer.get_normalizer().filter(|_| !word.is_ascii()) {
-            let mut text = NormalizedString::from(word);
+    /// Appends the ids that a piece has in every text. `false` if this piece is an exception: a word that holds an added
+    /// token, or normalizes to nothing, to spaces or to the meta symbol, is encoded differently inside a text.
+    pub(crate) fn encode_piece(&self, piece: &str, ids: &mut Vec<u32>) -> Result<bool> {
+        match self.pieces {
+            Pieces::Pattern { .. } => {
+                let spelled: String = piece.bytes().map(|byte| self.byte_characters[usize::from(byte)]).collect();
+                self.extend_from_model(&spelled, ids)?;
+                Ok(true)
+            }
+            Pieces::Prefixed { .. } => {
+                self.extend_from_model(piece, ids)?;
+                Ok(true)
+            }
+            Pieces::WhiteSpace => {
+                if self.holds_added_token(piece) || self.holds_added_token(&self.normalized(piece)?) {
+                    return Ok(false);
+                }
+                self.encode(&self.tokenizer, piece, ids)?;
+                Ok(true)
+            }
+            Pieces::Spaces { meta, split_further } => {
+                let normalized = self.normalized(piece)?;
+                if normalized.is_empty()
+                    || normalized.contains([' ', meta])
+                    || piece.contains(meta)
+                    || self.holds_added_token(piece)
+                    || self.holds_added_token(&normalized)
+                {
+                    return Ok(false);
+                }
+                if split_further {
+                    self.encode(&self.tokenizer, piece, ids)?;
+                } else {
+                    self.extend_from_model(&format!("{meta}{normalized}"), ids)?;
+                }
+                Ok(true)
+            }
+            Pieces::Whole => Ok(false),
+        }
+    }
+
+    fn extend_from_model(&self, piece: &str, ids: &mut Vec<u32>) -> Result<()> {
+        let tokens = self
+            .tokenizer
+            .get_model()
+            .tokenize(piece)
+            .map_err(|e| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(piece))))?;
+        ids.extend(tokens.iter().map(|token| self.never_control(token.id)));
+        Ok(())
+    }
+
+    /// Whether a text spells a token that was added to the vocabulary and is not a control token.
+    pub(crate) fn holds_added_token(&self, text: &str) -> bool {
+        self.in_text.are_in(text)
+    }
+
+    /// The text after normalization, as far as that never looks across a line end.
+    pub(crate) fn normalized<'t>(&self, text: &'t str) -> Result<Cow<'t, str>> {
+        let Some(normalizer) = self.tokenizer.get_normalizer() else { return Ok(Cow::Borrowed(text)) };
+        // All Unicode forms leave ASCII as it is, and BERT's normalizer changes white space and case alone.
+        if text.is_ascii() && !matches!(self.pieces, Pieces::WhiteSpace) {
+            return Ok(Cow::Borrowed(text));
+        }
+        let mut normalized = String::with_capacity(text.len());
+        for line in text.split_inclusive('\n') {
+            let mut changed = NormalizedString::from(line);
             normalizer
-                .normalize(&mut text)
-                .map_err(|e| Error::tokenizer(None, format!("normalizing {word:?} failed: {e}")))?;
-            normalized = Cow::Owned(text.get().to_owned());
+                .normalize(&mut changed)
+                .map_err(|e| Error::tokenizer(None, format!("normalizing {:?} failed: {e}", beginning(line))))?;
+            normalized.push_str(changed.get());
         }
-        let added = |token: &String| word.contains(token.as_str()) || normalized.contains(token.as_str());
-        if normalized.is_empty()
-            || normalized.contains([' ', meta])
-            || word.contains(meta)
-            || self.in_text.iter().any(added)
-        {
-            return Ok(false);
-        }
-        if split_further {
-            self.encode(&self.tokenizer, word, ids)?;
-        } else {
-            let tokens = self
-                .tokenizer
-                .get_model()
-                .tokenize(&format!("{meta}{normalized}"))
-                .map_err(|e| Error::tokenizer(None, format!("encoding {word:?} failed: {e}")))?;
-            ids.extend(tokens.iter().map(|token| self.never_control(token.id)));
-        }
-        Ok(true)
+        Ok(Cow::Owned(normalized))
     }
 
     /// Some vocabularies can spell a control token by merges; a text must never end a sequence.
     fn never_control(&self, id: u32) -> u32 {
-        let SpecialIds { pad, bos, eos, unk } = self.special;
-        if id == pad || id == bos || id == eos { unk } else { id }
+        if self.controls.contains(&id) { self.unk.unwrap_or(id) } else { id }
     }
 
     /// The text of some ids, special tokens left out.
@@ -165,25 +172,47 @@ impl Vocabulary {
     }
 }
 
-fn missing_message(missing: &[String], loaded: &Tokenizer) -> String {
-    let mut special: Vec<_> = loaded.get_added_tokens_decoder().into_iter().filter(|(_, t)| t.special).collect();
-    special.sort_by_key(|(id, _)| *id);
-    let known: Vec<_> = special.iter().take(12).map(|(_, t)| format!("\"{}\"", t.content)).collect();
-    format!(
-        "has no {}; its special tokens are {}: set tokenizer.pad_token, bos_token, eos_token and unk_token to their \
-         spellings, or append what is missing with tokenizer.add_missing_tokens = true",
-        missing.iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", "),
-        if known.is_empty() { "none".into() } else { known.join(", ") }
-    )
+/// Enough of a text to find it again.
+fn beginning(text: &str) -> &str {
+    let end = text.char_indices().nth(200).map_or(text.len(), |(end, _)| end);
+    &text[..end]
+}
+
+pub(super) fn not_a_tokenizer(path: Option<&Path>, e: &dyn std::fmt::Display) -> Error {
+    Error::tokenizer(path, format!("is no Hugging Face tokenizer.json: {e}"))
+}
+
+/// Spellings of added tokens that a text may contain.
+#[derive(Debug)]
+struct AddedTokens {
+    spellings: Vec<String>,
+    /// Whether a spelling starts with this byte: in most texts nearly none does.
+    starts: [bool; 256],
+}
+
+impl AddedTokens {
+    fn new(spellings: Vec<String>) -> Self {
+        let mut starts = [false; 256];
+        for spelling in &spellings {
+            starts[usize::from(spelling.as_bytes()[0])] = true;
+        }
+        Self { spellings, starts }
+    }
+
+    fn are_in(&self, text: &str) -> bool {
+        let bytes = text.as_bytes();
+        let is_here = |at: usize| self.spellings.iter().any(|token| bytes[at..].starts_with(token.as_bytes()));
+        !self.spellings.is_empty() && (0..bytes.len()).any(|at| self.starts[usize::from(bytes[at])] && is_here(at))
+    }
 }
 
 /// Leaves only control tokens special, so that a text which spells one is encoded as text, while other added tokens
 /// (language codes, say) still match. Returns the ids that were special and the tokens that a text may contain.
-fn free_text_of_controls(parts: &mut Value, controls: &[&String; 4]) -> (HashSet<u32>, Vec<String>) {
+fn free_text_of_controls(parts: &mut Value, controls: &[&str]) -> (HashSet<u32>, Vec<String>) {
     let (mut skipped, mut in_text) = (HashSet::new(), Vec::new());
     for token in parts["added_tokens"].as_array_mut().into_iter().flatten() {
         let content = token["content"].as_str().unwrap_or_default().to_owned();
-        let is_control = controls.contains(&&content);
+        let is_control = controls.contains(&content.as_str());
         if is_control || token["special"] == Value::Bool(true) {
             skipped.extend(token["id"].as_u64().and_then(|id| u32::try_from(id).ok()));
         }
@@ -193,38 +222,4 @@ fn free_text_of_controls(parts: &mut Value, controls: &[&String; 4]) -> (HashSet
         }
     }
     (skipped, in_text)
-}
-
-/// Reads off the parts of a tokenizer whether it splits at spaces and looks across none.
-fn words_of(parts: &Value) -> Words {
-    let kind = |part: &Value| part["type"].as_str().unwrap_or_default().to_owned();
-    let unicode_form = |part: &Value| matches!(kind(part).as_str(), "NFC" | "NFKC" | "NFD" | "NFKD");
-    let normalizer = &parts["normalizer"];
-    let normalizer_fits = match kind(normalizer).as_str() {
-        "" => normalizer.is_null(),
-        "Sequence" => normalizer["normalizers"].as_array().is_some_and(|all| all.iter().all(unicode_form)),
-        _ => unicode_form(normalizer),
-    };
-    let added = parts["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let added_fit = added.iter().all(|token| {
-        let strips = token["lstrip"] == Value::Bool(true) || token["rstrip"] == Value::Bool(true);
-        token["special"] == Value::Bool(true) || !(strips || token["content"].as_str().is_none_or(|c| c.contains(' ')))
-    });
-    let pre_tokenizer = &parts["pre_tokenizer"];
-    let (first, rest) = match pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice) {
-        Some([first, rest @ ..]) => (first, rest),
-        _ => (pre_tokenizer, &[][..]),
-    };
-    let rest_fits = rest.iter().all(|part| matches!(kind(part).as_str(), "Digits" | "Punctuation"));
-    let metaspace_fits = kind(first) == "Metaspace"
-        && first["prepend_scheme"].as_str().is_none_or(|scheme| scheme != "never")
-        && first["add_prefix_space"] != Value::Bool(false)
-        && first["split"] != Value::Bool(false);
-    let meta = first["replacement"].as_str().and_then(|text| text.chars().next());
-    match meta {
-        Some(meta) if normalizer_fits && added_fit && metaspace_fits && rest_fits => {
-            Words::Apart { meta, split_further: !rest.is_empty() }
-        }
-        _ => Words::Together,
-    }
 }

@@ -1,59 +1,99 @@
 //! Training a vocabulary: words are counted in parallel, then `tokenizers` trains on the counts.
 //!
-//! Tokenizers made here belong to the Metaspace family of SentencePiece: normalization, spaces written as `▁` in front
-//! of words, digits apart if wanted, then BPE or a unigram model; characters outside the vocabulary become bytes.
+//! BPE and unigram vocabularies made here belong to the Metaspace family of SentencePiece: normalization, spaces written as
+//! `▁` in front of words, digits apart if wanted; characters outside the vocabulary become bytes. Byte-level BPE is
+//! GPT-2's, WordPiece is BERT's.
 
 mod models;
+mod parts;
 mod words;
 
-use tokenizers::decoders::DecoderWrapper;
-use tokenizers::decoders::byte_fallback::ByteFallback;
-use tokenizers::decoders::sequence::Sequence as DecoderSequence;
-use tokenizers::normalizers::{NFC, NFKC, NormalizerWrapper};
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-use tokenizers::pre_tokenizers::digits::Digits;
-use tokenizers::pre_tokenizers::metaspace::Metaspace;
-use tokenizers::pre_tokenizers::sequence::Sequence;
-use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
-use self::words::WordCounts;
-use super::{Normalization, TokenizerConfig, TokenizerKind};
-use crate::corpus::Corpus;
+use self::words::{WordCounts, count_documents, count_pairs};
+use super::{TokenizerConfig, TokenizerKind};
+use crate::corpus::{Corpus, TextCorpus};
 use crate::error::{Error, Result};
 
 /// The `tokenizer.json` of both sides; no second one if they share it.
 pub(super) fn train(config: &TokenizerConfig, corpus: &Corpus, num_threads: usize) -> Result<(String, Option<String>)> {
-    let (source, target) = words::count_words(config, corpus, num_threads)?;
-    let source = train_one(config, source)?;
-    let target = target.map(|words| train_one(config, words)).transpose()?;
-    Ok((source, target))
+    let controls = [&config.pad_token, &config.bos_token, &config.eos_token, &config.unk_token].map(Clone::clone);
+    let (source, target) = count_pairs(config, corpus, num_threads)?;
+    let train = |counts| train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, true);
+    Ok((train(source)?, target.map(train).transpose()?))
 }
 
-fn train_one(config: &TokenizerConfig, words: WordCounts) -> Result<String> {
-    check_size(config, &words)?;
+/// The `tokenizer.json` of a language model.
+pub(super) fn train_on_text(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<String> {
+    let controls = text_controls(config);
+    let counts = count_documents(config, corpus, num_threads)?;
+    train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, false)
+}
+
+/// Control tokens of a language model's vocabulary, in the order of their ids: those of BERT for WordPiece, those of
+/// RoBERTa for the rest, which can be used with and without masks.
+pub(super) fn text_controls(config: &TokenizerConfig) -> Vec<String> {
+    let defaults = TokenizerConfig::default();
+    let or = |token: &Option<String>, usual: &str| token.clone().unwrap_or_else(|| usual.to_owned());
+    let mut controls = match config.kind {
+        TokenizerKind::WordPiece => {
+            let chosen = |token: &String, default: &String, usual: &str| {
+                if token == default { usual.to_owned() } else { token.clone() }
+            };
+            vec![
+                chosen(&config.pad_token, &defaults.pad_token, "[PAD]"),
+                chosen(&config.unk_token, &defaults.unk_token, "[UNK]"),
+                or(&config.cls_token, "[CLS]"),
+                or(&config.sep_token, "[SEP]"),
+                or(&config.mask_token, "[MASK]"),
+            ]
+        }
+        _ => {
+            let mut names = vec![config.pad_token.clone(), config.bos_token.clone(), config.eos_token.clone()];
+            names.extend([config.unk_token.clone(), or(&config.mask_token, "<mask>")]);
+            names.extend([&config.cls_token, &config.sep_token].into_iter().flatten().cloned());
+            names
+        }
+    };
+    let mut seen = Vec::new();
+    controls.retain(|token| {
+        !seen.contains(token) && {
+            seen.push(token.clone());
+            true
+        }
+    });
+    controls
+}
+
+/// The unknown token among the control tokens.
+fn unknown<'a>(config: &'a TokenizerConfig, controls: &'a [String]) -> &'a str {
+    controls.iter().find(|token| **token == config.unk_token).map_or("[UNK]", String::as_str)
+}
+
+fn train_one(config: &TokenizerConfig, controls: &[String], words: WordCounts, for_pairs: bool) -> Result<String> {
+    check_size(config, controls, &words)?;
+    let reserved = reserved(config, controls);
+    let unk = unknown(config, controls);
     let model: ModelWrapper = match config.kind {
-        TokenizerKind::Bpe => models::train_bpe(config, words)?.into(),
-        TokenizerKind::Unigram => models::train_unigram(config, words)?.into(),
+        TokenizerKind::Bpe => models::train_bpe(config, reserved, unk, words)?.into(),
+        TokenizerKind::Unigram => models::train_unigram(config, reserved, unk, words)?.into(),
+        TokenizerKind::ByteLevelBpe => models::train_byte_level(config, reserved, words)?.into(),
+        TokenizerKind::WordPiece => models::train_word_piece(config, reserved, unk, words)?.into(),
     };
     let mut tokenizer = Tokenizer::new(model);
-    tokenizer.with_normalizer(normalizer(config));
-    tokenizer.with_pre_tokenizer(Some(pre_tokenizer(config)));
-    tokenizer.with_decoder(Some(decoder(config)));
-    let controls = [&config.pad_token, &config.bos_token, &config.eos_token, &config.unk_token];
-    tokenizer.add_special_tokens(&controls.map(|t| AddedToken::from(t, true)));
+    tokenizer.with_normalizer(parts::normalizer(config));
+    tokenizer.with_pre_tokenizer(Some(parts::pre_tokenizer(config)?));
+    tokenizer.with_decoder(Some(parts::decoder(config)));
+    tokenizer.add_special_tokens(&controls.iter().map(|t| AddedToken::from(t, true)).collect::<Vec<_>>());
     let extra: Vec<_> = config.extra_tokens.iter().map(|t| AddedToken::from(t, false).normalized(false)).collect();
     tokenizer.add_tokens(&extra);
-    // Other libraries that load the file append eos as our rows have it.
-    let eos_id = tokenizer.token_to_id(&config.eos_token).expect("added above");
-    let template = |pieces: &[&str]| pieces.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>();
-    let ends = TemplateProcessing::builder()
-        .try_single(template(&["$A", &config.eos_token]))
-        .and_then(|b| b.try_pair(template(&["$A", &config.eos_token, "$B", &config.eos_token])))
-        .map(|b| b.special_tokens(vec![(config.eos_token.clone(), eos_id)]).build());
-    if let Ok(Ok(ends)) = ends {
-        tokenizer.with_post_processor(Some(ends));
-    }
+    // Other libraries that load the file add special tokens as our rows have them.
+    let around = match config.kind {
+        _ if for_pairs => parts::template(&tokenizer, &["$A", &config.eos_token]),
+        TokenizerKind::WordPiece => parts::template(&tokenizer, &[&controls[2], "$A", &controls[3]]),
+        _ => None,
+    };
+    tokenizer.with_post_processor(around);
     tokenizer.to_string(true).map_err(failed)
 }
 
@@ -62,52 +102,36 @@ fn failed(error: impl std::fmt::Display) -> Error {
 }
 
 /// Every kind of character needs an entry, or the first merge would already be one too many.
-fn check_size(config: &TokenizerConfig, words: &WordCounts) -> Result<()> {
-    let needed = config.reserved_tokens() + words.alphabet.len();
+fn check_size(config: &TokenizerConfig, controls: &[String], words: &WordCounts) -> Result<()> {
+    let reserved = config.reserved_tokens(controls.len());
+    let characters = match config.kind {
+        // All bytes are reserved.
+        TokenizerKind::ByteLevelBpe => 0,
+        // Once at the start of a word and once inside it.
+        TokenizerKind::WordPiece => 2 * words.alphabet.len(),
+        TokenizerKind::Bpe | TokenizerKind::Unigram => words.alphabet.len(),
+    };
+    let needed = reserved + characters;
     if config.vocab_size >= needed {
         return Ok(());
     }
+    let byte_fallback = config.byte_fallback && matches!(config.kind, TokenizerKind::Bpe | TokenizerKind::Unigram);
     Err(Error::tokenizer(
         None,
         format!(
-            "vocab_size = {} is too small: the text has {} different characters and {} entries are reserved; set \
-             tokenizer.vocab_size to at least {} (or lower tokenizer.character_coverage{})",
+            "vocab_size = {} is too small: the text has {} different characters and {reserved} entries are reserved; set \
+             tokenizer.vocab_size to at least {needed} (or lower tokenizer.character_coverage{})",
             config.vocab_size,
             words.alphabet.len(),
-            config.reserved_tokens(),
-            needed,
-            if config.byte_fallback { ", or set tokenizer.byte_fallback = false" } else { "" }
+            if byte_fallback { ", or set tokenizer.byte_fallback = false" } else { "" }
         ),
     ))
 }
 
-/// Tokens in front of the vocabulary, in the order of their ids: the four control tokens, the user's, the bytes.
-fn reserved(config: &TokenizerConfig) -> Vec<String> {
-    let controls = [&config.pad_token, &config.bos_token, &config.eos_token, &config.unk_token];
-    let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>")).filter(|_| config.byte_fallback);
-    controls.into_iter().cloned().chain(config.extra_tokens.iter().cloned()).chain(bytes).collect()
-}
-
-fn normalizer(config: &TokenizerConfig) -> Option<NormalizerWrapper> {
-    match config.normalization {
-        Normalization::Nfc => Some(NFC.into()),
-        Normalization::Nfkc => Some(NFKC.into()),
-        Normalization::None => None,
-    }
-}
-
-fn pre_tokenizer(config: &TokenizerConfig) -> PreTokenizerWrapper {
-    if config.split_digits {
-        Sequence::new(vec![Metaspace::default().into(), Digits::new(true).into()]).into()
-    } else {
-        Metaspace::default().into()
-    }
-}
-
-fn decoder(config: &TokenizerConfig) -> DecoderWrapper {
-    if config.byte_fallback {
-        DecoderSequence::new(vec![ByteFallback::new().into(), Metaspace::default().into()]).into()
-    } else {
-        Metaspace::default().into()
-    }
+/// Tokens in front of the vocabulary, in the order of their ids: the control tokens, the user's, the bytes of
+/// `byte_fallback`.
+fn reserved(config: &TokenizerConfig, controls: &[String]) -> Vec<String> {
+    let fallback = config.byte_fallback && matches!(config.kind, TokenizerKind::Bpe | TokenizerKind::Unigram);
+    let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>")).filter(|_| fallback);
+    controls.iter().cloned().chain(config.extra_tokens.iter().cloned()).chain(bytes).collect()
 }

@@ -1,42 +1,72 @@
-//! BPE and unigram models from word counts, the same ones on every run.
+//! Models from word counts, the same ones on every run.
 
 use std::cmp::Reverse;
 
 use ahash::AHashMap;
 use compact_str::CompactString;
 use tokenizers::AddedToken;
-use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::models::bpe::{BPE, BpeTrainer, BpeTrainerBuilder};
 use tokenizers::models::unigram::{Unigram, UnigramTrainer};
+use tokenizers::models::wordpiece::WordPiece;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::utils::parallelism::{get_parallelism, set_parallelism};
 
 use super::super::TokenizerConfig;
+use super::failed;
 use super::words::WordCounts;
-use super::{failed, reserved};
 use crate::error::Result;
 
-pub(super) fn train_bpe(config: &TokenizerConfig, words: WordCounts) -> Result<BPE> {
-    let scale = scale_down(&words);
+pub(super) fn train_bpe(config: &TokenizerConfig, reserved: Vec<String>, unk: &str, words: WordCounts) -> Result<BPE> {
+    let builder = BPE::builder().unk_token(unk.into()).byte_fallback(config.byte_fallback);
+    train_merges(config, reserved, builder.build().map_err(failed)?, |trainer| trainer, &words)
+}
+
+/// Without an unknown token: all bytes are in the vocabulary, whether the text has them or not.
+pub(super) fn train_byte_level(config: &TokenizerConfig, reserved: Vec<String>, words: WordCounts) -> Result<BPE> {
+    let alphabet = ByteLevel::alphabet().into_iter().collect();
+    train_merges(config, reserved, BPE::default(), |trainer| trainer.initial_alphabet(alphabet), &words)
+}
+
+/// As BERT's vocabulary was probably made: pairs are merged as for BPE, and pieces inside words are marked.
+pub(super) fn train_word_piece(
+    config: &TokenizerConfig,
+    reserved: Vec<String>,
+    unk: &str,
+    words: WordCounts,
+) -> Result<WordPiece> {
+    let builder = BPE::builder().unk_token(unk.into()).continuing_subword_prefix("##".into());
+    let mark = |trainer: BpeTrainerBuilder| trainer.continuing_subword_prefix("##".into());
+    let merges = train_merges(config, reserved, builder.build().map_err(failed)?, mark, &words)?;
+    Ok(WordPiece::from_bpe(&merges))
+}
+
+fn train_merges(
+    config: &TokenizerConfig,
+    reserved: Vec<String>,
+    mut model: BPE,
+    with: impl FnOnce(BpeTrainerBuilder) -> BpeTrainerBuilder,
+    words: &WordCounts,
+) -> Result<BPE> {
+    let scale = scale_down(words);
     let counts: AHashMap<CompactString, u64> =
         words.words.iter().map(|(word, count)| (CompactString::from(word), scale(*count))).collect();
     let trainer = BpeTrainer::builder()
         .vocab_size(config.vocab_size)
         .show_progress(false)
-        .special_tokens(reserved(config).iter().map(|t| AddedToken::from(t, true)).collect())
-        .build();
-    let mut model = BPE::builder()
-        .unk_token(config.unk_token.clone())
-        .byte_fallback(config.byte_fallback)
-        .build()
-        .map_err(failed)?;
-    trainer.do_train(&counts, &mut model).map_err(failed)?;
+        .special_tokens(reserved.iter().map(|t| AddedToken::from(t, true)).collect());
+    with(trainer).build().do_train(&counts, &mut model).map_err(failed)?;
     Ok(model)
 }
 
-pub(super) fn train_unigram(config: &TokenizerConfig, words: WordCounts) -> Result<Unigram> {
+pub(super) fn train_unigram(
+    config: &TokenizerConfig,
+    reserved: Vec<String>,
+    unk: &str,
+    words: WordCounts,
+) -> Result<Unigram> {
     let scale = scale_down(&words);
     let sentences: Vec<(String, u32)> =
         words.words.iter().map(|(word, count)| (word.clone(), scale(*count) as u32)).collect();
-    let reserved = reserved(config);
     let trainer = UnigramTrainer::builder()
         .show_progress(false)
         .vocab_size((config.vocab_size - reserved.len()) as u32)
@@ -51,10 +81,10 @@ pub(super) fn train_unigram(config: &TokenizerConfig, words: WordCounts) -> Resu
     result.map_err(failed)?;
 
     let pieces = in_fixed_order(trained.iter().cloned().collect());
+    let unk = reserved.iter().position(|token| token == unk);
     // Reserved tokens are never the best spelling of a text, not even of one that contains them.
     let reserved = reserved.into_iter().map(|token| (token, -1000.0));
-    // The unknown token is the fourth of the reserved ones.
-    Unigram::from(reserved.chain(pieces).collect(), Some(3), config.byte_fallback).map_err(failed)
+    Unigram::from(reserved.chain(pieces).collect(), unk, config.byte_fallback).map_err(failed)
 }
 
 /// The trainers count pairs in 32 bits: very large corpora are scaled down, rare words kept.

@@ -3,12 +3,14 @@
 use std::thread;
 
 use ahash::{AHashMap, AHashSet};
+use tokenizers::utils::SysRegex;
 use tokenizers::{
     NormalizedString, Normalizer as _, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _,
 };
 
-use super::super::TokenizerConfig;
-use crate::corpus::{Corpus, RowParser, RowReport, for_each_block};
+use super::super::pieces::matches_and_gaps;
+use super::super::{TokenizerConfig, TokenizerKind};
+use crate::corpus::{Corpus, RowParser, RowReport, Stretch, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
 
 /// Words as the model sees them (normalized, `▁` for the space in front), sorted, with their counts.
@@ -18,19 +20,21 @@ pub(super) struct WordCounts {
     pub(super) alphabet: AHashSet<char>,
 }
 
-type Counts = AHashMap<Box<str>, u64>;
+pub(super) type Counts = AHashMap<Box<str>, u64>;
 
-/// Counts both sides together if they share a vocabulary. Bad rows are left out, and refused if there are too many.
-pub(super) fn count_words(
+/// Counts the words of both sides together if they share a vocabulary. Bad rows are left out, and refused if there are too
+/// many.
+pub(super) fn count_pairs(
     config: &TokenizerConfig,
     corpus: &Corpus,
     num_threads: usize,
-) -> Result<(WordCounts, Option<WordCounts>)> {
+) -> Result<(Counts, Option<Counts>)> {
     let parser = RowParser::new(corpus.config());
+    let divider = Divider::new(config)?;
     let mut report = RowReport::default();
     let (mut source, mut target) = (Counts::new(), Counts::new());
     for_each_block(
-        corpus,
+        corpus.blocks(),
         num_threads,
         || (),
         |(), block| {
@@ -41,8 +45,8 @@ pub(super) fn count_words(
                 match row {
                     Ok(pair) => {
                         report.add_kept(1);
-                        add_words(&mut source, &pair.source);
-                        add_words(if config.joint { &mut source } else { &mut target }, &pair.target);
+                        divider.add_words(&mut source, &pair.source);
+                        divider.add_words(if config.joint { &mut source } else { &mut target }, &pair.target);
                     }
                     Err(problem) => report.add_bad(path, line, &problem),
                 }
@@ -57,18 +61,71 @@ pub(super) fn count_words(
         },
     )?;
     corpus.check(&report)?;
-    let source = WordCounts::new(config, source, num_threads)?;
-    let target = if config.joint { None } else { Some(WordCounts::new(config, target, num_threads)?) };
-    Ok((source, target))
+    Ok((source, (!config.joint).then_some(target)))
 }
 
-fn add_words(counts: &mut Counts, text: &str) {
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
-        match counts.get_mut(word) {
+/// Counts the words of plain text.
+pub(super) fn count_documents(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Counts> {
+    let divider = Divider::new(config)?;
+    let mut report = RowReport::default();
+    let mut counts = Counts::new();
+    for_each_block(
+        corpus.blocks(),
+        num_threads,
+        || (),
+        |(), block| {
+            let (mut counts, mut report) = (Counts::new(), RowReport::default());
+            for stretch in block.stretches(corpus) {
+                let Stretch { line, continues, text } = stretch?;
+                match text {
+                    Ok(text) => {
+                        divider.add_words(&mut counts, &text);
+                        report.add_kept(u64::from(!continues));
+                    }
+                    Err(problem) => report.add_bad(corpus.path_of(&block), line, &problem),
+                }
+            }
+            Ok((counts, report))
+        },
+        |(block_counts, block_report)| {
+            merge(&mut counts, block_counts);
+            report.merge(block_report);
+            Ok(())
+        },
+    )?;
+    corpus.check(&report)?;
+    Ok(counts)
+}
+
+/// Divides texts roughly, so that few different strings have to be normalized and divided exactly.
+enum Divider {
+    Spaces,
+    WhiteSpace,
+    Pattern(SysRegex),
+}
+
+impl Divider {
+    fn new(config: &TokenizerConfig) -> Result<Self> {
+        Ok(match config.kind {
+            TokenizerKind::Bpe | TokenizerKind::Unigram => Self::Spaces,
+            TokenizerKind::WordPiece => Self::WhiteSpace,
+            TokenizerKind::ByteLevelBpe => {
+                Self::Pattern(SysRegex::new(&super::parts::word_pattern(config)).map_err(super::failed)?)
+            }
+        })
+    }
+
+    fn add_words(&self, counts: &mut Counts, text: &str) {
+        let mut add = |word: &str| match counts.get_mut(word) {
             Some(count) => *count += 1,
             None => {
                 counts.insert(word.into(), 1);
             }
+        };
+        match self {
+            Self::Spaces => text.split(' ').filter(|word| !word.is_empty()).for_each(add),
+            Self::WhiteSpace => text.split([' ', '\t', '\n', '\r']).filter(|word| !word.is_empty()).for_each(add),
+            Self::Pattern(pattern) => matches_and_gaps(pattern, text, &mut add),
         }
     }
 }
@@ -80,7 +137,7 @@ fn merge(into: &mut Counts, from: Counts) {
 }
 
 impl WordCounts {
-    fn new(config: &TokenizerConfig, raw: Counts, num_threads: usize) -> Result<Self> {
+    pub(super) fn new(config: &TokenizerConfig, controls: &[String], raw: Counts, num_threads: usize) -> Result<Self> {
         let raw: Vec<_> = raw.into_iter().collect();
         let share = raw.len().div_ceil(num_threads.max(1)).max(1);
         let mut counts = Counts::new();
@@ -91,9 +148,16 @@ impl WordCounts {
             }
             Ok::<_, Error>(())
         })?;
+        if config.kind == TokenizerKind::ByteLevelBpe {
+            // Every byte is in the vocabulary, and special tokens are never spelled by it.
+            let alphabet = counts.keys().flat_map(|word| word.chars()).collect();
+            let mut words: Vec<_> = counts.into_iter().map(|(word, count)| (word.into_string(), count)).collect();
+            words.sort_unstable();
+            return Ok(Self { words, alphabet });
+        }
         let mut alphabet = common_characters(&counts, config.character_coverage);
         let mut words: AHashMap<String, u64> = AHashMap::new();
-        let reserved = super::reserved(config);
+        let reserved = super::reserved(config, controls);
         let reserved: Vec<&str> =
             reserved.iter().map(String::as_str).filter(|t| !t.starts_with("<0x")).chain(["<0x"]).collect();
         // A text may spell a reserved token, so its characters are always known ..
@@ -127,7 +191,7 @@ impl WordCounts {
 
 /// Normalizes words and splits them as the tokenizer will.
 fn pre_tokenize(config: &TokenizerConfig, raw: &[(Box<str>, u64)]) -> Result<Counts> {
-    let (normalizer, pre_tokenizer) = (super::normalizer(config), super::pre_tokenizer(config));
+    let (normalizer, pre_tokenizer) = (super::parts::normalizer(config), super::parts::pre_tokenizer(config)?);
     let mut counts = Counts::new();
     for (word, count) in raw {
         let mut normalized = NormalizedString::from(&**word);

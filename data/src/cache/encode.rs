@@ -1,0 +1,117 @@
+//! Blocks of text into blocks of ids, on any thread.
+
+use crate::corpus::{Block, Corpus, Pair, RowParser, RowProblem, RowReport, Stretch, TextBlock, TextCorpus};
+use crate::error::Result;
+use crate::tokenizer::{Encoder, TextEncoder};
+
+/// The rows of one block as they will lie in the file.
+#[derive(Default)]
+pub(super) struct EncodedBlock {
+    pub(super) tokens: Vec<u8>,
+    /// Source tokens (0 for a document) and all tokens of each row.
+    pub(super) rows: Vec<(u32, u32)>,
+    /// The first of `rows` is more of the document that the block before ended with.
+    pub(super) continues: bool,
+    pub(super) report: RowReport,
+}
+
+impl EncodedBlock {
+    fn extend(&mut self, ids: &[u32], narrow: bool) {
+        if narrow {
+            self.tokens.extend(ids.iter().flat_map(|id| (*id as u16).to_le_bytes()));
+        } else {
+            self.tokens.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+        }
+    }
+}
+
+/// Tokenizes pairs.
+pub(super) struct PairEncoder<'a> {
+    corpus: &'a Corpus,
+    encoder: Encoder,
+    narrow: bool,
+    source: Vec<u32>,
+    target: Vec<u32>,
+}
+
+impl<'a> PairEncoder<'a> {
+    pub(super) fn new(corpus: &'a Corpus, encoder: Encoder, narrow: bool) -> Self {
+        Self { corpus, encoder, narrow, source: Vec::new(), target: Vec::new() }
+    }
+
+    pub(super) fn encode(&mut self, block: &Block, parser: &RowParser) -> Result<EncodedBlock> {
+        let mut encoded = EncodedBlock::default();
+        let path = self.corpus.inputs()[block.input].main_file();
+        for (line, row) in block.rows(parser) {
+            let problem = match row {
+                Ok(pair) => self.encode_row(&pair, &mut encoded)?,
+                Err(problem) => Some(problem),
+            };
+            match problem {
+                Some(problem) => encoded.report.add_bad(path, line, &problem),
+                None => encoded.report.add_kept(1),
+            }
+        }
+        Ok(encoded)
+    }
+
+    fn encode_row(&mut self, pair: &Pair<'_>, encoded: &mut EncodedBlock) -> Result<Option<RowProblem>> {
+        self.source.clear();
+        self.target.clear();
+        self.encoder.encode_source(&pair.source, &mut self.source)?;
+        self.encoder.encode_target(&pair.target, &mut self.target)?;
+        let problem = RowProblem::of_lengths(self.source.len() + 1, self.target.len() + 1, self.corpus.config());
+        if problem.is_some() {
+            return Ok(problem);
+        }
+        encoded.extend(&self.source, self.narrow);
+        encoded.extend(&self.target, self.narrow);
+        encoded.rows.push((self.source.len() as u32, (self.source.len() + self.target.len()) as u32));
+        Ok(None)
+    }
+}
+
+/// Tokenizes documents.
+pub(super) struct DocumentEncoder<'a> {
+    corpus: &'a TextCorpus,
+    encoder: TextEncoder,
+    narrow: bool,
+    ids: Vec<u32>,
+}
+
+impl<'a> DocumentEncoder<'a> {
+    pub(super) fn new(corpus: &'a TextCorpus, encoder: TextEncoder, narrow: bool) -> Self {
+        Self { corpus, encoder, narrow, ids: Vec::new() }
+    }
+
+    pub(super) fn encode(&mut self, block: &TextBlock) -> Result<EncodedBlock> {
+        let mut encoded = EncodedBlock::default();
+        let path = self.corpus.path_of(block);
+        for stretch in block.stretches(self.corpus) {
+            let Stretch { line, continues, text } = stretch?;
+            let problem = match text {
+                Ok(text) => {
+                    self.ids.clear();
+                    self.encoder.encode(&text, &mut self.ids)?;
+                    let nothing = self.ids.is_empty() && !continues;
+                    nothing.then(|| RowProblem::Malformed("the document has no tokens after normalization".into()))
+                }
+                Err(problem) => Some(problem),
+            };
+            if let Some(problem) = problem {
+                encoded.report.add_bad(path, line, &problem);
+                continue;
+            }
+            // Only the first part of a block can belong to a document of the block before: a longer one fills blocks alone.
+            if continues && !encoded.rows.is_empty() {
+                encoded.rows.last_mut().expect("not empty").1 += self.ids.len() as u32;
+            } else {
+                encoded.continues |= continues;
+                encoded.rows.push((0, self.ids.len() as u32));
+            }
+            encoded.report.add_kept(u64::from(!continues));
+            encoded.extend(&self.ids, self.narrow);
+        }
+        Ok(encoded)
+    }
+}

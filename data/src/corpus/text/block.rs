@@ -1,0 +1,242 @@
+//! Blocks of documents, read in order, taken apart by whoever takes them.
+//!
+//! A long document is cut into stretches, so that no block is much larger than [`STRETCH_BYTES`] and several threads can
+//! share a book. A cut falls in front of a line end between two lines of letters: GPT-2's tokenizer and its relatives split
+//! there in any case, so a document has the same tokens whether it was cut or not.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::{TextCorpus, TextFile, TextFormat};
+use crate::corpus::RowProblem;
+use crate::corpus::line_reader::LineReader;
+use crate::error::{Error, Result};
+
+/// Text of one block, unless a document is longer.
+const BLOCK_BYTES: usize = 256 << 10;
+/// A longer document is cut at the next place between two lines of letters, ..
+const STRETCH_BYTES: usize = 1 << 20;
+/// .. or, if that does not come, at the next end of a line.
+const MAX_STRETCH_BYTES: usize = 2 << 20;
+
+/// Some consecutive documents of one file.
+pub(crate) struct TextBlock {
+    /// Which file.
+    pub(crate) file: usize,
+    format: TextFormat,
+    bytes: Vec<u8>,
+    parts: Vec<Part>,
+}
+
+/// A document, or a part of a long one, within the bytes of a block.
+struct Part {
+    range: Range<usize>,
+    /// Number of its first line, from 1.
+    line: u64,
+    /// Where it starts in the text of the file.
+    offset: u64,
+    /// The document started earlier.
+    continues: bool,
+    /// The document goes on.
+    goes_on: bool,
+}
+
+/// A document, or a part of a long one.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Stretch<'a> {
+    /// Number of its first line, from 1.
+    pub(crate) line: u64,
+    /// Belongs to the document before.
+    pub(crate) continues: bool,
+    pub(crate) text: Result<Cow<'a, str>, RowProblem>,
+}
+
+impl TextBlock {
+    /// The documents. A part of a long document that is not valid UTF-8 is an error: its beginning is already used.
+    pub(crate) fn stretches<'a>(&'a self, corpus: &'a TextCorpus) -> impl Iterator<Item = Result<Stretch<'a>>> + 'a {
+        self.parts.iter().map(move |part| {
+            let whole = !part.continues && !part.goes_on;
+            let text = match self.text(part) {
+                Err(problem) if !whole => return Err(Error::corpus(corpus.path_of(self), problem.to_string())),
+                Ok(text) if whole => self.document(text, corpus),
+                text => text,
+            };
+            Ok(Stretch { line: part.line, continues: part.continues, text })
+        })
+    }
+
+    /// The text of a part, with `\n` at the ends of lines.
+    fn text(&self, part: &Part) -> Result<Cow<'_, str>, RowProblem> {
+        let bytes = &self.bytes[part.range.clone()];
+        let text = std::str::from_utf8(bytes).map_err(|e| {
+            let at = e.valid_up_to();
+            let line = part.line + bytes[..at].iter().filter(|b| **b == b'\n').count() as u64;
+            let line_start = bytes[..at].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+            RowProblem::Malformed(format!(
+                "byte {} of line {line} (byte offset {}) is 0x{:02x}, no valid UTF-8: convert the file, for example with \
+                 `iconv -f latin1 -t utf-8`",
+                at - line_start + 1,
+                part.offset + at as u64,
+                bytes[at]
+            ))
+        })?;
+        Ok(if text.contains("\r\n") { Cow::Owned(text.replace("\r\n", "\n")) } else { Cow::Borrowed(text) })
+    }
+
+    fn document<'a>(&self, text: Cow<'a, str>, corpus: &TextCorpus) -> Result<Cow<'a, str>, RowProblem> {
+        if text.trim().is_empty() {
+            return Err(RowProblem::NoText);
+        }
+        if self.format != TextFormat::Jsonl {
+            return Ok(text);
+        }
+        let [text] = match text {
+            Cow::Borrowed(line) => corpus.field().parse(line)?,
+            Cow::Owned(line) => corpus.field().parse(&line)?.map(|text| Cow::Owned(text.into_owned())),
+        };
+        if text.trim().is_empty() { Err(RowProblem::NoText) } else { Ok(text) }
+    }
+}
+
+/// All blocks of a text, in order.
+pub(super) struct TextBlocks<'a> {
+    files: &'a [TextFile],
+    next_file: usize,
+    open: Option<OpenFile>,
+}
+
+struct OpenFile {
+    format: TextFormat,
+    reader: LineReader,
+    /// Read already, but part of the next stretch: a line end and the line behind it.
+    carried: Vec<u8>,
+    /// The next stretch belongs to the document before.
+    continues: bool,
+    /// A part was read from this file.
+    begun: bool,
+}
+
+impl<'a> TextBlocks<'a> {
+    pub(super) fn new(files: &'a [TextFile]) -> Self {
+        Self { files, next_file: 0, open: None }
+    }
+
+    fn next_block(&mut self) -> Result<Option<TextBlock>> {
+        loop {
+            let open = match &mut self.open {
+                Some(open) => open,
+                None => {
+                    let Some(TextFile { path, format }) = self.files.get(self.next_file) else { return Ok(None) };
+                    self.next_file += 1;
+                    let reader = LineReader::open(path)?;
+                    let open =
+                        OpenFile { format: *format, reader, carried: Vec::new(), continues: false, begun: false };
+                    self.open.insert(open)
+                }
+            };
+            let mut block =
+                TextBlock { file: self.next_file - 1, format: open.format, bytes: Vec::new(), parts: Vec::new() };
+            while block.bytes.len() < BLOCK_BYTES && open.read_part(&mut block)? {}
+            if !block.parts.is_empty() {
+                return Ok(Some(block));
+            }
+            self.open = None;
+        }
+    }
+}
+
+impl OpenFile {
+    /// Adds a document, or a part of one, to the block; `false` at the end of the file.
+    fn read_part(&mut self, block: &mut TextBlock) -> Result<bool> {
+        match self.format {
+            TextFormat::Lines | TextFormat::Jsonl => self.read_line(block),
+            TextFormat::Auto | TextFormat::BlankLines | TextFormat::Files => self.read_document(block),
+        }
+    }
+
+    fn read_line(&mut self, block: &mut TextBlock) -> Result<bool> {
+        loop {
+            let (start, offset) = (block.bytes.len(), self.reader.offset);
+            if !self.reader.read_line(&mut block.bytes)? {
+                return Ok(false);
+            }
+            // A blank line holds nothing that could be lost; a row of JSONL without JSON is counted.
+            if self.format == TextFormat::Lines && block.bytes[start..].trim_ascii().is_empty() {
+                block.bytes.truncate(start);
+                continue;
+            }
+            let (range, line) = (start..block.bytes.len(), self.reader.line);
+            block.parts.push(Part { range, line, offset, continues: false, goes_on: false });
+            return Ok(true);
+        }
+    }
+
+    fn read_document(&mut self, block: &mut TextBlock) -> Result<bool> {
+        let start = block.bytes.len();
+        let (mut line, mut offset) = (self.reader.line + 1, self.reader.offset);
+        if self.continues {
+            // The line that follows the cut was read already.
+            (line, offset) = (line - 2, offset - self.carried.len() as u64);
+            block.bytes.append(&mut self.carried);
+        }
+        loop {
+            let end = block.bytes.len();
+            let at_end = !self.reader.read_line_with_end(&mut block.bytes)?;
+            let blank = block.bytes[end..].trim_ascii().is_empty();
+            let separator = blank && self.format != TextFormat::Files;
+            if separator && !at_end && end == start && !self.continues {
+                block.bytes.truncate(start);
+                (line, offset) = (self.reader.line + 1, self.reader.offset);
+                continue;
+            }
+            let nothing = end == start && !self.continues && (self.begun || self.format != TextFormat::Files);
+            if at_end && nothing {
+                return Ok(false);
+            }
+            let goes_on = !at_end && !separator;
+            let cut = if goes_on { cut_before(&block.bytes[start..end], &block.bytes[end..]) } else { None };
+            if goes_on && cut.is_none() {
+                continue;
+            }
+            let range = match cut {
+                Some(len) => {
+                    self.carried = block.bytes.split_off(start + len);
+                    start..start + len
+                }
+                None => {
+                    block.bytes.truncate(end);
+                    start..start + trim_line_ends(&block.bytes[start..end]).len()
+                }
+            };
+            block.parts.push(Part { range, line, offset, continues: self.continues, goes_on });
+            (self.continues, self.begun) = (goes_on, true);
+            return Ok(true);
+        }
+    }
+}
+
+/// Where to cut a long stretch in front of `next`, the line that was read last: before the line end between them.
+fn cut_before(stretch: &[u8], next: &[u8]) -> Option<usize> {
+    if stretch.len() < STRETCH_BYTES {
+        return None;
+    }
+    let text = stretch.strip_suffix(b"\n")?;
+    let text = text.strip_suffix(b"\r").unwrap_or(text);
+    let between_letters =
+        text.last().is_some_and(u8::is_ascii_alphanumeric) && next.first().is_some_and(|b| !b.is_ascii_whitespace());
+    (between_letters || stretch.len() >= MAX_STRETCH_BYTES).then_some(text.len())
+}
+
+/// Without the ends of lines at its end.
+fn trim_line_ends(text: &[u8]) -> &[u8] {
+    let len = text.iter().rposition(|b| !matches!(b, b'\n' | b'\r')).map_or(0, |last| last + 1);
+    &text[..len]
+}
+
+impl Iterator for TextBlocks<'_> {
+    type Item = Result<TextBlock>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_block().transpose()
+    }
+}

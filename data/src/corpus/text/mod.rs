@@ -1,0 +1,145 @@
+//! Plain text: the documents of files and folders.
+
+mod block;
+mod config;
+
+use std::path::{Path, PathBuf};
+
+use block::TextBlocks;
+pub(crate) use block::{Stretch, TextBlock};
+pub use config::{Packing, Task, TextConfig, TextFormat};
+
+use super::RowReport;
+use super::json::JsonFields;
+use crate::error::{Error, Result};
+
+/// One file and how its documents are told apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TextFile {
+    pub(crate) path: PathBuf,
+    /// Never `Auto`.
+    pub(crate) format: TextFormat,
+}
+
+/// The files of one text and how to read them. Documents are numbered in the order of the files.
+#[derive(Debug, Clone)]
+pub struct TextCorpus {
+    files: Vec<TextFile>,
+    config: TextConfig,
+    field: JsonFields<1>,
+}
+
+impl TextCorpus {
+    /// Finds all files: those named, and those in folders that are named, deep down and sorted by name; hidden ones are
+    /// left out. Reads nothing yet.
+    pub fn open(entries: &[PathBuf], config: &TextConfig) -> Result<Self> {
+        if entries.is_empty() {
+            return Err(Error::Invalid("no text was named: give at least one file or folder".into()));
+        }
+        let mut paths = Vec::new();
+        for entry in entries {
+            let before = paths.len();
+            find_files(entry, &mut paths)?;
+            if paths.len() == before {
+                return Err(Error::corpus(
+                    entry,
+                    "has no files in it: name a folder with text, or the files themselves",
+                ));
+            }
+        }
+        let files = paths.into_iter().map(|path| TextFile { format: format_of(&path, config.format), path }).collect();
+        Ok(Self { files, config: config.clone(), field: JsonFields::new([config.field.clone()]) })
+    }
+
+    /// All files, in order.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = &Path> {
+        self.files.iter().map(|file| &*file.path)
+    }
+
+    /// How documents are read.
+    pub fn config(&self) -> &TextConfig {
+        &self.config
+    }
+
+    /// Every document with text, in order, and what became of the others. Fails above the tolerated share of bad documents
+    /// and when nothing is left.
+    pub fn read_all(&self) -> Result<(Vec<String>, RowReport)> {
+        let mut documents: Vec<String> = Vec::new();
+        let mut report = RowReport::default();
+        for block in self.blocks() {
+            let block = block?;
+            let path = self.path_of(&block);
+            for stretch in block.stretches(self) {
+                let Stretch { line, continues, text } = stretch?;
+                match text {
+                    Ok(text) if continues => documents.last_mut().expect("a document's start").push_str(&text),
+                    Ok(text) => {
+                        report.add_kept(1);
+                        documents.push(text.into_owned());
+                    }
+                    Err(problem) => report.add_bad(path, line, &problem),
+                }
+            }
+        }
+        self.check(&report)?;
+        Ok((documents, report))
+    }
+
+    /// The text in blocks, in order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<TextBlock>> + Send + '_ {
+        TextBlocks::new(&self.files)
+    }
+
+    pub(crate) fn path_of(&self, block: &TextBlock) -> &Path {
+        &self.files[block.file].path
+    }
+
+    pub(crate) fn text_files(&self) -> &[TextFile] {
+        &self.files
+    }
+
+    fn field(&self) -> &JsonFields<1> {
+        &self.field
+    }
+
+    /// Refuses a text without documents or with more bad ones than tolerated.
+    pub(crate) fn check(&self, report: &RowReport) -> Result<()> {
+        let name = || {
+            let names: Vec<_> = self.files().take(4).map(|file| file.display().to_string()).collect();
+            let more = self.files.len() - names.len();
+            names.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+        };
+        if report.rows() == 0 {
+            return Err(Error::Invalid(format!("the text is empty: {} has no documents", name())));
+        }
+        let advice = "correct them, or check text.format and text.field; text.max_bad_rows raises the limit";
+        report.check(self.config.max_bad_rows, &name, advice)
+    }
+}
+
+/// What `Auto` means for a file.
+fn format_of(path: &Path, format: TextFormat) -> TextFormat {
+    if format != TextFormat::Auto {
+        return format;
+    }
+    let name = path.to_string_lossy().to_ascii_lowercase();
+    let stem = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    match Path::new(stem).extension().and_then(|ending| ending.to_str()) {
+        Some("jsonl" | "ndjson" | "json") => TextFormat::Jsonl,
+        _ => TextFormat::BlankLines,
+    }
+}
+
+fn find_files(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    let metadata = std::fs::metadata(entry).map_err(Error::io(entry, "opening the text"))?;
+    if !metadata.is_dir() {
+        found.push(entry.into());
+        return Ok(());
+    }
+    let list =
+        || std::fs::read_dir(entry)?.map(|item| item.map(|item| item.path())).collect::<std::io::Result<Vec<_>>>();
+    let mut inside = list().map_err(Error::io(entry, "listing the folder"))?;
+    inside.retain(|path| path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.')));
+    inside.sort();
+    inside.iter().try_for_each(|path| find_files(path, found))
+}

@@ -1,0 +1,198 @@
+//! Documents into the rows of a batch.
+
+use crate::cache::Tokens;
+use crate::host_batch::{HostBatch, Layout, Shape};
+
+/// What stands around a document's tokens on one side of a batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Around {
+    pub(super) before: Vec<i32>,
+    pub(super) behind: Vec<i32>,
+}
+
+impl Around {
+    pub(super) fn len(&self) -> usize {
+        self.before.len() + self.behind.len()
+    }
+
+    /// Writes the places `from ..` of a document to `to`, which they must fill. Returns the largest id of the document.
+    fn copy(&self, tokens: Tokens<'_>, from: usize, to: &mut [i32]) -> u32 {
+        match tokens {
+            Tokens::Narrow(ids) => self.copy_ids(ids, from, to),
+            Tokens::Wide(ids) => self.copy_ids(ids, from, to),
+        }
+    }
+
+    fn copy_ids<T: Copy + Into<u32>>(&self, ids: &[T], from: usize, to: &mut [i32]) -> u32 {
+        let end = from + to.len();
+        // The part of `0 .. len` that starts at place `start` and lies in `from .. end`.
+        let part = |start: usize, len: usize| from.saturating_sub(start).min(len)..end.saturating_sub(start).min(len);
+        let (before, rest) = (part(0, self.before.len()), self.before.len());
+        let (middle, last) = (part(rest, ids.len()), part(rest + ids.len(), self.behind.len()));
+        let (to_before, to) = to.split_at_mut(before.len());
+        let (to_middle, to_last) = to.split_at_mut(middle.len());
+        to_before.copy_from_slice(&self.before[before]);
+        to_last.copy_from_slice(&self.behind[last]);
+        let mut largest = 0;
+        for (to, id) in to_middle.iter_mut().zip(&ids[middle]) {
+            let id: u32 = (*id).into();
+            largest = largest.max(id);
+            *to = id as i32;
+        }
+        largest
+    }
+}
+
+/// What every row is made of.
+#[derive(Debug, Clone)]
+pub(super) struct RowFormat {
+    /// Around what the model reads.
+    pub(super) input: Around,
+    /// Around the labels; as long as around the input.
+    pub(super) labels: Around,
+    /// Fills the input of places without a token.
+    pub(super) fill: i32,
+    /// Fills the labels of places without a token.
+    pub(super) ignored: i32,
+    /// Positions start again at each document, and documents have numbers.
+    pub(super) boundaries: bool,
+}
+
+/// Writes documents into a batch whose shape is fixed beforehand. The batch's buffer is reused.
+pub(super) struct RowWriter<'a> {
+    batch: &'a mut HostBatch,
+    format: &'a RowFormat,
+    /// Rows that are done.
+    rows: usize,
+    /// Places of the open row that are filled.
+    filled: usize,
+    /// Documents in the open row.
+    documents: i32,
+}
+
+impl<'a> RowWriter<'a> {
+    /// Makes room for `shape`.
+    pub(super) fn new(batch: &'a mut HostBatch, shape: Shape, format: &'a RowFormat) -> Self {
+        let places = shape.batch_size * shape.target_len;
+        // Every place is written below: what a used buffer holds does not matter.
+        batch.ids.resize(4 * places + shape.batch_size, 0);
+        batch.rows.clear();
+        (batch.layout, batch.boundaries) = (Layout::Text, format.boundaries);
+        (batch.batch_size, batch.source_len, batch.target_len) = (shape.batch_size, 0, shape.target_len);
+        (batch.source_tokens, batch.target_tokens) = (0, 0);
+        Self { batch, format, rows: 0, filled: 0, documents: 0 }
+    }
+
+    /// Places of the open row that are free.
+    pub(super) fn room(&self) -> usize {
+        self.batch.target_len - self.filled
+    }
+
+    /// Adds the places `from .. from + len` of a document to the open row. Returns the largest id of the document.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for them.
+    pub(super) fn push(&mut self, tokens: Tokens<'_>, from: usize, len: usize) -> u32 {
+        assert!(len <= self.room(), "{len} places of a document, but {} are free", self.room());
+        let largest = self.format.input.copy(tokens, from, self.part(0, self.filled, len));
+        let of_labels = self.format.labels.copy(tokens, from, self.part(1, self.filled, len));
+        let (start, number) = if self.format.boundaries { (0, self.documents) } else { (self.filled, 0) };
+        fill_positions(self.part(2, self.filled, len), start);
+        self.part(3, self.filled, len).fill(number);
+        self.documents = number + 1;
+        self.filled += len;
+        largest.max(of_labels)
+    }
+
+    /// Pads the open row and opens the next.
+    pub(super) fn end_row(&mut self, number: u32) {
+        let (filled, room) = (self.filled, self.room());
+        let (fill, ignored, documents) = (self.format.fill, self.format.ignored, self.documents);
+        self.part(0, filled, room).fill(fill);
+        self.part(1, filled, room).fill(ignored);
+        let start = if self.format.boundaries { 0 } else { filled };
+        fill_positions(self.part(2, filled, room), start);
+        self.part(3, filled, room).fill(documents);
+        let lengths = 4 * self.batch.batch_size * self.batch.target_len;
+        self.batch.ids[lengths + self.rows] = filled as i32;
+        self.batch.target_tokens += filled as u64;
+        self.batch.rows.push(number);
+        self.rows += 1;
+        (self.filled, self.documents) = (0, 0);
+    }
+
+    /// `len` places from `start` on of the open row, in one of the four parts.
+    fn part(&mut self, part: usize, start: usize, len: usize) -> &mut [i32] {
+        let HostBatch { batch_size, target_len, .. } = *self.batch;
+        let start = (part * batch_size + self.rows) * target_len + start;
+        &mut self.batch.ids[start..start + len]
+    }
+}
+
+fn fill_positions(to: &mut [i32], start: usize) {
+    for (to, position) in to.iter_mut().zip(start as i32..) {
+        *to = position;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn format(boundaries: bool) -> RowFormat {
+        let input = Around { before: vec![1], behind: vec![] };
+        let labels = Around { before: vec![], behind: vec![2] };
+        RowFormat { input, labels, fill: 0, ignored: -9, boundaries }
+    }
+
+    #[test]
+    fn documents_are_shifted_numbered_and_padded() {
+        let mut batch = HostBatch { ids: vec![77; 100], rows: vec![7], ..HostBatch::default() };
+        let format = format(true);
+        let mut rows = RowWriter::new(&mut batch, Shape::text(2, 5), &format);
+        assert_eq!(rows.push(Tokens::Narrow(&[10, 11]), 0, 3), 11);
+        assert_eq!(rows.push(Tokens::Wide(&[20, 99, 22]), 0, 2), 99);
+        rows.end_row(4);
+        assert_eq!(rows.push(Tokens::Wide(&[20, 99, 22]), 2, 2), 99);
+        rows.end_row(5);
+        assert_eq!(batch.target_input(), [1, 10, 11, 1, 20, 99, 22, 0, 0, 0]);
+        assert_eq!(batch.labels(), [10, 11, 2, 20, 99, 22, 2, -9, -9, -9]);
+        assert_eq!(batch.positions(), [0, 1, 2, 0, 1, 0, 1, 0, 1, 2]);
+        assert_eq!(batch.documents(), [0, 0, 0, 1, 1, 0, 0, 1, 1, 1]);
+        assert_eq!(batch.lengths(), [5, 2]);
+        assert_eq!((batch.target_tokens, &batch.rows[..], batch.boundaries), (7, &[4, 5][..], true));
+        assert!((batch.padding_ratio() - 0.3).abs() < 1e-12);
+        assert_eq!((batch.shape().to_string(), batch.source().len()), ("2 x 5".into(), 0));
+    }
+
+    #[test]
+    fn a_stream_runs_on() {
+        let mut batch = HostBatch::default();
+        let format = format(false);
+        let mut rows = RowWriter::new(&mut batch, Shape::text(1, 6), &format);
+        rows.push(Tokens::Narrow(&[10]), 0, 2);
+        rows.push(Tokens::Narrow(&[20]), 0, 2);
+        rows.end_row(0);
+        assert_eq!(batch.target_input(), [1, 10, 1, 20, 0, 0]);
+        assert_eq!(batch.labels(), [10, 2, 20, 2, -9, -9]);
+        assert_eq!(batch.positions(), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(batch.documents(), [0, 0, 0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn masked_rows_have_tokens_around_documents() {
+        let around = Around { before: vec![1], behind: vec![2] };
+        for (from, wanted) in [(0, [1, 10, 11]), (1, [10, 11, 12]), (2, [11, 12, 2])] {
+            let mut to = [0; 3];
+            around.copy(Tokens::Narrow(&[10, 11, 12]), from, &mut to);
+            assert_eq!(to, wanted);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "4 places of a document, but 3 are free")]
+    fn a_document_that_is_too_long_is_refused() {
+        RowWriter::new(&mut HostBatch::default(), Shape::text(1, 3), &format(true)).push(Tokens::Narrow(&[1; 9]), 0, 4);
+    }
+}

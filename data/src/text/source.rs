@@ -1,0 +1,281 @@
+//! Batches of text from a token cache.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::rows::{Around, RowFormat, RowWriter};
+use crate::bucket::Buckets;
+use crate::cache::{Kind, TokenCache};
+use crate::corpus::{Packing, Task, TextConfig};
+use crate::document_order::DocumentOrder;
+use crate::error::{Error, Result};
+use crate::host_batch::{HostBatch, Shape};
+use crate::loader::{BatchSource, BatchWorker, LoaderConfig};
+use crate::plan::EpochPlan;
+use crate::sampler::{Order, Stream};
+use crate::tokenizer::TextTokenizer;
+
+/// Rows for a language model, packed from the documents of a token cache. [`super`] says which tokens are labels and in
+/// which order they come.
+#[derive(Debug)]
+pub struct TextSource {
+    cache: TokenCache,
+    format: RowFormat,
+    rows: Rows,
+    seq_len: usize,
+    vocab_size: usize,
+    /// Of everything besides the cache that decides what is in a row.
+    settings: String,
+}
+
+/// What the rows are.
+#[derive(Debug)]
+enum Rows {
+    /// Documents one behind the other.
+    Packed {
+        n_rows: u32,
+        /// Of a full batch.
+        batch_size: usize,
+    },
+    /// A document each, or consecutive parts of a long one.
+    Sentences {
+        /// Document and first place of each row.
+        parts: Vec<(u32, u32)>,
+        buckets: Buckets,
+    },
+}
+
+impl TextSource {
+    /// Packs the documents of a cache for a task. The cache must have been made with this tokenizer, and `text.seq_len` must
+    /// be known ([`TextConfig::resolved`]). Packed batches have `batch_tokens / seq_len` rows; the last of an epoch has
+    /// what is left.
+    pub fn new(
+        cache: TokenCache,
+        tokenizer: &TextTokenizer,
+        task: Task,
+        text: &TextConfig,
+        loader: &LoaderConfig,
+    ) -> Result<Self> {
+        let problems: Vec<_> = text.validate(0).into_iter().chain(loader.validate()).collect();
+        if !problems.is_empty() {
+            return Err(Error::Invalid(problems.join("\n")));
+        }
+        tokenizer.check(task)?;
+        if cache.kind() != Kind::Text {
+            return Err(Error::cache(cache.path(), "holds pairs, wanted documents of plain text"));
+        }
+        if cache.tokenizer_fingerprint() != tokenizer.fingerprint() {
+            return Err(Error::cache(cache.path(), "was made with another tokenizer"));
+        }
+        let format = row_format(tokenizer, task, text.packing);
+        let seq_len = text.seq_len;
+        if seq_len <= format.input.len() {
+            return Err(Error::Invalid(format!(
+                "text.seq_len = {seq_len} leaves no room for text beside {} special tokens: set it to the model's positions, \
+                 or at least {}",
+                format.input.len(),
+                format.input.len() + 1
+            )));
+        }
+        if loader.batch_tokens < seq_len {
+            return Err(Error::Invalid(format!(
+                "loader.batch_tokens = {} cannot hold one row of text.seq_len = {seq_len} tokens: raise it to a multiple of \
+                 {seq_len}, or lower text.seq_len",
+                loader.batch_tokens
+            )));
+        }
+        let settings = format!("{task:?} {:?} {seq_len} {format:?}", text.packing);
+        let mut source = Self {
+            vocab_size: tokenizer.vocab_size(),
+            rows: Rows::Packed { n_rows: 0, batch_size: loader.batch_tokens / seq_len },
+            cache,
+            format,
+            seq_len,
+            settings,
+        };
+        match text.packing {
+            Packing::Documents | Packing::Stream => source.pack()?,
+            Packing::Sentences => source.sort_into_buckets(loader)?,
+        }
+        Ok(source)
+    }
+
+    fn pack(&mut self) -> Result<()> {
+        let needed = self.n_tokens().div_ceil(self.seq_len as u64);
+        let Rows::Packed { n_rows, .. } = &mut self.rows else { unreachable!("called for packed rows") };
+        *n_rows = u32::try_from(needed).map_err(|_| too_many_rows(needed))?;
+        Ok(())
+    }
+
+    fn sort_into_buckets(&mut self, loader: &LoaderConfig) -> Result<()> {
+        let mut parts = Vec::with_capacity(self.cache.n_rows());
+        for document in 0..self.cache.n_rows() {
+            let starts = (0..self.places(document)).step_by(self.seq_len);
+            parts.extend(starts.map(|start| (document as u32, start as u32)));
+        }
+        if parts.len() > u32::MAX as usize {
+            return Err(too_many_rows(parts.len() as u64));
+        }
+        let lengths = parts.iter().map(|part| (0, self.part_len(*part)));
+        let buckets = Buckets::new(lengths, (0, self.seq_len), loader)?;
+        self.rows = Rows::Sentences { parts, buckets };
+        Ok(())
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &TokenCache {
+        &self.cache
+    }
+
+    /// Tokens of an epoch without padding: labels, or for masked language modelling all tokens of the input.
+    pub fn n_tokens(&self) -> u64 {
+        self.cache.n_tokens() + self.cache.n_rows() as u64 * self.format.input.len() as u64
+    }
+
+    /// Rows of an epoch.
+    pub fn n_rows(&self) -> usize {
+        match &self.rows {
+            Rows::Packed { n_rows, .. } => *n_rows as usize,
+            Rows::Sentences { parts, .. } => parts.len(),
+        }
+    }
+
+    /// Share of padding among the tokens of an epoch, in [0, 1).
+    pub fn padding_ratio(&self) -> f64 {
+        match &self.rows {
+            Rows::Packed { n_rows, .. } => 1.0 - self.n_tokens() as f64 / (f64::from(*n_rows) * self.seq_len as f64),
+            Rows::Sentences { buckets, .. } => buckets.padding_ratio(),
+        }
+    }
+
+    /// Places that a document takes.
+    fn places(&self, document: usize) -> u64 {
+        self.cache.document_len(document) + self.format.input.len() as u64
+    }
+
+    fn part_len(&self, (document, start): (u32, u32)) -> usize {
+        (self.places(document as usize) as usize - start as usize).min(self.seq_len)
+    }
+
+    /// Adds a part of a document to the open row.
+    fn push(&self, rows: &mut RowWriter<'_>, document: usize, from: u64, len: usize) -> Result<()> {
+        let largest = rows.push(self.cache.document(document), from as usize, len);
+        // A damaged file must not become an index out of range on the device.
+        if largest as usize >= self.vocab_size {
+            return Err(Error::cache(
+                self.cache.path(),
+                format!(
+                    "document {document} is damaged: it has id {largest}, the vocabulary holds {}",
+                    self.vocab_size
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn fill_packed(&self, documents: &DocumentOrder, row: u32, rows: &mut RowWriter<'_>) -> Result<()> {
+        let places = |document| self.places(document);
+        for (document, before) in documents.starting_at(u64::from(row) * self.seq_len as u64, places) {
+            let len = (self.places(document) - before).min(rows.room() as u64);
+            self.push(rows, document, before, len as usize)?;
+            if rows.room() == 0 {
+                break;
+            }
+        }
+        rows.end_row(row);
+        Ok(())
+    }
+}
+
+fn too_many_rows(rows: u64) -> Error {
+    Error::Invalid(format!("the text has {rows} rows, more than 4,294,967,295: raise text.seq_len or split the text"))
+}
+
+fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing) -> RowFormat {
+    let special = tokenizer.special();
+    let one = |id: Option<u32>| id.map(|id| id as i32).into_iter().collect::<Vec<_>>();
+    let (input, labels) = match task {
+        // `TextTokenizer::check` has seen the end; a start is never missing where there is an end.
+        Task::Lm | Task::Translation => (
+            Around { before: one(special.bos.or(special.eos)), behind: Vec::new() },
+            Around { before: Vec::new(), behind: one(special.eos) },
+        ),
+        Task::Mlm => {
+            let (before, behind) = tokenizer.around();
+            let signed = |ids: Vec<u32>| ids.into_iter().map(|id| id as i32).collect();
+            let around = Around { before: signed(before), behind: signed(behind) };
+            (around.clone(), around)
+        }
+    };
+    RowFormat {
+        input,
+        labels,
+        fill: special.pad.or(special.eos).unwrap_or(0) as i32,
+        ignored: tokenizer.ignored_id() as i32,
+        boundaries: packing == Packing::Documents,
+    }
+}
+
+impl BatchSource for TextSource {
+    fn plan(&self, order: Order) -> EpochPlan {
+        match &self.rows {
+            Rows::Packed { n_rows, batch_size } => {
+                let documents = DocumentOrder::new(self.cache.n_rows(), order, |document| self.places(document));
+                let rows = order.indices(*n_rows, Stream::Rows);
+                EpochPlan::packed(rows, Shape::text(*batch_size, self.seq_len), documents)
+            }
+            Rows::Sentences { buckets, .. } => buckets.plan(order),
+        }
+    }
+
+    fn batches_per_epoch(&self) -> u64 {
+        match &self.rows {
+            Rows::Packed { n_rows, batch_size } => u64::from(*n_rows).div_ceil(*batch_size as u64),
+            Rows::Sentences { buckets, .. } => buckets.batches_per_epoch(),
+        }
+    }
+
+    fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
+        Some(match &self.rows {
+            Rows::Packed { n_rows, batch_size } => {
+                let (full, left) = (*n_rows as usize / batch_size, *n_rows as usize % batch_size);
+                let full = (Shape::text(*batch_size, self.seq_len), full);
+                let last = (Shape::text(left, self.seq_len), usize::from(left > 0));
+                [full, last].into_iter().filter(|(_, batches)| *batches > 0).collect()
+            }
+            Rows::Sentences { buckets, .. } => buckets.shapes(),
+        })
+    }
+
+    fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.cache.fingerprint().as_bytes()).update(self.settings.as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+
+    fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
+        Box::new(self)
+    }
+}
+
+impl BatchWorker for Arc<TextSource> {
+    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
+        let (numbers, shape) = plan.batch(index);
+        let mut rows = RowWriter::new(batch, shape, &self.format);
+        for number in numbers {
+            match (&self.rows, plan.documents()) {
+                (Rows::Packed { .. }, Some(documents)) => self.fill_packed(documents, *number, &mut rows)?,
+                (Rows::Sentences { parts, .. }, None) => {
+                    let part = parts[*number as usize];
+                    self.push(&mut rows, part.0 as usize, u64::from(part.1), self.part_len(part))?;
+                    rows.end_row(*number);
+                }
+                _ => unreachable!("a plan of this source"),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

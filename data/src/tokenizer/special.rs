@@ -1,0 +1,227 @@
+//! Tokens that steer a model: their spellings and ids.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::TokenizerConfig;
+use super::vocabulary::{Vocabulary, not_a_tokenizer};
+use crate::error::{Error, Result};
+
+/// Ids of the tokens that steer a sequence-to-sequence model; the same in the source and the target vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SpecialIds {
+    /// Fills rows up to the padded length; ignored by the loss.
+    pub pad: u32,
+    /// Starts the decoder.
+    pub bos: u32,
+    /// Ends every row.
+    pub eos: u32,
+    /// Stands for what the vocabulary cannot spell.
+    pub unk: u32,
+}
+
+/// Spellings of the special tokens; written as `tokenizer_config.json`, where Hugging Face libraries look for them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpecialNames {
+    pad_token: String,
+    bos_token: String,
+    eos_token: String,
+    pub(super) unk_token: String,
+}
+
+impl From<&TokenizerConfig> for SpecialNames {
+    fn from(config: &TokenizerConfig) -> Self {
+        Self {
+            pad_token: config.pad_token.clone(),
+            bos_token: config.bos_token.clone(),
+            eos_token: config.eos_token.clone(),
+            unk_token: config.unk_token.clone(),
+        }
+    }
+}
+
+impl SpecialNames {
+    pub(super) fn all(&self) -> [&str; 4] {
+        [&self.pad_token, &self.bos_token, &self.eos_token, &self.unk_token]
+    }
+
+    /// Their ids in a vocabulary that has them all.
+    pub(super) fn ids(&self, vocabulary: &Vocabulary, path: Option<&Path>) -> Result<SpecialIds> {
+        let [pad, bos, eos, unk] =
+            self.all().map(|token| vocabulary.id(token).expect("present, trained or added before"));
+        if pad == eos {
+            return Err(Error::tokenizer(path, "padding and end of sequence have the same id: name two tokens"));
+        }
+        Ok(SpecialIds { pad, bos, eos, unk })
+    }
+}
+
+/// Appends special tokens that a `tokenizer.json` lacks, or refuses it. Returns what was added.
+pub(super) fn add_missing_tokens(
+    json: String,
+    path: &Path,
+    names: &SpecialNames,
+    add_missing: bool,
+) -> Result<(String, Vec<String>)> {
+    let loaded: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(Some(path), &e))?;
+    let missing: Vec<String> =
+        names.all().iter().filter(|t| loaded.token_to_id(t).is_none()).map(|t| (*t).to_owned()).collect();
+    if missing.is_empty() {
+        return Ok((json, missing));
+    }
+    if !add_missing {
+        let message = format!(
+            "has no {}; its special tokens are {}: set tokenizer.pad_token, bos_token, eos_token and unk_token to their \
+             spellings, or append what is missing with tokenizer.add_missing_tokens = true",
+            quoted(missing.iter()),
+            special_tokens_of(&loaded)
+        );
+        return Err(Error::tokenizer(Some(path), message));
+    }
+    let mut extended = loaded;
+    extended.add_special_tokens(&missing.iter().map(|t| AddedToken::from(t, true)).collect::<Vec<_>>());
+    let json = extended.to_string(true).map_err(|e| not_a_tokenizer(Some(path), &e))?;
+    Ok((json, missing))
+}
+
+/// The spellings of a tokenizer's special tokens, for messages.
+pub(super) fn special_tokens_of(tokenizer: &Tokenizer) -> String {
+    let mut special: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().filter(|(_, t)| t.special).collect();
+    special.sort_by_key(|(id, _)| *id);
+    if special.is_empty() { "none".into() } else { quoted(special.iter().take(12).map(|(_, t)| &t.content)) }
+}
+
+fn quoted<'a>(tokens: impl Iterator<Item = &'a String>) -> String {
+    tokens.map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// Ids of the tokens that steer a language model, as far as the vocabulary has them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TextSpecialIds {
+    /// Fills rows. Never the same as `eos` or `sep`: such padding is no padding.
+    pub pad: Option<u32>,
+    /// Stands in front of a document.
+    pub bos: Option<u32>,
+    /// Stands behind a document (end of text).
+    pub eos: Option<u32>,
+    /// Stands for what the vocabulary cannot spell.
+    pub unk: Option<u32>,
+    /// Stands in front of a row for masked language modelling.
+    pub cls: Option<u32>,
+    /// Stands behind a row for masked language modelling.
+    pub sep: Option<u32>,
+    /// Hides a token.
+    pub mask: Option<u32>,
+}
+
+/// Spellings of a language model's special tokens, as far as the vocabulary has them; written as `tokenizer_config.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TextNames {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pad_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bos_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) eos_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unk_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cls_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sep_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mask_token: Option<String>,
+}
+
+/// What the tokens are called in the vocabularies of the world, most specific first.
+const COMMON: [(&str, &[&str]); 7] = [
+    ("pad_token", &["<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>", "<PAD>"]),
+    ("bos_token", &["<s>", "<|begin_of_text|>", "<bos>", "[BOS]", "<|startoftext|>", "<|endoftext|>"]),
+    ("eos_token", &["</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[EOS]"]),
+    ("unk_token", &["<unk>", "[UNK]", "<UNK>"]),
+    ("cls_token", &["[CLS]", "<cls>"]),
+    ("sep_token", &["[SEP]", "<sep>"]),
+    ("mask_token", &["[MASK]", "<mask>", "<|mask|>"]),
+];
+
+impl TextNames {
+    /// Finds the tokens of a vocabulary: what the configuration names, else what the `tokenizer_config.json` beside it names
+    /// (`hints`), else what is common. A spelling that the user chose and the vocabulary lacks is an error.
+    pub(super) fn find(
+        tokenizer: &Tokenizer,
+        config: &TokenizerConfig,
+        hints: &Value,
+        path: Option<&Path>,
+    ) -> Result<Self> {
+        let defaults = TokenizerConfig::default();
+        let default_is = |value: &String, default: &String| (value != default).then(|| value.clone());
+        let wanted = [
+            default_is(&config.pad_token, &defaults.pad_token),
+            default_is(&config.bos_token, &defaults.bos_token),
+            default_is(&config.eos_token, &defaults.eos_token),
+            default_is(&config.unk_token, &defaults.unk_token),
+            config.cls_token.clone(),
+            config.sep_token.clone(),
+            config.mask_token.clone(),
+        ];
+        let there = |token: &str| tokenizer.token_to_id(token).is_some();
+        let added: HashSet<String> =
+            tokenizer.get_added_tokens_decoder().into_values().map(|token| token.content).collect();
+        let mut found = [const { None }; 7];
+        for (((key, common), wanted), found) in COMMON.iter().zip(wanted).zip(&mut found) {
+            if let Some(wanted) = wanted {
+                if !there(&wanted) {
+                    return Err(Error::tokenizer(
+                        path,
+                        format!(
+                            "has no \"{wanted}\" for tokenizer.{key}; its special tokens are {}: set tokenizer.{key} to one \
+                             of them",
+                            special_tokens_of(tokenizer)
+                        ),
+                    ));
+                }
+                *found = Some(wanted);
+                continue;
+            }
+            // A string, or an object with the string in it.
+            let hint = hints[key].as_str().or_else(|| hints[key]["content"].as_str()).filter(|token| there(token));
+            // A piece of ordinary text could look like a special token; those that were added come first.
+            let is_added = common.iter().copied().find(|token| added.contains(*token));
+            let known = hint.or(is_added).or_else(|| common.iter().copied().find(|token| there(token)));
+            *found = known.map(Into::into);
+        }
+        let [pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token] = found;
+        Ok(Self { pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token })
+    }
+
+    /// All spellings.
+    pub(super) fn all(&self) -> Vec<&str> {
+        [
+            &self.pad_token,
+            &self.bos_token,
+            &self.eos_token,
+            &self.unk_token,
+            &self.cls_token,
+            &self.sep_token,
+            &self.mask_token,
+        ]
+        .into_iter()
+        .flatten()
+        .map(String::as_str)
+        .collect()
+    }
+
+    /// Their ids. BERT's tokens stand in where a vocabulary has no others around documents, and the other way round.
+    pub(super) fn ids(&self, vocabulary: &Vocabulary) -> TextSpecialIds {
+        let id = |token: &Option<String>| token.as_deref().and_then(|token| vocabulary.id(token));
+        let (bos, eos, cls, sep) = (id(&self.bos_token), id(&self.eos_token), id(&self.cls_token), id(&self.sep_token));
+        let (eos, sep) = (eos.or(sep), sep.or(eos));
+        let (bos, cls) = (bos.or(cls).or(eos), cls.or(bos));
+        let pad = id(&self.pad_token).filter(|pad| Some(*pad) != eos && Some(*pad) != sep);
+        TextSpecialIds { pad, bos, eos, unk: id(&self.unk_token), cls, sep, mask: id(&self.mask_token) }
+    }
+}

@@ -1,0 +1,264 @@
+//! The vocabulary of a language model.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::encoder::SideEncoder;
+use super::special::{TextNames, TextSpecialIds, special_tokens_of};
+use super::stream::DecodeStream;
+use super::vocabulary::{Vocabulary, not_a_tokenizer};
+use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
+use crate::corpus::{Task, TextCorpus};
+use crate::error::{Error, Result};
+
+/// A vocabulary for plain text, with what its special tokens are for. Cheap to clone.
+///
+/// Special tokens are found by name: what [`TokenizerConfig`] says, else what a `tokenizer_config.json` beside the
+/// `tokenizer.json` says, else the names that are common. None of them must be there; [`TextTokenizer::check`] says whether
+/// a task misses one.
+#[derive(Debug, Clone)]
+pub struct TextTokenizer {
+    vocabulary: Arc<Vocabulary>,
+    names: TextNames,
+    special: TextSpecialIds,
+    /// What the post-processor puts in front of and behind a text.
+    around: (Vec<u32>, Vec<u32>),
+}
+
+impl TextTokenizer {
+    /// Loads what `config.path` names, or trains on `corpus` if it names nothing.
+    pub fn load_or_train(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Self> {
+        match &config.path {
+            Some(_) => Self::load(config),
+            None => Self::train(config, corpus, num_threads),
+        }
+    }
+
+    /// Trains on the usable documents of a text. The result depends on text and configuration alone.
+    pub fn train(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Self> {
+        refuse(config.validate_for_text())?;
+        let json = train::train_on_text(config, corpus, num_threads)?;
+        Self::parse(json, None, config, &Value::Null)
+    }
+
+    /// Loads the `tokenizer.json` that the configuration names.
+    pub fn load(config: &TokenizerConfig) -> Result<Self> {
+        refuse(config.validate_for_text())?;
+        let path = config.path.as_deref().ok_or_else(|| {
+            Error::Invalid("tokenizer.path is not set: name a tokenizer.json, or train a tokenizer".into())
+        })?;
+        let hints = read_names(&path.with_file_name(NAMES_FILE))?;
+        Self::load_file(path, config, &hints)
+    }
+
+    /// Loads what [`TextTokenizer::save`] wrote, or the tokenizer of a Hugging Face folder.
+    pub fn load_dir(dir: &Path) -> Result<Self> {
+        let hints = read_names(&dir.join(NAMES_FILE))?;
+        Self::load_file(&dir.join(JOINT_FILE), &TokenizerConfig::default(), &hints)
+    }
+
+    fn load_file(path: &Path, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
+        let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
+        Self::parse(json, Some(path), config, hints)
+    }
+
+    fn parse(mut json: String, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
+        let mut whole: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(path, &e))?;
+        if config.add_missing_tokens && add_missing(&mut whole, config, hints)? {
+            json = whole.to_string(true).map_err(|e| not_a_tokenizer(path, &e))?;
+        }
+        let names = TextNames::find(&whole, config, hints, path)?;
+        let around = around(&mut whole, path)?;
+        let vocabulary = Vocabulary::parse(json, path, &names.all(), names.unk_token.as_deref())?;
+        let special = names.ids(&vocabulary);
+        Ok(Self { vocabulary: Arc::new(vocabulary), names, special, around })
+    }
+
+    /// Writes `tokenizer.json` and `tokenizer_config.json` into a folder.
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        let write = |name: &str, text: &str| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).map_err(Error::io(path, "writing the tokenizer"))
+        };
+        write(JOINT_FILE, &self.vocabulary.json)?;
+        let mut names = serde_json::to_value(&self.names).expect("strings");
+        names["tokenizer_class"] = "PreTrainedTokenizerFast".into();
+        write(NAMES_FILE, &format!("{names:#}\n"))
+    }
+
+    /// Whether the vocabulary has what a task needs; the error names what is missing.
+    pub fn check(&self, task: Task) -> Result<()> {
+        let (missing, why, key) = match task {
+            Task::Translation => {
+                return Err(Error::Invalid(
+                    "translation learns from pairs, not from plain text: set task = \"lm\" or \"mlm\"".into(),
+                ));
+            }
+            Task::Lm if self.special.eos.is_none() => {
+                ("end-of-text token", "every document must end with one", "eos_token")
+            }
+            Task::Mlm if self.special.mask.is_none() => {
+                ("mask token", "it hides what the model predicts", "mask_token")
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::tokenizer(
+            None,
+            format!(
+                "has no {missing}, and {why}; its special tokens are {}: set tokenizer.{key} to its spelling, or append one \
+                 with tokenizer.add_missing_tokens = true",
+                special_tokens_of(&self.vocabulary.tokenizer)
+            ),
+        ))
+    }
+
+    /// Ids of the special tokens that the vocabulary has.
+    pub fn special(&self) -> TextSpecialIds {
+        self.special
+    }
+
+    /// Marks labels that do not count: the padding token, or [`TextTokenizer::vocab_size`] if there is none.
+    pub fn ignored_id(&self) -> u32 {
+        self.special.pad.unwrap_or(self.vocabulary.size as u32)
+    }
+
+    /// Ids of all special tokens, sorted: those that masked language modelling never hides.
+    pub fn special_ids(&self) -> Vec<u32> {
+        let mut ids: Vec<_> = self.vocabulary.special_ids().iter().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// What stands in front of and behind a text for masked language modelling: what the tokenizer's post-processor adds,
+    /// else the tokens that are named for it.
+    pub fn around(&self) -> (Vec<u32>, Vec<u32>) {
+        let (before, behind) = &self.around;
+        if before.is_empty() && behind.is_empty() {
+            return (self.special.cls.into_iter().collect(), self.special.sep.into_iter().collect());
+        }
+        (before.clone(), behind.clone())
+    }
+
+    /// Rows of the embedding: the largest id + 1.
+    pub fn vocab_size(&self) -> usize {
+        self.vocabulary.size
+    }
+
+    /// The id of a token by its spelling.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.vocabulary.id(token)
+    }
+
+    /// blake3 of the serialized vocabulary and the special tokens, in hex: equal fingerprints give equal ids.
+    pub fn fingerprint(&self) -> String {
+        self.fingerprint_hash().to_hex().to_string()
+    }
+
+    pub(crate) fn fingerprint_hash(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&serde_json::to_vec(&self.names).expect("strings"));
+        hasher.update(self.vocabulary.json.as_bytes());
+        hasher.finalize()
+    }
+
+    /// A fast encoder for one thread.
+    pub fn encoder(&self) -> TextEncoder {
+        TextEncoder { side: SideEncoder::new(self.vocabulary.clone()) }
+    }
+
+    /// The ids of a text, without special tokens.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        self.encoder().encode(text, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// The ids of the beginning of a document, as a model that was trained on [`crate::TextSource`] has seen it: the token
+    /// that starts documents, if there is one, and the text.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids: Vec<u32> = self.special.bos.into_iter().collect();
+        self.encoder().encode(text, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// The text of some ids, special tokens left out.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.vocabulary.decode(ids)
+    }
+
+    /// Decodes ids as they come.
+    pub fn decode_stream(&self) -> DecodeStream {
+        DecodeStream::new(self.vocabulary.clone())
+    }
+}
+
+/// Turns documents into ids. One for each thread; see [`TextTokenizer::encoder`].
+#[derive(Debug)]
+pub struct TextEncoder {
+    side: SideEncoder,
+}
+
+impl TextEncoder {
+    /// Appends the ids of a text, without special tokens.
+    pub fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        self.side.encode(text, ids)
+    }
+}
+
+/// What a `tokenizer_config.json` says; nothing if there is none.
+fn read_names(path: &Path) -> Result<Value> {
+    match std::fs::read(path) {
+        Ok(json) => serde_json::from_slice(&json)
+            .map_err(|e| Error::tokenizer(Some(path), format!("no valid special tokens: {e}"))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
+        Err(e) => Err(Error::io(path, "reading")(e)),
+    }
+}
+
+/// Appends the tokens for padding, ends of texts and masks that the vocabulary lacks.
+fn add_missing(tokenizer: &mut Tokenizer, config: &TokenizerConfig, hints: &Value) -> Result<bool> {
+    let chosen = |token: &Option<String>| token.iter().cloned().collect::<Vec<_>>();
+    // Spellings that the user chose are looked for, and so must be there first.
+    let mut missing: Vec<String> = [&config.cls_token, &config.sep_token, &config.mask_token].map(chosen).concat();
+    let defaults = TokenizerConfig::default();
+    for (name, default) in [
+        (&config.pad_token, &defaults.pad_token),
+        (&config.bos_token, &defaults.bos_token),
+        (&config.eos_token, &defaults.eos_token),
+        (&config.unk_token, &defaults.unk_token),
+    ] {
+        missing.extend((name != default).then(|| name.clone()));
+    }
+    missing.retain(|token| tokenizer.token_to_id(token).is_none());
+    let add = |tokenizer: &mut Tokenizer, tokens: &[String]| {
+        tokenizer.add_special_tokens(&tokens.iter().map(|t| AddedToken::from(t, true)).collect::<Vec<_>>());
+    };
+    add(tokenizer, &missing);
+    let names = TextNames::find(tokenizer, config, hints, None)?;
+    let end = names.eos_token.as_ref().or(names.sep_token.as_ref());
+    let pad = names.pad_token.as_ref().filter(|pad| Some(*pad) != end);
+    let wanted =
+        [(pad, &config.pad_token), (end, &config.eos_token), (names.mask_token.as_ref(), &"<mask>".to_owned())];
+    let more: Vec<String> =
+        wanted.iter().filter(|(there, _)| there.is_none()).map(|(_, token)| (*token).clone()).collect();
+    add(tokenizer, &more);
+    Ok(!missing.is_empty() || !more.is_empty())
+}
+
+/// The special tokens that a tokenizer's post-processor puts in front of and behind a text.
+fn around(tokenizer: &mut Tokenizer, path: Option<&Path>) -> Result<(Vec<u32>, Vec<u32>)> {
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(|e| not_a_tokenizer(path, &e))?;
+    let encoding = tokenizer.encode("a", true).map_err(|e| not_a_tokenizer(path, &e))?;
+    let (ids, special) = (encoding.get_ids(), encoding.get_special_tokens_mask());
+    if special.iter().all(|special| *special == 1) {
+        // A vocabulary without the letter does not tell the front from the back.
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let before = special.iter().take_while(|special| **special == 1).count();
+    let behind = special[before..].iter().rev().take_while(|special| **special == 1).count();
+    Ok((ids[..before].to_vec(), ids[ids.len() - behind..].to_vec()))
+}
