@@ -75,7 +75,7 @@ pub enum Layout {
 /// | part | shape | row |
 /// |---|---|---|
 /// | input | `[B, T]` | what the model reads, then any valid id as padding |
-/// | labels | `[B, T]` | what it should predict at each place, then the ignored id |
+/// | labels | `[B, T]` | what it should predict at each place, then [`HostBatch::NOT_COUNTED`] |
 /// | positions | `[B, T]` | place of each token in its document, or in its row |
 /// | documents | `[B, T]` | number of each token's document within its row, from 0 and never descending; padding has a number of its own |
 /// | lengths | `[B]` | tokens of the row that are not padding |
@@ -106,6 +106,10 @@ pub struct HostBatch {
 }
 
 impl HostBatch {
+    /// Label of a place in a text where nothing is to be predicted. Not the padding token: many vocabularies have none, and
+    /// end-of-text tokens, which are labels like any other, stand in for it.
+    pub const NOT_COUNTED: i32 = -1;
+
     /// B, S and T.
     pub fn shape(&self) -> Shape {
         Shape { batch_size: self.batch_size, source_len: self.source_len, target_len: self.target_len }

@@ -52,8 +52,6 @@ pub(super) struct RowFormat {
     pub(super) labels: Around,
     /// Fills the input of places without a token.
     pub(super) fill: i32,
-    /// Fills the labels of places without a token.
-    pub(super) ignored: i32,
     /// Positions start again at each document, and documents have numbers.
     pub(super) boundaries: bool,
 }
@@ -108,9 +106,9 @@ impl<'a> RowWriter<'a> {
     /// Pads the open row and opens the next.
     pub(super) fn end_row(&mut self, number: u32) {
         let (filled, room) = (self.filled, self.room());
-        let (fill, ignored, documents) = (self.format.fill, self.format.ignored, self.documents);
+        let (fill, documents) = (self.format.fill, self.documents);
         self.part(0, filled, room).fill(fill);
-        self.part(1, filled, room).fill(ignored);
+        self.part(1, filled, room).fill(HostBatch::NOT_COUNTED);
         let start = if self.format.boundaries { 0 } else { filled };
         fill_positions(self.part(2, filled, room), start);
         self.part(3, filled, room).fill(documents);
@@ -143,7 +141,7 @@ mod tests {
     fn format(boundaries: bool) -> RowFormat {
         let input = Around { before: vec![1], behind: vec![] };
         let labels = Around { before: vec![], behind: vec![2] };
-        RowFormat { input, labels, fill: 0, ignored: -9, boundaries }
+        RowFormat { input, labels, fill: 0, boundaries }
     }
 
     #[test]
@@ -157,7 +155,7 @@ mod tests {
         assert_eq!(rows.push(Tokens::Wide(&[20, 99, 22]), 2, 2), 99);
         rows.end_row(5);
         assert_eq!(batch.target_input(), [1, 10, 11, 1, 20, 99, 22, 0, 0, 0]);
-        assert_eq!(batch.labels(), [10, 11, 2, 20, 99, 22, 2, -9, -9, -9]);
+        assert_eq!(batch.labels(), [10, 11, 2, 20, 99, 22, 2, -1, -1, -1]);
         assert_eq!(batch.positions(), [0, 1, 2, 0, 1, 0, 1, 0, 1, 2]);
         assert_eq!(batch.documents(), [0, 0, 0, 1, 1, 0, 0, 1, 1, 1]);
         assert_eq!(batch.lengths(), [5, 2]);
@@ -175,7 +173,7 @@ mod tests {
         rows.push(Tokens::Narrow(&[20]), 0, 2);
         rows.end_row(0);
         assert_eq!(batch.target_input(), [1, 10, 1, 20, 0, 0]);
-        assert_eq!(batch.labels(), [10, 2, 20, 2, -9, -9]);
+        assert_eq!(batch.labels(), [10, 2, 20, 2, -1, -1]);
         assert_eq!(batch.positions(), [0, 1, 2, 3, 4, 5]);
         assert_eq!(batch.documents(), [0, 0, 0, 0, 1, 1]);
     }

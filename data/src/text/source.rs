@@ -211,7 +211,6 @@ fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing) -> RowFor
         input,
         labels,
         fill: special.pad.or(special.eos).unwrap_or(0) as i32,
-        ignored: tokenizer.ignored_id() as i32,
         boundaries: packing == Packing::Documents,
     }
 }

@@ -220,7 +220,8 @@ impl TextNames {
         let id = |token: &Option<String>| token.as_deref().and_then(|token| vocabulary.id(token));
         let (bos, eos, cls, sep) = (id(&self.bos_token), id(&self.eos_token), id(&self.cls_token), id(&self.sep_token));
         let (eos, sep) = (eos.or(sep), sep.or(eos));
-        let (bos, cls) = (bos.or(cls).or(eos), cls.or(bos));
+        let bos = bos.or(cls).or(eos);
+        let cls = cls.or(bos);
         let pad = id(&self.pad_token).filter(|pad| Some(*pad) != eos && Some(*pad) != sep);
         TextSpecialIds { pad, bos, eos, unk: id(&self.unk_token), cls, sep, mask: id(&self.mask_token) }
     }

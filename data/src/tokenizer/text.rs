@@ -120,11 +120,6 @@ impl TextTokenizer {
         self.special
     }
 
-    /// Marks labels that do not count: the padding token, or [`TextTokenizer::vocab_size`] if there is none.
-    pub fn ignored_id(&self) -> u32 {
-        self.special.pad.unwrap_or(self.vocabulary.size as u32)
-    }
-
     /// Ids of all special tokens, sorted: those that masked language modelling never hides.
     pub fn special_ids(&self) -> Vec<u32> {
         let mut ids: Vec<_> = self.vocabulary.special_ids().iter().copied().collect();
@@ -262,3 +257,6 @@ fn around(tokenizer: &mut Tokenizer, path: Option<&Path>) -> Result<(Vec<u32>, V
     let behind = special[before..].iter().rev().take_while(|special| **special == 1).count();
     Ok((ids[..before].to_vec(), ids[ids.len() - behind..].to_vec()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -143,3 +143,6 @@ fn find_files(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     inside.sort();
     inside.iter().try_for_each(|path| find_files(path, found))
 }
+
+#[cfg(test)]
+mod tests;

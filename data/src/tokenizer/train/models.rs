@@ -36,6 +36,10 @@ pub(super) fn train_word_piece(
 ) -> Result<WordPiece> {
     let builder = BPE::builder().unk_token(unk.into()).continuing_subword_prefix("##".into());
     let mark = |trainer: BpeTrainerBuilder| trainer.continuing_subword_prefix("##".into());
+    // The trainer would number pieces inside words as it meets them, in the order of a hash table.
+    let mut inside: Vec<String> = words.alphabet.iter().map(|c| format!("##{c}")).collect();
+    inside.sort_unstable();
+    let reserved = reserved.into_iter().chain(inside).collect();
     let merges = train_merges(config, reserved, builder.build().map_err(failed)?, mark, &words)?;
     Ok(WordPiece::from_bpe(&merges))
 }
