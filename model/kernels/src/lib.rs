@@ -20,6 +20,8 @@ mod device;
 mod dropout;
 mod embedding;
 mod host;
+#[cfg(feature = "cuda")]
+mod instruction;
 mod linear;
 mod norm;
 mod rotary;

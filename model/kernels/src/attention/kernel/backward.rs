@@ -1,14 +1,17 @@
 //! Backward: one kernel owns the rows of the queries' gradient, one those of the keys' and values'.
 
+use std::f32::consts::LOG2_E;
+
 use cubecl::prelude::*;
 use cubecl::wgmma::{Accumulator, Fragment};
 use half::bf16;
 
 use super::forward::clipped;
 use super::{
-    FlashConfig, Pair, TILE, descriptor, fill, fragment_of, load_fragments, place, quad_sum, random_pair, random_word,
-    slots, store_rows, wait_for,
+    FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, descriptor, fill, fragment_of, load_fragments, place, quad_sum,
+    random_pair, random_word, slots, store_rows,
 };
+use crate::instruction::exp2_approx;
 
 /// The gradient of the queries, and `delta`: each query's sum of `out * d_out`, which [`key_value_gradient`] reads.
 #[cube(launch_unchecked)]
@@ -36,7 +39,8 @@ pub(crate) fn query_gradient(
     let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
     let q0 = ((t - 1) / comptime![TILE as u32] - CUBE_POS_Y) * comptime![TILE as u32];
     let at = place();
-    let scale = comptime![(cfg.head_dim as f32).powf(-0.5)].runtime();
+    let scale = comptime![cfg.scale()].runtime();
+    let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
 
     let mut keys = s;
     if comptime![cfg.lengths] {
@@ -105,16 +109,16 @@ pub(crate) fn query_gradient(
     }
     let mut dq = Accumulator::<f32>::new(comptime![cfg.head_dim]).start();
     for block in 0..blocks {
-        let slot = block % 2;
         let k0 = block * comptime![TILE as u32];
+        // No unit reads the slot of two blocks before any more.
         sync_cube();
-        if UNIT_POS == 0 && block + 1 < blocks {
-            let row = batch * s + k0 + comptime![TILE as u32];
-            fill(&mut slots, 1 - slot, key_value, key_value, row, key_column, value_column, cfg);
+        let next = block + 1;
+        if UNIT_POS == 0 && next < blocks {
+            let row = batch * s + next * comptime![TILE as u32];
+            fill(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, cfg);
         }
         sync_plane();
-        wait_for(&slots, slot, block / 2 % 2);
-
+        let slot = arrived(&slots, block);
         let keys_tile = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
         let values_tile = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
         let mut scores = Accumulator::<f32>::new(comptime![TILE]).start();
@@ -127,6 +131,7 @@ pub(crate) fn query_gradient(
         for step in 0..comptime![cfg.head_dim / 16] {
             dp.execute_registers(gradients.index(step), &values_tile.at(0usize, comptime![step * 16]));
         }
+        // Waits for the product of the block before as well.
         let dp = dp.wait();
         let scores = scores.wait();
 
@@ -134,9 +139,9 @@ pub(crate) fn query_gradient(
         #[unroll]
         for i in 0..comptime![TILE / 2] {
             if comptime![i % 4 < 2] {
-                ds[i] = f32::exp(scores.get(i) * scale - lse0);
+                ds[i] = exp2_approx(scores.get(i) * scale_log2 - lse0);
             } else {
-                ds[i] = f32::exp(scores.get(i) * scale - lse1);
+                ds[i] = exp2_approx(scores.get(i) * scale_log2 - lse1);
             }
         }
         if comptime![cfg.documents] || k0 + comptime![TILE as u32] > all_see {
@@ -177,8 +182,6 @@ pub(crate) fn query_gradient(
         for step in 0..comptime![TILE / 16] {
             dq.execute_registers(d_scores.index(step), &keys_columns.at(0usize, comptime![step * 16]));
         }
-        let done = dq.commit();
-        done.wait();
     }
     let dq = dq.wait();
     let mut values = Array::<f32>::new(comptime![cfg.head_dim / 2]);
@@ -214,7 +217,8 @@ pub(crate) fn key_value_gradient(
     // Early keys are seen by most queries under causality: they go first.
     let k0 = CUBE_POS_Y * comptime![TILE as u32];
     let at = place();
-    let scale = comptime![(cfg.head_dim as f32).powf(-0.5)].runtime();
+    let scale = comptime![cfg.scale()].runtime();
+    let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
     let head_dim = comptime![cfg.head_dim];
     let columns = comptime![cfg.key_value_columns()];
     let per_group = comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
@@ -256,124 +260,115 @@ pub(crate) fn key_value_gradient(
     let blocks = per_head * per_group;
 
     let mut slots = slots(cfg);
-    // Log-sums and deltas of the streamed queries, two slots of 64 each.
-    let mut row_values = Shared::<[f32]>::new_slice(comptime![4 * TILE]);
+    // Log-sums and deltas of the streamed queries: 64 and 64 a slot.
+    let mut row_values = Shared::<[f32]>::new_slice(comptime![SLOTS as usize * 2 * TILE]);
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
     let key_fragments = load_fragments(key_value, batch * s, k0, s, key_column, &at, columns, head_dim);
     let value_fragments = load_fragments(key_value, batch * s, k0, s, value_column, &at, columns, head_dim);
 
+    let first_row = (batch * comptime![cfg.n_heads as u32] + group * per_group) * t;
+    let first_column = group * per_group * comptime![cfg.head_dim as u32];
+    for block in 0..min(blocks, SLOTS - 1) {
+        let (head, q0) = streamed(block, per_head, first_block);
+        row_values[(block * UNITS + UNIT_POS) as usize] = row_value(lse, delta, first_row + head * t, q0, t);
+        if UNIT_POS == 0 {
+            let column = first_column + head * comptime![cfg.head_dim as u32];
+            fill(&mut slots, block, query, d_out, batch * t + q0, column, column, cfg);
+        }
+    }
+    sync_cube();
+
     let mut dk = Accumulator::<f32>::new(comptime![cfg.head_dim]).start();
     let mut dv = Accumulator::<f32>::new(comptime![cfg.head_dim]).start();
-    for step in 0..blocks + 1 {
-        // All units are done with the slot that is filled now.
+    for block in 0..blocks {
+        let (head, q0) = streamed(block, per_head, first_block);
+        let slot = arrived(&slots, block);
+        let query_rows = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        let d_out_rows = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        let mut scores = Accumulator::<f32>::new(comptime![TILE]).start();
+        let mut dp = Accumulator::<f32>::new(comptime![TILE]).start();
+        #[unroll]
+        for i in 0..comptime![cfg.head_dim / 16] {
+            scores.execute_registers(key_fragments.index(i), &query_rows.at(0usize, comptime![i * 16]));
+        }
+        #[unroll]
+        for i in 0..comptime![cfg.head_dim / 16] {
+            dp.execute_registers(value_fragments.index(i), &d_out_rows.at(0usize, comptime![i * 16]));
+        }
+        // Waits for the products of the block before as well.
+        let dp = dp.wait();
+        let scores = scores.wait();
+        // All units are done with the slot of the block before, which is filled again.
         sync_cube();
-        if step < blocks {
-            let head = group * per_group + step / per_head;
-            let q0 = (first_block + step % per_head) * comptime![TILE as u32];
-            let slot = step % 2;
-            let first = (batch * comptime![cfg.n_heads as u32] + head) * t;
-            let row = q0 + UNIT_POS % comptime![TILE as u32];
-            let to = (slot * comptime![2 * TILE as u32] + UNIT_POS) as usize;
-            let mut value = 0.0f32;
-            if row < t {
-                if UNIT_POS < comptime![TILE as u32] {
-                    value = lse[(first + row) as usize];
-                } else {
-                    value = delta[(first + row) as usize];
-                }
-            }
-            row_values[to] = value;
+        let next = block + comptime![SLOTS - 1];
+        let mut next_value = 0.0f32;
+        if next < blocks {
+            let (next_head, next_q0) = streamed(next, per_head, first_block);
+            next_value = row_value(lse, delta, first_row + next_head * t, next_q0, t);
             if UNIT_POS == 0 {
-                let column = head * comptime![cfg.head_dim as u32];
-                fill(&mut slots, slot, query, d_out, batch * t + q0, column, column, cfg);
+                let column = first_column + next_head * comptime![cfg.head_dim as u32];
+                fill(&mut slots, next % SLOTS, query, d_out, batch * t + next_q0, column, column, cfg);
             }
         }
         sync_plane();
-        if step > 0 {
-            let block = step - 1;
-            let slot = block % 2;
-            let head = group * per_group + block / per_head;
-            let q0 = (first_block + block % per_head) * comptime![TILE as u32];
-            wait_for(&slots, slot, block / 2 % 2);
 
-            let query_rows = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-            let d_out_rows = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-            let mut scores = Accumulator::<f32>::new(comptime![TILE]).start();
-            let mut dp = Accumulator::<f32>::new(comptime![TILE]).start();
-            #[unroll]
-            for i in 0..comptime![cfg.head_dim / 16] {
-                scores.execute_registers(key_fragments.index(i), &query_rows.at(0usize, comptime![i * 16]));
-            }
-            #[unroll]
-            for i in 0..comptime![cfg.head_dim / 16] {
-                dp.execute_registers(value_fragments.index(i), &d_out_rows.at(0usize, comptime![i * 16]));
-            }
-            let dp = dp.wait();
-            let scores = scores.wait();
-
-            let values_at = (slot * comptime![2 * TILE as u32] + at.column) as usize;
-            let mut p = Array::<f32>::new(comptime![TILE / 2]);
-            let mut ds = Array::<f32>::new(comptime![TILE / 2]);
-            #[unroll]
-            for i in 0..comptime![TILE / 2] {
-                let column = values_at + comptime![i / 4 * 8 + i % 2];
-                p[i] = f32::exp(scores.get(i) * scale - row_values[column]);
-            }
-            let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
-            if comptime![cfg.documents] || edge {
-                #[unroll]
-                for i in 0..comptime![TILE / 2] {
-                    let row = q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
-                    let from = if comptime![i % 4 < 2] { from0 } else { from1 };
-                    let mut visible = row >= from && row < t;
-                    if comptime![cfg.documents] {
-                        let document = if comptime![i % 4 < 2] { document0 } else { document1 };
-                        visible = visible && documents[(batch * t + min(row, t - 1)) as usize] == document;
-                    }
-                    p[i] = select(visible, p[i], 0.0f32);
-                }
-            }
-            #[unroll]
-            for i in 0..comptime![TILE / 2] {
-                let column = values_at + comptime![TILE + i / 4 * 8 + i % 2];
-                let mut d_probability = dp.get(i);
-                let probability = p[i];
-                if comptime![cfg.dropout] {
-                    let row = (batch * comptime![cfg.n_heads as u32] + head) * t
-                        + q0
-                        + at.column
-                        + comptime![(i / 4 * 8 + i % 2) as u32];
-                    let key = key0 + comptime![(i % 4 / 2 * 8) as u32];
-                    let kept = random_word(random, site, row, key, s) >= limit;
-                    d_probability = select(kept, d_probability * keep, 0.0f32);
-                    p[i] = select(kept, probability * keep, 0.0f32);
-                }
-                ds[i] = probability * (d_probability - row_values[column]) * scale;
-            }
-
-            let d_out_columns = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-            let query_columns = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-            let mut probabilities = Sequence::<Fragment<bf16>>::new();
-            let mut d_scores = Sequence::<Fragment<bf16>>::new();
-            #[unroll]
-            for i in 0..comptime![TILE / 16] {
-                probabilities.push(fragment_of(&p, i));
-                d_scores.push(fragment_of(&ds, i));
-            }
-            #[unroll]
-            for i in 0..comptime![TILE / 16] {
-                dv.execute_registers(probabilities.index(i), &d_out_columns.at(0usize, comptime![i * 16]));
-            }
-            #[unroll]
-            for i in 0..comptime![TILE / 16] {
-                dk.execute_registers(d_scores.index(i), &query_columns.at(0usize, comptime![i * 16]));
-            }
-            let done_v = dv.commit();
-            let done_k = dk.commit();
-            done_v.wait();
-            done_k.wait();
+        let values_at = (slot * UNITS + at.column) as usize;
+        let mut p = Array::<f32>::new(comptime![TILE / 2]);
+        let mut ds = Array::<f32>::new(comptime![TILE / 2]);
+        #[unroll]
+        for i in 0..comptime![TILE / 2] {
+            let column = values_at + comptime![i / 4 * 8 + i % 2];
+            p[i] = exp2_approx(scores.get(i) * scale_log2 - row_values[column]);
         }
+        let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
+        if comptime![cfg.documents] || edge {
+            #[unroll]
+            for i in 0..comptime![TILE / 2] {
+                let row = q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
+                let from = if comptime![i % 4 < 2] { from0 } else { from1 };
+                let mut visible = row >= from && row < t;
+                if comptime![cfg.documents] {
+                    let document = if comptime![i % 4 < 2] { document0 } else { document1 };
+                    visible = visible && documents[(batch * t + min(row, t - 1)) as usize] == document;
+                }
+                p[i] = select(visible, p[i], 0.0f32);
+            }
+        }
+        #[unroll]
+        for i in 0..comptime![TILE / 2] {
+            let column = values_at + comptime![TILE + i / 4 * 8 + i % 2];
+            let mut d_probability = dp.get(i);
+            let probability = p[i];
+            if comptime![cfg.dropout] {
+                let row = first_row + head * t + q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
+                let key = key0 + comptime![(i % 4 / 2 * 8) as u32];
+                let kept = random_word(random, site, row, key, s) >= limit;
+                d_probability = select(kept, d_probability * keep, 0.0f32);
+                p[i] = select(kept, probability * keep, 0.0f32);
+            }
+            ds[i] = probability * (d_probability - row_values[column]) * scale;
+        }
+
+        let d_out_columns = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
+        let query_columns = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
+        let mut probabilities = Sequence::<Fragment<bf16>>::new();
+        let mut d_scores = Sequence::<Fragment<bf16>>::new();
+        #[unroll]
+        for i in 0..comptime![TILE / 16] {
+            probabilities.push(fragment_of(&p, i));
+            d_scores.push(fragment_of(&ds, i));
+        }
+        #[unroll]
+        for i in 0..comptime![TILE / 16] {
+            dv.execute_registers(probabilities.index(i), &d_out_columns.at(0usize, comptime![i * 16]));
+        }
+        #[unroll]
+        for i in 0..comptime![TILE / 16] {
+            dk.execute_registers(d_scores.index(i), &query_columns.at(0usize, comptime![i * 16]));
+        }
+
+        row_values[(next % SLOTS * UNITS + UNIT_POS) as usize] = next_value;
     }
     let dk = dk.wait();
     let dv = dv.wait();
@@ -388,4 +383,25 @@ pub(crate) fn key_value_gradient(
         values[i] = dv.get(i);
     }
     store_rows(&values, 1.0f32, 1.0f32, d_key_value, batch * s, k0, s, value_column, &at, columns, head_dim);
+}
+
+/// The head within its group and the first query of streamed block `block`, when each head has `per_head` of them.
+#[cube]
+fn streamed(block: u32, per_head: u32, first_block: u32) -> (u32, u32) {
+    (block / per_head, (first_block + block % per_head) * comptime![TILE as u32])
+}
+
+/// What this unit brings of a streamed tile of queries: units below 64 a log-sum, the others a delta.
+#[cube]
+fn row_value(lse: &[f32], delta: &[f32], first_row: u32, q0: u32, t: u32) -> f32 {
+    let row = q0 + UNIT_POS % comptime![TILE as u32];
+    let mut value = 0.0f32;
+    if row < t {
+        if UNIT_POS < comptime![TILE as u32] {
+            value = lse[(first_row + row) as usize];
+        } else {
+            value = delta[(first_row + row) as usize];
+        }
+    }
+    value
 }

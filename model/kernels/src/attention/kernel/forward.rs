@@ -1,15 +1,18 @@
 //! Forward: a cube per 64 queries of a head.
 
+use std::f32::consts::LOG2_E;
+
 use cubecl::prelude::*;
 use cubecl::wgmma::{Accumulator, Fragment};
 use half::bf16;
 
 use super::{
-    FlashConfig, MASKED, Pair, TILE, descriptor, fill, fragment_of, load_fragments, place, quad_max, quad_sum,
-    random_pair, slots, store_rows, wait_for,
+    FlashConfig, MASKED, Pair, SLOTS, TILE, arrived, descriptor, fill, fragment_of, load_fragments, place, quad_max,
+    quad_sum, random_pair, slots, store_rows,
 };
+use crate::instruction::exp2_approx;
 
-/// `out` and the logarithm of each query's sum of exponentials.
+/// `out` and the binary logarithm of each query's sum of exponentials.
 ///
 /// `t` queries and `s` keys per batch row; probabilities whose random word is below `limit` are dropped, the others times
 /// `keep`.
@@ -36,7 +39,7 @@ pub(crate) fn forward(
     // Late tiles see most keys under causality: they go first.
     let q0 = ((t - 1) / comptime![TILE as u32] - CUBE_POS_Y) * comptime![TILE as u32];
     let at = place();
-    let scale = comptime![(cfg.head_dim as f32).powf(-0.5)].runtime();
+    let scale = comptime![cfg.scale() * LOG2_E].runtime();
 
     let mut keys = s;
     if comptime![cfg.lengths] {
@@ -92,17 +95,16 @@ pub(crate) fn forward(
         fill(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
     }
     for block in 0..blocks {
-        let slot = block % 2;
         let k0 = block * comptime![TILE as u32];
-        // All units are done with the other slot.
+        // No unit reads the slot of two blocks before any more.
         sync_cube();
-        if UNIT_POS == 0 && block + 1 < blocks {
-            let row = batch * s + k0 + comptime![TILE as u32];
-            fill(&mut slots, 1 - slot, key_value, key_value, row, key_column, value_column, cfg);
+        let next = block + 1;
+        if UNIT_POS == 0 && next < blocks {
+            let row = batch * s + next * comptime![TILE as u32];
+            fill(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, cfg);
         }
         sync_plane();
-        wait_for(&slots, slot, block / 2 % 2);
-
+        let slot = arrived(&slots, block);
         let keys_tile = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
         let mut scores = Accumulator::<f32>::new(comptime![TILE]).start();
         #[unroll]
@@ -137,8 +139,8 @@ pub(crate) fn forward(
         }
         max0 = quad_max(max0);
         max1 = quad_max(max1);
-        let shrink0 = f32::exp((top0 - max0) * scale);
-        let shrink1 = f32::exp((top1 - max1) * scale);
+        let shrink0 = exp2_approx((top0 - max0) * scale);
+        let shrink1 = exp2_approx((top1 - max1) * scale);
         top0 = max0;
         top1 = max1;
         let minus0 = max0 * scale;
@@ -148,10 +150,10 @@ pub(crate) fn forward(
         #[unroll]
         for i in 0..comptime![TILE / 2] {
             if comptime![i % 4 < 2] {
-                p[i] = f32::exp(p[i] * scale - minus0);
+                p[i] = exp2_approx(p[i] * scale - minus0);
                 sum0 += p[i];
             } else {
-                p[i] = f32::exp(p[i] * scale - minus1);
+                p[i] = exp2_approx(p[i] * scale - minus1);
                 sum1 += p[i];
             }
         }
@@ -177,15 +179,10 @@ pub(crate) fn forward(
         for step in 0..comptime![TILE / 16] {
             part.execute_registers(probabilities.index(step), &values_tile.at(0usize, comptime![step * 16]));
         }
-        // While the product runs.
-        #[unroll]
-        for i in 0..comptime![cfg.head_dim / 2] {
-            o[i] = o[i] * if comptime![i % 4 < 2] { shrink0 } else { shrink1 };
-        }
         let part = part.wait();
         #[unroll]
         for i in 0..comptime![cfg.head_dim / 2] {
-            o[i] += part.get(i);
+            o[i] = o[i] * if comptime![i % 4 < 2] { shrink0 } else { shrink1 } + part.get(i);
         }
     }
 
@@ -208,10 +205,10 @@ pub(crate) fn forward(
     if at.column == 0 {
         let row = q0 + at.row;
         if row < t {
-            lse[(CUBE_POS_X * t + row) as usize] = top0 * scale + f32::ln(total0);
+            lse[(CUBE_POS_X * t + row) as usize] = top0 * scale + f32::ln(total0) * comptime![LOG2_E];
         }
         if row + 8 < t {
-            lse[(CUBE_POS_X * t + row + 8) as usize] = top1 * scale + f32::ln(total1);
+            lse[(CUBE_POS_X * t + row + 8) as usize] = top1 * scale + f32::ln(total1) * comptime![LOG2_E];
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A cube is one warpgroup of 128 units. It holds the tile of 64 rows that stays (queries in forward and for the gradient of
 //! the queries, keys and values for theirs) as MMA fragments in registers, and TMA streams the other sequence past it through
-//! two slots of shared memory. Several cubes share a multiprocessor, so that one computes exponentials while another
+//! three slots of shared memory. Several cubes share a multiprocessor, so that one computes exponentials while another
 //! multiplies. All columns of heads are read where the projection wrote them.
 //!
 //! Backward is two kernels, one that owns the rows of dQ and one that owns those of dK and dV: no sum depends on timing.
@@ -25,8 +25,11 @@ pub(super) const TILE: usize = 64;
 pub(super) const SPAN: usize = 64;
 /// Units of a cube.
 pub(super) const UNITS: u32 = 128;
-/// A score that is masked; finite, so that a row without keys stays a number.
-const MASKED: f32 = -1e30;
+/// Slots of shared memory for streamed tiles: one is read, one is full, one is being filled.
+const SLOTS: u32 = 3;
+/// A score that is masked: -2^100. Finite, so that a row without keys stays a number, and a power of two, so that its
+/// product with the scale is exact and the difference of two of them is 0.
+const MASKED: f32 = -1_267_650_600_228_229_401_496_703_205_376.0;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,6 +56,11 @@ impl FlashConfig {
     /// Columns of the matrix with keys and values.
     pub(super) fn key_value_columns(&self) -> usize {
         if self.packed { self.query_columns() } else { 2 * self.n_kv_heads * self.head_dim }
+    }
+
+    /// Scores are multiplied by this.
+    fn scale(&self) -> f32 {
+        (self.head_dim as f32).powf(-0.5)
     }
 
     fn first_key_column(&self) -> u32 {
@@ -185,7 +193,7 @@ fn store_rows(
     }
 }
 
-/// The two streamed tiles in shared memory, two slots each, and the barriers that say a slot is full.
+/// The two streamed tiles in shared memory, [`SLOTS`] of each, and the barriers that say a slot is full.
 #[derive(CubeType)]
 struct Slots {
     a: Shared<[bf16]>,
@@ -195,14 +203,18 @@ struct Slots {
 
 #[cube]
 fn slots(#[comptime] cfg: FlashConfig) -> Slots {
-    let a = Shared::<[bf16]>::new_aligned_slice(comptime![2 * cfg.tile_len()], 1024usize);
-    let b = Shared::<[bf16]>::new_aligned_slice(comptime![2 * cfg.tile_len()], 1024usize);
+    let a = Shared::<[bf16]>::new_aligned_slice(comptime![SLOTS as usize * cfg.tile_len()], 1024usize);
+    let b = Shared::<[bf16]>::new_aligned_slice(comptime![SLOTS as usize * cfg.tile_len()], 1024usize);
     let mut full = Sequence::<Shared<Barrier>>::new();
-    full.push(Barrier::shared_uninit());
-    full.push(Barrier::shared_uninit());
+    #[unroll]
+    for _ in 0..comptime![SLOTS] {
+        full.push(Barrier::shared_uninit());
+    }
     if UNIT_POS == 0 {
-        full.index(0usize).init_manual(1u32);
-        full.index(1usize).init_manual(1u32);
+        #[unroll]
+        for slot in 0..comptime![SLOTS as usize] {
+            full.index(slot).init_manual(1u32);
+        }
     }
     sync_async_proxy_shared();
     sync_cube();
@@ -221,10 +233,11 @@ fn fill(
     column_b: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    if slot == 0 {
-        fill_slot(slots, map_a, map_b, row, column_a, column_b, 0usize, cfg);
-    } else {
-        fill_slot(slots, map_a, map_b, row, column_a, column_b, 1usize, cfg);
+    #[unroll]
+    for s in 0..comptime![SLOTS as usize] {
+        if slot == comptime![s as u32] {
+            fill_slot(slots, map_a, map_b, row, column_a, column_b, s, cfg);
+        }
     }
 }
 
@@ -251,13 +264,18 @@ fn fill_slot(
     }
 }
 
+/// Waits until the tiles of `block` have arrived in its slot, which is returned.
 #[cube]
-fn wait_for(slots: &Slots, slot: u32, parity: u32) {
-    if slot == 0 {
-        slots.full.index(0usize).wait_parity(parity);
-    } else {
-        slots.full.index(1usize).wait_parity(parity);
+fn arrived(slots: &Slots, block: u32) -> u32 {
+    let slot = block % SLOTS;
+    let parity = block / SLOTS % 2;
+    #[unroll]
+    for s in 0..comptime![SLOTS as usize] {
+        if slot == comptime![s as u32] {
+            slots.full.index(s).wait_parity(parity);
+        }
     }
+    slot
 }
 
 #[cube]

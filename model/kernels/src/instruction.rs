@@ -1,0 +1,48 @@
+//! Instructions of NVIDIA GPUs that CubeCL's front end does not name, added to its compiler as operations of their own.
+
+use cubecl::ir::pliron as _;
+use cubecl::prelude::*;
+use cubecl_ir::interfaces::TriviallyUnrollable;
+use cubecl_ir::prelude::*;
+use cubecl_ir::{CanMaterialize, PropagatesUniformity, Pure};
+use cubecl_llvm::shared::to_llvm::ToLLVMDialect;
+use cubecl_llvm::shared::to_llvm::ty::cube_type_to_llvm;
+use pliron_llvm::ops::CallIntrinsicOp;
+use pliron_llvm::types::FuncType;
+
+/// `2^x` in one instruction, `ex2.approx.ftz.f32`: relative error 2^-22, subnormal results are 0. `f32::exp` is eight
+/// instructions around the same one.
+#[cube]
+pub(crate) fn exp2_approx(x: f32) -> f32 {
+    intrinsic!(|scope| {
+        let x = x.read_value(scope);
+        let op = Exp2ApproxOp::new(scope.ctx_mut(), x);
+        scope.register_with_result(&op).into()
+    })
+}
+
+#[cube_op(name = "kiln.exp2_approx")]
+#[result_ty(same_as = input)]
+#[op_interfaces(SameOperandsType, SameOperandsAndResultType, TriviallyUnrollable)]
+#[op_traits(CanMaterialize, Pure, PropagatesUniformity)]
+struct Exp2ApproxOp {
+    input: Value,
+}
+
+#[op_interface_impl]
+impl ToLLVMDialect for Exp2ApproxOp {
+    fn rewrite(
+        &self,
+        ctx: &mut Context,
+        rewriter: &mut DialectConversionRewriter,
+        _operands_info: &OperandsInfo,
+    ) -> Result<()> {
+        let input = self.input(ctx);
+        let result = cube_type_to_llvm(ctx, self.get_result(ctx).get_type(ctx));
+        let signature = FuncType::get(ctx, result, vec![input.get_type(ctx)], false);
+        let call = CallIntrinsicOp::new(ctx, "llvm.nvvm.ex2.approx.ftz.f32".into(), signature, vec![input]);
+        rewriter.insert_op(ctx, &call);
+        rewriter.replace_operation_with_values(ctx, self.get_operation(), vec![call.get_result(ctx)]);
+        Ok(())
+    }
+}
