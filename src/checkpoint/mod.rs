@@ -35,7 +35,7 @@ pub use read::{Weights, read, read_weights, verify};
 
 pub use run::Run;
 pub use snapshot::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState};
-pub use tensors::{flat_tensors, load_model, named_tensors};
+pub use tensors::{flat_tensor, load_model, named_tensors};
 pub use write::Manifest;
 
 /// Weights, by parameter path.

@@ -6,7 +6,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use kiln_model::{EncoderDecoder, TransformerConfig};
 
 use super::{CheckpointError, NamedTensor};
-use crate::optim::{Group, ParamEntry, ParamTable};
+use crate::optim::{ParamEntry, ParamTable};
 
 /// A model with `weights`, for evaluating and translating: not tracked, in `dtype`.
 pub fn load_model(
@@ -18,39 +18,34 @@ pub fn load_model(
     let device = device.clone().inner();
     let model = config.init_encoder_decoder(0, FloatDType::F32, &device);
     let table = ParamTable::of(&model);
-    let masters = flat_tensors(&table, weights, &device)?;
-    Ok(table.write_back(model, masters, dtype))
+    let masters = flat_tensor(&table, weights, &device)?;
+    Ok(table.attach(model, &masters.cast(dtype)))
 }
 
-/// Slices of the flat tensors `groups` (indexed as [`Group::ALL`]), named.
-pub fn named_tensors<'a>(table: &ParamTable, groups: impl Iterator<Item = Option<&'a TensorData>>) -> Vec<NamedTensor> {
-    let groups: Vec<Option<&[f32]>> =
-        groups.map(|group| group.map(|data| data.as_slice().expect("optimizer state is f32"))).collect();
-    let slice = |entry: &ParamEntry| {
-        let flat = groups[entry.group as usize].expect("a group with entries has a tensor");
-        flat[entry.offset..entry.offset + entry.len()].to_vec()
+/// The parts of the flat tensor `flat`, named.
+pub fn named_tensors(table: &ParamTable, flat: &TensorData) -> Vec<NamedTensor> {
+    let flat: &[f32] = flat.as_slice().expect("optimizer state is f32");
+    let values = |entry: &ParamEntry| flat[entry.offset..][..entry.len()].to_vec();
+    let named = |entry: &ParamEntry| NamedTensor {
+        name: entry.path.clone(),
+        shape: entry.shape.clone(),
+        values: values(entry),
     };
-    let named =
-        |entry: &ParamEntry| NamedTensor { name: entry.path.clone(), shape: entry.shape.clone(), values: slice(entry) };
     table.entries().iter().map(named).collect()
 }
 
-/// The flat tensors of `table` filled from `tensors`; names and shapes must be those of the table.
-pub fn flat_tensors(
-    table: &ParamTable,
-    tensors: &[NamedTensor],
-    device: &Device,
-) -> Result<[Option<Tensor<1>>; 2], CheckpointError> {
+/// A flat tensor of `table` filled from `tensors`; names and shapes must be those of the table.
+pub fn flat_tensor(table: &ParamTable, tensors: &[NamedTensor], device: &Device) -> Result<Tensor<1>, CheckpointError> {
     let by_name: HashMap<_, _> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut problems = Vec::new();
-    let mut flat = Group::ALL.map(|group| Vec::with_capacity(table.group_len(group)));
+    let mut flat = vec![0f32; table.flat_len()];
     for entry in table.entries() {
         match by_name.get(entry.path.as_str()) {
             None => problems.push(format!("{} is missing", entry.path)),
             Some(tensor) if tensor.shape != entry.shape => {
                 problems.push(format!("{} has the shape {:?}, the model {:?}", entry.path, tensor.shape, entry.shape));
             }
-            Some(tensor) => flat[entry.group as usize].extend_from_slice(&tensor.values),
+            Some(tensor) => flat[entry.offset..][..entry.len()].copy_from_slice(&tensor.values),
         }
     }
     if tensors.len() > table.entries().len() {
@@ -62,8 +57,5 @@ pub fn flat_tensors(
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
         return Err(CheckpointError::Mismatch(format!("{}{more}", problems.join("; "))));
     }
-    Ok(flat.map(|values| {
-        let n = values.len();
-        (n > 0).then(|| Tensor::from_data(TensorData::new(values, [n]), device))
-    }))
+    Ok(Tensor::from_data(TensorData::new(flat, [table.flat_len()]), device))
 }

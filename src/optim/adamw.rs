@@ -1,42 +1,53 @@
-//! AdamW over flat parameter groups: f32 master weights and moments here, weights of the compute dtype in the module.
+//! AdamW over one flat tensor of all parameters: f32 master weights and moments here, weights of the compute dtype shared
+//! with the module.
 
 use burn::module::Module;
 use burn::tensor::{FloatDType, Tensor};
-use kiln_kernels::{AdamWHyper, AdamWState, adamw_step, clip_coefficient, sum_of_squares};
+use kiln_kernels::{AdamWHyper, AdamWState, adamw_step, measure};
 
-use super::{FlatGradients, Group, ParamTable};
+use super::{FlatGradients, ParamTable};
 use crate::config::OptimConfig;
 
-/// The optimizer: one `(master, m, v)` triple per group, and the table that says what lies where.
+/// The optimizer: flat state, and the table that says what lies where.
 #[derive(Debug, Clone)]
 pub struct AdamW {
-    config: OptimConfig,
+    max_grad_norm: f64,
+    hyper: AdamWHyper,
     table: ParamTable,
-    groups: [Option<AdamWState>; 2],
+    /// `None` only while a step is taken.
+    state: Option<AdamWState>,
 }
 
 impl AdamW {
     /// A fresh optimizer whose master weights are `module`'s: give it the module in f32, before any cast, and the master
-    /// weights are the initial ones exactly.
-    pub fn new<M: Module>(module: &M, config: &OptimConfig) -> Self {
+    /// weights are the initial ones exactly. The module is to compute in `dtype`, see [`Self::attach`].
+    pub fn new<M: Module>(module: &M, config: &OptimConfig, dtype: FloatDType) -> Self {
         let table = ParamTable::of(module);
-        let groups = table.flatten_weights(module).map(|master| master.map(AdamWState::new));
-        Self { config: config.clone(), table, groups }
+        let state = AdamWState::new(table.flatten_weights(module), dtype.into());
+        Self::with_state(table, state, config)
     }
 
-    /// An optimizer that continues: `groups` as [`Self::groups`] gave them.
+    /// An optimizer that continues: flat f32 tensors of master weights and both moments.
     ///
     /// # Panics
-    /// If the groups do not have the table's lengths.
-    pub fn restored(table: ParamTable, groups: [Option<AdamWState>; 2], config: &OptimConfig) -> Self {
-        for (group, state) in Group::ALL.into_iter().zip(&groups) {
-            let wanted = table.group_len(group);
-            for tensor in state.iter().flat_map(|state| [&state.master, &state.m, &state.v]) {
-                assert_eq!(tensor.dims(), [wanted], "restored {group:?} state");
-            }
-            assert_eq!(state.is_some(), wanted > 0, "restored {group:?} state");
+    /// If they do not have the table's length.
+    pub fn restored(
+        table: ParamTable,
+        [master, m, v]: [Tensor<1>; 3],
+        config: &OptimConfig,
+        dtype: FloatDType,
+    ) -> Self {
+        for tensor in [&master, &m, &v] {
+            assert_eq!(tensor.dims(), [table.flat_len()], "restored state");
         }
-        Self { config: config.clone(), table, groups }
+        let state = AdamWState { m, v, ..AdamWState::new(master, dtype.into()) };
+        Self::with_state(table, state, config)
+    }
+
+    fn with_state(table: ParamTable, state: AdamWState, config: &OptimConfig) -> Self {
+        let OptimConfig { beta1, beta2, eps, weight_decay, max_grad_norm, .. } = *config;
+        let hyper = AdamWHyper { beta1, beta2, eps, weight_decay, n_decayed: table.n_decayed() };
+        Self { max_grad_norm, hyper, table, state: Some(state) }
     }
 
     /// Where each parameter lies.
@@ -44,56 +55,44 @@ impl AdamW {
         &self.table
     }
 
-    /// The state of each group, indexed as [`Group::ALL`].
-    pub fn groups(&self) -> &[Option<AdamWState>; 2] {
-        &self.groups
+    /// Master weights, moments, and weights of the compute dtype. On a GPU the next step writes over them: read them, do
+    /// not keep them.
+    pub fn state(&self) -> &AdamWState {
+        self.state.as_ref().expect("a state between steps")
     }
 
     /// Divides `gradients` by `divisor`, clips them to the global norm and takes step number `step` (from 1) with learning
-    /// rate `lr`. Returns the norm before clipping, `[1]`, on the device: nothing here waits for it.
+    /// rate `lr`. Returns the norm before clipping, `[1]`, on the device: nothing here waits for it. If it is not finite,
+    /// the weights stay as they are.
     ///
     /// Gradients of a sum of losses are divided by the number of labels (`[1]`, f32) here, where the device knows it. The
     /// division rides on the factor that clips, so it costs no pass over the gradients. A group without a single label has
     /// gradients of zero, and its divisor counts as 1.
     pub fn step(&mut self, gradients: FlatGradients, divisor: Tensor<1>, lr: f64, step: u64) -> Tensor<1> {
-        let share = divisor.clamp_min(1.0).recip();
-        let norm = gradient_norm(&gradients) * share.clone();
-        let scale = clip_coefficient(norm.clone(), self.config.max_grad_norm) * share;
         let FlatGradients(gradients) = gradients;
-        for ((group, state), gradient) in Group::ALL.into_iter().zip(&mut self.groups).zip(gradients) {
-            let (Some(before), Some(gradient)) = (state.take(), gradient) else { continue };
-            let hyper = AdamWHyper {
-                lr,
-                beta1: self.config.beta1,
-                beta2: self.config.beta2,
-                eps: self.config.eps,
-                weight_decay: if group == Group::Decay { self.config.weight_decay } else { 0.0 },
-                step,
-            };
-            *state = Some(adamw_step(before, gradient, scale.clone(), &hyper));
+        let device = divisor.device();
+        let measured = measure(&gradients, divisor, self.max_grad_norm);
+        let schedule = self.hyper.schedule(lr, step, &device);
+        let state = self.state.take().expect("a state between steps");
+        self.state = Some(adamw_step(state, gradients, &measured, schedule, &self.hyper));
+        if AdamWState::is_updated_in_place(&device) {
+            // What reads the module's weights next must not be moved before the step: the backend's queue does not know
+            // that it changes them. A failure of the device shows when the next tensor is read.
+            let _ = device.flush();
         }
-        norm
+        measured.norm()
     }
 
-    /// Gives `module` the master weights, cast to `dtype`.
-    pub fn write_back<M: Module>(&self, module: M, dtype: FloatDType) -> M {
-        let masters = self.groups.each_ref().map(|group| group.as_ref().map(|state| state.master.clone()));
-        self.table.write_back(module, masters, dtype)
+    /// Gives `module` the weights: views of the flat tensor, which every later step on a GPU changes with it.
+    pub fn attach<M: Module>(&self, module: M) -> M {
+        self.table.attach(module, self.state().compute_weights())
     }
-}
 
-/// Square root of the sum of squares of all gradients, `[1]`.
-///
-/// # Panics
-/// If there is no gradient at all.
-fn gradient_norm(FlatGradients(gradients): &FlatGradients) -> Tensor<1> {
-    gradients
-        .iter()
-        .flatten()
-        .map(|gradient| sum_of_squares(gradient.clone()))
-        .reduce(|a, b| a + b)
-        .expect("a model has parameters")
-        .sqrt()
+    /// Gives the attached `module` the weights after a step. On a GPU it has them already.
+    pub fn write_back<M: Module>(&self, module: M) -> M {
+        let in_place = AdamWState::is_updated_in_place(&self.state().master.device());
+        if in_place { module } else { self.attach(module) }
+    }
 }
 
 #[cfg(test)]
@@ -162,7 +161,7 @@ mod tests {
             + module.bias.val().powi_scalar(2).sum()
             + module.gain.val().powi_scalar(2).sum())
             * (c / 2.0);
-        table.flatten_gradients(module, &mut loss.backward())
+        table.flatten_gradients(module, &mut loss.backward(), FloatDType::F32, None)
     }
 
     #[test]
@@ -171,7 +170,8 @@ mod tests {
         for (max_grad_norm, divisor) in [(0.0, 1.0), (0.7, 1.0), (0.7, 640.0), (0.0, 0.0)] {
             let config = OptimConfig { max_grad_norm, weight_decay: 0.1, beta2: 0.98, ..OptimConfig::default() };
             let mut module = toy(&device);
-            let mut optimizer = AdamW::new(&module, &config);
+            let mut optimizer = AdamW::new(&module, &config, FloatDType::F32);
+            module = optimizer.attach(module);
             let initial: Vec<f64> = weights(&module).into_iter().map(f64::from).collect();
             let zeros = vec![0.0; initial.len()];
             let mut reference = Reference { weights: initial, m: zeros.clone(), v: zeros, n_decayed: 6 };
@@ -180,7 +180,7 @@ mod tests {
                 let n_labels = Tensor::<1>::from_data([divisor as f32], &device.clone().inner());
                 let flat = gradients(&module, optimizer.table(), c * f64::max(divisor, 1.0));
                 let norm = optimizer.step(flat, n_labels, lr, step as u64).into_scalar::<f32>();
-                module = optimizer.write_back(module, FloatDType::F32);
+                module = optimizer.write_back(module);
                 let reference_gradients: Vec<f64> = reference.weights.iter().map(|w| c * w).collect();
                 let wanted = reference.step(&reference_gradients, lr, step, &config);
                 assert!((f64::from(norm) / wanted - 1.0).abs() < 1e-5, "norm {norm} instead of {wanted}");
@@ -195,12 +195,16 @@ mod tests {
     #[test]
     fn the_table_names_every_parameter_and_decays_matrices_only() {
         let table = ParamTable::of(&toy(&Device::flex()));
-        let found: Vec<_> = table.entries().iter().map(|e| (e.path.as_str(), e.group, e.offset, e.len())).collect();
-        assert_eq!(
-            found,
-            [("weight", Group::Decay, 0, 6), ("bias", Group::NoDecay, 0, 2), ("gain", Group::NoDecay, 2, 1)]
-        );
-        assert_eq!((table.n_params(), table.group_len(Group::Decay), table.group_len(Group::NoDecay)), (9, 6, 3));
+        let found: Vec<_> = table.entries().iter().map(|e| (e.path.as_str(), e.decayed, e.offset, e.len())).collect();
+        let gap = kiln_kernels::ALIGNMENT;
+        assert_eq!(found, [("weight", true, 0, 6), ("bias", false, gap, 2), ("gain", false, 2 * gap, 1)]);
+        assert_eq!((table.n_params(), table.n_decayed(), table.flat_len()), (9, gap, 3 * gap));
+    }
+
+    /// The numbers of each entry of a flat tensor.
+    fn parts(table: &ParamTable, flat: Tensor<1>) -> Vec<Vec<f32>> {
+        let values = flat.into_data().try_into_vec::<f32>().expect("f32");
+        table.entries().iter().map(|entry| values[entry.offset..][..entry.len()].to_vec()).collect()
     }
 
     #[test]
@@ -208,20 +212,37 @@ mod tests {
         let device = Device::flex().autodiff();
         let module = toy(&device);
         let table = ParamTable::of(&module);
-        let loss = module.bias.val().sum();
-        let FlatGradients([decay, no_decay]) = table.flatten_gradients(&module, &mut loss.backward());
-        decay.expect("matrices").into_data().assert_eq(&TensorData::from([0f32; 6]), true);
-        no_decay.expect("vectors").into_data().assert_eq(&TensorData::from([1f32, 1.0, 0.0]), true);
+        let gradients = |before| {
+            let loss = module.bias.val().sum();
+            table.flatten_gradients(&module, &mut loss.backward(), FloatDType::F32, before)
+        };
+        let once = gradients(None);
+        assert_eq!(parts(&table, once.0.values.clone()), [vec![0.0; 6], vec![1.0; 2], vec![0.0]]);
+        let twice = gradients(Some(once));
+        assert_eq!(parts(&table, twice.0.values), [vec![0.0; 6], vec![2.0; 2], vec![0.0]]);
     }
 
     #[test]
     fn bf16_weights_come_from_an_exact_f32_master() {
         let module = toy(&Device::flex());
         let before = weights(&module);
-        let optimizer = AdamW::new(&module, &OptimConfig::default());
-        let module = optimizer.write_back(module, FloatDType::BF16);
+        let optimizer = AdamW::new(&module, &OptimConfig::default(), FloatDType::BF16);
+        let module = optimizer.attach(module);
         assert_eq!(module.weight.val().dtype(), burn::tensor::DType::BF16);
-        let restored = weights(&optimizer.write_back(module, FloatDType::F32));
+        let restored = weights(&optimizer.table().attach(module, &optimizer.state().master));
         assert_eq!(restored, before, "0.1 is no bf16 number, but the master keeps it");
+    }
+
+    #[test]
+    fn a_step_whose_gradient_is_not_finite_is_not_taken() {
+        let device = Device::flex().autodiff();
+        let module = toy(&device);
+        let mut optimizer = AdamW::new(&module, &OptimConfig::default(), FloatDType::F32);
+        let gradients = gradients(&module, optimizer.table(), f64::INFINITY);
+        let one = Tensor::<1>::from_data([1f32], &device.inner());
+        let norm = optimizer.step(gradients, one, 0.1, 1).into_scalar::<f32>();
+        assert!(!norm.is_finite(), "{norm}");
+        let before = weights(&module);
+        assert_eq!(weights(&optimizer.write_back(module)), before);
     }
 }

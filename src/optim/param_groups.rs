@@ -1,31 +1,11 @@
 //! Where each parameter of a module lies in the optimizer's flat tensors.
 //!
-//! All parameters of a group stand end to end in one f32 tensor, in the order in which the module is visited. So an
-//! optimizer step is a handful of operations whatever the number of layers, and a checkpoint can name every slice.
-
-use std::ops::Add;
+//! All parameters stand end to end in one tensor, those that are decayed first. So an optimizer step is a handful of
+//! operations whatever the number of layers, and a checkpoint can name every slice.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{FloatDType, Gradients, Tensor};
-
-/// Which parameters are decayed. As in nanoGPT and Hugging Face's trainer, the rank decides: matrices, embeddings among
-/// them, are; biases and the gains of norms are not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
-    /// Parameters of rank 2 and more.
-    Decay,
-    /// Parameters of rank 1.
-    NoDecay,
-}
-
-impl Group {
-    /// Both groups, in the order of the flat tensors.
-    pub const ALL: [Group; 2] = [Group::Decay, Group::NoDecay];
-
-    fn of_rank(rank: usize) -> Self {
-        if rank >= 2 { Self::Decay } else { Self::NoDecay }
-    }
-}
+use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};
+use kiln_kernels::{Flat, Part, Place, gather, view};
 
 /// One parameter's place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +14,10 @@ pub struct ParamEntry {
     pub path: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// The flat tensor it lies in.
-    pub group: Group,
-    /// First element in that tensor.
+    /// Whether weight decay applies. As in nanoGPT and Hugging Face's trainer, the rank decides: matrices, embeddings
+    /// among them, are decayed; biases and the gains of norms are not.
+    pub decayed: bool,
+    /// First element in the flat tensor.
     pub offset: usize,
 }
 
@@ -50,39 +31,46 @@ impl ParamEntry {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-}
 
-/// Gradients of both groups, flat and f32, indexed as [`Group::ALL`]; `None` for a group without parameters.
-#[derive(Debug, Clone)]
-pub struct FlatGradients(pub [Option<Tensor<1>>; 2]);
-
-impl Add for FlatGradients {
-    type Output = Self;
-
-    /// Sums the gradients of two micro-batches.
-    fn add(self, other: Self) -> Self {
-        let Self([decay, no_decay]) = self;
-        let Self([other_decay, other_no_decay]) = other;
-        let add = |a: Option<Tensor<1>>, b: Option<Tensor<1>>| a.zip(b).map(|(a, b)| a + b);
-        Self([add(decay, other_decay), add(no_decay, other_no_decay)])
+    fn place(&self) -> Place {
+        Place { offset: self.offset, len: self.len() }
     }
 }
+
+/// Gradients of all parameters, flat.
+#[derive(Debug, Clone)]
+pub struct FlatGradients(pub Flat);
 
 /// Every parameter of a module, in visiting order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamTable {
     entries: Vec<ParamEntry>,
+    n_decayed: usize,
+    len: usize,
 }
 
 impl ParamTable {
     /// The table of `module`.
     ///
     /// # Panics
-    /// If the module shows one parameter twice: a shared weight must be one field.
+    /// If the module shows one parameter twice (a shared weight must be one field), or has none.
     pub fn of<M: Module>(module: &M) -> Self {
         let mut visitor = TableVisitor::default();
         module.visit(&mut visitor);
-        Self { entries: visitor.entries }
+        let mut entries = visitor.entries;
+        assert!(!entries.is_empty(), "a module without parameters");
+        let mut len = 0;
+        let mut n_decayed = 0;
+        for decayed in [true, false] {
+            for entry in entries.iter_mut().filter(|entry| entry.decayed == decayed) {
+                entry.offset = len;
+                len += entry.place().padded_len();
+            }
+            if decayed {
+                n_decayed = len;
+            }
+        }
+        Self { entries, n_decayed, len }
     }
 
     /// The entries, in visiting order.
@@ -90,9 +78,14 @@ impl ParamTable {
         &self.entries
     }
 
-    /// Elements of `group`.
-    pub fn group_len(&self, group: Group) -> usize {
-        self.entries.iter().filter(|entry| entry.group == group).map(ParamEntry::len).sum()
+    /// Elements of a flat tensor, the gaps between parameters included.
+    pub fn flat_len(&self) -> usize {
+        self.len
+    }
+
+    /// Elements of a flat tensor before this one belong to decayed parameters, those from it on do not.
+    pub fn n_decayed(&self) -> usize {
+        self.n_decayed
     }
 
     /// All trainable parameters.
@@ -100,37 +93,46 @@ impl ParamTable {
         self.entries.iter().map(ParamEntry::len).sum()
     }
 
-    /// Copies the weights of `module` end to end, as f32. `None` for a group without parameters.
-    pub fn flatten_weights<M: Module>(&self, module: &M) -> [Option<Tensor<1>>; 2] {
+    /// Copies the weights of `module` to a flat f32 tensor.
+    pub fn flatten_weights<M: Module>(&self, module: &M) -> Tensor<1> {
         let mut visitor = CollectWeights::default();
         module.visit(&mut visitor);
-        flatten(visitor.parts)
+        let device = visitor.device.expect("a table has entries");
+        self.flatten(visitor.parts, DType::F32, &device, None).values
     }
 
-    /// Takes the gradients of `module`'s parameters out of `gradients`, end to end, as f32. A parameter that took no part
-    /// in the loss has a gradient of zeros.
-    pub fn flatten_gradients<M: Module>(&self, module: &M, gradients: &mut Gradients) -> FlatGradients {
-        let mut visitor = CollectGradients { parts: Default::default(), gradients };
+    /// Takes the gradients of `module`'s parameters out of `gradients`: in `dtype`, or added to those of `before` (whose
+    /// dtype stays). A parameter that took no part in the loss has a gradient of zeros.
+    pub fn flatten_gradients<M: Module>(
+        &self,
+        module: &M,
+        gradients: &mut Gradients,
+        dtype: FloatDType,
+        before: Option<FlatGradients>,
+    ) -> FlatGradients {
+        let mut visitor = CollectGradients { parts: Vec::new(), device: None, gradients };
         module.visit(&mut visitor);
-        FlatGradients(flatten(visitor.parts))
+        let device = visitor.device.expect("a table has entries");
+        let before = before.map(|FlatGradients(flat)| flat);
+        FlatGradients(self.flatten(visitor.parts, dtype.into(), &device, before))
     }
 
-    /// Gives `module` the weights of the flat tensors `masters`, cast to `dtype`. Each stays a leaf of the autodiff graph
-    /// if it was one.
+    fn flatten(&self, parts: Vec<Part>, dtype: DType, device: &Device, onto: Option<Flat>) -> Flat {
+        let places: Vec<_> = self.entries.iter().map(ParamEntry::place).collect();
+        gather(parts, &places, self.len, dtype, device, onto)
+    }
+
+    /// Gives `module` the weights of the flat tensor `weights`: views of it where the backend has them, see
+    /// [`kiln_kernels::view`]. Each stays a leaf of the autodiff graph if it was one.
     ///
     /// # Panics
     /// If `module` is not the one the table was made of.
-    pub fn write_back<M: Module>(&self, module: M, masters: [Option<Tensor<1>>; 2], dtype: FloatDType) -> M {
-        let mut mapper = WriteBack { entries: self.entries.iter(), masters, dtype };
+    pub fn attach<M: Module>(&self, module: M, weights: &Tensor<1>) -> M {
+        let mut mapper = Attach { entries: self.entries.iter(), weights };
         let module = module.map(&mut mapper);
         assert!(mapper.entries.next().is_none(), "the module has fewer parameters than the table");
         module
     }
-}
-
-/// One f32 tensor per group. The parts are joined before they are cast: half the bytes to copy in bf16.
-fn flatten(parts: [Vec<Tensor<1>>; 2]) -> [Option<Tensor<1>>; 2] {
-    parts.map(|parts| (!parts.is_empty()).then(|| Tensor::cat(parts, 0).cast(FloatDType::F32)))
 }
 
 #[derive(Default)]
@@ -138,7 +140,6 @@ struct TableVisitor {
     path: Vec<String>,
     entries: Vec<ParamEntry>,
     seen: std::collections::HashMap<ParamId, String>,
-    next: [usize; 2],
 }
 
 impl ModuleVisitor for TableVisitor {
@@ -155,27 +156,27 @@ impl ModuleVisitor for TableVisitor {
         if let Some(first) = self.seen.insert(param.id, path.clone()) {
             panic!("{path} and {first} are one parameter; a shared weight must be one field of the module");
         }
-        let group = Group::of_rank(D);
-        let offset = self.next[group as usize];
-        let entry = ParamEntry { path, shape: param.dims().to_vec(), group, offset };
-        self.next[group as usize] += entry.len();
-        self.entries.push(entry);
+        self.entries.push(ParamEntry { path, shape: param.dims().to_vec(), decayed: D >= 2, offset: 0 });
     }
 }
 
 #[derive(Default)]
 struct CollectWeights {
-    parts: [Vec<Tensor<1>>; 2],
+    parts: Vec<Part>,
+    device: Option<Device>,
 }
 
 impl ModuleVisitor for CollectWeights {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.parts[Group::of_rank(D) as usize].push(param.val().inner().reshape([-1]));
+        let value = param.val().inner();
+        self.device.get_or_insert_with(|| value.device());
+        self.parts.push(value.into());
     }
 }
 
 struct CollectGradients<'a> {
-    parts: [Vec<Tensor<1>>; 2],
+    parts: Vec<Part>,
+    device: Option<Device>,
     gradients: &'a mut Gradients,
 }
 
@@ -183,25 +184,24 @@ impl ModuleVisitor for CollectGradients<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
         let gradient = value.grad_remove(self.gradients).unwrap_or_else(|| value.inner().zeros_like());
-        self.parts[Group::of_rank(D) as usize].push(gradient.reshape([-1]));
+        self.device.get_or_insert_with(|| gradient.device());
+        self.parts.push(gradient.into());
     }
 }
 
-struct WriteBack<'a> {
+struct Attach<'a> {
     entries: std::slice::Iter<'a, ParamEntry>,
-    masters: [Option<Tensor<1>>; 2],
-    dtype: FloatDType,
+    weights: &'a Tensor<1>,
 }
 
-impl ModuleMapper for WriteBack<'_> {
+impl ModuleMapper for Attach<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let entry = self.entries.next().expect("the module has no more parameters than the table");
         let (autodiff, require_grad) = (param.is_autodiff(), param.is_require_grad());
         let dims = param.dims();
         assert_eq!(dims.as_slice(), entry.shape.as_slice(), "the shape of {} is not the table's", entry.path);
-        let master = self.masters[entry.group as usize].clone().expect("a group with entries has a flat tensor");
         param.map(|_| {
-            let weight = master.slice(entry.offset..entry.offset + entry.len()).reshape(dims).cast(self.dtype);
+            let weight = view(self.weights, entry.offset, dims);
             if autodiff { weight.autodiff().set_require_grad(require_grad) } else { weight }
         })
     }

@@ -1,13 +1,13 @@
 //! What training changes: weights, moments, counters; and its way to and from a device-free [`Snapshot`].
 
 use anyhow::{Context, Result};
-use burn::tensor::{Device, FloatDType, TensorData, Transaction};
+use burn::tensor::{Device, FloatDType, Transaction};
 use kiln_data::Position;
 use kiln_kernels::AdamWState;
 use kiln_model::{EncoderDecoder, TransformerConfig};
 
 use super::provenance::Provenance;
-use crate::checkpoint::{Best, FORMAT, Snapshot, TrainerState, flat_tensors, named_tensors};
+use crate::checkpoint::{Best, FORMAT, Snapshot, TrainerState, flat_tensor, named_tensors};
 use crate::config::Config;
 use crate::optim::{AdamW, LearningRate};
 
@@ -52,9 +52,9 @@ impl TrainState {
         let device = device.clone().inner();
         // Drawn and kept in f32: the master weights are the drawn ones, whatever the compute dtype.
         let drawn = model.init_encoder_decoder(config.seed, FloatDType::F32, &device.clone().autodiff());
-        let optimizer = AdamW::new(&drawn, &config.optim);
+        let optimizer = AdamW::new(&drawn, &config.optim, dtype);
         Self {
-            model: optimizer.write_back(drawn, dtype),
+            model: optimizer.attach(drawn),
             optimizer,
             learning_rate: LearningRate::new(&config.optim, config.train.steps, model.d_model),
             dtype,
@@ -76,17 +76,10 @@ impl TrainState {
     pub fn restore(config: &Config, snapshot: Snapshot, dtype: FloatDType, device: &Device) -> Result<Self> {
         let mut state = Self::new(config, &snapshot.model, dtype, device);
         let table = state.optimizer.table().clone();
-        let masters = flat_tensors(&table, &snapshot.weights, &state.device)?;
-        let first = flat_tensors(&table, &snapshot.first_moments, &state.device)?;
-        let second = flat_tensors(&table, &snapshot.second_moments, &state.device)?;
-        let mut moments = first.into_iter().zip(second);
-        let groups = masters.map(|master| {
-            let (m, v) = moments.next().expect("as many groups of moments as of weights");
-            let (master, (m, v)) = master.zip(m.zip(v))?;
-            Some(AdamWState { master, m, v })
-        });
-        state.optimizer = AdamW::restored(table, groups, &config.optim);
-        state.model = state.optimizer.write_back(state.model, dtype);
+        let tensors = [&snapshot.weights, &snapshot.first_moments, &snapshot.second_moments];
+        let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &state.device));
+        state.optimizer = AdamW::restored(table, [master?, m?, v?], &config.optim, dtype);
+        state.model = state.optimizer.attach(state.model);
         let saved = snapshot.state;
         state.step = saved.step;
         state.micro_steps = saved.micro_steps;
@@ -101,16 +94,13 @@ impl TrainState {
 
     /// Copies everything to the host, in one transaction.
     pub fn snapshot(&self, provenance: &Provenance) -> Result<Snapshot> {
-        let groups = self.optimizer.groups();
-        let tensors = groups.iter().flatten().flat_map(|state| [&state.master, &state.m, &state.v]);
-        let read = tensors.fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
+        let AdamWState { master, m, v, .. } = self.optimizer.state();
+        let read = [master, m, v]
+            .into_iter()
+            .fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
         // Host sync: master weights and moments.
-        let mut read = read.try_execute().context("reading weights and moments from the device")?.into_iter();
-        let mut of_group = |state: &Option<AdamWState>| -> [Option<TensorData>; 3] {
-            state.as_ref().map_or([None, None, None], |_| [read.next(), read.next(), read.next()])
-        };
-        let read: Vec<_> = groups.iter().map(&mut of_group).collect();
-        let named = |part: usize| named_tensors(self.optimizer.table(), read.iter().map(|group| group[part].as_ref()));
+        let read = read.try_execute().context("reading weights and moments from the device")?;
+        let named = |part: usize| named_tensors(self.optimizer.table(), &read[part]);
         Ok(Snapshot {
             weights: named(0),
             first_moments: named(1),

@@ -17,23 +17,26 @@ use crate::optim::FlatGradients;
 /// # Panics
 /// If the group is empty.
 pub fn train_step(state: &mut TrainState, batches: &[PairBatch]) -> Measures {
+    // A sum of many gradients needs more digits than each of them.
+    let accumulation = if batches.len() > 1 { FloatDType::F32 } else { state.dtype };
     let mut accumulated: Option<(Sums, FlatGradients)> = None;
     for batch in batches {
         let dropout = state.model.config().dropout > 0.0;
         let stream = dropout.then(|| DropoutStream::new(state.seed, state.micro_steps, &state.device));
         let losses = state.model.loss(batch, state.label_smoothing, stream.as_ref());
         let mut gradients = losses.loss_sum.clone().backward();
-        let gradients = state.optimizer.table().flatten_gradients(&state.model, &mut gradients);
         let labels = batch.labels.clone().not_equal_elem(state.model.config().pad_id.cast_signed());
         let sums = Sums {
             loss: losses.loss_sum.inner(),
             nll: losses.nll_sum.inner(),
             n_labels: labels.int().sum().float().cast(FloatDType::F32),
         };
-        accumulated = Some(match accumulated {
-            None => (sums, gradients),
-            Some((before, gradients_before)) => (before + sums, gradients_before + gradients),
-        });
+        let (sums, before) = match accumulated {
+            None => (sums, None),
+            Some((sums_before, before)) => (sums_before + sums, Some(before)),
+        };
+        let table = state.optimizer.table();
+        accumulated = Some((sums, table.flatten_gradients(&state.model, &mut gradients, accumulation, before)));
         state.micro_steps += 1;
         state.source_tokens += batch.source_tokens;
         state.target_tokens += batch.target_tokens;
@@ -42,7 +45,7 @@ pub fn train_step(state: &mut TrainState, batches: &[PairBatch]) -> Measures {
     state.step += 1;
     let lr = state.learning_rate.at(state.step);
     let grad_norm = state.optimizer.step(gradients, n_labels.clone(), lr, state.step);
-    state.model = state.optimizer.write_back(state.model.clone(), state.dtype);
+    state.model = state.optimizer.write_back(state.model.clone());
     Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, grad_norm }
 }
 

@@ -29,7 +29,7 @@ mod swiglu;
 #[cfg(test)]
 mod testing;
 
-pub use adamw::{AdamWHyper, AdamWState, adamw_step, clip_coefficient, sum_of_squares};
+pub use adamw::{ALIGNMENT, AdamWHyper, AdamWState, Flat, Measured, Part, Place, adamw_step, gather, measure, view};
 pub use attention::{AttentionConfig, AttentionMask, Projected, attention};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use dropout::{DropoutStream, dropout};

@@ -64,3 +64,26 @@ pub(crate) fn assert_close(what: &str, dtype: DType, a: &[f32], b: &[f32]) {
     let found = distance(a, b);
     assert!(found <= allowed, "{what} in {dtype:?}: relative distance {found:.2e}, allowed {allowed:.0e}");
 }
+
+/// The CUDA device if timings are asked for (`KILN_TIMES=1 cargo test --release --features cuda times -- --nocapture`).
+pub(crate) fn timing_device() -> Option<Device> {
+    std::env::var_os("KILN_TIMES").and_then(|_| cuda().ok())
+}
+
+/// Prints how long one `run` takes and the rate at which it moves `bytes`, over many runs in a row: kernels queue up behind
+/// each other, so the host's time to launch them shows only where it is the longer one. Results are kept until the device
+/// is done; what is dropped before is never computed.
+pub(crate) fn time<T>(what: &str, bytes: usize, device: &Device, mut run: impl FnMut() -> T) {
+    const RUNS: usize = 20;
+    let warm: Vec<T> = (0..3).map(|_| run()).collect();
+    device.sync().expect("a device");
+    drop(warm);
+    let start = std::time::Instant::now();
+    let kept: Vec<T> = (0..RUNS).map(|_| run()).collect();
+    let enqueued = start.elapsed().as_secs_f64() / RUNS as f64;
+    device.sync().expect("a device");
+    let secs = start.elapsed().as_secs_f64() / RUNS as f64;
+    drop(kept);
+    let (ms, rate) = (1e3 * secs, bytes as f64 / secs / 1e9);
+    println!("{what}: {ms:.4} ms, {rate:.0} GB/s, {:.4} ms of it on the host", 1e3 * enqueued);
+}

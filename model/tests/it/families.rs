@@ -104,8 +104,8 @@ fn check(name: &str) {
     assert_eq!(scalar(sums.n_labels), family.n_labels);
 
     let Hyper { lr, beta1, beta2, eps, weight_decay, max_grad_norm, steps } = family.hyper;
-    let adamw = AdamWHyper { lr, beta1, beta2, eps, weight_decay, step: 0 };
-    let mut optimizer = Optimizer::new(&model, adamw, max_grad_norm);
+    let adamw = AdamWHyper { beta1, beta2, eps, weight_decay, n_decayed: 0 };
+    let mut optimizer = Optimizer::new(&model, lr, adamw, max_grad_norm);
     for step in 0..steps {
         let batch = batch(&fixture, &family.kind, step % family.n_batches, &device);
         let sums = model.loss(&batch, family.label_smoothing, None);

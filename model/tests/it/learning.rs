@@ -35,8 +35,8 @@ fn host(ids: &Tensor<1, Int>) -> Vec<i32> {
 fn learn(config: TransformerConfig, steps: usize, task: fn(&[i32]) -> Vec<i32>) -> f64 {
     let device = train_device();
     let mut model = config.init_encoder_decoder(1, DType::F32, &device);
-    let hyper = AdamWHyper { lr: 4e-3, beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: 0.0, step: 0 };
-    let mut optimizer = Optimizer::new(&model, hyper, 1.0);
+    let hyper = AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: 0.0, n_decayed: 0 };
+    let mut optimizer = Optimizer::new(&model, 4e-3, hyper, 1.0);
     for step in 0..steps {
         let rows = random_rows(48, 1..=MAX_LEN, step as u64);
         let pairs: Vec<_> = rows.iter().map(|row| (row.clone(), task(row))).collect();
@@ -46,7 +46,7 @@ fn learn(config: TransformerConfig, steps: usize, task: fn(&[i32]) -> Vec<i32>) 
         if step % 50 == 0 {
             println!("step {step}: loss {:.3}", scalar(loss.clone()));
         }
-        optimizer.hyper.lr = 4e-3 * ((step + 1) as f64 / 40.0).min(1.0 - 0.95 * step as f64 / steps as f64);
+        optimizer.lr = 4e-3 * ((step + 1) as f64 / 40.0).min(1.0 - 0.95 * step as f64 / steps as f64);
         let found = gradients(&model, &loss.backward());
         (model, _) = optimizer.step(model, &found);
     }

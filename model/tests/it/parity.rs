@@ -59,8 +59,8 @@ fn check(name: &str) {
     assert!(relative_error(scalar(loss.nll_sum), variant.nll_sum) < f64::from(RELATIVE));
 
     let Hyper { lr, beta1, beta2, eps, weight_decay, max_grad_norm, steps } = hyper;
-    let adamw = AdamWHyper { lr, beta1, beta2, eps, weight_decay, step: 0 };
-    let mut optimizer = Optimizer::new(&model, adamw, max_grad_norm);
+    let adamw = AdamWHyper { beta1, beta2, eps, weight_decay, n_decayed: 0 };
+    let mut optimizer = Optimizer::new(&model, lr, adamw, max_grad_norm);
     for step in 0..steps {
         let loss = model.loss(&batch, variant.label_smoothing, None).loss_sum / variant.target_tokens as f64;
         let error = relative_error(scalar(loss.clone()), variant.losses[step]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
-use kiln_kernels::{AdamWHyper, AdamWState, adamw_step};
+use kiln_kernels::{AdamWHyper, AdamWState, Flat, Place, adamw_step, gather, measure};
 use kiln_model::{PairBatch, TransformerConfig};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -186,41 +186,59 @@ pub(crate) fn with_weights<M: Module>(model: M, weights: &ByPath) -> M {
     model.map(&mut Put { path: vec![], weights })
 }
 
-/// AdamW over flat groups on the host's schedule of one constant learning rate; matrices are decayed, vectors are not.
+/// AdamW over all parameters, matrices first: they are decayed, vectors are not.
 pub(crate) struct Optimizer {
-    pub(crate) hyper: AdamWHyper,
-    pub(crate) max_grad_norm: f64,
-    states: BTreeMap<String, AdamWState>,
+    pub(crate) lr: f64,
+    hyper: AdamWHyper,
+    max_grad_norm: f64,
+    step: u64,
+    places: Vec<(String, Place)>,
+    state: AdamWState,
 }
 
 impl Optimizer {
-    pub(crate) fn new<M: Module>(model: &M, hyper: AdamWHyper, max_grad_norm: f64) -> Self {
-        let device = Device::flex();
-        let state = |values: Vec<f32>| AdamWState::new(Tensor::from_data(values.as_slice(), &device));
-        let states = weights(model).into_iter().map(|(path, values)| (path, state(values))).collect();
-        Self { hyper, max_grad_norm, states }
+    pub(crate) fn new<M: Module>(model: &M, lr: f64, hyper: AdamWHyper, max_grad_norm: f64) -> Self {
+        let (shapes, mut places, mut len) = (shapes(model), Vec::new(), 0);
+        let mut hyper = hyper;
+        for matrices in [true, false] {
+            for (path, dims) in shapes.iter().filter(|(_, dims)| (dims.len() > 1) == matrices) {
+                let place = Place { offset: len, len: dims.iter().product() };
+                len += place.padded_len();
+                places.push((path.clone(), place));
+            }
+            if matrices {
+                hyper.n_decayed = len;
+            }
+        }
+        let state = AdamWState::new(flatten(&places, &weights(model)).values, DType::F32);
+        Self { lr, hyper, max_grad_norm, step: 0, places, state }
     }
 
     /// One step; returns the model and the gradient norm before clipping.
     pub(crate) fn step<M: Module>(&mut self, model: M, gradients: &ByPath) -> (M, f64) {
-        self.hyper.step += 1;
+        self.step += 1;
         let device = Device::flex();
-        let gradients: BTreeMap<&String, Tensor<1>> =
-            gradients.iter().map(|(path, g)| (path, Tensor::from_data(g.as_slice(), &device))).collect();
-        let squares = gradients.values().cloned().map(kiln_kernels::sum_of_squares).reduce(|a, b| a + b);
-        let norm = squares.expect("a model has parameters").sqrt();
-        let scale = kiln_kernels::clip_coefficient(norm.clone(), self.max_grad_norm);
-        let matrices: Vec<String> =
-            shapes(&model).into_iter().filter(|(_, dims)| dims.len() > 1).map(|(path, _)| path).collect();
+        let zeros = |dims: Vec<usize>| vec![0.0; dims.iter().product()];
+        let mut all: ByPath = shapes(&model).into_iter().map(|(path, dims)| (path, zeros(dims))).collect();
+        all.extend(gradients.clone());
+        let gradient = flatten(&self.places, &all);
+        let measured = measure(&gradient, Tensor::ones([1], &device), self.max_grad_norm);
+        let schedule = self.hyper.schedule(self.lr, self.step, &device);
+        self.state = adamw_step(self.state.clone(), gradient, &measured, schedule, &self.hyper);
+        let master = values(self.state.master.clone());
         let mut after = weights(&model);
-        for (path, gradient) in gradients {
-            let decay = if matrices.contains(path) { self.hyper.weight_decay } else { 0.0 };
-            let hyper = AdamWHyper { weight_decay: decay, ..self.hyper };
-            let state = self.states.remove(path).expect("one state per parameter");
-            let state = adamw_step(state, gradient, scale.clone(), &hyper);
-            after.insert(path.clone(), values(state.master.clone()));
-            self.states.insert(path.clone(), state);
+        // PyTorch leaves a parameter without a gradient alone, weight decay included.
+        for (path, place) in self.places.iter().filter(|(path, _)| gradients.contains_key(path)) {
+            after.insert(path.clone(), master[place.offset..][..place.len].to_vec());
         }
-        (with_weights(model, &after), scalar(norm))
+        (with_weights(model, &after), scalar(measured.norm()))
     }
+}
+
+fn flatten(places: &[(String, Place)], by_path: &ByPath) -> Flat {
+    let device = Device::flex();
+    let part = |path: &String| Tensor::<1>::from_data(by_path[path].as_slice(), &device).into();
+    let (parts, places): (Vec<_>, Vec<_>) = places.iter().map(|(path, place)| (part(path), *place)).unzip();
+    let len = places.iter().map(|place| place.offset + place.padded_len()).max().expect("a model has parameters");
+    gather(parts, &places, len, DType::F32, &device, None)
 }

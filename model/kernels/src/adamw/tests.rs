@@ -1,50 +1,195 @@
-use burn::tensor::DType;
+use burn::tensor::{DType, Device, Tensor};
 
-use super::{AdamWHyper, AdamWState, adamw_step, clip_coefficient, sum_of_squares};
-use crate::testing::{assert_close, devices, distance, host, tensor, values};
+use super::{ALIGNMENT, AdamWHyper, AdamWState, Flat, Part, Place, adamw_step, gather, measure, view};
+use crate::testing::{assert_close, devices, distance, host, tensor, time, timing_device, values};
 
-/// Ten steps against PyTorch's update, one scalar at a time in f64.
+/// Places for tensors of these lengths, end to end, and the length of the whole.
+fn places(lens: &[usize]) -> (Vec<Place>, usize) {
+    let mut offset = 0;
+    let places = lens
+        .iter()
+        .map(|&len| {
+            let place = Place { offset, len };
+            offset += place.padded_len();
+            place
+        })
+        .collect();
+    (places, offset)
+}
+
+fn flat(values: &[f32], dtype: DType, device: &Device) -> Flat {
+    let (places, n) = places(&[values.len()]);
+    gather(vec![tensor(values, [values.len()], dtype, device).into()], &places, n, dtype, device, None)
+}
+
+fn scalar(value: f32, device: &Device) -> Tensor<1> {
+    tensor(&[value], [1], DType::F32, device)
+}
+
+/// Lengths that end on a vector, in the middle of one, on a chunk and beyond one; more parts than a launch takes.
+const LENS: [usize; 19] = [8, 1, 256, 4096, 4097, 12_288, 5, 768, 3, 2, 9000, 64, 100, 24, 1, 640, 7, 512, 33];
+
 #[test]
-fn ten_steps_equal_the_scalar_recurrence() {
-    let n = 103;
-    let (lr, beta1, beta2, eps, weight_decay) = (1e-2, 0.9, 0.98, 1e-9, 0.1);
+fn parts_lie_at_their_places_with_zeros_between() {
     for (name, device) in devices() {
-        let start = values(n, 1);
-        let mut state = AdamWState::new(tensor(&start, [n], DType::F32, &device));
-        let mut p: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
-        let (mut m, mut v) = (vec![0f64; n], vec![0f64; n]);
-        for step in 1..=10u64 {
-            let grad = values(n, 100 + step);
-            let scale = 0.5f32;
-            let hyper = AdamWHyper { lr, beta1, beta2, eps, weight_decay, step };
-            let scale_tensor = tensor(&[scale], [1], DType::F32, &device);
-            state = adamw_step(state, tensor(&grad, [n], DType::F32, &device), scale_tensor, &hyper);
-            for i in 0..n {
-                let g = f64::from(grad[i] * scale);
-                m[i] = beta1 * m[i] + (1.0 - beta1) * g;
-                v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
-                let m_hat = m[i] / (1.0 - beta1.powi(step as i32));
-                let v_hat = v[i] / (1.0 - beta2.powi(step as i32));
-                p[i] = p[i] * (1.0 - lr * weight_decay) - lr * m_hat / (v_hat.sqrt() + eps);
+        let (places, n) = places(&LENS);
+        for (dtype, into) in [(DType::F32, DType::F32), (DType::BF16, DType::BF16), (DType::BF16, DType::F32)] {
+            let parts = |seed: u64| -> Vec<Part> {
+                let part = |(i, &len): (usize, &usize)| {
+                    let values = values(len, seed + i as u64);
+                    // Of different ranks, as a model's.
+                    if i % 2 == 0 {
+                        tensor(&values, [len], dtype, &device).into()
+                    } else {
+                        tensor(&values, [1, len], dtype, &device).into()
+                    }
+                };
+                LENS.iter().enumerate().map(part).collect()
+            };
+            let mut expected = vec![0f32; n];
+            for (i, place) in places.iter().enumerate() {
+                expected[place.offset..][..place.len].copy_from_slice(&values(place.len, 1 + i as u64));
             }
+            let once = gather(parts(1), &places, n, into, &device, None);
+            assert_eq!(host(once.values.clone()), expected, "{dtype:?} into {into:?} on {name}");
+            let twice = gather(parts(1), &places, n, into, &device, Some(once));
+            let doubled: Vec<f32> = expected.iter().map(|x| 2.0 * x).collect();
+            assert_eq!(host(twice.values.clone()), doubled, "added on {name}");
+            let norm = doubled.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+            let found = host(measure(&twice, scalar(1.0, &device), 0.0).norm());
+            assert!(distance(&found, &[norm as f32]) < 1e-5, "norm {found:?} instead of {norm} on {name}");
         }
-        let f32s = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<_>>();
-        assert_close(&format!("weights on {name}"), DType::F32, &host(state.master), &f32s(&p));
-        assert_close(&format!("first moment on {name}"), DType::F32, &host(state.m), &f32s(&m));
-        assert_close(&format!("second moment on {name}"), DType::F32, &host(state.v), &f32s(&v));
     }
 }
 
 #[test]
-fn clipping_limits_the_global_norm() {
+fn a_view_shows_its_part() {
     for (name, device) in devices() {
-        let x = values(10_000, 1);
+        let (places, n) = places(&[300, 24]);
+        let parts = vec![
+            tensor(&values(300, 1), [300], DType::BF16, &device).into(),
+            tensor(&values(24, 2), [24], DType::BF16, &device).into(),
+        ];
+        let flat = gather(parts, &places, n, DType::BF16, &device, None).values;
+        let seen = view(&flat, places[1].offset, [4, 6]);
+        assert_eq!(host(seen.clone()), values(24, 2), "on {name}");
+        // Through a kernel of the backend too.
+        assert_eq!(host(seen * 2.0), values(24, 2).iter().map(|x| x * 2.0).collect::<Vec<_>>(), "doubled on {name}");
+    }
+}
+
+/// Ten steps against PyTorch's update, one scalar at a time in f64.
+#[test]
+fn ten_steps_equal_the_scalar_recurrence() {
+    let (n, n_decayed) = (5000, 2 * ALIGNMENT);
+    let (lr, divisor) = (1e-2, 2.0f32);
+    let hyper = AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-9, weight_decay: 0.1, n_decayed };
+    for (name, device) in devices() {
+        for (gradient_dtype, weight_dtype) in
+            [(DType::F32, DType::F32), (DType::F32, DType::BF16), (DType::BF16, DType::BF16)]
+        {
+            let start = values(n, 1);
+            let mut state = AdamWState::new(flat(&start, DType::F32, &device).values, weight_dtype);
+            // Views taken before the first step.
+            let seen = view(state.compute_weights(), ALIGNMENT, [2, 24]);
+            let mut p: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
+            let (mut m, mut v) = (vec![0f64; n], vec![0f64; n]);
+            for step in 1..=10u64 {
+                let grad = values(n, 100 + step);
+                let gradient = flat(&grad, gradient_dtype, &device);
+                let measured = measure(&gradient, scalar(divisor, &device), 0.0);
+                state = adamw_step(state, gradient, &measured, hyper.schedule(lr, step, &device), &hyper);
+                for i in 0..n {
+                    let g = f64::from(grad[i]) / f64::from(divisor);
+                    m[i] = hyper.beta1 * m[i] + (1.0 - hyper.beta1) * g;
+                    v[i] = hyper.beta2 * v[i] + (1.0 - hyper.beta2) * g * g;
+                    let m_hat = m[i] / (1.0 - hyper.beta1.powi(step as i32));
+                    let v_hat = v[i] / (1.0 - hyper.beta2.powi(step as i32));
+                    let decay = if i < n_decayed { 1.0 - lr * hyper.weight_decay } else { 1.0 };
+                    p[i] = p[i] * decay - lr * m_hat / (v_hat.sqrt() + hyper.eps);
+                }
+            }
+            let f32s = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<_>>();
+            let found = |x: &Tensor<1>| host(x.clone())[..n].to_vec();
+            let what = |part: &str| format!("{part} ({gradient_dtype:?} gradient, {weight_dtype:?} weights) on {name}");
+            assert_close(&what("masters"), DType::F32, &found(&state.master), &f32s(&p));
+            assert_close(&what("first moments"), DType::F32, &found(&state.m), &f32s(&m));
+            assert_close(&what("second moments"), DType::F32, &found(&state.v), &f32s(&v));
+            assert_close(&what("weights"), weight_dtype, &found(state.compute_weights()), &f32s(&p));
+            if AdamWState::is_updated_in_place(&device) {
+                device.flush().expect("a flush");
+                let expected = &found(state.compute_weights())[ALIGNMENT..ALIGNMENT + 48];
+                assert_eq!(host(seen), expected, "the view on {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_norm_is_divided_and_clipped() {
+    for (name, device) in devices() {
+        let x = values(100_000, 1);
+        let gradient = flat(&x, DType::F32, &device);
         let norm = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-        let measured = sum_of_squares(tensor(&x, [x.len()], DType::F32, &device)).sqrt();
-        assert!(distance(&host(measured.clone()), &[norm as f32]) < 1e-5, "norm on {name}");
-        let coefficient = |max: f64| host(clip_coefficient(measured.clone(), max))[0];
-        assert!((f64::from(coefficient(1.0)) - 1.0 / norm).abs() < 1e-6, "clipped on {name}");
-        assert_eq!(coefficient(1e6), 1.0, "a small gradient is left alone on {name}");
-        assert_eq!(coefficient(0.0), 1.0, "0 switches clipping off on {name}");
+        for (divisor, max_norm) in [(1.0, 0.0), (1.0, 1.0), (1.0, 1e6), (640.0, 0.1), (0.0, 2.0)] {
+            let divided = norm / f64::max(divisor, 1.0);
+            let clip = if max_norm > 0.0 { (max_norm / (divided + 1e-6)).min(1.0) } else { 1.0 };
+            let expected = [divided, clip / f64::max(divisor, 1.0), 1.0].map(|x| x as f32);
+            let found = host(measure(&gradient, scalar(divisor as f32, &device), max_norm).values);
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found / expected - 1.0).abs() < 1e-5, "{found} instead of {expected} on {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_changes_nothing() {
+    for (name, device) in devices() {
+        for bad in [f32::NAN, f32::INFINITY] {
+            let hyper = AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-9, weight_decay: 0.1, n_decayed: 0 };
+            let start = values(1000, 1);
+            let state = AdamWState::new(flat(&start, DType::F32, &device).values, DType::BF16);
+            let mut grad = values(1000, 2);
+            grad[777] = bad;
+            let gradient = flat(&grad, DType::F32, &device);
+            let measured = measure(&gradient, scalar(1.0, &device), 1.0);
+            let schedule = hyper.schedule(0.1, 1, &device);
+            let state = adamw_step(state, gradient, &measured, schedule, &hyper);
+            assert_eq!(host(state.master)[..1000], start, "masters after {bad} on {name}");
+            assert!(host(state.m).iter().chain(&host(state.v)).all(|&x| x == 0.0), "moments after {bad} on {name}");
+            assert!(!host(measured.norm())[0].is_finite(), "the norm of {bad} on {name}");
+        }
+    }
+}
+
+/// GPT-2 124M.
+#[test]
+fn times() {
+    let Some(device) = timing_device() else { return };
+    let mut lens = vec![50304 * 768, 1024 * 768];
+    for _ in 0..12 {
+        lens.extend([768, 768, 768 * 2304, 2304, 768 * 768, 768, 768, 768, 768 * 3072, 3072, 3072 * 768, 768]);
+    }
+    lens.extend([768, 768]);
+    let (places, n) = places(&lens);
+    let hyper = AdamWHyper { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, n_decayed: n };
+    let grads: Vec<Tensor<1>> = lens.iter().map(|&len| Tensor::ones([len], (&device, DType::BF16)) * 1e-3).collect();
+    for into in [DType::BF16, DType::F32] {
+        let parts = || grads.iter().map(|g| g.clone().into()).collect::<Vec<Part>>();
+        let once = || gather(parts(), &places, n, into, &device, None);
+        time(&format!("gather {n} bf16 into {into:?}"), n * (2 + into.size()), &device, once);
+        let mut sum = once();
+        time(&format!("gather {n} bf16 onto {into:?}"), n * (2 + 2 * into.size()), &device, || {
+            sum = gather(parts(), &places, n, into, &device, Some(sum.clone()));
+        });
+        time("norm of the gathered", 0, &device, || measure(&sum, scalar(1.0, &device), 1.0));
+        let measured = measure(&sum, scalar(1.0, &device), 1.0);
+        let schedule = hyper.schedule(1e-4, 1, &device);
+        let mut state = AdamWState::new(Tensor::ones([n], (&device, DType::F32)), DType::BF16);
+        time(&format!("step of {n}, {into:?} gradient"), n * (26 + into.size()), &device, || {
+            state = adamw_step(state.clone(), sum.clone(), &measured, schedule.clone(), &hyper);
+        });
+        assert!(host(state.master.narrow(0, 0, 8)).iter().all(|x| x.is_finite() && *x < 1.0), "it was computed");
     }
 }

@@ -1,0 +1,99 @@
+//! The optimizer on the CPU: chunks in parallel, sums in a fixed order.
+
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::{DType, Shape, Slice, TensorData};
+use burn_flex::{Flex, FlexTensor};
+use rayon::prelude::*;
+
+use super::flat::{ALIGNMENT, CHUNK};
+use super::ops::{AdamWOps, Factors, Parts, Segment};
+use crate::host::floats;
+
+impl AdamWOps for Flex {
+    fn flat_gather(
+        parts: Parts<Self>,
+        values: FlexTensor,
+        squares: FlexTensor,
+        segments: Vec<Segment>,
+        accumulate: bool,
+    ) -> (FlexTensor, FlexTensor) {
+        let dtype = values.dtype();
+        let (mut values, mut squares) = (floats(values), floats(squares));
+        for (part, segment) in parts.into_vec().into_iter().zip(segments) {
+            let part = floats(part);
+            let place = &mut values[segment.offset..segment.offset + segment.len.next_multiple_of(ALIGNMENT)];
+            let squares = &mut squares[segment.first_chunk..];
+            place.par_chunks_mut(CHUNK).zip(squares).enumerate().for_each(|(i, (place, square))| {
+                let part = &part[(i * CHUNK).min(part.len())..];
+                for (j, place) in place.iter_mut().enumerate() {
+                    let added = part.get(j).copied().unwrap_or(0.0);
+                    *place = if accumulate { *place + added } else { added };
+                }
+                *square = place.iter().map(|x| x * x).sum();
+            });
+        }
+        (flat(values, dtype), flat(squares, DType::F32))
+    }
+
+    fn flat_view(flat: FlexTensor, offset: usize, shape: Vec<usize>) -> FlexTensor {
+        let len: usize = shape.iter().product();
+        Self::float_reshape(Self::float_slice(flat, &[Slice::from(offset..offset + len)]), Shape::from(shape))
+    }
+
+    fn adamw_measure(squares: FlexTensor, divisor: FlexTensor, max_norm: f32) -> FlexTensor {
+        let share = 1.0 / f64::from(floats(divisor)[0].max(1.0));
+        let norm = floats(squares).into_iter().map(f64::from).sum::<f64>().sqrt() * share;
+        let clip = if max_norm > 0.0 { (f64::from(max_norm) / (norm + 1e-6)).min(1.0) } else { 1.0 };
+        let finite = f32::from(u8::from(norm.is_finite()));
+        flat(vec![norm as f32, (clip * share) as f32, finite], DType::F32)
+    }
+
+    fn adamw(
+        master: FlexTensor,
+        m: FlexTensor,
+        v: FlexTensor,
+        gradient: FlexTensor,
+        measured: FlexTensor,
+        schedule: FlexTensor,
+        factors: Factors,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        let measured = floats(measured);
+        if measured[2] == 0.0 {
+            return (master, m, v);
+        }
+        let (scale, schedule, gradient) = (measured[1], floats(schedule), floats(gradient));
+        let [mut master, mut m, mut v] = [master, m, v].map(floats);
+        let chunks = master.par_chunks_mut(CHUNK).zip(m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK)));
+        chunks.zip(gradient.par_chunks(CHUNK)).enumerate().for_each(|(i, ((master, (m, v)), gradient))| {
+            for j in 0..gradient.len() {
+                let decay = if i * CHUNK + j < factors.n_decayed { 1.0 - schedule[2] } else { 1.0 };
+                let g = gradient[j] * scale;
+                m[j] = factors.beta1 * m[j] + factors.rest1 * g;
+                v[j] = factors.beta2 * v[j] + factors.rest2 * g * g;
+                master[j] = master[j] * decay - schedule[0] * m[j] / (v[j].sqrt() * schedule[1] + factors.eps);
+            }
+        });
+        (flat(master, DType::F32), flat(m, DType::F32), flat(v, DType::F32))
+    }
+
+    fn adamw_mixed(
+        master: FlexTensor,
+        m: FlexTensor,
+        v: FlexTensor,
+        weights: FlexTensor,
+        gradient: FlexTensor,
+        measured: FlexTensor,
+        schedule: FlexTensor,
+        factors: Factors,
+    ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+        let dtype = weights.dtype();
+        let (master, m, v) = Self::adamw(master, m, v, gradient, measured, schedule, factors);
+        let weights = flat(floats(master.clone()), dtype);
+        (master, m, v, weights)
+    }
+}
+
+fn flat(values: Vec<f32>, dtype: DType) -> FlexTensor {
+    let n = values.len();
+    FlexTensor::from_data(TensorData::new(values, [n]).convert_dtype(dtype))
+}

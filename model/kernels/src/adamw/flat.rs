@@ -1,0 +1,107 @@
+//! Many tensors end to end in one.
+
+use burn::backend::Dispatch;
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::{DType, Device, Tensor};
+
+use super::ops::{AdamWOps, PARTS, Parts, Segment};
+
+/// Every tensor begins at a multiple of this many elements of the flat one. It makes a slice of a flat bf16 or f32 tensor
+/// begin at a multiple of 512 bytes, where the backend's kernels, TMA among them, take it without a copy.
+pub const ALIGNMENT: usize = 256;
+/// Elements that one cube gathers, and whose squares it sums.
+pub(super) const CHUNK: usize = 4096;
+
+/// Where a tensor lies in a flat one. Places follow each other in ascending order; the gap behind each, up to the next
+/// multiple of [`ALIGNMENT`], is filled with zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// First element, a multiple of [`ALIGNMENT`].
+    pub offset: usize,
+    /// Number of elements.
+    pub len: usize,
+}
+
+impl Place {
+    /// Elements with the gap behind.
+    pub fn padded_len(&self) -> usize {
+        self.len.next_multiple_of(ALIGNMENT)
+    }
+
+    fn n_chunks(&self) -> usize {
+        self.padded_len().div_ceil(CHUNK)
+    }
+}
+
+/// A tensor of any rank that is to lie in a flat one.
+#[derive(Debug, Clone)]
+pub struct Part {
+    tensor: FloatTensor<Dispatch>,
+    len: usize,
+    dtype: DType,
+}
+
+impl<const D: usize> From<Tensor<D>> for Part {
+    fn from(tensor: Tensor<D>) -> Self {
+        let (len, dtype) = (tensor.shape().num_elements(), tensor.dtype());
+        Self { tensor: tensor.into_dispatch(), len, dtype }
+    }
+}
+
+/// A flat tensor and the sums of squares of its chunks.
+#[derive(Debug, Clone)]
+pub struct Flat {
+    /// `[n]`
+    pub values: Tensor<1>,
+    /// `[number of chunks]`, f32
+    pub(super) squares: Tensor<1>,
+}
+
+/// Copies `parts` to their `places` in a flat tensor of `n` elements in `dtype`, or adds them to those of `onto` (whose
+/// dtype stays). On a GPU `onto` is written in place, a few launches for all parts.
+///
+/// # Panics
+/// If parts and places differ in number or length, parts in dtype, or `onto` has another length.
+pub fn gather(parts: Vec<Part>, places: &[Place], n: usize, dtype: DType, device: &Device, onto: Option<Flat>) -> Flat {
+    assert_eq!(parts.len(), places.len(), "a place for each part");
+    let part_dtype = parts.first().map_or(dtype, |part| part.dtype);
+    for (part, place) in parts.iter().zip(places) {
+        assert_eq!(part.len, place.len, "a part with the length of its place");
+        assert_eq!(part.dtype, part_dtype, "parts of one dtype");
+        assert!(place.offset.is_multiple_of(ALIGNMENT) && place.offset + place.padded_len() <= n, "{place:?} of {n}");
+    }
+    let accumulate = onto.is_some();
+    let n_chunks: usize = places.iter().map(Place::n_chunks).sum();
+    let flat = onto.unwrap_or_else(|| Flat {
+        values: Tensor::empty([n], (device, dtype)),
+        squares: Tensor::empty([n_chunks], (device, DType::F32)),
+    });
+    assert_eq!(flat.values.dims(), [n], "the length of what is added to");
+    let (mut values, mut squares) = (flat.values.into_dispatch(), flat.squares.into_dispatch());
+    let mut first_chunk = 0;
+    for (parts, places) in parts.chunks(PARTS).zip(places.chunks(PARTS)) {
+        let segments = places
+            .iter()
+            .map(|place| {
+                let segment = Segment { offset: place.offset, len: place.len, first_chunk };
+                first_chunk += place.n_chunks();
+                segment
+            })
+            .collect();
+        let parts = Parts::new(parts.iter().map(|part| part.tensor.clone()).collect());
+        (values, squares) = Dispatch::flat_gather(parts, values, squares, segments, accumulate);
+    }
+    Flat { values: Tensor::from_dispatch(values), squares: Tensor::from_dispatch(squares) }
+}
+
+/// `shape` numbers of `flat` (`[n]`) from `offset` on. On a GPU no copy is made: the result shows what is later written to
+/// `flat` in place, see [`super::adamw_step`].
+///
+/// # Panics
+/// If the numbers are not there, or `offset` is not a multiple of [`ALIGNMENT`].
+pub fn view<const D: usize>(flat: &Tensor<1>, offset: usize, shape: [usize; D]) -> Tensor<D> {
+    let len: usize = shape.iter().product();
+    assert!(offset.is_multiple_of(ALIGNMENT), "a view at {offset}, which is no multiple of {ALIGNMENT}");
+    assert!(offset + len <= flat.dims()[0], "{len} numbers at {offset} of {}", flat.dims()[0]);
+    Tensor::from_dispatch(Dispatch::flat_view(flat.clone().into_dispatch(), offset, shape.to_vec()))
+}

@@ -1,0 +1,175 @@
+//! The optimizer on CubeCL devices, in place.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::DType;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::flat::{ALIGNMENT, CHUNK};
+use super::kernel::{MEASURE_UNITS, UNITS, gather, measure, step};
+use super::ops::{AdamWOps, Factors, Parts, Segment};
+
+/// Elements of f32 in 16 bytes.
+const WIDTH: usize = 4;
+
+impl AdamWOps for CubeBackend {
+    fn flat_gather(
+        parts: Parts<Self>,
+        values: CubeTensor,
+        squares: CubeTensor,
+        segments: Vec<Segment>,
+        accumulate: bool,
+    ) -> (CubeTensor, CubeTensor) {
+        let parts: Vec<_> = parts.into_vec().into_iter().map(into_contiguous).collect();
+        let dtype = parts[0].dtype;
+        let mut width = 16 / dtype.size();
+        while segments.iter().any(|segment| !segment.len.is_multiple_of(width)) {
+            width /= 2;
+        }
+        let (mut firsts, mut offsets, mut lens) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
+        let first_slot = segments[0].first_chunk;
+        let mut chunks = 0;
+        for i in 0..parts.len() {
+            firsts.push(chunks);
+            // Parts behind the last segment stand in for missing ones and own no chunk.
+            let (offset, len) = segments.get(i).map_or((0, 0), |segment| (segment.offset, segment.len));
+            offsets.push((offset / width) as u32);
+            lens.push((len / width) as u32);
+            chunks += len.next_multiple_of(ALIGNMENT).div_ceil(CHUNK) as u32;
+        }
+        firsts.push(chunks);
+        let dtypes = [dtype_to_storage_type(dtype), dtype_to_storage_type(values.dtype)];
+        let mut sequence = SequenceArg::new();
+        for part in parts {
+            sequence.push(part.into_buffer_arg());
+        }
+        // SAFETY: chunks end where their part's padded segment does, which the caller has checked to lie in `values`;
+        // `squares` has a slot for every chunk.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            gather::launch_unchecked(
+                &values.client,
+                CubeCount::Static(chunks, 1, 1),
+                CubeDim::new_1d(UNITS),
+                width,
+                sequence,
+                values.clone().into_buffer_arg(),
+                squares.clone().into_buffer_arg(),
+                firsts,
+                offsets,
+                lens,
+                first_slot as u32,
+                accumulate,
+                dtypes,
+            );
+        }
+        (values, squares)
+    }
+
+    fn flat_view(flat: CubeTensor, offset: usize, shape: Vec<usize>) -> CubeTensor {
+        let flat = into_contiguous(flat);
+        let (size, len) = (flat.dtype.size(), shape.iter().product::<usize>());
+        let behind = flat.meta.shape()[0] - offset - len;
+        let handle = flat.handle.offset_start((offset * size) as u64).offset_end((behind * size) as u64);
+        CubeTensor::new_contiguous(flat.client, flat.device, shape.into(), handle, flat.dtype)
+    }
+
+    fn adamw_measure(squares: CubeTensor, divisor: CubeTensor, max_norm: f32) -> CubeTensor {
+        let (squares, divisor) = (into_contiguous(squares), into_contiguous(divisor));
+        let n = squares.meta.shape()[0];
+        let (client, device) = (squares.client.clone(), squares.device.clone());
+        let out = empty_device_contiguous_dtype(client, device, [3].into(), DType::F32);
+        // SAFETY: `n` numbers are read, three written.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            measure::launch_unchecked(
+                &out.client,
+                CubeCount::Static(1, 1, 1),
+                CubeDim::new_1d(MEASURE_UNITS),
+                squares.into_buffer_arg(),
+                divisor.into_buffer_arg(),
+                out.clone().into_buffer_arg(),
+                n as u32,
+                max_norm,
+            );
+        }
+        out
+    }
+
+    fn adamw(
+        master: CubeTensor,
+        m: CubeTensor,
+        v: CubeTensor,
+        gradient: CubeTensor,
+        measured: CubeTensor,
+        schedule: CubeTensor,
+        factors: Factors,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        launch_step([&master, &m, &v], None, gradient, measured, schedule, factors);
+        (master, m, v)
+    }
+
+    fn adamw_mixed(
+        master: CubeTensor,
+        m: CubeTensor,
+        v: CubeTensor,
+        weights: CubeTensor,
+        gradient: CubeTensor,
+        measured: CubeTensor,
+        schedule: CubeTensor,
+        factors: Factors,
+    ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
+        launch_step([&master, &m, &v], Some(&weights), gradient, measured, schedule, factors);
+        (master, m, v, weights)
+    }
+}
+
+/// Writes into the buffers of `state` and `weights`, whoever else holds them: the caller knows (see
+/// [`super::adamw_step`]).
+fn launch_step(
+    state: [&CubeTensor; 3],
+    weights: Option<&CubeTensor>,
+    gradient: CubeTensor,
+    measured: CubeTensor,
+    schedule: CubeTensor,
+    factors: Factors,
+) {
+    let [master, m, v] = state;
+    let (gradient, measured, schedule) =
+        (into_contiguous(gradient), into_contiguous(measured), into_contiguous(schedule));
+    let n = master.meta.shape()[0];
+    assert!(n.is_multiple_of(WIDTH), "flat tensors are made of whole vectors");
+    // Without weights of their own the argument is there but never touched.
+    let written = weights.unwrap_or(master);
+    let dtypes = [dtype_to_storage_type(written.dtype), dtype_to_storage_type(gradient.dtype)];
+    let vectors = n / WIDTH;
+    // SAFETY: all flat tensors have `n` elements; units beyond return at once.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        step::launch_unchecked(
+            &master.client,
+            CubeCount::Static(vectors.div_ceil(UNITS as usize) as u32, 1, 1),
+            CubeDim::new_1d(UNITS),
+            WIDTH,
+            master.clone().into_buffer_arg(),
+            m.clone().into_buffer_arg(),
+            v.clone().into_buffer_arg(),
+            written.clone().into_buffer_arg(),
+            gradient.into_buffer_arg(),
+            measured.into_buffer_arg(),
+            schedule.into_buffer_arg(),
+            vectors as u32,
+            factors.n_decayed.div_ceil(WIDTH) as u32,
+            factors.beta1,
+            factors.beta2,
+            factors.rest1,
+            factors.rest2,
+            factors.eps,
+            weights.is_some(),
+            dtypes,
+        );
+    }
+}

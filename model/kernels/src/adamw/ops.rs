@@ -1,0 +1,149 @@
+//! The optimizer's operators as a backend extension. None has a gradient.
+
+#[cfg(feature = "cuda")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, ExtensionType, backend_extension};
+#[cfg(feature = "cuda")]
+use burn::tensor::{DType, Shape};
+
+use super::AdamWHyper;
+
+/// Tensors gathered by one launch. Each is an argument of the kernel, and their number is part of its code.
+pub(crate) const PARTS: usize = 16;
+
+/// [`PARTS`] tensors of any shape; backend extensions take no lists.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cuda"))]
+pub(crate) struct Parts<B: Backend> {
+    p0: FloatTensor<B>,
+    p1: FloatTensor<B>,
+    p2: FloatTensor<B>,
+    p3: FloatTensor<B>,
+    p4: FloatTensor<B>,
+    p5: FloatTensor<B>,
+    p6: FloatTensor<B>,
+    p7: FloatTensor<B>,
+    p8: FloatTensor<B>,
+    p9: FloatTensor<B>,
+    p10: FloatTensor<B>,
+    p11: FloatTensor<B>,
+    p12: FloatTensor<B>,
+    p13: FloatTensor<B>,
+    p14: FloatTensor<B>,
+    p15: FloatTensor<B>,
+}
+
+impl<B: Backend> Parts<B> {
+    /// The last part stands in for those that are missing; no segment names it twice.
+    pub(crate) fn new(mut parts: Vec<FloatTensor<B>>) -> Self {
+        let last = parts.last().expect("at least one part").clone();
+        parts.resize(PARTS, last);
+        let [p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15] =
+            parts.try_into().unwrap_or_else(|_| panic!("more than {PARTS} parts"));
+        Self { p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15 }
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<FloatTensor<B>> {
+        let Self { p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15 } = self;
+        vec![p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15]
+    }
+}
+
+/// Where one of the parts goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Segment {
+    /// First element of the flat tensor.
+    pub(crate) offset: usize,
+    /// Elements of the part.
+    pub(crate) len: usize,
+    /// Slot of the first chunk's sum of squares.
+    pub(crate) first_chunk: usize,
+}
+
+/// [`AdamWHyper`] in the precision of the arithmetic.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Factors {
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    /// `1 - beta1` and `1 - beta2`, subtracted in f64.
+    pub(crate) rest1: f32,
+    pub(crate) rest2: f32,
+    pub(crate) eps: f32,
+    pub(crate) n_decayed: usize,
+}
+
+impl From<AdamWHyper> for Factors {
+    fn from(hyper: AdamWHyper) -> Self {
+        let AdamWHyper { beta1, beta2, eps, n_decayed, .. } = hyper;
+        Self {
+            beta1: beta1 as f32,
+            beta2: beta2 as f32,
+            rest1: (1.0 - beta1) as f32,
+            rest2: (1.0 - beta2) as f32,
+            eps: eps as f32,
+            n_decayed,
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn gathered(
+    _parts: &PartsMetadata,
+    values: &TensorSpec,
+    squares: &TensorSpec,
+    _segments: &Vec<Segment>,
+    _accumulate: &bool,
+) -> (TensorSpec, TensorSpec) {
+    (values.clone(), squares.clone())
+}
+
+#[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
+pub(crate) trait AdamWOps: Backend {
+    /// Writes (or adds) `parts` to their segments of `values`, in place where the backend can, and the sum of squares of
+    /// each chunk of what is there then to `squares`.
+    #[fusion(meta = gathered)]
+    fn flat_gather(
+        #[extension_type] parts: Parts<Self>,
+        values: FloatTensor<Self>,
+        squares: FloatTensor<Self>,
+        segments: Vec<Segment>,
+        accumulate: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// `shape` numbers of `flat` from `offset` on.
+    #[fusion(dtype = flat, shape = Shape::from(shape.clone()))]
+    fn flat_view(flat: FloatTensor<Self>, offset: usize, shape: Vec<usize>) -> FloatTensor<Self>;
+
+    /// `[3]`: norm, factor, finite; see [`super::measure`].
+    #[fusion(dtype = DType::F32, shape = Shape::new([3]))]
+    fn adamw_measure(squares: FloatTensor<Self>, divisor: FloatTensor<Self>, max_norm: f32) -> FloatTensor<Self>;
+
+    /// `(master, m, v)`.
+    #[fusion(meta = |master, m, v, _gradient, _measured, _schedule, _factors| (master.clone(), m.clone(), v.clone()))]
+    fn adamw(
+        master: FloatTensor<Self>,
+        m: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        measured: FloatTensor<Self>,
+        schedule: FloatTensor<Self>,
+        factors: Factors,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// `(master, m, v, weights)`.
+    #[fusion(meta = |master, m, v, weights, _gradient, _measured, _schedule, _factors| {
+        (master.clone(), m.clone(), v.clone(), weights.clone())
+    })]
+    #[allow(clippy::too_many_arguments, reason = "an operator takes its tensors one by one")]
+    fn adamw_mixed(
+        master: FloatTensor<Self>,
+        m: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        measured: FloatTensor<Self>,
+        schedule: FloatTensor<Self>,
+        factors: Factors,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
