@@ -4,6 +4,7 @@ use burn::backend::DType;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
+use cubecl::prelude::*;
 use cubecl::zspace::{shape, strides};
 use half::bf16;
 
@@ -30,4 +31,35 @@ pub(crate) fn tensor_map(tensor: &CubeTensor, box_rows: usize, box_columns: usiz
     TensorMapArg::new(TiledArgs { tile_size: shape![box_rows, box_columns] }, arg, bf16::elem_type_native())
         .with_swizzle(TensorMapSwizzle::B128)
         .with_prefetch(TensorMapPrefetch::B256)
+}
+
+/// Sum of the elements of a vector.
+#[cube]
+pub(crate) fn sum_of<N: Size>(v: Vector<f32, N>) -> f32 {
+    let mut sum = 0.0f32;
+    let width = N::value().comptime();
+    #[unroll]
+    for i in 0..width {
+        sum += v.extract(i);
+    }
+    sum
+}
+
+/// Sum over the `units` units of a cube, the same on each. In a loop, two sums must take turns: a unit may write for the
+/// next turn while another still reads.
+#[cube]
+pub(crate) fn cube_sum(value: f32, #[comptime] units: u32) -> f32 {
+    let planes = comptime![(units / 32) as usize];
+    let mut shared = Shared::<[f32]>::new_slice(planes);
+    let plane_total = plane_sum(value);
+    if UNIT_POS_PLANE == 0 {
+        shared[(UNIT_POS / 32) as usize] = plane_total;
+    }
+    sync_cube();
+    let mut total = 0.0f32;
+    #[unroll]
+    for p in 0..planes {
+        total += shared[p];
+    }
+    total
 }

@@ -35,6 +35,6 @@ pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
 pub use linear::{linear, linear_transposed};
-pub use norm::{layer_norm, rms_norm};
+pub use norm::{Norm, add_norm, layer_norm, rms_norm};
 pub use rotary::rotary;
 pub use swiglu::swiglu;

@@ -4,40 +4,12 @@ use cubecl::prelude::*;
 
 use super::flat::{ALIGNMENT, CHUNK};
 use super::ops::PARTS;
+use crate::device::{cube_sum, sum_of};
 
 /// Units of a cube in all passes over flat tensors.
 pub(super) const UNITS: u32 = 256;
 /// Units of the one cube that adds up the sums of squares.
 pub(super) const MEASURE_UNITS: u32 = 1024;
-
-/// Sum over the units of a cube, the same on each.
-#[cube]
-fn cube_sum(value: f32, #[comptime] units: u32) -> f32 {
-    let planes = comptime![(units / 32) as usize];
-    let mut shared = Shared::<[f32]>::new_slice(planes);
-    let plane_total = plane_sum(value);
-    if UNIT_POS_PLANE == 0 {
-        shared[(UNIT_POS / 32) as usize] = plane_total;
-    }
-    sync_cube();
-    let mut total = 0.0f32;
-    #[unroll]
-    for p in 0..planes {
-        total += shared[p];
-    }
-    total
-}
-
-#[cube]
-fn sum_of<N: Size>(v: Vector<f32, N>) -> f32 {
-    let mut sum = 0.0f32;
-    let width = N::value().comptime();
-    #[unroll]
-    for i in 0..width {
-        sum += v.extract(i);
-    }
-    sum
-}
 
 /// Chunk `chunk` of a part to its place in `values`; returns this unit's share of the sum of squares.
 #[cube]

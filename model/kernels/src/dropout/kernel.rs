@@ -36,6 +36,37 @@ pub(crate) fn philox(quad: u32, site: u32, state: &[i32]) -> (u32, u32, u32, u32
     (c0, c1, c2, c3)
 }
 
+/// What dropout multiplies vector number `at` of a tensor with: `scale`, or 0 for what is dropped. The same bits as
+/// [`dropout_kernel`]'s for the same elements.
+#[cube]
+pub(crate) fn keep_factors<N: Size>(at: u32, site: u32, state: &[i32], limit: u32, scale: f32) -> Vector<f32, N> {
+    let width = N::value().comptime();
+    let mut factors = Vector::<f32, N>::zeroed();
+    if comptime![width % 4 == 0] {
+        #[unroll]
+        for q in 0..comptime![width / 4] {
+            let (w0, w1, w2, w3) = philox(at * comptime![(width / 4) as u32] + comptime![q as u32], site, state);
+            factors.insert(comptime![4 * q], select(w0 >= limit, scale, 0.0f32));
+            factors.insert(comptime![4 * q + 1], select(w1 >= limit, scale, 0.0f32));
+            factors.insert(comptime![4 * q + 2], select(w2 >= limit, scale, 0.0f32));
+            factors.insert(comptime![4 * q + 3], select(w3 >= limit, scale, 0.0f32));
+        }
+    } else {
+        // Rows that are not a multiple of four: a block of bits may belong to two vectors.
+        #[unroll]
+        for i in 0..width {
+            let element = at * comptime![width as u32] + comptime![i as u32];
+            let (w0, w1, w2, w3) = philox(element / 4, site, state);
+            let place = element % 4;
+            let low = select(place == 0, w0, w1);
+            let high = select(place == 2, w2, w3);
+            let word = select(place < 2, low, high);
+            factors.insert(i, select(word >= limit, scale, 0.0f32));
+        }
+    }
+    factors
+}
+
 #[cube]
 fn keep_or_zero<F: Float>(x: &[F], out: &mut [F], at: usize, word: u32, limit: u32, scale: f32) {
     if at < out.len() {

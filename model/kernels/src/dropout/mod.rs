@@ -6,8 +6,8 @@
 mod autodiff;
 #[cfg(feature = "cuda")]
 pub(crate) mod kernel;
-mod ops;
-mod philox;
+pub(crate) mod ops;
+pub(crate) mod philox;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +34,6 @@ impl DropoutStream {
         Self { state, next_site: Cell::new(0) }
     }
 
-    #[cfg(feature = "cuda")]
     /// The number of the next call, and the device's copy of seed and draw.
     pub(crate) fn take(&self) -> (u32, &Tensor<1, Int>) {
         (self.take_site(), &self.state)

@@ -1,28 +1,91 @@
-//! One node for the whole normalization.
+//! Two results from one kernel, and one kernel for the gradients of both.
+//!
+//! A node of the autodiff graph has one output. So the operator is three: an inner one that has the inputs as parents and
+//! does the work in backward, and one for each result, whose only parent is the inner one. In backward the two come first
+//! (a node runs after all that depend on it), put their gradient into a drawer that they share with the inner one, and
+//! register none; the inner one takes both out. That way the gradient of the residual stream and the gradient through the
+//! norm are added inside the kernel that computes the latter, whatever else uses the results, and either may go unused.
 
-use burn::backend::Backend;
+use std::sync::{Arc, Mutex};
+
 use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, TensorMetadata};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
-use super::ops::NormOps;
+use super::ops::{Kind, Mask, Maybe, NormOps};
 
+/// Gradients on their way from the results to the inner node.
 #[derive(Debug)]
-struct LayerNorm {
-    eps: f32,
+struct Drawer<B: Backend> {
+    sum: Option<FloatTensor<B>>,
+    normed: Option<FloatTensor<B>>,
 }
 
-impl<B: Backend + NormOps> Backward<B, 3> for LayerNorm {
-    type State = (FloatTensor<B>, FloatTensor<B>);
+type Shared<B> = Arc<Mutex<Drawer<B>>>;
 
-    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let (x, gamma) = ops.state;
-        let dy = grads.consume::<B>(&ops.node);
-        let (dx, dgamma, dbeta) = B::fused_layer_norm_backward(x, gamma, dy, self.eps);
-        for (node, gradient) in ops.parents.into_iter().zip([dx, dgamma, dbeta]) {
+fn open<B: Backend>(shared: &Shared<B>) -> std::sync::MutexGuard<'_, Drawer<B>> {
+    shared.lock().expect("no thread fails while it holds a gradient")
+}
+
+/// One of the two results.
+#[derive(Debug, Clone, Copy)]
+enum Output {
+    Sum,
+    Normed,
+}
+
+impl<B: Backend> Backward<B, 1> for Output {
+    type State = Shared<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let gradient = Some(grads.consume::<B>(&ops.node));
+        let mut drawer = open(&ops.state);
+        match self {
+            Output::Sum => drawer.sum = gradient,
+            Output::Normed => drawer.normed = gradient,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct AddNorm {
+    kind: Kind,
+}
+
+/// What [`AddNorm`] keeps.
+#[derive(Debug, Clone)]
+struct Saved<B: Backend> {
+    sum: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    drop: Mask<B>,
+    gradients: Shared<B>,
+}
+
+/// Parents: x, branch, gamma, beta; a missing one is represented by x or gamma and gets nothing.
+#[derive(Debug, Clone, Copy)]
+struct Present {
+    branch: bool,
+    beta: bool,
+}
+
+impl<B: Backend + NormOps> Backward<B, 4> for AddNorm {
+    type State = (Saved<B>, Present);
+
+    fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let (Saved { sum, gamma, drop, gradients }, present) = ops.state;
+        let Drawer { sum: dsum, normed } =
+            std::mem::replace(&mut *open(&gradients), Drawer { sum: None, normed: None });
+        let dy = normed.unwrap_or_else(|| B::float_zeros(sum.shape(), &sum.device(), sum.dtype().into()));
+        let dsum = dsum.map_or(Maybe::None, Maybe::Some);
+        let (dx, dbranch, dgamma, dbeta) = B::add_norm_backward(sum, gamma, dy, dsum, drop, self.kind);
+        let [x, branch, gamma, beta] = ops.parents;
+        let branch = branch.filter(|_| present.branch);
+        let beta = beta.filter(|_| present.beta);
+        for (node, gradient) in [(x, dx), (branch, dbranch), (gamma, dgamma), (beta, dbeta)] {
             if let Some(node) = node {
                 grads.register::<B>(node.id, gradient);
             }
@@ -31,27 +94,61 @@ impl<B: Backend + NormOps> Backward<B, 3> for LayerNorm {
 }
 
 impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
-    fn fused_layer_norm(
+    fn add_norm(
         x: FloatTensor<Self>,
+        branch: Maybe<Self>,
+        drop: Mask<Self>,
         gamma: FloatTensor<Self>,
-        beta: FloatTensor<Self>,
-        eps: f32,
-    ) -> FloatTensor<Self> {
-        let nodes = [x.node(), gamma.node(), beta.node()];
-        let prep = LayerNorm { eps }.prepare::<C>(nodes).compute_bound().stateful();
-        let (x, gamma, beta) = (x.into_primitive(), gamma.into_primitive(), beta.into_primitive());
-        match prep {
-            OpsKind::Tracked(prep) => prep.finish((x.clone(), gamma.clone()), B::fused_layer_norm(x, gamma, beta, eps)),
-            OpsKind::UnTracked(prep) => prep.finish(B::fused_layer_norm(x, gamma, beta, eps)),
-        }
+        beta: Maybe<Self>,
+        kind: Kind,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (branch_node, branch) = match branch {
+            Maybe::Some(branch) => (Some(branch.node()), Maybe::Some(branch.into_primitive())),
+            Maybe::None => (None, Maybe::None),
+        };
+        let (beta_node, beta) = match beta {
+            Maybe::Some(beta) => (Some(beta.node()), Maybe::Some(beta.into_primitive())),
+            Maybe::None => (None, Maybe::None),
+        };
+        let drop: Mask<B> = match drop {
+            Mask::Some { state, site, p } => Mask::Some { state, site, p },
+            Mask::None => Mask::None,
+        };
+        let present = Present { branch: branch_node.is_some(), beta: beta_node.is_some() };
+        let nodes = [
+            x.node(),
+            branch_node.unwrap_or_else(|| x.node()),
+            gamma.node(),
+            beta_node.unwrap_or_else(|| gamma.node()),
+        ];
+        let prep = AddNorm { kind }.prepare::<C>(nodes).compute_bound().stateful();
+        let (x, gamma) = (x.into_primitive(), gamma.into_primitive());
+        let (sum, normed) = B::add_norm(x, branch, drop.clone(), gamma.clone(), beta, kind);
+        let gradients = Arc::new(Mutex::new(Drawer { sum: None, normed: None }));
+        let inner = match prep {
+            OpsKind::Tracked(prep) => {
+                let saved = Saved { sum: sum.clone(), gamma, drop, gradients: gradients.clone() };
+                prep.finish((saved, present), normed.clone())
+            }
+            OpsKind::UnTracked(prep) => prep.finish(normed.clone()),
+        };
+        let output = |which: Output, value: FloatTensor<B>| -> FloatTensor<Self> {
+            match Backward::<B, 1>::prepare::<C>(which, [inner.node()]).compute_bound().stateful() {
+                OpsKind::Tracked(prep) => prep.finish(gradients.clone(), value),
+                OpsKind::UnTracked(prep) => prep.finish(value),
+            }
+        };
+        (output(Output::Sum, sum), output(Output::Normed, normed))
     }
 
-    fn fused_layer_norm_backward(
-        _x: FloatTensor<Self>,
+    fn add_norm_backward(
+        _sum: FloatTensor<Self>,
         _gamma: FloatTensor<Self>,
         _dy: FloatTensor<Self>,
-        _eps: f32,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        _dsum: Maybe<Self>,
+        _drop: Mask<Self>,
+        _kind: Kind,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("called by backward only, below the graph")
     }
 }

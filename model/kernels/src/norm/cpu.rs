@@ -1,50 +1,66 @@
-//! Layer normalization on the CPU: rows in parallel, parameter gradients summed block by block in a fixed order.
+//! Normalization on the CPU: rows in parallel, parameter gradients summed block by block in a fixed order.
 
+use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, TensorData};
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
-use super::ops::NormOps;
+use super::ops::{Kind, Mask, Maybe, NormOps};
+use crate::dropout::ops::DropoutOps;
 use crate::host::floats;
 
 /// Rows whose parameter gradients are summed by one thread; fixed, so that sums do not depend on the number of threads.
 const BLOCK_ROWS: usize = 64;
 
 impl NormOps for Flex {
-    fn fused_layer_norm(x: FlexTensor, gamma: FlexTensor, beta: FlexTensor, eps: f32) -> FlexTensor {
-        let (shape, dtype) = (x.layout().shape().clone(), x.dtype());
-        let (x, gamma, beta) = (floats(x), floats(gamma), floats(beta));
-        let mut y = vec![0f32; x.len()];
+    fn add_norm(
+        x: FlexTensor,
+        branch: Maybe<Self>,
+        drop: Mask<Self>,
+        gamma: FlexTensor,
+        beta: Maybe<Self>,
+        kind: Kind,
+    ) -> (FlexTensor, FlexTensor) {
+        let (shape, dtype) = (x.layout().shape().to_vec(), x.dtype());
+        let sum = match branch {
+            Maybe::Some(branch) => Self::float_add(x, dropped(branch, &drop)),
+            Maybe::None => x,
+        };
+        let (values, gamma) = (floats(sum.clone()), floats(gamma));
         let d = gamma.len();
-        y.par_chunks_mut(BLOCK_ROWS * d).zip(x.par_chunks(BLOCK_ROWS * d)).for_each(|(y, x)| {
+        let beta = if let Maybe::Some(beta) = beta { floats(beta) } else { vec![0.0; d] };
+        let mut y = vec![0f32; values.len()];
+        y.par_chunks_mut(BLOCK_ROWS * d).zip(values.par_chunks(BLOCK_ROWS * d)).for_each(|(y, x)| {
             for (y, x) in y.chunks_mut(d).zip(x.chunks(d)) {
-                let (mean, inverse) = statistics(x, eps);
+                let (mean, inverse) = statistics(x, kind);
                 for j in 0..d {
                     y[j] = (x[j] - mean) * inverse * gamma[j] + beta[j];
                 }
             }
         });
-        tensor(y, shape.to_vec(), dtype)
+        (sum, tensor(y, shape, dtype))
     }
 
-    fn fused_layer_norm_backward(
-        x: FlexTensor,
+    fn add_norm_backward(
+        sum: FlexTensor,
         gamma: FlexTensor,
         dy: FlexTensor,
-        eps: f32,
-    ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        let (shape, dtype) = (x.layout().shape().clone(), x.dtype());
-        let (x, gamma, dy) = (floats(x), floats(gamma), floats(dy));
+        dsum: Maybe<Self>,
+        drop: Mask<Self>,
+        kind: Kind,
+    ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+        let (shape, dtype) = (sum.layout().shape().to_vec(), sum.dtype());
+        let (x, gamma, dy) = (floats(sum), floats(gamma), floats(dy));
         let d = gamma.len();
         let block = BLOCK_ROWS * d;
-        let mut dx = vec![0f32; x.len()];
+        let mut dx = if let Maybe::Some(dsum) = dsum { floats(dsum) } else { vec![0f32; x.len()] };
         let partial: Vec<(Vec<f32>, Vec<f32>)> = dx
             .par_chunks_mut(block)
             .zip(x.par_chunks(block).zip(dy.par_chunks(block)))
             .map(|(dx, (x, dy))| {
                 let (mut dgamma, mut dbeta) = (vec![0f32; d], vec![0f32; d]);
                 for ((dx, x), dy) in dx.chunks_mut(d).zip(x.chunks(d)).zip(dy.chunks(d)) {
-                    backward_row(dx, x, dy, &gamma, &mut dgamma, &mut dbeta, eps);
+                    backward_row(dx, x, dy, &gamma, &mut dgamma, &mut dbeta, kind);
                 }
                 (dgamma, dbeta)
             })
@@ -56,36 +72,56 @@ impl NormOps for Flex {
                 dbeta[j] += block_dbeta[j];
             }
         }
-        (tensor(dx, shape.to_vec(), dtype), tensor(dgamma, vec![d], dtype), tensor(dbeta, vec![d], dtype))
+        let dx = tensor(dx, shape, dtype);
+        (dx.clone(), dropped(dx, &drop), tensor(dgamma, vec![d], dtype), tensor(dbeta, vec![d], dtype))
     }
 }
 
-/// With `n = (x - mean) * inverse` and `g = dy * gamma`: `dx = inverse * (g - mean(g) - n * mean(g * n))`.
-fn backward_row(dx: &mut [f32], x: &[f32], dy: &[f32], gamma: &[f32], dgamma: &mut [f32], dbeta: &mut [f32], eps: f32) {
+fn dropped(x: FlexTensor, drop: &Mask<Flex>) -> FlexTensor {
+    match drop {
+        Mask::Some { state, site, p } => Flex::dropout(x, state.clone(), *site, *p),
+        Mask::None => x,
+    }
+}
+
+/// With `n = (x - mean) * inverse` and `g = dy * gamma`: adds `inverse * (g - mean(g) - n * mean(g * n))` to `dx`; without
+/// a mean the middle term is missing.
+fn backward_row(
+    dx: &mut [f32],
+    x: &[f32],
+    dy: &[f32],
+    gamma: &[f32],
+    dgamma: &mut [f32],
+    dbeta: &mut [f32],
+    kind: Kind,
+) {
     let d = x.len();
-    let (mean, inverse) = statistics(x, eps);
-    let (mut sum, mut sum_product) = (0f32, 0f32);
+    let (mean, inverse) = statistics(x, kind);
+    let (mut sum, mut sum_product) = (0f64, 0f64);
     for j in 0..d {
         let normalized = (x[j] - mean) * inverse;
         let g = dy[j] * gamma[j];
-        sum += g;
-        sum_product += g * normalized;
+        sum += f64::from(g);
+        sum_product += f64::from(g * normalized);
         dgamma[j] += dy[j] * normalized;
         dbeta[j] += dy[j];
     }
-    let (mean_g, mean_product) = (sum / d as f32, sum_product / d as f32);
+    let mean_g = if kind.centered { (sum / d as f64) as f32 } else { 0.0 };
+    let mean_product = (sum_product / d as f64) as f32;
     for j in 0..d {
         let normalized = (x[j] - mean) * inverse;
-        dx[j] = inverse * (dy[j] * gamma[j] - mean_g - normalized * mean_product);
+        dx[j] += inverse * (dy[j] * gamma[j] - mean_g - normalized * mean_product);
     }
 }
 
-/// Mean, and one over the root of the variance plus `eps`.
-fn statistics(x: &[f32], eps: f32) -> (f32, f32) {
-    let n = x.len() as f32;
-    let mean = x.iter().sum::<f32>() / n;
-    let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / n;
-    (mean, (variance + eps).sqrt().recip())
+/// Mean (0 if it is not subtracted), and one over the root of the mean square of what remains plus `eps`. Sums are f64: one
+/// after the other, thousands of f32 would lose digits.
+fn statistics(x: &[f32], kind: Kind) -> (f32, f32) {
+    let n = x.len() as f64;
+    let wide = || x.iter().map(|&x| f64::from(x));
+    let mean = if kind.centered { wide().sum::<f64>() / n } else { 0.0 };
+    let square = wide().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
+    (mean as f32, (square + f64::from(kind.eps)).sqrt().recip() as f32)
 }
 
 fn tensor(values: Vec<f32>, shape: Vec<usize>, dtype: DType) -> FlexTensor {

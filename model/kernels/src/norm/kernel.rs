@@ -1,115 +1,202 @@
-//! Layer normalization on CubeCL devices: one plane per row, the row in registers, every byte of `x` and `dy` read once.
+//! Normalization on CubeCL devices: rows in registers, every byte of the inputs read once and of the results written once.
 
-use burn::backend::cubecl::dtype_to_storage_type;
-use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
-use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::ops::NormOps;
-use crate::device::vector_width;
+use crate::device::{cube_sum, sum_of};
+use crate::dropout::kernel::keep_factors;
 
-/// Planes of a cube; each takes every so-manieth row.
-const PLANES: u32 = 8;
-/// Cubes for each multiprocessor in backward, which bounds the partial sums of the parameter gradients.
-const CUBES_PER_MULTIPROCESSOR: u32 = 2;
+/// Units of a cube.
+pub(super) const UNITS: u32 = 256;
+/// Rows of up to this many vectors are taken by one plane each; longer ones by a whole cube.
+const PLANE_VECTORS: u32 = 128;
+/// Units that share the columns of [`reduce_partial`]'s cubes: columns and slices of the partial sums.
+pub(super) const REDUCE_COLUMNS: u32 = 32;
+const REDUCE_SLICES: u32 = UNITS / REDUCE_COLUMNS;
 
-#[cube]
-fn sum_of<N: Size>(v: Vector<f32, N>) -> f32 {
-    let mut sum = 0.0f32;
-    let width = N::value().comptime();
-    #[unroll]
-    for i in 0..width {
-        sum += v.extract(i);
-    }
-    sum
+/// What a launch does; part of the kernel's code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct RowConfig {
+    /// Vectors of a row.
+    pub(super) vectors: u32,
+    /// Layer normalization, not root mean square.
+    pub(super) centered: bool,
+    /// There is a branch to add (forward).
+    pub(super) branch: bool,
+    /// There is a shift (forward).
+    pub(super) shift: bool,
+    /// There is a gradient of the sum (backward).
+    pub(super) residual: bool,
+    /// The branch is dropped.
+    pub(super) dropped: bool,
 }
 
-/// The unit's share of row `row`: vector `unit + 32 * i` in slot `i`, zeros beyond the row.
-#[cube]
-fn load_row<F: Float, N: Size>(x: &[Vector<F, N>], row: u32, #[comptime] vectors: u32) -> Array<Vector<f32, N>> {
-    let slots = comptime![vectors.div_ceil(32) as usize];
-    let mut held = Array::<Vector<f32, N>>::new(slots);
-    #[unroll]
-    for i in 0..slots {
-        let at = UNIT_POS_PLANE + comptime![i as u32 * 32];
-        held[i] = Vector::<f32, N>::zeroed();
-        if at < vectors {
-            held[i] = Vector::cast_from(x[(row * vectors + at) as usize]);
-        }
+impl RowConfig {
+    /// Units that share a row.
+    pub(super) fn row_units(&self) -> u32 {
+        if self.vectors <= PLANE_VECTORS { 32 } else { UNITS }
     }
-    held
+
+    /// Rows that a cube works on at a time.
+    pub(super) fn rows_per_cube(&self) -> u32 {
+        UNITS / self.row_units()
+    }
+
+    /// Vectors of a row that a unit holds.
+    fn slots(&self) -> usize {
+        self.vectors.div_ceil(self.row_units()) as usize
+    }
 }
 
-/// Subtracts the mean of the row and returns one over the root of its variance plus `eps`.
+/// Sum over the units of a row, the same on each.
 #[cube]
-fn center<N: Size>(held: &mut Array<Vector<f32, N>>, eps: f32, #[comptime] vectors: u32) -> f32 {
-    let slots = comptime![vectors.div_ceil(32) as usize];
-    let width = N::value().comptime();
-    let n = comptime![(vectors as usize * width) as f32].runtime();
-    let mut sum = 0.0f32;
-    #[unroll]
-    for i in 0..slots {
-        sum += sum_of::<N>(held[i]);
-    }
-    let mean = Vector::<f32, N>::new(plane_sum(sum) / n);
-    let mut square = 0.0f32;
-    #[unroll]
-    for i in 0..slots {
-        if UNIT_POS_PLANE + comptime![i as u32 * 32] < vectors {
-            let centered = held[i] - mean;
-            held[i] = centered;
-            square += sum_of::<N>(centered * centered);
-        }
-    }
-    f32::inverse_sqrt(plane_sum(square) / n + eps)
+fn row_sum(value: f32, #[comptime] config: RowConfig) -> f32 {
+    if comptime![config.row_units() == 32] { plane_sum(value) } else { cube_sum(value, UNITS) }
 }
 
-#[cube(launch_unchecked)]
-fn forward<F: Float, N: Size>(
+/// The unit's number among those of its row.
+#[cube]
+fn row_unit(#[comptime] config: RowConfig) -> u32 {
+    if comptime![config.row_units() == 32] { UNIT_POS_PLANE } else { UNIT_POS }
+}
+
+/// The unit's share of row `row`: vector `unit + row_units * i` in slot `i`, zeros beyond the row.
+#[cube]
+fn load_row<F: Float, N: Size>(
     x: &[Vector<F, N>],
+    row: u32,
+    held: &mut Array<Vector<F, N>>,
+    #[comptime] config: RowConfig,
+) {
+    #[unroll]
+    for i in 0..comptime![config.slots()] {
+        let at = row_unit(config) + comptime![i as u32 * config.row_units()];
+        held[i] = Vector::<F, N>::zeroed();
+        if at < comptime![config.vectors] {
+            held[i] = x[(row * comptime![config.vectors] + at) as usize];
+        }
+    }
+}
+
+#[cube]
+fn widened<F: Float, N: Size>(held: &Array<Vector<F, N>>, #[comptime] slots: usize) -> Array<Vector<f32, N>> {
+    let mut wide = Array::<Vector<f32, N>>::new(slots);
+    #[unroll]
+    for i in 0..slots {
+        wide[i] = Vector::cast_from(held[i]);
+    }
+    wide
+}
+
+/// Subtracts the mean of the row (if any is subtracted) and returns one over the root of the mean square plus `eps`.
+#[cube]
+fn center<N: Size>(held: &mut Array<Vector<f32, N>>, eps: f32, #[comptime] config: RowConfig) -> f32 {
+    let slots = comptime![config.slots()];
+    let width = N::value().comptime();
+    let n = comptime![(config.vectors as usize * width) as f32].runtime();
+    let mut square = 0.0f32;
+    if comptime![config.centered] {
+        let mut sum = 0.0f32;
+        #[unroll]
+        for i in 0..slots {
+            sum += sum_of::<N>(held[i]);
+        }
+        let mean = Vector::<f32, N>::new(row_sum(sum, config) / n);
+        #[unroll]
+        for i in 0..slots {
+            if row_unit(config) + comptime![i as u32 * config.row_units()] < comptime![config.vectors] {
+                let centered = held[i] - mean;
+                held[i] = centered;
+                square += sum_of::<N>(centered * centered);
+            }
+        }
+    } else {
+        #[unroll]
+        for i in 0..slots {
+            square += sum_of::<N>(held[i] * held[i]);
+        }
+    }
+    f32::inverse_sqrt(row_sum(square, config) / n + eps)
+}
+
+/// Arguments that `config` does not ask for are never touched.
+#[cube(launch_unchecked)]
+pub(super) fn forward<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    branch: &[Vector<F, N>],
+    state: &[i32],
     gamma: &[Vector<F, N>],
     beta: &[Vector<F, N>],
+    sum: &mut [Vector<F, N>],
     y: &mut [Vector<F, N>],
     rows: u32,
     eps: f32,
-    #[comptime] vectors: u32,
+    site: u32,
+    limit: u32,
+    scale: f32,
+    #[comptime] config: RowConfig,
     #[define(F)] _dtype: ElemType,
 ) {
-    let row = CUBE_POS as u32 * PLANES + UNIT_POS / 32;
+    let vectors = comptime![config.vectors];
+    let row = CUBE_POS as u32 * comptime![config.rows_per_cube()] + UNIT_POS / comptime![config.row_units()];
     if row < rows {
-        let mut held = load_row::<F, N>(x, row, vectors);
-        let inverse = Vector::<f32, N>::new(center::<N>(&mut held, eps, vectors));
+        let mut loaded = Array::<Vector<F, N>>::new(comptime![config.slots()]);
+        load_row::<F, N>(x, row, &mut loaded, config);
+        let mut held = widened::<F, N>(&loaded, comptime![config.slots()]);
+        if comptime![config.branch] {
+            #[unroll]
+            for i in 0..comptime![config.slots()] {
+                let at = row_unit(config) + comptime![i as u32 * config.row_units()];
+                if at < vectors {
+                    let position = row * vectors + at;
+                    let mut added = Vector::<f32, N>::cast_from(branch[position as usize]);
+                    if comptime![config.dropped] {
+                        added = added * keep_factors::<N>(position, site, state, limit, scale);
+                    }
+                    // The norm is that of the sum as it is stored: backward has no other.
+                    let stored = Vector::<F, N>::cast_from(held[i] + added);
+                    sum[position as usize] = stored;
+                    held[i] = Vector::cast_from(stored);
+                }
+            }
+        }
+        let inverse = Vector::<f32, N>::new(center::<N>(&mut held, eps, config));
         #[unroll]
-        for i in 0..comptime![vectors.div_ceil(32) as usize] {
-            let at = UNIT_POS_PLANE + comptime![i as u32 * 32];
+        for i in 0..comptime![config.slots()] {
+            let at = row_unit(config) + comptime![i as u32 * config.row_units()];
             if at < vectors {
-                let scale = Vector::<f32, N>::cast_from(gamma[at as usize]);
-                let shift = Vector::<f32, N>::cast_from(beta[at as usize]);
-                y[(row * vectors + at) as usize] = Vector::cast_from(held[i] * inverse * scale + shift);
+                let mut normed = held[i] * inverse * Vector::<f32, N>::cast_from(gamma[at as usize]);
+                if comptime![config.shift] {
+                    normed += Vector::<f32, N>::cast_from(beta[at as usize]);
+                }
+                y[(row * vectors + at) as usize] = Vector::cast_from(normed);
             }
         }
     }
 }
 
-/// `dx`, and each cube's sums of the parameter gradients over its rows in `partial[cube]`: dgamma, then dbeta.
+/// `dx` and `dbranch`, and each cube's sums of the parameter gradients over its rows in `partial[cube]`: dgamma, then dbeta.
 #[cube(launch_unchecked)]
-fn backward<F: Float, N: Size>(
+pub(super) fn backward<F: Float, N: Size>(
     x: &[Vector<F, N>],
     gamma: &[Vector<F, N>],
     dy: &[Vector<F, N>],
+    dsum: &[Vector<F, N>],
+    state: &[i32],
     dx: &mut [Vector<F, N>],
+    dbranch: &mut [Vector<F, N>],
     partial: &mut [Vector<f32, N>],
     rows: u32,
     eps: f32,
-    #[comptime] vectors: u32,
+    site: u32,
+    limit: u32,
+    scale: f32,
+    #[comptime] config: RowConfig,
     #[define(F)] _dtype: ElemType,
 ) {
-    let slots = comptime![vectors.div_ceil(32) as usize];
+    let vectors = comptime![config.vectors];
+    let slots = comptime![config.slots()];
     let width = N::value().comptime();
-    let n = comptime![(vectors as usize * width) as f32].runtime();
-    let plane = UNIT_POS / 32;
+    let n = comptime![(config.vectors as usize * width) as f32].runtime();
     let mut dgamma = Array::<Vector<f32, N>>::new(slots);
     let mut dbeta = Array::<Vector<f32, N>>::new(slots);
     #[unroll]
@@ -117,164 +204,157 @@ fn backward<F: Float, N: Size>(
         dgamma[i] = Vector::<f32, N>::zeroed();
         dbeta[i] = Vector::<f32, N>::zeroed();
     }
-    let scale = load_row::<F, N>(gamma, 0u32, vectors);
-    let step = CUBE_COUNT as u32 * PLANES;
-    let first = CUBE_POS as u32 * PLANES + plane;
-    let mine = (rows + step - 1 - first) / step;
-    for turn in 0..mine {
-        let row = first + turn * step;
-        let mut normalized = load_row::<F, N>(x, row, vectors);
-        let mut held = load_row::<F, N>(dy, row, vectors);
-        let inverse = center::<N>(&mut normalized, eps, vectors);
+    let step = CUBE_COUNT as u32 * comptime![config.rows_per_cube()];
+    let mut row = CUBE_POS as u32 * comptime![config.rows_per_cube()] + UNIT_POS / comptime![config.row_units()];
+    // The next row is on its way while this one is worked on: few warps fit beside so many registers.
+    let mut next_x = Array::<Vector<F, N>>::new(slots);
+    let mut next_dy = Array::<Vector<F, N>>::new(slots);
+    let mut next_dsum = Array::<Vector<F, N>>::new(slots);
+    let mut residual = Array::<Vector<F, N>>::new(slots);
+    if row < rows {
+        load_row::<F, N>(x, row, &mut next_x, config);
+        load_row::<F, N>(dy, row, &mut next_dy, config);
+        if comptime![config.residual] {
+            load_row::<F, N>(dsum, row, &mut next_dsum, config);
+        }
+    }
+    while row < rows {
+        let mut normalized = widened::<F, N>(&next_x, slots);
+        let mut held = widened::<F, N>(&next_dy, slots);
+        if comptime![config.residual] {
+            #[unroll]
+            for i in 0..slots {
+                residual[i] = next_dsum[i];
+            }
+        }
+        if row + step < rows {
+            load_row::<F, N>(x, row + step, &mut next_x, config);
+            load_row::<F, N>(dy, row + step, &mut next_dy, config);
+            if comptime![config.residual] {
+                load_row::<F, N>(dsum, row + step, &mut next_dsum, config);
+            }
+        }
+        let inverse = center::<N>(&mut normalized, eps, config);
         let inverse_vector = Vector::<f32, N>::new(inverse);
         let mut sum = 0.0f32;
         let mut sum_product = 0.0f32;
         #[unroll]
         for i in 0..slots {
-            normalized[i] = normalized[i] * inverse_vector;
-            dgamma[i] += held[i] * normalized[i];
-            dbeta[i] += held[i];
-            held[i] = held[i] * scale[i];
-            sum += sum_of::<N>(held[i]);
-            sum_product += sum_of::<N>(held[i] * normalized[i]);
+            let at = row_unit(config) + comptime![i as u32 * config.row_units()];
+            if at < vectors {
+                normalized[i] = normalized[i] * inverse_vector;
+                dgamma[i] += held[i] * normalized[i];
+                dbeta[i] += held[i];
+                held[i] = held[i] * Vector::<f32, N>::cast_from(gamma[at as usize]);
+                sum += sum_of::<N>(held[i]);
+                sum_product += sum_of::<N>(held[i] * normalized[i]);
+            }
         }
-        let mean = Vector::<f32, N>::new(plane_sum(sum) / n);
-        let mean_product = Vector::<f32, N>::new(plane_sum(sum_product) / n);
+        let mut mean = Vector::<f32, N>::zeroed();
+        if comptime![config.centered] {
+            mean = Vector::<f32, N>::new(row_sum(sum, config) / n);
+        }
+        let mean_product = Vector::<f32, N>::new(row_sum(sum_product, config) / n);
         #[unroll]
         for i in 0..slots {
-            let at = UNIT_POS_PLANE + comptime![i as u32 * 32];
+            let at = row_unit(config) + comptime![i as u32 * config.row_units()];
             if at < vectors {
-                let gradient = inverse_vector * (held[i] - mean - normalized[i] * mean_product);
-                dx[(row * vectors + at) as usize] = Vector::cast_from(gradient);
+                let position = row * vectors + at;
+                let mut gradient = inverse_vector * (held[i] - mean - normalized[i] * mean_product);
+                if comptime![config.residual] {
+                    gradient += Vector::<f32, N>::cast_from(residual[i]);
+                }
+                dx[position as usize] = Vector::cast_from(gradient);
+                if comptime![config.dropped] {
+                    let kept = gradient * keep_factors::<N>(position, site, state, limit, scale);
+                    dbranch[position as usize] = Vector::cast_from(kept);
+                }
+            }
+        }
+        row += step;
+    }
+    let base = CUBE_POS as u32 * vectors * 2;
+    if comptime![config.row_units() == UNITS] {
+        // A unit has its columns to itself.
+        #[unroll]
+        for i in 0..slots {
+            let at = UNIT_POS + comptime![i as u32 * UNITS];
+            if at < vectors {
+                partial[(base + at) as usize] = dgamma[i];
+                partial[(base + vectors + at) as usize] = dbeta[i];
+            }
+        }
+    } else {
+        // The planes of a cube add up in their order, one vector of columns per unit; gamma and beta take turns in the same
+        // shared memory.
+        let planes = comptime![UNITS / 32];
+        let mut shared = Shared::<[Vector<f32, N>]>::new_slice(comptime![(config.vectors * planes) as usize]);
+        #[unroll]
+        for part in 0..2u32 {
+            sync_cube();
+            #[unroll]
+            for i in 0..slots {
+                let at = UNIT_POS_PLANE + comptime![i as u32 * 32];
+                if at < vectors {
+                    let held = if comptime![part == 0] { dgamma[i] } else { dbeta[i] };
+                    shared[(UNIT_POS / 32 * vectors + at) as usize] = held;
+                }
+            }
+            sync_cube();
+            let mut at = UNIT_POS;
+            while at < vectors {
+                let mut total = shared[at as usize];
+                #[unroll]
+                for p in 1..planes {
+                    total += shared[(p * vectors + at) as usize];
+                }
+                partial[(base + part * vectors + at) as usize] = total;
+                at += UNITS;
             }
         }
     }
-    // The planes of a cube add up in their order, one vector of columns per unit.
-    let held_vectors = comptime![(vectors * PLANES) as usize];
-    let mut shared_gamma = Shared::<[Vector<f32, N>]>::new_slice(held_vectors);
-    let mut shared_beta = Shared::<[Vector<f32, N>]>::new_slice(held_vectors);
-    #[unroll]
-    for i in 0..slots {
-        let at = UNIT_POS_PLANE + comptime![i as u32 * 32];
-        if at < vectors {
-            shared_gamma[(plane * vectors + at) as usize] = dgamma[i];
-            shared_beta[(plane * vectors + at) as usize] = dbeta[i];
-        }
-    }
-    sync_cube();
-    let base = CUBE_POS as u32 * vectors * 2;
-    let mut at = UNIT_POS;
-    while at < vectors {
-        let mut sum_gamma = shared_gamma[at as usize];
-        let mut sum_beta = shared_beta[at as usize];
-        for p in 1..PLANES {
-            sum_gamma += shared_gamma[(p * vectors + at) as usize];
-            sum_beta += shared_beta[(p * vectors + at) as usize];
-        }
-        partial[(base + at) as usize] = sum_gamma;
-        partial[(base + vectors + at) as usize] = sum_beta;
-        at += CUBE_DIM as u32;
-    }
 }
 
-/// Adds the cubes' sums in their order: one unit per column.
+/// Adds the cubes' sums in a fixed order: 32 columns a cube, every eighth partial sum a unit, then the eight.
 #[cube(launch_unchecked)]
-fn reduce_partial<F: Float>(
+pub(super) fn reduce_partial<F: Float>(
     partial: &[f32],
     dgamma: &mut [F],
     dbeta: &mut [F],
+    d: u32,
     cubes: u32,
+    #[comptime] shift: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    let d = dgamma.len();
-    if ABSOLUTE_POS < d {
-        let mut sum_gamma = 0.0f32;
-        let mut sum_beta = 0.0f32;
-        for cube in 0..cubes as usize {
-            sum_gamma += partial[cube * 2 * d + ABSOLUTE_POS];
-            sum_beta += partial[(cube * 2 + 1) * d + ABSOLUTE_POS];
+    let column = CUBE_POS as u32 * REDUCE_COLUMNS + UNIT_POS % REDUCE_COLUMNS;
+    let slice = UNIT_POS / REDUCE_COLUMNS;
+    let mut gamma_sum = 0.0f32;
+    let mut beta_sum = 0.0f32;
+    if column < d {
+        let mut cube = slice;
+        while cube < cubes {
+            gamma_sum += partial[(cube * 2 * d + column) as usize];
+            if shift {
+                beta_sum += partial[((cube * 2 + 1) * d + column) as usize];
+            }
+            cube += REDUCE_SLICES;
         }
-        dgamma[ABSOLUTE_POS] = F::cast_from(sum_gamma);
-        dbeta[ABSOLUTE_POS] = F::cast_from(sum_beta);
     }
-}
-
-impl NormOps for CubeBackend {
-    fn fused_layer_norm(x: CubeTensor, gamma: CubeTensor, beta: CubeTensor, eps: f32) -> CubeTensor {
-        let (x, gamma, beta) = (into_contiguous(x), into_contiguous(gamma), into_contiguous(beta));
-        let y = empty_like(&x);
-        let [rows, d] = [x.meta.shape()[0], x.meta.shape()[1]];
-        let width = vector_width(d, x.dtype);
-        let dtype = dtype_to_storage_type(x.dtype);
-        // SAFETY: rows are guarded by `rows`, columns by `vectors`; all four tensors are contiguous.
-        #[expect(unsafe_code, reason = "launching without bounds checks")]
-        unsafe {
-            forward::launch_unchecked(
-                &y.client,
-                CubeCount::Static(rows.div_ceil(PLANES as usize) as u32, 1, 1),
-                CubeDim::new_1d(PLANES * 32),
-                width,
-                x.into_buffer_arg(),
-                gamma.into_buffer_arg(),
-                beta.into_buffer_arg(),
-                y.clone().into_buffer_arg(),
-                rows as u32,
-                eps,
-                (d / width) as u32,
-                dtype,
-            );
+    let mut shared = Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]);
+    shared[UNIT_POS as usize] = gamma_sum;
+    shared[(UNITS + UNIT_POS) as usize] = beta_sum;
+    sync_cube();
+    if UNIT_POS < REDUCE_COLUMNS && column < d {
+        let mut gamma_total = 0.0f32;
+        let mut beta_total = 0.0f32;
+        #[unroll]
+        for i in 0..REDUCE_SLICES {
+            gamma_total += shared[(i * REDUCE_COLUMNS + UNIT_POS) as usize];
+            beta_total += shared[(UNITS + i * REDUCE_COLUMNS + UNIT_POS) as usize];
         }
-        y
-    }
-
-    fn fused_layer_norm_backward(
-        x: CubeTensor,
-        gamma: CubeTensor,
-        dy: CubeTensor,
-        eps: f32,
-    ) -> (CubeTensor, CubeTensor, CubeTensor) {
-        let (x, gamma, dy) = (into_contiguous(x), into_contiguous(gamma), into_contiguous(dy));
-        let (dx, dgamma, dbeta) = (empty_like(&x), empty_like(&gamma), empty_like(&gamma));
-        let [rows, d] = [x.meta.shape()[0], x.meta.shape()[1]];
-        let width = vector_width(d, x.dtype);
-        let dtype = dtype_to_storage_type(x.dtype);
-        let client = x.client.clone();
-        let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
-        let cubes = (multiprocessors * CUBES_PER_MULTIPROCESSOR).min(rows.div_ceil(PLANES as usize) as u32);
-        let partial = client.empty(cubes as usize * 2 * d * size_of::<f32>());
-        // SAFETY: as in forward; `partial` holds two rows of f32 for each cube.
-        #[expect(unsafe_code, reason = "launching without bounds checks")]
-        unsafe {
-            backward::launch_unchecked(
-                &client,
-                CubeCount::Static(cubes, 1, 1),
-                CubeDim::new_1d(PLANES * 32),
-                width,
-                x.into_buffer_arg(),
-                gamma.into_buffer_arg(),
-                dy.into_buffer_arg(),
-                dx.clone().into_buffer_arg(),
-                BufferArg::from_raw_parts(partial.clone(), cubes as usize * 2 * d),
-                rows as u32,
-                eps,
-                (d / width) as u32,
-                dtype,
-            );
-            reduce_partial::launch_unchecked(
-                &client,
-                CubeCount::Static(d.div_ceil(128) as u32, 1, 1),
-                CubeDim::new_1d(128),
-                BufferArg::from_raw_parts(partial, cubes as usize * 2 * d),
-                dgamma.clone().into_buffer_arg(),
-                dbeta.clone().into_buffer_arg(),
-                cubes,
-                dtype,
-            );
+        dgamma[column as usize] = F::cast_from(gamma_total);
+        if shift {
+            dbeta[column as usize] = F::cast_from(beta_total);
         }
-        (dx, dgamma, dbeta)
     }
-}
-
-fn empty_like(x: &CubeTensor) -> CubeTensor {
-    empty_device_contiguous_dtype(x.client.clone(), x.device.clone(), x.meta.shape().clone(), x.dtype)
 }

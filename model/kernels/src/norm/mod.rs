@@ -1,21 +1,93 @@
-//! Normalization over features.
+//! Normalization over features, and the residual sum before it.
 
 mod autodiff;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod kernel;
+#[cfg(feature = "cuda")]
+mod launch;
 mod ops;
+#[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
-use ops::NormOps;
+use ops::{Kind, Mask, Maybe, NormOps};
 
-/// Layer normalization (Ba et al. 2016): `(x - mean) / sqrt(var + eps) * gamma + beta` over the last dimension, with the
-/// biased variance. Statistics are computed in f32 whatever the dtype of `x`; the result has the dtype of `x`. Backward
-/// reads `x` again and recomputes them, so nothing but `x` is kept for it.
+use crate::dropout::DropoutStream;
+
+/// Which normalization, and its parameters.
+#[derive(Debug, Clone)]
+pub enum Norm {
+    /// Layer normalization (Ba et al. 2016): `(x - mean) / sqrt(var + eps) * gamma + beta` with the biased variance.
+    Layer {
+        /// `[D]`
+        gamma: Tensor<1>,
+        /// `[D]`
+        beta: Tensor<1>,
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// Root mean square normalization (Zhang and Sennrich 2019): `x / sqrt(mean(x^2) + eps) * gamma`.
+    Rms {
+        /// `[D]`
+        gamma: Tensor<1>,
+        /// Added to the mean square.
+        eps: f64,
+    },
+}
+
+/// `sum = x + dropout(branch)` and `norm(sum)` in one pass over memory: what stands between two parts of a Transformer's
+/// layer. Without a branch, `sum` is `x`. Returns `(sum, normed)`; either may go unused.
+///
+/// Backward is one pass too: it adds the gradient of `sum` (the residual stream's) to the gradient through the norm, and
+/// drops what forward dropped. It reads `sum` again and recomputes the statistics, so nothing else is kept for it.
+/// Statistics and parameter gradients are computed in f32 whatever the dtype of `x`, the latter in a fixed order.
+///
+/// # Shapes
+/// - `x`, `branch`: `[M, D]`
+/// - results: `[M, D]`, in the dtype of `x`
+///
+/// # Panics
+/// If shapes or dtypes differ, or the dropout probability is not in [0, 1).
+pub fn add_norm(
+    x: Tensor<2>,
+    branch: Option<Tensor<2>>,
+    dropout: Option<(f64, &DropoutStream)>,
+    norm: Norm,
+) -> (Tensor<2>, Tensor<2>) {
+    let (dims, dtype) = (x.dims(), x.dtype());
+    let d = dims[1];
+    let (gamma, beta, kind) = match norm {
+        Norm::Layer { gamma, beta, eps } => (gamma, Some(beta), Kind { eps: eps as f32, centered: true }),
+        Norm::Rms { gamma, eps } => (gamma, None, Kind { eps: eps as f32, centered: false }),
+    };
+    for parameter in [Some(&gamma), beta.as_ref()].into_iter().flatten() {
+        assert!(parameter.dims() == [d], "gamma and beta must have {d} elements");
+        assert!(parameter.dtype() == dtype, "gamma and beta must be {dtype:?}");
+    }
+    let drop = match (dropout, &branch) {
+        (Some((p, stream)), Some(branch)) => {
+            assert!((0.0..1.0).contains(&p), "a dropout probability of {p}");
+            assert!(branch.shape().num_elements() <= 1 << 34, "too many elements for one random stream");
+            // A site is taken whatever the probability, as by `dropout`.
+            let (site, state) = stream.take();
+            if p > 0.0 { Mask::Some { state: state.clone().into_dispatch(), site, p: p as f32 } } else { Mask::None }
+        }
+        _ => Mask::None,
+    };
+    let branch = branch.map_or(Maybe::None, |branch| {
+        assert!(branch.dims() == dims && branch.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
+        Maybe::Some(branch.into_dispatch())
+    });
+    let beta = beta.map_or(Maybe::None, |beta| Maybe::Some(beta.into_dispatch()));
+    let (sum, normed) = Dispatch::add_norm(x.into_dispatch(), branch, drop, gamma.into_dispatch(), beta, kind);
+    (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))
+}
+
+/// [`Norm::Layer`] of `x`.
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -25,15 +97,10 @@ use ops::NormOps;
 /// # Panics
 /// If the sizes or dtypes of `gamma` and `beta` are not those of a row of `x`.
 pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> Tensor<2> {
-    let d = x.dims()[1];
-    assert!(gamma.dims() == [d] && beta.dims() == [d], "gamma and beta must have {d} elements");
-    assert!(gamma.dtype() == x.dtype() && beta.dtype() == x.dtype(), "gamma and beta must be {:?}", x.dtype());
-    let (gamma, beta) = (gamma.into_dispatch(), beta.into_dispatch());
-    Tensor::from_dispatch(Dispatch::fused_layer_norm(x.into_dispatch(), gamma, beta, eps as f32))
+    add_norm(x, None, None, Norm::Layer { gamma, beta, eps }).1
 }
 
-/// Root mean square normalization (Zhang and Sennrich 2019): `x / sqrt(mean(x^2) + eps) * gamma` over the last dimension.
-/// The mean is computed in f32 whatever the dtype of `x`; the result has the dtype of `x`.
+/// [`Norm::Rms`] of `x`.
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -43,8 +110,5 @@ pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> 
 /// # Panics
 /// If the size or dtype of `gamma` is not that of a row of `x`.
 pub fn rms_norm(x: Tensor<2>, gamma: Tensor<1>, eps: f64) -> Tensor<2> {
-    let d = x.dims()[1];
-    assert!(gamma.dims() == [d], "gamma must have {d} elements");
-    assert!(gamma.dtype() == x.dtype(), "gamma must be {:?}", x.dtype());
-    reference::rms_norm(x, gamma, eps)
+    add_norm(x, None, None, Norm::Rms { gamma, eps }).1
 }

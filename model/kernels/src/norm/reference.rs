@@ -2,7 +2,6 @@
 
 use burn::tensor::{DType, Tensor};
 
-#[cfg(test)]
 pub(crate) fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> Tensor<2> {
     let dtype = x.dtype();
     let x = x.cast(DType::F32);

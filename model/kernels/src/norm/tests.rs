@@ -1,7 +1,10 @@
-use burn::tensor::DType;
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Device, Tensor};
 
-use super::{layer_norm, reference, rms_norm};
-use crate::testing::{assert_close, devices, host, tensor, values};
+use super::ops::{Kind, Mask, Maybe, NormOps};
+use super::{Norm, add_norm, layer_norm, reference, rms_norm};
+use crate::dropout::{DropoutStream, dropout};
+use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
 
 const EPS: f64 = 1e-5;
 
@@ -121,5 +124,115 @@ fn rms_values_and_gradients_equal_the_formulas() {
                 }
             }
         }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    branch: bool,
+    p: f64,
+    rms: bool,
+    uses_sum: bool,
+    uses_normed: bool,
+}
+
+/// `(sum, normed, dx, dbranch, dgamma, dbeta)`, fused or by plain operations; what a case does not have is empty.
+fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Device) -> [Vec<f32>; 6] {
+    let device = device.clone().autodiff();
+    let matrix = |seed: u64| tensor(&values(m * d, seed), [m, d], dtype, &device);
+    let vector = |seed: u64| tensor(&values(d, seed), [d], dtype, &device).require_grad();
+    let (x, branch) = (matrix(1).require_grad(), matrix(2).require_grad());
+    let (gamma, beta) = (vector(3), vector(4));
+    let stream = DropoutStream::new(5, 6, &device);
+    let norm = if case.rms {
+        Norm::Rms { gamma: gamma.clone(), eps: EPS }
+    } else {
+        Norm::Layer { gamma: gamma.clone(), beta: beta.clone(), eps: EPS }
+    };
+    let (sum, normed) = if fused {
+        add_norm(x.clone(), case.branch.then(|| branch.clone()), Some((case.p, &stream)), norm)
+    } else {
+        let sum = if case.branch { x.clone() + dropout(branch.clone(), case.p, &stream) } else { x.clone() };
+        let normed = match norm {
+            Norm::Layer { gamma, beta, eps } => reference::layer_norm(sum.clone(), gamma, beta, eps),
+            Norm::Rms { gamma, eps } => reference::rms_norm(sum.clone(), gamma, eps),
+        };
+        (sum, normed)
+    };
+    let mut loss = Tensor::<1>::zeros([1], (&device, dtype));
+    if case.uses_sum {
+        // Twice, as the stream is used by a later sum and by others.
+        loss = loss + (sum.clone() * matrix(7)).sum() + (sum.clone() * matrix(8)).sum();
+    }
+    if case.uses_normed {
+        loss = loss + (normed.clone() * matrix(9)).sum();
+    }
+    let grads = loss.backward();
+    let gradient = |t: &Tensor<2>| t.grad(&grads).map(host).unwrap_or_default();
+    let of_parameter = |t: &Tensor<1>| t.grad(&grads).map(host).unwrap_or_default();
+    let (dgamma, dbeta) =
+        if case.uses_normed { (of_parameter(&gamma), of_parameter(&beta)) } else { Default::default() };
+    [host(sum), host(normed), gradient(&x), gradient(&branch), dgamma, dbeta]
+}
+
+#[test]
+fn a_sum_and_its_norm_equal_plain_operations() {
+    // Rows of a plane and of a cube, of several vectors and of odd ones; more rows than the grid of backward.
+    let shapes = [[1, 8], [5, 6], [70, 100], [33, 768], [19, 2048], [3, 4104], [2500, 64]];
+    for (name, device) in devices() {
+        for (i, shape) in shapes.into_iter().enumerate() {
+            for (p, rms) in [(0.0, false), (0.3, false), (0.3, true)] {
+                for (branch, uses_sum, uses_normed) in
+                    [(true, true, true), (true, false, true), (false, true, true), (true, true, false)]
+                {
+                    if i > 3 && !(uses_sum && uses_normed) {
+                        continue;
+                    }
+                    let case = Case { branch, p, rms, uses_sum, uses_normed };
+                    let expected = run(case, false, shape, DType::F32, &Device::flex());
+                    for dtype in [DType::F32, DType::BF16] {
+                        let found = run(case, true, shape, dtype, &device);
+                        let parts = ["sum", "normed", "dx", "dbranch", "dgamma", "dbeta"];
+                        for (part, (found, expected)) in parts.iter().zip(found.iter().zip(&expected)) {
+                            let what = format!("{part} of {shape:?} {case:?} on {name}");
+                            assert_close(&what, dtype, found, expected);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a step does with 16 x 1024 tokens of 768 features and 400 x 64 of 512.
+#[test]
+fn times() {
+    let Some(device) = timing_device() else { return };
+    for ([m, d], p) in [([16_384, 768], 0.0), ([16_384, 768], 0.1), ([25_600, 512], 0.1)] {
+        let matrix = || Tensor::<2>::ones([m, d], (&device, DType::BF16));
+        let [x, branch, dy, dsum] = [matrix(), matrix(), matrix(), matrix()].map(|t| t.into_dispatch());
+        let vector = || Tensor::<1>::ones([d], (&device, DType::BF16)).into_dispatch();
+        let (gamma, beta) = (vector(), vector());
+        let stream = DropoutStream::new(5, 6, &device);
+        let mask = || {
+            let (site, state) = stream.take();
+            let state = state.clone().into_dispatch();
+            if p > 0.0 { Mask::Some { state, site, p } } else { Mask::None }
+        };
+        let kind = Kind { eps: 1e-5, centered: true };
+        let bytes = 2 * m * d;
+        time(&format!("norm [{m}, {d}]"), 2 * bytes, &device, || {
+            let beta = Maybe::Some(beta.clone());
+            Dispatch::add_norm(x.clone(), Maybe::None, Mask::None, gamma.clone(), beta, kind)
+        });
+        time(&format!("residual + dropout {p} + norm [{m}, {d}]"), 4 * bytes, &device, || {
+            let (branch, beta) = (Maybe::Some(branch.clone()), Maybe::Some(beta.clone()));
+            Dispatch::add_norm(x.clone(), branch, mask(), gamma.clone(), beta, kind)
+        });
+        let moved = if p > 0.0 { 5 } else { 4 } * bytes;
+        time(&format!("its backward [{m}, {d}]"), moved, &device, || {
+            let dsum = Maybe::Some(dsum.clone());
+            Dispatch::add_norm_backward(x.clone(), gamma.clone(), dy.clone(), dsum, mask(), kind)
+        });
     }
 }

@@ -1,0 +1,172 @@
+//! Launches of the normalization kernels.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::kernel::{REDUCE_COLUMNS, RowConfig, UNITS, backward, forward, reduce_partial};
+use super::ops::{Kind, Mask, Maybe, NormOps};
+use crate::device::vector_width;
+use crate::dropout::threshold;
+
+/// Cubes for each multiprocessor in backward, which bounds the partial sums of the parameter gradients.
+const CUBES_PER_MULTIPROCESSOR: u32 = 2;
+
+impl NormOps for CubeBackend {
+    fn add_norm(
+        x: CubeTensor,
+        branch: Maybe<Self>,
+        mask: Mask<Self>,
+        gamma: CubeTensor,
+        beta: Maybe<Self>,
+        kind: Kind,
+    ) -> (CubeTensor, CubeTensor) {
+        let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
+        let (branch, beta) = (optional(branch), optional(beta));
+        let dropping = Dropping::new(mask);
+        let (config, width, rows) = plan(&x, kind);
+        let config = RowConfig {
+            branch: branch.is_some(),
+            shift: beta.is_some(),
+            dropped: branch.is_some() && dropping.state.is_some(),
+            ..config
+        };
+        let y = empty_like(&x);
+        let sum = if config.branch { empty_like(&x) } else { x.clone() };
+        let dtype = dtype_to_storage_type(x.dtype);
+        // Arguments that the kernel is compiled not to touch are represented by `x`.
+        let or_x = |tensor: Option<CubeTensor>| tensor.unwrap_or_else(|| x.clone()).into_buffer_arg();
+        // SAFETY: rows are guarded by `rows`, columns by the vectors of a row; all tensors are contiguous.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            forward::launch_unchecked(
+                &y.client,
+                CubeCount::Static((rows as u32).div_ceil(config.rows_per_cube()), 1, 1),
+                CubeDim::new_1d(UNITS),
+                width,
+                x.clone().into_buffer_arg(),
+                or_x(branch),
+                or_x(dropping.state),
+                gamma.into_buffer_arg(),
+                or_x(beta),
+                sum.clone().into_buffer_arg(),
+                y.clone().into_buffer_arg(),
+                rows as u32,
+                kind.eps,
+                dropping.site,
+                dropping.limit,
+                dropping.scale,
+                config,
+                dtype,
+            );
+        }
+        (sum, y)
+    }
+
+    fn add_norm_backward(
+        sum: CubeTensor,
+        gamma: CubeTensor,
+        dy: CubeTensor,
+        dsum: Maybe<Self>,
+        mask: Mask<Self>,
+        kind: Kind,
+    ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
+        let (x, gamma, dy) = (into_contiguous(sum), into_contiguous(gamma), into_contiguous(dy));
+        let dsum = optional(dsum);
+        let dropping = Dropping::new(mask);
+        let (config, width, rows) = plan(&x, kind);
+        let config = RowConfig { residual: dsum.is_some(), dropped: dropping.state.is_some(), ..config };
+        let dx = empty_like(&x);
+        let dbranch = if config.dropped { empty_like(&x) } else { dx.clone() };
+        let (dgamma, dbeta) = (empty_like(&gamma), empty_like(&gamma));
+        let d = x.meta.shape()[1];
+        let dtype = dtype_to_storage_type(x.dtype);
+        let client = x.client.clone();
+        let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
+        let cubes = (multiprocessors * CUBES_PER_MULTIPROCESSOR).min((rows as u32).div_ceil(config.rows_per_cube()));
+        let partial = client.empty(cubes as usize * 2 * d * size_of::<f32>());
+        let or_x = |tensor: Option<CubeTensor>| tensor.unwrap_or_else(|| x.clone()).into_buffer_arg();
+        // SAFETY: as in forward; `partial` holds two rows of f32 for each cube.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            backward::launch_unchecked(
+                &client,
+                CubeCount::Static(cubes, 1, 1),
+                CubeDim::new_1d(UNITS),
+                width,
+                x.clone().into_buffer_arg(),
+                gamma.into_buffer_arg(),
+                dy.into_buffer_arg(),
+                or_x(dsum),
+                or_x(dropping.state),
+                dx.clone().into_buffer_arg(),
+                dbranch.clone().into_buffer_arg(),
+                BufferArg::from_raw_parts(partial.clone(), cubes as usize * 2 * d),
+                rows as u32,
+                kind.eps,
+                dropping.site,
+                dropping.limit,
+                dropping.scale,
+                config,
+                dtype,
+            );
+            reduce_partial::launch_unchecked(
+                &client,
+                CubeCount::Static((d as u32).div_ceil(REDUCE_COLUMNS), 1, 1),
+                CubeDim::new_1d(UNITS),
+                BufferArg::from_raw_parts(partial, cubes as usize * 2 * d),
+                dgamma.clone().into_buffer_arg(),
+                dbeta.clone().into_buffer_arg(),
+                d as u32,
+                cubes,
+                kind.centered,
+                dtype,
+            );
+        }
+        (dx, dbranch, dgamma, dbeta)
+    }
+}
+
+/// What does not depend on the optional tensors, the width of vectors, and the number of rows.
+fn plan(x: &CubeTensor, kind: Kind) -> (RowConfig, usize, usize) {
+    let [rows, d] = [x.meta.shape()[0], x.meta.shape()[1]];
+    let width = vector_width(d, x.dtype);
+    let vectors = (d / width) as u32;
+    let centered = kind.centered;
+    let config = RowConfig { vectors, centered, branch: false, shift: false, residual: false, dropped: false };
+    (config, width, rows)
+}
+
+/// [`Mask`] as the kernels take it.
+struct Dropping {
+    state: Option<CubeTensor>,
+    site: u32,
+    limit: u32,
+    scale: f32,
+}
+
+impl Dropping {
+    fn new(mask: Mask<CubeBackend>) -> Self {
+        match mask {
+            Mask::Some { state, site, p } => {
+                let state = Some(into_contiguous(state));
+                Self { state, site, limit: threshold(p), scale: 1.0 / (1.0 - p) }
+            }
+            Mask::None => Self { state: None, site: 0, limit: 0, scale: 1.0 },
+        }
+    }
+}
+
+fn optional(tensor: Maybe<CubeBackend>) -> Option<CubeTensor> {
+    match tensor {
+        Maybe::Some(tensor) => Some(into_contiguous(tensor)),
+        Maybe::None => None,
+    }
+}
+
+fn empty_like(x: &CubeTensor) -> CubeTensor {
+    empty_device_contiguous_dtype(x.client.clone(), x.device.clone(), x.meta.shape().clone(), x.dtype)
+}
