@@ -14,13 +14,16 @@
 //!   best                     the same for the best validation
 //! ```
 //!
+//! A checkpoint that was imported or averaged holds weights only: no `optimizer.safetensors` and no `trainer_state.json`.
+//! It can be used and started from, not resumed.
+//!
 //! A checkpoint is written to `step-N.tmp`, synced to disk, then renamed: a kill at any moment leaves either the whole
 //! folder or one that nobody looks at.
 
+mod average;
 mod read;
 mod retention;
 mod run;
-
 mod snapshot;
 mod tensors;
 mod write;
@@ -31,8 +34,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use average::average;
 pub use read::{Weights, read, read_weights, verify};
-
 pub use run::Run;
 pub use snapshot::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState};
 pub use tensors::{flat_tensor, load_model, named_tensors};
@@ -97,6 +100,12 @@ pub enum CheckpointError {
         /// What is unexpected.
         reason: String,
     },
+    /// There are no moments and no counters.
+    #[error(
+        "{} holds weights only, because it was imported or averaged, so there is no training to resume; start a new run \
+         from it with kiln train --from", .0.display()
+    )]
+    WeightsOnly(PathBuf),
     /// The weights are not those of the model in `config.json`.
     #[error("the weights do not fit the model of config.json: {0}")]
     Mismatch(String),

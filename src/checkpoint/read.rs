@@ -16,7 +16,7 @@ use super::{
     STATE_FILE, Snapshot, StoredFile, TrainerState,
 };
 
-/// What translating needs of a checkpoint.
+/// What using a checkpoint needs of it: all but the state of the training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
     /// Optimizer steps done.
@@ -25,6 +25,8 @@ pub struct Weights {
     pub weights: Vec<NamedTensor>,
     /// The model's shape.
     pub model: TransformerConfig,
+    /// Files stored as they are: the run's `config.toml`, the tokenizer's files.
+    pub files: Vec<StoredFile>,
 }
 
 /// Checks that every file of the checkpoint in `dir` is as it was written.
@@ -39,6 +41,9 @@ pub fn verify(dir: &Path) -> Result<Manifest, CheckpointError> {
 /// Reads and verifies the whole checkpoint in `dir`.
 pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
     let manifest = read_manifest(dir)?;
+    if !manifest.files.iter().any(|file| file.name == OPTIMIZER_FILE) {
+        return Err(CheckpointError::WeightsOnly(dir.to_path_buf()));
+    }
     let mut contents = HashMap::new();
     for file in &manifest.files {
         contents.insert(file.name.as_str(), read_verified(dir, file)?);
@@ -57,16 +62,17 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
     Ok(Snapshot { weights, first_moments, second_moments, state, model, files })
 }
 
-/// Reads what evaluating and translating need. Everything but the optimizer's state is verified.
+/// Reads what using the weights needs. Everything but the optimizer's state is verified.
 pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
     let manifest = read_manifest(dir)?;
-    let (mut weights, mut model) = (None, None);
+    let (mut weights, mut model, mut files) = (None, None, Vec::new());
     for file in manifest.files.iter().filter(|file| file.name != OPTIMIZER_FILE) {
         let (path, bytes) = (dir.join(&file.name), read_verified(dir, file)?);
         match file.name.as_str() {
             MODEL_FILE => weights = Some(tensors(&path, &bytes)?),
             MODEL_CONFIG_FILE => model = Some(parse(&path, &bytes)?),
-            _ => {}
+            STATE_FILE => {}
+            _ => files.push(StoredFile { name: file.name.clone(), bytes }),
         }
     }
     let missing = |name: &str| foreign(&dir.join(MANIFEST_FILE), format!("it lists no {name}"));
@@ -74,6 +80,7 @@ pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
         step: manifest.step,
         weights: weights.ok_or_else(|| missing(MODEL_FILE))?,
         model: model.ok_or_else(|| missing(MODEL_CONFIG_FILE))?,
+        files,
     })
 }
 

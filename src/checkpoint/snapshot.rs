@@ -2,21 +2,11 @@
 
 use kiln_data::Position;
 use kiln_model::TransformerConfig;
+pub use kiln_model::hf::NamedTensor;
 use serde::{Deserialize, Serialize};
 
 /// Version of the folder's layout and of `trainer_state.json`.
 pub const FORMAT: u32 = 1;
-
-/// A tensor on the host, with the name it has in files.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NamedTensor {
-    /// Path of the parameter: `encoder.layers.0.self_attention.qkv.weight`.
-    pub name: String,
-    /// Its shape.
-    pub shape: Vec<usize>,
-    /// Its elements, last dimension fastest.
-    pub values: Vec<f32>,
-}
 
 /// Everything that a resumed run needs to continue bit for bit.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,12 +5,13 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use kiln_model::TransformerConfig;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 
 use super::{
     CheckpointError, Checkpoints, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE,
-    Pointer, STATE_FILE, Snapshot, folder_name,
+    Pointer, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
 };
 
 /// `manifest.json`: what the folder holds. Its presence says that everything before it was written.
@@ -55,11 +56,31 @@ impl Checkpoints {
     /// A checkpoint of the same step that is there already is replaced: a run that resumed from an older one passes the
     /// same steps again.
     pub fn save(&self, snapshot: &Snapshot, is_best: bool) -> Result<PathBuf, CheckpointError> {
-        let name = folder_name(snapshot.state.step);
+        let target = self.place(snapshot.state.step, |folder| folder.put_snapshot(snapshot))?;
+        if is_best {
+            self.point(Pointer::Best, &folder_name(snapshot.state.step))?;
+        }
+        Ok(target)
+    }
+
+    /// Writes `weights` as a checkpoint that can be used and started from, but not resumed, and moves the pointer `last` to
+    /// it. Returns its folder.
+    pub fn save_weights(&self, weights: &Weights) -> Result<PathBuf, CheckpointError> {
+        self.place(weights.step, |folder| folder.put_weights(&weights.weights, &weights.model, &weights.files))
+    }
+
+    /// Fills a temporary folder by `write`, then puts it in its place.
+    fn place(
+        &self,
+        step: u64,
+        write: impl FnOnce(&mut NewFolder<'_>) -> Result<(), CheckpointError>,
+    ) -> Result<PathBuf, CheckpointError> {
+        let name = folder_name(step);
         let (target, temporary) = (self.dir.join(&name), self.dir.join(format!("{name}.tmp")));
         remove_dir_if_there(&temporary)?;
         fs::create_dir_all(&temporary).map_err(CheckpointError::io("create", &temporary))?;
-        if let Err(error) = write_files(&temporary, snapshot) {
+        let mut folder = NewFolder::new(&temporary, step);
+        if let Err(error) = write(&mut folder).and_then(|()| folder.finish()) {
             // A full disk should not stay full of half a checkpoint.
             let _ = fs::remove_dir_all(&temporary);
             return Err(error);
@@ -75,9 +96,6 @@ impl Checkpoints {
         }
         sync_dir(&self.dir)?;
         self.point(Pointer::Last, &name)?;
-        if is_best {
-            self.point(Pointer::Best, &name)?;
-        }
         Ok(target)
     }
 
@@ -90,38 +108,57 @@ impl Checkpoints {
     }
 }
 
-fn write_files(dir: &Path, snapshot: &Snapshot) -> Result<(), CheckpointError> {
-    let mut manifest = Manifest {
-        format: FORMAT,
-        kiln: env!("CARGO_PKG_VERSION").to_string(),
-        step: snapshot.state.step,
-        files: Vec::new(),
-        digest: String::new(),
-    };
-    let mut put = |name: &str, bytes: &[u8]| {
+/// A checkpoint's folder in the making.
+struct NewFolder<'a> {
+    dir: &'a Path,
+    manifest: Manifest,
+}
+
+impl<'a> NewFolder<'a> {
+    fn new(dir: &'a Path, step: u64) -> Self {
+        let kiln = env!("CARGO_PKG_VERSION").to_string();
+        Self { dir, manifest: Manifest { format: FORMAT, kiln, step, files: Vec::new(), digest: String::new() } }
+    }
+
+    fn put_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), CheckpointError> {
+        self.put_weights(&snapshot.weights, &snapshot.model, &snapshot.files)?;
+        let moments = [("m", &snapshot.first_moments), ("v", &snapshot.second_moments)];
+        let named = moments.into_iter().flat_map(|(moment, tensors)| {
+            tensors.iter().map(move |tensor| (format!("{moment}.{}", tensor.name), tensor))
+        });
+        self.put(OPTIMIZER_FILE, &safetensors_bytes(named))?;
+        self.put(STATE_FILE, &json(&snapshot.state))
+    }
+
+    fn put_weights(
+        &mut self,
+        weights: &[NamedTensor],
+        model: &TransformerConfig,
+        files: &[StoredFile],
+    ) -> Result<(), CheckpointError> {
+        self.put(MODEL_FILE, &safetensors_bytes(weights.iter().map(|tensor| (tensor.name.clone(), tensor))))?;
+        self.put(MODEL_CONFIG_FILE, &json(model))?;
+        files.iter().try_for_each(|file| self.put(&file.name, &file.bytes))
+    }
+
+    fn put(&mut self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let files = &mut self.manifest.files;
         assert!(
-            !name.contains(['/', '\\']) && name != MANIFEST_FILE && manifest.files.iter().all(|file| file.name != name),
+            !name.contains(['/', '\\']) && name != MANIFEST_FILE && files.iter().all(|file| file.name != name),
             "a checkpoint cannot hold a second {name:?}"
         );
-        write_synced(&dir.join(name), bytes)?;
+        write_synced(&self.dir.join(name), bytes)?;
         let blake3 = blake3::hash(bytes).to_hex().to_string();
-        manifest.files.push(ManifestFile { name: name.to_string(), bytes: bytes.len() as u64, blake3 });
+        files.push(ManifestFile { name: name.to_string(), bytes: bytes.len() as u64, blake3 });
         Ok(())
-    };
-    put(MODEL_FILE, &safetensors_bytes(snapshot.weights.iter().map(|tensor| (tensor.name.clone(), tensor))))?;
-    let moments = [("m", &snapshot.first_moments), ("v", &snapshot.second_moments)];
-    let named = moments
-        .into_iter()
-        .flat_map(|(moment, tensors)| tensors.iter().map(move |tensor| (format!("{moment}.{}", tensor.name), tensor)));
-    put(OPTIMIZER_FILE, &safetensors_bytes(named))?;
-    put(STATE_FILE, &json(&snapshot.state))?;
-    put(MODEL_CONFIG_FILE, &json(&snapshot.model))?;
-    for file in &snapshot.files {
-        put(&file.name, &file.bytes)?;
     }
-    manifest.digest = manifest.computed_digest();
-    write_synced(&dir.join(MANIFEST_FILE), &json(&manifest))?;
-    sync_dir(dir)
+
+    /// The manifest says that everything before it was written.
+    fn finish(&mut self) -> Result<(), CheckpointError> {
+        self.manifest.digest = self.manifest.computed_digest();
+        write_synced(&self.dir.join(MANIFEST_FILE), &json(&self.manifest))?;
+        sync_dir(self.dir)
+    }
 }
 
 fn safetensors_bytes<'a>(tensors: impl Iterator<Item = (String, &'a NamedTensor)>) -> Vec<u8> {

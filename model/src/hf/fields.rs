@@ -1,0 +1,134 @@
+//! Reading `config.json`: every problem is collected, none stops the reading.
+
+use serde_json::{Map, Value};
+
+/// The fields of one `config.json`. A field that is `null` counts as absent, as in `transformers`.
+pub(super) struct Fields<'a> {
+    object: &'a Map<String, Value>,
+    /// What is refused.
+    pub(super) problems: Vec<String>,
+    /// What is accepted, but not quite the same here.
+    pub(super) notes: Vec<String>,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn new(object: &'a Map<String, Value>) -> Self {
+        Self { object, problems: Vec::new(), notes: Vec::new() }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    /// A size that decides shapes; it has to be there.
+    pub(super) fn size(&mut self, key: &str) -> usize {
+        match self.get(key) {
+            Some(_) => self.size_or(key, 1),
+            None => {
+                self.problems.push(format!("{key} is missing; it decides the shapes of the weights"));
+                1
+            }
+        }
+    }
+
+    /// A whole number, or `default` if absent.
+    pub(super) fn size_or(&mut self, key: &str, default: usize) -> usize {
+        let Some(value) = self.get(key) else { return default };
+        match value.as_u64().and_then(|n| usize::try_from(n).ok()) {
+            Some(n) => n,
+            None => {
+                self.problems.push(format!("{key} is {value}, not a whole number"));
+                default
+            }
+        }
+    }
+
+    pub(super) fn number_or(&mut self, key: &str, default: f64) -> f64 {
+        let Some(value) = self.get(key) else { return default };
+        value.as_f64().unwrap_or_else(|| {
+            self.problems.push(format!("{key} is {value}, not a number"));
+            default
+        })
+    }
+
+    /// Kiln has one share of dropout where the file has two; the first is taken. It matters to training alone.
+    pub(super) fn one_dropout(&mut self, [first, second]: [(&str, f64); 2]) -> f64 {
+        let (x, y) = (self.number_or(first.0, first.1), self.number_or(second.0, second.1));
+        if x != y {
+            self.notes.push(format!("{} {x} and {} {y}: Kiln trains with the first for both (model.dropout)", first.0, second.0));
+        }
+        x
+    }
+
+    pub(super) fn flag_or(&mut self, key: &str, default: bool) -> bool {
+        let Some(value) = self.get(key) else { return default };
+        value.as_bool().unwrap_or_else(|| {
+            self.problems.push(format!("{key} is {value}, neither true nor false"));
+            default
+        })
+    }
+
+    /// The field's text, one of `choices`; what stands for it. `default` is an index.
+    pub(super) fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], default: usize) -> T {
+        let Some(value) = self.get(key) else { return choices[default].1 };
+        let found = choices.iter().find(|(name, _)| value.as_str() == Some(name));
+        found.map_or_else(
+            || {
+                let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+                self.problems.push(format!("{key} {value} is not supported; supported: {}", names.join(", ")));
+                choices[default].1
+            },
+            |(_, choice)| *choice,
+        )
+    }
+
+    /// Refuses any value but `wanted`; absent counts as `wanted`.
+    pub(super) fn only(&mut self, key: &str, wanted: impl Into<Value>, why: &str) {
+        let wanted = wanted.into();
+        if let Some(value) = self.get(key)
+            && *value != wanted
+            && value.as_f64().is_none_or(|n| Some(n) != wanted.as_f64())
+        {
+            self.problems.push(format!("{key} {value} is not supported, only {wanted}: {why}"));
+        }
+    }
+
+    /// Two fields that Kiln keeps as one.
+    pub(super) fn same<T: PartialEq + std::fmt::Display>(&mut self, [(a, x), (b, y)]: [(&str, &T); 2], why: &str) {
+        if x != y {
+            self.problems.push(format!("{a} {x} and {b} {y} differ, which is not supported: {why}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_problem_is_kept() {
+        let value = json!({"a": -1, "b": "x", "c": 1.0, "d": null, "e": "swish", "f": true});
+        let mut fields = Fields::new(value.as_object().expect("an object"));
+        fields.size("a");
+        fields.number_or("b", 0.0);
+        fields.flag_or("c", false);
+        fields.size("d");
+        fields.choice("e", &[("relu", 1), ("gelu", 2)], 0);
+        fields.only("f", false, "because");
+        fields.only("c", 1, "an integer is the same number");
+        fields.only("absent", 1, "absent is fine");
+        assert_eq!(
+            fields.problems,
+            [
+                "a is -1, not a whole number",
+                "b is \"x\", not a number",
+                "c is 1.0, neither true nor false",
+                "d is missing; it decides the shapes of the weights",
+                "e \"swish\" is not supported; supported: relu, gelu",
+                "f true is not supported, only false: because",
+            ]
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! GPT-2: the reference is `transformers/models/gpt2`.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::Fields;
+use super::table::{Line, Part, Skipped, Table};
+use super::{ACTIVATIONS, Demands, GELU_NEW, object};
+use crate::config::{
+    Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
+};
+
+const SKIPPED: &[Skipped] = &[
+    // The causal mask and its fill value, in files of older versions.
+    Skipped { suffix: ".attn.bias", lost: None },
+    Skipped { suffix: ".attn.masked_bias", lost: None },
+];
+
+pub(super) fn table(config: &TransformerConfig) -> Table {
+    let (d, f, v) = (config.d_model, config.d_ff, config.target_vocab_size);
+    let mut table = Table { optional_prefix: "transformer.", skipped: SKIPPED, ..Table::default() };
+    table.add_rows("embedding.table", "transformer.wte.weight", [v, d], 0);
+    table.add_rows("positions.table", "transformer.wpe.weight", [config.max_positions, d], 0);
+    let layer: [Line<'_>; 6] = [
+        ("self_attention_norm", Part::LayerNorm, d, &[("ln_1", d)]),
+        ("self_attention.qkv", Part::Conv1d, d, &[("attn.c_attn", 3 * d)]),
+        ("self_attention.output", Part::Conv1d, d, &[("attn.c_proj", d)]),
+        ("feed_forward_norm", Part::LayerNorm, d, &[("ln_2", d)]),
+        ("feed_forward.input", Part::Conv1d, d, &[("mlp.c_fc", f)]),
+        ("feed_forward.output", Part::Conv1d, f, &[("mlp.c_proj", d)]),
+    ];
+    for i in 0..config.n_decoder_layers {
+        table.add(&format!("decoder.layers.{i}."), &format!("transformer.h.{i}."), &layer);
+    }
+    table.add("decoder.", "transformer.", &[("norm", Part::LayerNorm, d, &[("ln_f", d)])]);
+    if config.tie_embeddings == TieEmbeddings::None {
+        table.add("", "", &[("output", Part::LinearWithoutBias, d, &[("lm_head", v)])]);
+    } else {
+        table.add_copy("lm_head.weight", "transformer.wte.weight");
+    }
+    table
+}
+
+pub(super) fn read(fields: &mut Fields<'_>) -> TransformerConfig {
+    let d_model = fields.size("n_embd");
+    fields.only("scale_attn_weights", true, "Kiln divides scores by the root of the head's size");
+    fields.only("scale_attn_by_inverse_layer_idx", false, "Kiln scales all layers alike");
+    fields.only("add_cross_attention", false, "a GPT-2 that reads an encoder is another model");
+    TransformerConfig {
+        architecture: Architecture::DecoderOnly,
+        d_model,
+        n_heads: fields.size("n_head"),
+        d_ff: fields.size_or("n_inner", 4 * d_model),
+        n_encoder_layers: 0,
+        n_decoder_layers: fields.size("n_layer"),
+        max_positions: fields.size("n_positions"),
+        norm: NormPlacement::Pre,
+        norm_eps: fields.number_or("layer_norm_epsilon", 1e-5),
+        scale_embedding: false,
+        positions: Positions::Learned,
+        activation: fields.choice("activation_function", &ACTIVATIONS, GELU_NEW),
+        dropout: fields.one_dropout([("resid_pdrop", 0.1), ("embd_pdrop", 0.1)]),
+        activation_dropout: Some(0.0),
+        attention_dropout: fields.number_or("attn_pdrop", 0.1),
+        tie_embeddings: if fields.flag_or("tie_word_embeddings", true) {
+            TieEmbeddings::Output
+        } else {
+            TieEmbeddings::None
+        },
+        init: InitScheme::SmallNormal,
+        ..TransformerConfig::default()
+    }
+    .with_vocab_size(fields.size("vocab_size"))
+}
+
+pub(super) fn write(config: &TransformerConfig) -> (Map<String, Value>, Vec<String>) {
+    let mut demands = Demands::new();
+    demands.equal("norm", config.norm, NormPlacement::Pre);
+    demands.equal("norm_kind", config.norm_kind, NormKind::LayerNorm);
+    demands.equal("positions", config.positions, Positions::Learned);
+    demands.equal("bias", config.bias, true);
+    demands.equal("n_kv_heads", config.kv_heads(), config.n_heads);
+    demands.equal("embedding_norm", config.embedding_norm, false);
+    demands.equal("scale_embedding", config.scale_embedding, false);
+    let activation = demands.activation(config.activation);
+    let written = object(json!({
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": config.target_vocab_size,
+        "n_positions": config.max_positions,
+        "n_embd": config.d_model,
+        "n_layer": config.n_decoder_layers,
+        "n_head": config.n_heads,
+        "n_inner": config.d_ff,
+        "activation_function": activation,
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.attention_dropout,
+        "layer_norm_epsilon": config.norm_eps,
+        "tie_word_embeddings": config.tie_embeddings != TieEmbeddings::None,
+    }));
+    (written, demands.0)
+}

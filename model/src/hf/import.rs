@@ -1,0 +1,246 @@
+//! A file's tensors to Kiln's parameters.
+
+use std::collections::HashMap;
+
+use super::table::{Layout, Row, Skipped, Table};
+use super::tensor::{FileTensor, NamedTensor};
+
+/// What came of the tensors of a file.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) weights: Vec<NamedTensor>,
+    pub(super) notes: Vec<String>,
+}
+
+/// Makes every parameter of `table` out of `tensors`. The error lists every tensor that is missing, of a wrong shape or
+/// type, or unknown.
+pub(super) fn import(table: &Table, tensors: &[FileTensor<'_>]) -> Result<Taken, Vec<String>> {
+    let mut problems = Vec::new();
+    let found = Found::sort(table, tensors, &mut problems);
+    for (copy, original) in &table.copies {
+        // A copy that differs is a model whose matrices are not tied, whatever its config.json says.
+        if let (Some(a), Some(b)) = (found.copies.get(copy.as_str()), found.originals.get(original.as_str()))
+            && a.problem().is_none()
+            && b.problem().is_none()
+            && (a.shape != b.shape || a.values() != b.values())
+        {
+            problems.push(format!("tied: {copy} is not equal to {original}; does config.json say that they are tied?"));
+        }
+    }
+    let mut weights = Vec::with_capacity(table.rows.len());
+    for row in &table.rows {
+        let n_before = problems.len();
+        let pieces: Vec<_> = row.pieces.iter().map(|piece| found.piece(table, &piece.theirs)).collect();
+        if row.zeros_if_absent && pieces.iter().all(Option::is_none) {
+            let (name, shape) = (row.ours.clone(), row.shape());
+            weights.push(NamedTensor { name, values: vec![0.0; shape.iter().product()], shape });
+            continue;
+        }
+        for (piece, tensor) in row.pieces.iter().zip(&pieces) {
+            let wanted = row.layout.theirs(piece.width);
+            match tensor {
+                None => problems.push(format!("missing: {} {wanted:?}", piece.theirs)),
+                Some(tensor) if tensor.shape != wanted => {
+                    problems.push(format!("misshaped: {} is {:?}, wanted {wanted:?}", tensor.name, tensor.shape));
+                }
+                Some(tensor) => problems.extend(tensor.problem().map(|problem| format!("unreadable: {problem}"))),
+            }
+        }
+        if problems.len() == n_before {
+            let pieces: Vec<_> = pieces.into_iter().flatten().map(FileTensor::values).collect();
+            weights.push(NamedTensor { name: row.ours.clone(), shape: row.shape(), values: join(row, &pieces) });
+        }
+    }
+    problems.sort();
+    if problems.is_empty() { Ok(Taken { weights, notes: found.notes }) } else { Err(problems) }
+}
+
+/// The tensors of a file by their full names.
+struct Found<'a, 'b> {
+    originals: HashMap<&'a str, &'a FileTensor<'b>>,
+    copies: HashMap<&'a str, &'a FileTensor<'b>>,
+    notes: Vec<String>,
+}
+
+impl<'a, 'b> Found<'a, 'b> {
+    fn sort(table: &'a Table, tensors: &'a [FileTensor<'b>], problems: &mut Vec<String>) -> Self {
+        let wanted: HashMap<&str, &str> = table
+            .rows
+            .iter()
+            .flat_map(|row| &row.pieces)
+            .map(|piece| (piece.theirs.strip_prefix(table.optional_prefix).unwrap_or(&piece.theirs), &*piece.theirs))
+            .collect();
+        let copies: HashMap<&str, &str> = table
+            .copies
+            .iter()
+            .map(|(copy, _)| (copy.strip_prefix(table.optional_prefix).unwrap_or(copy), &**copy))
+            .collect();
+        let mut found = Self { originals: HashMap::new(), copies: HashMap::new(), notes: Vec::new() };
+        let mut lost: Vec<(&str, Vec<&str>)> = Vec::new();
+        for tensor in tensors {
+            let bare = tensor.name.strip_prefix(table.optional_prefix).unwrap_or(&tensor.name);
+            let before = if let Some(name) = wanted.get(bare) {
+                found.originals.insert(name, tensor)
+            } else if let Some(name) = copies.get(bare) {
+                found.copies.insert(name, tensor)
+            } else if let Some(Skipped { lost: what, .. }) = table.skipped.iter().find(|s| bare.ends_with(s.suffix)) {
+                if let Some(what) = what {
+                    match lost.iter_mut().find(|(known, _)| known == what) {
+                        Some((_, names)) => names.push(&tensor.name),
+                        None => lost.push((what, vec![&tensor.name])),
+                    }
+                }
+                None
+            } else {
+                problems.push(format!("extra: {} {:?}", tensor.name, tensor.shape));
+                None
+            };
+            if let Some(before) = before {
+                problems.push(format!("extra: {} is there a second time as {}", before.name, tensor.name));
+            }
+        }
+        found.notes = lost.into_iter().map(|(what, names)| format!("left out: {} ({what})", names.join(", "))).collect();
+        found
+    }
+
+    /// The tensor `name`, or a copy of it.
+    fn piece(&self, table: &Table, name: &str) -> Option<&'a FileTensor<'b>> {
+        let copy = || {
+            let names = table.copies.iter().filter(|(_, original)| original == name);
+            names.into_iter().find_map(|(copy, _)| self.copies.get(copy.as_str()).copied())
+        };
+        self.originals.get(name).copied().or_else(copy)
+    }
+}
+
+/// The elements of a parameter from those of its pieces.
+fn join(row: &Row, pieces: &[Vec<f32>]) -> Vec<f32> {
+    let (n_rows, width) = (row.layout.n_rows(), row.width());
+    if let (Layout::Vector | Layout::OneRow | Layout::Conv1d { .. }, [only]) = (row.layout, pieces) {
+        return only.clone();
+    }
+    let mut joined = vec![0.0; n_rows * width];
+    let mut first = 0;
+    for (piece, values) in row.pieces.iter().zip(pieces) {
+        let n = piece.width;
+        match row.layout {
+            Layout::Linear { n_in } => transpose(values, [n, n_in], &mut joined, width, first),
+            Layout::Rows { unused, .. } => joined.copy_from_slice(&values[unused * n..]),
+            Layout::Vector | Layout::OneRow | Layout::Conv1d { .. } => {
+                for (into, from) in joined.chunks_exact_mut(width).zip(values.chunks_exact(n)) {
+                    into[first..first + n].copy_from_slice(from);
+                }
+            }
+        }
+        first += n;
+    }
+    joined
+}
+
+/// Writes the transpose of `values` (`[rows, columns]`) into the columns from `first` of a matrix `width` wide. In tiles,
+/// so that neither side is read with a long stride throughout.
+fn transpose(values: &[f32], [rows, columns]: [usize; 2], into: &mut [f32], width: usize, first: usize) {
+    const TILE: usize = 32;
+    for row_tile in (0..rows).step_by(TILE) {
+        for column_tile in (0..columns).step_by(TILE) {
+            for row in row_tile..(row_tile + TILE).min(rows) {
+                for column in column_tile..(column_tile + TILE).min(columns) {
+                    into[column * width + first + row] = values[row * columns + column];
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Part;
+    use super::super::tensor::ElementType;
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table { optional_prefix: "model.", ..Table::default() };
+        table.add_rows("embedding.table", "model.embed.weight", [2, 3], 1);
+        table.add("layer.", "model.h.", &[("qkv", Part::Linear, 3, &[("q", 2), ("k", 1)]), ("norm", Part::LayerNorm, 3, &[("ln", 3)])]);
+        table.add_copy("lm_head.weight", "model.embed.weight");
+        table.skipped = &[
+            Skipped { suffix: "position_ids", lost: None },
+            Skipped { suffix: "pooler.weight", lost: Some("no pooler here") },
+        ];
+        table
+    }
+
+    fn bytes(values: impl IntoIterator<Item = u8>) -> Vec<u8> {
+        values.into_iter().flat_map(|x| f32::from(x).to_le_bytes()).collect()
+    }
+
+    fn file<'a>(parts: &'a [(&str, Vec<usize>, Vec<u8>)]) -> Vec<FileTensor<'a>> {
+        let tensor = |(name, shape, bytes): &'a (&str, Vec<usize>, Vec<u8>)| FileTensor {
+            name: (*name).to_owned(),
+            shape: shape.clone(),
+            element_type: ElementType::F32,
+            bytes,
+        };
+        parts.iter().map(tensor).collect()
+    }
+
+    fn sound() -> Vec<(&'static str, Vec<usize>, Vec<u8>)> {
+        vec![
+            ("embed.weight", vec![3, 3], bytes(0..9)),
+            ("h.q.weight", vec![2, 3], bytes(10..16)),
+            ("h.k.weight", vec![1, 3], bytes(20..23)),
+            ("h.q.bias", vec![2], bytes(30..32)),
+            ("h.k.bias", vec![1], bytes(32..33)),
+            ("model.h.ln.weight", vec![3], bytes(40..43)),
+            ("model.h.ln.bias", vec![3], bytes(50..53)),
+        ]
+    }
+
+    #[test]
+    fn pieces_are_transposed_and_joined_and_unused_rows_dropped() {
+        let mut parts = sound();
+        parts.push(("position_ids", vec![1], bytes(0..1)));
+        parts.push(("pooler.weight", vec![1], bytes(0..1)));
+        parts.push(("lm_head.weight", vec![3, 3], bytes(0..9)));
+        let Taken { weights, notes } = import(&table(), &file(&parts)).expect("all there");
+        let named: Vec<_> = weights.iter().map(|w| (&*w.name, &*w.shape, &*w.values)).collect();
+        assert_eq!(named[0], ("embedding.table", &[2, 3][..], &[3.0, 4.0, 5.0, 6.0, 7.0, 8.0][..]));
+        let joined = [10.0, 13.0, 20.0, 11.0, 14.0, 21.0, 12.0, 15.0, 22.0];
+        assert_eq!(named[1], ("layer.qkv.weight", &[3, 3][..], &joined[..]));
+        assert_eq!(named[2], ("layer.qkv.bias", &[3][..], &[30.0, 31.0, 32.0][..]));
+        assert_eq!(named[4].0, "layer.norm.beta");
+        assert_eq!(notes, ["left out: pooler.weight (no pooler here)"]);
+    }
+
+    #[test]
+    fn a_copy_stands_in_for_its_original_and_must_equal_it() {
+        let mut parts = sound();
+        parts[0].0 = "lm_head.weight";
+        import(&table(), &file(&parts)).expect("the copy is enough");
+        parts.push(("model.embed.weight", vec![3, 3], bytes(1..10)));
+        let problems = import(&table(), &file(&parts)).expect_err("not tied");
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].starts_with("tied: lm_head.weight is not equal to model.embed.weight"), "{problems:?}");
+    }
+
+    #[test]
+    fn everything_wrong_is_listed_at_once() {
+        let mut parts = sound();
+        parts[1].1 = vec![3, 2];
+        parts.remove(6);
+        parts.push(("h.other", vec![1], bytes(0..1)));
+        parts.push(("model.h.k.bias", vec![1], bytes(0..1)));
+        let mut tensors = file(&parts);
+        tensors[3].element_type = ElementType::Other("I64".into());
+        assert_eq!(
+            import(&table(), &tensors).expect_err("much is wrong"),
+            [
+                "extra: h.k.bias is there a second time as model.h.k.bias",
+                "extra: h.other [1]",
+                "misshaped: h.q.weight is [3, 2], wanted [2, 3]",
+                "missing: model.h.ln.bias [3]",
+                "unreadable: h.q.bias is I64; F32, F16 and BF16 are read",
+            ]
+        );
+    }
+}

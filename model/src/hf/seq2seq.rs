@@ -1,0 +1,229 @@
+//! BART and Marian: the references are `transformers/models/bart` and `transformers/models/marian`, which differ in
+//! positions and in norms after the embeddings only.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::Fields;
+use super::table::{Layout, Line, Part, Skipped, Table};
+use super::{ACTIVATIONS, Demands, GELU, object};
+use crate::config::{
+    Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
+};
+
+/// `transformers` leaves `nn.LayerNorm` at its default here and has no field for it.
+const NORM_EPS: f64 = 1e-5;
+
+/// BART's positions begin at 2; the rows before are never looked up.
+const UNUSED_POSITIONS: usize = 2;
+
+const BART_SKIPPED: &[Skipped] = &[];
+
+const MARIAN_SKIPPED: &[Skipped] = &[
+    // The sines and cosines, in files of older versions.
+    Skipped { suffix: "embed_positions.weight", lost: None },
+];
+
+pub(super) fn table(config: &TransformerConfig) -> Table {
+    let (d, f) = (config.d_model, config.d_ff);
+    let learned = config.positions == Positions::Learned;
+    let skipped = if learned { BART_SKIPPED } else { MARIAN_SKIPPED };
+    let mut table = Table { optional_prefix: "model.", skipped, ..Table::default() };
+    add_embeddings(&mut table, config);
+    for (ours, theirs) in [("source", "encoder"), ("target", "decoder")] {
+        if learned {
+            let (ours, theirs) = (format!("{ours}_positions.table"), format!("model.{theirs}.embed_positions.weight"));
+            table.add_rows(&ours, &theirs, [config.max_positions, d], UNUSED_POSITIONS);
+        }
+        if config.embedding_norm {
+            let line = [("embedding_norm", Part::LayerNorm, d, &[("layernorm_embedding", d)][..])];
+            table.add(&format!("{ours}_"), &format!("model.{theirs}."), &line);
+        }
+    }
+    let self_attention: [Line<'_>; 3] = [
+        (
+            "self_attention.qkv",
+            Part::Linear,
+            d,
+            &[("self_attn.q_proj", d), ("self_attn.k_proj", d), ("self_attn.v_proj", d)],
+        ),
+        ("self_attention.output", Part::Linear, d, &[("self_attn.out_proj", d)]),
+        ("self_attention_norm", Part::LayerNorm, d, &[("self_attn_layer_norm", d)]),
+    ];
+    let cross_attention: [Line<'_>; 4] = [
+        ("cross_attention.query", Part::Linear, d, &[("encoder_attn.q_proj", d)]),
+        (
+            "cross_attention.key_value",
+            Part::Linear,
+            d,
+            &[("encoder_attn.k_proj", d), ("encoder_attn.v_proj", d)],
+        ),
+        ("cross_attention.output", Part::Linear, d, &[("encoder_attn.out_proj", d)]),
+        ("cross_attention_norm", Part::LayerNorm, d, &[("encoder_attn_layer_norm", d)]),
+    ];
+    let feed_forward: [Line<'_>; 3] = [
+        ("feed_forward.input", Part::Linear, d, &[("fc1", f)]),
+        ("feed_forward.output", Part::Linear, f, &[("fc2", d)]),
+        ("feed_forward_norm", Part::LayerNorm, d, &[("final_layer_norm", d)]),
+    ];
+    for i in 0..config.n_encoder_layers {
+        let (ours, theirs) = (format!("encoder.layers.{i}."), format!("model.encoder.layers.{i}."));
+        table.add(&ours, &theirs, &self_attention);
+        table.add(&ours, &theirs, &feed_forward);
+    }
+    for i in 0..config.n_decoder_layers {
+        let (ours, theirs) = (format!("decoder.layers.{i}."), format!("model.decoder.layers.{i}."));
+        table.add(&ours, &theirs, &self_attention);
+        table.add(&ours, &theirs, &cross_attention);
+        table.add(&ours, &theirs, &feed_forward);
+    }
+    table
+}
+
+/// The token tables, the output projection and the bias on the logits.
+fn add_embeddings(table: &mut Table, config: &TransformerConfig) {
+    const ENCODER: &str = "model.encoder.embed_tokens.weight";
+    const DECODER: &str = "model.decoder.embed_tokens.weight";
+    const HEAD: &str = "lm_head.weight";
+    let (d, source, target) = (config.d_model, config.source_vocab_size, config.target_vocab_size);
+    if config.tie_embeddings == TieEmbeddings::ThreeWay {
+        table.add_rows("source_embedding.table", "model.shared.weight", [source, d], 0);
+        for copy in [ENCODER, DECODER, HEAD] {
+            table.add_copy(copy, "model.shared.weight");
+        }
+    } else {
+        table.add_rows("source_embedding.table", ENCODER, [source, d], 0);
+        table.add_rows("target_embedding.table", DECODER, [target, d], 0);
+        if config.tie_embeddings == TieEmbeddings::Output {
+            table.add_copy(HEAD, DECODER);
+        } else {
+            table.add("", "", &[("output", Part::LinearWithoutBias, d, &[("lm_head", target)])]);
+        }
+    }
+    if config.final_logits_bias {
+        table.add_one("final_logits_bias", "final_logits_bias", Layout::OneRow, target);
+        table.zeros_if_absent();
+    }
+}
+
+pub(super) fn read_bart(fields: &mut Fields<'_>) -> TransformerConfig {
+    fields.only("normalize_embedding", true, "transformers' BART always has this norm");
+    fields.only("static_position_embeddings", false, "BART's positions are learned; Marian's are not");
+    fields.only("extra_pos_embeddings", UNUSED_POSITIONS, "BART's positions begin at 2");
+    fields.only("tie_word_embeddings", true, "BART shares one matrix between both sides and the output");
+    let vocab_size = fields.size("vocab_size");
+    TransformerConfig { positions: Positions::Learned, embedding_norm: true, ..read(fields) }.with_vocab_size(vocab_size)
+}
+
+pub(super) fn read_marian(fields: &mut Fields<'_>) -> TransformerConfig {
+    fields.only("normalize_embedding", false, "transformers' Marian never has this norm");
+    fields.only("static_position_embeddings", true, "Marian's positions are sines and cosines; BART's are learned");
+    let source_vocab_size = fields.size("vocab_size");
+    let target_vocab_size = fields.size_or("decoder_vocab_size", source_vocab_size);
+    let shared = fields.flag_or("share_encoder_decoder_embeddings", true);
+    let tied = fields.flag_or("tie_word_embeddings", true);
+    let tie_embeddings = match (shared, tied) {
+        (true, true) => TieEmbeddings::ThreeWay,
+        (false, true) => TieEmbeddings::Output,
+        (false, false) => TieEmbeddings::None,
+        (true, false) => {
+            fields.problems.push(
+                "share_encoder_decoder_embeddings true with tie_word_embeddings false is not supported: Kiln shares all three \
+                 matrices, or those of target and output, or none"
+                    .to_owned(),
+            );
+            TieEmbeddings::None
+        }
+    };
+    let positions = Positions::SinusoidalHalves;
+    TransformerConfig { positions, tie_embeddings, source_vocab_size, target_vocab_size, ..read(fields) }
+}
+
+/// What both have.
+fn read(fields: &mut Fields<'_>) -> TransformerConfig {
+    fields.only("normalize_before", false, "transformers normalizes after the sum in this family");
+    fields.only("add_final_layer_norm", false, "transformers has no norm after the stacks in this family");
+    let n_heads = fields.size("encoder_attention_heads");
+    let decoder_heads = fields.size("decoder_attention_heads");
+    fields.same(
+        [("encoder_attention_heads", &n_heads), ("decoder_attention_heads", &decoder_heads)],
+        "Kiln's stacks have equal heads",
+    );
+    let d_ff = fields.size("encoder_ffn_dim");
+    let decoder_ffn = fields.size("decoder_ffn_dim");
+    fields.same([("encoder_ffn_dim", &d_ff), ("decoder_ffn_dim", &decoder_ffn)], "Kiln's stacks have equal layers");
+    TransformerConfig {
+        architecture: Architecture::EncoderDecoder,
+        d_model: fields.size("d_model"),
+        n_heads,
+        d_ff,
+        n_encoder_layers: fields.size("encoder_layers"),
+        n_decoder_layers: fields.size("decoder_layers"),
+        max_positions: fields.size("max_position_embeddings"),
+        norm: NormPlacement::Post,
+        norm_eps: NORM_EPS,
+        scale_embedding: fields.flag_or("scale_embedding", false),
+        activation: fields.choice("activation_function", &ACTIVATIONS, GELU),
+        final_logits_bias: true,
+        dropout: fields.number_or("dropout", 0.1),
+        activation_dropout: Some(fields.number_or("activation_dropout", 0.0)),
+        attention_dropout: fields.number_or("attention_dropout", 0.0),
+        tie_embeddings: TieEmbeddings::ThreeWay,
+        init: InitScheme::SmallNormal,
+        ..TransformerConfig::default()
+    }
+}
+
+pub(super) fn write_bart(config: &TransformerConfig) -> (Map<String, Value>, Vec<String>) {
+    let mut demands = Demands::new();
+    demands.equal("embedding_norm", config.embedding_norm, true);
+    demands.equal("tie_embeddings", config.tie_embeddings, TieEmbeddings::ThreeWay);
+    let mut written = write(config, &mut demands);
+    written.insert("architectures".to_owned(), json!(["BartForConditionalGeneration"]));
+    (written, demands.0)
+}
+
+pub(super) fn write_marian(config: &TransformerConfig) -> (Map<String, Value>, Vec<String>) {
+    let mut demands = Demands::new();
+    demands.equal("positions", config.positions, Positions::SinusoidalHalves);
+    demands.equal("embedding_norm", config.embedding_norm, false);
+    let mut written = write(config, &mut demands);
+    let (shared, tied) = match config.tie_embeddings {
+        TieEmbeddings::ThreeWay => (true, true),
+        TieEmbeddings::Output => (false, true),
+        TieEmbeddings::None => (false, false),
+    };
+    written.extend(object(json!({
+        "architectures": ["MarianMTModel"],
+        "decoder_vocab_size": config.target_vocab_size,
+        "share_encoder_decoder_embeddings": shared,
+        "tie_word_embeddings": tied,
+        "static_position_embeddings": true,
+    })));
+    (written, demands.0)
+}
+
+fn write(config: &TransformerConfig, demands: &mut Demands) -> Map<String, Value> {
+    demands.equal("norm", config.norm, NormPlacement::Post);
+    demands.equal("norm_kind", config.norm_kind, NormKind::LayerNorm);
+    demands.equal("norm_eps", config.norm_eps, NORM_EPS);
+    demands.equal("bias", config.bias, true);
+    demands.equal("n_kv_heads", config.kv_heads(), config.n_heads);
+    object(json!({
+        "is_encoder_decoder": true,
+        "vocab_size": config.source_vocab_size,
+        "d_model": config.d_model,
+        "encoder_layers": config.n_encoder_layers,
+        "decoder_layers": config.n_decoder_layers,
+        "encoder_attention_heads": config.n_heads,
+        "decoder_attention_heads": config.n_heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "max_position_embeddings": config.max_positions,
+        "activation_function": demands.activation(config.activation),
+        "scale_embedding": config.scale_embedding,
+        "dropout": config.dropout,
+        "activation_dropout": config.activation_dropout.unwrap_or(config.dropout),
+        "attention_dropout": config.attention_dropout,
+        "tie_word_embeddings": true,
+    }))
+}

@@ -1,0 +1,112 @@
+//! Tensors on the host, as files hold them and as Kiln names them.
+
+use half::{bf16, f16};
+
+/// A parameter of a model on the host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedTensor {
+    /// Path of the parameter: `encoder.layers.0.self_attention.qkv.weight`; in an exported model its Hugging Face name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its elements, last dimension fastest.
+    pub values: Vec<f32>,
+}
+
+/// How a file stores the elements of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ElementType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an f32.
+    Bf16,
+    /// Anything else, by the file's name for it. Buffers that are skipped may have it; weights may not.
+    Other(String),
+}
+
+impl ElementType {
+    /// Bytes of one element of a type that is read.
+    fn size_bytes(&self) -> Option<usize> {
+        match self {
+            Self::F32 => Some(4),
+            Self::F16 | Self::Bf16 => Some(2),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+/// A tensor of a Hugging Face file, its bytes still in the file's mapping.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FileTensor<'a> {
+    /// Name in the file.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// What its bytes mean.
+    pub element_type: ElementType,
+    /// Little-endian elements, last dimension fastest.
+    pub bytes: &'a [u8],
+}
+
+impl FileTensor<'_> {
+    /// Why the elements cannot be read, if so.
+    pub(super) fn problem(&self) -> Option<String> {
+        let n: usize = self.shape.iter().product();
+        match self.element_type.size_bytes() {
+            None => Some(format!("{} is {}; F32, F16 and BF16 are read", self.name, self.type_name())),
+            Some(size) if self.bytes.len() != n * size => {
+                Some(format!("{} has {} bytes, its shape wants {}", self.name, self.bytes.len(), n * size))
+            }
+            Some(_) => None,
+        }
+    }
+
+    fn type_name(&self) -> &str {
+        match &self.element_type {
+            ElementType::Other(name) => name,
+            _ => "a float",
+        }
+    }
+
+    /// The elements as f32: exact for every type that is read.
+    pub(super) fn values(&self) -> Vec<f32> {
+        let pairs = || self.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+        match &self.element_type {
+            ElementType::F32 => {
+                self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
+            ElementType::F16 => pairs().map(|b| f16::from_le_bytes(b).to_f32()).collect(),
+            ElementType::Bf16 => pairs().map(|b| bf16::from_le_bytes(b).to_f32()).collect(),
+            ElementType::Other(name) => unreachable!("{name} was refused before"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(element_type: ElementType, bytes: &[u8]) -> FileTensor<'_> {
+        FileTensor { name: "w".into(), shape: vec![2], element_type, bytes }
+    }
+
+    #[test]
+    fn all_three_float_types_are_read_exactly() {
+        let f32s: Vec<u8> = [1.5_f32, -0.1].iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(tensor(ElementType::F32, &f32s).values(), [1.5, -0.1]);
+        // 1.5 and -2 in half precision and in bfloat16.
+        assert_eq!(tensor(ElementType::F16, &[0x00, 0x3e, 0x00, 0xc0]).values(), [1.5, -2.0]);
+        assert_eq!(tensor(ElementType::Bf16, &[0xc0, 0x3f, 0x00, 0xc0]).values(), [1.5, -2.0]);
+    }
+
+    #[test]
+    fn other_types_and_wrong_sizes_are_named() {
+        let problem = tensor(ElementType::Other("I64".into()), &[0; 16]).problem().expect("refused");
+        assert_eq!(problem, "w is I64; F32, F16 and BF16 are read");
+        let problem = tensor(ElementType::F32, &[0; 7]).problem().expect("refused");
+        assert_eq!(problem, "w has 7 bytes, its shape wants 8");
+        assert_eq!(tensor(ElementType::Bf16, &[0; 4]).problem(), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! Reading a folder.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kiln_model::hf::FileTensor;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::safetensors_file::SafetensorsFile;
+use super::{CONFIG_FILE, FolderError, INDEX_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE};
+
+/// A model folder: its configuration read, its weights mapped and their sizes checked.
+#[derive(Debug)]
+pub struct Folder {
+    dir: PathBuf,
+    config: Value,
+    shards: Vec<SafetensorsFile>,
+}
+
+/// `model.safetensors.index.json`.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Folder {
+    /// Opens the folder `dir`.
+    ///
+    /// # Errors
+    /// If it is none, has no `config.json` or no safetensors, or a file is cut short, is not listed or is listed and missing.
+    pub fn open(dir: &Path) -> Result<Self, FolderError> {
+        let not_a_model = |reason: &str| FolderError::NotAModel { path: dir.to_path_buf(), reason: reason.to_owned() };
+        if !dir.is_dir() {
+            return Err(not_a_model("no such folder; name one with a config.json and a model.safetensors"));
+        }
+        if !dir.join(CONFIG_FILE).is_file() {
+            return Err(not_a_model("there is no config.json here, so it is no Hugging Face model folder"));
+        }
+        let config = parse(&dir.join(CONFIG_FILE))?;
+        let single = dir.join(WEIGHTS_FILE);
+        let index = dir.join(INDEX_FILE);
+        let shards = if single.is_file() {
+            vec![SafetensorsFile::open(&single)?]
+        } else if index.is_file() {
+            open_shards(dir, &index)?
+        } else {
+            return Err(not_a_model(&no_weights(dir)));
+        };
+        Ok(Self { dir: dir.to_path_buf(), config, shards })
+    }
+
+    /// The content of `config.json`.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// Every tensor of every shard, its bytes in the file's mapping.
+    pub fn tensors(&self) -> Vec<FileTensor<'_>> {
+        self.shards.iter().flat_map(SafetensorsFile::tensors).collect()
+    }
+
+    /// The folder's `tokenizer.json`, if there is one.
+    pub fn tokenizer(&self) -> Option<PathBuf> {
+        Some(self.dir.join(TOKENIZER_FILE)).filter(|path| path.is_file())
+    }
+
+    /// The content of `tokenizer_config.json`; an empty object without one.
+    pub fn tokenizer_config(&self) -> Result<Value, FolderError> {
+        let path = self.dir.join(TOKENIZER_CONFIG_FILE);
+        if path.is_file() { parse(&path) } else { Ok(Value::Object(serde_json::Map::new())) }
+    }
+}
+
+/// Opens the files that `index` names; they hold the tensors that it says, and no others.
+fn open_shards(dir: &Path, index: &Path) -> Result<Vec<SafetensorsFile>, FolderError> {
+    let Index { weight_map } = parse(index)?;
+    let files: BTreeSet<&String> = weight_map.values().collect();
+    if let Some(file) = files.iter().find(|file| file.contains(['/', '\\']) || file.starts_with('.')) {
+        return Err(FolderError::bad_file(index, format!("names the shard {file:?}, which is no plain file name")));
+    }
+    let missing: Vec<_> = files.iter().filter(|file| !dir.join(file).is_file()).map(|file| file.as_str()).collect();
+    if !missing.is_empty() {
+        let reason = format!("names shards that are not here: {}; download them too", missing.join(", "));
+        return Err(FolderError::bad_file(index, reason));
+    }
+    let shards = files.iter().map(|file| SafetensorsFile::open(&dir.join(file))).collect::<Result<Vec<_>, _>>()?;
+    let mut problems = Vec::new();
+    let mut unseen: BTreeMap<&str, &str> = weight_map.iter().map(|(name, file)| (&**name, &**file)).collect();
+    for shard in &shards {
+        let file = shard.path.file_name().unwrap_or_default().to_string_lossy();
+        for tensor in shard.tensors() {
+            match unseen.get(tensor.name.as_str()) {
+                Some(wanted) if **wanted == *file => drop(unseen.remove(tensor.name.as_str())),
+                _ => problems.push(format!("{} in {file} is not listed there", tensor.name)),
+            }
+        }
+    }
+    problems.extend(unseen.into_iter().map(|(name, file)| format!("{name} is not in {file}")));
+    if problems.is_empty() {
+        return Ok(shards);
+    }
+    Err(FolderError::bad_file(index, format!("does not belong to these shards: {}", problems.join("; "))))
+}
+
+/// Why there are no weights, and how to come by some.
+fn no_weights(dir: &Path) -> String {
+    let has = |end: &str| {
+        let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.into_iter().any(|name| name.to_string_lossy().ends_with(end))
+    };
+    if has(".bin") || has(".pt") || has(".pth") {
+        return format!(
+            "there is no {WEIGHTS_FILE} here, only a Python pickle, which can run any code when it is read; Kiln reads \
+             safetensors only: load the model with transformers where you trust it, and save it again with save_pretrained"
+        );
+    }
+    format!("there is neither {WEIGHTS_FILE} nor {INDEX_FILE} here")
+}
+
+fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, FolderError> {
+    let bytes = fs::read(path).map_err(FolderError::io("read", path))?;
+    serde_json::from_slice(&bytes).map_err(|error| FolderError::bad_file(path, format!("cannot be read: {error}")))
+}

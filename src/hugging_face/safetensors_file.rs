@@ -1,0 +1,91 @@
+//! One `.safetensors` file, mapped into memory: the only `unsafe` of this crate.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use kiln_model::hf::{ElementType, FileTensor};
+use memmap2::Mmap;
+use safetensors::SafeTensors;
+use safetensors::tensor::Dtype;
+use serde::Deserialize;
+
+use super::FolderError;
+
+/// A mapped file whose header and size have been checked.
+#[derive(Debug)]
+pub(super) struct SafetensorsFile {
+    pub(super) path: PathBuf,
+    map: Mmap,
+}
+
+/// An entry of the header, as far as the size of the file follows from it.
+#[derive(Deserialize)]
+struct Extent {
+    data_offsets: Option<[u64; 2]>,
+}
+
+impl SafetensorsFile {
+    pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
+        let file = File::open(path).map_err(FolderError::io("read", path))?;
+        let metadata = file.metadata().map_err(FolderError::io("read", path))?;
+        if !metadata.is_file() || metadata.len() < 8 {
+            let reason = format!("has {} bytes, a safetensors file at least 8; download it again", metadata.len());
+            return Err(FolderError::bad_file(path, reason));
+        }
+        // SAFETY: a map is sound as long as nobody changes the file meanwhile; a model folder is not rewritten in place
+        // while it is read. Whatever the bytes are, they are only read as numbers or checked as UTF-8.
+        #[expect(unsafe_code, reason = "a memory map has no safe constructor; see SAFETY")]
+        let map = unsafe { Mmap::map(&file) }.map_err(FolderError::io("map", path))?;
+        if let Some(reason) = size_problem(&map) {
+            return Err(FolderError::bad_file(path, reason));
+        }
+        SafeTensors::deserialize(&map)
+            .map_err(|error| FolderError::bad_file(path, format!("is no safetensors file: {error}")))?;
+        Ok(Self { path: path.to_path_buf(), map })
+    }
+
+    /// All tensors, by name.
+    pub(super) fn tensors(&self) -> Vec<FileTensor<'_>> {
+        let file = SafeTensors::deserialize(&self.map).expect("checked when it was opened");
+        let mut tensors: Vec<_> = file
+            .iter()
+            .map(|(name, view)| FileTensor {
+                name: name.to_owned(),
+                shape: view.shape().to_vec(),
+                element_type: match view.dtype() {
+                    Dtype::F32 => ElementType::F32,
+                    Dtype::F16 => ElementType::F16,
+                    Dtype::BF16 => ElementType::Bf16,
+                    other => ElementType::Other(format!("{other:?}")),
+                },
+                bytes: self.slice_of(view.data()),
+            })
+            .collect();
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors
+    }
+
+    /// The same bytes, borrowed from the map and not from the short-lived view of it.
+    fn slice_of(&self, data: &[u8]) -> &[u8] {
+        let first = data.as_ptr().addr() - self.map.as_ptr().addr();
+        &self.map[first..first + data.len()]
+    }
+}
+
+/// Compares the size of a file with what its header says, which the parser's own errors do not.
+fn size_problem(bytes: &[u8]) -> Option<String> {
+    let (length, rest) = bytes.split_first_chunk::<8>()?;
+    let length = u64::from_le_bytes(*length);
+    let cut_short = |wanted: u64| {
+        format!("is cut short: it has {} bytes, its header speaks of {wanted}; download it again", bytes.len())
+    };
+    let Some(header) = usize::try_from(length).ok().and_then(|length| rest.get(..length)) else {
+        // A header of more than 100 MB is no header: the parser refuses it by the standard's limit.
+        return (length <= 100_000_000).then(|| cut_short(length.saturating_add(8)));
+    };
+    let entries: HashMap<String, Extent> = serde_json::from_slice(header).ok()?;
+    let end = entries.values().filter_map(|extent| extent.data_offsets).map(|[_, end]| end).max().unwrap_or(0);
+    let wanted = end.saturating_add(length).saturating_add(8);
+    (wanted > bytes.len() as u64).then(|| cut_short(wanted))
+}

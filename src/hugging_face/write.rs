@@ -1,0 +1,114 @@
+//! Writing a folder: complete or not there.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use half::{bf16, f16};
+use kiln_model::hf::NamedTensor;
+use safetensors::tensor::{Dtype, TensorView};
+
+use super::{FolderError, WEIGHTS_FILE};
+
+/// What the elements of the written weights are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum StoredType {
+    /// 32-bit floats: nothing is lost.
+    F32,
+    /// bfloat16: half the size, 8 bits of precision.
+    Bf16,
+    /// Half precision: half the size, 11 bits of precision, nothing above 65504.
+    F16,
+}
+
+impl StoredType {
+    /// Name in `config.json`.
+    pub fn torch_name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::Bf16 => "bfloat16",
+            Self::F16 => "float16",
+        }
+    }
+
+    fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::Bf16 => Dtype::BF16,
+            Self::F16 => Dtype::F16,
+        }
+    }
+
+    /// Little-endian elements, rounded to nearest.
+    fn bytes(self, values: &[f32]) -> Vec<u8> {
+        match self {
+            Self::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Self::Bf16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+            Self::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+        }
+    }
+}
+
+/// Writes `tensors` and `files` (plain names and contents) into the new folder `dir`. A folder beside it is written first
+/// and renamed, so that `dir` is complete or not there.
+pub fn write_folder(
+    dir: &Path,
+    tensors: &[NamedTensor],
+    stored: StoredType,
+    files: &[(&str, Vec<u8>)],
+) -> Result<(), FolderError> {
+    if dir.exists() && fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_some()) {
+        return Err(FolderError::Taken(dir.to_path_buf()));
+    }
+    let mut name = dir.file_name().unwrap_or_default().to_owned();
+    name.push(".tmp");
+    let temporary = dir.with_file_name(name);
+    remove_if_there(&temporary)?;
+    fs::create_dir_all(&temporary).map_err(FolderError::io("create", &temporary))?;
+    let written = write_all(&temporary, tensors, stored, files).and_then(|()| {
+        if dir.exists() {
+            fs::remove_dir(dir).map_err(FolderError::io("replace", dir))?; // empty: see above
+        }
+        fs::rename(&temporary, dir).map_err(FolderError::io("rename to", dir))
+    });
+    if written.is_err() {
+        // A full disk should not stay full of half a model.
+        let _ = fs::remove_dir_all(&temporary);
+    }
+    written
+}
+
+fn write_all(
+    dir: &Path,
+    tensors: &[NamedTensor],
+    stored: StoredType,
+    files: &[(&str, Vec<u8>)],
+) -> Result<(), FolderError> {
+    let bytes: Vec<_> = tensors.iter().map(|tensor| stored.bytes(&tensor.values)).collect();
+    let views = tensors.iter().zip(&bytes).map(|(tensor, bytes)| {
+        let view = TensorView::new(stored.dtype(), tensor.shape.clone(), bytes).expect("values fill their shape");
+        (tensor.name.clone(), view)
+    });
+    let path = dir.join(WEIGHTS_FILE);
+    // transformers refuses files that do not say which framework wrote them.
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    safetensors::serialize_to_file(views, Some(metadata), &path)
+        .map_err(io::Error::other)
+        .and_then(|()| File::open(&path)?.sync_all())
+        .map_err(FolderError::io("write", &path))?;
+    for (name, content) in files {
+        let path = dir.join(name);
+        fs::write(&path, content)
+            .and_then(|()| File::open(&path)?.sync_all())
+            .map_err(FolderError::io("write", &path))?;
+    }
+    Ok(())
+}
+
+fn remove_if_there(path: &Path) -> Result<(), FolderError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FolderError::io("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
