@@ -41,6 +41,7 @@ pub mod config;
 pub mod device;
 pub mod eval;
 pub mod generate;
+pub mod hugging_face;
 pub mod logging;
 pub mod metrics;
 pub mod optim;

@@ -34,6 +34,7 @@ mod encoder_decoder;
 mod encoder_only;
 mod feed_forward;
 pub mod flops;
+pub mod hf;
 mod init;
 mod kv_cache;
 mod linear;

@@ -29,6 +29,7 @@ mod fields;
 mod gpt2;
 mod import;
 mod llama;
+mod model;
 mod seq2seq;
 mod table;
 mod tensor;

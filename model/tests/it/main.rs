@@ -4,6 +4,7 @@
 mod decoding;
 mod families;
 mod fixture;
+mod hf;
 mod invariance;
 mod learning;
 mod parameters;

@@ -1,0 +1,253 @@
+//! Models that `transformers` wrote give the same logits here, and come back from a round trip as they were.
+//! `model/fixtures/hf/make.py` makes the folders.
+
+use std::path::PathBuf;
+
+use burn::tensor::{Device, FloatDType};
+use kiln_model::hf::{self, ElementType, Family, FileTensor, HfError, Imported, NamedTensor};
+use kiln_model::{Batch, PairBatch, TextBatch, Transformer, TransformerConfig};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
+
+use crate::support::{assert_close, ids, shapes, values};
+
+const FAMILIES: [&str; 5] = ["gpt2", "llama", "bert", "bart", "marian"];
+
+fn read(family: &str, file: &str) -> Vec<u8> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf").join(family);
+    std::fs::read(folder.join(file)).expect("fixtures are committed")
+}
+
+fn config(family: &str) -> Value {
+    serde_json::from_slice(&read(family, "config.json")).expect("JSON")
+}
+
+fn tensors(bytes: &[u8]) -> Vec<FileTensor<'_>> {
+    let file = SafeTensors::deserialize(bytes).expect("a safetensors file");
+    let tensor = |(name, view): (String, safetensors::tensor::TensorView<'_>)| {
+        let start = view.data().as_ptr().addr() - bytes.as_ptr().addr();
+        let bytes = &bytes[start..start + view.data().len()];
+        FileTensor { name, shape: view.shape().to_vec(), element_type: ElementType::F32, bytes }
+    };
+    file.tensors().into_iter().map(tensor).collect()
+}
+
+fn import(family: &str) -> Imported {
+    let bytes = read(family, "model.safetensors");
+    hf::import(&config(family), &tensors(&bytes)).unwrap_or_else(|error| panic!("{family}: {error}"))
+}
+
+/// Elements of an exported tensor as a file would hold them.
+fn file_bytes(tensor: &NamedTensor) -> Vec<u8> {
+    tensor.values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+fn file_tensors<'a>(tensors: &[NamedTensor], bytes: &'a [Vec<u8>]) -> Vec<FileTensor<'a>> {
+    let tensor = |(tensor, bytes): (&NamedTensor, &'a Vec<u8>)| FileTensor {
+        name: tensor.name.clone(),
+        shape: tensor.shape.clone(),
+        element_type: ElementType::F32,
+        bytes,
+    };
+    tensors.iter().zip(bytes).map(tensor).collect()
+}
+
+fn sorted(mut weights: Vec<NamedTensor>) -> Vec<NamedTensor> {
+    weights.sort_by(|a, b| a.name.cmp(&b.name));
+    weights
+}
+
+struct Expected {
+    input: Vec<i32>,
+    lengths: Vec<i32>,
+    target: Option<Vec<i32>>,
+    logits: Vec<f32>,
+}
+
+fn expected(family: &str) -> Expected {
+    let bytes = read(family, "expected.safetensors");
+    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let words = |name: &str, dtype: Dtype| -> Option<Vec<[u8; 4]>> {
+        let view = file.tensor(name).ok()?;
+        assert_eq!(view.dtype(), dtype, "{name}");
+        Some(view.data().chunks_exact(4).map(|word| word.try_into().expect("four bytes")).collect())
+    };
+    let integers = |name: &str| words(name, Dtype::I32).map(|all| all.into_iter().map(i32::from_le_bytes).collect());
+    Expected {
+        input: integers("input_ids").expect("input"),
+        lengths: integers("lengths").expect("lengths"),
+        target: integers("decoder_input_ids"),
+        logits: words("logits", Dtype::F32).expect("logits").into_iter().map(f32::from_le_bytes).collect(),
+    }
+}
+
+/// Logits of the expected inputs.
+fn logits(model: &Transformer, expected: &Expected, device: &Device) -> Vec<f32> {
+    let b = expected.lengths.len();
+    let batch = match &expected.target {
+        None => Batch::Text(TextBatch {
+            input: ids(&expected.input, device),
+            labels: ids(&expected.input, device),
+            positions: None,
+            documents: None,
+            token_types: None,
+            lengths: ids(&expected.lengths, device),
+            batch_size: b,
+            seq_len: expected.input.len() / b,
+            tokens: 0,
+        }),
+        Some(target) => {
+            let lengths = vec![(target.len() / b) as i32; b];
+            let flat = [&expected.input, target, target, &expected.lengths, &lengths].map(|part| part.as_slice()).concat();
+            let shape = [b, expected.input.len() / b, target.len() / b];
+            Batch::Pairs(PairBatch::from_contiguous(ids(&flat, device), shape, 0, 0))
+        }
+    };
+    values(model.logits(&batch, None))
+}
+
+#[test]
+fn logits_are_those_of_transformers() {
+    let device = Device::flex();
+    for family in FAMILIES {
+        let imported = import(family);
+        assert_eq!((imported.family.name(), imported.notes.len()), (family, 0), "{:?}", imported.notes);
+        let expected = expected(family);
+        let v = imported.config.vocab_size();
+        let model = imported.into_model(FloatDType::F32, &device);
+        let found = logits(&model, &expected, &device);
+        // Padded positions of a text mean nothing.
+        let t = found.len() / v / expected.lengths.len();
+        let real = |values: &[f32]| -> Vec<f32> {
+            let rows = values.chunks_exact(v).enumerate();
+            let is_real = |i: usize| expected.target.is_some() || i % t < expected.lengths[i / t] as usize;
+            rows.filter(|(i, _)| is_real(*i)).flat_map(|(_, row)| row.to_vec()).collect()
+        };
+        assert_close(&real(&found), &real(&expected.logits), 1e-5, 0.0, family);
+    }
+}
+
+#[test]
+fn each_table_names_the_parameters_of_its_model() {
+    for family in FAMILIES {
+        let Imported { config, weights, .. } = import(family);
+        let mut wanted = shapes(&config.init(1, burn::tensor::DType::F32, &Device::flex()));
+        wanted.sort();
+        let found: Vec<_> = sorted(weights).into_iter().map(|weight| (weight.name, weight.shape)).collect();
+        assert_eq!(found, wanted, "{family}");
+    }
+}
+
+#[test]
+fn a_round_trip_changes_nothing() {
+    for family in FAMILIES {
+        let first = import(family);
+        let exported = hf::export(&first.config, &first.weights, &first.tokens).expect("what came can go");
+        assert_eq!(exported.family, first.family);
+        let bytes: Vec<_> = exported.tensors.iter().map(file_bytes).collect();
+        let again = hf::import(&exported.config, &file_tensors(&exported.tensors, &bytes)).expect("what went can come");
+        assert_eq!(again.config, first.config, "{family}");
+        assert_eq!(again.tokens, first.tokens, "{family}");
+        assert_eq!(sorted(again.weights), sorted(first.weights), "{family}");
+
+        // The tensors are those of the original file, under the same names.
+        let original = read(family, "model.safetensors");
+        let mut original: Vec<_> = tensors(&original).into_iter().map(|t| (t.name, t.shape)).collect();
+        let mut written: Vec<_> = exported.tensors.into_iter().map(|t| (t.name, t.shape)).collect();
+        original.sort();
+        written.sort();
+        assert_eq!(written, original, "{family}");
+    }
+}
+
+/// The import of a fixture whose `config.json` and tensors are changed first.
+fn changed(family: &str, config_change: Value, tensor_change: impl FnOnce(&mut Vec<FileTensor<'_>>)) -> Result<Imported, HfError> {
+    let mut config = config(family);
+    let changes = config_change.as_object().expect("an object").clone();
+    config.as_object_mut().expect("an object").extend(changes);
+    let bytes = read(family, "model.safetensors");
+    let mut tensors = tensors(&bytes);
+    tensor_change(&mut tensors);
+    hf::import(&config, &tensors)
+}
+
+#[test]
+fn what_kiln_does_not_have_is_refused_by_name() {
+    for (family, change, wanted) in [
+        ("gpt2", json!({"model_type": "t5"}), "model_type \"t5\" is not supported; Kiln reads gpt2, llama, bert"),
+        ("gpt2", json!({"model_type": null}), "model_type null is not supported"),
+        ("gpt2", json!({"activation_function": "mish"}), "activation_function \"mish\" is not supported; supported: gelu"),
+        ("gpt2", json!({"scale_attn_by_inverse_layer_idx": true}), "scale_attn_by_inverse_layer_idx true"),
+        ("gpt2", json!({"n_embd": null}), "n_embd is missing"),
+        ("llama", json!({"hidden_act": "gelu"}), "hidden_act \"gelu\" is not supported; supported: silu"),
+        (
+            "llama",
+            json!({"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 500000.0}}),
+            "rope_parameters of type \"llama3\" is not supported",
+        ),
+        ("llama", json!({"rope_scaling": {"type": "linear", "factor": 2.0}}), "rope_scaling of type \"linear\""),
+        ("llama", json!({"head_dim": 16}), "head_dim 16 is not supported, only 8"),
+        ("llama", json!({"mlp_bias": true}), "attention_bias false and mlp_bias true differ"),
+        ("bert", json!({"position_embedding_type": "relative_key"}), "position_embedding_type \"relative_key\""),
+        ("bert", json!({"is_decoder": true}), "is_decoder true"),
+        ("bart", json!({"normalize_before": true}), "normalize_before true is not supported, only false"),
+        ("bart", json!({"decoder_ffn_dim": 64}), "encoder_ffn_dim 48 and decoder_ffn_dim 64 differ"),
+        ("marian", json!({"static_position_embeddings": false}), "static_position_embeddings false"),
+        ("marian", json!({"tie_word_embeddings": false}), "share_encoder_decoder_embeddings true with"),
+        ("marian", json!({"n_heads": 3, "encoder_attention_heads": 5, "decoder_attention_heads": 5}), "model.n_heads 5"),
+    ] {
+        let error = changed(family, change.clone(), |_| ()).expect_err("refused").to_string();
+        assert!(error.contains(wanted), "{family} {change}: {error}");
+    }
+}
+
+#[test]
+fn every_tensor_that_does_not_fit_is_listed() {
+    let error = changed("bert", json!({}), |tensors| {
+        tensors.retain(|tensor| !tensor.name.ends_with("layer.1.intermediate.dense.bias"));
+        for tensor in tensors {
+            match tensor.name.as_str() {
+                "cls.predictions.transform.dense.bias" => tensor.name = "cls.other".into(),
+                "bert.encoder.layer.0.output.dense.weight" => tensor.shape.reverse(),
+                "bert.embeddings.LayerNorm.bias" => tensor.element_type = ElementType::Other("F64".into()),
+                _ => {}
+            }
+        }
+    });
+    assert_eq!(
+        error.expect_err("refused").to_string(),
+        "the weights are not those of the bert model in config.json:\n  \
+         extra: cls.other [32]\n  \
+         misshaped: bert.encoder.layer.0.output.dense.weight is [48, 32], wanted [32, 48]\n  \
+         missing: bert.encoder.layer.1.intermediate.dense.bias [48]\n  \
+         missing: cls.predictions.transform.dense.bias [32]\n  \
+         unreadable: bert.embeddings.LayerNorm.bias is F64; F32, F16 and BF16 are read"
+    );
+}
+
+#[test]
+fn a_bert_without_head_is_an_encoder() {
+    let imported = changed("bert", json!({"architectures": ["BertModel"]}), |tensors| {
+        tensors.retain(|tensor| !tensor.name.starts_with("cls."));
+        for tensor in tensors {
+            tensor.name = tensor.name.strip_prefix("bert.").expect("the base model's prefix").to_owned();
+        }
+    });
+    let imported = imported.expect("a base model");
+    assert!(!imported.config.mlm_head);
+    let exported = hf::export(&imported.config, &imported.weights, &imported.tokens).expect("expressible");
+    assert_eq!(exported.config["architectures"], json!(["BertModel"]));
+    assert_eq!(exported.generation_config, None);
+    // A file that should have a head and has none is another matter.
+    let error = changed("bert", json!({}), |tensors| tensors.retain(|tensor| !tensor.name.starts_with("cls.")));
+    assert!(error.expect_err("refused").to_string().contains("missing: cls.predictions.bias [120]"));
+}
+
+#[test]
+fn what_no_family_computes_is_not_written() {
+    let config = TransformerConfig { source_vocab_size: 9, target_vocab_size: 9, ..TransformerConfig::tiny() };
+    let error = hf::export(&config, &[], &hf::TokenIds::default()).expect_err("pre-norm").to_string();
+    assert!(error.starts_with("this model cannot be written as marian:\n"), "{error}");
+    assert!(error.contains("model.norm is Pre, this family has Post"), "{error}");
+    assert_eq!(Family::ALL.map(Family::name), FAMILIES);
+}
