@@ -203,3 +203,49 @@ fn a_manifest_cannot_reach_outside_its_folder() {
     fs::write(&manifest, serde_json::to_vec(&parsed).expect("JSON")).expect("writable");
     assert!(read(&path).expect_err("a path outside").to_string().contains("no plain file name"));
 }
+
+fn weights_only(step: u64) -> Weights {
+    let Snapshot { weights, model, files, .. } = snapshot(step);
+    Weights { step, weights, model, files }
+}
+
+#[test]
+fn weights_alone_can_be_used_but_not_resumed() {
+    let (_dir, checkpoints) = run();
+    let saved = weights_only(7);
+    let path = checkpoints.save_weights(&saved).expect("a writable folder");
+    assert_eq!(read_weights(&path).expect("sound"), saved);
+    assert_eq!(checkpoints.resolve("last").expect("there"), path);
+    let error = read(&path).expect_err("nothing to resume").to_string();
+    assert!(error.contains("holds weights only") && error.contains("--from"), "{error}");
+}
+
+#[test]
+fn an_average_is_the_mean_of_every_element() {
+    let (_dir, checkpoints) = run();
+    let all: Vec<_> = [10, 20, 40].map(snapshot).into_iter().collect();
+    let paths: Vec<_> = all.iter().map(|one| checkpoints.save(one, false).expect("writable")).collect();
+    let averaged = average(&paths).expect("three of one model");
+    assert_eq!((averaged.step, &averaged.model, &averaged.files), (40, &all[2].model, &all[2].files));
+    for (i, tensor) in averaged.weights.iter().enumerate() {
+        let of = |snapshot: &Snapshot, k: usize| {
+            let theirs = snapshot.weights.iter().find(|theirs| theirs.name == tensor.name).expect("the same names");
+            f64::from(theirs.values[k])
+        };
+        for (k, found) in tensor.values.iter().enumerate() {
+            let wanted = (of(&all[0], k) + of(&all[1], k) + of(&all[2], k)) / 3.0;
+            assert_eq!(*found, wanted as f32, "tensor {i}, element {k}");
+        }
+    }
+    assert_eq!(average(&paths[..1]).expect("one").weights, read_weights(&paths[0]).expect("sound").weights);
+}
+
+#[test]
+fn an_average_of_two_models_is_refused() {
+    let (_dir, checkpoints) = run();
+    let mut other = snapshot(2);
+    other.weights[0].shape = vec![1, 5];
+    let paths = [snapshot(1), other].map(|one| checkpoints.save(&one, false).expect("writable"));
+    let error = average(&paths).expect_err("two models").to_string();
+    assert!(error.contains("step-00000002 is of another model than step 1"), "{error}");
+}

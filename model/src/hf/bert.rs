@@ -5,15 +5,19 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::table::{Layout, Line, Part, Skipped, Table};
 use super::{ACTIVATIONS, Demands, GELU, object};
-use crate::config::{
-    Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
-};
+use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
 const SKIPPED: &[Skipped] = &[
     Skipped { suffix: "embeddings.position_ids", lost: None },
     Skipped { suffix: "embeddings.token_type_ids", lost: None },
-    Skipped { suffix: "seq_relationship.weight", lost: Some("Kiln does not predict whether one sentence follows another") },
-    Skipped { suffix: "seq_relationship.bias", lost: Some("Kiln does not predict whether one sentence follows another") },
+    Skipped {
+        suffix: "seq_relationship.weight",
+        lost: Some("Kiln does not predict whether one sentence follows another"),
+    },
+    Skipped {
+        suffix: "seq_relationship.bias",
+        lost: Some("Kiln does not predict whether one sentence follows another"),
+    },
 ];
 
 pub(super) fn table(config: &TransformerConfig) -> Table {

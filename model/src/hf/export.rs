@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn parameters_are_cut_and_transposed() {
-        let weights = [weight("qkv.bias", &[3], 20), weight("positions.table", &[2, 2], 1), weight("qkv.weight", &[2, 3], 10)];
+        let weights =
+            [weight("qkv.bias", &[3], 20), weight("positions.table", &[2, 2], 1), weight("qkv.weight", &[2, 3], 10)];
         let tensors = export(&table(), &weights).expect("all there");
         let found: Vec<_> = tensors.iter().map(|t| (&*t.name, &*t.shape, &*t.values)).collect();
         assert_eq!(found[0], ("wpe.weight", &[3, 2][..], &[0.0, 0.0, 1.0, 2.0, 3.0, 4.0][..]));

@@ -55,7 +55,10 @@ impl<'a> Fields<'a> {
     pub(super) fn one_dropout(&mut self, [first, second]: [(&str, f64); 2]) -> f64 {
         let (x, y) = (self.number_or(first.0, first.1), self.number_or(second.0, second.1));
         if x != y {
-            self.notes.push(format!("{} {x} and {} {y}: Kiln trains with the first for both (model.dropout)", first.0, second.0));
+            self.notes.push(format!(
+                "{} {x} and {} {y}: Kiln trains with the first for both (model.dropout)",
+                first.0, second.0
+            ));
         }
         x
     }

@@ -5,9 +5,7 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::table::{Line, Part, Skipped, Table};
 use super::{ACTIVATIONS, Demands, GELU_NEW, object};
-use crate::config::{
-    Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
-};
+use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
 const SKIPPED: &[Skipped] = &[
     // The causal mask and its fill value, in files of older versions.

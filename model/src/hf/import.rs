@@ -99,7 +99,8 @@ impl<'a, 'b> Found<'a, 'b> {
                 problems.push(format!("extra: {} is there a second time as {}", before.name, tensor.name));
             }
         }
-        found.notes = lost.into_iter().map(|(what, names)| format!("left out: {} ({what})", names.join(", "))).collect();
+        found.notes =
+            lost.into_iter().map(|(what, names)| format!("left out: {} ({what})", names.join(", "))).collect();
         found
     }
 
@@ -161,7 +162,11 @@ mod tests {
     fn table() -> Table {
         let mut table = Table { optional_prefix: "model.", ..Table::default() };
         table.add_rows("embedding.table", "model.embed.weight", [2, 3], 1);
-        table.add("layer.", "model.h.", &[("qkv", Part::Linear, 3, &[("q", 2), ("k", 1)]), ("norm", Part::LayerNorm, 3, &[("ln", 3)])]);
+        table.add(
+            "layer.",
+            "model.h.",
+            &[("qkv", Part::Linear, 3, &[("q", 2), ("k", 1)]), ("norm", Part::LayerNorm, 3, &[("ln", 3)])],
+        );
         table.add_copy("lm_head.weight", "model.embed.weight");
         table.skipped = &[
             Skipped { suffix: "position_ids", lost: None },

@@ -97,7 +97,9 @@ fn rope_theta(fields: &mut Fields<'_>) -> f64 {
             ));
         }
         if let Some(factor) = parameters.get("partial_rotary_factor").filter(|factor| factor.as_f64() != Some(1.0)) {
-            fields.problems.push(format!("{key}.partial_rotary_factor {factor} is not supported; Kiln turns whole heads"));
+            fields
+                .problems
+                .push(format!("{key}.partial_rotary_factor {factor} is not supported; Kiln turns whole heads"));
         }
         of_parameters = of_parameters.or_else(|| parameters.get("rope_theta").and_then(Value::as_f64));
     }

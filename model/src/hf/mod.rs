@@ -173,8 +173,8 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
     if !problems.is_empty() {
         return Err(HfError::Config { family, problems });
     }
-    let taken = import::import(&family.table(&config), tensors)
-        .map_err(|problems| HfError::Tensors { family, problems })?;
+    let taken =
+        import::import(&family.table(&config), tensors).map_err(|problems| HfError::Tensors { family, problems })?;
     notes.extend(taken.notes);
     Ok(Imported { family, config, tokens, weights: taken.weights, notes })
 }
@@ -208,8 +208,8 @@ pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &Toke
     if !problems.is_empty() {
         return Err(HfError::NotExpressible { family, problems });
     }
-    let tensors = export::export(&family.table(config), weights)
-        .map_err(|problems| HfError::Tensors { family, problems })?;
+    let tensors =
+        export::export(&family.table(config), weights).map_err(|problems| HfError::Tensors { family, problems })?;
     let ids = ids_json(family, tokens);
     let generation_config = (family != Family::Bert).then(|| Value::Object(ids.clone()));
     let mut json = Map::from_iter([("model_type".to_owned(), json!(family.name()))]);

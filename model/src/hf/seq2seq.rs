@@ -6,9 +6,7 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::table::{Layout, Line, Part, Skipped, Table};
 use super::{ACTIVATIONS, Demands, GELU, object};
-use crate::config::{
-    Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
-};
+use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
 /// `transformers` leaves `nn.LayerNorm` at its default here and has no field for it.
 const NORM_EPS: f64 = 1e-5;
@@ -51,12 +49,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     ];
     let cross_attention: [Line<'_>; 4] = [
         ("cross_attention.query", Part::Linear, d, &[("encoder_attn.q_proj", d)]),
-        (
-            "cross_attention.key_value",
-            Part::Linear,
-            d,
-            &[("encoder_attn.k_proj", d), ("encoder_attn.v_proj", d)],
-        ),
+        ("cross_attention.key_value", Part::Linear, d, &[("encoder_attn.k_proj", d), ("encoder_attn.v_proj", d)]),
         ("cross_attention.output", Part::Linear, d, &[("encoder_attn.out_proj", d)]),
         ("cross_attention_norm", Part::LayerNorm, d, &[("encoder_attn_layer_norm", d)]),
     ];
@@ -111,7 +104,8 @@ pub(super) fn read_bart(fields: &mut Fields<'_>) -> TransformerConfig {
     fields.only("extra_pos_embeddings", UNUSED_POSITIONS, "BART's positions begin at 2");
     fields.only("tie_word_embeddings", true, "BART shares one matrix between both sides and the output");
     let vocab_size = fields.size("vocab_size");
-    TransformerConfig { positions: Positions::Learned, embedding_norm: true, ..read(fields) }.with_vocab_size(vocab_size)
+    TransformerConfig { positions: Positions::Learned, embedding_norm: true, ..read(fields) }
+        .with_vocab_size(vocab_size)
 }
 
 pub(super) fn read_marian(fields: &mut Fields<'_>) -> TransformerConfig {

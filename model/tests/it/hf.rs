@@ -98,7 +98,8 @@ fn logits(model: &Transformer, expected: &Expected, device: &Device) -> Vec<f32>
         }),
         Some(target) => {
             let lengths = vec![(target.len() / b) as i32; b];
-            let flat = [&expected.input, target, target, &expected.lengths, &lengths].map(|part| part.as_slice()).concat();
+            let flat =
+                [&expected.input, target, target, &expected.lengths, &lengths].map(|part| part.as_slice()).concat();
             let shape = [b, expected.input.len() / b, target.len() / b];
             Batch::Pairs(PairBatch::from_contiguous(ids(&flat, device), shape, 0, 0))
         }
@@ -161,7 +162,11 @@ fn a_round_trip_changes_nothing() {
 }
 
 /// The import of a fixture whose `config.json` and tensors are changed first.
-fn changed(family: &str, config_change: Value, tensor_change: impl FnOnce(&mut Vec<FileTensor<'_>>)) -> Result<Imported, HfError> {
+fn changed(
+    family: &str,
+    config_change: Value,
+    tensor_change: impl FnOnce(&mut Vec<FileTensor<'_>>),
+) -> Result<Imported, HfError> {
     let mut config = config(family);
     let changes = config_change.as_object().expect("an object").clone();
     config.as_object_mut().expect("an object").extend(changes);
@@ -176,7 +181,11 @@ fn what_kiln_does_not_have_is_refused_by_name() {
     for (family, change, wanted) in [
         ("gpt2", json!({"model_type": "t5"}), "model_type \"t5\" is not supported; Kiln reads gpt2, llama, bert"),
         ("gpt2", json!({"model_type": null}), "model_type null is not supported"),
-        ("gpt2", json!({"activation_function": "mish"}), "activation_function \"mish\" is not supported; supported: gelu"),
+        (
+            "gpt2",
+            json!({"activation_function": "mish"}),
+            "activation_function \"mish\" is not supported; supported: gelu",
+        ),
         ("gpt2", json!({"scale_attn_by_inverse_layer_idx": true}), "scale_attn_by_inverse_layer_idx true"),
         ("gpt2", json!({"n_embd": null}), "n_embd is missing"),
         ("llama", json!({"hidden_act": "gelu"}), "hidden_act \"gelu\" is not supported; supported: silu"),
@@ -194,7 +203,11 @@ fn what_kiln_does_not_have_is_refused_by_name() {
         ("bart", json!({"decoder_ffn_dim": 64}), "encoder_ffn_dim 48 and decoder_ffn_dim 64 differ"),
         ("marian", json!({"static_position_embeddings": false}), "static_position_embeddings false"),
         ("marian", json!({"tie_word_embeddings": false}), "share_encoder_decoder_embeddings true with"),
-        ("marian", json!({"n_heads": 3, "encoder_attention_heads": 5, "decoder_attention_heads": 5}), "model.n_heads 5"),
+        (
+            "marian",
+            json!({"n_heads": 3, "encoder_attention_heads": 5, "decoder_attention_heads": 5}),
+            "model.n_heads 5",
+        ),
     ] {
         let error = changed(family, change.clone(), |_| ()).expect_err("refused").to_string();
         assert!(error.contains(wanted), "{family} {change}: {error}");

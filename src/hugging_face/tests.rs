@@ -1,0 +1,152 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kiln_model::hf::{ElementType, NamedTensor};
+use serde_json::json;
+
+use super::*;
+
+fn fixture(family: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("model/fixtures/hf").join(family)
+}
+
+fn tensor(name: &str, shape: &[usize], first: f32) -> NamedTensor {
+    let n = shape.iter().product::<usize>();
+    NamedTensor { name: name.into(), shape: shape.to_vec(), values: (0..n).map(|i| first + i as f32 / 3.0).collect() }
+}
+
+/// A folder with two shards and an index.
+fn sharded() -> (tempfile::TempDir, PathBuf) {
+    let parent = tempfile::tempdir().expect("a folder");
+    let dir = parent.path().join("sharded");
+    fs::create_dir(&dir).expect("writable");
+    let mut weight_map = BTreeMap::new();
+    for (i, name) in ["a", "b"].into_iter().enumerate() {
+        let part = parent.path().join(name);
+        write_folder(&part, &[tensor(name, &[2, 3], i as f32)], StoredType::F32, &[]).expect("writable");
+        let file = format!("model-0000{}-of-00002.safetensors", i + 1);
+        fs::rename(part.join(WEIGHTS_FILE), dir.join(&file)).expect("movable");
+        weight_map.insert(name, file);
+    }
+    fs::write(dir.join(INDEX_FILE), json!({"metadata": {}, "weight_map": weight_map}).to_string()).expect("writable");
+    fs::write(dir.join(CONFIG_FILE), "{\"model_type\": \"gpt2\"}").expect("writable");
+    (parent, dir)
+}
+
+fn error(dir: &Path) -> String {
+    Folder::open(dir).expect_err("refused").to_string()
+}
+
+#[test]
+fn a_folder_of_transformers_is_opened() {
+    let folder = Folder::open(&fixture("llama")).expect("a model folder");
+    assert_eq!(folder.config()["model_type"], "llama");
+    let tensors = folder.tensors();
+    assert_eq!(tensors.len(), 21);
+    assert_eq!((tensors[0].name.as_str(), tensors[0].shape.as_slice()), ("lm_head.weight", &[320, 32][..]));
+    assert_eq!(tensors[0].bytes.len(), 320 * 32 * 4);
+    assert!(folder.tokenizer().is_some());
+    assert_eq!(folder.tokenizer_config().expect("JSON")["bos_token"], "<s>");
+}
+
+#[test]
+fn shards_are_read_through_their_index() {
+    let (_parent, dir) = sharded();
+    let folder = Folder::open(&dir).expect("both shards are there");
+    let names: Vec<_> = folder.tensors().into_iter().map(|tensor| tensor.name).collect();
+    assert_eq!(names, ["a", "b"]);
+}
+
+#[test]
+fn an_index_that_does_not_fit_is_named() {
+    let (_parent, dir) = sharded();
+    let index = |map: serde_json::Value| {
+        fs::write(dir.join(INDEX_FILE), json!({"weight_map": map}).to_string()).expect("writable");
+        error(&dir)
+    };
+    let [one, two] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    let text = index(json!({"a": one, "b": two, "c": "model-00003-of-00003.safetensors"}));
+    assert!(text.contains("names shards that are not here: model-00003-of-00003.safetensors"), "{text}");
+    let text = index(json!({"a": one, "b": one, "c": two}));
+    for part in ["b in model-00002-of-00002.safetensors is not listed", "b is not in model-00001", "c is not in"] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    let text = index(json!({"a": "../elsewhere.safetensors"}));
+    assert!(text.contains("which is no plain file name"), "{text}");
+    fs::write(dir.join(INDEX_FILE), "[]").expect("writable");
+    assert!(error(&dir).contains("model.safetensors.index.json: cannot be read"), "{}", error(&dir));
+}
+
+#[test]
+fn what_is_no_model_folder_is_named() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let dir = parent.path().join("model");
+    assert!(error(&dir).contains("no such folder"), "{}", error(&dir));
+    fs::create_dir(&dir).expect("writable");
+    assert!(error(&dir).contains("no config.json here"), "{}", error(&dir));
+    fs::write(dir.join(CONFIG_FILE), "{}").expect("writable");
+    assert!(error(&dir).contains("neither model.safetensors nor"), "{}", error(&dir));
+    fs::write(dir.join("pytorch_model.bin"), "PK").expect("writable");
+    assert!(error(&dir).contains("only a Python pickle, which can run any code"), "{}", error(&dir));
+    fs::write(dir.join(CONFIG_FILE), "{").expect("writable");
+    fs::write(dir.join(WEIGHTS_FILE), "12345").expect("writable");
+    assert!(error(&dir).contains("config.json: cannot be read"), "{}", error(&dir));
+    fs::write(dir.join(CONFIG_FILE), "{}").expect("writable");
+    assert!(error(&dir).contains("model.safetensors: has 5 bytes"), "{}", error(&dir));
+    fs::write(dir.join(WEIGHTS_FILE), b"\x02\0\0\0\0\0\0\0[]").expect("writable");
+    assert!(error(&dir).contains("is no safetensors file"), "{}", error(&dir));
+}
+
+#[test]
+fn a_download_that_was_cut_short_is_noticed_wherever_it_was_cut() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let whole = fs::read(fixture("bert").join(WEIGHTS_FILE)).expect("committed");
+    fs::write(parent.path().join(CONFIG_FILE), "{}").expect("writable");
+    for length in [whole.len() - 1, whole.len() / 2, 100] {
+        fs::write(parent.path().join(WEIGHTS_FILE), &whole[..length]).expect("writable");
+        let text = error(parent.path());
+        assert!(text.contains(&format!("is cut short: it has {length} bytes, its header speaks of")), "{text}");
+    }
+}
+
+#[test]
+fn what_is_written_can_be_read_in_every_type() {
+    let parent = tempfile::tempdir().expect("a folder");
+    for (stored, element_type) in [
+        (StoredType::F32, ElementType::F32),
+        (StoredType::F16, ElementType::F16),
+        (StoredType::Bf16, ElementType::Bf16),
+    ] {
+        let dir = parent.path().join(stored.torch_name());
+        let tensors = [tensor("w", &[2, 2], 1.0), tensor("v", &[1], 0.1)];
+        write_folder(&dir, &tensors, stored, &[(CONFIG_FILE, b"{}".to_vec())]).expect("writable");
+        let folder = Folder::open(&dir).expect("just written");
+        let read = folder.tensors();
+        assert_eq!(read.iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>(), ["v", "w"]);
+        assert_eq!(read[1].element_type, element_type);
+        assert_eq!(&read[1].bytes[..read[1].bytes.len() / 4], stored.bytes_of(1.0));
+    }
+    let names: Vec<_> = fs::read_dir(parent.path()).expect("there").flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(names.len(), 3, "nothing temporary is left: {names:?}");
+}
+
+impl StoredType {
+    fn bytes_of(self, value: f32) -> Vec<u8> {
+        match self {
+            Self::F32 => value.to_le_bytes().to_vec(),
+            Self::Bf16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
+            Self::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
+        }
+    }
+}
+
+#[test]
+fn a_folder_with_something_in_it_is_not_overwritten() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let dir = parent.path().join("model");
+    fs::create_dir(&dir).expect("writable");
+    write_folder(&dir, &[], StoredType::F32, &[]).expect("an empty folder is free");
+    let error = write_folder(&dir, &[], StoredType::F32, &[]).expect_err("taken").to_string();
+    assert!(error.contains("exists already and is not empty"), "{error}");
+}
