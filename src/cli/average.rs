@@ -1,0 +1,162 @@
+//! `kiln average`: one checkpoint out of several.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::exit::Usage;
+use super::run_dir;
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Weights, average, folder_name};
+use crate::logging::METRICS_FILE;
+
+/// Averages the weights of a run's last or best checkpoints
+///
+/// The result is a run folder of its own with one checkpoint: it can be evaluated, used, exported and trained from. Sums are
+/// made in f64. The run must have kept enough checkpoints: train.keep_last says how many stay.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kiln average runs/en-it --last 5
+  kiln average runs/en-it --best 3 --out runs/en-it-best")]
+pub(super) struct Args {
+    /// Run folder
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+
+    #[command(flatten)]
+    which: Which,
+
+    /// Folder of the new run [default: RUN-average]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// The newest N checkpoints
+    #[arg(long, value_name = "N")]
+    last: Option<usize>,
+
+    /// Of the checkpoints that are there, the N with the lowest validation loss
+    #[arg(long, value_name = "N")]
+    best: Option<usize>,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    if !args.run.join(RUN_CONFIG_FILE).is_file() {
+        let text = format!("{}: there is no run here (no {RUN_CONFIG_FILE}); name a run folder", args.run.display());
+        return Err(Usage(text).into());
+    }
+    let out = run_dir::for_result(args.out.as_deref(), &args.run, "average")?;
+    let chosen = choose(&args.run, &args.which)?;
+    for (step, _) in &chosen {
+        eprintln!("averaging {}", folder_name(*step));
+    }
+    let paths: Vec<_> = chosen.into_iter().map(|(_, path)| path).collect();
+    let averaged = average(&paths).with_context(|| format!("averaging checkpoints of {}", args.run.display()))?;
+    let path = write_run(&out, &averaged)?;
+    println!("{}", path.display());
+    Ok(())
+}
+
+/// Makes a run of one checkpoint.
+pub(super) fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
+    let path = Checkpoints::of_run(dir).save_weights(weights)?;
+    // Last, because it is what makes the folder a run.
+    let config = weights.files.iter().find(|file| file.name == RUN_CONFIG_FILE);
+    let config = config.with_context(|| format!("the checkpoint has no {RUN_CONFIG_FILE}"))?;
+    let file = dir.join(RUN_CONFIG_FILE);
+    fs::write(&file, &config.bytes).with_context(|| format!("{}: cannot be written", file.display()))?;
+    Ok(path)
+}
+
+/// Steps and folders of the checkpoints to average.
+fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
+    let all = Checkpoints::of_run(run).list()?;
+    let (flag, n, mut candidates) = match (which.last, which.best) {
+        (Some(n), _) => ("--last", n, all.into_iter().rev().collect()),
+        (None, Some(n)) => ("--best", n, by_loss(run, all)?),
+        (None, None) => unreachable!("clap asks for one of them"),
+    };
+    if n == 0 || n > candidates.len() {
+        let names: Vec<_> = candidates.iter().map(|(step, _)| folder_name(*step)).collect();
+        return Err(Usage(format!(
+            "{flag} {n}: {} has {} checkpoints to choose from{}{}{}; name 1 to that many, or train with a higher \
+             train.keep_last",
+            run.display(),
+            names.len(),
+            if flag == "--best" { " that were validated" } else { "" },
+            if names.is_empty() { "" } else { ": " },
+            names.join(", ")
+        ))
+        .into());
+    }
+    candidates.truncate(n);
+    Ok(candidates)
+}
+
+/// The checkpoints whose step was validated, best first.
+fn by_loss(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>> {
+    let path = run.join(METRICS_FILE);
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("{}: cannot be read, and it says which checkpoint is best", path.display()))?;
+    let losses = validation_losses(&text);
+    let loss_of = |step: u64| losses.iter().rev().find(|(at, _)| *at == step).map(|(_, loss)| *loss);
+    let mut validated: Vec<_> = all.into_iter().filter_map(|(step, path)| Some((loss_of(step)?, step, path))).collect();
+    validated.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
+    Ok(validated.into_iter().map(|(_, step, path)| (step, path)).collect())
+}
+
+/// Step and loss of every validation that gave a number; of a step that was validated twice, the later one counts.
+fn validation_losses(metrics: &str) -> Vec<(u64, f64)> {
+    let line = |line: &str| {
+        let value: Value = serde_json::from_str(line).ok()?;
+        (value["kind"] == "validation").then(|| Some((value["step"].as_u64()?, value["loss"].as_f64()?)))?
+    };
+    metrics.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_with(steps: &[u64], metrics: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a folder");
+        for step in steps {
+            fs::create_dir_all(Checkpoints::of_run(dir.path()).dir().join(folder_name(*step))).expect("writable");
+        }
+        fs::write(dir.path().join(METRICS_FILE), metrics).expect("writable");
+        dir
+    }
+
+    fn steps(dir: &tempfile::TempDir, last: Option<usize>, best: Option<usize>) -> Result<Vec<u64>> {
+        Ok(choose(dir.path(), &Which { last, best })?.into_iter().map(|(step, _)| step).collect())
+    }
+
+    const METRICS: &str = "{\"kind\":\"step\",\"step\":1,\"loss\":0.1}
+{\"kind\":\"validation\",\"step\":10,\"loss\":9.0}
+{\"kind\":\"validation\",\"step\":20,\"loss\":2.0}
+{\"kind\":\"validation\",\"step\":30,\"loss\":null}
+{\"kind\":\"validation\",\"step\":40,\"loss\":3.0}
+{\"kind\":\"validation\",\"step\":10,\"loss\":1.0}
+torn";
+
+    #[test]
+    fn the_newest_and_the_best_are_found() {
+        let dir = run_with(&[10, 20, 30, 40], METRICS);
+        assert_eq!(steps(&dir, Some(2), None).expect("enough"), [40, 30]);
+        assert_eq!(steps(&dir, None, Some(3)).expect("enough"), [10, 20, 40]);
+    }
+
+    #[test]
+    fn too_many_are_refused_with_what_is_there() {
+        let dir = run_with(&[10, 30], METRICS);
+        let error = steps(&dir, Some(3), None).expect_err("two only").to_string();
+        assert!(error.contains("--last 3") && error.contains("2 checkpoints to choose from: step-00000030"), "{error}");
+        let error = steps(&dir, None, Some(2)).expect_err("one is validated").to_string();
+        assert!(error.contains("has 1 checkpoints to choose from that were validated: step-00000010"), "{error}");
+        assert!(steps(&dir, Some(0), None).is_err());
+    }
+}
