@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand. Results go to stdout, everything else to stderr; [`exit`] lists the codes.
 
+mod average;
 mod config_args;
 mod doctor;
 mod evaluate;
@@ -30,6 +31,7 @@ enum Command {
     Tokenizer(tokenizer::Args),
     Evaluate(evaluate::Args),
     Translate(translate::Args),
+    Average(average::Args),
     Doctor(doctor::Args),
 }
 
@@ -53,6 +55,7 @@ fn run(command: Command) -> Result<()> {
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Translate(args) => translate::run(args),
+        Command::Average(args) => average::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
 }

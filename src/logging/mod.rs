@@ -17,6 +17,9 @@ pub use console::Console;
 pub use jsonl::Jsonl;
 pub use tensorboard::TensorBoard;
 
+/// The numbers of a run, in its folder.
+pub const METRICS_FILE: &str = "metrics.jsonl";
+
 /// Something worth writing down.
 #[derive(Debug, Clone, Copy)]
 pub enum Record<'a> {
@@ -65,7 +68,7 @@ impl Logging {
     /// `extent.start_step` are taken back: their steps are about to happen again.
     pub fn for_run(run_dir: &Path, extent: Extent, quiet: bool) -> Result<Self> {
         let mut logging = Self::silent();
-        let path = run_dir.join("metrics.jsonl");
+        let path = run_dir.join(METRICS_FILE);
         logging.add(Jsonl::open(&path, extent.start_step).with_context(|| unwritable(&path))?);
         let folder = run_dir.join("tb");
         logging.add(TensorBoard::create(&folder, extent.start_step).with_context(|| unwritable(&folder))?);
