@@ -5,4 +5,5 @@ mod bad_requests;
 mod en_it;
 mod help;
 mod kiln;
+mod minilm;
 mod training;
