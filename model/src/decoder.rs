@@ -10,7 +10,7 @@ use crate::config::{Architecture, NormPlacement};
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
 use crate::kv_cache::{DecoderCache, LayerCache, Memory, Step};
-use crate::norm::{Norm, Residual, normalized};
+use crate::norm::{Norm, Residual, ResidualStream};
 use crate::rows::Rows;
 
 /// Layers of causal self-attention, attention to the source if there is one, and feed-forward.
@@ -38,8 +38,8 @@ impl Decoder {
         memory: Option<&Memory>,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        let x = self.layers.iter().fold(x, |x, layer| layer.forward(x, rows, memory, stream));
-        normalized(&self.norm, x)
+        let x = ResidualStream::new(x);
+        self.layers.iter().fold(x, |x, layer| layer.forward(x, rows, memory, stream)).end(&self.norm, stream)
     }
 
     /// An empty target for each source.
@@ -71,13 +71,12 @@ impl Decoder {
         assert!(cache.is_empty(), "a cache is filled once, at the start; it holds {} positions", cache.len());
         let [n, _] = x.dims();
         let DecoderCache { layers, source_lengths, .. } = cache;
-        let x = self
-            .layers
-            .iter()
-            .zip(layers)
-            .fold(x, |x, (layer, cache)| layer.prefill(x, rows, cache, source_lengths.as_ref()));
+        let x =
+            self.layers.iter().zip(layers).fold(ResidualStream::new(x), |x, (layer, cache)| {
+                layer.prefill(x, rows, cache, source_lengths.as_ref())
+            });
         cache.filled(lengths, rows.len(n));
-        normalized(&self.norm, x)
+        x.end(&self.norm, None)
     }
 
     /// One position more.
@@ -91,9 +90,9 @@ impl Decoder {
             .layers
             .iter()
             .zip(layers)
-            .fold(x, |x, (layer, cache)| layer.step(x, cache, &step, source_lengths.as_ref()));
+            .fold(ResidualStream::new(x), |x, (layer, cache)| layer.step(x, cache, &step, source_lengths.as_ref()));
         cache.advance(step);
-        normalized(&self.norm, x)
+        x.end(&self.norm, None)
     }
 }
 
@@ -131,15 +130,13 @@ impl DecoderLayer {
         }
     }
 
-    /// # Shapes
-    /// - `x`: `[B * T, D]`; result the same
-    pub fn forward(
+    fn forward(
         &self,
-        x: Tensor<2>,
+        x: ResidualStream,
         rows: &Rows,
         memory: Option<&Memory>,
         stream: Option<&DropoutStream>,
-    ) -> Tensor<2> {
+    ) -> ResidualStream {
         let x = self
             .residual
             .around(&self.self_attention_norm, x, stream, |x| self.self_attention.forward(x, rows, true, stream));
@@ -152,11 +149,11 @@ impl DecoderLayer {
     /// [`Self::forward`] that fills `cache`, without dropout.
     fn prefill(
         &self,
-        x: Tensor<2>,
+        x: ResidualStream,
         rows: &Rows,
         cache: &mut LayerCache,
         source_lengths: Option<&Tensor<1, Int>>,
-    ) -> Tensor<2> {
+    ) -> ResidualStream {
         let x = self
             .residual
             .around(&self.self_attention_norm, x, None, |x| self.self_attention.prefill(x, rows, &mut cache.target));
@@ -164,18 +161,15 @@ impl DecoderLayer {
         self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.forward(x, None))
     }
 
-    /// [`Self::forward`] for one position more, without dropout.
-    ///
-    /// # Shapes
-    /// - `x`: `[B, D]`; result the same
+    /// [`Self::forward`] for one position more in each row, without dropout.
     fn step(
         &self,
-        x: Tensor<2>,
+        x: ResidualStream,
         cache: &mut LayerCache,
         step: &Step,
         source_lengths: Option<&Tensor<1, Int>>,
-    ) -> Tensor<2> {
-        let [batch_size, _] = x.dims();
+    ) -> ResidualStream {
+        let batch_size = x.n_rows();
         let x = self
             .residual
             .around(&self.self_attention_norm, x, None, |x| self.self_attention.step(x, &mut cache.target, step));
@@ -186,12 +180,12 @@ impl DecoderLayer {
     /// The cross-attention branch; `x` itself where there is none.
     fn look_at_source(
         &self,
-        x: Tensor<2>,
+        x: ResidualStream,
         batch_size: usize,
         key_value: impl FnOnce(&CrossAttention) -> Tensor<2>,
         lengths: Option<&Tensor<1, Int>>,
         stream: Option<&DropoutStream>,
-    ) -> Tensor<2> {
+    ) -> ResidualStream {
         let (Some(norm), Some(cross)) = (&self.cross_attention_norm, &self.cross_attention) else { return x };
         let lengths = lengths.expect("cross-attention needs a source");
         self.residual.around(norm, x, stream, |x| cross.forward(x, key_value(cross), lengths, batch_size, stream))

@@ -8,7 +8,7 @@ use crate::attention::SelfAttention;
 use crate::config::NormPlacement;
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
-use crate::norm::{Norm, Residual, normalized};
+use crate::norm::{Norm, Residual, ResidualStream};
 use crate::rows::Rows;
 
 /// Layers of self-attention and feed-forward.
@@ -30,8 +30,8 @@ impl Encoder {
     /// # Shapes
     /// - `x`: `[B * S, D]`, embedded source; result the same
     pub fn forward(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let x = self.layers.iter().fold(x, |x, layer| layer.forward(x, rows, stream));
-        normalized(&self.norm, x)
+        let x = ResidualStream::new(x);
+        self.layers.iter().fold(x, |x, layer| layer.forward(x, rows, stream)).end(&self.norm, stream)
     }
 }
 
@@ -62,9 +62,7 @@ impl EncoderLayer {
         }
     }
 
-    /// # Shapes
-    /// - `x`: `[B * S, D]`; result the same
-    pub fn forward(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
+    fn forward(&self, x: ResidualStream, rows: &Rows, stream: Option<&DropoutStream>) -> ResidualStream {
         let x = self
             .residual
             .around(&self.self_attention_norm, x, stream, |x| self.self_attention.forward(x, rows, false, stream));

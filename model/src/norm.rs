@@ -27,10 +27,12 @@ impl Norm {
     /// # Shapes
     /// - `x`: `[M, D]`; result the same
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        match &self.beta {
-            Some(beta) => kiln_kernels::layer_norm(x, self.gamma.val(), beta.val(), self.eps),
-            None => kiln_kernels::rms_norm(x, self.gamma.val(), self.eps),
-        }
+        kiln_kernels::add_norm(x, None, None, self.weights()).1
+    }
+
+    fn weights(&self) -> kiln_kernels::Norm {
+        let beta = self.beta.as_ref().map(Param::val);
+        kiln_kernels::Norm { gamma: self.gamma.val(), beta, eps: self.eps }
     }
 }
 
@@ -42,6 +44,46 @@ pub(crate) fn normalized(norm: &Option<Norm>, x: Tensor<2>) -> Tensor<2> {
     match norm {
         Some(norm) => norm.forward(x),
         None => x,
+    }
+}
+
+/// What flows from one part of a layer to the next. The last part's result is not added yet: the next norm does it, so that
+/// sum, dropout and norm are one pass over memory.
+#[derive(Debug)]
+pub(crate) struct ResidualStream {
+    sum: Tensor<2>,
+    /// What is to be added, and the probability of its dropout.
+    branch: Option<(Tensor<2>, f64)>,
+}
+
+impl ResidualStream {
+    /// The stream that begins with `x`, `[M, D]`.
+    pub(crate) fn new(x: Tensor<2>) -> Self {
+        Self { sum: x, branch: None }
+    }
+
+    /// M.
+    pub(crate) fn n_rows(&self) -> usize {
+        self.sum.dims()[0]
+    }
+
+    /// The sum so far, and its norm.
+    fn normed(self, norm: &Norm, stream: Option<&DropoutStream>) -> (Tensor<2>, Tensor<2>) {
+        let Self { sum, branch } = self;
+        let (branch, p) = branch.unzip();
+        let dropout = stream.zip(p).filter(|(_, p)| *p > 0.0).map(|(stream, p)| (p, stream));
+        kiln_kernels::add_norm(sum, branch, dropout, norm.weights())
+    }
+
+    /// The end of a stack: `norm` of the sum, or the sum itself after post-norm layers, which leave nothing to add.
+    pub(crate) fn end(self, norm: &Option<Norm>, stream: Option<&DropoutStream>) -> Tensor<2> {
+        match norm {
+            Some(norm) => self.normed(norm, stream).1,
+            None => {
+                assert!(self.branch.is_none(), "a pre-norm stack ends in a norm");
+                self.sum
+            }
+        }
     }
 }
 
@@ -58,19 +100,22 @@ impl Residual {
     }
 
     /// Pre-norm: `x + dropout(part(norm(x)))`. Post-norm: `norm(x + dropout(part(x)))`.
-    ///
-    /// # Shapes
-    /// - `x`: `[M, D]`; result the same
     pub(crate) fn around(
         &self,
         norm: &Norm,
-        x: Tensor<2>,
+        x: ResidualStream,
         stream: Option<&DropoutStream>,
         part: impl FnOnce(Tensor<2>) -> Tensor<2>,
-    ) -> Tensor<2> {
+    ) -> ResidualStream {
         match self.placement {
-            NormPlacement::Pre => x.clone() + dropout(part(norm.forward(x)), self.dropout, stream),
-            NormPlacement::Post => norm.forward(x.clone() + dropout(part(x), self.dropout, stream)),
+            NormPlacement::Pre => {
+                let (sum, normed) = x.normed(norm, stream);
+                ResidualStream { sum, branch: Some((part(normed), self.dropout)) }
+            }
+            NormPlacement::Post => {
+                let branch = Some((part(x.sum.clone()), self.dropout));
+                ResidualStream::new(ResidualStream { sum: x.sum, branch }.normed(norm, stream).1)
+            }
         }
     }
 }

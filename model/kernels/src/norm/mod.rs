@@ -18,25 +18,17 @@ use ops::{Kind, Mask, Maybe, NormOps};
 
 use crate::dropout::DropoutStream;
 
-/// Which normalization, and its parameters.
+/// A normalization's parameters. With `beta` it is layer normalization (Ba et al. 2016): `(x - mean) / sqrt(var + eps) *
+/// gamma + beta` with the biased variance; without, root mean square normalization (Zhang and Sennrich 2019): `x /
+/// sqrt(mean(x^2) + eps) * gamma`.
 #[derive(Debug, Clone)]
-pub enum Norm {
-    /// Layer normalization (Ba et al. 2016): `(x - mean) / sqrt(var + eps) * gamma + beta` with the biased variance.
-    Layer {
-        /// `[D]`
-        gamma: Tensor<1>,
-        /// `[D]`
-        beta: Tensor<1>,
-        /// Added to the variance.
-        eps: f64,
-    },
-    /// Root mean square normalization (Zhang and Sennrich 2019): `x / sqrt(mean(x^2) + eps) * gamma`.
-    Rms {
-        /// `[D]`
-        gamma: Tensor<1>,
-        /// Added to the mean square.
-        eps: f64,
-    },
+pub struct Norm {
+    /// Scale, `[D]`.
+    pub gamma: Tensor<1>,
+    /// Shift, `[D]`.
+    pub beta: Option<Tensor<1>>,
+    /// Added to the variance or mean square.
+    pub eps: f64,
 }
 
 /// `sum = x + dropout(branch)` and `norm(sum)` in one pass over memory: what stands between two parts of a Transformer's
@@ -60,10 +52,8 @@ pub fn add_norm(
 ) -> (Tensor<2>, Tensor<2>) {
     let (dims, dtype) = (x.dims(), x.dtype());
     let d = dims[1];
-    let (gamma, beta, kind) = match norm {
-        Norm::Layer { gamma, beta, eps } => (gamma, Some(beta), Kind { eps: eps as f32, centered: true }),
-        Norm::Rms { gamma, eps } => (gamma, None, Kind { eps: eps as f32, centered: false }),
-    };
+    let Norm { gamma, beta, eps } = norm;
+    let kind = Kind { eps: eps as f32, centered: beta.is_some() };
     for parameter in [Some(&gamma), beta.as_ref()].into_iter().flatten() {
         assert!(parameter.dims() == [d], "gamma and beta must have {d} elements");
         assert!(parameter.dtype() == dtype, "gamma and beta must be {dtype:?}");
@@ -87,7 +77,7 @@ pub fn add_norm(
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))
 }
 
-/// [`Norm::Layer`] of `x`.
+/// Layer normalization of `x`, see [`Norm`].
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -97,10 +87,10 @@ pub fn add_norm(
 /// # Panics
 /// If the sizes or dtypes of `gamma` and `beta` are not those of a row of `x`.
 pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> Tensor<2> {
-    add_norm(x, None, None, Norm::Layer { gamma, beta, eps }).1
+    add_norm(x, None, None, Norm { gamma, beta: Some(beta), eps }).1
 }
 
-/// [`Norm::Rms`] of `x`.
+/// Root mean square normalization of `x`, see [`Norm`].
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -110,5 +100,5 @@ pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> 
 /// # Panics
 /// If the size or dtype of `gamma` is not that of a row of `x`.
 pub fn rms_norm(x: Tensor<2>, gamma: Tensor<1>, eps: f64) -> Tensor<2> {
-    add_norm(x, None, None, Norm::Rms { gamma, eps }).1
+    add_norm(x, None, None, Norm { gamma, beta: None, eps }).1
 }

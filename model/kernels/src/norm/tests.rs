@@ -144,18 +144,14 @@ fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Devic
     let (x, branch) = (matrix(1).require_grad(), matrix(2).require_grad());
     let (gamma, beta) = (vector(3), vector(4));
     let stream = DropoutStream::new(5, 6, &device);
-    let norm = if case.rms {
-        Norm::Rms { gamma: gamma.clone(), eps: EPS }
-    } else {
-        Norm::Layer { gamma: gamma.clone(), beta: beta.clone(), eps: EPS }
-    };
+    let norm = Norm { gamma: gamma.clone(), beta: (!case.rms).then(|| beta.clone()), eps: EPS };
     let (sum, normed) = if fused {
         add_norm(x.clone(), case.branch.then(|| branch.clone()), Some((case.p, &stream)), norm)
     } else {
         let sum = if case.branch { x.clone() + dropout(branch.clone(), case.p, &stream) } else { x.clone() };
-        let normed = match norm {
-            Norm::Layer { gamma, beta, eps } => reference::layer_norm(sum.clone(), gamma, beta, eps),
-            Norm::Rms { gamma, eps } => reference::rms_norm(sum.clone(), gamma, eps),
+        let normed = match norm.beta {
+            Some(beta) => reference::layer_norm(sum.clone(), norm.gamma, beta, EPS),
+            None => reference::rms_norm(sum.clone(), norm.gamma, EPS),
         };
         (sum, normed)
     };
