@@ -4,7 +4,8 @@
 //! cargo run --release -p kiln-data --example loader_throughput -- [CORPUS.jsonl] [FOLDER]
 //! ```
 //!
-//! Without a corpus, numbers and their English words stand in. Tokenizer and cache are kept in FOLDER, where
+//! Without a corpus, numbers and their English words stand in. A corpus of another name than `.jsonl` or `.tsv` is plain text
+//! for a language model: rows of 1024 tokens, packed both ways, and sentences. Tokenizer and cache are kept in FOLDER, where
 //! `scripts/loader_peer.py` finds the same tokenizer. Counts source and label tokens without padding.
 
 use std::path::{Path, PathBuf};
@@ -12,8 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kiln_data::{
-    BatchSource, CachedSource, Corpus, CorpusConfig, DirectSource, Loader, LoaderConfig, Order, Position,
-    TokenizerConfig, Tokenizers, numbers, prepare,
+    BatchSource, CachedSource, Corpus, CorpusConfig, DirectSource, Loader, LoaderConfig, Order, Packing, Position,
+    Task, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache, TokenizerConfig, TokenizerKind, Tokenizers,
+    numbers, prepare, prepare_text,
 };
 
 const WORKERS: [usize; 5] = [0, 1, 2, 4, 8];
@@ -26,7 +28,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir_all(&folder)?;
     let threads = std::thread::available_parallelism()?.get();
     println!("{threads} cores, batches of {BATCH_TOKENS} tokens");
+    let pairs = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "jsonl" || ending == "tsv");
+    match corpus {
+        Some(path) if !pairs(&path) => text_throughput(path, &folder, threads),
+        corpus => pair_throughput(corpus, &folder, threads),
+    }
+}
 
+fn pair_throughput(corpus: Option<PathBuf>, folder: &Path, threads: usize) -> Result<(), Box<dyn std::error::Error>> {
     let (path, tokenizer_config) = match corpus {
         Some(path) => (path, TokenizerConfig::default()),
         None => {
@@ -37,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let corpus =
         Corpus::open(&[path], &CorpusConfig { max_source_len: 128, max_target_len: 128, ..Default::default() })?;
-    let tokenizers = tokenizers(&folder, &tokenizer_config, &corpus, threads)?;
+    let tokenizers = tokenizers(folder, &tokenizer_config, &corpus, threads)?;
     println!("vocabulary {}, fingerprint {}", tokenizers.source_vocab_size(), &tokenizers.fingerprint()[..16]);
 
     let cache = folder.join("train.tokens");
@@ -50,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let config = LoaderConfig { batch_tokens: BATCH_TOKENS, ..Default::default() };
     let cached = timed("opening the cache and sorting rows into buckets", || {
-        CachedSource::new(kiln_data::TokenCache::open(&cache)?, &tokenizers, &config)
+        CachedSource::new(TokenCache::open(&cache)?, &tokenizers, &config)
     })?;
     timed("planning an epoch", || Ok(cached.plan(Order::Shuffled { seed: 1, epoch: 0 })))?;
     println!(
@@ -68,6 +77,55 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let cached = tokens_per_second(cached.clone(), &config)?;
         let direct = tokens_per_second(direct.clone(), &config)?;
         println!("{num_workers:>8} {:>14.2} M {:>14.2} M", cached / 1e6, direct / 1e6);
+    }
+    Ok(())
+}
+
+fn text_throughput(path: PathBuf, folder: &Path, threads: usize) -> Result<(), Box<dyn std::error::Error>> {
+    let bytes = std::fs::metadata(&path)?.len() as f64;
+    let corpus = TextCorpus::open(&[path], &TextConfig::default())?;
+    let tokenizer = if folder.join("tokenizer.json").exists() {
+        TextTokenizer::load_dir(folder)?
+    } else {
+        let config = TokenizerConfig { kind: TokenizerKind::ByteLevelBpe, ..Default::default() };
+        let tokenizer = timed("training the tokenizer", || TextTokenizer::train(&config, &corpus, threads))?;
+        tokenizer.save(folder)?;
+        tokenizer
+    };
+    let cache = folder.join("text.tokens");
+    for run in ["first", "second"] {
+        let start = Instant::now();
+        let prepared = prepare_text(&cache, &corpus, &tokenizer, threads, &mut |_| ())?;
+        let (secs, tokens) = (start.elapsed().as_secs_f64(), prepared.cache.n_tokens() as f64);
+        let why = prepared.built_because.unwrap_or_else(|| "the cache fits".into());
+        println!(
+            "prepare, {run} run: {secs:.3} s ({why}), {:.1} MB/s, {:.2} M tokens/s; {}",
+            bytes / secs / 1e6,
+            tokens / secs / 1e6,
+            prepared.cache.report()
+        );
+    }
+    let settings = [
+        ("lm, documents", Task::Lm, Packing::Documents),
+        ("lm, stream", Task::Lm, Packing::Stream),
+        ("mlm, sentences", Task::Mlm, Packing::Sentences),
+    ];
+    for (name, task, packing) in settings {
+        let text = TextConfig { packing, seq_len: 1024, ..Default::default() };
+        let config = LoaderConfig { batch_tokens: BATCH_TOKENS, ..Default::default() };
+        let source = TextSource::new(TokenCache::open(&cache)?, &tokenizer, task, &text, &config)?;
+        println!(
+            "{name}: {} tokens, {} rows, padding {:.3} %",
+            source.n_tokens(),
+            source.n_rows(),
+            100.0 * source.padding_ratio()
+        );
+        timed("planning an epoch", || Ok(source.plan(Order::Shuffled { seed: 1, epoch: 0 })))?;
+        let source = Arc::new(source);
+        for num_workers in WORKERS {
+            let tokens = tokens_per_second(source.clone(), &LoaderConfig { num_workers, ..config.clone() })?;
+            println!("{num_workers:>8} workers {:>10.2} M tokens/s", tokens / 1e6);
+        }
     }
     Ok(())
 }

@@ -1,3 +1,5 @@
+mod text;
+
 use std::fs;
 use std::time::{Duration, SystemTime};
 
