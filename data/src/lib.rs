@@ -4,15 +4,21 @@
 //! framework can upload in one copy.
 //!
 //! ```text
-//! text -corpus-> Example -tokenizer-> ids -cache-> memory map -sampler-> bucket -collate-> HostBatch
-//!                                              worker pool ------------------------'
+//! pairs -corpus-> Example  -tokenizer-> ids -cache-> memory map -sampler-> bucket -collate-> HostBatch
+//! text  -corpus-> document -tokenizer-> ids -cache-> memory map -sampler-> rows   -pack----> HostBatch
+//!                                               worker pool ------------------------'
 //! ```
+//!
+//! [`CachedSource`] makes batches of pairs for an encoder-decoder, [`TextSource`] batches of plain text for a language
+//! model; a [`Loader`] or [`OnePass`] takes them from either. What a model writes is read with
+//! [`TextTokenizer::decode_stream`].
 //!
 //! # Invariants
 //!
 //! 1. The order of the data is a pure function of seed, epoch and position: the same batches whatever the number of
 //!    workers or ranks.
-//! 2. Every row is in exactly one batch of an epoch. A row that cannot be used is counted and shown with file and line.
+//! 2. Every row, and every token of a text, is in exactly one batch of an epoch. What cannot be used is counted and shown
+//!    with file and line.
 //! 3. A token cache is complete or invisible, and never trusted: every count and offset is checked when it is opened.
 //! 4. Host memory is bounded by the prefetch depth and does not grow with epochs.
 

@@ -81,9 +81,10 @@ impl Default for TokenizerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenizerKind {
-    /// Byte-pair encoding (Sennrich et al. 2016).
+    /// Byte-pair encoding of words between spaces (Sennrich et al. 2016). For sentences: a line end is a letter like any
+    /// other, so plain text with lines is better off with byte-level BPE.
     Bpe,
-    /// Unigram language model (Kudo 2018). Training runs on one thread, for equal results, and takes about five times as
+    /// Unigram language model of words between spaces (Kudo 2018). Training runs on one thread, for equal results, and takes about five times as
     /// long as BPE.
     Unigram,
     /// Byte-pair encoding over bytes, as GPT-2 and RoBERTa have it (Radford et al. 2019): spells every text without loss.

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 
 /// A vocabulary for plain text, with what its special tokens are for. Cheap to clone.
 ///
-/// Special tokens are found by name: what [`TokenizerConfig`] says, else what a `tokenizer_config.json` beside the
-/// `tokenizer.json` says, else the names that are common. None of them must be there; [`TextTokenizer::check`] says whether
+/// Special tokens are found by name: what [`TokenizerConfig`] says, else what a `tokenizer_config.json` or
+/// `special_tokens_map.json` beside the `tokenizer.json` says, else the names that are common. None of them must be there; [`TextTokenizer::check`] says whether
 /// a task misses one.
 #[derive(Debug, Clone)]
 pub struct TextTokenizer {
@@ -50,19 +50,17 @@ impl TextTokenizer {
         let path = config.path.as_deref().ok_or_else(|| {
             Error::Invalid("tokenizer.path is not set: name a tokenizer.json, or train a tokenizer".into())
         })?;
-        let hints = read_names(&path.with_file_name(NAMES_FILE))?;
-        Self::load_file(path, config, &hints)
+        Self::load_file(path, config)
     }
 
     /// Loads what [`TextTokenizer::save`] wrote, or the tokenizer of a Hugging Face folder.
     pub fn load_dir(dir: &Path) -> Result<Self> {
-        let hints = read_names(&dir.join(NAMES_FILE))?;
-        Self::load_file(&dir.join(JOINT_FILE), &TokenizerConfig::default(), &hints)
+        Self::load_file(&dir.join(JOINT_FILE), &TokenizerConfig::default())
     }
 
-    fn load_file(path: &Path, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
+    fn load_file(path: &Path, config: &TokenizerConfig) -> Result<Self> {
         let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
-        Self::parse(json, Some(path), config, hints)
+        Self::parse(json, Some(path), config, &names_beside(path)?)
     }
 
     fn parse(mut json: String, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
@@ -203,7 +201,20 @@ impl TextEncoder {
     }
 }
 
-/// What a `tokenizer_config.json` says; nothing if there is none.
+/// What the files beside a `tokenizer.json` call its special tokens; the first that names one is right.
+fn names_beside(path: &Path) -> Result<Value> {
+    let mut names = serde_json::Map::new();
+    for file in [NAMES_FILE, "special_tokens_map.json"] {
+        if let Value::Object(more) = read_names(&path.with_file_name(file))? {
+            for (key, value) in more.into_iter().filter(|(_, value)| !value.is_null()) {
+                names.entry(key).or_insert(value);
+            }
+        }
+    }
+    Ok(Value::Object(names))
+}
+
+/// What a file of names says; nothing if there is none.
 fn read_names(path: &Path) -> Result<Value> {
     match std::fs::read(path) {
         Ok(json) => serde_json::from_slice(&json)

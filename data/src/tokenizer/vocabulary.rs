@@ -151,6 +151,10 @@ impl Vocabulary {
         }
         let mut normalized = String::with_capacity(text.len());
         for line in text.split_inclusive('\n') {
+            if line.is_ascii() && !matches!(self.pieces, Pieces::WhiteSpace) {
+                normalized.push_str(line);
+                continue;
+            }
             let mut changed = NormalizedString::from(line);
             normalizer
                 .normalize(&mut changed)

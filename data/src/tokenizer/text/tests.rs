@@ -227,6 +227,11 @@ fn names_come_from_the_user_then_from_the_folder() {
     let loaded = TextTokenizer::load_dir(dir.path()).expect("complete");
     assert_eq!((loaded.special().bos, loaded.special().eos, loaded.special().pad), (Some(2), Some(1), None));
 
+    let map = r#"{"bos_token": "<|end_of_text|>", "unk_token": {"content": "<|reserved_special_token_0|>"}}"#;
+    std::fs::write(dir.path().join("special_tokens_map.json"), map).expect("a writable folder");
+    let loaded = TextTokenizer::load_dir(dir.path()).expect("complete");
+    assert_eq!((loaded.special().bos, loaded.special().unk), (Some(2), Some(2)));
+
     let config = TokenizerConfig { path: Some(dir.path().join("tokenizer.json")), ..TokenizerConfig::default() };
     let chosen = TokenizerConfig { bos_token: "<|end_of_text|>".into(), ..config.clone() };
     let chosen = TokenizerConfig { pad_token: "<|reserved_special_token_0|>".into(), ..chosen };
