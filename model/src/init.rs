@@ -61,6 +61,11 @@ impl<'a> Init<'a> {
             Architecture::DecoderOnly | Architecture::EncoderOnly => config.vocab_size() == 0,
         };
         assert!(!missing, "a vocabulary size is still 0");
+        Self::new(config, seed, dtype, device)
+    }
+
+    /// Draws something beside a model.
+    pub(crate) fn new(config: &'a TransformerConfig, seed: u64, dtype: DType, device: &'a Device) -> Self {
         Self { config, seed, dtype, device, path: String::new() }
     }
 

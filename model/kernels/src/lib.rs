@@ -24,6 +24,7 @@ mod host;
 mod instruction;
 mod linear;
 mod norm;
+mod random;
 mod rotary;
 mod swiglu;
 #[cfg(test)]
@@ -36,5 +37,6 @@ pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
 pub use linear::{linear, linear_transposed};
 pub use norm::{Norm, add_norm, layer_norm, rms_norm};
+pub use random::random_words;
 pub use rotary::rotary;
 pub use swiglu::swiglu;

@@ -7,6 +7,7 @@ mod fixture;
 mod hf;
 mod invariance;
 mod learning;
+mod mlm;
 mod parameters;
 mod parity;
 mod support;

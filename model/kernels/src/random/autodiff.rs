@@ -1,0 +1,14 @@
+//! Integers carry no gradient: the graph is passed by.
+
+use burn::backend::Backend;
+use burn::backend::tensor::IntTensor;
+use burn_autodiff::Autodiff;
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
+
+use super::ops::RandomOps;
+
+impl<B: Backend + RandomOps, C: CheckpointStrategy> RandomOps for Autodiff<B, C> {
+    fn random_words(state: IntTensor<Self>, site: u32, n: usize) -> IntTensor<Self> {
+        B::random_words(state, site, n)
+    }
+}

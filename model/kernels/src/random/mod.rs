@@ -1,0 +1,31 @@
+//! Random integers from a counter: the same on every backend and in every process.
+//!
+//! Bits come from Philox4x32-10 (Salmon et al. 2011): key = seed, counter = (element, site, draw), as for
+//! [`dropout`](crate::dropout).
+
+mod autodiff;
+#[cfg(feature = "cuda")]
+mod kernel;
+mod ops;
+#[cfg(test)]
+mod tests;
+
+use burn::backend::Dispatch;
+use burn::tensor::{Int, Tensor};
+use ops::RandomOps;
+
+use crate::dropout::DropoutStream;
+
+/// Four independent words for each of `n` elements, uniform in 0..2^31 (31 bits, for integers have a sign). Takes one site
+/// of `stream`, as a call of [`dropout`](crate::dropout) does.
+///
+/// # Shapes
+/// - result: `[4, n]`, i32, on the stream's device
+///
+/// # Panics
+/// If `n` is 0 or above 2^29.
+pub fn random_words(n: usize, stream: &DropoutStream) -> Tensor<2, Int> {
+    assert!((1..=1 << 29).contains(&n), "random words for {n} elements");
+    let (site, state) = stream.take();
+    Tensor::from_dispatch(Dispatch::random_words(state.clone().into_dispatch(), site, n))
+}

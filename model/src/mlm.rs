@@ -1,0 +1,109 @@
+//! Masked language modelling (Devlin et al. 2019, section 3.1): which tokens an encoder-only model must guess.
+//!
+//! The choice is made on the device, in a fixed handful of operations over the whole batch, from counters: the same seed and
+//! draw mask the same tokens on every device, whatever the number of ranks' workers, and nothing is read back.
+
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use kiln_kernels::{DropoutStream, random_words};
+
+use crate::batch::TextBatch;
+
+/// How tokens are masked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MaskConfig {
+    /// Id of the mask token.
+    pub mask_id: u32,
+    /// Tokens that are never chosen: padding, start, end, separators, the mask itself.
+    pub special_ids: Vec<u32>,
+    /// Tokens of the vocabulary, of which random replacements are drawn evenly.
+    pub vocab_size: usize,
+    /// Share of the tokens to guess, in (0, 1]; 0.15 is usual.
+    pub select_share: f64,
+    /// Share of the chosen tokens that the mask token replaces, in [0, 1]; 0.8 is usual.
+    pub mask_share: f64,
+    /// Share of the chosen tokens that a random token replaces, in [0, 1]; 0.1 is usual. What is left stays as it is.
+    pub random_share: f64,
+}
+
+impl MaskConfig {
+    /// The shares of BERT: 15 % are chosen; of these 80 % are masked, 10 % replaced, 10 % kept.
+    pub fn new(mask_id: u32, special_ids: Vec<u32>, vocab_size: usize) -> Self {
+        Self { mask_id, special_ids, vocab_size, select_share: 0.15, mask_share: 0.8, random_share: 0.1 }
+    }
+
+    /// Everything that is impossible about this configuration; empty when tokens can be masked.
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.vocab_size == 0 || self.vocab_size > i32::MAX as usize {
+            problems.push(format!("masking draws from a vocabulary of {} tokens", self.vocab_size));
+        }
+        for &id in self.special_ids.iter().chain([&self.mask_id]) {
+            if id as usize >= self.vocab_size {
+                problems.push(format!("the special token {id} is not one of the {} tokens", self.vocab_size));
+            }
+        }
+        if !(self.select_share > 0.0 && self.select_share <= 1.0) {
+            problems.push(format!("a share of {} of the tokens to guess is outside (0, 1]", self.select_share));
+        }
+        let (mask, random) = (self.mask_share, self.random_share);
+        if !(mask >= 0.0 && random >= 0.0 && mask + random <= 1.0) {
+            problems.push(format!("shares of {mask} masked and {random} replaced do not divide the chosen tokens"));
+        }
+        problems
+    }
+}
+
+/// The batch with chosen tokens hidden in `input`, and `labels` of chosen tokens only: the rest is
+/// [`TextBatch::NOT_COUNTED`], and so is what was not counted before. Takes one site of `stream`.
+///
+/// A small batch may end up without a chosen token; its loss and its number of labels are then 0.
+///
+/// # Panics
+/// If [`MaskConfig::validate`] finds a problem.
+pub fn mask_tokens(batch: &TextBatch, config: &MaskConfig, stream: &DropoutStream) -> TextBatch {
+    let problems = config.validate();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    let (input, labels) = (batch.input.clone(), batch.labels.clone());
+    let [n] = input.dims();
+    let words = random_words(n, stream);
+    let word = |i: usize| words.clone().narrow(0, i, 1).reshape([n]);
+
+    let chosen = word(0)
+        .lower_elem(threshold(config.select_share))
+        .bool_and(special(&input, &config.special_ids).bool_not())
+        .bool_and(labels.clone().not_equal_elem(TextBatch::NOT_COUNTED));
+    let fate = word(1);
+    let masked = fate.clone().lower_elem(threshold(config.mask_share)).bool_and(chosen.clone());
+    let replaced = fate
+        .lower_elem(threshold(config.mask_share + config.random_share))
+        .bool_and(masked.clone().bool_not())
+        .bool_and(chosen.clone());
+    let random = word(2).remainder_scalar(config.vocab_size as i64).cast(input.dtype());
+
+    TextBatch {
+        input: input.mask_where(replaced, random).mask_fill(masked, i64::from(config.mask_id)),
+        labels: labels.mask_fill(chosen.bool_not(), i64::from(TextBatch::NOT_COUNTED)),
+        ..batch.clone()
+    }
+}
+
+/// 31-bit words below this are a `share` of them.
+fn threshold(share: f64) -> i64 {
+    // One less than 2^31 at a share of 1, since the words are compared as 32-bit integers.
+    ((share * 2_147_483_648.0) as i64).min(i64::from(i32::MAX))
+}
+
+/// Where one of `special` stands.
+///
+/// # Shapes
+/// - `ids`: `[n]`; result the same
+fn special(ids: &Tensor<1, Int>, special: &[u32]) -> Tensor<1, burn::tensor::Bool> {
+    let ([n], s) = (ids.dims(), special.len());
+    if s == 0 {
+        return ids.clone().lower_elem(i32::MIN);
+    }
+    let special: Vec<i32> = special.iter().map(|id| id.cast_signed()).collect();
+    let special = Tensor::<1, Int>::from_data(TensorData::new(special, [s]), (&ids.device(), DType::I32));
+    let equal = ids.clone().cast(DType::I32).reshape([n, 1]).equal(special.reshape([1, s]));
+    equal.int().sum_dim(1).reshape([n]).greater_elem(0)
+}
