@@ -3,12 +3,12 @@
 
 use burn::tensor::DType;
 
-use crate::config::{NormPlacement, Positions, TieEmbeddings, TransformerConfig};
+use crate::config::{Activation, Architecture, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
 /// Parameters by part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParamCount {
-    /// Token tables that are not also the output projection.
+    /// Token tables that are not also the output projection, kinds of token, and norms of embeddings.
     pub embeddings: u64,
     /// Learned positions.
     pub positions: u64,
@@ -16,6 +16,9 @@ pub struct ParamCount {
     pub encoder: u64,
     /// Decoder layers and final norm.
     pub decoder: u64,
+    /// What stands between the layers and the output projection, and the projection's bias: the head for masked tokens, a
+    /// pooler, a constant bias of the logits.
+    pub head: u64,
     /// Output projection, the tied table included.
     pub output_projection: u64,
 }
@@ -23,28 +26,47 @@ pub struct ParamCount {
 impl ParamCount {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.embeddings + self.positions + self.encoder + self.decoder + self.output_projection
+        self.embeddings + self.positions + self.encoder + self.decoder + self.head + self.output_projection
     }
 }
 
 /// Counts parameters, each tied matrix once.
 pub fn n_params(config: &TransformerConfig) -> ParamCount {
-    let Sizes { d, f, source_vocab, target_vocab, n_encoder, n_decoder } = Sizes::of(config);
-    let norm = 2 * d;
-    let self_attention = (d * 3 * d + 3 * d) + (d * d + d);
-    let cross_attention = (d * d + d) + (d * 2 * d + 2 * d) + (d * d + d);
-    let feed_forward = (d * f + f) + (f * d + d);
+    let sizes = Sizes::of(config);
+    let Sizes { d, source_vocab, target_vocab, n_encoder, n_decoder, .. } = sizes;
+    let norm = if config.norm_kind == NormKind::LayerNorm { 2 * d } else { d };
     let final_norm = if config.norm == NormPlacement::Pre { norm } else { 0 };
+    let encoder_layer = sizes.self_attention(true) + sizes.feed_forward(true) + 2 * norm;
+    let cross =
+        if config.architecture == Architecture::EncoderDecoder { sizes.cross_attention(true) + norm } else { 0 };
+    let decoder_layer = encoder_layer + cross;
+    let (n_sides, n_tables) = match config.architecture {
+        Architecture::EncoderDecoder => (2, source_vocab + target_vocab),
+        Architecture::DecoderOnly => (1, target_vocab),
+        Architecture::EncoderOnly => (1, source_vocab),
+    };
+    let masked_head = config.architecture == Architecture::EncoderOnly && config.mlm_head;
+    let projects = config.architecture != Architecture::EncoderOnly || masked_head;
+    let vocab = config.vocab_size() as u64;
+    let output_projection = if projects { vocab * d } else { 0 };
+    // Tables in all, less the one that is the output projection, less the one that is also the other side's.
+    let tables = match config.tie_embeddings {
+        _ if !projects => n_tables * d,
+        TieEmbeddings::ThreeWay => 0,
+        TieEmbeddings::Output => n_tables * d - output_projection,
+        TieEmbeddings::None => n_tables * d,
+    };
+    let bias = u64::from(config.bias);
+    let dense = d * d + bias * d;
     ParamCount {
-        embeddings: match config.tie_embeddings {
-            TieEmbeddings::ThreeWay => 0,
-            TieEmbeddings::Output => source_vocab * d,
-            TieEmbeddings::None => (source_vocab + target_vocab) * d,
-        },
-        positions: if config.positions == Positions::Learned { 2 * config.max_positions as u64 * d } else { 0 },
-        encoder: n_encoder * (self_attention + feed_forward + 2 * norm) + final_norm,
-        decoder: n_decoder * (self_attention + cross_attention + feed_forward + 3 * norm) + final_norm,
-        output_projection: target_vocab * d,
+        embeddings: tables + config.n_token_types as u64 * d + if config.embedding_norm { n_sides * norm } else { 0 },
+        positions: if config.positions == Positions::Learned { n_sides * config.max_positions as u64 * d } else { 0 },
+        encoder: if n_encoder > 0 { n_encoder * encoder_layer + final_norm } else { 0 },
+        decoder: if n_decoder > 0 { n_decoder * decoder_layer + final_norm } else { 0 },
+        head: if masked_head { dense + norm + vocab } else { 0 }
+            + if config.pooler { dense } else { 0 }
+            + if config.final_logits_bias { vocab } else { 0 },
+        output_projection,
     }
 }
 
@@ -64,24 +86,39 @@ impl TrainFlops {
     }
 }
 
-/// Operations that training on one batch of padded shape `[B, S, T]` needs.
+/// Operations that training on one batch of padded shape `[B, S, T]` needs; for text S is 0 and T the length of a row.
 ///
 /// A multiplication and an addition count 2; backward costs twice the forward; so a weight that meets `n` tokens costs
 /// `6 * n` (Kaplan et al. 2020). Encoder weights and the decoder's key-value projection of the source meet `B * S`
-/// tokens, the other decoder weights and the output projection `B * T`. Attention of `t` queries and `s` keys adds
-/// `12 * t * s * D` per row and layer, half of it where it is causal. Not counted: embedding look-ups, biases, norms,
+/// tokens, the other decoder weights and the output projection `B * T`; the weights of a model that reads text all meet
+/// `B * T`. Attention of `t` queries and `s` keys adds `12 * t * s * D` per row and layer, half of it where it is causal;
+/// rows packed with several documents are counted as if they were one. Not counted: embedding look-ups, biases, norms,
 /// activations, softmax, the optimizer, and anything that is computed twice.
 ///
 /// MFU = this / step time / peak of the device. The shape is the padded one: for an MFU of useful work alone, multiply
 /// by the share of real tokens.
 pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> TrainFlops {
-    let Sizes { d, f, target_vocab, n_encoder, n_decoder, .. } = Sizes::of(config);
+    let sizes = Sizes::of(config);
+    let Sizes { d, n_encoder, n_decoder, .. } = sizes;
     let [b, s, t] = shape.map(|n| n as f64);
-    let per_source = n_encoder * (4 * d * d + 2 * d * f) + n_decoder * 2 * d * d;
-    let per_target = n_decoder * (4 * d * d + 2 * d * d + 2 * d * f) + target_vocab * d;
-    let d = d as f64;
-    let pairs = n_encoder as f64 * s * s + n_decoder as f64 * (t * t / 2.0 + t * s);
-    TrainFlops { weights: 6.0 * b * (per_source as f64 * s + per_target as f64 * t), attention: 12.0 * b * d * pairs }
+    let layer = sizes.self_attention(false) + sizes.feed_forward(false);
+    let projection = config.vocab_size() as u64 * d;
+    let (per_source, per_target, pairs) = match config.architecture {
+        Architecture::EncoderDecoder => (
+            n_encoder * layer + n_decoder * d * sizes.key_value,
+            n_decoder * (layer + sizes.cross_attention(false) - d * sizes.key_value) + projection,
+            n_encoder as f64 * s * s + n_decoder as f64 * (t * t / 2.0 + t * s),
+        ),
+        Architecture::DecoderOnly => (0, n_decoder * layer + projection, n_decoder as f64 * t * t / 2.0),
+        Architecture::EncoderOnly => {
+            let head = if config.mlm_head { d * d + projection } else { 0 };
+            (0, n_encoder * layer + head, n_encoder as f64 * t * t)
+        }
+    };
+    TrainFlops {
+        weights: 6.0 * b * (per_source as f64 * s + per_target as f64 * t),
+        attention: 12.0 * b * sizes.query as f64 * pairs,
+    }
 }
 
 /// Device memory of a training run, in bytes.
@@ -106,7 +143,8 @@ impl TrainBytes {
     }
 }
 
-/// Estimates the memory of training on batches of at most padded shape `[B, S, T]` in `dtype`.
+/// Estimates the memory of training on batches of at most padded shape `[B, S, T]` in `dtype`; for text S is 0 and T the
+/// length of a row.
 ///
 /// Activations count what the plain operators keep: per position of a layer the inputs of its products (norm, q, k, v,
 /// attention output, both sides of the activation, residual sums), two f32 copies inside each norm, two f32 matrices of
@@ -125,23 +163,35 @@ pub fn train_bytes(config: &TransformerConfig, dtype: impl Into<DType>, shape: [
 }
 
 fn activation_bytes(config: &TransformerConfig, element: u64, shape: [usize; 3]) -> u64 {
-    let Sizes { d, f, target_vocab, n_encoder, n_decoder, .. } = Sizes::of(config);
+    let Sizes { d, f, inner, query, key_value, n_encoder, n_decoder, .. } = Sizes::of(config);
     let [b, s, t] = shape.map(|n| n as u64);
     let norm = 2 * 4 * d + element * d;
-    let attention = norm + element * (3 * d + d + d);
-    let feed_forward = norm + element * (2 * f + d);
+    let attention = norm + element * (query + key_value + query + d);
+    let feed_forward = norm + element * (inner + f + d);
     let probabilities = config.n_heads as u64 * (2 * 4 + element);
-    let encoder_layer = s * (attention + feed_forward) + s * s * probabilities;
-    let cross = t * (norm + element * (d + d + d)) + s * element * 2 * d + t * s * probabilities;
-    let decoder_layer = t * (attention + feed_forward) + t * t * probabilities + cross;
-    let ends = (s + t) * element * 2 * d + t * target_vocab * (element + 3 * 4);
-    b * (n_encoder * encoder_layer + n_decoder * decoder_layer + ends)
+    let layer = |len: u64| len * (attention + feed_forward) + len * len * probabilities;
+    let cross = t * (norm + element * (query + query + d)) + s * element * key_value + t * s * probabilities;
+    let layers = match config.architecture {
+        Architecture::EncoderDecoder => n_encoder * layer(s) + n_decoder * (layer(t) + cross),
+        Architecture::DecoderOnly => n_decoder * layer(t),
+        Architecture::EncoderOnly => n_encoder * layer(t),
+    };
+    let ends = (s + t) * element * 2 * d + t * config.vocab_size() as u64 * (element + 3 * 4);
+    b * (layers + ends)
 }
 
 /// The configuration as 64-bit numbers.
+#[derive(Clone, Copy)]
 struct Sizes {
     d: u64,
     f: u64,
+    /// Columns of the first feed-forward product.
+    inner: u64,
+    /// Columns of the queries.
+    query: u64,
+    /// Columns of keys and values together.
+    key_value: u64,
+    bias: u64,
     source_vocab: u64,
     target_vocab: u64,
     n_encoder: u64,
@@ -150,14 +200,39 @@ struct Sizes {
 
 impl Sizes {
     fn of(config: &TransformerConfig) -> Self {
+        let layers = |n: usize, architecture| if config.architecture == architecture { 0 } else { n as u64 };
+        let head_dim = config.head_dim() as u64;
         Self {
             d: config.d_model as u64,
             f: config.d_ff as u64,
+            inner: config.d_ff as u64 * if config.activation == Activation::Swiglu { 2 } else { 1 },
+            query: config.n_heads as u64 * head_dim,
+            key_value: 2 * config.kv_heads() as u64 * head_dim,
+            bias: u64::from(config.bias),
             source_vocab: config.source_vocab_size as u64,
             target_vocab: config.target_vocab_size as u64,
-            n_encoder: config.n_encoder_layers as u64,
-            n_decoder: config.n_decoder_layers as u64,
+            n_encoder: layers(config.n_encoder_layers, Architecture::DecoderOnly),
+            n_decoder: layers(config.n_decoder_layers, Architecture::EncoderOnly),
         }
+    }
+
+    /// Parameters of self-attention, or its matrices alone.
+    fn self_attention(&self, with_biases: bool) -> u64 {
+        self.product(self.d, self.query + self.key_value, with_biases) + self.product(self.query, self.d, with_biases)
+    }
+
+    fn cross_attention(&self, with_biases: bool) -> u64 {
+        self.product(self.d, self.query, with_biases)
+            + self.product(self.d, self.key_value, with_biases)
+            + self.product(self.query, self.d, with_biases)
+    }
+
+    fn feed_forward(&self, with_biases: bool) -> u64 {
+        self.product(self.d, self.inner, with_biases) + self.product(self.f, self.d, with_biases)
+    }
+
+    fn product(&self, n_in: u64, n_out: u64, with_biases: bool) -> u64 {
+        n_in * n_out + if with_biases { self.bias * n_out } else { 0 }
     }
 }
 
@@ -166,7 +241,7 @@ mod tests {
     use super::*;
 
     fn with_vocab(config: TransformerConfig, size: usize) -> TransformerConfig {
-        TransformerConfig { source_vocab_size: size, target_vocab_size: size, ..config }
+        config.with_vocab_size(size)
     }
 
     /// `torch.nn.Transformer()`, which is base without tokens, has 44,140,544 parameters, with d_model 1024, 16 heads
@@ -179,6 +254,37 @@ mod tests {
         let big = n_params(&with_vocab(TransformerConfig::big(), 37_000));
         assert_eq!(big.encoder + big.decoder, 176_361_472);
         assert_eq!(big.total(), 176_361_472 + 37_000 * 1024);
+    }
+
+    /// The sizes that `sum(p.numel() for p in model.parameters())` gives for the published configurations: `gpt2` and
+    /// `gpt2-medium`, MobileLLM-125M's shape as a Llama with tied embeddings, `google/bert_uncased_L-4_H-512_A-8`.
+    #[test]
+    fn presets_have_the_published_sizes() {
+        let total = |config: TransformerConfig, vocab_size| n_params(&with_vocab(config, vocab_size)).total();
+        assert_eq!(total(TransformerConfig::gpt2_124m(), 50_257), 124_439_808);
+        assert_eq!(total(TransformerConfig::gpt2_350m(), 50_257), 354_823_168);
+        assert_eq!(total(TransformerConfig::llama_125m(), 32_000), 124_635_456);
+        let published = TransformerConfig { pooler: true, mlm_head: false, ..TransformerConfig::bert_small() };
+        assert_eq!(total(published, 30_522), 28_763_648);
+        assert_eq!(total(TransformerConfig::bert_small(), 30_522), 28_795_194);
+        assert_eq!(total(TransformerConfig::transformer_base(), 37_000), 63_082_496);
+        assert_eq!(total(TransformerConfig::transformer_big(), 37_000), 214_245_376);
+    }
+
+    #[test]
+    fn flops_of_a_language_model_are_six_per_weight_and_token_and_half_a_square() {
+        let config = with_vocab(TransformerConfig::gpt2_124m(), 50_257);
+        let flops = train_flops_per_batch(&config, [4, 0, 1024]);
+        // 124 M less positions, biases and norms.
+        let matrices = 12 * 12 * 768 * 768 + 50_257 * 768;
+        assert_eq!(flops.weights, 6.0 * f64::from(matrices) * 4096.0);
+        assert_eq!(flops.attention, 12.0 * 4.0 * 768.0 * 12.0 * 1024.0 * 1024.0 / 2.0);
+
+        let config = with_vocab(TransformerConfig::bert_small(), 30_522);
+        let flops = train_flops_per_batch(&config, [8, 0, 128]);
+        let matrices = 4 * 12 * 512 * 512 + 512 * 512 + 30_522 * 512;
+        assert_eq!(flops.weights, 6.0 * f64::from(matrices) * 1024.0);
+        assert_eq!(flops.attention, 12.0 * 8.0 * 512.0 * 4.0 * 128.0 * 128.0);
     }
 
     #[test]

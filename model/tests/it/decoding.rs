@@ -5,7 +5,10 @@ use kiln_model::{
     Activation, DecoderCache, EncoderDecoder, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
 };
 
-use crate::support::{Pair, START, assert_close, batch, ids, random_rows, small_config, values};
+use crate::support::{
+    Pair, START, assert_close, bart_config, batch, ids, marian_config, random_rows, small_config, t5_like_config,
+    values,
+};
 
 const TOLERANCE: f32 = 1e-5;
 
@@ -71,6 +74,31 @@ fn post_norm_with_learned_positions_and_no_ties_equals_the_full_forward() {
         ..small_config()
     };
     check(config, 6);
+}
+
+#[test]
+fn bart_marian_and_t5_like_equal_the_full_forward() {
+    for config in [bart_config(), marian_config(), t5_like_config()] {
+        check(config, 6);
+    }
+}
+
+#[test]
+fn targets_that_begin_with_several_tokens_go_on_as_if_they_had_been_decoded() {
+    let device = Device::flex();
+    for config in [bart_config(), marian_config(), t5_like_config(), small_config()] {
+        let model = config.init_encoder_decoder(3, DType::F32, &device);
+        let pairs = pairs(3, 8);
+        let mut cache = started(&model, &pairs, &device);
+        let (begin, v, len) = (4, config.target_vocab_size, 9);
+        let prefix: Vec<i32> = pairs.iter().flat_map(|(_, target)| [&[START], &target[..begin - 1]].concat()).collect();
+        let lengths = ids(&[begin as i32; 3], &device);
+        let found = values(model.prefill(ids(&prefix, &device), lengths, &mut cache));
+        let wanted = full(&model, &pairs, &device);
+        let rows: Vec<f32> = (0..3).flat_map(|b| wanted[(b * len + begin - 1) * v..][..v].iter().copied()).collect();
+        assert_close(&found, &rows, TOLERANCE, TOLERANCE, "logits after the beginning");
+        assert_steps(&model, &mut cache, &pairs, begin..len, &device);
+    }
 }
 
 #[test]

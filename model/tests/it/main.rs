@@ -10,4 +10,6 @@ mod learning;
 mod mlm;
 mod parameters;
 mod parity;
+mod prompts;
 mod support;
+mod text;

@@ -4,7 +4,9 @@ use burn::module::Module;
 use burn::tensor::{DType, Device};
 use kiln_model::{InitScheme, NormPlacement, Positions, TieEmbeddings, TransformerConfig, flops};
 
-use crate::support::{shapes, small_config, weights};
+use crate::support::{
+    bart_config, bert_config, gpt2_config, llama_config, marian_config, shapes, small_config, t5_like_config, weights,
+};
 
 #[test]
 fn paths_are_readable_and_in_a_fixed_order() {
@@ -76,6 +78,110 @@ fn counted_parameters_are_those_of_the_model() {
             }
         }
     }
+}
+
+#[test]
+fn counted_parameters_are_those_of_every_family() {
+    let pooled = TransformerConfig { pooler: true, mlm_head: false, ..bert_config() };
+    let untied = TransformerConfig { tie_embeddings: TieEmbeddings::None, ..bert_config() };
+    let tied = TransformerConfig { tie_embeddings: TieEmbeddings::Output, ..llama_config() };
+    let families = [
+        gpt2_config(),
+        llama_config(),
+        tied,
+        bert_config(),
+        pooled,
+        untied,
+        bart_config(),
+        marian_config(),
+        t5_like_config(),
+    ];
+    for config in families {
+        let model = config.init(1, DType::F32, &Device::flex());
+        assert_eq!(model.num_params() as u64, flops::n_params(&config).total(), "{config:?}");
+    }
+}
+
+#[test]
+fn paths_of_a_llama_have_no_variant_no_bias_and_no_cross_attention() {
+    let config = TransformerConfig { n_decoder_layers: 1, ..llama_config() };
+    let found: Vec<String> = shapes(&config.init(1, DType::F32, &Device::flex()))
+        .into_iter()
+        .map(|(path, dims)| format!("{path} {dims:?}"))
+        .collect();
+    let wanted = "\
+        embedding.table [12, 16]
+        decoder.layers.0.self_attention_norm.gamma [16]
+        decoder.layers.0.self_attention.qkv.weight [16, 32]
+        decoder.layers.0.self_attention.output.weight [16, 16]
+        decoder.layers.0.feed_forward_norm.gamma [16]
+        decoder.layers.0.feed_forward.input.weight [16, 64]
+        decoder.layers.0.feed_forward.output.weight [32, 16]
+        decoder.norm.gamma [16]
+        output.weight [16, 12]";
+    assert_eq!(found, wanted.lines().map(str::trim).collect::<Vec<_>>());
+}
+
+#[test]
+fn paths_of_a_bert_hold_its_head() {
+    let config = TransformerConfig { n_encoder_layers: 1, pooler: true, ..bert_config() };
+    let found: Vec<String> =
+        shapes(&config.init(1, DType::F32, &Device::flex())).into_iter().map(|(path, _)| path).collect();
+    let wanted = "\
+        embedding.table
+        token_types.table
+        positions.table
+        embedding_norm.gamma
+        embedding_norm.beta
+        encoder.layers.0.self_attention_norm.gamma
+        encoder.layers.0.self_attention_norm.beta
+        encoder.layers.0.self_attention.qkv.weight
+        encoder.layers.0.self_attention.qkv.bias
+        encoder.layers.0.self_attention.output.weight
+        encoder.layers.0.self_attention.output.bias
+        encoder.layers.0.feed_forward_norm.gamma
+        encoder.layers.0.feed_forward_norm.beta
+        encoder.layers.0.feed_forward.input.weight
+        encoder.layers.0.feed_forward.input.bias
+        encoder.layers.0.feed_forward.output.weight
+        encoder.layers.0.feed_forward.output.bias
+        pooler.weight
+        pooler.bias
+        head.transform.weight
+        head.transform.bias
+        head.norm.gamma
+        head.norm.beta
+        head.bias";
+    assert_eq!(found, wanted.lines().map(str::trim).collect::<Vec<_>>());
+}
+
+#[test]
+fn small_normal_init_is_one_scale_but_at_the_ends_of_pre_norm_branches() {
+    let config = TransformerConfig {
+        d_model: 64,
+        n_decoder_layers: 8,
+        target_vocab_size: 100,
+        init: InitScheme::SmallNormal,
+        ..gpt2_config()
+    };
+    let weights = weights(&config.init(1, DType::F32, &Device::flex()));
+    for (path, wanted) in [
+        ("embedding.table", 0.02),
+        ("positions.table", 0.02),
+        ("decoder.layers.0.self_attention.qkv.weight", 0.02),
+        ("decoder.layers.3.self_attention.output.weight", 0.02 / 4.0),
+        ("decoder.layers.7.feed_forward.output.weight", 0.02 / 4.0),
+    ] {
+        let values = &weights[path];
+        let found = (values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32).sqrt();
+        assert!((found / wanted - 1.0).abs() < 0.06, "{path}: {found}, wanted {wanted}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "another architecture")]
+fn a_model_of_another_architecture_is_refused() {
+    gpt2_config().init_encoder_only(1, DType::F32, &Device::flex());
 }
 
 #[test]

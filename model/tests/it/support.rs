@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
 use kiln_kernels::{AdamWHyper, AdamWState, Flat, Place, adamw_step, gather, measure};
-use kiln_model::{PairBatch, TransformerConfig};
+use kiln_model::{
+    Activation, Architecture, NormKind, NormPlacement, PairBatch, Positions, TextBatch, TieEmbeddings,
+    TransformerConfig,
+};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -36,6 +39,104 @@ pub(crate) fn small_config() -> TransformerConfig {
         max_positions: 64,
         dropout: 0.0,
         ..TransformerConfig::default()
+    }
+}
+
+/// The decoder-only model of GPT-2's kind.
+pub(crate) fn gpt2_config() -> TransformerConfig {
+    TransformerConfig {
+        architecture: Architecture::DecoderOnly,
+        positions: Positions::Learned,
+        activation: Activation::GeluTanh,
+        scale_embedding: false,
+        ..small_config()
+    }
+}
+
+/// The decoder-only model of Llama's kind, two heads of queries to one of keys and values.
+pub(crate) fn llama_config() -> TransformerConfig {
+    TransformerConfig {
+        architecture: Architecture::DecoderOnly,
+        n_heads: 4,
+        n_kv_heads: 2,
+        norm_kind: NormKind::RmsNorm,
+        positions: Positions::Rotary,
+        activation: Activation::Swiglu,
+        bias: false,
+        scale_embedding: false,
+        tie_embeddings: TieEmbeddings::None,
+        ..small_config()
+    }
+}
+
+/// The encoder-only model of BERT's kind.
+pub(crate) fn bert_config() -> TransformerConfig {
+    TransformerConfig {
+        architecture: Architecture::EncoderOnly,
+        norm: NormPlacement::Post,
+        embedding_norm: true,
+        positions: Positions::Learned,
+        activation: Activation::Gelu,
+        scale_embedding: false,
+        n_token_types: 2,
+        tie_embeddings: TieEmbeddings::Output,
+        ..small_config()
+    }
+}
+
+/// The encoder-decoder of BART's kind.
+pub(crate) fn bart_config() -> TransformerConfig {
+    TransformerConfig {
+        norm: NormPlacement::Post,
+        embedding_norm: true,
+        positions: Positions::Learned,
+        activation: Activation::Gelu,
+        scale_embedding: false,
+        final_logits_bias: true,
+        ..small_config()
+    }
+}
+
+/// The encoder-decoder of Marian's kind.
+pub(crate) fn marian_config() -> TransformerConfig {
+    TransformerConfig {
+        norm: NormPlacement::Post,
+        positions: Positions::SinusoidalHalves,
+        activation: Activation::Silu,
+        final_logits_bias: true,
+        ..small_config()
+    }
+}
+
+/// A pre-norm encoder-decoder of T5's kind: RMS norms, no biases, a gated activation; with rotary positions.
+pub(crate) fn t5_like_config() -> TransformerConfig {
+    TransformerConfig {
+        architecture: Architecture::EncoderDecoder,
+        tie_embeddings: TieEmbeddings::Output,
+        ..llama_config()
+    }
+}
+
+/// Rows of text with the labels of a language model: the next token.
+pub(crate) fn text_batch(rows: &[Vec<i32>], min_len: usize, device: &Device) -> TextBatch {
+    let len = rows.iter().map(Vec::len).max().expect("a batch has rows").max(min_len);
+    let (mut input, mut labels) = (vec![], vec![]);
+    for row in rows {
+        let padding = len - row.len();
+        input.extend(row.iter().copied().chain(std::iter::repeat_n(PAD, padding)));
+        labels.extend(row[1..].iter().copied().chain(std::iter::repeat_n(TextBatch::NOT_COUNTED, padding + 1)));
+    }
+    let lengths: Vec<i32> = rows.iter().map(|row| row.len() as i32).collect();
+    TextBatch {
+        input: ids(&input, device),
+        labels: ids(&labels, device),
+        positions: None,
+        documents: None,
+        token_types: None,
+        lengths: ids(&lengths, device),
+        batch_size: rows.len(),
+        seq_len: len,
+        tokens: lengths.iter().map(|&len| len as u64).sum(),
     }
 }
 

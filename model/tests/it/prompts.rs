@@ -1,0 +1,177 @@
+//! Prompts: those that users type, checked; and those that are learned.
+
+use burn::module::Module;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use kiln_model::{Insertion, PromptError, Prompts, Rows, TextBatch, TransformerConfig};
+
+use crate::support::{
+    assert_close, bert_config, gpt2_config, ids, random_rows, scalar, text_batch, train_device, values,
+};
+
+#[test]
+fn prompts_are_padded_to_the_longest() {
+    let device = Device::flex();
+    let prompts = Prompts::new(&[vec![5_u32, 6, 7], vec![8]], &gpt2_config(), &device).expect("sound prompts");
+    assert_eq!((prompts.batch_size, prompts.len), (2, 3));
+    assert_eq!(values(prompts.ids.clone().float()), [5.0, 6.0, 7.0, 8.0, 0.0, 0.0]);
+    assert_eq!(values(prompts.lengths.clone().float()), [3.0, 1.0]);
+    let model = gpt2_config().init_decoder_only(1, DType::F32, &device);
+    let (logits, _) = model.prefill(prompts.ids, prompts.lengths);
+    assert_eq!(logits.dims(), [2, 12]);
+}
+
+#[test]
+fn what_cannot_be_continued_is_refused_by_name() {
+    let config = gpt2_config(); // 64 positions, 12 tokens
+    let refused = |rows: &[Vec<i32>]| Prompts::new(rows, &config, &Device::flex()).expect_err("unsound prompts");
+    assert_eq!(refused(&[]), PromptError::NoPrompts);
+    assert_eq!(refused(&[vec![3], vec![]]), PromptError::Empty { row: 1 });
+    assert_eq!(refused(&[vec![3; 64]]), PromptError::TooLong { row: 0, len: 64, max_positions: 64 });
+    assert_eq!(refused(&[vec![3, 12]]), PromptError::UnknownId { row: 0, place: 1, id: 12, vocab_size: 12 });
+    assert_eq!(refused(&[vec![-1]]), PromptError::UnknownId { row: 0, place: 0, id: -1, vocab_size: 12 });
+    let text = refused(&[vec![3; 64]]).to_string();
+    assert!(text.contains("64 tokens") && text.contains("shorten the prompt to 63 tokens"), "{text}");
+    let text = refused(&[vec![3, 12]]).to_string();
+    assert!(text.contains("id 12") && text.contains("ids 0 to 11"), "{text}");
+    assert!(Prompts::new(&[vec![3; 63]], &config, &Device::flex()).is_ok());
+}
+
+#[test]
+#[should_panic(expected = "65 positions, but the model has 64")]
+fn a_row_longer_than_the_positions_is_refused_with_both_numbers() {
+    let device = Device::flex();
+    let model = gpt2_config().init_decoder_only(1, DType::F32, &device);
+    model.prefill(ids(&[3; 65], &device), ids(&[65], &device));
+}
+
+#[test]
+#[should_panic(expected = "holds 3 positions")]
+fn a_cache_is_filled_once() {
+    let device = Device::flex();
+    let model = crate::support::small_config().init_encoder_decoder(1, DType::F32, &device);
+    let memory = model.encode(ids(&[3, 4], &device), ids(&[2], &device), 1, None);
+    let mut cache = model.start(&memory);
+    for _ in 0..2 {
+        model.prefill(ids(&[1, 3, 4], &device), ids(&[3], &device), &mut cache);
+    }
+}
+
+const P: usize = 3;
+
+/// Places of the prompt in two rows of 4 + 3.
+const PLACES: [i32; 2 * P] = [0, 1, 4, 2, 5, 6];
+
+/// The definition, place by place: what stands in the longer rows, as (row of the tokens) or (row of the prompt).
+fn origins() -> Vec<Result<usize, usize>> {
+    let mut origins = vec![];
+    for row in 0..2 {
+        let places = &PLACES[row * P..][..P];
+        let mut token = row * 4;
+        for place in 0..7 {
+            match places.iter().position(|&at| at == place) {
+                Some(prompt) => origins.push(Err(prompt)),
+                None => {
+                    origins.push(Ok(token));
+                    token += 1;
+                }
+            }
+        }
+    }
+    origins
+}
+
+#[test]
+fn a_learned_prompt_stands_where_it_is_told_and_gathers_its_gradient() {
+    let device = train_device();
+    let prompt = gpt2_config().init_learned_prompt(P, 1, DType::F32, &device);
+    let numbers: Vec<f32> = (0..8 * 16).map(|i| i as f32).collect();
+    let tokens = Tensor::<2>::from_data(TensorData::new(numbers.clone(), [8, 16]), &device).require_grad();
+    let insertion = Insertion::new(ids(&PLACES, &device), 2, 4);
+
+    let out = prompt.insert(tokens.clone(), &insertion);
+    let table = values(prompt.table.val());
+    let wanted: Vec<f32> = origins()
+        .iter()
+        .flat_map(|origin| match origin {
+            Ok(token) => numbers[token * 16..][..16].to_vec(),
+            Err(prompt) => table[prompt * 16..][..16].to_vec(),
+        })
+        .collect();
+    assert_eq!(values(out.clone()), wanted);
+    assert_eq!(
+        values(insertion.ids(ids(&[10, 11, 12, 13, 20, 21, 22, 23], &device), -1).float()),
+        [-1.0, -1.0, 10.0, 11.0, -1.0, 12.0, 13.0, 20.0, 21.0, -1.0, 22.0, 23.0, -1.0, -1.0]
+    );
+
+    // d(sum(out * weights)): each token gets the weight of its place, each prompt vector the sum over both rows.
+    let weights: Vec<f32> = (0..14 * 16).map(|i| ((i * 7) % 31) as f32).collect();
+    let loss = (out * Tensor::<2>::from_data(TensorData::new(weights.clone(), [14, 16]), &device)).sum();
+    let gradients = loss.backward();
+    let (mut of_tokens, mut of_prompt) = (vec![0.0; 8 * 16], vec![0.0; P * 16]);
+    for (place, origin) in origins().into_iter().enumerate() {
+        let (into, row) = match origin {
+            Ok(token) => (&mut of_tokens, token),
+            Err(prompt) => (&mut of_prompt, prompt),
+        };
+        for i in 0..16 {
+            into[row * 16 + i] += weights[place * 16 + i];
+        }
+    }
+    assert_eq!(values(tokens.grad(&gradients).expect("a gradient")), of_tokens);
+    assert_eq!(values(prompt.table.val().grad(&gradients).expect("a gradient")), of_prompt);
+}
+
+/// A frozen model learns a task through its prompt alone.
+#[test]
+fn prompt_tuning_lowers_the_loss_of_a_frozen_model() {
+    let device = train_device();
+    let config = gpt2_config();
+    let model = config.init_decoder_only(1, DType::F32, &device).freeze();
+    let mut prompt = config.init_learned_prompt(P, 2, DType::F32, &device);
+    let rows = random_rows(6, 5..=5, 4);
+    let batch = text_batch(&rows, 0, &device);
+    let places: Vec<i32> = (0..6).flat_map(|_| 0..P as i32).collect();
+    let insertion = Insertion::new(ids(&places, &device), 6, 5);
+    let labels = insertion.ids(batch.labels.clone(), TextBatch::NOT_COUNTED);
+    let loss = |prompt: &kiln_model::LearnedPrompt| {
+        let x = prompt.insert(model.embedding.forward(batch.input.clone()), &insertion);
+        let logits = model.project(model.hidden(x, &Rows::new(6), None));
+        let config =
+            kiln_kernels::CrossEntropyConfig { label_smoothing: 0.0, ignore_index: TextBatch::NOT_COUNTED.into() };
+        kiln_kernels::cross_entropy(logits, labels.clone(), &config).loss_sum / 24.0
+    };
+    let before = scalar(loss(&prompt));
+    for _ in 0..60 {
+        let gradients = loss(&prompt).backward();
+        let gradient = prompt.table.val().grad(&gradients).expect("a gradient");
+        prompt.table = prompt.table.map(|table| (table.inner() - gradient * 0.3).autodiff().require_grad());
+    }
+    let after = scalar(loss(&prompt));
+    assert!(after < 0.9 * before, "loss {before} became {after}");
+}
+
+#[test]
+fn a_prompt_of_a_masked_model_is_read_by_all_positions() {
+    let device = Device::flex();
+    let config = TransformerConfig { n_encoder_layers: 1, ..bert_config() };
+    let model = config.init_encoder_only(1, DType::F32, &device);
+    let batch = text_batch(&random_rows(2, 4..=4, 1), 0, &device);
+    let prompt = |seed| config.init_learned_prompt(P, seed, DType::F32, &device);
+    let insertion = Insertion::new(ids(&PLACES, &device), 2, 4);
+    let rows = Rows::of_lengths(batch.lengths.clone() + P as i32);
+    let hidden = |seed| {
+        let x = model.embed(batch.input.clone(), None);
+        values(model.hidden(prompt(seed).insert(x, &insertion), &rows, None))
+    };
+    assert_eq!(hidden(1).len(), 14 * 16);
+    for (one, other) in hidden(1).chunks(16).zip(hidden(2).chunks(16)) {
+        assert_ne!(one, other);
+    }
+    assert_close(&hidden(1), &hidden(1), 0.0, 0.0, "the same prompt");
+}
+
+#[test]
+#[should_panic(expected = "5 places of prompt tokens do not divide into 2 rows")]
+fn places_that_do_not_divide_are_refused() {
+    Insertion::new(ids(&[0, 1, 2, 3, 4], &Device::flex()), 2, 4);
+}
