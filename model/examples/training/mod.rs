@@ -1,0 +1,91 @@
+//! What the examples share: AdamW over whatever module, and a text to learn from.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
+use kiln_data::numbers;
+
+/// First and second moment of every parameter, found by its id. (The trainer does the same in one pass over flat tensors,
+/// with `kiln_kernels::adamw_step`; Burn's own optimizers do as well.)
+pub struct AdamW {
+    lr: f64,
+    step: i32,
+    moments: HashMap<ParamId, (Tensor<1>, Tensor<1>)>,
+}
+
+impl AdamW {
+    const BETAS: (f64, f64) = (0.9, 0.98);
+    const WEIGHT_DECAY: f64 = 0.01;
+
+    /// Learning rate `lr`, the rest as usual.
+    pub fn new(lr: f64) -> Self {
+        Self { lr, step: 0, moments: HashMap::new() }
+    }
+
+    /// The model after one step; the learning rate grows to its full size in the first 20 and is then `share` of it.
+    pub fn step<M: Module>(&mut self, model: M, gradients: &Gradients, share: f64) -> M {
+        self.step += 1;
+        let lr = self.lr * share * (f64::from(self.step) / 20.0).min(1.0);
+        model.map(&mut Update { lr, step: self.step, moments: &mut self.moments, gradients })
+    }
+}
+
+struct Update<'a> {
+    lr: f64,
+    step: i32,
+    moments: &'a mut HashMap<ParamId, (Tensor<1>, Tensor<1>)>,
+    gradients: &'a Gradients,
+}
+
+impl ModuleMapper for Update<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(gradient) = param.val().grad(self.gradients) else { return param };
+        let (id, g, (b1, b2)) = (param.id, gradient.reshape([-1]), AdamW::BETAS);
+        let (m, v) = self.moments.remove(&id).unwrap_or_else(|| (g.zeros_like(), g.zeros_like()));
+        let m = m * b1 + g.clone() * (1.0 - b1);
+        let v = v * b2 + g.clone() * g * (1.0 - b2);
+        self.moments.insert(id, (m.clone(), v.clone()));
+        let direction = m / (1.0 - b1.powi(self.step)) / ((v / (1.0 - b2.powi(self.step))).sqrt() + 1e-8);
+        param.map(|weight| {
+            let weight = weight.inner();
+            let step = direction.reshape(weight.dims()) * self.lr;
+            (weight * (1.0 - self.lr * AdamW::WEIGHT_DECAY) - step).autodiff().require_grad()
+        })
+    }
+}
+
+/// Token ids on a device.
+pub fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
+    Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), (device, DType::I32))
+}
+
+/// Token ids on the host.
+pub fn host(ids: &Tensor<1, Int>) -> Vec<u32> {
+    ids.to_data().convert::<u32>().try_to_vec().expect("converted to u32")
+}
+
+/// A number on the host.
+pub fn scalar(tensor: &Tensor<1>) -> f64 {
+    tensor.to_data().iter::<f64>().next().expect("one number")
+}
+
+/// A folder for the example's files.
+pub fn folder(name: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// A text file of documents that count: "forty, forty one, forty two, ...".
+pub fn write_counting(path: &Path) -> Result<(), Box<dyn Error>> {
+    let document = |first: u64| {
+        let words: Vec<String> = (first..first + 12).map(numbers::in_words).collect();
+        words.join(", ")
+    };
+    // In no order, as a corpus is; a prime stride meets every start.
+    let documents: Vec<String> = (0..480).map(|i| document(i * 101 % 480)).collect();
+    Ok(std::fs::write(path, documents.join("\n\n"))?)
+}
