@@ -4,7 +4,7 @@
 //! cargo run --release -p kiln-model --example masked_language_model
 //! ```
 
-#[allow(dead_code, missing_docs, reason = "each example uses a part of it")]
+#[allow(dead_code, reason = "each example uses a part of it")]
 mod training;
 
 use std::error::Error;

@@ -5,7 +5,7 @@
 //! cargo run --release -p kiln-model --example translate_with_cache
 //! ```
 
-#[allow(dead_code, missing_docs, reason = "each example uses a part of it")]
+#[allow(dead_code, reason = "each example uses a part of it")]
 mod training;
 
 use std::error::Error;

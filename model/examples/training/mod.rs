@@ -10,7 +10,7 @@ use kiln_data::numbers;
 
 /// First and second moment of every parameter, found by its id. (The trainer does the same in one pass over flat tensors,
 /// with `kiln_kernels::adamw_step`; Burn's own optimizers do as well.)
-pub struct AdamW {
+pub(crate) struct AdamW {
     lr: f64,
     step: i32,
     moments: HashMap<ParamId, (Tensor<1>, Tensor<1>)>,
@@ -21,12 +21,12 @@ impl AdamW {
     const WEIGHT_DECAY: f64 = 0.01;
 
     /// Learning rate `lr`, the rest as usual.
-    pub fn new(lr: f64) -> Self {
+    pub(crate) fn new(lr: f64) -> Self {
         Self { lr, step: 0, moments: HashMap::new() }
     }
 
     /// The model after one step; the learning rate grows to its full size in the first 20 and is then `share` of it.
-    pub fn step<M: Module>(&mut self, model: M, gradients: &Gradients, share: f64) -> M {
+    pub(crate) fn step<M: Module>(&mut self, model: M, gradients: &Gradients, share: f64) -> M {
         self.step += 1;
         let lr = self.lr * share * (f64::from(self.step) / 20.0).min(1.0);
         model.map(&mut Update { lr, step: self.step, moments: &mut self.moments, gradients })
@@ -58,29 +58,29 @@ impl ModuleMapper for Update<'_> {
 }
 
 /// Token ids on a device.
-pub fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
+pub(crate) fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), (device, DType::I32))
 }
 
 /// Token ids on the host.
-pub fn host(ids: &Tensor<1, Int>) -> Vec<u32> {
+pub(crate) fn host(ids: &Tensor<1, Int>) -> Vec<u32> {
     ids.to_data().convert::<u32>().try_to_vec().expect("converted to u32")
 }
 
 /// A number on the host.
-pub fn scalar(tensor: &Tensor<1>) -> f64 {
+pub(crate) fn scalar(tensor: &Tensor<1>) -> f64 {
     tensor.to_data().iter::<f64>().next().expect("one number")
 }
 
 /// A folder for the example's files.
-pub fn folder(name: &str) -> Result<PathBuf, Box<dyn Error>> {
+pub(crate) fn folder(name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let folder = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
 /// A text file of documents that count: "forty, forty one, forty two, ...".
-pub fn write_counting(path: &Path) -> Result<(), Box<dyn Error>> {
+pub(crate) fn write_counting(path: &Path) -> Result<(), Box<dyn Error>> {
     let document = |first: u64| {
         let words: Vec<String> = (first..first + 12).map(numbers::in_words).collect();
         words.join(", ")
