@@ -1,7 +1,7 @@
 //! The position-wise feed-forward layer (Vaswani et al. 2017, section 3.3).
 
 use burn::module::Module;
-use burn::tensor::{Tensor, activation};
+use burn::tensor::Tensor;
 use kiln_kernels::DropoutStream;
 
 use crate::config::Activation;
@@ -36,22 +36,25 @@ impl FeedForward {
     /// # Shapes
     /// - `x`: `[M, D]`; result the same
     pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let inner = self.activation.apply(self.input.forward(x));
+        let inner = self.activation.after(&self.input, x);
         self.output.forward(dropout(inner, self.dropout, stream))
     }
 }
 
 impl Activation {
+    /// The activation of `linear`'s result.
+    ///
     /// # Shapes
-    /// - `x`: `[M, F]`, for SwiGLU `[M, 2 * F]`
-    /// - result: `[M, F]`
-    pub(crate) fn apply(self, x: Tensor<2>) -> Tensor<2> {
-        match self {
-            Activation::Relu => activation::relu(x),
-            Activation::Gelu => activation::gelu(x),
-            Activation::GeluTanh => activation::gelu_approximate(x),
-            Activation::Silu => activation::silu(x),
-            Activation::Swiglu => kiln_kernels::swiglu(x),
-        }
+    /// - `x`: `[M, n_in]`
+    /// - result: `[M, n_out]`, for SwiGLU `[M, n_out / 2]`
+    pub(crate) fn after(self, linear: &Linear, x: Tensor<2>) -> Tensor<2> {
+        let activation = match self {
+            Activation::Relu => kiln_kernels::Activation::Relu,
+            Activation::Gelu => kiln_kernels::Activation::Gelu,
+            Activation::GeluTanh => kiln_kernels::Activation::GeluTanh,
+            Activation::Silu => kiln_kernels::Activation::Silu,
+            Activation::Swiglu => return kiln_kernels::swiglu(linear.forward(x)),
+        };
+        linear.forward_activated(x, activation)
     }
 }

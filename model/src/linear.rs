@@ -39,4 +39,9 @@ impl Linear {
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         kiln_kernels::linear(x, self.weight.val(), self.bias.as_ref().map(Param::val))
     }
+
+    /// [`Self::forward`] and an activation of its result.
+    pub(crate) fn forward_activated(&self, x: Tensor<2>, activation: kiln_kernels::Activation) -> Tensor<2> {
+        kiln_kernels::linear_activated(x, self.weight.val(), self.bias.as_ref().map(Param::val), activation)
+    }
 }

@@ -23,6 +23,7 @@ mod host;
 #[cfg(feature = "cuda")]
 mod instruction;
 mod linear;
+mod maybe;
 mod norm;
 mod random;
 mod rotary;
@@ -35,7 +36,7 @@ pub use attention::{AttentionConfig, AttentionMask, Projected, attention};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
-pub use linear::{linear, linear_transposed};
+pub use linear::{Activation, linear, linear_activated, linear_transposed};
 pub use norm::{Norm, add_norm, layer_norm, rms_norm};
 pub use random::random_words;
 pub use rotary::rotary;

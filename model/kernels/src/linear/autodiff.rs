@@ -8,7 +8,9 @@ use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
+use super::ops::Activation;
 use super::{Layout, LinearOps};
+use crate::maybe::Maybe;
 
 #[derive(Debug)]
 struct Product(Layout);
@@ -40,6 +42,50 @@ impl<B: Backend + LinearOps> Backward<B, 2> for Product {
     }
 }
 
+/// `activation(x · weight + bias)` as one node.
+#[derive(Debug)]
+struct Linear {
+    layout: Layout,
+    activation: Option<Activation>,
+    /// Without a bias the weight stands in for it as a parent, and gets nothing from it.
+    has_bias: bool,
+}
+
+impl<B: Backend + LinearOps> Backward<B, 3> for Linear {
+    /// x, weight, and what the activation keeps.
+    type State = (FloatTensor<B>, FloatTensor<B>, Option<FloatTensor<B>>);
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let (x, weight, kept) = ops.state;
+        let dy = grads.consume::<B>(&ops.node);
+        let [node_x, node_weight, node_bias] = ops.parents;
+        let node_bias = node_bias.filter(|_| self.has_bias);
+        let dy = match (self.activation, kept) {
+            (Some(activation), Some(kept)) => {
+                let (dy, dbias) = B::activate_backward(kept, dy, activation);
+                if let Some(node) = node_bias {
+                    grads.register::<B>(node.id, dbias);
+                }
+                dy
+            }
+            _ => {
+                if let Some(node) = node_bias {
+                    grads.register::<B>(node.id, B::column_sum(dy.clone()));
+                }
+                dy
+            }
+        };
+        if let Some(node) = node_x {
+            let transposed = if self.layout == Layout::NN { Layout::NT } else { Layout::NN };
+            grads.register::<B>(node.id, B::product(dy.clone(), weight, transposed));
+        }
+        if let Some(node) = node_weight {
+            let (a, b) = if self.layout == Layout::NN { (x, dy) } else { (dy, x) };
+            grads.register::<B>(node.id, B::product(a, b, Layout::TN));
+        }
+    }
+}
+
 #[derive(Debug)]
 struct BatchedProduct;
 
@@ -67,6 +113,52 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
             OpsKind::Tracked(prep) => prep.finish((a.clone(), b.clone()), B::product(a, b, layout)),
             OpsKind::UnTracked(prep) => prep.finish(B::product(a, b, layout)),
         }
+    }
+
+    fn fused_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Maybe<Self>,
+        layout: Layout,
+        activation: Option<Activation>,
+    ) -> FloatTensor<Self> {
+        assert!(layout != Layout::TN, "TN is made by backward only");
+        let bias = bias.into_option();
+        let bias_node = bias.as_ref().map_or_else(|| weight.node(), |bias| bias.node());
+        let node = Linear { layout, activation, has_bias: bias.is_some() };
+        let prep = node.prepare::<C>([x.node(), weight.node(), bias_node]).compute_bound().stateful();
+        let (x, weight) = (x.into_primitive(), weight.into_primitive());
+        let bias = Maybe::from(bias.map(|bias| bias.into_primitive()));
+        match (prep, activation) {
+            (OpsKind::UnTracked(prep), _) => prep.finish(B::fused_linear(x, weight, bias, layout, activation)),
+            (OpsKind::Tracked(prep), None) => {
+                prep.finish((x.clone(), weight.clone(), None), B::fused_linear(x, weight, bias, layout, None))
+            }
+            (OpsKind::Tracked(prep), Some(activation)) if activation.keeps_result() => {
+                let y = B::fused_linear(x.clone(), weight.clone(), bias, layout, Some(activation));
+                prep.finish((x, weight, Some(y.clone())), y)
+            }
+            (OpsKind::Tracked(prep), Some(activation)) => {
+                let before = B::fused_linear(x.clone(), weight.clone(), bias, layout, None);
+                prep.finish((x, weight, Some(before.clone())), B::activate(before, activation))
+            }
+        }
+    }
+
+    fn activate(_x: FloatTensor<Self>, _activation: Activation) -> FloatTensor<Self> {
+        unreachable!("called by `linear` only, below the graph")
+    }
+
+    fn activate_backward(
+        _kept: FloatTensor<Self>,
+        _dy: FloatTensor<Self>,
+        _activation: Activation,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        unreachable!("called by backward only, below the graph")
+    }
+
+    fn column_sum(_x: FloatTensor<Self>) -> FloatTensor<Self> {
+        unreachable!("called by backward only, below the graph")
     }
 
     fn batched_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {

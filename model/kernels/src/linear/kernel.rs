@@ -40,6 +40,10 @@ pub(super) struct GemmConfig {
     pub(super) ragged: bool,
     /// Write f32 partial sums instead of bf16 results.
     pub(super) split: bool,
+    /// Add a bias to the results.
+    pub(super) bias: bool,
+    /// Zero negative results.
+    pub(super) relu: bool,
     /// Rows of tiles that are walked together, for reuse in L2.
     pub(super) group_m: u32,
 }
@@ -118,6 +122,37 @@ fn load_tile(
     } else {
         bar.tma_load_2d(map, smem, row as i32, k as i32);
     }
+}
+
+/// What becomes of a result before it is stored.
+#[cube]
+fn finished(sum: f32, bias: f32, #[comptime] relu: bool) -> f32 {
+    let value = sum + bias;
+    if comptime![relu] { select(value > 0.0f32, value, 0.0f32) } else { value }
+}
+
+/// Results `2 i` and `2 i + 1` of the unit, which lie side by side in the columns from `col` on.
+#[cube]
+fn finished_pair(
+    acc: &Accumulator<f32>,
+    bias: &[Pair<bf16>],
+    col: u32,
+    n: u32,
+    #[comptime] i: usize,
+    #[comptime] cfg: GemmConfig,
+) -> Pair<bf16> {
+    let mut added = Pair::<f32>::zeroed();
+    if comptime![cfg.bias] {
+        // Columns beyond the matrix are not stored; they read the last bias there is.
+        let at = select(col < n, col, n - 2);
+        added = Pair::cast_from(bias[(at / 2) as usize]);
+    }
+    let mut v = Pair::<bf16>::empty();
+    let first = finished(acc.get(comptime![2 * i]), added.extract(0usize), comptime![cfg.relu]);
+    let second = finished(acc.get(comptime![2 * i + 1]), added.extract(1usize), comptime![cfg.relu]);
+    v.insert(0usize, bf16::cast_from(first));
+    v.insert(1usize, bf16::cast_from(second));
+    v
 }
 
 #[cube]
@@ -357,6 +392,9 @@ fn store_staged(
     r: &Ring,
     ph: &mut Array<u32>,
     wg: u32,
+    bias: &[Pair<bf16>],
+    col0: u32,
+    n: u32,
     #[comptime] cfg: GemmConfig,
 ) {
     let unit = unit_in_warpgroup();
@@ -370,7 +408,8 @@ fn store_staged(
         for i in 0..16usize {
             let (row, col) = acc.position_of_nth(unit, comptime![2 * i as u32]);
             let within = layout.offset(row as usize, col as usize, 2usize) / 2;
-            smem_c[at + within] = pair::<bf16>(acc, comptime![q * 16 + i]);
+            let column = col0 + comptime![(q * PANEL) as u32] + col;
+            smem_c[at + within] = finished_pair(acc, bias, column, n, comptime![q * 16 + i], cfg);
         }
         sync_async_proxy_shared();
         r.full.index(slot).arrive();
@@ -402,7 +441,7 @@ fn store_partial(
     }
 }
 
-/// `c = a · b` in the layouts of `cfg`; with `cfg.split`, `partial[s]` is the sum over the s-th run of
+/// `c = a · b` in the layouts of `cfg`, finished as it says; with `cfg.split`, `partial[s]` is the sum over the s-th run of
 /// `k_tiles_per_split` K tiles, and `c` is not touched.
 #[cube(launch_unchecked)]
 pub(super) fn gemm(
@@ -410,6 +449,7 @@ pub(super) fn gemm(
     b: &TensorMap<bf16, Tiled>,
     c: &mut TensorMap<bf16, Tiled>,
     partial: &mut [Pair<f32>],
+    bias: &[Pair<bf16>],
     m: u32,
     n: u32,
     k_tiles: u32,
@@ -458,7 +498,8 @@ pub(super) fn gemm(
                 let col0 = tn * comptime![cfg.tile_n as u32];
                 store_partial(&acc, partial, base, row0, col0, m, n, cfg);
             } else {
-                store_staged(&acc, &mut smem_c, &rc, &mut phc, wg, cfg);
+                let col0 = tn * comptime![cfg.tile_n as u32];
+                store_staged(&acc, &mut smem_c, &rc, &mut phc, wg, bias, col0, n, cfg);
             }
         }
     } else if warp == comptime![4 * WARPGROUPS] {
@@ -508,14 +549,30 @@ pub(super) fn gemm(
     }
 }
 
-/// `out = sum over s of partial[s]`, in the order of s: one unit per four elements.
+/// `out = sum over s of partial[s]`, in the order of s, and finished as the kernel without splits does it: one unit per four
+/// elements, which are of one row.
 #[cube(launch_unchecked)]
-pub(super) fn reduce_splits(partial: &[Quad<f32>], out: &mut [Quad<bf16>], splits: u32) {
+pub(super) fn reduce_splits(
+    partial: &[Quad<f32>],
+    bias: &[Quad<bf16>],
+    out: &mut [Quad<bf16>],
+    splits: u32,
+    #[comptime] cfg: GemmConfig,
+) {
     let quads = out.len();
     if ABSOLUTE_POS < quads {
         let mut sum = partial[ABSOLUTE_POS];
         for s in 1..splits {
             sum += partial[ABSOLUTE_POS + s as usize * quads];
+        }
+        if comptime![cfg.bias] {
+            sum += Quad::<f32>::cast_from(bias[ABSOLUTE_POS % bias.len()]);
+        }
+        if comptime![cfg.relu] {
+            #[unroll]
+            for i in 0..4usize {
+                sum.insert(i, finished(sum.extract(i), 0.0f32, true));
+            }
         }
         out[ABSOLUTE_POS] = Quad::<bf16>::cast_from(sum);
     }

@@ -2,6 +2,7 @@
 
 use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;
+use burn::backend::ops::FloatTensorOps;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -10,31 +11,74 @@ use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems};
 use cubek::matmul::multi_level::Strategy;
 use cubek::std::InputBinding;
 
+use super::columns;
 use super::kernel::{GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_splits};
+use super::ops::Activation;
 use super::{Layout, LinearOps};
 use crate::device::{empty, tensor_map};
+use crate::maybe::Maybe;
 
 impl LinearOps for CubeBackend {
     fn product(a: CubeTensor, b: CubeTensor, layout: Layout) -> CubeTensor {
-        let (a, b) = (into_contiguous(a), into_contiguous(b));
-        let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
-        let out = empty(&a, [m, n], a.dtype);
-        match Plan::new(&a, &b, layout, (m, n, k)) {
-            Some(plan) => plan.launch(a, b, out),
-            None => {
-                let transpose = |x: CubeTensor| burn_cubecl::ops::permute(x, &[1, 0]);
-                match layout {
-                    Layout::NN => stock_product(a, b, out),
-                    Layout::NT => stock_product(a, transpose(b), out),
-                    Layout::TN => stock_product(transpose(a), b, out),
-                }
-            }
-        }
+        product(a, b, None, layout, None)
+    }
+
+    fn fused_linear(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: Maybe<Self>,
+        layout: Layout,
+        activation: Option<Activation>,
+    ) -> CubeTensor {
+        product(x, weight, bias.into_option(), layout, activation)
+    }
+
+    fn activate(x: CubeTensor, activation: Activation) -> CubeTensor {
+        columns::activate(x, activation)
+    }
+
+    fn activate_backward(kept: CubeTensor, dy: CubeTensor, activation: Activation) -> (CubeTensor, CubeTensor) {
+        columns::backward_and_sum(Some((kept, activation)), dy)
+    }
+
+    fn column_sum(x: CubeTensor) -> CubeTensor {
+        columns::backward_and_sum(None, x).1
     }
 
     fn batched_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
         let out = empty(&a, [a.meta.shape()[0], a.meta.shape()[1], b.meta.shape()[2]], a.dtype);
         stock_product(a, b, out)
+    }
+}
+
+fn product(
+    a: CubeTensor,
+    b: CubeTensor,
+    bias: Option<CubeTensor>,
+    layout: Layout,
+    activation: Option<Activation>,
+) -> CubeTensor {
+    let (a, b, bias) = (into_contiguous(a), into_contiguous(b), bias.map(into_contiguous));
+    let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
+    let out = empty(&a, [m, n], a.dtype);
+    match Plan::new(&a, &b, layout, (m, n, k)) {
+        Some(plan) => {
+            let relu = activation == Some(Activation::Relu);
+            let y = plan.launch(a, b, bias, relu, out);
+            activation.into_iter().filter(|_| !relu).fold(y, columns::activate)
+        }
+        None => {
+            let transpose = |x: CubeTensor| burn_cubecl::ops::permute(x, &[1, 0]);
+            let mut y = match layout {
+                Layout::NN => stock_product(a, b, out),
+                Layout::NT => stock_product(a, transpose(b), out),
+                Layout::TN => stock_product(transpose(a), b, out),
+            };
+            if let Some(bias) = bias {
+                y = CubeBackend::float_add(y, CubeBackend::float_reshape(bias, [1, n].into()));
+            }
+            activation.into_iter().fold(y, columns::activate)
+        }
     }
 }
 
@@ -122,13 +166,18 @@ impl Plan {
             b_mn: layout != Layout::NT,
             ragged: !k_tiles.is_multiple_of(stages),
             split: splits > 1,
+            bias: false,
+            relu: false,
             group_m: 16,
         };
         Some(Self { config, m, n, k, splits, k_tiles_per_split, multiprocessors })
     }
 
-    fn launch(self, a: CubeTensor, b: CubeTensor, out: CubeTensor) -> CubeTensor {
+    fn launch(self, a: CubeTensor, b: CubeTensor, bias: Option<CubeTensor>, relu: bool, out: CubeTensor) -> CubeTensor {
         let Self { config, m, n, k, splits, k_tiles_per_split, multiprocessors } = self;
+        let config = GemmConfig { bias: bias.is_some(), relu, ..config };
+        // Without a bias neither kernel touches it.
+        let bias = bias.unwrap_or_else(|| out.clone());
         let client = out.client.clone();
         let map_a = if config.a_mn { tensor_map(&a, TILE_K, PANEL) } else { tensor_map(&a, TILE_M, TILE_K) };
         let map_b = if config.b_mn { tensor_map(&b, TILE_K, PANEL) } else { tensor_map(&b, config.tile_n, TILE_K) };
@@ -151,6 +200,7 @@ impl Plan {
                 map_b,
                 tensor_map(&out, PANEL, PANEL),
                 BufferArg::from_raw_parts(partial.clone(), partial_pairs),
+                BufferArg::from_raw_parts(bias.handle.clone(), n / 2),
                 m as u32,
                 n as u32,
                 k.div_ceil(TILE_K) as u32,
@@ -165,8 +215,10 @@ impl Plan {
                     CubeCount::Static(quads.div_ceil(256) as u32, 1, 1),
                     CubeDim::new_1d(256),
                     BufferArg::from_raw_parts(partial, splits * quads),
+                    BufferArg::from_raw_parts(bias.handle, n / 4),
                     BufferArg::from_raw_parts(out.handle.clone(), quads),
                     splits as u32,
+                    config,
                 );
             }
         }

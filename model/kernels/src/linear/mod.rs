@@ -6,6 +6,9 @@
 
 mod autodiff;
 #[cfg(feature = "cuda")]
+mod columns;
+mod cpu;
+#[cfg(feature = "cuda")]
 mod kernel;
 #[cfg(feature = "cuda")]
 mod launch;
@@ -16,9 +19,12 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
+pub use ops::Activation;
 pub(crate) use ops::{Layout, LinearOps};
 
-/// `x · weight + bias`.
+use crate::maybe::Maybe;
+
+/// `x · weight + bias`. The bias is added before the result leaves the registers, its gradient summed in a fixed order.
 ///
 /// # Shapes
 /// - `x`: `[M, K]`
@@ -29,11 +35,36 @@ pub(crate) use ops::{Layout, LinearOps};
 /// # Panics
 /// If the inner dimensions or the dtypes differ.
 pub fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
-    let y = product(x, weight, Layout::NN);
-    match bias {
-        Some(bias) => y + bias.unsqueeze(),
-        None => y,
+    activated(x, weight, bias, None)
+}
+
+/// `activation(x · weight + bias)`. For backward the argument of the activation is kept, or, where that suffices, its
+/// result; the gradient of the bias comes from the pass that computes the activation's.
+///
+/// # Shapes
+/// As [`linear`].
+///
+/// # Panics
+/// If the inner dimensions or the dtypes differ.
+pub fn linear_activated(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, activation: Activation) -> Tensor<2> {
+    activated(x, weight, bias, Some(activation))
+}
+
+fn activated(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, activation: Option<Activation>) -> Tensor<2> {
+    Layout::NN.check(&x.dims(), &weight.dims());
+    assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
+    if let Some(bias) = &bias {
+        assert_eq!(bias.dims(), [weight.dims()[1]], "a bias for each column");
+        assert_eq!(bias.dtype(), x.dtype(), "a bias in the dtype of the product");
     }
+    let bias = Maybe::from(bias.map(|bias| bias.into_dispatch()));
+    Tensor::from_dispatch(Dispatch::fused_linear(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        bias,
+        Layout::NN,
+        activation,
+    ))
 }
 
 /// `x · weightᵀ`, for a weight that is stored by output row: a tied embedding.

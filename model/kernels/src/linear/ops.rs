@@ -1,9 +1,35 @@
-//! The products as a backend extension.
+//! The products, and what is done to their results, as a backend extension.
 
+#[cfg(feature = "cuda")]
+use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
+
+use crate::maybe::Maybe;
+#[cfg(feature = "cuda")]
+use crate::maybe::MaybeMetadata;
+
+/// What follows a product, element by element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `max(x, 0)`.
+    Relu,
+    /// `x * Phi(x)` with the exact normal distribution function (Hendrycks and Gimpel 2016).
+    Gelu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, the GELU of GPT-2.
+    GeluTanh,
+    /// `x * sigmoid(x)`.
+    Silu,
+}
+
+impl Activation {
+    /// Whether backward looks at the result instead of the argument. Then the argument need not be kept.
+    pub(crate) fn keeps_result(self) -> bool {
+        self == Activation::Relu
+    }
+}
 
 /// Which operand is transposed: the three products of a linear layer's training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,29 +74,55 @@ fn batched_output(a: &Shape, b: &Shape) -> Shape {
     Shape::new([a[0], a[1], b[2]])
 }
 
+#[cfg(feature = "cuda")]
+fn of_linear(
+    x: &TensorSpec,
+    weight: &TensorSpec,
+    _bias: &MaybeMetadata,
+    layout: &Layout,
+    _activation: &Option<Activation>,
+) -> TensorSpec {
+    TensorSpec::new(layout.output(&x.shape, &weight.shape), x.dtype)
+}
+
+#[cfg(feature = "cuda")]
+fn with_columns(kept: &TensorSpec, dy: &TensorSpec, _activation: &Activation) -> (TensorSpec, TensorSpec) {
+    (kept.clone(), TensorSpec::new(Shape::new([dy.shape[1]]), dy.dtype))
+}
+
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait LinearOps: Backend {
     /// `[M, N]`, accumulated in f32, in the dtype of `a`.
     #[fusion(dtype = a, shape = layout.output(a, b))]
     fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, layout: Layout) -> FloatTensor<Self>;
 
+    /// `activation(product + bias)`.
+    #[fusion(meta = of_linear)]
+    fn fused_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Maybe<Self>,
+        layout: Layout,
+        activation: Option<Activation>,
+    ) -> FloatTensor<Self>;
+
+    /// `activation(x)`.
+    #[fusion(dtype = x, shape = x)]
+    fn activate(x: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self>;
+
+    /// `(dx, sum of the rows of dx)` from what [`Activation::keeps_result`] says is kept.
+    #[fusion(meta = with_columns)]
+    fn activate_backward(
+        kept: FloatTensor<Self>,
+        dy: FloatTensor<Self>,
+        activation: Activation,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Sum of the rows of `x` (`[M, N]`), `[N]`, in f32 and in a fixed order.
+    #[fusion(dtype = x, shape = Shape::new([x[1]]))]
+    fn column_sum(x: FloatTensor<Self>) -> FloatTensor<Self>;
+
     /// `[G, M, K] · [G, K, N]`.
     #[fusion(dtype = a, shape = batched_output(a, b))]
     fn batched_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
-}
-
-impl LinearOps for burn::backend::Flex {
-    fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, layout: Layout) -> FloatTensor<Self> {
-        use burn::backend::ops::FloatTensorOps;
-        match layout {
-            Layout::NN => Self::float_matmul(a, b),
-            Layout::NT => Self::float_matmul(a, Self::float_swap_dims(b, 0, 1)),
-            Layout::TN => Self::float_matmul(Self::float_swap_dims(a, 0, 1), b),
-        }
-    }
-
-    fn batched_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
-        use burn::backend::ops::FloatTensorOps;
-        Self::float_matmul(a, b)
-    }
 }

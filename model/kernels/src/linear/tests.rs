@@ -1,7 +1,9 @@
-use burn::tensor::{DType, Device, Tensor};
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Device, Tensor, activation};
 
-use super::{batched_product, linear, linear_transposed};
-use crate::testing::{assert_close, devices, host, tensor, values};
+use super::{Activation, Layout, LinearOps, batched_product, linear, linear_activated, linear_transposed};
+use crate::maybe::Maybe;
+use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
 
 /// Values and gradients of a product with the loss `sum(y * dy)`.
 fn run(
@@ -141,4 +143,124 @@ fn inner_dimensions_must_agree() {
         tensor(&values(8, 2), [4, 2], DType::F32, &device),
         None,
     );
+}
+
+/// `(y, dx, dweight, dbias)`, fused or by plain operations.
+fn run_linear(
+    kind: Option<Activation>,
+    fused: bool,
+    [m, k, n]: [usize; 3],
+    dtype: DType,
+    device: &Device,
+) -> [Vec<f32>; 4] {
+    let device = device.clone().autodiff();
+    // Scaled so that the activation sees arguments of ordinary size.
+    let scaled = |len: usize, seed: u64, by: f32| values(len, seed).into_iter().map(|x| x * by).collect::<Vec<_>>();
+    let weight_scale = 2f32.powi(-((k as f32).sqrt().log2() as i32));
+    let x = tensor(&scaled(m * k, 1, 2.0), [m, k], dtype, &device).require_grad();
+    let weight = tensor(&scaled(k * n, 2, weight_scale), [k, n], dtype, &device).require_grad();
+    let bias = tensor(&values(n, 3), [n], dtype, &device).require_grad();
+    let y = match (fused, kind) {
+        (true, Some(kind)) => linear_activated(x.clone(), weight.clone(), Some(bias.clone()), kind),
+        (true, None) => linear(x.clone(), weight.clone(), Some(bias.clone())),
+        (false, _) => {
+            let sum = x.clone().matmul(weight.clone()) + bias.clone().unsqueeze();
+            match kind {
+                None => sum,
+                Some(Activation::Relu) => activation::relu(sum),
+                Some(Activation::Gelu) => activation::gelu(sum),
+                Some(Activation::GeluTanh) => activation::gelu_approximate(sum),
+                Some(Activation::Silu) => activation::silu(sum),
+            }
+        }
+    };
+    let grads = (y.clone() * tensor(&values(m * n, 4), [m, n], dtype, &device)).sum().backward();
+    let gradient = |found: Option<Tensor<2>>| host(found.expect("a gradient"));
+    let dbias = host(bias.grad(&grads).expect("a gradient of the bias"));
+    [host(y), gradient(x.grad(&grads)), gradient(weight.grad(&grads)), dbias]
+}
+
+#[test]
+fn bias_and_activation_equal_plain_operations() {
+    let all =
+        [None, Some(Activation::Relu), Some(Activation::Gelu), Some(Activation::GeluTanh), Some(Activation::Silu)];
+    // Served by the kernel and not, with tails, with K split among cubes, with more columns than one tile; odd sizes.
+    for shape in [[5, 7, 3], [128, 64, 256], [200, 72, 264], [40, 3072, 96], [513, 128, 320]] {
+        for activation in all {
+            let expected = run_linear(activation, false, shape, DType::F32, &Device::flex());
+            for (name, device) in devices() {
+                for dtype in [DType::F32, DType::BF16] {
+                    let found = run_linear(activation, true, shape, dtype, &device);
+                    for (part, (found, expected)) in
+                        ["y", "dx", "dweight", "dbias"].iter().zip(found.iter().zip(&expected))
+                    {
+                        let distance = crate::testing::distance(found, expected);
+                        // ReLU's slope jumps: a rounded argument near 0 may fall on the other side.
+                        let allowed = match (dtype, activation) {
+                            (DType::F32, _) => 1e-5,
+                            (_, Some(Activation::Relu)) => 8e-2,
+                            _ => 2e-2,
+                        };
+                        assert!(
+                            distance < allowed,
+                            "{part} of {shape:?} {activation:?} {dtype:?} on {name}: {distance:.1e}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sums that would depend on the number of threads or cubes in another order.
+#[test]
+fn column_sums_do_not_change_from_run_to_run() {
+    for (name, device) in devices() {
+        for (m, n) in [(1, 8), (1000, 100), (16_384, 768), (33, 5)] {
+            let x = tensor(&values(m * n, 1), [m, n], DType::BF16, &device);
+            let sum = || host(Tensor::<1>::from_dispatch(Dispatch::column_sum(x.clone().into_dispatch())));
+            let mut expected = vec![0f64; n];
+            for row in values(m * n, 1).chunks(n) {
+                expected.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+            }
+            let expected: Vec<f32> = expected.into_iter().map(|x| x as f32).collect();
+            assert_close(&format!("[{m}, {n}] on {name}"), DType::BF16, &sum(), &expected);
+            assert_eq!(sum(), sum(), "[{m}, {n}] again on {name}");
+        }
+    }
+}
+
+/// The linear layers of GPT-2 124M at 16 x 1024.
+#[test]
+fn times() {
+    let Some(device) = timing_device() else { return };
+    let m = 16_384;
+    let matrix = |m, n| (Tensor::<2>::ones([m, n], (&device, DType::BF16)) * 1e-2).into_dispatch();
+    for (k, n) in [(768, 2304), (768, 768), (768, 3072), (3072, 768)] {
+        let (x, weight) = (matrix(m, k), matrix(k, n));
+        let bias = Maybe::Some(Tensor::<1>::ones([n], (&device, DType::BF16)).into_dispatch());
+        let bytes = 2 * (m * k + k * n + m * n);
+        for (what, bias, activation) in [
+            ("product", Maybe::None, None),
+            ("product + bias", bias.clone(), None),
+            ("relu(product + bias)", bias, Some(Activation::Relu)),
+        ] {
+            time(&format!("{what} {m} x {k} x {n}, {:.0} GFLOP", 2e-9 * (m * k * n) as f64), bytes, &device, || {
+                Dispatch::fused_linear(x.clone(), weight.clone(), bias.clone(), Layout::NN, activation)
+            });
+        }
+        let dy = matrix(m, n);
+        time(&format!("bias gradient {m} x {n}"), 2 * m * n, &device, || Dispatch::column_sum(dy.clone()));
+    }
+    for n in [2048, 3072] {
+        let (x, dy) = (matrix(m, n), matrix(m, n));
+        for activation in [Activation::Relu, Activation::Gelu, Activation::GeluTanh] {
+            time(&format!("{activation:?} {m} x {n}"), 4 * m * n, &device, || {
+                Dispatch::activate(x.clone(), activation)
+            });
+            time(&format!("{activation:?} and bias backward {m} x {n}"), 6 * m * n, &device, || {
+                Dispatch::activate_backward(x.clone(), dy.clone(), activation)
+            });
+        }
+    }
 }

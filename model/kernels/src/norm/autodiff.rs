@@ -16,7 +16,8 @@ use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
-use super::ops::{Kind, Mask, Maybe, NormOps};
+use super::ops::{Kind, Mask, NormOps};
+use crate::maybe::Maybe;
 
 /// Gradients on their way from the results to the inner node.
 #[derive(Debug)]

@@ -5,9 +5,10 @@ use burn::tensor::{DType, TensorData};
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
-use super::ops::{Kind, Mask, Maybe, NormOps};
+use super::ops::{Kind, Mask, NormOps};
 use crate::dropout::ops::DropoutOps;
 use crate::host::floats;
+use crate::maybe::Maybe;
 
 /// Rows whose parameter gradients are summed by one thread; fixed, so that sums do not depend on the number of threads.
 const BLOCK_ROWS: usize = 64;

@@ -8,9 +8,10 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::kernel::{REDUCE_COLUMNS, RowConfig, UNITS, backward, forward, reduce_partial};
-use super::ops::{Kind, Mask, Maybe, NormOps};
+use super::ops::{Kind, Mask, NormOps};
 use crate::device::vector_width;
 use crate::dropout::threshold;
+use crate::maybe::Maybe;
 
 /// Cubes for each multiprocessor in backward, which bounds the partial sums of the parameter gradients.
 const CUBES_PER_MULTIPROCESSOR: u32 = 2;
@@ -161,10 +162,7 @@ impl Dropping {
 }
 
 fn optional(tensor: Maybe<CubeBackend>) -> Option<CubeTensor> {
-    match tensor {
-        Maybe::Some(tensor) => Some(into_contiguous(tensor)),
-        Maybe::None => None,
-    }
+    tensor.into_option().map(into_contiguous)
 }
 
 fn empty_like(x: &CubeTensor) -> CubeTensor {

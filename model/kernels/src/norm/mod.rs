@@ -14,9 +14,10 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
-use ops::{Kind, Mask, Maybe, NormOps};
+use ops::{Kind, Mask, NormOps};
 
 use crate::dropout::DropoutStream;
+use crate::maybe::Maybe;
 
 /// A normalization's parameters. With `beta` it is layer normalization (Ba et al. 2016): `(x - mean) / sqrt(var + eps) *
 /// gamma + beta` with the biased variance; without, root mean square normalization (Zhang and Sennrich 2019): `x /

@@ -5,13 +5,9 @@ use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, ExtensionType, backend_extension};
 
-/// A tensor that may be missing.
-#[derive(Debug, Clone, ExtensionType)]
-#[extension_type(fusion: cfg(feature = "cuda"))]
-pub(crate) enum Maybe<B: Backend> {
-    None,
-    Some(FloatTensor<B>),
-}
+use crate::maybe::Maybe;
+#[cfg(feature = "cuda")]
+use crate::maybe::MaybeMetadata;
 
 /// What is dropped: the counter of [`crate::DropoutStream`], site and probability.
 #[derive(Debug, Clone, ExtensionType)]

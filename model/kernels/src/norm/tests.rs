@@ -1,9 +1,10 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 
-use super::ops::{Kind, Mask, Maybe, NormOps};
+use super::ops::{Kind, Mask, NormOps};
 use super::{Norm, add_norm, layer_norm, reference, rms_norm};
 use crate::dropout::{DropoutStream, dropout};
+use crate::maybe::Maybe;
 use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
 
 const EPS: f64 = 1e-5;

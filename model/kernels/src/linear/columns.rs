@@ -1,0 +1,284 @@
+//! What follows a product, element by element, and sums over its rows.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::ops::Activation;
+use crate::device::vector_width;
+use crate::instruction::exp2_approx;
+
+/// Units of a cube: eight planes, which take rows in turn and 32 vectors of columns each.
+const UNITS: u32 = 256;
+const PLANES: u32 = UNITS / 32;
+/// Rows that a unit has under way at a time.
+const ROWS_AT_ONCE: u32 = 4;
+/// Cubes for each multiprocessor, which bounds the partial sums.
+const CUBES_PER_MULTIPROCESSOR: u32 = 6;
+/// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(this * (x + CUBIC x^3))`.
+const TANH_SCALE: f32 = 1.595_769;
+const CUBIC: f32 = 0.044_715;
+
+/// `e^x`, element by element.
+#[cube]
+fn exp<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    let scaled = x * Vector::new(core::f32::consts::LOG2_E);
+    let mut y = Vector::<f32, N>::zeroed();
+    let width = N::value().comptime();
+    #[unroll]
+    for i in 0..width {
+        y.insert(i, exp2_approx(scaled.extract(i)));
+    }
+    y
+}
+
+#[cube]
+fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    let one = Vector::<f32, N>::new(1.0f32);
+    one / (one + exp::<N>(-x))
+}
+
+/// `Phi(x)`, the standard normal distribution function, given `e^(-x^2 / 2)`: the error function by Abramowitz and Stegun
+/// 7.1.26, off by at most 1.5e-7. The backend's own `erf` needs NVIDIA's libdevice at run time.
+#[cube]
+fn normal_cdf<N: Size>(x: Vector<f32, N>, gauss: Vector<f32, N>) -> Vector<f32, N> {
+    let one = Vector::<f32, N>::new(1.0f32);
+    let t = one / (one + Vector::<f32, N>::abs(x) * Vector::new(0.327_591_1f32 * core::f32::consts::FRAC_1_SQRT_2));
+    let polynomial =
+        ((((Vector::new(1.061_405_4f32) * t - Vector::new(1.453_152f32)) * t + Vector::new(1.421_413_7f32)) * t
+            - Vector::new(0.284_496_74f32))
+            * t
+            + Vector::new(0.254_829_6f32))
+            * t;
+    // Half of 1 - erf(|x| / sqrt(2)): the tail beyond |x|.
+    let tail = Vector::new(0.5f32) * polynomial * gauss;
+    let mut cdf = Vector::<f32, N>::zeroed();
+    let width = N::value().comptime();
+    #[unroll]
+    for i in 0..width {
+        let beyond = tail.extract(i);
+        cdf.insert(i, select(x.extract(i) > 0.0f32, 1.0f32 - beyond, beyond));
+    }
+    cdf
+}
+
+/// `e^(-x^2 / 2)`
+#[cube]
+fn gauss<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    exp::<N>(x * x * Vector::new(-0.5f32))
+}
+
+#[cube]
+fn positive<N: Size>(x: Vector<f32, N>, otherwise: Vector<f32, N>) -> Vector<f32, N> {
+    let mut y = Vector::<f32, N>::zeroed();
+    let width = N::value().comptime();
+    #[unroll]
+    for i in 0..width {
+        y.insert(i, select(x.extract(i) > 0.0f32, otherwise.extract(i), 0.0f32));
+    }
+    y
+}
+
+#[cube]
+fn activated<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
+    match activation {
+        Activation::Relu => positive::<N>(x, x),
+        Activation::Gelu => x * normal_cdf::<N>(x, gauss::<N>(x)),
+        Activation::GeluTanh => {
+            let cubic = Vector::<f32, N>::new(1.0f32) + Vector::new(CUBIC) * x * x;
+            x * sigmoid::<N>(x * Vector::new(TANH_SCALE) * cubic)
+        }
+        Activation::Silu => x * sigmoid::<N>(x),
+    }
+}
+
+/// The derivative, at `kept`, times `dy`.
+#[cube]
+fn backward<N: Size>(kept: Vector<f32, N>, dy: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
+    let one = Vector::<f32, N>::new(1.0f32);
+    let x = kept;
+    match activation {
+        Activation::Relu => positive::<N>(x, dy),
+        Activation::Gelu => {
+            let bell = gauss::<N>(x);
+            // The density is the bell over sqrt(2 pi).
+            dy * (normal_cdf::<N>(x, bell) + x * bell * Vector::new(0.398_942_28f32))
+        }
+        Activation::GeluTanh => {
+            let square = x * x;
+            let s = sigmoid::<N>(x * Vector::new(TANH_SCALE) * (one + Vector::new(CUBIC) * square));
+            let slope = Vector::new(TANH_SCALE) * (one + Vector::new(3.0f32 * CUBIC) * square);
+            dy * (s + x * s * (one - s) * slope)
+        }
+        Activation::Silu => {
+            let s = sigmoid::<N>(x);
+            dy * s * (one + x * (one - s))
+        }
+    }
+}
+
+#[cube(launch_unchecked)]
+fn activate_kernel<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    y: &mut [Vector<F, N>],
+    vectors: u32,
+    #[comptime] activation: Activation,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors as usize {
+        y[at] = Vector::cast_from(activated::<N>(Vector::cast_from(x[at]), activation));
+    }
+}
+
+/// The sums over this cube's rows of its 32 vectors of columns, in `partial[slice]`. With an activation, of the gradient
+/// before it, which is written to `dx` on the way; without one, of `dy`, and `kept` and `dx` are not touched.
+#[cube(launch_unchecked)]
+fn column_pass<F: Float, N: Size>(
+    kept: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    dx: &mut [Vector<F, N>],
+    partial: &mut [Vector<f32, N>],
+    rows: u32,
+    vectors: u32,
+    rows_per_slice: u32,
+    #[comptime] activation: Option<Activation>,
+    #[define(F)] _dtype: ElemType,
+) {
+    let column = CUBE_POS_X * 32 + UNIT_POS_PLANE;
+    let first = CUBE_POS_Y * rows_per_slice;
+    let end = select(first + rows_per_slice < rows, first + rows_per_slice, rows);
+    let mut sum = Vector::<f32, N>::zeroed();
+    if column < vectors {
+        let mut row = first + UNIT_POS / 32;
+        while row < end {
+            #[unroll]
+            for i in 0..ROWS_AT_ONCE {
+                let here = row + comptime![i * PLANES];
+                if here < end {
+                    let at = (here * vectors + column) as usize;
+                    let mut gradient = Vector::<f32, N>::cast_from(dy[at]);
+                    if comptime![activation.is_some()] {
+                        let argument = Vector::<f32, N>::cast_from(kept[at]);
+                        gradient = backward::<N>(argument, gradient, comptime![activation.unwrap()]);
+                        dx[at] = Vector::cast_from(gradient);
+                    }
+                    sum += gradient;
+                }
+            }
+            row += comptime![ROWS_AT_ONCE * PLANES];
+        }
+    }
+    let mut shared = Shared::<[Vector<f32, N>]>::new_slice(comptime![UNITS as usize]);
+    shared[UNIT_POS as usize] = sum;
+    sync_cube();
+    if UNIT_POS < 32 && column < vectors {
+        #[unroll]
+        for p in 1..PLANES {
+            sum += shared[(comptime![p * 32] + UNIT_POS) as usize];
+        }
+        partial[(CUBE_POS_Y * vectors + column) as usize] = sum;
+    }
+}
+
+/// Adds the slices' sums in a fixed order: 32 columns a cube, every eighth slice a plane, then the planes.
+#[cube(launch_unchecked)]
+fn reduce_slices<F: Float>(partial: &[f32], out: &mut [F], n: u32, slices: u32, #[define(F)] _dtype: ElemType) {
+    let column = CUBE_POS as u32 * 32 + UNIT_POS_PLANE;
+    let mut sum = 0.0f32;
+    if column < n {
+        let mut slice = UNIT_POS / 32;
+        while slice < slices {
+            sum += partial[(slice * n + column) as usize];
+            slice += PLANES;
+        }
+    }
+    let mut shared = Shared::<[f32]>::new_slice(comptime![UNITS as usize]);
+    shared[UNIT_POS as usize] = sum;
+    sync_cube();
+    if UNIT_POS < 32 && column < n {
+        #[unroll]
+        for p in 1..PLANES {
+            sum += shared[(comptime![p * 32] + UNIT_POS) as usize];
+        }
+        out[column as usize] = F::cast_from(sum);
+    }
+}
+
+pub(super) fn activate(x: CubeTensor, activation: Activation) -> CubeTensor {
+    let x = into_contiguous(x);
+    let y = empty_device_contiguous_dtype(x.client.clone(), x.device.clone(), x.meta.shape().clone(), x.dtype);
+    let width = vector_width(x.meta.shape().num_elements(), x.dtype);
+    let vectors = x.meta.shape().num_elements() / width;
+    let dtype = dtype_to_storage_type(x.dtype);
+    // SAFETY: units beyond the last vector do nothing; both tensors are contiguous and of one size.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        activate_kernel::launch_unchecked(
+            &y.client,
+            CubeCount::Static((vectors as u32).div_ceil(UNITS), 1, 1),
+            CubeDim::new_1d(UNITS),
+            width,
+            x.into_buffer_arg(),
+            y.clone().into_buffer_arg(),
+            vectors as u32,
+            activation,
+            dtype,
+        );
+    }
+    y
+}
+
+/// `(dx, column sums of dx)`; without an activation, `dx` is `dy`.
+pub(super) fn backward_and_sum(kept: Option<(CubeTensor, Activation)>, dy: CubeTensor) -> (CubeTensor, CubeTensor) {
+    let dy = into_contiguous(dy);
+    let (kept, activation) = kept.map(|(kept, activation)| (into_contiguous(kept), activation)).unzip();
+    let (client, device) = (dy.client.clone(), dy.device.clone());
+    let empty = |shape| empty_device_contiguous_dtype(client.clone(), device.clone(), shape, dy.dtype);
+    let [rows, n] = [dy.meta.shape()[0], dy.meta.shape()[1]];
+    let dx = if activation.is_some() { empty(dy.meta.shape().clone()) } else { dy.clone() };
+    let out = empty([n].into());
+    let width = vector_width(n, dy.dtype);
+    let dtype = dtype_to_storage_type(dy.dtype);
+    let vectors = (n / width) as u32;
+    let blocks = vectors.div_ceil(32);
+    let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
+    let wanted = (multiprocessors * CUBES_PER_MULTIPROCESSOR).div_ceil(blocks);
+    let turn = PLANES * ROWS_AT_ONCE;
+    let rows_per_slice = (rows as u32).div_ceil(wanted).next_multiple_of(turn);
+    let slices = (rows as u32).div_ceil(rows_per_slice);
+    let partial = client.empty(slices as usize * n * size_of::<f32>());
+    // SAFETY: rows and columns are guarded; `partial` holds a row of f32 for each slice.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        column_pass::launch_unchecked(
+            &client,
+            CubeCount::Static(blocks, slices, 1),
+            CubeDim::new_1d(UNITS),
+            width,
+            // Without an activation neither this nor `dx` is touched.
+            kept.unwrap_or_else(|| dy.clone()).into_buffer_arg(),
+            dy.clone().into_buffer_arg(),
+            dx.clone().into_buffer_arg(),
+            BufferArg::from_raw_parts(partial.clone(), slices as usize * n),
+            rows as u32,
+            vectors,
+            rows_per_slice,
+            activation,
+            dtype,
+        );
+        reduce_slices::launch_unchecked(
+            &client,
+            CubeCount::Static((n as u32).div_ceil(32), 1, 1),
+            CubeDim::new_1d(UNITS),
+            BufferArg::from_raw_parts(partial, slices as usize * n),
+            out.clone().into_buffer_arg(),
+            n as u32,
+            slices,
+            dtype,
+        );
+    }
+    (dx, out)
+}
