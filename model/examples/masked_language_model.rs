@@ -1,4 +1,4 @@
-//! A small BERT learns to fill in words of counting, masked on the device, then fills one in.
+//! A small BERT (with rotary positions) learns to fill in words of counting, masked on the device, then fills one in.
 //!
 //! ```text
 //! cargo run --release -p kiln-model --example masked_language_model
@@ -17,12 +17,10 @@ use kiln_data::{
     TokenizerKind, prepare_text,
 };
 use kiln_model::mlm::{MaskConfig, mask_tokens};
-use kiln_model::{
-    Activation, Architecture, DropoutStream, InitScheme, NormPlacement, Positions, TextBatch, TransformerConfig,
-};
+use kiln_model::{Activation, Architecture, DropoutStream, Positions, TextBatch, TransformerConfig};
 use training::{AdamW, folder, host, ids, scalar, write_counting};
 
-const STEPS: u64 = 300;
+const STEPS: u64 = 600;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = folder("kiln-example-masked-language-model")?;
@@ -51,13 +49,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         n_encoder_layers: 2,
         source_vocab_size: tokenizer.vocab_size(),
         max_positions: 64,
-        norm: NormPlacement::Post,
         embedding_norm: true,
         scale_embedding: false,
-        positions: Positions::Learned,
+        positions: Positions::Rotary,
         activation: Activation::Gelu,
         dropout: 0.0,
-        init: InitScheme::SmallNormal,
         pad_id: tokenizer.special().pad.unwrap_or(0),
         ..TransformerConfig::default()
     };
@@ -85,10 +81,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         loader.recycle(rows);
     }
 
-    let sentence = "thirty one, thirty two, thirty three, thirty four, thirty five";
+    let sentence = "one hundred thirty one, one hundred thirty two, one hundred thirty three, one hundred thirty four";
     let (before, behind) = tokenizer.around();
     let mut row = [before, tokenizer.encode(sentence)?, behind].concat();
-    let hidden = row.len() / 2;
+    // The unit of thirty three.
+    let unit = tokenizer.id("three").ok_or("no token for three")?;
+    let hidden = row.iter().position(|&id| id == unit).ok_or("three is not in the sentence")?;
     row[hidden] = mask_id;
     let row: Vec<i32> = row.into_iter().map(u32::cast_signed).collect();
     let batch = TextBatch {

@@ -126,9 +126,23 @@ impl DecoderOnly {
     /// If `ids` does not divide into the rows or T is above `max_positions`. [`Prompts`](crate::Prompts) makes both tensors
     /// and refuses what would be wrong about them.
     pub fn prefill(&self, ids: Tensor<1, Int>, lengths: Tensor<1, Int>) -> (Tensor<2>, DecoderCache) {
+        self.prefill_vectors(self.embedding.forward(ids), lengths)
+    }
+
+    /// [`Self::prefill`] with token vectors that come from [`Self::embedding`], or from there and elsewhere: a
+    /// [`LearnedPrompt`](crate::LearnedPrompt) in front of what is typed.
+    ///
+    /// # Shapes
+    /// - `x`: `[B * T, D]`
+    /// - `lengths`: `[B]`
+    /// - logits: `[B, V]`
+    ///
+    /// # Panics
+    /// As [`Self::prefill`].
+    pub fn prefill_vectors(&self, x: Tensor<2>, lengths: Tensor<1, Int>) -> (Tensor<2>, DecoderCache) {
         let rows = Rows::of_lengths(lengths.clone());
         let mut cache = self.start(rows.batch_size);
-        let (x, rows) = self.place(self.embedding.forward(ids), rows, None);
+        let (x, rows) = self.place(x, rows, None);
         let hidden = self.decoder.prefill(x, lengths, &rows, &mut cache);
         (self.project(rows.last(hidden)), cache)
     }

@@ -151,6 +151,26 @@ fn prompt_tuning_lowers_the_loss_of_a_frozen_model() {
 }
 
 #[test]
+fn a_learned_prompt_goes_before_cached_decoding() {
+    let device = Device::flex();
+    let config = gpt2_config();
+    let model = config.init_decoder_only(1, DType::F32, &device);
+    let prompt = config.init_learned_prompt(P, 2, DType::F32, &device);
+    let full = [5, 6, 7, 8, 9];
+    let with_prompt = |tokens: &[i32]| {
+        let insertion = Insertion::new(ids(&[0, 1, 2], &device), 1, tokens.len());
+        prompt.insert(model.embedding.forward(ids(tokens, &device)), &insertion)
+    };
+    let wanted = values(model.project(model.hidden(with_prompt(&full), &Rows::new(1), None)));
+    let (logits, mut cache) = model.prefill_vectors(with_prompt(&full[..3]), ids(&[3 + P as i32], &device));
+    let mut found = values(logits);
+    for &id in &full[3..] {
+        found.extend(values(model.decode_step(ids(&[id], &device), &mut cache)));
+    }
+    assert_close(&found, &wanted[(P + 2) * 12..], 1e-5, 1e-5, "logits behind the prompt");
+}
+
+#[test]
 fn a_prompt_of_a_masked_model_is_read_by_all_positions() {
     let device = Device::flex();
     let config = TransformerConfig { n_encoder_layers: 1, ..bert_config() };
