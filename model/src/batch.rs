@@ -6,6 +6,7 @@ use crate::rows::Rows;
 
 /// A batch of what the architecture reads: pairs for an encoder-decoder, text for the other two.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "a few per step; a box would cost more")]
 pub enum Batch {
     /// Sources and targets.
     Pairs(PairBatch),

@@ -45,6 +45,7 @@ pub(crate) struct Step {
 }
 
 /// Where a position's keys and values go in a [`KeyValueBuffer`].
+#[expect(clippy::large_enum_variant, reason = "one per position")]
 pub(crate) enum Slots {
     /// The same place in every row.
     Same(usize),

@@ -8,7 +8,11 @@ use kiln_model::{Batch, PairBatch, TextBatch, Transformer, TransformerConfig};
 use serde::Deserialize;
 
 use crate::fixture::{Fixture, Hyper, folder, without_key_bias};
-use crate::support::{ByPath, Optimizer, assert_close, gradients, scalar, train_device, values, weights, with_weights};
+use crate::support::{
+    ByPath, Optimizer, assert_close, cuda, distance, gradients, scalar, train_device, values, weights, with_weights,
+};
+
+const NAMES: [&str; 5] = ["gpt2", "llama", "bert", "bart", "marian"];
 
 const RELATIVE: f32 = 1e-4;
 
@@ -145,30 +149,43 @@ fn check(name: &str) {
     }
 }
 
+/// How far loss and gradients of the first batch are off on `device`, in `dtype`.
+fn errors(family: &Family, fixture: &Fixture, dtype: DType, device: &Device) -> (f64, f64) {
+    let model = with_weights(family.config.init(1, dtype, device), &fixture.group("weights."));
+    let sums = model.loss(&batch(fixture, &family.kind, 0, device), family.label_smoothing, None);
+    let loss = sums.loss_sum / sums.n_labels;
+    let error = (scalar(loss.clone()) * family.n_labels / family.loss_sum - 1.0).abs();
+    (error, distance(&gradients(&model, &loss.backward()), &fixture.group("gradients.")))
+}
+
 /// Loss and gradients in bf16 are as near to f32 as PyTorch's own are: at most three times as far off, since rounding falls
 /// elsewhere, and sixteen features average little of it away (norms, softmax and losses compute in f32 on both sides).
+fn assert_near_in_bf16(name: &str, device: &Device) {
+    let (family, fixture) = read(name);
+    let (loss, gradient) = errors(&family, &fixture, DType::BF16, device);
+    println!("{name}: loss off by {loss:.4}, gradients by {gradient:.4}; PyTorch {:?}", family.bf16);
+    assert!(gradient < 3.0 * family.bf16.gradient_error, "{name}: gradients are off by {gradient}");
+    // A single number may be near by luck on their side: hence a floor.
+    assert!(loss < 3.0 * family.bf16.loss_error.max(4e-3), "{name}: the loss is off by {loss}");
+}
+
 #[test]
 fn bf16_is_off_by_no_more_than_pytorch_is() {
-    for name in ["gpt2", "llama", "bert", "bart", "marian"] {
+    for name in NAMES {
+        assert_near_in_bf16(name, &train_device());
+    }
+}
+
+/// A GPU rounds the factors of f32 products to ten bits where it uses its tensor cores.
+#[test]
+fn a_gpu_gives_the_same_losses_and_gradients() {
+    let Some(device) = cuda() else { return };
+    let device = device.autodiff();
+    for name in NAMES {
         let (family, fixture) = read(name);
-        let device = train_device();
-        let model = with_weights(family.config.init(1, DType::BF16, &device), &fixture.group("weights."));
-        let sums = model.loss(&batch(&fixture, &family.kind, 0, &device), family.label_smoothing, None);
-        let loss = sums.loss_sum / sums.n_labels;
-        let error = (scalar(loss.clone()) * family.n_labels / family.loss_sum - 1.0).abs();
-        let found = gradients(&model, &loss.backward());
-        let (mut difference, mut total) = (0.0, 0.0);
-        for (path, wanted) in &fixture.group("gradients.") {
-            for (found, wanted) in found[path].iter().zip(wanted) {
-                difference += f64::from(found - wanted).powi(2);
-                total += f64::from(*wanted).powi(2);
-            }
-        }
-        let gradient_error = (difference / total).sqrt();
-        println!("{name}: loss off by {error:.4}, gradients by {gradient_error:.4}; PyTorch {:?}", family.bf16);
-        assert!(gradient_error < 3.0 * family.bf16.gradient_error, "{name}: gradients are off by {gradient_error}");
-        // A single number may be near by luck on their side: hence a floor.
-        assert!(error < 3.0 * family.bf16.loss_error.max(4e-3), "{name}: the loss is off by {error}");
+        let (loss, gradient) = errors(&family, &fixture, DType::F32, &device);
+        assert!(loss < 5e-3 && gradient < 1e-2, "{name}: the loss is off by {loss:e}, gradients by {gradient:e}");
+        assert_near_in_bf16(name, &device);
     }
 }
 
@@ -176,7 +193,7 @@ fn bf16_is_off_by_no_more_than_pytorch_is() {
 /// has under Kiln's names.
 #[test]
 fn imported_folders_are_the_fixtures_weights() {
-    for name in ["gpt2", "llama", "bert", "bart", "marian"] {
+    for name in NAMES {
         let folder = folder().join("families").join(name);
         let bytes = |file: &str| std::fs::read(folder.join(file)).expect("fixtures are committed");
         let (config, bytes) = (bytes("config.json"), bytes("model.safetensors"));

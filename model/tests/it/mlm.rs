@@ -4,7 +4,7 @@ use burn::tensor::{Device, Int, Tensor};
 use kiln_model::mlm::{MaskConfig, mask_tokens};
 use kiln_model::{DropoutStream, TextBatch};
 
-use crate::support::ids;
+use crate::support::{cuda, ids};
 
 const MASK: i32 = 4;
 const VOCAB: usize = 1000;
@@ -87,6 +87,16 @@ fn masks_are_a_function_of_seed_and_draw() {
     assert_eq!(labels(1, 1), labels(1, 1));
     assert_ne!(labels(1, 1), labels(1, 2));
     assert_ne!(labels(1, 1), labels(2, 1));
+}
+
+#[test]
+fn a_gpu_masks_the_same_tokens() {
+    let Some(gpu) = cuda() else { return };
+    let on = |device: &Device| {
+        let masked = mask_tokens(&text(20, 100, device), &config(), &DropoutStream::new(3, 4, device));
+        (host(&masked.input), host(&masked.labels))
+    };
+    assert_eq!(on(&gpu), on(&Device::flex()));
 }
 
 #[test]

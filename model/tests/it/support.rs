@@ -26,6 +26,30 @@ pub(crate) fn train_device() -> Device {
     Device::flex().autodiff()
 }
 
+/// The first CUDA device; without one, says why the test is skipped.
+pub(crate) fn cuda() -> Option<Device> {
+    #[cfg(feature = "cuda")]
+    let found = Device::enumerate(burn::tensor::DeviceType::Cuda).into_iter().next();
+    #[cfg(not(feature = "cuda"))]
+    let found = None;
+    if found.is_none() {
+        eprintln!("skipped: built without the feature `cuda`, or on a machine without a CUDA device");
+    }
+    found
+}
+
+/// `‖found - wanted‖ / ‖wanted‖` over all parameters of `wanted`.
+pub(crate) fn distance(found: &ByPath, wanted: &ByPath) -> f64 {
+    let (mut difference, mut total) = (0.0, 0.0);
+    for (path, wanted) in wanted {
+        for (found, wanted) in found[path].iter().zip(wanted) {
+            difference += f64::from(found - wanted).powi(2);
+            total += f64::from(*wanted).powi(2);
+        }
+    }
+    (difference / total).sqrt()
+}
+
 /// 16 features, 2 heads, 2 + 2 layers, 12 tokens, no dropout.
 pub(crate) fn small_config() -> TransformerConfig {
     TransformerConfig {

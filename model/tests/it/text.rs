@@ -4,8 +4,8 @@ use burn::tensor::{DType, Device};
 use kiln_model::{Batch, DecoderCache, DecoderOnly, TextBatch, Transformer, TransformerConfig};
 
 use crate::support::{
-    ByPath, assert_close, bert_config, gpt2_config, gradients, ids, llama_config, random_rows, scalar, text_batch,
-    train_device, values,
+    ByPath, assert_close, bert_config, cuda, gpt2_config, gradients, ids, llama_config, random_rows, scalar,
+    text_batch, train_device, values,
 };
 
 const TOLERANCE: f32 = 1e-5;
@@ -105,6 +105,36 @@ fn selected_rows_of_unequal_length_go_on_as_themselves() {
         let begin: Vec<usize> = order.iter().map(|&row| begin[row as usize] + 3).collect();
         after[1][4] = 3 + (after[1][4] - 2) % 9; // two of one origin part ways
         assert_continues(&model, cache, &after, &begin, 5, &device);
+    }
+}
+
+/// In bf16, so that the kernels run; the CPU in f32 says what is right.
+#[test]
+fn a_gpu_continues_prompts_of_unequal_length() {
+    let Some(gpu) = cuda() else { return };
+    let cpu = Device::flex();
+    for config in [gpt2_config(), llama_config()] {
+        // Heads of 64 dimensions are those of the attention kernel.
+        let config = TransformerConfig { d_model: 64 * config.n_heads, ..config };
+        let (model, exact) =
+            (config.init_decoder_only(4, DType::BF16, &gpu), config.init_decoder_only(4, DType::F32, &cpu));
+        let begin = [31, 2, 30];
+        let rows = rows(&begin, 6);
+        let prompts: Vec<Vec<i32>> = rows.iter().zip(begin).map(|(row, len)| row[..len].to_vec()).collect();
+        let batch = text_batch(&prompts, 0, &gpu);
+        let (mut logits, mut cache) = model.prefill(batch.input, batch.lengths);
+        for step in 0..6 {
+            let wanted: Vec<f32> = rows
+                .iter()
+                .zip(begin)
+                .flat_map(|(row, begin)| {
+                    alone(&exact, &[row[..begin + step].to_vec()], &cpu).pop().expect("a position")
+                })
+                .collect();
+            assert_close(&values(logits), &wanted, 0.04, 0.04, &format!("logits after step {step}"));
+            let next: Vec<i32> = rows.iter().zip(begin).map(|(row, begin)| row[begin + step]).collect();
+            logits = model.decode_step(ids(&next, &gpu), &mut cache);
+        }
     }
 }
 
