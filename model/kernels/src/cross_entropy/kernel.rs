@@ -1,4 +1,7 @@
-//! Cross-entropy on CubeCL devices: one cube per row, the logits read once forward, read and written once backward.
+//! Cross-entropy on CubeCL devices: one cube per row, the logits read once forward, read and written once backward. Where
+//! nothing else needs the logits any more, their gradient is written over them.
+
+use std::f32::consts::LOG2_E;
 
 use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -10,6 +13,7 @@ use cubecl::prelude::*;
 
 use super::ops::CrossEntropyOps;
 use crate::device::vector_width;
+use crate::instruction::exp2_approx;
 
 const UNITS: u32 = 256;
 const PLANES: usize = UNITS as usize / 32;
@@ -43,16 +47,16 @@ fn forward<F: Float, N: Size>(
             seen = max_of(seen, z.extract(i));
             sum += z.extract(i);
         }
-        exponentials *= f32::exp(max - seen);
+        exponentials *= exponential(max - seen);
         #[unroll]
         for i in 0..width {
-            exponentials += f32::exp(z.extract(i) - seen);
+            exponentials += exponential(z.extract(i) - seen);
         }
         max = seen;
         at += UNITS;
     }
     let plane_top = plane_max(max);
-    let plane_exponentials = plane_sum(exponentials * f32::exp(max - plane_top));
+    let plane_exponentials = plane_sum(exponentials * exponential(max - plane_top));
     let plane_total = plane_sum(sum);
     let mut shared = Shared::<[f32]>::new_slice(comptime![3 * PLANES]);
     let plane = (UNIT_POS / 32) as usize;
@@ -72,7 +76,7 @@ fn forward<F: Float, N: Size>(
         let mut total = 0.0f32;
         #[unroll]
         for p in 0..PLANES {
-            total_exponentials += shared[comptime![PLANES + p]] * f32::exp(shared[p] - top);
+            total_exponentials += shared[comptime![PLANES + p]] * exponential(shared[p] - top);
             total += shared[comptime![2 * PLANES + p]];
         }
         let log_sum = top + f32::ln(total_exponentials);
@@ -90,6 +94,12 @@ fn forward<F: Float, N: Size>(
         out[(rows + row) as usize] = nll;
         out[(2 * rows + row) as usize] = log_sum;
     }
+}
+
+/// `e^x` for an x that is not positive, to a relative 1e-6.
+#[cube]
+fn exponential(x: f32) -> f32 {
+    exp2_approx(x * LOG2_E)
 }
 
 #[cube]
@@ -125,7 +135,7 @@ fn backward<F: Float, N: Size>(
         for i in 0..width {
             let column = at * comptime![width as u32] + comptime![i as u32];
             let target = spread + select(column as i32 == label, 1.0f32 - smoothing, 0.0f32);
-            let g = (f32::exp(z.extract(i) - log_sum) - target) * scale;
+            let g = (exponential(z.extract(i) - log_sum) - target) * scale;
             gradient.insert(i, g);
         }
         dlogits[base + at as usize] = Vector::cast_from(gradient);
@@ -175,9 +185,14 @@ impl CrossEntropyOps for CubeBackend {
         let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
         let width = vector_width(vocabulary, logits.dtype);
         let dtype = dtype_to_storage_type(logits.dtype);
-        let (client, device) = (logits.client.clone(), logits.device.clone());
-        let dlogits = empty_device_contiguous_dtype(client, device, logits.meta.shape().clone(), logits.dtype);
-        // SAFETY: as in forward.
+        // As large as everything else of the step: written in place if this is the last use.
+        let dlogits = if logits.can_mut() {
+            logits.clone()
+        } else {
+            let (client, device) = (logits.client.clone(), logits.device.clone());
+            empty_device_contiguous_dtype(client, device, logits.meta.shape().clone(), logits.dtype)
+        };
+        // SAFETY: as in forward; each unit reads an element before it writes it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             backward::launch_unchecked(
