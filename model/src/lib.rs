@@ -17,11 +17,36 @@
 //! assert_eq!(logits.dims(), [1, 50]);
 //! ```
 //!
-//! Reading order: [`TransformerConfig`], [`Batch`], [`EncoderDecoder`], then the parts. This crate opens no file and
-//! starts no thread.
+//! Three architectures are built from the same parts, as the configuration says:
 //!
-//! Legend of shapes: B batch, S source length, T target length, D `d_model`, H heads, K head dimension, F `d_ff`, V
-//! vocabulary, M any number of rows. Activations are two-dimensional, `[B * T, features]`, batch outermost.
+//! | model | in the shape of | reads | presets |
+//! |---|---|---|---|
+//! | [`EncoderDecoder`] | Vaswani et al. 2017, Marian, BART | [`PairBatch`] | `tiny`, `small`, `base`, `big`, `transformer_base`, `transformer_big` |
+//! | [`DecoderOnly`] | GPT-2, Llama | [`TextBatch`] | `gpt2_124m`, `gpt2_350m`, `llama_125m` |
+//! | [`EncoderOnly`] | BERT | [`TextBatch`] through [`mlm::mask_tokens`] | `bert_small` |
+//!
+//! ```
+//! use burn::tensor::{DType, Device};
+//! use kiln_model::{Prompts, TransformerConfig};
+//!
+//! let device = Device::flex();
+//! let config = TransformerConfig { n_decoder_layers: 1, ..TransformerConfig::llama_125m() }.with_vocab_size(50);
+//! let model = config.init_decoder_only(1, DType::F32, &device);
+//! // Prompts of unequal length; each row has positions of its own.
+//! let prompts = Prompts::new(&[vec![7, 8, 9], vec![3]], &config, &device)?;
+//! let (logits, mut cache) = model.prefill(prompts.ids, prompts.lengths);
+//! let next = logits.argmax(1).reshape([2]);
+//! assert_eq!(model.decode_step(next, &mut cache).dims(), [2, 50]);
+//! # Ok::<(), kiln_model::PromptError>(())
+//! ```
+//!
+//! Reading order: [`TransformerConfig`], [`Batch`], one of the models, then the parts; [`Transformer`] is any of the three,
+//! [`hf`] knows the weight files of Hugging Face, `examples/` trains without the trainer. This crate opens no file and starts
+//! no thread.
+//!
+//! Legend of shapes: B batch, S source length, T target length, D `d_model`, H heads, G heads of keys and values, K head
+//! dimension, F `d_ff`, V vocabulary, P tokens of a learned prompt, M any number of rows. Activations are two-dimensional,
+//! `[B * T, features]`, batch outermost.
 
 mod attention;
 mod batch;
