@@ -3,7 +3,7 @@
 //! The choice is made on the device, in a fixed handful of operations over the whole batch, from counters: the same seed and
 //! draw mask the same tokens on every device, whatever the number of ranks' workers, and nothing is read back.
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Int, Tensor};
 use kiln_kernels::{DropoutStream, random_words};
 
 use crate::batch::TextBatch;
@@ -93,17 +93,39 @@ fn threshold(share: f64) -> i64 {
     ((share * 2_147_483_648.0) as i64).min(i64::from(i32::MAX))
 }
 
-/// Where one of `special` stands.
+/// Where one of `special` stands: two comparisons with constants for each run of consecutive ids (BERT's are 0 and 100 to
+/// 103), so that nothing is uploaded.
 ///
 /// # Shapes
 /// - `ids`: `[n]`; result the same
-fn special(ids: &Tensor<1, Int>, special: &[u32]) -> Tensor<1, burn::tensor::Bool> {
-    let ([n], s) = (ids.dims(), special.len());
-    if s == 0 {
-        return ids.clone().lower_elem(i32::MIN);
+fn special(ids: &Tensor<1, Int>, special: &[u32]) -> Tensor<1, Bool> {
+    let inside = |&(first, last): &(u32, u32)| {
+        ids.clone().greater_equal_elem(i64::from(first)).bool_and(ids.clone().lower_equal_elem(i64::from(last)))
+    };
+    runs(special).iter().map(inside).reduce(Tensor::bool_or).unwrap_or_else(|| ids.clone().lower_elem(i32::MIN))
+}
+
+/// First and last of each run of consecutive numbers, ascending.
+fn runs(ids: &[u32]) -> Vec<(u32, u32)> {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for id in ids {
+        match runs.last_mut() {
+            Some((_, last)) if id <= *last + 1 => *last = id,
+            _ => runs.push((id, id)),
+        }
     }
-    let special: Vec<i32> = special.iter().map(|id| id.cast_signed()).collect();
-    let special = Tensor::<1, Int>::from_data(TensorData::new(special, [s]), (&ids.device(), DType::I32));
-    let equal = ids.clone().cast(DType::I32).reshape([n, 1]).equal(special.reshape([1, s]));
-    equal.int().sum_dim(1).reshape([n]).greater_elem(0)
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs;
+
+    #[test]
+    fn special_ids_are_runs() {
+        assert_eq!(runs(&[103, 0, 101, 100, 102, 101]), [(0, 0), (100, 103)]);
+        assert_eq!(runs(&[]), []);
+    }
 }

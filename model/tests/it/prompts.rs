@@ -45,6 +45,14 @@ fn a_row_longer_than_the_positions_is_refused_with_both_numbers() {
 }
 
 #[test]
+#[should_panic(expected = "index 12 out of bounds for dimension of size 12")]
+fn an_id_outside_the_embedding_is_refused_on_the_cpu() {
+    let device = Device::flex();
+    let model = gpt2_config().init_decoder_only(1, DType::F32, &device);
+    values(model.logits(&text_batch(&[vec![3, 12, 4]], 0, &device), None));
+}
+
+#[test]
 #[should_panic(expected = "holds 3 positions")]
 fn a_cache_is_filled_once() {
     let device = Device::flex();
