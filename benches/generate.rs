@@ -16,7 +16,7 @@ use kiln::config::Precision;
 use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu};
 use kiln::generate::batching::{SourceBatch, SourceRow};
 use kiln::generate::beam::BeamConfig;
-use kiln::generate::{beam_search, greedy};
+use kiln::generate::{Targets, TokenRules, beam_search, greedy};
 use kiln_data::SpecialIds;
 use kiln_model::TransformerConfig;
 
@@ -45,18 +45,20 @@ fn bench_generate(criterion: &mut Criterion) {
         .collect();
     let sources = SourceBatch::new(&rows.iter().collect::<Vec<_>>(), SPECIAL.pad, max_positions, &device);
 
+    let rules = TokenRules::of(SPECIAL);
+    let begin = || Targets::begin(&model, &sources, SPECIAL);
     let mut group = criterion.benchmark_group("generate");
     group.sample_size(10).warm_up_time(Duration::from_secs(3)).measurement_time(Duration::from_secs(10));
     group.throughput(Throughput::Elements((batch_size * limit) as u64));
     let described = format!("{name} {dtype:?} {batch_size}x{len} {}", device_name(&device));
     let steps_per_sync = if cpu { 1 } else { 8 };
     group.bench_function(BenchmarkId::new("greedy", &described), |bencher| {
-        bencher.iter(|| black_box(greedy(&model, &sources, SPECIAL, steps_per_sync).expect("tokens")));
+        bencher.iter(|| black_box(greedy(begin(), &rules, steps_per_sync).expect("tokens")));
     });
     for beam_size in [4, 8] {
         let config = BeamConfig { beam_size, length_penalty: 0.6, n_best: 1 };
         group.bench_function(BenchmarkId::new(format!("beam_{beam_size}"), &described), |bencher| {
-            bencher.iter(|| black_box(beam_search(&model, &sources, SPECIAL, &config).expect("tokens")));
+            bencher.iter(|| black_box(beam_search(begin(), &rules, &config).expect("tokens")));
         });
     }
     group.finish();

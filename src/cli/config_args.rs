@@ -71,15 +71,43 @@ impl DeviceArgs {
 /// How to generate text; what is not given is taken from the run's configuration.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct GenerateArgs {
+    /// Takes the likeliest token each time
+    #[arg(long, conflicts_with_all = ["beam", "sample", "temperature", "top_k", "top_p"])]
+    pub greedy: bool,
+
     /// Beams; 1 is greedy
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["sample", "temperature", "top_k", "top_p"])]
     pub beam: Option<usize>,
 
-    /// Exponent of the length penalty; 0 compares plain log-probabilities
+    /// Exponent of the beams' length penalty; 0 compares plain log-probabilities
     #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
     pub length_penalty: Option<f64>,
 
-    /// Source tokens translated at once, padding included
+    /// Draws tokens by their probabilities; so do --temperature, --top-k and --top-p
+    #[arg(long)]
+    pub sample: bool,
+
+    /// Sampling: below 1 sharper, above 1 flatter
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub temperature: Option<f64>,
+
+    /// Sampling: only the K likeliest tokens; 0: all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+
+    /// Sampling: only the likeliest tokens that together have the probability P
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub top_p: Option<f64>,
+
+    /// Makes tokens that stand there already less likely; 1: off
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f64>,
+
+    /// Seed of the draws
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Source or prompt tokens generated for at once, padding included
     #[arg(long, value_name = "TOKENS")]
     pub batch_tokens: Option<usize>,
 }
@@ -87,16 +115,29 @@ pub(super) struct GenerateArgs {
 impl GenerateArgs {
     /// The run's settings with the given ones in their place, validated.
     pub(super) fn apply(&self, of_run: &GenerateConfig) -> Result<GenerateConfig, ConfigError> {
+        let draws = self.sample || self.temperature.is_some() || self.top_k.is_some() || self.top_p.is_some();
+        let searches = self.greedy || self.beam.is_some();
         let config = GenerateConfig {
-            beam_size: self.beam.unwrap_or(of_run.beam_size),
+            sample: draws || (of_run.sample && !searches),
+            temperature: self.temperature.unwrap_or(of_run.temperature),
+            top_k: self.top_k.unwrap_or(of_run.top_k),
+            top_p: self.top_p.unwrap_or(of_run.top_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(of_run.repetition_penalty),
+            seed: self.seed.unwrap_or(of_run.seed),
+            beam_size: if draws || self.greedy { 1 } else { self.beam.unwrap_or(of_run.beam_size) },
             length_penalty: self.length_penalty.unwrap_or(of_run.length_penalty),
             batch_tokens: self.batch_tokens.unwrap_or(of_run.batch_tokens),
             ..of_run.clone()
         };
-        let mut problems = Vec::new();
-        config.validate(&mut problems);
-        if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
+        checked(config)
     }
+}
+
+/// The settings if they can work.
+pub(super) fn checked(config: GenerateConfig) -> Result<GenerateConfig, ConfigError> {
+    let mut problems = Vec::new();
+    config.validate(&mut problems);
+    if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
 }
 
 #[cfg(test)]
@@ -111,6 +152,19 @@ mod tests {
         assert_eq!((config.beam_size, config.length_penalty), (2, 1.0));
         let error = GenerateArgs { beam: Some(0), ..GenerateArgs::default() }.apply(&of_run).expect_err("no beams");
         assert!(error.to_string().contains("generate.beam_size is 0"), "{error}");
+    }
+
+    #[test]
+    fn what_is_given_decides_between_drawing_and_searching() {
+        let apply = |args: GenerateArgs, sample: bool, beam_size: usize| {
+            let config = args.apply(&GenerateConfig { sample, beam_size, ..GenerateConfig::default() }).expect("valid");
+            (config.sample, config.beam_size)
+        };
+        assert_eq!(apply(GenerateArgs::default(), true, 1), (true, 1));
+        assert_eq!(apply(GenerateArgs { greedy: true, ..GenerateArgs::default() }, true, 1), (false, 1));
+        assert_eq!(apply(GenerateArgs { greedy: true, ..GenerateArgs::default() }, false, 4), (false, 1));
+        assert_eq!(apply(GenerateArgs { beam: Some(3), ..GenerateArgs::default() }, true, 1), (false, 3));
+        assert_eq!(apply(GenerateArgs { top_k: Some(9), ..GenerateArgs::default() }, false, 4), (true, 1));
     }
 
     #[test]

@@ -91,10 +91,14 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(BAD_DATA);
     }
     match cause.downcast_ref::<GenerateError>()? {
-        GenerateError::TooFewBeams { .. } => Some(USAGE),
-        GenerateError::TooLong { .. } | GenerateError::OtherVocabulary { .. } => Some(BAD_DATA),
+        GenerateError::TooFewBeams { .. } | GenerateError::UnknownStopToken(_) => Some(USAGE),
+        GenerateError::TooLong { .. }
+        | GenerateError::PromptTooLong { .. }
+        | GenerateError::EmptyPrompt { .. }
+        | GenerateError::NoToken { .. }
+        | GenerateError::OtherVocabulary { .. } => Some(BAD_DATA),
         GenerateError::Tokenizer(_) => None, // decided by its own cause, which follows in the chain
-        GenerateError::Device { .. } => Some(FAILED),
+        GenerateError::Device { .. } | GenerateError::Output(_) => Some(FAILED),
     }
 }
 

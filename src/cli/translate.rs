@@ -69,7 +69,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         match args.n_best {
             None => {
-                let found = translator.translate(&lines).map_err(|error| numbered(error, n_done))?;
+                let found = translator.translate(&lines, n_done as u64).map_err(|error| numbered(error, n_done))?;
                 found.iter().try_for_each(|line| writeln!(output, "{}", one_line(line)))?;
             }
             Some(n_best) => {

@@ -175,6 +175,55 @@ impl GenerateConfig {
         if self.batch_tokens == 0 {
             problems.push("generate.batch_tokens is 0; 8192 is usual".into());
         }
+        self.validate_sampling(problems);
+        if self.max_new_tokens == 0 {
+            problems.push("generate.max_new_tokens is 0, so nothing could be written; 256 is usual".into());
+        }
+        for (key, texts) in [("stop", &self.stop), ("stop_tokens", &self.stop_tokens)] {
+            if texts.iter().any(String::is_empty) {
+                problems
+                    .push(format!("generate.{key} has an empty text, which would end everything at once; remove it"));
+            }
+        }
+    }
+
+    fn validate_sampling(&self, problems: &mut Vec<String>) {
+        if self.seed > i64::MAX as u64 {
+            problems.push(format!(
+                "generate.seed {} is above {}, the largest number TOML has; choose a smaller one",
+                self.seed,
+                i64::MAX
+            ));
+        }
+        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
+            problems.push(format!(
+                "generate.temperature {} is not above 0; 0.7 to 1 is usual, and generate.sample = false (--greedy) takes the \
+                 likeliest token",
+                self.temperature
+            ));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            problems.push(format!("generate.top_p {} is outside (0, 1]; 0.9 is usual, 1 switches it off", self.top_p));
+        }
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
+            problems.push(format!(
+                "generate.repetition_penalty {} is not above 0; 1.1 to 1.3 is usual, 1 switches it off",
+                self.repetition_penalty
+            ));
+        }
+        if self.sample && self.beam_size > 1 {
+            problems.push(format!(
+                "generate.sample = true draws tokens, generate.beam_size {} searches for likely ones; set one of them back \
+                 (--greedy or --beam 1)",
+                self.beam_size
+            ));
+        }
+        if self.beam_size > 1 && self.repetition_penalty != 1.0 {
+            problems.push(format!(
+                "generate.repetition_penalty {} has no place in beam search; set it to 1, or generate.beam_size to 1",
+                self.repetition_penalty
+            ));
+        }
     }
 }
 
@@ -193,7 +242,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_one_problem_that_begins_with_its_key() {
         type Change = fn(&mut Config);
-        let cases: [(&str, Change); 24] = [
+        let cases: [(&str, Change); 34] = [
             ("seed", |c| c.seed = u64::MAX),
             ("data.valid", |c| c.data.valid = vec!["dev.jsonl".into()]),
             ("data.direct", |c| (c.data.direct, c.data.cache_dir) = (true, Some("cache".into()))),
@@ -217,6 +266,16 @@ mod tests {
             ("train.label_smoothing", |c| c.train.label_smoothing = 1.0),
             ("train.max_minutes", |c| c.train.max_minutes = -1.0),
             ("generate.beam_size", |c| c.generate.beam_size = 0),
+            ("generate.temperature", |c| c.generate.temperature = 0.0),
+            ("generate.temperature", |c| c.generate.temperature = f64::NAN),
+            ("generate.top_p", |c| c.generate.top_p = 0.0),
+            ("generate.top_p", |c| c.generate.top_p = 1.5),
+            ("generate.repetition_penalty", |c| c.generate.repetition_penalty = -1.0),
+            ("generate.sample", |c| (c.generate.sample, c.generate.beam_size) = (true, 4)),
+            ("generate.max_new_tokens", |c| c.generate.max_new_tokens = 0),
+            ("generate.stop", |c| c.generate.stop = vec![String::new()]),
+            ("generate.stop_tokens", |c| c.generate.stop_tokens = vec![String::new()]),
+            ("generate.seed", |c| c.generate.seed = u64::MAX),
             ("generate.max_len_ratio", |c| (c.generate.max_len_ratio, c.generate.max_len_offset) = (0.0, 0)),
         ];
         for (key, change) in cases {

@@ -26,7 +26,7 @@ pub fn evaluate(translator: &Translator, examples: &[Example]) -> Result<Evaluat
     let sources: Vec<&str> = examples.iter().map(|example| example.source.as_str()).collect();
     let references: Vec<&str> = examples.iter().map(|example| example.target.as_str()).collect();
     let start = std::time::Instant::now();
-    let hypotheses = translator.translate(&sources)?;
+    let hypotheses = translator.translate(&sources, 0)?;
     let generate_secs = start.elapsed().as_secs_f64();
     let equal = hypotheses.iter().zip(&references).filter(|(found, wanted)| found.trim() == wanted.trim()).count();
     Ok(Evaluation {

@@ -4,11 +4,9 @@ use std::cmp::Ordering;
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{ExecutionError, Transaction};
-use kiln_data::SpecialIds;
-use kiln_model::EncoderDecoder;
 
-use super::batching::{SourceBatch, int_tensor};
-use super::forbidden;
+use super::batching::int_tensor;
+use super::sequences::{Begun, Sequences, TokenRules};
 
 /// A finished target.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,32 +51,29 @@ struct Candidate {
     log_prob: f64,
 }
 
-/// Decodes every row of `sources`; each gets its best targets, best first: at least one, at most `n_best`.
+/// Finishes every row of `begun`, a source; each gets its best targets, best first: at least one, at most `n_best`.
 ///
 /// Each step keeps the `beam_size` likeliest unfinished targets of a source. A target that ends counts when it is among the first
 /// `beam_size` candidates. A source is done when `beam_size` targets have ended, when no unfinished one can still
 /// win, or at its limit; what is unfinished then is returned only if fewer than `n_best` have ended.
-pub fn beam_search(
-    model: &EncoderDecoder,
-    sources: &SourceBatch,
-    special: SpecialIds,
+pub fn beam_search<S: Sequences>(
+    begun: Begun<S>,
+    rules: &TokenRules,
     config: &BeamConfig,
 ) -> Result<Vec<Vec<Scored>>, ExecutionError> {
-    let device = sources.ids.device();
-    let vocab_size = model.config().target_vocab_size;
-    let memory = model.encode(sources.ids.clone(), sources.lengths.clone(), sources.batch_size(), None);
-    let mut cache = model.start(&memory);
-    let never = forbidden(vocab_size, special, &device);
-    let mut finished: Vec<Vec<Scored>> = sources.limits.iter().map(|_| Vec::new()).collect();
+    let Begun { mut sequences, mut logits, limits } = begun;
+    let device = logits.device();
+    let vocab_size = logits.dims()[1];
+    let never = rules.bias(vocab_size, &device);
+    let mut finished: Vec<Vec<Scored>> = limits.iter().map(|_| Vec::new()).collect();
     // One beam per row of the cache, sources in order.
     let mut live: Vec<Beam> =
-        (0..sources.batch_size()).map(|source| Beam { source, tokens: Vec::new(), log_prob: 0.0 }).collect();
-    let mut ids = int_tensor(vec![special.bos.cast_signed(); live.len()], &device);
-    // The end token may take one place of the candidates, so twice the beams is always enough.
-    let width = (2 * config.beam_size).min(vocab_size);
+        (0..limits.len()).map(|source| Beam { source, tokens: Vec::new(), log_prob: 0.0 }).collect();
+    // Each end token may take one place of the candidates, so this many are always enough.
+    let width = (2 * config.beam_size).max(config.beam_size + rules.ends.len()).min(vocab_size);
     while !live.is_empty() {
-        let logits = model.decode_step(ids, &mut cache).cast(never.dtype()) + never.clone();
-        let (log_probs, tokens) = log_softmax(logits, 1).topk_with_indices(width, 1);
+        let masked = logits.cast(never.dtype()) + never.clone();
+        let (log_probs, tokens) = log_softmax(masked, 1).topk_with_indices(width, 1);
         // Host sync: a few candidates per row.
         let read = Transaction::default().register(log_probs).register(tokens).try_execute()?;
         let [log_probs, tokens] = read.try_into().expect("two tensors were registered");
@@ -98,8 +93,8 @@ pub fn beam_search(
                 }
             }
             first += n_rows;
-            let limit = sources.limits[source];
-            for (beam, origin) in advance(&live, candidates, &mut finished[source], limit, special, config) {
+            let limit = limits[source];
+            for (beam, origin) in advance(&live, candidates, &mut finished[source], limit, rules, config) {
                 next.push(beam);
                 origins.push(origin);
             }
@@ -110,11 +105,11 @@ pub fn beam_search(
         if live.is_empty() {
             break;
         }
-        ids = int_tensor(live.iter().map(|beam| last_token(beam).cast_signed()).collect(), &device);
         if !unmoved {
             let rows = int_tensor(origins.iter().map(|&row| row as i32).collect(), &device);
-            if same_sources { cache.reorder_beams(&rows) } else { cache.select(&rows) }
+            if same_sources { sequences.reorder_beams(&rows) } else { sequences.select(&rows) }
         }
+        logits = sequences.step(int_tensor(live.iter().map(|beam| last_token(beam).cast_signed()).collect(), &device));
     }
     for targets in &mut finished {
         targets.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.tokens.cmp(&b.tokens)));
@@ -134,7 +129,7 @@ fn advance(
     mut candidates: Vec<Candidate>,
     finished: &mut Vec<Scored>,
     limit: usize,
-    special: SpecialIds,
+    rules: &TokenRules,
     config: &BeamConfig,
 ) -> Vec<(Beam, usize)> {
     candidates.sort_by(better);
@@ -147,7 +142,7 @@ fn advance(
         if log_prob == f64::NEG_INFINITY {
             break;
         }
-        if token == special.eos {
+        if rules.is_end(token) {
             if rank < config.beam_size {
                 let score = config.score(log_prob, length);
                 finished.push(Scored { tokens: beam.tokens.clone(), log_prob, score });

@@ -1,8 +1,10 @@
 use burn::tensor::FloatDType;
 use burn::tensor::activation::log_softmax;
-use kiln_model::TransformerConfig;
+use kiln_data::SpecialIds;
+use kiln_model::{EncoderDecoder, TransformerConfig};
 
-use super::batching::int_tensor;
+use super::batching::{SourceBatch, SourceRow, int_tensor};
+use super::beam::{BeamConfig, Scored};
 use super::*;
 
 const SPECIAL: SpecialIds = SpecialIds { pad: 0, bos: 1, eos: 2, unk: 3 };
@@ -46,7 +48,7 @@ fn next_log_probs(model: &EncoderDecoder, batch: &SourceBatch, row: usize, prefi
     let input: Vec<i32> = [SPECIAL.bos].iter().chain(prefix).map(|id| id.cast_signed()).collect();
     let n = input.len();
     let logits = model.decode(&memory, int_tensor(input, &device), None).slice(n - 1..n);
-    let logits = logits + forbidden(model.config().target_vocab_size, SPECIAL, &device);
+    let logits = logits + TokenRules::of(SPECIAL).bias(model.config().target_vocab_size, &device);
     log_softmax(logits, 1).into_data().iter::<f64>().collect()
 }
 
@@ -76,7 +78,8 @@ fn a_beam_wide_enough_finds_what_trying_everything_finds() {
         let model = model(vocab_size, seed);
         let batch = sources(&[4, 2, 6], &[4, 3, 2], vocab_size);
         let config = BeamConfig { beam_size: 150, length_penalty, n_best: 4 };
-        let found = beam_search(&model, &batch, SPECIAL, &config).expect("the CPU answers");
+        let found = beam_search(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), &config)
+            .expect("the CPU answers");
         for (row, found) in found.iter().enumerate() {
             let wanted = all_targets(&model, &batch, row, length_penalty);
             assert_eq!(found.len(), wanted.len().min(4));
@@ -98,7 +101,11 @@ fn narrow_beams_keep_their_own_histories() {
         let model = model(vocab_size, seed);
         let batch = sources(&[3, 8, 5, 5], &[12, 9, 12, 1], vocab_size);
         let config = BeamConfig { beam_size: 3, length_penalty: 0.6, n_best: 3 };
-        for (row, found) in beam_search(&model, &batch, SPECIAL, &config).expect("an answer").into_iter().enumerate() {
+        for (row, found) in beam_search(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), &config)
+            .expect("an answer")
+            .into_iter()
+            .enumerate()
+        {
             assert!(!found.is_empty() && found.len() <= 3);
             assert!(found.is_sorted_by(|a, b| a.score >= b.score));
             for target in found {
@@ -125,12 +132,18 @@ fn one_beam_is_greedy_whatever_the_batch_and_the_interval_of_looking() {
         let model = model(vocab_size, seed);
         let (lens, limits) = ([3, 8, 5, 2, 7], [12, 20, 7, 24, 1]);
         let batch = sources(&lens, &limits, vocab_size);
-        let one_by_one = greedy(&model, &batch, SPECIAL, 1).expect("an answer");
+        let one_by_one =
+            greedy(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), 1).expect("an answer");
         for steps in [3, 8, 100] {
-            assert_eq!(greedy(&model, &batch, SPECIAL, steps).expect("an answer"), one_by_one, "every {steps} steps");
+            assert_eq!(
+                greedy(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), steps).expect("an answer"),
+                one_by_one,
+                "every {steps} steps"
+            );
         }
         let config = BeamConfig { beam_size: 1, length_penalty: 0.6, n_best: 1 };
-        let beams = beam_search(&model, &batch, SPECIAL, &config).expect("an answer");
+        let beams =
+            beam_search(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), &config).expect("an answer");
         for (row, tokens) in one_by_one.iter().enumerate() {
             assert_eq!(&beams[row][0].tokens, tokens, "seed {seed}, row {row}");
             assert!(tokens.len() <= limits[row]);

@@ -450,7 +450,7 @@ fn the_best_checkpoint_is_the_one_with_the_lowest_validation_loss_and_a_run_can_
         crate::eval::validation_loss(&model, valid, config.train.label_smoothing, &Device::flex()).expect("a loss");
     assert_eq!(loss.loss, best.loss, "the weights on disk are the weights that were measured");
     let translator = crate::generate::Translator::new(&model, run.tokenizers.clone(), run.config.generate.clone());
-    let lines = translator.expect("they fit").translate(&["12", "", "  ", "345"]).expect("translations");
+    let lines = translator.expect("they fit").translate(&["12", "", "  ", "345"], 0).expect("translations");
     assert_eq!(lines.len(), 4);
     assert_eq!((lines[1].as_str(), lines[2].as_str()), ("", ""), "an empty line stays empty");
 }

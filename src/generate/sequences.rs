@@ -1,0 +1,98 @@
+//! What a search needs to know of a model: a batch of sequences in the making that takes a token per row and answers with
+//! the logits of the next.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use kiln_data::SpecialIds;
+use kiln_model::{DecoderCache, EncoderDecoder};
+
+use super::batching::{SourceBatch, int_tensor};
+
+/// A batch of unfinished sequences with their key/value cache. Rows do not influence each other.
+///
+/// # Shapes
+/// B rows, V vocabulary.
+pub trait Sequences {
+    /// Appends one token to every row (`[B]`) and returns the logits of the next, `[B, V]`.
+    fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2>;
+
+    /// Makes row i what row `rows[i]` was (`[B']`): drops finished rows, widens one row to several.
+    fn select(&mut self, rows: &Tensor<1, Int>);
+
+    /// [`Self::select`] where every row's new origin has the same source or prompt as the row.
+    fn reorder_beams(&mut self, rows: &Tensor<1, Int>);
+}
+
+/// A batch at the point where the first token of every row is to be chosen.
+#[derive(Debug)]
+pub struct Begun<S> {
+    /// The rows.
+    pub sequences: S,
+    /// Logits of the first token, `[B, V]`.
+    pub logits: Tensor<2>,
+    /// Tokens that each row may write, an end token included; at least 1.
+    pub limits: Vec<usize>,
+}
+
+/// Which tokens end a sequence, and which are never written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRules {
+    /// A row that writes one of these is finished; the token is not part of the result.
+    pub ends: Vec<u32>,
+    /// Tokens that stand in no text.
+    pub never: Vec<u32>,
+}
+
+impl TokenRules {
+    /// The end token ends; padding and the start token, which no text contains, are never written.
+    pub fn of(special: SpecialIds) -> Self {
+        // Some vocabularies have one token for all three.
+        let never = [special.pad, special.bos].into_iter().filter(|id| *id != special.eos).collect();
+        Self { ends: vec![special.eos], never }
+    }
+
+    /// Whether `token` ends its row.
+    pub fn is_end(&self, token: u32) -> bool {
+        self.ends.contains(&token)
+    }
+
+    /// What to add to logits so that the forbidden tokens are never chosen: `[1, V]`, f32.
+    pub(super) fn bias(&self, vocab_size: usize, device: &Device) -> Tensor<2> {
+        let mut bias = vec![0.0f32; vocab_size];
+        for id in &self.never {
+            bias[*id as usize] = f32::NEG_INFINITY;
+        }
+        Tensor::from_data(TensorData::new(bias, [1, vocab_size]), (&device.clone().inner(), DType::F32))
+    }
+}
+
+/// Targets of an encoder-decoder.
+#[derive(Debug)]
+pub struct Targets<'a> {
+    model: &'a EncoderDecoder,
+    cache: DecoderCache,
+}
+
+impl<'a> Targets<'a> {
+    /// Reads `sources` and begins one target for each.
+    pub fn begin(model: &'a EncoderDecoder, sources: &SourceBatch, special: SpecialIds) -> Begun<Self> {
+        let memory = model.encode(sources.ids.clone(), sources.lengths.clone(), sources.batch_size(), None);
+        let mut targets = Self { model, cache: model.start(&memory) };
+        let start = vec![special.bos.cast_signed(); sources.batch_size()];
+        let logits = targets.step(int_tensor(start, &sources.ids.device()));
+        Begun { sequences: targets, logits, limits: sources.limits.clone() }
+    }
+}
+
+impl Sequences for Targets<'_> {
+    fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2> {
+        self.model.decode_step(ids, &mut self.cache)
+    }
+
+    fn select(&mut self, rows: &Tensor<1, Int>) {
+        self.cache.select(rows);
+    }
+
+    fn reorder_beams(&mut self, rows: &Tensor<1, Int>) {
+        self.cache.reorder_beams(rows);
+    }
+}

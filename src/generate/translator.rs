@@ -1,0 +1,135 @@
+//! From source lines to target lines: batches of similar length, greedy, beam search or sampling, order kept.
+
+use burn::module::Module;
+use burn::tensor::Device;
+use kiln_data::Tokenizers;
+use kiln_model::EncoderDecoder;
+
+use super::batching::{self, SourceBatch, SourceRow};
+use super::beam::{BeamConfig, Scored};
+use super::error::Interruption;
+use super::sample::{SampledRow, Sampling, sample};
+use super::sequences::{Begun, Targets, TokenRules};
+use super::{GenerateError, beam_search, greedy, steps_per_sync};
+use crate::config::GenerateConfig;
+
+/// One translation of a line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hypothesis {
+    /// The text.
+    pub text: String,
+    /// Log-probability over length penalty: higher is better. What beams are ranked by.
+    pub score: f64,
+    /// Sum of the log-probabilities of the tokens.
+    pub log_prob: f64,
+    /// Tokens, the end token not counted.
+    pub n_tokens: usize,
+}
+
+/// Translates lines with a trained model.
+#[derive(Debug)]
+pub struct Translator {
+    model: EncoderDecoder,
+    tokenizers: Tokenizers,
+    config: GenerateConfig,
+    device: Device,
+}
+
+impl Translator {
+    /// A translator on the device that `model` lives on. The tokenizers must be those it was trained with.
+    pub fn new(model: &EncoderDecoder, tokenizers: Tokenizers, config: GenerateConfig) -> Result<Self, GenerateError> {
+        let shape = model.config();
+        for (side, tokenizer, model) in [
+            ("source", tokenizers.source_vocab_size(), shape.source_vocab_size),
+            ("target", tokenizers.target_vocab_size(), shape.target_vocab_size),
+        ] {
+            if tokenizer != model {
+                return Err(GenerateError::OtherVocabulary { side, tokenizer, model });
+            }
+        }
+        let device = model.devices().into_iter().next().expect("a model has parameters").inner();
+        Ok(Self { model: model.valid(), tokenizers, config, device })
+    }
+
+    /// One translation per line, in order: sampled, greedy with one beam, or the best of the beam search. Lines of white space
+    /// give an empty line.
+    ///
+    /// `first_row` numbers the first line, from 0: what is sampled for a line depends on its number, so lines that come in
+    /// several calls are numbered on.
+    pub fn translate<S: AsRef<str>>(&self, lines: &[S], first_row: u64) -> Result<Vec<String>, GenerateError> {
+        if self.config.beam_size > 1 {
+            let best = |hypotheses: Vec<Hypothesis>| hypotheses.into_iter().next().map(|best| best.text);
+            return Ok(self.n_best(lines, 1)?.into_iter().map(|found| best(found).unwrap_or_default()).collect());
+        }
+        let sampling = Sampling::from(&self.config);
+        let chosen_on_host = !sampling.greedy || sampling.repetition_penalty != 1.0;
+        let decoded = self.decode(lines, |begun, rules, numbers| {
+            if !chosen_on_host {
+                return Ok(greedy(begun, rules, steps_per_sync(&self.device))?);
+            }
+            let row = |number: &usize| SampledRow { stream: first_row + *number as u64, prompt: Vec::new() };
+            let rows: Vec<SampledRow> = numbers.iter().map(row).collect();
+            sample(begun, rules, &sampling, &rows, &mut |_, _| Ok(true))
+        })?;
+        let text = |ids: Option<Vec<u32>>| ids.map_or(Ok(String::new()), |ids| self.tokenizers.decode(&ids));
+        Ok(decoded.into_iter().map(text).collect::<Result<_, _>>()?)
+    }
+
+    /// Up to `n_best` translations per line, best first; an empty line has one, empty.
+    pub fn n_best<S: AsRef<str>>(&self, lines: &[S], n_best: usize) -> Result<Vec<Vec<Hypothesis>>, GenerateError> {
+        let GenerateConfig { beam_size, length_penalty, .. } = self.config;
+        if n_best > beam_size {
+            return Err(GenerateError::TooFewBeams { n_best, beam_size });
+        }
+        let config = BeamConfig { beam_size, length_penalty, n_best };
+        let decoded = self.decode(lines, |begun, rules, _| Ok(beam_search(begun, rules, &config)?))?;
+        let empty = || vec![Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, n_tokens: 0 }];
+        let hypothesis = |found: Scored| {
+            let text = self.tokenizers.decode(&found.tokens)?;
+            Ok(Hypothesis { text, score: found.score, log_prob: found.log_prob, n_tokens: found.tokens.len() })
+        };
+        let hypotheses = |found: Option<Vec<Scored>>| match found {
+            Some(found) => found.into_iter().map(hypothesis).collect(),
+            None => Ok(empty()),
+        };
+        decoded.into_iter().map(hypotheses).collect()
+    }
+
+    /// Runs `search` over batches of similar length, with the numbers of their lines, and puts the results back in the order
+    /// of `lines`; `None` for empty ones.
+    fn decode<S: AsRef<str>, T>(
+        &self,
+        lines: &[S],
+        search: impl Fn(Begun<Targets<'_>>, &TokenRules, &[usize]) -> Result<Vec<T>, Interruption>,
+    ) -> Result<Vec<Option<T>>, GenerateError> {
+        let limit = self.model.config().max_positions;
+        let (numbers, texts): (Vec<usize>, Vec<&str>) = lines
+            .iter()
+            .map(AsRef::as_ref)
+            .enumerate()
+            .filter(|(_, text): &(usize, &str)| !text.trim().is_empty())
+            .unzip();
+        let mut rows = Vec::with_capacity(texts.len());
+        for (ids, &number) in self.tokenizers.encode_sources(&texts)?.into_iter().zip(&numbers) {
+            if ids.len() > limit {
+                return Err(GenerateError::TooLong { line: number + 1, found: ids.len(), limit });
+            }
+            rows.push(SourceRow::new(ids, &self.config, limit));
+        }
+        let mut results: Vec<Option<T>> = lines.iter().map(|_| None).collect();
+        let special = self.tokenizers.special();
+        let rules = TokenRules::of(special);
+        for batch in batching::plan(&rows, &self.config) {
+            let batch_rows: Vec<_> = batch.iter().map(|&row| &rows[row]).collect();
+            let batch_numbers: Vec<_> = batch.iter().map(|&row| numbers[row]).collect();
+            let sources = SourceBatch::new(&batch_rows, special.pad, limit, &self.device);
+            let source_len = batch_rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
+            let found = search(Targets::begin(&self.model, &sources, special), &rules, &batch_numbers)
+                .map_err(|interruption| interruption.on_batch(batch.len(), source_len))?;
+            for (number, found) in batch_numbers.into_iter().zip(found) {
+                results[number] = Some(found);
+            }
+        }
+        Ok(results)
+    }
+}
