@@ -8,8 +8,8 @@
 //! |---|---|
 //! | 0 | [`config`] what a run is · [`metrics`] what it measures |
 //! | 1 | [`device`] where it computes · [`optim`] AdamW and its schedules · [`logging`] where numbers go |
-//! | 2 | [`generate`] greedy and beam search · [`checkpoint`] complete or invisible |
-//! | 3 | [`eval`] loss, BLEU, chrF |
+//! | 2 | [`generate`] greedy and beam search, sampling · [`checkpoint`] complete or invisible |
+//! | 3 | [`eval`] loss, masked-token accuracy, BLEU, chrF |
 //! | 4 | [`train`] state, step and loop |
 //! | 5 | [`cli`] one file per subcommand |
 //!
@@ -29,7 +29,8 @@
 //!    validation and saving are the loop's only host syncs.
 //! 2. Data order is a pure function of seed, epoch and position, whatever the number of workers.
 //! 3. The learning rate is a pure function of the optimizer step.
-//! 4. A loss is a sum over non-padding targets, divided once by their count over all micro-batches.
+//! 4. A loss is a sum over labels (non-padding targets, next tokens, masked tokens), divided once by their count over all
+//!    micro-batches; the device counts them.
 //! 5. Throughput is effective (non-padding) tokens per second, always beside the padding ratio.
 //! 6. A checkpoint is complete or invisible, and resuming continues bit for bit on the CPU.
 //! 7. Bad input is named: where, what was found, what to do. Nothing is silently truncated or dropped.

@@ -100,6 +100,23 @@ impl DecoderCache {
         self.select_targets(rows);
     }
 
+    /// Says that the longest row has `len` positions, after [`Self::select`] has dropped longer ones: lengths of unequal rows
+    /// lie on the device, and without this the positions of the dropped row would go on being counted. Room that no row
+    /// needs any more is given back.
+    ///
+    /// # Panics
+    /// If `len` is 0 or above [`Self::len`].
+    pub fn shorten(&mut self, len: usize) {
+        assert!(len > 0 && len <= self.len, "rows of {len} positions, but the cache has {}", self.len);
+        if self.lengths.is_none() || len == self.len {
+            return;
+        }
+        for layer in &mut self.layers {
+            layer.target.shorten(len);
+        }
+        self.len = len;
+    }
+
     /// [`Self::select`] for a step of beam search, where every row's new origin has the same source as the row: keys
     /// and values of the source stay where they are.
     ///
@@ -254,6 +271,13 @@ impl KeyValueBuffer {
                 .select_assign(0, flat.clone(), key_value, IndexingUpdateOp::Add)
                 .reshape([b, capacity, width]),
         });
+    }
+
+    /// Keeps the room that `len` positions need.
+    fn shorten(&mut self, len: usize) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.inplace(|buffer| buffer.narrow(1, 0, Self::capacity_of(len)));
+        }
     }
 
     /// All positions, `[B * capacity, W]`; those not written yet are zero.

@@ -26,6 +26,7 @@ mod retention;
 mod run;
 mod snapshot;
 mod tensors;
+mod vocabulary;
 mod write;
 
 use std::fs;
@@ -39,6 +40,7 @@ pub use read::{Weights, read, read_weights, verify};
 pub use run::Run;
 pub use snapshot::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState};
 pub use tensors::{flat_tensor, load_model, named_tensors};
+pub use vocabulary::Vocabulary;
 pub use write::Manifest;
 
 /// Weights, by parameter path.

@@ -1,13 +1,12 @@
-//! A finished or unfinished run, opened to evaluate it or to translate with it.
+//! A finished or unfinished run, opened to evaluate it or to generate text with it.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, FloatDType};
-use kiln_data::Tokenizers;
-use kiln_model::{EncoderDecoder, TransformerConfig};
+use kiln_model::{Transformer, TransformerConfig};
 
-use super::{Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, load_model, read_weights};
+use super::{Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, Vocabulary, load_model, read_weights};
 use crate::config::Config;
 
 /// One checkpoint with everything needed to use it.
@@ -22,7 +21,7 @@ pub struct Run {
     /// The model's shape.
     pub model: TransformerConfig,
     /// The vocabulary.
-    pub tokenizers: Tokenizers,
+    pub vocabulary: Vocabulary,
     weights: Vec<NamedTensor>,
 }
 
@@ -50,24 +49,14 @@ impl Run {
         let text =
             std::fs::read_to_string(&config_path).with_context(|| format!("reading {}", config_path.display()))?;
         let config = Config::from_toml(&text).with_context(|| format!("reading {}", config_path.display()))?;
-        let tokenizers =
-            Tokenizers::load_dir(&path).with_context(|| format!("loading the tokenizer of {}", path.display()))?;
-        for (side, tokenizer, model) in [
-            ("source", tokenizers.source_vocab_size(), found.model.source_vocab_size),
-            ("target", tokenizers.target_vocab_size(), found.model.target_vocab_size),
-        ] {
-            ensure!(
-                tokenizer == model,
-                "{}: the tokenizer has {tokenizer} {side} tokens, the model {model}; the tokenizer does not belong to these \
-                 weights",
-                path.display()
-            );
-        }
-        Ok(Self { path, step: found.step, config, model: found.model, tokenizers, weights: found.weights })
+        let vocabulary = Vocabulary::load_dir(&path, config.task)
+            .with_context(|| format!("loading the tokenizer of {}", path.display()))?;
+        vocabulary.check(&found.model).with_context(|| path.display().to_string())?;
+        Ok(Self { path, step: found.step, config, model: found.model, vocabulary, weights: found.weights })
     }
 
     /// The model on `device` in `dtype`, not tracked by autodiff.
-    pub fn load_model(&self, dtype: FloatDType, device: &Device) -> Result<EncoderDecoder> {
+    pub fn load_model(&self, dtype: FloatDType, device: &Device) -> Result<Transformer> {
         load_model(&self.model, &self.weights, dtype, device)
             .with_context(|| format!("loading {}", self.path.display()))
     }

@@ -42,7 +42,7 @@ pub struct TrainerState {
     pub format: u32,
     /// Optimizer steps done. The schedule is a function of it.
     pub step: u64,
-    /// Micro-batches done. Dropout is a function of it and the seed.
+    /// Micro-batches done. Dropout and masks are functions of it and the seed.
     pub micro_steps: u64,
     /// Where the data continues.
     pub position: Position,
@@ -52,7 +52,7 @@ pub struct TrainerState {
     pub tokenizer_fingerprint: String,
     /// Source tokens trained on, without padding.
     pub source_tokens: u64,
-    /// Target tokens trained on, without padding.
+    /// Target tokens, or tokens of text, trained on, without padding.
     pub target_tokens: u64,
     /// Seconds spent training, validation and saving left out; `train.max_minutes` counts them.
     pub train_secs: f64,

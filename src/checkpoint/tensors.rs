@@ -3,20 +3,20 @@
 use std::collections::HashMap;
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use kiln_model::{EncoderDecoder, TransformerConfig};
+use kiln_model::{Transformer, TransformerConfig};
 
 use super::{CheckpointError, NamedTensor};
 use crate::optim::{ParamEntry, ParamTable};
 
-/// A model with `weights`, for evaluating and translating: not tracked, in `dtype`.
+/// A model with `weights`, for evaluating and generating: not tracked, in `dtype`.
 pub fn load_model(
     config: &TransformerConfig,
     weights: &[NamedTensor],
     dtype: FloatDType,
     device: &Device,
-) -> Result<EncoderDecoder, CheckpointError> {
+) -> Result<Transformer, CheckpointError> {
     let device = device.clone().inner();
-    let model = config.init_encoder_decoder(0, FloatDType::F32, &device);
+    let model = config.init(0, FloatDType::F32, &device);
     let table = ParamTable::of(&model);
     let masters = flat_tensor(&table, weights, &device)?;
     Ok(table.attach(model, &masters.cast(dtype)))

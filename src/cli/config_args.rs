@@ -15,7 +15,12 @@ pub(super) struct ConfigArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Size and recipe to start from: numbers, tiny, small, base or big
+    /// What to learn: translation, lm (the next token of a text) or mlm (hidden tokens of a text)
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<String>,
+
+    /// Size and recipe to start from: numbers, tiny, small, base, big, transformer-base, transformer-big for translation;
+    /// gpt2-tiny, gpt2-mini, gpt2-124m, gpt2-350m, llama-125m for lm; bert-tiny, bert-small for mlm
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
@@ -33,18 +38,19 @@ impl ConfigArgs {
             set.push(format!("data.train={}", toml::Value::Array(list)));
         }
         set.extend(self.set.iter().cloned());
-        load(&Sources { preset: self.preset.clone(), file: self.config.clone(), set })
+        load(&Sources { task: self.task.clone(), preset: self.preset.clone(), file: self.config.clone(), set })
     }
 
-    /// What a run with this configuration is called: as the file, else as the preset.
+    /// What a run with this configuration is called: as the file, else as the preset, else as the task.
     pub(super) fn name(&self) -> String {
         let stem = self.config.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
-        stem.or_else(|| self.preset.clone()).unwrap_or_else(|| Preset::Numbers.name().into())
+        let task = self.task.clone().filter(|task| task != "translation");
+        stem.or_else(|| self.preset.clone()).or(task).unwrap_or_else(|| Preset::Numbers.name().into())
     }
 
     /// Whether nothing at all was given.
     pub(super) fn is_empty(&self) -> bool {
-        self.config.is_none() && self.preset.is_none() && self.set.is_empty()
+        self.config.is_none() && self.task.is_none() && self.preset.is_none() && self.set.is_empty()
     }
 }
 
@@ -69,7 +75,7 @@ impl DeviceArgs {
 }
 
 /// How to generate text; what is not given is taken from the run's configuration.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Args)]
 pub(super) struct GenerateArgs {
     /// Takes the likeliest token each time
     #[arg(long, conflicts_with_all = ["beam", "sample", "temperature", "top_k", "top_p"])]
@@ -113,6 +119,11 @@ pub(super) struct GenerateArgs {
 }
 
 impl GenerateArgs {
+    /// Whether nothing at all was given.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The run's settings with the given ones in their place, validated.
     pub(super) fn apply(&self, of_run: &GenerateConfig) -> Result<GenerateConfig, ConfigError> {
         let draws = self.sample || self.temperature.is_some() || self.top_k.is_some() || self.top_p.is_some();

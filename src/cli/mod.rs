@@ -5,6 +5,7 @@ mod config_args;
 mod doctor;
 mod evaluate;
 pub mod exit;
+mod generate;
 mod prepare;
 mod run_dir;
 mod tokenizer;
@@ -31,6 +32,7 @@ enum Command {
     Tokenizer(tokenizer::Args),
     Evaluate(evaluate::Args),
     Translate(translate::Args),
+    Generate(generate::Args),
     Average(average::Args),
     Doctor(doctor::Args),
 }
@@ -55,6 +57,7 @@ fn run(command: Command) -> Result<()> {
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Translate(args) => translate::run(args),
+        Command::Generate(args) => generate::run(args),
         Command::Average(args) => average::run(args),
         Command::Doctor(args) => doctor::run(args),
     }

@@ -15,10 +15,12 @@ use crate::train::RunData;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln prepare en-it.train.jsonl.gz --cache cache/en-it
+  kiln prepare --task lm texts/ --cache cache/lm
   kiln prepare --config en-it.toml
   kiln prepare news.en,news.it --preset small --set data.corpus.max_source_len=256 --cache cache/news")]
 pub(super) struct Args {
-    /// Training text: .jsonl, .tsv, or two parallel files joined by a comma; .gz and .zst may follow
+    /// Training text: .jsonl, .tsv, or two parallel files joined by a comma; with --task lm or mlm plain text, .jsonl, or folders
+    /// of them; .gz and .zst may follow
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 

@@ -1,14 +1,15 @@
 //! `kiln tokenizer`: trains a vocabulary, or looks at one.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_data::{Corpus, Example, Tokenizers};
+use kiln_data::{Corpus, Example, TextCorpus, TextTokenizer, Tokenizers};
 
 use super::config_args::ConfigArgs;
 use super::exit::Usage;
-use crate::train::data::load_or_train;
+use crate::config::{Config, Task};
+use crate::train::data::{pairs, text};
 
 /// Rows that are tokenized for the statistics.
 const SAMPLE_ROWS: usize = 2000;
@@ -21,9 +22,11 @@ const SAMPLE_ROWS: usize = 2000;
 #[command(after_help = "Examples:
   kiln tokenizer en-it.train.jsonl --set tokenizer.vocab_size=16000 --out tokenizer/en-it
   kiln tokenizer en-it.train.jsonl --set tokenizer.kind=unigram --set tokenizer.joint=false --set model.tie_embeddings=output --out tokenizer/two
+  kiln tokenizer --task lm texts/ --set tokenizer.vocab_size=8000 --out tokenizer/lm
   kiln tokenizer en-it.dev.jsonl --set tokenizer.path=tokenizer/en-it/tokenizer.json")]
 pub(super) struct Args {
-    /// Text to train on: .jsonl, .tsv, or two parallel files joined by a comma [default: data.train]
+    /// Text to train on: .jsonl, .tsv, or two parallel files joined by a comma; with --task lm or mlm plain text, .jsonl, or
+    /// folders of them [default: data.train]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -40,28 +43,81 @@ pub(super) fn run(args: Args) -> Result<()> {
     if config.is_built_in_task() {
         return Err(Usage("there is no text: name files (kiln tokenizer FILE...) or set data.train".into()).into());
     }
+    if args.out.is_none() && config.tokenizer.path.is_none() {
+        return Err(Usage(
+            "name a folder for the trained tokenizer with --out, or set tokenizer.path to check one".into(),
+        )
+        .into());
+    }
+    match config.task {
+        Task::Translation => of_pairs(&config, args.out.as_deref()),
+        Task::Lm | Task::Mlm => of_text(&config, args.out.as_deref()),
+    }
+}
+
+fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
     let corpus = Corpus::open(&config.data.train, &config.data.corpus)?;
-    let tokenizers = match (&args.out, &config.tokenizer.path) {
-        (None, None) => {
-            return Err(Usage(
-                "name a folder for the trained tokenizer with --out, or set tokenizer.path to check one".into(),
-            )
-            .into());
-        }
-        (None, Some(_)) => Tokenizers::load(&config.tokenizer)?,
-        (Some(out), path) => {
-            let tokenizers = load_or_train(&config.tokenizer, &corpus, out, &mut |line| eprintln!("{line}"))?;
-            if path.is_some() {
-                fs::create_dir_all(out).with_context(|| format!("{}: cannot make this folder", out.display()))?;
-                tokenizers.save(out)?;
-            }
-            tokenizers
-        }
+    let tokenizers = match out {
+        Some(out) => pairs::load_or_train(&config.tokenizer, &corpus, out, &mut |line| eprintln!("{line}"))?,
+        None => Tokenizers::load(&config.tokenizer)?,
     };
+    save_loaded(config, out, |out| tokenizers.save(out))?;
     let (examples, report) = corpus.read_all()?;
     eprintln!("{report}");
     print!("{}", statistics(&tokenizers, &examples[..examples.len().min(SAMPLE_ROWS)])?);
     Ok(())
+}
+
+fn of_text(config: &Config, out: Option<&Path>) -> Result<()> {
+    let corpus = TextCorpus::open(&config.data.train, &config.data.text)?;
+    let tokenizer = match out {
+        Some(out) => text::load_or_train(&config.tokenizer, &corpus, out, &mut |line| eprintln!("{line}"))?,
+        None => TextTokenizer::load(&config.tokenizer)?,
+    };
+    tokenizer.check(config.task)?;
+    save_loaded(config, out, |out| tokenizer.save(out))?;
+    let (documents, report) = corpus.read_all()?;
+    eprintln!("{report}");
+    print!("{}", text_statistics(&tokenizer, &documents[..documents.len().min(SAMPLE_ROWS)])?);
+    Ok(())
+}
+
+/// A tokenizer that was trained is in its folder already.
+fn save_loaded(config: &Config, out: Option<&Path>, save: impl FnOnce(&Path) -> kiln_data::Result<()>) -> Result<()> {
+    let (Some(out), Some(_)) = (out, &config.tokenizer.path) else { return Ok(()) };
+    fs::create_dir_all(out).with_context(|| format!("{}: cannot make this folder", out.display()))?;
+    Ok(save(out)?)
+}
+
+/// Entries, and what documents look like in tokens.
+fn text_statistics(tokenizer: &TextTokenizer, documents: &[String]) -> Result<String> {
+    let special = tokenizer.special();
+    let named = [
+        ("pad", special.pad),
+        ("begin", special.bos),
+        ("end", special.eos),
+        ("unknown", special.unk),
+        ("mask", special.mask),
+    ];
+    let named = named.map(|(name, id)| format!("{name} {}", id.map_or("none".into(), |id| id.to_string())));
+    let mut encoder = tokenizer.encoder();
+    let (mut ids, mut n_tokens, mut n_unknown) = (Vec::new(), 0, 0);
+    for document in documents {
+        ids.clear();
+        encoder.encode(document, &mut ids)?;
+        n_tokens += ids.len();
+        n_unknown += ids.iter().filter(|id| Some(**id) == special.unk).count();
+    }
+    let n_characters: usize = documents.iter().map(|document| document.chars().count()).sum();
+    Ok(format!(
+        "{} entries; {}\ntext: {:.1} tokens a document, {:.2} characters a token, {:.3}% unknown (first {} documents)\n",
+        tokenizer.vocab_size(),
+        named.join(", "),
+        n_tokens as f64 / documents.len().max(1) as f64,
+        n_characters as f64 / n_tokens.max(1) as f64,
+        100.0 * n_unknown as f64 / n_tokens.max(1) as f64,
+        documents.len()
+    ))
 }
 
 /// Entries, and what the text looks like in tokens.

@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
-use kiln_data::{Example, Tokenizers};
+use kiln_data::Example;
 use kiln_model::flops::n_params;
 
 use super::config_args::{ConfigArgs, DeviceArgs};
 use super::exit::{Interrupted, Usage};
 use super::run_dir;
-use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE};
-use crate::config::Config;
+use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Vocabulary};
+use crate::config::{Config, Task};
 use crate::device::device_name;
 use crate::logging::{Extent, Logging};
 use crate::metrics::ValidationMetrics;
-use crate::train::{Ended, Outcome, RunData, Setup, Trainer, complete_model, find_resume};
+use crate::train::{Ended, Outcome, RunData, Setup, Trainer, find_resume};
 
 /// Translations shown after the last step.
 const N_SAMPLES: usize = 3;
@@ -28,11 +28,14 @@ const N_SAMPLES: usize = 3;
 /// Trains a Transformer
 ///
 /// Without arguments it trains a small one on the built-in task, numbers in digits -> English words, in about two minutes on
-/// a CPU. Settings: preset < file < --set. Ctrl-C saves a checkpoint and ends the run; --resume continues it.
+/// a CPU; --task lm and --task mlm have a built-in text too. Settings: preset < file < --set. Ctrl-C saves a checkpoint and ends
+/// the run; --resume continues it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln train
   kiln train --preset base --set data.train=en-it.train.jsonl --set data.valid=en-it.dev.jsonl --run runs/en-it
+  kiln train --task lm --set data.train=train.txt --set data.valid=dev.txt --run runs/lm
+  kiln train --preset bert-small --set data.train=texts/ --set data.valid=dev.txt
   kiln train --config en-it.toml --set optim.lr=3e-4 --dry-run
   kiln train --run runs/en-it --resume")]
 pub(super) struct Args {
@@ -71,7 +74,7 @@ impl Args {
         if self.resume {
             let dir = run_dir::to_resume(named, &self.config.name())?;
             let mut config = self.config.clone();
-            if config.config.is_none() && config.preset.is_none() {
+            if config.config.is_none() && config.preset.is_none() && config.task.is_none() {
                 config.config = Some(dir.join(RUN_CONFIG_FILE));
             }
             return Ok((dir, config.load(&[])?));
@@ -90,9 +93,9 @@ pub(super) fn run(args: Args) -> Result<()> {
             eprintln!("{line}");
         }
     };
-    let tokenizers = if args.resume { tokenizers_of_run(&dir)? } else { None };
-    let data = RunData::open(&config, &dir, tokenizers, &mut note)?;
-    complete_model(&mut config.model, &data.tokenizers).map_err(|problems| Usage(format!("{problems:#}")))?;
+    let vocabulary = if args.resume { vocabulary_of_run(&dir, config.task)? } else { None };
+    let data = RunData::open(&config, &dir, vocabulary, &mut note)?;
+    data.vocabulary.complete(&mut config.model).map_err(|problems| Usage(format!("{problems:#}")))?;
     if args.dry_run {
         return dry_run::print(&config, &data, &device, &dir);
     }
@@ -101,7 +104,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         note("this run has no checkpoint yet: starting it from the beginning");
         None
     } else if args.resume {
-        let (train, tokenizer) = (data.train.fingerprint(), data.tokenizers.fingerprint());
+        let (train, tokenizer) = (data.train.fingerprint(), data.vocabulary.fingerprint());
         let resume = find_resume(&dir, &config, &train, &tokenizer, &args.allow)?;
         resume.damaged.iter().for_each(|error| note(&format!("passed over a damaged checkpoint: {error}")));
         note(&format!("resuming from {}", resume.path.display()));
@@ -114,13 +117,15 @@ pub(super) fn run(args: Args) -> Result<()> {
     let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
     let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
     let samples = samples(&data.valid_examples);
+    let next = next_command(config.task, &samples, data.prompt.as_deref(), &dir);
     let mut trainer = Trainer::new(
         Setup {
             run_dir: dir.clone(),
             device,
-            tokenizers: data.tokenizers,
+            vocabulary: data.vocabulary,
             train: data.train,
             valid: data.valid,
+            valid_bytes: data.valid_bytes,
             valid_examples: data.valid_examples,
             logging: Logging::for_run(&dir, extent, args.quiet)?,
             stop: stop::on_signals()?,
@@ -141,15 +146,15 @@ pub(super) fn run(args: Args) -> Result<()> {
         );
         return Err(Interrupted(text).into());
     }
-    print_result(&outcome, &samples, &dir);
+    print_result(&outcome, &samples, &next);
     Ok(())
 }
 
-/// The tokenizers that the run's newest sound checkpoint carries.
-fn tokenizers_of_run(dir: &Path) -> Result<Option<Tokenizers>> {
+/// The vocabulary that the run's newest sound checkpoint carries.
+fn vocabulary_of_run(dir: &Path, task: Task) -> Result<Option<Vocabulary>> {
     let newest_first = Checkpoints::of_run(dir).list()?.into_iter().rev();
     let sound = newest_first.map(|(_, path)| path).find(|path| checkpoint::verify(path).is_ok());
-    Ok(sound.map(|path| Tokenizers::load_dir(&path)).transpose()?)
+    Ok(sound.map(|path| Vocabulary::load_dir(&path, task)).transpose()?)
 }
 
 fn write_config(dir: &Path, config: &Config) -> Result<()> {
@@ -193,7 +198,7 @@ fn samples(examples: &[Example]) -> Vec<(usize, Example)> {
     rows.into_iter().map(|row| (row, examples[row].clone())).collect()
 }
 
-fn print_result(outcome: &Outcome, samples: &[(usize, Example)], dir: &Path) {
+fn print_result(outcome: &Outcome, samples: &[(usize, Example)], next: &str) {
     if let Some(validation) = &outcome.validation {
         println!("{}", scores(validation));
     }
@@ -203,11 +208,17 @@ fn print_result(outcome: &Outcome, samples: &[(usize, Example)], dir: &Path) {
             println!("  {} -> {hypothesis}\n    {verdict} {}", example.source, example.target);
         }
     }
-    println!("Next: echo '{}' | {} translate {}", next_input(samples), program(), dir.display());
+    println!("Next: {next}");
 }
 
 fn scores(validation: &ValidationMetrics) -> String {
     let mut line = format!("validation: nll {:.4}, perplexity {:.3}", validation.nll, validation.perplexity());
+    if let Some(bits) = validation.bits_per_byte {
+        line += &format!(", {bits:.4} bits/byte");
+    }
+    if let (Some(model), Some(unigram)) = (validation.masked_accuracy, validation.unigram_accuracy) {
+        line += &format!(", masked accuracy {:.2}% (unigram {:.2}%)", 100.0 * model, 100.0 * unigram);
+    }
     if let Some(bleu) = validation.bleu {
         line += &format!(", BLEU {bleu:.2}");
     }
@@ -218,6 +229,19 @@ fn scores(validation: &ValidationMetrics) -> String {
         line += &format!(", exact match {:.1}%", 100.0 * share);
     }
     line
+}
+
+/// What to do with the trained model.
+fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, dir: &Path) -> String {
+    let (program, dir) = (program(), dir.display());
+    match task {
+        Task::Translation => format!("echo '{}' | {program} translate {dir}", next_input(samples)),
+        Task::Lm => {
+            let prompt = prompt.filter(|prompt| !prompt.contains('\'')).unwrap_or("...");
+            format!("{program} generate {dir} --prompt '{prompt}'")
+        }
+        Task::Mlm => format!("{program} evaluate {dir}"),
+    }
 }
 
 /// Something that the model should be able to translate, in one shell word.
@@ -252,5 +276,8 @@ mod tests {
         let quoted = (0, Example { source: "l'albero".into(), target: "the tree".into() });
         assert_eq!(next_input(std::slice::from_ref(&quoted)), "...");
         assert_eq!(next_input(&[quoted, (1, example(7))]), "7");
+        let next = |prompt| next_command(Task::Lm, &[], prompt, Path::new("runs/lm"));
+        assert!(next(Some("It is")).ends_with("generate runs/lm --prompt 'It is'"));
+        assert!(next(Some("It's")).ends_with("--prompt '...'") && next(None).ends_with("--prompt '...'"));
     }
 }

@@ -10,10 +10,11 @@ mod validate;
 
 use std::path::PathBuf;
 
-use kiln_data::{CorpusConfig, LoaderConfig, TokenizerConfig};
+use kiln_data::{CorpusConfig, LoaderConfig, TextConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
+pub use kiln_data::Task;
 pub use overrides::{ConfigError, Sources, load};
 pub use presets::Preset;
 
@@ -22,7 +23,9 @@ pub use presets::Preset;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Seed of every random stream: initial weights, data order, dropout.
+    /// What the model learns to do: `translation`, `lm` (the next token of a text) or `mlm` (hidden tokens of a text).
+    pub task: Task,
+    /// Seed of every random stream: initial weights, data order, dropout, masks.
     pub seed: u64,
     /// Where the text comes from and how rows are read.
     pub data: DataConfig,
@@ -44,14 +47,16 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataConfig {
-    /// Training text. Empty: the built-in task (numbers in digits -> English words).
+    /// Training text. Empty: the built-in task (numbers in digits -> English words, or sentences about them).
     pub train: Vec<PathBuf>,
     /// Validation text. Empty: none (the built-in task brings its own).
     pub valid: Vec<PathBuf>,
     /// Folder of the token caches; the run folder's `cache/` when unset.
     pub cache_dir: Option<PathBuf>,
-    /// How rows are read: format, field names, limits in tokens, tolerated share of bad rows.
+    /// Translation: how pairs are read: format, field names, limits in tokens, tolerated share of bad rows.
     pub corpus: CorpusConfig,
+    /// lm and mlm: how documents are read and packed into rows.
+    pub text: TextConfig,
     /// Direct mode: parse and tokenize inside the loader's workers instead of from the token cache.
     pub direct: bool,
 }
@@ -112,6 +117,9 @@ pub struct TrainConfig {
     pub grad_accum_steps: usize,
     /// Label smoothing of the training loss, in [0, 1).
     pub label_smoothing: f64,
+    /// mlm: share of the tokens to be guessed, in (0, 1]. Of these 80 % are hidden behind the mask, 10 % behind a random token, and
+    /// 10 % stay (Devlin et al. 2019).
+    pub masked_share: f64,
     /// Steps between metric lines (each a host sync).
     pub log_every: u64,
     /// Steps between validations; 0: only at the end.
@@ -202,6 +210,7 @@ impl Default for TrainConfig {
             precision: Precision::Auto,
             grad_accum_steps: 1,
             label_smoothing: 0.1,
+            masked_share: 0.15,
             log_every: 10,
             validate_every: 500,
             save_every: 1000,

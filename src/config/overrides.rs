@@ -17,7 +17,9 @@ use super::{Config, Preset};
 /// Where a configuration comes from.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// `--preset`; without one a file's `preset = "..."` counts, then `base` if training text is named, then `numbers`.
+    /// `--task`; wins over the file's `task = "..."`.
+    pub task: Option<String>,
+    /// `--preset`; without one a file's `preset = "..."` counts, then [`Preset::usual_for`] task and text.
     pub preset: Option<String>,
     /// `--config`.
     pub file: Option<PathBuf>,
@@ -51,6 +53,10 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     let mut layers = Layers::default();
     if let Some(file) = &sources.file {
         layers.add_file(file);
+    }
+    if let Some(task) = &sources.task {
+        layers.origins.insert("task".into(), Origin::command_line(format!("--task {task}")));
+        layers.given.push(("task".into(), Value::String(task.clone())));
     }
     for assignment in &sources.set {
         layers.add_assignment(assignment);
@@ -150,7 +156,7 @@ impl Layers {
         self.given.push((key.into(), value));
     }
 
-    /// `--preset`, else `preset = "..."` of the file, else by whether training text is named.
+    /// `--preset`, else `preset = "..."` of the file, else by task and whether training text is named.
     fn choose_preset(&mut self, named: Option<&str>) -> Preset {
         let at = self.given.iter().rposition(|(key, _)| key == "preset");
         let of_file = at.map(|at| self.given.remove(at).1);
@@ -160,7 +166,10 @@ impl Layers {
             (None, Some(other)) => (other.to_string(), self.origins.get("preset").cloned()),
             (None, None) => {
                 let has_text = self.given.iter().any(|(key, _)| key == "data.train");
-                return if has_text { Preset::Base } else { Preset::Numbers };
+                let task = self.given.iter().rev().find(|(key, _)| key == "task").map(|(_, value)| value.clone());
+                // A task that is none is reported when the whole is read.
+                let task = task.and_then(|task| task.try_into().ok()).unwrap_or_default();
+                return Preset::usual_for(task, has_text);
             }
         };
         name.parse().unwrap_or_else(|problem| {
@@ -293,8 +302,16 @@ const OTHER_NAMES: [(&str, &str); 12] = [
 ];
 
 /// Keys that no preset sets, so that they are not in its TOML.
-const OPTIONAL_KEYS: [&str; 5] =
-    ["preset", "data.cache_dir", "model.activation_dropout", "tokenizer.path", "tokenizer.target_path"];
+const OPTIONAL_KEYS: [&str; 8] = [
+    "preset",
+    "data.cache_dir",
+    "tokenizer.path",
+    "tokenizer.target_path",
+    "tokenizer.cls_token",
+    "tokenizer.sep_token",
+    "tokenizer.mask_token",
+    "model.activation_dropout",
+];
 
 /// Every key of `table` that holds a value, in dotted form.
 fn leaves(table: &Table, prefix: &str, out: &mut Vec<(String, Value)>) {

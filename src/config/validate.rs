@@ -1,8 +1,8 @@
 //! What cannot work, found before any work: each problem names its key, the value found and a remedy.
 
-use kiln_model::{TieEmbeddings, TransformerConfig};
+use kiln_model::{Architecture, TieEmbeddings, TransformerConfig};
 
-use super::{Config, GenerateConfig, OptimConfig, Schedule, TrainConfig};
+use super::{Config, GenerateConfig, OptimConfig, Schedule, Task, TrainConfig};
 
 impl Config {
     /// Every problem at once; empty when the run can start. Each begins with the key it is about.
@@ -16,13 +16,20 @@ impl Config {
             ));
         }
         self.validate_data(&mut problems);
-        problems.extend(self.tokenizer.validate());
+        problems.extend(match self.task {
+            Task::Translation => self.tokenizer.validate(),
+            Task::Lm | Task::Mlm => self.tokenizer.validate_for_text(),
+        });
         problems.extend(self.loader.validate());
         problems.extend(self.model.validate());
         self.optim.validate(self.train.steps, &mut problems);
         self.train.validate(&mut problems);
         self.generate.validate(&mut problems);
-        self.validate_together(&mut problems);
+        self.validate_task(&mut problems);
+        match self.task {
+            Task::Translation => self.validate_pairs(&mut problems),
+            Task::Lm | Task::Mlm => self.validate_text(&mut problems),
+        }
         problems
     }
 
@@ -30,6 +37,8 @@ impl Config {
         // The corpus knows itself as `corpus`; here it is a part of `data`.
         problems
             .extend(self.data.corpus.validate().into_iter().map(|problem| problem.replace("corpus.", "data.corpus.")));
+        let text = self.data.text.validate(if self.task == Task::Translation { 0 } else { self.model.max_positions });
+        problems.extend(text.into_iter().map(|problem| problem.replace("text.", "data.text.")));
         if self.data.train.is_empty() && !self.data.valid.is_empty() {
             problems.push(
                 "data.valid names validation text, but data.train names no training text; set data.train, or remove \
@@ -45,13 +54,60 @@ impl Config {
         }
     }
 
-    /// Keys of one section that contradict those of another.
-    fn validate_together(&self, problems: &mut Vec<String>) {
-        let two_vocabularies = match &self.tokenizer.path {
+    /// The model must be one that can do the task.
+    fn validate_task(&self, problems: &mut Vec<String>) {
+        let (task, wanted, architecture, preset) = match self.task {
+            Task::Translation => ("translation", Architecture::EncoderDecoder, "encoder_decoder", "base"),
+            Task::Lm => ("lm", Architecture::DecoderOnly, "decoder_only", "gpt2-mini"),
+            Task::Mlm => ("mlm", Architecture::EncoderOnly, "encoder_only", "bert-small"),
+        };
+        if self.model.architecture != wanted {
+            problems.push(format!(
+                "task = \"{task}\" needs model.architecture = \"{architecture}\"; choose a preset for it (--preset {preset}), or \
+                 another task"
+            ));
+        } else if self.task == Task::Mlm && !self.model.mlm_head {
+            problems.push(
+                "model.mlm_head = false leaves nothing that could predict masked tokens; task = \"mlm\" needs it to be true"
+                    .into(),
+            );
+        }
+    }
+
+    fn has_two_vocabularies(&self) -> bool {
+        match &self.tokenizer.path {
             Some(_) => self.tokenizer.target_path.is_some(),
             None => !self.tokenizer.joint,
-        };
-        if two_vocabularies && self.model.tie_embeddings == TieEmbeddings::ThreeWay {
+        }
+    }
+
+    /// Keys of one section that contradict those of another, for rows of text.
+    fn validate_text(&self, problems: &mut Vec<String>) {
+        if !self.tokenizer.joint {
+            problems.push(
+                "tokenizer.joint = false makes two vocabularies, but a text has one side; set tokenizer.joint = true"
+                    .into(),
+            );
+        }
+        if self.data.direct {
+            problems.push(
+                "data.direct = true reads pairs only; remove it: text goes through the token cache, which is made once"
+                    .into(),
+            );
+        }
+        let seq_len = self.data.text.resolved(self.model.max_positions).seq_len;
+        if seq_len <= self.model.max_positions && self.loader.batch_tokens < seq_len {
+            problems.push(format!(
+                "loader.batch_tokens {} cannot hold one row of {seq_len} tokens (data.text.seq_len; 0 takes \
+                 model.max_positions); raise it to at least {seq_len}, or lower data.text.seq_len",
+                self.loader.batch_tokens
+            ));
+        }
+    }
+
+    /// Keys of one section that contradict those of another, for pairs.
+    fn validate_pairs(&self, problems: &mut Vec<String>) {
+        if self.has_two_vocabularies() && self.model.tie_embeddings == TieEmbeddings::ThreeWay {
             problems.push(
                 "model.tie_embeddings = \"three_way\" shares one matrix between source and target, but there are two \
                  vocabularies; set model.tie_embeddings = \"output\", or tokenizer.joint = true (and no tokenizer.target_path)"
@@ -153,6 +209,12 @@ impl TrainConfig {
                 self.label_smoothing
             ));
         }
+        if !(self.masked_share > 0.0 && self.masked_share <= 1.0) {
+            problems.push(format!(
+                "train.masked_share {} is outside (0, 1]; 0.15 is usual, up to 0.4 can be better",
+                self.masked_share
+            ));
+        }
     }
 }
 
@@ -242,7 +304,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_one_problem_that_begins_with_its_key() {
         type Change = fn(&mut Config);
-        let cases: [(&str, Change); 34] = [
+        let cases: [(&str, Change); 36] = [
             ("seed", |c| c.seed = u64::MAX),
             ("data.valid", |c| c.data.valid = vec!["dev.jsonl".into()]),
             ("data.direct", |c| (c.data.direct, c.data.cache_dir) = (true, Some("cache".into()))),
@@ -253,6 +315,7 @@ mod tests {
             ("loader.batch_tokens", |c| c.loader.batch_tokens = 100),
             ("model.dropout", |c| c.model.dropout = 1.5),
             ("model.tie_embeddings", |c| c.tokenizer.joint = false),
+            ("task", |c| c.task = Task::Lm),
             ("optim.lr", |c| c.optim.lr = 0.0),
             ("optim.lr", |c| c.optim.lr = f64::NAN),
             ("optim.beta2", |c| c.optim.beta2 = 1.0),
@@ -264,6 +327,7 @@ mod tests {
             ("optim.warmup_steps", |c| c.train.steps = 500),
             ("train.log_every", |c| c.train.log_every = 0),
             ("train.label_smoothing", |c| c.train.label_smoothing = 1.0),
+            ("train.masked_share", |c| c.train.masked_share = 0.0),
             ("train.max_minutes", |c| c.train.max_minutes = -1.0),
             ("generate.beam_size", |c| c.generate.beam_size = 0),
             ("generate.temperature", |c| c.generate.temperature = 0.0),
@@ -280,6 +344,26 @@ mod tests {
         ];
         for (key, change) in cases {
             let problems = problems(change);
+            assert_eq!(problems.len(), 1, "{key}: {problems:#?}");
+            assert!(problems[0].starts_with(key), "{key}: {problems:#?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_with_text_is_named() {
+        type Change = fn(&mut Config);
+        let cases: [(&str, Config, Change); 7] = [
+            ("tokenizer.joint", presets::gpt2_mini(), |c| c.tokenizer.joint = false),
+            ("data.direct", presets::gpt2_mini(), |c| c.data.direct = true),
+            ("loader.batch_tokens", presets::gpt2_mini(), |c| c.loader.batch_tokens = 511),
+            ("data.text.seq_len", presets::bert_small(), |c| c.data.text.seq_len = 513),
+            ("data.text.max_bad_rows", presets::bert_small(), |c| c.data.text.max_bad_rows = 2.0),
+            ("model.mlm_head", presets::bert_small(), |c| c.model.mlm_head = false),
+            ("task", presets::bert_small(), |c| c.task = Task::Translation),
+        ];
+        for (key, mut config, change) in cases {
+            change(&mut config);
+            let problems = config.validate();
             assert_eq!(problems.len(), 1, "{key}: {problems:#?}");
             assert!(problems[0].starts_with(key), "{key}: {problems:#?}");
         }

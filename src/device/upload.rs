@@ -2,21 +2,26 @@
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use kiln_data::{HostBatch, Layout};
-use kiln_model::PairBatch;
+use kiln_model::{Batch, PairBatch, TextBatch};
 
 /// Copies `host` to `device` in one transfer and cuts the parts out of it there.
 ///
 /// The copy is only enqueued on a GPU, so a batch uploaded while the previous step runs costs the step nothing.
-///
-/// # Panics
-///
-/// If `host` is a batch of text: only encoder-decoders are trained so far.
-pub fn upload(host: &HostBatch, device: &Device) -> PairBatch {
-    assert_eq!(host.layout, Layout::Pairs, "an encoder-decoder learns from pairs");
+pub fn upload(host: &HostBatch, device: &Device) -> Batch {
     // Token ids carry no gradient, and the plain device spares them the autodiff layer.
     let device = device.clone().inner();
     let ids = TensorData::new(host.ids.clone(), [host.ids.len()]);
     let ids = Tensor::<1, Int>::from_data(ids, (&device, DType::I32));
-    let shape = [host.batch_size, host.source_len, host.target_len];
-    PairBatch::from_contiguous(ids, shape, host.source_tokens, host.target_tokens)
+    let HostBatch { batch_size, source_len, target_len, source_tokens, target_tokens, .. } = *host;
+    match host.layout {
+        Layout::Pairs => Batch::Pairs(PairBatch::from_contiguous(
+            ids,
+            [batch_size, source_len, target_len],
+            source_tokens,
+            target_tokens,
+        )),
+        Layout::Text => {
+            Batch::Text(TextBatch::from_contiguous(ids, [batch_size, target_len], target_tokens, host.boundaries))
+        }
+    }
 }

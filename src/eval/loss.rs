@@ -1,48 +1,123 @@
 //! Loss over a validation set.
 
-use anyhow::{Context, Result, ensure};
-use burn::tensor::{Device, Transaction};
-use kiln_data::HostBatch;
-use kiln_model::EncoderDecoder;
+use std::collections::HashMap;
 
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Device, Tensor, TensorData, Transaction};
+use kiln_data::HostBatch;
+use kiln_model::{Batch, DropoutStream, TextBatch, Transformer};
+
+use super::Masking;
 use crate::device::upload;
+
+/// Seed of the masks of every validation: each measures the same masked tokens, so that their numbers can be compared, also
+/// those of runs with other seeds.
+const VALIDATION_MASKS: u64 = 0x6b69_6c6e;
 
 /// Losses over a whole set of batches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValidationLoss {
-    /// Label-smoothed loss, nats per target token.
+    /// Label-smoothed loss, nats per label.
     pub loss: f64,
-    /// Negative log-likelihood, nats per target token.
+    /// Negative log-likelihood, nats per label.
     pub nll: f64,
-    /// Target tokens without padding.
+    /// Labels: target tokens without padding, tokens of a text, or masked ones.
     pub target_tokens: u64,
+    /// How often masked tokens were guessed, if there are masks.
+    pub masked: Option<MaskedAccuracy>,
 }
 
-/// The loss of `model` (without autodiff, see [`burn::module::Module::valid`]) over `batches`, without dropout.
+impl ValidationLoss {
+    /// The likelihood of a text of `n_bytes` in bits per byte: unlike perplexity it does not depend on how long the tokens of a
+    /// vocabulary are.
+    pub fn bits_per_byte(&self, n_bytes: u64) -> f64 {
+        self.nll * self.target_tokens as f64 / std::f64::consts::LN_2 / n_bytes.max(1) as f64
+    }
+}
+
+/// How often masked tokens were guessed right, each a share from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MaskedAccuracy {
+    /// By the model: its likeliest token.
+    pub model: f64,
+    /// By the best guess that looks at nothing: the token that is most frequent among those that were masked, every time.
+    pub unigram: f64,
+}
+
+/// The loss of `model` (without autodiff, see [`burn::module::Module::valid`]) over `batches`, without dropout; with
+/// `masking`, over tokens that are masked in the same places every time.
 ///
 /// All batches are enqueued before the one host sync at the end.
 pub fn validation_loss<E: Into<anyhow::Error>>(
-    model: &EncoderDecoder,
+    model: &Transformer,
     batches: impl Iterator<Item = Result<HostBatch, E>>,
     label_smoothing: f64,
+    masking: Option<&Masking>,
     device: &Device,
 ) -> Result<ValidationLoss> {
     let mut sums = Transaction::default();
-    let mut target_tokens = 0;
-    for batch in batches {
+    let mut masked_labels = Transaction::default();
+    for (number, batch) in (0..).zip(batches) {
         let batch = upload(&batch.map_err(Into::into).context("reading the validation data")?, device);
-        let losses = model.loss(&batch, label_smoothing, None);
-        sums = sums.register(losses.loss_sum).register(losses.nll_sum);
-        target_tokens += batch.target_tokens;
+        let Some(masking) = masking else {
+            let losses = model.loss(&batch, label_smoothing, None);
+            sums = sums.register(Tensor::cat(vec![losses.loss_sum, losses.nll_sum, losses.n_labels], 0));
+            continue;
+        };
+        let batch = masking.mask(&batch, &DropoutStream::new(VALIDATION_MASKS, number, device));
+        let found = model.evaluate(&batch, label_smoothing);
+        let losses = found.losses;
+        sums = sums.register(Tensor::cat(vec![losses.loss_sum, losses.nll_sum, losses.n_labels, found.n_correct], 0));
+        if let Batch::Text(batch) = batch {
+            masked_labels = masked_labels.register(batch.labels);
+        }
     }
-    ensure!(target_tokens > 0, "the validation data is empty: give data.valid files with text, or none");
-    // Host sync: two numbers a batch, added up in f64.
+    // Host sync: three or four numbers a batch, added up in f64.
     let values = sums.try_execute().context("reading the validation loss from the device")?;
-    let mut totals = [0.0; 2];
-    for (index, value) in values.iter().enumerate() {
+    let mut totals = [0.0; 4];
+    for value in &values {
         let value: &[f32] = value.as_slice().expect("losses are f32");
-        totals[index % 2] += f64::from(value[0]);
+        totals.iter_mut().zip(value).for_each(|(total, value)| *total += f64::from(*value));
     }
-    let [loss, nll] = totals.map(|total| total / target_tokens as f64);
-    Ok(ValidationLoss { loss, nll, target_tokens })
+    let [loss, nll, n_labels, n_correct] = totals;
+    ensure!(n_labels > 0.0, "the validation data is empty: give data.valid files with text, or none");
+    let masked = match masking {
+        None => None,
+        Some(_) => {
+            let labels = masked_labels.try_execute().context("reading the masked tokens from the device")?;
+            let unigram = most_frequent(&labels) as f64 / n_labels;
+            Some(MaskedAccuracy { model: n_correct / n_labels, unigram })
+        }
+    };
+    Ok(ValidationLoss { loss: loss / n_labels, nll: nll / n_labels, target_tokens: n_labels as u64, masked })
+}
+
+/// How often the most frequent label stands among those that count.
+fn most_frequent(labels: &[TensorData]) -> u64 {
+    let mut counts: HashMap<i32, u64> = HashMap::new();
+    for label in labels.iter().flat_map(|labels| labels.iter::<i32>()).filter(|label| *label != TextBatch::NOT_COUNTED)
+    {
+        *counts.entry(label).or_default() += 1;
+    }
+    counts.into_values().max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_per_byte_do_not_depend_on_the_tokens() {
+        let of = |nll: f64, target_tokens: u64| ValidationLoss { loss: nll, nll, target_tokens, masked: None };
+        let bits = of(2.0 * std::f64::consts::LN_2, 100).bits_per_byte(400);
+        assert!((bits - 0.5).abs() < 1e-12);
+        assert_eq!(bits, of(std::f64::consts::LN_2, 200).bits_per_byte(400));
+    }
+
+    #[test]
+    fn the_unigram_guess_is_the_most_frequent_label_among_those_that_count() {
+        let labels = [TensorData::from([-1i32, -1, -1, -1, 7, 7, 3]), TensorData::from([3i32, 7, -1])];
+        assert_eq!(most_frequent(&labels), 3);
+        assert_eq!(most_frequent(&labels[..0]), 0);
+    }
 }

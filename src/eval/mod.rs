@@ -1,4 +1,4 @@
-//! How good a model is: loss over batches, BLEU and chrF over generated text.
+//! How good a model is: loss and accuracy over batches, BLEU and chrF over generated text.
 
 pub mod bleu;
 pub mod chrf;
@@ -6,6 +6,8 @@ pub mod evaluation;
 #[cfg(test)]
 mod golden;
 pub mod loss;
+mod masking;
 
 pub use evaluation::{Evaluation, evaluate};
-pub use loss::{ValidationLoss, validation_loss};
+pub use loss::{MaskedAccuracy, ValidationLoss, validation_loss};
+pub use masking::Masking;

@@ -65,11 +65,12 @@ pub(super) fn int_tensor(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(values, [n]), (&device.clone().inner(), DType::I32))
 }
 
-/// Cuts row numbers into batches of similar length, longest first, of at most `batch_tokens / beam_size` padded source
-/// tokens (but at least one row). Longest first, so that a batch too large for memory fails at once.
-pub fn plan(rows: &[SourceRow], config: &GenerateConfig) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|&row| (std::cmp::Reverse(rows[row].ids.len()), row));
+/// Cuts the numbers of rows with these lengths into batches of similar length, longest first, of at most
+/// `batch_tokens / beam_size` padded tokens (but at least one row). Longest first, so that a batch too large for memory fails
+/// at once.
+pub fn plan(lengths: &[usize], config: &GenerateConfig) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|&row| (std::cmp::Reverse(lengths[row]), row));
     let budget = config.batch_tokens / config.beam_size.max(1);
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut width = 0;
@@ -77,7 +78,7 @@ pub fn plan(rows: &[SourceRow], config: &GenerateConfig) -> Vec<Vec<usize>> {
         match batches.last_mut() {
             Some(batch) if (batch.len() + 1) * width <= budget => batch.push(row),
             _ => {
-                width = rows[row].ids.len().next_multiple_of(8);
+                width = lengths[row].next_multiple_of(8);
                 batches.push(vec![row]);
             }
         }
@@ -95,19 +96,19 @@ mod tests {
 
     #[test]
     fn every_row_is_planned_once_within_the_budget() {
-        let rows: Vec<_> = (0..50).map(|i| row(1 + i * 7 % 23)).collect();
+        let rows: Vec<_> = (0..50).map(|i| 1 + i * 7 % 23).collect();
         let config = GenerateConfig { batch_tokens: 64, beam_size: 1, ..GenerateConfig::default() };
         let batches = plan(&rows, &config);
         let mut seen: Vec<_> = batches.concat();
         seen.sort();
         assert_eq!(seen, (0..50).collect::<Vec<_>>());
         for batch in &batches {
-            let width = batch.iter().map(|&row| rows[row].ids.len()).max().expect("rows").next_multiple_of(8);
+            let width = batch.iter().map(|&row| rows[row]).max().expect("rows").next_multiple_of(8);
             assert!(batch.len() * width <= 64 || batch.len() == 1, "{} x {width}", batch.len());
         }
         let beams = plan(&rows, &GenerateConfig { beam_size: 4, ..config });
         assert!(beams.len() > batches.len(), "beams share the budget");
-        assert_eq!(plan(&[row(1000)], &GenerateConfig { batch_tokens: 1, ..GenerateConfig::default() }), [[0]]);
+        assert_eq!(plan(&[1000], &GenerateConfig { batch_tokens: 1, ..GenerateConfig::default() }), [[0]]);
         assert!(plan(&[], &GenerateConfig::default()).is_empty());
     }
 

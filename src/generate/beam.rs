@@ -106,8 +106,7 @@ pub fn beam_search<S: Sequences>(
             break;
         }
         if !unmoved {
-            let rows = int_tensor(origins.iter().map(|&row| row as i32).collect(), &device);
-            if same_sources { sequences.reorder_beams(&rows) } else { sequences.select(&rows) }
+            if same_sources { sequences.reorder_beams(&origins) } else { sequences.select(&origins) }
         }
         logits = sequences.step(int_tensor(live.iter().map(|beam| last_token(beam).cast_signed()).collect(), &device));
     }

@@ -20,7 +20,8 @@ pub enum GenerateError {
     },
     /// A prompt does not fit the model.
     #[error(
-        "prompt {prompt} has {found} tokens, but the model has {limit} positions (model.max_positions): shorten it"
+        "prompt {prompt} has {found} tokens, but the model has {limit} positions (model.max_positions), and its continuation needs \
+         one at least: shorten it"
     )]
     PromptTooLong {
         /// Number of the prompt, counted from 1.

@@ -8,7 +8,8 @@ use super::sequences::{Begun, Sequences, TokenRules};
 /// Finishes every row of `begun` and returns its tokens without the end token.
 ///
 /// The host looks at the tokens every `check_every` steps only (a wait for the device each time) and drops the rows that have
-/// ended. In between, ended rows run on; what they say is ignored, and rows do not influence each other.
+/// ended. In between, ended rows run on; what they say is ignored, and rows do not influence each other. No row runs on beyond
+/// its limit, which may be the end of the model's positions.
 pub fn greedy<S: Sequences>(
     begun: Begun<S>,
     rules: &TokenRules,
@@ -23,7 +24,7 @@ pub fn greedy<S: Sequences>(
     let mut live: Vec<usize> = (0..limits.len()).collect();
     let mut ids: Tensor<1, Int> = likeliest(logits);
     while !live.is_empty() {
-        let room = live.iter().map(|&row| limits[row] - outputs[row].len()).max().expect("rows are left");
+        let room = live.iter().map(|&row| limits[row] - outputs[row].len()).min().expect("rows are left");
         let mut steps = vec![ids.clone()];
         while steps.len() < check_every.clamp(1, room) {
             ids = likeliest(sequences.step(ids));
@@ -52,9 +53,8 @@ pub fn greedy<S: Sequences>(
             if live.is_empty() {
                 break;
             }
-            let rows: Tensor<1, Int> = int_tensor(kept.into_iter().map(|index| index as i32).collect(), &device);
-            sequences.select(&rows);
-            ids = ids.select(0, rows);
+            sequences.select(&kept);
+            ids = ids.select(0, int_tensor(kept.into_iter().map(|index| index as i32).collect(), &device));
         }
         ids = likeliest(sequences.step(ids));
     }

@@ -10,12 +10,14 @@ pub mod greedy;
 pub mod sample;
 pub mod sequences;
 pub mod stop;
+mod text;
 mod translator;
 
 pub use beam::beam_search;
 pub use error::GenerateError;
 pub use greedy::greedy;
-pub use sequences::{Begun, Sequences, Targets, TokenRules};
+pub use sequences::{Begun, Sequences, Targets, Texts, TokenRules};
+pub use text::{Continuation, EndedBy, TextGenerator};
 pub use translator::{Hypothesis, Translator};
 
 use burn::tensor::Device;

@@ -95,7 +95,7 @@ pub(super) fn sample<S: Sequences>(
         }
         if kept.len() < live.len() {
             live = kept.iter().map(|&index| live[index]).collect();
-            sequences.select(&int_tensor(kept.into_iter().map(|index| index as i32).collect(), &device));
+            sequences.select(&kept);
         }
         logits = sequences.step(int_tensor(chosen, &device));
     }

@@ -2,8 +2,8 @@
 //! the logits of the next.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use kiln_data::SpecialIds;
-use kiln_model::{DecoderCache, EncoderDecoder};
+use kiln_data::{SpecialIds, TextTokenizer};
+use kiln_model::{DecoderCache, DecoderOnly, EncoderDecoder, Prompts};
 
 use super::batching::{SourceBatch, int_tensor};
 
@@ -15,11 +15,11 @@ pub trait Sequences {
     /// Appends one token to every row (`[B]`) and returns the logits of the next, `[B, V]`.
     fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2>;
 
-    /// Makes row i what row `rows[i]` was (`[B']`): drops finished rows, widens one row to several.
-    fn select(&mut self, rows: &Tensor<1, Int>);
+    /// Makes row i what row `rows[i]` was: drops finished rows, widens one row to several.
+    fn select(&mut self, rows: &[usize]);
 
     /// [`Self::select`] where every row's new origin has the same source or prompt as the row.
-    fn reorder_beams(&mut self, rows: &Tensor<1, Int>);
+    fn reorder_beams(&mut self, rows: &[usize]);
 }
 
 /// A batch at the point where the first token of every row is to be chosen.
@@ -50,6 +50,19 @@ impl TokenRules {
         Self { ends: vec![special.eos], never }
     }
 
+    /// Documents end with the end token; the other special tokens stand in no text.
+    pub fn of_text(tokenizer: &TextTokenizer) -> Self {
+        let ends: Vec<u32> = tokenizer.special().eos.into_iter().collect();
+        let never = tokenizer.special_ids().into_iter().filter(|id| !ends.contains(id)).collect();
+        Self { ends, never }
+    }
+
+    /// One more token that ends a row.
+    pub fn end_at(&mut self, token: u32) {
+        self.never.retain(|never| *never != token);
+        self.ends.push(token);
+    }
+
     /// Whether `token` ends its row.
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.contains(&token)
@@ -70,15 +83,17 @@ impl TokenRules {
 pub struct Targets<'a> {
     model: &'a EncoderDecoder,
     cache: DecoderCache,
+    device: Device,
 }
 
 impl<'a> Targets<'a> {
     /// Reads `sources` and begins one target for each.
     pub fn begin(model: &'a EncoderDecoder, sources: &SourceBatch, special: SpecialIds) -> Begun<Self> {
         let memory = model.encode(sources.ids.clone(), sources.lengths.clone(), sources.batch_size(), None);
-        let mut targets = Self { model, cache: model.start(&memory) };
+        let device = sources.ids.device();
+        let mut targets = Self { model, cache: model.start(&memory), device: device.clone() };
         let start = vec![special.bos.cast_signed(); sources.batch_size()];
-        let logits = targets.step(int_tensor(start, &sources.ids.device()));
+        let logits = targets.step(int_tensor(start, &device));
         Begun { sequences: targets, logits, limits: sources.limits.clone() }
     }
 }
@@ -88,11 +103,51 @@ impl Sequences for Targets<'_> {
         self.model.decode_step(ids, &mut self.cache)
     }
 
-    fn select(&mut self, rows: &Tensor<1, Int>) {
-        self.cache.select(rows);
+    fn select(&mut self, rows: &[usize]) {
+        self.cache.select(&row_tensor(rows, &self.device));
     }
 
-    fn reorder_beams(&mut self, rows: &Tensor<1, Int>) {
-        self.cache.reorder_beams(rows);
+    fn reorder_beams(&mut self, rows: &[usize]) {
+        self.cache.reorder_beams(&row_tensor(rows, &self.device));
     }
+}
+
+/// Texts of a decoder-only model.
+#[derive(Debug)]
+pub struct Texts<'a> {
+    model: &'a DecoderOnly,
+    cache: DecoderCache,
+    device: Device,
+    /// Positions of each row.
+    lengths: Vec<usize>,
+}
+
+impl<'a> Texts<'a> {
+    /// Reads `prompts`, which have `lengths` tokens, and begins one text behind each.
+    pub fn begin(model: &'a DecoderOnly, prompts: &Prompts, lengths: Vec<usize>, limits: Vec<usize>) -> Begun<Self> {
+        let (logits, cache) = model.prefill(prompts.ids.clone(), prompts.lengths.clone());
+        Begun { sequences: Self { model, cache, device: prompts.ids.device(), lengths }, logits, limits }
+    }
+}
+
+impl Sequences for Texts<'_> {
+    fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2> {
+        self.lengths.iter_mut().for_each(|len| *len += 1);
+        self.model.decode_step(ids, &mut self.cache)
+    }
+
+    fn select(&mut self, rows: &[usize]) {
+        self.cache.select(&row_tensor(rows, &self.device));
+        self.lengths = rows.iter().map(|&row| self.lengths[row]).collect();
+        self.cache.shorten(self.lengths.iter().copied().max().expect("rows are left"));
+    }
+
+    fn reorder_beams(&mut self, rows: &[usize]) {
+        self.cache.reorder_beams(&row_tensor(rows, &self.device));
+        self.lengths = rows.iter().map(|&row| self.lengths[row]).collect();
+    }
+}
+
+fn row_tensor(rows: &[usize], device: &Device) -> Tensor<1, Int> {
+    int_tensor(rows.iter().map(|&row| row as i32).collect(), device)
 }

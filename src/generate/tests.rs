@@ -1,3 +1,5 @@
+mod text;
+
 use burn::tensor::FloatDType;
 use burn::tensor::activation::log_softmax;
 use kiln_data::SpecialIds;

@@ -119,7 +119,8 @@ impl Translator {
         let mut results: Vec<Option<T>> = lines.iter().map(|_| None).collect();
         let special = self.tokenizers.special();
         let rules = TokenRules::of(special);
-        for batch in batching::plan(&rows, &self.config) {
+        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        for batch in batching::plan(&lengths, &self.config) {
             let batch_rows: Vec<_> = batch.iter().map(|&row| &rows[row]).collect();
             let batch_numbers: Vec<_> = batch.iter().map(|&row| numbers[row]).collect();
             let sources = SourceBatch::new(&batch_rows, special.pad, limit, &self.device);

@@ -140,6 +140,15 @@ fn validation_line(validation: &ValidationMetrics) -> String {
         validation.nll,
         validation.perplexity()
     );
+    if let Some(bits) = validation.bits_per_byte {
+        line += &format!(" | {bits:.3} bits/byte");
+    }
+    if let Some(accuracy) = validation.masked_accuracy {
+        line += &format!(" | masked accuracy {:.2}%", 100.0 * accuracy);
+    }
+    if let Some(accuracy) = validation.unigram_accuracy {
+        line += &format!(" (unigram {:.2}%)", 100.0 * accuracy);
+    }
     if let Some(bleu) = validation.bleu {
         line += &format!(" | BLEU {bleu:.2}");
     }
@@ -219,6 +228,14 @@ mod tests {
     fn a_validation_shows_only_what_was_measured() {
         let line = validation_line(&samples::validation(500));
         assert!(line.contains("perplexity 2.72") && line.contains("BLEU 51.23"), "{line}");
-        assert!(!line.contains("chrF") && !line.contains("exact match"), "{line}");
+        assert!(!line.contains("chrF") && !line.contains("exact match") && !line.contains("masked"), "{line}");
+        let masked = ValidationMetrics {
+            masked_accuracy: Some(0.4),
+            unigram_accuracy: Some(0.0525),
+            bleu: None,
+            ..samples::validation(500)
+        };
+        let line = validation_line(&masked);
+        assert!(line.contains("masked accuracy 40.00% (unigram 5.25%)") && !line.contains("BLEU"), "{line}");
     }
 }

@@ -59,12 +59,14 @@ impl Sink for TensorBoard {
                 let speed = &window.throughput;
                 let mut scalars = vec![
                     ("throughput(tps)", speed.tokens_per_sec),
-                    ("throughput/source(tps)", speed.source_tokens_per_sec),
                     ("throughput/target(tps)", speed.target_tokens_per_sec),
                     ("throughput/padding(%)", 100.0 * speed.padding_ratio),
                     ("tflops", speed.flops_per_sec / 1e12),
                     ("time_metrics/data_loading(%)", 100.0 * window.data_wait_share),
                 ];
+                if speed.source_tokens_per_sec > 0.0 {
+                    scalars.push(("throughput/source(tps)", speed.source_tokens_per_sec));
+                }
                 scalars.extend(speed.mfu.map(|mfu| ("mfu(%)", 100.0 * mfu)));
                 self.write_scalars(window.step, &scalars)
             }
@@ -74,10 +76,16 @@ impl Sink for TensorBoard {
                     ("validation_metrics/nll", validation.nll),
                     ("validation_metrics/perplexity", validation.perplexity()),
                 ];
-                scalars.extend(validation.bleu.map(|bleu| ("validation_metrics/bleu", bleu)));
-                scalars.extend(validation.chrf.map(|chrf| ("validation_metrics/chrf", chrf)));
-                scalars
-                    .extend(validation.exact_match.map(|share| ("validation_metrics/exact_match(%)", 100.0 * share)));
+                for (tag, scale, value) in [
+                    ("validation_metrics/bits_per_byte", 1.0, validation.bits_per_byte),
+                    ("validation_metrics/masked_accuracy(%)", 100.0, validation.masked_accuracy),
+                    ("validation_metrics/unigram_accuracy(%)", 100.0, validation.unigram_accuracy),
+                    ("validation_metrics/bleu", 1.0, validation.bleu),
+                    ("validation_metrics/chrf", 1.0, validation.chrf),
+                    ("validation_metrics/exact_match(%)", 100.0, validation.exact_match),
+                ] {
+                    scalars.extend(value.map(|value| (tag, scale * value)));
+                }
                 self.write_scalars(validation.step, &scalars)
             }
             Record::Note(_) => Ok(()),

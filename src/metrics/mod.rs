@@ -97,8 +97,17 @@ pub struct ValidationMetrics {
     pub loss: f64,
     /// Negative log-likelihood, nats per target token; perplexity is its exponential.
     pub nll: f64,
-    /// Target tokens without padding.
+    /// Labels: target tokens without padding, tokens of a text, or masked ones.
     pub target_tokens: u64,
+    /// lm: bits per UTF-8 byte of the text, which can be compared between vocabularies.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bits_per_byte: Option<f64>,
+    /// mlm: share of the masked tokens for which the right one was the likeliest, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub masked_accuracy: Option<f64>,
+    /// mlm: the same for the best guess that looks at nothing: always the most frequent token.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unigram_accuracy: Option<f64>,
     /// Corpus BLEU of generated text, 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bleu: Option<f64>,

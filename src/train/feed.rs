@@ -1,7 +1,7 @@
 //! Micro-batches in groups, on the device one group ahead of the step that needs them.
 
 use kiln_data::{Loader, Position, Shape};
-use kiln_model::PairBatch;
+use kiln_model::Batch;
 
 use burn::tensor::Device;
 
@@ -12,7 +12,7 @@ use crate::metrics::{Span, SpanClock};
 #[derive(Debug)]
 pub struct Group {
     /// Uploaded batches.
-    pub batches: Vec<PairBatch>,
+    pub batches: Vec<Batch>,
     /// Epoch in which the group begins.
     pub epoch: u64,
     /// Where the data continues after it.
@@ -20,19 +20,43 @@ pub struct Group {
 }
 
 impl Group {
-    /// Source and target positions, padding included.
+    /// Source tokens, and target tokens or those of text, without padding.
+    pub fn tokens(&self) -> [u64; 2] {
+        let sum = |side: usize| self.batches.iter().map(|batch| tokens_of(batch)[side]).sum();
+        [sum(0), sum(1)]
+    }
+
+    /// Shapes of the batches.
+    pub fn shapes(&self) -> impl Iterator<Item = Shape> {
+        self.batches.iter().map(shape_of)
+    }
+
+    /// Positions, padding included.
     pub fn padded_tokens(&self) -> u64 {
-        self.batches.iter().map(|batch| shape_of(batch).padded_tokens() as u64).sum()
+        self.shapes().map(|shape| shape.padded_tokens() as u64).sum()
     }
 
     /// The shape that needs most memory.
     pub fn largest_shape(&self) -> Option<Shape> {
-        self.batches.iter().map(shape_of).max_by_key(Shape::padded_tokens)
+        self.shapes().max_by_key(Shape::padded_tokens)
     }
 }
 
-fn shape_of(batch: &PairBatch) -> Shape {
-    Shape { batch_size: batch.batch_size, source_len: batch.source_len, target_len: batch.target_len }
+fn shape_of(batch: &Batch) -> Shape {
+    match batch {
+        Batch::Pairs(batch) => {
+            Shape { batch_size: batch.batch_size, source_len: batch.source_len, target_len: batch.target_len }
+        }
+        Batch::Text(batch) => Shape::text(batch.batch_size, batch.seq_len),
+    }
+}
+
+/// Source tokens, and target tokens or those of text, without padding.
+pub(super) fn tokens_of(batch: &Batch) -> [u64; 2] {
+    match batch {
+        Batch::Pairs(batch) => [batch.source_tokens, batch.target_tokens],
+        Batch::Text(batch) => [0, batch.tokens],
+    }
 }
 
 /// Takes batches from a loader and keeps one group uploaded ahead.

@@ -50,8 +50,10 @@ impl Measured {
     }
 
     pub(super) fn count(&mut self, group: &Group, model: &TransformerConfig) {
-        self.flops
-            .push(group.batches.iter().map(|batch| flops::train_flops_per_batch(model, batch.shape()).total()).sum());
+        let of_shape = |Shape { batch_size, source_len, target_len }| {
+            flops::train_flops_per_batch(model, [batch_size, source_len, target_len]).total()
+        };
+        self.flops.push(group.shapes().map(of_shape).sum());
         let larger = group.largest_shape().into_iter().chain(self.largest);
         self.largest = larger.max_by_key(Shape::padded_tokens);
     }

@@ -15,7 +15,7 @@ pub use provenance::Provenance;
 pub use resume::{Resume, find as find_resume};
 pub use state::TrainState;
 pub use step::train_step;
-pub use trainer::{Ended, Outcome, Setup, Trainer, complete_model};
+pub use trainer::{Ended, Outcome, Setup, Trainer};
 
 #[cfg(test)]
 mod tests;

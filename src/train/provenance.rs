@@ -4,9 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use kiln_data::Tokenizers;
 
-use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile};
+use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Vocabulary};
 use crate::config::Config;
 
 /// What a snapshot carries that is not the trainer's: fingerprints and files.
@@ -22,24 +21,24 @@ pub struct Provenance {
 
 impl Provenance {
     /// Collects the files by saving the tokenizers once inside `run_dir`, which also shows early that it can be written.
-    pub fn new(config: &Config, data_fingerprint: String, tokenizers: &Tokenizers, run_dir: &Path) -> Result<Self> {
+    pub fn new(config: &Config, data_fingerprint: String, vocabulary: &Vocabulary, run_dir: &Path) -> Result<Self> {
         Ok(Self {
             data_fingerprint,
-            tokenizer_fingerprint: tokenizers.fingerprint(),
-            files: stored_files(config, tokenizers, run_dir)?,
+            tokenizer_fingerprint: vocabulary.fingerprint(),
+            files: stored_files(config, vocabulary, run_dir)?,
         })
     }
 }
 
 /// `config.toml` and the tokenizer's files.
-fn stored_files(config: &Config, tokenizers: &Tokenizers, run_dir: &Path) -> Result<Vec<StoredFile>> {
+fn stored_files(config: &Config, vocabulary: &Vocabulary, run_dir: &Path) -> Result<Vec<StoredFile>> {
     let dir = run_dir.join("checkpoints").join("tokenizer.tmp");
     let read = || -> Result<Vec<StoredFile>> {
         if dir.exists() {
             fs::remove_dir_all(&dir)?; // left by a run that was killed here
         }
         fs::create_dir_all(&dir)?;
-        tokenizers.save(&dir)?;
+        vocabulary.save(&dir)?;
         let mut files = vec![StoredFile { name: RUN_CONFIG_FILE.to_string(), bytes: config.to_toml().into_bytes() }];
         for entry in fs::read_dir(&dir)? {
             let entry = entry?;

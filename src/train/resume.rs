@@ -1,5 +1,6 @@
 //! Continuing a run: only with the configuration, data and tokenizer it was begun with.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -58,11 +59,12 @@ fn list(differences: &[Difference]) -> String {
 
 /// Fields that may change: they decide how fast, how often and how long, not which weights come out. What `data` and
 /// `tokenizer` say is compared by the contents' fingerprints instead.
-const FREE: [&str; 13] = [
+const FREE: [&str; 14] = [
     "data.train",
     "data.valid",
     "data.cache_dir",
     "data.corpus",
+    "data.text",
     "tokenizer",
     "loader.num_workers",
     "loader.prefetch_factor",
@@ -118,18 +120,20 @@ pub fn find(
 
 /// Fields of two configurations that decide the weights and differ.
 pub fn config_differences(saved: &Config, now: &Config) -> Vec<Difference> {
-    let (mut saved_fields, mut now_fields) = (Vec::new(), Vec::new());
+    let (mut saved_fields, mut now_fields) = (BTreeMap::new(), BTreeMap::new());
     flatten("", &serde_json::to_value(saved).expect("plain values"), &mut saved_fields);
     flatten("", &serde_json::to_value(now).expect("plain values"), &mut now_fields);
     // These two look only at the step, so a run with them can be made longer or shorter.
     let any_length = matches!(saved.optim.schedule, Schedule::Constant | Schedule::Noam);
     let is_free =
         |field: &str| FREE.iter().any(|free| is_within(field, free)) || (any_length && field == "train.steps");
-    saved_fields
+    let fields: BTreeSet<&String> = saved_fields.keys().chain(now_fields.keys()).collect();
+    let value = |fields: &BTreeMap<String, String>, field| fields.get(field).cloned().unwrap_or("unset".into());
+    fields
         .into_iter()
-        .zip(now_fields)
-        .filter(|((field, saved), (_, now))| saved != now && !is_free(field))
-        .map(|((field, saved), (_, now))| Difference { field, saved, now })
+        .map(|field| (field, value(&saved_fields, field), value(&now_fields, field)))
+        .filter(|(field, saved, now)| saved != now && !is_free(field))
+        .map(|(field, saved, now)| Difference { field: field.clone(), saved, now })
         .collect()
 }
 
@@ -138,8 +142,8 @@ fn is_within(field: &str, whole: &str) -> bool {
     field.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Lists the leaves of `value`; arrays count as leaves, so equal types give equal lists of names.
-fn flatten(path: &str, value: &Value, leaves: &mut Vec<(String, String)>) {
+/// Lists the leaves of `value`; arrays count as leaves. A key that is not set may be missing.
+fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
@@ -147,7 +151,9 @@ fn flatten(path: &str, value: &Value, leaves: &mut Vec<(String, String)>) {
                 flatten(&path, value, leaves);
             }
         }
-        leaf => leaves.push((path.to_string(), leaf.to_string())),
+        leaf => {
+            leaves.insert(path.to_string(), leaf.to_string());
+        }
     }
 }
 
@@ -168,10 +174,13 @@ mod tests {
         now.loader.batch_tokens = 1;
         now.train.steps += 1;
         now.model.dropout = 0.25;
+        now.model.activation_dropout = Some(0.0);
         let differences = config_differences(&saved, &now);
-        let mut fields: Vec<_> = differences.iter().map(|difference| difference.field.as_str()).collect();
-        fields.sort();
-        assert_eq!(fields, ["loader.batch_tokens", "model.dropout", "optim.lr", "train.steps"]);
+        let fields: Vec<_> = differences.iter().map(|difference| difference.field.as_str()).collect();
+        assert_eq!(
+            fields,
+            ["loader.batch_tokens", "model.activation_dropout", "model.dropout", "optim.lr", "train.steps"]
+        );
         let lr = differences.iter().find(|difference| difference.field == "optim.lr").expect("listed");
         assert_eq!(lr.to_string(), format!("optim.lr: {} in the checkpoint, 0.5 now", saved.optim.lr));
     }

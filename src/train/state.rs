@@ -4,18 +4,19 @@ use anyhow::{Context, Result};
 use burn::tensor::{Device, FloatDType, Transaction};
 use kiln_data::Position;
 use kiln_kernels::AdamWState;
-use kiln_model::{EncoderDecoder, TransformerConfig};
+use kiln_model::{Transformer, TransformerConfig};
 
 use super::provenance::Provenance;
 use crate::checkpoint::{Best, FORMAT, Snapshot, TrainerState, flat_tensor, named_tensors};
 use crate::config::Config;
+use crate::eval::Masking;
 use crate::optim::{AdamW, LearningRate};
 
 /// A run in the making. With its configuration and its data it decides every later weight.
 #[derive(Debug)]
 pub struct TrainState {
     /// Weights in the compute dtype, tracked by autodiff.
-    pub model: EncoderDecoder,
+    pub model: Transformer,
     /// f32 master weights and moments.
     pub optimizer: AdamW,
     /// Learning rate of each step.
@@ -24,8 +25,10 @@ pub struct TrainState {
     pub dtype: FloatDType,
     /// Where the model lives, without autodiff.
     pub device: Device,
-    /// Seed of the dropout streams.
+    /// Seed of the dropout and masking streams.
     pub seed: u64,
+    /// mlm: how tokens are masked; none to begin with, for only the tokenizer knows the mask.
+    pub masking: Option<Masking>,
     /// Label smoothing of the training loss.
     pub label_smoothing: f64,
     /// Optimizer steps done.
@@ -36,7 +39,7 @@ pub struct TrainState {
     pub position: Position,
     /// Source tokens trained on, without padding.
     pub source_tokens: u64,
-    /// Target tokens trained on, without padding.
+    /// Target tokens, or tokens of text, trained on, without padding.
     pub target_tokens: u64,
     /// Seconds spent training.
     pub train_secs: f64,
@@ -51,7 +54,7 @@ impl TrainState {
     pub fn new(config: &Config, model: &TransformerConfig, dtype: FloatDType, device: &Device) -> Self {
         let device = device.clone().inner();
         // Drawn and kept in f32: the master weights are the drawn ones, whatever the compute dtype.
-        let drawn = model.init_encoder_decoder(config.seed, FloatDType::F32, &device.clone().autodiff());
+        let drawn = model.init(config.seed, FloatDType::F32, &device.clone().autodiff());
         let optimizer = AdamW::new(&drawn, &config.optim, dtype);
         Self {
             model: optimizer.attach(drawn),
@@ -60,6 +63,7 @@ impl TrainState {
             dtype,
             device,
             seed: config.seed,
+            masking: None,
             label_smoothing: config.train.label_smoothing,
             step: 0,
             micro_steps: 0,
@@ -90,6 +94,12 @@ impl TrainState {
         state.non_finite_steps = saved.non_finite_steps;
         state.best = saved.best;
         Ok(state)
+    }
+
+    /// Whether the model drops anything while it trains.
+    pub(super) fn has_dropout(&self) -> bool {
+        let config = self.model.config();
+        config.dropout > 0.0 || config.attention_dropout > 0.0 || config.activation_dropout.is_some_and(|p| p > 0.0)
     }
 
     /// Copies everything to the host, in one transaction.

@@ -3,8 +3,9 @@
 use std::ops::Add;
 
 use burn::tensor::{FloatDType, Tensor};
-use kiln_model::{DropoutStream, PairBatch};
+use kiln_model::{Batch, DropoutStream};
 
+use super::feed::tokens_of;
 use super::state::TrainState;
 use crate::metrics::deferred::Measures;
 use crate::optim::FlatGradients;
@@ -16,30 +17,29 @@ use crate::optim::FlatGradients;
 ///
 /// # Panics
 /// If the group is empty.
-pub fn train_step(state: &mut TrainState, batches: &[PairBatch]) -> Measures {
+pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
     // A sum of many gradients needs more digits than each of them.
     let accumulation = if batches.len() > 1 { FloatDType::F32 } else { state.dtype };
     let mut accumulated: Option<(Sums, FlatGradients)> = None;
     for batch in batches {
-        let dropout = state.model.config().dropout > 0.0;
-        let stream = dropout.then(|| DropoutStream::new(state.seed, state.micro_steps, &state.device));
-        let losses = state.model.loss(batch, state.label_smoothing, stream.as_ref());
+        // Masks and dropout are sites of one stream, which the seed and the number of the micro-batch decide.
+        let stream = DropoutStream::new(state.seed, state.micro_steps, &state.device);
+        let masked = state.masking.as_ref().map(|masking| masking.mask(batch, &stream));
+        let dropout = state.has_dropout().then_some(&stream);
+        let losses = state.model.loss(masked.as_ref().unwrap_or(batch), state.label_smoothing, dropout);
         let mut gradients = losses.loss_sum.clone().backward();
-        let labels = batch.labels.clone().not_equal_elem(state.model.config().pad_id.cast_signed());
-        let sums = Sums {
-            loss: losses.loss_sum.inner(),
-            nll: losses.nll_sum.inner(),
-            n_labels: labels.int().sum().float().cast(FloatDType::F32),
-        };
+        let sums =
+            Sums { loss: losses.loss_sum.inner(), nll: losses.nll_sum.inner(), n_labels: losses.n_labels.inner() };
         let (sums, before) = match accumulated {
             None => (sums, None),
             Some((sums_before, before)) => (sums_before + sums, Some(before)),
         };
         let table = state.optimizer.table();
         accumulated = Some((sums, table.flatten_gradients(&state.model, &mut gradients, accumulation, before)));
+        let [source_tokens, target_tokens] = tokens_of(batch);
         state.micro_steps += 1;
-        state.source_tokens += batch.source_tokens;
-        state.target_tokens += batch.target_tokens;
+        state.source_tokens += source_tokens;
+        state.target_tokens += target_tokens;
     }
     let (Sums { loss, nll, n_labels }, gradients) = accumulated.expect("a group has at least one micro-batch");
     state.step += 1;

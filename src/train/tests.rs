@@ -1,5 +1,7 @@
 //! The loop on a tiny model and a tiny corpus: accumulation, resume, damage, limits.
 
+mod text;
+
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +15,11 @@ use kiln_data::{
     BatchSource, CachedSource, Corpus, CorpusConfig, Example, HostBatch, LoaderConfig, Position, Tokenizers, numbers,
     prepare,
 };
-use kiln_model::{PairBatch, TransformerConfig};
+use kiln_model::{Batch, Transformer, TransformerConfig};
 
 use super::resume::NotTheSameRun;
 use super::*;
-use crate::checkpoint::{Checkpoints, MODEL_FILE, Pointer, Snapshot};
+use crate::checkpoint::{Checkpoints, MODEL_FILE, Pointer, Snapshot, Vocabulary};
 use crate::config::{Config, OptimConfig, Schedule, TrainConfig};
 use crate::device::upload;
 use crate::logging::{Logging, Record, Sink};
@@ -78,7 +80,7 @@ impl Corpora {
             },
             ..Config::default()
         };
-        complete_model(&mut config.model, &self.tokenizers).expect("a model that fits");
+        Vocabulary::Pairs(self.tokenizers.clone()).complete(&mut config.model).expect("a model that fits");
         config
     }
 
@@ -87,9 +89,10 @@ impl Corpora {
             config: config.clone(),
             run_dir: run_dir.to_path_buf(),
             device: Device::flex(),
-            tokenizers: self.tokenizers.clone(),
+            vocabulary: Vocabulary::Pairs(self.tokenizers.clone()),
             train: self.source("train", &config.loader),
             valid: Some(self.source("valid", &config.loader)),
+            valid_bytes: None,
             valid_examples: self.rows.clone(),
             logging,
             stop,
@@ -215,8 +218,8 @@ fn one_batch_of_32_rows_equals_32_batches_of_one() {
     let config = toy_config(0.0);
     let device = Device::flex();
     let rows = toy_rows(32);
-    let together: Vec<PairBatch> = vec![upload(&host_batch(&rows), &device)];
-    let apart: Vec<PairBatch> = rows.chunks(1).map(|row| upload(&host_batch(row), &device)).collect();
+    let together: Vec<Batch> = vec![upload(&host_batch(&rows), &device)];
+    let apart: Vec<Batch> = rows.chunks(1).map(|row| upload(&host_batch(row), &device)).collect();
     let mut a = TrainState::new(&config, &config.model, FloatDType::F32, &device);
     let mut b = TrainState::new(&config, &config.model, FloatDType::F32, &device);
     let initial = weights(&a);
@@ -446,10 +449,13 @@ fn the_best_checkpoint_is_the_one_with_the_lowest_validation_loss_and_a_run_can_
     assert_eq!((run.path.as_path(), run.step), (path.as_path(), best.step));
     let model = run.load_model(FloatDType::F32, &Device::flex()).expect("a model");
     let valid = kiln_data::OnePass::new(corpora.source("valid", &config.loader), &config.loader).expect("batches");
-    let loss =
-        crate::eval::validation_loss(&model, valid, config.train.label_smoothing, &Device::flex()).expect("a loss");
+    let loss = crate::eval::validation_loss(&model, valid, config.train.label_smoothing, None, &Device::flex())
+        .expect("a loss");
     assert_eq!(loss.loss, best.loss, "the weights on disk are the weights that were measured");
-    let translator = crate::generate::Translator::new(&model, run.tokenizers.clone(), run.config.generate.clone());
+    let (Transformer::EncoderDecoder(model), Some(tokenizers)) = (model, run.vocabulary.pairs()) else {
+        panic!("a run that translates");
+    };
+    let translator = crate::generate::Translator::new(&model, tokenizers.clone(), run.config.generate.clone());
     let lines = translator.expect("they fit").translate(&["12", "", "  ", "345"], 0).expect("translations");
     assert_eq!(lines.len(), 4);
     assert_eq!((lines[1].as_str(), lines[2].as_str()), ("", ""), "an empty line stays empty");

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use burn::module::Module;
 use burn::tensor::Device;
-use kiln_data::{BatchSource, Example, Loader, OnePass, Shape, Tokenizers};
-use kiln_model::TransformerConfig;
+use kiln_data::{BatchSource, Example, Loader, OnePass, Shape};
+use kiln_model::Transformer;
 
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
@@ -18,10 +18,10 @@ use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
 use super::step::train_step;
-use crate::checkpoint::{Best, Checkpoints};
+use crate::checkpoint::{Best, Checkpoints, Vocabulary};
 use crate::config::Config;
 use crate::device::{compute_dtype, peak_flops_per_sec};
-use crate::eval::{evaluate, validation_loss};
+use crate::eval::{Masking, evaluate, validation_loss};
 use crate::generate::Translator;
 use crate::logging::Logging;
 use crate::metrics::deferred::{DeferredMetrics, StepFacts};
@@ -29,19 +29,21 @@ use crate::metrics::{Span, Throughput, ValidationMetrics, WindowMetrics};
 
 /// Everything that a run is made of.
 pub struct Setup {
-    /// Complete and validated; the model's vocabulary sizes filled in, see [`complete_model`].
+    /// Complete and validated; the model's vocabulary sizes filled in, see [`Vocabulary::complete`].
     pub config: Config,
     /// Where checkpoints go.
     pub run_dir: PathBuf,
     /// Where to compute.
     pub device: Device,
     /// The vocabulary.
-    pub tokenizers: Tokenizers,
+    pub vocabulary: Vocabulary,
     /// Training data.
     pub train: Arc<dyn BatchSource>,
     /// Validation data.
     pub valid: Option<Arc<dyn BatchSource>>,
-    /// Text to translate and score after the last step; may be empty.
+    /// lm: UTF-8 bytes of the validation text, to measure bits per byte with.
+    pub valid_bytes: Option<u64>,
+    /// Translation: text to translate and score after the last step; may be empty.
     pub valid_examples: Vec<Example>,
     /// Where numbers go.
     pub logging: Logging,
@@ -91,8 +93,9 @@ pub struct Trainer {
     state: TrainState,
     feed: GroupFeed,
     valid: Option<Arc<dyn BatchSource>>,
+    valid_bytes: Option<u64>,
     valid_examples: Vec<Example>,
-    tokenizers: Tokenizers,
+    vocabulary: Vocabulary,
     checkpoints: Checkpoints,
     provenance: Provenance,
     logging: Logging,
@@ -107,17 +110,19 @@ impl Trainer {
     /// Prepares a fresh run, or continues one: a run must be resumed with what it was begun with, see
     /// [`find_resume`](super::find_resume).
     pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
-        let Setup { config, run_dir, device, tokenizers, train, valid, valid_examples, logging, stop } = setup;
+        let Setup { config, run_dir, device, vocabulary, train, valid, valid_bytes, valid_examples, logging, stop } =
+            setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
-        let provenance = Provenance::new(&config, train.fingerprint(), &tokenizers, &run_dir)?;
+        let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
         let checkpoints = Checkpoints::of_run(&run_dir);
         checkpoints.clean()?;
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
-        let state = match resume {
+        let mut state = match resume {
             None => TrainState::new(&config, &config.model, dtype, &device),
             Some(resume) => TrainState::restore(&config, resume.snapshot, dtype, &device)
                 .with_context(|| format!("resuming from {}", resume.path.display()))?,
         };
+        state.masking = Masking::of(&config, &vocabulary)?;
         let loader = Loader::new(train, &config.loader, config.seed, state.position)?;
         let feed = GroupFeed::new(loader, state.position, config.train.grad_accum_steps, device.clone());
         let outcome = Outcome {
@@ -137,8 +142,9 @@ impl Trainer {
             state,
             feed,
             valid,
+            valid_bytes,
             valid_examples,
-            tokenizers,
+            vocabulary,
             checkpoints,
             provenance,
             logging,
@@ -210,12 +216,13 @@ impl Trainer {
             device_failure(anyhow!(reason.unwrap_or_else(|| "a panic".to_string())), group.largest_shape())
         })?;
         self.state.position = group.next;
+        let [source_tokens, target_tokens] = group.tokens();
         let facts = StepFacts {
             step: self.state.step,
             epoch: group.epoch,
             lr: self.state.learning_rate.at(self.state.step),
-            tokens: group.batches.iter().map(|batch| batch.source_tokens + batch.target_tokens).sum(),
-            source_tokens: group.batches.iter().map(|batch| batch.source_tokens).sum(),
+            tokens: source_tokens + target_tokens,
+            source_tokens,
             padded_tokens: group.padded_tokens(),
         };
         self.deferred.push(facts, measures);
@@ -271,16 +278,23 @@ impl Trainer {
         let model = self.state.model.valid();
         let batches = OnePass::new(valid, &self.config.loader)?;
         // Host sync.
-        let loss = validation_loss(&model, batches, self.state.label_smoothing, &self.state.device)?;
+        let masking = self.state.masking.as_ref();
+        let loss = validation_loss(&model, batches, self.state.label_smoothing, masking, &self.state.device)?;
         let mut metrics = ValidationMetrics {
             step: self.state.step,
             loss: loss.loss,
             nll: loss.nll,
             target_tokens: loss.target_tokens,
+            bits_per_byte: self.valid_bytes.map(|n_bytes| loss.bits_per_byte(n_bytes)),
+            masked_accuracy: loss.masked.map(|masked| masked.model),
+            unigram_accuracy: loss.masked.map(|masked| masked.unigram),
             ..ValidationMetrics::default()
         };
-        if with_text && !self.valid_examples.is_empty() {
-            let translator = Translator::new(&model, self.tokenizers.clone(), self.config.generate.clone())?;
+        if with_text
+            && let (Transformer::EncoderDecoder(model), Vocabulary::Pairs(tokenizers)) = (&model, &self.vocabulary)
+            && !self.valid_examples.is_empty()
+        {
+            let translator = Translator::new(model, tokenizers.clone(), self.config.generate.clone())?;
             let scores = evaluate(&translator, &self.valid_examples)?;
             metrics.bleu = Some(scores.bleu.score);
             metrics.chrf = Some(scores.chrf);
@@ -329,26 +343,6 @@ fn device_failure(error: anyhow::Error, shape: Option<Shape>) -> anyhow::Error {
         ),
         None => error.context(format!("the device failed in a training step{batch}")),
     }
-}
-
-/// Fills in what the model takes from the tokenizers: vocabulary sizes of 0 and the padding id. Sizes that are set must
-/// be the tokenizers'.
-pub fn complete_model(model: &mut TransformerConfig, tokenizers: &Tokenizers) -> Result<()> {
-    model.pad_id = tokenizers.special().pad;
-    for (side, size, found) in [
-        ("source", &mut model.source_vocab_size, tokenizers.source_vocab_size()),
-        ("target", &mut model.target_vocab_size, tokenizers.target_vocab_size()),
-    ] {
-        ensure!(
-            *size == 0 || *size == found,
-            "model.{side}_vocab_size is {size}, but the tokenizer has {found} {side} tokens; leave it at 0 to take the \
-             tokenizer's"
-        );
-        *size = found;
-    }
-    let problems = model.validate();
-    ensure!(problems.is_empty(), "{}", problems.join("\n"));
-    Ok(())
 }
 
 #[cfg(test)]

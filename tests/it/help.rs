@@ -6,10 +6,11 @@ use crate::kiln::Workplace;
 fn help_goes_to_stdout_and_names_exit_codes_and_examples() {
     let place = Workplace::new();
     let help = place.run(&["--help"]).ok();
-    for part in ["train", "prepare", "tokenizer", "evaluate", "translate", "doctor", "Exit codes", "stderr"] {
+    for part in ["train", "prepare", "tokenizer", "evaluate", "translate", "generate", "doctor", "Exit codes", "stderr"]
+    {
         assert!(help.stdout.contains(part), "{part} is missing in {}", help.stdout);
     }
-    for command in ["train", "prepare", "tokenizer", "evaluate", "translate", "doctor"] {
+    for command in ["train", "prepare", "tokenizer", "evaluate", "translate", "generate", "average", "doctor"] {
         let help = place.run(&[command, "--help"]).ok();
         assert!(help.stdout.contains("Example"), "{}", help.stdout);
         assert!(help.stdout.contains(&format!("kiln {command}")), "{}", help.stdout);

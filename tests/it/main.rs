@@ -6,4 +6,5 @@ mod en_it;
 mod help;
 mod kiln;
 mod minilm;
+mod text;
 mod training;

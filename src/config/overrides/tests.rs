@@ -1,6 +1,6 @@
 use std::fs;
 
-use super::super::{Precision, Schedule, presets};
+use super::super::{Precision, Schedule, Task, presets};
 use super::*;
 
 /// Loads a file with this text and these `--set`s.
@@ -8,14 +8,17 @@ fn load_text(text: &str, set: &[&str]) -> (Result<Config, ConfigError>, String) 
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.toml");
     fs::write(&path, text).expect("writable");
-    let sources =
-        Sources { preset: None, file: Some(path.clone()), set: set.iter().map(|&set| set.to_owned()).collect() };
+    let sources = Sources {
+        file: Some(path.clone()),
+        set: set.iter().map(|&set| set.to_owned()).collect(),
+        ..Sources::default()
+    };
     (load(&sources), path.display().to_string())
 }
 
 fn load_set(preset: Option<&str>, set: &[&str]) -> Result<Config, ConfigError> {
     let set = set.iter().map(|&set| set.to_owned()).collect();
-    load(&Sources { preset: preset.map(str::to_owned), file: None, set })
+    load(&Sources { preset: preset.map(str::to_owned), set, ..Sources::default() })
 }
 
 fn only_problem(result: Result<Config, ConfigError>) -> String {
@@ -29,6 +32,32 @@ fn nothing_given_is_the_built_in_task() {
     assert_eq!(load(&Sources::default()), Ok(presets::numbers()));
     let named = load_set(None, &["data.train=rows.jsonl"]).expect("valid");
     assert_eq!((named.model, named.data.train), (presets::base().model, vec!["rows.jsonl".into()]));
+}
+
+fn load_task(task: &str, set: &[&str]) -> Result<Config, ConfigError> {
+    let set = set.iter().map(|&set| set.to_owned()).collect();
+    load(&Sources { task: Some(task.into()), set, ..Sources::default() })
+}
+
+#[test]
+fn a_task_chooses_its_preset_and_wins_over_the_files() {
+    assert_eq!(load_task("lm", &[]), Ok(presets::gpt2_tiny()));
+    assert_eq!(load_task("mlm", &[]), Ok(presets::bert_tiny()));
+    assert_eq!(load_task("translation", &[]), Ok(presets::numbers()));
+    let named = load_task("lm", &["data.train=text.txt"]).expect("valid");
+    assert_eq!((named.model, named.data.train), (presets::gpt2_mini().model, vec!["text.txt".into()]));
+    let (config, _) = load_text("task = \"mlm\"\n[data]\ntrain = [\"a.txt\"]\n", &[]);
+    assert_eq!(config.expect("valid").model, presets::bert_small().model);
+    assert_eq!(load_set(Some("gpt2-mini"), &[]).expect("valid").task, Task::Lm);
+}
+
+#[test]
+fn a_task_that_is_none_or_does_not_fit_its_preset_is_named() {
+    let problem = only_problem(load_task("lmm", &[]));
+    assert!(problem.starts_with("--task lmm: task = \"lmm\" is not known; did you mean"), "{problem}");
+    let sources = Sources { task: Some("mlm".into()), preset: Some("gpt2-mini".into()), ..Sources::default() };
+    let problem = only_problem(load(&sources));
+    assert!(problem.contains("--task mlm: task = \"mlm\" needs model.architecture = \"encoder_only\""), "{problem}");
 }
 
 #[test]
@@ -47,7 +76,7 @@ fn a_preset_on_the_command_line_wins_over_the_files() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("run.toml");
     fs::write(&file, "preset = \"big\"").expect("writable");
-    let sources = Sources { preset: Some("tiny".into()), file: Some(file), set: Vec::new() };
+    let sources = Sources { preset: Some("tiny".into()), file: Some(file), ..Sources::default() };
     assert_eq!(load(&sources), Ok(presets::tiny()));
 }
 
@@ -151,7 +180,10 @@ fn unknown_presets_are_named_with_their_place() {
     let (result, path) = load_text("\npreset = \"bass\"\n", &[]);
     assert_eq!(
         only_problem(result),
-        format!("{path}:2: unknown preset \"bass\"; did you mean base?; presets are numbers, tiny, small, base, big")
+        format!(
+            "{path}:2: unknown preset \"bass\"; did you mean base?; presets are {}",
+            Preset::ALL.map(Preset::name).join(", ")
+        )
     );
 }
 

@@ -1,4 +1,4 @@
-//! `kiln evaluate`: loss, perplexity, BLEU and chrF of a checkpoint on raw text.
+//! Translation: loss, perplexity, BLEU and chrF.
 
 use std::fs;
 use std::io::Write;
@@ -6,67 +6,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use burn::tensor::Device;
-use kiln_data::{CachedSource, Corpus, CorpusConfig, Example, OnePass, numbers};
-use kiln_model::EncoderDecoder;
+use burn::tensor::{Device, FloatDType};
+use kiln_data::{CachedSource, Corpus, CorpusConfig, Example, OnePass, Tokenizers, numbers};
+use kiln_model::Transformer;
 use serde_json::json;
 
-use super::config_args::{DeviceArgs, GenerateArgs};
-use super::exit::Usage;
-use super::run_dir::open_run;
-use super::translate::{for_inference, one_line};
+use super::{Args, Scratch};
 use crate::checkpoint::Run;
-use crate::device::compute_dtype;
+use crate::cli::exit::Usage;
+use crate::cli::translate::{one_line, translation};
 use crate::eval::{self, Evaluation, ValidationLoss, bleu, chrf, validation_loss};
 use crate::generate::Translator;
-use crate::train::data::{built_in_rows, open_cache};
+use crate::train::data::built_in;
+use crate::train::data::pairs::open_cache;
 
-/// Scores a checkpoint on raw text: loss, nll, perplexity, BLEU, chrF2
-///
-/// BLEU and chrF2 equal sacreBLEU's; the line below each score is its signature. The text is translated greedily unless
-/// the run's configuration or --beam says otherwise.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  kiln evaluate runs/numbers\n  kiln evaluate runs/en-it --data en-it.test.jsonl --beam 5"
-)]
-pub(super) struct Args {
-    /// Run folder, or a checkpoint's folder
-    #[arg(value_name = "RUN")]
-    run: PathBuf,
-
-    /// Text pairs to score on, read as the run's data.corpus says; may be repeated [default: the run's validation text]
-    #[arg(long, value_name = "FILE")]
-    data: Vec<PathBuf>,
-
-    /// best, last, a step's number or its folder's name [default: best, or last without validation]
-    #[arg(long, value_name = "NAME")]
-    checkpoint: Option<String>,
-
-    #[command(flatten)]
-    generate: GenerateArgs,
-
-    /// Writes the translations to FILE, one a line
-    #[arg(long, value_name = "FILE")]
-    hypotheses: Option<PathBuf>,
-
-    /// Prints one JSON object instead of lines for people
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    device: DeviceArgs,
-}
-
-pub(super) fn run(args: Args) -> Result<()> {
-    let device = args.device.open()?;
-    let run = open_run(&args.run, args.checkpoint.as_deref())?;
+pub(super) fn run(args: &Args, run: &Run, dtype: FloatDType, device: &Device) -> Result<()> {
     let config = args.generate.apply(&run.config.generate)?;
-    let examples = examples(&run, &args.data)?;
-    let dtype = compute_dtype(for_inference(run.config.train.precision), &device)?;
-    let model = run.load_model(dtype, &device)?;
+    let examples = examples(run, &args.data)?;
+    let (model, tokenizers) = translation(run, dtype, device)?;
     eprintln!("scoring {} on {} pairs", run.path.display(), examples.len());
-    let loss = loss(&run, &model, &examples, &device)?;
-    let translator = Translator::new(&model, run.tokenizers, config)?;
+    let translator = Translator::new(&model, tokenizers.clone(), config)?;
+    let loss = loss(run, &Transformer::EncoderDecoder(model), &tokenizers, &examples, device)?;
     let scores = eval::evaluate(&translator, &examples)?;
     if let Some(path) = &args.hypotheses {
         write_lines(path, &scores.hypotheses)?;
@@ -83,7 +43,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 fn examples(run: &Run, named: &[PathBuf]) -> Result<Vec<Example>> {
     let files = if named.is_empty() { &run.config.data.valid } else { named };
     if named.is_empty() && run.config.is_built_in_task() {
-        return Ok(built_in_rows(&run.config)?.held_out);
+        return Ok(built_in::rows(&run.config)?.held_out);
     }
     if files.is_empty() {
         return Err(Usage("this run has no validation text; name text pairs with --data".into()).into());
@@ -96,10 +56,15 @@ fn examples(run: &Run, named: &[PathBuf]) -> Result<Vec<Example>> {
 }
 
 /// The loss over `examples`, through a token cache of their own in the temporary folder.
-fn loss(run: &Run, model: &EncoderDecoder, examples: &[Example], device: &Device) -> Result<ValidationLoss> {
-    let folder = std::env::temp_dir().join(format!("kiln-evaluate-{}", std::process::id()));
-    let cleanup = RemovedOnDrop(&folder);
-    let rows = folder.join("rows.jsonl");
+fn loss(
+    run: &Run,
+    model: &Transformer,
+    tokenizers: &Tokenizers,
+    examples: &[Example],
+    device: &Device,
+) -> Result<ValidationLoss> {
+    let scratch = Scratch::new()?;
+    let rows = scratch.path("rows.jsonl");
     numbers::write_jsonl(&rows, examples)?;
     let limits = run.config.data.corpus.resolved(run.model.max_positions);
     let corpus = CorpusConfig {
@@ -110,23 +75,13 @@ fn loss(run: &Run, model: &EncoderDecoder, examples: &[Example], device: &Device
     };
     let corpus = Corpus::open(&[rows], &corpus)?;
     let mut note = |_: &str| {};
-    let cache = open_cache(&folder.join("rows.tokens"), &corpus, &run.tokenizers, &mut note)?;
+    let cache = open_cache(&scratch.path("rows.tokens"), &corpus, tokenizers, &mut note)?;
     if cache.report().bad() > 0 {
         eprintln!("left out of the loss: {}", cache.report());
     }
-    let source = Arc::new(CachedSource::new(cache, &run.tokenizers, &run.config.loader)?);
-    let loss =
-        validation_loss(model, OnePass::new(source, &run.config.loader)?, run.config.train.label_smoothing, device);
-    drop(cleanup);
-    loss
-}
-
-struct RemovedOnDrop<'a>(&'a Path);
-
-impl Drop for RemovedOnDrop<'_> {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(self.0);
-    }
+    let source = Arc::new(CachedSource::new(cache, tokenizers, &run.config.loader)?);
+    let batches = OnePass::new(source, &run.config.loader)?;
+    validation_loss(model, batches, run.config.train.label_smoothing, None, device)
 }
 
 fn write_lines(path: &Path, lines: &[String]) -> Result<()> {
@@ -175,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_scores_are_printed_with_their_signatures() {
-        let loss = ValidationLoss { loss: 1.5, nll: 1.0, target_tokens: 42 };
+        let loss = ValidationLoss { loss: 1.5, nll: 1.0, target_tokens: 42, masked: None };
         let lines = ["the cat sat on the mat".to_owned()];
         let scores = Evaluation {
             bleu: bleu::corpus_bleu(&lines, &lines),

@@ -1,73 +1,10 @@
-//! Presets: whole configurations as functions, a size and a recipe that trains it well.
-
-use std::fmt;
-use std::str::FromStr;
+//! Recipes for translation.
 
 use kiln_data::numbers::tokenizer_config as numbers_tokenizer;
 use kiln_data::{LoaderConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
 
-use super::suggest::did_you_mean;
-use super::{Config, DataConfig, GenerateConfig, OptimConfig, TrainConfig};
-
-/// The names that `--preset` takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preset {
-    /// [`numbers`].
-    Numbers,
-    /// [`tiny`].
-    Tiny,
-    /// [`small`].
-    Small,
-    /// [`base`].
-    Base,
-    /// [`big`].
-    Big,
-}
-
-impl Preset {
-    /// All presets, smallest first.
-    pub const ALL: [Preset; 5] = [Preset::Numbers, Preset::Tiny, Preset::Small, Preset::Base, Preset::Big];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Preset::Numbers => "numbers",
-            Preset::Tiny => "tiny",
-            Preset::Small => "small",
-            Preset::Base => "base",
-            Preset::Big => "big",
-        }
-    }
-
-    /// The configuration.
-    pub fn config(self) -> Config {
-        match self {
-            Preset::Numbers => numbers(),
-            Preset::Tiny => tiny(),
-            Preset::Small => small(),
-            Preset::Base => base(),
-            Preset::Big => big(),
-        }
-    }
-}
-
-impl fmt::Display for Preset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Preset {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|preset| preset.name() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name);
-            format!("unknown preset {text:?}{}; presets are {}", did_you_mean(text, names), names.join(", "))
-        })
-    }
-}
+use crate::config::{Config, DataConfig, GenerateConfig, OptimConfig, Schedule, Task, TrainConfig};
 
 /// The built-in task: numbers in digits -> English words. A million parameters and small batches: 100 % exact match on
 /// unseen numbers after a minute or two on two CPU cores.
@@ -110,6 +47,7 @@ pub fn small() -> Config {
 /// one GPU.
 pub fn base() -> Config {
     Config {
+        task: Task::Translation,
         seed: 1,
         data: DataConfig::default(),
         tokenizer: TokenizerConfig { vocab_size: 16_000, ..TokenizerConfig::default() },
@@ -133,24 +71,29 @@ pub fn big() -> Config {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_preset_is_valid_and_survives_its_own_toml() {
-        for preset in Preset::ALL {
-            let config = preset.config();
-            assert_eq!(config.validate(), Vec::<String>::new(), "{preset}");
-            let toml = config.to_toml();
-            assert_eq!(Config::from_toml(&toml).as_ref(), Ok(&config), "{preset}:\n{toml}");
-            assert_eq!(preset.name().parse(), Ok(preset));
-        }
+/// The "base" of Vaswani et al. 2017 as printed: post-norm, 37,000 tokens, 100,000 steps of 25,000 tokens a side. 63 M
+/// parameters. [`base`] is the same size with the recipe that is easier to train.
+pub fn transformer_base() -> Config {
+    Config {
+        tokenizer: TokenizerConfig { vocab_size: 37_000, ..TokenizerConfig::default() },
+        loader: LoaderConfig { batch_tokens: 25_000, num_workers: 4, ..LoaderConfig::default() },
+        model: TransformerConfig::transformer_base(),
+        optim: OptimConfig {
+            lr: 1.0, // Noam: the factor in front of the formula
+            schedule: Schedule::Noam,
+            warmup_steps: 4000,
+            weight_decay: 0.0,
+            max_grad_norm: 0.0,
+            ..OptimConfig::default()
+        },
+        train: TrainConfig { steps: 100_000, validate_every: 2000, save_every: 2000, ..TrainConfig::default() },
+        generate: GenerateConfig { beam_size: 4, max_len_ratio: 1.0, max_len_offset: 50, ..GenerateConfig::default() },
+        ..base()
     }
+}
 
-    #[test]
-    fn a_misspelt_preset_is_answered_with_the_nearest_name() {
-        let error = "bsae".parse::<Preset>().expect_err("no such preset");
-        assert!(error.contains("did you mean base?") && error.contains("numbers, tiny, small"), "{error}");
-    }
+/// The "big" of Vaswani et al. 2017 as printed: post-norm, 37,000 tokens, 300,000 steps. 214 M parameters.
+pub fn transformer_big() -> Config {
+    let base = transformer_base();
+    Config { model: TransformerConfig::transformer_big(), train: TrainConfig { steps: 300_000, ..base.train }, ..base }
 }

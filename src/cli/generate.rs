@@ -1,0 +1,185 @@
+//! `kiln generate`: prompts in, texts out.
+
+use std::fs;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use kiln_model::Transformer;
+use serde_json::json;
+
+use super::config_args::{DeviceArgs, GenerateArgs, checked};
+use super::exit::Usage;
+use super::run_dir::open_run;
+use super::translate::{for_inference, read_lines};
+use crate::checkpoint::{Run, Vocabulary};
+use crate::config::{GenerateConfig, Task};
+use crate::device::compute_dtype;
+use crate::generate::{Continuation, TextGenerator};
+
+/// Prompts that are continued together: enough to sort them by length, few enough that output does not wait long.
+const PROMPTS_PER_CHUNK: usize = 256;
+
+/// Continues prompts with a language model
+///
+/// One prompt (--prompt, or a line typed at a terminal): its text is printed as it comes. Several (--prompt again, --prompts,
+/// lines of stdin): one JSON object a line, in order, with prompt, text, tokens and what ended it. A text depends on the seed
+/// and the number of its prompt, not on the prompts beside it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kiln generate runs/lm --prompt 'It is a truth universally'
+  kiln generate runs/lm --prompt 'ROMEO:' --temperature 0.8 --top-k 40 --seed 7 --max-new-tokens 200
+  kiln generate runs/lm --prompt '742105 is' --greedy --stop .
+  kiln generate runs/lm --prompts prompts.txt > texts.jsonl")]
+pub(super) struct Args {
+    /// Run folder, or a checkpoint's folder
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+
+    /// Text to continue; may be repeated [default: each line of stdin]
+    #[arg(long, value_name = "TEXT")]
+    prompt: Vec<String>,
+
+    /// File with one prompt a line
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    prompts: Option<PathBuf>,
+
+    /// Tokens written behind each prompt at most
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<usize>,
+
+    /// Ends a text before this string; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+
+    /// Ends a text at this token of the vocabulary; may be repeated
+    #[arg(long, value_name = "TOKEN")]
+    stop_token: Vec<String>,
+
+    /// Prints the prompt in front of its text
+    #[arg(long)]
+    with_prompt: bool,
+
+    /// Prints JSON for a single prompt too
+    #[arg(long, conflicts_with = "with_prompt")]
+    json: bool,
+
+    /// best, last, a step's number or its folder's name [default: best, or last without validation]
+    #[arg(long, value_name = "NAME")]
+    checkpoint: Option<String>,
+
+    #[command(flatten)]
+    generate: GenerateArgs,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+impl Args {
+    /// The run's settings with the given ones in their place, validated.
+    fn config(&self, of_run: &GenerateConfig) -> Result<GenerateConfig> {
+        let config = self.generate.apply(of_run)?;
+        let or_runs = |given: &[String], of_run: Vec<String>| if given.is_empty() { of_run } else { given.to_vec() };
+        Ok(checked(GenerateConfig {
+            max_new_tokens: self.max_new_tokens.unwrap_or(config.max_new_tokens),
+            stop: or_runs(&self.stop, config.stop),
+            stop_tokens: or_runs(&self.stop_token, config.stop_tokens),
+            ..config
+        })?)
+    }
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    if let Some(number) = args.prompt.iter().position(String::is_empty) {
+        return Err(Usage(format!(
+            "--prompt {} is empty: give the model something to continue, a word is enough",
+            number + 1
+        ))
+        .into());
+    }
+    let device = args.device.open()?;
+    let run = open_run(&args.run, args.checkpoint.as_deref())?;
+    check_task(&run)?;
+    let config = args.config(&run.config.generate)?;
+    let dtype = compute_dtype(for_inference(run.config.train.precision), &device)?;
+    let (Transformer::DecoderOnly(model), Vocabulary::Text(tokenizer)) =
+        (run.load_model(dtype, &device)?, &run.vocabulary)
+    else {
+        unreachable!("a validated configuration for lm has a decoder-only model and one vocabulary");
+    };
+    let generator = TextGenerator::new(&model, tokenizer.clone(), config)?;
+    let mut output = io::stdout().lock();
+    if let Some(file) = &args.prompts {
+        let file = fs::File::open(file)
+            .map_err(|error| Usage(format!("{}: cannot read the prompts: {error}; check --prompts", file.display())))?;
+        return continue_lines(&generator, io::BufReader::new(file), &mut output, &args);
+    }
+    match args.prompt.as_slice() {
+        [] => continue_lines(&generator, io::stdin().lock(), &mut output, &args),
+        [prompt] if !args.json => continue_one(&generator, prompt, 0, &mut output, &args),
+        prompts => {
+            let found = generator.generate(prompts, 0)?;
+            write_json(&mut output, prompts, &found)
+        }
+    }
+}
+
+/// A run that does not continue text is a mistake of the command line.
+fn check_task(run: &Run) -> Result<(), Usage> {
+    let (task, instead) = match run.config.task {
+        Task::Lm => return Ok(()),
+        Task::Translation => ("translation", "use kiln translate"),
+        Task::Mlm => ("mlm", "it fills in hidden tokens; kiln evaluate scores it"),
+    };
+    Err(Usage(format!(
+        "{} is of a run with task = \"{task}\", which does not continue text: {instead}",
+        run.path.display()
+    )))
+}
+
+/// Every line is a prompt.
+fn continue_lines(
+    generator: &TextGenerator,
+    mut input: impl BufRead,
+    output: &mut impl Write,
+    args: &Args,
+) -> Result<()> {
+    let typed = args.prompts.is_none() && io::stdin().is_terminal();
+    let name = args.prompts.as_ref().map_or("stdin".into(), |file| file.display().to_string());
+    let mut n_done = 0;
+    loop {
+        let lines = read_lines(&mut input, &name, if typed { 1 } else { PROMPTS_PER_CHUNK }, n_done)?;
+        if lines.is_empty() {
+            return Ok(());
+        }
+        if typed && !args.json {
+            if !lines[0].is_empty() {
+                continue_one(generator, &lines[0], n_done as u64, output, args)?;
+            }
+        } else {
+            let found = generator.generate(&lines, n_done as u64)?;
+            write_json(output, &lines, &found)?;
+        }
+        n_done += lines.len();
+    }
+}
+
+/// Prints the text of one prompt as it comes.
+fn continue_one(generator: &TextGenerator, prompt: &str, row: u64, output: &mut impl Write, args: &Args) -> Result<()> {
+    if args.with_prompt {
+        write!(output, "{prompt}")?;
+    }
+    generator.stream(prompt, row, &mut |piece| {
+        output.write_all(piece.as_bytes())?;
+        output.flush()
+    })?;
+    Ok(writeln!(output)?)
+}
+
+fn write_json(output: &mut impl Write, prompts: &[String], found: &[Continuation]) -> Result<()> {
+    for (prompt, Continuation { text, n_tokens, ended }) in prompts.iter().zip(found) {
+        let line = json!({ "prompt": prompt, "text": text, "n_tokens": n_tokens, "ended": ended.name() });
+        writeln!(output, "{line}")?;
+    }
+    Ok(output.flush()?)
+}

@@ -1,0 +1,166 @@
+//! Presets: whole configurations as functions, a size and a recipe that trains it well.
+
+mod text;
+mod translation;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use text::{bert_small, bert_tiny, gpt2_124m, gpt2_350m, gpt2_mini, gpt2_tiny, llama_125m};
+pub use translation::{base, big, numbers, small, tiny, transformer_base, transformer_big};
+
+use super::suggest::did_you_mean;
+use super::{Config, Task};
+
+/// The names that `--preset` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preset {
+    /// [`numbers`].
+    Numbers,
+    /// [`tiny`].
+    Tiny,
+    /// [`small`].
+    Small,
+    /// [`base`].
+    Base,
+    /// [`big`].
+    Big,
+    /// [`transformer_base`].
+    TransformerBase,
+    /// [`transformer_big`].
+    TransformerBig,
+    /// [`gpt2_tiny`].
+    Gpt2Tiny,
+    /// [`gpt2_mini`].
+    Gpt2Mini,
+    /// [`gpt2_124m`].
+    Gpt2Small,
+    /// [`gpt2_350m`].
+    Gpt2Medium,
+    /// [`llama_125m`].
+    Llama125m,
+    /// [`bert_tiny`].
+    BertTiny,
+    /// [`bert_small`].
+    BertSmall,
+}
+
+impl Preset {
+    /// All presets: those for translation, for `lm` and for `mlm`, each smallest first.
+    pub const ALL: [Preset; 14] = [
+        Preset::Numbers,
+        Preset::Tiny,
+        Preset::Small,
+        Preset::Base,
+        Preset::Big,
+        Preset::TransformerBase,
+        Preset::TransformerBig,
+        Preset::Gpt2Tiny,
+        Preset::Gpt2Mini,
+        Preset::Gpt2Small,
+        Preset::Gpt2Medium,
+        Preset::Llama125m,
+        Preset::BertTiny,
+        Preset::BertSmall,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Numbers => "numbers",
+            Preset::Tiny => "tiny",
+            Preset::Small => "small",
+            Preset::Base => "base",
+            Preset::Big => "big",
+            Preset::TransformerBase => "transformer-base",
+            Preset::TransformerBig => "transformer-big",
+            Preset::Gpt2Tiny => "gpt2-tiny",
+            Preset::Gpt2Mini => "gpt2-mini",
+            Preset::Gpt2Small => "gpt2-124m",
+            Preset::Gpt2Medium => "gpt2-350m",
+            Preset::Llama125m => "llama-125m",
+            Preset::BertTiny => "bert-tiny",
+            Preset::BertSmall => "bert-small",
+        }
+    }
+
+    /// The configuration.
+    pub fn config(self) -> Config {
+        match self {
+            Preset::Numbers => numbers(),
+            Preset::Tiny => tiny(),
+            Preset::Small => small(),
+            Preset::Base => base(),
+            Preset::Big => big(),
+            Preset::TransformerBase => transformer_base(),
+            Preset::TransformerBig => transformer_big(),
+            Preset::Gpt2Tiny => gpt2_tiny(),
+            Preset::Gpt2Mini => gpt2_mini(),
+            Preset::Gpt2Small => gpt2_124m(),
+            Preset::Gpt2Medium => gpt2_350m(),
+            Preset::Llama125m => llama_125m(),
+            Preset::BertTiny => bert_tiny(),
+            Preset::BertSmall => bert_small(),
+        }
+    }
+
+    /// The preset of a run for which none is named: for the built-in task, or for text.
+    pub fn usual_for(task: Task, has_text: bool) -> Self {
+        match (task, has_text) {
+            (Task::Translation, false) => Preset::Numbers,
+            (Task::Translation, true) => Preset::Base,
+            (Task::Lm, false) => Preset::Gpt2Tiny,
+            (Task::Lm, true) => Preset::Gpt2Mini,
+            (Task::Mlm, false) => Preset::BertTiny,
+            (Task::Mlm, true) => Preset::BertSmall,
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|preset| preset.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name);
+            format!("unknown preset {text:?}{}; presets are {}", did_you_mean(text, names), names.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_is_valid_and_survives_its_own_toml() {
+        for preset in Preset::ALL {
+            let config = preset.config();
+            assert_eq!(config.validate(), Vec::<String>::new(), "{preset}");
+            let toml = config.to_toml();
+            assert_eq!(Config::from_toml(&toml).as_ref(), Ok(&config), "{preset}:\n{toml}");
+            assert_eq!(preset.name().parse(), Ok(preset));
+        }
+    }
+
+    #[test]
+    fn a_misspelt_preset_is_answered_with_the_nearest_name() {
+        let error = "bsae".parse::<Preset>().expect_err("no such preset");
+        assert!(error.contains("did you mean base?") && error.contains("numbers, tiny, small"), "{error}");
+    }
+
+    #[test]
+    fn every_task_has_a_usual_preset_of_its_own_kind() {
+        for task in [Task::Translation, Task::Lm, Task::Mlm] {
+            for has_text in [false, true] {
+                assert_eq!(Preset::usual_for(task, has_text).config().task, task);
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Masks of a run: what `task = "mlm"` hides, on the device.
+
+use anyhow::{Context, Result, ensure};
+use kiln_model::mlm::{MaskConfig, mask_tokens};
+use kiln_model::{Batch, DropoutStream};
+
+use crate::checkpoint::Vocabulary;
+use crate::config::{Config, Task};
+
+/// How tokens are hidden.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Masking(MaskConfig);
+
+impl Masking {
+    /// The masks of a run; none unless its task is mlm. Special tokens of the vocabulary are never hidden.
+    pub fn of(config: &Config, vocabulary: &Vocabulary) -> Result<Option<Self>> {
+        let (Task::Mlm, Some(tokenizer)) = (config.task, vocabulary.text()) else { return Ok(None) };
+        tokenizer.check(Task::Mlm)?;
+        let mask_id = tokenizer.special().mask.context("a vocabulary for mlm has a mask token")?;
+        let masks = MaskConfig {
+            select_share: config.train.masked_share,
+            ..MaskConfig::new(mask_id, tokenizer.special_ids(), tokenizer.vocab_size())
+        };
+        let problems = masks.validate();
+        ensure!(problems.is_empty(), "{}", problems.join("\n"));
+        Ok(Some(Self(masks)))
+    }
+
+    /// The batch with tokens hidden, a pure function of the stream; what is not hidden is no label. Takes one site of `stream`.
+    ///
+    /// # Panics
+    /// If this is a batch of pairs.
+    pub fn mask(&self, batch: &Batch, stream: &DropoutStream) -> Batch {
+        match batch {
+            Batch::Text(batch) => Batch::Text(mask_tokens(batch, &self.0, stream)),
+            Batch::Pairs(_) => panic!("tokens of pairs are not hidden"),
+        }
+    }
+}

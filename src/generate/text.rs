@@ -1,0 +1,248 @@
+//! From prompts to texts: batches of similar length, or one prompt whose text is handed out as it comes.
+
+use std::io;
+
+use burn::module::Module;
+use burn::tensor::Device;
+use kiln_data::{DecodeStream, TextTokenizer};
+use kiln_model::{DecoderOnly, Prompts};
+
+use super::batching;
+use super::beam::BeamConfig;
+use super::error::Interruption;
+use super::sample::{SampledRow, Sampling, sample};
+use super::sequences::{Begun, Texts, TokenRules};
+use super::stop::StopWatch;
+use super::{GenerateError, beam_search, greedy, steps_per_sync};
+use crate::config::GenerateConfig;
+
+/// What stands behind a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Continuation {
+    /// The text, without the prompt and without what ended it.
+    pub text: String,
+    /// Tokens written, the end token not counted.
+    pub n_tokens: usize,
+    /// Why it ends there.
+    pub ended: EndedBy,
+}
+
+/// Why a text ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndedBy {
+    /// The model wrote the end token, or one of `generate.stop_tokens`.
+    Token,
+    /// One of `generate.stop` came up.
+    StopString,
+    /// `generate.max_new_tokens`, or the model's positions, are used up.
+    Limit,
+}
+
+impl EndedBy {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::StopString => "stop_string",
+            Self::Limit => "limit",
+        }
+    }
+}
+
+/// Continues prompts with a trained language model.
+#[derive(Debug)]
+pub struct TextGenerator {
+    model: DecoderOnly,
+    tokenizer: TextTokenizer,
+    config: GenerateConfig,
+    rules: TokenRules,
+    device: Device,
+}
+
+/// A prompt in tokens.
+struct PromptRow {
+    ids: Vec<u32>,
+    /// Tokens that may be written behind it.
+    limit: usize,
+}
+
+impl TextGenerator {
+    /// A generator on the device that `model` lives on. The tokenizer must be the one it was trained with.
+    pub fn new(model: &DecoderOnly, tokenizer: TextTokenizer, config: GenerateConfig) -> Result<Self, GenerateError> {
+        let (found, wanted) = (tokenizer.vocab_size(), model.config().vocab_size());
+        if found != wanted {
+            return Err(GenerateError::OtherVocabulary { side: "text", tokenizer: found, model: wanted });
+        }
+        let mut rules = TokenRules::of_text(&tokenizer);
+        for token in &config.stop_tokens {
+            let id = tokenizer.id(token).ok_or_else(|| GenerateError::UnknownStopToken(token.clone()))?;
+            rules.end_at(id);
+        }
+        let device = model.devices().into_iter().next().expect("a model has parameters").inner();
+        Ok(Self { model: model.valid(), tokenizer, config, rules, device })
+    }
+
+    /// One continuation per prompt, in order. A prompt's continuation does not depend on the prompts beside it.
+    ///
+    /// `first_row` numbers the first prompt, from 0: what is drawn for a prompt depends on its number, so prompts that come
+    /// in several calls are numbered on.
+    pub fn generate<S: AsRef<str>>(&self, prompts: &[S], first_row: u64) -> Result<Vec<Continuation>, GenerateError> {
+        let rows = self.rows(prompts, first_row)?;
+        let mut results: Vec<Option<Continuation>> = rows.iter().map(|_| None).collect();
+        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        for batch in batching::plan(&lengths, &self.config) {
+            let of_batch: Vec<&PromptRow> = batch.iter().map(|&row| &rows[row]).collect();
+            let streams: Vec<u64> = batch.iter().map(|&row| first_row + row as u64).collect();
+            let found = self.continue_batch(&of_batch, &streams, &mut |_, _| Ok(()))?;
+            for (row, found) in batch.into_iter().zip(found) {
+                results[row] = Some(found);
+            }
+        }
+        Ok(results.into_iter().map(|found| found.expect("every row is in one batch")).collect())
+    }
+
+    /// Continues one prompt, the number `row` of the input, and hands its text to `write` piece by piece. With beams the text
+    /// comes in one piece, since it is known only at the end.
+    pub fn stream(
+        &self,
+        prompt: &str,
+        row: u64,
+        write: &mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> Result<Continuation, GenerateError> {
+        let rows = self.rows(&[prompt], row)?;
+        let found = self.continue_batch(&[&rows[0]], &[row], &mut |_, piece| Ok(write(piece)?))?;
+        Ok(found.into_iter().next().expect("one row"))
+    }
+
+    /// The prompts in tokens, checked.
+    fn rows<S: AsRef<str>>(&self, prompts: &[S], first_row: u64) -> Result<Vec<PromptRow>, GenerateError> {
+        let positions = self.model.config().max_positions;
+        let mut rows = Vec::with_capacity(prompts.len());
+        for (row, prompt) in (first_row as usize + 1..).zip(prompts) {
+            let ids = self.tokenizer.encode_prompt(prompt.as_ref())?;
+            if prompt.as_ref().is_empty() || ids.is_empty() {
+                return Err(GenerateError::EmptyPrompt { prompt: row });
+            }
+            if ids.len() >= positions {
+                return Err(GenerateError::PromptTooLong { prompt: row, found: ids.len(), limit: positions });
+            }
+            rows.push(PromptRow { limit: self.config.max_new_tokens.min(positions - ids.len()), ids });
+        }
+        Ok(rows)
+    }
+
+    /// Continues a batch of prompts; `write` gets the pieces of each as they come.
+    fn continue_batch(
+        &self,
+        rows: &[&PromptRow],
+        streams: &[u64],
+        write: &mut dyn FnMut(usize, &str) -> Result<(), GenerateError>,
+    ) -> Result<Vec<Continuation>, GenerateError> {
+        let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.ids.clone()).collect();
+        let prompts = Prompts::new(&ids, self.model.config(), &self.device)
+            .map_err(|problem| kiln_data::Error::Invalid(problem.to_string()))?;
+        let (lengths, limits) = rows.iter().map(|row| (row.ids.len(), row.limit)).unzip();
+        let begun = Texts::begin(&self.model, &prompts, lengths, limits);
+        let mut texts = Vec::with_capacity(rows.len());
+        for row in rows {
+            texts.push(RowText::behind(&row.ids, &self.tokenizer, &self.config.stop)?);
+        }
+        let sampling = Sampling::from(&self.config);
+        let tokens = self
+            .search(begun, &sampling, rows, streams, &mut |row, token| {
+                let piece = texts[row].push(token)?;
+                write(row, &piece)?;
+                Ok(!texts[row].stopped())
+            })
+            .map_err(|interruption| interruption.on_batch(rows.len(), prompts.len))?;
+        let mut results = Vec::with_capacity(rows.len());
+        for (number, ((row, text), tokens)) in rows.iter().zip(texts).zip(tokens).enumerate() {
+            let ended = match text.stopped() {
+                true => EndedBy::StopString,
+                false if tokens.len() < row.limit => EndedBy::Token,
+                false => EndedBy::Limit,
+            };
+            let (text, rest) = text.finish()?;
+            write(number, &rest)?;
+            results.push(Continuation { text, n_tokens: tokens.len(), ended });
+        }
+        Ok(results)
+    }
+
+    /// Chooses tokens as the configuration says and hands each to `accept` with its row.
+    fn search(
+        &self,
+        begun: Begun<Texts<'_>>,
+        sampling: &Sampling,
+        rows: &[&PromptRow],
+        streams: &[u64],
+        accept: &mut dyn FnMut(usize, u32) -> Result<bool, GenerateError>,
+    ) -> Result<Vec<Vec<u32>>, Interruption> {
+        let GenerateConfig { beam_size, length_penalty, .. } = self.config;
+        let plain_greedy = sampling.greedy && sampling.repetition_penalty == 1.0 && self.config.stop.is_empty();
+        let found = if beam_size > 1 {
+            let config = BeamConfig { beam_size, length_penalty, n_best: 1 };
+            let found = beam_search(begun, &self.rules, &config)?;
+            found.into_iter().map(|best| best.into_iter().next().map_or(Vec::new(), |best| best.tokens)).collect()
+        } else if plain_greedy && rows.len() > 1 {
+            greedy(begun, &self.rules, steps_per_sync(&self.device))?
+        } else {
+            let row = |(row, stream): (&&PromptRow, &u64)| SampledRow { stream: *stream, prompt: row.ids.clone() };
+            let sampled: Vec<SampledRow> = rows.iter().zip(streams).map(row).collect();
+            return sample(begun, &self.rules, sampling, &sampled, accept);
+        };
+        // Known only now: a text may turn out to end before its last token.
+        let mut kept: Vec<Vec<u32>> = Vec::with_capacity(found.len());
+        for (row, tokens) in found.into_iter().enumerate() {
+            let mut n = 0;
+            for token in &tokens {
+                n += 1;
+                if !accept(row, *token)? {
+                    break;
+                }
+            }
+            kept.push(tokens[..n].to_vec());
+        }
+        Ok(kept)
+    }
+}
+
+/// The text of one row in the making.
+struct RowText<'a> {
+    decoder: DecodeStream,
+    watch: StopWatch<'a>,
+    text: String,
+}
+
+impl<'a> RowText<'a> {
+    /// Text that follows a prompt: whether a word begins with a space depends on what stands before it.
+    fn behind(prompt: &[u32], tokenizer: &TextTokenizer, stops: &'a [String]) -> Result<Self, GenerateError> {
+        let mut decoder = tokenizer.decode_stream();
+        for id in prompt {
+            decoder.push(*id)?;
+        }
+        Ok(Self { decoder, watch: StopWatch::new(stops), text: String::new() })
+    }
+
+    /// The text that is certain after one more token.
+    fn push(&mut self, token: u32) -> Result<String, GenerateError> {
+        let piece = self.decoder.push(token)?;
+        let certain = self.watch.push(&piece);
+        self.text.push_str(&certain);
+        Ok(certain)
+    }
+
+    fn stopped(&self) -> bool {
+        self.watch.stopped()
+    }
+
+    /// The whole text, and what of it had been held back.
+    fn finish(mut self) -> Result<(String, String), GenerateError> {
+        let mut rest = self.watch.push(&self.decoder.finish()?);
+        if !self.watch.stopped() {
+            rest.push_str(&self.watch.finish());
+        }
+        self.text.push_str(&rest);
+        Ok((self.text, rest))
+    }
+}

@@ -1,0 +1,122 @@
+//! From a configuration to data: the built-in task or text files, tokenizers, token caches, batch sources.
+//!
+//! ```text
+//! RUN/cache/                 (or data.cache_dir)
+//!   tokenizer/               trained here once; kept while text and settings stay the same
+//!   train.tokens             token caches
+//!   valid.tokens
+//!   numbers.train.jsonl      the built-in task as text, if it is the task (.txt for lm and mlm)
+//!   numbers.valid.jsonl
+//! ```
+
+pub mod built_in;
+pub mod pairs;
+pub mod text;
+pub mod vocabulary;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use anyhow::{Context, Result};
+use kiln_data::{BatchSource, Example};
+
+use crate::checkpoint::Vocabulary;
+use crate::config::{Config, Task};
+
+/// The data of a run, ready to be cut into batches.
+pub struct RunData {
+    /// The vocabulary.
+    pub vocabulary: Vocabulary,
+    /// Training rows.
+    pub train: Arc<dyn BatchSource>,
+    /// Validation rows as batches, if there are any.
+    pub valid: Option<Arc<dyn BatchSource>>,
+    /// Translation: validation rows as text.
+    pub valid_examples: Vec<Example>,
+    /// lm: UTF-8 bytes of the validation text.
+    pub valid_bytes: Option<u64>,
+    /// lm: how the validation text begins, to try the model with.
+    pub prompt: Option<String>,
+}
+
+impl RunData {
+    /// Makes or finds everything. `vocabulary` is that of a run that is continued; without it one is loaded or trained as the
+    /// configuration says. `note` gets a line for people about each thing that took time or left rows out.
+    pub fn open(
+        config: &Config,
+        run_dir: &Path,
+        vocabulary: Option<Vocabulary>,
+        note: &mut dyn FnMut(&str),
+    ) -> Result<Self> {
+        let cache_dir = config.data.cache_dir.clone().unwrap_or_else(|| run_dir.join("cache"));
+        fs::create_dir_all(&cache_dir).with_context(|| {
+            format!(
+                "{}: cannot make this folder; check permissions, or set data.cache_dir or --run",
+                cache_dir.display()
+            )
+        })?;
+        match config.task {
+            Task::Translation => pairs::open(config, &cache_dir, vocabulary, note),
+            Task::Lm | Task::Mlm => text::open(config, &cache_dir, vocabulary, note),
+        }
+    }
+}
+
+/// Training and validation files.
+struct Files {
+    train: Vec<PathBuf>,
+    valid: Vec<PathBuf>,
+}
+
+/// Preparing uses every core: nothing else runs yet.
+fn n_threads() -> usize {
+    available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_data::numbers;
+
+    use super::*;
+    use crate::config::presets;
+
+    fn open(config: &Config, dir: &Path) -> (RunData, Vec<String>) {
+        let mut notes = Vec::new();
+        let data = RunData::open(config, dir, None, &mut |note| notes.push(note.to_owned())).expect("data");
+        (data, notes)
+    }
+
+    #[test]
+    fn the_built_in_task_is_made_once_and_found_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = presets::numbers();
+        let (first, notes) = open(&config, folder.path());
+        assert_eq!(notes.len(), 3, "tokenizer, training and validation cache: {notes:#?}");
+        assert!(first.valid.is_some());
+        assert_eq!(first.valid_examples.len(), built_in::VALID_ROWS);
+        let (second, notes) = open(&config, folder.path());
+        assert_eq!(notes, Vec::<String>::new(), "everything was there");
+        assert_eq!(first.train.fingerprint(), second.train.fingerprint());
+    }
+
+    #[test]
+    fn changed_text_and_settings_are_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = folder.path().join("rows.jsonl");
+        let rows = |n: usize| numbers::examples(n, 10, 6, 3).expect("rows").train;
+        numbers::write_jsonl(&text, &rows(400)).expect("writable");
+        let mut config = presets::numbers();
+        config.data.train = vec![text.clone()];
+        let run = folder.path().join("run");
+        let (before, _) = open(&config, &run);
+        numbers::write_jsonl(&text, &rows(500)).expect("writable");
+        let (after, notes) = open(&config, &run);
+        assert_ne!(before.train.fingerprint(), after.train.fingerprint());
+        assert_eq!(notes.len(), 2, "tokenizer and cache are made again: {notes:#?}");
+        config.tokenizer.vocab_size -= 10;
+        assert_eq!(open(&config, &run).1.len(), 2);
+        assert_eq!(open(&config, &run).1.len(), 0);
+    }
+}

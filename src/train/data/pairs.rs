@@ -1,0 +1,110 @@
+//! Pairs: for translation.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use kiln_data::{
+    BatchSource, CachedSource, Corpus, CorpusConfig, DirectSource, Prepared, TokenCache, TokenizerConfig, Tokenizers,
+    prepare,
+};
+
+use super::vocabulary::{MadeFrom, find_or_make};
+use super::{Files, RunData, built_in, n_threads};
+use crate::checkpoint::Vocabulary;
+use crate::config::Config;
+
+pub(super) fn open(
+    config: &Config,
+    cache_dir: &Path,
+    vocabulary: Option<Vocabulary>,
+    note: &mut dyn FnMut(&str),
+) -> Result<RunData> {
+    let mut corpus_config = config.data.corpus.resolved(config.model.max_positions);
+    let mut files = Files { train: config.data.train.clone(), valid: config.data.valid.clone() };
+    if config.is_built_in_task() {
+        files = built_in::write_pairs(config, cache_dir)?;
+        corpus_config = CorpusConfig {
+            max_source_len: corpus_config.max_source_len,
+            max_target_len: corpus_config.max_target_len,
+            ..CorpusConfig::default()
+        };
+    }
+    let train_corpus = Corpus::open(&files.train, &corpus_config).context("data.train")?;
+    let valid_corpus = match files.valid.as_slice() {
+        [] => None,
+        files_valid => Some(Corpus::open(files_valid, &corpus_config).context("data.valid")?),
+    };
+    let tokenizers = match vocabulary.as_ref().and_then(Vocabulary::pairs) {
+        Some(tokenizers) => tokenizers.clone(),
+        None => load_or_train(&config.tokenizer, &train_corpus, &cache_dir.join("tokenizer"), note)?,
+    };
+    let train: Arc<dyn BatchSource> = if config.data.direct {
+        let source = DirectSource::open(&train_corpus, &tokenizers, &config.loader).context("data.train")?;
+        note(&format!("reading text directly: {}", source.report()));
+        Arc::new(source)
+    } else {
+        let path = cache_dir.join("train.tokens");
+        let cache = open_cache(&path, &train_corpus, &tokenizers, note).context("data.train")?;
+        Arc::new(CachedSource::new(cache, &tokenizers, &config.loader)?)
+    };
+    let (mut valid, mut valid_examples): (Option<Arc<dyn BatchSource>>, _) = (None, Vec::new());
+    if let Some(corpus) = &valid_corpus {
+        let path = cache_dir.join("valid.tokens");
+        let cache = open_cache(&path, corpus, &tokenizers, note).context("data.valid")?;
+        valid = Some(Arc::new(CachedSource::new(cache, &tokenizers, &config.loader)?));
+        valid_examples = corpus.read_all().context("data.valid")?.0;
+    }
+    let vocabulary = Vocabulary::Pairs(tokenizers);
+    Ok(RunData { vocabulary, train, valid, valid_examples, valid_bytes: None, prompt: None })
+}
+
+/// Finds or builds the token cache at `path`.
+pub fn open_cache(
+    path: &Path,
+    corpus: &Corpus,
+    tokenizers: &Tokenizers,
+    note: &mut dyn FnMut(&str),
+) -> kiln_data::Result<TokenCache> {
+    let start = Instant::now();
+    let Prepared { cache, built_because } = prepare(path, corpus, tokenizers, n_threads(), &mut |_| {})?;
+    if let Some(reason) = built_because {
+        note(&format!(
+            "{}: built in {:.1}s ({reason}), {} + {} tokens; {}",
+            path.display(),
+            start.elapsed().as_secs_f64(),
+            cache.n_source_tokens(),
+            cache.n_target_tokens(),
+            cache.report()
+        ));
+    }
+    Ok(cache)
+}
+
+/// Loads the tokenizers that the configuration names or trains them; trained ones are found again in `dir` as long as text and
+/// settings are the same.
+pub fn load_or_train(
+    config: &TokenizerConfig,
+    corpus: &Corpus,
+    dir: &Path,
+    note: &mut dyn FnMut(&str),
+) -> Result<Tokenizers> {
+    if config.path.is_some() {
+        return Ok(Tokenizers::load(config)?);
+    }
+    let files = corpus.inputs().iter().flat_map(|input| input.files());
+    let made_from = MadeFrom::of(config, corpus.config(), files)?;
+    let train = || Tokenizers::train(config, corpus, n_threads());
+    let (tokenizers, secs) = find_or_make(dir, &made_from, Tokenizers::load_dir, train, Tokenizers::save)?;
+    if let Some(secs) = secs {
+        note(&format!(
+            "{}: trained in {secs:.1}s, {} source and {} target entries{}",
+            dir.display(),
+            tokenizers.source_vocab_size(),
+            tokenizers.target_vocab_size(),
+            if tokenizers.is_joint() { " (joint)" } else { "" }
+        ));
+    }
+    Ok(tokenizers)
+}

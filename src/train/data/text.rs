@@ -1,0 +1,164 @@
+//! Plain text: for lm and mlm.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use kiln_data::{
+    BatchSource, Packing, Prepared, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenizerConfig, prepare_text,
+};
+
+use super::vocabulary::{MadeFrom, find_or_make};
+use super::{Files, RunData, built_in, n_threads};
+use crate::checkpoint::Vocabulary;
+use crate::config::{Config, Task};
+
+/// Words of the validation text that a trained model is tried with.
+const PROMPT_WORDS: usize = 4;
+
+pub(super) fn open(
+    config: &Config,
+    cache_dir: &Path,
+    vocabulary: Option<Vocabulary>,
+    note: &mut dyn FnMut(&str),
+) -> Result<RunData> {
+    let Files { train, valid } = files(config, cache_dir)?;
+    let corpus = TextCorpus::open(&train, &text_config(config)).context("data.train")?;
+    let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
+        Some(tokenizer) => tokenizer.clone(),
+        None => load_or_train(&config.tokenizer, &corpus, &cache_dir.join("tokenizer"), note)?,
+    };
+    tokenizer.check(config.task)?;
+    let train = source(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
+    let vocabulary = Vocabulary::Text(tokenizer);
+    let mut data =
+        RunData { vocabulary, train, valid: None, valid_examples: Vec::new(), valid_bytes: None, prompt: None };
+    if !valid.is_empty() {
+        let corpus = TextCorpus::open(&valid, &text_config(config)).context("data.valid")?;
+        let opened = open_to_measure(config, &corpus, cache_dir, &data.vocabulary, note).context("data.valid")?;
+        data.valid = Some(opened.source);
+        data.valid_bytes = (config.task == Task::Lm).then_some(opened.n_bytes);
+        data.prompt = opened.prompt;
+    }
+    Ok(data)
+}
+
+/// A text to measure a model on.
+pub struct OpenedText {
+    /// Its rows.
+    pub source: Arc<dyn BatchSource>,
+    /// Its length in UTF-8 bytes, what stands between documents left out.
+    pub n_bytes: u64,
+    /// How it begins.
+    pub prompt: Option<String>,
+}
+
+/// Opens the validation text of a run, or other `files` if some are named, with a token cache in `cache_dir`; `None` when there is
+/// no text at all.
+pub fn valid_text(
+    config: &Config,
+    named: &[PathBuf],
+    cache_dir: &Path,
+    vocabulary: &Vocabulary,
+    note: &mut dyn FnMut(&str),
+) -> Result<Option<OpenedText>> {
+    let corpus = if named.is_empty() {
+        let Files { valid, .. } = files(config, cache_dir)?;
+        if valid.is_empty() {
+            return Ok(None);
+        }
+        TextCorpus::open(&valid, &text_config(config)).context("data.valid")?
+    } else {
+        TextCorpus::open(named, &config.data.text.resolved(config.model.max_positions))?
+    };
+    open_to_measure(config, &corpus, cache_dir, vocabulary, note).map(Some)
+}
+
+fn open_to_measure(
+    config: &Config,
+    corpus: &TextCorpus,
+    cache_dir: &Path,
+    vocabulary: &Vocabulary,
+    note: &mut dyn FnMut(&str),
+) -> Result<OpenedText> {
+    let tokenizer = vocabulary.text().context("a run that learns from text has a tokenizer for it")?;
+    let source = source(config, &cache_dir.join("valid.tokens"), corpus, tokenizer, note)?;
+    let (documents, _) = corpus.read_all()?;
+    let n_bytes = documents.iter().map(|document| document.len() as u64).sum();
+    let prompt = documents.first().map(|document| first_words(document));
+    Ok(OpenedText { source, n_bytes, prompt })
+}
+
+/// The text of the run, or the built-in one.
+fn files(config: &Config, cache_dir: &Path) -> Result<Files> {
+    if config.is_built_in_task() {
+        return built_in::write_text(config, cache_dir);
+    }
+    Ok(Files { train: config.data.train.clone(), valid: config.data.valid.clone() })
+}
+
+fn first_words(text: &str) -> String {
+    text.split_whitespace().take(PROMPT_WORDS).collect::<Vec<_>>().join(" ")
+}
+
+/// How the run reads its text.
+fn text_config(config: &Config) -> TextConfig {
+    let text = config.data.text.resolved(config.model.max_positions);
+    if config.is_built_in_task() { built_in::text_config(&text) } else { text }
+}
+
+/// Rows of `corpus`, through a token cache at `path` that is found or built.
+fn source(
+    config: &Config,
+    path: &Path,
+    corpus: &TextCorpus,
+    tokenizer: &TextTokenizer,
+    note: &mut dyn FnMut(&str),
+) -> Result<Arc<dyn BatchSource>> {
+    let start = Instant::now();
+    let Prepared { cache, built_because } = prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {})?;
+    if let Some(reason) = built_because {
+        note(&format!(
+            "{}: built in {:.1}s ({reason}), {} tokens; {}",
+            path.display(),
+            start.elapsed().as_secs_f64(),
+            cache.n_tokens(),
+            cache.report()
+        ));
+    }
+    Ok(Arc::new(TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?))
+}
+
+/// Loads the tokenizer that the configuration names or trains it; a trained one is found again in `dir` as long as text and
+/// settings are the same.
+pub fn load_or_train(
+    config: &TokenizerConfig,
+    corpus: &TextCorpus,
+    dir: &Path,
+    note: &mut dyn FnMut(&str),
+) -> Result<TextTokenizer> {
+    if config.path.is_some() {
+        return Ok(TextTokenizer::load(config)?);
+    }
+    // How documents become rows does not matter to the vocabulary.
+    let read_as = TextConfig { seq_len: 0, packing: Packing::default(), ..corpus.config().clone() };
+    let made_from = MadeFrom::of(config, &read_as, corpus.files())?;
+    let train = || TextTokenizer::train(config, corpus, n_threads());
+    let (tokenizer, secs) = find_or_make(dir, &made_from, TextTokenizer::load_dir, train, TextTokenizer::save)?;
+    if let Some(secs) = secs {
+        note(&format!("{}: trained in {secs:.1}s, {} entries", dir.display(), tokenizer.vocab_size()));
+    }
+    Ok(tokenizer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_is_the_beginning_in_one_line() {
+        assert_eq!(first_words("It is a\ntruth universally acknowledged"), "It is a truth");
+        assert_eq!(first_words("Alone"), "Alone");
+    }
+}

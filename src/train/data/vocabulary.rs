@@ -1,0 +1,63 @@
+//! Trained tokenizers are made once and found again as long as what they were made from is the same.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use kiln_data::TokenizerConfig;
+use serde::{Deserialize, Serialize};
+
+/// What a trained tokenizer depends on.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct MadeFrom {
+    config: TokenizerConfig,
+    /// How the text is read.
+    corpus: serde_json::Value,
+    /// BLAKE3 of each file's content.
+    files: Vec<String>,
+}
+
+impl MadeFrom {
+    /// `corpus` says how `files` are read.
+    pub(super) fn of<'a>(
+        config: &TokenizerConfig,
+        corpus: &impl Serialize,
+        files: impl Iterator<Item = &'a Path>,
+    ) -> Result<Self> {
+        let hash = |file: &Path| {
+            let mut hasher = blake3::Hasher::new();
+            let content = fs::File::open(file).and_then(|file| hasher.update_reader(file).map(|_| ()));
+            content.with_context(|| format!("{}: cannot read the training text", file.display()))?;
+            Ok(hasher.finalize().to_hex().to_string())
+        };
+        let corpus = serde_json::to_value(corpus).expect("plain values");
+        Ok(Self { config: config.clone(), corpus, files: files.map(hash).collect::<Result<_>>()? })
+    }
+}
+
+/// What `dir` holds if it was made from the same, or else what `train` makes, saved there; then with the seconds it took.
+pub(super) fn find_or_make<T>(
+    dir: &Path,
+    made_from: &MadeFrom,
+    load: impl FnOnce(&Path) -> kiln_data::Result<T>,
+    train: impl FnOnce() -> kiln_data::Result<T>,
+    save: impl FnOnce(&T, &Path) -> kiln_data::Result<()>,
+) -> Result<(T, Option<f64>)> {
+    let record = dir.join("made_from.json");
+    let before = fs::read(&record).ok().and_then(|json| serde_json::from_slice::<MadeFrom>(&json).ok());
+    if before.as_ref() == Some(made_from)
+        && let Ok(found) = load(dir)
+    {
+        return Ok((found, None));
+    }
+    let start = Instant::now();
+    let trained = train().context("training the tokenizer")?;
+    let unwritable = || format!("{}: cannot write the tokenizer", dir.display());
+    // The record goes first and comes last: an interrupted save is no tokenizer.
+    fs::create_dir_all(dir).with_context(unwritable)?;
+    let _ = fs::remove_file(&record);
+    save(&trained, dir)?;
+    fs::write(&record, serde_json::to_vec_pretty(made_from).expect("plain values")).with_context(unwritable)?;
+    Ok((trained, Some(start.elapsed().as_secs_f64())))
+}

@@ -1,0 +1,208 @@
+//! Language models from the command line: trained, resumed, scored, generated from, and asked for what they cannot do.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::kiln::{Ran, Workplace, copy_folder};
+
+/// A model so small that a step takes milliseconds.
+const SMALL: [&str; 11] = [
+    "model.d_model=32",
+    "model.n_heads=2",
+    "model.d_ff=64",
+    "model.max_positions=48",
+    "model.dropout=0.1",
+    "loader.batch_tokens=192",
+    "tokenizer.vocab_size=320",
+    "optim.warmup_steps=5",
+    "train.log_every=2",
+    "train.validate_every=0",
+    "train.save_every=0",
+];
+
+const TEXT: &str = "The old man walked down to the river and looked at the boats.\n\nThere was nobody on the water, and the \
+                    boats lay still.\n\nHe sat down on a stone and waited for the evening.\n\n";
+
+/// A place with a text in it.
+fn place() -> Workplace {
+    let place = Workplace::new();
+    place.write("train.txt", TEXT.repeat(30));
+    place.write("dev.txt", TEXT);
+    place
+}
+
+/// `kiln train` of a small model for `task` on the text.
+fn train(place: &Workplace, task: &str, arguments: &[&str]) -> Ran {
+    let mut all = vec!["train", "--device", "cpu", "--task", task];
+    let files = ["data.train=train.txt", "data.valid=dev.txt"];
+    let layers = if task == "lm" { "model.n_decoder_layers=1" } else { "model.n_encoder_layers=1" };
+    all.extend(SMALL.iter().chain(&files).chain([&layers]).flat_map(|set| ["--set", *set]));
+    all.extend(arguments);
+    place.run(&all)
+}
+
+/// A run `runs/a` of 12 steps with a checkpoint in the middle.
+fn trained(task: &str) -> Workplace {
+    let place = place();
+    let ran = train(&place, task, &["--run", "runs/a", "--set", "train.steps=12", "--set", "train.save_every=6"]).ok();
+    assert!(ran.stderr.contains("step 12/12") && ran.stderr.contains("tok/s (padding"), "{ran:#?}");
+    place
+}
+
+fn weights(place: &Workplace, run: &str) -> Vec<u8> {
+    fs::read(place.path(run).join("checkpoints/step-00000012/model.safetensors")).expect("saved")
+}
+
+#[test]
+fn a_language_model_is_trained_scored_and_written_with() {
+    let place = trained("lm");
+    let lines: Vec<Value> =
+        place.read("runs/a/metrics.jsonl").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let validation = lines.iter().find(|line| line["kind"] == "validation").expect("a validation");
+    assert!(validation["bits_per_byte"].is_number() && validation.get("bleu").is_none(), "{validation}");
+    let step = lines.iter().find(|line| line["kind"] == "step").expect("a step");
+    assert_eq!((&step["source_tokens"], &step["tokens"]), (&0.into(), &step["target_tokens"]));
+
+    let scores = place.run(&["evaluate", "runs/a", "--device", "cpu", "--data", "dev.txt"]).ok();
+    assert!(scores.stdout.contains("perplexity") && scores.stdout.contains("bits per byte"), "{scores:#?}");
+    let json = place.run(&["evaluate", "runs/a", "--device", "cpu", "--checkpoint", "last", "--json"]).ok();
+    let json: Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!((&json["step"], &json["nll"]), (&12.into(), &validation["nll"]), "the run's own validation text");
+
+    let generate = ["generate", "runs/a", "--device", "cpu", "--max-new-tokens", "9"];
+    let one = place.run(&[&generate[..], &["--prompt", "The old man", "--seed", "4"]].concat()).ok();
+    assert_eq!(
+        place.run(&[&generate[..], &["--prompt", "The old man", "--seed", "4"]].concat()).ok().stdout,
+        one.stdout
+    );
+    let repeated =
+        place.run(&[&generate[..], &["--prompt", "The old man", "--seed", "4", "--with-prompt"]].concat()).ok();
+    assert_eq!(repeated.stdout, format!("The old man{}", one.stdout));
+
+    // The same prompts from the command line, a file and stdin, one of them the one above: the same texts.
+    let prompts = "The old man\nThere was\nHe sat down on a stone and waited\n";
+    place.write("prompts.txt", prompts);
+    let of_file = place.run(&[&generate[..], &["--prompts", "prompts.txt", "--seed", "4"]].concat()).ok();
+    let of_stdin = place.run_with_input(&[&generate[..], &["--seed", "4"]].concat(), prompts).ok();
+    assert_eq!(of_file.stdout, of_stdin.stdout);
+    let texts: Vec<Value> = of_file.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(texts.len(), 3);
+    assert_eq!(format!("{}\n", texts[0]["text"].as_str().expect("text")), one.stdout, "streamed and in a batch");
+    assert_eq!(texts[1]["prompt"], "There was");
+    assert!(texts.iter().all(|text| text["n_tokens"].as_u64().is_some_and(|n| n <= 9)), "{texts:?}");
+
+    for how in [&["--greedy"][..], &["--beam", "3"], &["--temperature", "0.5", "--top-k", "5"]] {
+        place.run(&[&generate[..], &["--prompt", "He", "--stop", "."], how].concat()).ok();
+    }
+}
+
+#[test]
+fn a_masked_model_is_trained_and_scored_beside_the_unigram_guess() {
+    let place = trained("mlm");
+    let scores = place.run(&["evaluate", "runs/a", "--device", "cpu"]).ok();
+    assert!(scores.stdout.contains("masked-token accuracy"), "{scores:#?}");
+    assert!(scores.stdout.contains("always the most frequent token"), "{scores:#?}");
+    let again = place.run(&["evaluate", "runs/a", "--device", "cpu"]).ok();
+    assert_eq!(again.stdout, scores.stdout, "the masks are the same every time");
+    let metrics = place.read("runs/a/metrics.jsonl");
+    assert!(metrics.contains("masked_accuracy") && metrics.contains("unigram_accuracy"), "{metrics}");
+}
+
+#[test]
+fn text_runs_resume_bit_for_bit() {
+    for task in ["lm", "mlm"] {
+        let place = trained(task);
+        copy_folder(&place.path("runs/a"), &place.path("runs/b"));
+        fs::remove_dir_all(place.path("runs/b/checkpoints/step-00000012")).expect("there");
+        fs::write(place.path("runs/b/checkpoints/last"), "step-00000006").expect("writable");
+        let resume = ["train", "--device", "cpu", "--run", "runs/b", "--resume"];
+        let workers = ["--config", "runs/b/config.toml", "--set", "loader.num_workers=3"];
+        let ran = place.run(&[&resume[..], &workers].concat()).ok();
+        assert!(ran.stderr.contains("resuming from runs/b/checkpoints/step-00000006"), "{ran:#?}");
+        assert!(weights(&place, "runs/a") == weights(&place, "runs/b"), "{task}: some weight has other bits");
+        let packing =
+            ["--config", "runs/b/config.toml", "--set", "data.text.packing=stream", "--set", "train.steps=20"];
+        let refused = place.run(&[&resume[..], &packing].concat());
+        refused.refused(2, &["train.steps", "data: contents"]);
+    }
+}
+
+#[test]
+fn a_run_is_asked_for_what_its_task_can_do() {
+    let (lm, mlm) = (trained("lm"), trained("mlm"));
+    lm.run_with_input(&["translate", "runs/a", "--device", "cpu"], "hello\n")
+        .refused(2, &["task = \"lm\"", "does not translate", "kiln generate"]);
+    mlm.run_with_input(&["translate", "runs/a", "--device", "cpu"], "hello\n").refused(2, &["task = \"mlm\""]);
+    mlm.run(&["generate", "runs/a", "--device", "cpu", "--prompt", "x"])
+        .refused(2, &["task = \"mlm\"", "does not continue text", "kiln evaluate"]);
+    lm.run(&["evaluate", "runs/a", "--device", "cpu", "--hypotheses", "x"]).refused(2, &["options of translation"]);
+    let translation = Workplace::new();
+    translation.train(&["--run", "runs/t", "--set", "train.steps=6"]).ok();
+    translation
+        .run(&["generate", "runs/t", "--device", "cpu", "--prompt", "x"])
+        .refused(2, &["task = \"translation\"", "use kiln translate"]);
+    // A translator can draw too.
+    let sample = ["translate", "runs/t", "--device", "cpu", "--temperature", "1.2", "--seed", "3"];
+    let first = translation.run_with_input(&sample, "12\n\n7\n").ok();
+    assert_eq!(first.stdout.lines().count(), 3);
+    assert_eq!(translation.run_with_input(&sample, "12\n\n7\n").ok().stdout, first.stdout);
+}
+
+#[test]
+fn prompts_and_settings_that_cannot_work_are_named() {
+    let place = trained("lm");
+    let generate = |arguments: &[&str]| place.run(&[&["generate", "runs/a", "--device", "cpu"], arguments].concat());
+    generate(&["--prompt", ""]).refused(2, &["--prompt 1 is empty"]);
+    generate(&["--prompt", "The", "--prompt", ""]).refused(2, &["--prompt 2 is empty"]);
+    generate(&["--prompt", &"river ".repeat(100)]).refused(3, &["prompt 1 has ", "48 positions"]);
+    generate(&["--prompt", "x", "--stop-token", "<|none|>"]).refused(2, &["no token \"<|none|>\""]);
+    generate(&["--prompt", "x", "--temperature", "0"])
+        .refused(2, &["generate.temperature 0 is not above 0", "--greedy"]);
+    generate(&["--prompt", "x", "--temperature", "-1"]).refused(2, &["generate.temperature -1"]);
+    generate(&["--prompt", "x", "--top-p", "1.5"]).refused(2, &["generate.top_p 1.5 is outside (0, 1]"]);
+    generate(&["--prompt", "x", "--repetition-penalty", "0"]).refused(2, &["generate.repetition_penalty 0"]);
+    generate(&["--prompt", "x", "--max-new-tokens", "0"]).refused(2, &["generate.max_new_tokens is 0"]);
+    generate(&["--prompt", "x", "--greedy", "--top-k", "5"]).refused(2, &["--greedy", "--top-k"]);
+    generate(&["--prompts", "none.txt"]).refused(2, &["none.txt: cannot read the prompts"]);
+    place.write("prompts.txt", "one\n\nthree\n");
+    generate(&["--prompts", "prompts.txt"]).refused(3, &["prompt 2 is empty"]);
+    place.write("latin1.txt", b"ok\ncaf\xe9\n");
+    generate(&["--prompts", "latin1.txt"]).refused(3, &["line 2 of latin1.txt is not UTF-8"]);
+    place.run(&["generate", "runs/none", "--prompt", "x"]).refused(2, &["runs/none: there is no run here"]);
+}
+
+#[test]
+fn tasks_that_cannot_be_trained_are_refused_before_any_work() {
+    let place = place();
+    let train = |arguments: &[&str]| place.run(&[&["train", "--device", "cpu"], arguments].concat());
+    train(&["--task", "ml"]).refused(2, &["--task ml: task = \"ml\" is not known", "did you mean lm?"]);
+    train(&["--task", "lm", "--preset", "bert-small"])
+        .refused(2, &["--task lm: task = \"lm\" needs model.architecture = \"decoder_only\"", "--preset gpt2-mini"]);
+    train(&["--task", "lm", "--set", "data.train=train.txt", "--set", "data.text.seq_len=4096"])
+        .refused(2, &["data.text.seq_len = 4096 is more than the model's 512 positions"]);
+    train(&["--task", "mlm", "--set", "data.train=train.txt", "--set", "train.masked_share=0"])
+        .refused(2, &["train.masked_share 0 is outside (0, 1]"]);
+    train(&["--task", "lm", "--set", "data.train=none.txt"]).refused(2, &["data.train", "none.txt"]);
+    assert!(!place.path("runs/lm/config.toml").exists(), "no run was begun");
+    place.write("bytes.txt", b"caf\xe9\n".repeat(20));
+    train(&["--task", "lm", "--set", "data.train=bytes.txt", "--run", "runs/x"]).refused(3, &["bytes.txt", "UTF-8"]);
+}
+
+#[test]
+fn text_is_prepared_and_its_tokenizer_trained_once() {
+    let place = place();
+    let set = ["--task", "lm", "--set", "tokenizer.vocab_size=320"];
+    let tokenizer = place.run(&[&["tokenizer", "train.txt", "--out", "tok"], &set[..]].concat()).ok();
+    assert!(tokenizer.stdout.contains("320 entries") && tokenizer.stdout.contains("0.000% unknown"), "{tokenizer:#?}");
+    let prepare = [&["prepare", "train.txt", "--cache", "cache"], &set[..]].concat();
+    let prepared = place.run(&prepare).ok();
+    assert!(prepared.stderr.contains("cache/train.tokens: built"), "{prepared:#?}");
+    assert_eq!(place.run(&prepare).ok().stderr, "", "nothing to do");
+    let dry =
+        ["train", "--dry-run", "--device", "cpu", "--set", "data.train=train.txt", "--set", "data.cache_dir=cache"];
+    let dry = place.run(&[&dry[..], &set].concat()).ok();
+    for part in ["task = \"lm\"", "parameters: ", "batch 1: ", "memory for the largest batch"] {
+        assert!(dry.stdout.contains(part), "{part:?} is missing in {}", dry.stdout);
+    }
+}
