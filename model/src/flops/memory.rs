@@ -1,0 +1,103 @@
+//! How much device memory training takes.
+
+use burn::tensor::DType;
+
+use super::{Sizes, n_params};
+use crate::config::{Architecture, TransformerConfig};
+
+/// Device memory of a training run, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrainBytes {
+    /// Weights in the compute dtype.
+    pub weights: u64,
+    /// Gradients: those of one backward in the compute dtype, and their f32 accumulation.
+    pub gradients: u64,
+    /// f32 master weights.
+    pub master: u64,
+    /// Both f32 moments of AdamW.
+    pub moments: u64,
+    /// What backward needs of the forward of one batch: an estimate.
+    pub activations: u64,
+}
+
+impl TrainBytes {
+    /// All of it; allocators and workspaces come on top.
+    pub fn total(&self) -> u64 {
+        self.weights + self.gradients + self.master + self.moments + self.activations
+    }
+}
+
+/// Estimates the memory of training on batches of at most padded shape `[B, S, T]` in `dtype`; for text S is 0 and T the
+/// length of a row.
+///
+/// Activations count what backward reads: per position of a layer the residual sums (from which norms are computed
+/// again), the inputs of its products (normed sum, attention output, activation), queries, keys and values, and both sides
+/// of the activation; dropout is kept as a seed. Attention in bf16 over heads of 64 or 128 dimensions keeps one f32 number
+/// per query and head (its kernel on the GPU computes probabilities again); other attention two f32 matrices of queries x
+/// keys and one in `dtype` per head. At the end the logits, over which the GPU writes their gradient. Allocators round up and keep blocks for
+/// later, and the passing buffers of the operators come on top.
+pub fn train_bytes(config: &TransformerConfig, dtype: impl Into<DType>, shape: [usize; 3]) -> TrainBytes {
+    let n = n_params(config).total();
+    let dtype = dtype.into();
+    let element = dtype.size() as u64;
+    TrainBytes {
+        weights: n * element,
+        gradients: n * (element + 4),
+        master: n * 4,
+        moments: n * 8,
+        activations: activation_bytes(config, dtype, shape),
+    }
+}
+
+fn activation_bytes(config: &TransformerConfig, dtype: DType, shape: [usize; 3]) -> u64 {
+    let element = dtype.size() as u64;
+    let Sizes { d, f, inner, query, key_value, n_encoder, n_decoder, .. } = Sizes::of(config);
+    let [b, s, t] = shape.map(|n| n as u64);
+    // Residual sum and what the norm makes of it.
+    let norm = element * 2 * d;
+    let attention = norm + element * (query + key_value + query);
+    let feed_forward = norm + element * (inner + f);
+    let n_heads = config.n_heads as u64;
+    let flash = dtype == DType::BF16 && matches!(config.head_dim(), 64 | 128);
+    let scores = |queries: u64, keys: u64| match flash {
+        true => queries * n_heads * 4,
+        false => queries * keys * n_heads * (2 * 4 + element),
+    };
+    let layer = |len: u64| len * (attention + feed_forward) + scores(len, len);
+    let cross = t * (norm + element * (query + query)) + s * element * key_value + scores(t, s);
+    let layers = match config.architecture {
+        Architecture::EncoderDecoder => n_encoder * layer(s) + n_decoder * (layer(t) + cross),
+        Architecture::DecoderOnly => n_decoder * layer(t),
+        Architecture::EncoderOnly => n_encoder * layer(t),
+    };
+    let ends = (s + t) * element * 2 * d + t * config.vocab_size() as u64 * element;
+    b * (layers + ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_bit_training_state_is_sixteen_bytes_a_parameter_and_its_accumulator() {
+        let config = TransformerConfig::base().with_vocab_size(32_000);
+        let n = n_params(&config).total();
+        let bytes = train_bytes(&config, DType::BF16, [400, 64, 64]);
+        assert_eq!(bytes.total() - bytes.activations, 20 * n);
+        // Of the order of what PyTorch keeps with flash attention.
+        assert!((4..12).contains(&(bytes.activations >> 30)), "{} GiB", bytes.activations >> 30);
+    }
+
+    #[test]
+    fn attention_without_its_kernel_keeps_squares() {
+        let activations = |config: &TransformerConfig, dtype, len| {
+            let config = config.clone().with_vocab_size(1000);
+            train_bytes(&config, dtype, [8, 0, len]).activations
+        };
+        let gpt2 = TransformerConfig::gpt2_124m();
+        assert_eq!(activations(&gpt2, DType::BF16, 1024), 2 * activations(&gpt2, DType::BF16, 512));
+        assert!(activations(&gpt2, DType::F32, 1024) > 3 * activations(&gpt2, DType::F32, 512));
+        let narrow_heads = TransformerConfig { n_heads: 24, ..gpt2 };
+        assert!(activations(&narrow_heads, DType::BF16, 1024) > 3 * activations(&narrow_heads, DType::BF16, 512));
+    }
+}

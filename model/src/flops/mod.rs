@@ -1,0 +1,149 @@
+//! What a configuration costs, by arithmetic alone: parameters, floating-point operations and bytes. The numbers under
+//! an MFU and under a memory estimate.
+
+mod memory;
+mod params;
+
+pub use memory::{TrainBytes, train_bytes};
+pub use params::{ParamCount, n_params};
+
+use crate::config::{Activation, Architecture, TransformerConfig};
+
+/// Floating-point operations of one batch, forward and backward.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrainFlops {
+    /// Products with weights.
+    pub weights: f64,
+    /// Scores and weighted sums of attention.
+    pub attention: f64,
+}
+
+impl TrainFlops {
+    /// Both.
+    pub fn total(&self) -> f64 {
+        self.weights + self.attention
+    }
+}
+
+/// Operations that training on one batch of padded shape `[B, S, T]` needs; for text S is 0 and T the length of a row.
+///
+/// A multiplication and an addition count 2; backward costs twice the forward; so a weight that meets `n` tokens costs
+/// `6 * n` (Kaplan et al. 2020). Encoder weights and the decoder's key-value projection of the source meet `B * S`
+/// tokens, the other decoder weights and the output projection `B * T`; the weights of a model that reads text all meet
+/// `B * T`. Attention of `t` queries and `s` keys adds `12 * t * s * D` per row and layer, half of it where it is causal;
+/// rows packed with several documents are counted as if they were one. Not counted: embedding look-ups, biases, norms,
+/// activations, softmax, the optimizer, and anything that is computed twice.
+///
+/// MFU = this / step time / peak of the device. The shape is the padded one: for an MFU of useful work alone, multiply
+/// by the share of real tokens.
+pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> TrainFlops {
+    let sizes = Sizes::of(config);
+    let Sizes { d, n_encoder, n_decoder, .. } = sizes;
+    let [b, s, t] = shape.map(|n| n as f64);
+    let layer = sizes.self_attention(false) + sizes.feed_forward(false);
+    let projection = config.vocab_size() as u64 * d;
+    let (per_source, per_target, pairs) = match config.architecture {
+        Architecture::EncoderDecoder => (
+            n_encoder * layer + n_decoder * d * sizes.key_value,
+            n_decoder * (layer + sizes.cross_attention(false) - d * sizes.key_value) + projection,
+            n_encoder as f64 * s * s + n_decoder as f64 * (t * t / 2.0 + t * s),
+        ),
+        Architecture::DecoderOnly => (0, n_decoder * layer + projection, n_decoder as f64 * t * t / 2.0),
+        Architecture::EncoderOnly => {
+            let head = if config.mlm_head { d * d + projection } else { 0 };
+            (0, n_encoder * layer + head, n_encoder as f64 * t * t)
+        }
+    };
+    TrainFlops {
+        weights: 6.0 * b * (per_source as f64 * s + per_target as f64 * t),
+        attention: 12.0 * b * sizes.query as f64 * pairs,
+    }
+}
+
+/// The configuration as 64-bit numbers.
+#[derive(Clone, Copy)]
+struct Sizes {
+    d: u64,
+    f: u64,
+    /// Columns of the first feed-forward product.
+    inner: u64,
+    /// Columns of the queries.
+    query: u64,
+    /// Columns of keys and values together.
+    key_value: u64,
+    bias: u64,
+    source_vocab: u64,
+    target_vocab: u64,
+    n_encoder: u64,
+    n_decoder: u64,
+}
+
+impl Sizes {
+    fn of(config: &TransformerConfig) -> Self {
+        let layers = |n: usize, architecture| if config.architecture == architecture { 0 } else { n as u64 };
+        let head_dim = config.head_dim() as u64;
+        Self {
+            d: config.d_model as u64,
+            f: config.d_ff as u64,
+            inner: config.d_ff as u64 * if config.activation == Activation::Swiglu { 2 } else { 1 },
+            query: config.n_heads as u64 * head_dim,
+            key_value: 2 * config.kv_heads() as u64 * head_dim,
+            bias: u64::from(config.bias),
+            source_vocab: config.source_vocab_size as u64,
+            target_vocab: config.target_vocab_size as u64,
+            n_encoder: layers(config.n_encoder_layers, Architecture::DecoderOnly),
+            n_decoder: layers(config.n_decoder_layers, Architecture::EncoderOnly),
+        }
+    }
+
+    /// Parameters of self-attention, or its matrices alone.
+    fn self_attention(&self, with_biases: bool) -> u64 {
+        self.product(self.d, self.query + self.key_value, with_biases) + self.product(self.query, self.d, with_biases)
+    }
+
+    fn cross_attention(&self, with_biases: bool) -> u64 {
+        self.product(self.d, self.query, with_biases)
+            + self.product(self.d, self.key_value, with_biases)
+            + self.product(self.query, self.d, with_biases)
+    }
+
+    fn feed_forward(&self, with_biases: bool) -> u64 {
+        self.product(self.d, self.inner, with_biases) + self.product(self.f, self.d, with_biases)
+    }
+
+    fn product(&self, n_in: u64, n_out: u64, with_biases: bool) -> u64 {
+        n_in * n_out + if with_biases { self.bias * n_out } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flops_of_a_language_model_are_six_per_weight_and_token_and_half_a_square() {
+        let config = TransformerConfig::gpt2_124m().with_vocab_size(50_257);
+        let flops = train_flops_per_batch(&config, [4, 0, 1024]);
+        // 124 M less positions, biases and norms.
+        let matrices = 12 * 12 * 768 * 768 + 50_257 * 768;
+        assert_eq!(flops.weights, 6.0 * f64::from(matrices) * 4096.0);
+        assert_eq!(flops.attention, 12.0 * 4.0 * 768.0 * 12.0 * 1024.0 * 1024.0 / 2.0);
+
+        let config = TransformerConfig::bert_small().with_vocab_size(30_522);
+        let flops = train_flops_per_batch(&config, [8, 0, 128]);
+        let matrices = 4 * 12 * 512 * 512 + 512 * 512 + 30_522 * 512;
+        assert_eq!(flops.weights, 6.0 * f64::from(matrices) * 1024.0);
+        assert_eq!(flops.attention, 12.0 * 8.0 * 512.0 * 4.0 * 128.0 * 128.0);
+    }
+
+    #[test]
+    fn flops_are_six_per_weight_and_token_and_attention() {
+        let config = TransformerConfig::base().with_vocab_size(32_000);
+        let flops = train_flops_per_batch(&config, [400, 64, 64]);
+        // Matrices of 6 + 6 layers and the tied table, no biases and norms.
+        let matrices = 6 * (4 * 512 * 512 + 2 * 512 * 2048) + 6 * (8 * 512 * 512 + 2 * 512 * 2048) + 32_000 * 512;
+        assert_eq!(flops.weights, 6.0 * f64::from(matrices) * 25_600.0);
+        // Encoder full, decoder half, cross full: 2.5 squares of 64 a layer.
+        assert_eq!(flops.attention, 12.0 * 400.0 * 512.0 * 6.0 * 2.5 * 64.0 * 64.0);
+    }
+}

@@ -1,0 +1,101 @@
+//! How many parameters a configuration has.
+
+use super::Sizes;
+use crate::config::{Architecture, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
+
+/// Parameters by part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParamCount {
+    /// Token tables that are not also the output projection, kinds of token, and norms of embeddings.
+    pub embeddings: u64,
+    /// Learned positions.
+    pub positions: u64,
+    /// Encoder layers and final norm.
+    pub encoder: u64,
+    /// Decoder layers and final norm.
+    pub decoder: u64,
+    /// What stands between the layers and the output projection, and the projection's bias: the head for masked tokens, a
+    /// pooler, a constant bias of the logits.
+    pub head: u64,
+    /// Output projection, the tied table included.
+    pub output_projection: u64,
+}
+
+impl ParamCount {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.embeddings + self.positions + self.encoder + self.decoder + self.head + self.output_projection
+    }
+}
+
+/// Counts parameters, each tied matrix once.
+pub fn n_params(config: &TransformerConfig) -> ParamCount {
+    let sizes = Sizes::of(config);
+    let Sizes { d, source_vocab, target_vocab, n_encoder, n_decoder, .. } = sizes;
+    let norm = if config.norm_kind == NormKind::LayerNorm { 2 * d } else { d };
+    let final_norm = if config.norm == NormPlacement::Pre { norm } else { 0 };
+    let encoder_layer = sizes.self_attention(true) + sizes.feed_forward(true) + 2 * norm;
+    let cross =
+        if config.architecture == Architecture::EncoderDecoder { sizes.cross_attention(true) + norm } else { 0 };
+    let decoder_layer = encoder_layer + cross;
+    let (n_sides, n_tables) = match config.architecture {
+        Architecture::EncoderDecoder => (2, source_vocab + target_vocab),
+        Architecture::DecoderOnly => (1, target_vocab),
+        Architecture::EncoderOnly => (1, source_vocab),
+    };
+    let masked_head = config.architecture == Architecture::EncoderOnly && config.mlm_head;
+    let projects = config.architecture != Architecture::EncoderOnly || masked_head;
+    let vocab = config.vocab_size() as u64;
+    let output_projection = if projects { vocab * d } else { 0 };
+    // Tables in all, less the one that is the output projection, less the one that is also the other side's.
+    let tables = match config.tie_embeddings {
+        _ if !projects => n_tables * d,
+        TieEmbeddings::ThreeWay => 0,
+        TieEmbeddings::Output => n_tables * d - output_projection,
+        TieEmbeddings::None => n_tables * d,
+    };
+    let bias = u64::from(config.bias);
+    let dense = d * d + bias * d;
+    ParamCount {
+        embeddings: tables + config.n_token_types as u64 * d + if config.embedding_norm { n_sides * norm } else { 0 },
+        positions: if config.positions == Positions::Learned { n_sides * config.max_positions as u64 * d } else { 0 },
+        encoder: if n_encoder > 0 { n_encoder * encoder_layer + final_norm } else { 0 },
+        decoder: if n_decoder > 0 { n_decoder * decoder_layer + final_norm } else { 0 },
+        head: if masked_head { dense + norm + vocab } else { 0 }
+            + if config.pooler { dense } else { 0 }
+            + if config.final_logits_bias { vocab } else { 0 },
+        output_projection,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `torch.nn.Transformer()`, which is base without tokens, has 44,140,544 parameters, with d_model 1024, 16 heads
+    /// and dim_feedforward 4096 it has 176,361,472.
+    #[test]
+    fn base_and_big_have_the_published_sizes() {
+        let base = n_params(&TransformerConfig::base().with_vocab_size(37_000));
+        assert_eq!(base.encoder + base.decoder, 44_140_544);
+        assert_eq!(base.total(), 44_140_544 + 37_000 * 512);
+        let big = n_params(&TransformerConfig::big().with_vocab_size(37_000));
+        assert_eq!(big.encoder + big.decoder, 176_361_472);
+        assert_eq!(big.total(), 176_361_472 + 37_000 * 1024);
+    }
+
+    /// The sizes that `sum(p.numel() for p in model.parameters())` gives for the published configurations: `gpt2` and
+    /// `gpt2-medium`, MobileLLM-125M's shape as a Llama with tied embeddings, `google/bert_uncased_L-4_H-512_A-8`.
+    #[test]
+    fn presets_have_the_published_sizes() {
+        let total = |config: TransformerConfig, vocab_size| n_params(&config.with_vocab_size(vocab_size)).total();
+        assert_eq!(total(TransformerConfig::gpt2_124m(), 50_257), 124_439_808);
+        assert_eq!(total(TransformerConfig::gpt2_350m(), 50_257), 354_823_168);
+        assert_eq!(total(TransformerConfig::llama_125m(), 32_000), 124_635_456);
+        let published = TransformerConfig { pooler: true, mlm_head: false, ..TransformerConfig::bert_small() };
+        assert_eq!(total(published, 30_522), 28_763_648);
+        assert_eq!(total(TransformerConfig::bert_small(), 30_522), 28_795_194);
+        assert_eq!(total(TransformerConfig::transformer_base(), 37_000), 63_082_496);
+        assert_eq!(total(TransformerConfig::transformer_big(), 37_000), 214_245_376);
+    }
+}
