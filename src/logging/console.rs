@@ -118,10 +118,9 @@ fn progress_message(window: &WindowMetrics, left: Option<Duration>) -> String {
 fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>) -> String {
     let speed = &window.throughput;
     format!(
-        "step {}/{total_steps} | loss {:.3} nll {:.3} | grad norm {:.2} | lr {:.2e} | {} tok/s (padding {:.0}%){} | data wait {:.1}% | {} left",
+        "step {}/{total_steps} | {} | grad norm {:.2} | lr {:.2e} | {} tok/s (padding {:.0}%){} | data wait {:.1}% | {} left",
         window.step,
-        window.loss,
-        window.nll,
+        losses(window.loss, window.nll),
         window.grad_norm,
         window.lr,
         thousands(speed.tokens_per_sec),
@@ -132,12 +131,16 @@ fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>)
     )
 }
 
+/// Both losses, or one where they are the same: without label smoothing.
+fn losses(loss: f64, nll: f64) -> String {
+    if (loss - nll).abs() < 5e-5 { format!("loss {loss:.3}") } else { format!("loss {loss:.3} nll {nll:.3}") }
+}
+
 fn validation_line(validation: &ValidationMetrics) -> String {
     let mut line = format!(
-        "step {} | validation loss {:.3} nll {:.3} perplexity {:.2}",
+        "step {} | validation {} perplexity {:.2}",
         validation.step,
-        validation.loss,
-        validation.nll,
+        losses(validation.loss, validation.nll),
         validation.perplexity()
     );
     if let Some(bits) = validation.bits_per_byte {
@@ -222,6 +225,13 @@ mod tests {
         let mut stalled = samples::window(400);
         stalled.throughput.steps_per_sec = 0.0;
         assert_eq!(time_left(&stalled, EXTENT, Duration::ZERO), None, "no speed, no forecast");
+    }
+
+    #[test]
+    fn a_loss_without_smoothing_is_told_once() {
+        assert_eq!(losses(2.5, 1.5), "loss 2.500 nll 1.500");
+        assert_eq!(losses(1.5, 1.5000001), "loss 1.500");
+        assert_eq!(losses(f64::NAN, f64::NAN), "loss NaN nll NaN");
     }
 
     #[test]

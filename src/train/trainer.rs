@@ -331,8 +331,10 @@ impl Trainer {
 
 /// Says which batch the device failed on and, if it was memory, what to do.
 fn device_failure(error: anyhow::Error, shape: Option<Shape>) -> anyhow::Error {
-    let batch =
-        shape.map_or(String::new(), |shape| format!(" on a batch of {shape} (rows x (source + target) tokens)"));
+    let batch = shape.map_or(String::new(), |shape| {
+        let legend = if shape.source_len == 0 { "rows x tokens" } else { "rows x (source + target) tokens" };
+        format!(" on a batch of {shape} ({legend})")
+    });
     // The backend reports one failed allocation as pages of everything that depended on it.
     let text = format!("{error:#}");
     match text.lines().find(|line| line.contains("can't allocate buffer")) {
@@ -359,6 +361,8 @@ mod tests {
         let error = format!("{:#}", device_failure(anyhow!(OUT_OF_MEMORY), Some(shape)));
         assert!(error.contains("10416 x (384 + 384)") && error.contains("lower loader.batch_tokens"), "{error}");
         assert!(error.contains("127991808000") && !error.contains("ReduceKernel"), "{error}");
+        let error = format!("{:#}", device_failure(anyhow!(OUT_OF_MEMORY), Some(Shape::text(64, 1024))));
+        assert!(error.contains("64 x 1024 (rows x tokens)"), "{error}");
     }
 
     #[test]

@@ -6,5 +6,6 @@ mod en_it;
 mod help;
 mod kiln;
 mod minilm;
+mod readme;
 mod text;
 mod training;
