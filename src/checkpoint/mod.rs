@@ -224,6 +224,17 @@ impl Checkpoints {
         })
     }
 
+    /// The weights that a run without any training so far starts from, if it was given some.
+    pub fn starting_weights(&self) -> Result<Option<Weights>, CheckpointError> {
+        match self.list()?.as_slice() {
+            [(0, path)] => match read(path) {
+                Err(CheckpointError::WeightsOnly(_)) => read_weights(path).map(Some),
+                _ => Ok(None),
+            },
+            _ => Ok(None),
+        }
+    }
+
     /// Reads the newest checkpoint that is sound.
     pub fn newest_sound(&self) -> Result<NewestSound, CheckpointError> {
         let mut damaged = Vec::new();

@@ -55,6 +55,11 @@ impl Run {
         Ok(Self { path, step: found.step, config, model: found.model, vocabulary, weights: found.weights })
     }
 
+    /// The weights, by the paths of their parameters.
+    pub fn weights(&self) -> &[NamedTensor] {
+        &self.weights
+    }
+
     /// The model on `device` in `dtype`, not tracked by autodiff.
     pub fn load_model(&self, dtype: FloatDType, device: &Device) -> Result<Transformer> {
         load_model(&self.model, &self.weights, dtype, device)

@@ -56,8 +56,8 @@ impl Vocabulary {
         }
     }
 
-    /// Fills in what the model takes from the tokenizers: vocabulary sizes of 0 and the padding id. Sizes that are set must
-    /// be the tokenizers'.
+    /// Fills in what the model takes from the tokenizers: vocabulary sizes of 0 and the padding id. Sizes that are set may
+    /// be above the tokenizers'.
     pub fn complete(&self, model: &mut TransformerConfig) -> Result<()> {
         match self {
             Self::Pairs(tokenizers) => {
@@ -75,6 +75,7 @@ impl Vocabulary {
                     _ => fill_in("target_", &mut model.target_vocab_size, size)?,
                 }
                 // One vocabulary: the other size says the same.
+                let size = model.vocab_size();
                 (model.source_vocab_size, model.target_vocab_size) = (size, size);
             }
         }
@@ -83,7 +84,7 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Refuses a model whose vocabulary is not this one.
+    /// Refuses a model that has no row for a token. Rows that no token has are fine: vocabularies are rounded up.
     pub fn check(&self, model: &TransformerConfig) -> Result<()> {
         let sides = match self {
             Self::Pairs(tokenizers) => vec![
@@ -94,7 +95,7 @@ impl Vocabulary {
         };
         for (side, found, wanted) in sides {
             ensure!(
-                found == wanted,
+                found <= wanted,
                 "the tokenizer has {found} {side}tokens, the model {wanted}; the tokenizer does not belong to these weights"
             );
         }
@@ -104,10 +105,10 @@ impl Vocabulary {
 
 fn fill_in(side: &str, size: &mut usize, found: usize) -> Result<()> {
     ensure!(
-        *size == 0 || *size == found,
+        *size == 0 || *size >= found,
         "model.{side}vocab_size is {size}, but the tokenizer has {found} tokens there; leave it at 0 to take the \
-         tokenizer's"
+         tokenizer's, or raise it"
     );
-    *size = found;
+    *size = (*size).max(found);
     Ok(())
 }

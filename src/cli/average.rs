@@ -49,7 +49,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         let text = format!("{}: there is no run here (no {RUN_CONFIG_FILE}); name a run folder", args.run.display());
         return Err(Usage(text).into());
     }
-    let out = run_dir::for_result(args.out.as_deref(), &args.run, "average")?;
+    let out = run_dir::for_result(args.out.as_deref(), &args.run, "average", "--out")?;
     let chosen = choose(&args.run, &args.which)?;
     for (step, _) in &chosen {
         eprintln!("averaging {}", folder_name(*step));

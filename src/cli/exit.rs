@@ -4,12 +4,14 @@ use std::fmt;
 use std::io;
 
 use kiln_data::Error as DataError;
+use kiln_model::hf::HfError;
 
 use super::translate::NotUtf8;
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
 use crate::device::{DeviceError, PrecisionError};
 use crate::generate::GenerateError;
+use crate::hugging_face::FolderError;
 use crate::train::resume::NotTheSameRun;
 
 /// Something failed while running: a full disk, a device out of memory, a bug.
@@ -86,6 +88,16 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             CheckpointError::Missing { .. } => USAGE,
             _ => BAD_DATA,
         });
+    }
+    if let Some(error) = cause.downcast_ref::<FolderError>() {
+        return Some(match error {
+            FolderError::Io { source, .. } => code_of_io(source),
+            FolderError::NotAModel { .. } | FolderError::Taken(_) => USAGE,
+            FolderError::BadFile { .. } => BAD_DATA,
+        });
+    }
+    if let Some(error) = cause.downcast_ref::<HfError>() {
+        return Some(if matches!(error, HfError::NotExpressible { .. }) { USAGE } else { BAD_DATA });
     }
     if cause.is::<NotUtf8>() {
         return Some(BAD_DATA);

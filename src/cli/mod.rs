@@ -5,7 +5,9 @@ mod config_args;
 mod doctor;
 mod evaluate;
 pub mod exit;
+mod export;
 mod generate;
+mod import;
 mod prepare;
 mod run_dir;
 mod tokenizer;
@@ -34,6 +36,8 @@ enum Command {
     Translate(translate::Args),
     Generate(generate::Args),
     Average(average::Args),
+    Import(import::Args),
+    Export(export::Args),
     Doctor(doctor::Args),
 }
 
@@ -59,6 +63,8 @@ fn run(command: Command) -> Result<()> {
         Command::Translate(args) => translate::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Average(args) => average::run(args),
+        Command::Import(args) => import::run(args),
+        Command::Export(args) => export::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
 }

@@ -46,19 +46,22 @@ pub(super) fn for_new_run(named: Option<&Path>, name: &str, any_arguments: bool)
     )))
 }
 
-/// The folder of a run that is made from something else and not trained: the named one, or `from` with an ending.
-pub(super) fn for_result(named: Option<&Path>, from: &Path, ending: &str) -> Result<PathBuf, Usage> {
-    let dir = named.map_or_else(
-        || {
-            let name = from.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-            from.with_file_name(format!("{name}-{ending}"))
-        },
-        Path::to_path_buf,
-    );
+/// The folder of a run that is made from another one: the one that `option` names, or `from` with an ending.
+pub(super) fn for_result(named: Option<&Path>, from: &Path, ending: &str, option: &str) -> Result<PathBuf, Usage> {
+    let name = from.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    free(named.map_or_else(|| from.with_file_name(format!("{name}-{ending}")), Path::to_path_buf), option)
+}
+
+/// The folder of a run that is made from another program's model: the named one, or `runs/NAME`.
+pub(super) fn for_import(named: Option<&Path>, name: &str) -> Result<PathBuf, Usage> {
+    free(named.map_or_else(|| default_for(name), Path::to_path_buf), "--out")
+}
+
+fn free(dir: PathBuf, option: &str) -> Result<PathBuf, Usage> {
     if is_free(&dir)? {
         return Ok(dir);
     }
-    Err(Usage(format!("{}: this run folder exists already; choose another one with --out", dir.display())))
+    Err(Usage(format!("{}: this run folder exists already; choose another one with {option}", dir.display())))
 }
 
 /// The folder of a run to continue: the named one, or the newest of those that [`for_new_run`] would have made.

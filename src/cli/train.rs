@@ -15,7 +15,7 @@ use kiln_model::flops::n_params;
 use super::config_args::{ConfigArgs, DeviceArgs};
 use super::exit::{Interrupted, Usage};
 use super::run_dir;
-use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Vocabulary};
+use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Run, Vocabulary, Weights};
 use crate::config::{Config, Task};
 use crate::device::device_name;
 use crate::logging::{Extent, Logging};
@@ -37,6 +37,7 @@ const N_SAMPLES: usize = 3;
   kiln train --task lm --set data.train=train.txt --set data.valid=dev.txt --run runs/lm
   kiln train --preset bert-small --set data.train=texts/ --set data.valid=dev.txt
   kiln train --config en-it.toml --set optim.lr=3e-4 --dry-run
+  kiln train --from runs/gpt2 --set data.train=texts/ --set optim.lr=1e-4 --run runs/tuned
   kiln train --run runs/en-it --resume")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -49,6 +50,10 @@ pub(super) struct Args {
     /// Continues the run in the run folder from its newest checkpoint, with its own configuration unless another is given
     #[arg(long)]
     resume: bool,
+
+    /// Starts from the weights, the vocabulary and the configuration of this run: an imported, averaged or trained one
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "config", "preset", "task"])]
+    from: Option<PathBuf>,
 
     /// With --resume: accepts that this key differs from the checkpoint's; may be repeated
     #[arg(long, value_name = "KEY", requires = "resume")]
@@ -69,7 +74,8 @@ pub(super) struct Args {
 
 impl Args {
     /// The run folder and the validated configuration.
-    fn resolve(&self) -> Result<(PathBuf, Config)> {
+    /// `from` is the opened `--from`.
+    fn resolve(&self, from: Option<&Run>) -> Result<(PathBuf, Config)> {
         let named = self.run.as_deref();
         if self.resume {
             let dir = run_dir::to_resume(named, &self.config.name())?;
@@ -79,6 +85,11 @@ impl Args {
             }
             return Ok((dir, config.load(&[])?));
         }
+        if let (Some(name), Some(run)) = (&self.from, from) {
+            let dir = run_dir::for_result(named, name, "tuned", "--run")?;
+            let config = ConfigArgs { config: Some(run.path.join(RUN_CONFIG_FILE)), ..self.config.clone() };
+            return Ok((dir, config.load(&[])?));
+        }
         let config = self.config.load(&[])?;
         let any_arguments = self.run.is_some() || !self.config.is_empty();
         Ok((run_dir::for_new_run(named, &self.config.name(), any_arguments)?, config))
@@ -86,22 +97,32 @@ impl Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let (dir, mut config) = args.resolve()?;
+    let from = args.from.as_deref().map(|from| run_dir::open_run(from, None)).transpose()?;
+    let (dir, mut config) = args.resolve(from.as_ref())?;
     let device = args.device.open()?;
     let mut note = |line: &str| {
         if !args.quiet {
             eprintln!("{line}");
         }
     };
-    let vocabulary = if args.resume { vocabulary_of_run(&dir, config.task)? } else { None };
+    let vocabulary = match &from {
+        Some(run) => Some(run.vocabulary.clone()),
+        None if args.resume => vocabulary_of_run(&dir, config.task)?,
+        None => None,
+    };
     let data = RunData::open(&config, &dir, vocabulary, &mut note)?;
     data.vocabulary.complete(&mut config.model).map_err(|problems| Usage(format!("{problems:#}")))?;
     if args.dry_run {
         return dry_run::print(&config, &data, &device, &dir);
     }
 
-    let resume = if args.resume && Checkpoints::of_run(&dir).list()?.is_empty() {
-        note("this run has no checkpoint yet: starting it from the beginning");
+    let checkpoints = Checkpoints::of_run(&dir);
+    let weights = match &from {
+        Some(run) => Some(begin_from(run, &config, &checkpoints)?),
+        None => checkpoints.starting_weights()?,
+    };
+    let resume = if args.resume && (weights.is_some() || checkpoints.list()?.is_empty()) {
+        note("this run has no checkpoint of its own yet: starting it from the beginning");
         None
     } else if args.resume {
         let (train, tokenizer) = (data.train.fingerprint(), data.vocabulary.fingerprint());
@@ -123,6 +144,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             run_dir: dir.clone(),
             device,
             vocabulary: data.vocabulary,
+            weights: weights.map(|weights| weights.weights),
             train: data.train,
             valid: data.valid,
             valid_bytes: data.valid_bytes,
@@ -148,6 +170,19 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     print_result(&outcome, &samples, &next);
     Ok(())
+}
+
+/// Puts the weights of another run into the new one, as its checkpoint before the first step: a run that is interrupted
+/// before its first save begins there again.
+fn begin_from(run: &Run, config: &Config, checkpoints: &Checkpoints) -> Result<Weights> {
+    let mut weights = checkpoint::read_weights(&run.path)?;
+    weights.step = 0;
+    weights.model = config.model.clone();
+    for file in weights.files.iter_mut().filter(|file| file.name == RUN_CONFIG_FILE) {
+        file.bytes = config.to_toml().into_bytes();
+    }
+    checkpoints.save_weights(&weights)?;
+    Ok(weights)
 }
 
 /// The vocabulary that the run's newest sound checkpoint carries.

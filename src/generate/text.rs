@@ -70,10 +70,11 @@ impl TextGenerator {
     /// A generator on the device that `model` lives on. The tokenizer must be the one it was trained with.
     pub fn new(model: &DecoderOnly, tokenizer: TextTokenizer, config: GenerateConfig) -> Result<Self, GenerateError> {
         let (found, wanted) = (tokenizer.vocab_size(), model.config().vocab_size());
-        if found != wanted {
+        if found > wanted {
             return Err(GenerateError::OtherVocabulary { side: "text", tokenizer: found, model: wanted });
         }
         let mut rules = TokenRules::of_text(&tokenizer);
+        rules.never.extend(found as u32..wanted as u32); // rows that no token has
         for token in &config.stop_tokens {
             let id = tokenizer.id(token).ok_or_else(|| GenerateError::UnknownStopToken(token.clone()))?;
             rules.end_at(id);

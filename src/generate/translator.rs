@@ -43,7 +43,7 @@ impl Translator {
             ("source", tokenizers.source_vocab_size(), shape.source_vocab_size),
             ("target", tokenizers.target_vocab_size(), shape.target_vocab_size),
         ] {
-            if tokenizer != model {
+            if tokenizer > model {
                 return Err(GenerateError::OtherVocabulary { side, tokenizer, model });
             }
         }
@@ -118,7 +118,9 @@ impl Translator {
         }
         let mut results: Vec<Option<T>> = lines.iter().map(|_| None).collect();
         let special = self.tokenizers.special();
-        let rules = TokenRules::of(special);
+        let mut rules = TokenRules::of(special);
+        let n_rows = self.model.config().target_vocab_size;
+        rules.never.extend(self.tokenizers.target_vocab_size() as u32..n_rows as u32); // rows that no token has
         let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
         for batch in batching::plan(&lengths, &self.config) {
             let batch_rows: Vec<_> = batch.iter().map(|&row| &rows[row]).collect();

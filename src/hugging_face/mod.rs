@@ -5,6 +5,7 @@
 
 mod read;
 mod safetensors_file;
+mod tokenizer_file;
 mod write;
 
 use std::io;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub use read::Folder;
+pub use tokenizer_file::TokenizerFile;
 pub use write::{StoredType, write_folder};
 
 /// The model's configuration.

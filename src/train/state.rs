@@ -7,7 +7,7 @@ use kiln_kernels::AdamWState;
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::provenance::Provenance;
-use crate::checkpoint::{Best, FORMAT, Snapshot, TrainerState, flat_tensor, named_tensors};
+use crate::checkpoint::{Best, FORMAT, NamedTensor, Snapshot, TrainerState, flat_tensor, named_tensors};
 use crate::config::Config;
 use crate::eval::Masking;
 use crate::optim::{AdamW, LearningRate};
@@ -74,6 +74,23 @@ impl TrainState {
             non_finite_steps: 0,
             best: None,
         }
+    }
+
+    /// A fresh start from `weights` instead of drawn ones: imported, averaged, or of another run.
+    pub fn from_weights(
+        config: &Config,
+        model: &TransformerConfig,
+        weights: &[NamedTensor],
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut state = Self::new(config, model, dtype, device);
+        let table = state.optimizer.table().clone();
+        let master = flat_tensor(&table, weights, &state.device)?;
+        let moments = || master.zeros_like();
+        state.optimizer = AdamW::restored(table, [master.clone(), moments(), moments()], &config.optim, dtype);
+        state.model = state.optimizer.attach(state.model);
+        Ok(state)
     }
 
     /// Continues from `snapshot`.

@@ -90,6 +90,7 @@ impl Corpora {
             run_dir: run_dir.to_path_buf(),
             device: Device::flex(),
             vocabulary: Vocabulary::Pairs(self.tokenizers.clone()),
+            weights: None,
             train: self.source("train", &config.loader),
             valid: Some(self.source("valid", &config.loader)),
             valid_bytes: None,

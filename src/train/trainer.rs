@@ -18,7 +18,7 @@ use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
 use super::step::train_step;
-use crate::checkpoint::{Best, Checkpoints, Vocabulary};
+use crate::checkpoint::{Best, Checkpoints, NamedTensor, Vocabulary};
 use crate::config::Config;
 use crate::device::{compute_dtype, peak_flops_per_sec};
 use crate::eval::{Masking, evaluate, validation_loss};
@@ -37,6 +37,8 @@ pub struct Setup {
     pub device: Device,
     /// The vocabulary.
     pub vocabulary: Vocabulary,
+    /// Weights to start from, instead of drawn ones. A resumed run has its own.
+    pub weights: Option<Vec<NamedTensor>>,
     /// Training data.
     pub train: Arc<dyn BatchSource>,
     /// Validation data.
@@ -110,16 +112,17 @@ impl Trainer {
     /// Prepares a fresh run, or continues one: a run must be resumed with what it was begun with, see
     /// [`find_resume`](super::find_resume).
     pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
-        let Setup { config, run_dir, device, vocabulary, train, valid, valid_bytes, valid_examples, logging, stop } =
-            setup;
+        let Setup { config, run_dir, device, vocabulary, weights, train, valid, valid_bytes, .. } = setup;
+        let Setup { valid_examples, logging, stop, .. } = setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
         let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
         let checkpoints = Checkpoints::of_run(&run_dir);
         checkpoints.clean()?;
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
-        let mut state = match resume {
-            None => TrainState::new(&config, &config.model, dtype, &device),
-            Some(resume) => TrainState::restore(&config, resume.snapshot, dtype, &device)
+        let mut state = match (resume, weights) {
+            (None, None) => TrainState::new(&config, &config.model, dtype, &device),
+            (None, Some(weights)) => TrainState::from_weights(&config, &config.model, &weights, dtype, &device)?,
+            (Some(resume), _) => TrainState::restore(&config, resume.snapshot, dtype, &device)
                 .with_context(|| format!("resuming from {}", resume.path.display()))?,
         };
         state.masking = Masking::of(&config, &vocabulary)?;

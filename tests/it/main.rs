@@ -4,6 +4,7 @@ mod bad_data;
 mod bad_requests;
 mod en_it;
 mod help;
+mod hugging_face;
 mod kiln;
 mod minilm;
 mod readme;

@@ -30,6 +30,7 @@ mod gpt2;
 mod import;
 mod llama;
 mod model;
+mod reorder;
 mod seq2seq;
 mod table;
 mod tensor;
@@ -194,10 +195,20 @@ pub struct Exported {
 
 /// Writes a Kiln model as the family of `transformers` that computes the same.
 ///
+/// Sinusoidal positions that alternate sine and cosine become Marian's halves, and the weights' features are reordered
+/// with them.
+///
 /// # Errors
 /// If no family computes the same, with all that stands in the way, or if `weights` are not those of `config`.
 pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &TokenIds) -> Result<Exported, HfError> {
     let family = Family::nearest(config);
+    let reordered;
+    let (config, weights) = if family == Family::Marian && config.positions == Positions::Sinusoidal {
+        reordered = reorder::to_halves(config, weights);
+        (&reordered.0, reordered.1.as_slice())
+    } else {
+        (config, weights)
+    };
     let (written, problems) = match family {
         Family::Gpt2 => gpt2::write(config),
         Family::Llama => llama::write(config),

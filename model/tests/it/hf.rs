@@ -3,13 +3,15 @@
 
 use std::path::PathBuf;
 
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::{DType, Device, FloatDType};
 use kiln_model::hf::{self, ElementType, Family, FileTensor, HfError, Imported, NamedTensor};
-use kiln_model::{Batch, PairBatch, TextBatch, Transformer, TransformerConfig};
+use kiln_model::{
+    Batch, NormPlacement, PairBatch, Positions, TextBatch, TieEmbeddings, Transformer, TransformerConfig,
+};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
-use crate::support::{assert_close, ids, shapes, values};
+use crate::support::{assert_close, batch, ids, shapes, small_config, train_device, values, weights, with_weights};
 
 const FAMILIES: [&str; 5] = ["gpt2", "llama", "bert", "bart", "marian"];
 
@@ -254,6 +256,36 @@ fn a_bert_without_head_is_an_encoder() {
     // A file that should have a head and has none is another matter.
     let error = changed("bert", json!({}), |tensors| tensors.retain(|tensor| !tensor.name.starts_with("cls.")));
     assert!(error.expect_err("refused").to_string().contains("missing: cls.predictions.bias [120]"));
+}
+
+/// Kiln's own encoder-decoder has sines and cosines in turn; written as Marian it computes the same.
+#[test]
+fn features_are_reordered_with_the_positions() {
+    let device = train_device();
+    for tie_embeddings in [TieEmbeddings::ThreeWay, TieEmbeddings::None] {
+        let config = TransformerConfig { norm: NormPlacement::Post, tie_embeddings, ..small_config() };
+        let model = config.init(5, DType::F32, &device);
+        let shapes = shapes(&model);
+        let mut values = weights(&model);
+        // Biases and norms start as constants, which no order changes.
+        for (i, value) in values.values_mut().flatten().enumerate() {
+            *value += (i as f32).sin() / 8.0;
+        }
+        let model = with_weights(model, &values);
+        let named: Vec<_> = shapes
+            .into_iter()
+            .map(|(name, shape)| NamedTensor { values: values[&name].clone(), name, shape })
+            .collect();
+        let ids = hf::TokenIds { pad: Some(0), ..hf::TokenIds::default() };
+        let exported = hf::export(&config, &named, &ids).expect("post-norm");
+        let bytes: Vec<_> = exported.tensors.iter().map(file_bytes).collect();
+        let again = hf::import(&exported.config, &file_tensors(&exported.tensors, &bytes)).expect("Marian");
+        assert_eq!(again.config.positions, Positions::SinusoidalHalves);
+        let again = again.into_model(FloatDType::F32, &device);
+        let batch = Batch::Pairs(batch(&[(vec![3, 4, 5, 6], vec![7, 8]), (vec![9], vec![10, 11, 3])], [0, 0], &device));
+        let logits = |model: &Transformer| crate::support::values(model.logits(&batch, None));
+        assert_close(&logits(&again), &logits(&model), 1e-5, 0.0, "logits");
+    }
 }
 
 #[test]

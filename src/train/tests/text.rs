@@ -71,6 +71,7 @@ impl TextRun {
             run_dir: run_dir.to_path_buf(),
             device: Device::flex(),
             vocabulary: data.vocabulary,
+            weights: None,
             train: data.train,
             valid: data.valid,
             valid_bytes: data.valid_bytes,
