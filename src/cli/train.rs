@@ -1,6 +1,7 @@
 //! `kiln train`: trains, or shows with --dry-run what would be trained.
 
 mod dry_run;
+mod sample;
 mod stop;
 
 use std::fs;
@@ -11,10 +12,12 @@ use anyhow::{Context, Result};
 use burn::tensor::Device;
 use kiln_data::Example;
 use kiln_model::flops::n_params;
+use sample::TextSample;
 
 use super::config_args::{ConfigArgs, DeviceArgs};
 use super::exit::{Interrupted, Usage};
 use super::run_dir;
+use super::translate::one_line;
 use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Run, Vocabulary, Weights};
 use crate::config::{Config, Task};
 use crate::device::device_name;
@@ -139,6 +142,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
     let samples = samples(&data.valid_examples);
     let next = next_command(config.task, &samples, data.prompt.as_deref(), &dir);
+    let text_sample = TextSample::of(&config, &data);
     let mut trainer = Trainer::new(
         Setup {
             run_dir: dir.clone(),
@@ -168,7 +172,11 @@ pub(super) fn run(args: Args) -> Result<()> {
         );
         return Err(Interrupted(text).into());
     }
-    print_result(&outcome, &samples, &next);
+    print_result(&outcome, &samples);
+    if let Some(text) = text_sample.map(|sample| sample.write(&trainer.state().model)).transpose()?.flatten() {
+        println!("  {}", one_line(&text));
+    }
+    println!("Next: {next}");
     Ok(())
 }
 
@@ -233,7 +241,7 @@ fn samples(examples: &[Example]) -> Vec<(usize, Example)> {
     rows.into_iter().map(|row| (row, examples[row].clone())).collect()
 }
 
-fn print_result(outcome: &Outcome, samples: &[(usize, Example)], next: &str) {
+fn print_result(outcome: &Outcome, samples: &[(usize, Example)]) {
     if let Some(validation) = &outcome.validation {
         println!("{}", scores(validation));
     }
@@ -243,7 +251,6 @@ fn print_result(outcome: &Outcome, samples: &[(usize, Example)], next: &str) {
             println!("  {} -> {hypothesis}\n    {verdict} {}", example.source, example.target);
         }
     }
-    println!("Next: {next}");
 }
 
 fn scores(validation: &ValidationMetrics) -> String {

@@ -3,6 +3,7 @@
 //! Order of precedence: preset < file < `--set`, put together by [`load`]. Unknown keys are refused; [`Config::validate`]
 //! reports every impossible combination at once, each with its remedy, before any work.
 
+mod generate;
 mod overrides;
 pub mod presets;
 mod suggest;
@@ -14,6 +15,7 @@ use kiln_data::{CorpusConfig, LoaderConfig, TextConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
+pub use generate::GenerateConfig;
 pub use kiln_data::Task;
 pub use overrides::{ConfigError, Sources, load};
 pub use presets::Preset;
@@ -142,42 +144,6 @@ pub enum Precision {
     Bf16,
 }
 
-/// Generation: of translations, and of the continuations of a text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct GenerateConfig {
-    /// Draw tokens by their probabilities instead of searching for likely ones.
-    pub sample: bool,
-    /// Sampling: logits are divided by it, above 0. Below 1 sharper, above 1 flatter.
-    pub temperature: f64,
-    /// Sampling: only that many of the likeliest tokens; 0: all.
-    pub top_k: usize,
-    /// Sampling: only the likeliest tokens that together have this probability, in (0, 1]; 1: all.
-    pub top_p: f64,
-    /// Sampling and greedy: makes tokens that stand there already less likely (Keskar et al. 2019), above 0; 1: off, above
-    /// 1 fewer repetitions.
-    pub repetition_penalty: f64,
-    /// Seed of the draws.
-    pub seed: u64,
-    /// Beams; 1 is greedy.
-    pub beam_size: usize,
-    /// Length penalty alpha of Wu et al. 2016: score / ((5 + length) / 6)^alpha.
-    pub length_penalty: f64,
-    /// Translations: output limit in tokens, `max_len_ratio * source + max_len_offset`, and never above the model's
-    /// positions.
-    pub max_len_ratio: f64,
-    /// See `max_len_ratio`.
-    pub max_len_offset: usize,
-    /// Texts: tokens written after the prompt at most; never beyond the model's positions.
-    pub max_new_tokens: usize,
-    /// Texts: a text ends before the first of these strings.
-    pub stop: Vec<String>,
-    /// Texts: a text ends before the first of these tokens of the vocabulary, besides the end token.
-    pub stop_tokens: Vec<String>,
-    /// Tokens (padded) of the sources or prompts of one generation batch, times `beam_size`.
-    pub batch_tokens: usize,
-}
-
 impl Default for Config {
     /// [`presets::base`].
     fn default() -> Self {
@@ -215,27 +181,6 @@ impl Default for TrainConfig {
             validate_every: 500,
             save_every: 1000,
             keep_last: 3,
-        }
-    }
-}
-
-impl Default for GenerateConfig {
-    fn default() -> Self {
-        Self {
-            sample: false,
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            repetition_penalty: 1.0,
-            seed: 1,
-            beam_size: 1,
-            length_penalty: 0.6,
-            max_len_ratio: 2.0,
-            max_len_offset: 10,
-            max_new_tokens: 256,
-            stop: Vec::new(),
-            stop_tokens: Vec::new(),
-            batch_tokens: 8192,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use kiln_model::{Architecture, TieEmbeddings, TransformerConfig};
 
-use super::{Config, GenerateConfig, OptimConfig, Schedule, Task, TrainConfig};
+use super::{Config, OptimConfig, Schedule, Task, TrainConfig};
 
 impl Config {
     /// Every problem at once; empty when the run can start. Each begins with the key it is about.
@@ -213,77 +213,6 @@ impl TrainConfig {
             problems.push(format!(
                 "train.masked_share {} is outside (0, 1]; 0.15 is usual, up to 0.4 can be better",
                 self.masked_share
-            ));
-        }
-    }
-}
-
-impl GenerateConfig {
-    pub(crate) fn validate(&self, problems: &mut Vec<String>) {
-        if self.beam_size == 0 {
-            problems.push("generate.beam_size is 0; 1 is greedy, 4 to 6 is usual for translation".into());
-        }
-        if !self.length_penalty.is_finite() {
-            problems.push(format!(
-                "generate.length_penalty {} is not a number; 0.6 is usual, 0 switches it off",
-                self.length_penalty
-            ));
-        }
-        if !(self.max_len_ratio >= 0.0 && self.max_len_ratio.is_finite()) {
-            problems.push(format!("generate.max_len_ratio {} is not a number from 0; 2 is usual", self.max_len_ratio));
-        } else if self.max_len_ratio == 0.0 && self.max_len_offset == 0 {
-            problems.push("generate.max_len_ratio and generate.max_len_offset are both 0, so nothing could be written; 2 and 10 are usual".into());
-        }
-        if self.batch_tokens == 0 {
-            problems.push("generate.batch_tokens is 0; 8192 is usual".into());
-        }
-        self.validate_sampling(problems);
-        if self.max_new_tokens == 0 {
-            problems.push("generate.max_new_tokens is 0, so nothing could be written; 256 is usual".into());
-        }
-        for (key, texts) in [("stop", &self.stop), ("stop_tokens", &self.stop_tokens)] {
-            if texts.iter().any(String::is_empty) {
-                problems
-                    .push(format!("generate.{key} has an empty text, which would end everything at once; remove it"));
-            }
-        }
-    }
-
-    fn validate_sampling(&self, problems: &mut Vec<String>) {
-        if self.seed > i64::MAX as u64 {
-            problems.push(format!(
-                "generate.seed {} is above {}, the largest number TOML has; choose a smaller one",
-                self.seed,
-                i64::MAX
-            ));
-        }
-        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
-            problems.push(format!(
-                "generate.temperature {} is not above 0; 0.7 to 1 is usual, and generate.sample = false (--greedy) takes the \
-                 likeliest token",
-                self.temperature
-            ));
-        }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            problems.push(format!("generate.top_p {} is outside (0, 1]; 0.9 is usual, 1 switches it off", self.top_p));
-        }
-        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
-            problems.push(format!(
-                "generate.repetition_penalty {} is not above 0; 1.1 to 1.3 is usual, 1 switches it off",
-                self.repetition_penalty
-            ));
-        }
-        if self.sample && self.beam_size > 1 {
-            problems.push(format!(
-                "generate.sample = true draws tokens, generate.beam_size {} searches for likely ones; set one of them back \
-                 (--greedy or --beam 1)",
-                self.beam_size
-            ));
-        }
-        if self.beam_size > 1 && self.repetition_penalty != 1.0 {
-            problems.push(format!(
-                "generate.repetition_penalty {} has no place in beam search; set it to 1, or generate.beam_size to 1",
-                self.repetition_penalty
             ));
         }
     }

@@ -23,9 +23,10 @@ pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
     let mut accumulated: Option<(Sums, FlatGradients)> = None;
     for batch in batches {
         // Masks and dropout are sites of one stream, which the seed and the number of the micro-batch decide.
-        let stream = DropoutStream::new(state.seed, state.micro_steps, &state.device);
-        let masked = state.masking.as_ref().map(|masking| masking.mask(batch, &stream));
-        let dropout = state.has_dropout().then_some(&stream);
+        let is_random = state.has_dropout() || state.masking.is_some();
+        let stream = is_random.then(|| DropoutStream::new(state.seed, state.micro_steps, &state.device));
+        let masked = state.masking.as_ref().zip(stream.as_ref()).map(|(masking, stream)| masking.mask(batch, stream));
+        let dropout = stream.as_ref().filter(|_| state.has_dropout());
         let losses = state.model.loss(masked.as_ref().unwrap_or(batch), state.label_smoothing, dropout);
         let mut gradients = losses.loss_sum.clone().backward();
         let sums =

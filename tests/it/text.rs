@@ -47,6 +47,8 @@ fn trained(task: &str) -> Workplace {
     let place = place();
     let ran = train(&place, task, &["--run", "runs/a", "--set", "train.steps=12", "--set", "train.save_every=6"]).ok();
     assert!(ran.stderr.contains("step 12/12") && ran.stderr.contains("tok/s (padding"), "{ran:#?}");
+    assert_eq!(ran.stdout.contains("\n  The old man walked"), task == "lm", "the model is tried at the end: {ran:#?}");
+    assert!(ran.stdout.contains(if task == "lm" { "generate runs/a --prompt" } else { "evaluate runs/a" }), "{ran:#?}");
     place
 }
 
