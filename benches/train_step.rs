@@ -13,13 +13,39 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kiln::config::{Config, presets};
+use kiln::config::{Config, Task, presets};
 use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu, upload};
 use kiln::train::{TrainState, train_step};
-use kiln_data::{HostBatch, Position};
+use kiln_data::{HostBatch, Layout, Position};
 
 /// Rows of full length, ids spread over the vocabulary.
-fn synthetic(batch_size: usize, len: usize, vocab_size: usize) -> HostBatch {
+fn synthetic(task: Task, batch_size: usize, len: usize, vocab_size: usize) -> HostBatch {
+    match task {
+        Task::Translation => synthetic_pairs(batch_size, len, vocab_size),
+        // Masked models predict every token here; which of them are labels costs nothing.
+        Task::Lm | Task::Mlm => synthetic_text(batch_size, len, vocab_size),
+    }
+}
+
+fn synthetic_text(batch_size: usize, len: usize, vocab_size: usize) -> HostBatch {
+    let n = batch_size * len;
+    let id = |i: usize| (4 + (i * 7919) % (vocab_size - 4)) as i32;
+    let mut ids: Vec<i32> = (0..n).map(id).chain((1..=n).map(id)).collect();
+    ids.extend((0..n).map(|i| (i % len) as i32));
+    ids.extend(std::iter::repeat_n(0, n));
+    ids.extend(std::iter::repeat_n(len as i32, batch_size));
+    HostBatch {
+        layout: Layout::Text,
+        ids,
+        batch_size,
+        target_len: len,
+        target_tokens: n as u64,
+        rows: (0..batch_size as u32).collect(),
+        ..HostBatch::default()
+    }
+}
+
+fn synthetic_pairs(batch_size: usize, len: usize, vocab_size: usize) -> HostBatch {
     let id = |i: usize| (4 + (i * 7919) % (vocab_size - 4)) as i32;
     let tokens = 3 * batch_size * len;
     let mut ids: Vec<i32> = (0..tokens).map(id).collect();
@@ -49,12 +75,17 @@ fn cases(device: &Device) -> Vec<(&'static str, Config, usize, usize)> {
         vec![
             ("numbers", with_vocab(presets::numbers(), 96), 128, 16),
             ("tiny", with_vocab(presets::tiny(), 4000), 64, 32),
+            ("gpt2_tiny", with_vocab(presets::gpt2_tiny(), 1000), 8, 128),
+            ("bert_tiny", with_vocab(presets::bert_tiny(), 1000), 8, 128),
         ]
     } else {
         vec![
             ("base_16k", with_vocab(presets::base(), 16_000), 256, 64),
             ("base_25k", with_vocab(presets::base(), 32_000), 400, 64),
             ("big_16k", with_vocab(presets::big(), 32_000), 256, 64),
+            ("gpt2_124m_32k", with_vocab(presets::gpt2_124m(), 50_257), 32, 1024),
+            ("llama_125m_32k", with_vocab(presets::llama_125m(), 32_000), 32, 1024),
+            ("bert_small_32k", with_vocab(presets::bert_small(), 30_522), 64, 512),
         ]
     }
 }
@@ -67,7 +98,7 @@ fn bench_train_step(criterion: &mut Criterion) {
     group.sample_size(10).warm_up_time(Duration::from_secs(5)).measurement_time(Duration::from_secs(10));
     for (name, config, batch_size, len) in cases(&device) {
         let dtype = compute_dtype(config.train.precision, &device).expect("a precision of this device");
-        let host = synthetic(batch_size, len, config.model.target_vocab_size);
+        let host = synthetic(config.task, batch_size, len, config.model.vocab_size());
         let mut state = TrainState::new(&config, &config.model, dtype, &device);
         group.throughput(Throughput::Elements(host.source_tokens + host.target_tokens));
         let id = BenchmarkId::new(name, format!("{dtype:?} {batch_size}x{len} {}", device_name(&device)));

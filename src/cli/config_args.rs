@@ -24,6 +24,11 @@ pub(super) struct ConfigArgs {
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
+    /// lm and mlm: documents (rows are full, documents do not see each other), stream (they do) or sentences (a row each);
+    /// short for --set data.text.packing=...
+    #[arg(long, value_name = "HOW")]
+    pub packing: Option<String>,
+
     /// Changes one key of the configuration, for example optim.lr=3e-4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -37,6 +42,7 @@ impl ConfigArgs {
             let list: Vec<_> = files.iter().map(|file| toml::Value::String(file.display().to_string())).collect();
             set.push(format!("data.train={}", toml::Value::Array(list)));
         }
+        set.extend(self.packing.iter().map(|packing| format!("data.text.packing={packing}")));
         set.extend(self.set.iter().cloned());
         load(&Sources { task: self.task.clone(), preset: self.preset.clone(), file: self.config.clone(), set })
     }
@@ -50,7 +56,11 @@ impl ConfigArgs {
 
     /// Whether nothing at all was given.
     pub(super) fn is_empty(&self) -> bool {
-        self.config.is_none() && self.task.is_none() && self.preset.is_none() && self.set.is_empty()
+        self.config.is_none()
+            && self.task.is_none()
+            && self.preset.is_none()
+            && self.packing.is_none()
+            && self.set.is_empty()
     }
 }
 

@@ -183,6 +183,11 @@ fn tasks_that_cannot_be_trained_are_refused_before_any_work() {
         .refused(2, &["--task lm: task = \"lm\" needs model.architecture = \"decoder_only\"", "--preset gpt2-mini"]);
     train(&["--task", "lm", "--set", "data.train=train.txt", "--set", "data.text.seq_len=4096"])
         .refused(2, &["data.text.seq_len = 4096 is more than the model's 512 positions"]);
+    train(&["--task", "lm", "--set", "data.train=train.txt", "--packing", "tight"])
+        .refused(2, &["data.text.packing = \"tight\" is not known", "documents, stream, sentences"]);
+    let too_few = ["--set", "tokenizer.vocab_size=320", "--set", "model.target_vocab_size=100", "--run", "runs/v"];
+    train(&[&["--task", "lm", "--set", "data.train=train.txt"][..], &too_few].concat())
+        .refused(2, &["model.target_vocab_size is 100, but the tokenizer has 320 tokens"]);
     train(&["--task", "mlm", "--set", "data.train=train.txt", "--set", "train.masked_share=0"])
         .refused(2, &["train.masked_share 0 is outside (0, 1]"]);
     train(&["--task", "lm", "--set", "data.train=none.txt"]).refused(2, &["data.train", "none.txt"]);
