@@ -39,7 +39,7 @@ pub use average::average;
 pub use read::{Weights, read, read_weights, verify};
 pub use run::Run;
 pub use snapshot::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState};
-pub use tensors::{flat_tensor, load_model, named_tensors};
+pub use tensors::{drawn_tensors, flat_tensor, load_model, named_tensors};
 pub use vocabulary::Vocabulary;
 pub use write::Manifest;
 

@@ -22,6 +22,13 @@ pub fn load_model(
     Ok(table.attach(model, &masters.cast(dtype)))
 }
 
+/// Fresh weights of a model, named.
+pub fn drawn_tensors(config: &TransformerConfig, seed: u64) -> Vec<NamedTensor> {
+    let model = config.init(seed, FloatDType::F32, &Device::flex());
+    let table = ParamTable::of(&model);
+    named_tensors(&table, &table.flatten_weights(&model).into_data())
+}
+
 /// The parts of the flat tensor `flat`, named.
 pub fn named_tensors(table: &ParamTable, flat: &TensorData) -> Vec<NamedTensor> {
     let flat: &[f32] = flat.as_slice().expect("optimizer state is f32");

@@ -126,6 +126,7 @@ fn code_of_io(error: &io::Error) -> u8 {
 #[cfg(test)]
 mod tests {
     use anyhow::Context;
+    use kiln_model::hf::Family;
 
     use super::*;
 
@@ -144,6 +145,10 @@ mod tests {
             (anyhow::Error::new(not_found), USAGE),
             (anyhow::Error::new(full), FAILED),
             (anyhow::Error::new(damaged), BAD_DATA),
+            (anyhow::Error::new(FolderError::Taken("out".into())), USAGE),
+            (anyhow::Error::new(FolderError::BadFile { path: "x".into(), reason: "is cut short".into() }), BAD_DATA),
+            (anyhow::Error::new(HfError::Family { found: "no model_type".into() }), BAD_DATA),
+            (anyhow::Error::new(HfError::NotExpressible { family: Family::Gpt2, problems: vec![] }), USAGE),
             (anyhow::Error::new(DataError::BadRows("too many".into())), BAD_DATA),
             (anyhow::Error::new(DataError::WorkerPanicked("oh".into())), FAILED),
             (anyhow::anyhow!("anything"), FAILED),

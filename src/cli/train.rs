@@ -1,6 +1,7 @@
 //! `kiln train`: trains, or shows with --dry-run what would be trained.
 
 mod dry_run;
+mod from;
 mod sample;
 mod stop;
 
@@ -18,7 +19,7 @@ use super::config_args::{ConfigArgs, DeviceArgs};
 use super::exit::{Interrupted, Usage};
 use super::run_dir;
 use super::translate::one_line;
-use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Run, Vocabulary, Weights};
+use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Run, Vocabulary};
 use crate::config::{Config, Task};
 use crate::device::device_name;
 use crate::logging::{Extent, Logging};
@@ -121,7 +122,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let checkpoints = Checkpoints::of_run(&dir);
     let weights = match &from {
-        Some(run) => Some(begin_from(run, &config, &checkpoints)?),
+        Some(run) => Some(from::begin(run, &config, &checkpoints)?),
         None => checkpoints.starting_weights()?,
     };
     let resume = if args.resume && (weights.is_some() || checkpoints.list()?.is_empty()) {
@@ -178,19 +179,6 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     println!("Next: {next}");
     Ok(())
-}
-
-/// Puts the weights of another run into the new one, as its checkpoint before the first step: a run that is interrupted
-/// before its first save begins there again.
-fn begin_from(run: &Run, config: &Config, checkpoints: &Checkpoints) -> Result<Weights> {
-    let mut weights = checkpoint::read_weights(&run.path)?;
-    weights.step = 0;
-    weights.model = config.model.clone();
-    for file in weights.files.iter_mut().filter(|file| file.name == RUN_CONFIG_FILE) {
-        file.bytes = config.to_toml().into_bytes();
-    }
-    checkpoints.save_weights(&weights)?;
-    Ok(weights)
 }
 
 /// The vocabulary that the run's newest sound checkpoint carries.

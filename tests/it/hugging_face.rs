@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::kiln::{SMALL, Workplace, copy_folder};
 
@@ -133,6 +133,41 @@ fn an_imported_model_is_trained_further() {
         assert!(before.iter().zip(&after).any(|(a, b)| a.2 != b.2), "{family} learned something");
         place.run(&["export", &format!("{run}-tuned"), &format!("out/{family}"), "--dtype", "bf16"]).ok();
     }
+}
+
+/// A bare encoder gives hidden states only; a head for masked tokens is drawn when it is trained with one.
+#[test]
+fn a_model_without_head_gets_one_when_it_is_trained() {
+    let place = Workplace::new();
+    let data = place.write("text.txt", TEXT);
+    copy_folder(&fixture("bert"), &place.path("bare"));
+    let config = fs::read_to_string(place.path("bare/config.json")).expect("text").replace("ForMaskedLM", "Model");
+    place.write("bare/config.json", config);
+    let tensors: Vec<_> = tensors(&fixture("bert").join("model.safetensors"));
+    let bare = tensors.iter().filter(|(name, ..)| name.starts_with("bert."));
+    let views = bare.map(|(name, shape, bytes)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("whole");
+        (name.strip_prefix("bert.").expect("filtered").to_owned(), view)
+    });
+    safetensors::serialize_to_file(views, None, &place.path("bare/model.safetensors")).expect("writable");
+    place.run(&["import", "bare"]).ok();
+    place
+        .run(&["evaluate", "runs/bare", "--data", text(&data), "--device", "cpu"])
+        .refused(2, &["has no head for masked tokens", "--set model.mlm_head=true"]);
+
+    let train = format!("data.train={:?}", [text(&data)]);
+    let mut arguments =
+        vec!["train", "--from", "runs/bare", "--device", "cpu", "--set", &train, "--set", "train.steps=8"];
+    arguments.extend(settings());
+    place.run(&arguments).refused(2, &["model.mlm_head = false leaves nothing that could predict"]);
+    let with_head = ["--set", "model.mlm_head=true"];
+    let wider = ["--set", "model.d_model=64"];
+    place
+        .run(&[arguments.as_slice(), &with_head, &wider].concat())
+        .refused(2, &["these weights are of another model than model.* of the configuration"]);
+    place.run(&[arguments.as_slice(), &with_head].concat()).ok();
+    place.run(&["export", "runs/bare-tuned", "out"]).ok();
+    assert!(place.read("out/config.json").contains("BertForMaskedLM"));
 }
 
 /// A run that was interrupted before its first save begins again with the weights it was given, not with drawn ones.

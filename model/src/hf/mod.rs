@@ -222,7 +222,14 @@ pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &Toke
     let tensors =
         export::export(&family.table(config), weights).map_err(|problems| HfError::Tensors { family, problems })?;
     let ids = ids_json(family, tokens);
-    let generation_config = (family != Family::Bert).then(|| Value::Object(ids.clone()));
+    let generation_config = (family != Family::Bert).then(|| {
+        let mut generation = ids.clone();
+        if family == Family::Marian {
+            // Its padding begins what it writes, and stands nowhere else.
+            generation.extend(tokens.pad.map(|pad| ("bad_words_ids".to_owned(), json!([[pad]]))));
+        }
+        Value::Object(generation)
+    });
     let mut json = Map::from_iter([("model_type".to_owned(), json!(family.name()))]);
     json.extend(written);
     json.extend(ids);

@@ -19,6 +19,15 @@ pub(super) fn run(args: &Args, run: &Run, dtype: FloatDType, device: &Device) ->
         )
         .into());
     }
+    if run.config.task == Task::Mlm && !run.model.mlm_head {
+        return Err(Usage(format!(
+            "{} has no head for masked tokens, so there is nothing to score; give it one with kiln train --from {} --set \
+             model.mlm_head=true",
+            run.path.display(),
+            args.run.display()
+        ))
+        .into());
+    }
     let scratch = Scratch::new()?;
     let opened = valid_text(&run.config, &args.data, &scratch.0, &run.vocabulary, &mut |line| eprintln!("{line}"))?;
     let Some(OpenedText { source, n_bytes, .. }) = opened else {
