@@ -11,7 +11,8 @@
 //! | 2 | [`generate`] greedy and beam search, sampling · [`checkpoint`] complete or invisible |
 //! | 3 | [`eval`] loss, masked-token accuracy, BLEU, chrF |
 //! | 4 | [`train`] state, step and loop |
-//! | 5 | [`cli`] one file per subcommand |
+//! | 5 | [`diagnose`] how fast it is, and beside whom |
+//! | 6 | [`cli`] one file per subcommand |
 //!
 //! Below them all stand the crates `kiln-data` (text -> host batches, never sees Burn), `kiln-model` (the Transformer) and
 //! `kiln-kernels` (its operators). Data flows one way:
@@ -40,6 +41,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod device;
+pub mod diagnose;
 pub mod eval;
 pub mod generate;
 pub mod hugging_face;

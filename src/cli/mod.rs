@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand. Results go to stdout, everything else to stderr; [`exit`] lists the codes.
 
 mod average;
+mod bench;
 mod config_args;
 mod doctor;
 mod evaluate;
@@ -38,6 +39,7 @@ enum Command {
     Average(average::Args),
     Import(import::Args),
     Export(export::Args),
+    Bench(bench::Args),
     Doctor(doctor::Args),
 }
 
@@ -65,6 +67,7 @@ fn run(command: Command) -> Result<()> {
         Command::Average(args) => average::run(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
 }

@@ -105,6 +105,11 @@ pub fn n_gpus() -> usize {
     0
 }
 
+/// Bytes that this process holds of the device's memory, free blocks of its pools included; `None` on the CPU.
+pub fn reserved_bytes(device: &Device) -> Option<u64> {
+    Some(device.clone().inner().memory_pool_usage()?.bytes_reserved)
+}
+
 #[cfg(feature = "cuda")]
 fn open_cuda(wanted: DeviceChoice, index: usize) -> Result<Device, DeviceError> {
     match n_gpus() {

@@ -1,0 +1,102 @@
+//! `kiln bench`: times real training steps on synthetic batches, beside PyTorch if its script is given.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::config::Precision;
+use crate::device::{self, DeviceChoice};
+use crate::diagnose::peer::{self, PeerTime};
+use crate::diagnose::step_time::{Effort, StepTime, measure};
+use crate::diagnose::workload::{NAMES, Workload};
+
+/// Times training steps of the headline workloads
+///
+/// Forward, backward, clipping and AdamW on synthetic tokens: milliseconds, effective tokens per second, MFU, memory, and
+/// the host's share. Tokens per second do not count padding. MFU = operations / time / peak of the device, operations
+/// being 6 for each parameter and position, and for causal attention 6 * T * D for each position and layer.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  kiln bench gpt mt --peer torch_peer.py\n  kiln bench tiny --device cpu")]
+pub(super) struct Args {
+    /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), mt (Transformer base, 400 padded pairs), tiny
+    #[arg(default_values = ["gpt", "mt"])]
+    workloads: Vec<String>,
+    /// cpu, cuda, cuda:N or auto
+    #[arg(long, default_value_t = DeviceChoice::Auto)]
+    device: DeviceChoice,
+    /// Steps of a repeat
+    #[arg(long, default_value_t = 30)]
+    steps: usize,
+    /// Repeats, of which the median counts
+    #[arg(long, default_value_t = 5)]
+    repeats: usize,
+    /// The PyTorch script to run beside each workload
+    #[arg(long, value_name = "FILE")]
+    peer: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let Args { workloads, device, steps, repeats, peer } = args;
+    let workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
+    if steps == 0 || repeats == 0 {
+        bail!("--steps {steps} and --repeats {repeats}: both must be at least 1");
+    }
+    let device = device.open()?;
+    let dtype = device::compute_dtype(Precision::Auto, &device)?;
+    println!("{}, {dtype:?}, {repeats} x {steps} steps", device::device_name(&device));
+    for workload in &workloads {
+        let ours = measure(workload, dtype, &device, Effort { steps, repeats })?;
+        print_ours(workload, &ours);
+        // After us, on the same device: its memory is its own process's.
+        device.memory_cleanup();
+        if let Some(script) = &peer {
+            for theirs in peer::run(script, workload.name)? {
+                print_peer(&ours, &theirs);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn named(name: &str) -> Result<Workload> {
+    match Workload::named(name) {
+        Some(workload) => Ok(workload),
+        None => bail!("no workload {name:?}; there are {}", NAMES.join(", ")),
+    }
+}
+
+fn print_ours(workload: &Workload, time: &StepTime) {
+    let mfu = time.mfu.map_or_else(|| "unknown".into(), |mfu| format!("{:.1}%", 100.0 * mfu));
+    let memory = time.reserved_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
+    println!("{}", workload.title);
+    println!(
+        "  kiln           {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {memory}  host {:.2} ms  warm-up {:.1} s  loss {:.3} -> {:.3}",
+        ms(time.step),
+        time.tokens_per_sec,
+        ms(time.enqueue),
+        time.warm_up.as_secs_f64(),
+        time.losses[0],
+        time.losses[1],
+    );
+}
+
+fn print_peer(ours: &StepTime, theirs: &PeerTime) {
+    println!(
+        "  torch {:<8} {:>8.2} ms  {:>9.0} tok/s  MFU {:>4.1}%  memory {:.2} GiB  kiln is {:.2} x as fast",
+        if theirs.compiled { "compiled" } else { "eager" },
+        theirs.step_ms,
+        theirs.tokens_per_sec,
+        theirs.mfu_percent,
+        theirs.peak_gib,
+        theirs.step_ms / ms(ours.step),
+    );
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}

@@ -1,0 +1,6 @@
+//! Where the time of a training step goes, measured: the headline workloads ([`workload`], [`step_time`]) and, beside
+//! them in the same run, PyTorch ([`peer`]).
+
+pub mod peer;
+pub mod step_time;
+pub mod workload;

@@ -1,0 +1,120 @@
+//! How long a real training step takes: forward, backward, clipping and AdamW on batches that are already on the device.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Device, FloatDType};
+
+use super::workload::{Workload, effective_tokens};
+use crate::metrics::deferred::Measures;
+use crate::train::{TrainState, train_step};
+
+/// What was measured.
+#[derive(Debug, Clone, Copy)]
+pub struct StepTime {
+    /// Median over the repeats of the mean step, with the device waited for at the end of each repeat.
+    pub step: Duration,
+    /// What the host alone needs for a step: median over single steps that begin with an empty queue.
+    pub enqueue: Duration,
+    /// From the first step to the end of the warm-up: kernels are compiled and tuned there.
+    pub warm_up: Duration,
+    /// Tokens that are no padding, a second.
+    pub tokens_per_sec: f64,
+    /// Share of the device's peak, where that is known.
+    pub mfu: Option<f64>,
+    /// Device memory that was reserved at the end; allocators give nothing back, so it is the peak.
+    pub reserved_bytes: Option<u64>,
+    /// Mean loss per label of the first and of the last step.
+    pub losses: [f64; 2],
+}
+
+/// Steps of a timed repeat, and how often it is repeated.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Steps of a repeat.
+    pub steps: usize,
+    /// Repeats; the median counts.
+    pub repeats: usize,
+}
+
+/// Times `workload` on `device`.
+///
+/// # Errors
+/// If the device fails, or if the losses show that nothing was learned from: a launch that fails is fast.
+pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: Effort) -> Result<StepTime> {
+    let batches = workload.batches(device);
+    let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
+    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device);
+    let mut at = 0;
+    let mut step = |state: &mut TrainState| -> Measures {
+        at += 1;
+        train_step(state, std::slice::from_ref(&batches[at % batches.len()]))
+    };
+    let sync = || device.clone().inner().sync().context("waiting for the device");
+
+    let started = Instant::now();
+    let first = mean_loss(step(&mut state))?;
+    for _ in 0..2 * batches.len() + 3 {
+        step(&mut state);
+    }
+    sync()?;
+    let warm_up = started.elapsed();
+
+    let mut repeats = Vec::new();
+    let mut last = None;
+    for _ in 0..effort.repeats {
+        let started = Instant::now();
+        for _ in 0..effort.steps {
+            last = Some(step(&mut state));
+        }
+        sync()?;
+        repeats.push(started.elapsed() / effort.steps as u32);
+    }
+    let mut enqueues = Vec::new();
+    for _ in 0..effort.repeats {
+        let started = Instant::now();
+        last = Some(step(&mut state));
+        enqueues.push(started.elapsed());
+        sync()?;
+    }
+    let (time, enqueue) = (median(repeats), median(enqueues));
+    let last = mean_loss(last.context("no step was taken")?)?;
+    ensure!(last < first, "the loss went from {first:.3} to {last:.3}: the steps that were timed did not train");
+    let peak = crate::device::peak_flops_per_sec(device, dtype);
+    Ok(StepTime {
+        step: time,
+        enqueue,
+        warm_up,
+        tokens_per_sec: tokens / time.as_secs_f64(),
+        mfu: peak.map(|peak| workload.flops() / time.as_secs_f64() / peak),
+        reserved_bytes: crate::device::reserved_bytes(device),
+        losses: [first, last],
+    })
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// Host sync: the loss of one step.
+fn mean_loss(measures: Measures) -> Result<f64> {
+    let loss: f32 = (measures.loss_sum / measures.target_tokens).try_into_scalar().context("reading the loss")?;
+    ensure!(loss.is_finite(), "the loss is {loss}");
+    Ok(f64::from(loss))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_model_is_timed_on_the_cpu() {
+        let workload = Workload::named("tiny").expect("a listed name");
+        let effort = Effort { steps: 3, repeats: 3 };
+        let time = measure(&workload, FloatDType::F32, &Device::flex(), effort).expect("it runs");
+        assert!(time.step > Duration::ZERO && time.enqueue > Duration::ZERO);
+        assert!(time.losses[0] > time.losses[1], "{:?}", time.losses);
+        assert!(time.tokens_per_sec > 0.0 && time.mfu.is_none());
+    }
+}
