@@ -61,6 +61,14 @@ pub(super) fn run(args: Args) -> Result<()> {
     load_vocabulary(task, &files)
         .and_then(|vocabulary| vocabulary.complete(&mut model))
         .with_context(|| format!("the tokenizer {} does not fit", tokenizer_path.display()))?;
+    if task == Task::Translation
+        && let Some(token) = tokenizer.first_token_around()
+    {
+        eprintln!(
+            "note: {token} stands in front of every text in transformers, and of no source in Kiln; the model gets used to \
+             it when it is trained further"
+        );
+    }
     let config = run_config(task, &model);
     files.push(StoredFile { name: RUN_CONFIG_FILE.to_owned(), bytes: config.to_toml().into_bytes() });
     files.sort_by(|a, b| a.name.cmp(&b.name));

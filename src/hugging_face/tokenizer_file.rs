@@ -59,6 +59,14 @@ impl TokenizerFile {
         self.tokens.values().any(|known| known == token)
     }
 
+    /// The special token that the file puts in front of a text, if its template says so.
+    pub fn first_token_around(&self) -> Option<&str> {
+        let processor = &self.json["post_processor"];
+        // BERT's and RoBERTa's kinds name it; a template spells it out.
+        let named = || processor["cls"][0].as_str();
+        processor["single"][0]["SpecialToken"]["id"].as_str().or_else(named)
+    }
+
     /// The file's text with these tokens put around every text that is encoded, if nothing is put around it yet: whoever
     /// loads the file elsewhere then feeds the model what it was trained on.
     pub fn with_tokens_around(&self, before: &[u32], behind: &[u32]) -> String {

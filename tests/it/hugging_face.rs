@@ -253,6 +253,9 @@ fn folders_that_do_not_fit_are_refused() {
     .refused(3, &["names shards that are not here: a.safetensors"]);
     assert!(!place.path("runs/x").exists(), "nothing is left of a refused import");
 
+    let bart = place.run(&["import", text(&fixture("bart"))]).ok();
+    assert!(bart.stderr.contains("note: <s> stands in front of every text in transformers"), "{bart:#?}");
+
     // Rows that no token has are kept.
     let padded = place.run(&["import", text(&fixture("gpt2")), "--out", "runs/gpt2"]).ok();
     assert!(padded.stderr.contains("the embedding has 296 rows, the tokenizer 290 ids"), "{padded:#?}");

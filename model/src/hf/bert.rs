@@ -8,6 +8,8 @@ use super::{ACTIVATIONS, Demands, GELU, object};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
 const SKIPPED: &[Skipped] = &[
+    // Of an untied head: see `add_head`. In a tied one it is a parameter, and those come first.
+    Skipped { suffix: "cls.predictions.bias", lost: None },
     Skipped { suffix: "embeddings.position_ids", lost: None },
     Skipped { suffix: "embeddings.token_type_ids", lost: None },
     Skipped {
@@ -61,11 +63,13 @@ fn add_head(table: &mut Table, config: &TransformerConfig, [d, v]: [usize; 2]) {
         ("norm", Part::LayerNorm, d, &[("transform.LayerNorm", d)]),
     ];
     table.add("head.", "cls.predictions.", &head);
-    table.add_one("head.bias", "cls.predictions.bias", Layout::Vector, v);
-    table.add_copy("cls.predictions.decoder.bias", "cls.predictions.bias");
     if config.tie_embeddings == TieEmbeddings::None {
         table.add("", "cls.predictions.", &[("head.output", Part::LinearWithoutBias, d, &[("decoder", v)])]);
+        // transformers keeps two biases then, and adds this one.
+        table.add_one("head.bias", "cls.predictions.decoder.bias", Layout::Vector, v);
     } else {
+        table.add_one("head.bias", "cls.predictions.bias", Layout::Vector, v);
+        table.add_copy("cls.predictions.decoder.bias", "cls.predictions.bias");
         table.add_copy("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight");
     }
 }

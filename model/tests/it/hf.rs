@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use burn::tensor::{DType, Device, FloatDType};
 use kiln_model::hf::{self, ElementType, Family, FileTensor, HfError, Imported, NamedTensor};
 use kiln_model::{
-    Batch, NormPlacement, PairBatch, Positions, TextBatch, TieEmbeddings, Transformer, TransformerConfig,
+    Activation, Batch, NormPlacement, PairBatch, Positions, TextBatch, TieEmbeddings, Transformer, TransformerConfig,
 };
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
@@ -256,6 +256,39 @@ fn a_bert_without_head_is_an_encoder() {
     // A file that should have a head and has none is another matter.
     let error = changed("bert", json!({}), |tensors| tensors.retain(|tensor| !tensor.name.starts_with("cls.")));
     assert!(error.expect_err("refused").to_string().contains("missing: cls.predictions.bias [120]"));
+}
+
+/// Tied and untied matrices, biases or none, two vocabularies, heads or none: what the fixtures do not have.
+#[test]
+fn every_variant_that_can_be_written_comes_back() {
+    type Change = fn(&mut TransformerConfig);
+    let variants: [(&str, Change); 8] = [
+        ("gpt2", |config| config.tie_embeddings = TieEmbeddings::None),
+        ("llama", |config| (config.tie_embeddings, config.bias) = (TieEmbeddings::Output, true)),
+        ("llama", |config| config.n_kv_heads = 1),
+        ("bert", |config| config.tie_embeddings = TieEmbeddings::None),
+        ("bert", |config| (config.mlm_head, config.pooler) = (false, true)),
+        ("bart", |config| config.activation = Activation::Silu),
+        ("marian", |config| (config.tie_embeddings, config.source_vocab_size) = (TieEmbeddings::Output, 60)),
+        ("marian", |config| (config.tie_embeddings, config.source_vocab_size) = (TieEmbeddings::None, 60)),
+    ];
+    for (i, (family, change)) in variants.into_iter().enumerate() {
+        let Imported { mut config, tokens, .. } = import(family);
+        change(&mut config);
+        let model = config.init(3, DType::F32, &Device::flex());
+        let values = weights(&model);
+        let named: Vec<_> = shapes(&model)
+            .into_iter()
+            .map(|(name, shape)| NamedTensor { values: values[&name].clone(), name, shape })
+            .collect();
+        let exported = hf::export(&config, &named, &tokens).unwrap_or_else(|error| panic!("variant {i}: {error}"));
+        assert_eq!(exported.family.name(), family);
+        let bytes: Vec<_> = exported.tensors.iter().map(file_bytes).collect();
+        let again = hf::import(&exported.config, &file_tensors(&exported.tensors, &bytes))
+            .unwrap_or_else(|error| panic!("variant {i}: {error}"));
+        assert_eq!(again.config, config, "variant {i}");
+        assert_eq!(sorted(again.weights), sorted(named), "variant {i}");
+    }
 }
 
 /// Kiln's own encoder-decoder has sines and cosines in turn; written as Marian it computes the same.
