@@ -8,7 +8,7 @@
 //! |---|---|
 //! | 0 | [`config`] what a run is · [`metrics`] what it measures |
 //! | 1 | [`device`] where it computes · [`optim`] AdamW and its schedules · [`logging`] where numbers go |
-//! | 2 | [`generate`] greedy and beam search, sampling · [`checkpoint`] complete or invisible |
+//! | 2 | [`generate`] greedy and beam search, sampling · [`checkpoint`] complete or invisible · [`hugging_face`] folders of `transformers` |
 //! | 3 | [`eval`] loss, masked-token accuracy, BLEU, chrF |
 //! | 4 | [`train`] state, step and loop |
 //! | 5 | [`diagnose`] how fast it is, and beside whom |

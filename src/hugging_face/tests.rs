@@ -150,3 +150,42 @@ fn a_folder_with_something_in_it_is_not_overwritten() {
     let error = write_folder(&dir, &[], StoredType::F32, &[]).expect_err("taken").to_string();
     assert!(error.contains("exists already and is not empty"), "{error}");
 }
+
+#[test]
+fn tokens_are_found_in_every_kind_of_vocabulary() {
+    for (family, id, token, n_ids, unknown) in [
+        ("gpt2", 0, "<|endoftext|>", 290, None),
+        ("llama", 2, "</s>", 320, Some("<unk>")),
+        ("bert", 4, "[MASK]", 120, Some("[UNK]")),
+        ("marian", 48, "<pad>", 49, Some("<unk>")),
+    ] {
+        let file = TokenizerFile::read(&fixture(family).join(TOKENIZER_FILE)).expect("a tokenizer");
+        assert_eq!((file.token(id), file.n_ids(), file.unknown()), (Some(token), n_ids, unknown), "{family}");
+        assert!(file.has(token) && !file.has("no such token") && file.token(9999).is_none());
+    }
+    let parent = tempfile::tempdir().expect("a folder");
+    let path = parent.path().join(TOKENIZER_FILE);
+    fs::write(&path, "{}").expect("writable");
+    let error = TokenizerFile::read(&path).expect_err("empty").to_string();
+    assert!(error.contains("its model has no vocab"), "{error}");
+}
+
+/// What Kiln puts around a text becomes a part of the file, unless the file has its own.
+#[test]
+fn an_exported_tokenizer_puts_the_same_tokens_around_a_text() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let path = parent.path().join(TOKENIZER_FILE);
+    let around = || kiln_data::TextTokenizer::load_dir(parent.path()).expect("it can be loaded").around();
+    let original = fs::read_to_string(fixture("bert").join(TOKENIZER_FILE)).expect("committed");
+    let mut json: serde_json::Value = serde_json::from_str(&original).expect("JSON");
+    json["post_processor"] = serde_json::Value::Null;
+    fs::write(&path, json.to_string()).expect("writable");
+    let bare = TokenizerFile::read(&path).expect("a tokenizer");
+    assert_eq!(bare.first_token_around(), None);
+    fs::write(&path, bare.with_tokens_around(&[2], &[3, 4])).expect("writable");
+    assert_eq!(around(), (vec![2], vec![3, 4]));
+    let file = TokenizerFile::read(&path).expect("a tokenizer");
+    assert_eq!(file.first_token_around(), Some("[CLS]"));
+    fs::write(&path, file.with_tokens_around(&[], &[0])).expect("writable");
+    assert_eq!(around(), (vec![2], vec![3, 4]), "its own stay");
+}

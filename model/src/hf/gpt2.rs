@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::demands::{ACTIVATIONS, Demands, GELU_NEW, object};
 use super::fields::Fields;
 use super::table::{Line, Part, Skipped, Table};
-use super::{ACTIVATIONS, Demands, GELU_NEW, object};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
 const SKIPPED: &[Skipped] = &[

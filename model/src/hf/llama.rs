@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::demands::{Demands, object};
 use super::fields::Fields;
 use super::table::{Line, Part, Skipped, Table};
-use super::{Demands, object};
 use crate::config::{
     Activation, Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
 };

@@ -23,6 +23,7 @@
 //! ```
 
 mod bert;
+mod demands;
 mod error;
 mod export;
 mod fields;
@@ -44,7 +45,7 @@ use fields::Fields;
 use table::Table;
 pub use tensor::{ElementType, FileTensor, NamedTensor};
 
-use crate::config::{Activation, Architecture, Positions, TransformerConfig};
+use crate::config::{Architecture, Positions, TransformerConfig};
 
 /// A model family of `transformers`, by the `model_type` of its `config.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -267,56 +268,4 @@ fn ids_json(family: Family, tokens: &TokenIds) -> Map<String, Value> {
         ids.insert("forced_eos_token_id".to_owned(), json!(tokens.eos));
     }
     ids
-}
-
-/// Names of the activations that are no gated products; the first of equal ones is written.
-const ACTIVATIONS: [(&str, Activation); 8] = [
-    ("gelu", Activation::Gelu),
-    ("gelu_new", Activation::GeluTanh),
-    ("relu", Activation::Relu),
-    ("silu", Activation::Silu),
-    ("swish", Activation::Silu),
-    ("gelu_pytorch_tanh", Activation::GeluTanh),
-    ("gelu_fast", Activation::GeluTanh),
-    ("gelu_python", Activation::Gelu),
-];
-
-/// Places in [`ACTIVATIONS`].
-const GELU: usize = 0;
-const GELU_NEW: usize = 1;
-
-/// What a family demands of a model: what was found is named where it differs.
-struct Demands(Vec<String>);
-
-impl Demands {
-    fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    /// `found` must be `wanted`.
-    fn equal<T: PartialEq + fmt::Debug>(&mut self, field: &str, found: T, wanted: T) {
-        if found != wanted {
-            self.0.push(format!("model.{field} is {found:?}, this family has {wanted:?}"));
-        }
-    }
-
-    /// The activation's name, if it has one.
-    fn activation(&mut self, activation: Activation) -> &'static str {
-        let found = ACTIVATIONS.iter().find(|(_, known)| *known == activation);
-        found.map_or_else(
-            || {
-                self.0.push(format!("model.activation is {activation:?}, this family has ungated activations"));
-                ""
-            },
-            |(name, _)| name,
-        )
-    }
-}
-
-/// The content of a JSON object literal.
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        other => unreachable!("{other} is no object"),
-    }
 }
