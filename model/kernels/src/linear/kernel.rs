@@ -557,6 +557,7 @@ pub(super) fn reduce_splits(
     bias: &[Quad<bf16>],
     out: &mut [Quad<bf16>],
     splits: u32,
+    row_quads: u32,
     #[comptime] cfg: GemmConfig,
 ) {
     let quads = out.len();
@@ -566,7 +567,8 @@ pub(super) fn reduce_splits(
             sum += partial[ABSOLUTE_POS + s as usize * quads];
         }
         if comptime![cfg.bias] {
-            sum += Quad::<f32>::cast_from(bias[ABSOLUTE_POS % bias.len()]);
+            // A buffer may be longer than the bias in it, so its length is no guide to the column.
+            sum += Quad::<f32>::cast_from(bias[ABSOLUTE_POS % row_quads as usize]);
         }
         if comptime![cfg.relu] {
             #[unroll]

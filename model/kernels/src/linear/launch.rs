@@ -218,6 +218,7 @@ impl Plan {
                     BufferArg::from_raw_parts(bias.handle, n / 4),
                     BufferArg::from_raw_parts(out.handle.clone(), quads),
                     splits as u32,
+                    (n / 4) as u32,
                     config,
                 );
             }
