@@ -178,7 +178,7 @@ impl EncoderOnly {
     /// If the model has none (see [`TransformerConfig::mlm_head`]).
     pub fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
         let head = self.head.as_ref().expect("this model has no head for masked tokens (model.mlm_head = false)");
-        let x = head.norm.forward(head.activation.after(&head.transform, hidden));
+        let x = head.norm.forward(head.activation.after(&head.transform, hidden, None));
         let logits = match &head.output {
             Some(output) => output.forward(x),
             None => self.embedding.logits(x),

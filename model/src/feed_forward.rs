@@ -7,7 +7,6 @@ use kiln_kernels::DropoutStream;
 use crate::config::Activation;
 use crate::init::{Init, Role};
 use crate::linear::Linear;
-use crate::norm::dropout;
 
 /// `activation(x · input) · output`, with dropout between.
 #[derive(Module, Debug)]
@@ -36,25 +35,31 @@ impl FeedForward {
     /// # Shapes
     /// - `x`: `[M, D]`; result the same
     pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let inner = self.activation.after(&self.input, x);
-        self.output.forward(dropout(inner, self.dropout, stream))
+        let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
+        self.output.forward(self.activation.after(&self.input, x, dropout))
     }
 }
 
 impl Activation {
-    /// The activation of `linear`'s result.
+    /// The activation of `linear`'s result, with dropout.
     ///
     /// # Shapes
     /// - `x`: `[M, n_in]`
     /// - result: `[M, n_out]`, for SwiGLU `[M, n_out / 2]`
-    pub(crate) fn after(self, linear: &Linear, x: Tensor<2>) -> Tensor<2> {
+    pub(crate) fn after(self, linear: &Linear, x: Tensor<2>, dropout: Option<(f64, &DropoutStream)>) -> Tensor<2> {
         let activation = match self {
             Activation::Relu => kiln_kernels::Activation::Relu,
             Activation::Gelu => kiln_kernels::Activation::Gelu,
             Activation::GeluTanh => kiln_kernels::Activation::GeluTanh,
             Activation::Silu => kiln_kernels::Activation::Silu,
-            Activation::Swiglu => return kiln_kernels::swiglu(linear.forward(x)),
+            Activation::Swiglu => {
+                let y = kiln_kernels::swiglu(linear.forward(x));
+                return match dropout {
+                    Some((p, stream)) => kiln_kernels::dropout(y, p, stream),
+                    None => y,
+                };
+            }
         };
-        linear.forward_activated(x, activation)
+        linear.forward_activated(x, activation, dropout)
     }
 }

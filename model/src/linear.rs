@@ -2,6 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
+use kiln_kernels::DropoutStream;
 
 use crate::init::{Init, Role};
 
@@ -40,8 +41,13 @@ impl Linear {
         kiln_kernels::linear(x, self.weight.val(), self.bias.as_ref().map(Param::val))
     }
 
-    /// [`Self::forward`] and an activation of its result.
-    pub(crate) fn forward_activated(&self, x: Tensor<2>, activation: kiln_kernels::Activation) -> Tensor<2> {
-        kiln_kernels::linear_activated(x, self.weight.val(), self.bias.as_ref().map(Param::val), activation)
+    /// [`Self::forward`], an activation of its result, and dropout.
+    pub(crate) fn forward_activated(
+        &self,
+        x: Tensor<2>,
+        activation: kiln_kernels::Activation,
+        dropout: Option<(f64, &DropoutStream)>,
+    ) -> Tensor<2> {
+        kiln_kernels::linear_activated(x, self.weight.val(), self.bias.as_ref().map(Param::val), activation, dropout)
     }
 }

@@ -4,7 +4,6 @@ use burn::backend::DType;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
-use cubecl::prelude::*;
 use cubecl::zspace::{shape, strides};
 use half::bf16;
 

@@ -1,4 +1,4 @@
-//! Dropout on CubeCL devices: one unit per four elements, which share one Philox block.
+//! Dropout on CubeCL devices: one unit per 16 bytes of input.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
@@ -9,7 +9,8 @@ use cubecl::prelude::*;
 
 use super::ops::DropoutOps;
 use super::philox::{MULTIPLIER, ROUNDS, WEYL};
-use super::threshold;
+use super::threshold_16;
+use crate::device::vector_width;
 
 /// [`super::philox::philox`] for (`quad`, `site`) under the seed and draw in `state`.
 #[cube]
@@ -36,62 +37,62 @@ pub(crate) fn philox(quad: u32, site: u32, state: &[i32]) -> (u32, u32, u32, u32
     (c0, c1, c2, c3)
 }
 
-/// What dropout multiplies vector number `at` of a tensor with: `scale`, or 0 for what is dropped. The same bits as
-/// [`dropout_kernel`]'s for the same elements.
+/// `scale`, or 0 if the 16 bits from `shift` on say that the element is dropped.
+#[cube]
+fn factor(word: u32, #[comptime] shift: u32, limit: u32, scale: f32) -> f32 {
+    select(((word >> shift) & 0xffff) >= limit, scale, 0.0f32)
+}
+
+/// What dropout multiplies vector number `at` of a tensor with: `scale`, or 0 for what is dropped. One Philox block serves
+/// eight elements.
 #[cube]
 pub(crate) fn keep_factors<N: Size>(at: u32, site: u32, state: &[i32], limit: u32, scale: f32) -> Vector<f32, N> {
     let width = N::value().comptime();
     let mut factors = Vector::<f32, N>::zeroed();
-    if comptime![width % 4 == 0] {
+    if comptime![width % 8 == 0] {
         #[unroll]
-        for q in 0..comptime![width / 4] {
-            let (w0, w1, w2, w3) = philox(at * comptime![(width / 4) as u32] + comptime![q as u32], site, state);
-            factors.insert(comptime![4 * q], select(w0 >= limit, scale, 0.0f32));
-            factors.insert(comptime![4 * q + 1], select(w1 >= limit, scale, 0.0f32));
-            factors.insert(comptime![4 * q + 2], select(w2 >= limit, scale, 0.0f32));
-            factors.insert(comptime![4 * q + 3], select(w3 >= limit, scale, 0.0f32));
+        for q in 0..comptime![width / 8] {
+            let (w0, w1, w2, w3) = philox(at * comptime![(width / 8) as u32] + comptime![q as u32], site, state);
+            factors.insert(comptime![8 * q], factor(w0, 0u32, limit, scale));
+            factors.insert(comptime![8 * q + 1], factor(w0, 16u32, limit, scale));
+            factors.insert(comptime![8 * q + 2], factor(w1, 0u32, limit, scale));
+            factors.insert(comptime![8 * q + 3], factor(w1, 16u32, limit, scale));
+            factors.insert(comptime![8 * q + 4], factor(w2, 0u32, limit, scale));
+            factors.insert(comptime![8 * q + 5], factor(w2, 16u32, limit, scale));
+            factors.insert(comptime![8 * q + 6], factor(w3, 0u32, limit, scale));
+            factors.insert(comptime![8 * q + 7], factor(w3, 16u32, limit, scale));
         }
     } else {
-        // Rows that are not a multiple of four: a block of bits may belong to two vectors.
+        // A block belongs to several vectors, and, where rows are no multiple of eight, a vector to two blocks.
         #[unroll]
         for i in 0..width {
             let element = at * comptime![width as u32] + comptime![i as u32];
-            let (w0, w1, w2, w3) = philox(element / 4, site, state);
-            let place = element % 4;
-            let low = select(place == 0, w0, w1);
-            let high = select(place == 2, w2, w3);
-            let word = select(place < 2, low, high);
-            factors.insert(i, select(word >= limit, scale, 0.0f32));
+            let (w0, w1, w2, w3) = philox(element / 8, site, state);
+            let place = element % 8;
+            let first = select(place < 2, w0, w1);
+            let second = select(place < 6, w2, w3);
+            let word = select(place < 4, first, second);
+            factors.insert(i, factor(select(place % 2 == 0, word, word >> 16), 0u32, limit, scale));
         }
     }
     factors
 }
 
-#[cube]
-fn keep_or_zero<F: Float>(x: &[F], out: &mut [F], at: usize, word: u32, limit: u32, scale: f32) {
-    if at < out.len() {
-        let value = f32::cast_from(x[at]) * scale;
-        out[at] = F::cast_from(select(word >= limit, value, 0.0f32));
-    }
-}
-
 #[cube(launch_unchecked)]
-fn dropout_kernel<F: Float>(
-    x: &[F],
+fn dropout_kernel<F: Float, N: Size>(
+    x: &[Vector<F, N>],
     state: &[i32],
-    out: &mut [F],
+    out: &mut [Vector<F, N>],
+    vectors: u32,
     site: u32,
     limit: u32,
     scale: f32,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = ABSOLUTE_POS * 4;
-    if at < out.len() {
-        let (w0, w1, w2, w3) = philox(ABSOLUTE_POS as u32, site, state);
-        keep_or_zero::<F>(x, out, at, w0, limit, scale);
-        keep_or_zero::<F>(x, out, at + 1, w1, limit, scale);
-        keep_or_zero::<F>(x, out, at + 2, w2, limit, scale);
-        keep_or_zero::<F>(x, out, at + 3, w3, limit, scale);
+    let at = ABSOLUTE_POS as u32;
+    if at < vectors {
+        let kept = Vector::<f32, N>::cast_from(x[at as usize]) * keep_factors::<N>(at, site, state, limit, scale);
+        out[at as usize] = Vector::cast_from(kept);
     }
 }
 
@@ -99,20 +100,24 @@ impl DropoutOps for CubeBackend {
     fn dropout(x: CubeTensor, state: CubeTensor, site: u32, p: f32) -> CubeTensor {
         let (x, state) = (into_contiguous(x), into_contiguous(state));
         let out = empty_device_contiguous_dtype(x.client.clone(), x.device.clone(), x.meta.shape().clone(), x.dtype);
-        let quads = out.meta.shape().num_elements().div_ceil(4);
+        let n = out.meta.shape().num_elements();
+        let width = vector_width(n, x.dtype);
+        let vectors = (n / width) as u32;
         let dtype = dtype_to_storage_type(out.dtype);
-        // SAFETY: every access is guarded by the length of `out`, which is that of `x`; `state` has four words.
+        // SAFETY: units beyond the last vector do nothing; `out` has the shape of `x`, `state` four words.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             dropout_kernel::launch_unchecked(
                 &out.client,
-                CubeCount::Static(quads.div_ceil(256) as u32, 1, 1),
+                CubeCount::Static(vectors.div_ceil(256), 1, 1),
                 CubeDim::new_1d(256),
+                width,
                 x.into_buffer_arg(),
                 state.into_buffer_arg(),
                 out.clone().into_buffer_arg(),
+                vectors,
                 site,
-                threshold(p),
+                threshold_16(p),
                 1.0 / (1.0 - p),
                 dtype,
             );

@@ -1,11 +1,13 @@
 //! Dropout (Srivastava et al. 2014) from a counter: no mask is stored, and the same counter gives the same mask on every
 //! backend, in every process, in forward and in backward.
 //!
-//! Bits come from Philox4x32-10 (Salmon et al. 2011): key = seed, counter = (element / 4, site, draw).
+//! Bits come from Philox4x32-10 (Salmon et al. 2011): key = seed, counter = (element / 8, site, draw), sixteen
+//! bits for each element: a probability is rounded to a multiple of 2^-16.
 
 mod autodiff;
 #[cfg(feature = "cuda")]
 pub(crate) mod kernel;
+mod mask;
 pub(crate) mod ops;
 pub(crate) mod philox;
 #[cfg(test)]
@@ -15,6 +17,11 @@ use std::cell::Cell;
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+#[cfg(feature = "cuda")]
+pub(crate) use mask::Dropping;
+pub(crate) use mask::Mask;
+#[cfg(feature = "cuda")]
+pub(crate) use mask::MaskMetadata;
 use ops::DropoutOps;
 
 /// The random stream of one forward pass. Its seed and draw lie in a device tensor, so that a captured step can be
@@ -64,7 +71,13 @@ pub fn dropout(x: Tensor<2>, p: f64, stream: &DropoutStream) -> Tensor<2> {
     Tensor::from_dispatch(Dispatch::dropout(x.into_dispatch(), state, site, p as f32))
 }
 
-/// Elements whose random word is below this are dropped.
+/// Elements whose sixteen random bits are below this are dropped.
+pub(crate) fn threshold_16(p: f32) -> u32 {
+    (p * 65_536.0).round() as u32
+}
+
+/// Elements whose random word is below this are dropped: attention spends a word on each.
+#[cfg(feature = "cuda")]
 pub(crate) fn threshold(p: f32) -> u32 {
     (f64::from(p) * 4_294_967_296.0) as u32
 }

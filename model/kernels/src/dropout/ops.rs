@@ -8,8 +8,11 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::philox::philox;
-use super::threshold;
+use super::threshold_16;
 use crate::host::ints;
+
+/// Elements that share one Philox call.
+const BLOCK: usize = 8;
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait DropoutOps: Backend {
@@ -22,8 +25,12 @@ impl DropoutOps for Flex {
     fn dropout(x: FloatTensor<Self>, state: IntTensor<Self>, site: u32, p: f32) -> FloatTensor<Self> {
         let words: Vec<u32> = ints(state).into_iter().map(i32::cast_unsigned).collect();
         let (key, draw) = ([words[0], words[1]], [words[2], words[3]]);
-        let (limit, keep) = (threshold(p), 1.0 / (1.0 - p));
-        let mask = |quad: usize| philox([quad as u32, site, draw[0], draw[1]], key).map(|word| word >= limit);
+        let (limit, keep) = (threshold_16(p), 1.0 / (1.0 - p));
+        let mask = |block: usize| {
+            let words = philox([block as u32, site, draw[0], draw[1]], key);
+            let half = |i: usize| words[i / 2] >> (16 * (i % 2)) & 0xffff;
+            std::array::from_fn(|i| half(i) >= limit)
+        };
         let dtype = x.dtype();
         let mut data = x.to_contiguous().into_data();
         match dtype {
@@ -36,16 +43,16 @@ impl DropoutOps for Flex {
     }
 }
 
-/// Blocks of four share one Philox call; runs of blocks go to threads.
+/// Blocks of eight share one Philox call; runs of blocks go to threads.
 fn apply<E: Element + Default + Send>(
     data: &mut TensorData,
-    mask: impl Fn(usize) -> [bool; 4] + Sync,
+    mask: impl Fn(usize) -> [bool; BLOCK] + Sync,
     scale: impl Fn(E) -> E + Sync,
 ) {
-    const RUN_BLOCKS: usize = 4096;
+    const RUN_BLOCKS: usize = 2048;
     let values = data.as_mut_slice::<E>().expect("contiguous data of the tensor's own dtype");
-    values.par_chunks_mut(4 * RUN_BLOCKS).enumerate().for_each(|(run, values)| {
-        for (block, values) in values.chunks_mut(4).enumerate() {
+    values.par_chunks_mut(BLOCK * RUN_BLOCKS).enumerate().for_each(|(run, values)| {
+        for (block, values) in values.chunks_mut(BLOCK).enumerate() {
             for (value, keep) in values.iter_mut().zip(mask(run * RUN_BLOCKS + block)) {
                 *value = if keep { scale(*value) } else { E::default() };
             }

@@ -10,6 +10,7 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::ops::Activation;
 use super::{Layout, LinearOps};
+use crate::dropout::Mask;
 use crate::maybe::Maybe;
 
 #[derive(Debug)]
@@ -52,17 +53,17 @@ struct Linear {
 }
 
 impl<B: Backend + LinearOps> Backward<B, 3> for Linear {
-    /// x, weight, and what the activation keeps.
-    type State = (FloatTensor<B>, FloatTensor<B>, Option<FloatTensor<B>>);
+    /// x, weight, what the activation keeps, and what is dropped.
+    type State = (FloatTensor<B>, FloatTensor<B>, Option<FloatTensor<B>>, Mask<B>);
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let (x, weight, kept) = ops.state;
+        let (x, weight, kept, mask) = ops.state;
         let dy = grads.consume::<B>(&ops.node);
         let [node_x, node_weight, node_bias] = ops.parents;
         let node_bias = node_bias.filter(|_| self.has_bias);
         let dy = match (self.activation, kept) {
             (Some(activation), Some(kept)) => {
-                let (dy, dbias) = B::activate_backward(kept, dy, activation);
+                let (dy, dbias) = B::activate_backward(kept, dy, activation, mask);
                 if let Some(node) = node_bias {
                     grads.register::<B>(node.id, dbias);
                 }
@@ -121,6 +122,7 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         bias: Maybe<Self>,
         layout: Layout,
         activation: Option<Activation>,
+        mask: Mask<Self>,
     ) -> FloatTensor<Self> {
         assert!(layout != Layout::TN, "TN is made by backward only");
         let bias = bias.into_option();
@@ -129,23 +131,26 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         let prep = node.prepare::<C>([x.node(), weight.node(), bias_node]).compute_bound().stateful();
         let (x, weight) = (x.into_primitive(), weight.into_primitive());
         let bias = Maybe::from(bias.map(|bias| bias.into_primitive()));
+        let mask: Mask<B> = mask.convert();
         match (prep, activation) {
-            (OpsKind::UnTracked(prep), _) => prep.finish(B::fused_linear(x, weight, bias, layout, activation)),
+            (OpsKind::UnTracked(prep), _) => prep.finish(B::fused_linear(x, weight, bias, layout, activation, mask)),
             (OpsKind::Tracked(prep), None) => {
-                prep.finish((x.clone(), weight.clone(), None), B::fused_linear(x, weight, bias, layout, None))
+                let y = B::fused_linear(x.clone(), weight.clone(), bias, layout, None, Mask::None);
+                prep.finish((x, weight, None, Mask::None), y)
             }
             (OpsKind::Tracked(prep), Some(activation)) if activation.keeps_result() => {
-                let y = B::fused_linear(x.clone(), weight.clone(), bias, layout, Some(activation));
-                prep.finish((x, weight, Some(y.clone())), y)
+                let y = B::fused_linear(x.clone(), weight.clone(), bias, layout, Some(activation), mask.clone());
+                prep.finish((x, weight, Some(y.clone()), mask), y)
             }
             (OpsKind::Tracked(prep), Some(activation)) => {
-                let before = B::fused_linear(x.clone(), weight.clone(), bias, layout, None);
-                prep.finish((x, weight, Some(before.clone())), B::activate(before, activation))
+                let before = B::fused_linear(x.clone(), weight.clone(), bias, layout, None, Mask::None);
+                let y = B::activate(before.clone(), activation, mask.clone());
+                prep.finish((x, weight, Some(before), mask), y)
             }
         }
     }
 
-    fn activate(_x: FloatTensor<Self>, _activation: Activation) -> FloatTensor<Self> {
+    fn activate(_x: FloatTensor<Self>, _activation: Activation, _mask: Mask<Self>) -> FloatTensor<Self> {
         unreachable!("called by `linear` only, below the graph")
     }
 
@@ -153,6 +158,7 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         _kept: FloatTensor<Self>,
         _dy: FloatTensor<Self>,
         _activation: Activation,
+        _mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("called by backward only, below the graph")
     }

@@ -1,6 +1,7 @@
 //! What follows a product, element by element, and sums over its rows.
 
 use burn::backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
@@ -8,7 +9,9 @@ use cubecl::prelude::*;
 
 use super::ops::Activation;
 use crate::device::vector_width;
-use crate::instruction::exp2_approx;
+use crate::dropout::kernel::keep_factors;
+use crate::dropout::{Dropping, Mask};
+use crate::instruction::{exp2_approx, rcp_approx};
 
 /// Units of a cube: eight planes, which take rows in turn and 32 vectors of columns each.
 const UNITS: u32 = 256;
@@ -34,10 +37,21 @@ fn exp<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     y
 }
 
+/// `1 / x`, element by element.
+#[cube]
+fn reciprocal<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    let mut y = Vector::<f32, N>::zeroed();
+    let width = N::value().comptime();
+    #[unroll]
+    for i in 0..width {
+        y.insert(i, rcp_approx(x.extract(i)));
+    }
+    y
+}
+
 #[cube]
 fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
-    let one = Vector::<f32, N>::new(1.0f32);
-    one / (one + exp::<N>(-x))
+    reciprocal::<N>(Vector::<f32, N>::new(1.0f32) + exp::<N>(-x))
 }
 
 /// `Phi(x)`, the standard normal distribution function, given `e^(-x^2 / 2)`: the error function by Abramowitz and Stegun
@@ -45,7 +59,9 @@ fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
 #[cube]
 fn normal_cdf<N: Size>(x: Vector<f32, N>, gauss: Vector<f32, N>) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0f32);
-    let t = one / (one + Vector::<f32, N>::abs(x) * Vector::new(0.327_591_1f32 * core::f32::consts::FRAC_1_SQRT_2));
+    let t = reciprocal::<N>(
+        one + Vector::<f32, N>::abs(x) * Vector::new(0.327_591_1f32 * core::f32::consts::FRAC_1_SQRT_2),
+    );
     let polynomial =
         ((((Vector::new(1.061_405_4f32) * t - Vector::new(1.453_152f32)) * t + Vector::new(1.421_413_7f32)) * t
             - Vector::new(0.284_496_74f32))
@@ -122,14 +138,23 @@ fn backward<N: Size>(kept: Vector<f32, N>, dy: Vector<f32, N>, #[comptime] activ
 #[cube(launch_unchecked)]
 fn activate_kernel<F: Float, N: Size>(
     x: &[Vector<F, N>],
+    state: &[i32],
     y: &mut [Vector<F, N>],
     vectors: u32,
+    site: u32,
+    limit: u32,
+    scale: f32,
     #[comptime] activation: Activation,
+    #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS;
     if at < vectors as usize {
-        y[at] = Vector::cast_from(activated::<N>(Vector::cast_from(x[at]), activation));
+        let mut value = activated::<N>(Vector::cast_from(x[at]), activation);
+        if dropped {
+            value = value * keep_factors::<N>(at as u32, site, state, limit, scale);
+        }
+        y[at] = Vector::cast_from(value);
     }
 }
 
@@ -139,12 +164,17 @@ fn activate_kernel<F: Float, N: Size>(
 fn column_pass<F: Float, N: Size>(
     kept: &[Vector<F, N>],
     dy: &[Vector<F, N>],
+    state: &[i32],
     dx: &mut [Vector<F, N>],
     partial: &mut [Vector<f32, N>],
     rows: u32,
     vectors: u32,
     rows_per_slice: u32,
+    site: u32,
+    limit: u32,
+    scale: f32,
     #[comptime] activation: Option<Activation>,
+    #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     let column = CUBE_POS_X * 32 + UNIT_POS_PLANE;
@@ -162,6 +192,14 @@ fn column_pass<F: Float, N: Size>(
                     let mut gradient = Vector::<f32, N>::cast_from(dy[at]);
                     if comptime![activation.is_some()] {
                         let argument = Vector::<f32, N>::cast_from(kept[at]);
+                        if dropped {
+                            if comptime![activation == Some(Activation::Relu)] {
+                                // What was dropped is 0 in the result that is kept.
+                                gradient = gradient * Vector::new(scale);
+                            } else {
+                                gradient = gradient * keep_factors::<N>(at as u32, site, state, limit, scale);
+                            }
+                        }
                         gradient = backward::<N>(argument, gradient, comptime![activation.unwrap()]);
                         dx[at] = Vector::cast_from(gradient);
                     }
@@ -207,8 +245,10 @@ fn reduce_slices<F: Float>(partial: &[f32], out: &mut [F], n: u32, slices: u32, 
     }
 }
 
-pub(super) fn activate(x: CubeTensor, activation: Activation) -> CubeTensor {
+pub(super) fn activate(x: CubeTensor, activation: Activation, mask: Mask<CubeBackend>) -> CubeTensor {
     let x = into_contiguous(x);
+    let dropping = Dropping::new(mask);
+    let dropped = dropping.state.is_some();
     let y = empty_device_contiguous_dtype(x.client.clone(), x.device.clone(), x.meta.shape().clone(), x.dtype);
     let width = vector_width(x.meta.shape().num_elements(), x.dtype);
     let vectors = x.meta.shape().num_elements() / width;
@@ -221,10 +261,16 @@ pub(super) fn activate(x: CubeTensor, activation: Activation) -> CubeTensor {
             CubeCount::Static((vectors as u32).div_ceil(UNITS), 1, 1),
             CubeDim::new_1d(UNITS),
             width,
-            x.into_buffer_arg(),
+            x.clone().into_buffer_arg(),
+            // Not touched if nothing is dropped.
+            dropping.state.unwrap_or(x).into_buffer_arg(),
             y.clone().into_buffer_arg(),
             vectors as u32,
+            dropping.site,
+            dropping.limit,
+            dropping.scale,
             activation,
+            dropped,
             dtype,
         );
     }
@@ -232,8 +278,14 @@ pub(super) fn activate(x: CubeTensor, activation: Activation) -> CubeTensor {
 }
 
 /// `(dx, column sums of dx)`; without an activation, `dx` is `dy`.
-pub(super) fn backward_and_sum(kept: Option<(CubeTensor, Activation)>, dy: CubeTensor) -> (CubeTensor, CubeTensor) {
+pub(super) fn backward_and_sum(
+    kept: Option<(CubeTensor, Activation)>,
+    dy: CubeTensor,
+    mask: Mask<CubeBackend>,
+) -> (CubeTensor, CubeTensor) {
     let dy = into_contiguous(dy);
+    let dropping = Dropping::new(mask);
+    let dropped = dropping.state.is_some();
     let (kept, activation) = kept.map(|(kept, activation)| (into_contiguous(kept), activation)).unzip();
     let (client, device) = (dy.client.clone(), dy.device.clone());
     let empty = |shape| empty_device_contiguous_dtype(client.clone(), device.clone(), shape, dy.dtype);
@@ -258,15 +310,20 @@ pub(super) fn backward_and_sum(kept: Option<(CubeTensor, Activation)>, dy: CubeT
             CubeCount::Static(blocks, slices, 1),
             CubeDim::new_1d(UNITS),
             width,
-            // Without an activation neither this nor `dx` is touched.
+            // Without an activation neither this nor `dx` is touched, without dropout not the state.
             kept.unwrap_or_else(|| dy.clone()).into_buffer_arg(),
             dy.clone().into_buffer_arg(),
+            dropping.state.unwrap_or_else(|| dy.clone()).into_buffer_arg(),
             dx.clone().into_buffer_arg(),
             BufferArg::from_raw_parts(partial.clone(), slices as usize * n),
             rows as u32,
             vectors,
             rows_per_slice,
+            dropping.site,
+            dropping.limit,
+            dropping.scale,
             activation,
+            dropped,
             dtype,
         );
         reduce_slices::launch_unchecked(

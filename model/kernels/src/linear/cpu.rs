@@ -7,6 +7,7 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::ops::{Activation, Layout, LinearOps};
+use crate::dropout::Mask;
 use crate::host::floats;
 use crate::maybe::Maybe;
 
@@ -28,26 +29,37 @@ impl LinearOps for Flex {
         bias: Maybe<Self>,
         layout: Layout,
         activation: Option<Activation>,
+        mask: Mask<Self>,
     ) -> FlexTensor {
         let mut y = Self::product(x, weight, layout);
         if let Maybe::Some(bias) = bias {
             let n = bias.layout().shape()[0];
             y = Self::float_add(y, Self::float_reshape(bias, Shape::new([1, n])));
         }
-        activation.into_iter().fold(y, Self::activate)
+        match activation {
+            Some(activation) => Self::activate(y, activation, mask),
+            None => y,
+        }
     }
 
-    fn activate(x: FlexTensor, activation: Activation) -> FlexTensor {
-        match activation {
+    fn activate(x: FlexTensor, activation: Activation, mask: Mask<Self>) -> FlexTensor {
+        let y = match activation {
             Activation::Relu => Self::relu(x),
             Activation::Gelu => in_f32(x, Self::gelu),
             Activation::GeluTanh => map(x, |x| x * sigmoid(tanh_argument(x))),
             Activation::Silu => map(x, |x| x * sigmoid(x)),
-        }
+        };
+        mask.apply(y)
     }
 
-    fn activate_backward(kept: FlexTensor, dy: FlexTensor, activation: Activation) -> (FlexTensor, FlexTensor) {
+    fn activate_backward(
+        kept: FlexTensor,
+        dy: FlexTensor,
+        activation: Activation,
+        mask: Mask<Self>,
+    ) -> (FlexTensor, FlexTensor) {
         let dtype = dy.dtype();
+        let dy = mask.apply(dy);
         let wide = |x| Self::float_cast(x, FloatDType::F32);
         let slope = match activation {
             Activation::Relu => map(wide(kept), |y| if y > 0.0 { 1.0 } else { 0.0 }),

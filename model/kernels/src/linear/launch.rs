@@ -16,11 +16,12 @@ use super::kernel::{GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_splits};
 use super::ops::Activation;
 use super::{Layout, LinearOps};
 use crate::device::{empty, tensor_map};
+use crate::dropout::Mask;
 use crate::maybe::Maybe;
 
 impl LinearOps for CubeBackend {
     fn product(a: CubeTensor, b: CubeTensor, layout: Layout) -> CubeTensor {
-        product(a, b, None, layout, None)
+        product(a, b, None, layout, None, Mask::None)
     }
 
     fn fused_linear(
@@ -29,20 +30,26 @@ impl LinearOps for CubeBackend {
         bias: Maybe<Self>,
         layout: Layout,
         activation: Option<Activation>,
+        mask: Mask<Self>,
     ) -> CubeTensor {
-        product(x, weight, bias.into_option(), layout, activation)
+        product(x, weight, bias.into_option(), layout, activation, mask)
     }
 
-    fn activate(x: CubeTensor, activation: Activation) -> CubeTensor {
-        columns::activate(x, activation)
+    fn activate(x: CubeTensor, activation: Activation, mask: Mask<Self>) -> CubeTensor {
+        columns::activate(x, activation, mask)
     }
 
-    fn activate_backward(kept: CubeTensor, dy: CubeTensor, activation: Activation) -> (CubeTensor, CubeTensor) {
-        columns::backward_and_sum(Some((kept, activation)), dy)
+    fn activate_backward(
+        kept: CubeTensor,
+        dy: CubeTensor,
+        activation: Activation,
+        mask: Mask<Self>,
+    ) -> (CubeTensor, CubeTensor) {
+        columns::backward_and_sum(Some((kept, activation)), dy, mask)
     }
 
     fn column_sum(x: CubeTensor) -> CubeTensor {
-        columns::backward_and_sum(None, x).1
+        columns::backward_and_sum(None, x, Mask::None).1
     }
 
     fn batched_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
@@ -57,15 +64,19 @@ fn product(
     bias: Option<CubeTensor>,
     layout: Layout,
     activation: Option<Activation>,
+    mask: Mask<CubeBackend>,
 ) -> CubeTensor {
     let (a, b, bias) = (into_contiguous(a), into_contiguous(b), bias.map(into_contiguous));
     let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
     let out = empty(&a, [m, n], a.dtype);
     match Plan::new(&a, &b, layout, (m, n, k)) {
         Some(plan) => {
-            let relu = activation == Some(Activation::Relu);
+            let relu = activation == Some(Activation::Relu) && !mask.is_some();
             let y = plan.launch(a, b, bias, relu, out);
-            activation.into_iter().filter(|_| !relu).fold(y, columns::activate)
+            match activation {
+                Some(activation) if !relu => columns::activate(y, activation, mask),
+                _ => y,
+            }
         }
         None => {
             let transpose = |x: CubeTensor| burn_cubecl::ops::permute(x, &[1, 0]);
@@ -77,7 +88,10 @@ fn product(
             if let Some(bias) = bias {
                 y = CubeBackend::float_add(y, CubeBackend::float_reshape(bias, [1, n].into()));
             }
-            activation.into_iter().fold(y, columns::activate)
+            match activation {
+                Some(activation) => columns::activate(y, activation, mask),
+                None => y,
+            }
         }
     }
 }

@@ -22,6 +22,7 @@ use burn::tensor::Tensor;
 pub use ops::Activation;
 pub(crate) use ops::{Layout, LinearOps};
 
+use crate::dropout::{DropoutStream, Mask};
 use crate::maybe::Maybe;
 
 /// `x · weight + bias`. The bias is added before the result leaves the registers, its gradient summed in a fixed order.
@@ -35,22 +36,35 @@ use crate::maybe::Maybe;
 /// # Panics
 /// If the inner dimensions or the dtypes differ.
 pub fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
-    activated(x, weight, bias, None)
+    activated(x, weight, bias, None, Mask::None)
 }
 
-/// `activation(x · weight + bias)`. For backward the argument of the activation is kept, or, where that suffices, its
-/// result; the gradient of the bias comes from the pass that computes the activation's.
+/// `dropout(activation(x · weight + bias))`. For backward the argument of the activation is kept, or, where that suffices,
+/// the result; the gradient of the bias comes from the pass that computes the activation's.
 ///
 /// # Shapes
 /// As [`linear`].
 ///
 /// # Panics
-/// If the inner dimensions or the dtypes differ.
-pub fn linear_activated(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, activation: Activation) -> Tensor<2> {
-    activated(x, weight, bias, Some(activation))
+/// If the inner dimensions or the dtypes differ, or the dropout probability is not in [0, 1).
+pub fn linear_activated(
+    x: Tensor<2>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    activation: Activation,
+    dropout: Option<(f64, &DropoutStream)>,
+) -> Tensor<2> {
+    let mask = Mask::take(dropout, x.dims()[0] * weight.dims()[1]);
+    activated(x, weight, bias, Some(activation), mask)
 }
 
-fn activated(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, activation: Option<Activation>) -> Tensor<2> {
+fn activated(
+    x: Tensor<2>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    activation: Option<Activation>,
+    mask: Mask<Dispatch>,
+) -> Tensor<2> {
     Layout::NN.check(&x.dims(), &weight.dims());
     assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
     if let Some(bias) = &bias {
@@ -64,6 +78,7 @@ fn activated(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, activatio
         bias,
         Layout::NN,
         activation,
+        mask,
     ))
 }
 

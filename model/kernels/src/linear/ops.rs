@@ -7,6 +7,9 @@ use burn::backend::{Backend, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
 
+use crate::dropout::Mask;
+#[cfg(feature = "cuda")]
+use crate::dropout::MaskMetadata;
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
@@ -25,7 +28,8 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Whether backward looks at the result instead of the argument. Then the argument need not be kept.
+    /// Whether backward looks at the result, dropout included, instead of the argument. Then the argument need not be kept:
+    /// where ReLU's result is positive, the argument was, and it was not dropped.
     pub(crate) fn keeps_result(self) -> bool {
         self == Activation::Relu
     }
@@ -81,12 +85,23 @@ fn of_linear(
     _bias: &MaybeMetadata,
     layout: &Layout,
     _activation: &Option<Activation>,
+    _mask: &MaskMetadata,
 ) -> TensorSpec {
     TensorSpec::new(layout.output(&x.shape, &weight.shape), x.dtype)
 }
 
 #[cfg(feature = "cuda")]
-fn with_columns(kept: &TensorSpec, dy: &TensorSpec, _activation: &Activation) -> (TensorSpec, TensorSpec) {
+fn activated(x: &TensorSpec, _activation: &Activation, _mask: &MaskMetadata) -> TensorSpec {
+    x.clone()
+}
+
+#[cfg(feature = "cuda")]
+fn with_columns(
+    kept: &TensorSpec,
+    dy: &TensorSpec,
+    _activation: &Activation,
+    _mask: &MaskMetadata,
+) -> (TensorSpec, TensorSpec) {
     (kept.clone(), TensorSpec::new(Shape::new([dy.shape[1]]), dy.dtype))
 }
 
@@ -96,7 +111,7 @@ pub(crate) trait LinearOps: Backend {
     #[fusion(dtype = a, shape = layout.output(a, b))]
     fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, layout: Layout) -> FloatTensor<Self>;
 
-    /// `activation(product + bias)`.
+    /// `drop(activation(product + bias))`; nothing is dropped without an activation.
     #[fusion(meta = of_linear)]
     fn fused_linear(
         x: FloatTensor<Self>,
@@ -104,11 +119,12 @@ pub(crate) trait LinearOps: Backend {
         #[extension_type] bias: Maybe<Self>,
         layout: Layout,
         activation: Option<Activation>,
+        #[extension_type] mask: Mask<Self>,
     ) -> FloatTensor<Self>;
 
-    /// `activation(x)`.
-    #[fusion(dtype = x, shape = x)]
-    fn activate(x: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self>;
+    /// `drop(activation(x))`.
+    #[fusion(meta = activated)]
+    fn activate(x: FloatTensor<Self>, activation: Activation, #[extension_type] mask: Mask<Self>) -> FloatTensor<Self>;
 
     /// `(dx, sum of the rows of dx)` from what [`Activation::keeps_result`] says is kept.
     #[fusion(meta = with_columns)]
@@ -116,6 +132,7 @@ pub(crate) trait LinearOps: Backend {
         kept: FloatTensor<Self>,
         dy: FloatTensor<Self>,
         activation: Activation,
+        #[extension_type] mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// Sum of the rows of `x` (`[M, N]`), `[N]`, in f32 and in a fixed order.

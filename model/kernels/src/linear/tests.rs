@@ -2,6 +2,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor, activation};
 
 use super::{Activation, Layout, LinearOps, batched_product, linear, linear_activated, linear_transposed};
+use crate::dropout::{DropoutStream, Mask, dropout};
 use crate::maybe::Maybe;
 use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
 
@@ -148,6 +149,7 @@ fn inner_dimensions_must_agree() {
 /// `(y, dx, dweight, dbias)`, fused or by plain operations.
 fn run_linear(
     kind: Option<Activation>,
+    p: f64,
     fused: bool,
     [m, k, n]: [usize; 3],
     dtype: DType,
@@ -160,18 +162,20 @@ fn run_linear(
     let x = tensor(&scaled(m * k, 1, 2.0), [m, k], dtype, &device).require_grad();
     let weight = tensor(&scaled(k * n, 2, weight_scale), [k, n], dtype, &device).require_grad();
     let bias = tensor(&values(n, 3), [n], dtype, &device).require_grad();
+    let stream = DropoutStream::new(5, 6, &device);
     let y = match (fused, kind) {
-        (true, Some(kind)) => linear_activated(x.clone(), weight.clone(), Some(bias.clone()), kind),
+        (true, Some(kind)) => linear_activated(x.clone(), weight.clone(), Some(bias.clone()), kind, Some((p, &stream))),
         (true, None) => linear(x.clone(), weight.clone(), Some(bias.clone())),
         (false, _) => {
             let sum = x.clone().matmul(weight.clone()) + bias.clone().unsqueeze();
-            match kind {
+            let y = match kind {
                 None => sum,
                 Some(Activation::Relu) => activation::relu(sum),
                 Some(Activation::Gelu) => activation::gelu(sum),
                 Some(Activation::GeluTanh) => activation::gelu_approximate(sum),
                 Some(Activation::Silu) => activation::silu(sum),
-            }
+            };
+            if kind.is_some() { dropout(y, p, &stream) } else { y }
         }
     };
     let grads = (y.clone() * tensor(&values(m * n, 4), [m, n], dtype, &device)).sum().backward();
@@ -186,11 +190,11 @@ fn bias_and_activation_equal_plain_operations() {
         [None, Some(Activation::Relu), Some(Activation::Gelu), Some(Activation::GeluTanh), Some(Activation::Silu)];
     // Served by the kernel and not, with tails, with K split among cubes, with more columns than one tile; odd sizes.
     for shape in [[5, 7, 3], [128, 64, 256], [200, 72, 264], [40, 3072, 96], [513, 128, 320]] {
-        for activation in all {
-            let expected = run_linear(activation, false, shape, DType::F32, &Device::flex());
+        for (activation, p) in all.into_iter().flat_map(|activation| [(activation, 0.0), (activation, 0.3)]) {
+            let expected = run_linear(activation, p, false, shape, DType::F32, &Device::flex());
             for (name, device) in devices() {
                 for dtype in [DType::F32, DType::BF16] {
-                    let found = run_linear(activation, true, shape, dtype, &device);
+                    let found = run_linear(activation, p, true, shape, dtype, &device);
                     for (part, (found, expected)) in
                         ["y", "dx", "dweight", "dbias"].iter().zip(found.iter().zip(&expected))
                     {
@@ -203,7 +207,7 @@ fn bias_and_activation_equal_plain_operations() {
                         };
                         assert!(
                             distance < allowed,
-                            "{part} of {shape:?} {activation:?} {dtype:?} on {name}: {distance:.1e}"
+                            "{part} of {shape:?} {activation:?} {p} {dtype:?} on {name}: {distance:.1e}"
                         );
                     }
                 }
@@ -246,7 +250,7 @@ fn times() {
             ("relu(product + bias)", bias, Some(Activation::Relu)),
         ] {
             time(&format!("{what} {m} x {k} x {n}, {:.0} GFLOP", 2e-9 * (m * k * n) as f64), bytes, &device, || {
-                Dispatch::fused_linear(x.clone(), weight.clone(), bias.clone(), Layout::NN, activation)
+                Dispatch::fused_linear(x.clone(), weight.clone(), bias.clone(), Layout::NN, activation, Mask::None)
             });
         }
         let dy = matrix(m, n);
@@ -254,12 +258,16 @@ fn times() {
     }
     for n in [2048, 3072] {
         let (x, dy) = (matrix(m, n), matrix(m, n));
-        for activation in [Activation::Relu, Activation::Gelu, Activation::GeluTanh] {
-            time(&format!("{activation:?} {m} x {n}"), 4 * m * n, &device, || {
-                Dispatch::activate(x.clone(), activation)
+        for (activation, p) in
+            [(Activation::Relu, 0.0), (Activation::Relu, 0.1), (Activation::Gelu, 0.1), (Activation::GeluTanh, 0.0)]
+        {
+            let stream = DropoutStream::new(5, 6, &device);
+            let mask = || Mask::take(Some((p, &stream)), m * n);
+            time(&format!("{activation:?}, dropout {p}, {m} x {n}"), 4 * m * n, &device, || {
+                Dispatch::activate(x.clone(), activation, mask())
             });
-            time(&format!("{activation:?} and bias backward {m} x {n}"), 6 * m * n, &device, || {
-                Dispatch::activate_backward(x.clone(), dy.clone(), activation)
+            time(&format!("its backward with the bias {m} x {n}"), 6 * m * n, &device, || {
+                Dispatch::activate_backward(x.clone(), dy.clone(), activation, mask())
             });
         }
     }

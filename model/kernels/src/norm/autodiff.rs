@@ -16,7 +16,8 @@ use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
-use super::ops::{Kind, Mask, NormOps};
+use super::ops::{Kind, NormOps};
+use crate::dropout::Mask;
 use crate::maybe::Maybe;
 
 /// Gradients on their way from the results to the inner node.
@@ -61,6 +62,7 @@ struct AddNorm {
 #[derive(Debug, Clone)]
 struct Saved<B: Backend> {
     sum: FloatTensor<B>,
+    statistics: FloatTensor<B>,
     gamma: FloatTensor<B>,
     drop: Mask<B>,
     gradients: Shared<B>,
@@ -77,12 +79,12 @@ impl<B: Backend + NormOps> Backward<B, 4> for AddNorm {
     type State = (Saved<B>, Present);
 
     fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let (Saved { sum, gamma, drop, gradients }, present) = ops.state;
+        let (Saved { sum, statistics, gamma, drop, gradients }, present) = ops.state;
         let Drawer { sum: dsum, normed } =
             std::mem::replace(&mut *open(&gradients), Drawer { sum: None, normed: None });
         let dy = normed.unwrap_or_else(|| B::float_zeros(sum.shape(), &sum.device(), sum.dtype().into()));
         let dsum = dsum.map_or(Maybe::None, Maybe::Some);
-        let (dx, dbranch, dgamma, dbeta) = B::add_norm_backward(sum, gamma, dy, dsum, drop, self.kind);
+        let (dx, dbranch, dgamma, dbeta) = B::add_norm_backward(sum, statistics, gamma, dy, dsum, drop, self.kind);
         let [x, branch, gamma, beta] = ops.parents;
         let branch = branch.filter(|_| present.branch);
         let beta = beta.filter(|_| present.beta);
@@ -111,10 +113,7 @@ impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
             Maybe::Some(beta) => (Some(beta.node()), Maybe::Some(beta.into_primitive())),
             Maybe::None => (None, Maybe::None),
         };
-        let drop: Mask<B> = match drop {
-            Mask::Some { state, site, p } => Mask::Some { state, site, p },
-            Mask::None => Mask::None,
-        };
+        let drop: Mask<B> = drop.convert();
         let present = Present { branch: branch_node.is_some(), beta: beta_node.is_some() };
         let nodes = [
             x.node(),
@@ -124,11 +123,11 @@ impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
         ];
         let prep = AddNorm { kind }.prepare::<C>(nodes).compute_bound().stateful();
         let (x, gamma) = (x.into_primitive(), gamma.into_primitive());
-        let (sum, normed) = B::add_norm(x, branch, drop.clone(), gamma.clone(), beta, kind);
+        let (sum, normed, statistics) = B::add_norm_with_statistics(x, branch, drop.clone(), gamma.clone(), beta, kind);
         let gradients = Arc::new(Mutex::new(Drawer { sum: None, normed: None }));
         let inner = match prep {
             OpsKind::Tracked(prep) => {
-                let saved = Saved { sum: sum.clone(), gamma, drop, gradients: gradients.clone() };
+                let saved = Saved { sum: sum.clone(), statistics, gamma, drop, gradients: gradients.clone() };
                 prep.finish((saved, present), normed.clone())
             }
             OpsKind::UnTracked(prep) => prep.finish(normed.clone()),
@@ -142,8 +141,20 @@ impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
         (output(Output::Sum, sum), output(Output::Normed, normed))
     }
 
+    fn add_norm_with_statistics(
+        _x: FloatTensor<Self>,
+        _branch: Maybe<Self>,
+        _drop: Mask<Self>,
+        _gamma: FloatTensor<Self>,
+        _beta: Maybe<Self>,
+        _kind: Kind,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        unreachable!("called by `add_norm` only, below the graph")
+    }
+
     fn add_norm_backward(
         _sum: FloatTensor<Self>,
+        _statistics: FloatTensor<Self>,
         _gamma: FloatTensor<Self>,
         _dy: FloatTensor<Self>,
         _dsum: Maybe<Self>,

@@ -5,8 +5,8 @@ use burn::tensor::{DType, TensorData};
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
-use super::ops::{Kind, Mask, NormOps};
-use crate::dropout::ops::DropoutOps;
+use super::ops::{Kind, NormOps};
+use crate::dropout::Mask;
 use crate::host::floats;
 use crate::maybe::Maybe;
 
@@ -14,36 +14,39 @@ use crate::maybe::Maybe;
 const BLOCK_ROWS: usize = 64;
 
 impl NormOps for Flex {
-    fn add_norm(
+    fn add_norm_with_statistics(
         x: FlexTensor,
         branch: Maybe<Self>,
         drop: Mask<Self>,
         gamma: FlexTensor,
         beta: Maybe<Self>,
         kind: Kind,
-    ) -> (FlexTensor, FlexTensor) {
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let (shape, dtype) = (x.layout().shape().to_vec(), x.dtype());
         let sum = match branch {
-            Maybe::Some(branch) => Self::float_add(x, dropped(branch, &drop)),
+            Maybe::Some(branch) => Self::float_add(x, drop.apply(branch)),
             Maybe::None => x,
         };
         let (values, gamma) = (floats(sum.clone()), floats(gamma));
         let d = gamma.len();
         let beta = if let Maybe::Some(beta) = beta { floats(beta) } else { vec![0.0; d] };
         let mut y = vec![0f32; values.len()];
-        y.par_chunks_mut(BLOCK_ROWS * d).zip(values.par_chunks(BLOCK_ROWS * d)).for_each(|(y, x)| {
-            for (y, x) in y.chunks_mut(d).zip(x.chunks(d)) {
-                let (mean, inverse) = statistics(x, kind);
+        let rows: Vec<[f32; 2]> = values.par_chunks(d).with_min_len(BLOCK_ROWS).map(|x| statistics(x, kind)).collect();
+        let blocks = y.par_chunks_mut(BLOCK_ROWS * d).zip(values.par_chunks(BLOCK_ROWS * d));
+        blocks.zip(rows.par_chunks(BLOCK_ROWS)).for_each(|((y, x), rows)| {
+            for ((y, x), &[mean, inverse]) in y.chunks_mut(d).zip(x.chunks(d)).zip(rows) {
                 for j in 0..d {
                     y[j] = (x[j] - mean) * inverse * gamma[j] + beta[j];
                 }
             }
         });
-        (sum, tensor(y, shape, dtype))
+        let statistics = tensor(rows.concat(), vec![rows.len(), 2], DType::F32);
+        (sum, tensor(y, shape, dtype), statistics)
     }
 
     fn add_norm_backward(
         sum: FlexTensor,
+        statistics: FlexTensor,
         gamma: FlexTensor,
         dy: FlexTensor,
         dsum: Maybe<Self>,
@@ -51,17 +54,19 @@ impl NormOps for Flex {
         kind: Kind,
     ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
         let (shape, dtype) = (sum.layout().shape().to_vec(), sum.dtype());
-        let (x, gamma, dy) = (floats(sum), floats(gamma), floats(dy));
+        let (x, statistics, gamma, dy) = (floats(sum), floats(statistics), floats(gamma), floats(dy));
         let d = gamma.len();
         let block = BLOCK_ROWS * d;
         let mut dx = if let Maybe::Some(dsum) = dsum { floats(dsum) } else { vec![0f32; x.len()] };
         let partial: Vec<(Vec<f32>, Vec<f32>)> = dx
             .par_chunks_mut(block)
             .zip(x.par_chunks(block).zip(dy.par_chunks(block)))
-            .map(|(dx, (x, dy))| {
+            .zip(statistics.par_chunks(2 * BLOCK_ROWS))
+            .map(|((dx, (x, dy)), rows)| {
                 let (mut dgamma, mut dbeta) = (vec![0f32; d], vec![0f32; d]);
-                for ((dx, x), dy) in dx.chunks_mut(d).zip(x.chunks(d)).zip(dy.chunks(d)) {
-                    backward_row(dx, x, dy, &gamma, &mut dgamma, &mut dbeta, kind);
+                let rows = rows.chunks(2).map(|row| [row[0], row[1]]);
+                for (((dx, x), dy), row) in dx.chunks_mut(d).zip(x.chunks(d)).zip(dy.chunks(d)).zip(rows) {
+                    backward_row(dx, x, row, dy, &gamma, [&mut dgamma, &mut dbeta], kind);
                 }
                 (dgamma, dbeta)
             })
@@ -74,14 +79,7 @@ impl NormOps for Flex {
             }
         }
         let dx = tensor(dx, shape, dtype);
-        (dx.clone(), dropped(dx, &drop), tensor(dgamma, vec![d], dtype), tensor(dbeta, vec![d], dtype))
-    }
-}
-
-fn dropped(x: FlexTensor, drop: &Mask<Flex>) -> FlexTensor {
-    match drop {
-        Mask::Some { state, site, p } => Flex::dropout(x, state.clone(), *site, *p),
-        Mask::None => x,
+        (dx.clone(), drop.apply(dx), tensor(dgamma, vec![d], dtype), tensor(dbeta, vec![d], dtype))
     }
 }
 
@@ -90,14 +88,13 @@ fn dropped(x: FlexTensor, drop: &Mask<Flex>) -> FlexTensor {
 fn backward_row(
     dx: &mut [f32],
     x: &[f32],
+    [mean, inverse]: [f32; 2],
     dy: &[f32],
     gamma: &[f32],
-    dgamma: &mut [f32],
-    dbeta: &mut [f32],
+    [dgamma, dbeta]: [&mut [f32]; 2],
     kind: Kind,
 ) {
     let d = x.len();
-    let (mean, inverse) = statistics(x, kind);
     let (mut sum, mut sum_product) = (0f64, 0f64);
     for j in 0..d {
         let normalized = (x[j] - mean) * inverse;
@@ -117,12 +114,12 @@ fn backward_row(
 
 /// Mean (0 if it is not subtracted), and one over the root of the mean square of what remains plus `eps`. Sums are f64: one
 /// after the other, thousands of f32 would lose digits.
-fn statistics(x: &[f32], kind: Kind) -> (f32, f32) {
+fn statistics(x: &[f32], kind: Kind) -> [f32; 2] {
     let n = x.len() as f64;
     let wide = || x.iter().map(|&x| f64::from(x));
     let mean = if kind.centered { wide().sum::<f64>() / n } else { 0.0 };
     let square = wide().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
-    (mean as f32, (square + f64::from(kind.eps)).sqrt().recip() as f32)
+    [mean as f32, (square + f64::from(kind.eps)).sqrt().recip() as f32]
 }
 
 fn tensor(values: Vec<f32>, shape: Vec<usize>, dtype: DType) -> FlexTensor {

@@ -5,13 +5,14 @@ use cubecl::prelude::*;
 use crate::device::{cube_sum, sum_of};
 use crate::dropout::kernel::keep_factors;
 
-/// Units of a cube.
-pub(super) const UNITS: u32 = 256;
+/// Units of a cube that works on rows: few, so that several cubes share the registers of a multiprocessor in backward.
+pub(super) const UNITS: u32 = 128;
 /// Rows of up to this many vectors are taken by one plane each; longer ones by a whole cube.
 const PLANE_VECTORS: u32 = 128;
-/// Units that share the columns of [`reduce_partial`]'s cubes: columns and slices of the partial sums.
+/// Units of [`reduce_partial`]'s cubes: columns times slices of the partial sums.
+pub(super) const REDUCE_UNITS: u32 = 1024;
 pub(super) const REDUCE_COLUMNS: u32 = 32;
-const REDUCE_SLICES: u32 = UNITS / REDUCE_COLUMNS;
+const REDUCE_SLICES: u32 = REDUCE_UNITS / REDUCE_COLUMNS;
 
 /// What a launch does; part of the kernel's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,24 +88,26 @@ fn widened<F: Float, N: Size>(held: &Array<Vector<F, N>>, #[comptime] slots: usi
     wide
 }
 
-/// Subtracts the mean of the row (if any is subtracted) and returns one over the root of the mean square plus `eps`.
+/// Subtracts the mean of the row (if any is subtracted) and returns it, and one over the root of the mean square plus `eps`.
 #[cube]
-fn center<N: Size>(held: &mut Array<Vector<f32, N>>, eps: f32, #[comptime] config: RowConfig) -> f32 {
+fn center<N: Size>(held: &mut Array<Vector<f32, N>>, eps: f32, #[comptime] config: RowConfig) -> (f32, f32) {
     let slots = comptime![config.slots()];
     let width = N::value().comptime();
     let n = comptime![(config.vectors as usize * width) as f32].runtime();
     let mut square = 0.0f32;
+    let mut mean = 0.0f32;
     if comptime![config.centered] {
         let mut sum = 0.0f32;
         #[unroll]
         for i in 0..slots {
             sum += sum_of::<N>(held[i]);
         }
-        let mean = Vector::<f32, N>::new(row_sum(sum, config) / n);
+        mean = row_sum(sum, config) / n;
+        let subtracted = Vector::<f32, N>::new(mean);
         #[unroll]
         for i in 0..slots {
             if row_unit(config) + comptime![i as u32 * config.row_units()] < comptime![config.vectors] {
-                let centered = held[i] - mean;
+                let centered = held[i] - subtracted;
                 held[i] = centered;
                 square += sum_of::<N>(centered * centered);
             }
@@ -115,7 +118,7 @@ fn center<N: Size>(held: &mut Array<Vector<f32, N>>, eps: f32, #[comptime] confi
             square += sum_of::<N>(held[i] * held[i]);
         }
     }
-    f32::inverse_sqrt(row_sum(square, config) / n + eps)
+    (mean, f32::inverse_sqrt(row_sum(square, config) / n + eps))
 }
 
 /// Arguments that `config` does not ask for are never touched.
@@ -128,6 +131,7 @@ pub(super) fn forward<F: Float, N: Size>(
     beta: &[Vector<F, N>],
     sum: &mut [Vector<F, N>],
     y: &mut [Vector<F, N>],
+    statistics: &mut [f32],
     rows: u32,
     eps: f32,
     site: u32,
@@ -159,7 +163,12 @@ pub(super) fn forward<F: Float, N: Size>(
                 }
             }
         }
-        let inverse = Vector::<f32, N>::new(center::<N>(&mut held, eps, config));
+        let (mean, inverse_root) = center::<N>(&mut held, eps, config);
+        if row_unit(config) == 0 {
+            statistics[(row * 2) as usize] = mean;
+            statistics[(row * 2 + 1) as usize] = inverse_root;
+        }
+        let inverse = Vector::<f32, N>::new(inverse_root);
         #[unroll]
         for i in 0..comptime![config.slots()] {
             let at = row_unit(config) + comptime![i as u32 * config.row_units()];
@@ -178,6 +187,7 @@ pub(super) fn forward<F: Float, N: Size>(
 #[cube(launch_unchecked)]
 pub(super) fn backward<F: Float, N: Size>(
     x: &[Vector<F, N>],
+    statistics: &[f32],
     gamma: &[Vector<F, N>],
     dy: &[Vector<F, N>],
     dsum: &[Vector<F, N>],
@@ -186,7 +196,6 @@ pub(super) fn backward<F: Float, N: Size>(
     dbranch: &mut [Vector<F, N>],
     partial: &mut [Vector<f32, N>],
     rows: u32,
-    eps: f32,
     site: u32,
     limit: u32,
     scale: f32,
@@ -234,15 +243,15 @@ pub(super) fn backward<F: Float, N: Size>(
                 load_row::<F, N>(dsum, row + step, &mut next_dsum, config);
             }
         }
-        let inverse = center::<N>(&mut normalized, eps, config);
-        let inverse_vector = Vector::<f32, N>::new(inverse);
+        let subtracted = Vector::<f32, N>::new(statistics[(row * 2) as usize]);
+        let inverse_vector = Vector::<f32, N>::new(statistics[(row * 2 + 1) as usize]);
         let mut sum = 0.0f32;
         let mut sum_product = 0.0f32;
         #[unroll]
         for i in 0..slots {
             let at = row_unit(config) + comptime![i as u32 * config.row_units()];
             if at < vectors {
-                normalized[i] = normalized[i] * inverse_vector;
+                normalized[i] = (normalized[i] - subtracted) * inverse_vector;
                 dgamma[i] += held[i] * normalized[i];
                 dbeta[i] += held[i];
                 held[i] = held[i] * Vector::<f32, N>::cast_from(gamma[at as usize]);
@@ -270,6 +279,10 @@ pub(super) fn backward<F: Float, N: Size>(
                     dbranch[position as usize] = Vector::cast_from(kept);
                 }
             }
+        }
+        if comptime![config.row_units() == UNITS] {
+            // The next turn's sums go through the same shared memory.
+            sync_cube();
         }
         row += step;
     }
@@ -315,7 +328,7 @@ pub(super) fn backward<F: Float, N: Size>(
     }
 }
 
-/// Adds the cubes' sums in a fixed order: 32 columns a cube, every eighth partial sum a unit, then the eight.
+/// Adds the cubes' sums in a fixed order: 32 columns a cube, every 32nd partial sum a unit, then the 32.
 #[cube(launch_unchecked)]
 pub(super) fn reduce_partial<F: Float>(
     partial: &[f32],
@@ -340,9 +353,9 @@ pub(super) fn reduce_partial<F: Float>(
             cube += REDUCE_SLICES;
         }
     }
-    let mut shared = Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]);
+    let mut shared = Shared::<[f32]>::new_slice(comptime![2 * REDUCE_UNITS as usize]);
     shared[UNIT_POS as usize] = gamma_sum;
-    shared[(UNITS + UNIT_POS) as usize] = beta_sum;
+    shared[(REDUCE_UNITS + UNIT_POS) as usize] = beta_sum;
     sync_cube();
     if UNIT_POS < REDUCE_COLUMNS && column < d {
         let mut gamma_total = 0.0f32;
@@ -350,7 +363,7 @@ pub(super) fn reduce_partial<F: Float>(
         #[unroll]
         for i in 0..REDUCE_SLICES {
             gamma_total += shared[(i * REDUCE_COLUMNS + UNIT_POS) as usize];
-            beta_total += shared[(UNITS + i * REDUCE_COLUMNS + UNIT_POS) as usize];
+            beta_total += shared[(REDUCE_UNITS + i * REDUCE_COLUMNS + UNIT_POS) as usize];
         }
         dgamma[column as usize] = F::cast_from(gamma_total);
         if shift {

@@ -1,30 +1,31 @@
 //! Launches of the normalization kernels.
 
 use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::kernel::{REDUCE_COLUMNS, RowConfig, UNITS, backward, forward, reduce_partial};
-use super::ops::{Kind, Mask, NormOps};
-use crate::device::vector_width;
-use crate::dropout::threshold;
+use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, backward, forward, reduce_partial};
+use super::ops::{Kind, NormOps};
+use crate::device::{empty, vector_width};
+use crate::dropout::{Dropping, Mask};
 use crate::maybe::Maybe;
 
 /// Cubes for each multiprocessor in backward, which bounds the partial sums of the parameter gradients.
-const CUBES_PER_MULTIPROCESSOR: u32 = 2;
+const CUBES_PER_MULTIPROCESSOR: u32 = 4;
 
 impl NormOps for CubeBackend {
-    fn add_norm(
+    fn add_norm_with_statistics(
         x: CubeTensor,
         branch: Maybe<Self>,
         mask: Mask<Self>,
         gamma: CubeTensor,
         beta: Maybe<Self>,
         kind: Kind,
-    ) -> (CubeTensor, CubeTensor) {
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
         let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
         let (branch, beta) = (optional(branch), optional(beta));
         let dropping = Dropping::new(mask);
@@ -37,6 +38,7 @@ impl NormOps for CubeBackend {
         };
         let y = empty_like(&x);
         let sum = if config.branch { empty_like(&x) } else { x.clone() };
+        let statistics = empty(&x, [rows, 2], DType::F32);
         let dtype = dtype_to_storage_type(x.dtype);
         // Arguments that the kernel is compiled not to touch are represented by `x`.
         let or_x = |tensor: Option<CubeTensor>| tensor.unwrap_or_else(|| x.clone()).into_buffer_arg();
@@ -55,6 +57,7 @@ impl NormOps for CubeBackend {
                 or_x(beta),
                 sum.clone().into_buffer_arg(),
                 y.clone().into_buffer_arg(),
+                statistics.clone().into_buffer_arg(),
                 rows as u32,
                 kind.eps,
                 dropping.site,
@@ -64,11 +67,12 @@ impl NormOps for CubeBackend {
                 dtype,
             );
         }
-        (sum, y)
+        (sum, y, statistics)
     }
 
     fn add_norm_backward(
         sum: CubeTensor,
+        statistics: CubeTensor,
         gamma: CubeTensor,
         dy: CubeTensor,
         dsum: Maybe<Self>,
@@ -99,6 +103,7 @@ impl NormOps for CubeBackend {
                 CubeDim::new_1d(UNITS),
                 width,
                 x.clone().into_buffer_arg(),
+                into_contiguous(statistics).into_buffer_arg(),
                 gamma.into_buffer_arg(),
                 dy.into_buffer_arg(),
                 or_x(dsum),
@@ -107,7 +112,6 @@ impl NormOps for CubeBackend {
                 dbranch.clone().into_buffer_arg(),
                 BufferArg::from_raw_parts(partial.clone(), cubes as usize * 2 * d),
                 rows as u32,
-                kind.eps,
                 dropping.site,
                 dropping.limit,
                 dropping.scale,
@@ -117,7 +121,7 @@ impl NormOps for CubeBackend {
             reduce_partial::launch_unchecked(
                 &client,
                 CubeCount::Static((d as u32).div_ceil(REDUCE_COLUMNS), 1, 1),
-                CubeDim::new_1d(UNITS),
+                CubeDim::new_1d(REDUCE_UNITS),
                 BufferArg::from_raw_parts(partial, cubes as usize * 2 * d),
                 dgamma.clone().into_buffer_arg(),
                 dbeta.clone().into_buffer_arg(),
@@ -139,26 +143,6 @@ fn plan(x: &CubeTensor, kind: Kind) -> (RowConfig, usize, usize) {
     let centered = kind.centered;
     let config = RowConfig { vectors, centered, branch: false, shift: false, residual: false, dropped: false };
     (config, width, rows)
-}
-
-/// [`Mask`] as the kernels take it.
-struct Dropping {
-    state: Option<CubeTensor>,
-    site: u32,
-    limit: u32,
-    scale: f32,
-}
-
-impl Dropping {
-    fn new(mask: Mask<CubeBackend>) -> Self {
-        match mask {
-            Mask::Some { state, site, p } => {
-                let state = Some(into_contiguous(state));
-                Self { state, site, limit: threshold(p), scale: 1.0 / (1.0 - p) }
-            }
-            Mask::None => Self { state: None, site: 0, limit: 0, scale: 1.0 },
-        }
-    }
 }
 
 fn optional(tensor: Maybe<CubeBackend>) -> Option<CubeTensor> {

@@ -14,9 +14,9 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
-use ops::{Kind, Mask, NormOps};
+use ops::{Kind, NormOps};
 
-use crate::dropout::DropoutStream;
+use crate::dropout::{DropoutStream, Mask};
 use crate::maybe::Maybe;
 
 /// A normalization's parameters. With `beta` it is layer normalization (Ba et al. 2016): `(x - mean) / sqrt(var + eps) *
@@ -36,7 +36,7 @@ pub struct Norm {
 /// layer. Without a branch, `sum` is `x`. Returns `(sum, normed)`; either may go unused.
 ///
 /// Backward is one pass too: it adds the gradient of `sum` (the residual stream's) to the gradient through the norm, and
-/// drops what forward dropped. It reads `sum` again and recomputes the statistics, so nothing else is kept for it.
+/// drops what forward dropped. It reads `sum` again; beside it only two numbers a row are kept.
 /// Statistics and parameter gradients are computed in f32 whatever the dtype of `x`, the latter in a fixed order.
 ///
 /// # Shapes
@@ -59,16 +59,7 @@ pub fn add_norm(
         assert!(parameter.dims() == [d], "gamma and beta must have {d} elements");
         assert!(parameter.dtype() == dtype, "gamma and beta must be {dtype:?}");
     }
-    let drop = match (dropout, &branch) {
-        (Some((p, stream)), Some(branch)) => {
-            assert!((0.0..1.0).contains(&p), "a dropout probability of {p}");
-            assert!(branch.shape().num_elements() <= 1 << 34, "too many elements for one random stream");
-            // A site is taken whatever the probability, as by `dropout`.
-            let (site, state) = stream.take();
-            if p > 0.0 { Mask::Some { state: state.clone().into_dispatch(), site, p: p as f32 } } else { Mask::None }
-        }
-        _ => Mask::None,
-    };
+    let drop = Mask::take(dropout.filter(|_| branch.is_some()), dims[0] * d);
     let branch = branch.map_or(Maybe::None, |branch| {
         assert!(branch.dims() == dims && branch.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
         Maybe::Some(branch.into_dispatch())

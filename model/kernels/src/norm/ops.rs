@@ -2,20 +2,17 @@
 
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
-use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, ExtensionType, backend_extension};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, backend_extension};
+#[cfg(feature = "cuda")]
+use burn::tensor::{DType, Shape};
 
+use crate::dropout::Mask;
+#[cfg(feature = "cuda")]
+use crate::dropout::MaskMetadata;
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
-
-/// What is dropped: the counter of [`crate::DropoutStream`], site and probability.
-#[derive(Debug, Clone, ExtensionType)]
-#[extension_type(fusion: cfg(feature = "cuda"))]
-pub(crate) enum Mask<B: Backend> {
-    None,
-    Some { state: IntTensor<B>, site: u32, p: f32 },
-}
 
 /// Which normalization.
 #[derive(Debug, Clone, Copy)]
@@ -33,13 +30,14 @@ fn added(
     _gamma: &TensorSpec,
     _beta: &MaybeMetadata,
     _kind: &Kind,
-) -> (TensorSpec, TensorSpec) {
-    (x.clone(), x.clone())
+) -> (TensorSpec, TensorSpec, TensorSpec) {
+    (x.clone(), x.clone(), TensorSpec::new(Shape::new([x.shape[0], 2]), DType::F32))
 }
 
 #[cfg(feature = "cuda")]
 fn gradients(
     sum: &TensorSpec,
+    _statistics: &TensorSpec,
     gamma: &TensorSpec,
     _dy: &TensorSpec,
     _dsum: &MaybeMetadata,
@@ -52,7 +50,7 @@ fn gradients(
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait NormOps: Backend {
     /// `(sum, normed)`: `sum = x + drop(branch)`, `normed = norm(sum)`. Without a branch, `sum` is `x` itself.
-    #[fusion(meta = added)]
+    #[fusion(default)]
     fn add_norm(
         x: FloatTensor<Self>,
         #[extension_type] branch: Maybe<Self>,
@@ -60,13 +58,29 @@ pub(crate) trait NormOps: Backend {
         gamma: FloatTensor<Self>,
         #[extension_type] beta: Maybe<Self>,
         kind: Kind,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (sum, normed, _) = Self::add_norm_with_statistics(x, branch, drop, gamma, beta, kind);
+        (sum, normed)
+    }
 
-    /// `(dx, dbranch, dgamma, dbeta)` from the sum that forward returned and the gradients of its two results. `dbranch` is
-    /// `dx` itself where nothing is dropped; `dbeta` means nothing where there is no mean.
+    /// [`Self::add_norm`], and for backward the statistics: `[M, 2]`, f32, each row's mean (0 if none is subtracted) and one
+    /// over its root mean square.
+    #[fusion(meta = added)]
+    fn add_norm_with_statistics(
+        x: FloatTensor<Self>,
+        #[extension_type] branch: Maybe<Self>,
+        #[extension_type] drop: Mask<Self>,
+        gamma: FloatTensor<Self>,
+        #[extension_type] beta: Maybe<Self>,
+        kind: Kind,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// `(dx, dbranch, dgamma, dbeta)` from the sum and statistics that forward returned and the gradients of sum and norm.
+    /// `dbranch` is `dx` itself where nothing is dropped; `dbeta` means nothing where there is no mean.
     #[fusion(meta = gradients)]
     fn add_norm_backward(
         sum: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         dy: FloatTensor<Self>,
         #[extension_type] dsum: Maybe<Self>,

@@ -1,9 +1,9 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 
-use super::ops::{Kind, Mask, NormOps};
+use super::ops::{Kind, NormOps};
 use super::{Norm, add_norm, layer_norm, reference, rms_norm};
-use crate::dropout::{DropoutStream, dropout};
+use crate::dropout::{DropoutStream, Mask, dropout};
 use crate::maybe::Maybe;
 use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
 
@@ -226,10 +226,11 @@ fn times() {
             let (branch, beta) = (Maybe::Some(branch.clone()), Maybe::Some(beta.clone()));
             Dispatch::add_norm(x.clone(), branch, mask(), gamma.clone(), beta, kind)
         });
+        let statistics = Tensor::<2>::ones([m, 2], (&device, DType::F32)).into_dispatch();
         let moved = if p > 0.0 { 5 } else { 4 } * bytes;
         time(&format!("its backward [{m}, {d}]"), moved, &device, || {
             let dsum = Maybe::Some(dsum.clone());
-            Dispatch::add_norm_backward(x.clone(), gamma.clone(), dy.clone(), dsum, mask(), kind)
+            Dispatch::add_norm_backward(x.clone(), statistics.clone(), gamma.clone(), dy.clone(), dsum, mask(), kind)
         });
     }
 }

@@ -1,0 +1,79 @@
+//! Dropout as a part of other operators.
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, Dispatch, ExtensionType};
+#[cfg(feature = "cuda")]
+use burn_cubecl::{CubeBackend, kernel::into_contiguous, tensor::CubeTensor};
+
+use super::DropoutStream;
+use super::ops::DropoutOps;
+#[cfg(feature = "cuda")]
+use super::threshold_16;
+
+/// What is dropped: the counter of [`DropoutStream`], site and probability.
+#[derive(Debug, Clone, ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cuda"))]
+pub(crate) enum Mask<B: Backend> {
+    None,
+    Some { state: IntTensor<B>, site: u32, p: f32 },
+}
+
+impl Mask<Dispatch> {
+    /// The mask of the next site for a tensor of `n` elements. A site is taken whatever the probability.
+    pub(crate) fn take(dropout: Option<(f64, &DropoutStream)>, n: usize) -> Self {
+        let Some((p, stream)) = dropout else { return Mask::None };
+        assert!((0.0..1.0).contains(&p), "a dropout probability of {p}");
+        assert!(n <= 1 << 34, "too many elements for one random stream");
+        let (site, state) = stream.take();
+        if p > 0.0 { Mask::Some { state: state.clone().into_dispatch(), site, p: p as f32 } } else { Mask::None }
+    }
+}
+
+impl<B: Backend> Mask<B> {
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_some(&self) -> bool {
+        matches!(self, Mask::Some { .. })
+    }
+
+    /// Integers have no autodiff: the same mask for a backend around this one or inside it.
+    pub(crate) fn convert<C: Backend<IntTensorPrimitive = IntTensor<B>>>(self) -> Mask<C> {
+        match self {
+            Mask::Some { state, site, p } => Mask::Some { state, site, p },
+            Mask::None => Mask::None,
+        }
+    }
+
+    /// `x` with its elements dropped.
+    pub(crate) fn apply(&self, x: FloatTensor<B>) -> FloatTensor<B>
+    where
+        B: DropoutOps,
+    {
+        match self {
+            Mask::Some { state, site, p } => B::dropout(x, state.clone(), *site, *p),
+            Mask::None => x,
+        }
+    }
+}
+
+/// [`Mask`] as the kernels take it.
+#[cfg(feature = "cuda")]
+pub(crate) struct Dropping {
+    /// `None` if nothing is dropped; the rest means nothing then.
+    pub(crate) state: Option<CubeTensor>,
+    pub(crate) site: u32,
+    pub(crate) limit: u32,
+    pub(crate) scale: f32,
+}
+
+#[cfg(feature = "cuda")]
+impl Dropping {
+    pub(crate) fn new(mask: Mask<CubeBackend>) -> Self {
+        match mask {
+            Mask::Some { state, site, p } => {
+                let state = Some(into_contiguous(state));
+                Self { state, site, limit: threshold_16(p), scale: 1.0 / (1.0 - p) }
+            }
+            Mask::None => Self { state: None, site: 0, limit: 0, scale: 1.0 },
+        }
+    }
+}
