@@ -83,3 +83,34 @@ impl ToLLVMDialect for RcpApproxOp {
         Ok(())
     }
 }
+
+/// `e^x`, element by element.
+#[cube]
+pub(crate) fn exp<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    let scaled = x * Vector::new(core::f32::consts::LOG2_E);
+    let mut y = Vector::<f32, N>::zeroed();
+    let width = N::value().comptime();
+    #[unroll]
+    for i in 0..width {
+        y.insert(i, exp2_approx(scaled.extract(i)));
+    }
+    y
+}
+
+/// `1 / x`, element by element.
+#[cube]
+pub(crate) fn reciprocal<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    let mut y = Vector::<f32, N>::zeroed();
+    let width = N::value().comptime();
+    #[unroll]
+    for i in 0..width {
+        y.insert(i, rcp_approx(x.extract(i)));
+    }
+    y
+}
+
+/// `1 / (1 + e^-x)`, element by element.
+#[cube]
+pub(crate) fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    reciprocal::<N>(Vector::<f32, N>::new(1.0f32) + exp::<N>(-x))
+}

@@ -11,7 +11,7 @@ use super::ops::Activation;
 use crate::device::vector_width;
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
-use crate::instruction::{exp2_approx, rcp_approx};
+use crate::instruction::{exp, reciprocal, sigmoid};
 
 /// Units of a cube: eight planes, which take rows in turn and 32 vectors of columns each.
 const UNITS: u32 = 256;
@@ -23,36 +23,6 @@ const CUBES_PER_MULTIPROCESSOR: u32 = 6;
 /// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(this * (x + CUBIC x^3))`.
 const TANH_SCALE: f32 = 1.595_769;
 const CUBIC: f32 = 0.044_715;
-
-/// `e^x`, element by element.
-#[cube]
-fn exp<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
-    let scaled = x * Vector::new(core::f32::consts::LOG2_E);
-    let mut y = Vector::<f32, N>::zeroed();
-    let width = N::value().comptime();
-    #[unroll]
-    for i in 0..width {
-        y.insert(i, exp2_approx(scaled.extract(i)));
-    }
-    y
-}
-
-/// `1 / x`, element by element.
-#[cube]
-fn reciprocal<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
-    let mut y = Vector::<f32, N>::zeroed();
-    let width = N::value().comptime();
-    #[unroll]
-    for i in 0..width {
-        y.insert(i, rcp_approx(x.extract(i)));
-    }
-    y
-}
-
-#[cube]
-fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
-    reciprocal::<N>(Vector::<f32, N>::new(1.0f32) + exp::<N>(-x))
-}
 
 /// `Phi(x)`, the standard normal distribution function, given `e^(-x^2 / 2)`: the error function by Abramowitz and Stegun
 /// 7.1.26, off by at most 1.5e-7. The backend's own `erf` needs NVIDIA's libdevice at run time.

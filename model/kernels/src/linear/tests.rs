@@ -188,6 +188,7 @@ fn run_linear(
 fn bias_and_activation_equal_plain_operations() {
     let all =
         [None, Some(Activation::Relu), Some(Activation::Gelu), Some(Activation::GeluTanh), Some(Activation::Silu)];
+    let mut failures = Vec::new();
     // Served by the kernel and not, with tails, with K split among cubes, with more columns than one tile; odd sizes.
     for shape in [[5, 7, 3], [128, 64, 256], [200, 72, 264], [40, 3072, 96], [513, 128, 320]] {
         for (activation, p) in all.into_iter().flat_map(|activation| [(activation, 0.0), (activation, 0.3)]) {
@@ -205,15 +206,16 @@ fn bias_and_activation_equal_plain_operations() {
                             (_, Some(Activation::Relu)) => 8e-2,
                             _ => 2e-2,
                         };
-                        assert!(
-                            distance < allowed,
-                            "{part} of {shape:?} {activation:?} {p} {dtype:?} on {name}: {distance:.1e}"
-                        );
+                        if distance >= allowed || distance.is_nan() {
+                            let case = format!("{part} of {shape:?} {activation:?} {p} {dtype:?} on {name}");
+                            failures.push(format!("{case}: {distance:.1e}"));
+                        }
                     }
                 }
             }
         }
     }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 /// Sums that would depend on the number of threads or cubes in another order.

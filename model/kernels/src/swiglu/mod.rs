@@ -1,13 +1,20 @@
 //! The gated activation of a feed-forward block.
 
+mod autodiff;
+#[cfg(feature = "cuda")]
+mod kernel;
+mod ops;
+#[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
+use burn::backend::Dispatch;
 use burn::tensor::Tensor;
+use ops::SwigluOps;
 
 /// SwiGLU (Shazeer 2020, "GLU variants improve Transformer"): `silu(gate) * up`, where one product gave both. Computed in
-/// f32 whatever the dtype of `gate_up`; the result has that dtype.
+/// f32 whatever the dtype of `gate_up`; the result has that dtype. Backward reads `gate_up` again: nothing else is kept.
 ///
 /// # Shapes
 /// - `gate_up`: `[M, 2 * F]`, columns `gate | up`
@@ -18,5 +25,5 @@ use burn::tensor::Tensor;
 pub fn swiglu(gate_up: Tensor<2>) -> Tensor<2> {
     let [_, columns] = gate_up.dims();
     assert!(columns.is_multiple_of(2), "{columns} columns do not split into gate and up");
-    reference::swiglu(gate_up)
+    Tensor::from_dispatch(Dispatch::fused_swiglu(gate_up.into_dispatch()))
 }

@@ -1,6 +1,6 @@
 use burn::tensor::DType;
 
-use super::swiglu;
+use super::{reference, swiglu};
 use crate::testing::{assert_close, devices, host, tensor, values};
 
 /// `(y, dx)` by the formulas, in f64.
@@ -34,6 +34,17 @@ fn values_and_gradients_equal_the_formulas() {
                 let gradient = host(x.grad(&grads).expect("a gradient"));
                 assert_close(&format!("dx of [{m}, {f}] on {name}"), dtype, &gradient, &dx);
             }
+        }
+    }
+}
+
+#[test]
+fn kernel_and_reference_agree() {
+    for (name, device) in devices() {
+        for dtype in [DType::F32, DType::BF16] {
+            let x = tensor(&values(65 * 256, 1), [65, 256], dtype, &device);
+            let plain = host(reference::swiglu(x.clone()));
+            assert_close(&format!("against plain operations on {name}"), dtype, &host(swiglu(x)), &plain);
         }
     }
 }

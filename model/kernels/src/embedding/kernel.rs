@@ -1,0 +1,312 @@
+//! The gradient of a table without atomics: tokens are sorted by id, and a plane adds up each 32 of them in their order.
+//!
+//! Where the tokens of one id fill more than a segment of 32, the segments leave partial sums, and a second pass adds those
+//! in their order. Work is dealt out by tokens, not by ids: a token that makes up a tenth of the text costs no more.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::DType;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::zeros_client;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::ops::EmbeddingOps;
+use crate::device::vector_width;
+
+type Quad = Vector<i32, Const<4>>;
+
+/// Units of a cube of [`rank`].
+const RANK_UNITS: u32 = 128;
+/// Ids that a cube of [`rank`] compares its own with at a time.
+const TILE: u32 = 1024;
+/// Units of a cube of the other two: eight planes.
+const UNITS: u32 = 256;
+const PLANES: u32 = UNITS / 32;
+/// Tokens of a segment: one for each lane of its plane.
+const SEGMENT: u32 = 32;
+/// Rows under way at a time.
+const AT_ONCE: u32 = 4;
+/// Vectors of a row that a plane takes.
+const COLUMNS: u32 = 128;
+const SLOTS: usize = COLUMNS as usize / 32;
+
+/// Sorts by counting: a token's place is the number of tokens with a smaller id, and of those before it with the same. Every
+/// id is compared with every other, which for some ten thousand tokens is less work than a sort's passes over memory.
+#[cube(launch_unchecked)]
+fn rank(ids: &[i32], order: &mut [u32], sorted: &mut [i32], n: u32) {
+    let mine = ABSOLUTE_POS as u32;
+    let mut own = comptime![i32::MAX].runtime();
+    if mine < n {
+        own = ids[mine as usize];
+    }
+    let first_own = CUBE_POS as u32 * RANK_UNITS;
+    let mut tile = Shared::<[Quad]>::new_slice(comptime![(TILE / 4) as usize]);
+    let mut place = 0u32;
+    let tiles = (n + comptime![TILE - 1]) / TILE;
+    for t in 0..tiles {
+        let first = t * TILE;
+        sync_cube();
+        #[unroll]
+        for i in 0..comptime![TILE / 4 / RANK_UNITS] {
+            let quad = comptime![i * RANK_UNITS] + UNIT_POS;
+            let mut loaded = Quad::zeroed();
+            #[unroll]
+            for j in 0..4u32 {
+                let at = first + quad * 4 + j;
+                // Beyond the end stands what is smaller than nothing.
+                let mut id = comptime![i32::MAX].runtime();
+                if at < n {
+                    id = ids[at as usize];
+                }
+                loaded.insert(comptime![j as usize], id);
+            }
+            tile[quad as usize] = loaded;
+        }
+        sync_cube();
+        if first + TILE <= first_own {
+            for q in 0..comptime![TILE / 4] {
+                let quad = tile[q as usize];
+                #[unroll]
+                for j in 0..4usize {
+                    place += select(quad.extract(j) <= own, 1u32, 0u32);
+                }
+            }
+        } else if first >= first_own + RANK_UNITS {
+            for q in 0..comptime![TILE / 4] {
+                let quad = tile[q as usize];
+                #[unroll]
+                for j in 0..4usize {
+                    place += select(quad.extract(j) < own, 1u32, 0u32);
+                }
+            }
+        } else {
+            for q in 0..comptime![TILE / 4] {
+                let quad = tile[q as usize];
+                #[unroll]
+                for j in 0..4usize {
+                    let other = quad.extract(j);
+                    let at = first + q * 4 + comptime![j as u32];
+                    let same = other == own && at < mine;
+                    place += select(other < own || same, 1u32, 0u32);
+                }
+            }
+        }
+    }
+    if mine < n {
+        order[place as usize] = mine;
+        sorted[place as usize] = own;
+    }
+}
+
+/// Writes a unit's share of a row.
+#[cube]
+fn write_row<F: Float, N: Size>(
+    out: &mut [Vector<F, N>],
+    row: u32,
+    first: u32,
+    sum: &Array<Vector<f32, N>>,
+    #[comptime] vectors: u32,
+) {
+    #[unroll]
+    for i in 0..SLOTS {
+        let column = first + comptime![i as u32 * 32];
+        if column < vectors {
+            out[row as usize * comptime![vectors as usize] + column as usize] = Vector::cast_from(sum[i]);
+        }
+    }
+}
+
+/// A plane adds up the rows of one segment of the sorted tokens. The sum of an id that lies in this segment alone is its
+/// gradient; that of one which goes on from the segment before is left in `head`, that of one which begins here and goes on
+/// in `tail`.
+#[cube(launch_unchecked)]
+fn accumulate<F: Float, N: Size>(
+    dy: &[Vector<F, N>],
+    order: &[u32],
+    sorted: &[i32],
+    out: &mut [Vector<F, N>],
+    head: &mut [Vector<f32, N>],
+    tail: &mut [Vector<f32, N>],
+    n: u32,
+    #[comptime] vectors: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let segment = CUBE_POS_X * PLANES + UNIT_POS / 32;
+    let begin = segment * SEGMENT;
+    if begin < n {
+        let first = CUBE_POS_Y * COLUMNS + UNIT_POS_PLANE;
+        let end = select(begin + SEGMENT < n, begin + SEGMENT, n);
+        // Each lane looks up one token; the plane passes them around.
+        let lane = select(begin + UNIT_POS_PLANE < n, begin + UNIT_POS_PLANE, n - 1);
+        let next = select(lane + 1 < n, lane + 1, n - 1);
+        let before = select(begin > 0, begin - 1, begin);
+        let token = order[lane as usize];
+        let id = sorted[lane as usize];
+        let next_id = sorted[next as usize];
+        let mut goes_on = begin > 0 && sorted[before as usize] == plane_broadcast(id, 0u32);
+        let mut sum = Array::<Vector<f32, N>>::new(SLOTS);
+        #[unroll]
+        for i in 0..SLOTS {
+            sum[i] = Vector::<f32, N>::zeroed();
+        }
+        for turn in 0..comptime![SEGMENT / AT_ONCE] {
+            let mut rows = Array::<Vector<F, N>>::new(comptime![AT_ONCE as usize * SLOTS]);
+            #[unroll]
+            for j in 0..AT_ONCE {
+                let place = turn * AT_ONCE + j;
+                let row = plane_shuffle(token, place);
+                #[unroll]
+                for i in 0..SLOTS {
+                    let column = first + comptime![i as u32 * 32];
+                    rows[comptime![j as usize * SLOTS + i]] = Vector::<F, N>::zeroed();
+                    if begin + place < end && column < vectors {
+                        rows[comptime![j as usize * SLOTS + i]] =
+                            dy[row as usize * comptime![vectors as usize] + column as usize];
+                    }
+                }
+            }
+            #[unroll]
+            for j in 0..AT_ONCE {
+                let place = turn * AT_ONCE + j;
+                let here = plane_shuffle(id, place);
+                let following = plane_shuffle(next_id, place);
+                #[unroll]
+                for i in 0..SLOTS {
+                    sum[i] += Vector::<f32, N>::cast_from(rows[comptime![j as usize * SLOTS + i]]);
+                }
+                let at = begin + place;
+                let last = at + 1 == end;
+                let ends = at + 1 == n || following != here;
+                if at < end && (last || ends) {
+                    if goes_on {
+                        write_row::<f32, N>(head, segment, first, &sum, vectors);
+                    } else if ends {
+                        write_row::<F, N>(out, here as u32, first, &sum, vectors);
+                    } else {
+                        write_row::<f32, N>(tail, segment, first, &sum, vectors);
+                    }
+                    #[unroll]
+                    for i in 0..SLOTS {
+                        sum[i] = Vector::<f32, N>::zeroed();
+                    }
+                    goes_on = false;
+                }
+            }
+        }
+    }
+}
+
+/// A plane finishes the id that begins in its segment and goes on in the next, if there is one.
+#[cube(launch_unchecked)]
+fn join<F: Float, N: Size>(
+    sorted: &[i32],
+    head: &[Vector<f32, N>],
+    tail: &[Vector<f32, N>],
+    out: &mut [Vector<F, N>],
+    n: u32,
+    #[comptime] vectors: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let segment = CUBE_POS_X * PLANES + UNIT_POS / 32;
+    let begin = segment * SEGMENT;
+    let end = begin + SEGMENT;
+    if end < n {
+        let first = CUBE_POS_Y * COLUMNS + UNIT_POS_PLANE;
+        let id = sorted[(end - 1) as usize];
+        let before = select(begin > 0, begin - 1, begin);
+        let began_earlier = begin > 0 && sorted[begin as usize] == id && sorted[before as usize] == id;
+        if sorted[end as usize] == id && !began_earlier {
+            let mut sum = Array::<Vector<f32, N>>::new(SLOTS);
+            #[unroll]
+            for i in 0..SLOTS {
+                let column = first + comptime![i as u32 * 32];
+                sum[i] = Vector::<f32, N>::zeroed();
+                if column < vectors {
+                    sum[i] = tail[segment as usize * comptime![vectors as usize] + column as usize];
+                }
+            }
+            let mut at = segment + 1;
+            let mut goes_on = true;
+            while goes_on {
+                #[unroll]
+                for i in 0..SLOTS {
+                    let column = first + comptime![i as u32 * 32];
+                    if column < vectors {
+                        sum[i] += head[at as usize * comptime![vectors as usize] + column as usize];
+                    }
+                }
+                at += 1;
+                // The segment just added ends where this one begins.
+                let border = at * SEGMENT;
+                let within = select(border < n, border, n - 1);
+                goes_on = border < n && sorted[(within - 1) as usize] == id && sorted[within as usize] == id;
+            }
+            write_row::<F, N>(out, id as u32, first, &sum, vectors);
+        }
+    }
+}
+
+impl EmbeddingOps for CubeBackend {
+    fn table_gradient(dy: CubeTensor, ids: CubeTensor, rows: usize) -> CubeTensor {
+        let (dy, ids) = (into_contiguous(dy), into_contiguous(ids));
+        let [n, d] = [dy.meta.shape()[0], dy.meta.shape()[1]];
+        assert!(ids.dtype == DType::I32, "ids of {:?}", ids.dtype);
+        let (client, device) = (dy.client.clone(), dy.device.clone());
+        // Ids that no token has.
+        let out = zeros_client(client.clone(), device, [rows, d].into(), dy.dtype);
+        if n == 0 || d == 0 {
+            return out;
+        }
+        let width = vector_width(d, dy.dtype);
+        let vectors = (d / width) as u32;
+        let dtype = dtype_to_storage_type(dy.dtype);
+        let segments = n.div_ceil(SEGMENT as usize);
+        let (order, sorted) = (client.empty(4 * n), client.empty(4 * n));
+        let (head, tail) = (client.empty(4 * segments * d), client.empty(4 * segments * d));
+        let cubes = CubeCount::Static((segments as u32).div_ceil(PLANES), vectors.div_ceil(COLUMNS), 1);
+        // SAFETY: `order` is a permutation of the tokens, ids are rows of the table, columns and tokens are guarded; every
+        // segment has its place in `head` and `tail`.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            rank::launch_unchecked(
+                &client,
+                CubeCount::Static((n as u32).div_ceil(RANK_UNITS), 1, 1),
+                CubeDim::new_1d(RANK_UNITS),
+                ids.into_buffer_arg(),
+                BufferArg::from_raw_parts(order.clone(), n),
+                BufferArg::from_raw_parts(sorted.clone(), n),
+                n as u32,
+            );
+            accumulate::launch_unchecked(
+                &client,
+                cubes.clone(),
+                CubeDim::new_1d(UNITS),
+                width,
+                dy.into_buffer_arg(),
+                BufferArg::from_raw_parts(order, n),
+                BufferArg::from_raw_parts(sorted.clone(), n),
+                out.clone().into_buffer_arg(),
+                BufferArg::from_raw_parts(head.clone(), segments * d),
+                BufferArg::from_raw_parts(tail.clone(), segments * d),
+                n as u32,
+                vectors,
+                dtype,
+            );
+            join::launch_unchecked(
+                &client,
+                cubes,
+                CubeDim::new_1d(UNITS),
+                width,
+                BufferArg::from_raw_parts(sorted, n),
+                BufferArg::from_raw_parts(head, segments * d),
+                BufferArg::from_raw_parts(tail, segments * d),
+                out.clone().into_buffer_arg(),
+                n as u32,
+                vectors,
+                dtype,
+            );
+        }
+        out
+    }
+}

@@ -1,0 +1,40 @@
+//! One node, which keeps `gate | up`.
+
+use burn::backend::Backend;
+use burn::backend::tensor::FloatTensor;
+use burn_autodiff::Autodiff;
+use burn_autodiff::checkpoint::base::Checkpointer;
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn_autodiff::grads::Gradients;
+use burn_autodiff::ops::{Backward, Ops, OpsKind};
+
+use super::ops::SwigluOps;
+
+#[derive(Debug)]
+struct Swiglu;
+
+impl<B: Backend + SwigluOps> Backward<B, 1> for Swiglu {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let dy = grads.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            grads.register::<B>(node.id, B::fused_swiglu_backward(ops.state, dy));
+        }
+    }
+}
+
+impl<B: Backend + SwigluOps, C: CheckpointStrategy> SwigluOps for Autodiff<B, C> {
+    fn fused_swiglu(gate_up: FloatTensor<Self>) -> FloatTensor<Self> {
+        let prep = Swiglu.prepare::<C>([gate_up.node()]).compute_bound().stateful();
+        let gate_up = gate_up.into_primitive();
+        match prep {
+            OpsKind::Tracked(prep) => prep.finish(gate_up.clone(), B::fused_swiglu(gate_up)),
+            OpsKind::UnTracked(prep) => prep.finish(B::fused_swiglu(gate_up)),
+        }
+    }
+
+    fn fused_swiglu_backward(_gate_up: FloatTensor<Self>, _dy: FloatTensor<Self>) -> FloatTensor<Self> {
+        unreachable!("called by backward only, below the graph")
+    }
+}

@@ -1,0 +1,112 @@
+//! SwiGLU on CubeCL devices: every byte moved once each way.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::ops::SwigluOps;
+use crate::device::{empty, vector_width};
+use crate::instruction::sigmoid;
+
+const UNITS: u32 = 256;
+
+/// Where vector `at` of the `[M, F]` result has its gate, given `vectors` vectors of a row; the `up` is `vectors` further.
+#[cube]
+fn gate_of(at: usize, vectors: u32) -> usize {
+    let row = at / vectors as usize;
+    at + row * vectors as usize
+}
+
+#[cube(launch_unchecked)]
+fn forward<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    y: &mut [Vector<F, N>],
+    total: u32,
+    vectors: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < total as usize {
+        let from = gate_of(at, vectors);
+        let gate = Vector::<f32, N>::cast_from(x[from]);
+        let up = Vector::<f32, N>::cast_from(x[from + vectors as usize]);
+        y[at] = Vector::cast_from(gate * sigmoid::<N>(gate) * up);
+    }
+}
+
+#[cube(launch_unchecked)]
+fn backward<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    dx: &mut [Vector<F, N>],
+    total: u32,
+    vectors: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < total as usize {
+        let from = gate_of(at, vectors);
+        let gate = Vector::<f32, N>::cast_from(x[from]);
+        let up = Vector::<f32, N>::cast_from(x[from + vectors as usize]);
+        let gradient = Vector::<f32, N>::cast_from(dy[at]);
+        let one = Vector::<f32, N>::new(1.0f32);
+        let s = sigmoid::<N>(gate);
+        dx[from] = Vector::cast_from(gradient * up * s * (one + gate * (one - s)));
+        dx[from + vectors as usize] = Vector::cast_from(gradient * gate * s);
+    }
+}
+
+impl SwigluOps for CubeBackend {
+    fn fused_swiglu(gate_up: CubeTensor) -> CubeTensor {
+        let x = into_contiguous(gate_up);
+        let [m, f] = [x.meta.shape()[0], x.meta.shape()[1] / 2];
+        let y = empty(&x, [m, f], x.dtype);
+        let width = vector_width(f, x.dtype);
+        let total = (m * f / width) as u32;
+        let dtype = dtype_to_storage_type(x.dtype);
+        // SAFETY: units beyond the last vector of the result do nothing, and `x` has two vectors for each of it.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            forward::launch_unchecked(
+                &y.client,
+                CubeCount::Static(total.div_ceil(UNITS), 1, 1),
+                CubeDim::new_1d(UNITS),
+                width,
+                x.into_buffer_arg(),
+                y.clone().into_buffer_arg(),
+                total,
+                (f / width) as u32,
+                dtype,
+            );
+        }
+        y
+    }
+
+    fn fused_swiglu_backward(gate_up: CubeTensor, dy: CubeTensor) -> CubeTensor {
+        let (x, dy) = (into_contiguous(gate_up), into_contiguous(dy));
+        let [m, f] = [dy.meta.shape()[0], dy.meta.shape()[1]];
+        let dx = empty(&x, [m, 2 * f], x.dtype);
+        let width = vector_width(f, x.dtype);
+        let total = (m * f / width) as u32;
+        let dtype = dtype_to_storage_type(x.dtype);
+        // SAFETY: as in forward; `dx` has the shape of `x`.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            backward::launch_unchecked(
+                &dx.client,
+                CubeCount::Static(total.div_ceil(UNITS), 1, 1),
+                CubeDim::new_1d(UNITS),
+                width,
+                x.into_buffer_arg(),
+                dy.into_buffer_arg(),
+                dx.clone().into_buffer_arg(),
+                total,
+                (f / width) as u32,
+                dtype,
+            );
+        }
+        dx
+    }
+}

@@ -1,0 +1,59 @@
+//! SwiGLU as a backend extension, and its CPU loops.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, backend_extension};
+#[cfg(feature = "cuda")]
+use burn::tensor::Shape;
+use burn::tensor::TensorData;
+use burn_flex::{Flex, FlexTensor};
+use rayon::prelude::*;
+
+use crate::host::floats;
+
+#[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
+pub(crate) trait SwigluOps: Backend {
+    /// `[M, F]` from `gate | up`, `[M, 2 * F]`.
+    #[fusion(dtype = gate_up, shape = Shape::new([gate_up[0], gate_up[1] / 2]))]
+    fn fused_swiglu(gate_up: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The gradient of `gate_up`.
+    #[fusion(dtype = gate_up, shape = gate_up)]
+    fn fused_swiglu_backward(gate_up: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl SwigluOps for Flex {
+    fn fused_swiglu(gate_up: FlexTensor) -> FlexTensor {
+        let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
+        let (f, dtype) = (columns / 2, gate_up.dtype());
+        let x = floats(gate_up);
+        let mut y = vec![0f32; m * f];
+        y.par_chunks_mut(f.max(1)).zip(x.par_chunks(columns.max(1))).for_each(|(y, x)| {
+            let (gate, up) = x.split_at(f);
+            for j in 0..f {
+                y[j] = gate[j] * sigmoid(gate[j]) * up[j];
+            }
+        });
+        FlexTensor::from_data(TensorData::new(y, [m, f]).convert_dtype(dtype))
+    }
+
+    fn fused_swiglu_backward(gate_up: FlexTensor, dy: FlexTensor) -> FlexTensor {
+        let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
+        let (f, dtype) = (columns / 2, gate_up.dtype());
+        let (x, dy) = (floats(gate_up), floats(dy));
+        let mut dx = vec![0f32; m * columns];
+        let rows = dx.par_chunks_mut(columns.max(1)).zip(x.par_chunks(columns.max(1)).zip(dy.par_chunks(f.max(1))));
+        rows.for_each(|(dx, (x, dy))| {
+            let ((gate, up), (dgate, dup)) = (x.split_at(f), dx.split_at_mut(f));
+            for j in 0..f {
+                let s = sigmoid(gate[j]);
+                dgate[j] = dy[j] * up[j] * s * (1.0 + gate[j] * (1.0 - s));
+                dup[j] = dy[j] * gate[j] * s;
+            }
+        });
+        FlexTensor::from_data(TensorData::new(dx, [m, columns]).convert_dtype(dtype))
+    }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
