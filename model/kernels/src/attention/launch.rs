@@ -13,7 +13,7 @@ use super::kernel::forward::forward;
 use super::kernel::{FlashConfig, SPAN, TILE, UNITS};
 use super::ops::{FlashOps, FlashSpec, Given};
 use crate::device::{empty, tensor_map};
-use crate::dropout::threshold;
+use crate::dropout::threshold_16;
 
 /// Whether the kernels compute attention of these dtype and head dimension on `device`.
 pub(crate) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
@@ -95,7 +95,7 @@ impl Call {
                 t as u32,
                 s as u32,
                 spec.site,
-                threshold(spec.dropout),
+                threshold_16(spec.dropout),
                 self.keep(),
                 config,
             );
@@ -132,7 +132,7 @@ impl Call {
                 t as u32,
                 s as u32,
                 spec.site,
-                threshold(spec.dropout),
+                threshold_16(spec.dropout),
                 self.keep(),
                 config,
             );
@@ -152,7 +152,7 @@ impl Call {
                 t as u32,
                 s as u32,
                 spec.site,
-                threshold(spec.dropout),
+                threshold_16(spec.dropout),
                 self.keep(),
                 config,
             );

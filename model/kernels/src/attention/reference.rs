@@ -51,11 +51,11 @@ pub(crate) fn attention(
     batched_product(probabilities.cast(dtype), value).reshape([b, h, t, k]).swap_dims(1, 2).reshape([b * t, h * k])
 }
 
-/// 0 or `1 / (1 - p)` for each probability. Rows of random numbers are as long as S rounded up to 4, the words of one Philox
-/// block, so that a kernel finds the block of any (row, key) by itself.
+/// 0 or `1 / (1 - p)` for each probability. Rows of random numbers are as long as S rounded up to 8, what one Philox block
+/// serves, so that a kernel finds the block of any (row, key) by itself.
 fn kept(probabilities: &Tensor<3>, p: f64, stream: &DropoutStream) -> Tensor<3> {
     let [heads, t, s] = probabilities.dims();
-    let ones = Tensor::<2>::ones([heads * t, s.next_multiple_of(4)], (&probabilities.device().inner(), DType::F32));
+    let ones = Tensor::<2>::ones([heads * t, s.next_multiple_of(8)], (&probabilities.device().inner(), DType::F32));
     let kept = dropout(ones, p, stream).narrow(1, 0, s).reshape([heads, t, s]);
     Tensor::from_inner(kept)
 }

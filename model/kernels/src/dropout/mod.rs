@@ -75,9 +75,3 @@ pub fn dropout(x: Tensor<2>, p: f64, stream: &DropoutStream) -> Tensor<2> {
 pub(crate) fn threshold_16(p: f32) -> u32 {
     (p * 65_536.0).round() as u32
 }
-
-/// Elements whose random word is below this are dropped: attention spends a word on each.
-#[cfg(feature = "cuda")]
-pub(crate) fn threshold(p: f32) -> u32 {
-    (f64::from(p) * 4_294_967_296.0) as u32
-}

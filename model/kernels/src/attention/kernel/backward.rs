@@ -9,7 +9,7 @@ use half::bf16;
 use super::forward::clipped;
 use super::{
     FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, descriptor, fill, fragment_of, load_fragments, place, quad_sum,
-    random_pair, random_word, slots, store_rows,
+    random_bits, random_pair, slots, store_rows,
 };
 use crate::instruction::exp2_approx;
 
@@ -343,7 +343,7 @@ pub(crate) fn key_value_gradient(
             if comptime![cfg.dropout] {
                 let row = first_row + head * t + q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
                 let key = key0 + comptime![(i % 4 / 2 * 8) as u32];
-                let kept = random_word(random, site, row, key, s) >= limit;
+                let kept = random_bits(random, site, row, key, s) >= limit;
                 d_probability = select(kept, d_probability * keep, 0.0f32);
                 p[i] = select(kept, probability * keep, 0.0f32);
             }

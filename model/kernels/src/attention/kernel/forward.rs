@@ -14,7 +14,7 @@ use crate::instruction::exp2_approx;
 
 /// `out` and the binary logarithm of each query's sum of exponentials.
 ///
-/// `t` queries and `s` keys per batch row; probabilities whose random word is below `limit` are dropped, the others times
+/// `t` queries and `s` keys per batch row; probabilities whose random bits are below `limit` are dropped, the others times
 /// `keep`.
 #[cube(launch_unchecked)]
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]

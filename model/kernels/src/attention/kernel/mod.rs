@@ -289,17 +289,18 @@ fn descriptor(
     MatrixDescriptor::new(&smem[from..from + len], layout)
 }
 
-/// Random words for the probabilities of `key` (even) and the next key in row `row` of all rows of all heads.
+/// Sixteen random bits each for the probabilities of `key` (even) and the next key in row `row` of all rows of all heads.
 #[cube]
 fn random_pair(random: &[i32], site: u32, row: u32, key: u32, keys: u32) -> (u32, u32) {
-    let (w0, w1, w2, w3) = philox(row * ((keys + 3) / 4) + key / 4, site, random);
-    let low = key % 4 == 0;
-    (select(low, w0, w2), select(low, w1, w3))
+    let (w0, w1, w2, w3) = philox(row * ((keys + 7) / 8) + key / 8, site, random);
+    let place = key % 8;
+    let word = select(place < 4, select(place < 2, w0, w1), select(place < 6, w2, w3));
+    (word & 0xffff, word >> 16)
 }
 
-/// The random word of one probability.
+/// The random bits of one probability.
 #[cube]
-fn random_word(random: &[i32], site: u32, row: u32, key: u32, keys: u32) -> u32 {
+fn random_bits(random: &[i32], site: u32, row: u32, key: u32, keys: u32) -> u32 {
     let (even, odd) = random_pair(random, site, row, key / 2 * 2, keys);
     select(key % 2 == 0, even, odd)
 }
