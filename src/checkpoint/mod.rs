@@ -24,6 +24,7 @@ mod average;
 mod read;
 mod retention;
 mod run;
+mod saver;
 mod snapshot;
 mod tensors;
 mod vocabulary;
@@ -38,10 +39,11 @@ use thiserror::Error;
 pub use average::average;
 pub use read::{Weights, read, read_weights, verify};
 pub use run::Run;
+pub use saver::{SaveFailed, Saved, Saver};
 pub use snapshot::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState};
 pub use tensors::{drawn_tensors, flat_tensor, load_model, named_tensors};
 pub use vocabulary::Vocabulary;
-pub use write::Manifest;
+pub use write::{Manifest, replace_file};
 
 /// Weights, by parameter path.
 pub const MODEL_FILE: &str = "model.safetensors";
@@ -108,6 +110,17 @@ pub enum CheckpointError {
          from it with kiln train --from", .0.display()
     )]
     WeightsOnly(PathBuf),
+    /// Nothing that would stay is sound, so nothing was deleted.
+    #[error(
+        "older checkpoints in {} stay, because every newer one is damaged: {}; look after the disk", .dir.display(),
+        .damaged.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    NoneSound {
+        /// The checkpoints.
+        dir: PathBuf,
+        /// What is wrong with each.
+        damaged: Vec<CheckpointError>,
+    },
     /// The weights are not those of the model in `config.json`.
     #[error("the weights do not fit the model of config.json: {0}")]
     Mismatch(String),

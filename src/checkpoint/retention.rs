@@ -1,41 +1,82 @@
-//! Which checkpoints stay: the last n and the best one.
+//! Which checkpoints stay: the last n and the best one, and always a sound one. And what a killed run leaves behind.
 
 use std::fs;
+use std::path::Path;
 
-use super::write::remove_dir_if_there;
-use super::{CheckpointError, Checkpoints, Pointer, folder_name};
+use super::write::{remove_dir_if_there, rename, sync_dir};
+use super::{CheckpointError, Checkpoints, Pointer, Snapshot, folder_name, verify};
 
 impl Checkpoints {
-    /// Deletes all but the newest `keep_last` checkpoints (at least one) and those the pointers name. Call it after a
-    /// save that succeeded, so that a sound one always remains.
+    /// Deletes all but the newest `keep_last` checkpoints (at least one) and those the pointers name.
+    ///
+    /// Before anything is deleted, one of those that stay is read back and must be sound; if none is, nothing is
+    /// deleted and the error says which are damaged. So the last sound checkpoint outlives a disk that damages what was written
+    /// after it.
     pub fn retain(&self, keep_last: usize) -> Result<(), CheckpointError> {
         let all = self.list()?;
         let pointed = [self.pointed(Pointer::Last), self.pointed(Pointer::Best)];
+        let is_pointed = |path: &Path| pointed.iter().flatten().any(|kept| kept == path);
         let n_old = all.len().saturating_sub(keep_last.max(1));
-        for (step, path) in &all[..n_old] {
-            if pointed.iter().flatten().any(|kept| kept == path) {
-                continue;
-            }
+        let (old, new) = all.split_at(n_old);
+        let (kept, old): (Vec<_>, Vec<_>) = old.iter().partition(|(_, path)| is_pointed(path));
+        if old.is_empty() {
+            return Ok(());
+        }
+        let mut damaged = Vec::new();
+        let is_sound = |path: &Path| verify(path).map_err(|error| damaged.push(error)).is_ok();
+        // The one just written is the likeliest to be sound, and still in the system's memory.
+        let stays = new.iter().rev().chain(kept.into_iter().rev()).map(|(_, path)| path.as_path());
+        if !{ stays }.any(is_sound) {
+            return Err(CheckpointError::NoneSound { dir: self.dir().to_path_buf(), damaged });
+        }
+        for (step, path) in old {
             // A kill in the middle of deleting must not leave half a checkpoint under a good name.
             let stale = self.dir().join(format!("{}.stale", folder_name(*step)));
             remove_dir_if_there(&stale)?;
-            fs::rename(path, &stale).map_err(CheckpointError::io("rename", path))?;
+            rename(path, &stale)?;
             remove_dir_if_there(&stale)?;
         }
         Ok(())
     }
 
-    /// Deletes what a killed run left behind: unfinished saves and unfinished deletions.
+    /// Deletes what a killed run left behind: unfinished saves and unfinished deletions. A checkpoint that was about to be replaced
+    /// by another of its step and has lost its name only gets it back.
     pub fn clean(&self) -> Result<(), CheckpointError> {
         let Ok(entries) = fs::read_dir(self.dir()) else { return Ok(()) };
         for entry in entries.flatten() {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
-            let unfinished = name.strip_suffix(".tmp").or_else(|| name.strip_suffix(".stale"));
-            if unfinished.is_some_and(|name| super::step_of(name).is_some()) {
+            if name.strip_suffix(".tmp").is_some_and(is_own) {
                 remove_dir_if_there(&entry.path())?;
+            } else if let Some(name) = name.strip_suffix(".stale").filter(|name| is_own(name)) {
+                let target = self.dir().join(name);
+                if !target.exists() && verify(&entry.path()).is_ok() {
+                    rename(&entry.path(), &target)?;
+                    sync_dir(self.dir())?;
+                } else {
+                    remove_dir_if_there(&entry.path())?;
+                }
             }
         }
         Ok(())
     }
+
+    /// Sets the pointers to what a run that continues from `snapshot` in the folder `resumed` knows: a kill between a save
+    /// and its pointers, or a newer checkpoint that is damaged, leaves them behind.
+    pub fn point_to(&self, resumed: &Path, snapshot: &Snapshot) -> Result<(), CheckpointError> {
+        let set = |pointer: Pointer, path: &Path| match path.file_name().and_then(|name| name.to_str()) {
+            Some(name) if path.is_dir() && self.pointed(pointer).as_deref() != Some(path) => self.point(pointer, name),
+            _ => Ok(()),
+        };
+        set(Pointer::Last, resumed)?;
+        match snapshot.state.best {
+            Some(best) => set(Pointer::Best, &self.dir().join(folder_name(best.step))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether `name` is a checkpoint's: other people's folders are not touched.
+fn is_own(name: &str) -> bool {
+    super::step_of(name).is_some()
 }

@@ -249,3 +249,98 @@ fn an_average_of_two_models_is_refused() {
     let error = average(&paths).expect_err("two models").to_string();
     assert!(error.contains("step-00000002 is of another model than step 1"), "{error}");
 }
+
+#[test]
+fn a_kill_while_one_of_the_same_step_is_replaced_loses_neither() {
+    let (_dir, checkpoints) = run();
+    let saved = snapshot(20);
+    let path = checkpoints.save(&saved, true).expect("a writable folder");
+    let stale = checkpoints.dir().join("step-00000020.stale");
+    // Between the two renames: the old one has lost its name, the new one has none yet.
+    fs::rename(&path, &stale).expect("renamed");
+    fs::create_dir(checkpoints.dir().join("step-00000020.tmp")).expect("writable");
+    checkpoints.clean().expect("removable");
+    assert_eq!(read(&path).expect("it has its name again"), saved);
+    assert_eq!(names(checkpoints.dir()), ["best", "last", "step-00000020"]);
+    // In the middle of a deletion: half of it is no checkpoint.
+    fs::rename(&path, &stale).expect("renamed");
+    fs::remove_file(stale.join(MODEL_FILE)).expect("there");
+    checkpoints.clean().expect("removable");
+    assert_eq!(names(checkpoints.dir()), ["best", "last"]);
+}
+
+#[test]
+fn the_last_sound_one_stays_whatever_happens_to_the_newer_ones() {
+    let (_dir, checkpoints) = run();
+    for step in [10, 20, 30] {
+        checkpoints.save(&snapshot(step), false).expect("a writable folder");
+    }
+    for step in [20, 30] {
+        let model = checkpoints.dir().join(folder_name(step)).join(MODEL_FILE);
+        let mut bytes = fs::read(&model).expect("there");
+        *bytes.last_mut().expect("not empty") ^= 1;
+        fs::write(&model, bytes).expect("writable");
+    }
+    let error = checkpoints.retain(2).expect_err("both newer ones are damaged").to_string();
+    assert!(error.contains("step-00000020") && error.contains("step-00000030"), "{error}");
+    let NewestSound { found, damaged } = checkpoints.newest_sound().expect("readable");
+    let (path, found) = found.expect("the oldest");
+    assert_eq!((found.state.step, damaged.len()), (10, 2));
+    // Continued from there, it is the last one, and its best one is the best.
+    let best = checkpoints.dir().join(folder_name(1));
+    assert_eq!(found.state.best.map(|best| best.step), Some(1));
+    checkpoints.point_to(&path, &found).expect("writable");
+    assert_eq!(checkpoints.resolve("last").expect("there"), path);
+    assert!(!best.exists() && checkpoints.resolve("best").is_err(), "a best one that is gone is not pointed to");
+    checkpoints.save(&snapshot(11), false).expect("a writable folder");
+    checkpoints.retain(1).expect("step 11 is sound");
+    let steps: Vec<_> = checkpoints.list().expect("readable").into_iter().map(|(step, _)| step).collect();
+    assert_eq!(steps, [11, 30], "the newest by number and the last by pointer");
+}
+
+#[test]
+fn saves_go_on_beside_the_loop_one_at_a_time_and_in_order() {
+    let (_dir, checkpoints) = run();
+    let mut saver = Saver::new(checkpoints.clone(), 2);
+    assert_eq!(saver.wait().expect("nothing to wait for"), None);
+    for step in [10, 20, 30] {
+        let before = saver.begin(step == 10, move || snapshot(step)).expect("a writable folder");
+        assert_eq!(before.map(|saved| saved.path), (step > 10).then(|| checkpoints.dir().join(folder_name(step - 10))));
+    }
+    let last = saver.wait().expect("a writable folder").expect("the third");
+    assert_eq!(read(&last.path).expect("sound"), snapshot(30));
+    assert_eq!(names(checkpoints.dir()), ["best", "last", "step-00000010", "step-00000020", "step-00000030"]);
+    saver.begin(false, || snapshot(40)).expect("a writable folder");
+    drop(saver);
+    assert_eq!(read(&checkpoints.resolve("last").expect("waited for")).expect("sound").state.step, 40);
+}
+
+#[test]
+fn a_save_that_fails_is_told_by_the_next_call() {
+    let (dir, _) = run();
+    fs::write(dir.path().join("checkpoints"), "a file in the way").expect("writable");
+    let mut saver = Saver::new(Checkpoints::of_run(dir.path()), 2);
+    saver.begin(false, || snapshot(10)).expect("it has only begun");
+    let error = saver.begin(false, || snapshot(20)).expect_err("the first has failed").to_string();
+    assert!(error.contains("no further without its checkpoint") && error.contains("--resume"), "{error}");
+    saver.begin(false, || panic!("a broken invariant")).expect("it has only begun");
+    let error = saver.wait().expect_err("it panicked").to_string();
+    assert!(error.contains("a broken invariant"), "{error}");
+    assert_eq!(saver.poll().expect("told once"), None);
+}
+
+#[test]
+fn a_file_is_replaced_whole_or_not_at_all() {
+    let (dir, _) = run();
+    let path = dir.path().join("config.toml");
+    replace_file(&path, b"seed = 1\n").expect("writable");
+    replace_file(&path, b"seed = 2\n").expect("writable");
+    assert_eq!(
+        (fs::read(&path).expect("there"), names(dir.path())),
+        (b"seed = 2\n".to_vec(), vec!["config.toml".into()])
+    );
+    let in_the_way = dir.path().join("folder");
+    fs::create_dir_all(in_the_way.join("x")).expect("writable");
+    assert!(replace_file(&in_the_way, b"text").is_err());
+    assert_eq!(names(dir.path()), ["config.toml", "folder"], "nothing temporary is left");
+}

@@ -78,7 +78,11 @@ impl Checkpoints {
         let name = folder_name(step);
         let (target, temporary) = (self.dir.join(&name), self.dir.join(format!("{name}.tmp")));
         remove_dir_if_there(&temporary)?;
+        let is_first = !self.dir.exists();
         fs::create_dir_all(&temporary).map_err(CheckpointError::io("create", &temporary))?;
+        if is_first && let Some(run_dir) = self.dir.parent() {
+            sync_dir(run_dir)?;
+        }
         let mut folder = NewFolder::new(&temporary, step);
         if let Err(error) = write(&mut folder).and_then(|()| folder.finish()) {
             // A full disk should not stay full of half a checkpoint.
@@ -86,10 +90,12 @@ impl Checkpoints {
             return Err(error);
         }
         if target.exists() {
+            // A kill between the two renames leaves the old one as `.stale`, whole: `clean` gives it its name back.
             let stale = self.dir.join(format!("{name}.stale"));
             remove_dir_if_there(&stale)?;
             rename(&target, &stale)?;
             rename(&temporary, &target)?;
+            sync_dir(&self.dir)?;
             remove_dir_if_there(&stale)?;
         } else {
             rename(&temporary, &target)?;
@@ -101,10 +107,7 @@ impl Checkpoints {
 
     /// Moves `pointer` to the folder `name`, atomically.
     pub(super) fn point(&self, pointer: Pointer, name: &str) -> Result<(), CheckpointError> {
-        let temporary = self.dir.join(format!("{}.tmp", pointer.name()));
-        write_synced(&temporary, format!("{name}\n").as_bytes())?;
-        rename(&temporary, &self.dir.join(pointer.name()))?;
-        sync_dir(&self.dir)
+        replace_file(&self.dir.join(pointer.name()), format!("{name}\n").as_bytes())
     }
 }
 
@@ -176,6 +179,23 @@ fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec_pretty(value).expect("plain numbers and strings can be written")
 }
 
+/// Writes a file that is there whole or as it was before, whenever the process is killed or the power fails.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let temporary = PathBuf::from(temporary);
+    let written = write_synced(&temporary, bytes).and_then(|()| rename(&temporary, path));
+    if written.is_err() {
+        // A full disk should not stay full of it.
+        let _ = fs::remove_file(&temporary);
+    }
+    written?;
+    match path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        Some(dir) => sync_dir(dir),
+        None => Ok(()),
+    }
+}
+
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     let write = || -> io::Result<()> {
         let mut file = File::create(path)?;
@@ -186,14 +206,14 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
 }
 
 /// Makes names in `dir` survive a power cut. Windows has no such call and needs none.
-fn sync_dir(dir: &Path) -> Result<(), CheckpointError> {
+pub(super) fn sync_dir(dir: &Path) -> Result<(), CheckpointError> {
     if cfg!(unix) {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(CheckpointError::io("sync", dir))?;
     }
     Ok(())
 }
 
-fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
     fs::rename(from, to).map_err(CheckpointError::io("rename to", to))
 }
 
