@@ -23,12 +23,12 @@ pub struct Saved {
 pub enum SaveFailed {
     /// It could not be written, or older ones not be deleted.
     #[error(
-        "the run goes no further without its checkpoint: {0}; free space or fix permissions, then continue with --resume"
+        "the run goes no further without its checkpoint; free space or fix permissions, then continue with --resume"
     )]
     Checkpoint(#[from] CheckpointError),
     /// The thread could not be started.
-    #[error("the run goes no further without its checkpoint: cannot start a thread to write it: {0}")]
-    Thread(std::io::Error),
+    #[error("the run goes no further without its checkpoint: no thread can be started to write it")]
+    Thread(#[source] std::io::Error),
     /// A broken invariant while writing.
     #[error("the run goes no further without its checkpoint: writing it panicked: {0}")]
     Panicked(String),

@@ -20,7 +20,7 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Text, a tokenizer, a cache or a checkpoint is not what it should be.
 pub const BAD_DATA: u8 = 3;
-/// A signal ended a training run; it is saved and can be resumed.
+/// A second signal ended a training run at once; its last checkpoint can be resumed. The first ends it saved, with code 0.
 pub const INTERRUPTED: u8 = 130;
 
 /// For `--help`.
@@ -30,7 +30,8 @@ Exit codes:
   1    something failed while running: a full disk, a device out of memory
   2    the command line or the configuration cannot work; nothing was done
   3    bad data: text, a tokenizer, a token cache or a checkpoint is not what it should be
-  130  training was stopped by a signal; it is saved, --resume continues it
+  130  training was stopped at once by a second signal; --resume continues from its last checkpoint (the first signal
+       saves and ends with 0)
 
 Results go to stdout, everything else to stderr.";
 
@@ -41,18 +42,6 @@ pub(super) struct Usage(pub String);
 impl std::error::Error for Usage {}
 
 impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The end of a run that was asked to stop: no mistake of anybody.
-#[derive(Debug)]
-pub(super) struct Interrupted(pub String);
-
-impl std::error::Error for Interrupted {}
-
-impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -71,9 +60,6 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         || cause.is::<NotTheSameRun>();
     if is_usage {
         return Some(USAGE);
-    }
-    if cause.is::<Interrupted>() {
-        return Some(INTERRUPTED);
     }
     if let Some(error) = cause.downcast_ref::<DataError>() {
         return Some(match error {

@@ -2,6 +2,7 @@
 
 mod average;
 mod bench;
+mod check;
 mod config_args;
 mod doctor;
 mod evaluate;
@@ -40,6 +41,7 @@ enum Command {
     Import(import::Args),
     Export(export::Args),
     Bench(bench::Args),
+    Check(check::Args),
     Doctor(doctor::Args),
 }
 
@@ -49,8 +51,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let label = if error.is::<exit::Interrupted>() { "" } else { "error: " };
-            eprintln!("{label}{}", in_one_line(&error));
+            eprintln!("error: {}", in_one_line(&error));
             ExitCode::from(exit::code_of(&error))
         }
     }
@@ -68,6 +69,7 @@ fn run(command: Command) -> Result<()> {
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Check(args) => check::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
 }

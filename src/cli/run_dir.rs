@@ -10,8 +10,8 @@ use crate::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE, Run};
 /// Where runs go unless `--run` says otherwise.
 const RUNS: &str = "runs";
 
-/// What a prepared run folder may hold before the run: the token caches.
-const CACHE: &str = "cache";
+/// What a folder may hold before the run: the token caches, and a configuration that a kill left unfinished.
+const BEFORE_THE_RUN: [&str; 2] = ["cache", "config.toml.tmp"];
 
 /// `runs/NAME`.
 pub(super) fn default_for(name: &str) -> PathBuf {
@@ -86,7 +86,10 @@ pub(super) fn to_resume(named: Option<&Path>, name: &str) -> Result<PathBuf, Usa
 /// A missing folder is free, and one with nothing but caches.
 fn is_free(dir: &Path) -> Result<bool, Usage> {
     match std::fs::read_dir(dir) {
-        Ok(mut entries) => Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == CACHE))),
+        Ok(mut entries) => {
+            let is_before = |name: &str| BEFORE_THE_RUN.contains(&name);
+            Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(is_before))))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(Usage(format!(
             "{}: cannot be used as run folder: {error}; choose another one with --run",

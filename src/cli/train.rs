@@ -16,10 +16,10 @@ use kiln_model::flops::n_params;
 use sample::TextSample;
 
 use super::config_args::{ConfigArgs, DeviceArgs};
-use super::exit::{Interrupted, Usage};
+use super::exit::Usage;
 use super::run_dir;
 use super::translate::one_line;
-use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Run, Vocabulary};
+use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Run, Vocabulary, replace_file};
 use crate::config::{Config, Task};
 use crate::device::device_name;
 use crate::logging::{Extent, Logging};
@@ -32,8 +32,8 @@ const N_SAMPLES: usize = 3;
 /// Trains a Transformer
 ///
 /// Without arguments it trains a small one on the built-in task, numbers in digits -> English words, in about two minutes on
-/// a CPU; --task lm and --task mlm have a built-in text too. Settings: preset < file < --set. Ctrl-C saves a checkpoint and ends
-/// the run; --resume continues it.
+/// a CPU; --task lm and --task mlm have a built-in text too. Settings: preset < file < --set. Ctrl-C or SIGTERM saves a
+/// checkpoint and ends the run, --resume continues it; SIGUSR1 saves one and the run goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln train
@@ -109,6 +109,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             eprintln!("{line}");
         }
     };
+    if args.resume {
+        // Before anything is looked for: a killed run may have left a checkpoint without its name.
+        Checkpoints::of_run(&dir).clean()?;
+    }
     let vocabulary = match &from {
         Some(run) => Some(run.vocabulary.clone()),
         None if args.resume => vocabulary_of_run(&dir, config.task)?,
@@ -144,6 +148,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let samples = samples(&data.valid_examples);
     let next = next_command(config.task, &samples, data.prompt.as_deref(), &dir);
     let text_sample = TextSample::of(&config, &data);
+    let signals = stop::on_signals()?;
     let mut trainer = Trainer::new(
         Setup {
             run_dir: dir.clone(),
@@ -155,7 +160,8 @@ pub(super) fn run(args: Args) -> Result<()> {
             valid_bytes: data.valid_bytes,
             valid_examples: data.valid_examples,
             logging: Logging::for_run(&dir, extent, args.quiet)?,
-            stop: stop::on_signals()?,
+            stop: signals.stop,
+            save_now: signals.save_now,
             config,
         },
         resume,
@@ -165,13 +171,14 @@ pub(super) fn run(args: Args) -> Result<()> {
         note(&speed(&outcome));
     }
     if outcome.ended == Ended::Stopped {
-        let text = format!(
+        // Said even if quiet: it is the result of the run.
+        eprintln!(
             "stopped after step {} and saved; continue with: {} train --run {} --resume",
             outcome.step,
             program(),
             dir.display()
         );
-        return Err(Interrupted(text).into());
+        return Ok(());
     }
     print_result(&outcome, &samples);
     if let Some(text) = text_sample.map(|sample| sample.write(&trainer.state().model)).transpose()?.flatten() {
@@ -190,9 +197,10 @@ fn vocabulary_of_run(dir: &Path, task: Task) -> Result<Option<Vocabulary>> {
 
 fn write_config(dir: &Path, config: &Config) -> Result<()> {
     let path = dir.join(RUN_CONFIG_FILE);
-    fs::create_dir_all(dir).and_then(|()| fs::write(&path, config.to_toml())).with_context(|| {
-        format!("{}: cannot be written; fix permissions, or choose another folder with --run", path.display())
-    })
+    let advice =
+        || format!("{}: cannot be written; fix permissions, or choose another folder with --run", path.display());
+    fs::create_dir_all(dir).with_context(advice)?;
+    replace_file(&path, config.to_toml().as_bytes()).with_context(advice)
 }
 
 fn max_time(config: &Config) -> Option<Duration> {

@@ -130,6 +130,20 @@ pub struct TrainConfig {
     pub save_every: u64,
     /// Checkpoints kept besides the best one.
     pub keep_last: usize,
+    /// What a loss or gradient that is not finite leads to: `stop` or `skip`. Such an update is never made.
+    pub non_finite: NonFinite,
+    /// `non_finite = "skip"`: the run ends when more steps than this had no update.
+    pub max_non_finite_steps: u64,
+}
+
+/// What to do about a loss or gradient that is not finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NonFinite {
+    /// End the run, keep the last checkpoint, save the batch and name the parameters.
+    Stop,
+    /// Go on with the next batch, count and show it.
+    Skip,
 }
 
 /// Compute precision; master weights and optimizer moments are f32 in every case.
@@ -181,6 +195,8 @@ impl Default for TrainConfig {
             validate_every: 500,
             save_every: 1000,
             keep_last: 3,
+            non_finite: NonFinite::Stop,
+            max_non_finite_steps: 10,
         }
     }
 }

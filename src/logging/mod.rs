@@ -144,6 +144,8 @@ mod samples {
             source_tokens: 1000,
             target_tokens: 1200,
             padded_tokens: 2500,
+            loss_z: None,
+            grad_norm_z: None,
         }
     }
 

@@ -87,6 +87,8 @@ fn measured(facts: StepFacts, values: &TensorData) -> StepMetrics {
         source_tokens: facts.source_tokens,
         target_tokens: target_tokens as u64,
         padded_tokens: facts.padded_tokens,
+        loss_z: None,
+        grad_norm_z: None,
     }
 }
 

@@ -5,11 +5,13 @@
 //! when it was read from the device several steps later.
 
 pub mod deferred;
+pub mod outliers;
 pub mod span;
 pub mod throughput;
 
 use serde::{Deserialize, Serialize};
 
+pub use outliers::Outliers;
 pub use span::{Span, SpanClock, SpanTotals};
 pub use throughput::{Throughput, ThroughputMeter};
 
@@ -36,6 +38,12 @@ pub struct StepMetrics {
     pub target_tokens: u64,
     /// Positions computed, padding included.
     pub padded_tokens: u64,
+    /// Set if the loss is an outlier: how many standard deviations above the mean of the steps before, see [`Outliers`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub loss_z: Option<f64>,
+    /// The same for the gradient norm.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub grad_norm_z: Option<f64>,
 }
 
 impl StepMetrics {
@@ -129,10 +137,10 @@ impl ValidationMetrics {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn step(step: u64, loss: f64, target_tokens: u64) -> StepMetrics {
+    pub(crate) fn step(step: u64, loss: f64, target_tokens: u64) -> StepMetrics {
         StepMetrics {
             step,
             epoch: 0,
@@ -144,6 +152,8 @@ mod tests {
             source_tokens: 10,
             target_tokens,
             padded_tokens: 40,
+            loss_z: None,
+            grad_norm_z: None,
         }
     }
 

@@ -91,6 +91,8 @@ mod tests {
             tokens: 800,
             source_tokens: 300,
             target_tokens: 500,
+            loss_z: None,
+            grad_norm_z: None,
             padded_tokens: 1000,
         }
     }

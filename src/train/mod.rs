@@ -4,6 +4,7 @@
 pub mod data;
 pub mod feed;
 mod measured;
+mod non_finite;
 mod provenance;
 pub mod resume;
 pub mod state;

@@ -1,16 +1,16 @@
 //! What training changes: weights, moments, counters; and its way to and from a device-free [`Snapshot`].
 
 use anyhow::{Context, Result};
-use burn::tensor::{Device, FloatDType, Transaction};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, Transaction};
 use kiln_data::Position;
 use kiln_kernels::AdamWState;
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::provenance::Provenance;
-use crate::checkpoint::{Best, FORMAT, NamedTensor, Snapshot, TrainerState, flat_tensor, named_tensors};
-use crate::config::Config;
+use crate::checkpoint::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState, flat_tensor, named_tensors};
+use crate::config::{Config, NonFinite};
 use crate::eval::Masking;
-use crate::optim::{AdamW, LearningRate};
+use crate::optim::{AdamW, LearningRate, ParamTable};
 
 /// A run in the making. With its configuration and its data it decides every later weight.
 #[derive(Debug)]
@@ -47,6 +47,29 @@ pub struct TrainState {
     pub non_finite_steps: u64,
     /// The best validation so far.
     pub best: Option<Best>,
+    /// `[1]`, f32: 1, or NaN once a loss or gradient was not finite; `None` where later steps are taken all the same. Every
+    /// gradient is multiplied by it, so that the weights stay those of the failed step until the host reads of it.
+    pub(super) guard: Option<Tensor<1>>,
+}
+
+/// A state on its way to disk: read from the device, not yet named.
+pub struct HostCopy {
+    table: ParamTable,
+    /// Master weights and both moments, flat.
+    flat: Vec<TensorData>,
+    state: TrainerState,
+    model: TransformerConfig,
+    files: Vec<StoredFile>,
+}
+
+impl HostCopy {
+    /// Names the parts. It copies everything once more: call it where nobody waits.
+    pub fn into_snapshot(self) -> Snapshot {
+        let named = |part: usize| named_tensors(&self.table, &self.flat[part]);
+        let (weights, first_moments, second_moments) = (named(0), named(1), named(2));
+        let Self { state, model, files, .. } = self;
+        Snapshot { weights, first_moments, second_moments, state, model, files }
+    }
 }
 
 impl TrainState {
@@ -56,6 +79,7 @@ impl TrainState {
         // Drawn and kept in f32: the master weights are the drawn ones, whatever the compute dtype.
         let drawn = model.init(config.seed, FloatDType::F32, &device.clone().autodiff());
         let optimizer = AdamW::new(&drawn, &config.optim, dtype);
+        let guard = (config.train.non_finite == NonFinite::Stop).then(|| Tensor::ones([1], (&device, DType::F32)));
         Self {
             model: optimizer.attach(drawn),
             optimizer,
@@ -73,6 +97,7 @@ impl TrainState {
             train_secs: 0.0,
             non_finite_steps: 0,
             best: None,
+            guard,
         }
     }
 
@@ -119,19 +144,22 @@ impl TrainState {
         config.dropout > 0.0 || config.attention_dropout > 0.0 || config.activation_dropout.is_some_and(|p| p > 0.0)
     }
 
-    /// Copies everything to the host, in one transaction.
+    /// Copies everything to the host, in one transaction, and names it.
     pub fn snapshot(&self, provenance: &Provenance) -> Result<Snapshot> {
+        Ok(self.host_copy(provenance)?.into_snapshot())
+    }
+
+    /// Copies everything to the host, in one transaction.
+    pub fn host_copy(&self, provenance: &Provenance) -> Result<HostCopy> {
         let AdamWState { master, m, v, .. } = self.optimizer.state();
         let read = [master, m, v]
             .into_iter()
             .fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
         // Host sync: master weights and moments.
-        let read = read.try_execute().context("reading weights and moments from the device")?;
-        let named = |part: usize| named_tensors(self.optimizer.table(), &read[part]);
-        Ok(Snapshot {
-            weights: named(0),
-            first_moments: named(1),
-            second_moments: named(2),
+        let flat = read.try_execute().context("reading weights and moments from the device")?;
+        Ok(HostCopy {
+            table: self.optimizer.table().clone(),
+            flat,
             state: TrainerState {
                 format: FORMAT,
                 step: self.step,

@@ -18,17 +18,46 @@ use crate::optim::FlatGradients;
 /// # Panics
 /// If the group is empty.
 pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
+    let (Sums { loss, nll, n_labels }, gradients) =
+        group_gradients(state, batches, state.micro_steps, state.guard.as_ref());
+    for batch in batches {
+        let [source_tokens, target_tokens] = tokens_of(batch);
+        state.micro_steps += 1;
+        state.source_tokens += source_tokens;
+        state.target_tokens += target_tokens;
+    }
+    state.step += 1;
+    let lr = state.learning_rate.at(state.step);
+    let grad_norm = state.optimizer.step(gradients, n_labels.clone(), lr, state.step);
+    state.model = state.optimizer.write_back(state.model.clone());
+    // Zero times a finite number changes nothing, zero times any other number is NaN for good.
+    state.guard = state.guard.take().map(|guard| guard + (loss.clone() + grad_norm.clone()) * 0.0);
+    Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, grad_norm }
+}
+
+/// Sums and gradients of `batches`, the first of which is micro-batch number `first_micro_step` of the run. Changes nothing.
+/// Gradients are multiplied by `guard`, `[1]`.
+pub(super) fn group_gradients(
+    state: &TrainState,
+    batches: &[Batch],
+    first_micro_step: u64,
+    guard: Option<&Tensor<1>>,
+) -> (Sums, FlatGradients) {
     // A sum of many gradients needs more digits than each of them.
     let accumulation = if batches.len() > 1 { FloatDType::F32 } else { state.dtype };
     let mut accumulated: Option<(Sums, FlatGradients)> = None;
-    for batch in batches {
+    for (micro_step, batch) in (first_micro_step..).zip(batches) {
         // Masks and dropout are sites of one stream, which the seed and the number of the micro-batch decide.
         let is_random = state.has_dropout() || state.masking.is_some();
-        let stream = is_random.then(|| DropoutStream::new(state.seed, state.micro_steps, &state.device));
+        let stream = is_random.then(|| DropoutStream::new(state.seed, micro_step, &state.device));
         let masked = state.masking.as_ref().zip(stream.as_ref()).map(|(masking, stream)| masking.mask(batch, stream));
         let dropout = stream.as_ref().filter(|_| state.has_dropout());
         let losses = state.model.loss(masked.as_ref().unwrap_or(batch), state.label_smoothing, dropout);
-        let mut gradients = losses.loss_sum.clone().backward();
+        let guarded = match guard {
+            Some(guard) => losses.loss_sum.clone() * Tensor::from_inner(guard.clone()),
+            None => losses.loss_sum.clone(),
+        };
+        let mut gradients = guarded.backward();
         let sums =
             Sums { loss: losses.loss_sum.inner(), nll: losses.nll_sum.inner(), n_labels: losses.n_labels.inner() };
         let (sums, before) = match accumulated {
@@ -37,24 +66,15 @@ pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
         };
         let table = state.optimizer.table();
         accumulated = Some((sums, table.flatten_gradients(&state.model, &mut gradients, accumulation, before)));
-        let [source_tokens, target_tokens] = tokens_of(batch);
-        state.micro_steps += 1;
-        state.source_tokens += source_tokens;
-        state.target_tokens += target_tokens;
     }
-    let (Sums { loss, nll, n_labels }, gradients) = accumulated.expect("a group has at least one micro-batch");
-    state.step += 1;
-    let lr = state.learning_rate.at(state.step);
-    let grad_norm = state.optimizer.step(gradients, n_labels.clone(), lr, state.step);
-    state.model = state.optimizer.write_back(state.model.clone());
-    Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, grad_norm }
+    accumulated.expect("a group has at least one micro-batch")
 }
 
 /// What the micro-batches of a group add up to, on the device.
-struct Sums {
-    loss: Tensor<1>,
+pub(super) struct Sums {
+    pub(super) loss: Tensor<1>,
     nll: Tensor<1>,
-    n_labels: Tensor<1>,
+    pub(super) n_labels: Tensor<1>,
 }
 
 impl Add for Sums {

@@ -1,5 +1,6 @@
 //! The loop on a tiny model and a tiny corpus: accumulation, resume, damage, limits.
 
+mod faults;
 mod text;
 
 use std::cell::RefCell;
@@ -97,6 +98,7 @@ impl Corpora {
             valid_examples: self.rows.clone(),
             logging,
             stop,
+            save_now: Arc::default(),
         }
     }
 

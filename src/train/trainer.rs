@@ -14,18 +14,19 @@ use kiln_model::Transformer;
 
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
+use super::non_finite::{StepStart, Watch};
 use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
 use super::step::train_step;
-use crate::checkpoint::{Best, Checkpoints, NamedTensor, Vocabulary};
+use crate::checkpoint::{Best, Checkpoints, NamedTensor, Saved, Saver, Vocabulary};
 use crate::config::Config;
 use crate::device::{compute_dtype, peak_flops_per_sec};
 use crate::eval::{Masking, evaluate, validation_loss};
 use crate::generate::Translator;
 use crate::logging::Logging;
 use crate::metrics::deferred::{DeferredMetrics, StepFacts};
-use crate::metrics::{Span, Throughput, ValidationMetrics, WindowMetrics};
+use crate::metrics::{Outliers, Span, Throughput, ValidationMetrics, WindowMetrics};
 
 /// Everything that a run is made of.
 pub struct Setup {
@@ -51,6 +52,8 @@ pub struct Setup {
     pub logging: Logging,
     /// Set it to have the run saved and ended after the step in progress.
     pub stop: Arc<AtomicBool>,
+    /// Set it to have the run saved after the step in progress and go on; it is cleared then.
+    pub save_now: Arc<AtomicBool>,
 }
 
 /// Why a run ended.
@@ -98,11 +101,14 @@ pub struct Trainer {
     valid_bytes: Option<u64>,
     valid_examples: Vec<Example>,
     vocabulary: Vocabulary,
-    checkpoints: Checkpoints,
+    saver: Saver,
     provenance: Provenance,
     logging: Logging,
     stop: Arc<AtomicBool>,
+    save_now: Arc<AtomicBool>,
     deferred: DeferredMetrics,
+    outliers: Outliers,
+    watch: Watch,
     measured: Measured,
     saved_step: Option<u64>,
     outcome: Outcome,
@@ -113,11 +119,15 @@ impl Trainer {
     /// [`find_resume`](super::find_resume).
     pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
         let Setup { config, run_dir, device, vocabulary, weights, train, valid, valid_bytes, .. } = setup;
-        let Setup { valid_examples, logging, stop, .. } = setup;
+        let Setup { valid_examples, logging, stop, save_now, .. } = setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
         let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
         let checkpoints = Checkpoints::of_run(&run_dir);
         checkpoints.clean()?;
+        if let Some(resume) = &resume {
+            checkpoints.point_to(&resume.path, &resume.snapshot)?;
+        }
+        let watch = Watch::new(&config, &run_dir, train.clone());
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
         let mut state = match (resume, weights) {
             (None, None) => TrainState::new(&config, &config.model, dtype, &device),
@@ -128,6 +138,7 @@ impl Trainer {
         state.masking = Masking::of(&config, &vocabulary)?;
         let loader = Loader::new(train, &config.loader, config.seed, state.position)?;
         let feed = GroupFeed::new(loader, state.position, config.train.grad_accum_steps, device.clone());
+        let saver = Saver::new(checkpoints, config.train.keep_last);
         let outcome = Outcome {
             ended: Ended::AlreadyFinished,
             step: state.step,
@@ -148,11 +159,14 @@ impl Trainer {
             valid_bytes,
             valid_examples,
             vocabulary,
-            checkpoints,
+            saver,
             provenance,
             logging,
             stop,
+            save_now,
             deferred: DeferredMetrics::default(),
+            outliers: Outliers::default(),
+            watch,
             saved_step,
             outcome,
         })
@@ -185,12 +199,17 @@ impl Trainer {
                 // The device is busy with the step; the next group is on its way meanwhile.
                 self.feed.prefetch(&mut self.measured.clock)?;
             }
+            let saved = self.saver.poll()?;
+            self.note_saved(saved);
             self.report(ended)?;
             if let Some(ended) = ended {
                 self.outcome.ended = ended;
                 break;
             }
         }
+        // What is on its way to disk decides whether the run can be told to be over.
+        let saved = self.saver.wait()?;
+        self.note_saved(saved);
         self.logging.finish()?;
         self.outcome.step = self.state.step;
         self.outcome.train_secs = self.state.train_secs;
@@ -210,6 +229,8 @@ impl Trainer {
 
     /// Enqueues one optimizer step.
     fn step(&mut self, group: &Group) -> Result<()> {
+        let (step, micro_step) = (self.state.step + 1, self.state.micro_steps);
+        self.watch.begin(StepStart { step, position: self.state.position, micro_step });
         let (state, clock) = (&mut self.state, &mut self.measured.clock);
         // A backend that runs out of memory while enqueuing panics; the user wants to know the batch.
         let step = || catch_unwind(AssertUnwindSafe(|| train_step(state, &group.batches)));
@@ -240,7 +261,7 @@ impl Trainer {
         let due = |every: u64| every > 0 && step.is_multiple_of(every);
         let at_end = matches!(ended, Some(Ended::Steps | Ended::Time));
         let validate = self.valid.is_some() && (due(train.validate_every) || at_end);
-        let save = due(train.save_every) || ended.is_some();
+        let save = due(train.save_every) || ended.is_some() || self.save_now.swap(false, Ordering::Relaxed);
         // A checkpoint or a validation ends a line too: then no measurement is in the air that a resumed run would lack.
         if due(train.log_every) || validate || save {
             self.log()?; // host sync
@@ -260,7 +281,9 @@ impl Trainer {
         let Self { deferred, measured, .. } = self;
         // Host sync: four numbers a step.
         let steps = measured.clock.time(Span::Drain, || deferred.drain());
-        let steps = steps.map_err(|error| device_failure(error.into(), measured.largest))?;
+        let mut steps = steps.map_err(|error| device_failure(error.into(), measured.largest))?;
+        steps.truncate(self.watch.n_valid(&steps));
+        steps.iter_mut().for_each(|step| self.outliers.mark(step));
         let totals = measured.end_window(&steps);
         self.state.train_secs += totals.training().as_secs_f64();
         let throughput = measured.window.take(totals.training(), measured.peak_flops_per_sec);
@@ -268,8 +291,10 @@ impl Trainer {
             self.logging.step(step)?;
         }
         if let Some(window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
-            self.state.non_finite_steps += window.non_finite_steps;
             self.logging.window(&window)?;
+            let notes = self.watch.look(&steps, &self.state, self.state.non_finite_steps)?;
+            notes.iter().try_for_each(|note| self.logging.note(note))?;
+            self.state.non_finite_steps += window.non_finite_steps;
         }
         Ok(())
     }
@@ -316,19 +341,22 @@ impl Trainer {
         Ok(is_best)
     }
 
-    /// Writes a checkpoint and deletes those that are not to be kept.
+    /// Hands a checkpoint to the saver. Only the copy from the device, and the end of a save still under way, are waited for.
     fn save(&mut self, is_best: bool) -> Result<()> {
         let start = Instant::now();
         // Host sync: weights and moments.
-        let snapshot = self.state.snapshot(&self.provenance)?;
-        let path = self.checkpoints.save(&snapshot, is_best).context(
-            "the run goes no further without its checkpoint; free space or fix permissions, then continue with --resume",
-        )?;
-        self.checkpoints.retain(self.config.train.keep_last)?;
+        let copy = self.state.host_copy(&self.provenance)?;
+        let before = self.saver.begin(is_best, move || copy.into_snapshot())?;
+        self.note_saved(before);
         self.measured.clock.add(Span::Save, start.elapsed());
         self.saved_step = Some(self.state.step);
-        self.outcome.checkpoint = Some(path);
         Ok(())
+    }
+
+    fn note_saved(&mut self, saved: Option<Saved>) {
+        if let Some(saved) = saved {
+            self.outcome.checkpoint = Some(saved.path);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM end a run after the step in progress, saved; a second one ends it at once.
+//! Ctrl-C and SIGTERM end a run after the step in progress, saved; a second one ends it at once. SIGUSR1 saves, and the run
+//! goes on.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,14 +10,24 @@ use signal_hook::flag;
 
 use crate::cli::exit::INTERRUPTED;
 
-/// A flag that the first signal sets.
-pub(super) fn on_signals() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
+/// Flags that signals set.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    /// End after this step.
+    pub(super) stop: Arc<AtomicBool>,
+    /// Save after this step.
+    pub(super) save_now: Arc<AtomicBool>,
+}
+
+pub(super) fn on_signals() -> Result<Signals> {
+    let signals = Signals::default();
     for signal in [SIGINT, SIGTERM] {
         // Registered first, so that it sees the flag as the signal before left it.
-        flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), stop.clone())
-            .and_then(|_| flag::register(signal, stop.clone()))
+        flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), signals.stop.clone())
+            .and_then(|_| flag::register(signal, signals.stop.clone()))
             .context("listening for Ctrl-C")?;
     }
-    Ok(stop)
+    #[cfg(unix)]
+    flag::register(signal_hook::consts::SIGUSR1, signals.save_now.clone()).context("listening for SIGUSR1")?;
+    Ok(signals)
 }

@@ -78,6 +78,7 @@ impl TextRun {
             valid_examples: data.valid_examples,
             logging,
             stop,
+            save_now: Arc::default(),
         };
         let outcome = Trainer::new(setup, resume).expect("a trainer").run().expect("a run");
         (outcome, Rc::try_unwrap(records).expect("the trainer is gone").into_inner())

@@ -1,0 +1,53 @@
+//! `kiln check`: is everything in a run folder as it was written?
+
+mod parts;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use self::parts::{Finding, Verdict};
+use super::exit::Usage;
+use crate::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
+
+/// Verifies a run folder: configuration, metrics, token caches and every checkpoint
+///
+/// Reads every file and compares it with the hash made when it was written; changes nothing. Each finding is a line on stdout. Exit
+/// code 0: everything is sound; 1: something is damaged.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kiln check runs/en-it
+  kiln check runs/en-it/checkpoints/step-00002000")]
+pub(super) struct Args {
+    /// Run folder, or a checkpoint's own folder
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let dir = &args.run;
+    let findings = if dir.join(MANIFEST_FILE).is_file() {
+        vec![parts::checkpoint(dir, dir)]
+    } else if dir.join(RUN_CONFIG_FILE).is_file() || dir.join("checkpoints").is_dir() {
+        parts::of_run(dir)
+    } else {
+        return Err(Usage(format!(
+            "{}: there is no run here (no {RUN_CONFIG_FILE}); name a run folder, kiln train makes runs/NAME",
+            dir.display()
+        ))
+        .into());
+    };
+    for Finding { part, verdict } in &findings {
+        match verdict {
+            Verdict::Sound(what) => println!("sound    {part}: {what}"),
+            Verdict::Note(what) => println!("note     {part}: {what}"),
+            Verdict::Damaged(what) => println!("DAMAGED  {part}: {what}"),
+        }
+    }
+    let is_damaged = |finding: &&Finding| matches!(finding.verdict, Verdict::Damaged(_));
+    match findings.iter().filter(is_damaged).count() {
+        0 => Ok(()),
+        1 => bail!("one part of {} is damaged; the line above says what to do", dir.display()),
+        n => bail!("{n} parts of {} are damaged; the lines above say what to do", dir.display()),
+    }
+}

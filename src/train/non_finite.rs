@@ -1,0 +1,223 @@
+//! A loss or gradient that is not finite: which step, which parameters, and the batch to look at.
+//!
+//! The device makes no update from such a gradient. With [`NonFinite::Stop`] it makes none afterwards either, until the host reads
+//! of it: the weights are still those that the step failed with, so it can be computed again, exactly, and taken apart.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use burn::tensor::FloatDType;
+use kiln_data::{BatchSource, HostBatch, Layout, Loader, LoaderConfig, Position};
+use serde::Serialize;
+
+use super::state::TrainState;
+use super::step::group_gradients;
+use crate::checkpoint::{named_tensors, replace_file};
+use crate::config::{Config, NonFinite};
+use crate::device::upload;
+use crate::metrics::StepMetrics;
+use crate::optim::FlatGradients;
+
+/// Folder of the batches, in the run folder.
+const FOLDER: &str = "non-finite";
+/// Parameters named in a message.
+const N_NAMED: usize = 5;
+
+/// Where a step began: enough to compute it again.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct StepStart {
+    /// Its number, from 1.
+    pub(super) step: u64,
+    /// Of its first micro-batch.
+    pub(super) position: Position,
+    /// Number of its first micro-batch.
+    pub(super) micro_step: u64,
+}
+
+/// What is written beside the batches.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    start: StepStart,
+    seed: u64,
+    /// As text: JSON has no NaN.
+    loss: String,
+    grad_norm: String,
+    /// Parameters whose gradients were not finite and how many of their elements; `null` if the step was skipped, since its
+    /// weights are gone.
+    gradients: Option<Vec<(String, usize)>>,
+    batches: Vec<BatchRecord<'a>>,
+}
+
+/// A micro-batch as [`HostBatch`] lays it out.
+#[derive(Debug, Serialize)]
+struct BatchRecord<'a> {
+    layout: Layout,
+    batch_size: usize,
+    source_len: usize,
+    target_len: usize,
+    boundaries: bool,
+    /// Row numbers in the data set.
+    rows: &'a [u32],
+    ids: &'a [i32],
+}
+
+/// Looks at what was measured, step by step, and acts on the first number that is not finite.
+pub(super) struct Watch {
+    policy: NonFinite,
+    limit: u64,
+    folder: PathBuf,
+    source: Arc<dyn BatchSource>,
+    loader: LoaderConfig,
+    grad_accum_steps: usize,
+    /// Steps whose measurements have not been read yet.
+    pending: Vec<StepStart>,
+}
+
+impl Watch {
+    pub(super) fn new(config: &Config, run_dir: &Path, source: Arc<dyn BatchSource>) -> Self {
+        Self {
+            policy: config.train.non_finite,
+            limit: config.train.max_non_finite_steps,
+            folder: run_dir.join(FOLDER),
+            source,
+            loader: LoaderConfig { num_workers: 0, ..config.loader.clone() },
+            grad_accum_steps: config.train.grad_accum_steps.max(1),
+            pending: Vec::new(),
+        }
+    }
+
+    /// Remembers where the next step begins.
+    pub(super) fn begin(&mut self, start: StepStart) {
+        self.pending.push(start);
+    }
+
+    /// How many of `steps`, all that are pending, have happened: with [`NonFinite::Stop`] those after a failed one have not.
+    pub(super) fn n_valid(&self, steps: &[StepMetrics]) -> usize {
+        match self.policy {
+            NonFinite::Stop => steps.iter().position(|step| !step.is_finite()).map_or(steps.len(), |at| at + 1),
+            NonFinite::Skip => steps.len(),
+        }
+    }
+
+    /// Goes through the pending steps, whose measurements are `steps`. `n_before` steps of this run were not finite already.
+    /// Returns a line for people about each that was skipped.
+    ///
+    /// # Errors
+    /// If a step was not finite and the policy is to stop, or if too many were skipped.
+    pub(super) fn look(&mut self, steps: &[StepMetrics], state: &TrainState, n_before: u64) -> Result<Vec<String>> {
+        let starts = std::mem::take(&mut self.pending);
+        let failed = steps.iter().filter(|step| !step.is_finite());
+        let mut notes = Vec::new();
+        for (n, step) in (n_before + 1..).zip(failed) {
+            let start = starts.iter().find(|start| start.step == step.step).copied();
+            let start = start.ok_or_else(|| anyhow!("step {} was measured but never begun", step.step))?;
+            match self.policy {
+                NonFinite::Stop => return Err(self.stop(step, start, state)),
+                NonFinite::Skip => {
+                    let batches = self.batches(start, state.seed)?;
+                    let path = self.write(step, start, state.seed, &batches, None)?;
+                    let what = format!(
+                        "step {}: {} is not finite; no update was made, its batch is in {}",
+                        step.step,
+                        what(step),
+                        path.display()
+                    );
+                    if n > self.limit {
+                        return Err(anyhow!(
+                            "{what}; that makes {n} such steps, more than train.max_non_finite_steps = {}. {REMEDY}",
+                            self.limit
+                        ));
+                    }
+                    notes.push(format!("warning: {what} ({n} of {} that are tolerated)", self.limit));
+                }
+            }
+        }
+        Ok(notes)
+    }
+
+    /// Computes the failed step again and tells what is known about it.
+    fn stop(&self, step: &StepMetrics, start: StepStart, state: &TrainState) -> anyhow::Error {
+        let told = || -> Result<String> {
+            let batches = self.batches(start, state.seed)?;
+            let gradients = culprits(state, &batches, start)?;
+            let named: Vec<_> = gradients.iter().take(N_NAMED).map(|(name, n)| format!("{name} ({n})")).collect();
+            let more = gradients.len().saturating_sub(N_NAMED);
+            let path = self.write(step, start, state.seed, &batches, Some(gradients))?;
+            let named = match (named.is_empty(), more) {
+                (true, _) => "all gradients are finite when the step is computed again".to_string(),
+                (false, 0) => format!("gradients that are not finite, and how many elements: {}", named.join(", ")),
+                (false, more) => {
+                    format!(
+                        "gradients that are not finite, and how many elements: {} and {more} more",
+                        named.join(", ")
+                    )
+                }
+            };
+            Ok(format!("{named}; the batch is in {}", path.display()))
+        };
+        let told = told().unwrap_or_else(|error| format!("and it could not be looked into: {error:#}"));
+        anyhow!(
+            "step {}: {} is not finite, so the run ends without that update and the last checkpoint stays; {told}. {REMEDY}",
+            step.step,
+            what(step)
+        )
+    }
+
+    /// The micro-batches of a step, read again: their order is a pure function of seed and position.
+    fn batches(&self, start: StepStart, seed: u64) -> kiln_data::Result<Vec<HostBatch>> {
+        let mut loader = Loader::new(self.source.clone(), &self.loader, seed, start.position)?;
+        (0..self.grad_accum_steps).map(|_| loader.next_batch()).collect()
+    }
+
+    fn write(
+        &self,
+        step: &StepMetrics,
+        start: StepStart,
+        seed: u64,
+        batches: &[HostBatch],
+        gradients: Option<Vec<(String, usize)>>,
+    ) -> Result<PathBuf> {
+        let batches = batches.iter().map(|batch| BatchRecord {
+            layout: batch.layout,
+            batch_size: batch.batch_size,
+            source_len: batch.source_len,
+            target_len: batch.target_len,
+            boundaries: batch.boundaries,
+            rows: &batch.rows,
+            ids: &batch.ids,
+        });
+        let (loss, grad_norm) = (step.loss.to_string(), step.grad_norm.to_string());
+        let report = Report { start, seed, loss, grad_norm, gradients, batches: batches.collect() };
+        let path = self.folder.join(format!("step-{:08}.json", step.step));
+        fs::create_dir_all(&self.folder).with_context(|| format!("{}: cannot be made", self.folder.display()))?;
+        replace_file(&path, &serde_json::to_vec(&report).expect("plain numbers and strings"))?;
+        Ok(path)
+    }
+}
+
+const REMEDY: &str = "A lower optim.lr, longer optim.warmup_steps or a smaller optim.max_grad_norm is the usual remedy; \
+                      train.non_finite = \"skip\" goes on without such batches.";
+
+fn what(step: &StepMetrics) -> String {
+    match (step.loss.is_finite(), step.grad_norm.is_finite()) {
+        (false, _) => format!("the loss ({})", step.loss),
+        (true, _) => format!("the gradient norm ({})", step.grad_norm),
+    }
+}
+
+/// Parameters with gradients that are not finite, in the model's order, and how many of their elements.
+fn culprits(state: &TrainState, batches: &[HostBatch], start: StepStart) -> Result<Vec<(String, usize)>> {
+    let uploaded: Vec<_> = batches.iter().map(|batch| upload(batch, &state.device)).collect();
+    // Without the guard, which has turned every gradient into NaN.
+    let (_, FlatGradients(gradients)) = group_gradients(state, &uploaded, start.micro_step, None);
+    // Host sync: the run is over.
+    let flat = gradients.values.cast(FloatDType::F32).into_data();
+    let found = named_tensors(state.optimizer.table(), &flat).into_iter().filter_map(|tensor| {
+        let n = tensor.values.iter().filter(|value| !value.is_finite()).count();
+        (n > 0).then_some((tensor.name, n))
+    });
+    Ok(found.collect())
+}
