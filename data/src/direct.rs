@@ -6,9 +6,10 @@
 //! cache, and a batch can exceed its budget a little where a text is unusually dense.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use crate::bucket::{Buckets, round_up};
 use crate::cache::MappedFile;
@@ -43,6 +44,15 @@ struct TextFile {
     path: PathBuf,
     map: MappedFile,
     tsv: bool,
+    seen: Seen,
+}
+
+/// What shows that somebody writes to a file: the map would show new text under old offsets, and the rows that come out would be
+/// those of no corpus at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    bytes: u64,
+    modified: Option<SystemTime>,
 }
 
 /// Where a row's line lies.
@@ -142,6 +152,7 @@ impl TextFile {
                 ));
             }
         };
+        let seen = Seen::of(path)?;
         let map = MappedFile::open(path, "opening the corpus")?;
         if matches!(map.bytes(), [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..]) {
             return Err(Error::corpus(
@@ -153,7 +164,18 @@ impl TextFile {
         if matches!(map.bytes(), [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
             return Err(Error::utf16(path));
         }
-        Ok(Self { path: path.clone(), map, tsv })
+        Ok(Self { path: path.clone(), map, tsv, seen })
+    }
+
+    /// Refuses a file that is not what it was when it was opened.
+    fn check_unchanged(&self) -> Result<()> {
+        if Seen::of(&self.path)? == self.seen {
+            return Ok(());
+        }
+        Err(Error::corpus(
+            &self.path,
+            "changed during the run, and direct mode reads it as it goes: put it back, or start a new run and leave the text              alone (with data.direct = false the token cache keeps what was read)",
+        ))
     }
 
     /// The lines, without their ends.
@@ -176,6 +198,13 @@ impl TextFile {
 
     fn parse<'a>(&self, line: &'a [u8], parser: &RowParser) -> Result<Pair<'a>, RowProblem> {
         if self.tsv { parser.parse_tsv(line) } else { parser.parse_jsonl(line) }
+    }
+}
+
+impl Seen {
+    fn of(path: &Path) -> Result<Self> {
+        let metadata = std::fs::metadata(path).map_err(Error::io(path, "reading its size and time stamp"))?;
+        Ok(Self { bytes: metadata.len(), modified: metadata.modified().ok() })
     }
 }
 
@@ -267,6 +296,7 @@ impl BatchWorker for DirectWorker {
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
         let (rows, _) = plan.batch(index);
         let Self { source, encoder, ids, ends } = self;
+        source.files.iter().try_for_each(TextFile::check_unchanged)?;
         ids.clear();
         ends.clear();
         let (mut source_len, mut target_len) = (0, 0);

@@ -23,7 +23,7 @@ pub struct Prepared {
 
 /// Opens the cache at `path` if it was made from this text with these tokenizers, or else builds it: into a temporary
 /// file that is synced and renamed, so that an interrupted build leaves nothing behind that could be mistaken for a
-/// cache. A second process that wants the same cache waits and then uses it.
+/// cache. A cache that is there is read once and compared with its hashes. A second process that wants the same cache waits and then uses it.
 ///
 /// `progress` is called now and then with the number of rows seen so far.
 pub fn prepare(
@@ -108,7 +108,18 @@ fn open_or_build(
     header.corpus = corpus_hash;
     let built_because = reason_to_build(path, &header)?;
     if built_because.is_some() {
-        build(path, header, check, write)?;
+        let unchanged = || -> Result<()> {
+            let seen_while_built = fingerprint(&ledger)?.0;
+            if seen_while_built == corpus_hash {
+                return Ok(());
+            }
+            Err(Error::Invalid(format!(
+                "token cache {}: the text changed while it was read, so the cache would hold neither the old nor the new \
+                 one: run again when nobody writes to the text",
+                path.display()
+            )))
+        };
+        build(path, header, check, write, &unchanged)?;
     }
     ledger.write(path);
     let cache = TokenCache::open(path)?;
@@ -141,6 +152,9 @@ fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
         Some("the tokenizer changed")
     } else if header.corpus != wanted.corpus {
         Some("the text, its fields or the length limits changed")
+    } else if cache.verify().is_err() {
+        // Reading it all costs less than the first epoch, which reads it too; a flipped bit would be another token.
+        Some("its tokens are not those that were written")
     } else {
         None
     };
@@ -152,6 +166,7 @@ fn build(
     mut header: Header,
     check: &dyn Fn(&RowReport) -> Result<()>,
     write: impl FnOnce(&mut Writer, bool) -> Result<()>,
+    unchanged: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
     let narrow = header.source_vocab_size.max(header.target_vocab_size) <= 1 << 16;
     header.token_bytes = if narrow { 2 } else { 4 };
@@ -159,6 +174,7 @@ fn build(
     let mut writer = Writer::create(&temporary.path, header.kind)?;
     write(&mut writer, narrow)?;
     check(&writer.report)?;
+    unchanged()?;
     writer.finish(header)?;
     fs::rename(&temporary.path, path).map_err(Error::io(path, "renaming the finished cache"))?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {

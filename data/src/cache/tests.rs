@@ -265,3 +265,39 @@ fn folders_that_cannot_be_written_are_named() {
         .to_string();
     assert!(error.contains("rows.jsonl: creating the cache folder failed"), "{error}");
 }
+
+#[test]
+fn a_flipped_bit_among_the_tokens_is_found_before_they_are_used() {
+    let rows = crate::numbers::examples(500, 0, 9, 1).expect("valid settings").train;
+    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &CorpusConfig::default());
+    build(&fixture);
+    let good = fs::read(fixture.cache_path()).expect("there");
+    let mut bad = good.clone();
+    bad[super::format::HEADER_BYTES + 40] ^= 4;
+    fs::write(fixture.cache_path(), bad).expect("writable");
+    let again = build(&fixture);
+    assert_eq!(again.built_because.as_deref(), Some("its tokens are not those that were written"));
+    drop(again);
+    assert_eq!(fs::read(fixture.cache_path()).expect("there"), good);
+}
+
+#[test]
+fn a_text_that_changes_while_it_is_read_gives_no_cache() {
+    let rows = crate::numbers::examples(20_000, 0, 9, 1).expect("valid settings").train;
+    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &CorpusConfig::default());
+    let path = fixture.corpus.inputs()[0].files()[0].to_path_buf();
+    let mut text = fs::read(&path).expect("there");
+    text.extend_from_slice(b"{\"source\": \"1\", \"target\": \"one\"}\n");
+    let mut changed = false;
+    let result = prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| {
+        if !std::mem::replace(&mut changed, true) {
+            // Another file under the name: the map that is being read stays what it was.
+            let new = path.with_extension("new");
+            fs::write(&new, &text).and_then(|()| fs::rename(&new, &path)).expect("writable");
+        }
+    });
+    let error = result.map(|_| ()).expect_err("neither the old text nor the new one").to_string();
+    assert!(error.contains("the text changed while it was read"), "{error}");
+    assert!(!fixture.cache_path().exists());
+    build(&fixture);
+}

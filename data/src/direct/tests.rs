@@ -105,3 +105,25 @@ fn one_row_is_enough() {
     let source = DirectSource::open(&fixture.corpus, &fixture.tokenizers, &config()).expect("a good corpus");
     assert_eq!(OnePass::new(Arc::new(source), &config()).expect("starts").count(), 1);
 }
+
+#[test]
+fn a_text_that_changes_during_the_run_ends_it() {
+    let rows = crate::numbers::examples(300, 0, 9, 1).expect("valid settings").train;
+    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &CorpusConfig::default());
+    let path = fixture.corpus.inputs()[0].files()[0].to_path_buf();
+    let whole = std::fs::read(&path).expect("there");
+    for workers in [0, 2] {
+        let config = LoaderConfig { num_workers: workers, ..config() };
+        let source = DirectSource::open(&fixture.corpus, &fixture.tokenizers, &config).expect("a good corpus");
+        let mut loader = Loader::new(Arc::new(source), &config, 1, Default::default()).expect("starts");
+        loader.next_batch().expect("unchanged");
+        // As long as before, with the same rows in another order: nothing but the time stamp tells.
+        let reversed: Vec<u8> = whole.split_inclusive(|b| *b == b'\n').rev().flatten().copied().collect();
+        let later = SystemTime::now() + std::time::Duration::from_secs(3600);
+        std::fs::write(&path, reversed).expect("writable");
+        std::fs::File::options().append(true).open(&path).and_then(|file| file.set_modified(later)).expect("writable");
+        let error = (0..100).find_map(|_| loader.next_batch().err()).expect("noticed").to_string();
+        assert!(error.contains("changed during the run") && error.contains("data.direct = false"), "{error}");
+        std::fs::write(&path, &whole).expect("writable");
+    }
+}

@@ -1,5 +1,7 @@
 //! Trained tokenizers are made once and found again as long as what they were made from is the same.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -8,8 +10,10 @@ use anyhow::{Context, Result};
 use kiln_data::TokenizerConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::replace_file;
+
 /// What a trained tokenizer depends on.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct MadeFrom {
     config: TokenizerConfig,
     /// How the text is read.
@@ -36,6 +40,30 @@ impl MadeFrom {
     }
 }
 
+/// `made_from.json`, beside the tokenizer's files.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Record<'a> {
+    made_from: Cow<'a, MadeFrom>,
+    /// BLAKE3 of the tokenizer's files by name: one that was damaged later would give other tokens.
+    made: BTreeMap<String, String>,
+}
+
+/// Name of the record.
+const RECORD: &str = "made_from.json";
+
+/// Hashes of the files in `dir`, the record left out.
+fn hashes(dir: &Path) -> std::io::Result<BTreeMap<String, String>> {
+    let mut hashes = BTreeMap::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name != RECORD && entry.file_type()?.is_file() {
+            hashes.insert(name, blake3::hash(&fs::read(entry.path())?).to_hex().to_string());
+        }
+    }
+    Ok(hashes)
+}
+
 /// What `dir` holds if it was made from the same, or else what `train` makes, saved there; then with the seconds it took.
 pub(super) fn find_or_make<T>(
     dir: &Path,
@@ -44,9 +72,9 @@ pub(super) fn find_or_make<T>(
     train: impl FnOnce() -> kiln_data::Result<T>,
     save: impl FnOnce(&T, &Path) -> kiln_data::Result<()>,
 ) -> Result<(T, Option<f64>)> {
-    let record = dir.join("made_from.json");
-    let before = fs::read(&record).ok().and_then(|json| serde_json::from_slice::<MadeFrom>(&json).ok());
-    if before.as_ref() == Some(made_from)
+    let record = dir.join(RECORD);
+    let before = fs::read(&record).ok().and_then(|json| serde_json::from_slice::<Record<'_>>(&json).ok());
+    if before.is_some_and(|before| &*before.made_from == made_from && hashes(dir).is_ok_and(|now| now == before.made))
         && let Ok(found) = load(dir)
     {
         return Ok((found, None));
@@ -58,6 +86,8 @@ pub(super) fn find_or_make<T>(
     fs::create_dir_all(dir).with_context(unwritable)?;
     let _ = fs::remove_file(&record);
     save(&trained, dir)?;
-    fs::write(&record, serde_json::to_vec_pretty(made_from).expect("plain values")).with_context(unwritable)?;
+    let made = hashes(dir).with_context(unwritable)?;
+    let json = serde_json::to_vec_pretty(&Record { made_from: Cow::Borrowed(made_from), made });
+    replace_file(&record, &json.expect("plain values")).with_context(unwritable)?;
     Ok((trained, Some(start.elapsed().as_secs_f64())))
 }
