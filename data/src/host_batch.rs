@@ -184,6 +184,46 @@ impl HostBatch {
         if padded == 0 { 0.0 } else { 1.0 - (self.source_tokens + self.target_tokens) as f64 / padded as f64 }
     }
 
+    /// The batch cut by rows into `n` batches of about the same size, fewer if there are not as many rows. Padding stays as it is, and
+    /// each says to continue after the whole batch.
+    pub fn split(&self, n: usize) -> Vec<Self> {
+        let n = n.clamp(1, self.batch_size.max(1));
+        let (s, t) = (self.source_len, self.target_len);
+        let widths = match self.layout {
+            Layout::Pairs => [s, t, t, 1, 1],
+            Layout::Text => [t, t, t, t, 1],
+        };
+        let part = |i: usize| {
+            let (start, end) = (i * self.batch_size / n, (i + 1) * self.batch_size / n);
+            let mut ids = Vec::with_capacity((end - start) * widths.iter().sum::<usize>());
+            let mut offset = 0;
+            for width in widths {
+                ids.extend_from_slice(&self.ids[offset + start * width..offset + end * width]);
+                offset += self.batch_size * width;
+            }
+            let mut part = Self {
+                ids,
+                batch_size: end - start,
+                rows: self.rows[start..end].to_vec(),
+                source_tokens: 0,
+                target_tokens: 0,
+                ..*self
+            };
+            let sum = |lengths: &[i32]| lengths.iter().map(|len| *len as u64).sum();
+            match self.layout {
+                Layout::Pairs => {
+                    (part.source_tokens, part.target_tokens) = (sum(part.source_lengths()), sum(part.target_lengths()));
+                }
+                Layout::Text => {
+                    part.target_tokens =
+                        part.labels().iter().filter(|label| **label != Self::NOT_COUNTED).count() as u64;
+                }
+            }
+            part
+        };
+        (0..n).map(part).collect()
+    }
+
     /// The part of T wide rows that stands behind the source and `n` others.
     fn rows_after(&self, n: usize) -> &[i32] {
         let start = self.batch_size * (self.source_len + n * self.target_len);

@@ -68,6 +68,11 @@ pub(super) struct Args {
     #[arg(long)]
     dry_run: bool,
 
+    /// If the largest batch does not fit into memory: cuts every batch into 2, 4, ... micro-batches (train.split_batches) until
+    /// it does. The optimizer step stays that of the whole batch
+    #[arg(long)]
+    auto_micro_batch: bool,
+
     /// Shows nothing but the result and errors
     #[arg(long, short)]
     quiet: bool,
@@ -142,6 +147,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         None
     };
     write_config(&dir, &config)?;
+    let given = config.clone();
     note(&headline(&config, &device, &dir));
     let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
     let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
@@ -162,10 +168,14 @@ pub(super) fn run(args: Args) -> Result<()> {
             logging: Logging::for_run(&dir, extent, args.quiet)?,
             stop: signals.stop,
             save_now: signals.save_now,
+            auto_micro_batch: args.auto_micro_batch,
             config,
         },
         resume,
     )?;
+    if trainer.config() != &given {
+        write_config(&dir, trainer.config())?;
+    }
     let outcome = trainer.run()?;
     if outcome.ended != Ended::AlreadyFinished {
         note(&speed(&outcome));

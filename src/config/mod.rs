@@ -130,6 +130,9 @@ pub struct TrainConfig {
     pub save_every: u64,
     /// Checkpoints kept besides the best one.
     pub keep_last: usize,
+    /// Micro-batches that every batch of the loader is cut into; `--auto-micro-batch` finds how many memory needs. The optimizer
+    /// step stays that of the whole batch.
+    pub split_batches: usize,
     /// What a loss or gradient that is not finite leads to: `stop` or `skip`. Such an update is never made.
     pub non_finite: NonFinite,
     /// `non_finite = "skip"`: the run ends when more steps than this had no update.
@@ -195,6 +198,7 @@ impl Default for TrainConfig {
             validate_every: 500,
             save_every: 1000,
             keep_last: 3,
+            split_batches: 1,
             non_finite: NonFinite::Stop,
             max_non_finite_steps: 10,
         }

@@ -193,6 +193,7 @@ impl TrainConfig {
         for (key, value, remedy) in [
             ("steps", self.steps, "set the number of optimizer steps"),
             ("grad_accum_steps", self.grad_accum_steps as u64, "1 means no accumulation"),
+            ("split_batches", self.split_batches as u64, "1 leaves batches whole"),
             ("log_every", self.log_every, "10 is usual"),
             ("keep_last", self.keep_last as u64, "at least 1 is needed to resume"),
         ] {

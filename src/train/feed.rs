@@ -1,10 +1,11 @@
 //! Micro-batches in groups, on the device one group ahead of the step that needs them.
 
-use kiln_data::{Loader, Position, Shape};
+use kiln_data::{HostBatch, Loader, Position, Shape};
 use kiln_model::Batch;
 
 use burn::tensor::Device;
 
+use crate::config::TrainConfig;
 use crate::device::upload;
 use crate::metrics::{Span, SpanClock};
 
@@ -59,19 +60,30 @@ pub(super) fn tokens_of(batch: &Batch) -> [u64; 2] {
     }
 }
 
+/// Uploads a batch, cut by rows into `splits` micro-batches.
+pub(super) fn upload_split(host: &HostBatch, splits: usize, device: &Device) -> Vec<Batch> {
+    match splits {
+        0 | 1 => vec![upload(host, device)],
+        splits => host.split(splits).iter().map(|part| upload(part, device)).collect(),
+    }
+}
+
 /// Takes batches from a loader and keeps one group uploaded ahead.
 pub struct GroupFeed {
     loader: Loader,
     device: Device,
     grad_accum_steps: usize,
+    splits: usize,
     position: Position,
     ahead: Option<Group>,
 }
 
 impl GroupFeed {
-    /// `position` is where `loader` was started.
-    pub fn new(loader: Loader, position: Position, grad_accum_steps: usize, device: Device) -> Self {
-        Self { loader, device, grad_accum_steps: grad_accum_steps.max(1), position, ahead: None }
+    /// `position` is where `loader` was started. A group is `train.grad_accum_steps` batches, each cut into
+    /// `train.split_batches`.
+    pub fn new(loader: Loader, position: Position, train: &TrainConfig, device: Device) -> Self {
+        let (grad_accum_steps, splits) = (train.grad_accum_steps.max(1), train.split_batches.max(1));
+        Self { loader, device, grad_accum_steps, splits, position, ahead: None }
     }
 
     /// The next group: the one uploaded ahead, if there is one.
@@ -95,7 +107,7 @@ impl GroupFeed {
         let mut batches = Vec::with_capacity(self.grad_accum_steps);
         for _ in 0..self.grad_accum_steps {
             let host = clock.time(Span::DataWait, || self.loader.next_batch())?;
-            batches.push(clock.time(Span::Upload, || upload(&host, &self.device)));
+            batches.extend(clock.time(Span::Upload, || upload_split(&host, self.splits, &self.device)));
             self.position = host.next;
             self.loader.recycle(host);
         }

@@ -5,6 +5,7 @@ pub mod data;
 pub mod feed;
 mod measured;
 mod non_finite;
+mod probe;
 mod provenance;
 pub mod resume;
 pub mod state;

@@ -72,6 +72,7 @@ pub(super) struct Watch {
     source: Arc<dyn BatchSource>,
     loader: LoaderConfig,
     grad_accum_steps: usize,
+    splits: usize,
     /// Steps whose measurements have not been read yet.
     pending: Vec<StepStart>,
 }
@@ -85,6 +86,7 @@ impl Watch {
             source,
             loader: LoaderConfig { num_workers: 0, ..config.loader.clone() },
             grad_accum_steps: config.train.grad_accum_steps.max(1),
+            splits: config.train.split_batches.max(1),
             pending: Vec::new(),
         }
     }
@@ -169,7 +171,11 @@ impl Watch {
     /// The micro-batches of a step, read again: their order is a pure function of seed and position.
     fn batches(&self, start: StepStart, seed: u64) -> kiln_data::Result<Vec<HostBatch>> {
         let mut loader = Loader::new(self.source.clone(), &self.loader, seed, start.position)?;
-        (0..self.grad_accum_steps).map(|_| loader.next_batch()).collect()
+        let mut batches = Vec::new();
+        for _ in 0..self.grad_accum_steps {
+            batches.extend(loader.next_batch()?.split(self.splits));
+        }
+        Ok(batches)
     }
 
     fn write(
@@ -196,6 +202,12 @@ impl Watch {
         replace_file(&path, &serde_json::to_vec(&report).expect("plain numbers and strings"))?;
         Ok(path)
     }
+}
+
+/// What a panic says.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_string()
 }
 
 const REMEDY: &str = "A lower optim.lr, longer optim.warmup_steps or a smaller optim.max_grad_norm is the usual remedy; \

@@ -2,6 +2,7 @@
 
 mod faults;
 mod text;
+mod worker;
 
 use std::cell::RefCell;
 use std::fs;
@@ -99,6 +100,7 @@ impl Corpora {
             logging,
             stop,
             save_now: Arc::default(),
+            auto_micro_batch: false,
         }
     }
 

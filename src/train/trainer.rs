@@ -14,7 +14,8 @@ use kiln_model::Transformer;
 
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
-use super::non_finite::{StepStart, Watch};
+use super::non_finite::{StepStart, Watch, panic_text};
+use super::probe::{allocation, fit, try_largest};
 use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
@@ -54,6 +55,8 @@ pub struct Setup {
     pub stop: Arc<AtomicBool>,
     /// Set it to have the run saved after the step in progress and go on; it is cleared then.
     pub save_now: Arc<AtomicBool>,
+    /// Raise `train.split_batches` until the largest batch fits into memory.
+    pub auto_micro_batch: bool,
 }
 
 /// Why a run ended.
@@ -118,16 +121,14 @@ impl Trainer {
     /// Prepares a fresh run, or continues one: a run must be resumed with what it was begun with, see
     /// [`find_resume`](super::find_resume).
     pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
-        let Setup { config, run_dir, device, vocabulary, weights, train, valid, valid_bytes, .. } = setup;
-        let Setup { valid_examples, logging, stop, save_now, .. } = setup;
+        let Setup { mut config, run_dir, device, vocabulary, weights, train, valid, valid_bytes, .. } = setup;
+        let Setup { valid_examples, mut logging, stop, save_now, auto_micro_batch, .. } = setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
-        let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
         let checkpoints = Checkpoints::of_run(&run_dir);
         checkpoints.clean()?;
         if let Some(resume) = &resume {
             checkpoints.point_to(&resume.path, &resume.snapshot)?;
         }
-        let watch = Watch::new(&config, &run_dir, train.clone());
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
         let mut state = match (resume, weights) {
             (None, None) => TrainState::new(&config, &config.model, dtype, &device),
@@ -136,8 +137,15 @@ impl Trainer {
                 .with_context(|| format!("resuming from {}", resume.path.display()))?,
         };
         state.masking = Masking::of(&config, &vocabulary)?;
+        if state.step < config.train.steps {
+            let (accum, splits) = (config.train.grad_accum_steps, config.train.split_batches);
+            let attempt = |splits| try_largest(&state, &train, valid.as_ref(), accum, splits);
+            config.train.split_batches = fit(splits, auto_micro_batch, attempt, |note| logging.note(note))?;
+        }
+        let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
+        let watch = Watch::new(&config, &run_dir, train.clone());
         let loader = Loader::new(train, &config.loader, config.seed, state.position)?;
-        let feed = GroupFeed::new(loader, state.position, config.train.grad_accum_steps, device.clone());
+        let feed = GroupFeed::new(loader, state.position, &config.train, device.clone());
         let saver = Saver::new(checkpoints, config.train.keep_last);
         let outcome = Outcome {
             ended: Ended::AlreadyFinished,
@@ -175,6 +183,11 @@ impl Trainer {
     /// What is being trained.
     pub fn state(&self) -> &TrainState {
         &self.state
+    }
+
+    /// The configuration, with what [`Setup::auto_micro_batch`] has found.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Trains to the end, or until stopped.
@@ -234,11 +247,9 @@ impl Trainer {
         let (state, clock) = (&mut self.state, &mut self.measured.clock);
         // A backend that runs out of memory while enqueuing panics; the user wants to know the batch.
         let step = || catch_unwind(AssertUnwindSafe(|| train_step(state, &group.batches)));
-        let measures = clock.time(Span::Step, step).map_err(|panic| {
-            let reason = panic.downcast_ref::<String>().cloned();
-            let reason = reason.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
-            device_failure(anyhow!(reason.unwrap_or_else(|| "a panic".to_string())), group.largest_shape())
-        })?;
+        let measures = clock
+            .time(Span::Step, step)
+            .map_err(|panic| device_failure(anyhow!(panic_text(&*panic)), group.largest_shape()))?;
         self.state.position = group.next;
         let [source_tokens, target_tokens] = group.tokens();
         let facts = StepFacts {
@@ -368,11 +379,10 @@ fn device_failure(error: anyhow::Error, shape: Option<Shape>) -> anyhow::Error {
     });
     // The backend reports one failed allocation as pages of everything that depended on it.
     let text = format!("{error:#}");
-    match text.lines().find(|line| line.contains("can't allocate buffer")) {
+    match allocation(&text) {
         Some(allocation) => anyhow!(
             "out of device memory in a training step{batch}; lower loader.batch_tokens and raise \
-             train.grad_accum_steps by the same factor ({})",
-            allocation.trim()
+             train.grad_accum_steps by the same factor, or raise train.split_batches ({allocation})"
         ),
         None => error.context(format!("the device failed in a training step{batch}")),
     }

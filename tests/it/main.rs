@@ -3,6 +3,8 @@
 mod bad_data;
 mod bad_requests;
 mod en_it;
+mod faults;
+mod fuzz;
 mod help;
 mod hugging_face;
 mod kiln;

@@ -287,7 +287,7 @@ fn a_text_that_changes_while_it_is_read_gives_no_cache() {
     let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &CorpusConfig::default());
     let path = fixture.corpus.inputs()[0].files()[0].to_path_buf();
     let mut text = fs::read(&path).expect("there");
-    text.extend_from_slice(b"{\"source\": \"1\", \"target\": \"one\"}\n");
+    text.extend_from_slice(b"{\"src\": \"1\", \"trg\": \"one\"}\n");
     let mut changed = false;
     let result = prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| {
         if !std::mem::replace(&mut changed, true) {

@@ -142,3 +142,45 @@ fn a_save_that_fails_ends_the_run_at_one_of_the_next_steps() {
     assert!(error.contains("no further without its checkpoint") && error.contains("cannot"), "{error}");
     assert!(trainer.state().step < 1000, "soon: step {}", trainer.state().step);
 }
+
+#[test]
+fn batches_cut_into_micro_batches_are_the_same_step() {
+    let corpora = Corpora::new(100);
+    let mut config = corpora.config();
+    config.model.dropout = 0.0;
+    let source = corpora.source("train", &config.loader);
+    let mut loader = kiln_data::Loader::new(source, &config.loader, 1, Position::default()).expect("a loader");
+    let batch = loader.next_batch().expect("a batch");
+    assert!(batch.batch_size > 3);
+    let parts = batch.split(3);
+    assert_eq!(parts.iter().map(|part| part.target_tokens).sum::<u64>(), batch.target_tokens);
+    assert_eq!(parts.iter().flat_map(|part| part.rows.clone()).collect::<Vec<_>>(), batch.rows);
+    assert_eq!(batch.split(1), [batch.clone()], "one part is the whole");
+    assert_eq!(batch.split(1000).len(), batch.batch_size, "a row each at most");
+    let norm_and_loss = |batches: &[HostBatch]| {
+        let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex());
+        let uploaded: Vec<_> = batches.iter().map(|batch| upload(batch, &Device::flex())).collect();
+        let measures = train_step(&mut state, &uploaded);
+        [measures.grad_norm, measures.loss_sum].map(|value| value.into_scalar::<f32>())
+    };
+    let (whole, cut) = (norm_and_loss(std::slice::from_ref(&batch)), norm_and_loss(&parts));
+    for (whole, cut) in whole.into_iter().zip(cut) {
+        assert!((whole / cut - 1.0).abs() < 1e-5, "{whole} and {cut}");
+    }
+}
+
+#[test]
+fn a_run_with_cut_batches_resumes_bit_for_bit() {
+    let corpora = Corpora::new(100);
+    let mut config = corpora.config();
+    config.train.split_batches = 2;
+    let (whole, resumed) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    corpora.run(&config, whole.path(), None, u64::MAX);
+    corpora.run(&config, resumed.path(), None, 7);
+    let resume = corpora.find(&config, resumed.path(), &[]).expect("the same run");
+    corpora.run(&config, resumed.path(), Some(resume), u64::MAX);
+    assert_eq!(last_snapshot(whole.path()).1, last_snapshot(resumed.path()).1);
+    let other = Config { train: TrainConfig { split_batches: 1, ..config.train.clone() }, ..config };
+    let error = corpora.find(&other, resumed.path(), &[]).expect_err("another run").to_string();
+    assert!(error.contains("train.split_batches: 2 in the checkpoint, 1 now"), "{error}");
+}

@@ -79,6 +79,7 @@ impl TextRun {
             logging,
             stop,
             save_now: Arc::default(),
+            auto_micro_batch: false,
         };
         let outcome = Trainer::new(setup, resume).expect("a trainer").run().expect("a run");
         (outcome, Rc::try_unwrap(records).expect("the trainer is gone").into_inner())

@@ -1,0 +1,234 @@
+//! One entry point per reader of files from elsewhere. Each takes any bytes; what it must not do is panic.
+//!
+//! Hashes would stop most damaged files at the door, so each input is tried twice where there are any: as it is, and with its
+//! hashes made right, which is what somebody who means harm would do.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use kiln::checkpoint::{
+    self, Checkpoints, FORMAT, MANIFEST_FILE, Manifest, NamedTensor, Snapshot, StoredFile, TrainerState,
+};
+use kiln::config::{Config, Sources, load};
+use kiln::hugging_face::Folder;
+use kiln_data::{
+    BatchSource, CachedSource, Corpus, CorpusConfig, CorpusFormat, LoaderConfig, OnePass, Position, TextConfig,
+    TextCorpus, TextFormat, TokenCache, Tokenizers, numbers, prepare,
+};
+use kiln_model::{TransformerConfig, hf};
+
+/// An entry point: its name, which is that of its folder of seeds, and its function.
+pub type EntryPoint = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const ENTRY_POINTS: [EntryPoint; 5] = [
+    ("cache", fuzz_cache),
+    ("checkpoint", fuzz_checkpoint),
+    ("safetensors", fuzz_safetensors),
+    ("rows", fuzz_rows),
+    ("config", fuzz_config),
+];
+
+thread_local! {
+    /// Made once a thread: folders take longer to make than to read.
+    static FOLDER: tempfile::TempDir = tempfile::tempdir().expect("a folder");
+    /// The files of the good checkpoint lie here.
+    static CHECKPOINT: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+}
+
+fn path(name: &str) -> PathBuf {
+    FOLDER.with(|folder| folder.path().join(name))
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    // A new file each time: the one before may be mapped still.
+    let _ = fs::remove_file(path);
+    fs::write(path, bytes).expect("writable");
+}
+
+fn tokenizers() -> &'static Tokenizers {
+    static TOKENIZERS: OnceLock<Tokenizers> = OnceLock::new();
+    TOKENIZERS.get_or_init(|| {
+        let text = path("tokenizer.jsonl");
+        let rows = numbers::examples(200, 0, 4, 1).expect("numbers");
+        numbers::write_jsonl(&text, &rows.train).expect("writable");
+        let corpus = Corpus::open(&[text], &CorpusConfig::default()).expect("a corpus");
+        Tokenizers::train(&numbers::tokenizer_config(), &corpus, 1).expect("a tokenizer")
+    })
+}
+
+/// A token cache: opened, verified, and every batch made from it.
+pub fn fuzz_cache(input: &[u8]) {
+    let file = path("fuzzed.tokens");
+    for bytes in [input.to_vec(), with_cache_hashes(input)] {
+        write(&file, &bytes);
+        let Ok(cache) = TokenCache::open(&file) else { continue };
+        let _ = cache.verify();
+        let _ = (cache.fingerprint(), cache.n_source_tokens(), cache.n_target_tokens());
+        let config = LoaderConfig { num_workers: 0, batch_tokens: 256, ..LoaderConfig::default() };
+        let Ok(source) = CachedSource::new(cache, tokenizers(), &config) else { continue };
+        let Ok(pass) = OnePass::new(Arc::new(source) as Arc<dyn BatchSource>, &config) else { continue };
+        pass.take(100).for_each(|batch| drop(batch));
+    }
+}
+
+/// Sets the hashes in a cache's header to what they would be; see the layout in `kiln_data`.
+fn with_cache_hashes(input: &[u8]) -> Vec<u8> {
+    let mut bytes = input.to_vec();
+    if bytes.len() < 512 {
+        return bytes;
+    }
+    let u64_at = |at: usize| u64::from_le_bytes(input[at..at + 8].try_into().expect("8 bytes"));
+    let width = u64::from(u32::from_le_bytes(input[12..16].try_into().expect("4 bytes")));
+    let index = u64_at(24).checked_mul(width).and_then(|tokens| tokens.checked_add(512 + 7)).map(|end| end / 8 * 8);
+    if let Some(rest) = index.and_then(|start| input.get(usize::try_from(start).ok()?..)) {
+        bytes[152..184].copy_from_slice(blake3::hash(rest).as_bytes());
+    }
+    let hash = blake3::hash(&bytes[..480]);
+    bytes[480..512].copy_from_slice(hash.as_bytes());
+    bytes
+}
+
+/// A good cache, to begin with.
+pub fn good_cache() -> Vec<u8> {
+    let (text, file) = (path("good.jsonl"), path("good.tokens"));
+    numbers::write_jsonl(&text, &numbers::examples(40, 0, 4, 2).expect("numbers").train).expect("writable");
+    let corpus = Corpus::open(&[text], &CorpusConfig::default()).expect("a corpus");
+    drop(prepare(&file, &corpus, tokenizers(), 1, &mut |_| {}).expect("a cache"));
+    fs::read(&file).expect("there")
+}
+
+/// A checkpoint one of whose files is replaced: the first byte says which, the rest is its content.
+pub fn fuzz_checkpoint(input: &[u8]) {
+    let Some((&which, content)) = input.split_first() else { return };
+    let dir = good_checkpoint();
+    let mut names: Vec<_> = fs::read_dir(&dir)
+        .expect("there")
+        .map(|entry| entry.expect("readable").file_name().into_string().expect("plain"))
+        .collect();
+    names.sort();
+    let name = &names[usize::from(which) % names.len()];
+    let (file, manifest) = (dir.join(name), dir.join(MANIFEST_FILE));
+    let (good_file, good_manifest) = (fs::read(&file).expect("there"), fs::read(&manifest).expect("there"));
+    write(&file, content);
+    let read = || {
+        let _ = checkpoint::verify(&dir);
+        let _ = checkpoint::read(&dir);
+        let _ = checkpoint::read_weights(&dir);
+    };
+    read();
+    if let Ok(mut parsed) = serde_json::from_slice::<Manifest>(&fs::read(&manifest).expect("there")) {
+        for listed in parsed.files.iter_mut().filter(|listed| listed.name == *name) {
+            (listed.bytes, listed.blake3) = (content.len() as u64, blake3::hash(content).to_hex().to_string());
+        }
+        parsed.digest = parsed.computed_digest();
+        write(&manifest, &serde_json::to_vec(&parsed).expect("plain"));
+        let outside = parsed.files.iter().any(|file| file.name.contains(['/', '\\']) || file.name.starts_with('.'));
+        assert!(!outside || checkpoint::read(&dir).is_err(), "a path outside the folder");
+        read();
+    }
+    write(&manifest, &good_manifest);
+    write(&file, &good_file);
+}
+
+/// The folder of a good checkpoint, made once a thread.
+pub fn good_checkpoint() -> PathBuf {
+    CHECKPOINT.with(|made| {
+        made.borrow_mut()
+            .get_or_insert_with(|| {
+                let tensor = |name: &str, shape: &[usize]| NamedTensor {
+                    name: name.into(),
+                    shape: shape.into(),
+                    values: (0..shape.iter().product()).map(|i| i as f32 / 7.0).collect(),
+                };
+                let tensors = || vec![tensor("norm.gamma", &[3]), tensor("weight", &[2, 3])];
+                let state = TrainerState {
+                    format: FORMAT,
+                    step: 7,
+                    micro_steps: 7,
+                    position: Position::default(),
+                    data_fingerprint: "data".into(),
+                    tokenizer_fingerprint: "tokenizer".into(),
+                    source_tokens: 1,
+                    target_tokens: 1,
+                    train_secs: 1.0,
+                    non_finite_steps: 0,
+                    best: None,
+                };
+                let snapshot = Snapshot {
+                    weights: tensors(),
+                    first_moments: tensors(),
+                    second_moments: tensors(),
+                    state,
+                    model: TransformerConfig::tiny(),
+                    files: vec![StoredFile { name: "config.toml".into(), bytes: b"seed = 1\n".into() }],
+                };
+                Checkpoints::of_run(&path("run")).save(&snapshot, true).expect("writable")
+            })
+            .clone()
+    })
+}
+
+/// A model folder: the bytes are its safetensors file, its configuration that of a small Llama.
+pub fn fuzz_safetensors(input: &[u8]) {
+    let dir = path("model");
+    fs::create_dir_all(&dir).expect("writable");
+    let config = serde_json::json!({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 16,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 10,
+        "max_position_embeddings": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+        "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2
+    });
+    write(&dir.join("config.json"), config.to_string().as_bytes());
+    write(&dir.join("model.safetensors"), input);
+    if let Ok(folder) = Folder::open(&dir) {
+        let _ = hf::import(folder.config(), &folder.tensors());
+    }
+    // The same bytes as the configuration of a folder, and as an index of shards.
+    write(&dir.join("config.json"), input);
+    if let Ok(folder) = Folder::open(&dir) {
+        let _ = hf::import(folder.config(), &folder.tensors());
+    }
+    let _ = fs::remove_file(dir.join("model.safetensors"));
+    write(&dir.join("model.safetensors.index.json"), input);
+    let _ = Folder::open(&dir);
+    let _ = fs::remove_file(dir.join("model.safetensors.index.json"));
+}
+
+/// Text: rows of pairs as JSONL, TSV and parallel files, and plain text in every format.
+pub fn fuzz_rows(input: &[u8]) {
+    let tolerant = CorpusConfig { max_bad_rows: 1.0, ..CorpusConfig::default() };
+    for format in [CorpusFormat::Jsonl, CorpusFormat::Tsv] {
+        let file = path("rows.txt");
+        write(&file, input);
+        let config = CorpusConfig { format, ..tolerant.clone() };
+        if let Ok(corpus) = Corpus::open(&[file], &config) {
+            let _ = corpus.read_all();
+        }
+    }
+    for format in [TextFormat::Lines, TextFormat::BlankLines, TextFormat::Files, TextFormat::Jsonl] {
+        let file = path("text.txt");
+        write(&file, input);
+        let config = TextConfig { format, ..TextConfig::default() };
+        if let Ok(corpus) = TextCorpus::open(&[file], &config) {
+            let _ = corpus.read_all();
+        }
+    }
+}
+
+/// A configuration: as a run's own file, as a file of the command line, and line by line as `--set`.
+pub fn fuzz_config(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    if let Ok(config) = Config::from_toml(&text) {
+        let _ = config.validate();
+        let again = Config::from_toml(&config.to_toml()).expect("what was written can be read");
+        assert_eq!(again.to_toml(), config.to_toml());
+    }
+    let file = path("config.toml");
+    write(&file, input);
+    let _ = load(&Sources { file: Some(file), ..Sources::default() });
+    let set = text.lines().take(8).map(str::to_string).collect();
+    let _ = load(&Sources { set, ..Sources::default() });
+}

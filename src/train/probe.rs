@@ -1,0 +1,173 @@
+//! The largest batches first: memory that does not suffice is told in the first minute, not on the longest batch at night.
+//!
+//! Before the first step the training batch that needs most memory goes forward and backward, and the validation batch that
+//! does goes forward. Nothing is updated and no stream of random numbers moves, so the run is the same with and without.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::module::Module;
+use kiln_data::{BatchSource, HostBatch, Order, Shape};
+use kiln_model::flops::train_bytes;
+
+use super::feed::upload_split;
+use super::non_finite::panic_text;
+use super::state::TrainState;
+use super::step::group_gradients;
+use crate::eval::validation_loss;
+use crate::optim::FlatGradients;
+
+/// Why a probe failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The device has no room for this batch.
+    Memory { shape: Shape, reason: String },
+    /// Anything else.
+    Other(anyhow::Error),
+}
+
+/// The batch of `source` that needs most memory, as the loader would make it.
+fn largest_batch(source: &Arc<dyn BatchSource>, state: &TrainState) -> Result<HostBatch> {
+    let plan = source.plan(Order::Sequential);
+    let bytes = |shape: Shape| {
+        let shape = [shape.batch_size, shape.source_len, shape.target_len];
+        train_bytes(state.model.config(), state.dtype, shape).total()
+    };
+    let largest = (0..plan.len()).max_by_key(|index| bytes(plan.batch(*index).1)).context("a data set has batches")?;
+    let mut batch = HostBatch::default();
+    source.clone().worker().fill(&plan, largest, &mut batch)?;
+    Ok(batch)
+}
+
+/// Tries the largest batches, each cut into `splits` micro-batches.
+pub(super) fn try_largest(
+    state: &TrainState,
+    train: &Arc<dyn BatchSource>,
+    valid: Option<&Arc<dyn BatchSource>>,
+    grad_accum_steps: usize,
+    splits: usize,
+) -> Result<(), Failure> {
+    let batch = largest_batch(train, state).map_err(Failure::Other)?;
+    // Two already accumulate into f32 gradients, which is the most that any number of micro-batches keeps.
+    let n_uploads = grad_accum_steps.min(2);
+    guarded(batch.shape(), || {
+        let mut batches: Vec<_> = (0..n_uploads).flat_map(|_| upload_split(&batch, splits, &state.device)).collect();
+        batches.truncate(2);
+        let (_, FlatGradients(gradients)) = group_gradients(state, &batches, state.micro_steps, None);
+        // Host sync: the run has not begun.
+        let sum = gradients.values.sum().try_into_data().map(drop);
+        sum.map_err(|error| anyhow!("{error}"))
+    })?;
+    if let Some(valid) = valid {
+        let batch = largest_batch(valid, state).map_err(Failure::Other)?;
+        guarded(batch.shape(), || {
+            let model = state.model.valid();
+            let batches = std::iter::once(anyhow::Ok(batch.clone()));
+            // Host sync, as above.
+            validation_loss(&model, batches, state.label_smoothing, state.masking.as_ref(), &state.device).map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Backends panic or answer with an error when memory runs out, at the operation or at the next read.
+fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Failure> {
+    let error = match catch_unwind(AssertUnwindSafe(attempt)) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error,
+        Err(panic) => anyhow!(panic_text(&*panic)),
+    };
+    Err(match allocation(&format!("{error:#}")) {
+        Some(reason) => Failure::Memory { shape, reason },
+        None => Failure::Other(error.context(format!("the device failed while the largest batch, {shape}, was tried"))),
+    })
+}
+
+/// The line of a backend's report that says what could not be allocated: one failure comes as pages of everything that
+/// depended on it.
+pub(super) fn allocation(text: &str) -> Option<String> {
+    text.lines().find(|line| line.contains("can't allocate buffer")).map(|line| line.trim().to_string())
+}
+
+/// Finds how many micro-batches every batch must be cut into: `splits` if they fit, otherwise, if `auto`, twice as many until they do.
+/// `attempt` tries a number; `note` gets a line about each that is too few.
+pub(super) fn fit(
+    splits: usize,
+    auto: bool,
+    mut attempt: impl FnMut(usize) -> Result<(), Failure>,
+    mut note: impl FnMut(&str) -> Result<()>,
+) -> Result<usize> {
+    let mut splits = splits.max(1);
+    loop {
+        let (shape, reason) = match attempt(splits) {
+            Ok(()) => return Ok(splits),
+            Err(Failure::Other(error)) => return Err(error),
+            Err(Failure::Memory { shape, reason }) => (shape, reason),
+        };
+        ensure!(
+            auto && splits < shape.batch_size,
+            "out of device memory for the largest batch, {shape} (rows x (source + target) tokens) in {splits} micro-batch(es), \
+             tried before the first step; {} ({reason})",
+            if auto {
+                "a single row is already too much: lower the length limits of the data or take a smaller model"
+            } else {
+                "start with --auto-micro-batch, or lower loader.batch_tokens and raise train.grad_accum_steps by the same factor"
+            }
+        );
+        splits = (2 * splits).min(shape.batch_size);
+        note(&format!("{shape} does not fit into memory: cutting every batch into {splits} micro-batches"))?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { batch_size: 6, source_len: 40, target_len: 50 };
+
+    /// A device on which `SHAPE` fits in `needed` parts.
+    fn device(needed: usize) -> impl FnMut(usize) -> Result<(), Failure> {
+        move |splits| {
+            guarded(SHAPE, || {
+                assert!(splits >= needed, "several failures\n  can't allocate buffer of size: 12800\nAsked at:");
+                Ok(())
+            })
+        }
+    }
+
+    fn fitted(needed: usize, auto: bool) -> (Result<usize>, Vec<String>) {
+        let mut notes = Vec::new();
+        let result = fit(1, auto, device(needed), |note| {
+            notes.push(note.to_string());
+            Ok(())
+        });
+        (result, notes)
+    }
+
+    #[test]
+    fn micro_batches_are_halved_until_they_fit() {
+        assert_eq!(fitted(1, false).0.expect("fits at once"), 1);
+        let (splits, notes) = fitted(3, true);
+        assert_eq!((splits.expect("fits in four"), notes.len()), (4, 2));
+        assert!(notes[1].contains("6 x (40 + 50)") && notes[1].contains("into 4"), "{notes:?}");
+        assert_eq!(fitted(6, true).0.expect("a row each"), 6);
+    }
+
+    #[test]
+    fn a_batch_that_does_not_fit_is_named_with_a_remedy() {
+        let error = fitted(2, false).0.expect_err("too large").to_string();
+        for part in ["6 x (40 + 50)", "before the first step", "--auto-micro-batch", "of size: 12800)"] {
+            assert!(error.contains(part), "{part:?} is missing in {error}");
+        }
+        let error = fitted(7, true).0.expect_err("not even a row").to_string();
+        assert!(error.contains("a single row is already too much"), "{error}");
+    }
+
+    #[test]
+    fn another_failure_is_no_matter_of_memory() {
+        let broken = |_| guarded(SHAPE, || Err(anyhow!("an illegal address")));
+        let error = format!("{:#}", fit(1, true, broken, |_| Ok(())).expect_err("broken"));
+        assert!(error.contains("an illegal address") && error.contains("6 x (40 + 50)"), "{error}");
+    }
+}

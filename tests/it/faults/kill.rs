@@ -1,0 +1,146 @@
+//! `kill -9` at any instant, and signals that ask politely.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// Where a life of the training ends.
+#[derive(Debug, Clone, Copy)]
+enum Instance {
+    /// Any time after its start: preparing, loading, training.
+    Anywhere,
+    /// While a checkpoint is being written.
+    Saving,
+    /// The same with the token caches taken away before, so that they are being built.
+    Preparing,
+}
+
+fn spawn(place: &Workplace, run: &str, steps: usize) -> Child {
+    let begun = place.path(run).join("config.toml").exists();
+    let arguments = match begun {
+        true => ["train", "--device", "cpu", "--run", run, "--resume"].map(String::from).into(),
+        false => arguments(run, steps),
+    };
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let log = fs::File::options().create(true).append(true).open(place.path("log")).expect("writable");
+    place.command(&arguments).stdout(Stdio::null()).stderr(log).spawn().expect("it starts")
+}
+
+/// Waits until a save is under way, or the child has ended.
+fn wait_for_save(place: &Workplace, run: &str, child: &mut Child) {
+    let checkpoints = place.path(run).join("checkpoints");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline && child.try_wait().expect("ours").is_none() {
+        let mut entries = fs::read_dir(&checkpoints).into_iter().flatten().flatten();
+        if entries.any(|entry| {
+            entry.file_name().to_str().is_some_and(|name| name.starts_with("step-") && name.ends_with(".tmp"))
+        }) {
+            return;
+        }
+        sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn a_training_killed_again_and_again_ends_with_the_same_bits() {
+    let kills = count("KILN_FAULT_KILLS", 9);
+    let place = workplace();
+    let mut random = Random::new("kills");
+    // Long enough that it cannot end before the last kill.
+    let steps = 30 + 12 * kills;
+    let started = Instant::now();
+    begin(&place, "runs/a", steps).ok();
+    let whole_run = started.elapsed();
+    // One life to see how long preparing takes.
+    let started = Instant::now();
+    let mut child = spawn(&place, "runs/b", steps);
+    while !place.path("runs/b/metrics.jsonl").exists() {
+        assert!(child.try_wait().expect("ours").is_none() && started.elapsed() < Duration::from_secs(120), "it trains");
+        sleep(Duration::from_millis(2));
+    }
+    let startup = started.elapsed();
+    child.kill().expect("ours");
+    child.wait().expect("ours");
+
+    let (mut done, mut ended_early) = (1, 0);
+    while done < kills {
+        let instance = [Instance::Anywhere, Instance::Saving, Instance::Preparing][done % 3];
+        if matches!(instance, Instance::Preparing) {
+            let _ = fs::remove_dir_all(place.path("runs/b/cache"));
+        }
+        let mut child = spawn(&place, "runs/b", steps);
+        match instance {
+            Instance::Saving => {
+                wait_for_save(&place, "runs/b", &mut child);
+                sleep(Duration::from_micros(random.below(4_000)));
+            }
+            Instance::Anywhere => {
+                sleep(Duration::from_micros(random.below((startup.as_micros() as u64) * 5 / 4)));
+            }
+            Instance::Preparing => sleep(Duration::from_micros(random.below(startup.as_micros() as u64))),
+        }
+        // SIGKILL.
+        child.kill().expect("ours");
+        if child.wait().expect("ours").success() {
+            ended_early += 1;
+            assert!(ended_early < 2, "the training is too short for {kills} kills: {} steps", steps);
+        }
+        done += 1;
+    }
+    let last = spawn(&place, "runs/b", steps).wait().expect("ours");
+    assert!(last.success(), "{}", place.read("log"));
+    println!("{done} kills, {steps} steps, undisturbed in {whole_run:.1?}, start in {startup:.1?}");
+    assert!(!place.read("log").contains("panicked"), "{}", place.read("log"));
+    assert_same_end(&place, "runs/a", "runs/b", steps);
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().expect("kill is there").success());
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(120), "two minutes without {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn sigterm_saves_and_ends_with_0_and_sigusr1_saves_and_goes_on() {
+    let place = workplace();
+    let mut arguments = arguments("runs/a", 1_000_000);
+    arguments.extend(["--set", "train.save_every=0", "--set", "train.validate_every=0"].map(String::from));
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let mut child = place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    wait_until("a step", || {
+        fs::read_to_string(place.path("runs/a/metrics.jsonl")).is_ok_and(|text| text.contains("\"step\":2"))
+    });
+    let n_checkpoints = || {
+        fs::read_dir(place.path("runs/a/checkpoints")).map_or(0, |dir| {
+            dir.flatten()
+                .filter(|entry| {
+                    entry.file_name().to_str().is_some_and(|name| name.starts_with("step-") && !name.contains('.'))
+                })
+                .count()
+        })
+    };
+    assert_eq!(n_checkpoints(), 0);
+    signal(&child, "-USR1");
+    wait_until("a checkpoint on request", || n_checkpoints() == 1);
+    let steps = || losses(&place, "runs/a").len();
+    // A line may be in the making while it is read.
+    let before = std::panic::catch_unwind(steps).unwrap_or_default();
+    wait_until("steps after it", || std::panic::catch_unwind(steps).is_ok_and(|now| now > before + 2));
+    assert!(child.try_wait().expect("ours").is_none(), "it goes on");
+    signal(&child, "-TERM");
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("and saved; continue with:") && stderr.contains("--resume"), "{stderr}");
+    assert_eq!(n_checkpoints(), 2);
+    place.run(&["check", "runs/a"]).ok();
+}
