@@ -2,6 +2,7 @@
 
 mod allocations;
 #[path = "../../../fuzz/src/lib.rs"]
+#[expect(unreachable_pub, reason = "it is a crate of its own for the fuzzer")]
 mod entry_points;
 mod mutate;
 
