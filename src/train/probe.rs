@@ -36,7 +36,10 @@ fn largest_batch(source: &Arc<dyn BatchSource>, state: &TrainState) -> Result<Ho
     };
     let largest = (0..plan.len()).max_by_key(|index| bytes(plan.batch(*index).1)).context("a data set has batches")?;
     let mut batch = HostBatch::default();
-    source.clone().worker().fill(&plan, largest, &mut batch)?;
+    let mut worker = source.clone().worker();
+    // As the loader does: a worker's panic is an error.
+    catch_unwind(AssertUnwindSafe(|| worker.fill(&plan, largest, &mut batch)))
+        .map_err(|panic| kiln_data::Error::WorkerPanicked(panic_text(&*panic)))??;
     Ok(batch)
 }
 

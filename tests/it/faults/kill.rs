@@ -9,7 +9,7 @@ use super::*;
 
 /// Where a life of the training ends.
 #[derive(Debug, Clone, Copy)]
-enum Instance {
+enum Moment {
     /// Any time after its start: preparing, loading, training.
     Anywhere,
     /// While a checkpoint is being written.
@@ -67,20 +67,20 @@ fn a_training_killed_again_and_again_ends_with_the_same_bits() {
 
     let (mut done, mut ended_early) = (1, 0);
     while done < kills {
-        let instance = [Instance::Anywhere, Instance::Saving, Instance::Preparing][done % 3];
-        if matches!(instance, Instance::Preparing) {
+        let moment = [Moment::Anywhere, Moment::Saving, Moment::Preparing][done % 3];
+        if matches!(moment, Moment::Preparing) {
             let _ = fs::remove_dir_all(place.path("runs/b/cache"));
         }
         let mut child = spawn(&place, "runs/b", steps);
-        match instance {
-            Instance::Saving => {
+        match moment {
+            Moment::Saving => {
                 wait_for_save(&place, "runs/b", &mut child);
                 sleep(Duration::from_micros(random.below(4_000)));
             }
-            Instance::Anywhere => {
+            Moment::Anywhere => {
                 sleep(Duration::from_micros(random.below((startup.as_micros() as u64) * 5 / 4)));
             }
-            Instance::Preparing => sleep(Duration::from_micros(random.below(startup.as_micros() as u64))),
+            Moment::Preparing => sleep(Duration::from_micros(random.below(startup.as_micros() as u64))),
         }
         // SIGKILL.
         child.kill().expect("ours");

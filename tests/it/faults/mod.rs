@@ -19,7 +19,9 @@ use std::path::Path;
 use crate::kiln::{Ran, SMALL, Workplace};
 
 /// Runs like [`Workplace::train`] on few rows, with many checkpoints.
-const SETTINGS: [&str; 10] = [
+const SETTINGS: [&str; 12] = [
+    "data.corpus.max_source_len=32",
+    "data.corpus.max_target_len=32",
     "data.train=train.jsonl",
     "data.valid=valid.jsonl",
     "tokenizer.vocab_size=300",

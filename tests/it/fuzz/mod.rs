@@ -1,4 +1,4 @@
-//! Mutated seeds through the fuzzer's entry points, on stable, for a bounded time: a second each, or `KILN_FUZZ_SECONDS`.
+//! Mutated seeds through the fuzzer's entry points, on stable, for a bounded time: a second, or `KILN_FUZZ_SECONDS`, for each.
 
 mod allocations;
 #[path = "../../../fuzz/src/lib.rs"]
@@ -61,9 +61,12 @@ fn fuzz(&(name, entry): &EntryPoint, time: Duration) {
 #[test]
 fn readers_of_files_from_elsewhere_neither_panic_nor_allocate_without_measure() {
     let secs = std::env::var("KILN_FUZZ_SECONDS").map_or(1.0, |secs| secs.parse().expect("seconds"));
-    for entry_point in &ENTRY_POINTS {
-        fuzz(entry_point, Duration::from_secs_f64(secs));
-    }
+    // Side by side; what is counted and written belongs to each thread.
+    std::thread::scope(|scope| {
+        for entry_point in &ENTRY_POINTS {
+            scope.spawn(move || fuzz(entry_point, Duration::from_secs_f64(secs)));
+        }
+    });
 }
 
 /// Writes the seeds that programs make; the others are written by hand.
