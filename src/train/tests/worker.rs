@@ -58,13 +58,13 @@ fn a_worker_that_panics_ends_the_run_and_the_resumed_one_has_lost_nothing() {
         let mut config = config.clone();
         config.loader.num_workers = num_workers;
         let setup = corpora.setup(&config, dir.path(), Logging::silent(), Arc::default());
-        // One for the probe, and two micro-batches a step: the tenth belongs to step 5.
-        let source = Arc::new(Fragile { source: setup.train.clone(), left: AtomicI64::new(10) });
+        // One for the probe, and two micro-batches a step: the twelfth belongs to step 6.
+        let source = Arc::new(Fragile { source: setup.train.clone(), left: AtomicI64::new(12) });
         let setup = Setup { train: source, ..setup };
         let error = format!("{:#}", Trainer::new(setup, None).expect("a trainer").run().expect_err("a worker panics"));
         assert!(error.contains("a data worker panicked") && error.contains("a bug in a worker"), "{error}");
         let (_, snapshot) = last_snapshot(dir.path());
-        // Two workers may take the tenth and the eleventh batch in any order.
+        // Two workers may take these batches in any order.
         assert!(matches!(snapshot.state.step, 4 | 5), "step {}", snapshot.state.step);
         let resume = corpora.find(&config, dir.path(), &[]).expect("the same run");
         corpora.run(&config, dir.path(), Some(resume), u64::MAX);

@@ -10,10 +10,12 @@ const STEPS: usize = 12;
 /// `runs/a`: a whole run; `half`: the same, killed after step 9.
 fn places() -> Workplace {
     let place = workplace();
-    begin(&place, "runs/a", STEPS).ok();
+    let arguments = [arguments("runs/a", STEPS), ["--set", "train.keep_last=4"].map(String::from).into()].concat();
+    place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).ok();
     copy_folder(&place.path("runs/a"), &place.path("half"));
     fs::remove_dir_all(place.path("half/checkpoints/step-00000012")).expect("there");
     fs::write(place.path("half/checkpoints/last"), "step-00000009\n").expect("writable");
+    fs::write(place.path("half/checkpoints/best"), "step-00000007\n").expect("writable");
     place
 }
 

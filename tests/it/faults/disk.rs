@@ -67,7 +67,7 @@ fn a_folder_that_cannot_be_written_is_named_before_any_work() {
         }
     }
     for run in places {
-        let ran = begin(&place, &run, 3);
+        let ran = begin(&place, &run, 12);
         assert!(matches!(ran.code, 1 | 2), "{ran:#?}");
         assert!(ran.stderr.contains(&run) && ran.stderr.contains("--run"), "{ran:#?}");
         assert!(!ran.stderr.contains("panicked"), "{ran:#?}");
