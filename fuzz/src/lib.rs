@@ -70,7 +70,7 @@ pub fn fuzz_cache(input: &[u8]) {
         let config = LoaderConfig { num_workers: 0, batch_tokens: 256, ..LoaderConfig::default() };
         let Ok(source) = CachedSource::new(cache, tokenizers(), &config) else { continue };
         let Ok(pass) = OnePass::new(Arc::new(source) as Arc<dyn BatchSource>, &config) else { continue };
-        pass.take(100).for_each(|batch| drop(batch));
+        pass.take(100).for_each(drop);
     }
 }
 

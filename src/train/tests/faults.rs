@@ -155,7 +155,7 @@ fn batches_cut_into_micro_batches_are_the_same_step() {
     let parts = batch.split(3);
     assert_eq!(parts.iter().map(|part| part.target_tokens).sum::<u64>(), batch.target_tokens);
     assert_eq!(parts.iter().flat_map(|part| part.rows.clone()).collect::<Vec<_>>(), batch.rows);
-    assert_eq!(batch.split(1), [batch.clone()], "one part is the whole");
+    assert_eq!(batch.split(1), std::slice::from_ref(&batch), "one part is the whole");
     assert_eq!(batch.split(1000).len(), batch.batch_size, "a row each at most");
     let norm_and_loss = |batches: &[HostBatch]| {
         let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex());
