@@ -78,7 +78,7 @@ fn a_training_killed_again_and_again_ends_with_the_same_bits() {
                 sleep(Duration::from_micros(random.below(4_000)));
             }
             Moment::Anywhere => {
-                sleep(Duration::from_micros(random.below((startup.as_micros() as u64) * 5 / 4)));
+                sleep(startup.mul_f64(random.below(1000) as f64 / 1000.0) + Duration::from_millis(random.below(250)));
             }
             Moment::Preparing => sleep(Duration::from_micros(random.below(startup.as_micros() as u64))),
         }
