@@ -1,7 +1,7 @@
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::embedding;
-use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
+use crate::testing::{devices, distance, host, tensor, time, timing_device, values};
 
 fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), (device, DType::I32))
@@ -23,6 +23,7 @@ fn text(n: usize, vocabulary: usize) -> Vec<i32> {
 
 #[test]
 fn rows_and_their_gradient_equal_a_loop() {
+    let mut wrong = Vec::new();
     for (name, device) in devices() {
         let device = device.autodiff();
         for (n, vocabulary, d) in [
@@ -53,11 +54,18 @@ fn rows_and_their_gradient_equal_a_loop() {
                 };
                 let (found, found_gradient) = run();
                 assert_eq!(found, y, "rows of {what}");
-                assert_close(&format!("gradient of {what}"), dtype, &found_gradient, &gradient);
-                assert_eq!(run().1, found_gradient, "the gradient again, {what}");
+                let allowed = if dtype == DType::F32 { 2e-6 } else { 6e-3 };
+                let distance = distance(&found_gradient, &gradient);
+                if distance > allowed {
+                    wrong.push(format!("gradient of {what} in {dtype:?}: relative distance {distance:.1e}"));
+                }
+                if run().1 != found_gradient {
+                    wrong.push(format!("the gradient of {what} in {dtype:?} is another the second time"));
+                }
             }
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// GPT-2 124M at 16 x 1024, a joint vocabulary of 16k at 400 x 64.
