@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde_path_to_error::Segment;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
@@ -135,7 +136,14 @@ impl Layers {
         for (key, offset) in lines {
             self.origins.insert(key, place(line_of(offset)));
         }
-        let table: Table = toml::from_str(&text).expect("parsed a moment ago");
+        // Numbers are only read here: one that no type holds is still TOML.
+        let table: Table = match toml::from_str(&text) {
+            Ok(table) => table,
+            Err(error) => {
+                let place = place(error.span().map_or(1, |span| line_of(span.start)));
+                return self.report(Some(&place), format!("this is not TOML: {}", error.message()));
+            }
+        };
         leaves(&table, "", &mut self.given);
     }
 
@@ -189,17 +197,22 @@ impl Layers {
             let value = fitting(value, lookup(&preset, &key), self.origins.get(&key));
             insert(&mut table, &key, value);
         }
+        let mut told = BTreeSet::new();
         loop {
             let error = match serde_path_to_error::deserialize(Value::Table(table.clone())) {
                 Ok(config) => return Some(config),
                 Err(error) => error,
             };
-            let path = error.path().to_string();
             // `data.train[0]` is the fault of `data.train`.
-            let key = path.split('[').next().unwrap_or_default().to_string();
+            let keys: Vec<&str> = error.path().iter().map_while(key_of).collect();
+            let key = keys.join(".");
             let problem = explain(&key, error.inner(), &known);
             let origin = self.origin(&key).cloned();
             self.report(origin.as_ref(), problem);
+            // Removed and still there: its path is not the key's, and it would come again and again.
+            if !told.insert(key.clone()) {
+                return None;
+            }
             remove(&mut table, &key)?;
             // With the preset's value in its place, a mistake here is not reported a second time by validation.
             if let Some(value) = lookup(&preset, &key) {
@@ -215,6 +228,15 @@ impl Layers {
             .get(key)
             .or_else(|| self.origins.iter().find(|(given, _)| given.starts_with(&below)).map(|(_, origin)| origin))
             .or_else(|| self.origin(key.rsplit_once('.')?.0))
+    }
+}
+
+/// The name of a part of a path, unless it is a place in a list.
+fn key_of(segment: &Segment) -> Option<&str> {
+    match segment {
+        Segment::Map { key } => Some(key),
+        Segment::Enum { variant } => Some(variant),
+        Segment::Seq { .. } | Segment::Unknown => None,
     }
 }
 

@@ -195,3 +195,20 @@ fn optional_keys_are_those_that_presets_leave_out() {
         assert!(!problem.contains("unknown key"), "{key}: {problem}");
     }
 }
+
+#[test]
+fn a_number_beyond_every_type_is_a_problem_with_its_line() {
+    let (result, path) = load_text("[optim]\nlr = 1e9999\n", &[]);
+    let problem = only_problem(result);
+    assert!(problem.starts_with(&format!("{path}:2: this is not TOML")) && problem.contains("overflow"), "{problem}");
+}
+
+#[test]
+fn keys_that_look_like_paths_are_reported_once() {
+    for set in ["model[[=a", "model[[.x=1", "model[0].d_model=64"] {
+        let problem = only_problem(load_set(None, &[set]));
+        assert!(problem.contains("unknown key model["), "{problem}");
+    }
+    // Quoted, it is still the key that it spells.
+    assert_eq!(load_text("\"model.d_model\" = 64\n", &[]).0.expect("valid").model.d_model, 64);
+}

@@ -9,6 +9,7 @@ mod mutate;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use self::entry_points::{ENTRY_POINTS, EntryPoint, good_cache, good_checkpoint};
@@ -18,6 +19,9 @@ use self::mutate::Mutator;
 const FIXED_BYTES: usize = 8 << 20;
 const BYTES_PER_BYTE: usize = 64;
 
+/// No input of at most 64 KiB should take that long, on the slowest machine.
+const LONGEST: Duration = Duration::from_secs(20);
+
 fn seeds_of(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(name);
     let mut paths: Vec<PathBuf> = fs::read_dir(&folder)
@@ -26,6 +30,32 @@ fn seeds_of(name: &str) -> Vec<Vec<u8>> {
         .collect();
     paths.sort();
     paths.iter().map(|path| fs::read(path).expect("a seed")).collect()
+}
+
+/// An input in the works: one that takes too long ends the process, since nothing else stops it.
+struct Watched {
+    done: Sender<()>,
+}
+
+impl Watched {
+    fn new(name: &'static str, input: Vec<u8>) -> Self {
+        let (done, ended) = channel();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
+                let path = std::env::temp_dir().join(format!("kiln-fuzz-{name}-slow"));
+                fs::write(&path, &input).expect("writable");
+                eprintln!("{name}: an input takes longer than {LONGEST:?}; it is in {}", path.display());
+                std::process::exit(1);
+            }
+        });
+        Self { done }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.done.send(());
+    }
 }
 
 fn fuzz(&(name, entry): &EntryPoint, time: Duration) {
@@ -43,7 +73,9 @@ fn fuzz(&(name, entry): &EntryPoint, time: Duration) {
             None => mutator.mutate(&seeds),
         };
         allocations::restart();
+        let watched = Watched::new(name, input.clone());
         let result = catch_unwind(AssertUnwindSafe(|| entry(&input)));
+        drop(watched);
         let largest = allocations::largest();
         let limit = FIXED_BYTES + BYTES_PER_BYTE * input.len();
         if result.is_err() || largest > limit {
