@@ -221,13 +221,10 @@ fn heads_that_do_not_group_are_refused() {
     run(&Device::flex(), DType::F32, &case, &inputs(&case));
 }
 
-/// Prints times on a GPU when `KILN_TIMING` is set: forward, and forward with backward.
+/// Forward, and forward with backward.
 #[test]
-fn timing() {
-    let (Ok(device), Ok(_)) = (crate::testing::cuda(), std::env::var("KILN_TIMING")) else {
-        eprintln!("skipped: times are printed on a CUDA device when KILN_TIMING is set");
-        return;
-    };
+fn times() {
+    let Some(device) = crate::testing::timing_device() else { return };
     let shapes = [
         ("causal", 16, 12, 1024, 64, true, None),
         ("full", 16, 12, 1024, 64, false, None),
