@@ -3,6 +3,7 @@
 mod average;
 mod bench;
 mod check;
+mod compare;
 mod config_args;
 mod doctor;
 mod evaluate;
@@ -42,6 +43,7 @@ enum Command {
     Export(export::Args),
     Bench(bench::Args),
     Check(check::Args),
+    Compare(compare::Args),
     Doctor(doctor::Args),
 }
 
@@ -70,6 +72,7 @@ fn run(command: Command) -> Result<()> {
         Command::Export(args) => export::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
 }

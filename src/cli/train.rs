@@ -73,6 +73,10 @@ pub(super) struct Args {
     #[arg(long)]
     auto_micro_batch: bool,
 
+    /// Computes every operator by its plain definition instead of its kernel: slow, to compare losses with (see `kiln compare`)
+    #[arg(long)]
+    plain_operators: bool,
+
     /// Shows nothing but the result and errors
     #[arg(long, short)]
     quiet: bool,
@@ -150,11 +154,16 @@ pub(super) fn run(args: Args) -> Result<()> {
     let given = config.clone();
     note(&headline(&config, &device, &dir));
     let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
+    kiln_kernels::set_plain_operators(args.plain_operators);
     let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
     let samples = samples(&data.valid_examples);
     let next = next_command(config.task, &samples, data.prompt.as_deref(), &dir);
     let text_sample = TextSample::of(&config, &data);
     let signals = stop::on_signals()?;
+    let mut logging = Logging::for_run(&dir, extent, args.quiet)?;
+    if args.plain_operators {
+        logging.note("every operator is computed by its plain definition (--plain-operators)")?;
+    }
     let mut trainer = Trainer::new(
         Setup {
             run_dir: dir.clone(),
@@ -165,7 +174,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             valid: data.valid,
             valid_bytes: data.valid_bytes,
             valid_examples: data.valid_examples,
-            logging: Logging::for_run(&dir, extent, args.quiet)?,
+            logging,
             stop: signals.stop,
             save_now: signals.save_now,
             auto_micro_batch: args.auto_micro_batch,

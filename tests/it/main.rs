@@ -8,6 +8,7 @@ mod fuzz;
 mod help;
 mod hugging_face;
 mod kiln;
+mod measuring;
 mod minilm;
 mod readme;
 mod text;

@@ -12,6 +12,7 @@ mod kernel;
 #[cfg(feature = "cuda")]
 mod launch;
 mod ops;
+mod reference;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,8 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 pub use flat::{ALIGNMENT, Flat, Part, Place, gather, view};
 use ops::AdamWOps;
+
+use crate::plain::plain_operators;
 
 /// The optimizer's state of a model, every tensor `[n]` and laid out by the same [`Place`]s.
 #[derive(Debug, Clone)]
@@ -47,9 +50,9 @@ impl AdamWState {
     }
 
     /// Whether [`adamw_step`] writes over the very buffers of this state, so that views of [`Self::compute_weights`]
-    /// taken once show every later step. On the CPU it makes new tensors.
+    /// taken once show every later step. On the CPU, and in plain operations, it makes new tensors.
     pub fn is_updated_in_place(device: &Device) -> bool {
-        device.clone().inner() != Device::flex()
+        device.clone().inner() != Device::flex() && !plain_operators()
     }
 }
 
@@ -102,6 +105,9 @@ impl Measured {
 /// - `divisor`: `[1]`, f32
 pub fn measure(gradient: &Flat, divisor: Tensor<1>, max_norm: f64) -> Measured {
     assert_eq!(divisor.dims(), [1], "one divisor for all gradients");
+    if plain_operators() {
+        return reference::measure(gradient, divisor, max_norm);
+    }
     let squares = gradient.squares.clone().into_dispatch();
     let values = Dispatch::adamw_measure(squares, divisor.into_dispatch(), max_norm as f32);
     Measured { values: Tensor::from_dispatch(values) }
@@ -129,8 +135,11 @@ pub fn adamw_step(
     schedule: Tensor<1>,
     hyper: &AdamWHyper,
 ) -> AdamWState {
+    assert_eq!(gradient.values.dims(), state.master.dims(), "the gradient does not have the length of the weights");
+    if plain_operators() {
+        return reference::adamw_step(state, gradient, measured, schedule, hyper);
+    }
     let AdamWState { master, m, v, weights } = state;
-    assert_eq!(gradient.values.dims(), master.dims(), "the gradient does not have the length of the weights");
     let (master, m, v) = (master.into_dispatch(), m.into_dispatch(), v.into_dispatch());
     let (gradient, schedule) = (gradient.values.into_dispatch(), schedule.into_dispatch());
     let measured = measured.values.clone().into_dispatch();

@@ -16,6 +16,8 @@ mod tests;
 use burn::tensor::{Int, Tensor};
 
 use crate::dropout::DropoutStream;
+#[cfg(feature = "cuda")]
+use crate::plain::plain_operators;
 
 /// What the input projections wrote.
 #[derive(Debug, Clone)]
@@ -102,7 +104,7 @@ pub fn attention(
             Projected::SelfAttention { qkv } => (qkv, n_heads + 2 * n_kv_heads),
             Projected::Cross { query, .. } => (query, n_heads),
         };
-        if launch::serves(&x.device(), x.dtype(), x.dims()[1] / heads) {
+        if !plain_operators() && launch::serves(&x.device(), x.dtype(), x.dims()[1] / heads) {
             return flash(projected, mask, dropout, config);
         }
     }

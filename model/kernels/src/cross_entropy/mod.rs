@@ -5,7 +5,6 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod kernel;
 mod ops;
-#[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -13,6 +12,8 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
 use ops::CrossEntropyOps;
+
+use crate::plain::plain_operators;
 
 /// How the loss is taken.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,6 +46,9 @@ pub struct CrossEntropy {
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEntropyConfig) -> CrossEntropy {
     let ([rows, _], [n_labels]) = (logits.dims(), labels.dims());
     assert_eq!(rows, n_labels, "{rows} rows of logits, but {n_labels} labels");
+    if plain_operators() {
+        return reference::cross_entropy(logits, labels, config);
+    }
     let smoothing = config.label_smoothing as f32;
     let ignored = i32::try_from(config.ignore_index).expect("an ignored label of 32 bits");
     let rows: Tensor<2> = Tensor::from_dispatch(Dispatch::cross_entropy_rows(

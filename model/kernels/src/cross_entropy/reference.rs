@@ -11,7 +11,8 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &
     let max = logits.clone().detach().max_dim(1);
     let shifted = logits - max;
     let log_sum = shifted.clone().exp().sum_dim(1).log().reshape([rows]);
-    let label = shifted.clone().gather(1, labels.reshape([rows, 1])).reshape([rows]);
+    // A label that is left out may lie outside the vocabulary.
+    let label = shifted.clone().gather(1, labels.clamp_min(0).reshape([rows, 1])).reshape([rows]);
     let nll = log_sum.clone() - label.clone();
     let nll_sum = (nll.clone().detach() * counts.clone()).sum();
     let loss = if config.label_smoothing > 0.0 {

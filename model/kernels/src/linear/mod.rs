@@ -13,6 +13,7 @@ mod kernel;
 #[cfg(feature = "cuda")]
 mod launch;
 mod ops;
+mod reference;
 
 #[cfg(test)]
 mod tests;
@@ -22,8 +23,9 @@ use burn::tensor::Tensor;
 pub use ops::Activation;
 pub(crate) use ops::{Layout, LinearOps};
 
-use crate::dropout::{DropoutStream, Mask};
+use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
 use crate::maybe::Maybe;
+use crate::plain::plain_operators;
 
 /// `x · weight + bias`. The bias is added before the result leaves the registers, its gradient summed in a fixed order.
 ///
@@ -54,6 +56,13 @@ pub fn linear_activated(
     activation: Activation,
     dropout: Option<(f64, &DropoutStream)>,
 ) -> Tensor<2> {
+    if plain_operators() {
+        let y = reference::activate(reference::linear(x, weight, bias), activation);
+        return match dropout {
+            Some((p, stream)) => drop_out(y, p, stream),
+            None => y,
+        };
+    }
     let mask = Mask::take(dropout, x.dims()[0] * weight.dims()[1]);
     activated(x, weight, bias, Some(activation), mask)
 }
@@ -70,6 +79,9 @@ fn activated(
     if let Some(bias) = &bias {
         assert_eq!(bias.dims(), [weight.dims()[1]], "a bias for each column");
         assert_eq!(bias.dtype(), x.dtype(), "a bias in the dtype of the product");
+    }
+    if plain_operators() {
+        return reference::linear(x, weight, bias);
     }
     let bias = Maybe::from(bias.map(|bias| bias.into_dispatch()));
     Tensor::from_dispatch(Dispatch::fused_linear(
@@ -99,6 +111,9 @@ pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
 fn product(a: Tensor<2>, b: Tensor<2>, layout: Layout) -> Tensor<2> {
     layout.check(&a.dims(), &b.dims());
     assert_eq!(a.dtype(), b.dtype(), "a product of two dtypes");
+    if plain_operators() && layout == Layout::NT {
+        return reference::linear(a, b.transpose(), None);
+    }
     Tensor::from_dispatch(Dispatch::product(a.into_dispatch(), b.into_dispatch(), layout))
 }
 

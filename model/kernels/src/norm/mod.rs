@@ -7,7 +7,6 @@ mod kernel;
 #[cfg(feature = "cuda")]
 mod launch;
 mod ops;
-#[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -18,6 +17,7 @@ use ops::{Kind, NormOps};
 
 use crate::dropout::{DropoutStream, Mask};
 use crate::maybe::Maybe;
+use crate::plain::plain_operators;
 
 /// A normalization's parameters. With `beta` it is layer normalization (Ba et al. 2016): `(x - mean) / sqrt(var + eps) *
 /// gamma + beta` with the biased variance; without, root mean square normalization (Zhang and Sennrich 2019): `x /
@@ -58,6 +58,9 @@ pub fn add_norm(
     for parameter in [Some(&gamma), beta.as_ref()].into_iter().flatten() {
         assert!(parameter.dims() == [d], "gamma and beta must have {d} elements");
         assert!(parameter.dtype() == dtype, "gamma and beta must be {dtype:?}");
+    }
+    if plain_operators() {
+        return reference::add_norm(x, branch, dropout, Norm { gamma, beta, eps });
     }
     let drop = Mask::take(dropout.filter(|_| branch.is_some()), dims[0] * d);
     let branch = branch.map_or(Maybe::None, |branch| {

@@ -2,6 +2,28 @@
 
 use burn::tensor::{DType, Tensor};
 
+use super::Norm;
+use crate::dropout::{DropoutStream, dropout};
+
+pub(crate) fn add_norm(
+    x: Tensor<2>,
+    branch: Option<Tensor<2>>,
+    drop: Option<(f64, &DropoutStream)>,
+    norm: Norm,
+) -> (Tensor<2>, Tensor<2>) {
+    let sum = match (branch, drop) {
+        (Some(branch), Some((p, stream))) => x + dropout(branch, p, stream),
+        (Some(branch), None) => x + branch,
+        (None, _) => x,
+    };
+    let Norm { gamma, beta, eps } = norm;
+    let normed = match beta {
+        Some(beta) => layer_norm(sum.clone(), gamma, beta, eps),
+        None => rms_norm(sum.clone(), gamma, eps),
+    };
+    (sum, normed)
+}
+
 pub(crate) fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> Tensor<2> {
     let dtype = x.dtype();
     let x = x.cast(DType::F32);

@@ -4,7 +4,6 @@ mod autodiff;
 #[cfg(feature = "cuda")]
 mod kernel;
 mod ops;
-#[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -12,6 +11,8 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 use ops::SwigluOps;
+
+use crate::plain::plain_operators;
 
 /// SwiGLU (Shazeer 2020, "GLU variants improve Transformer"): `silu(gate) * up`, where one product gave both. Computed in
 /// f32 whatever the dtype of `gate_up`; the result has that dtype. Backward reads `gate_up` again: nothing else is kept.
@@ -25,5 +26,8 @@ use ops::SwigluOps;
 pub fn swiglu(gate_up: Tensor<2>) -> Tensor<2> {
     let [_, columns] = gate_up.dims();
     assert!(columns.is_multiple_of(2), "{columns} columns do not split into gate and up");
+    if plain_operators() {
+        return reference::swiglu(gate_up);
+    }
     Tensor::from_dispatch(Dispatch::fused_swiglu(gate_up.into_dispatch()))
 }

@@ -1,0 +1,146 @@
+//! Do two runs learn alike? The losses of several runs, side by side over the steps that all of them took.
+//!
+//! Kernels round differently from their plain definitions, so no two losses are the same for long. What can be asked is
+//! whether a run with one set of operators stays as near to a run with the other as two runs with different seeds stay to
+//! each other.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::logging::METRICS_FILE;
+
+/// The training loss of each step of a run, nats per label.
+pub type Losses = BTreeMap<u64, f64>;
+
+/// Reads the losses of a run folder.
+///
+/// # Errors
+/// If there is no `metrics.jsonl`, or no step in it.
+pub fn losses(run: &Path) -> Result<Losses> {
+    let path = run.join(METRICS_FILE);
+    let file = File::open(&path).with_context(|| {
+        format!("{}: there are no metrics; give run folders, such as `kiln train --run` makes", path.display())
+    })?;
+    let mut losses = Losses::new();
+    for line in BufReader::new(file).lines() {
+        let line = line.with_context(|| format!("reading {}", path.display()))?;
+        // The last line of a run that was killed may be torn; `kiln check` tells of damage.
+        let Ok(line) = serde_json::from_str::<Value>(&line) else { continue };
+        if let ("step", Some(step)) = (line["kind"].as_str().unwrap_or_default(), line["step"].as_u64()) {
+            losses.insert(step, line["loss"].as_f64().unwrap_or(f64::NAN));
+        }
+    }
+    ensure!(!losses.is_empty(), "{}: no step has been logged yet", path.display());
+    Ok(losses)
+}
+
+/// Consecutive steps that all runs took.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Window {
+    /// First and last step.
+    pub steps: [u64; 2],
+    /// The mean loss of each run.
+    pub means: Vec<f64>,
+}
+
+/// How far a run is from the first one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Distance {
+    /// Mean absolute difference of the losses of one step. Runs with different seeds see different batches: theirs holds the
+    /// difference between batches too.
+    pub of_steps: f64,
+    /// Mean absolute difference of the means of a window.
+    pub of_windows: f64,
+    /// The largest of the latter.
+    pub largest: f64,
+}
+
+/// Losses of several runs over the same steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// In the order of the steps.
+    pub windows: Vec<Window>,
+    /// Of each run but the first from the first.
+    pub distances: Vec<Distance>,
+}
+
+impl Comparison {
+    /// Compares `runs` over the steps that all have, cut into at most `n_windows` equal windows.
+    ///
+    /// # Errors
+    /// If there are fewer than two runs, or no step that all of them took.
+    pub fn of(runs: &[Losses], n_windows: usize) -> Result<Self> {
+        let [first, others @ ..] = runs else { anyhow::bail!("nothing to compare: give at least two runs") };
+        ensure!(!others.is_empty(), "nothing to compare: give at least two runs");
+        let steps: Vec<u64> =
+            first.keys().copied().filter(|step| others.iter().all(|run| run.contains_key(step))).collect();
+        ensure!(!steps.is_empty(), "the runs have no step in common");
+        let len = steps.len().div_ceil(n_windows.max(1));
+        let mean = |run: &Losses, steps: &[u64]| steps.iter().map(|step| run[step]).sum::<f64>() / steps.len() as f64;
+        let windows: Vec<Window> = steps
+            .chunks(len)
+            .map(|steps| Window {
+                steps: [steps[0], steps[steps.len() - 1]],
+                means: runs.iter().map(|run| mean(run, steps)).collect(),
+            })
+            .collect();
+        let distances = (1..runs.len()).map(|i| {
+            let apart: Vec<f64> = windows.iter().map(|window| (window.means[i] - window.means[0]).abs()).collect();
+            Distance {
+                of_steps: steps.iter().map(|step| (runs[i][step] - first[step]).abs()).sum::<f64>()
+                    / steps.len() as f64,
+                of_windows: apart.iter().sum::<f64>() / apart.len() as f64,
+                // Not `f64::max`: it would hide a loss that is no number.
+                largest: apart.iter().copied().fold(0.0, |a, b| if b <= a { a } else { b }),
+            }
+        });
+        Ok(Self { distances: distances.collect(), windows })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(loss: impl Fn(u64) -> f64) -> Losses {
+        (1..=10).map(|step| (step, loss(step))).collect()
+    }
+
+    #[test]
+    fn runs_are_compared_over_the_steps_that_all_took() {
+        let mut long = run(|step| 10.0 - step as f64);
+        long.insert(11, 100.0);
+        let near = run(|step| 10.0 - step as f64 + if step % 2 == 0 { 0.5 } else { -0.5 });
+        let far = run(|step| 11.0 - step as f64);
+        let found = Comparison::of(&[long, near, far], 5).expect("comparable");
+        assert_eq!(found.windows.len(), 5);
+        assert_eq!(found.windows[0], Window { steps: [1, 2], means: vec![8.5, 8.5, 9.5] });
+        assert_eq!(found.distances[0], Distance { of_steps: 0.5, of_windows: 0.0, largest: 0.0 });
+        assert_eq!(found.distances[1], Distance { of_steps: 1.0, of_windows: 1.0, largest: 1.0 });
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_does_not_look_near() {
+        let found = Comparison::of(&[run(|_| 1.0), run(|step| if step == 3 { f64::NAN } else { 1.0 })], 5);
+        let distance = found.expect("comparable").distances[0];
+        assert!(distance.largest.is_nan() && distance.of_steps.is_nan(), "{distance:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_said() {
+        let late = Losses::from([(20, 1.0)]);
+        for (runs, wanted) in [(vec![run(|_| 1.0)], "two runs"), (vec![run(|_| 1.0), late], "no step in common")] {
+            assert!(Comparison::of(&runs, 5).expect_err(wanted).to_string().contains(wanted));
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(losses(folder.path()).expect_err("empty").to_string().contains("run folders"));
+        std::fs::write(folder.path().join(METRICS_FILE), "{\"kind\":\"note\",\"note\":\"hello\"}\n{\"kind\":\"st")
+            .expect("writable");
+        assert!(losses(folder.path()).expect_err("no steps").to_string().contains("no step has been logged"));
+    }
+}

@@ -1,0 +1,50 @@
+//! Runs beside each other, and the times of a step and its operators.
+
+use crate::kiln::{Ran, Workplace};
+
+/// Trains a small model for 16 steps; `arguments` choose which.
+fn train(place: &Workplace, run: &str, arguments: &[&str]) -> Ran {
+    let mut all = vec!["--run", run, "--set", "train.steps=16", "--set", "generate.beam_size=1"];
+    all.extend(arguments);
+    place.train(&all).ok()
+}
+
+/// The distance that `kiln compare` tells of run `letter`, in the mean of a window.
+fn distance(ran: &Ran, letter: &str) -> f64 {
+    let line = ran.stdout.lines().find(|line| line.starts_with(&format!("{letter} is "))).expect("a distance");
+    line.split_whitespace().nth(2).expect("a number").parse().expect("a number")
+}
+
+#[test]
+fn plain_operators_learn_what_the_kernels_learn() {
+    let place = Workplace::new();
+    train(&place, "runs/fused", &[]);
+    let plain = train(&place, "runs/plain", &["--plain-operators"]);
+    assert!(plain.stderr.contains("plain definition"), "{plain:#?}");
+    assert!(place.read("runs/plain/metrics.jsonl").contains("plain definition"), "recorded with the run");
+    train(&place, "runs/seed", &["--set", "seed=2"]);
+    let ran = place.run(&["compare", "runs/fused", "runs/plain", "runs/seed", "--windows", "4"]).ok();
+    assert!(ran.stdout.contains("A = runs/fused") && ran.stdout.contains("13-16"), "{}", ran.stdout);
+    let (plain, seed) = (distance(&ran, "B"), distance(&ran, "C"));
+    assert!(plain < 2e-3 && plain < seed / 4.0, "plain operators {plain}, another seed {seed}");
+}
+
+/// SwiGLU, RMS norms, rotary positions and grouped queries.
+#[test]
+fn plain_operators_learn_what_the_kernels_learn_in_a_llama() {
+    let place = Workplace::new();
+    let llama = ["--task", "lm", "--set", "model.activation=swiglu", "--set", "model.norm_kind=rms_norm"];
+    train(&place, "runs/fused", &llama);
+    train(&place, "runs/plain", &[&llama[..], &["--plain-operators"]].concat());
+    let ran = place.run(&["compare", "runs/fused", "runs/plain"]).ok();
+    assert!(distance(&ran, "B") < 2e-3, "{}", ran.stdout);
+}
+
+#[test]
+fn runs_that_cannot_be_compared_are_an_error() {
+    let place = Workplace::new();
+    let ran = place.run(&["compare", "runs/none", "runs/neither"]);
+    assert_eq!(ran.code, 1, "{ran:#?}");
+    assert!(ran.stderr.contains("runs/none") && ran.stderr.contains("give run folders"), "{ran:#?}");
+    assert_eq!(place.run(&["compare", "runs/one"]).code, 2);
+}
