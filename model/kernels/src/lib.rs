@@ -31,6 +31,8 @@ mod rotary;
 mod swiglu;
 #[cfg(test)]
 mod testing;
+#[cfg(feature = "cuda")]
+mod wgmma;
 
 pub use adamw::{ALIGNMENT, AdamWHyper, AdamWState, Flat, Measured, Part, Place, adamw_step, gather, measure, view};
 pub use attention::{AttentionConfig, AttentionMask, Projected, attention};

@@ -6,7 +6,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
-use half::bf16;
+use half::{bf16, f16};
 
 use super::kernel::backward::{key_value_gradient, query_gradient};
 use super::kernel::forward::forward;
@@ -20,7 +20,7 @@ pub(crate) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
     let device = device.clone().inner();
     let DispatchDevice::Cube(device) = device.as_dispatch() else { return false };
     let wgmma = !device.client().properties().features.matmul.wgmma.is_empty();
-    wgmma && dtype == DType::BF16 && (head_dim == 64 || head_dim == 128)
+    wgmma && matches!(dtype, DType::BF16 | DType::F16) && (head_dim == 64 || head_dim == 128)
 }
 
 /// One call's tensors and numbers.
@@ -74,14 +74,21 @@ impl Call {
     }
 
     fn forward(self) -> (CubeTensor, CubeTensor) {
+        match self.query.dtype {
+            DType::F16 => self.forward_as::<f16>(),
+            _ => self.forward_as::<bf16>(),
+        }
+    }
+
+    fn forward_as<E: Float + CubeElement>(self) -> (CubeTensor, CubeTensor) {
         let Self { spec, config, lens: [t, s], .. } = self;
         let (b, h) = (spec.batch_size, spec.n_heads);
-        let out = empty(&self.query, [b * t, h * spec.head_dim], DType::BF16);
+        let out = empty(&self.query, [b * t, h * spec.head_dim], self.query.dtype);
         let lse = empty(&self.query, [b * h * t], DType::F32);
         // SAFETY: TMA clips to the matrix of keys and values; everything else is guarded by T and S.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            forward::launch_unchecked(
+            forward::launch_unchecked::<E>(
                 &out.client,
                 CubeCount::Static((b * h) as u32, t.div_ceil(TILE) as u32, 1),
                 CubeDim::new_1d(UNITS),
@@ -105,17 +112,29 @@ impl Call {
 
     /// The gradients of queries, and of keys and values: one tensor twice where they are one matrix.
     fn backward(self, out: CubeTensor, lse: CubeTensor, d_out: CubeTensor) -> (CubeTensor, CubeTensor) {
+        match self.query.dtype {
+            DType::F16 => self.backward_as::<f16>(out, lse, d_out),
+            _ => self.backward_as::<bf16>(out, lse, d_out),
+        }
+    }
+
+    fn backward_as<E: Float + CubeElement>(
+        self,
+        out: CubeTensor,
+        lse: CubeTensor,
+        d_out: CubeTensor,
+    ) -> (CubeTensor, CubeTensor) {
         let Self { spec, config, lens: [t, s], .. } = self;
         let (b, h) = (spec.batch_size, spec.n_heads);
         let d_out = into_contiguous(d_out);
         let delta = empty(&lse, [b * h * t], DType::F32);
-        let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], DType::BF16);
+        let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], x.dtype);
         let d_query = like(&self.query);
         let d_key_value = if config.packed { d_query.clone() } else { like(&self.key_value) };
         // SAFETY: as in `forward`; both kernels write their own columns of a common gradient, and together all of it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            query_gradient::launch_unchecked(
+            query_gradient::launch_unchecked::<E>(
                 &out.client,
                 CubeCount::Static((b * h) as u32, t.div_ceil(TILE) as u32, 1),
                 CubeDim::new_1d(UNITS),
@@ -136,7 +155,7 @@ impl Call {
                 self.keep(),
                 config,
             );
-            key_value_gradient::launch_unchecked(
+            key_value_gradient::launch_unchecked::<E>(
                 &out.client,
                 CubeCount::Static((b * spec.n_kv_heads) as u32, s.div_ceil(TILE) as u32, 1),
                 CubeDim::new_1d(UNITS),
@@ -161,9 +180,9 @@ impl Call {
     }
 }
 
-/// A contiguous bf16 tensor as a buffer of pairs.
+/// A contiguous tensor of two-byte elements as a buffer of pairs.
 fn pairs(tensor: &CubeTensor) -> BufferArg {
-    debug_assert_eq!(tensor.dtype.size(), size_of::<bf16>());
+    debug_assert_eq!(tensor.dtype.size(), 2);
     buffer(tensor, tensor.meta.shape().num_elements() / 2)
 }
 

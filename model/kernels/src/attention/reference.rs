@@ -51,13 +51,15 @@ pub(crate) fn attention(
     batched_product(probabilities.cast(dtype), value).reshape([b, h, t, k]).swap_dims(1, 2).reshape([b * t, h * k])
 }
 
-/// 0 or `1 / (1 - p)` for each probability. Rows of random numbers are as long as S rounded up to 8, what one Philox block
-/// serves, so that a kernel finds the block of any (row, key) by itself.
+/// 0 or `1 / (1 - p)` for each probability. The random numbers of a row are dealt out to its keys in tiles of 64, in the order
+/// in which the units of a matrix product hold them: one Philox block serves keys `c`, `c + 1` and every eight keys on.
 fn kept(probabilities: &Tensor<3>, p: f64, stream: &DropoutStream) -> Tensor<3> {
     let [heads, t, s] = probabilities.dims();
-    let ones = Tensor::<2>::ones([heads * t, s.next_multiple_of(8)], (&probabilities.device().inner(), DType::F32));
-    let kept = dropout(ones, p, stream).narrow(1, 0, s).reshape([heads, t, s]);
-    Tensor::from_inner(kept)
+    let (rows, padded) = (heads * t, s.next_multiple_of(64));
+    let ones = Tensor::<2>::ones([rows, padded], (&probabilities.device().inner(), DType::F32));
+    // [row and half of a tile, pair of keys, every eight keys, key of the pair]
+    let dealt = dropout(ones, p, stream).reshape([rows * padded / 32, 4, 4, 2]).swap_dims(1, 2);
+    Tensor::from_inner(dealt.reshape([rows, padded]).narrow(1, 0, s).reshape([heads, t, s]))
 }
 
 /// Queries, keys and values, each `[B * H, length, K]`; keys and values are repeated for the queries that share them.

@@ -1,10 +1,20 @@
 //! Positions as rotations of queries and keys.
 
+mod autodiff;
+#[cfg(feature = "cuda")]
+mod kernel;
+mod ops;
 mod reference;
 #[cfg(test)]
 mod tests;
 
-use burn::tensor::{Int, Tensor};
+use std::cell::RefCell;
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Device, Int, IntDType, Tensor, TensorData};
+use ops::{RotaryOps, RotarySpec};
+
+use crate::plain::plain_operators;
 
 /// Rotary position embedding (Su et al. 2021, "RoFormer") in the layout that the projection wrote: the first
 /// `n_rotated_heads` heads of each row are rotated, the rest (the values) is copied. Of a head of size K, features `i` and
@@ -34,5 +44,30 @@ pub fn rotary(
     if rotated == 0 {
         return qkv;
     }
-    reference::rotary(qkv, positions, n_rotated_heads, head_dim, theta)
+    if plain_operators() {
+        return reference::rotary(qkv, positions, n_rotated_heads, head_dim, theta);
+    }
+    let positions = positions.cast(IntDType::I32).into_dispatch();
+    let frequencies = frequencies(head_dim, theta, &qkv.device().inner()).into_dispatch();
+    let spec = RotarySpec { n_rotated_heads, head_dim, back: false };
+    Tensor::from_dispatch(Dispatch::fused_rotary(qkv.into_dispatch(), positions, frequencies, spec))
+}
+
+thread_local! {
+    /// The tables of the models in use: one upload a model instead of one a layer and step.
+    static FREQUENCIES: RefCell<Vec<(usize, f64, Device, Tensor<1>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `[K / 2]`, f32: the radians that a position turns each pair of a head by.
+fn frequencies(head_dim: usize, theta: f64, device: &Device) -> Tensor<1> {
+    FREQUENCIES.with_borrow_mut(|tables| {
+        let known = tables.iter().find(|(k, t, d, _)| *k == head_dim && *t == theta && d == device);
+        if let Some((.., table)) = known {
+            return table.clone();
+        }
+        let table: Vec<f32> = (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64) as f32).collect();
+        let table = Tensor::from_data(TensorData::new(table, [head_dim / 2]), (device, DType::F32));
+        tables.push((head_dim, theta, device.clone(), table.clone()));
+        table
+    })
 }

@@ -3,30 +3,29 @@
 use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
-use cubecl::wgmma::{Accumulator, Fragment};
-use half::bf16;
 
 use super::forward::clipped;
 use super::{
-    FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, descriptor, fill, fragment_of, load_fragments, place, quad_sum,
-    random_bits, random_pair, slots, store_rows,
+    FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, drop_values, fill, fragments_of, kept_bits, load_fragments, place,
+    product, quad_sum, slots, store_rows, tile_of, zeros,
 };
 use crate::instruction::exp2_approx;
+use crate::wgmma::{commit, fence, pin, pin_all, wait};
 
 /// The gradient of the queries, and `delta`: each query's sum of `out * d_out`, which [`key_value_gradient`] reads.
 #[cube(launch_unchecked)]
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
-pub(crate) fn query_gradient(
-    query: &[Pair<bf16>],
-    key_value: &TensorMap<bf16, Tiled>,
-    out: &[Pair<bf16>],
-    d_out: &[Pair<bf16>],
+pub(crate) fn query_gradient<E: Float>(
+    query: &[Pair<E>],
+    key_value: &TensorMap<E, Tiled>,
+    out: &[Pair<E>],
+    d_out: &[Pair<E>],
     lse: &[f32],
     lengths: &[i32],
     documents: &[i32],
     random: &[i32],
     delta: &mut [f32],
-    d_query: &mut [Pair<bf16>],
+    d_query: &mut [Pair<E>],
     t: u32,
     s: u32,
     site: u32,
@@ -65,21 +64,21 @@ pub(crate) fn query_gradient(
     }
     let blocks = (end + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
 
-    let mut slots = slots(cfg);
+    let mut slots = slots::<E>(cfg);
     let head_column = head * comptime![cfg.head_dim as u32];
     let out_columns = comptime![cfg.n_heads * cfg.head_dim];
     let columns = comptime![cfg.query_columns()];
     let head_dim = comptime![cfg.head_dim];
-    let queries = load_fragments(query, batch * t, q0, t, head_column, &at, columns, head_dim);
-    let gradients = load_fragments(d_out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
-    let outputs = load_fragments(out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
+    let queries = load_fragments::<E>(query, batch * t, q0, t, head_column, &at, columns, head_dim);
+    let gradients = load_fragments::<E>(d_out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
+    let outputs = load_fragments::<E>(out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
     let mut delta0 = 0.0f32;
     let mut delta1 = 0.0f32;
     #[unroll]
     for step in 0..comptime![cfg.head_dim / 16] {
         #[unroll]
         for i in 0..8usize {
-            let product = f32::cast_from(gradients.index(step).get(i)) * f32::cast_from(outputs.index(step).get(i));
+            let product = f32::cast_from(gradients.index(step)[i]) * f32::cast_from(outputs.index(step)[i]);
             if comptime![i % 4 < 2] {
                 delta0 += product;
             } else {
@@ -105,9 +104,9 @@ pub(crate) fn query_gradient(
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
     if UNIT_POS == 0 && blocks > 0 {
-        fill(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
+        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
     }
-    let mut dq = Accumulator::<f32>::new(comptime![cfg.head_dim]).start();
+    let mut dq = zeros(comptime![cfg.head_dim]);
     for block in 0..blocks {
         let k0 = block * comptime![TILE as u32];
         // No unit reads the slot of two blocks before any more.
@@ -115,33 +114,32 @@ pub(crate) fn query_gradient(
         let next = block + 1;
         if UNIT_POS == 0 && next < blocks {
             let row = batch * s + next * comptime![TILE as u32];
-            fill(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, cfg);
+            fill::<E>(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, cfg);
         }
         sync_plane();
-        let slot = arrived(&slots, block);
-        let keys_tile = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let values_tile = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let mut scores = Accumulator::<f32>::new(comptime![TILE]).start();
-        let mut dp = Accumulator::<f32>::new(comptime![TILE]).start();
-        #[unroll]
-        for step in 0..comptime![cfg.head_dim / 16] {
-            scores.execute_registers(queries.index(step), &keys_tile.at(0usize, comptime![step * 16]));
-        }
-        #[unroll]
-        for step in 0..comptime![cfg.head_dim / 16] {
-            dp.execute_registers(gradients.index(step), &values_tile.at(0usize, comptime![step * 16]));
-        }
-        // Waits for the product of the block before as well.
-        let dp = dp.wait();
-        let scores = scores.wait();
+        let slot = arrived::<E>(&slots, block);
+        let keys_tile = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        let mut scores = zeros(comptime![TILE]);
+        let mut dp = zeros(comptime![TILE]);
+        pin(&scores);
+        pin(&dp);
+        fence();
+        product::<E>(&mut scores, &queries, keys_tile, comptime![cfg.rows_layout()]);
+        commit();
+        product::<E>(&mut dp, &gradients, values_tile, comptime![cfg.rows_layout()]);
+        commit();
+        // For the product of the block before as well, not for `dp`.
+        wait(1usize);
+        pin(&scores);
 
         let mut ds = Array::<f32>::new(comptime![TILE / 2]);
         #[unroll]
         for i in 0..comptime![TILE / 2] {
             if comptime![i % 4 < 2] {
-                ds[i] = exp2_approx(scores.get(i) * scale_log2 - lse0);
+                ds[i] = exp2_approx(scores[i] * scale_log2 - lse0);
             } else {
-                ds[i] = exp2_approx(scores.get(i) * scale_log2 - lse1);
+                ds[i] = exp2_approx(scores[i] * scale_log2 - lse1);
             }
         }
         if comptime![cfg.documents] || k0 + comptime![TILE as u32] > all_see {
@@ -156,55 +154,44 @@ pub(crate) fn query_gradient(
                 ds[i] = select(visible, ds[i], 0.0f32);
             }
         }
+        wait(0usize);
+        pin(&dp);
+        if comptime![cfg.dropout] {
+            let row = CUBE_POS_X * t + q0 + at.row;
+            drop_values(&mut dp, random, site, row, block, at.column, s, limit, keep);
+        }
         #[unroll]
-        for i in 0..comptime![TILE / 4] {
-            let mut even = dp.get(comptime![2 * i]);
-            let mut odd = dp.get(comptime![2 * i + 1]);
-            if comptime![cfg.dropout] {
-                let row = CUBE_POS_X * t + q0 + at.row + comptime![(i % 2 * 8) as u32];
-                let key = k0 + at.column + comptime![(i / 2 * 8) as u32];
-                let (word_even, word_odd) = random_pair(random, site, row, key, s);
-                even = select(word_even >= limit, even * keep, 0.0f32);
-                odd = select(word_odd >= limit, odd * keep, 0.0f32);
-            }
-            let minus = if comptime![i % 2 == 0] { delta0 } else { delta1 };
-            ds[comptime![2 * i]] = ds[comptime![2 * i]] * (even - minus) * scale;
-            ds[comptime![2 * i + 1]] = ds[comptime![2 * i + 1]] * (odd - minus) * scale;
+        for i in 0..comptime![TILE / 2] {
+            let minus = if comptime![i % 4 < 2] { delta0 } else { delta1 };
+            ds[i] = ds[i] * (dp[i] - minus) * scale;
         }
 
-        let keys_columns = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        let mut d_scores = Sequence::<Fragment<bf16>>::new();
-        #[unroll]
-        for step in 0..comptime![TILE / 16] {
-            d_scores.push(fragment_of(&ds, step));
-        }
-        #[unroll]
-        for step in 0..comptime![TILE / 16] {
-            dq.execute_registers(d_scores.index(step), &keys_columns.at(0usize, comptime![step * 16]));
-        }
+        let keys_columns = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
+        let d_scores = fragments_of::<E>(&ds);
+        pin_all::<E>(&d_scores);
+        pin(&dq);
+        fence();
+        product::<E>(&mut dq, &d_scores, keys_columns, comptime![cfg.columns_layout()]);
+        commit();
     }
-    let dq = dq.wait();
-    let mut values = Array::<f32>::new(comptime![cfg.head_dim / 2]);
-    #[unroll]
-    for i in 0..comptime![cfg.head_dim / 2] {
-        values[i] = dq.get(i);
-    }
-    store_rows(&values, 1.0f32, 1.0f32, d_query, batch * t, q0, t, head_column, &at, columns, head_dim);
+    wait(0usize);
+    pin(&dq);
+    store_rows::<E>(&dq, 1.0f32, 1.0f32, d_query, batch * t, q0, t, head_column, &at, columns, head_dim);
 }
 
 /// The gradients of the keys and values: a cube per 64 keys of a group of heads.
 #[cube(launch_unchecked)]
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
-pub(crate) fn key_value_gradient(
-    query: &TensorMap<bf16, Tiled>,
-    key_value: &[Pair<bf16>],
-    d_out: &TensorMap<bf16, Tiled>,
+pub(crate) fn key_value_gradient<E: Float>(
+    query: &TensorMap<E, Tiled>,
+    key_value: &[Pair<E>],
+    d_out: &TensorMap<E, Tiled>,
     lse: &[f32],
     delta: &[f32],
     lengths: &[i32],
     documents: &[i32],
     random: &[i32],
-    d_key_value: &mut [Pair<bf16>],
+    d_key_value: &mut [Pair<E>],
     t: u32,
     s: u32,
     site: u32,
@@ -259,13 +246,13 @@ pub(crate) fn key_value_gradient(
     }
     let blocks = per_head * per_group;
 
-    let mut slots = slots(cfg);
+    let mut slots = slots::<E>(cfg);
     // Log-sums and deltas of the streamed queries: 64 and 64 a slot.
     let mut row_values = Shared::<[f32]>::new_slice(comptime![SLOTS as usize * 2 * TILE]);
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
-    let key_fragments = load_fragments(key_value, batch * s, k0, s, key_column, &at, columns, head_dim);
-    let value_fragments = load_fragments(key_value, batch * s, k0, s, value_column, &at, columns, head_dim);
+    let key_fragments = load_fragments::<E>(key_value, batch * s, k0, s, key_column, &at, columns, head_dim);
+    let value_fragments = load_fragments::<E>(key_value, batch * s, k0, s, value_column, &at, columns, head_dim);
 
     let first_row = (batch * comptime![cfg.n_heads as u32] + group * per_group) * t;
     let first_column = group * per_group * comptime![cfg.head_dim as u32];
@@ -274,31 +261,30 @@ pub(crate) fn key_value_gradient(
         row_values[(block * UNITS + UNIT_POS) as usize] = row_value(lse, delta, first_row + head * t, q0, t);
         if UNIT_POS == 0 {
             let column = first_column + head * comptime![cfg.head_dim as u32];
-            fill(&mut slots, block, query, d_out, batch * t + q0, column, column, cfg);
+            fill::<E>(&mut slots, block, query, d_out, batch * t + q0, column, column, cfg);
         }
     }
     sync_cube();
 
-    let mut dk = Accumulator::<f32>::new(comptime![cfg.head_dim]).start();
-    let mut dv = Accumulator::<f32>::new(comptime![cfg.head_dim]).start();
+    let mut dk = zeros(head_dim);
+    let mut dv = zeros(head_dim);
     for block in 0..blocks {
         let (head, q0) = streamed(block, per_head, first_block);
-        let slot = arrived(&slots, block);
-        let query_rows = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let d_out_rows = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let mut scores = Accumulator::<f32>::new(comptime![TILE]).start();
-        let mut dp = Accumulator::<f32>::new(comptime![TILE]).start();
-        #[unroll]
-        for i in 0..comptime![cfg.head_dim / 16] {
-            scores.execute_registers(key_fragments.index(i), &query_rows.at(0usize, comptime![i * 16]));
-        }
-        #[unroll]
-        for i in 0..comptime![cfg.head_dim / 16] {
-            dp.execute_registers(value_fragments.index(i), &d_out_rows.at(0usize, comptime![i * 16]));
-        }
-        // Waits for the products of the block before as well.
-        let dp = dp.wait();
-        let scores = scores.wait();
+        let slot = arrived::<E>(&slots, block);
+        let query_rows = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        let d_out_rows = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        let mut scores = zeros(comptime![TILE]);
+        let mut dp = zeros(comptime![TILE]);
+        pin(&scores);
+        pin(&dp);
+        fence();
+        product::<E>(&mut scores, &key_fragments, query_rows, comptime![cfg.rows_layout()]);
+        commit();
+        product::<E>(&mut dp, &value_fragments, d_out_rows, comptime![cfg.rows_layout()]);
+        commit();
+        // For the products of the block before as well, not for `dp`.
+        wait(1usize);
+        pin(&scores);
         // All units are done with the slot of the block before, which is filled again.
         sync_cube();
         let next = block + comptime![SLOTS - 1];
@@ -308,18 +294,17 @@ pub(crate) fn key_value_gradient(
             next_value = row_value(lse, delta, first_row + next_head * t, next_q0, t);
             if UNIT_POS == 0 {
                 let column = first_column + next_head * comptime![cfg.head_dim as u32];
-                fill(&mut slots, next % SLOTS, query, d_out, batch * t + next_q0, column, column, cfg);
+                fill::<E>(&mut slots, next % SLOTS, query, d_out, batch * t + next_q0, column, column, cfg);
             }
         }
         sync_plane();
 
         let values_at = (slot * UNITS + at.column) as usize;
         let mut p = Array::<f32>::new(comptime![TILE / 2]);
-        let mut ds = Array::<f32>::new(comptime![TILE / 2]);
         #[unroll]
         for i in 0..comptime![TILE / 2] {
             let column = values_at + comptime![i / 4 * 8 + i % 2];
-            p[i] = exp2_approx(scores.get(i) * scale_log2 - row_values[column]);
+            p[i] = exp2_approx(scores[i] * scale_log2 - row_values[column]);
         }
         let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
         if comptime![cfg.documents] || edge {
@@ -335,54 +320,54 @@ pub(crate) fn key_value_gradient(
                 p[i] = select(visible, p[i], 0.0f32);
             }
         }
+        let d_out_columns = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
+        let query_columns = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
+        let mut kept = 0u32;
+        let mut dropped = Array::<f32>::new(comptime![TILE / 2]);
+        if comptime![cfg.dropout] {
+            let row = first_row + head * t + q0 + at.column;
+            kept = kept_bits(random, site, row, k0 / comptime![TILE as u32], &at, s, limit);
+        }
+        #[unroll]
+        for i in 0..comptime![TILE / 2] {
+            dropped[i] = p[i];
+            if comptime![cfg.dropout] {
+                dropped[i] = select(kept & comptime![1u32 << i as u32] != 0, p[i] * keep, 0.0f32);
+            }
+        }
+        let probabilities = fragments_of::<E>(&dropped);
+        pin_all::<E>(&probabilities);
+        pin(&dv);
+        fence();
+        product::<E>(&mut dv, &probabilities, d_out_columns, comptime![cfg.columns_layout()]);
+        commit();
+        // For `dp`, not for `dv`.
+        wait(1usize);
+        pin(&dp);
+        let mut ds = Array::<f32>::new(comptime![TILE / 2]);
         #[unroll]
         for i in 0..comptime![TILE / 2] {
             let column = values_at + comptime![TILE + i / 4 * 8 + i % 2];
-            let mut d_probability = dp.get(i);
-            let probability = p[i];
+            let mut d_probability = dp[i];
             if comptime![cfg.dropout] {
-                let row = first_row + head * t + q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
-                let key = key0 + comptime![(i % 4 / 2 * 8) as u32];
-                let kept = random_bits(random, site, row, key, s) >= limit;
-                d_probability = select(kept, d_probability * keep, 0.0f32);
-                p[i] = select(kept, probability * keep, 0.0f32);
+                d_probability = select(kept & comptime![1u32 << i as u32] != 0, d_probability * keep, 0.0f32);
             }
-            ds[i] = probability * (d_probability - row_values[column]) * scale;
+            ds[i] = p[i] * (d_probability - row_values[column]) * scale;
         }
-
-        let d_out_columns = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        let query_columns = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        let mut probabilities = Sequence::<Fragment<bf16>>::new();
-        let mut d_scores = Sequence::<Fragment<bf16>>::new();
-        #[unroll]
-        for i in 0..comptime![TILE / 16] {
-            probabilities.push(fragment_of(&p, i));
-            d_scores.push(fragment_of(&ds, i));
-        }
-        #[unroll]
-        for i in 0..comptime![TILE / 16] {
-            dv.execute_registers(probabilities.index(i), &d_out_columns.at(0usize, comptime![i * 16]));
-        }
-        #[unroll]
-        for i in 0..comptime![TILE / 16] {
-            dk.execute_registers(d_scores.index(i), &query_columns.at(0usize, comptime![i * 16]));
-        }
+        let d_scores = fragments_of::<E>(&ds);
+        pin_all::<E>(&d_scores);
+        pin(&dk);
+        fence();
+        product::<E>(&mut dk, &d_scores, query_columns, comptime![cfg.columns_layout()]);
+        commit();
 
         row_values[(next % SLOTS * UNITS + UNIT_POS) as usize] = next_value;
     }
-    let dk = dk.wait();
-    let dv = dv.wait();
-    let mut values = Array::<f32>::new(comptime![cfg.head_dim / 2]);
-    #[unroll]
-    for i in 0..comptime![cfg.head_dim / 2] {
-        values[i] = dk.get(i);
-    }
-    store_rows(&values, 1.0f32, 1.0f32, d_key_value, batch * s, k0, s, key_column, &at, columns, head_dim);
-    #[unroll]
-    for i in 0..comptime![cfg.head_dim / 2] {
-        values[i] = dv.get(i);
-    }
-    store_rows(&values, 1.0f32, 1.0f32, d_key_value, batch * s, k0, s, value_column, &at, columns, head_dim);
+    wait(0usize);
+    pin(&dk);
+    pin(&dv);
+    store_rows::<E>(&dk, 1.0f32, 1.0f32, d_key_value, batch * s, k0, s, key_column, &at, columns, head_dim);
+    store_rows::<E>(&dv, 1.0f32, 1.0f32, d_key_value, batch * s, k0, s, value_column, &at, columns, head_dim);
 }
 
 /// The head within its group and the first query of streamed block `block`, when each head has `per_head` of them.

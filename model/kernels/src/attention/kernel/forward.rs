@@ -3,14 +3,13 @@
 use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
-use cubecl::wgmma::{Accumulator, Fragment};
-use half::bf16;
 
 use super::{
-    FlashConfig, MASKED, Pair, SLOTS, TILE, arrived, descriptor, fill, fragment_of, load_fragments, place, quad_max,
-    quad_sum, random_pair, slots, store_rows,
+    FlashConfig, MASKED, Pair, SLOTS, TILE, arrived, drop_values, fill, fragments_of, load_fragments, place, product,
+    quad_max, quad_sum, slots, store_rows, tile_of, zeros,
 };
 use crate::instruction::exp2_approx;
+use crate::wgmma::{commit, fence, pin, pin_all, wait};
 
 /// `out` and the binary logarithm of each query's sum of exponentials.
 ///
@@ -18,13 +17,13 @@ use crate::instruction::exp2_approx;
 /// `keep`.
 #[cube(launch_unchecked)]
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
-pub(crate) fn forward(
-    query: &[Pair<bf16>],
-    key_value: &TensorMap<bf16, Tiled>,
+pub(crate) fn forward<E: Float>(
+    query: &[Pair<E>],
+    key_value: &TensorMap<E, Tiled>,
     lengths: &[i32],
     documents: &[i32],
     random: &[i32],
-    out: &mut [Pair<bf16>],
+    out: &mut [Pair<E>],
     lse: &mut [f32],
     t: u32,
     s: u32,
@@ -66,9 +65,9 @@ pub(crate) fn forward(
     }
     let blocks = (end + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
 
-    let mut slots = slots(cfg);
+    let mut slots = slots::<E>(cfg);
     let columns = comptime![cfg.query_columns()];
-    let fragments = load_fragments(
+    let fragments = load_fragments::<E>(
         query,
         batch * t,
         q0,
@@ -81,18 +80,14 @@ pub(crate) fn forward(
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
 
-    let mut o = Array::<f32>::new(comptime![cfg.head_dim / 2]);
-    #[unroll]
-    for i in 0..comptime![cfg.head_dim / 2] {
-        o[i] = 0.0f32;
-    }
+    let mut o = zeros(comptime![cfg.head_dim]);
     let mut top0 = f32::cast_from(comptime![MASKED]);
     let mut top1 = f32::cast_from(comptime![MASKED]);
     let mut sum0 = 0.0f32;
     let mut sum1 = 0.0f32;
 
     if UNIT_POS == 0 && blocks > 0 {
-        fill(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
+        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
     }
     for block in 0..blocks {
         let k0 = block * comptime![TILE as u32];
@@ -101,23 +96,21 @@ pub(crate) fn forward(
         let next = block + 1;
         if UNIT_POS == 0 && next < blocks {
             let row = batch * s + next * comptime![TILE as u32];
-            fill(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, cfg);
+            fill::<E>(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, cfg);
         }
         sync_plane();
-        let slot = arrived(&slots, block);
-        let keys_tile = descriptor(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let mut scores = Accumulator::<f32>::new(comptime![TILE]).start();
-        #[unroll]
-        for step in 0..comptime![cfg.head_dim / 16] {
-            scores.execute_registers(fragments.index(step), &keys_tile.at(0usize, comptime![step * 16]));
-        }
-        let scores = scores.wait();
+        let slot = arrived::<E>(&slots, block);
+        let keys_tile = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        let mut p = zeros(comptime![TILE]);
+        pin(&p);
+        fence();
+        product::<E>(&mut p, &fragments, keys_tile, comptime![cfg.rows_layout()]);
+        commit();
+        // For the values' product of the block before as well.
+        wait(0usize);
+        pin(&p);
+        pin(&o);
 
-        let mut p = Array::<f32>::new(comptime![TILE / 2]);
-        #[unroll]
-        for i in 0..comptime![TILE / 2] {
-            p[i] = scores.get(i);
-        }
         if comptime![cfg.documents] || k0 + comptime![TILE as u32] > all_see {
             #[unroll]
             for i in 0..comptime![TILE / 2] {
@@ -159,37 +152,28 @@ pub(crate) fn forward(
         }
         if comptime![cfg.dropout] {
             let row = CUBE_POS_X * t + q0 + at.row;
-            #[unroll]
-            for i in 0..comptime![TILE / 4] {
-                let key = k0 + at.column + comptime![(i / 2 * 8) as u32];
-                let (even, odd) = random_pair(random, site, row + comptime![(i % 2 * 8) as u32], key, s);
-                p[comptime![2 * i]] = select(even >= limit, p[comptime![2 * i]] * keep, 0.0f32);
-                p[comptime![2 * i + 1]] = select(odd >= limit, p[comptime![2 * i + 1]] * keep, 0.0f32);
-            }
+            drop_values(&mut p, random, site, row, block, at.column, s, limit, keep);
         }
 
-        let values_tile = descriptor(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        let mut part = Accumulator::<f32>::new(comptime![cfg.head_dim]).start();
-        let mut probabilities = Sequence::<Fragment<bf16>>::new();
-        #[unroll]
-        for step in 0..comptime![TILE / 16] {
-            probabilities.push(fragment_of(&p, step));
-        }
-        #[unroll]
-        for step in 0..comptime![TILE / 16] {
-            part.execute_registers(probabilities.index(step), &values_tile.at(0usize, comptime![step * 16]));
-        }
-        let part = part.wait();
         #[unroll]
         for i in 0..comptime![cfg.head_dim / 2] {
-            o[i] = o[i] * if comptime![i % 4 < 2] { shrink0 } else { shrink1 } + part.get(i);
+            o[i] *= if comptime![i % 4 < 2] { shrink0 } else { shrink1 };
         }
+        let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
+        let probabilities = fragments_of::<E>(&p);
+        pin_all::<E>(&probabilities);
+        pin(&o);
+        fence();
+        product::<E>(&mut o, &probabilities, values_tile, comptime![cfg.columns_layout()]);
+        commit();
     }
+    wait(0usize);
+    pin(&o);
 
     // A query without keys has a sum of 0: its row is finite, and means nothing.
     let total0 = max(quad_sum(sum0), 1e-30f32);
     let total1 = max(quad_sum(sum1), 1e-30f32);
-    store_rows(
+    store_rows::<E>(
         &o,
         1.0 / total0,
         1.0 / total1,

@@ -12,16 +12,16 @@ pub(super) mod forward;
 
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
-use cubecl::wgmma::{Fragment, Major, MatrixDescriptor, Swizzle, WgmmaTileLayout};
-use half::bf16;
+use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 
 use crate::dropout::kernel::philox;
+use crate::wgmma::{FRAGMENT, K_STEP, describe, multiply};
 
 type Pair<E> = Vector<E, Const<2>>;
 
 /// Rows of the tile that stays, and of a streamed tile.
 pub(super) const TILE: usize = 64;
-/// Columns of a TMA box: one 128-byte swizzle span of bf16.
+/// Columns of a TMA box: one 128-byte swizzle span of two-byte elements.
 pub(super) const SPAN: usize = 64;
 /// Units of a cube.
 pub(super) const UNITS: u32 = 128;
@@ -118,8 +118,8 @@ fn quad_max(value: f32) -> f32 {
 /// The 64 x head_dim tile at (`row0`, `column`) of a matrix of pairs, as fragments of 16 columns; rows from `rows` on are
 /// zeros. `first` is the matrix row of the batch's row 0.
 #[cube]
-fn load_fragments(
-    x: &[Pair<bf16>],
+fn load_fragments<E: Float>(
+    x: &[Pair<E>],
     first: u32,
     row0: u32,
     rows: u32,
@@ -127,50 +127,80 @@ fn load_fragments(
     at: &Place,
     #[comptime] columns: usize,
     #[comptime] head_dim: usize,
-) -> Sequence<Fragment<bf16>> {
-    let mut fragments = Sequence::<Fragment<bf16>>::new();
+) -> Sequence<Array<E>> {
+    let mut fragments = Sequence::<Array<E>>::new();
     #[unroll]
-    for step in 0..comptime![head_dim / 16] {
-        let mut fragment = Fragment::<bf16>::new();
+    for step in 0..comptime![head_dim / K_STEP] {
+        let mut fragment = Array::<E>::new(FRAGMENT);
         #[unroll]
         for chunk in 0..4usize {
             let row = row0 + at.row + comptime![(chunk as u32 % 2) * 8];
-            let from = column + at.column + comptime![(step * 16 + chunk / 2 * 8) as u32];
-            let mut value = Pair::<bf16>::zeroed();
+            let from = column + at.column + comptime![(step * K_STEP + chunk / 2 * 8) as u32];
+            let mut value = Pair::<E>::zeroed();
             if row < rows {
                 value = x[((first + row) as usize * columns + from as usize) / 2];
             }
-            fragment.set(comptime![chunk * 2], value.extract(0usize));
-            fragment.set(comptime![chunk * 2 + 1], value.extract(1usize));
+            fragment[comptime![chunk * 2]] = value.extract(0usize);
+            fragment[comptime![chunk * 2 + 1]] = value.extract(1usize);
         }
         fragments.push(fragment);
     }
     fragments
 }
 
-/// Columns `step * 16..` of a 64 x 64 accumulator's elements, as the left operand of the next MMA.
+/// The elements of a 64 x 64 accumulator as the left operand of the next product.
 #[cube]
-fn fragment_of(values: &Array<f32>, #[comptime] step: usize) -> Fragment<bf16> {
-    let mut fragment = Fragment::<bf16>::new();
+fn fragments_of<E: Float>(values: &Array<f32>) -> Sequence<Array<E>> {
+    let mut fragments = Sequence::<Array<E>>::new();
     #[unroll]
-    for chunk in 0..4usize {
-        let mut pair = Pair::<f32>::empty();
-        pair.insert(0usize, values[comptime![step * 8 + chunk * 2]]);
-        pair.insert(1usize, values[comptime![step * 8 + chunk * 2 + 1]]);
-        let rounded = Pair::<bf16>::cast_from(pair);
-        fragment.set(comptime![chunk * 2], rounded.extract(0usize));
-        fragment.set(comptime![chunk * 2 + 1], rounded.extract(1usize));
+    for step in 0..comptime![TILE / K_STEP] {
+        let mut fragment = Array::<E>::new(FRAGMENT);
+        #[unroll]
+        for chunk in 0..4usize {
+            let mut pair = Pair::<f32>::empty();
+            pair.insert(0usize, values[comptime![step * FRAGMENT + chunk * 2]]);
+            pair.insert(1usize, values[comptime![step * FRAGMENT + chunk * 2 + 1]]);
+            let rounded = Pair::<E>::cast_from(pair);
+            fragment[comptime![chunk * 2]] = rounded.extract(0usize);
+            fragment[comptime![chunk * 2 + 1]] = rounded.extract(1usize);
+        }
+        fragments.push(fragment);
     }
-    fragment
+    fragments
+}
+
+/// A unit's share of a zeroed 64 x `columns` accumulator.
+#[cube]
+fn zeros(#[comptime] columns: usize) -> Array<f32> {
+    let mut values = Array::<f32>::new(comptime![columns / 2]);
+    #[unroll]
+    for i in 0..comptime![columns / 2] {
+        values[i] = 0.0f32;
+    }
+    values
+}
+
+/// `acc += fragments * tile`: all of the tile's summed dimension.
+#[cube]
+fn product<E: Float>(
+    acc: &mut Array<f32>,
+    fragments: &Sequence<Array<E>>,
+    tile: u64,
+    #[comptime] layout: WgmmaTileLayout,
+) {
+    #[unroll]
+    for step in 0..comptime![layout.k / K_STEP] {
+        multiply::<E>(acc, fragments.index(step), tile, step, layout);
+    }
 }
 
 /// Stores this unit's share of a 64 x head_dim accumulator times `scale0` (first row) and `scale1` (second).
 #[cube]
-fn store_rows(
+fn store_rows<E: Float>(
     values: &Array<f32>,
     scale0: f32,
     scale1: f32,
-    out: &mut [Pair<bf16>],
+    out: &mut [Pair<E>],
     first: u32,
     row0: u32,
     rows: u32,
@@ -188,23 +218,23 @@ fn store_rows(
         pair.insert(0usize, values[comptime![chunk * 2]] * scale);
         pair.insert(1usize, values[comptime![chunk * 2 + 1]] * scale);
         if row < rows {
-            out[((first + row) as usize * columns + to as usize) / 2] = Pair::<bf16>::cast_from(pair);
+            out[((first + row) as usize * columns + to as usize) / 2] = Pair::<E>::cast_from(pair);
         }
     }
 }
 
 /// The two streamed tiles in shared memory, [`SLOTS`] of each, and the barriers that say a slot is full.
 #[derive(CubeType)]
-struct Slots {
-    a: Shared<[bf16]>,
-    b: Shared<[bf16]>,
+struct Slots<E: Float> {
+    a: Shared<[E]>,
+    b: Shared<[E]>,
     full: Sequence<Shared<Barrier>>,
 }
 
 #[cube]
-fn slots(#[comptime] cfg: FlashConfig) -> Slots {
-    let a = Shared::<[bf16]>::new_aligned_slice(comptime![SLOTS as usize * cfg.tile_len()], 1024usize);
-    let b = Shared::<[bf16]>::new_aligned_slice(comptime![SLOTS as usize * cfg.tile_len()], 1024usize);
+fn slots<E: Float>(#[comptime] cfg: FlashConfig) -> Slots<E> {
+    let a = Shared::<[E]>::new_aligned_slice(comptime![SLOTS as usize * cfg.tile_len()], 1024usize);
+    let b = Shared::<[E]>::new_aligned_slice(comptime![SLOTS as usize * cfg.tile_len()], 1024usize);
     let mut full = Sequence::<Shared<Barrier>>::new();
     #[unroll]
     for _ in 0..comptime![SLOTS] {
@@ -218,16 +248,16 @@ fn slots(#[comptime] cfg: FlashConfig) -> Slots {
     }
     sync_async_proxy_shared();
     sync_cube();
-    Slots { a, b, full }
+    Slots::<E> { a, b, full }
 }
 
 /// Unit 0 asks for the tiles at matrix row `row`, one at `column_a` of `map_a` and one at `column_b` of `map_b`.
 #[cube]
-fn fill(
-    slots: &mut Slots,
+fn fill<E: Float>(
+    slots: &mut Slots<E>,
     slot: u32,
-    map_a: &TensorMap<bf16, Tiled>,
-    map_b: &TensorMap<bf16, Tiled>,
+    map_a: &TensorMap<E, Tiled>,
+    map_b: &TensorMap<E, Tiled>,
     row: u32,
     column_a: u32,
     column_b: u32,
@@ -236,16 +266,16 @@ fn fill(
     #[unroll]
     for s in 0..comptime![SLOTS as usize] {
         if slot == comptime![s as u32] {
-            fill_slot(slots, map_a, map_b, row, column_a, column_b, s, cfg);
+            fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, s, cfg);
         }
     }
 }
 
 #[cube]
-fn fill_slot(
-    slots: &mut Slots,
-    map_a: &TensorMap<bf16, Tiled>,
-    map_b: &TensorMap<bf16, Tiled>,
+fn fill_slot<E: Float>(
+    slots: &mut Slots<E>,
+    map_a: &TensorMap<E, Tiled>,
+    map_b: &TensorMap<E, Tiled>,
     row: u32,
     column_a: u32,
     column_b: u32,
@@ -266,7 +296,7 @@ fn fill_slot(
 
 /// Waits until the tiles of `block` have arrived in its slot, which is returned.
 #[cube]
-fn arrived(slots: &Slots, block: u32) -> u32 {
+fn arrived<E: Float>(slots: &Slots<E>, block: u32) -> u32 {
     let slot = block % SLOTS;
     let parity = block / SLOTS % 2;
     #[unroll]
@@ -278,29 +308,85 @@ fn arrived(slots: &Slots, block: u32) -> u32 {
     slot
 }
 
+/// The tile in slot `slot`.
 #[cube]
-fn descriptor(
-    smem: &Shared<[bf16]>,
+fn tile_of<E: Float>(
+    smem: &Shared<[E]>,
     slot: u32,
     #[comptime] len: usize,
     #[comptime] layout: WgmmaTileLayout,
-) -> MatrixDescriptor<bf16> {
+) -> u64 {
     let from = slot as usize * len;
-    MatrixDescriptor::new(&smem[from..from + len], layout)
+    describe::<E>(&smem[from..from + len], layout)
 }
 
-/// Sixteen random bits each for the probabilities of `key` (even) and the next key in row `row` of all rows of all heads.
+/// Sixteen random bits each for eight probabilities of row `row` of all rows of all heads, those of keys `column`, `column
+/// + 1` and every eight keys on in half `half` of the tile of keys number `tile`: what a unit holds of that half.
 #[cube]
-fn random_pair(random: &[i32], site: u32, row: u32, key: u32, keys: u32) -> (u32, u32) {
-    let (w0, w1, w2, w3) = philox(row * ((keys + 7) / 8) + key / 8, site, random);
-    let place = key % 8;
-    let word = select(place < 4, select(place < 2, w0, w1), select(place < 6, w2, w3));
-    (word & 0xffff, word >> 16)
+fn random_words(
+    random: &[i32],
+    site: u32,
+    row: u32,
+    tile: u32,
+    half: u32,
+    column: u32,
+    keys: u32,
+) -> (u32, u32, u32, u32) {
+    let tiles = (keys + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
+    philox((row * tiles + tile) * 8 + half * 4 + column / 2, site, random)
 }
 
-/// The random bits of one probability.
+/// Drops values of a 64 x 64 accumulator whose rows are queries, from row `row` of all rows on, and whose columns are the
+/// keys of tile `tile`; the others times `keep`.
 #[cube]
-fn random_bits(random: &[i32], site: u32, row: u32, key: u32, keys: u32) -> u32 {
-    let (even, odd) = random_pair(random, site, row, key / 2 * 2, keys);
-    select(key % 2 == 0, even, odd)
+fn drop_values(
+    values: &mut Array<f32>,
+    random: &[i32],
+    site: u32,
+    row: u32,
+    tile: u32,
+    column: u32,
+    keys: u32,
+    limit: u32,
+    keep: f32,
+) {
+    #[unroll]
+    for block in 0..4usize {
+        let second_row = comptime![block % 2];
+        let half = comptime![block / 2];
+        let from = row + comptime![8 * second_row as u32];
+        let (w0, w1, w2, w3) = random_words(random, site, from, tile, comptime![half as u32].runtime(), column, keys);
+        let mut words = Array::<u32>::new(4usize);
+        words[0] = w0;
+        words[1] = w1;
+        words[2] = w2;
+        words[3] = w3;
+        #[unroll]
+        for n in 0..4usize {
+            let i = comptime![(half * 4 + n) * 4 + second_row * 2];
+            values[i] = select((words[n] & 0xffff) >= limit, values[i] * keep, 0.0f32);
+            values[comptime![i + 1]] = select((words[n] >> 16) >= limit, values[comptime![i + 1]] * keep, 0.0f32);
+        }
+    }
+}
+
+/// Which values of a 64 x 64 accumulator are kept, bit by bit, where rows are the keys of tile `tile` and columns are
+/// queries, of which row `row` of all rows is this unit's first.
+#[cube]
+fn kept_bits(random: &[i32], site: u32, row: u32, tile: u32, at: &Place, keys: u32, limit: u32) -> u32 {
+    // The unit's keys stand in the first or the last two of the four words.
+    let last_words = at.row / 16 % 2 == 1;
+    let shift = at.row % 2 * 16;
+    let mut kept = 0u32;
+    #[unroll]
+    for query in 0..16usize {
+        let from = row + comptime![(query / 2 * 8 + query % 2) as u32];
+        let (w0, w1, w2, w3) = random_words(random, site, from, tile, at.row / 32, at.row % 8, keys);
+        let first = select(last_words, w2, w0) >> shift;
+        let second = select(last_words, w3, w1) >> shift;
+        let bit = comptime![(query / 2 * 4 + query % 2) as u32];
+        kept |= select((first & 0xffff) >= limit, comptime![1u32 << bit].runtime(), 0u32);
+        kept |= select((second & 0xffff) >= limit, comptime![1u32 << (bit + 2)].runtime(), 0u32);
+    }
+    kept
 }

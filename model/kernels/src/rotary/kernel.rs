@@ -1,0 +1,94 @@
+//! Rotary embedding on CubeCL devices: every byte moved once, an angle computed once for all heads of a row.
+
+use burn::backend::DType;
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::ops::{RotaryOps, RotarySpec};
+use crate::device::{empty, vector_width};
+
+const UNITS: u32 = 128;
+
+/// A unit takes one vector of pairs in all heads of a row, and the columns behind the rotated heads in turns with the others
+/// of its row. `vectors` of them make up half a head.
+#[cube(launch_unchecked)]
+fn rotate<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    positions: &[i32],
+    frequencies: &[f32],
+    y: &mut [Vector<F, N>],
+    total: u32,
+    direction: f32,
+    #[comptime] vectors: u32,
+    #[comptime] n_rotated_heads: u32,
+    #[comptime] row_vectors: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let unit = ABSOLUTE_POS as u32;
+    if unit < total {
+        let row = unit / vectors;
+        let within = unit % vectors;
+        let start = row * row_vectors;
+        let position = direction * f32::cast_from(positions[row as usize]);
+        let width = N::value().comptime();
+        let mut cos = Vector::<f32, N>::zeroed();
+        let mut sin = Vector::<f32, N>::zeroed();
+        #[unroll]
+        for i in 0..width {
+            let angle = position * frequencies[within as usize * width + i];
+            cos.insert(i, f32::cos(angle));
+            sin.insert(i, f32::sin(angle));
+        }
+        #[unroll]
+        for head in 0..n_rotated_heads {
+            let at = (start + comptime![head * 2 * vectors] + within) as usize;
+            let a = Vector::<f32, N>::cast_from(x[at]);
+            let b = Vector::<f32, N>::cast_from(x[at + comptime![vectors as usize]]);
+            y[at] = Vector::cast_from(a * cos - b * sin);
+            y[at + comptime![vectors as usize]] = Vector::cast_from(b * cos + a * sin);
+        }
+        let mut at = comptime![2 * vectors * n_rotated_heads] + within;
+        while at < row_vectors {
+            y[(start + at) as usize] = x[(start + at) as usize];
+            at += vectors;
+        }
+    }
+}
+
+impl RotaryOps for CubeBackend {
+    fn fused_rotary(qkv: CubeTensor, positions: CubeTensor, frequencies: CubeTensor, spec: RotarySpec) -> CubeTensor {
+        let (x, positions) = (into_contiguous(qkv), into_contiguous(positions));
+        let [rows, columns] = [x.meta.shape()[0], x.meta.shape()[1]];
+        let half = spec.head_dim / 2;
+        let y = empty(&x, [rows, columns], x.dtype);
+        // A vector lies within half a head and within a row.
+        let width = vector_width(half, x.dtype).min(vector_width(columns, x.dtype));
+        let total = (rows * half / width) as u32;
+        let dtype = dtype_to_storage_type(x.dtype);
+        debug_assert_eq!(positions.dtype, DType::I32);
+        // SAFETY: units beyond the last row do nothing; the table of frequencies has one for each pair of a head.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            rotate::launch_unchecked(
+                &y.client,
+                CubeCount::Static(total.div_ceil(UNITS), 1, 1),
+                CubeDim::new_1d(UNITS),
+                width,
+                x.into_buffer_arg(),
+                positions.into_buffer_arg(),
+                into_contiguous(frequencies).into_buffer_arg(),
+                y.clone().into_buffer_arg(),
+                total,
+                if spec.back { -1.0 } else { 1.0 },
+                (half / width) as u32,
+                spec.n_rotated_heads as u32,
+                (columns / width) as u32,
+                dtype,
+            );
+        }
+        y
+    }
+}

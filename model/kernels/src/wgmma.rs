@@ -1,0 +1,94 @@
+//! Warpgroup matrix products with the left operand in registers and the right one in shared memory (PTX ISA, "Asynchronous
+//! warpgroup-level matrix instructions"), with what CubeCL's own front end hides: when to fence, commit and wait.
+//!
+//! CubeCL fences before each instruction whose left operand is in registers, and each fence waits for the instruction before:
+//! a product of four instructions takes four times their latency. Here a kernel fences once a product and keeps several
+//! products in flight.
+//!
+//! The rules: [`pin`] every array of registers that was written, then [`fence`], then [`multiply`] any number of times, then
+//! [`commit`]. After [`wait`], [`pin`] what the product wrote and what it read, so that no access moves before the wait.
+
+use cubecl::prelude::*;
+use cubecl::wgmma::WgmmaTileLayout;
+use cubecl_ir::dialect::matrix::{
+    WARPGROUP_M, WgmmaCommitGroupOp, WgmmaDescriptorOp, WgmmaFenceOp, WgmmaFenceOperandOp, WgmmaMajor, WgmmaOp,
+    WgmmaWaitGroupOp,
+};
+use cubecl_ir::types::MatrixShape;
+use pliron::builtin::attributes::TypeAttr;
+
+/// Columns of the left operand that one instruction reads: 32 bytes of two-byte elements.
+pub(crate) const K_STEP: usize = 16;
+/// Elements that a unit holds of a 64 x [`K_STEP`] left operand.
+pub(crate) const FRAGMENT: usize = 8;
+
+/// What an instruction reads the shared tile `tile` through. The tile starts at a multiple of 1024 bytes.
+#[cube]
+pub(crate) fn describe<E: Float>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u64 {
+    intrinsic!(|scope| {
+        #[expect(unsafe_code, reason = "the pointer goes into a descriptor, within the tile's lifetime")]
+        let ptr = unsafe { *tile.__expand_as_ptr_method(scope) }.value(scope);
+        let (leading, stride) = (layout.leading_byte_offset(), layout.stride_byte_offset());
+        let op = WgmmaDescriptorOp::new(scope.ctx_mut(), ptr, leading, stride, layout.swizzle);
+        scope.register_with_result(&op).into()
+    })
+}
+
+/// `acc += a * b`, a 64 x `n` product, from step `step` of the summed dimension of the tile that `tile` describes. Runs
+/// on after the call.
+#[cube]
+pub(crate) fn multiply<E: Float>(
+    acc: &mut Array<f32>,
+    a: &Array<E>,
+    tile: u64,
+    #[comptime] step: usize,
+    #[comptime] layout: WgmmaTileLayout,
+) {
+    // The address field counts 16 bytes, and no address in shared memory carries out of it.
+    let b = tile + comptime![layout.byte_offset(0, step * K_STEP, 2) as u64 >> 4];
+    intrinsic!(|scope| {
+        let a = a.read_value(scope);
+        let b = b.read_value(scope);
+        let acc = acc.__extract_list(scope);
+        let element = TypeAttr::new(E::__expand_as_type(scope));
+        let shape = MatrixShape { m: WARPGROUP_M, n: layout.rows, k: K_STEP };
+        let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, element.clone(), element, shape, WgmmaMajor::K, layout.major);
+        scope.register(&op);
+    })
+}
+
+/// Orders this unit's writes to registers before the products that follow.
+#[cube]
+pub(crate) fn fence() {
+    intrinsic!(|scope| scope.register(&WgmmaFenceOp::new(scope.ctx_mut())))
+}
+
+/// Makes one group of the products since the last commit.
+#[cube]
+pub(crate) fn commit() {
+    intrinsic!(|scope| scope.register(&WgmmaCommitGroupOp::new(scope.ctx_mut())))
+}
+
+/// Waits until at most the `pending` youngest groups run on.
+#[cube]
+pub(crate) fn wait(#[comptime] pending: usize) {
+    intrinsic!(|scope| scope.register(&WgmmaWaitGroupOp::new(scope.ctx_mut(), pending)))
+}
+
+/// Keeps `registers` where they are: the compiler moves no access to them across this point.
+#[cube]
+pub(crate) fn pin<E: CubePrimitive>(registers: &Array<E>) {
+    intrinsic!(|scope| {
+        let registers = registers.__extract_list(scope);
+        scope.register(&WgmmaFenceOperandOp::new(scope.ctx_mut(), registers))
+    })
+}
+
+/// [`pin`] for each of `fragments`.
+#[cube]
+pub(crate) fn pin_all<E: Float>(fragments: &Sequence<Array<E>>) {
+    #[unroll]
+    for i in 0..fragments.len() {
+        pin(fragments.index(i));
+    }
+}
