@@ -154,6 +154,7 @@ pub fn good_checkpoint() -> PathBuf {
                     source_tokens: 1,
                     target_tokens: 1,
                     train_secs: 1.0,
+                    skipped_steps: 0,
                     non_finite_steps: 0,
                     best: None,
                 };

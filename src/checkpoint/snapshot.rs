@@ -40,8 +40,11 @@ pub struct StoredFile {
 pub struct TrainerState {
     /// [`FORMAT`].
     pub format: u32,
-    /// Optimizer steps done. The schedule is a function of it.
+    /// Optimizer steps done.
     pub step: u64,
+    /// Those of them that made no update. The schedule and Adam's bias corrections are functions of the others' number.
+    #[serde(default)]
+    pub skipped_steps: u64,
     /// Micro-batches done. Dropout and masks are functions of it and the seed.
     pub micro_steps: u64,
     /// Where the data continues.

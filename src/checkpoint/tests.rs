@@ -30,6 +30,7 @@ fn snapshot(step: u64) -> Snapshot {
             source_tokens: 1 << 40,
             target_tokens: 12,
             train_secs: 1.5,
+            skipped_steps: 0,
             non_finite_steps: 0,
             best: Some(Best { step: 1, loss: 2.25 }),
         },

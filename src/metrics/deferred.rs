@@ -4,6 +4,7 @@
 //! one transaction. Every value is kept and reported for its true step.
 
 use burn::tensor::{ExecutionError, Tensor, TensorData, Transaction};
+use kiln_kernels::{StepNumbers, StepReport};
 
 use super::StepMetrics;
 
@@ -16,8 +17,15 @@ pub struct Measures {
     pub nll_sum: Tensor<1>,
     /// Labels that count, `[1]`, f32: only the device knows how many tokens it has masked.
     pub target_tokens: Tensor<1>,
+    /// Gradient norm, loss scale, and what became of the step: [`StepNumbers::values`], the norm first.
+    pub numbers: Tensor<1>,
+}
+
+impl Measures {
     /// Global gradient norm before clipping, `[1]`, f32.
-    pub grad_norm: Tensor<1>,
+    pub fn grad_norm(&self) -> Tensor<1> {
+        self.numbers.clone().narrow(0, 0, 1)
+    }
 }
 
 /// What the host knows about a step without asking the device.
@@ -27,8 +35,8 @@ pub struct StepFacts {
     pub step: u64,
     /// Epoch of the step's first batch.
     pub epoch: u64,
-    /// Learning rate.
-    pub lr: f64,
+    /// Whether the loss is scaled: f16.
+    pub is_scaled: bool,
     /// Tokens without padding: source and target, or the tokens of rows of text.
     pub tokens: u64,
     /// Those of them that are a source.
@@ -46,8 +54,8 @@ pub struct DeferredMetrics {
 impl DeferredMetrics {
     /// Keeps one step's measurements without reading them.
     pub fn push(&mut self, facts: StepFacts, measures: Measures) {
-        let Measures { loss_sum, nll_sum, target_tokens, grad_norm } = measures;
-        self.pending.push((facts, Tensor::cat(vec![loss_sum, nll_sum, target_tokens, grad_norm], 0)));
+        let Measures { loss_sum, nll_sum, target_tokens, numbers } = measures;
+        self.pending.push((facts, Tensor::cat(vec![loss_sum, nll_sum, target_tokens, numbers], 0)));
     }
 
     /// Steps waiting to be read.
@@ -60,20 +68,20 @@ impl DeferredMetrics {
         self.pending.is_empty()
     }
 
-    /// Reads everything that is pending, oldest step first: waits for the device. On an error the pending steps are lost;
-    /// so is the device.
-    pub fn drain(&mut self) -> Result<Vec<StepMetrics>, ExecutionError> {
+    /// Reads everything that is pending, oldest step first: waits for the device. `lr` is the learning rate of an update. On
+    /// an error the pending steps are lost; so is the device.
+    pub fn drain(&mut self, lr: impl Fn(u64) -> f64) -> Result<Vec<StepMetrics>, ExecutionError> {
         let (facts, tensors): (Vec<_>, Vec<_>) = self.pending.drain(..).unzip();
         let values = tensors.into_iter().fold(Transaction::default(), Transaction::register).try_execute()?;
-        Ok(facts.into_iter().zip(values).map(|(facts, values)| measured(facts, &values)).collect())
+        Ok(facts.into_iter().zip(values).map(|(facts, values)| measured(facts, &values, &lr)).collect())
     }
 }
 
-fn measured(facts: StepFacts, values: &TensorData) -> StepMetrics {
+fn measured(facts: StepFacts, values: &TensorData, lr: impl Fn(u64) -> f64) -> StepMetrics {
     let values: &[f32] = values.as_slice().expect("measurements are f32");
-    let &[loss_sum, nll_sum, target_tokens, grad_norm] = values else {
-        panic!("four measurements a step, found {}", values.len())
-    };
+    let [loss_sum, nll_sum, target_tokens, numbers @ ..] = values else { panic!("measurements of a step: {values:?}") };
+    let (&loss_sum, &nll_sum, &target_tokens) = (loss_sum, nll_sum, target_tokens);
+    let StepReport { norm, taken, update, loss_scale, stopped } = StepNumbers::report(numbers);
     // A group in which nothing was masked has no loss, which is not the same as a loss that is no number.
     let per_label = |sum: f32| f64::from(sum) / f64::from(target_tokens).max(1.0);
     StepMetrics {
@@ -81,8 +89,12 @@ fn measured(facts: StepFacts, values: &TensorData) -> StepMetrics {
         epoch: facts.epoch,
         loss: per_label(loss_sum),
         nll: per_label(nll_sum),
-        grad_norm: f64::from(grad_norm),
-        lr: facts.lr,
+        grad_norm: f64::from(norm),
+        lr: lr(update),
+        updates: update - u64::from(!taken),
+        loss_scale: facts.is_scaled.then_some(f64::from(loss_scale)),
+        skipped: !taken,
+        stopped,
         tokens: facts.tokens,
         source_tokens: facts.source_tokens,
         target_tokens: target_tokens as u64,
@@ -98,48 +110,54 @@ mod tests {
 
     use super::*;
 
-    fn measures(loss_sum: f32, nll_sum: f32, target_tokens: f32, grad_norm: f32) -> Measures {
-        let [loss_sum, nll_sum, target_tokens, grad_norm] =
-            [loss_sum, nll_sum, target_tokens, grad_norm].map(|value| Tensor::<1>::from_data([value], &Device::flex()));
-        Measures { loss_sum, nll_sum, target_tokens, grad_norm }
+    /// Of a step that was taken unless a number is not finite.
+    fn measures(loss_sum: f32, nll_sum: f32, target_tokens: f32, grad_norm: f32, update: u64) -> Measures {
+        let tensor = |value: f32| Tensor::<1>::from_data([value], &Device::flex());
+        let taken = f32::from(u8::from(loss_sum.is_finite() && grad_norm.is_finite()));
+        let numbers = [grad_norm, 1.0, taken, 0.0, 0.0, 0.0, 256.0, 2.0, (update - 1 - 2048) as f32, 0.0];
+        let [loss_sum, nll_sum, target_tokens] = [loss_sum, nll_sum, target_tokens].map(tensor);
+        Measures { loss_sum, nll_sum, target_tokens, numbers: Tensor::from_data(numbers, &Device::flex()) }
     }
 
     #[test]
     fn every_value_comes_back_for_its_own_step_and_only_once() {
         let mut deferred = DeferredMetrics::default();
         for step in 1..=5u64 {
-            let facts = StepFacts { step, lr: step as f64, ..StepFacts::default() };
+            let facts = StepFacts { step, is_scaled: true, ..StepFacts::default() };
             let n = step as f32;
-            deferred.push(facts, measures(n * 8.0, n * 6.0, n * 4.0, n / 3.0));
+            deferred.push(facts, measures(n * 8.0, n * 6.0, n * 4.0, n / 3.0, 2048 + step));
         }
         assert_eq!(deferred.len(), 5);
-        let steps = deferred.drain().expect("the CPU answers");
+        let steps = deferred.drain(|update| update as f64).expect("the CPU answers");
         assert_eq!(steps.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         for step in &steps {
             assert_eq!((step.loss, step.nll), (2.0, 1.5), "sums divided by the step's own labels, exactly");
             assert_eq!(step.target_tokens, 4 * step.step);
             assert_eq!(step.grad_norm, f64::from(step.step as f32 / 3.0));
-            assert_eq!(step.lr, step.step as f64);
+            assert_eq!((step.updates, step.lr), (2048 + step.step, (2048 + step.step) as f64));
+            assert_eq!((step.loss_scale, step.skipped, step.stopped), (Some(256.0), false, false));
         }
         assert!(deferred.is_empty());
-        assert_eq!(deferred.drain().expect("nothing to read"), []);
+        assert_eq!(deferred.drain(|_| 0.0).expect("nothing to read"), []);
     }
 
     #[test]
     fn a_value_that_is_not_finite_is_kept() {
         let mut deferred = DeferredMetrics::default();
         for (step, loss, norm) in [(1, f32::NAN, 2.0), (2, 1.0, f32::INFINITY), (3, 1.0, 2.0)] {
-            deferred.push(StepFacts { step, ..StepFacts::default() }, measures(loss, 1.0, 1.0, norm));
+            deferred.push(StepFacts { step, ..StepFacts::default() }, measures(loss, 1.0, 1.0, norm, 2049));
         }
-        let finite: Vec<_> = deferred.drain().expect("the CPU answers").iter().map(StepMetrics::is_finite).collect();
-        assert_eq!(finite, [false, false, true]);
+        let steps = deferred.drain(|update| update as f64).expect("the CPU answers");
+        let found: Vec<_> = steps.iter().map(|step| (step.is_finite(), step.skipped, step.updates, step.lr)).collect();
+        let left_out = (false, true, 2048, 2049.0);
+        assert_eq!(found, [left_out, left_out, (true, false, 2049, 2049.0)]);
     }
 
     #[test]
     fn a_step_without_labels_has_a_loss_of_zero() {
         let mut deferred = DeferredMetrics::default();
-        deferred.push(StepFacts::default(), measures(0.0, 0.0, 0.0, 0.0));
-        let steps = deferred.drain().expect("the CPU answers");
+        deferred.push(StepFacts::default(), measures(0.0, 0.0, 0.0, 0.0, 2049));
+        let steps = deferred.drain(|_| 0.0).expect("the CPU answers");
         assert!(steps[0].is_finite() && steps[0].target_tokens == 0, "{steps:?}");
     }
 }

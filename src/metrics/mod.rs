@@ -28,8 +28,20 @@ pub struct StepMetrics {
     pub nll: f64,
     /// Global norm of the gradient before clipping.
     pub grad_norm: f64,
-    /// Learning rate of this step.
+    /// Learning rate of this step's update.
     pub lr: f64,
+    /// Updates made so far: steps without those that were skipped. The learning rate is a function of it.
+    #[serde(default)]
+    pub updates: u64,
+    /// fp16: what the loss was multiplied with.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub loss_scale: Option<f64>,
+    /// Whether the step made no update, because its loss or gradient was not finite.
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub skipped: bool,
+    /// Whether the device has ended the run with this step: no later one makes an update.
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub stopped: bool,
     /// Tokens without padding, all micro-batches together: source and target, or the tokens of rows of text.
     pub tokens: u64,
     /// Those of them that are a source; 0 for text.
@@ -51,6 +63,27 @@ impl StepMetrics {
     pub fn is_finite(&self) -> bool {
         self.loss.is_finite() && self.grad_norm.is_finite()
     }
+
+    /// Whether this is a step that dynamic loss scaling leaves out now and then: the scale was too high for it, and a lower
+    /// one is tried next.
+    pub fn is_overflow(&self) -> bool {
+        self.loss_scale.is_some() && self.skipped && !self.stopped
+    }
+
+    /// Whether loss or gradient were not finite when they should have been.
+    pub fn has_failed(&self) -> bool {
+        !self.is_finite() && !self.is_overflow()
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The steps since the last line together: one per `train.log_every` steps.
@@ -62,10 +95,16 @@ pub struct WindowMetrics {
     pub loss: f64,
     /// Mean negative log-likelihood, weighted by target tokens; nats per target token.
     pub nll: f64,
-    /// Gradient norm of the last step, before clipping.
+    /// Gradient norm of the last step, before clipping; the last that made an update, where loss scaling left some out.
     pub grad_norm: f64,
     /// Learning rate of the last step.
     pub lr: f64,
+    /// fp16: loss scale of the last step.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub loss_scale: Option<f64>,
+    /// fp16: steps of the window that made no update, because the loss scale was too high.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub overflows: u64,
     /// Speed over the window.
     #[serde(flatten)]
     pub throughput: Throughput,
@@ -79,19 +118,24 @@ impl WindowMetrics {
     /// Sums up the steps of one window; `None` when there are none.
     pub fn new(steps: &[StepMetrics], throughput: Throughput, data_wait_share: f64) -> Option<Self> {
         let last = steps.last()?;
-        let target_tokens: u64 = steps.iter().map(|step| step.target_tokens).sum();
+        let overflows = steps.iter().filter(|step| step.is_overflow()).count();
+        // A loss that overflowed in its step says nothing about the others.
+        let counted = || steps.iter().filter(|step| !step.is_overflow() || overflows == steps.len());
+        let target_tokens: u64 = counted().map(|step| step.target_tokens).sum();
         let mean = |value: fn(&StepMetrics) -> f64| {
-            steps.iter().map(|step| value(step) * step.target_tokens as f64).sum::<f64>() / target_tokens.max(1) as f64
+            counted().map(|step| value(step) * step.target_tokens as f64).sum::<f64>() / target_tokens.max(1) as f64
         };
         Some(Self {
             step: last.step,
             loss: mean(|step| step.loss),
             nll: mean(|step| step.nll),
-            grad_norm: last.grad_norm,
+            grad_norm: counted().last()?.grad_norm,
             lr: last.lr,
+            loss_scale: last.loss_scale,
+            overflows: overflows as u64,
             throughput,
             data_wait_share,
-            non_finite_steps: steps.iter().filter(|step| !step.is_finite()).count() as u64,
+            non_finite_steps: steps.iter().filter(|step| step.has_failed()).count() as u64,
         })
     }
 }
@@ -148,6 +192,10 @@ pub(crate) mod tests {
             nll: loss / 2.0,
             grad_norm: step as f64,
             lr: 1e-3,
+            updates: step,
+            loss_scale: None,
+            skipped: false,
+            stopped: false,
             tokens: 10 + target_tokens,
             source_tokens: 10,
             target_tokens,
@@ -173,6 +221,13 @@ pub(crate) mod tests {
         let window = WindowMetrics::new(&steps, Throughput::default(), 0.0).expect("two steps");
         assert_eq!(window.non_finite_steps, 1);
         assert!(window.loss.is_nan(), "a mean over NaN must not look healthy");
+        let overflow = StepMetrics { loss_scale: Some(4.0), skipped: true, ..step(1, f64::NAN, 5) };
+        let stopped = StepMetrics { stopped: true, ..overflow.clone() };
+        let window = WindowMetrics::new(&[step(1, 1.0, 5), overflow], Throughput::default(), 0.0).expect("two steps");
+        assert_eq!((window.non_finite_steps, window.overflows), (0, 1));
+        assert_eq!((window.loss, window.grad_norm, window.loss_scale), (1.0, 1.0, Some(4.0)));
+        let window = WindowMetrics::new(&[stopped], Throughput::default(), 0.0).expect("a step");
+        assert_eq!((window.non_finite_steps, window.overflows), (1, 0), "the end is no overflow like any other");
         assert!(WindowMetrics::new(&[], Throughput::default(), 0.0).is_none());
     }
 }

@@ -2,29 +2,54 @@
 //! with the module.
 
 use burn::module::Module;
-use burn::tensor::{FloatDType, Tensor};
-use kiln_kernels::{AdamWHyper, AdamWState, adamw_step, measure};
+use burn::tensor::{Device, FloatDType, Tensor};
+use kiln_kernels::{
+    AdamWHyper, AdamWState, Coefficients, Counters, LossScaling, Progress, StepNumbers, StepPolicy, adamw_step, prepare,
+};
 
-use super::{FlatGradients, ParamTable};
+use super::{FlatGradients, LearningRate, ParamTable};
 use crate::config::OptimConfig;
 
-/// The optimizer: flat state, and the table that says what lies where.
+/// Updates for which coefficients are computed ahead.
+const AHEAD: u64 = 1024;
+
+/// The optimizer: flat state, the table that says what lies where, and how far it has come.
 #[derive(Debug, Clone)]
 pub struct AdamW {
-    max_grad_norm: f64,
     hyper: AdamWHyper,
+    policy: StepPolicy,
+    learning_rate: LearningRate,
     table: ParamTable,
-    /// `None` only while a step is taken.
+    /// Both `None` only while a step is taken.
     state: Option<AdamWState>,
+    progress: Option<Progress>,
+    coefficients: Coefficients,
+    /// Updates made: the last count that was read from the device, and what it has become if every step since was taken.
+    updates: [u64; 2],
+}
+
+/// What an [`AdamW`] is made with, besides a module.
+#[derive(Debug, Clone)]
+pub struct AdamWSetup<'a> {
+    /// Hyperparameters.
+    pub config: &'a OptimConfig,
+    /// Learning rate of each update.
+    pub learning_rate: LearningRate,
+    /// Dynamic loss scaling, for f16.
+    pub scaling: Option<LossScaling>,
+    /// Whether, without scaling, no step is taken any more after one whose loss or gradient was not finite.
+    pub stops: bool,
+    /// Updates made and loss scale to begin with.
+    pub counters: Counters,
 }
 
 impl AdamW {
     /// A fresh optimizer whose master weights are `module`'s: give it the module in f32, before any cast, and the master
     /// weights are the initial ones exactly. The module is to compute in `dtype`, see [`Self::attach`].
-    pub fn new<M: Module>(module: &M, config: &OptimConfig, dtype: FloatDType) -> Self {
+    pub fn new<M: Module>(module: &M, setup: AdamWSetup<'_>, dtype: FloatDType) -> Self {
         let table = ParamTable::of(module);
         let state = AdamWState::new(table.flatten_weights(module), dtype.into());
-        Self::with_state(table, state, config)
+        Self::with_state(table, state, setup)
     }
 
     /// An optimizer that continues: flat f32 tensors of master weights and both moments.
@@ -34,25 +59,36 @@ impl AdamW {
     pub fn restored(
         table: ParamTable,
         [master, m, v]: [Tensor<1>; 3],
-        config: &OptimConfig,
+        setup: AdamWSetup<'_>,
         dtype: FloatDType,
     ) -> Self {
         for tensor in [&master, &m, &v] {
             assert_eq!(tensor.dims(), [table.flat_len()], "restored state");
         }
         let state = AdamWState { m, v, ..AdamWState::new(master, dtype.into()) };
-        Self::with_state(table, state, config)
+        Self::with_state(table, state, setup)
     }
 
-    fn with_state(table: ParamTable, state: AdamWState, config: &OptimConfig) -> Self {
+    fn with_state(table: ParamTable, state: AdamWState, setup: AdamWSetup<'_>) -> Self {
+        let AdamWSetup { config, learning_rate, scaling, stops, counters } = setup;
         let OptimConfig { beta1, beta2, eps, weight_decay, max_grad_norm, .. } = *config;
         let hyper = AdamWHyper { beta1, beta2, eps, weight_decay, n_decayed: table.n_decayed() };
-        Self { max_grad_norm, hyper, table, state: Some(state) }
+        let policy = StepPolicy { max_norm: max_grad_norm, scaling, stops };
+        let device = state.master.device();
+        let progress = Some(Progress::new(counters, &device));
+        let updates = [counters.updates; 2];
+        let coefficients = coefficients(&hyper, &learning_rate, updates, &device);
+        Self { hyper, policy, learning_rate, table, state: Some(state), progress, coefficients, updates }
     }
 
     /// Where each parameter lies.
     pub fn table(&self) -> &ParamTable {
         &self.table
+    }
+
+    /// Learning rate of each update.
+    pub fn learning_rate(&self) -> &LearningRate {
+        &self.learning_rate
     }
 
     /// Master weights, moments, and weights of the compute dtype. On a GPU the next step writes over them: read them, do
@@ -61,26 +97,48 @@ impl AdamW {
         self.state.as_ref().expect("a state between steps")
     }
 
-    /// Divides `gradients` by `divisor`, clips them to the global norm and takes step number `step` (from 1) with learning
-    /// rate `lr`. Returns the norm before clipping, `[1]`, on the device: nothing here waits for it. If it is not finite,
-    /// the weights stay as they are.
+    /// Updates made and loss scale. On a GPU the next step writes over them.
+    pub fn progress(&self) -> &Progress {
+        self.progress.as_ref().expect("a state between steps")
+    }
+
+    /// What the loss is to be multiplied with before it is differentiated, `[1]`, f32; `None`: nothing.
+    pub fn loss_factor(&self) -> Option<Tensor<1>> {
+        self.policy.scaling.map(|scaling| self.progress().loss_scale() / scaling.unit)
+    }
+
+    /// Divides `gradients` by `divisor`, clips them to the global norm and takes a step: only the device knows whether it
+    /// does, see [`prepare`]. Nothing here waits for it.
     ///
     /// Gradients of a sum of losses are divided by the number of labels (`[1]`, f32) here, where the device knows it. The
     /// division rides on the factor that clips, so it costs no pass over the gradients. A group without a single label has
     /// gradients of zero, and its divisor counts as 1.
-    pub fn step(&mut self, gradients: FlatGradients, divisor: Tensor<1>, lr: f64, step: u64) -> Tensor<1> {
+    ///
+    /// `loss`, `[1]`, is only looked at: the step is not taken if it or the norm is not finite.
+    pub fn step(&mut self, gradients: FlatGradients, divisor: Tensor<1>, loss: Tensor<1>) -> StepNumbers {
         let FlatGradients(gradients) = gradients;
         let device = divisor.device();
-        let measured = measure(&gradients, divisor, self.max_grad_norm);
-        let schedule = self.hyper.schedule(lr, step, &device);
+        self.updates[1] += 1;
+        if self.updates[1] > self.coefficients.last() {
+            self.coefficients = coefficients(&self.hyper, &self.learning_rate, self.updates, &device);
+        }
+        let progress = self.progress.take().expect("a state between steps");
+        let (numbers, progress) = prepare(&gradients, divisor, loss, progress, &self.coefficients, &self.policy);
+        self.progress = Some(progress);
         let state = self.state.take().expect("a state between steps");
-        self.state = Some(adamw_step(state, gradients, &measured, schedule, &self.hyper));
+        self.state = Some(adamw_step(state, gradients, &numbers, &self.hyper));
         if AdamWState::is_updated_in_place(&device) {
             // What reads the module's weights next must not be moved before the step: the backend's queue does not know
             // that it changes them. A failure of the device shows when the next tensor is read.
             let _ = device.flush();
         }
-        measured.norm()
+        numbers
+    }
+
+    /// Tells how many updates have been made up to now, once that has been read from the device: coefficients of earlier
+    /// ones need not be kept.
+    pub fn observe(&mut self, updates: u64) {
+        self.updates = [updates; 2];
     }
 
     /// Gives `module` the weights: views of the flat tensor, which every later step on a GPU changes with it.
@@ -95,12 +153,19 @@ impl AdamW {
     }
 }
 
+/// Coefficients for the update after `updates` and some more.
+fn coefficients(hyper: &AdamWHyper, rate: &LearningRate, updates: [u64; 2], device: &Device) -> Coefficients {
+    let [from, to] = updates;
+    Coefficients::new(hyper, |update| rate.at(update), from, to + AHEAD, device)
+}
+
 #[cfg(test)]
 mod tests {
     use burn::module::Param;
-    use burn::tensor::{Device, TensorData};
+    use burn::tensor::TensorData;
 
     use super::*;
+    use crate::config::Schedule;
 
     #[derive(Module, Debug)]
     struct Toy {
@@ -116,6 +181,20 @@ mod tests {
         };
         let weight = Tensor::<2>::from_data([[0.5f32, -0.25, 1.5], [-1.0, 0.125, 2.0]], device);
         Toy { weight: Param::from_tensor(weight), bias: vector(&[0.1, -0.2]), gain: vector(&[1.0]) }
+    }
+
+    fn setup(config: &OptimConfig) -> AdamWSetup<'_> {
+        AdamWSetup {
+            config,
+            learning_rate: LearningRate::new(config, 8, 64),
+            scaling: None,
+            stops: false,
+            counters: Counters { updates: 0, loss_scale: 1.0, good_steps: 0 },
+        }
+    }
+
+    fn one(device: &Device) -> Tensor<1> {
+        Tensor::ones([1], &device.clone().inner())
     }
 
     /// The textbook loop over scalars, in f64.
@@ -168,18 +247,25 @@ mod tests {
     fn equals_a_scalar_loop_with_division_clipping_decay_and_bias_correction() {
         let device = Device::flex().autodiff();
         for (max_grad_norm, divisor) in [(0.0, 1.0), (0.7, 1.0), (0.7, 640.0), (0.0, 0.0)] {
-            let config = OptimConfig { max_grad_norm, weight_decay: 0.1, beta2: 0.98, ..OptimConfig::default() };
+            let config = OptimConfig {
+                lr: 0.05,
+                schedule: Schedule::Linear,
+                warmup_steps: 0,
+                max_grad_norm,
+                weight_decay: 0.1,
+                ..OptimConfig::default()
+            };
             let mut module = toy(&device);
-            let mut optimizer = AdamW::new(&module, &config, FloatDType::F32);
+            let mut optimizer = AdamW::new(&module, setup(&config), FloatDType::F32);
             module = optimizer.attach(module);
             let initial: Vec<f64> = weights(&module).into_iter().map(f64::from).collect();
             let zeros = vec![0.0; initial.len()];
             let mut reference = Reference { weights: initial, m: zeros.clone(), v: zeros, n_decayed: 6 };
             for step in 1..=8 {
-                let (lr, c) = (0.05 / step as f64, step as f64);
+                let (lr, c) = (optimizer.learning_rate().at(step as u64), step as f64);
                 let n_labels = Tensor::<1>::from_data([divisor as f32], &device.clone().inner());
                 let flat = gradients(&module, optimizer.table(), c * f64::max(divisor, 1.0));
-                let norm = optimizer.step(flat, n_labels, lr, step as u64).into_scalar::<f32>();
+                let norm = optimizer.step(flat, n_labels, one(&device)).norm().into_scalar::<f32>();
                 module = optimizer.write_back(module);
                 let reference_gradients: Vec<f64> = reference.weights.iter().map(|w| c * w).collect();
                 let wanted = reference.step(&reference_gradients, lr, step, &config);
@@ -226,7 +312,7 @@ mod tests {
     fn bf16_weights_come_from_an_exact_f32_master() {
         let module = toy(&Device::flex());
         let before = weights(&module);
-        let optimizer = AdamW::new(&module, &OptimConfig::default(), FloatDType::BF16);
+        let optimizer = AdamW::new(&module, setup(&OptimConfig::default()), FloatDType::BF16);
         let module = optimizer.attach(module);
         assert_eq!(module.weight.val().dtype(), burn::tensor::DType::BF16);
         let restored = weights(&optimizer.table().attach(module, &optimizer.state().master));
@@ -237,12 +323,31 @@ mod tests {
     fn a_step_whose_gradient_is_not_finite_is_not_taken() {
         let device = Device::flex().autodiff();
         let module = toy(&device);
-        let mut optimizer = AdamW::new(&module, &OptimConfig::default(), FloatDType::F32);
+        let mut optimizer = AdamW::new(&module, setup(&OptimConfig::default()), FloatDType::F32);
         let gradients = gradients(&module, optimizer.table(), f64::INFINITY);
-        let one = Tensor::<1>::from_data([1f32], &device.inner());
-        let norm = optimizer.step(gradients, one, 0.1, 1).into_scalar::<f32>();
+        let norm = optimizer.step(gradients, one(&device), one(&device)).norm().into_scalar::<f32>();
         assert!(!norm.is_finite(), "{norm}");
         let before = weights(&module);
         assert_eq!(weights(&optimizer.write_back(module)), before);
+    }
+
+    #[test]
+    fn coefficients_go_on_however_long_nobody_reads_the_count() {
+        let device = Device::flex().autodiff();
+        let module = toy(&device);
+        let config = OptimConfig { lr: 1e-6, schedule: Schedule::Constant, ..OptimConfig::default() };
+        let mut optimizer = AdamW::new(&module, setup(&config), FloatDType::F32);
+        let flat = gradients(&module, optimizer.table(), 1.0);
+        let step = |optimizer: &mut AdamW| {
+            let numbers = optimizer.step(flat.clone(), one(&device), one(&device));
+            let values = numbers.values().clone().into_data().try_into_vec::<f32>().expect("f32");
+            (StepNumbers::report(&values).update, values[3])
+        };
+        for update in 1..=5000 {
+            let wanted = (optimizer.learning_rate().at(update) / (1.0 - config.beta1.powf(update as f64))) as f32;
+            assert_eq!(step(&mut optimizer), (update, wanted));
+        }
+        optimizer.observe(5000);
+        assert_eq!(step(&mut optimizer).0, 5001);
     }
 }

@@ -4,6 +4,6 @@ pub mod adamw;
 pub mod param_groups;
 pub mod schedule;
 
-pub use adamw::AdamW;
+pub use adamw::{AdamW, AdamWSetup};
 pub use param_groups::{FlatGradients, ParamEntry, ParamTable};
 pub use schedule::LearningRate;

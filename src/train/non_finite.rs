@@ -1,7 +1,8 @@
 //! A loss or gradient that is not finite: which step, which parameters, and the batch to look at.
 //!
-//! The device makes no update from such a gradient. With [`NonFinite::Stop`] it makes none afterwards either, until the host reads
-//! of it: the weights are still those that the step failed with, so it can be computed again, exactly, and taken apart.
+//! The device makes no update from such a gradient. Where the run is to end ([`NonFinite::Stop`], or a loss scale that can sink no
+//! further) it makes none afterwards either, until the host reads of it: the weights are still those that the step failed with,
+//! so it can be computed again, exactly, and taken apart.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,9 @@ use serde::Serialize;
 use super::state::TrainState;
 use super::step::group_gradients;
 use crate::checkpoint::{named_tensors, replace_file};
-use crate::config::{Config, NonFinite};
+use crate::config::Config;
+#[cfg(doc)]
+use crate::config::NonFinite;
 use crate::device::upload;
 use crate::metrics::StepMetrics;
 use crate::optim::FlatGradients;
@@ -66,7 +69,6 @@ struct BatchRecord<'a> {
 
 /// Looks at what was measured, step by step, and acts on the first number that is not finite.
 pub(super) struct Watch {
-    policy: NonFinite,
     limit: u64,
     folder: PathBuf,
     source: Arc<dyn BatchSource>,
@@ -80,7 +82,6 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(config: &Config, run_dir: &Path, source: Arc<dyn BatchSource>) -> Self {
         Self {
-            policy: config.train.non_finite,
             limit: config.train.max_non_finite_steps,
             folder: run_dir.join(FOLDER),
             source,
@@ -96,12 +97,9 @@ impl Watch {
         self.pending.push(start);
     }
 
-    /// How many of `steps`, all that are pending, have happened: with [`NonFinite::Stop`] those after a failed one have not.
-    pub(super) fn n_valid(&self, steps: &[StepMetrics]) -> usize {
-        match self.policy {
-            NonFinite::Stop => steps.iter().position(|step| !step.is_finite()).map_or(steps.len(), |at| at + 1),
-            NonFinite::Skip => steps.len(),
-        }
+    /// How many of `steps` have happened: those after one that has ended the run have not.
+    pub(super) fn n_valid(steps: &[StepMetrics]) -> usize {
+        steps.iter().position(|step| step.stopped).map_or(steps.len(), |at| at + 1)
     }
 
     /// Goes through the pending steps, whose measurements are `steps`. `n_before` steps of this run were not finite already.
@@ -111,31 +109,29 @@ impl Watch {
     /// If a step was not finite and the policy is to stop, or if too many were skipped.
     pub(super) fn look(&mut self, steps: &[StepMetrics], state: &TrainState, n_before: u64) -> Result<Vec<String>> {
         let starts = std::mem::take(&mut self.pending);
-        let failed = steps.iter().filter(|step| !step.is_finite());
+        let failed = steps.iter().filter(|step| step.has_failed());
         let mut notes = Vec::new();
         for (n, step) in (n_before + 1..).zip(failed) {
             let start = starts.iter().find(|start| start.step == step.step).copied();
             let start = start.ok_or_else(|| anyhow!("step {} was measured but never begun", step.step))?;
-            match self.policy {
-                NonFinite::Stop => return Err(self.stop(step, start, state)),
-                NonFinite::Skip => {
-                    let batches = self.batches(start, state.seed)?;
-                    let path = self.write(step, start, state.seed, &batches, None)?;
-                    let what = format!(
-                        "step {}: {} is not finite; no update was made, its batch is in {}",
-                        step.step,
-                        what(step),
-                        path.display()
-                    );
-                    if n > self.limit {
-                        return Err(anyhow!(
-                            "{what}; that makes {n} such steps, more than train.max_non_finite_steps = {}. {REMEDY}",
-                            self.limit
-                        ));
-                    }
-                    notes.push(format!("warning: {what} ({n} of {} that are tolerated)", self.limit));
-                }
+            if step.stopped {
+                return Err(self.stop(step, start, state));
             }
+            let batches = self.batches(start, state.seed)?;
+            let path = self.write(step, start, state.seed, &batches, None)?;
+            let what = format!(
+                "step {}: {} is not finite; no update was made, its batch is in {}",
+                step.step,
+                what(step),
+                path.display()
+            );
+            if n > self.limit {
+                return Err(anyhow!(
+                    "{what}; that makes {n} such steps, more than train.max_non_finite_steps = {}. {REMEDY}",
+                    self.limit
+                ));
+            }
+            notes.push(format!("warning: {what} ({n} of {} that are tolerated)", self.limit));
         }
         Ok(notes)
     }
@@ -223,8 +219,7 @@ fn what(step: &StepMetrics) -> String {
 /// Parameters with gradients that are not finite, in the model's order, and how many of their elements.
 fn culprits(state: &TrainState, batches: &[HostBatch], start: StepStart) -> Result<Vec<(String, usize)>> {
     let uploaded: Vec<_> = batches.iter().map(|batch| upload(batch, &state.device)).collect();
-    // Without the guard, which has turned every gradient into NaN.
-    let (_, FlatGradients(gradients)) = group_gradients(state, &uploaded, start.micro_step, None);
+    let (_, FlatGradients(gradients)) = group_gradients(state, &uploaded, start.micro_step);
     // Host sync: the run is over.
     let flat = gradients.values.cast(FloatDType::F32).into_data();
     let found = named_tensors(state.optimizer.table(), &flat).into_iter().filter_map(|tensor| {

@@ -57,7 +57,7 @@ pub(super) fn try_largest(
     guarded(batch.shape(), || {
         let mut batches: Vec<_> = (0..n_uploads).flat_map(|_| upload_split(&batch, splits, &state.device)).collect();
         batches.truncate(2);
-        let (_, FlatGradients(gradients)) = group_gradients(state, &batches, state.micro_steps, None);
+        let (_, FlatGradients(gradients)) = group_gradients(state, &batches, state.micro_steps);
         // Host sync: the run has not begun.
         let sum = gradients.values.sum().try_into_data().map(drop);
         sum.map_err(|error| anyhow!("{error}"))

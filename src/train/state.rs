@@ -1,16 +1,16 @@
 //! What training changes: weights, moments, counters; and its way to and from a device-free [`Snapshot`].
 
 use anyhow::{Context, Result};
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, Transaction};
+use burn::tensor::{Device, FloatDType, TensorData, Transaction};
 use kiln_data::Position;
-use kiln_kernels::AdamWState;
+use kiln_kernels::{AdamWState, Counters, Progress};
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::provenance::Provenance;
 use crate::checkpoint::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState, flat_tensor, named_tensors};
 use crate::config::{Config, NonFinite};
 use crate::eval::Masking;
-use crate::optim::{AdamW, LearningRate, ParamTable};
+use crate::optim::{AdamW, AdamWSetup, LearningRate, ParamTable};
 
 /// A run in the making. With its configuration and its data it decides every later weight.
 #[derive(Debug)]
@@ -19,8 +19,6 @@ pub struct TrainState {
     pub model: Transformer,
     /// f32 master weights and moments.
     pub optimizer: AdamW,
-    /// Learning rate of each step.
-    pub learning_rate: LearningRate,
     /// Compute dtype.
     pub dtype: FloatDType,
     /// Where the model lives, without autodiff.
@@ -31,7 +29,7 @@ pub struct TrainState {
     pub masking: Option<Masking>,
     /// Label smoothing of the training loss.
     pub label_smoothing: f64,
-    /// Optimizer steps done.
+    /// Optimizer steps done, those that made no update included.
     pub step: u64,
     /// Micro-batches done.
     pub micro_steps: u64,
@@ -47,9 +45,6 @@ pub struct TrainState {
     pub non_finite_steps: u64,
     /// The best validation so far.
     pub best: Option<Best>,
-    /// `[1]`, f32: 1, or NaN once a loss or gradient was not finite; `None` where later steps are taken all the same. Every
-    /// gradient is multiplied by it, so that the weights stay those of the failed step until the host reads of it.
-    pub(super) guard: Option<Tensor<1>>,
 }
 
 /// A state on its way to disk: read from the device, not yet named.
@@ -78,12 +73,11 @@ impl TrainState {
         let device = device.clone().inner();
         // Drawn and kept in f32: the master weights are the drawn ones, whatever the compute dtype.
         let drawn = model.init(config.seed, FloatDType::F32, &device.clone().autodiff());
-        let optimizer = AdamW::new(&drawn, &config.optim, dtype);
-        let guard = (config.train.non_finite == NonFinite::Stop).then(|| Tensor::ones([1], (&device, DType::F32)));
+        let fresh = Counters { updates: 0, loss_scale: 1.0, good_steps: 0 };
+        let optimizer = AdamW::new(&drawn, optimizer_setup(config, model, fresh), dtype);
         Self {
             model: optimizer.attach(drawn),
             optimizer,
-            learning_rate: LearningRate::new(&config.optim, config.train.steps, model.d_model),
             dtype,
             device,
             seed: config.seed,
@@ -97,7 +91,6 @@ impl TrainState {
             train_secs: 0.0,
             non_finite_steps: 0,
             best: None,
-            guard,
         }
     }
 
@@ -113,7 +106,9 @@ impl TrainState {
         let table = state.optimizer.table().clone();
         let master = flat_tensor(&table, weights, &state.device)?;
         let moments = || master.zeros_like();
-        state.optimizer = AdamW::restored(table, [master.clone(), moments(), moments()], &config.optim, dtype);
+        let fresh = Counters { updates: 0, loss_scale: 1.0, good_steps: 0 };
+        let setup = optimizer_setup(config, model, fresh);
+        state.optimizer = AdamW::restored(table, [master.clone(), moments(), moments()], setup, dtype);
         state.model = state.optimizer.attach(state.model);
         Ok(state)
     }
@@ -121,10 +116,13 @@ impl TrainState {
     /// Continues from `snapshot`.
     pub fn restore(config: &Config, snapshot: Snapshot, dtype: FloatDType, device: &Device) -> Result<Self> {
         let mut state = Self::new(config, &snapshot.model, dtype, device);
+        let updates = snapshot.state.step.saturating_sub(snapshot.state.skipped_steps);
+        let counters = Counters { updates, loss_scale: 1.0, good_steps: 0 };
         let table = state.optimizer.table().clone();
         let tensors = [&snapshot.weights, &snapshot.first_moments, &snapshot.second_moments];
         let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &state.device));
-        state.optimizer = AdamW::restored(table, [master?, m?, v?], &config.optim, dtype);
+        let setup = optimizer_setup(config, &snapshot.model, counters);
+        state.optimizer = AdamW::restored(table, [master?, m?, v?], setup, dtype);
         state.model = state.optimizer.attach(state.model);
         let saved = snapshot.state;
         state.step = saved.step;
@@ -152,17 +150,19 @@ impl TrainState {
     /// Copies everything to the host, in one transaction.
     pub fn host_copy(&self, provenance: &Provenance) -> Result<HostCopy> {
         let AdamWState { master, m, v, .. } = self.optimizer.state();
-        let read = [master, m, v]
+        let read = [master, m, v, self.optimizer.progress().values()]
             .into_iter()
             .fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
-        // Host sync: master weights and moments.
-        let flat = read.try_execute().context("reading weights and moments from the device")?;
+        // Host sync: master weights, moments and counters.
+        let mut flat = read.try_execute().context("reading weights and moments from the device")?;
+        let counters = Progress::counters(&flat.pop().expect("four tensors were asked for"));
         Ok(HostCopy {
             table: self.optimizer.table().clone(),
             flat,
             state: TrainerState {
                 format: FORMAT,
                 step: self.step,
+                skipped_steps: self.step - counters.updates,
                 micro_steps: self.micro_steps,
                 position: self.position,
                 data_fingerprint: provenance.data_fingerprint.clone(),
@@ -176,5 +176,15 @@ impl TrainState {
             model: self.model.config().clone(),
             files: provenance.files.clone(),
         })
+    }
+}
+
+fn optimizer_setup<'a>(config: &'a Config, model: &TransformerConfig, counters: Counters) -> AdamWSetup<'a> {
+    AdamWSetup {
+        config: &config.optim,
+        learning_rate: LearningRate::new(&config.optim, config.train.steps, model.d_model),
+        scaling: None,
+        stops: config.train.non_finite == NonFinite::Stop,
+        counters,
     }
 }

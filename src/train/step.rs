@@ -14,12 +14,12 @@ use crate::optim::FlatGradients;
 ///
 /// The loss is the sum over all labels of the group, divided once by their number, which the device counts: how they are
 /// dealt out to micro-batches does not matter. Counters of steps and micro-batches move; the data position is the caller's.
+/// Whether the step makes an update is decided, and counted, on the device.
 ///
 /// # Panics
 /// If the group is empty.
 pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
-    let (Sums { loss, nll, n_labels }, gradients) =
-        group_gradients(state, batches, state.micro_steps, state.guard.as_ref());
+    let (Sums { loss, nll, n_labels }, gradients) = group_gradients(state, batches, state.micro_steps);
     for batch in batches {
         let [source_tokens, target_tokens] = tokens_of(batch);
         state.micro_steps += 1;
@@ -27,24 +27,17 @@ pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
         state.target_tokens += target_tokens;
     }
     state.step += 1;
-    let lr = state.learning_rate.at(state.step);
-    let grad_norm = state.optimizer.step(gradients, n_labels.clone(), lr, state.step);
+    let numbers = state.optimizer.step(gradients, n_labels.clone(), loss.clone());
     state.model = state.optimizer.write_back(state.model.clone());
-    // Zero times a finite number changes nothing, zero times any other number is NaN for good.
-    state.guard = state.guard.take().map(|guard| guard + (loss.clone() + grad_norm.clone()) * 0.0);
-    Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, grad_norm }
+    Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers: numbers.values().clone() }
 }
 
 /// Sums and gradients of `batches`, the first of which is micro-batch number `first_micro_step` of the run. Changes nothing.
-/// Gradients are multiplied by `guard`, `[1]`.
-pub(super) fn group_gradients(
-    state: &TrainState,
-    batches: &[Batch],
-    first_micro_step: u64,
-    guard: Option<&Tensor<1>>,
-) -> (Sums, FlatGradients) {
+/// Gradients carry the loss scale, if there is one.
+pub(super) fn group_gradients(state: &TrainState, batches: &[Batch], first_micro_step: u64) -> (Sums, FlatGradients) {
     // A sum of many gradients needs more digits than each of them.
     let accumulation = if batches.len() > 1 { FloatDType::F32 } else { state.dtype };
+    let factor = state.optimizer.loss_factor();
     let mut accumulated: Option<(Sums, FlatGradients)> = None;
     for (micro_step, batch) in (first_micro_step..).zip(batches) {
         // Masks and dropout are sites of one stream, which the seed and the number of the micro-batch decide.
@@ -53,11 +46,11 @@ pub(super) fn group_gradients(
         let masked = state.masking.as_ref().zip(stream.as_ref()).map(|(masking, stream)| masking.mask(batch, stream));
         let dropout = stream.as_ref().filter(|_| state.has_dropout());
         let losses = state.model.loss(masked.as_ref().unwrap_or(batch), state.label_smoothing, dropout);
-        let guarded = match guard {
-            Some(guard) => losses.loss_sum.clone() * Tensor::from_inner(guard.clone()),
+        let scaled = match &factor {
+            Some(factor) => losses.loss_sum.clone() * Tensor::from_inner(factor.clone()),
             None => losses.loss_sum.clone(),
         };
-        let mut gradients = guarded.backward();
+        let mut gradients = scaled.backward();
         let sums =
             Sums { loss: losses.loss_sum.inner(), nll: losses.nll_sum.inner(), n_labels: losses.n_labels.inner() };
         let (sums, before) = match accumulated {

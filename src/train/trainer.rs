@@ -255,7 +255,7 @@ impl Trainer {
         let facts = StepFacts {
             step: self.state.step,
             epoch: group.epoch,
-            lr: self.state.learning_rate.at(self.state.step),
+            is_scaled: self.state.optimizer.loss_factor().is_some(),
             tokens: source_tokens + target_tokens,
             source_tokens,
             padded_tokens: group.padded_tokens(),
@@ -289,11 +289,15 @@ impl Trainer {
 
     /// Reads what the steps since the last line have measured. The host waits for the device here.
     fn log(&mut self) -> Result<()> {
-        let Self { deferred, measured, .. } = self;
-        // Host sync: four numbers a step.
-        let steps = measured.clock.time(Span::Drain, || deferred.drain());
+        let Self { deferred, measured, state, .. } = self;
+        let rate = state.optimizer.learning_rate();
+        // Host sync: a few numbers a step.
+        let steps = measured.clock.time(Span::Drain, || deferred.drain(|update| rate.at(update)));
         let mut steps = steps.map_err(|error| device_failure(error.into(), measured.largest))?;
-        steps.truncate(self.watch.n_valid(&steps));
+        if let Some(last) = steps.last() {
+            state.optimizer.observe(last.updates);
+        }
+        steps.truncate(Watch::n_valid(&steps));
         steps.iter_mut().for_each(|step| self.outliers.mark(step));
         let totals = measured.end_window(&steps);
         self.state.train_secs += totals.training().as_secs_f64();

@@ -34,7 +34,10 @@ mod testing;
 #[cfg(feature = "cuda")]
 mod wgmma;
 
-pub use adamw::{ALIGNMENT, AdamWHyper, AdamWState, Flat, Measured, Part, Place, adamw_step, gather, measure, view};
+pub use adamw::{
+    ALIGNMENT, AdamWHyper, AdamWState, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress, StepNumbers,
+    StepPolicy, StepReport, adamw_step, gather, prepare, view,
+};
 pub use attention::{AttentionConfig, AttentionMask, Projected, attention};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use dropout::{DropoutStream, dropout};

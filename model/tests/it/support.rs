@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
-use kiln_kernels::{AdamWHyper, AdamWState, Flat, Place, adamw_step, gather, measure};
+use kiln_kernels::{
+    AdamWHyper, AdamWState, Coefficients, Counters, Flat, Place, Progress, StepPolicy, adamw_step, gather, prepare,
+};
 use kiln_model::{
     Activation, Architecture, NormKind, NormPlacement, PairBatch, Positions, TextBatch, TieEmbeddings,
     TransformerConfig,
@@ -315,8 +317,9 @@ pub(crate) fn with_weights<M: Module>(model: M, weights: &ByPath) -> M {
 pub(crate) struct Optimizer {
     pub(crate) lr: f64,
     hyper: AdamWHyper,
-    max_grad_norm: f64,
-    step: u64,
+    policy: StepPolicy,
+    progress: Progress,
+    n_steps: u64,
     places: Vec<(String, Place)>,
     state: AdamWState,
 }
@@ -336,27 +339,31 @@ impl Optimizer {
             }
         }
         let state = AdamWState::new(flatten(&places, &weights(model)).values, DType::F32);
-        Self { lr, hyper, max_grad_norm, step: 0, places, state }
+        let policy = StepPolicy { max_norm: max_grad_norm, scaling: None, stops: false };
+        let counters = Counters { updates: 0, loss_scale: 1.0, good_steps: 0 };
+        Self { lr, hyper, policy, progress: Progress::new(counters, &Device::flex()), n_steps: 0, places, state }
     }
 
     /// One step; returns the model and the gradient norm before clipping.
     pub(crate) fn step<M: Module>(&mut self, model: M, gradients: &ByPath) -> (M, f64) {
-        self.step += 1;
         let device = Device::flex();
         let zeros = |dims: Vec<usize>| vec![0.0; dims.iter().product()];
         let mut all: ByPath = shapes(&model).into_iter().map(|(path, dims)| (path, zeros(dims))).collect();
         all.extend(gradients.clone());
         let gradient = flatten(&self.places, &all);
-        let measured = measure(&gradient, Tensor::ones([1], &device), self.max_grad_norm);
-        let schedule = self.hyper.schedule(self.lr, self.step, &device);
-        self.state = adamw_step(self.state.clone(), gradient, &measured, schedule, &self.hyper);
+        let coefficients = Coefficients::new(&self.hyper, |_| self.lr, self.n_steps, self.n_steps, &device);
+        self.n_steps += 1;
+        let [divisor, loss] = [1.0, 0.0].map(|value| Tensor::full([1], value, &device));
+        let (numbers, progress) = prepare(&gradient, divisor, loss, self.progress.clone(), &coefficients, &self.policy);
+        self.progress = progress;
+        self.state = adamw_step(self.state.clone(), gradient, &numbers, &self.hyper);
         let master = values(self.state.master.clone());
         let mut after = weights(&model);
         // PyTorch leaves a parameter without a gradient alone, weight decay included.
         for (path, place) in self.places.iter().filter(|(path, _)| gradients.contains_key(path)) {
             after.insert(path.clone(), master[place.offset..][..place.len].to_vec());
         }
-        (with_weights(model, &after), scalar(measured.norm()))
+        (with_weights(model, &after), scalar(numbers.norm()))
     }
 }
 

@@ -4,12 +4,13 @@ use cubecl::prelude::*;
 
 use super::flat::{ALIGNMENT, CHUNK};
 use super::ops::PARTS;
+use super::progress::{BLOCK, COLUMNS};
 use crate::device::{cube_sum, sum_of};
 
 /// Units of a cube in all passes over flat tensors.
 pub(super) const UNITS: u32 = 256;
-/// Units of the one cube that adds up the sums of squares.
-pub(super) const MEASURE_UNITS: u32 = 1024;
+/// Units of the one cube that adds up the sums of squares and prepares a step.
+pub(super) const PREPARE_UNITS: u32 = 1024;
 
 /// Chunk `chunk` of a part to its place in `values`; returns this unit's share of the sum of squares.
 #[cube]
@@ -74,31 +75,89 @@ pub(super) fn gather<F: Float, G: Float, N: Size>(
     }
 }
 
-/// One cube: norm, factor and finite flag from the sums of squares.
+/// One cube: the numbers of a step, and what it makes of `progress`; see [`super::prepare`]. `n` sums of squares, `rows` rows of
+/// coefficients.
 #[cube(launch_unchecked)]
-pub(super) fn measure(squares: &[f32], divisor: &[f32], out: &mut [f32], n: u32, max_norm: f32) {
+pub(super) fn prepare(
+    squares: &[f32],
+    divisor: &[f32],
+    loss: &[f32],
+    coefficients: &[f32],
+    progress: &mut [f32],
+    out: &mut [f32],
+    n: u32,
+    rows: u32,
+    max_norm: f32,
+    unit: f32,
+    growth_factor: f32,
+    growth_interval: f32,
+    backoff_factor: f32,
+    floor: f32,
+    #[comptime] is_scaled: bool,
+    #[comptime] stops: bool,
+) {
     let mut sum = 0.0f32;
     let mut at = UNIT_POS;
     while at < n {
         sum += squares[at as usize];
-        at += MEASURE_UNITS;
+        at += PREPARE_UNITS;
     }
-    let total = cube_sum(sum, MEASURE_UNITS);
+    let total = cube_sum(sum, PREPARE_UNITS);
     if UNIT_POS == 0 {
+        let scale = progress[0];
+        let good = progress[1];
+        let block = progress[2];
+        let row = progress[3];
+        let had_stopped = progress[4];
         let count = divisor[0];
-        let share = 1.0f32 / select(count > 1.0f32, count, 1.0f32);
+        let mut share = 1.0f32 / select(count > 1.0f32, count, 1.0f32);
+        if is_scaled {
+            share = share * unit / scale;
+        }
         let norm = f32::sqrt(total) * share;
         let clipped = max_norm / (norm + 1e-6f32);
         let clips = max_norm > 0.0f32 && clipped < 1.0f32;
+        // Infinities and NaN fail the comparisons.
+        let finite = norm <= comptime![f32::MAX] && f32::abs(loss[0]) <= comptime![f32::MAX];
+        let taken = finite && had_stopped == 0.0f32;
+        let ahead = u32::cast_from(block - coefficients[0]) * comptime![BLOCK as u32] + u32::cast_from(row);
+        let at = select(ahead < rows, ahead, rows - 1) * comptime![COLUMNS as u32] + 1;
         out[0] = norm;
         out[1] = share * select(clips, clipped, 1.0f32);
-        // Infinities and NaN fail the comparison.
-        out[2] = select(norm <= comptime![f32::MAX], 1.0f32, 0.0f32);
+        out[2] = select(taken, 1.0f32, 0.0f32);
+        #[unroll]
+        for column in 0..COLUMNS {
+            out[comptime![3 + column]] = coefficients[at as usize + column];
+        }
+        out[6] = scale;
+        out[7] = block;
+        out[8] = row;
+        let next = row + select(taken, 1.0f32, 0.0f32);
+        let wraps = next >= comptime![BLOCK as f32];
+        progress[2] = block + select(wraps, 1.0f32, 0.0f32);
+        progress[3] = select(wraps, 0.0f32, next);
+        let mut stopped = had_stopped;
+        if is_scaled {
+            let run = select(finite, good + 1.0f32, 0.0f32);
+            let grown = scale * growth_factor;
+            let grows = run >= growth_interval;
+            let lowered = scale * backoff_factor;
+            let raised = select(grows && grown <= comptime![f32::MAX], grown, scale);
+            stopped = select(!finite && lowered < floor, 1.0f32, had_stopped);
+            let kept = stopped > 0.0f32;
+            progress[0] = select(kept, scale, select(finite, raised, lowered));
+            progress[1] = select(kept, good, select(grows, 0.0f32, run));
+        }
+        if comptime![stops && !is_scaled] {
+            stopped = select(finite, had_stopped, 1.0f32);
+        }
+        progress[4] = stopped;
+        out[9] = stopped;
     }
 }
 
-/// A step over `vectors` vectors; see [`super::adamw_step`] for the formulas and [`super::AdamWHyper::schedule`] for
-/// `schedule`.
+/// A step over `vectors` vectors; see [`super::adamw_step`] for the formulas and [`super::prepare`] for
+/// `numbers`.
 #[cube(launch_unchecked)]
 pub(super) fn step<W: Float, G: Float, N: Size>(
     master: &mut [Vector<f32, N>],
@@ -106,8 +165,7 @@ pub(super) fn step<W: Float, G: Float, N: Size>(
     v: &mut [Vector<f32, N>],
     weights: &mut [Vector<W, N>],
     gradient: &[Vector<G, N>],
-    measured: &[f32],
-    schedule: &[f32],
+    numbers: &[f32],
     vectors: u32,
     decayed: u32,
     beta1: f32,
@@ -119,13 +177,13 @@ pub(super) fn step<W: Float, G: Float, N: Size>(
     #[define(W, G)] _dtypes: [ElemType; 2],
 ) {
     let at = ABSOLUTE_POS;
-    if at < vectors as usize && measured[2] > 0.0f32 {
-        let g = Vector::<f32, N>::cast_from(gradient[at]) * Vector::new(measured[1]);
+    if at < vectors as usize && numbers[2] > 0.0f32 {
+        let g = Vector::<f32, N>::cast_from(gradient[at]) * Vector::new(numbers[1]);
         let first = m[at] * Vector::new(beta1) + g * Vector::new(rest1);
         let second = v[at] * Vector::new(beta2) + g * g * Vector::new(rest2);
-        let decay = select(at < decayed as usize, 1.0f32 - schedule[2], 1.0f32);
-        let denominator = Vector::<f32, N>::sqrt(second) * Vector::new(schedule[1]) + Vector::new(eps);
-        let updated = master[at] * Vector::new(decay) - Vector::new(schedule[0]) * first / denominator;
+        let decay = select(at < decayed as usize, 1.0f32 - numbers[5], 1.0f32);
+        let denominator = Vector::<f32, N>::sqrt(second) * Vector::new(numbers[4]) + Vector::new(eps);
+        let updated = master[at] * Vector::new(decay) - Vector::new(numbers[3]) * first / denominator;
         m[at] = first;
         v[at] = second;
         master[at] = updated;

@@ -9,8 +9,10 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::flat::{ALIGNMENT, CHUNK};
-use super::kernel::{MEASURE_UNITS, UNITS, gather, measure, step};
+use super::kernel::{PREPARE_UNITS, UNITS, gather, prepare, step};
 use super::ops::{AdamWOps, Factors, Parts, Segment};
+use super::progress::{COLUMNS, NUMBERS};
+use super::{LossScaling, StepPolicy};
 
 /// Elements of f32 in 16 bytes.
 const WIDTH: usize = 4;
@@ -77,26 +79,47 @@ impl AdamWOps for CubeBackend {
         CubeTensor::new_contiguous(flat.client, flat.device, shape.into(), handle, flat.dtype)
     }
 
-    fn adamw_measure(squares: CubeTensor, divisor: CubeTensor, max_norm: f32) -> CubeTensor {
-        let (squares, divisor) = (into_contiguous(squares), into_contiguous(divisor));
-        let n = squares.meta.shape()[0];
+    fn adamw_prepare(
+        squares: CubeTensor,
+        divisor: CubeTensor,
+        loss: CubeTensor,
+        coefficients: CubeTensor,
+        progress: CubeTensor,
+        policy: StepPolicy,
+    ) -> (CubeTensor, CubeTensor) {
+        let [squares, divisor, loss, coefficients] = [squares, divisor, loss, coefficients].map(into_contiguous);
+        let (n, rows) = (squares.meta.shape()[0], (coefficients.meta.shape()[0] - 1) / COLUMNS);
         let (client, device) = (squares.client.clone(), squares.device.clone());
-        let out = empty_device_contiguous_dtype(client, device, [3].into(), DType::F32);
-        // SAFETY: `n` numbers are read, three written.
+        let out = empty_device_contiguous_dtype(client, device, [NUMBERS].into(), DType::F32);
+        let unscaled =
+            LossScaling { unit: 1.0, growth_factor: 1.0, growth_interval: 1, backoff_factor: 1.0, floor: 0.0 };
+        let scaling = policy.scaling.unwrap_or(unscaled);
+        // SAFETY: `n` sums are read and one of `rows` rows, `NUMBERS` numbers and all of `progress` are written.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            measure::launch_unchecked(
+            prepare::launch_unchecked(
                 &out.client,
                 CubeCount::Static(1, 1, 1),
-                CubeDim::new_1d(MEASURE_UNITS),
+                CubeDim::new_1d(PREPARE_UNITS),
                 squares.into_buffer_arg(),
                 divisor.into_buffer_arg(),
+                loss.into_buffer_arg(),
+                coefficients.into_buffer_arg(),
+                progress.clone().into_buffer_arg(),
                 out.clone().into_buffer_arg(),
                 n as u32,
-                max_norm,
+                rows as u32,
+                policy.max_norm as f32,
+                scaling.unit,
+                scaling.growth_factor,
+                scaling.growth_interval as f32,
+                scaling.backoff_factor,
+                scaling.floor,
+                policy.scaling.is_some(),
+                policy.stops,
             );
         }
-        out
+        (out, progress)
     }
 
     fn adamw(
@@ -104,11 +127,10 @@ impl AdamWOps for CubeBackend {
         m: CubeTensor,
         v: CubeTensor,
         gradient: CubeTensor,
-        measured: CubeTensor,
-        schedule: CubeTensor,
+        numbers: CubeTensor,
         factors: Factors,
     ) -> (CubeTensor, CubeTensor, CubeTensor) {
-        launch_step([&master, &m, &v], None, gradient, measured, schedule, factors);
+        launch_step([&master, &m, &v], None, gradient, numbers, factors);
         (master, m, v)
     }
 
@@ -118,11 +140,10 @@ impl AdamWOps for CubeBackend {
         v: CubeTensor,
         weights: CubeTensor,
         gradient: CubeTensor,
-        measured: CubeTensor,
-        schedule: CubeTensor,
+        numbers: CubeTensor,
         factors: Factors,
     ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
-        launch_step([&master, &m, &v], Some(&weights), gradient, measured, schedule, factors);
+        launch_step([&master, &m, &v], Some(&weights), gradient, numbers, factors);
         (master, m, v, weights)
     }
 }
@@ -133,13 +154,11 @@ fn launch_step(
     state: [&CubeTensor; 3],
     weights: Option<&CubeTensor>,
     gradient: CubeTensor,
-    measured: CubeTensor,
-    schedule: CubeTensor,
+    numbers: CubeTensor,
     factors: Factors,
 ) {
     let [master, m, v] = state;
-    let (gradient, measured, schedule) =
-        (into_contiguous(gradient), into_contiguous(measured), into_contiguous(schedule));
+    let (gradient, numbers) = (into_contiguous(gradient), into_contiguous(numbers));
     let n = master.meta.shape()[0];
     assert!(n.is_multiple_of(WIDTH), "flat tensors are made of whole vectors");
     // Without weights of their own the argument is there but never touched.
@@ -159,8 +178,7 @@ fn launch_step(
             v.clone().into_buffer_arg(),
             written.clone().into_buffer_arg(),
             gradient.into_buffer_arg(),
-            measured.into_buffer_arg(),
-            schedule.into_buffer_arg(),
+            numbers.into_buffer_arg(),
             vectors as u32,
             factors.n_decayed.div_ceil(WIDTH) as u32,
             factors.beta1,

@@ -2,8 +2,9 @@
 //!
 //! Parameters, moments and gradients of a model each lie end to end in one flat tensor, see [`Place`]. A step is then a
 //! few launches whatever the number of layers: [`gather`] collects the gradients and sums their squares on the way,
-//! [`measure`] turns the sums into norm and scale, [`adamw_step`] does the rest in one pass. What changes from step to step
-//! is read from small device tensors, so that a captured step can be replayed.
+//! [`prepare`] turns the sums into the numbers of the step and decides whether it is taken, [`adamw_step`] does the rest in one
+//! pass. What changes from step to step is read from small device tensors and counted there, so that a captured step can be
+//! replayed.
 
 mod cpu;
 mod flat;
@@ -12,14 +13,17 @@ mod kernel;
 #[cfg(feature = "cuda")]
 mod launch;
 mod ops;
+mod progress;
 mod reference;
 #[cfg(test)]
 mod tests;
 
 use burn::backend::Dispatch;
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 pub use flat::{ALIGNMENT, Flat, Part, Place, gather, view};
 use ops::AdamWOps;
+use progress::count;
+pub use progress::{Coefficients, Counters, LossScaling, Progress, StepPolicy};
 
 use crate::plain::plain_operators;
 
@@ -72,51 +76,99 @@ pub struct AdamWHyper {
 }
 
 impl AdamWHyper {
-    /// What changes from step to step: learning rate and bias corrections of step number `step` (from 1), `[3]`, f32. They
-    /// are computed here in f64: in f32, `1 - beta2^step` has lost four digits at step 1.
-    pub fn schedule(&self, lr: f64, step: u64, device: &Device) -> Tensor<1> {
-        let correction = |beta: f64| 1.0 - beta.powf(step as f64);
+    /// What learning rate and number of an update (from 1) make of it: `lr / (1 - beta1^t)`, `1 / sqrt(1 - beta2^t)` and
+    /// `lr * weight_decay`.
+    fn coefficients(&self, lr: f64, update: u64) -> [f32; 3] {
+        let correction = |beta: f64| 1.0 - beta.powf(update as f64);
         let values = [lr / correction(self.beta1), correction(self.beta2).sqrt().recip(), lr * self.weight_decay];
-        Tensor::from_data(TensorData::from(values.map(|value| value as f32)), (device, DType::F32))
+        values.map(|value| value as f32)
     }
 }
 
-/// Norm of a gradient and what to multiply it with.
+/// The numbers of one step, on the device.
 #[derive(Debug, Clone)]
-pub struct Measured {
-    /// `[3]`, f32: norm, factor, and 1 if the norm is finite, 0 if not.
+pub struct StepNumbers {
     pub(crate) values: Tensor<1>,
 }
 
-impl Measured {
+/// [`StepNumbers`] on the host.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepReport {
+    /// Global norm of the divided gradient before clipping.
+    pub norm: f32,
+    /// Whether an update was made.
+    pub taken: bool,
+    /// The number, from 1, of the update that was made or left out.
+    pub update: u64,
+    /// Scale of the loss in this step.
+    pub loss_scale: f32,
+    /// Whether the run has come to a stop, with this step or before.
+    pub stopped: bool,
+}
+
+impl StepNumbers {
+    /// Everything, `[10]`, f32: to be read together with other tensors, see [`Self::report`].
+    pub fn values(&self) -> &Tensor<1> {
+        &self.values
+    }
+
     /// Global norm of the divided gradient before clipping, `[1]`.
     pub fn norm(&self) -> Tensor<1> {
         self.values.clone().narrow(0, 0, 1)
     }
+
+    /// [`Self::values`] as read.
+    ///
+    /// # Panics
+    /// If `values` is not what [`Self::values`] has given.
+    pub fn report(values: &[f32]) -> StepReport {
+        let &[norm, _, taken, _, _, _, loss_scale, blocks, rest, stopped] = values else {
+            panic!("ten numbers of a step: {values:?}")
+        };
+        StepReport { norm, taken: taken > 0.0, update: count([blocks, rest]) + 1, loss_scale, stopped: stopped > 0.0 }
+    }
 }
 
-/// Global norm of `gradient / divisor`, and the factor that divides the gradient and clips it to `max_norm`: `min(1,
-/// max_norm / (norm + 1e-6)) / divisor`, as `torch.nn.utils.clip_grad_norm_`. A `max_norm` of 0 switches clipping off; a
-/// divisor below 1 (not a single label) counts as 1.
+/// Decides about a step and counts it: the global norm of `gradient / divisor`, the factor that divides the gradient and clips it to
+/// `max_norm` (`min(1, max_norm / (norm + 1e-6)) / divisor`, as `torch.nn.utils.clip_grad_norm_`), and the coefficients of the
+/// update. A divisor below 1 (not a single label) counts as 1. With [`LossScaling`] the factor also takes the scale back.
 ///
-/// Sums are taken in a fixed order: the same gradient has the same norm in every run.
+/// The step is not taken if its loss or norm is not finite; nothing is counted then, so that the learning rate and the bias
+/// corrections of the next step are those of this one.
+///
+/// Sums are taken in a fixed order: the same gradient has the same norm in every run. On a GPU `progress` is written in place.
 ///
 /// # Shapes
-/// - `divisor`: `[1]`, f32
-pub fn measure(gradient: &Flat, divisor: Tensor<1>, max_norm: f64) -> Measured {
-    assert_eq!(divisor.dims(), [1], "one divisor for all gradients");
+/// - `divisor`, `loss`: `[1]`, f32
+///
+/// `coefficients` must hold the update after those that `progress` counts, else the nearest it holds are taken.
+pub fn prepare(
+    gradient: &Flat,
+    divisor: Tensor<1>,
+    loss: Tensor<1>,
+    progress: Progress,
+    coefficients: &Coefficients,
+    policy: &StepPolicy,
+) -> (StepNumbers, Progress) {
+    assert_eq!((divisor.dims(), loss.dims()), ([1], [1]), "one divisor and one loss for all gradients");
     if plain_operators() {
-        return reference::measure(gradient, divisor, max_norm);
+        return reference::prepare(gradient, divisor, loss, progress, coefficients, policy);
     }
-    let squares = gradient.squares.clone().into_dispatch();
-    let values = Dispatch::adamw_measure(squares, divisor.into_dispatch(), max_norm as f32);
-    Measured { values: Tensor::from_dispatch(values) }
+    let (values, progress) = Dispatch::adamw_prepare(
+        gradient.squares.clone().into_dispatch(),
+        divisor.into_dispatch(),
+        loss.into_dispatch(),
+        coefficients.values.clone().into_dispatch(),
+        progress.values.into_dispatch(),
+        *policy,
+    );
+    (StepNumbers { values: Tensor::from_dispatch(values) }, Progress { values: Tensor::from_dispatch(progress) })
 }
 
 /// One AdamW step over a whole model:
 /// `g = factor * gradient`, `master *= 1 - lr * wd`, `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
 /// `master -= lr / (1 - b1^t) * m / (sqrt(v / (1 - b2^t)) + eps)`, `weights = master` in the dtype of `weights`.
-/// A gradient whose norm is not finite changes nothing.
+/// A step that [`prepare`] does not take changes nothing.
 ///
 /// On a GPU every buffer of `state` is written in place, whoever else holds a clone or a [`view`] of it: read what you want
 /// to keep before you step. The backend's lazy queue does not know that the views change; flush the device
@@ -124,35 +176,27 @@ pub fn measure(gradient: &Flat, divisor: Tensor<1>, max_norm: f64) -> Measured {
 ///
 /// # Shapes
 /// - `gradient`: `[n]`, any float dtype
-/// - `schedule`: see [`AdamWHyper::schedule`]
 ///
 /// # Panics
 /// If `gradient` and the state differ in length.
-pub fn adamw_step(
-    state: AdamWState,
-    gradient: Flat,
-    measured: &Measured,
-    schedule: Tensor<1>,
-    hyper: &AdamWHyper,
-) -> AdamWState {
+pub fn adamw_step(state: AdamWState, gradient: Flat, numbers: &StepNumbers, hyper: &AdamWHyper) -> AdamWState {
     assert_eq!(gradient.values.dims(), state.master.dims(), "the gradient does not have the length of the weights");
     if plain_operators() {
-        return reference::adamw_step(state, gradient, measured, schedule, hyper);
+        return reference::adamw_step(state, gradient, numbers, hyper);
     }
     let AdamWState { master, m, v, weights } = state;
     let (master, m, v) = (master.into_dispatch(), m.into_dispatch(), v.into_dispatch());
-    let (gradient, schedule) = (gradient.values.into_dispatch(), schedule.into_dispatch());
-    let measured = measured.values.clone().into_dispatch();
+    let (gradient, numbers) = (gradient.values.into_dispatch(), numbers.values.clone().into_dispatch());
     match weights {
         Some(weights) => {
             let weights = weights.into_dispatch();
             let (master, m, v, weights) =
-                Dispatch::adamw_mixed(master, m, v, weights, gradient, measured, schedule, (*hyper).into());
+                Dispatch::adamw_mixed(master, m, v, weights, gradient, numbers, (*hyper).into());
             let [master, m, v, weights] = [master, m, v, weights].map(Tensor::from_dispatch);
             AdamWState { master, m, v, weights: Some(weights) }
         }
         None => {
-            let (master, m, v) = Dispatch::adamw(master, m, v, gradient, measured, schedule, (*hyper).into());
+            let (master, m, v) = Dispatch::adamw(master, m, v, gradient, numbers, (*hyper).into());
             let [master, m, v] = [master, m, v].map(Tensor::from_dispatch);
             AdamWState { master, m, v, weights: None }
         }

@@ -7,7 +7,9 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::{DType, Shape};
 
-use super::AdamWHyper;
+#[cfg(feature = "cuda")]
+use super::progress::NUMBERS;
+use super::{AdamWHyper, StepPolicy};
 
 /// Tensors gathered by one launch. Each is an argument of the kernel, and their number is part of its code.
 pub(crate) const PARTS: usize = 16;
@@ -115,24 +117,32 @@ pub(crate) trait AdamWOps: Backend {
     #[fusion(dtype = flat, shape = Shape::from(shape.clone()))]
     fn flat_view(flat: FloatTensor<Self>, offset: usize, shape: Vec<usize>) -> FloatTensor<Self>;
 
-    /// `[3]`: norm, factor, finite; see [`super::measure`].
-    #[fusion(dtype = DType::F32, shape = Shape::new([3]))]
-    fn adamw_measure(squares: FloatTensor<Self>, divisor: FloatTensor<Self>, max_norm: f32) -> FloatTensor<Self>;
+    /// `(numbers, progress)`, see [`super::prepare`]; `progress` in place where the backend can.
+    #[fusion(meta = |_squares, _divisor, _loss, _coefficients, progress, _policy| {
+        (TensorSpec::new(Shape::new([NUMBERS]), DType::F32), progress.clone())
+    })]
+    fn adamw_prepare(
+        squares: FloatTensor<Self>,
+        divisor: FloatTensor<Self>,
+        loss: FloatTensor<Self>,
+        coefficients: FloatTensor<Self>,
+        progress: FloatTensor<Self>,
+        policy: StepPolicy,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// `(master, m, v)`.
-    #[fusion(meta = |master, m, v, _gradient, _measured, _schedule, _factors| (master.clone(), m.clone(), v.clone()))]
+    #[fusion(meta = |master, m, v, _gradient, _numbers, _factors| (master.clone(), m.clone(), v.clone()))]
     fn adamw(
         master: FloatTensor<Self>,
         m: FloatTensor<Self>,
         v: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
-        measured: FloatTensor<Self>,
-        schedule: FloatTensor<Self>,
+        numbers: FloatTensor<Self>,
         factors: Factors,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// `(master, m, v, weights)`.
-    #[fusion(meta = |master, m, v, weights, _gradient, _measured, _schedule, _factors| {
+    #[fusion(meta = |master, m, v, weights, _gradient, _numbers, _factors| {
         (master.clone(), m.clone(), v.clone(), weights.clone())
     })]
     #[allow(clippy::too_many_arguments, reason = "an operator takes its tensors one by one")]
@@ -142,8 +152,7 @@ pub(crate) trait AdamWOps: Backend {
         v: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
-        measured: FloatTensor<Self>,
-        schedule: FloatTensor<Self>,
+        numbers: FloatTensor<Self>,
         factors: Factors,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }

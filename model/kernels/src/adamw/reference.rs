@@ -1,43 +1,91 @@
 //! The optimizer in plain Burn operations.
 
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{Bool, DType, Int, Tensor};
 
-use super::{AdamWHyper, AdamWState, Flat, Measured};
+use super::progress::{BLOCK, COLUMNS};
+use super::{AdamWHyper, AdamWState, Coefficients, Flat, Progress, StepNumbers, StepPolicy};
 
-/// See [`super::measure`].
-pub(crate) fn measure(gradient: &Flat, divisor: Tensor<1>, max_norm: f64) -> Measured {
+/// See [`super::prepare`]. Flags are 0 or 1.
+pub(crate) fn prepare(
+    gradient: &Flat,
+    divisor: Tensor<1>,
+    loss: Tensor<1>,
+    progress: Progress,
+    coefficients: &Coefficients,
+    policy: &StepPolicy,
+) -> (StepNumbers, Progress) {
+    let [scale, good, block, row, stopped] = [0, 1, 2, 3, 4].map(|at| number(&progress.values, at));
+    let not = |flag: &Tensor<1>| -flag.clone() + 1.0;
+    let unscale = match policy.scaling {
+        Some(scaling) => scale.clone().recip() * scaling.unit,
+        None => scale.ones_like(),
+    };
+    let share = divisor.clamp_min(1.0).recip() * unscale;
     let values = gradient.values.clone().cast(DType::F32);
-    let share = divisor.clamp_min(1.0).recip();
     let norm = (values.clone() * values).sum().sqrt() * share.clone();
-    let clip = match max_norm > 0.0 {
-        true => ((norm.clone() + 1e-6).recip() * max_norm).clamp_max(1.0),
+    let clip = match policy.max_norm > 0.0 {
+        true => ((norm.clone() + 1e-6).recip() * policy.max_norm).clamp_max(1.0),
         false => norm.ones_like(),
     };
-    // What is not finite is no number once multiplied by zero, and not equal to itself then.
-    let zero = norm.clone() * 0.0;
-    let finite = zero.clone().equal(zero).float().cast(DType::F32);
-    Measured { values: Tensor::cat(vec![norm, clip * share, finite], 0) }
+    let finite = is_finite(&norm) * is_finite(&loss);
+    let taken = finite.clone() * not(&stopped);
+
+    let rows = (coefficients.values.dims()[0] - 1) / COLUMNS;
+    let table = coefficients.values.clone().narrow(0, 1, rows * COLUMNS).reshape([rows, COLUMNS]);
+    let ahead = (block.clone() - number(&coefficients.values, 0)) * BLOCK as f32 + row.clone();
+    let coefficients = table.select(0, ahead.clamp(0.0, (rows - 1) as f32).int()).reshape([COLUMNS]);
+
+    let next = row.clone() + taken.clone();
+    let wraps = flag(next.clone().greater_equal_elem(BLOCK as f32));
+    let (next_block, next_row) = (block.clone() + wraps.clone(), next * not(&wraps));
+    let (next_scale, next_good, next_stopped) = match policy.scaling {
+        Some(scaling) => {
+            let run = (good.clone() + 1.0) * finite.clone();
+            let (grown, lowered) = (scale.clone() * scaling.growth_factor, scale.clone() * scaling.backoff_factor);
+            let grows = flag(run.clone().greater_equal_elem(scaling.growth_interval as f32));
+            let raised = scale.clone().mask_where((grows.clone() * is_finite(&grown)).greater_elem(0.5), grown);
+            let fails = flag(lowered.clone().lower_elem(scaling.floor)) * not(&finite);
+            let next_stopped = (stopped + fails).clamp_max(1.0);
+            let kept = next_stopped.clone().greater_elem(0.5);
+            let next_scale =
+                lowered.mask_where(finite.greater_elem(0.5), raised).mask_where(kept.clone(), scale.clone());
+            (next_scale, (run * not(&grows)).mask_where(kept, good), next_stopped)
+        }
+        None if policy.stops => (scale.clone(), good, (stopped + not(&finite)).clamp_max(1.0)),
+        None => (scale.clone(), good, stopped),
+    };
+    let numbers = vec![norm, clip * share, taken, coefficients, scale, block, row, next_stopped.clone()];
+    let progress = vec![next_scale, next_good, next_block, next_row, next_stopped];
+    (StepNumbers { values: Tensor::cat(numbers, 0) }, Progress { values: Tensor::cat(progress, 0) })
+}
+
+fn number(of: &Tensor<1>, at: usize) -> Tensor<1> {
+    of.clone().narrow(0, at, 1)
+}
+
+fn flag(of: Tensor<1, Bool>) -> Tensor<1> {
+    of.float().cast(DType::F32)
+}
+
+/// What is not finite is no number once multiplied by zero, and not equal to itself then.
+fn is_finite(x: &Tensor<1>) -> Tensor<1> {
+    let zero = x.clone() * 0.0;
+    flag(zero.clone().equal(zero))
 }
 
 /// See [`super::adamw_step`]. Every tensor of the result is a new one.
-pub(crate) fn adamw_step(
-    state: AdamWState,
-    gradient: Flat,
-    measured: &Measured,
-    schedule: Tensor<1>,
-    hyper: &AdamWHyper,
-) -> AdamWState {
+pub(crate) fn adamw_step(state: AdamWState, gradient: Flat, numbers: &StepNumbers, hyper: &AdamWHyper) -> AdamWState {
     let AdamWState { master, m, v, weights } = state;
-    let number = |of: &Tensor<1>, at: usize| of.clone().narrow(0, at, 1);
+    let number = |at: usize| number(&numbers.values, at);
     let (n, device) = (master.dims()[0], master.device());
     let decayed = Tensor::<1, Int>::arange(0..n as i64, &device).lower_elem(hyper.n_decayed as i64).float();
-    let decay = -(decayed.cast(DType::F32) * number(&schedule, 2)) + 1.0;
-    let g = gradient.values.cast(DType::F32) * number(&measured.values, 1);
+    let decay = -(decayed.cast(DType::F32) * number(5)) + 1.0;
+    let g = gradient.values.cast(DType::F32) * number(1);
     let next_m = m.clone() * hyper.beta1 + g.clone() * (1.0 - hyper.beta1);
     let next_v = v.clone() * hyper.beta2 + g.clone() * g * (1.0 - hyper.beta2);
-    let update = next_m.clone() * number(&schedule, 0) / (next_v.clone().sqrt() * number(&schedule, 1) + hyper.eps);
+    let update = next_m.clone() * number(3) / (next_v.clone().sqrt() * number(4) + hyper.eps);
     let next_master = master.clone() * decay - update;
-    let skipped = number(&measured.values, 2).equal_elem(0.0).expand([n]);
+    let skipped = number(2).equal_elem(0.0).expand([n]);
     let or_before = |next: Tensor<1>, before: Tensor<1>| next.mask_where(skipped.clone(), before);
     let master = or_before(next_master, master);
     let weights = weights.map(|weights| master.clone().cast(weights.dtype()));
@@ -47,18 +95,22 @@ pub(crate) fn adamw_step(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adamw::{ALIGNMENT, Place, gather};
+    use crate::adamw::{ALIGNMENT, Counters, LossScaling, Place, gather};
     use crate::testing::{assert_close, devices, host, tensor, values};
 
-    /// Three steps over two tensors, the first of them decayed, the second step with a gradient that is not finite:
-    /// master, moments, weights, norms.
-    fn run(device: &burn::tensor::Device, plain: bool) -> [Vec<f32>; 5] {
+    /// Four steps over two tensors, the first of them decayed, the second step with a gradient that is not finite: master, moments,
+    /// weights, norms, and everything that was counted.
+    fn run(device: &burn::tensor::Device, policy: StepPolicy, plain: bool) -> [Vec<f32>; 6] {
         let n = 2 * ALIGNMENT;
         let hyper = AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: 0.1, n_decayed: ALIGNMENT };
         let places = [Place { offset: 0, len: 200 }, Place { offset: ALIGNMENT, len: ALIGNMENT }];
         let mut state = AdamWState::new(tensor(&values(n, 1), [n], DType::F32, device), DType::BF16);
+        let counters = Counters { updates: BLOCK as u64 - 2, loss_scale: 4.0, good_steps: 1 };
+        let mut progress = Progress::new(counters, device);
+        let coefficients = Coefficients::new(&hyper, |update| 1e-2 / update as f64, counters.updates, 2000, device);
+        let mut counted = Vec::new();
         let mut norms = Vec::new();
-        for step in 1..=3 {
+        for step in 1..=4 {
             let scale = if step == 2 { f32::INFINITY } else { 3.0 };
             let part = |len: usize, seed: u64| {
                 tensor(&values(len, seed).iter().map(|x| x * scale).collect::<Vec<_>>(), [len], DType::BF16, device)
@@ -66,29 +118,38 @@ mod tests {
             let parts = vec![part(200, 10 + step).into(), part(ALIGNMENT, 20 + step).into()];
             let flat = gather(parts, &places, n, DType::BF16, device, None);
             let divisor = Tensor::from_data([4.0f32], (device, DType::F32));
-            let schedule = hyper.schedule(1e-2, step, device);
-            let measured = match plain {
-                true => measure(&flat, divisor, 1.0),
-                false => crate::measure(&flat, divisor, 1.0),
-            };
-            norms.push(host(measured.norm())[0]);
+            let loss = Tensor::ones([1], (device, DType::F32));
+            let prepare = if plain { prepare } else { crate::prepare };
+            let (numbers, after) = prepare(&flat, divisor, loss, progress, &coefficients, &policy);
+            progress = after;
+            norms.push(host(numbers.norm())[0]);
+            counted.extend(host(numbers.values().clone().narrow(0, 2, 8)));
+            counted.extend(host(progress.values().clone()));
             let take = if plain { adamw_step } else { crate::adamw_step };
-            state = take(state, flat, &measured, schedule, &hyper);
+            state = take(state, flat, &numbers, &hyper);
         }
         let AdamWState { master, m, v, weights } = state;
-        [host(master), host(m), host(v), host(weights.expect("bf16 weights")), norms]
+        [host(master), host(m), host(v), host(weights.expect("bf16 weights")), norms, counted]
     }
 
     #[test]
     fn kernels_and_plain_operations_agree() {
+        let scaling =
+            |floor| LossScaling { unit: 2.0, growth_factor: 2.0, growth_interval: 2, backoff_factor: 0.5, floor };
         for (name, device) in devices() {
-            let (plain, fused) = (run(&device, true), run(&device, false));
-            for (part, i) in [("master", 0), ("m", 1), ("v", 2), ("weights", 3)] {
-                let dtype = if i == 3 { DType::BF16 } else { DType::F32 };
-                assert_close(&format!("{part} on {name}"), dtype, &plain[i], &fused[i]);
+            for (scaling, stops) in
+                [(None, false), (None, true), (Some(scaling(1.0)), true), (Some(scaling(5.0)), false)]
+            {
+                let policy = StepPolicy { max_norm: 1.0, scaling, stops };
+                let (plain, fused) = (run(&device, policy, true), run(&device, policy, false));
+                for (part, i) in [("master", 0), ("m", 1), ("v", 2), ("weights", 3)] {
+                    let dtype = if i == 3 { DType::BF16 } else { DType::F32 };
+                    assert_close(&format!("{part} on {name}, {policy:?}"), dtype, &plain[i], &fused[i]);
+                }
+                assert!(!plain[4][1].is_finite() && !fused[4][1].is_finite(), "{:?} {:?}", plain[4], fused[4]);
+                assert!((plain[4][2] / fused[4][2] - 1.0).abs() < 1e-5, "{:?} {:?}", plain[4], fused[4]);
+                assert_eq!(plain[5], fused[5], "{policy:?} on {name}");
             }
-            assert!(!plain[4][1].is_finite() && !fused[4][1].is_finite(), "{:?} {:?}", plain[4], fused[4]);
-            assert!((plain[4][2] / fused[4][2] - 1.0).abs() < 1e-5, "{:?} {:?}", plain[4], fused[4]);
         }
     }
 }

@@ -1,6 +1,10 @@
 use burn::tensor::{DType, Device, Tensor};
 
-use super::{ALIGNMENT, AdamWHyper, AdamWState, Flat, Part, Place, adamw_step, gather, measure, view};
+use super::progress::BLOCK;
+use super::{
+    ALIGNMENT, AdamWHyper, AdamWState, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress, StepNumbers,
+    StepPolicy, StepReport, adamw_step, gather, prepare, view,
+};
 use crate::testing::{assert_close, devices, distance, host, tensor, time, timing_device, values};
 
 /// Places for tensors of these lengths, end to end, and the length of the whole.
@@ -24,6 +28,20 @@ fn flat(values: &[f32], dtype: DType, device: &Device) -> Flat {
 
 fn scalar(value: f32, device: &Device) -> Tensor<1> {
     tensor(&[value], [1], DType::F32, device)
+}
+
+const HYPER: AdamWHyper = AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-9, weight_decay: 0.1, n_decayed: 0 };
+const UNSCALED: StepPolicy = StepPolicy { max_norm: 0.0, scaling: None, stops: false };
+
+fn fresh(updates: u64, loss_scale: f32, device: &Device) -> Progress {
+    Progress::new(Counters { updates, loss_scale, good_steps: 0 }, device)
+}
+
+/// The numbers of a first step.
+fn first(gradient: &Flat, divisor: f32, max_norm: f64, device: &Device) -> StepNumbers {
+    let coefficients = Coefficients::new(&HYPER, |_| 0.1, 0, 1, device);
+    let (divisor, loss) = (scalar(divisor, device), scalar(1.0, device));
+    prepare(gradient, divisor, loss, fresh(0, 1.0, device), &coefficients, &StepPolicy { max_norm, ..UNSCALED }).0
 }
 
 /// Lengths that end on a vector, in the middle of one, on a chunk and beyond one; more parts than a launch takes.
@@ -56,7 +74,7 @@ fn parts_lie_at_their_places_with_zeros_between() {
             let doubled: Vec<f32> = expected.iter().map(|x| 2.0 * x).collect();
             assert_eq!(host(twice.values.clone()), doubled, "added on {name}");
             let norm = doubled.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-            let found = host(measure(&twice, scalar(1.0, &device), 0.0).norm());
+            let found = host(first(&twice, 1.0, 0.0, &device).norm());
             assert!(distance(&found, &[norm as f32]) < 1e-5, "norm {found:?} instead of {norm} on {name}");
         }
     }
@@ -94,11 +112,15 @@ fn ten_steps_equal_the_scalar_recurrence() {
             let seen = view(state.compute_weights(), ALIGNMENT, [2, 24]);
             let mut p: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
             let (mut m, mut v) = (vec![0f64; n], vec![0f64; n]);
+            let coefficients = Coefficients::new(&hyper, |_| lr, 0, 10, &device);
+            let mut progress = fresh(0, 1.0, &device);
             for step in 1..=10u64 {
                 let grad = values(n, 100 + step);
                 let gradient = flat(&grad, gradient_dtype, &device);
-                let measured = measure(&gradient, scalar(divisor, &device), 0.0);
-                state = adamw_step(state, gradient, &measured, hyper.schedule(lr, step, &device), &hyper);
+                let (labels, loss) = (scalar(divisor, &device), scalar(1.0, &device));
+                let (numbers, after) = prepare(&gradient, labels, loss, progress, &coefficients, &UNSCALED);
+                progress = after;
+                state = adamw_step(state, gradient, &numbers, &hyper);
                 for i in 0..n {
                     let g = f64::from(grad[i]) / f64::from(divisor);
                     m[i] = hyper.beta1 * m[i] + (1.0 - hyper.beta1) * g;
@@ -135,7 +157,7 @@ fn the_norm_is_divided_and_clipped() {
             let divided = norm / f64::max(divisor, 1.0);
             let clip = if max_norm > 0.0 { (max_norm / (divided + 1e-6)).min(1.0) } else { 1.0 };
             let expected = [divided, clip / f64::max(divisor, 1.0), 1.0].map(|x| x as f32);
-            let found = host(measure(&gradient, scalar(divisor as f32, &device), max_norm).values);
+            let found = host(first(&gradient, divisor as f32, max_norm, &device).values);
             for (found, expected) in found.iter().zip(expected) {
                 assert!((found / expected - 1.0).abs() < 1e-5, "{found} instead of {expected} on {name}");
             }
@@ -147,19 +169,102 @@ fn the_norm_is_divided_and_clipped() {
 fn a_gradient_that_is_not_finite_changes_nothing() {
     for (name, device) in devices() {
         for bad in [f32::NAN, f32::INFINITY] {
-            let hyper = AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-9, weight_decay: 0.1, n_decayed: 0 };
             let start = values(1000, 1);
             let state = AdamWState::new(flat(&start, DType::F32, &device).values, DType::BF16);
             let mut grad = values(1000, 2);
             grad[777] = bad;
             let gradient = flat(&grad, DType::F32, &device);
-            let measured = measure(&gradient, scalar(1.0, &device), 1.0);
-            let schedule = hyper.schedule(0.1, 1, &device);
-            let state = adamw_step(state, gradient, &measured, schedule, &hyper);
+            let numbers = first(&gradient, 1.0, 1.0, &device);
+            let state = adamw_step(state, gradient, &numbers, &HYPER);
             assert_eq!(host(state.master)[..1000], start, "masters after {bad} on {name}");
             assert!(host(state.m).iter().chain(&host(state.v)).all(|&x| x == 0.0), "moments after {bad} on {name}");
-            assert!(!host(measured.norm())[0].is_finite(), "the norm of {bad} on {name}");
+            assert!(!host(numbers.norm())[0].is_finite(), "the norm of {bad} on {name}");
         }
+    }
+}
+
+/// Prepares a step for each `(gradient, loss)` and returns what it was, with the counters after it.
+fn reports(
+    steps: &[(f32, f32)],
+    mut progress: Progress,
+    coefficients: &Coefficients,
+    policy: &StepPolicy,
+    device: &Device,
+) -> Vec<(StepReport, Counters, [f32; 3])> {
+    let report = |&(gradient, loss): &(f32, f32)| {
+        let gradient = flat(&[gradient], DType::F32, device);
+        let (one, loss) = (scalar(1.0, device), scalar(loss, device));
+        let (numbers, after) = prepare(&gradient, one, loss, progress.clone(), coefficients, policy);
+        progress = after;
+        let numbers = host(numbers.values().clone());
+        let counters = Progress::counters(&progress.values().clone().into_data());
+        (StepNumbers::report(&numbers), counters, [numbers[3], numbers[4], numbers[5]])
+    };
+    steps.iter().map(report).collect()
+}
+
+#[test]
+fn an_update_left_out_moves_neither_schedule_nor_bias_corrections() {
+    let lr = |update: u64| update as f64 / 1000.0;
+    for (name, device) in devices() {
+        // Over the edge of a block, in a table that begins a block before.
+        let before = 2 * BLOCK as u64 - 2;
+        let coefficients = Coefficients::new(&HYPER, lr, before, before + 5, &device);
+        assert!(coefficients.last() >= before + 5);
+        let steps = [(1.0, 1.0), (f32::NAN, 1.0), (2.0, 1.0), (1.0, f32::INFINITY), (3.0, -1.0), (1.0, 1.0)];
+        let found = reports(&steps, fresh(before, 1.0, &device), &coefficients, &UNSCALED, &device);
+        let mut updates = before;
+        for ((report, counters, columns), taken) in found.into_iter().zip([true, false, true, false, true, true]) {
+            assert_eq!((report.taken, report.update, report.stopped), (taken, updates + 1, false), "on {name}");
+            let wanted = HYPER.coefficients(lr(report.update), report.update);
+            assert_eq!(columns, wanted, "update {} on {name}", report.update);
+            updates += u64::from(taken);
+            assert_eq!(counters, Counters { updates, loss_scale: 1.0, good_steps: 0 }, "on {name}");
+        }
+        let policy = StepPolicy { stops: true, ..UNSCALED };
+        let found = reports(
+            &steps[..3],
+            fresh(0, 1.0, &device),
+            &Coefficients::new(&HYPER, lr, 0, 0, &device),
+            &policy,
+            &device,
+        );
+        let taken: Vec<_> = found.iter().map(|(report, ..)| (report.taken, report.stopped)).collect();
+        assert_eq!(taken, [(true, false), (false, true), (false, true)], "none after a failed one on {name}");
+    }
+}
+
+#[test]
+fn the_loss_scale_grows_backs_off_and_stops_the_run_at_its_floor() {
+    let scaling = LossScaling { unit: 4.0, growth_factor: 2.0, growth_interval: 3, backoff_factor: 0.5, floor: 2.0 };
+    let policy = StepPolicy { max_norm: 0.25, scaling: Some(scaling), stops: true };
+    for (name, device) in devices() {
+        let coefficients = Coefficients::new(&HYPER, |_| 0.1, 0, 20, &device);
+        let (good, bad) = ((8.0, 1.0), (f32::INFINITY, 1.0));
+        let steps = [good, good, bad, good, good, good, good, bad, bad, bad, bad, good];
+        let found = reports(&steps, fresh(0, 8.0, &device), &coefficients, &policy, &device);
+        let counts: Vec<_> =
+            found.iter().map(|(report, after, _)| (report.loss_scale, after.good_steps, after.updates)).collect();
+        let wanted = [
+            (8.0, 1, 1),
+            (8.0, 2, 2),
+            (8.0, 0, 2),
+            (4.0, 1, 3),
+            (4.0, 2, 4),
+            (4.0, 0, 5), // three in a row
+            (8.0, 1, 6),
+            (8.0, 0, 6),
+            (4.0, 0, 6),
+            (2.0, 0, 6), // it can sink no further
+            (2.0, 0, 6),
+            (2.0, 0, 6),
+        ];
+        assert_eq!(counts, wanted, "on {name}");
+        let stopped: Vec<_> = found.iter().map(|(report, ..)| report.stopped).collect();
+        assert_eq!(stopped.iter().position(|stopped| *stopped), Some(9), "on {name}");
+        assert!(stopped[9..].iter().all(|stopped| *stopped) && !found[11].0.taken, "for good on {name}");
+        // 8 in gradients that were scaled by 8 / 4.
+        assert_eq!(found[0].0.norm, 4.0, "on {name}");
     }
 }
 
@@ -183,12 +288,11 @@ fn times() {
         time(&format!("gather {n} bf16 onto {into:?}"), n * (2 + 2 * into.size()), &device, || {
             sum = gather(parts(), &places, n, into, &device, Some(sum.clone()));
         });
-        time("norm of the gathered", 0, &device, || measure(&sum, scalar(1.0, &device), 1.0));
-        let measured = measure(&sum, scalar(1.0, &device), 1.0);
-        let schedule = hyper.schedule(1e-4, 1, &device);
+        let numbers = first(&sum, 1.0, 1.0, &device);
+        time("numbers of a step", 0, &device, || first(&sum, 1.0, 1.0, &device));
         let mut state = AdamWState::new(Tensor::ones([n], (&device, DType::F32)), DType::BF16);
         time(&format!("step of {n}, {into:?} gradient"), n * (26 + into.size()), &device, || {
-            state = adamw_step(state.clone(), sum.clone(), &measured, schedule.clone(), &hyper);
+            state = adamw_step(state.clone(), sum.clone(), &numbers, &hyper);
         });
         assert!(host(state.master.narrow(0, 0, 8)).iter().all(|x| x.is_finite() && *x < 1.0), "it was computed");
     }
