@@ -155,6 +155,7 @@ pub fn good_checkpoint() -> PathBuf {
                     target_tokens: 1,
                     train_secs: 1.0,
                     skipped_steps: 0,
+                    loss_scale: None,
                     non_finite_steps: 0,
                     best: None,
                 };

@@ -40,7 +40,7 @@ pub use average::average;
 pub use read::{Weights, read, read_weights, verify};
 pub use run::Run;
 pub use saver::{SaveFailed, Saved, Saver};
-pub use snapshot::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState};
+pub use snapshot::{Best, FORMAT, LossScale, NamedTensor, Snapshot, StoredFile, TrainerState};
 pub use tensors::{drawn_tensors, flat_tensor, load_model, named_tensors};
 pub use vocabulary::Vocabulary;
 pub use write::{Manifest, replace_file};

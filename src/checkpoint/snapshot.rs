@@ -45,6 +45,9 @@ pub struct TrainerState {
     /// Those of them that made no update. The schedule and Adam's bias corrections are functions of the others' number.
     #[serde(default)]
     pub skipped_steps: u64,
+    /// fp16: the loss scale.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub loss_scale: Option<LossScale>,
     /// Micro-batches done. Dropout and masks are functions of it and the seed.
     pub micro_steps: u64,
     /// Where the data continues.
@@ -63,6 +66,16 @@ pub struct TrainerState {
     pub non_finite_steps: u64,
     /// The best validation so far.
     pub best: Option<Best>,
+}
+
+/// Dynamic loss scaling between two steps.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossScale {
+    /// What the loss of the next step is multiplied with.
+    pub scale: f32,
+    /// Steps without an overflow since it last changed.
+    pub good_steps: u32,
 }
 
 /// A validation result to beat.

@@ -133,10 +133,31 @@ pub struct TrainConfig {
     /// Micro-batches that every batch of the loader is cut into; `--auto-micro-batch` finds how many memory needs. The optimizer
     /// step stays that of the whole batch.
     pub split_batches: usize,
-    /// What a loss or gradient that is not finite leads to: `stop` or `skip`. Such an update is never made.
+    /// What a loss or gradient that is not finite leads to: `stop` or `skip`. Such an update is never made. With `precision =
+    /// "fp16"`, `loss_scale` deals with it.
     pub non_finite: NonFinite,
     /// `non_finite = "skip"`: the run ends when more steps than this had no update.
     pub max_non_finite_steps: u64,
+    /// `precision = "fp16"`: the scale that keeps small gradients from vanishing.
+    pub loss_scale: LossScaleConfig,
+}
+
+/// Dynamic loss scaling, as `torch.amp.GradScaler` does it: the gradient of `init` times the mean loss is computed, and the
+/// update takes the factor back. Where it overflows, the update is left out (neither the schedule nor Adam's step count moves) and
+/// the scale is lowered; after many steps without an overflow it is raised. Only `precision = "fp16"` looks at it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LossScaleConfig {
+    /// The scale to begin with.
+    pub init: f32,
+    /// What it is multiplied with when it is raised, at least 1.
+    pub growth_factor: f32,
+    /// What it is multiplied with after an overflow, in (0, 1).
+    pub backoff_factor: f32,
+    /// Steps without an overflow, in a row, after which it is raised.
+    pub growth_interval: u32,
+    /// The lowest scale: an overflow here is no matter of scale, and the run ends with the name of what was not finite.
+    pub floor: f32,
 }
 
 /// What to do about a loss or gradient that is not finite.
@@ -159,6 +180,8 @@ pub enum Precision {
     F32,
     /// bfloat16 weights and activations.
     Bf16,
+    /// IEEE half precision weights and activations, with a dynamic loss scale: for GPUs without bfloat16.
+    Fp16,
 }
 
 impl Default for Config {
@@ -201,7 +224,14 @@ impl Default for TrainConfig {
             split_batches: 1,
             non_finite: NonFinite::Stop,
             max_non_finite_steps: 10,
+            loss_scale: LossScaleConfig::default(),
         }
+    }
+}
+
+impl Default for LossScaleConfig {
+    fn default() -> Self {
+        Self { init: 65536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000, floor: 1.0 }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use kiln_model::{Architecture, TieEmbeddings, TransformerConfig};
 
-use super::{Config, OptimConfig, Schedule, Task, TrainConfig};
+use super::{Config, LossScaleConfig, OptimConfig, Schedule, Task, TrainConfig};
 
 impl Config {
     /// Every problem at once; empty when the run can start. Each begins with the key it is about.
@@ -216,6 +216,41 @@ impl TrainConfig {
                 self.masked_share
             ));
         }
+        self.loss_scale.validate(problems);
+    }
+}
+
+impl LossScaleConfig {
+    fn validate(&self, problems: &mut Vec<String>) {
+        let Self { init, growth_factor, backoff_factor, growth_interval, floor } = *self;
+        let ordinary = |value: f32| value > 0.0 && value.is_finite();
+        let mut unless = |fits: bool, key: &str, problem: String| {
+            if !fits {
+                problems.push(format!("train.loss_scale.{key} {problem}"));
+            }
+        };
+        unless(ordinary(floor), "floor", format!("{floor} is not a number above 0; 1 is usual"));
+        unless(
+            !ordinary(floor) || (ordinary(init) && init >= floor),
+            "init",
+            format!("{init} is not a number from train.loss_scale.floor {floor} on; 65536 is usual"),
+        );
+        unless(
+            growth_factor >= 1.0 && growth_factor.is_finite(),
+            "growth_factor",
+            format!("{growth_factor} is not a number from 1 on; 2 is usual, 1 keeps the scale from growing"),
+        );
+        unless(
+            backoff_factor > 0.0 && backoff_factor < 1.0,
+            "backoff_factor",
+            format!("{backoff_factor} is outside (0, 1); 0.5 is usual"),
+        );
+        // Counted on the device in f32, which is exact up to 2^24.
+        unless(
+            (1..=1 << 24).contains(&growth_interval),
+            "growth_interval",
+            format!("{growth_interval} is outside 1 to {}; 2000 is usual", 1 << 24),
+        );
     }
 }
 
@@ -234,7 +269,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_one_problem_that_begins_with_its_key() {
         type Change = fn(&mut Config);
-        let cases: [(&str, Change); 36] = [
+        let cases: [(&str, Change); 43] = [
             ("seed", |c| c.seed = u64::MAX),
             ("data.valid", |c| c.data.valid = vec!["dev.jsonl".into()]),
             ("data.direct", |c| (c.data.direct, c.data.cache_dir) = (true, Some("cache".into()))),
@@ -259,6 +294,13 @@ mod tests {
             ("train.label_smoothing", |c| c.train.label_smoothing = 1.0),
             ("train.masked_share", |c| c.train.masked_share = 0.0),
             ("train.max_minutes", |c| c.train.max_minutes = -1.0),
+            ("train.loss_scale.init", |c| c.train.loss_scale.init = 0.5),
+            ("train.loss_scale.init", |c| c.train.loss_scale.init = f32::INFINITY),
+            ("train.loss_scale.growth_factor", |c| c.train.loss_scale.growth_factor = 0.5),
+            ("train.loss_scale.backoff_factor", |c| c.train.loss_scale.backoff_factor = 1.0),
+            ("train.loss_scale.growth_interval", |c| c.train.loss_scale.growth_interval = 0),
+            ("train.loss_scale.floor", |c| c.train.loss_scale.floor = 0.0),
+            ("train.loss_scale.floor", |c| c.train.loss_scale.floor = f32::NAN),
             ("generate.beam_size", |c| c.generate.beam_size = 0),
             ("generate.temperature", |c| c.generate.temperature = 0.0),
             ("generate.temperature", |c| c.generate.temperature = f64::NAN),

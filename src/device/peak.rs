@@ -4,9 +4,9 @@ use burn::tensor::{Device, FloatDType};
 
 use super::{device_name, is_cpu};
 
-/// Dense bf16 tensor-core peaks with f32 accumulation in FLOP/s, from NVIDIA's data sheets (figures "with sparsity" halved).
+/// Dense bf16 and f16 tensor-core peaks with f32 accumulation in FLOP/s, from NVIDIA's data sheets (figures "with sparsity" halved).
 /// The first name that is part of the device's counts.
-const BF16_PEAKS: [(&str, f64); 15] = [
+const HALF_PEAKS: [(&str, f64); 15] = [
     ("B200", 2250e12),
     ("GH200", 989e12),
     ("H200 NVL", 835e12),
@@ -26,11 +26,12 @@ const BF16_PEAKS: [(&str, f64); 15] = [
 
 /// Peak of `device` in the compute dtype, FLOP/s; `None` where it is not known, so that no utilization is shown.
 pub fn peak_flops_per_sec(device: &Device, dtype: FloatDType) -> Option<f64> {
-    (dtype == FloatDType::BF16 && !is_cpu(device)).then(|| peak_of_name(&device_name(device))).flatten()
+    let is_half = matches!(dtype, FloatDType::BF16 | FloatDType::F16);
+    (is_half && !is_cpu(device)).then(|| peak_of_name(&device_name(device))).flatten()
 }
 
 fn peak_of_name(name: &str) -> Option<f64> {
-    BF16_PEAKS.iter().find(|(part, _)| name.contains(part)).map(|(_, peak)| *peak)
+    HALF_PEAKS.iter().find(|(part, _)| name.contains(part)).map(|(_, peak)| *peak)
 }
 
 #[cfg(test)]

@@ -8,19 +8,27 @@ use crate::config::Precision;
 
 /// The device cannot compute in the precision that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(
-    "train.precision = \"bf16\" is not supported by this device (GPUs from Ampere on have it); use \"f32\" or \"auto\""
-)]
-pub struct PrecisionError;
+#[error("train.precision = \"{wanted}\" is not supported by this device ({who}); use {instead}")]
+pub struct PrecisionError {
+    wanted: &'static str,
+    who: &'static str,
+    instead: &'static str,
+}
+
+const NO_BF16: PrecisionError =
+    PrecisionError { wanted: "bf16", who: "GPUs from Ampere on have it", instead: "\"fp16\", \"f32\" or \"auto\"" };
+const NO_FP16: PrecisionError = PrecisionError { wanted: "fp16", who: "GPUs have it", instead: "\"f32\" or \"auto\"" };
 
 /// The compute dtype for `precision` on `device`: `auto` is bf16 on a GPU that has it, f32 elsewhere.
 pub fn compute_dtype(precision: Precision, device: &Device) -> Result<FloatDType, PrecisionError> {
-    let has_bf16 = || device.clone().inner().supports_dtype(DType::BF16);
+    let has = |dtype: DType| device.clone().inner().supports_dtype(dtype);
     match precision {
         Precision::F32 => Ok(FloatDType::F32),
-        Precision::Bf16 if has_bf16() => Ok(FloatDType::BF16),
-        Precision::Bf16 => Err(PrecisionError),
-        Precision::Auto if !is_cpu(device) && has_bf16() => Ok(FloatDType::BF16),
+        Precision::Bf16 if has(DType::BF16) => Ok(FloatDType::BF16),
+        Precision::Bf16 => Err(NO_BF16),
+        Precision::Fp16 if has(DType::F16) => Ok(FloatDType::F16),
+        Precision::Fp16 => Err(NO_FP16),
+        Precision::Auto if !is_cpu(device) && has(DType::BF16) => Ok(FloatDType::BF16),
         Precision::Auto => Ok(FloatDType::F32),
     }
 }

@@ -96,7 +96,7 @@ impl Comparison {
                     / steps.len() as f64,
                 of_windows: apart.iter().sum::<f64>() / apart.len() as f64,
                 // Not `f64::max`: it would hide a loss that is no number.
-                largest: apart.iter().copied().fold(0.0, |a, b| if b <= a { a } else { b }),
+                largest: apart.iter().copied().fold(0.0, |a: f64, b| if b <= a || a.is_nan() { a } else { b }),
             }
         });
         Ok(Self { distances: distances.collect(), windows })

@@ -118,17 +118,27 @@ fn progress_message(window: &WindowMetrics, left: Option<Duration>) -> String {
 fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>) -> String {
     let speed = &window.throughput;
     format!(
-        "step {}/{total_steps} | {} | grad norm {:.2} | lr {:.2e} | {} tok/s (padding {:.0}%){} | data wait {:.1}% | {} left",
+        "step {}/{total_steps} | {} | grad norm {:.2} | lr {:.2e}{} | {} tok/s (padding {:.0}%){} | data wait {:.1}% | {} left",
         window.step,
         losses(window.loss, window.nll),
         window.grad_norm,
         window.lr,
+        loss_scale(window),
         thousands(speed.tokens_per_sec),
         100.0 * speed.padding_ratio,
         speed.mfu.map_or(String::new(), |mfu| format!(" | mfu {:.1}%", 100.0 * mfu)),
         100.0 * window.data_wait_share,
         left.map_or("?".into(), duration),
     )
+}
+
+/// fp16: the scale, and how many steps it has cost.
+fn loss_scale(window: &WindowMetrics) -> String {
+    match (window.loss_scale, window.overflows) {
+        (None, _) => String::new(),
+        (Some(scale), 0) => format!(" | scale {scale}"),
+        (Some(scale), n) => format!(" | scale {scale} ({n} skipped)"),
+    }
 }
 
 /// Both losses, or one where they are the same: without label smoothing.

@@ -67,6 +67,7 @@ impl Sink for TensorBoard {
                 if speed.source_tokens_per_sec > 0.0 {
                     scalars.push(("throughput/source(tps)", speed.source_tokens_per_sec));
                 }
+                scalars.extend(window.loss_scale.map(|scale| ("loss_scale", scale)));
                 scalars.extend(speed.mfu.map(|mfu| ("mfu(%)", 100.0 * mfu)));
                 self.write_scalars(window.step, &scalars)
             }

@@ -102,6 +102,11 @@ impl AdamW {
         self.progress.as_ref().expect("a state between steps")
     }
 
+    /// Whether the loss is scaled.
+    pub fn is_scaled(&self) -> bool {
+        self.policy.scaling.is_some()
+    }
+
     /// What the loss is to be multiplied with before it is differentiated, `[1]`, f32; `None`: nothing.
     pub fn loss_factor(&self) -> Option<Tensor<1>> {
         self.policy.scaling.map(|scaling| self.progress().loss_scale() / scaling.unit)

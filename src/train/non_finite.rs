@@ -157,8 +157,12 @@ impl Watch {
             Ok(format!("{named}; the batch is in {}", path.display()))
         };
         let told = told().unwrap_or_else(|error| format!("and it could not be looked into: {error:#}"));
+        let (even, remedy) = match step.loss_scale {
+            Some(scale) => (format!(" even with a loss scale of {scale}, which sinks no further"), FP16_REMEDY),
+            None => (String::new(), REMEDY),
+        };
         anyhow!(
-            "step {}: {} is not finite, so the run ends without that update and the last checkpoint stays; {told}. {REMEDY}",
+            "step {}: {} is not finite{even}, so the run ends without that update and the last checkpoint stays; {told}. {remedy}",
             step.step,
             what(step)
         )
@@ -208,6 +212,9 @@ pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 const REMEDY: &str = "A lower optim.lr, longer optim.warmup_steps or a smaller optim.max_grad_norm is the usual remedy; \
                       train.non_finite = \"skip\" goes on without such batches.";
+
+const FP16_REMEDY: &str = "Numbers beyond 65504 have no place in fp16: train.precision = \"bf16\" or \"f32\" is the usual remedy, or a \
+                           lower optim.lr.";
 
 fn what(step: &StepMetrics) -> String {
     match (step.loss.is_finite(), step.grad_norm.is_finite()) {

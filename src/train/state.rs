@@ -3,12 +3,14 @@
 use anyhow::{Context, Result};
 use burn::tensor::{Device, FloatDType, TensorData, Transaction};
 use kiln_data::Position;
-use kiln_kernels::{AdamWState, Counters, Progress};
+use kiln_kernels::{AdamWState, Counters, LossScaling, Progress};
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::provenance::Provenance;
-use crate::checkpoint::{Best, FORMAT, NamedTensor, Snapshot, StoredFile, TrainerState, flat_tensor, named_tensors};
-use crate::config::{Config, NonFinite};
+use crate::checkpoint::{
+    Best, FORMAT, LossScale, NamedTensor, Snapshot, StoredFile, TrainerState, flat_tensor, named_tensors,
+};
+use crate::config::{Config, LossScaleConfig, NonFinite};
 use crate::eval::Masking;
 use crate::optim::{AdamW, AdamWSetup, LearningRate, ParamTable};
 
@@ -73,8 +75,7 @@ impl TrainState {
         let device = device.clone().inner();
         // Drawn and kept in f32: the master weights are the drawn ones, whatever the compute dtype.
         let drawn = model.init(config.seed, FloatDType::F32, &device.clone().autodiff());
-        let fresh = Counters { updates: 0, loss_scale: 1.0, good_steps: 0 };
-        let optimizer = AdamW::new(&drawn, optimizer_setup(config, model, fresh), dtype);
+        let optimizer = AdamW::new(&drawn, optimizer_setup(config, model, dtype, 0, None), dtype);
         Self {
             model: optimizer.attach(drawn),
             optimizer,
@@ -106,8 +107,7 @@ impl TrainState {
         let table = state.optimizer.table().clone();
         let master = flat_tensor(&table, weights, &state.device)?;
         let moments = || master.zeros_like();
-        let fresh = Counters { updates: 0, loss_scale: 1.0, good_steps: 0 };
-        let setup = optimizer_setup(config, model, fresh);
+        let setup = optimizer_setup(config, model, dtype, 0, None);
         state.optimizer = AdamW::restored(table, [master.clone(), moments(), moments()], setup, dtype);
         state.model = state.optimizer.attach(state.model);
         Ok(state)
@@ -117,11 +117,10 @@ impl TrainState {
     pub fn restore(config: &Config, snapshot: Snapshot, dtype: FloatDType, device: &Device) -> Result<Self> {
         let mut state = Self::new(config, &snapshot.model, dtype, device);
         let updates = snapshot.state.step.saturating_sub(snapshot.state.skipped_steps);
-        let counters = Counters { updates, loss_scale: 1.0, good_steps: 0 };
         let table = state.optimizer.table().clone();
         let tensors = [&snapshot.weights, &snapshot.first_moments, &snapshot.second_moments];
         let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &state.device));
-        let setup = optimizer_setup(config, &snapshot.model, counters);
+        let setup = optimizer_setup(config, &snapshot.model, dtype, updates, snapshot.state.loss_scale);
         state.optimizer = AdamW::restored(table, [master?, m?, v?], setup, dtype);
         state.model = state.optimizer.attach(state.model);
         let saved = snapshot.state;
@@ -163,6 +162,10 @@ impl TrainState {
                 format: FORMAT,
                 step: self.step,
                 skipped_steps: self.step - counters.updates,
+                loss_scale: self
+                    .optimizer
+                    .is_scaled()
+                    .then_some(LossScale { scale: counters.loss_scale, good_steps: counters.good_steps }),
                 micro_steps: self.micro_steps,
                 position: self.position,
                 data_fingerprint: provenance.data_fingerprint.clone(),
@@ -179,12 +182,29 @@ impl TrainState {
     }
 }
 
-fn optimizer_setup<'a>(config: &'a Config, model: &TransformerConfig, counters: Counters) -> AdamWSetup<'a> {
+/// An optimizer that has made `updates`; `loss_scale` is a saved one.
+fn optimizer_setup<'a>(
+    config: &'a Config,
+    model: &TransformerConfig,
+    dtype: FloatDType,
+    updates: u64,
+    loss_scale: Option<LossScale>,
+) -> AdamWSetup<'a> {
+    let LossScaleConfig { init, growth_factor, backoff_factor, growth_interval, floor } = config.train.loss_scale;
+    // The loss that is differentiated is a sum over the labels of a micro-batch, and a scale is made for means. A power of two costs
+    // no digit.
+    let unit = config.loader.batch_tokens.next_power_of_two() as f32;
+    let scaling = LossScaling { unit, growth_factor, growth_interval, backoff_factor, floor };
+    let scaling = (dtype == FloatDType::F16).then_some(scaling);
+    let LossScale { scale, good_steps } = match scaling {
+        Some(_) => loss_scale.unwrap_or(LossScale { scale: init, good_steps: 0 }),
+        None => LossScale { scale: 1.0, good_steps: 0 },
+    };
     AdamWSetup {
         config: &config.optim,
         learning_rate: LearningRate::new(&config.optim, config.train.steps, model.d_model),
-        scaling: None,
+        scaling,
         stops: config.train.non_finite == NonFinite::Stop,
-        counters,
+        counters: Counters { updates, loss_scale: scale, good_steps },
     }
 }

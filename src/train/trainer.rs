@@ -255,7 +255,7 @@ impl Trainer {
         let facts = StepFacts {
             step: self.state.step,
             epoch: group.epoch,
-            is_scaled: self.state.optimizer.loss_factor().is_some(),
+            is_scaled: self.state.optimizer.is_scaled(),
             tokens: source_tokens + target_tokens,
             source_tokens,
             padded_tokens: group.padded_tokens(),

@@ -110,7 +110,7 @@ fn every_mistake_of_file_and_command_line_is_named_with_its_place() {
         format!("{path}:4: optim.lr: found string \"high\", wanted a number"),
         format!("{path}:7: model.dropout 1.5 is outside [0, 1)"),
         format!("{path}:8: model.n_heads: found integer -8, wanted a whole number from 0"),
-        format!("{path}:10: train.precision = \"b16\" is not known; did you mean bf16?; one of auto, f32, bf16"),
+        format!("{path}:10: train.precision = \"b16\" is not known; did you mean bf16?; one of auto, f32, bf16, fp16"),
         "--set train.warmup_steps=5: unknown key train.warmup_steps; did you mean optim.warmup_steps?".into(),
         "--set train.log_every=0: train.log_every is 0".into(),
         "--set generate.beam_size=many: generate.beam_size: found string \"many\", wanted a whole number from 0".into(),
