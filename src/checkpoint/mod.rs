@@ -21,6 +21,7 @@
 //! folder or one that nobody looks at.
 
 mod average;
+mod lock;
 mod read;
 mod retention;
 mod run;
@@ -37,6 +38,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub use average::average;
+pub use lock::{LOCK_FILE, LockError, RunLock};
 pub use read::{Weights, read, read_weights, verify};
 pub use run::Run;
 pub use saver::{SaveFailed, Saved, Saver};

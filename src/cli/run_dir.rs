@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Result as AnyResult;
 
 use super::exit::Usage;
-use crate::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE, Run};
+use crate::checkpoint::{LOCK_FILE, MANIFEST_FILE, RUN_CONFIG_FILE, Run, RunLock};
 
 /// Where runs go unless `--run` says otherwise.
 const RUNS: &str = "runs";
 
-/// What a folder may hold before the run: the token caches, and a configuration that a kill left unfinished.
-const BEFORE_THE_RUN: [&str; 2] = ["cache", "config.toml.tmp"];
+/// What a folder may hold before the run: the token caches, the lock of a process that did not come far, and a configuration that
+/// a kill left unfinished.
+const BEFORE_THE_RUN: [&str; 3] = ["cache", LOCK_FILE, "config.toml.tmp"];
 
 /// `runs/NAME`.
 pub(super) fn default_for(name: &str) -> PathBuf {
@@ -44,6 +45,16 @@ pub(super) fn for_new_run(named: Option<&Path>, name: &str, any_arguments: bool)
         "{}: this run folder exists already; continue it with --resume, or choose another one with --run",
         dir.display()
     )))
+}
+
+/// Takes the folder for this process. Unless it is `resumed`, it must still be a free one: another process may have begun and ended
+/// a run there since it was chosen.
+pub(super) fn take(dir: &Path, resumed: bool) -> AnyResult<RunLock> {
+    let lock = RunLock::take(dir)?;
+    if !resumed {
+        free(dir.to_path_buf(), "--run")?;
+    }
+    Ok(lock)
 }
 
 /// The folder of a run that is made from another one: the one that `option` names, or `from` with an ending.
@@ -129,7 +140,10 @@ mod tests {
         assert_eq!(for_new_run(Some(&dir), "x", true).expect("empty is free"), dir);
         fs::create_dir(dir.join("cache")).expect("writable");
         assert_eq!(for_new_run(Some(&dir), "x", true).expect("prepared is free"), dir);
+        drop(take(&dir, false).expect("prepared is free"));
+        assert_eq!(for_new_run(Some(&dir), "x", true).expect("still free"), dir);
         fs::write(dir.join("config.toml"), "").expect("writable");
+        assert!(take(&dir, false).is_err() && take(&dir, true).is_ok(), "somebody was faster");
         let error = for_new_run(Some(&dir), "x", true).expect_err("taken").to_string();
         assert!(error.contains("--resume") && error.contains("--run"), "{error}");
         assert_eq!(next_free(&dir).expect("free"), folder.path().join("numbers-2"));

@@ -118,6 +118,8 @@ pub(super) fn run(args: Args) -> Result<()> {
             eprintln!("{line}");
         }
     };
+    // Held to the end of the process.
+    let _lock = if args.dry_run { None } else { Some(run_dir::take(&dir, args.resume)?) };
     if args.resume {
         // Before anything is looked for: a killed run may have left a checkpoint without its name.
         Checkpoints::of_run(&dir).clean()?;

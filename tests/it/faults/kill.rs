@@ -110,7 +110,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn sigterm_saves_and_ends_with_0_and_sigusr1_saves_and_goes_on() {
+fn sigterm_saves_and_ends_with_0_sigusr1_saves_and_a_second_process_is_sent_away() {
     let place = workplace();
     let mut arguments = arguments("runs/a", 1_000_000);
     arguments.extend(["--set", "train.save_every=0", "--set", "train.validate_every=0"].map(String::from));
@@ -135,6 +135,9 @@ fn sigterm_saves_and_ends_with_0_and_sigusr1_saves_and_goes_on() {
     // A line may be in the making while it is read.
     let before = std::panic::catch_unwind(steps).unwrap_or_default();
     wait_until("steps after it", || std::panic::catch_unwind(steps).is_ok_and(|now| now > before + 2));
+    let second = resume(&place, "runs/a");
+    let pid = format!("process {} is training", child.id());
+    assert!(second.code == 1 && second.stderr.contains(&pid) && second.stderr.contains("--run"), "{second:#?}");
     assert!(child.try_wait().expect("ours").is_none(), "it goes on");
     signal(&child, "-TERM");
     let output = child.wait_with_output().expect("it ends");

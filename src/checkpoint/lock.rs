@@ -1,0 +1,106 @@
+//! One process at a time trains in a run folder.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// The locked file in the run folder. It stays when the run ends: removing it would let two processes lock two files of one name.
+pub const LOCK_FILE: &str = "run.lock";
+
+/// Why a run folder cannot be had.
+#[derive(Debug, Error)]
+pub enum LockError {
+    /// Another process trains there.
+    #[error(
+        "{}: {} is training in this run folder; wait until it ends (SIGTERM saves and ends it), or choose another folder with --run",
+        dir.display(),
+        pid.map_or("another process".to_string(), |pid| format!("process {pid}"))
+    )]
+    Taken {
+        /// The run folder.
+        dir: PathBuf,
+        /// The process, if it has said so.
+        pid: Option<u32>,
+    },
+    /// The folder or the file cannot be made.
+    #[error("{}: cannot be written; fix permissions, or choose another folder with --run", path.display())]
+    Io {
+        /// What was to be made.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The right to train in a run folder, for as long as it lives.
+///
+/// The lock is the operating system's: it goes with the process however that ends, so what a killed run leaves is taken over.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+}
+
+impl RunLock {
+    /// Takes the lock of `run_dir`, which is made if need be. Does not wait.
+    pub fn take(run_dir: &Path) -> Result<Self, LockError> {
+        let path = run_dir.join(LOCK_FILE);
+        let io = |path: &Path| {
+            let path = path.to_path_buf();
+            |source| LockError::Io { path, source }
+        };
+        fs::create_dir_all(run_dir).map_err(io(run_dir))?;
+        let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = opened.map_err(io(run_dir))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                // Who holds it is told if it can be read.
+                let _ = file.read_to_string(&mut text);
+                return Err(LockError::Taken { dir: run_dir.to_path_buf(), pid: text.trim().parse().ok() });
+            }
+            // A file system without locks, as some network ones are, is no reason not to train.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
+        }
+        let name_it = || {
+            file.set_len(0)?;
+            writeln!(file, "{}", std::process::id())
+        };
+        // Only the message to others depends on it; a full disk is told by what is written next.
+        let _: io::Result<()> = { name_it }();
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_process_is_told_who_has_the_folder_and_a_dead_one_has_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().join("runs/a");
+        // Left by a process that was killed: a name, but no lock.
+        fs::create_dir_all(&dir).expect("writable");
+        fs::write(dir.join(LOCK_FILE), "4194304999\n").expect("writable");
+        let lock = RunLock::take(&dir).expect("nobody holds it");
+        let error = RunLock::take(&dir).expect_err("held").to_string();
+        let pid = std::process::id().to_string();
+        for part in ["runs/a: process", pid.as_str(), "--run"] {
+            assert!(error.contains(part), "{part:?} is missing in {error}");
+        }
+        drop(lock);
+        RunLock::take(&dir).expect("given back");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("file"), "in the way").expect("writable");
+        let error = RunLock::take(&folder.path().join("file/run")).expect_err("no folder").to_string();
+        assert!(error.contains("file/run: cannot be written") && error.contains("--run"), "{error}");
+    }
+}
