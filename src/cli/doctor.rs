@@ -3,7 +3,7 @@
 mod libraries;
 mod report;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -53,6 +53,11 @@ fn diagnose() -> Report {
     );
     if with_cuda && !gpus.is_empty() {
         report.add("usable", usable_gpus());
+    }
+
+    if with_cuda {
+        let folder = device::kernel_folder().map_or("not kept: neither XDG_CACHE_HOME nor HOME is set".into(), kept);
+        report.add("kernels", Finding::Good(folder));
     }
 
     // Without a GPU nothing of the rest is missed.
@@ -123,6 +128,13 @@ fn library(name: &str, purpose: &str, debian: &str, pypi: &str) -> Finding {
 }
 
 /// Whether a number makes it to the first GPU and back.
+/// The folder of compiled kernels and how much is in it.
+fn kept(folder: PathBuf) -> String {
+    let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let bytes: u64 = files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
+    format!("{} ({:.1} MB; may be deleted, it is made again)", folder.display(), bytes as f64 / 1e6)
+}
+
 fn usable_gpus() -> Finding {
     match DeviceChoice::Cuda(0).open() {
         Err(error) => {

@@ -241,12 +241,13 @@ fn headline(config: &Config, device: &Device, dir: &Path) -> String {
 fn speed(outcome: &Outcome) -> String {
     let speed = &outcome.throughput;
     format!(
-        "step {} after {} of training: {} tok/s without padding (padding {:.0}%), data wait {:.1}%",
+        "step {} after {} of training: {} tok/s without padding (padding {:.0}%), data wait {:.1}%{}",
         outcome.step,
         crate::logging::console::duration(Duration::from_secs_f64(outcome.train_secs)),
         crate::logging::console::thousands(speed.tokens_per_sec),
         100.0 * speed.padding_ratio,
-        100.0 * outcome.data_wait_share
+        100.0 * outcome.data_wait_share,
+        outcome.late_kernels.map_or(String::new(), |n| format!(", {n} kernels compiled on the way"))
     )
 }
 

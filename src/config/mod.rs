@@ -133,6 +133,8 @@ pub struct TrainConfig {
     /// Micro-batches that every batch of the loader is cut into; `--auto-micro-batch` finds how many memory needs. The optimizer
     /// step stays that of the whole batch.
     pub split_batches: usize,
+    /// GPU: runs every shape of the data once before the clock starts, so that no kernel is compiled later.
+    pub warm_up: bool,
     /// What a loss or gradient that is not finite leads to: `stop` or `skip`. Such an update is never made. With `precision =
     /// "fp16"`, `loss_scale` deals with it.
     pub non_finite: NonFinite,
@@ -222,6 +224,7 @@ impl Default for TrainConfig {
             save_every: 1000,
             keep_last: 3,
             split_batches: 1,
+            warm_up: true,
             non_finite: NonFinite::Stop,
             max_non_finite_steps: 10,
             loss_scale: LossScaleConfig::default(),

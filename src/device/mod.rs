@@ -5,7 +5,7 @@ pub mod precision;
 pub mod upload;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use burn::tensor::Device;
@@ -110,8 +110,18 @@ pub fn reserved_bytes(device: &Device) -> Option<u64> {
     Some(device.clone().inner().memory_pool_usage()?.bytes_reserved)
 }
 
+/// Where compiled kernels are kept between processes: `kiln` in the user's cache folder; `None` for a user without one.
+pub fn kernel_folder() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join("kiln"))
+}
+
 #[cfg(feature = "cuda")]
 fn open_cuda(wanted: DeviceChoice, index: usize) -> Result<Device, DeviceError> {
+    if let Some(folder) = kernel_folder() {
+        kiln_kernels::keep_kernels(&folder);
+    }
     match n_gpus() {
         0 => Err(DeviceError::NoGpu(wanted)),
         found if index >= found => Err(DeviceError::NoSuchGpu { wanted, found }),

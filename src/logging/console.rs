@@ -42,6 +42,19 @@ impl Console {
         }
     }
 
+    fn preparing(&mut self, what: &str, done: usize, of: usize) {
+        let now = Instant::now();
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{what}: {done} of {of}"));
+            bar.tick();
+        } else if self.last_line.is_none_or(|last| (now - last).as_secs_f64() >= SECS_BETWEEN_LINES) {
+            self.last_line = Some(now);
+            print_line(&format!("{what}: {done} of {of}"));
+        }
+        // The time that is left is reckoned from the first step.
+        self.started = now;
+    }
+
     fn window(&mut self, window: &WindowMetrics) {
         let left = time_left(window, self.extent, self.started.elapsed());
         let now = Instant::now();
@@ -70,6 +83,7 @@ impl Sink for Console {
             Record::Step(_) => {}
             Record::Window(window) => self.window(window),
             Record::Validation(validation) => self.line(&validation_line(validation)),
+            Record::Preparing(what, done, of) => self.preparing(what, *done, *of),
             Record::Note(note) => self.line(note),
             Record::Finished => {
                 if let Some(bar) = &self.bar {
@@ -118,7 +132,7 @@ fn progress_message(window: &WindowMetrics, left: Option<Duration>) -> String {
 fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>) -> String {
     let speed = &window.throughput;
     format!(
-        "step {}/{total_steps} | {} | grad norm {:.2} | lr {:.2e}{} | {} tok/s (padding {:.0}%){} | data wait {:.1}% | {} left",
+        "step {}/{total_steps} | {} | grad norm {:.2} | lr {:.2e}{} | {} tok/s (padding {:.0}%){} | data wait {:.1}%{} | {} left",
         window.step,
         losses(window.loss, window.nll),
         window.grad_norm,
@@ -128,6 +142,7 @@ fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>)
         100.0 * speed.padding_ratio,
         speed.mfu.map_or(String::new(), |mfu| format!(" | mfu {:.1}%", 100.0 * mfu)),
         100.0 * window.data_wait_share,
+        window.new_kernels.filter(|n| *n > 0).map_or(String::new(), |n| format!(" | {n} new kernels")),
         left.map_or("?".into(), duration),
     )
 }

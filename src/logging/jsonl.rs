@@ -60,6 +60,7 @@ impl Sink for Jsonl {
             Record::Step(step) => self.write_line("step", step),
             Record::Window(window) => self.write_line("window", window),
             Record::Validation(validation) => self.write_line("validation", validation),
+            Record::Preparing(..) => Ok(()),
             Record::Note(note) => self.write_line("note", NoteFields { note }),
             Record::Finished => Ok(self.file.sync_all()?),
         }

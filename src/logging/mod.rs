@@ -29,6 +29,8 @@ pub enum Record<'a> {
     Window(&'a WindowMetrics),
     /// One validation.
     Validation(&'a ValidationMetrics),
+    /// Before the first step: what is being done, and how much of how much of it is done.
+    Preparing(&'a str, usize, usize),
     /// One sentence for people: a checkpoint was saved, rows were skipped.
     Note(&'a str),
     /// The run is over; nothing follows.
@@ -101,6 +103,11 @@ impl Logging {
     /// One validation.
     pub fn validation(&mut self, validation: &ValidationMetrics) -> Result<()> {
         self.write(Record::Validation(validation))
+    }
+
+    /// `done` of `of` parts of `what` precedes the first step.
+    pub fn preparing(&mut self, what: &str, done: usize, of: usize) -> Result<()> {
+        self.write(Record::Preparing(what, done, of))
     }
 
     /// One sentence for people.

@@ -89,7 +89,7 @@ impl Sink for TensorBoard {
                 }
                 self.write_scalars(validation.step, &scalars)
             }
-            Record::Note(_) => Ok(()),
+            Record::Preparing(..) | Record::Note(_) => Ok(()),
             Record::Finished => Ok(self.file.sync_all()?),
         }
     }

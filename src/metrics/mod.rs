@@ -112,6 +112,10 @@ pub struct WindowMetrics {
     pub data_wait_share: f64,
     /// Steps of the window whose loss or gradient norm was not finite.
     pub non_finite_steps: u64,
+    /// Kernels that were launched for the first time in the window, and compiled then or read from the cache: 0 in steady state.
+    /// Absent where nothing is compiled.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub new_kernels: Option<usize>,
 }
 
 impl WindowMetrics {
@@ -136,6 +140,7 @@ impl WindowMetrics {
             throughput,
             data_wait_share,
             non_finite_steps: steps.iter().filter(|step| step.has_failed()).count() as u64,
+            new_kernels: None,
         })
     }
 }

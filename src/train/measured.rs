@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kiln_data::Shape;
+use kiln_kernels::kernel_count;
 use kiln_model::{TransformerConfig, flops};
 
 use super::feed::Group;
@@ -19,6 +20,7 @@ pub(super) struct Measured {
     pub(super) run_totals: SpanTotals,
     /// FLOPs of the pending steps, in their order.
     pub(super) flops: Vec<f64>,
+    pub(super) new_kernels: NewKernels,
     /// Largest batch among the pending steps, for the message when memory runs out.
     pub(super) largest: Option<Shape>,
 }
@@ -33,6 +35,7 @@ impl Measured {
             run: ThroughputMeter::default(),
             run_totals: SpanTotals::default(),
             flops: Vec::new(),
+            new_kernels: NewKernels::default(),
             largest: None,
         }
     }
@@ -40,6 +43,7 @@ impl Measured {
     /// Forgets the time since the last window.
     pub(super) fn restart(&mut self) {
         self.clock.take();
+        self.new_kernels = NewKernels::start();
         self.window_start = Instant::now();
     }
 
@@ -75,5 +79,47 @@ impl Measured {
         let training: Duration = self.run_totals.training();
         outcome.throughput = self.run.over(training, self.peak_flops_per_sec);
         outcome.data_wait_share = self.run_totals.data_wait_share();
+        outcome.late_kernels = self.new_kernels.late();
+    }
+}
+
+/// Kernels that were launched for the first time since the loop began.
+#[derive(Debug, Default)]
+pub(super) struct NewKernels {
+    /// At the last line.
+    last: usize,
+    /// At the first line of the loop, before which the last few kernels have their turn.
+    first_line: Option<usize>,
+}
+
+impl NewKernels {
+    fn total() -> Option<usize> {
+        kernel_count().map(|count| count.first_launched())
+    }
+
+    fn start() -> Self {
+        Self { last: Self::total().unwrap_or(0), first_line: None }
+    }
+
+    /// Those since the last line.
+    pub(super) fn take(&mut self) -> Option<usize> {
+        let total = Self::total()?;
+        self.first_line.get_or_insert(total);
+        Some(total - std::mem::replace(&mut self.last, total))
+    }
+
+    /// Leaves out what `work` launches for the first time: text that is generated at the end of a run has shapes of its own.
+    pub(super) fn without<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let before = Self::total().unwrap_or(0);
+        let done = work();
+        let new = Self::total().unwrap_or(0) - before;
+        self.last += new;
+        self.first_line = self.first_line.map(|first| first + new);
+        done
+    }
+
+    /// Those since the first line.
+    fn late(&self) -> Option<usize> {
+        Some(Self::total()? - self.first_line?)
     }
 }

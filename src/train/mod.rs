@@ -11,6 +11,7 @@ pub mod resume;
 pub mod state;
 pub mod step;
 pub mod trainer;
+mod warm_up;
 
 pub use data::RunData;
 pub use provenance::Provenance;

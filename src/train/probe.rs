@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::module::Module;
-use kiln_data::{BatchSource, HostBatch, Order, Shape};
+use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape};
 use kiln_model::flops::train_bytes;
 
 use super::feed::upload_split;
@@ -27,20 +27,51 @@ pub(super) enum Failure {
     Other(anyhow::Error),
 }
 
-/// The batch of `source` that needs most memory, as the loader would make it.
-fn largest_batch(source: &Arc<dyn BatchSource>, state: &TrainState) -> Result<HostBatch> {
-    let plan = source.plan(Order::Sequential);
-    let bytes = |shape: Shape| {
-        let shape = [shape.batch_size, shape.source_len, shape.target_len];
-        train_bytes(state.model.config(), state.dtype, shape).total()
-    };
-    let largest = (0..plan.len()).max_by_key(|index| bytes(plan.batch(*index).1)).context("a data set has batches")?;
+/// Bytes that a training step on a batch of `shape` needs.
+pub(super) fn bytes(state: &TrainState, shape: Shape) -> u64 {
+    let shape = [shape.batch_size, shape.source_len, shape.target_len];
+    train_bytes(state.model.config(), state.dtype, shape).total()
+}
+
+/// Batch `index` of `plan`, as the loader would make it.
+pub(super) fn read(source: &Arc<dyn BatchSource>, plan: &EpochPlan, index: usize) -> Result<HostBatch> {
     let mut batch = HostBatch::default();
     let mut worker = source.clone().worker();
     // As the loader does: a worker's panic is an error.
-    catch_unwind(AssertUnwindSafe(|| worker.fill(&plan, largest, &mut batch)))
+    catch_unwind(AssertUnwindSafe(|| worker.fill(plan, index, &mut batch)))
         .map_err(|panic| kiln_data::Error::WorkerPanicked(panic_text(&*panic)))??;
     Ok(batch)
+}
+
+/// The batch of `source` that needs most memory.
+fn largest_batch(source: &Arc<dyn BatchSource>, state: &TrainState) -> Result<HostBatch> {
+    let plan = source.plan(Order::Sequential);
+    let largest = (0..plan.len()).max_by_key(|index| bytes(state, plan.batch(*index).1));
+    read(source, &plan, largest.context("a data set has batches")?)
+}
+
+/// Forward and backward as in a step whose groups have `grad_accum_steps` such batches, each cut into `splits` micro-batches.
+pub(super) fn forward_backward(
+    state: &TrainState,
+    batch: &HostBatch,
+    [grad_accum_steps, splits]: [usize; 2],
+) -> Result<()> {
+    // Two already accumulate into f32 gradients, which is the most that any number of micro-batches keeps.
+    let n_uploads = grad_accum_steps.min(2);
+    let mut batches: Vec<_> = (0..n_uploads).flat_map(|_| upload_split(batch, splits, &state.device)).collect();
+    batches.truncate(2);
+    let (_, FlatGradients(gradients)) = group_gradients(state, &batches, state.micro_steps);
+    // Host sync: the run has not begun.
+    let sum = gradients.values.sum().try_into_data().map(drop);
+    sum.map_err(|error| anyhow!("{error}"))
+}
+
+/// Forward as in a validation.
+pub(super) fn forward(state: &TrainState, batch: &HostBatch) -> Result<()> {
+    let model = state.model.valid();
+    let batches = std::iter::once(anyhow::Ok(batch.clone()));
+    // Host sync, as above.
+    validation_loss(&model, batches, state.label_smoothing, state.masking.as_ref(), &state.device).map(drop)
 }
 
 /// Tries the largest batches, each cut into `splits` micro-batches.
@@ -52,24 +83,10 @@ pub(super) fn try_largest(
     splits: usize,
 ) -> Result<(), Failure> {
     let batch = largest_batch(train, state).map_err(Failure::Other)?;
-    // Two already accumulate into f32 gradients, which is the most that any number of micro-batches keeps.
-    let n_uploads = grad_accum_steps.min(2);
-    guarded(batch.shape(), || {
-        let mut batches: Vec<_> = (0..n_uploads).flat_map(|_| upload_split(&batch, splits, &state.device)).collect();
-        batches.truncate(2);
-        let (_, FlatGradients(gradients)) = group_gradients(state, &batches, state.micro_steps);
-        // Host sync: the run has not begun.
-        let sum = gradients.values.sum().try_into_data().map(drop);
-        sum.map_err(|error| anyhow!("{error}"))
-    })?;
+    guarded(batch.shape(), || forward_backward(state, &batch, [grad_accum_steps, splits]))?;
     if let Some(valid) = valid {
         let batch = largest_batch(valid, state).map_err(Failure::Other)?;
-        guarded(batch.shape(), || {
-            let model = state.model.valid();
-            let batches = std::iter::once(anyhow::Ok(batch.clone()));
-            // Host sync, as above.
-            validation_loss(&model, batches, state.label_smoothing, state.masking.as_ref(), &state.device).map(drop)
-        })?;
+        guarded(batch.shape(), || forward(state, &batch))?;
     }
     Ok(())
 }

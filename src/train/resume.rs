@@ -59,7 +59,7 @@ fn list(differences: &[Difference]) -> String {
 
 /// Fields that may change: they decide how fast, how often and how long, not which weights come out. What `data` and
 /// `tokenizer` say is compared by the contents' fingerprints instead.
-const FREE: [&str; 16] = [
+const FREE: [&str; 17] = [
     "data.train",
     "data.valid",
     "data.cache_dir",
@@ -73,6 +73,7 @@ const FREE: [&str; 16] = [
     "train.validate_every",
     "train.save_every",
     "train.keep_last",
+    "train.warm_up",
     "train.non_finite",
     "train.max_non_finite_steps",
     "generate",

@@ -3,6 +3,7 @@
 mod faults;
 mod fp16;
 mod text;
+mod warm_up;
 mod worker;
 
 use std::cell::RefCell;
@@ -140,6 +141,7 @@ impl Sink for Recorder {
             }
             Record::Validation(valid) => format!("valid {} {} {:?}", valid.loss, valid.nll, valid.bleu),
             Record::Note(note) => format!("note {note}"),
+            Record::Preparing(what, done, of) => format!("{what} {done} {of}"),
             Record::Window(_) | Record::Finished => return Ok(()),
         };
         self.records.borrow_mut().push(text);

@@ -20,9 +20,10 @@ use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
 use super::step::train_step;
+use super::warm_up::warm_up;
 use crate::checkpoint::{Best, Checkpoints, NamedTensor, Saved, Saver, Vocabulary};
 use crate::config::Config;
-use crate::device::{compute_dtype, peak_flops_per_sec};
+use crate::device::{compute_dtype, is_cpu, peak_flops_per_sec};
 use crate::eval::{Masking, evaluate, validation_loss};
 use crate::generate::Translator;
 use crate::logging::Logging;
@@ -93,6 +94,9 @@ pub struct Outcome {
     pub hypotheses: Vec<String>,
     /// The newest checkpoint of this process.
     pub checkpoint: Option<PathBuf>,
+    /// Kernels that were first launched after the first line of metrics, by training or validation: 0 if every shape was
+    /// warmed up. `None` where nothing is compiled.
+    pub late_kernels: Option<usize>,
 }
 
 /// Trains.
@@ -141,6 +145,14 @@ impl Trainer {
             let (accum, splits) = (config.train.grad_accum_steps, config.train.split_batches);
             let attempt = |splits| try_largest(&state, &train, valid.as_ref(), accum, splits);
             config.train.split_batches = fit(splits, auto_micro_batch, attempt, |note| logging.note(note))?;
+            // The CPU compiles nothing.
+            if config.train.warm_up && !is_cpu(&device) {
+                let (sources, splits) = ([Some(&train), valid.as_ref()], config.train.split_batches);
+                let warmed = warm_up(&state, sources, &config.optim, [accum, splits], |done, of| {
+                    logging.preparing("warming up", done, of)
+                })?;
+                logging.note(&warmed.to_string())?;
+            }
         }
         let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
         let watch = Watch::new(&config, &run_dir, train.clone());
@@ -157,6 +169,7 @@ impl Trainer {
             best: state.best,
             hypotheses: Vec::new(),
             checkpoint: None,
+            late_kernels: None,
         };
         Ok(Self {
             measured: Measured::start(peak_flops_per_sec(&device, dtype)),
@@ -305,7 +318,8 @@ impl Trainer {
         for step in &steps {
             self.logging.step(step)?;
         }
-        if let Some(window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
+        if let Some(mut window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
+            window.new_kernels = measured.new_kernels.take();
             self.logging.window(&window)?;
             let notes = self.watch.look(&steps, &self.state, self.state.non_finite_steps)?;
             notes.iter().try_for_each(|note| self.logging.note(note))?;
@@ -338,7 +352,8 @@ impl Trainer {
             && !self.valid_examples.is_empty()
         {
             let translator = Translator::new(model, tokenizers.clone(), self.config.generate.clone())?;
-            let scores = evaluate(&translator, &self.valid_examples)?;
+            let translate = || evaluate(&translator, &self.valid_examples);
+            let scores = self.measured.new_kernels.without(translate)?;
             metrics.bleu = Some(scores.bleu.score);
             metrics.chrf = Some(scores.chrf);
             metrics.exact_match = Some(scores.exact_match);

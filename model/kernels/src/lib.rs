@@ -14,6 +14,7 @@
 
 mod adamw;
 mod attention;
+mod compilation;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 mod device;
@@ -39,6 +40,7 @@ pub use adamw::{
     StepPolicy, StepReport, adamw_step, gather, prepare, view,
 };
 pub use attention::{AttentionConfig, AttentionMask, Projected, attention};
+pub use compilation::{KernelCount, keep_kernels, kernel_count};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
