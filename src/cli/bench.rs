@@ -1,5 +1,7 @@
 //! `kiln bench`: times real training steps on synthetic batches, beside PyTorch if its script is given.
 
+mod operators;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::config::Precision;
 use crate::device::{self, DeviceChoice};
+use crate::diagnose::operators::{Peaks, measure as measure_operators};
 use crate::diagnose::peer::{self, PeerTime};
 use crate::diagnose::step_time::{Effort, StepTime, measure};
 use crate::diagnose::workload::{NAMES, Workload};
@@ -15,11 +18,14 @@ use crate::diagnose::workload::{NAMES, Workload};
 ///
 /// Forward, backward, clipping and AdamW on synthetic tokens: milliseconds, effective tokens per second, MFU, memory, and
 /// the host's share. Tokens per second do not count padding. MFU = operations / time / peak of the device, operations
-/// being 6 for each parameter and position, and for causal attention 6 * T * D for each position and layer.
+/// being 6 for each parameter and position, and for causal attention 6 * T * D for each position and layer. With --operators
+/// also each operator of the step alone, beside its floor: what the device's peaks allow.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  kiln bench gpt mt --peer torch_peer.py\n  kiln bench tiny --device cpu")]
+#[command(
+    after_help = "Example:\n  kiln bench gpt mt --peer torch_peer.py\n  kiln bench gpt --operators\n  kiln bench tiny --operators --device cpu"
+)]
 pub(super) struct Args {
-    /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), mt (Transformer base, 400 padded pairs), tiny
+    /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), mt (Transformer base, 400 padded pairs), tiny, tiny-mt
     #[arg(default_values = ["gpt", "mt"])]
     workloads: Vec<String>,
     /// cpu, cuda, cuda:N or auto
@@ -31,13 +37,16 @@ pub(super) struct Args {
     /// Repeats, of which the median counts
     #[arg(long, default_value_t = 5)]
     repeats: usize,
+    /// Times every operator of the step alone, too
+    #[arg(long)]
+    operators: bool,
     /// The PyTorch script to run beside each workload
     #[arg(long, value_name = "FILE")]
     peer: Option<PathBuf>,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let Args { workloads, device, steps, repeats, peer } = args;
+    let Args { workloads, device, steps, repeats, operators, peer } = args;
     let workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
     if steps == 0 || repeats == 0 {
         bail!("--steps {steps} and --repeats {repeats}: both must be at least 1");
@@ -45,18 +54,37 @@ pub(super) fn run(args: Args) -> Result<()> {
     let device = device.open()?;
     let dtype = device::compute_dtype(Precision::Auto, &device)?;
     println!("{}, {dtype:?}, {repeats} x {steps} steps", device::device_name(&device));
+    let peaks = device::peak_flops_per_sec(&device, dtype).zip(device::peak_bytes_per_sec(&device));
+    let peaks = peaks.map(|(flops, bytes)| Peaks { flops, bytes });
+    println!("tok/s = tokens that are no padding / time; MFU = {}", mfu_formula(peaks.as_ref()));
     for workload in &workloads {
         let ours = measure(workload, dtype, &device, Effort { steps, repeats })?;
         print_ours(workload, &ours);
-        // After us, on the same device: its memory is its own process's.
+        // Before anything else, the peer's process among it: its memory is its own.
         device.memory_cleanup();
+        let rows = match operators {
+            true => measure_operators(workload, dtype, &device, repeats)?,
+            false => Vec::new(),
+        };
+        if operators {
+            operators::print(&rows, ours.step, peaks.as_ref());
+            device.memory_cleanup();
+        }
         if let Some(script) = &peer {
             for theirs in peer::run(script, workload.name)? {
                 print_peer(&ours, &theirs);
             }
+            if operators && workload.has_peer() {
+                operators::print_peer(&rows, &peer::run_operators(script)?);
+            }
         }
     }
     Ok(())
+}
+
+fn mfu_formula(peaks: Option<&Peaks>) -> String {
+    let peak = peaks.map_or("peak".into(), |peaks| format!("{:.0} TFLOP/s", peaks.flops / 1e12));
+    format!("(6 x parameters x positions + 6 x T x D x layers x positions, for causal text) / time / {peak}")
 }
 
 fn named(name: &str) -> Result<Workload> {
@@ -79,6 +107,11 @@ fn print_ours(workload: &Workload, time: &StepTime) {
         time.losses[0],
         time.losses[1],
     );
+    if let Some(bytes) = time.activation_bytes_per_position {
+        println!(
+            "  activations    {bytes:.0} bytes a position: memory less weights, gradients, master weights and moments"
+        );
+    }
 }
 
 fn print_peer(ours: &StepTime, theirs: &PeerTime) {

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use burn::tensor::Device;
 use thiserror::Error;
 
-pub use peak::peak_flops_per_sec;
+pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
 pub use precision::{PrecisionError, compute_dtype};
 pub use upload::upload;
 

@@ -24,6 +24,33 @@ const HALF_PEAKS: [(&str, f64); 15] = [
     ("RTX 3090", 71e12),
 ];
 
+/// Memory bandwidths in bytes/s, from the same data sheets.
+const BANDWIDTHS: [(&str, f64); 17] = [
+    ("B200", 8.0e12),
+    ("GH200", 4.0e12),
+    ("H200", 4.8e12),
+    ("H100 NVL", 3.9e12),
+    ("H100 PCIe", 2.0e12),
+    ("H100", 3.35e12),
+    ("A100-SXM4-80GB", 2.039e12),
+    ("A100 80GB", 1.935e12),
+    ("A100", 1.555e12),
+    ("A40", 0.696e12),
+    ("A10", 0.6e12),
+    ("L40S", 0.864e12),
+    ("L40", 0.864e12),
+    ("L4", 0.3e12),
+    ("RTX 4090", 1.008e12),
+    ("RTX 3090 Ti", 1.008e12),
+    ("RTX 3090", 0.936e12),
+];
+
+/// Bandwidth of the memory of `device`, bytes a second; `None` where it is not known.
+pub fn peak_bytes_per_sec(device: &Device) -> Option<f64> {
+    let name = (!is_cpu(device)).then(|| device_name(device))?;
+    BANDWIDTHS.iter().find(|(part, _)| name.contains(part)).map(|(_, peak)| *peak)
+}
+
 /// Peak of `device` in the compute dtype, FLOP/s; `None` where it is not known, so that no utilization is shown.
 pub fn peak_flops_per_sec(device: &Device, dtype: FloatDType) -> Option<f64> {
     let is_half = matches!(dtype, FloatDType::BF16 | FloatDType::F16);

@@ -1,8 +1,9 @@
-//! Where the time of a training step goes, measured: the headline workloads ([`workload`], [`step_time`]) and, beside
-//! them in the same run, PyTorch ([`peer`]). And whether runs learn alike ([`compare`]),
-//! in another precision too ([`precision`]).
+//! Where the time of a training step goes, measured: the headline workloads ([`workload`], [`step_time`]), each operator
+//! of their steps alone ([`operators`]) and, beside them in the same run, PyTorch ([`peer`]). And whether runs learn alike
+//! ([`compare`]), in another precision too ([`precision`]).
 
 pub mod compare;
+pub mod operators;
 pub mod peer;
 pub mod precision;
 pub mod step_time;

@@ -20,6 +20,25 @@ pub struct PeerTime {
     pub peak_gib: f64,
 }
 
+/// An operator's line of the peer: `matmul nt 16384x768x50304 1.780 ms 711 TFLOP/s`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeerOperator {
+    /// What stands before the time.
+    pub name: String,
+    /// Milliseconds a call.
+    pub ms: f64,
+}
+
+/// Runs `script` for its operators.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_operators(script: &Path) -> Result<Vec<PeerOperator>> {
+    let operators: Vec<PeerOperator> = output(script, &["ops"])?.lines().filter_map(parse_operator).collect();
+    ensure!(!operators.is_empty(), "{} printed no operators", script.display());
+    Ok(operators)
+}
+
 /// Runs `script` for the workload called `name` and returns what it measured: eager and compiled.
 ///
 /// # Errors
@@ -31,6 +50,13 @@ pub fn run(script: &Path, name: &str) -> Result<Vec<PeerTime>> {
         "mt" => &["mt"],
         _ => return Ok(Vec::new()),
     };
+    let times: Vec<PeerTime> = output(script, arguments)?.lines().filter_map(parse).collect();
+    ensure!(!times.is_empty(), "{} printed no figures for {name}", script.display());
+    Ok(times)
+}
+
+/// What `script` prints.
+fn output(script: &Path, arguments: &[&str]) -> Result<String> {
     let python = std::env::var_os("KILN_PYTHON").unwrap_or_else(|| "python3".into());
     let output = Command::new(&python).arg(script).args(arguments).output().with_context(|| {
         format!("starting {} for the peer; set KILN_PYTHON to a Python with PyTorch", python.display())
@@ -43,9 +69,13 @@ pub fn run(script: &Path, name: &str) -> Result<Vec<PeerTime>> {
         output.status,
         errors.lines().last().unwrap_or_default()
     );
-    let times: Vec<PeerTime> = String::from_utf8_lossy(&output.stdout).lines().filter_map(parse).collect();
-    ensure!(!times.is_empty(), "{} printed no figures for {name}", script.display());
-    Ok(times)
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn parse_operator(line: &str) -> Option<PeerOperator> {
+    let (before, _) = line.split_once(" ms")?;
+    let (name, ms) = before.rsplit_once(' ')?;
+    Some(PeerOperator { name: name.into(), ms: ms.parse().ok()? })
 }
 
 fn parse(line: &str) -> Option<PeerTime> {
@@ -76,6 +106,14 @@ mod tests {
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse("attention fwd causal=True 0.088 ms 293 TFLOP/s"), None);
         assert_eq!(parse("Traceback (most recent call last): 1"), None);
+    }
+
+    #[test]
+    fn an_operator_of_the_peer_is_read() {
+        let found = parse_operator("attention fwd+bwd causal=True 0.376 ms 959 TFLOP/s");
+        assert_eq!(found, Some(PeerOperator { name: "attention fwd+bwd causal=True".into(), ms: 0.376 }));
+        assert_eq!(parse_operator("gpt124m B16 T1024 compile=True: 33.20 ms/step"), None);
+        assert_eq!(parse_operator("Traceback ms"), None);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::{DType, Device, FloatDType};
+use kiln_model::flops::{n_params, train_bytes};
 
 use super::workload::{Workload, effective_tokens};
 use crate::metrics::deferred::Measures;
@@ -24,6 +25,9 @@ pub struct StepTime {
     pub mfu: Option<f64>,
     /// Device memory that was reserved at the end; allocators give nothing back, so it is the peak.
     pub reserved_bytes: Option<u64>,
+    /// What of it is left for the positions of a batch, without weights, gradients, master weights and moments: activations,
+    /// workspaces and what the allocator has rounded up.
+    pub activation_bytes_per_position: Option<f64>,
     /// Mean loss per label of the first and of the last step.
     pub losses: [f64; 2],
 }
@@ -81,13 +85,20 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: 
     let last = mean_loss(last.context("no step was taken")?)?;
     ensure!(last < first, "the loss went from {first:.3} to {last:.3}: the steps that were timed did not train");
     let peak = crate::device::peak_flops_per_sec(device, dtype);
+    let reserved_bytes = crate::device::reserved_bytes(device);
+    let kept = train_bytes(&workload.model, dtype, workload.shape());
+    // A single micro-batch: its gradients are in the compute dtype, there is no f32 accumulation.
+    let gradients = n_params(&workload.model).total() * DType::from(dtype).size() as u64;
+    let kept = (kept.weights + gradients + kept.master + kept.moments) as f64;
     Ok(StepTime {
         step: time,
         enqueue,
         warm_up,
         tokens_per_sec: tokens / time.as_secs_f64(),
         mfu: peak.map(|peak| workload.flops() / time.as_secs_f64() / peak),
-        reserved_bytes: crate::device::reserved_bytes(device),
+        reserved_bytes,
+        activation_bytes_per_position: reserved_bytes
+            .map(|bytes| (bytes as f64 - kept) / workload.n_positions() as f64),
         losses: [first, last],
     })
 }

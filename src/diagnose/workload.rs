@@ -30,7 +30,7 @@ pub struct Workload {
 }
 
 /// Names that [`Workload::named`] knows.
-pub const NAMES: [&str; 4] = ["gpt", "gpt64", "mt", "tiny"];
+pub const NAMES: [&str; 5] = ["gpt", "gpt64", "mt", "tiny", "tiny-mt"];
 
 impl Workload {
     /// One of [`NAMES`].
@@ -40,6 +40,7 @@ impl Workload {
             "gpt64" => Some(Self::gpt("gpt64", 64)),
             "mt" => Some(Self::mt()),
             "tiny" => Some(Self::tiny()),
+            "tiny-mt" => Some(Self::tiny_mt()),
             _ => None,
         }
     }
@@ -85,6 +86,22 @@ impl Workload {
         Self::of("tiny", "a small GPT, 4 x 64".into(), model, 0.0, [4, 64], 2, 1.0)
     }
 
+    /// A translator for a CPU.
+    fn tiny_mt() -> Self {
+        let vocabulary = 512;
+        let model = TransformerConfig {
+            source_vocab_size: vocabulary,
+            target_vocab_size: vocabulary,
+            d_model: 64,
+            n_heads: 2,
+            d_ff: 128,
+            n_encoder_layers: 1,
+            n_decoder_layers: 1,
+            ..Self::mt().model
+        };
+        Self::of("tiny-mt", "a small translator, 8 x (16 + 16) padded".into(), model, 0.1, [8, 16], 2, 0.75)
+    }
+
     fn of(
         name: &'static str,
         title: String,
@@ -112,6 +129,11 @@ impl Workload {
         Self { name, title, config, model, batch_size, seq_len, n_batches, shortest }
     }
 
+    /// Whether the peer script has it.
+    pub fn has_peer(&self) -> bool {
+        !self.name.starts_with("tiny")
+    }
+
     /// Whether it has sources and targets.
     fn is_pairs(&self) -> bool {
         self.model.source_vocab_size > 0
@@ -125,6 +147,17 @@ impl Workload {
         let attention =
             if self.is_pairs() { 0 } else { self.model.n_decoder_layers * self.seq_len * self.model.d_model };
         6.0 * (parameters + attention as f64) * positions
+    }
+
+    /// Padded shape of a batch, `[B, S, T]`; S is 0 for text.
+    pub fn shape(&self) -> [usize; 3] {
+        [self.batch_size, if self.is_pairs() { self.seq_len } else { 0 }, self.seq_len]
+    }
+
+    /// Positions of a batch, those of source and target.
+    pub fn n_positions(&self) -> usize {
+        let [b, s, t] = self.shape();
+        b * (s + t)
     }
 
     /// Synthetic batches: uniform tokens, row lengths uniform between the shortest and `seq_len`.

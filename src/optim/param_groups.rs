@@ -32,7 +32,8 @@ impl ParamEntry {
         self.len() == 0
     }
 
-    fn place(&self) -> Place {
+    /// Its place in the flat tensor.
+    pub fn place(&self) -> Place {
         Place { offset: self.offset, len: self.len() }
     }
 }

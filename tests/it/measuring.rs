@@ -48,3 +48,22 @@ fn runs_that_cannot_be_compared_are_an_error() {
     assert!(ran.stderr.contains("runs/none") && ran.stderr.contains("give run folders"), "{ran:#?}");
     assert_eq!(place.run(&["compare", "runs/one"]).code, 2);
 }
+
+#[test]
+fn a_bench_times_a_step_and_its_operators() {
+    let place = Workplace::new();
+    for (workload, wanted) in [
+        ("tiny", ["attention causal backward", "256 x 64 x 512", "GeluTanh forward"]),
+        ("tiny-mt", ["attention padded forward", "128 x 64 x 512", "attention cross backward"]),
+    ] {
+        let bench = ["bench", workload, "--operators", "--device", "cpu", "--steps", "2", "--repeats", "1"];
+        let ran = place.run(&bench).ok();
+        let always =
+            ["MFU = ", "tok/s", "linear dW", "residual + norm backward", "cross-entropy forward", "norm, clip, AdamW"];
+        for part in always.iter().chain(&wanted).chain(&["sum of the operators", "of the step of"]) {
+            assert!(ran.stdout.contains(part), "{part:?} is missing in {}", ran.stdout);
+        }
+    }
+    let refused = place.run(&["bench", "gpt3", "--device", "cpu"]);
+    assert!(refused.code != 0 && refused.stderr.contains("tiny-mt"), "{refused:#?}");
+}

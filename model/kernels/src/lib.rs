@@ -44,7 +44,7 @@ pub use compilation::{KernelCount, keep_kernels, kernel_count};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
-pub use linear::{Activation, linear, linear_activated, linear_transposed};
+pub use linear::{Activation, linear, linear_activated, linear_transposed, linear_weight_gradient};
 pub use norm::{Norm, add_norm, layer_norm, rms_norm};
 pub use plain::{plain_operators, set_plain_operators};
 pub use random::random_words;

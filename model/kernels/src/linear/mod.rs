@@ -107,12 +107,30 @@ pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     product(x, weight, Layout::NT)
 }
 
+/// `xᵀ · dy`: the gradient of the weight of [`linear`], alone.
+///
+/// # Shapes
+/// - `x`: `[M, K]`
+/// - `dy`: `[M, N]`
+/// - result: `[K, N]`
+///
+/// # Panics
+/// If the rows or the dtypes differ, or gradients of the result are wanted.
+pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
+    product(x, dy, Layout::TN)
+}
+
 /// The product that `layout` names.
 fn product(a: Tensor<2>, b: Tensor<2>, layout: Layout) -> Tensor<2> {
     layout.check(&a.dims(), &b.dims());
     assert_eq!(a.dtype(), b.dtype(), "a product of two dtypes");
-    if plain_operators() && layout == Layout::NT {
-        return reference::linear(a, b.transpose(), None);
+    if plain_operators() {
+        let (a, b) = match layout {
+            Layout::NN => (a, b),
+            Layout::NT => (a, b.transpose()),
+            Layout::TN => (a.transpose(), b),
+        };
+        return reference::linear(a, b, None);
     }
     Tensor::from_dispatch(Dispatch::product(a.into_dispatch(), b.into_dispatch(), layout))
 }

@@ -1,0 +1,168 @@
+//! Which operators a step calls, how often, and at which shapes.
+
+use std::fmt;
+
+use burn::tensor::{Device, Int, Tensor};
+use kiln_kernels::Activation;
+use kiln_model::{Activation as Configured, Batch, TextBatch};
+
+use super::super::workload::Workload;
+
+/// Products that differ in nothing but where they stand.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Product {
+    /// M, K, N.
+    pub(super) shape: [usize; 3],
+    pub(super) calls: usize,
+    /// By a tied table, `[N, K]`.
+    pub(super) transposed: bool,
+    pub(super) bias: bool,
+    pub(super) activation: Option<Activation>,
+}
+
+/// Which attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Causal,
+    /// Of a source to itself.
+    Padded,
+    /// Of a target to its source.
+    Cross,
+}
+
+impl Kind {
+    pub(super) fn is_cross(self) -> bool {
+        self == Kind::Cross
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Causal => " causal",
+            Kind::Padded => " padded",
+            Kind::Cross => " cross",
+        })
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Attended {
+    pub(super) kind: Kind,
+    pub(super) calls: usize,
+    pub(super) batch_size: usize,
+    pub(super) heads: usize,
+    /// Of queries and of keys.
+    pub(super) lens: [usize; 2],
+    pub(super) head_dim: usize,
+    pub(super) causal: bool,
+    pub(super) lengths: Option<Tensor<1, Int>>,
+}
+
+/// A step of a workload. Sums of positions, the first norm of a stack and dropout after embeddings are left out: they are the
+/// difference between the sum of the operators and the step, together with what starts and ends it.
+pub(super) struct Calls {
+    pub(super) products: Vec<Product>,
+    pub(super) attention: Vec<Attended>,
+    /// Rows and calls of a residual sum with its norm.
+    pub(super) norms: Vec<(usize, usize)>,
+    /// Ids and rows of their table.
+    pub(super) embeddings: Vec<(Tensor<1, Int>, usize)>,
+    /// And which of them count nothing.
+    pub(super) labels: (Tensor<1, Int>, i32),
+    pub(super) dropout: f64,
+    pub(super) activation_dropout: f64,
+}
+
+impl Calls {
+    pub(super) fn of(workload: &Workload, device: &Device) -> Self {
+        let model = &workload.model;
+        let (d, v, width) = (model.d_model, model.vocab_size(), model.n_heads * model.head_dim());
+        let (b, t) = (workload.batch_size, workload.seq_len);
+        let rows = b * t;
+        let batch = workload.batches(device).remove(0);
+        let is_pairs = matches!(batch, Batch::Pairs(_));
+        let (encoders, decoders) = (if is_pairs { model.n_encoder_layers } else { 0 }, model.n_decoder_layers);
+        let layers = encoders + decoders;
+        let crosses = if is_pairs { decoders } else { 0 };
+        let product = |n_in: usize, n_out: usize, calls: usize| Product {
+            shape: [rows, n_in, n_out],
+            calls,
+            transposed: false,
+            bias: model.bias,
+            activation: None,
+        };
+        let activation = match model.activation {
+            Configured::Relu => Some(Activation::Relu),
+            Configured::Gelu => Some(Activation::Gelu),
+            Configured::GeluTanh => Some(Activation::GeluTanh),
+            Configured::Silu => Some(Activation::Silu),
+            // An operator of its own; no workload has it.
+            Configured::Swiglu => None,
+        };
+        let mut products = vec![
+            product(d, 3 * width, layers),
+            // Cross-attention's query has the shape of an output.
+            product(d, width, layers + 2 * crosses),
+            product(d, 2 * width, crosses),
+            Product { activation, ..product(d, model.d_ff, layers) },
+            product(model.d_ff, d, layers),
+            Product { transposed: true, bias: false, ..product(d, v, 1) },
+        ];
+        products.retain(|product| product.calls > 0);
+        let attended = |kind: Kind, calls: usize, lengths: Option<Tensor<1, Int>>| Attended {
+            kind,
+            calls,
+            batch_size: b,
+            heads: model.n_heads,
+            lens: [t, t],
+            head_dim: model.head_dim(),
+            causal: kind == Kind::Causal,
+            lengths,
+        };
+        let mut attention = vec![attended(Kind::Causal, decoders, None)];
+        let (embeddings, labels) = match batch {
+            Batch::Pairs(batch) => {
+                let lengths = batch.source_lengths;
+                attention.push(attended(Kind::Padded, encoders, Some(lengths.clone())));
+                attention.push(attended(Kind::Cross, crosses, Some(lengths)));
+                let ids = vec![(batch.source, v), (batch.target_input, v)];
+                (ids, (batch.labels, model.pad_id as i32))
+            }
+            Batch::Text(batch) => (vec![(batch.input, v)], (batch.labels, TextBatch::NOT_COUNTED)),
+        };
+        Self {
+            products,
+            attention,
+            // Two a layer and three with a cross-attention; a stack's first has no branch yet, and one more ends it.
+            norms: vec![(rows, 2 * layers + crosses)],
+            embeddings,
+            labels,
+            dropout: model.dropout,
+            activation_dropout: model.activation_dropout.unwrap_or(model.dropout),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The products of a step are those that its number of operations counts.
+    #[test]
+    fn products_add_up_to_the_operations_of_a_step() {
+        for name in ["tiny", "tiny-mt"] {
+            let workload = Workload::named(name).expect("a listed name");
+            let calls = Calls::of(&workload, &Device::flex());
+            let flops = |product: &Product| product.calls as f64 * product.shape.iter().product::<usize>() as f64 * 6.0;
+            let found: f64 = calls.products.iter().map(flops).sum();
+            let (b, t) = (workload.batch_size, workload.seq_len);
+            let counted = kiln_model::flops::train_flops_per_batch(&workload.model, workload.shape());
+            assert_eq!(found, counted.weights, "{name}");
+            let pairs = |a: &Attended| a.calls as f64 * if a.causal { 0.5 } else { 1.0 };
+            let squares: f64 = calls.attention.iter().map(pairs).sum();
+            let attention = 12.0 * squares * (b * t * t * workload.model.d_model) as f64;
+            assert_eq!(attention, counted.attention, "{name}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The time of each operator of a training step alone, at the shapes of a workload: which part of the step is how far from
+//! what the device could do.
+//!
+//! Forward passes and products are called as the model calls them. A backward pass is timed as forward and backward
+//! together, less the forward, less what starts the gradient (a product with a random tensor and its own backward). Many
+//! calls are enqueued before the device is waited for, so that launches hide behind each other as they do in a step.
+
+mod calls;
+mod timing;
+mod work;
+
+use anyhow::Result;
+use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
+use calls::Calls;
+use kiln_kernels::{
+    Activation, AttentionConfig, AttentionMask, CrossEntropyConfig, DropoutStream, Norm, Projected, add_norm,
+    attention, cross_entropy, embedding, gather, linear, linear_activated, linear_transposed, linear_weight_gradient,
+};
+use timing::Stopwatch;
+pub use timing::Timed;
+pub use work::{Peaks, Work};
+
+use super::workload::Workload;
+use crate::optim::{AdamW, FlatGradients};
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OperatorTime {
+    /// Which operator, and which of its passes.
+    pub name: String,
+    /// At which shape.
+    pub shape: String,
+    /// How often a step calls it.
+    pub calls: usize,
+    /// One call.
+    pub time: Timed,
+    /// What a call must do.
+    pub work: Work,
+}
+
+impl OperatorTime {
+    /// Seconds of a step.
+    pub fn of_step(&self) -> f64 {
+        self.calls as f64 * self.time.device
+    }
+}
+
+/// Times the operators of `workload`'s step, `repeats` times each.
+///
+/// # Errors
+/// If the device fails.
+pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats: usize) -> Result<Vec<OperatorTime>> {
+    let device = device.clone().inner();
+    let mut bench = Bench {
+        watch: Stopwatch::new(&device, repeats),
+        element: DType::from(dtype).size(),
+        tracked: device.clone().autodiff(),
+        stream: DropoutStream::new(1, 0, &device),
+        device,
+        dtype,
+        rows: Vec::new(),
+    };
+    let calls = Calls::of(workload, &bench.device);
+    for product in &calls.products {
+        bench.product(
+            product.shape,
+            product.calls,
+            product.transposed,
+            product.bias && product.activation.is_none(),
+        )?;
+        if let Some(activation) = product.activation {
+            bench.activation(product.shape, product.calls, activation, calls.activation_dropout)?;
+        }
+    }
+    for attended in &calls.attention {
+        bench.attention(attended)?;
+    }
+    for (rows, n) in &calls.norms {
+        bench.norm([*rows, workload.model.d_model], *n, calls.dropout)?;
+    }
+    for (ids, vocabulary) in calls.embeddings {
+        bench.embedding(ids, [vocabulary, workload.model.d_model])?;
+    }
+    let (labels, ignored) = calls.labels;
+    bench.cross_entropy(
+        labels,
+        workload.model.vocab_size(),
+        f64::from(ignored),
+        workload.config.train.label_smoothing,
+    )?;
+    bench.optimizer(workload)?;
+    Ok(bench.rows)
+}
+
+struct Bench {
+    watch: Stopwatch,
+    device: Device,
+    tracked: Device,
+    dtype: FloatDType,
+    /// Bytes of an element.
+    element: usize,
+    stream: DropoutStream,
+    rows: Vec<OperatorTime>,
+}
+
+impl Bench {
+    fn random<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
+        let drawn: Tensor<D> = Tensor::random(shape, Distribution::Normal(0.0, 1.0), (&self.device, DType::F32));
+        drawn.cast(self.dtype)
+    }
+
+    /// A leaf whose gradient is wanted.
+    fn leaf<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
+        Tensor::from_inner(self.random(shape)).require_grad()
+    }
+
+    /// A tensor that the graph takes as a constant.
+    fn constant<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
+        Tensor::from_inner(self.random(shape))
+    }
+
+    fn row(&mut self, name: &str, shape: String, calls: usize, time: Timed, work: Work) {
+        self.rows.push(OperatorTime { name: name.into(), shape, calls, time, work });
+    }
+
+    /// Bytes of `n` elements.
+    fn bytes(&self, n: usize) -> usize {
+        n * self.element
+    }
+
+    /// Forward and backward of `run`, whose result has `shape`, from a random gradient, less what makes that gradient.
+    fn with_backward(&self, shape: [usize; 2], run: impl Fn() -> Tensor<2>) -> Result<Timed> {
+        let direction = self.constant(shape);
+        let kept = 8.0 * self.bytes(shape[0] * shape[1]) as f64;
+        let both = self.watch.time(kept, || {
+            let y = run();
+            let root = y.clone() * direction.clone();
+            let gradients = root.backward();
+            (y, root, gradients)
+        })?;
+        let leaf = self.leaf(shape);
+        let seed = self.watch.time(kept, || {
+            let root = leaf.clone() * direction.clone();
+            let gradients = root.backward();
+            (root, gradients)
+        })?;
+        Ok(both.without(seed))
+    }
+
+    fn product(&mut self, [m, k, n]: [usize; 3], calls: usize, transposed: bool, bias: bool) -> Result<()> {
+        let (x, dy) = (self.random([m, k]), self.random([m, n]));
+        let w = self.random(if transposed { [n, k] } else { [k, n] });
+        let b = bias.then(|| self.random([n]));
+        let shape = format!("{m} x {k} x {n}");
+        let work = Work::product([m, k, n], self.element);
+        let kept = |n: usize| self.bytes(n) as f64;
+        let forward = self.watch.time(kept(m * n), || match transposed {
+            true => linear_transposed(x.clone(), w.clone()),
+            false => linear(x.clone(), w.clone(), b.clone()),
+        })?;
+        let dx = self.watch.time(kept(m * k), || match transposed {
+            true => linear(dy.clone(), w.clone(), None),
+            false => linear_transposed(dy.clone(), w.clone()),
+        })?;
+        let dw = self.watch.time(kept(k * n), || match transposed {
+            true => linear_weight_gradient(dy.clone(), x.clone()),
+            false => linear_weight_gradient(x.clone(), dy.clone()),
+        })?;
+        self.row("linear forward", shape.clone(), calls, forward, work);
+        self.row("linear dX", shape.clone(), calls, dx, work);
+        self.row("linear dW", shape.clone(), calls, dw, work);
+        if bias {
+            let (x, w, b) = (Tensor::from_inner(x), Tensor::from_inner(w), self.leaf([n]));
+            let both = self.with_backward([m, n], || linear(x.clone(), w.clone(), Some(b.clone())))?;
+            let work = Work::moved(self.bytes(m * n + n));
+            self.row("linear db", format!("{m} x {n}"), calls, both.without(forward), work);
+        }
+        Ok(())
+    }
+
+    /// What an activation costs on top of its product.
+    fn activation(&mut self, [m, k, n]: [usize; 3], calls: usize, by: Activation, p: f64) -> Result<()> {
+        let (x, w, b) = (self.constant([m, k]), self.constant([k, n]), self.leaf([n]));
+        let kept = 2.0 * self.bytes(m * n) as f64;
+        let product = self.watch.time(kept, || linear(x.clone(), w.clone(), Some(b.clone())))?;
+        let drop = (p > 0.0).then_some((p, &self.stream));
+        let activated = || linear_activated(x.clone(), w.clone(), Some(b.clone()), by, drop);
+        let forward = self.watch.time(kept, activated)?;
+        // Only the bias wants a gradient: backward ends with the activation.
+        let both = self.with_backward([m, n], activated)?;
+        let shape = format!("{m} x {n}");
+        let (two, three) = (Work::moved(self.bytes(2 * m * n)), Work::moved(self.bytes(3 * m * n)));
+        self.row(&format!("{by:?} forward"), shape.clone(), calls, forward.without(product), two);
+        self.row(&format!("{by:?} backward, db"), shape, calls, both.without(forward), three);
+        Ok(())
+    }
+
+    fn attention(&mut self, attended: &calls::Attended) -> Result<()> {
+        let calls::Attended { kind, calls, batch_size: b, heads: h, lens: [t, s], head_dim: k, causal, lengths } =
+            attended;
+        let (b, h, t, s, k) = (*b, *h, *t, *s, *k);
+        let width = h * k;
+        let leaves = match kind.is_cross() {
+            true => [self.leaf([b * t, width]), self.leaf([b * s, 2 * width])],
+            // The second goes unused.
+            false => [self.leaf([b * t, 3 * width]), self.leaf([1, 1])],
+        };
+        let mask = lengths.clone().map_or_else(AttentionMask::default, AttentionMask::key_lengths);
+        let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: h, causal: *causal };
+        let run = || {
+            let [first, second] = leaves.clone();
+            let projected = match kind.is_cross() {
+                true => Projected::Cross { query: first, key_value: second },
+                false => Projected::SelfAttention { qkv: first },
+            };
+            attention(projected, &mask, None, &config)
+        };
+        let forward = self.watch.time(2.0 * self.bytes(b * t * width) as f64, run)?;
+        let both = self.with_backward([b * t, width], run)?;
+        // Two products forward, five backward; half of each square where it is causal.
+        let pairs = (b * h * t * s * k) as f64 * if *causal { 0.5 } else { 1.0 };
+        let (queries, keys) = (self.bytes(b * t * width), self.bytes(b * s * width));
+        let work = |products: f64, bytes: usize| Work { flops: 2.0 * products * pairs, bytes: bytes as f64 };
+        let shape = format!("{b} x {h} x {t} x {s} x {k}");
+        let name = |pass: &str| format!("attention{kind} {pass}");
+        self.row(&name("forward"), shape.clone(), *calls, forward, work(2.0, 2 * queries + 2 * keys));
+        self.row(&name("backward"), shape, *calls, both.without(forward), work(5.0, 4 * queries + 4 * keys));
+        Ok(())
+    }
+
+    /// Residual sum, dropout and norm, four in a row as in a model: the gradient of a sum meets that of a norm.
+    fn norm(&mut self, [m, d]: [usize; 2], calls: usize, p: f64) -> Result<()> {
+        const CHAIN: usize = 4;
+        let (gamma, beta, x) = (self.leaf([d]), self.leaf([d]), self.leaf([m, d]));
+        let drop = (p > 0.0).then_some((p, &self.stream));
+        let chain = || {
+            let norm = || Norm { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
+            let mut kept = vec![(x.clone(), x.clone())];
+            for _ in 0..CHAIN {
+                let (sum, normed) = kept[kept.len() - 1].clone();
+                kept.push(add_norm(sum, Some(normed), drop, norm()));
+            }
+            kept
+        };
+        let kept = 8.0 * CHAIN as f64 * self.bytes(m * d) as f64;
+        let forward = self.watch.time(kept, chain)?;
+        let both = self.watch.time(kept, || {
+            let kept = chain();
+            let gradients = kept[CHAIN].1.backward();
+            (kept, gradients)
+        })?;
+        // With dropout the gradients of both sides of the sum differ.
+        let (four, back) = (self.bytes(4 * m * d), self.bytes((if p > 0.0 { 5 } else { 4 }) * m * d));
+        let shape = format!("{m} x {d}");
+        self.row("residual + norm forward", shape.clone(), calls, forward.over(CHAIN), Work::moved(four));
+        self.row("residual + norm backward", shape, calls, both.without(forward).over(CHAIN), Work::moved(back));
+        Ok(())
+    }
+
+    fn embedding(&mut self, ids: Tensor<1, burn::tensor::Int>, [v, d]: [usize; 2]) -> Result<()> {
+        let ([m], table) = (ids.dims(), self.leaf([v, d]));
+        let ids = Tensor::from_inner(ids);
+        let run = || embedding(ids.clone(), table.clone());
+        let forward = self.watch.time(self.bytes(m * d) as f64, run)?;
+        let both = self.with_backward([m, d], run)?;
+        let shape = format!("{m} of {v} x {d}");
+        let (two, back) = (Work::moved(self.bytes(2 * m * d)), Work::moved(self.bytes(m * d + v * d)));
+        self.row("embedding forward", shape.clone(), 1, forward, two);
+        self.row("embedding backward", shape, 1, both.without(forward), back);
+        Ok(())
+    }
+
+    fn cross_entropy(
+        &mut self,
+        labels: Tensor<1, burn::tensor::Int>,
+        v: usize,
+        ignored: f64,
+        label_smoothing: f64,
+    ) -> Result<()> {
+        let ([m], config) = (labels.dims(), CrossEntropyConfig { label_smoothing, ignore_index: ignored as i64 });
+        let (logits, labels) = (self.leaf([m, v]), Tensor::from_inner(labels));
+        let run = || cross_entropy(logits.clone(), labels.clone(), &config);
+        let kept = 2.0 * self.bytes(m * v) as f64;
+        let forward = self.watch.time(kept, run)?;
+        let both = self.watch.time(kept, || {
+            let sums = run();
+            let gradients = sums.loss_sum.backward();
+            (sums, gradients)
+        })?;
+        let shape = format!("{m} x {v}");
+        self.row("cross-entropy forward", shape.clone(), 1, forward, Work::moved(self.bytes(m * v)));
+        let back = Work::moved(self.bytes(2 * m * v));
+        self.row("cross-entropy backward", shape, 1, both.without(forward), back);
+        Ok(())
+    }
+
+    /// Gradients made flat, with the sum of their squares, and the step from them.
+    fn optimizer(&mut self, workload: &Workload) -> Result<()> {
+        let model = workload.model.init(1, FloatDType::F32, &self.tracked);
+        let mut optimizer = AdamW::new(&model, &workload.config.optim, self.dtype);
+        drop(model);
+        let table = optimizer.table().clone();
+        let places: Vec<_> = table.entries().iter().map(|entry| entry.place()).collect();
+        let parts: Vec<Tensor<1>> = table.entries().iter().map(|entry| self.random([entry.len()])).collect();
+        let (n, dtype) = (table.flat_len(), DType::from(self.dtype));
+        let flatten = || {
+            let parts = parts.iter().cloned().map(Into::into).collect();
+            gather(parts, &places, n, dtype, &self.device, None)
+        };
+        let flattened = self.watch.time(self.bytes(n) as f64, flatten)?;
+        let (flat, one) = (flatten(), Tensor::<1>::ones([1], (&self.device, DType::F32)));
+        let mut step = 0;
+        let stepped = self.watch.time(self.bytes(n) as f64, || {
+            step += 1;
+            optimizer.step(FlatGradients(flat.clone()), one.clone(), 1e-6, step)
+        })?;
+        let shape = format!("{:.1} M in {} tensors", table.n_params() as f64 / 1e6, places.len());
+        self.row("flat gradients", shape.clone(), 1, flattened, Work::moved(self.bytes(2 * n)));
+        // Gradient in; master and both moments in and out; the rounded weights out, where there are any.
+        let weights = if dtype == DType::F32 { 0 } else { self.element };
+        self.row("norm, clip, AdamW", shape, 1, stepped, Work::moved(n * (24 + self.element + weights)));
+        Ok(())
+    }
+}
