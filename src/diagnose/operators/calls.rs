@@ -56,6 +56,7 @@ pub(super) struct Attended {
     pub(super) lens: [usize; 2],
     pub(super) head_dim: usize,
     pub(super) causal: bool,
+    pub(super) dropout: f64,
     pub(super) lengths: Option<Tensor<1, Int>>,
 }
 
@@ -118,6 +119,7 @@ impl Calls {
             lens: [t, t],
             head_dim: model.head_dim(),
             causal: kind == Kind::Causal,
+            dropout: model.attention_dropout,
             lengths,
         };
         let mut attention = vec![attended(Kind::Causal, decoders, None)];

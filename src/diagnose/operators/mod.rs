@@ -62,12 +62,7 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats:
     };
     let calls = Calls::of(workload, &bench.device);
     for product in &calls.products {
-        bench.product(
-            product.shape,
-            product.calls,
-            product.transposed,
-            product.bias && product.activation.is_none(),
-        )?;
+        bench.product(product)?;
         if let Some(activation) = product.activation {
             bench.activation(product.shape, product.calls, activation, calls.activation_dropout)?;
         }
@@ -147,7 +142,8 @@ impl Bench {
         Ok(both.without(seed))
     }
 
-    fn product(&mut self, [m, k, n]: [usize; 3], calls: usize, transposed: bool, bias: bool) -> Result<()> {
+    fn product(&mut self, product: &calls::Product) -> Result<()> {
+        let calls::Product { shape: [m, k, n], calls, transposed, bias, activation } = *product;
         let (x, dy) = (self.random([m, k]), self.random([m, n]));
         let w = self.random(if transposed { [n, k] } else { [k, n] });
         let b = bias.then(|| self.random([n]));
@@ -169,7 +165,8 @@ impl Bench {
         self.row("linear forward", shape.clone(), calls, forward, work);
         self.row("linear dX", shape.clone(), calls, dx, work);
         self.row("linear dW", shape.clone(), calls, dw, work);
-        if bias {
+        // After an activation, its backward sums the bias's gradient.
+        if bias && activation.is_none() {
             let (x, w, b) = (Tensor::from_inner(x), Tensor::from_inner(w), self.leaf([n]));
             let both = self.with_backward([m, n], || linear(x.clone(), w.clone(), Some(b.clone())))?;
             let work = Work::moved(self.bytes(m * n + n));
@@ -196,8 +193,17 @@ impl Bench {
     }
 
     fn attention(&mut self, attended: &calls::Attended) -> Result<()> {
-        let calls::Attended { kind, calls, batch_size: b, heads: h, lens: [t, s], head_dim: k, causal, lengths } =
-            attended;
+        let calls::Attended {
+            kind,
+            calls,
+            batch_size: b,
+            heads: h,
+            lens: [t, s],
+            head_dim: k,
+            causal,
+            dropout,
+            lengths,
+        } = attended;
         let (b, h, t, s, k) = (*b, *h, *t, *s, *k);
         let width = h * k;
         let leaves = match kind.is_cross() {
@@ -207,13 +213,14 @@ impl Bench {
         };
         let mask = lengths.clone().map_or_else(AttentionMask::default, AttentionMask::key_lengths);
         let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: h, causal: *causal };
+        let drop = (*dropout > 0.0).then_some((*dropout, &self.stream));
         let run = || {
             let [first, second] = leaves.clone();
             let projected = match kind.is_cross() {
                 true => Projected::Cross { query: first, key_value: second },
                 false => Projected::SelfAttention { qkv: first },
             };
-            attention(projected, &mask, None, &config)
+            attention(projected, &mask, drop, &config)
         };
         let forward = self.watch.time(2.0 * self.bytes(b * t * width) as f64, run)?;
         let both = self.with_backward([b * t, width], run)?;

@@ -45,7 +45,7 @@ impl Stopwatch {
         match is_cpu(&device) {
             // Nothing is enqueued: a call is over when it returns.
             true => Self { device, kept_bytes: 1e9, calls: 3, repeats },
-            false => Self { device, kept_bytes: 24e9, calls: 20, repeats },
+            false => Self { device, kept_bytes: 8e9, calls: 20, repeats },
         }
     }
 
