@@ -73,7 +73,10 @@ fn output(script: &Path, arguments: &[&str]) -> Result<String> {
 }
 
 fn parse_operator(line: &str) -> Option<PeerOperator> {
-    let (before, _) = line.split_once(" ms")?;
+    let (before, after) = line.split_once(" ms")?;
+    if !(after.is_empty() || after.starts_with(' ')) {
+        return None;
+    }
     let (name, ms) = before.rsplit_once(' ')?;
     Some(PeerOperator { name: name.into(), ms: ms.parse().ok()? })
 }
