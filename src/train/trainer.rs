@@ -142,13 +142,14 @@ impl Trainer {
         };
         state.masking = Masking::of(&config, &vocabulary)?;
         if state.step < config.train.steps {
+            let started = Instant::now();
             let (accum, splits) = (config.train.grad_accum_steps, config.train.split_batches);
             let attempt = |splits| try_largest(&state, &train, valid.as_ref(), accum, splits);
             config.train.split_batches = fit(splits, auto_micro_batch, attempt, |note| logging.note(note))?;
             // The CPU compiles nothing.
             if config.train.warm_up && !is_cpu(&device) {
                 let (sources, splits) = ([Some(&train), valid.as_ref()], config.train.split_batches);
-                let warmed = warm_up(&state, sources, &config.optim, [accum, splits], |done, of| {
+                let warmed = warm_up(&state, sources, &config.optim, [accum, splits], started, |done, of| {
                     logging.preparing("warming up", done, of)
                 })?;
                 logging.note(&warmed.to_string())?;

@@ -25,7 +25,7 @@ use crate::optim::AdamW;
 pub(super) struct Warmed {
     shapes: usize,
     elapsed: Duration,
-    /// `None` where nothing is compiled.
+    /// Since the process began; `None` where nothing is compiled.
     kernels: Option<KernelCount>,
 }
 
@@ -41,7 +41,8 @@ impl fmt::Display for Warmed {
     }
 }
 
-/// Runs every shape of the data once, cut into `splits` micro-batches, `show`ing how many of how many are done.
+/// Runs every shape of the data once, cut into `splits` micro-batches, `show`ing how many of how many are done. `started` is
+/// when the first of them was tried.
 ///
 /// # Errors
 /// If the data cannot be read or the device fails.
@@ -50,9 +51,9 @@ pub(super) fn warm_up(
     [train, valid]: [Option<&Arc<dyn BatchSource>>; 2],
     optim: &OptimConfig,
     [grad_accum_steps, splits]: [usize; 2],
+    started: Instant,
     mut show: impl FnMut(usize, usize) -> Result<()>,
 ) -> Result<Warmed> {
-    let (started, before) = (Instant::now(), kernel_count().unwrap_or_default());
     let plans = [train, valid].map(|source| source.map(|source| (source, source.plan(Order::Sequential))));
     let shapes: Vec<Vec<usize>> =
         plans.iter().map(|plan| plan.as_ref().map_or(Vec::new(), |(_, plan)| first_of_each(plan, state))).collect();
@@ -73,12 +74,7 @@ pub(super) fn warm_up(
     }
     show(done, n_shapes)?;
     step_on_scratch(state, optim)?;
-    let kernels = kernel_count().map(|KernelCount { compiled, loaded, tuned }| KernelCount {
-        compiled: compiled - before.compiled,
-        loaded: loaded - before.loaded,
-        tuned: tuned - before.tuned,
-    });
-    Ok(Warmed { shapes: n_shapes, elapsed: started.elapsed(), kernels })
+    Ok(Warmed { shapes: n_shapes, elapsed: started.elapsed(), kernels: kernel_count() })
 }
 
 /// The number of the first batch of each shape, those that need most memory first: what they leave behind serves the others.
