@@ -52,6 +52,17 @@ impl AdamW {
         Self::with_state(table, state, setup)
     }
 
+    /// A fresh optimizer of another module in f32, which does everything as this one does.
+    pub fn like<M: Module>(&self, module: &M, dtype: FloatDType) -> Self {
+        let table = ParamTable::of(module);
+        let state = AdamWState::new(table.flatten_weights(module), dtype.into());
+        let (hyper, device) = (AdamWHyper { n_decayed: table.n_decayed(), ..self.hyper }, state.master.device());
+        let counters = Counters { updates: 0, loss_scale: 1.0, good_steps: 0 };
+        let coefficients = coefficients(&hyper, &self.learning_rate, [0; 2], &device);
+        let (progress, state) = (Some(Progress::new(counters, &device)), Some(state));
+        Self { hyper, table, state, progress, coefficients, updates: [0; 2], ..self.clone() }
+    }
+
     /// An optimizer that continues: flat f32 tensors of master weights and both moments.
     ///
     /// # Panics

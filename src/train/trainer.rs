@@ -149,7 +149,7 @@ impl Trainer {
             // The CPU compiles nothing.
             if config.train.warm_up && !is_cpu(&device) {
                 let (sources, splits) = ([Some(&train), valid.as_ref()], config.train.split_batches);
-                let warmed = warm_up(&state, sources, &config.optim, [accum, splits], started, |done, of| {
+                let warmed = warm_up(&state, sources, [accum, splits], started, |done, of| {
                     logging.preparing("warming up", done, of)
                 })?;
                 logging.note(&warmed.to_string())?;

@@ -17,8 +17,6 @@ use kiln_kernels::{ALIGNMENT, KernelCount, kernel_count};
 
 use super::probe::{bytes, forward, forward_backward, read};
 use super::state::TrainState;
-use crate::config::OptimConfig;
-use crate::optim::AdamW;
 
 /// What a warm-up did.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,7 +47,6 @@ impl fmt::Display for Warmed {
 pub(super) fn warm_up(
     state: &TrainState,
     [train, valid]: [Option<&Arc<dyn BatchSource>>; 2],
-    optim: &OptimConfig,
     [grad_accum_steps, splits]: [usize; 2],
     started: Instant,
     mut show: impl FnMut(usize, usize) -> Result<()>,
@@ -73,7 +70,7 @@ pub(super) fn warm_up(
         }
     }
     show(done, n_shapes)?;
-    step_on_scratch(state, optim)?;
+    step_on_scratch(state)?;
     Ok(Warmed { shapes: n_shapes, elapsed: started.elapsed(), kernels: kernel_count() })
 }
 
@@ -91,18 +88,18 @@ fn first_of_each(plan: &EpochPlan, state: &TrainState) -> Vec<usize> {
 
 /// The optimizer's kernels do not depend on how many parameters there are, so a few stand in for the model's: on a GPU a step
 /// writes over weights and moments.
-fn step_on_scratch(state: &TrainState, optim: &OptimConfig) -> Result<()> {
+fn step_on_scratch(state: &TrainState) -> Result<()> {
     let device = state.device.clone().autodiff();
     let scratch = Param::from_tensor(Tensor::<1>::ones([ALIGNMENT], (&device, DType::F32)));
-    let mut optimizer = AdamW::new(&scratch, optim, state.dtype);
+    let mut optimizer = state.optimizer.like(&scratch, state.dtype);
     let scratch = optimizer.attach(scratch);
     let one = Tensor::<1>::ones([1], (&state.device, DType::F32));
     for accumulation in [state.dtype, FloatDType::F32] {
         let mut gradients = scratch.val().sum().backward();
         let gradients = optimizer.table().flatten_gradients(&scratch, &mut gradients, accumulation, None);
-        let norm = optimizer.step(gradients, one.clone(), 0.0, 1);
+        let numbers = optimizer.step(gradients, one.clone(), one.clone());
         // Host sync: the run has not begun.
-        norm.try_into_data().context("trying the optimizer")?;
+        numbers.values().clone().try_into_data().context("trying the optimizer")?;
     }
     Ok(())
 }

@@ -21,7 +21,8 @@ pub use timing::Timed;
 pub use work::{Peaks, Work};
 
 use super::workload::Workload;
-use crate::optim::{AdamW, FlatGradients};
+use crate::optim::FlatGradients;
+use crate::train::TrainState;
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,7 +55,6 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats:
     let mut bench = Bench {
         watch: Stopwatch::new(&device, repeats),
         element: DType::from(dtype).size(),
-        tracked: device.clone().autodiff(),
         stream: DropoutStream::new(1, 0, &device),
         device,
         dtype,
@@ -90,7 +90,6 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats:
 struct Bench {
     watch: Stopwatch,
     device: Device,
-    tracked: Device,
     dtype: FloatDType,
     /// Bytes of an element.
     element: usize,
@@ -303,9 +302,8 @@ impl Bench {
 
     /// Gradients made flat, with the sum of their squares, and the step from them.
     fn optimizer(&mut self, workload: &Workload) -> Result<()> {
-        let model = workload.model.init(1, FloatDType::F32, &self.tracked);
-        let mut optimizer = AdamW::new(&model, &workload.config.optim, self.dtype);
-        drop(model);
+        let TrainState { mut optimizer, .. } =
+            TrainState::new(&workload.config, &workload.model, self.dtype, &self.device);
         let table = optimizer.table().clone();
         let places: Vec<_> = table.entries().iter().map(|entry| entry.place()).collect();
         let parts: Vec<Tensor<1>> = table.entries().iter().map(|entry| self.random([entry.len()])).collect();
@@ -316,11 +314,8 @@ impl Bench {
         };
         let flattened = self.watch.time(self.bytes(n) as f64, flatten)?;
         let (flat, one) = (flatten(), Tensor::<1>::ones([1], (&self.device, DType::F32)));
-        let mut step = 0;
-        let stepped = self.watch.time(self.bytes(n) as f64, || {
-            step += 1;
-            optimizer.step(FlatGradients(flat.clone()), one.clone(), 1e-6, step)
-        })?;
+        let step = || optimizer.step(FlatGradients(flat.clone()), one.clone(), one.clone());
+        let stepped = self.watch.time(self.bytes(n) as f64, step)?;
         let shape = format!("{:.1} M in {} tensors", table.n_params() as f64 / 1e6, places.len());
         self.row("flat gradients", shape.clone(), 1, flattened, Work::moved(self.bytes(2 * n)));
         // Gradient in; master and both moments in and out; the rounded weights out, where there are any.

@@ -19,12 +19,11 @@ fn a_warm_up_runs_every_shape_and_changes_nothing() {
     let (mut fresh, mut warmed) = (state(), state());
     let before = warmed.snapshot(&provenance).expect("readable");
     let mut shown = Vec::new();
-    let done =
-        warm_up(&warmed, [Some(&train), Some(&valid)], &config.optim, [2, 1], std::time::Instant::now(), |done, of| {
-            shown.push((done, of));
-            Ok(())
-        })
-        .expect("a device that works");
+    let done = warm_up(&warmed, [Some(&train), Some(&valid)], [2, 1], std::time::Instant::now(), |done, of| {
+        shown.push((done, of));
+        Ok(())
+    })
+    .expect("a device that works");
     let distinct = |source: &Arc<dyn BatchSource>| {
         let plan = source.plan(kiln_data::Order::Sequential);
         let shapes: std::collections::HashSet<String> =
