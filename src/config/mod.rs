@@ -115,6 +115,9 @@ pub struct TrainConfig {
     pub max_minutes: f64,
     /// Compute precision; `auto` is bf16 on CUDA and f32 on the CPU.
     pub precision: Precision,
+    /// Whether two runs with one seed must end with the same bits on a GPU, as they do on the CPU: what cannot promise that is refused,
+    /// and the gradients of the largest batch are computed twice before the first step and compared.
+    pub deterministic: bool,
     /// Micro-batches per optimizer step.
     pub grad_accum_steps: usize,
     /// Label smoothing of the training loss, in [0, 1).
@@ -216,6 +219,7 @@ impl Default for TrainConfig {
             steps: 6000,
             max_minutes: 0.0,
             precision: Precision::Auto,
+            deterministic: false,
             grad_accum_steps: 1,
             label_smoothing: 0.1,
             masked_share: 0.15,

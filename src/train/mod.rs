@@ -2,6 +2,7 @@
 //! and continuing it ([`resume`]).
 
 pub mod data;
+mod deterministic;
 pub mod feed;
 mod measured;
 mod non_finite;

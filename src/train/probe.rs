@@ -44,7 +44,7 @@ pub(super) fn read(source: &Arc<dyn BatchSource>, plan: &EpochPlan, index: usize
 }
 
 /// The batch of `source` that needs most memory.
-fn largest_batch(source: &Arc<dyn BatchSource>, state: &TrainState) -> Result<HostBatch> {
+pub(super) fn largest_batch(source: &Arc<dyn BatchSource>, state: &TrainState) -> Result<HostBatch> {
     let plan = source.plan(Order::Sequential);
     let largest = (0..plan.len()).max_by_key(|index| bytes(state, plan.batch(*index).1));
     read(source, &plan, largest.context("a data set has batches")?)

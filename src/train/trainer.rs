@@ -12,6 +12,7 @@ use burn::tensor::Device;
 use kiln_data::{BatchSource, Example, Loader, OnePass, Shape};
 use kiln_model::Transformer;
 
+use super::deterministic::ensure_repeatable;
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
 use super::non_finite::{StepStart, Watch, panic_text};
@@ -146,6 +147,9 @@ impl Trainer {
             let (accum, splits) = (config.train.grad_accum_steps, config.train.split_batches);
             let attempt = |splits| try_largest(&state, &train, valid.as_ref(), accum, splits);
             config.train.split_batches = fit(splits, auto_micro_batch, attempt, |note| logging.note(note))?;
+            if config.train.deterministic {
+                ensure_repeatable(&state, &train, config.train.split_batches)?;
+            }
             // The CPU compiles nothing.
             if config.train.warm_up && !is_cpu(&device) {
                 let (sources, splits) = ([Some(&train), valid.as_ref()], config.train.split_batches);

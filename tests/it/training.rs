@@ -184,3 +184,30 @@ fn an_interrupted_run_is_saved_and_can_be_resumed() {
     assert!(dry.stdout.contains("steps = 100000"), "{dry:#?}");
     assert!(place.path("runs/a/checkpoints/last").exists());
 }
+
+#[test]
+fn a_precision_is_audited_against_f32() {
+    let place = Workplace::new();
+    let mut arguments = vec!["check", "--precision", "fp16", "--device", "cpu", "--steps", "6", "--every", "2"];
+    arguments.extend(crate::kiln::SMALL.iter().flat_map(|set| ["--set", *set]));
+    let audit = place.run(&arguments).ok();
+    for part in [
+        "fp16 against f32: 6 steps",
+        "loss f32",
+        "largest difference",
+        "tok/s",
+        "loss scale: 65536 at first",
+        "weights F16, master weights F32",
+        "softmax: computed in f32",
+        "token numbers: untouched",
+        "sound: fp16",
+    ] {
+        assert!(audit.stdout.contains(part), "{part:?} is missing in {audit:#?}");
+    }
+    let strict = place.run(&[arguments.as_slice(), &["--tolerance", "0"]].concat());
+    assert!(strict.code == 1 && strict.stdout.contains("WRONG  the loss of step"), "{strict:#?}");
+    place.run(&["check"]).refused(2, &["RUN"]);
+    place.run(&["check", "runs/a", "--precision", "fp16"]).refused(2, &["--precision"]);
+    place.run(&["check", "runs/a", "--set", "optim.lr=1"]).refused(2, &["belong to --precision"]);
+    place.run(&["check", "--precision", "fp8"]).refused(2, &["fp16"]);
+}

@@ -16,6 +16,7 @@ mod adamw;
 mod attention;
 mod compilation;
 mod cross_entropy;
+mod deterministic;
 #[cfg(feature = "cuda")]
 mod device;
 mod dropout;
@@ -39,9 +40,10 @@ pub use adamw::{
     ALIGNMENT, AdamWHyper, AdamWState, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress, StepNumbers,
     StepPolicy, StepReport, adamw_step, gather, prepare, view,
 };
-pub use attention::{AttentionConfig, AttentionMask, Projected, attention};
+pub use attention::{AttentionConfig, AttentionMask, Projected, attention, attention_is_fused};
 pub use compilation::{KernelCount, keep_kernels, kernel_count};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
+pub use deterministic::set_deterministic;
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
 pub use linear::{Activation, linear, linear_activated, linear_transposed, linear_weight_gradient};

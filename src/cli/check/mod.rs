@@ -29,7 +29,7 @@ pub(super) struct Args {
     run: Option<PathBuf>,
 
     #[command(flatten)]
-    audit: precision::Args,
+    audit: precision::AuditArgs,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {

@@ -23,7 +23,7 @@ enum Audited {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct AuditArgs {
     /// Audits this precision instead of a run
     #[arg(long, value_name = "PRECISION")]
     precision: Option<Audited>,
@@ -47,14 +47,14 @@ pub(super) struct Args {
     device: DeviceArgs,
 }
 
-impl Args {
+impl AuditArgs {
     /// Whether anything was said that only an audit looks at.
     pub(super) fn is_given(&self) -> bool {
         !self.config.is_empty() || self.device.device != Default::default()
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &AuditArgs) -> Result<()> {
     let (name, precision) = match args.precision.expect("clap asks for a run or a precision") {
         Audited::Fp16 => ("fp16", Precision::Fp16),
         Audited::Bf16 => ("bf16", Precision::Bf16),

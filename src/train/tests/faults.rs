@@ -190,3 +190,14 @@ fn a_run_with_cut_batches_resumes_bit_for_bit() {
     let error = corpora.find(&other, resumed.path(), &[]).expect_err("another run").to_string();
     assert!(error.contains("train.split_batches: 2 in the checkpoint, 1 now"), "{error}");
 }
+
+#[test]
+fn a_deterministic_run_is_looked_at_and_changes_no_bit_on_the_cpu() {
+    let corpora = Corpora::new(60);
+    let mut config = corpora.config();
+    let (plain, looked_at) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    corpora.run(&config, plain.path(), None, u64::MAX);
+    config.train.deterministic = true;
+    corpora.run(&config, looked_at.path(), None, u64::MAX);
+    assert_eq!(last_snapshot(plain.path()).1.weights, last_snapshot(looked_at.path()).1.weights);
+}

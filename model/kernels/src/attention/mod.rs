@@ -13,7 +13,7 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::dropout::DropoutStream;
 #[cfg(feature = "cuda")]
@@ -69,6 +69,18 @@ impl AttentionMask {
     }
 }
 
+/// Whether [`attention`] has a kernel for this dtype and head dimension on `device`. Elsewhere it runs its reference, products and
+/// softmax of the backend, which on a GPU are autotuned.
+pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> bool {
+    #[cfg(feature = "cuda")]
+    return !plain_operators() && launch::serves(device, dtype, head_dim);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = (device, dtype, head_dim);
+        false
+    }
+}
+
 /// `dropout(softmax(q kᵀ / sqrt(K))) v` per head, softmax in f32.
 ///
 /// Rows of the result that belong to padded queries are finite and mean nothing. `dropout` is the share of
@@ -104,7 +116,7 @@ pub fn attention(
             Projected::SelfAttention { qkv } => (qkv, n_heads + 2 * n_kv_heads),
             Projected::Cross { query, .. } => (query, n_heads),
         };
-        if !plain_operators() && launch::serves(&x.device(), x.dtype(), x.dims()[1] / heads) {
+        if attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
             return flash(projected, mask, dropout, config);
         }
     }

@@ -13,6 +13,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
 use ops::CrossEntropyOps;
 
+use crate::deterministic::sum;
 use crate::plain::plain_operators;
 
 /// How the loss is taken.
@@ -57,6 +58,6 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEn
         smoothing,
         ignored,
     ));
-    let nll_sum = rows.clone().detach().narrow(0, 1, 1).sum();
-    CrossEntropy { loss_sum: rows.narrow(0, 0, 1).sum(), nll_sum }
+    let nll_sum = sum(rows.clone().detach().narrow(0, 1, 1));
+    CrossEntropy { loss_sum: sum(rows.narrow(0, 0, 1)), nll_sum }
 }
