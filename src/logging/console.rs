@@ -240,6 +240,11 @@ mod tests {
             assert!(line.contains(part), "{part} is missing in {line}");
         }
         assert!(progress_message(&window, left).contains("5m00s left"));
+        assert!(!line.contains("new kernels"), "{line}");
+        let compiled = WindowMetrics { new_kernels: Some(3), ..window };
+        assert!(window_line(&compiled, 1000, left).contains("data wait 1.5% | 3 new kernels | 5m00s left"));
+        let steady = WindowMetrics { new_kernels: Some(0), ..compiled };
+        assert_eq!(window_line(&steady, 1000, left), line, "the steady state is no news");
     }
 
     #[test]

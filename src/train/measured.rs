@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use kiln_data::Shape;
-use kiln_kernels::kernel_count;
 use kiln_model::{TransformerConfig, flops};
 
 use super::feed::Group;
+use super::new_kernels::NewKernels;
 use super::trainer::Outcome;
 use crate::metrics::{SpanClock, SpanTotals, StepMetrics, ThroughputMeter};
 
@@ -35,7 +35,7 @@ impl Measured {
             run: ThroughputMeter::default(),
             run_totals: SpanTotals::default(),
             flops: Vec::new(),
-            new_kernels: NewKernels::default(),
+            new_kernels: NewKernels::start(),
             largest: None,
         }
     }
@@ -80,46 +80,5 @@ impl Measured {
         outcome.throughput = self.run.over(training, self.peak_flops_per_sec);
         outcome.data_wait_share = self.run_totals.data_wait_share();
         outcome.late_kernels = self.new_kernels.late();
-    }
-}
-
-/// Kernels that were launched for the first time since the loop began.
-#[derive(Debug, Default)]
-pub(super) struct NewKernels {
-    /// At the last line.
-    last: usize,
-    /// At the first line of the loop, before which the last few kernels have their turn.
-    first_line: Option<usize>,
-}
-
-impl NewKernels {
-    fn total() -> Option<usize> {
-        kernel_count().map(|count| count.first_launched())
-    }
-
-    fn start() -> Self {
-        Self { last: Self::total().unwrap_or(0), first_line: None }
-    }
-
-    /// Those since the last line.
-    pub(super) fn take(&mut self) -> Option<usize> {
-        let total = Self::total()?;
-        self.first_line.get_or_insert(total);
-        Some(total - std::mem::replace(&mut self.last, total))
-    }
-
-    /// Leaves out what `work` launches for the first time: text that is generated at the end of a run has shapes of its own.
-    pub(super) fn without<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let before = Self::total().unwrap_or(0);
-        let done = work();
-        let new = Self::total().unwrap_or(0) - before;
-        self.last += new;
-        self.first_line = self.first_line.map(|first| first + new);
-        done
-    }
-
-    /// Those since the first line.
-    fn late(&self) -> Option<usize> {
-        Some(Self::total()? - self.first_line?)
     }
 }

@@ -5,6 +5,7 @@ pub mod data;
 mod deterministic;
 pub mod feed;
 mod measured;
+mod new_kernels;
 mod non_finite;
 mod probe;
 mod provenance;
