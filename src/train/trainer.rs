@@ -148,7 +148,7 @@ impl Trainer {
             let attempt = |splits| try_largest(&state, &train, valid.as_ref(), accum, splits);
             config.train.split_batches = fit(splits, auto_micro_batch, attempt, |note| logging.note(note))?;
             if config.train.deterministic {
-                ensure_repeatable(&state, &train, config.train.split_batches)?;
+                logging.note(&ensure_repeatable(&state, &train, config.train.split_batches)?)?;
             }
             // The CPU compiles nothing.
             if config.train.warm_up && !is_cpu(&device) {

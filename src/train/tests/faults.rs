@@ -198,6 +198,7 @@ fn a_deterministic_run_is_looked_at_and_changes_no_bit_on_the_cpu() {
     let (plain, looked_at) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     corpora.run(&config, plain.path(), None, u64::MAX);
     config.train.deterministic = true;
-    corpora.run(&config, looked_at.path(), None, u64::MAX);
+    let (_, records) = corpora.run(&config, looked_at.path(), None, u64::MAX);
+    assert!(records[0].contains("the same gradients twice"), "{}", records[0]);
     assert_eq!(last_snapshot(plain.path()).1.weights, last_snapshot(looked_at.path()).1.weights);
 }
