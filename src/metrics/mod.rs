@@ -133,7 +133,7 @@ impl WindowMetrics {
             step: last.step,
             loss: mean(|step| step.loss),
             nll: mean(|step| step.nll),
-            grad_norm: counted().last()?.grad_norm,
+            grad_norm: counted().next_back()?.grad_norm,
             lr: last.lr,
             loss_scale: last.loss_scale,
             overflows: overflows as u64,
