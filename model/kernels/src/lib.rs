@@ -14,6 +14,7 @@
 
 mod adamw;
 mod attention;
+mod capture;
 mod compilation;
 mod cross_entropy;
 mod deterministic;
@@ -41,6 +42,7 @@ pub use adamw::{
     StepPolicy, StepReport, adamw_step, gather, prepare, view,
 };
 pub use attention::{AttentionConfig, AttentionMask, Projected, attention, attention_is_fused};
+pub use capture::{CaptureError, Captured, can_capture, capture, overwrite};
 pub use compilation::{KernelCount, keep_kernels, kernel_count};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use deterministic::set_deterministic;

@@ -36,8 +36,19 @@ pub struct DropoutStream {
 impl DropoutStream {
     /// The stream of draw number `draw` (a micro-step's index) under `seed`.
     pub fn new(seed: u64, draw: u64, device: &Device) -> Self {
+        Self::over(Self::words(seed, draw, device))
+    }
+
+    /// Seed and draw on the device, `[4]`.
+    pub fn words(seed: u64, draw: u64, device: &Device) -> Tensor<1, Int> {
         let words = [seed as u32, (seed >> 32) as u32, draw as u32, (draw >> 32) as u32].map(u32::cast_signed);
-        let state = Tensor::from_data(TensorData::from(words), (device, DType::I32));
+        Tensor::from_data(TensorData::from(words), (device, DType::I32))
+    }
+
+    /// The stream of the [`Self::words`] that `state` holds whenever an operator runs: a captured step draws anew after
+    /// [`overwrite`](crate::overwrite).
+    pub fn over(state: Tensor<1, Int>) -> Self {
+        assert_eq!(state.dims(), [4], "seed and draw are four words");
         Self { state, next_site: Cell::new(0) }
     }
 
