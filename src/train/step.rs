@@ -3,12 +3,13 @@
 use std::ops::Add;
 
 use burn::tensor::{FloatDType, Tensor};
-use kiln_model::{Batch, DropoutStream};
+use kiln_model::{Batch, DropoutStream, Transformer};
 
 use super::feed::tokens_of;
 use super::state::TrainState;
+use crate::eval::Masking;
 use crate::metrics::deferred::Measures;
-use crate::optim::FlatGradients;
+use crate::optim::{FlatGradients, ParamTable};
 
 /// Takes one optimizer step over `batches`, the micro-batches of one group.
 ///
@@ -19,7 +20,18 @@ use crate::optim::FlatGradients;
 /// # Panics
 /// If the group is empty.
 pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
-    let (Sums { loss, nll, n_labels }, gradients) = group_gradients(state, batches, state.micro_steps);
+    let (sums, gradients) = group_gradients(state, batches, state.micro_steps);
+    finish_step(state, batches, sums, gradients)
+}
+
+/// The optimizer's part of a step over `batches`, and the counters.
+pub(super) fn finish_step(
+    state: &mut TrainState,
+    batches: &[Batch],
+    sums: Sums,
+    gradients: FlatGradients,
+) -> Measures {
+    let Sums { loss, nll, n_labels } = sums;
     for batch in batches {
         let [source_tokens, target_tokens] = tokens_of(batch);
         state.micro_steps += 1;
@@ -38,35 +50,73 @@ pub(super) fn group_gradients(state: &TrainState, batches: &[Batch], first_micro
     // A sum of many gradients needs more digits than each of them.
     let accumulation = if batches.len() > 1 { FloatDType::F32 } else { state.dtype };
     let factor = state.optimizer.loss_factor();
+    let pass = Pass::of(state, factor.as_ref());
     let mut accumulated: Option<(Sums, FlatGradients)> = None;
     for (micro_step, batch) in (first_micro_step..).zip(batches) {
-        // Masks and dropout are sites of one stream, which the seed and the number of the micro-batch decide.
-        let is_random = state.has_dropout() || state.masking.is_some();
-        let stream = is_random.then(|| DropoutStream::new(state.seed, micro_step, &state.device));
-        let masked = state.masking.as_ref().zip(stream.as_ref()).map(|(masking, stream)| masking.mask(batch, stream));
-        let dropout = stream.as_ref().filter(|_| state.has_dropout());
-        let losses = state.model.loss(masked.as_ref().unwrap_or(batch), state.label_smoothing, dropout);
-        let scaled = match &factor {
+        let stream = pass.is_random().then(|| DropoutStream::new(state.seed, micro_step, &state.device));
+        let (before, gradients_before) = accumulated.unzip();
+        let (sums, gradients) = pass.run(batch, stream.as_ref(), accumulation, gradients_before);
+        let sums = match before {
+            Some(before) => before + sums,
+            None => sums,
+        };
+        accumulated = Some((sums, gradients));
+    }
+    accumulated.expect("a group has at least one micro-batch")
+}
+
+/// What forward and backward of a micro-batch are made of, besides the batch. They change nothing.
+pub(super) struct Pass<'a> {
+    pub(super) model: &'a Transformer,
+    pub(super) table: &'a ParamTable,
+    pub(super) masking: Option<&'a Masking>,
+    pub(super) label_smoothing: f64,
+    /// Whether the model drops anything.
+    pub(super) drops: bool,
+    /// What the loss is multiplied by before it is differentiated, `[1]`.
+    pub(super) factor: Option<&'a Tensor<1>>,
+}
+
+impl<'a> Pass<'a> {
+    pub(super) fn of(state: &'a TrainState, factor: Option<&'a Tensor<1>>) -> Self {
+        let TrainState { model, optimizer, masking, label_smoothing, .. } = state;
+        let (table, masking) = (optimizer.table(), masking.as_ref());
+        Self { model, table, masking, label_smoothing: *label_smoothing, drops: state.has_dropout(), factor }
+    }
+
+    /// Whether it needs a random stream.
+    pub(super) fn is_random(&self) -> bool {
+        self.drops || self.masking.is_some()
+    }
+
+    /// Sums of `batch` and its gradients: in `dtype`, or added to those of `before`. Masks and dropout are sites of one
+    /// stream, which the seed and the number of the micro-batch decide.
+    pub(super) fn run(
+        &self,
+        batch: &Batch,
+        stream: Option<&DropoutStream>,
+        dtype: FloatDType,
+        before: Option<FlatGradients>,
+    ) -> (Sums, FlatGradients) {
+        let masked = self.masking.zip(stream).map(|(masking, stream)| masking.mask(batch, stream));
+        let dropout = stream.filter(|_| self.drops);
+        let losses = self.model.loss(masked.as_ref().unwrap_or(batch), self.label_smoothing, dropout);
+        let scaled = match self.factor {
             Some(factor) => losses.loss_sum.clone() * Tensor::from_inner(factor.clone()),
             None => losses.loss_sum.clone(),
         };
         let mut gradients = scaled.backward();
         let sums =
             Sums { loss: losses.loss_sum.inner(), nll: losses.nll_sum.inner(), n_labels: losses.n_labels.inner() };
-        let (sums, before) = match accumulated {
-            None => (sums, None),
-            Some((sums_before, before)) => (sums_before + sums, Some(before)),
-        };
-        let table = state.optimizer.table();
-        accumulated = Some((sums, table.flatten_gradients(&state.model, &mut gradients, accumulation, before)));
+        (sums, self.table.flatten_gradients(self.model, &mut gradients, dtype, before))
     }
-    accumulated.expect("a group has at least one micro-batch")
 }
 
 /// What the micro-batches of a group add up to, on the device.
+#[derive(Debug, Clone)]
 pub(super) struct Sums {
     pub(super) loss: Tensor<1>,
-    nll: Tensor<1>,
+    pub(super) nll: Tensor<1>,
     pub(super) n_labels: Tensor<1>,
 }
 
