@@ -11,8 +11,12 @@ use crate::config::Precision;
 use crate::device::{self, DeviceChoice};
 use crate::diagnose::operators::{Peaks, measure as measure_operators};
 use crate::diagnose::peer::{self, PeerTime};
+use crate::diagnose::replay::{Comparison, compare};
 use crate::diagnose::step_time::{Effort, StepTime, measure};
 use crate::diagnose::workload::{NAMES, Workload};
+
+/// Steps over which `--capture` compares.
+const COMPARED_STEPS: usize = 24;
 
 /// Times training steps of the headline workloads
 ///
@@ -40,13 +44,16 @@ pub(super) struct Args {
     /// Times every operator of the step alone, too
     #[arg(long)]
     operators: bool,
+    /// Also replays steps as CUDA graphs: compares them bit by bit with computed ones and times both
+    #[arg(long)]
+    capture: bool,
     /// The PyTorch script to run beside each workload
     #[arg(long, value_name = "FILE")]
     peer: Option<PathBuf>,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let Args { workloads, device, steps, repeats, operators, peer } = args;
+    let Args { workloads, device, steps, repeats, operators, capture, peer } = args;
     let workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
     if steps == 0 || repeats == 0 {
         bail!("--steps {steps} and --repeats {repeats}: both must be at least 1");
@@ -62,6 +69,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         print_ours(workload, &ours);
         // Before anything else, the peer's process among it: its memory is its own.
         device.memory_cleanup();
+        if capture {
+            print_replayed(&compare(workload, dtype, &device, Effort { steps, repeats }, COMPARED_STEPS)?);
+            device.memory_cleanup();
+        }
         let rows = match operators {
             true => measure_operators(workload, dtype, &device, repeats)?,
             false => Vec::new(),
@@ -112,6 +123,14 @@ fn print_ours(workload: &Workload, time: &StepTime) {
             "  activations    {bytes:.0} bytes a position: memory less weights, gradients, master weights and moments"
         );
     }
+}
+
+fn print_replayed(Comparison { steps, computed, replayed }: &Comparison) {
+    for (how, pace) in [("computed", computed), ("replayed", replayed)] {
+        let memory = pace.added_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
+        println!("  {how:<14} {:>8.2} ms  host {:.2} ms  memory {memory}", ms(pace.step), ms(pace.enqueue));
+    }
+    println!("  {steps} steps, all weights and moments: replayed = computed, bit for bit");
 }
 
 fn print_peer(ours: &StepTime, theirs: &PeerTime) {

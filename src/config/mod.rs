@@ -138,6 +138,9 @@ pub struct TrainConfig {
     pub split_batches: usize,
     /// GPU: runs every shape of the data once before the clock starts, so that no kernel is compiled later.
     pub warm_up: bool,
+    /// Forward and backward of shapes that recur as CUDA graphs: `auto` where the host cannot keep up with the device, `on`
+    /// wherever memory allows, `off`. Results are the same bit for bit.
+    pub capture: Capture,
     /// What a loss or gradient that is not finite leads to: `stop` or `skip`. Such an update is never made. With `precision =
     /// "fp16"`, `loss_scale` deals with it.
     pub non_finite: NonFinite,
@@ -163,6 +166,18 @@ pub struct LossScaleConfig {
     pub growth_interval: u32,
     /// The lowest scale: an overflow here is no matter of scale, and the run ends with the name of what was not finite.
     pub floor: f32,
+}
+
+/// When forward and backward are replayed as CUDA graphs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capture {
+    /// Where the host needs more than half of a step's time to enqueue it.
+    Auto,
+    /// Wherever memory allows.
+    On,
+    /// Never.
+    Off,
 }
 
 /// What to do about a loss or gradient that is not finite.
@@ -229,6 +244,7 @@ impl Default for TrainConfig {
             keep_last: 3,
             split_batches: 1,
             warm_up: true,
+            capture: Capture::Auto,
             non_finite: NonFinite::Stop,
             max_non_finite_steps: 10,
             loss_scale: LossScaleConfig::default(),

@@ -6,5 +6,6 @@ pub mod compare;
 pub mod operators;
 pub mod peer;
 pub mod precision;
+pub mod replay;
 pub mod step_time;
 pub mod workload;

@@ -120,7 +120,13 @@ impl AdamW {
 
     /// What the loss is to be multiplied with before it is differentiated, `[1]`, f32; `None`: nothing.
     pub fn loss_factor(&self) -> Option<Tensor<1>> {
-        self.policy.scaling.map(|scaling| self.progress().loss_scale() / scaling.unit)
+        self.loss_factor_at_call()()
+    }
+
+    /// [`Self::loss_factor`] of the time it is called at, on a GPU, where the scale lies in the same buffer for good.
+    pub fn loss_factor_at_call(&self) -> impl Fn() -> Option<Tensor<1>> + Send + use<> {
+        let scaled = self.policy.scaling.map(|scaling| (self.progress().clone(), scaling.unit));
+        move || scaled.as_ref().map(|(progress, unit)| progress.loss_scale() / *unit)
     }
 
     /// Divides `gradients` by `divisor`, clips them to the global norm and takes a step: only the device knows whether it

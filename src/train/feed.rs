@@ -43,7 +43,8 @@ impl Group {
     }
 }
 
-fn shape_of(batch: &Batch) -> Shape {
+/// Its padded shape.
+pub(super) fn shape_of(batch: &Batch) -> Shape {
     match batch {
         Batch::Pairs(batch) => {
             Shape { batch_size: batch.batch_size, source_len: batch.source_len, target_len: batch.target_len }

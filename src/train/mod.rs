@@ -1,6 +1,8 @@
-//! Training: where the data comes from ([`data`]), what changes ([`state`]), one step ([`step`]), the loop ([`trainer`]),
+//! Training: where the data comes from ([`data`]), what changes ([`state`]), one step ([`step`]), replayed where it
+//! recurs ([`capture`]), the loop ([`trainer`]),
 //! and continuing it ([`resume`]).
 
+pub mod capture;
 pub mod data;
 mod deterministic;
 pub mod feed;
@@ -15,6 +17,7 @@ pub mod step;
 pub mod trainer;
 mod warm_up;
 
+pub use capture::CapturedSteps;
 pub use data::RunData;
 pub use provenance::Provenance;
 pub use resume::{Resume, find as find_resume};

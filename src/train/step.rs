@@ -25,12 +25,7 @@ pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
 }
 
 /// The optimizer's part of a step over `batches`, and the counters.
-pub(super) fn finish_step(
-    state: &mut TrainState,
-    batches: &[Batch],
-    sums: Sums,
-    gradients: FlatGradients,
-) -> Measures {
+pub(super) fn finish_step(state: &mut TrainState, batches: &[Batch], sums: Sums, gradients: FlatGradients) -> Measures {
     let Sums { loss, nll, n_labels } = sums;
     for batch in batches {
         let [source_tokens, target_tokens] = tokens_of(batch);

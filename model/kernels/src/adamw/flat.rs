@@ -94,6 +94,13 @@ pub fn gather(parts: Vec<Part>, places: &[Place], n: usize, dtype: DType, device
     Flat { values: Tensor::from_dispatch(values), squares: Tensor::from_dispatch(squares) }
 }
 
+impl Flat {
+    /// The sums of squares of its chunks, `[number of chunks]`, f32: where two differ, the tensors do.
+    pub fn squares(&self) -> &Tensor<1> {
+        &self.squares
+    }
+}
+
 /// `shape` numbers of `flat` (`[n]`) from `offset` on. On a GPU no copy is made: the result shows what is later written to
 /// `flat` in place, see [`super::adamw_step`].
 ///

@@ -12,9 +12,9 @@
 //!   keeping, such as an optimizer's step: a refusal would take the weights with it.
 //! - Autodiff works inside: it runs on the calling thread, and its graph is gone when `backward` returns.
 
-mod ops;
 #[cfg(feature = "cuda")]
 mod kernel;
+mod ops;
 #[cfg(test)]
 mod tests;
 
@@ -60,7 +60,7 @@ impl std::error::Error for CaptureError {}
 
 impl CaptureError {
     /// The reason in one line; backends report one failure as pages of everything that depended on it.
-    fn new(reason: impl fmt::Display) -> Self {
+    pub fn new(reason: impl fmt::Display) -> Self {
         let reason = reason.to_string();
         Self(reason.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason given").to_string())
     }

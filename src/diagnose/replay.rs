@@ -1,0 +1,145 @@
+//! Steps replayed as CUDA graphs beside steps computed as they come: the same, bit for bit, and how fast each.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::tensor::{Device, FloatDType, Tensor, Transaction};
+use kiln_kernels::AdamWState;
+
+use super::step_time::Effort;
+use super::workload::Workload;
+use crate::config::Capture;
+use crate::device::reserved_bytes;
+use crate::metrics::deferred::Measures;
+use crate::train::{CapturedSteps, TrainState};
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    /// Steps whose sums and numbers were compared; after the last, all weights and moments were.
+    pub steps: usize,
+    /// Computed as they come.
+    pub computed: Pace,
+    /// Replayed.
+    pub replayed: Pace,
+}
+
+/// How fast.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Median over the repeats of the mean step.
+    pub step: Duration,
+    /// The host's part of it: median over single steps that begin with an empty queue.
+    pub enqueue: Duration,
+    /// Device memory that this way of training added.
+    pub added_bytes: Option<u64>,
+}
+
+/// Compares over `steps` steps and times both ways.
+///
+/// # Errors
+/// If anything differs, if nothing could be recorded (with the reason), or if the device fails.
+pub fn compare(
+    workload: &Workload,
+    dtype: FloatDType,
+    device: &Device,
+    effort: Effort,
+    steps: usize,
+) -> Result<Comparison> {
+    let (wanted, computed, _) = train(workload, dtype, device, effort, steps, Capture::Off)?;
+    let (found, replayed, captured) = train(workload, dtype, device, effort, steps, Capture::On)?;
+    let mut captured = captured;
+    if captured.n_recorded() == 0 {
+        bail!("nothing was replayed: {}", captured.take_notes().join("; "));
+    }
+    for (step, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+        let differing = found.iter().zip(wanted).filter(|(found, wanted)| found.to_bits() != wanted.to_bits()).count();
+        let what = if step < steps { format!("step {}", step + 1) } else { "weights and moments".to_string() };
+        let first = |values: &[f32]| values.iter().take(4).copied().collect::<Vec<_>>();
+        ensure!(
+            differing == 0 && found.len() == wanted.len(),
+            "{what}: {differing} of {} numbers differ from those of computed steps: {:?}... instead of {:?}...",
+            wanted.len(),
+            first(found),
+            first(wanted)
+        );
+    }
+    Ok(Comparison { steps, computed, replayed })
+}
+
+/// Numbers of each step, then of weights and moments; and the pace of steps after that.
+fn train(
+    workload: &Workload,
+    dtype: FloatDType,
+    device: &Device,
+    effort: Effort,
+    steps: usize,
+    mode: Capture,
+) -> Result<(Vec<Vec<f32>>, Pace, CapturedSteps)> {
+    let before = reserved_bytes(device);
+    let batches = workload.batches(device);
+    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device);
+    let mut captured = CapturedSteps::new(mode, device);
+    let mut at = 0;
+    let mut step = |state: &mut TrainState| -> Measures {
+        at += 1;
+        captured.step(state, std::slice::from_ref(&batches[at % batches.len()]))
+    };
+    let mut numbers = Vec::new();
+    for _ in 0..steps {
+        let Measures { loss_sum, nll_sum, target_tokens, numbers: of_step } = step(&mut state);
+        numbers.push(read(vec![loss_sum, nll_sum, target_tokens, of_step])?);
+    }
+    let AdamWState { master, m, v, .. } = state.optimizer.state();
+    numbers.push(read(vec![master.clone(), m.clone(), v.clone()])?);
+    let sync = || device.clone().inner().sync().context("waiting for the device");
+    let mut paces = Vec::new();
+    for _ in 0..effort.repeats {
+        let started = Instant::now();
+        for _ in 0..effort.steps {
+            step(&mut state);
+        }
+        sync()?;
+        paces.push(started.elapsed() / effort.steps as u32);
+    }
+    let mut enqueues = Vec::new();
+    for _ in 0..effort.repeats {
+        let started = Instant::now();
+        step(&mut state);
+        enqueues.push(started.elapsed());
+        sync()?;
+    }
+    let added_bytes = before.zip(reserved_bytes(device)).map(|(before, after)| after.saturating_sub(before));
+    Ok((numbers, Pace { step: median(paces), enqueue: median(enqueues), added_bytes }, captured))
+}
+
+/// Host sync.
+fn read(tensors: Vec<Tensor<1>>) -> Result<Vec<f32>> {
+    let read = tensors.into_iter().fold(Transaction::default(), Transaction::register).try_execute();
+    let data = read.context("reading the numbers of a step")?;
+    Ok(data.into_iter().flat_map(|data| data.try_into_vec::<f32>().expect("f32")).collect())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replayed_steps_are_computed_steps_where_there_are_graphs() {
+        let workload = Workload::named("tiny").expect("a listed name");
+        let effort = Effort { steps: 2, repeats: 1 };
+        let device = crate::device::DeviceChoice::Auto.open().expect("at least the CPU");
+        let compared = compare(&workload, FloatDType::F32, &device, effort, 12);
+        if crate::device::is_cpu(&device) {
+            let error = compared.expect_err("the CPU has no graphs").to_string();
+            assert!(error.contains("nothing was replayed") && error.contains("CPU"), "{error}");
+        } else {
+            assert_eq!(compared.expect("the same bit for bit").steps, 12);
+        }
+    }
+}
