@@ -1,6 +1,6 @@
 //! Where the time of a training step goes, measured: the headline workloads ([`workload`], [`step_time`]), each operator
 //! of their steps alone ([`operators`]) and, beside them in the same run, PyTorch ([`peer`]). And whether runs learn alike
-//! ([`compare`]), in another precision too ([`precision`]).
+//! ([`compare`]), in another precision too ([`precision`]) or replayed as CUDA graphs ([`replay`]).
 
 pub mod compare;
 pub mod operators;

@@ -59,7 +59,7 @@ fn list(differences: &[Difference]) -> String {
 
 /// Fields that may change: they decide how fast, how often and how long, not which weights come out. What `data` and
 /// `tokenizer` say is compared by the contents' fingerprints instead.
-const FREE: [&str; 17] = [
+const FREE: [&str; 18] = [
     "data.train",
     "data.valid",
     "data.cache_dir",
@@ -74,6 +74,7 @@ const FREE: [&str; 17] = [
     "train.save_every",
     "train.keep_last",
     "train.warm_up",
+    "train.capture",
     "train.non_finite",
     "train.max_non_finite_steps",
     "generate",
@@ -170,6 +171,7 @@ mod tests {
         let mut now = saved.clone();
         now.loader.num_workers += 3;
         now.train.max_minutes = 5.0;
+        now.train.capture = crate::config::Capture::Off;
         now.generate.beam_size = 9;
         now.data.train = vec!["elsewhere.jsonl".into()];
         assert_eq!(config_differences(&saved, &now), []);

@@ -12,6 +12,7 @@ use burn::tensor::Device;
 use kiln_data::{BatchSource, Example, Loader, OnePass, Shape};
 use kiln_model::Transformer;
 
+use super::capture::CapturedSteps;
 use super::deterministic::ensure_repeatable;
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
@@ -20,7 +21,6 @@ use super::probe::{allocation, fit, try_largest};
 use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
-use super::step::train_step;
 use super::warm_up::warm_up;
 use crate::checkpoint::{Best, Checkpoints, NamedTensor, Saved, Saver, Vocabulary};
 use crate::config::Config;
@@ -117,6 +117,7 @@ pub struct Trainer {
     deferred: DeferredMetrics,
     outliers: Outliers,
     watch: Watch,
+    captured: CapturedSteps,
     measured: Measured,
     saved_step: Option<u64>,
     outcome: Outcome,
@@ -162,6 +163,7 @@ impl Trainer {
         let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
         let watch = Watch::new(&config, &run_dir, train.clone());
         let loader = Loader::new(train, &config.loader, config.seed, state.position)?;
+        let captured = CapturedSteps::new(config.train.capture, &device);
         let feed = GroupFeed::new(loader, state.position, &config.train, device.clone());
         let saver = Saver::new(checkpoints, config.train.keep_last);
         let outcome = Outcome {
@@ -193,6 +195,7 @@ impl Trainer {
             deferred: DeferredMetrics::default(),
             outliers: Outliers::default(),
             watch,
+            captured,
             saved_step,
             outcome,
         })
@@ -262,12 +265,14 @@ impl Trainer {
     fn step(&mut self, group: &Group) -> Result<()> {
         let (step, micro_step) = (self.state.step + 1, self.state.micro_steps);
         self.watch.begin(StepStart { step, position: self.state.position, micro_step });
-        let (state, clock) = (&mut self.state, &mut self.measured.clock);
+        let Self { state, captured, measured: Measured { clock, .. }, .. } = self;
         // A backend that runs out of memory while enqueuing panics; the user wants to know the batch.
-        let step = || catch_unwind(AssertUnwindSafe(|| train_step(state, &group.batches)));
+        let step = || catch_unwind(AssertUnwindSafe(|| captured.step(state, &group.batches)));
         let measures = clock
             .time(Span::Step, step)
             .map_err(|panic| device_failure(anyhow!(panic_text(&*panic)), group.largest_shape()))?;
+        let notes = self.captured.take_notes();
+        notes.iter().try_for_each(|note| self.logging.note(note))?;
         self.state.position = group.next;
         let [source_tokens, target_tokens] = group.tokens();
         let facts = StepFacts {

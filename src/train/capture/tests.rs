@@ -1,1 +1,200 @@
+//! On the CPU: what is recorded when, and that a step whose gradients come from elsewhere is the step itself. On a GPU
+//! `diagnose::replay` compares real recordings.
 
+use std::sync::{Arc, Mutex};
+
+use burn::tensor::FloatDType;
+use kiln_model::{TextBatch, TransformerConfig};
+
+use super::*;
+use crate::config::Config;
+use crate::train::train_step;
+
+/// A recorder without graphs: a replay runs the recorded work on the recorded batch, which it fills anew each time.
+#[derive(Clone, Default)]
+struct Fake {
+    log: Arc<Mutex<Vec<String>>>,
+    refuses: bool,
+    breaks_after: Option<u32>,
+    pays: Option<fn(usize) -> bool>,
+}
+
+impl Fake {
+    fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().expect("no panic"))
+    }
+}
+
+struct FakeReplay {
+    log: Arc<Mutex<Vec<String>>>,
+    batch: Batch,
+    left: Option<u32>,
+}
+
+impl Record for Fake {
+    fn record(
+        &mut self,
+        _state: &TrainState,
+        batch: &Batch,
+        only_if_it_pays: bool,
+    ) -> Result<Option<Box<dyn Replay>>, CaptureError> {
+        let shape = shape_of(batch);
+        self.log.lock().expect("no panic").push(format!("record {shape}"));
+        if self.refuses {
+            return Err(CaptureError::new("refused"));
+        }
+        if only_if_it_pays && self.pays.is_some_and(|pays| !pays(shape.padded_tokens())) {
+            return Ok(None);
+        }
+        let (log, batch) = (self.log.clone(), batch.clone());
+        Ok(Some(Box::new(FakeReplay { log, batch, left: self.breaks_after })))
+    }
+}
+
+impl Replay for FakeReplay {
+    fn run(&mut self, state: &TrainState, batch: &Batch) -> Result<Results, CaptureError> {
+        if self.left == Some(0) {
+            return Err(CaptureError::new("the driver refuses"));
+        }
+        self.left = self.left.map(|left| left - 1);
+        self.log.lock().expect("no panic").push(format!("replay {}", shape_of(batch)));
+        refill(&mut self.batch, batch);
+        Ok(forward_backward(state, self.batch.clone(), Some(words(state)))())
+    }
+}
+
+fn config() -> Config {
+    let model = TransformerConfig {
+        target_vocab_size: 20,
+        d_model: 16,
+        n_heads: 2,
+        d_ff: 32,
+        n_decoder_layers: 1,
+        max_positions: 16,
+        dropout: 0.2,
+        ..TransformerConfig::gpt2_124m()
+    };
+    Config { model, ..Config::default() }
+}
+
+fn state() -> TrainState {
+    TrainState::new(&config(), &config().model, FloatDType::F32, &Device::flex())
+}
+
+fn batch(n: u64, [rows, len]: [usize; 2], packed: bool) -> Batch {
+    let tokens = (rows * len) as i32;
+    let mut ids: Vec<i32> = (0..2 * tokens).map(|i| (i * 7 + n as i32 * 5) % 20).collect();
+    ids.extend((0..tokens).map(|i| i % len as i32));
+    ids.extend((0..tokens).map(|i| i % len as i32 / 3));
+    ids.extend(vec![len as i32; rows]);
+    let ids = Tensor::<1, Int>::from_data(ids.as_slice(), &Device::flex());
+    Batch::Text(TextBatch::from_contiguous(ids, [rows, len], tokens as u64, packed))
+}
+
+/// Every number of the steps, as bits.
+fn bits(measures: Measures) -> Vec<u32> {
+    let Measures { loss_sum, nll_sum, target_tokens, numbers } = measures;
+    let read = |tensor: Tensor<1>| tensor.into_data().try_into_vec::<f32>().expect("f32");
+    [loss_sum, nll_sum, target_tokens, numbers].into_iter().flat_map(read).map(f32::to_bits).collect()
+}
+
+fn weights(state: &TrainState) -> Vec<f32> {
+    state.optimizer.state().master.clone().into_data().try_into_vec().expect("f32")
+}
+
+const SHAPES: [[usize; 2]; 2] = [[2, 6], [3, 8]];
+
+#[test]
+fn replayed_steps_are_computed_steps_bit_for_bit() {
+    let fake = Fake::default();
+    let mut steps = CapturedSteps::with_recorder(Capture::On, Box::new(fake.clone()));
+    let (mut a, mut b) = (state(), state());
+    for n in 0..12 {
+        let batches = [batch(n, SHAPES[n as usize % 2], false)];
+        assert_eq!(bits(steps.step(&mut a, &batches)), bits(train_step(&mut b, &batches)), "step {n}");
+    }
+    assert_eq!((a.step, a.micro_steps, a.target_tokens), (b.step, b.micro_steps, b.target_tokens));
+    assert_eq!(weights(&a), weights(&b));
+    let log = fake.log();
+    let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
+    assert_eq!((count("record"), count("replay"), steps.n_recorded()), (2, 6, 2), "{log:?}");
+}
+
+#[test]
+fn a_shape_is_recorded_once_it_has_come_back_and_groups_of_several_never() {
+    let fake = Fake::default();
+    let mut steps = CapturedSteps::with_recorder(Capture::On, Box::new(fake.clone()));
+    let mut state = state();
+    let one = batch(1, SHAPES[0], false);
+    for _ in 0..6 {
+        steps.step(&mut state, &[one.clone(), one.clone()]);
+    }
+    assert!(fake.log().is_empty(), "several micro-batches are computed as they come");
+    for _ in 0..3 {
+        steps.step(&mut state, std::slice::from_ref(&one));
+        steps.step(&mut state, &[batch(1, SHAPES[0], true)]);
+    }
+    assert!(fake.log().is_empty(), "three steps each: the same shape, but other parts");
+    steps.step(&mut state, std::slice::from_ref(&one));
+    assert_eq!(fake.log(), ["record 2 x 6", "replay 2 x 6"]);
+    let mut off = CapturedSteps::with_recorder(Capture::Off, Box::new(fake.clone()));
+    (0..6).for_each(|_| drop(off.step(&mut state, std::slice::from_ref(&one))));
+    assert!(fake.log().is_empty(), "off is off");
+}
+
+#[test]
+fn a_refusal_is_told_once_and_training_goes_on() {
+    let fake = Fake { refuses: true, ..Fake::default() };
+    let mut steps = CapturedSteps::with_recorder(Capture::Auto, Box::new(fake.clone()));
+    let (mut a, mut b) = (state(), state());
+    for n in 0..14 {
+        let batches = [batch(n, SHAPES[n as usize % 2], false)];
+        assert_eq!(bits(steps.step(&mut a, &batches)), bits(train_step(&mut b, &batches)));
+    }
+    assert_eq!(fake.log(), ["record 2 x 6"], "not tried again");
+    let notes = steps.take_notes();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("2 x 6") && notes[0].contains("refused"), "{notes:?}");
+    assert!(steps.take_notes().is_empty());
+}
+
+#[test]
+fn a_replay_that_fails_is_computed_instead() {
+    let fake = Fake { breaks_after: Some(2), ..Fake::default() };
+    let mut steps = CapturedSteps::with_recorder(Capture::On, Box::new(fake.clone()));
+    let (mut a, mut b) = (state(), state());
+    for n in 0..9 {
+        let batches = [batch(n, SHAPES[0], false)];
+        assert_eq!(bits(steps.step(&mut a, &batches)), bits(train_step(&mut b, &batches)), "step {n}");
+    }
+    assert_eq!(fake.log(), ["record 2 x 6", "replay 2 x 6", "replay 2 x 6"]);
+    assert_eq!((steps.n_recorded(), steps.take_notes().len()), (0, 1));
+}
+
+#[test]
+fn auto_does_not_ask_again_about_what_is_larger_than_what_did_not_pay() {
+    let fake = Fake { pays: Some(|tokens| tokens < 12), ..Fake::default() };
+    let mut steps = CapturedSteps::with_recorder(Capture::Auto, Box::new(fake.clone()));
+    let mut state = state();
+    for shape in [[2, 6], [3, 8], [1, 5]] {
+        (0..5).for_each(|n| drop(steps.step(&mut state, &[batch(n, shape, false)])));
+    }
+    assert_eq!(fake.log(), ["record 2 x 6", "record 1 x 5", "replay 1 x 5", "replay 1 x 5"]);
+    assert!(steps.take_notes().is_empty(), "that is nothing to report");
+}
+
+#[test]
+fn the_cpu_has_no_graphs_and_says_so_to_whoever_asks_for_them() {
+    let mut auto = CapturedSteps::new(Capture::Auto, &Device::flex());
+    let mut on = CapturedSteps::new(Capture::On, &Device::flex());
+    let mut state = state();
+    let one = batch(1, SHAPES[0], false);
+    for _ in 0..6 {
+        auto.step(&mut state, std::slice::from_ref(&one));
+        on.step(&mut state, std::slice::from_ref(&one));
+    }
+    assert_eq!((auto.n_recorded(), on.n_recorded()), (0, 0));
+    assert!(auto.take_notes().is_empty());
+    let notes = on.take_notes();
+    assert!(notes.len() == 1 && notes[0].contains("train.capture"), "{notes:?}");
+}
