@@ -29,7 +29,7 @@ use super::step::{Pass, Sums, finish_step, group_gradients};
 use crate::config::Capture;
 use crate::device::reserved_bytes;
 use crate::metrics::deferred::Measures;
-use crate::optim::FlatGradients;
+use crate::optim::{FlatGradients, ParamTable};
 
 /// Sums and gradients of a micro-batch.
 type Results = (Sums, FlatGradients);
@@ -224,16 +224,23 @@ impl Record for Graphs {
         batch: &Batch,
         only_if_it_pays: bool,
     ) -> Result<Option<Box<dyn Replay>>, CaptureError> {
-        let words = Pass::of(state, None).is_random().then(|| words(state));
-        let mut work = forward_backward(state, batch.clone(), words.clone());
+        let words = Pass::of(state, None).is_random().then(|| overwritable(&words(state)));
+        let mut inputs = batch.clone();
+        each_part(&mut inputs, batch, |target, source| *target = overwritable(source));
+        let mut work = forward_backward(state, inputs.clone(), words.clone());
         if only_if_it_pays && host_share(&mut work, &state.device)? < HOST_SHARE {
             return Ok(None);
         }
-        let (captured, rehearsed) = capture(&state.device, work, fingerprint)?;
-        if fingerprint(captured.replay()?)? != rehearsed? {
-            return Err(CaptureError::new("its results are not those of the step itself"));
+        let table = state.optimizer.table();
+        let (captured, [first, second]) = capture(&state.device, work, fingerprint)?;
+        let (first, second, replayed) = (first?, second?, fingerprint(captured.replay()?)?);
+        // Whether a computation can be compared at all is the first question.
+        for (found, what) in [(first, "computing the same batch twice"), (replayed, "a replay")] {
+            if let Some(difference) = difference(table, &found, &second) {
+                return Err(CaptureError::new(format!("{what} gives other numbers: {difference}")));
+            }
         }
-        Ok(Some(Box::new(Recording { captured, batch: batch.clone(), words })))
+        Ok(Some(Box::new(Recording { captured, batch: inputs, words })))
     }
 }
 
@@ -278,16 +285,49 @@ fn host_share(work: &mut impl FnMut() -> Results, device: &Device) -> Result<f64
     Ok(share)
 }
 
-/// The bits of all sums, and of the sums of squares of all gradients. Waits for the device.
-fn fingerprint((sums, FlatGradients(gradients)): &Results) -> Result<Vec<u32>, CaptureError> {
+/// Loss, negative log-likelihood, labels, and the sums of squares of all gradients. Waits for the device.
+fn fingerprint((sums, FlatGradients(gradients)): &Results) -> Result<Vec<f32>, CaptureError> {
     let parts = [&sums.loss, &sums.nll, &sums.n_labels, gradients.squares()];
     let read = parts.into_iter().cloned().fold(Transaction::default(), Transaction::register);
     let data = read.try_execute().map_err(CaptureError::new)?;
-    Ok(data
+    Ok(data.into_iter().flat_map(|data| data.try_into_vec::<f32>().expect("sums are f32")).collect())
+}
+
+/// Where two fingerprints differ; `None` if in no bit.
+fn difference(table: &ParamTable, found: &[f32], wanted: &[f32]) -> Option<String> {
+    let differ = |(found, wanted): (&f32, &f32)| found.to_bits() != wanted.to_bits();
+    let [(found_sums, found), (wanted_sums, wanted)] = [found.split_at(3), wanted.split_at(3)];
+    let mut parts: Vec<_> = ["loss", "nll", "labels"]
+        .into_iter()
+        .zip(found_sums.iter().zip(wanted_sums))
+        .filter(|&(_, pair)| differ(pair))
+        .map(|(name, (found, wanted))| format!("{name} {found} instead of {wanted}"))
+        .collect();
+    let mut first = 0;
+    let differing: Vec<_> = table
+        .entries()
         .iter()
-        .flat_map(|data| data.as_slice::<f32>().expect("sums are f32"))
-        .map(|value| value.to_bits())
-        .collect())
+        .filter(|entry| {
+            let chunks = first..first + entry.place().n_chunks();
+            first = chunks.end;
+            found[chunks.clone()].iter().zip(&wanted[chunks]).any(differ)
+        })
+        .collect();
+    if let (Some(first), Some(last)) = (differing.first(), differing.last()) {
+        parts.push(format!(
+            "gradients of {} of {} parameters, from {} to {}",
+            differing.len(),
+            table.entries().len(),
+            first.path,
+            last.path
+        ));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// A copy of `source` in a buffer of its own: that of `source` may be somebody else's too.
+fn overwritable(source: &Tensor<1, Int>) -> Tensor<1, Int> {
+    overwrite(source.zeros_like(), source.clone())
 }
 
 /// Forward and backward as a graph.
@@ -310,29 +350,32 @@ impl Replay for Recording {
 
 /// Copies the numbers of `source` to the buffers of `target`, a batch with the same [`Key`].
 fn refill(target: &mut Batch, source: &Batch) {
-    let each =
-        |target: &mut Tensor<1, Int>, source: &Tensor<1, Int>| *target = overwrite(target.clone(), source.clone());
+    each_part(target, source, |target, source| *target = overwrite(target.clone(), source.clone()));
+}
+
+/// Calls `f` with every tensor of `target` and its counterpart in `source`, a batch with the same [`Key`].
+fn each_part(target: &mut Batch, source: &Batch, f: impl Fn(&mut Tensor<1, Int>, &Tensor<1, Int>)) {
     match (target, source) {
         (Batch::Pairs(target), Batch::Pairs(source)) => {
-            each(&mut target.source, &source.source);
-            each(&mut target.target_input, &source.target_input);
-            each(&mut target.labels, &source.labels);
-            each(&mut target.source_lengths, &source.source_lengths);
-            each(&mut target.target_lengths, &source.target_lengths);
+            f(&mut target.source, &source.source);
+            f(&mut target.target_input, &source.target_input);
+            f(&mut target.labels, &source.labels);
+            f(&mut target.source_lengths, &source.source_lengths);
+            f(&mut target.target_lengths, &source.target_lengths);
         }
         (Batch::Text(target), Batch::Text(source)) => {
-            each(&mut target.input, &source.input);
-            each(&mut target.labels, &source.labels);
-            each(&mut target.lengths, &source.lengths);
-            let parts = [
+            f(&mut target.input, &source.input);
+            f(&mut target.labels, &source.labels);
+            f(&mut target.lengths, &source.lengths);
+            for (target, source) in [
                 (&mut target.positions, &source.positions),
                 (&mut target.documents, &source.documents),
                 (&mut target.token_types, &source.token_types),
-            ];
-            parts
-                .into_iter()
-                .filter_map(|(target, source)| target.as_mut().zip(source.as_ref()))
-                .for_each(|(target, source)| each(target, source));
+            ] {
+                if let (Some(target), Some(source)) = (target, source) {
+                    f(target, source);
+                }
+            }
         }
         _ => unreachable!("batches with one key are of one kind"),
     }

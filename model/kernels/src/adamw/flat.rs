@@ -28,7 +28,8 @@ impl Place {
         self.len.next_multiple_of(ALIGNMENT)
     }
 
-    fn n_chunks(&self) -> usize {
+    /// Chunks whose squares are summed one by one.
+    pub fn n_chunks(&self) -> usize {
         self.padded_len().div_ceil(CHUNK)
     }
 }
@@ -95,7 +96,8 @@ pub fn gather(parts: Vec<Part>, places: &[Place], n: usize, dtype: DType, device
 }
 
 impl Flat {
-    /// The sums of squares of its chunks, `[number of chunks]`, f32: where two differ, the tensors do.
+    /// The sums of squares of its chunks, `[number of chunks]`, f32, in the order of the places: where two differ, the tensors
+    /// do.
     pub fn squares(&self) -> &Tensor<1> {
         &self.squares
     }

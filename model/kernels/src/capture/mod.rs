@@ -76,8 +76,8 @@ pub fn can_capture(device: &Device) -> bool {
     device.clone().inner() != Device::flex()
 }
 
-/// Records `work`, after some rehearsals that are really run; the recorded run is not. `inspect` sees the results of a
-/// rehearsal, to compare those of a replay with.
+/// Records `work`, after some rehearsals that are really run; the recorded run is not. `inspect` sees the results of two
+/// rehearsals, to compare with each other and with those of a replay.
 ///
 /// `work` must do the same every time: same shapes, same operations. Whatever tensors it reads must be its own (clones
 /// are), and whatever it changes must not matter.
@@ -89,7 +89,7 @@ pub fn capture<T, R>(
     device: &Device,
     mut work: impl FnMut() -> T + Send + 'static,
     mut inspect: impl FnMut(&T) -> R,
-) -> Result<(Captured<T>, R), CaptureError> {
+) -> Result<(Captured<T>, [R; 2]), CaptureError> {
     if !can_capture(device) {
         return Err(CaptureError::new("the CPU backend has no graphs"));
     }
@@ -97,18 +97,19 @@ pub fn capture<T, R>(
     let handle = device.as_dispatch();
     Dispatch::graph_prepare(handle).map_err(CaptureError::new)?;
     let mut recording = || -> Result<_, CaptureError> {
-        let mut inspected = None;
+        let mut inspected = Vec::new();
         for rehearsal in 0..REHEARSALS {
             // Kept until the device has got that far: the backend does not compute what nobody holds.
             let output = work();
             Dispatch::sync(handle).map_err(CaptureError::new)?;
             // Not of the last, which leaves memory as the recording finds it.
-            if rehearsal + 2 == REHEARSALS {
-                inspected = Some(inspect(&output));
+            if rehearsal + 1 < REHEARSALS {
+                inspected.push(inspect(&output));
             }
         }
         Dispatch::graph_start_capture(handle).map_err(CaptureError::new)?;
-        Ok((work(), inspected.expect("more than one rehearsal")))
+        let Ok(inspected) = inspected.try_into() else { unreachable!("one of each but the last") };
+        Ok((work(), inspected))
     };
     let recorded = catch_unwind(AssertUnwindSafe(&mut recording)).map_err(|panic| CaptureError::panic(&*panic));
     // Whatever happened: a stream left in recording would record all that follows.

@@ -64,7 +64,7 @@ fn replays_equal_the_work_itself_bit_for_bit() {
         let (loss, gradient) = captured.replay().expect("a replay");
         assert_eq!((host(loss.clone()), host(gradient.clone())), wanted, "step {step}");
         if step == 0 {
-            assert_eq!(rehearsed, wanted.0, "the rehearsal");
+            assert_eq!(rehearsed, [wanted.0.clone(), wanted.0], "the rehearsals");
         }
     }
 }
@@ -79,7 +79,7 @@ fn recordings_keep_out_of_each_other_and_of_later_memory() {
     };
     let recordings: Vec<_> = [4096, 4096, 1000].map(square).into();
     let bystanders: Vec<_> = (0..64).map(|_| Tensor::<1>::full([4096], 7.0, &device)).collect();
-    for (captured, wanted) in &recordings {
+    for (captured, [wanted, _]) in &recordings {
         assert_eq!(host(captured.replay().expect("a replay").clone()), *wanted);
     }
     assert!(bystanders.into_iter().all(|x| host(x).iter().all(|&v| v == 7.0)), "a replay wrote to memory of others");
@@ -108,7 +108,8 @@ fn work_that_reads_or_panics_is_refused_and_leaves_the_device_usable() {
     assert!(error.contains("wishes"), "{error}");
     assert_eq!(host(x.clone() + 1.0), values(64, 1).iter().map(|v| v + 1.0).collect::<Vec<_>>());
     let again = x.clone();
-    let (captured, wanted) = capture(&device, move || again.clone() * 5.0, |y| host(y.clone())).expect("a recording");
+    let (captured, [wanted, _]) =
+        capture(&device, move || again.clone() * 5.0, |y| host(y.clone())).expect("a recording");
     assert_eq!(host(captured.replay().expect("a replay").clone()), wanted);
 }
 
@@ -116,7 +117,7 @@ fn work_that_reads_or_panics_is_refused_and_leaves_the_device_usable() {
 fn another_thread_cannot_replay() {
     let Some(device) = gpu() else { return };
     let x = tensor::<1>(&values(64, 1), [64], DType::F32, &device);
-    let (captured, ()) = capture(&device, move || x.clone() * 2.0, |_| ()).expect("a recording");
+    let (captured, _) = capture(&device, move || x.clone() * 2.0, |_| ()).expect("a recording");
     let replay = move || captured.replay().map(|_| ()).expect_err("elsewhere").to_string();
     let error = std::thread::spawn(replay).join().expect("no panic");
     assert!(error.contains("another thread"), "{error}");
