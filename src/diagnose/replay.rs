@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, FloatDType, Tensor, Transaction};
-use kiln_kernels::AdamWState;
+use kiln_kernels::{AdamWState, set_deterministic};
 
 use super::step_time::Effort;
 use super::workload::Workload;
@@ -46,9 +46,12 @@ pub fn compare(
     effort: Effort,
     steps: usize,
 ) -> Result<Comparison> {
-    let (wanted, computed, _) = train(workload, dtype, device, effort, steps, Capture::Off)?;
-    let (found, replayed, captured) = train(workload, dtype, device, effort, steps, Capture::On)?;
-    let mut captured = captured;
+    // Otherwise the backend adds up losses in the order it likes.
+    set_deterministic(true);
+    let computed = train(workload, dtype, device, effort, steps, Capture::Off);
+    let replayed = train(workload, dtype, device, effort, steps, Capture::On);
+    set_deterministic(false);
+    let ((wanted, computed, _), (found, replayed, mut captured)) = (computed?, replayed?);
     if captured.n_recorded() == 0 {
         bail!("nothing was replayed: {}", captured.take_notes().join("; "));
     }

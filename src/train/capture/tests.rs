@@ -198,3 +198,23 @@ fn the_cpu_has_no_graphs_and_says_so_to_whoever_asks_for_them() {
     let notes = on.take_notes();
     assert!(notes.len() == 1 && notes[0].contains("train.capture"), "{notes:?}");
 }
+
+#[test]
+fn a_difference_is_named_by_what_it_is_in() {
+    let state = state();
+    let table = state.optimizer.table();
+    let n_chunks: usize = table.entries().iter().map(|entry| entry.place().n_chunks()).sum();
+    let wanted: Vec<f32> = (0..3 + n_chunks).map(|i| 1000.0 + i as f32).collect();
+    let with = |at: usize, value: f32| {
+        let mut found = wanted.clone();
+        found[at] = value;
+        difference(table, &found, &wanted)
+    };
+    assert_eq!(difference(table, &wanted, &wanted), None);
+    assert_eq!(with(0, 1000.0005), None, "losses are added up in any order");
+    assert_eq!(with(0, 1001.0).as_deref(), Some("loss 1001 instead of 1000"));
+    assert_eq!(with(2, 1003.0).as_deref(), Some("labels 1003 instead of 1002"));
+    let last = table.entries().last().expect("parameters");
+    let found = with(2 + n_chunks, 0.0).expect("a difference");
+    assert!(found.contains(&format!("of {} parameters", table.entries().len())) && found.contains(&last.path), "{found}");
+}
