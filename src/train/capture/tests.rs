@@ -216,5 +216,8 @@ fn a_difference_is_named_by_what_it_is_in() {
     assert_eq!(with(2, 1003.0).as_deref(), Some("labels 1003 instead of 1002"));
     let last = table.entries().last().expect("parameters");
     let found = with(2 + n_chunks, 0.0).expect("a difference");
-    assert!(found.contains(&format!("of {} parameters", table.entries().len())) && found.contains(&last.path), "{found}");
+    assert!(
+        found.contains(&format!("of {} parameters", table.entries().len())) && found.contains(&last.path),
+        "{found}"
+    );
 }
