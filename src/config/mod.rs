@@ -244,7 +244,7 @@ impl Default for TrainConfig {
             keep_last: 3,
             split_batches: 1,
             warm_up: true,
-            capture: Capture::Off,
+            capture: Capture::Auto,
             non_finite: NonFinite::Stop,
             max_non_finite_steps: 10,
             loss_scale: LossScaleConfig::default(),
