@@ -1,11 +1,14 @@
 //! What the CubeCL kernels share.
 
 use burn::backend::DType;
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::kernel::{copy_contiguous, untile};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
+use cubecl::std::tensor::copy_into;
+use cubecl::zspace::metadata::Metadata;
 use cubecl::zspace::{shape, strides};
-use half::bf16;
 
 /// An uninitialized contiguous tensor on the device of `like`.
 pub(crate) fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D], dtype: DType) -> CubeTensor {
@@ -21,13 +24,56 @@ pub(crate) fn vector_width(d: usize, dtype: DType) -> usize {
     width
 }
 
-/// A whole contiguous bf16 matrix, moved in boxes of `box_rows` x `box_columns` with the 128-byte swizzle.
+/// Bytes to whose multiples TMA addresses rows.
+const ROW_ALIGNMENT: usize = 16;
+
+/// [`empty`], with rows that begin at multiples of 16 bytes.
+pub(crate) fn empty_pitched(like: &CubeTensor, shape: [usize; 2], dtype: DType) -> CubeTensor {
+    let pitch = shape[1].next_multiple_of(ROW_ALIGNMENT / dtype.size().min(2));
+    let whole = empty(like, [shape[0], pitch], dtype);
+    CubeTensor { meta: Box::new(Metadata::new(shape, strides![pitch, 1])), ..whole }
+}
+
+/// Numbers from the beginning of a row of a matrix to the next.
+pub(crate) fn row_pitch(matrix: &CubeTensor) -> usize {
+    let [rows, columns] = [matrix.meta.shape()[0], matrix.meta.shape()[1]];
+    // The stride of a single row says nothing.
+    if rows > 1 { matrix.meta.strides()[0] } else { columns.next_multiple_of(ROW_ALIGNMENT / 2) }
+}
+
+/// `matrix` in a memory layout that TMA can address, which is mostly the one it has.
+pub(crate) fn addressable(matrix: CubeTensor) -> CubeTensor {
+    let [rows, columns] = [matrix.meta.shape()[0], matrix.meta.shape()[1]];
+    let pitch = row_pitch(&matrix);
+    let in_rows = columns == 1 || matrix.meta.strides()[1] == 1;
+    let start = matrix.handle.offset_start.unwrap_or(0) as usize;
+    let unaligned = start % ROW_ALIGNMENT + pitch * matrix.dtype.size() % ROW_ALIGNMENT;
+    if in_rows && pitch >= columns && unaligned == 0 && !matrix.meta.is_tiled() {
+        return matrix;
+    }
+    let copy = empty_pitched(&matrix, [rows, columns], matrix.dtype);
+    let (client, dtype) = (matrix.client.clone(), dtype_to_storage_type(matrix.dtype));
+    copy_into(&client, untile(matrix).binding(), copy.clone().binding(), dtype);
+    copy
+}
+
+/// `vector` in a buffer of its own if it does not begin at a multiple of 16 bytes.
+pub(crate) fn aligned(vector: CubeTensor) -> CubeTensor {
+    if (vector.handle.offset_start.unwrap_or(0) as usize).is_multiple_of(ROW_ALIGNMENT) {
+        vector
+    } else {
+        copy_contiguous(vector)
+    }
+}
+
+/// An [`addressable`] 16-bit matrix, moved in boxes of `box_rows` x `box_columns` with the 128-byte swizzle.
 pub(crate) fn tensor_map(tensor: &CubeTensor, box_rows: usize, box_columns: usize) -> TensorMapArg<Tiled> {
     let [rows, columns] = [tensor.meta.shape()[0], tensor.meta.shape()[1]];
-    // SAFETY: shape and strides are the tensor's own, and the tensor is contiguous.
+    let strides = strides![row_pitch(tensor), 1];
+    // SAFETY: shape and strides are the tensor's own.
     #[expect(unsafe_code, reason = "a tensor argument from a handle")]
-    let arg = unsafe { TensorArg::from_raw_parts(tensor.handle.clone(), strides![columns, 1], shape![rows, columns]) };
-    TensorMapArg::new(TiledArgs { tile_size: shape![box_rows, box_columns] }, arg, bf16::elem_type_native())
+    let arg = unsafe { TensorArg::from_raw_parts(tensor.handle.clone(), strides, shape![rows, columns]) };
+    TensorMapArg::new(TiledArgs { tile_size: shape![box_rows, box_columns] }, arg, dtype_to_storage_type(tensor.dtype))
         .with_swizzle(TensorMapSwizzle::B128)
         .with_prefetch(TensorMapPrefetch::B256)
 }

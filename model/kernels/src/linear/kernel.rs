@@ -1,4 +1,4 @@
-//! The bf16 GEMM: TMA fills a ring of swizzled shared-memory stages, two warpgroups multiply them with wgmma, and the
+//! The 16-bit GEMM: TMA fills a ring of swizzled shared-memory stages, two warpgroups multiply them with wgmma, and the
 //! result leaves through shared memory and TMA again.
 //!
 //! One warp issues loads, two warpgroups of four warps multiply 64 rows each, one warp stores. The grid is persistent: each
@@ -11,14 +11,13 @@
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 use cubecl::wgmma::{Accumulator, Major, MatrixDescriptor, Swizzle, WgmmaTileLayout};
-use half::bf16;
 
 type Pair<E> = Vector<E, Const<2>>;
 type Quad<E> = Vector<E, Const<4>>;
 
 /// Rows of an output tile: 64 for each of two warpgroups.
 pub(super) const TILE_M: usize = 128;
-/// K elements of a stage: one 128-byte swizzle span of bf16.
+/// K elements of a stage: one 128-byte swizzle span of 16-bit numbers.
 pub(super) const TILE_K: usize = 64;
 /// Edge of the square panels in which results are stored.
 pub(super) const PANEL: usize = 64;
@@ -38,8 +37,10 @@ pub(super) struct GemmConfig {
     pub(super) b_mn: bool,
     /// Some run of K tiles is no whole number of turns of the ring.
     pub(super) ragged: bool,
-    /// Write f32 partial sums instead of bf16 results.
+    /// Write f32 sums instead of 16-bit results.
     pub(super) split: bool,
+    /// Add to the f32 sums that are there.
+    pub(super) onto: bool,
     /// Add a bias to the results.
     pub(super) bias: bool,
     /// Zero negative results.
@@ -99,10 +100,10 @@ fn tile_coords(t: u32, tiles_m: u32, tiles_n: u32, #[comptime] group_m: u32) -> 
 /// One operand tile of `rows` x TILE_K at (`row`, `k`): one box from a `[rows, K]` map, or one box per panel of 64 rows
 /// from a `[K, rows]` map.
 #[cube]
-fn load_tile(
-    map: &TensorMap<bf16, Tiled>,
+fn load_tile<E: Float>(
+    map: &TensorMap<E, Tiled>,
     bar: &Barrier,
-    smem: &mut [bf16],
+    smem: &mut [E],
     row: u32,
     k: u32,
     #[comptime] rows: usize,
@@ -133,25 +134,25 @@ fn finished(sum: f32, bias: f32, #[comptime] relu: bool) -> f32 {
 
 /// Results `2 i` and `2 i + 1` of the unit, which lie side by side in the columns from `col` on.
 #[cube]
-fn finished_pair(
+fn finished_pair<E: Float>(
     acc: &Accumulator<f32>,
-    bias: &[Pair<bf16>],
+    bias: &[Pair<E>],
     col: u32,
     n: u32,
     #[comptime] i: usize,
     #[comptime] cfg: GemmConfig,
-) -> Pair<bf16> {
+) -> Pair<E> {
     let mut added = Pair::<f32>::zeroed();
     if comptime![cfg.bias] {
-        // Columns beyond the matrix are not stored; they read the last bias there is.
-        let at = select(col < n, col, n - 2);
+        // Columns beyond the matrix are not stored; they read the first bias.
+        let at = select(col < n, col, 0u32);
         added = Pair::cast_from(bias[(at / 2) as usize]);
     }
-    let mut v = Pair::<bf16>::empty();
+    let mut v = Pair::<E>::empty();
     let first = finished(acc.get(comptime![2 * i]), added.extract(0usize), comptime![cfg.relu]);
     let second = finished(acc.get(comptime![2 * i + 1]), added.extract(1usize), comptime![cfg.relu]);
-    v.insert(0usize, bf16::cast_from(first));
-    v.insert(1usize, bf16::cast_from(second));
+    v.insert(0usize, E::cast_from(first));
+    v.insert(1usize, E::cast_from(second));
     v
 }
 
@@ -203,11 +204,11 @@ fn parities(#[comptime] stages: usize, first: u32) -> Array<u32> {
 
 /// Loads both operands of K tile `kt` into `slot`.
 #[cube]
-fn fill_slot(
-    a: &TensorMap<bf16, Tiled>,
-    b: &TensorMap<bf16, Tiled>,
-    smem_a: &mut Shared<[bf16]>,
-    smem_b: &mut Shared<[bf16]>,
+fn fill_slot<E: Float>(
+    a: &TensorMap<E, Tiled>,
+    b: &TensorMap<E, Tiled>,
+    smem_a: &mut Shared<[E]>,
+    smem_b: &mut Shared<[E]>,
     r: &Ring,
     ph: &mut Array<u32>,
     row0: u32,
@@ -238,11 +239,11 @@ fn fill_slot(
 
 /// Loads K tiles `from..to` of the output tile at (`row0`, `col0`), from slot 0 on.
 #[cube]
-fn produce(
-    a: &TensorMap<bf16, Tiled>,
-    b: &TensorMap<bf16, Tiled>,
-    smem_a: &mut Shared<[bf16]>,
-    smem_b: &mut Shared<[bf16]>,
+fn produce<E: Float>(
+    a: &TensorMap<E, Tiled>,
+    b: &TensorMap<E, Tiled>,
+    smem_a: &mut Shared<[E]>,
+    smem_b: &mut Shared<[E]>,
     r: &Ring,
     ph: &mut Array<u32>,
     row0: u32,
@@ -274,10 +275,10 @@ fn produce(
 
 /// Issues the MMAs of one slot.
 #[cube]
-fn mma_slot(
+fn mma_slot<E: Float>(
     acc: &mut Pending<Accumulator<f32>>,
-    da: &MatrixDescriptor<bf16>,
-    db: &MatrixDescriptor<bf16>,
+    da: &MatrixDescriptor<E>,
+    db: &MatrixDescriptor<E>,
     wg_row: usize,
     #[comptime] slot: usize,
     #[comptime] cfg: GemmConfig,
@@ -316,9 +317,9 @@ fn release_last(r: &Ring, count: u32, #[comptime] cfg: GemmConfig) {
 
 /// Multiplies `count` K tiles, from slot 0 on, into a fresh 64 x tile_n accumulator.
 #[cube]
-fn consume(
-    da: &MatrixDescriptor<bf16>,
-    db: &MatrixDescriptor<bf16>,
+fn consume<E: Float>(
+    da: &MatrixDescriptor<E>,
+    db: &MatrixDescriptor<E>,
     r: &Ring,
     ph: &mut Array<u32>,
     wg_row: usize,
@@ -386,13 +387,13 @@ fn consume(
 
 /// Hands a 64 x tile_n accumulator per warpgroup to the storing warp, 64 columns at a time through two slots.
 #[cube]
-fn store_staged(
+fn store_staged<E: Float>(
     acc: &Accumulator<f32>,
-    smem_c: &mut Shared<[Pair<bf16>]>,
+    smem_c: &mut Shared<[Pair<E>]>,
     r: &Ring,
     ph: &mut Array<u32>,
     wg: u32,
-    bias: &[Pair<bf16>],
+    bias: &[Pair<E>],
     col0: u32,
     n: u32,
     #[comptime] cfg: GemmConfig,
@@ -417,7 +418,11 @@ fn store_staged(
     }
 }
 
-/// Writes a 64 x tile_n accumulator as f32 at (`row0`, `col0`) of the `[m, n]` matrix that begins at `base`.
+/// Pairs that are read before any of them is written back, so that their latencies overlap.
+const PAIRS_AT_ONCE: usize = 16;
+
+/// Writes a 64 x tile_n accumulator as f32 at (`row0`, `col0`) of the `[m, n]` matrix of rows of `pitch` numbers that begins
+/// at `base`, or adds it to what is there.
 #[cube]
 fn store_partial(
     acc: &Accumulator<f32>,
@@ -427,42 +432,64 @@ fn store_partial(
     col0: u32,
     m: u32,
     n: u32,
+    pitch: u32,
     #[comptime] cfg: GemmConfig,
 ) {
     let unit = unit_in_warpgroup();
     #[unroll]
-    for i in 0..comptime![cfg.tile_n / 4] {
-        let (r, c) = acc.position_of_nth(unit, comptime![2 * i as u32]);
-        let row = row0 + r;
-        let col = col0 + c;
-        if row < m && col < n {
-            partial[(base + row as usize * n as usize + col as usize) / 2] = pair::<f32>(acc, i);
+    for group in 0..comptime![cfg.tile_n / 4 / PAIRS_AT_ONCE] {
+        let mut before = Array::<Pair<f32>>::new(PAIRS_AT_ONCE);
+        if comptime![cfg.onto] {
+            #[unroll]
+            for i in 0..PAIRS_AT_ONCE {
+                let (r, c) = acc.position_of_nth(unit, comptime![2 * (group * PAIRS_AT_ONCE + i) as u32]);
+                let inside = row0 + r < m && col0 + c < n;
+                let at = base + (row0 + r) as usize * pitch as usize + (col0 + c) as usize;
+                // Outside the matrix the first pair is read, and not used.
+                before[i] = partial[select(inside, at, base) / 2];
+            }
+        }
+        #[unroll]
+        for i in 0..PAIRS_AT_ONCE {
+            let nth = comptime![group * PAIRS_AT_ONCE + i];
+            let (r, c) = acc.position_of_nth(unit, comptime![2 * nth as u32]);
+            let row = row0 + r;
+            let col = col0 + c;
+            let mut sum = pair::<f32>(acc, nth);
+            if comptime![cfg.onto] {
+                sum += before[i];
+            }
+            if row < m && col < n {
+                partial[(base + row as usize * pitch as usize + col as usize) / 2] = sum;
+            }
         }
     }
 }
 
 /// `c = a · b` in the layouts of `cfg`, finished as it says; with `cfg.split`, `partial[s]` is the sum over the s-th run of
-/// `k_tiles_per_split` K tiles, and `c` is not touched.
+/// `k_tiles_per_split` K tiles, in rows of `pitch` numbers, and `c` is not touched.
 #[cube(launch_unchecked)]
-pub(super) fn gemm(
-    a: &TensorMap<bf16, Tiled>,
-    b: &TensorMap<bf16, Tiled>,
-    c: &mut TensorMap<bf16, Tiled>,
+pub(super) fn gemm<E: Float>(
+    a: &TensorMap<E, Tiled>,
+    b: &TensorMap<E, Tiled>,
+    c: &mut TensorMap<E, Tiled>,
     partial: &mut [Pair<f32>],
-    bias: &[Pair<bf16>],
+    bias: &[Pair<E>],
     m: u32,
     n: u32,
+    pitch: u32,
     k_tiles: u32,
     splits: u32,
     k_tiles_per_split: u32,
     #[comptime] cfg: GemmConfig,
+    #[define(E)] _dtype: ElemType,
 ) {
-    let mut smem_a = Shared::<[bf16]>::new_aligned_slice(comptime![cfg.stages * TILE_M * TILE_K], 1024usize);
-    let mut smem_b = Shared::<[bf16]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * TILE_K], 1024usize);
+    let mut smem_a = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * TILE_M * TILE_K], 1024usize);
+    let mut smem_b = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * TILE_K], 1024usize);
     // Two slots of an output panel per warpgroup.
     let c_len = comptime![if cfg.split { 4 } else { WARPGROUPS as usize * 2 * PANEL_PAIRS }];
     let c_align = comptime![if cfg.split { 16usize } else { 1024usize }];
-    let mut smem_c = Shared::<[Pair<bf16>]>::new_aligned_slice(c_len, c_align);
+    let mut smem_c = Shared::<[Pair<E>]>::new_aligned_slice(c_len, c_align);
     let r = ring(comptime![cfg.stages], 1u32, comptime![4 * WARPGROUPS]);
     let rc = ring(comptime![if cfg.split { 1usize } else { 2usize }], comptime![128 * WARPGROUPS], 1u32);
     sync_async_proxy_shared();
@@ -493,10 +520,10 @@ pub(super) fn gemm(
             let (tm, tn) = tile_coords(t % tiles, tiles_m, tiles_n, comptime![cfg.group_m]);
             let acc = consume(&da, &db, &r, &mut ph, wg_row, to - from, cfg);
             if comptime![cfg.split] {
-                let base = split as usize * m as usize * n as usize;
+                let base = split as usize * m as usize * pitch as usize;
                 let row0 = tm * comptime![TILE_M as u32] + wg * 64;
                 let col0 = tn * comptime![cfg.tile_n as u32];
-                store_partial(&acc, partial, base, row0, col0, m, n, cfg);
+                store_partial(&acc, partial, base, row0, col0, m, n, pitch, cfg);
             } else {
                 let col0 = tn * comptime![cfg.tile_n as u32];
                 store_staged(&acc, &mut smem_c, &rc, &mut phc, wg, bias, col0, n, cfg);
@@ -550,17 +577,19 @@ pub(super) fn gemm(
 }
 
 /// `out = sum over s of partial[s]`, in the order of s, and finished as the kernel without splits does it: one unit per four
-/// elements, which are of one row.
+/// elements, which are of one row. Rows of all three begin every `4 * row_quads` elements.
 #[cube(launch_unchecked)]
-pub(super) fn reduce_splits(
+pub(super) fn reduce_splits<E: Float>(
     partial: &[Quad<f32>],
-    bias: &[Quad<bf16>],
-    out: &mut [Quad<bf16>],
+    bias: &[Quad<E>],
+    out: &mut [Quad<E>],
     splits: u32,
+    quads: u32,
     row_quads: u32,
     #[comptime] cfg: GemmConfig,
+    #[define(E)] _dtype: ElemType,
 ) {
-    let quads = out.len();
+    let quads = quads as usize;
     if ABSOLUTE_POS < quads {
         let mut sum = partial[ABSOLUTE_POS];
         for s in 1..splits {
@@ -576,6 +605,6 @@ pub(super) fn reduce_splits(
                 sum.insert(i, finished(sum.extract(i), 0.0f32, true));
             }
         }
-        out[ABSOLUTE_POS] = Quad::<bf16>::cast_from(sum);
+        out[ABSOLUTE_POS] = Quad::<E>::cast_from(sum);
     }
 }

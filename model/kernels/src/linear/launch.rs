@@ -2,7 +2,8 @@
 
 use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;
-use burn::backend::ops::FloatTensorOps;
+use burn::backend::ops::{ActivationOps, FloatTensorOps};
+use burn::tensor::FloatDType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -15,7 +16,7 @@ use super::columns;
 use super::kernel::{GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_splits};
 use super::ops::Activation;
 use super::{Layout, LinearOps};
-use crate::device::{empty, tensor_map};
+use crate::device::{addressable, aligned, empty, empty_pitched, row_pitch, tensor_map};
 use crate::dropout::Mask;
 use crate::maybe::Maybe;
 
@@ -66,33 +67,71 @@ fn product(
     activation: Option<Activation>,
     mask: Mask<CubeBackend>,
 ) -> CubeTensor {
-    let (a, b, bias) = (into_contiguous(a), into_contiguous(b), bias.map(into_contiguous));
+    let (m, n, _) = layout.sizes(a.meta.shape(), b.meta.shape());
+    let out = empty_matrix(&a, [m, n], a.dtype);
+    let relu = activation == Some(Activation::Relu) && !mask.is_some() && has_kernel(&a);
+    let y = product_into(a, b, bias, layout, relu, out);
+    match activation {
+        Some(activation) if !relu => columns::activate(y, activation, mask),
+        _ => y,
+    }
+}
+
+/// Whether products of tensors like this one run on the kernel.
+fn has_kernel(like: &CubeTensor) -> bool {
+    matches!(like.dtype, DType::BF16 | DType::F16) && !like.client.properties().features.matmul.wgmma.is_empty()
+}
+
+/// A matrix for the result of a product of tensors like `like`. Rows that are no multiple of 16 bytes long are allocated
+/// with a gap behind each, so that TMA can address them.
+pub(crate) fn empty_matrix(like: &CubeTensor, shape: [usize; 2], dtype: DType) -> CubeTensor {
+    if has_kernel(like) { empty_pitched(like, shape, dtype) } else { empty(like, shape, dtype) }
+}
+
+/// The product that `layout` names, and a bias, and with `relu` the positive part, in `out`, which [`empty_matrix`] made or
+/// which is some of its rows.
+pub(crate) fn product_into(
+    a: CubeTensor,
+    b: CubeTensor,
+    bias: Option<CubeTensor>,
+    layout: Layout,
+    relu: bool,
+    out: CubeTensor,
+) -> CubeTensor {
+    let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
+    let bias = bias.map(into_contiguous);
+    if has_kernel(&a) && sizes.0 * sizes.1 * sizes.2 > 0 {
+        let (a, b) = (addressable(a), addressable(b));
+        return Plan::new(&a, layout, sizes).launch(a, b, bias.map(aligned), relu, out);
+    }
+    let y = fallback(a, b, layout, out);
+    let y = match bias {
+        Some(bias) => CubeBackend::float_add(y, CubeBackend::float_reshape(bias, [1, sizes.1].into())),
+        None => y,
+    };
+    if relu { CubeBackend::relu(y) } else { y }
+}
+
+/// The product that `layout` names in f32: written to `sum` (which [`empty_matrix`] made in f32) if it is the `first`, else
+/// added to it in place.
+pub(crate) fn product_onto(a: CubeTensor, b: CubeTensor, layout: Layout, sum: CubeTensor, first: bool) -> CubeTensor {
     let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
+    if has_kernel(&a) && m * n * k > 0 {
+        let (a, b) = (addressable(a), addressable(b));
+        return Plan::new(&a, layout, (m, n, k)).onto(!first).launch(a, b, None, false, sum);
+    }
     let out = empty(&a, [m, n], a.dtype);
-    match Plan::new(&a, &b, layout, (m, n, k)) {
-        Some(plan) => {
-            let relu = activation == Some(Activation::Relu) && !mask.is_some();
-            let y = plan.launch(a, b, bias, relu, out);
-            match activation {
-                Some(activation) if !relu => columns::activate(y, activation, mask),
-                _ => y,
-            }
-        }
-        None => {
-            let transpose = |x: CubeTensor| burn_cubecl::ops::permute(x, &[1, 0]);
-            let mut y = match layout {
-                Layout::NN => stock_product(a, b, out),
-                Layout::NT => stock_product(a, transpose(b), out),
-                Layout::TN => stock_product(transpose(a), b, out),
-            };
-            if let Some(bias) = bias {
-                y = CubeBackend::float_add(y, CubeBackend::float_reshape(bias, [1, n].into()));
-            }
-            match activation {
-                Some(activation) => columns::activate(y, activation, mask),
-                None => y,
-            }
-        }
+    let product = CubeBackend::float_cast(fallback(a, b, layout, out), FloatDType::F32);
+    if first { product } else { CubeBackend::float_add(sum, product) }
+}
+
+fn fallback(a: CubeTensor, b: CubeTensor, layout: Layout, out: CubeTensor) -> CubeTensor {
+    let (a, b) = (into_contiguous(a), into_contiguous(b));
+    let transpose = |x: CubeTensor| burn_cubecl::ops::permute(x, &[1, 0]);
+    match layout {
+        Layout::NN => stock_product(a, b, out),
+        Layout::NT => stock_product(a, transpose(b), out),
+        Layout::TN => stock_product(transpose(a), b, out),
     }
 }
 
@@ -153,57 +192,77 @@ struct Plan {
 }
 
 impl Plan {
-    /// `None` where the kernel does not serve: no wgmma, another dtype, or rows that TMA cannot address (not a multiple
-    /// of 16 bytes).
-    fn new(a: &CubeTensor, b: &CubeTensor, layout: Layout, (m, n, k): (usize, usize, usize)) -> Option<Self> {
-        let properties = a.client.properties();
-        let served = a.dtype == DType::BF16 && b.dtype == DType::BF16 && !properties.features.matmul.wgmma.is_empty();
-        let (a_row, b_row) = (a.meta.shape()[1], b.meta.shape()[1]);
-        let aligned = a_row % 8 == 0 && b_row % 8 == 0 && n % 8 == 0 && aligned_start(a) && aligned_start(b);
-        if !served || !aligned || m * n * k == 0 {
-            return None;
-        }
+    /// For operands that TMA can address.
+    fn new(like: &CubeTensor, layout: Layout, (m, n, k): (usize, usize, usize)) -> Self {
+        let properties = like.client.properties();
         let multiprocessors = properties.hardware.num_streaming_multiprocessors.unwrap_or(132);
         let tiles = |tile_n: usize| m.div_ceil(TILE_M) * n.div_ceil(tile_n);
-        // Wide tiles read less; narrow ones fill the device when there are few.
-        let tile_n = if n <= 128 || tiles(256) < multiprocessors as usize { 128 } else { 256 };
         let stages = 4;
         let k_tiles = k.div_ceil(TILE_K);
-        let splits = split_count(tiles(tile_n), k_tiles, multiprocessors as usize);
-        // Whole turns of the ring per split, so that only the last can be ragged.
-        let k_tiles_per_split = if splits == 1 { k_tiles } else { k_tiles.div_ceil(splits).next_multiple_of(stages) };
-        let splits = k_tiles.div_ceil(k_tiles_per_split);
+        let (tile_n, splits) = match long_split(tiles(256), k_tiles, multiprocessors as usize) {
+            Some(splits) => (256, splits),
+            None => {
+                // Wide tiles read less; narrow ones fill the device when there are few.
+                let tile_n = if n <= 128 || tiles(256) < multiprocessors as usize { 128 } else { 256 };
+                (tile_n, split_count(tiles(tile_n), k_tiles, multiprocessors as usize))
+            }
+        };
         let config = GemmConfig {
             tile_n,
             stages,
             a_mn: layout == Layout::TN,
             b_mn: layout != Layout::NT,
-            ragged: !k_tiles.is_multiple_of(stages),
+            ragged: false,
             split: splits > 1,
+            onto: false,
             bias: false,
             relu: false,
             group_m: 16,
         };
-        Some(Self { config, m, n, k, splits, k_tiles_per_split, multiprocessors })
+        Self { config, m, n, k, splits: 1, k_tiles_per_split: k_tiles, multiprocessors }.split(splits)
     }
 
+    fn split(self, splits: usize) -> Self {
+        let k_tiles = self.k.div_ceil(TILE_K);
+        let stages = self.config.stages;
+        // Whole turns of the ring per split, so that only the last can be ragged.
+        let k_tiles_per_split = if splits == 1 { k_tiles } else { k_tiles.div_ceil(splits).next_multiple_of(stages) };
+        let splits = k_tiles.div_ceil(k_tiles_per_split);
+        let config =
+            GemmConfig { ragged: !k_tiles.is_multiple_of(stages), split: splits > 1, ..self.config };
+        Self { config, splits, k_tiles_per_split, ..self }
+    }
+
+    /// With a result in f32, which is added to what is there, or written over it.
+    fn onto(self, onto: bool) -> Self {
+        let plan = self.split(1);
+        Self { config: GemmConfig { split: true, onto, ..plan.config }, ..plan }
+    }
+
+    /// `out` is of the operands' dtype, or, of a plan that [`Self::onto`] made, in f32.
     fn launch(self, a: CubeTensor, b: CubeTensor, bias: Option<CubeTensor>, relu: bool, out: CubeTensor) -> CubeTensor {
         let Self { config, m, n, k, splits, k_tiles_per_split, multiprocessors } = self;
         let config = GemmConfig { bias: bias.is_some(), relu, ..config };
-        // Without a bias neither kernel touches it.
-        let bias = bias.unwrap_or_else(|| out.clone());
-        let client = out.client.clone();
+        let wide = out.dtype == DType::F32;
+        let dtype = dtype_to_storage_type(a.dtype);
+        let client = a.client.clone();
         let map_a = if config.a_mn { tensor_map(&a, TILE_K, PANEL) } else { tensor_map(&a, TILE_M, TILE_K) };
         let map_b = if config.b_mn { tensor_map(&b, TILE_K, PANEL) } else { tensor_map(&b, config.tile_n, TILE_K) };
-        let tiles = m.div_ceil(TILE_M) * n.div_ceil(config.tile_n) * splits;
-        let (partial, partial_pairs) = if config.split {
-            (client.empty(splits * m * n * 4), splits * m * n / 2)
-        } else {
-            // Not touched; a kernel argument needs some buffer.
-            (out.handle.clone(), m * n / 4)
+        // A kernel argument needs some tensor; where sums are written in f32, this one is not touched.
+        let map_out = if wide { tensor_map(&a, PANEL, PANEL) } else { tensor_map(&out, PANEL, PANEL) };
+        let pitch = row_pitch(&out);
+        let (partial, partial_pairs) = match (wide, config.split) {
+            (true, _) => (out.handle.clone(), m * pitch / 2),
+            (false, true) => (client.empty(splits * m * pitch * 4), splits * m * pitch / 2),
+            // Not touched.
+            (false, false) => (out.handle.clone(), m * pitch / 4),
         };
-        // SAFETY: the maps describe whole contiguous tensors and TMA clips to them; `partial` holds `splits` matrices
-        // and stores to it are guarded by rows and columns.
+        // Without a bias neither kernel touches it.
+        let bias = bias.map_or_else(|| a.handle.clone(), |bias| bias.handle);
+        let tiles = m.div_ceil(TILE_M) * n.div_ceil(config.tile_n) * splits;
+        // SAFETY: the maps describe the tensors and TMA clips to them; `partial` holds `splits` matrices with rows of
+        // `pitch` numbers and stores to it are guarded by rows and columns; a bias is read in groups of four, of which
+        // the last may reach past its end but not past its 16-byte aligned buffer's.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             gemm::launch_unchecked(
@@ -212,33 +271,49 @@ impl Plan {
                 CubeDim::new_1d(config.units()),
                 map_a,
                 map_b,
-                tensor_map(&out, PANEL, PANEL),
+                map_out,
                 BufferArg::from_raw_parts(partial.clone(), partial_pairs),
-                BufferArg::from_raw_parts(bias.handle.clone(), n / 2),
+                BufferArg::from_raw_parts(bias.clone(), n.div_ceil(2)),
                 m as u32,
                 n as u32,
+                pitch as u32,
                 k.div_ceil(TILE_K) as u32,
                 splits as u32,
                 k_tiles_per_split as u32,
                 config,
+                dtype,
             );
-            if config.split {
-                let quads = m * n / 4;
+            if config.split && !wide {
+                let quads = m * pitch / 4;
                 reduce_splits::launch_unchecked(
                     &client,
                     CubeCount::Static(quads.div_ceil(256) as u32, 1, 1),
                     CubeDim::new_1d(256),
                     BufferArg::from_raw_parts(partial, splits * quads),
-                    BufferArg::from_raw_parts(bias.handle, n / 4),
+                    BufferArg::from_raw_parts(bias, pitch / 4),
                     BufferArg::from_raw_parts(out.handle.clone(), quads),
                     splits as u32,
-                    (n / 4) as u32,
+                    quads as u32,
+                    (pitch / 4) as u32,
                     config,
+                    dtype,
                 );
             }
         }
         out
     }
+}
+
+/// Splits of a long K that let fewer wide tiles than multiprocessors come out even: the gradient of a head's input, a sum
+/// over the vocabulary. Each keeps at least 128 K tiles, beside which the f32 sums cost little.
+fn long_split(tiles: usize, k_tiles: usize, multiprocessors: usize) -> Option<usize> {
+    if tiles * 2 <= multiprocessors || tiles >= multiprocessors {
+        return None;
+    }
+    // Turns of the whole device, in parts of K.
+    let time = |splits: usize| (tiles * splits).div_ceil(multiprocessors) as f64 / splits as f64;
+    let best = (2..=4).filter(|splits| k_tiles / splits >= 128).min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
+    (time(best) < 0.9 * time(1)).then_some(best)
 }
 
 /// Splits of K that give every multiprocessor work when the output has few tiles; each keeps at least 16 K tiles.
@@ -247,9 +322,4 @@ fn split_count(tiles: usize, k_tiles: usize, multiprocessors: usize) -> usize {
         return 1;
     }
     (multiprocessors / tiles).min(k_tiles / 16).max(1)
-}
-
-/// TMA reads from addresses that are multiples of 16 bytes.
-fn aligned_start(tensor: &CubeTensor) -> bool {
-    tensor.handle.offset_start.unwrap_or(0).is_multiple_of(16)
 }
