@@ -7,18 +7,162 @@ use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::CrossEntropyOps;
-use crate::device::vector_width;
+use crate::device::{empty, row_pitch, vector_width};
 use crate::instruction::exp2_approx;
 
+/// Units of a cube where logits are only read or only written over.
 const UNITS: u32 = 256;
-const PLANES: usize = UNITS as usize / 32;
+/// Units of a cube that reads its row twice: fewer rows are under way then, and the second time they come from L2.
+const UNITS_TWICE: u32 = 1024;
 /// Below every logit, and finite: differences of it stay numbers.
 const LOWEST: f32 = -3e38;
+
+/// The shape of a row and of the cube that goes over it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Row {
+    /// Logits that mean something.
+    vocabulary: u32,
+    /// Vectors from the beginning of a row to the next.
+    vectors: u32,
+    /// Logits behind the vocabulary fill up the last vector.
+    ragged: bool,
+    units: u32,
+}
+
+/// Reduced over a row.
+#[derive(CubeType)]
+struct RowSums {
+    /// Logarithm of the sum of exponentials.
+    log_sum: f32,
+    /// Sum of the logits.
+    total: f32,
+}
+
+/// `z[i]` where that is a logit, `otherwise` behind the last.
+#[cube]
+fn logit<N: Size>(z: Vector<f32, N>, at: u32, #[comptime] i: usize, otherwise: f32, #[comptime] row: Row) -> f32 {
+    let value = z.extract(i);
+    if comptime![row.ragged] {
+        let width = N::value().comptime();
+        select(at * width as u32 + comptime![i as u32] < row.vocabulary, value, otherwise)
+    } else {
+        value
+    }
+}
+
+/// What the loss needs to know of the row at `base`, the same on every unit.
+#[cube]
+fn row_sums<F: Float, N: Size>(logits: &[Vector<F, N>], base: usize, #[comptime] row: Row) -> RowSums {
+    let width = N::value().comptime();
+    // Each unit keeps the maximum of what it saw and the sum of exponentials relative to it.
+    let mut max = LOWEST.runtime();
+    let mut exponentials = 0.0f32;
+    let mut sum = 0.0f32;
+    let mut at = UNIT_POS;
+    while at < row.vectors {
+        let z = Vector::<f32, N>::cast_from(logits[base + at as usize]);
+        let mut seen = max;
+        #[unroll]
+        for i in 0..width {
+            seen = max_of(seen, logit::<N>(z, at, i, LOWEST.runtime(), row));
+            sum += logit::<N>(z, at, i, 0.0f32, row);
+        }
+        exponentials *= exponential(max - seen);
+        #[unroll]
+        for i in 0..width {
+            exponentials += exponential(logit::<N>(z, at, i, LOWEST.runtime(), row) - seen);
+        }
+        max = seen;
+        at += row.units;
+    }
+    let planes = comptime![(row.units / 32) as usize];
+    let plane_top = plane_max(max);
+    let plane_exponentials = plane_sum(exponentials * exponential(max - plane_top));
+    let plane_total = plane_sum(sum);
+    let mut shared = Shared::<[f32]>::new_slice(comptime![3 * planes]);
+    let plane = (UNIT_POS / 32) as usize;
+    if UNIT_POS_PLANE == 0 {
+        shared[plane] = plane_top;
+        shared[planes + plane] = plane_exponentials;
+        shared[2 * planes + plane] = plane_total;
+    }
+    sync_cube();
+    // Every plane adds up the planes, one a lane, in the same order.
+    let lane = UNIT_POS_PLANE as usize;
+    let mut lane_top = LOWEST.runtime();
+    let mut lane_exponentials = 0.0f32;
+    let mut lane_total = 0.0f32;
+    if lane < planes {
+        lane_top = shared[lane];
+        lane_exponentials = shared[planes + lane];
+        lane_total = shared[2 * planes + lane];
+    }
+    let top = plane_max(lane_top);
+    let all = plane_sum(lane_exponentials * exponential(lane_top - top));
+    RowSums { log_sum: top + f32::ln(all), total: plane_sum(lane_total) }
+}
+
+/// Loss, negative log-likelihood and log of the sum of exponentials of the row at `base`, to `out` (`[3, rows]`).
+#[cube]
+fn write_losses<F: Float, N: Size>(
+    logits: &[Vector<F, N>],
+    base: usize,
+    sums: &RowSums,
+    label: i32,
+    out: &mut [f32],
+    at: u32,
+    rows: u32,
+    smoothing: f32,
+    ignored: i32,
+    #[comptime] row: Row,
+) {
+    let width = N::value().comptime();
+    let mut loss = 0.0f32;
+    let mut nll = 0.0f32;
+    if label != ignored {
+        let index = label as usize;
+        let z = Vector::<f32, N>::cast_from(logits[base + index / width]).extract_dynamic(index % width);
+        let mean = sums.total / comptime![row.vocabulary] as f32;
+        loss = sums.log_sum - (1.0f32 - smoothing) * z - smoothing * mean;
+        nll = sums.log_sum - z;
+    }
+    out[at as usize] = loss;
+    out[(rows + at) as usize] = nll;
+    out[(2 * rows + at) as usize] = sums.log_sum;
+}
+
+/// The gradient of a vector of logits, `at` vectors behind the beginning of its row.
+#[cube]
+fn gradient_of<N: Size>(
+    z: Vector<f32, N>,
+    at: u32,
+    log_sum: f32,
+    label: i32,
+    smoothing: f32,
+    scale: f32,
+    #[comptime] row: Row,
+) -> Vector<f32, N> {
+    let width = N::value().comptime();
+    let spread = smoothing / comptime![row.vocabulary] as f32;
+    let mut gradient = Vector::<f32, N>::empty();
+    #[unroll]
+    for i in 0..width {
+        let column = at * width as u32 + i as u32;
+        let target = spread + select(column as i32 == label, 1.0f32 - smoothing, 0.0f32);
+        let g = (exponential(z.extract(i) - log_sum) - target) * scale;
+        // Behind the last logit stands anything: 0 times that would not do.
+        if comptime![row.ragged] {
+            gradient.insert(i, select(column < row.vocabulary, g, 0.0f32));
+        } else {
+            gradient.insert(i, g);
+        }
+    }
+    gradient
+}
 
 #[cube(launch_unchecked)]
 fn forward<F: Float, N: Size>(
@@ -28,71 +172,76 @@ fn forward<F: Float, N: Size>(
     rows: u32,
     smoothing: f32,
     ignored: i32,
-    #[comptime] vectors: u32,
+    #[comptime] row: Row,
     #[define(F)] _dtype: ElemType,
 ) {
-    let row = CUBE_POS as u32;
-    let base = row as usize * comptime![vectors as usize];
-    let width = N::value().comptime();
-    // Each unit keeps the maximum of what it saw and the sum of exponentials relative to it.
-    let mut max = LOWEST.runtime();
-    let mut exponentials = 0.0f32;
-    let mut sum = 0.0f32;
-    let mut at = UNIT_POS;
-    while at < vectors {
-        let z = Vector::<f32, N>::cast_from(logits[base + at as usize]);
-        let mut seen = max;
-        #[unroll]
-        for i in 0..width {
-            seen = max_of(seen, z.extract(i));
-            sum += z.extract(i);
-        }
-        exponentials *= exponential(max - seen);
-        #[unroll]
-        for i in 0..width {
-            exponentials += exponential(z.extract(i) - seen);
-        }
-        max = seen;
-        at += UNITS;
-    }
-    let plane_top = plane_max(max);
-    let plane_exponentials = plane_sum(exponentials * exponential(max - plane_top));
-    let plane_total = plane_sum(sum);
-    let mut shared = Shared::<[f32]>::new_slice(comptime![3 * PLANES]);
-    let plane = (UNIT_POS / 32) as usize;
-    if UNIT_POS_PLANE == 0 {
-        shared[plane] = plane_top;
-        shared[comptime![PLANES] + plane] = plane_exponentials;
-        shared[comptime![2 * PLANES] + plane] = plane_total;
-    }
-    sync_cube();
+    let at = CUBE_POS as u32;
+    let base = at as usize * comptime![row.vectors as usize];
+    let sums = row_sums::<F, N>(logits, base, row);
     if UNIT_POS == 0 {
-        let mut top = shared[0usize];
-        #[unroll]
-        for p in 1..PLANES {
-            top = max_of(top, shared[p]);
-        }
-        let mut total_exponentials = 0.0f32;
-        let mut total = 0.0f32;
-        #[unroll]
-        for p in 0..PLANES {
-            total_exponentials += shared[comptime![PLANES + p]] * exponential(shared[p] - top);
-            total += shared[comptime![2 * PLANES + p]];
-        }
-        let log_sum = top + f32::ln(total_exponentials);
-        let label = labels[row as usize];
-        let mut loss = 0.0f32;
-        let mut nll = 0.0f32;
-        if label != ignored {
-            let index = label as usize;
-            let z = Vector::<f32, N>::cast_from(logits[base + index / width]).extract_dynamic(index % width);
-            let mean = total / comptime![vectors as usize * width] as f32;
-            loss = log_sum - (1.0f32 - smoothing) * z - smoothing * mean;
-            nll = log_sum - z;
-        }
-        out[row as usize] = loss;
-        out[(rows + row) as usize] = nll;
-        out[(2 * rows + row) as usize] = log_sum;
+        write_losses::<F, N>(logits, base, &sums, labels[at as usize], out, at, rows, smoothing, ignored, row);
+    }
+}
+
+#[cube(launch_unchecked)]
+fn backward<F: Float, N: Size>(
+    logits: &[Vector<F, N>],
+    labels: &[i32],
+    out: &[f32],
+    dout: &[f32],
+    dlogits: &mut [Vector<F, N>],
+    rows: u32,
+    smoothing: f32,
+    ignored: i32,
+    #[comptime] row: Row,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at_row = CUBE_POS as u32;
+    let base = at_row as usize * comptime![row.vectors as usize];
+    let label = labels[at_row as usize];
+    let scale = select(label == ignored, 0.0f32, dout[at_row as usize]);
+    let log_sum = out[(2 * rows + at_row) as usize];
+    let mut at = UNIT_POS;
+    while at < row.vectors {
+        let z = Vector::<f32, N>::cast_from(logits[base + at as usize]);
+        dlogits[base + at as usize] =
+            Vector::cast_from(gradient_of::<N>(z, at, log_sum, label, smoothing, scale, row));
+        at += row.units;
+    }
+}
+
+/// [`forward`] for rows `first..` of `rows`, and `scale` times the gradient of their losses. `dlogits` may be the buffer of
+/// `logits`: nothing is read any more that has been written.
+#[cube(launch_unchecked)]
+fn forward_backward<F: Float, N: Size>(
+    logits: &[Vector<F, N>],
+    labels: &[i32],
+    out: &mut [f32],
+    dlogits: &mut [Vector<F, N>],
+    first: u32,
+    rows: u32,
+    smoothing: f32,
+    ignored: i32,
+    scale: f32,
+    #[comptime] row: Row,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at_row = first + CUBE_POS as u32;
+    let base = CUBE_POS * comptime![row.vectors as usize];
+    let label = labels[at_row as usize];
+    let sums = row_sums::<F, N>(logits, base, row);
+    if UNIT_POS == 0 {
+        write_losses::<F, N>(logits, base, &sums, label, out, at_row, rows, smoothing, ignored, row);
+    }
+    // The logit of the label has been read before its gradient takes its place.
+    sync_cube();
+    let scale = select(label == ignored, 0.0f32, scale);
+    let mut at = UNIT_POS;
+    while at < row.vectors {
+        let z = Vector::<f32, N>::cast_from(logits[base + at as usize]);
+        dlogits[base + at as usize] =
+            Vector::cast_from(gradient_of::<N>(z, at, sums.log_sum, label, smoothing, scale, row));
+        at += row.units;
     }
 }
 
@@ -107,51 +256,38 @@ fn max_of(a: f32, b: f32) -> f32 {
     select(a > b, a, b)
 }
 
-#[cube(launch_unchecked)]
-fn backward<F: Float, N: Size>(
-    logits: &[Vector<F, N>],
-    labels: &[i32],
-    out: &[f32],
-    dout: &[f32],
-    dlogits: &mut [Vector<F, N>],
-    rows: u32,
-    smoothing: f32,
-    ignored: i32,
-    #[comptime] vectors: u32,
-    #[define(F)] _dtype: ElemType,
-) {
-    let row = CUBE_POS as u32;
-    let base = row as usize * comptime![vectors as usize];
-    let width = N::value().comptime();
-    let label = labels[row as usize];
-    let scale = select(label == ignored, 0.0f32, dout[row as usize]);
-    let log_sum = out[(2 * rows + row) as usize];
-    let spread = smoothing / comptime![vectors as usize * width] as f32;
-    let mut at = UNIT_POS;
-    while at < vectors {
-        let z = Vector::<f32, N>::cast_from(logits[base + at as usize]);
-        let mut gradient = Vector::<f32, N>::empty();
-        #[unroll]
-        for i in 0..width {
-            let column = at * comptime![width as u32] + comptime![i as u32];
-            let target = spread + select(column as i32 == label, 1.0f32 - smoothing, 0.0f32);
-            let g = (exponential(z.extract(i) - log_sum) - target) * scale;
-            gradient.insert(i, g);
-        }
-        dlogits[base + at as usize] = Vector::cast_from(gradient);
-        at += UNITS;
-    }
+/// Matrices whose rows are read in vectors: contiguous ones, and those with a gap behind each row that fills up a vector.
+fn rows_of(logits: CubeTensor) -> CubeTensor {
+    let [_, columns] = [logits.meta.shape()[0], logits.meta.shape()[1]];
+    let width = 16 / logits.dtype.size();
+    let pitch = row_pitch(&logits);
+    let in_vectors = logits.meta.strides()[1] == 1 && pitch == columns.next_multiple_of(width);
+    if in_vectors { logits } else { into_contiguous(logits) }
+}
+
+/// Elements a vector, and the shape of a row.
+fn row_shape(logits: &CubeTensor, units: u32) -> (usize, Row) {
+    let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
+    // The stride of a single row says nothing.
+    let pitch = if rows > 1 { logits.meta.strides()[0] } else { vocabulary };
+    let width = vector_width(pitch, logits.dtype);
+    let row = Row {
+        vocabulary: vocabulary as u32,
+        vectors: (pitch / width) as u32,
+        ragged: pitch > vocabulary,
+        units,
+    };
+    (width, row)
 }
 
 impl CrossEntropyOps for CubeBackend {
     fn cross_entropy_rows(logits: CubeTensor, labels: CubeTensor, smoothing: f32, ignored: i32) -> CubeTensor {
-        let (logits, labels) = (into_contiguous(logits), into_contiguous(labels));
-        let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
-        let width = vector_width(vocabulary, logits.dtype);
+        let (logits, labels) = (rows_of(logits), into_contiguous(labels));
+        let rows = logits.meta.shape()[0];
+        let (width, row) = row_shape(&logits, UNITS);
         let dtype = dtype_to_storage_type(logits.dtype);
-        let (client, device) = (logits.client.clone(), logits.device.clone());
-        let out = empty_device_contiguous_dtype(client, device, [3, rows].into(), DType::F32);
-        // SAFETY: one cube per row, columns guarded by `vectors`; labels are ids of the vocabulary.
+        let out = empty(&logits, [3, rows], DType::F32);
+        // SAFETY: one cube per row, columns guarded by the vectors of a row; labels are ids of the vocabulary.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             forward::launch_unchecked(
@@ -165,7 +301,7 @@ impl CrossEntropyOps for CubeBackend {
                 rows as u32,
                 smoothing,
                 ignored,
-                (vocabulary / width) as u32,
+                row,
                 dtype,
             );
         }
@@ -180,17 +316,17 @@ impl CrossEntropyOps for CubeBackend {
         smoothing: f32,
         ignored: i32,
     ) -> CubeTensor {
-        let (logits, labels) = (into_contiguous(logits), into_contiguous(labels));
+        let (logits, labels) = (rows_of(logits), into_contiguous(labels));
         let (out, dout) = (into_contiguous(rows), into_contiguous(drows));
-        let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
-        let width = vector_width(vocabulary, logits.dtype);
+        let rows = logits.meta.shape()[0];
+        let (width, row) = row_shape(&logits, UNITS);
         let dtype = dtype_to_storage_type(logits.dtype);
         // As large as everything else of the step: written in place if this is the last use.
         let dlogits = if logits.can_mut() {
             logits.clone()
         } else {
-            let (client, device) = (logits.client.clone(), logits.device.clone());
-            empty_device_contiguous_dtype(client, device, logits.meta.shape().clone(), logits.dtype)
+            let bytes = rows * row.vectors as usize * width * logits.dtype.size();
+            CubeTensor { handle: logits.client.empty(bytes), ..logits.clone() }
         };
         // SAFETY: as in forward; each unit reads an element before it writes it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
@@ -208,10 +344,44 @@ impl CrossEntropyOps for CubeBackend {
                 rows as u32,
                 smoothing,
                 ignored,
-                (vocabulary / width) as u32,
+                row,
                 dtype,
             );
         }
         dlogits
+    }
+}
+
+/// The losses of rows `first..` to `out` (`[3, M]`) and `scale` times their gradient over `logits`, the logits of these rows
+/// alone; the device reads them once. `labels` are those of all rows.
+pub(crate) fn losses_and_gradient(
+    logits: &CubeTensor,
+    labels: &CubeTensor,
+    out: &CubeTensor,
+    first: usize,
+    (smoothing, ignored, scale): (f32, i32, f32),
+) {
+    let (width, row) = row_shape(logits, UNITS_TWICE);
+    let dtype = dtype_to_storage_type(logits.dtype);
+    // SAFETY: as in forward; rows `first..` are rows of `labels` and `out`.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        forward_backward::launch_unchecked(
+            &out.client,
+            CubeCount::Static(logits.meta.shape()[0] as u32, 1, 1),
+            CubeDim::new_1d(UNITS_TWICE),
+            width,
+            logits.clone().into_buffer_arg(),
+            labels.clone().into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            logits.clone().into_buffer_arg(),
+            first as u32,
+            out.meta.shape()[1] as u32,
+            smoothing,
+            ignored,
+            scale,
+            row,
+            dtype,
+        );
     }
 }
