@@ -44,6 +44,6 @@ impl TokenEmbedding {
     /// - `hidden`: `[M, D]`
     /// - result: `[M, V]`
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        kiln_kernels::linear_transposed(hidden, self.table.val())
+        kiln_kernels::linear_transposed(hidden, self.table.val(), None)
     }
 }

@@ -26,6 +26,7 @@ mod host;
 #[cfg(feature = "cuda")]
 mod instruction;
 mod linear;
+mod linear_cross_entropy;
 mod maybe;
 mod norm;
 mod plain;
@@ -49,6 +50,7 @@ pub use deterministic::set_deterministic;
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
 pub use linear::{Activation, linear, linear_activated, linear_transposed, linear_weight_gradient};
+pub use linear_cross_entropy::{Projection, linear_cross_entropy};
 pub use norm::{Norm, add_norm, layer_norm, rms_norm};
 pub use plain::{plain_operators, set_plain_operators};
 pub use random::random_words;

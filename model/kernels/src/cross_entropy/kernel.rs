@@ -164,19 +164,21 @@ fn gradient_of<N: Size>(
     gradient
 }
 
+/// For rows `first..` of `rows`, whose logits these are.
 #[cube(launch_unchecked)]
 fn forward<F: Float, N: Size>(
     logits: &[Vector<F, N>],
     labels: &[i32],
     out: &mut [f32],
+    first: u32,
     rows: u32,
     smoothing: f32,
     ignored: i32,
     #[comptime] row: Row,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = CUBE_POS as u32;
-    let base = at as usize * comptime![row.vectors as usize];
+    let at = first + CUBE_POS as u32;
+    let base = CUBE_POS * comptime![row.vectors as usize];
     let sums = row_sums::<F, N>(logits, base, row);
     if UNIT_POS == 0 {
         write_losses::<F, N>(logits, base, &sums, labels[at as usize], out, at, rows, smoothing, ignored, row);
@@ -283,28 +285,8 @@ fn row_shape(logits: &CubeTensor, units: u32) -> (usize, Row) {
 impl CrossEntropyOps for CubeBackend {
     fn cross_entropy_rows(logits: CubeTensor, labels: CubeTensor, smoothing: f32, ignored: i32) -> CubeTensor {
         let (logits, labels) = (rows_of(logits), into_contiguous(labels));
-        let rows = logits.meta.shape()[0];
-        let (width, row) = row_shape(&logits, UNITS);
-        let dtype = dtype_to_storage_type(logits.dtype);
-        let out = empty(&logits, [3, rows], DType::F32);
-        // SAFETY: one cube per row, columns guarded by the vectors of a row; labels are ids of the vocabulary.
-        #[expect(unsafe_code, reason = "launching without bounds checks")]
-        unsafe {
-            forward::launch_unchecked(
-                &out.client,
-                CubeCount::Static(rows as u32, 1, 1),
-                CubeDim::new_1d(UNITS),
-                width,
-                logits.into_buffer_arg(),
-                labels.into_buffer_arg(),
-                out.clone().into_buffer_arg(),
-                rows as u32,
-                smoothing,
-                ignored,
-                row,
-                dtype,
-            );
-        }
+        let out = empty(&logits, [3, logits.meta.shape()[0]], DType::F32);
+        losses(&logits, &labels, &out, 0, smoothing, ignored);
         out
     }
 
@@ -328,7 +310,7 @@ impl CrossEntropyOps for CubeBackend {
             let bytes = rows * row.vectors as usize * width * logits.dtype.size();
             CubeTensor { handle: logits.client.empty(bytes), ..logits.clone() }
         };
-        // SAFETY: as in forward; each unit reads an element before it writes it.
+        // SAFETY: as in `losses`; each unit reads an element before it writes it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             backward::launch_unchecked(
@@ -352,8 +334,41 @@ impl CrossEntropyOps for CubeBackend {
     }
 }
 
-/// The losses of rows `first..` to `out` (`[3, M]`) and `scale` times their gradient over `logits`, the logits of these rows
-/// alone; the device reads them once. `labels` are those of all rows.
+/// The losses of rows `first..` to `out` (`[3, M]`). `logits` are those of these rows alone, `labels` those of all.
+pub(crate) fn losses(
+    logits: &CubeTensor,
+    labels: &CubeTensor,
+    out: &CubeTensor,
+    first: usize,
+    smoothing: f32,
+    ignored: i32,
+) {
+    let (width, row) = row_shape(logits, UNITS);
+    let dtype = dtype_to_storage_type(logits.dtype);
+    // SAFETY: one cube per row, columns guarded by the vectors of a row; labels are ids of the vocabulary; rows `first..`
+    // are rows of `labels` and `out`.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        forward::launch_unchecked(
+            &out.client,
+            CubeCount::Static(logits.meta.shape()[0] as u32, 1, 1),
+            CubeDim::new_1d(UNITS),
+            width,
+            logits.clone().into_buffer_arg(),
+            labels.clone().into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            first as u32,
+            out.meta.shape()[1] as u32,
+            smoothing,
+            ignored,
+            row,
+            dtype,
+        );
+    }
+}
+
+/// [`losses`] and `scale` times their gradient over `logits`, which the device
+/// reads once.
 pub(crate) fn losses_and_gradient(
     logits: &CubeTensor,
     labels: &CubeTensor,
@@ -363,7 +378,7 @@ pub(crate) fn losses_and_gradient(
 ) {
     let (width, row) = row_shape(logits, UNITS_TWICE);
     let dtype = dtype_to_storage_type(logits.dtype);
-    // SAFETY: as in forward; rows `first..` are rows of `labels` and `out`.
+    // SAFETY: as in `losses`.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
         forward_backward::launch_unchecked(

@@ -3,7 +3,7 @@
 mod autodiff;
 mod cpu;
 #[cfg(feature = "cuda")]
-mod kernel;
+pub(crate) mod kernel;
 mod ops;
 mod reference;
 #[cfg(test)]
@@ -11,7 +11,7 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
-use ops::CrossEntropyOps;
+pub(crate) use ops::CrossEntropyOps;
 
 use crate::deterministic::sum;
 use crate::plain::plain_operators;
@@ -58,6 +58,13 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEn
         smoothing,
         ignored,
     ));
-    let nll_sum = sum(rows.clone().detach().narrow(0, 1, 1));
-    CrossEntropy { loss_sum: sum(rows.narrow(0, 0, 1)), nll_sum }
+    CrossEntropy::of_rows(rows)
+}
+
+impl CrossEntropy {
+    /// From what [`CrossEntropyOps::cross_entropy_rows`] returns.
+    pub(crate) fn of_rows(rows: Tensor<2>) -> Self {
+        let nll_sum = sum(rows.clone().detach().narrow(0, 1, 1));
+        Self { loss_sum: sum(rows.narrow(0, 0, 1)), nll_sum }
+    }
 }

@@ -6,9 +6,11 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
+use cubecl::zspace::metadata::Metadata;
+use cubecl::zspace::strides;
 
 use super::ops::Activation;
-use crate::device::vector_width;
+use crate::device::{empty, vector_width};
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
 use crate::instruction::{exp, reciprocal, sigmoid};
@@ -191,9 +193,17 @@ fn column_pass<F: Float, N: Size>(
     }
 }
 
-/// Adds the slices' sums in a fixed order: 32 columns a cube, every eighth slice a plane, then the planes.
+/// Adds the slices' sums in a fixed order: 32 columns a cube, every eighth slice a plane, then the planes; with `onto` to
+/// what is there.
 #[cube(launch_unchecked)]
-fn reduce_slices<F: Float>(partial: &[f32], out: &mut [F], n: u32, slices: u32, #[define(F)] _dtype: ElemType) {
+fn reduce_slices<F: Float>(
+    partial: &[f32],
+    out: &mut [F],
+    n: u32,
+    slices: u32,
+    #[comptime] onto: bool,
+    #[define(F)] _dtype: ElemType,
+) {
     let column = CUBE_POS as u32 * 32 + UNIT_POS_PLANE;
     let mut sum = 0.0f32;
     if column < n {
@@ -210,6 +220,9 @@ fn reduce_slices<F: Float>(partial: &[f32], out: &mut [F], n: u32, slices: u32, 
         #[unroll]
         for p in 1..PLANES {
             sum += shared[(comptime![p * 32] + UNIT_POS) as usize];
+        }
+        if onto {
+            sum += f32::cast_from(out[column as usize]);
         }
         out[column as usize] = F::cast_from(sum);
     }
@@ -254,14 +267,34 @@ pub(super) fn backward_and_sum(
     mask: Mask<CubeBackend>,
 ) -> (CubeTensor, CubeTensor) {
     let dy = into_contiguous(dy);
+    let [rows, n] = [dy.meta.shape()[0], dy.meta.shape()[1]];
+    let dx = if kept.is_some() { empty(&dy, [rows, n], dy.dtype) } else { dy.clone() };
+    let sum = empty(&dy, [n], dy.dtype);
+    launch(kept, dy, dx.clone(), mask, sum.clone(), false);
+    (dx, sum)
+}
+
+/// Adds the column sums of `dy` to `sum`, or writes them there if they are the `first`. Both have the same gaps behind their
+/// rows, where `dy` holds zeros.
+pub(crate) fn sum_onto(dy: &CubeTensor, sum: &CubeTensor, first: bool) {
+    let [rows, pitch] = [dy.meta.shape()[0], dy.meta.strides()[0]];
+    let whole = CubeTensor { meta: Box::new(Metadata::new([rows, pitch], strides![pitch, 1])), ..dy.clone() };
+    launch(None, whole.clone(), whole, Mask::None, sum.clone(), !first);
+}
+
+fn launch(
+    kept: Option<(CubeTensor, Activation)>,
+    dy: CubeTensor,
+    dx: CubeTensor,
+    mask: Mask<CubeBackend>,
+    sum: CubeTensor,
+    onto: bool,
+) {
     let dropping = Dropping::new(mask);
     let dropped = dropping.state.is_some();
     let (kept, activation) = kept.map(|(kept, activation)| (into_contiguous(kept), activation)).unzip();
-    let (client, device) = (dy.client.clone(), dy.device.clone());
-    let empty = |shape| empty_device_contiguous_dtype(client.clone(), device.clone(), shape, dy.dtype);
+    let client = dy.client.clone();
     let [rows, n] = [dy.meta.shape()[0], dy.meta.shape()[1]];
-    let dx = if activation.is_some() { empty(dy.meta.shape().clone()) } else { dy.clone() };
-    let out = empty([n].into());
     let width = vector_width(n, dy.dtype);
     let dtype = dtype_to_storage_type(dy.dtype);
     let vectors = (n / width) as u32;
@@ -284,7 +317,7 @@ pub(super) fn backward_and_sum(
             kept.unwrap_or_else(|| dy.clone()).into_buffer_arg(),
             dy.clone().into_buffer_arg(),
             dropping.state.unwrap_or_else(|| dy.clone()).into_buffer_arg(),
-            dx.clone().into_buffer_arg(),
+            dx.into_buffer_arg(),
             BufferArg::from_raw_parts(partial.clone(), slices as usize * n),
             rows as u32,
             vectors,
@@ -301,11 +334,11 @@ pub(super) fn backward_and_sum(
             CubeCount::Static((n as u32).div_ceil(32), 1, 1),
             CubeDim::new_1d(UNITS),
             BufferArg::from_raw_parts(partial, slices as usize * n),
-            out.clone().into_buffer_arg(),
+            sum.clone().into_buffer_arg(),
             n as u32,
             slices,
-            dtype,
+            onto,
+            dtype_to_storage_type(sum.dtype),
         );
     }
-    (dx, out)
 }

@@ -125,6 +125,11 @@ pub(crate) fn product_onto(a: CubeTensor, b: CubeTensor, layout: Layout, sum: Cu
     if first { product } else { CubeBackend::float_add(sum, product) }
 }
 
+/// `x` as the products above take it: copied once here, where several need it.
+pub(crate) fn operand(x: CubeTensor) -> CubeTensor {
+    if has_kernel(&x) { addressable(x) } else { into_contiguous(x) }
+}
+
 fn fallback(a: CubeTensor, b: CubeTensor, layout: Layout, out: CubeTensor) -> CubeTensor {
     let (a, b) = (into_contiguous(a), into_contiguous(b));
     let transpose = |x: CubeTensor| burn_cubecl::ops::permute(x, &[1, 0]);

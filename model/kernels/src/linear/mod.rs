@@ -1,17 +1,17 @@
 //! Matrix products: the bulk of a Transformer's arithmetic.
 //!
-//! On CUDA, bf16 products run on a CubeCL kernel (wgmma fed by TMA); everything else, and shapes that the kernel does not
-//! serve, on the backend's product with a strategy whose launches are known to succeed: the backend's autotune prefers a
+//! On CUDA, products of 16-bit floats run on a CubeCL kernel (wgmma fed by TMA), of any shape: where rows are no multiple of
+//! 16 bytes long, as TMA wants them, the result has a gap behind each row. Everything else runs on the backend's product with a strategy whose launches are known to succeed: the backend's autotune prefers a
 //! candidate that computes nothing on tall matrices.
 
 mod autodiff;
 #[cfg(feature = "cuda")]
-mod columns;
+pub(crate) mod columns;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod kernel;
 #[cfg(feature = "cuda")]
-mod launch;
+pub(crate) mod launch;
 mod ops;
 mod reference;
 
@@ -38,7 +38,7 @@ use crate::plain::plain_operators;
 /// # Panics
 /// If the inner dimensions or the dtypes differ.
 pub fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
-    activated(x, weight, bias, None, Mask::None)
+    activated(x, weight, bias, Layout::NN, None, Mask::None)
 }
 
 /// `dropout(activation(x · weight + bias))`. For backward the argument of the activation is kept, or, where that suffices,
@@ -64,23 +64,26 @@ pub fn linear_activated(
         };
     }
     let mask = Mask::take(dropout, x.dims()[0] * weight.dims()[1]);
-    activated(x, weight, bias, Some(activation), mask)
+    activated(x, weight, bias, Layout::NN, Some(activation), mask)
 }
 
 fn activated(
     x: Tensor<2>,
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
+    layout: Layout,
     activation: Option<Activation>,
     mask: Mask<Dispatch>,
 ) -> Tensor<2> {
-    Layout::NN.check(&x.dims(), &weight.dims());
+    layout.check(&x.dims(), &weight.dims());
     assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
     if let Some(bias) = &bias {
-        assert_eq!(bias.dims(), [weight.dims()[1]], "a bias for each column");
+        let (_, n, _) = layout.sizes(&x.dims(), &weight.dims());
+        assert_eq!(bias.dims(), [n], "a bias for each column");
         assert_eq!(bias.dtype(), x.dtype(), "a bias in the dtype of the product");
     }
     if plain_operators() {
+        let weight = if layout == Layout::NT { weight.transpose() } else { weight };
         return reference::linear(x, weight, bias);
     }
     let bias = Maybe::from(bias.map(|bias| bias.into_dispatch()));
@@ -88,23 +91,24 @@ fn activated(
         x.into_dispatch(),
         weight.into_dispatch(),
         bias,
-        Layout::NN,
+        layout,
         activation,
         mask,
     ))
 }
 
-/// `x · weightᵀ`, for a weight that is stored by output row: a tied embedding.
+/// `x · weightᵀ + bias`, for a weight that is stored by output row: a tied embedding.
 ///
 /// # Shapes
 /// - `x`: `[M, K]`
 /// - `weight`: `[N, K]`
+/// - `bias`: `[N]`
 /// - result: `[M, N]`
 ///
 /// # Panics
 /// If the inner dimensions or the dtypes differ.
-pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-    product(x, weight, Layout::NT)
+pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+    activated(x, weight, bias, Layout::NT, None, Mask::None)
 }
 
 /// `xᵀ · dy`: the gradient of the weight of [`linear`], alone.

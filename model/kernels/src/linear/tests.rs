@@ -20,7 +20,7 @@ fn run(
     let bias = tensor(&values(n, 3), [n], dtype, &device).require_grad();
     let dy = tensor(&values(m * n, 4), [m, n], dtype, &device);
     let y = match transposed {
-        true => linear_transposed(x.clone(), w.clone()),
+        true => linear_transposed(x.clone(), w.clone(), Some(bias.clone())),
         false => linear(x.clone(), w.clone(), Some(bias.clone())),
     };
     let grads = (y.clone() * dy).sum().backward();
@@ -36,7 +36,7 @@ fn expected((m, n, k): (usize, usize, usize), transposed: bool) -> (Vec<f32>, Ve
     for i in 0..m {
         for j in 0..n {
             let g = f64::from(dy[i * n + j]);
-            let mut sum = if transposed { 0.0 } else { f64::from(bias[j]) };
+            let mut sum = f64::from(bias[j]);
             for l in 0..k {
                 let xi = f64::from(x[i * k + l]);
                 sum += xi * weight(l, j);
@@ -50,8 +50,8 @@ fn expected((m, n, k): (usize, usize, usize), transposed: bool) -> (Vec<f32>, Ve
     (f32s(y), f32s(dx), f32s(dw))
 }
 
-/// Tails in every dimension, fewer K tiles than stages, many tiles, split K, and rows that TMA cannot address.
-const SHAPES: [(usize, usize, usize); 12] = [
+/// Tails in every dimension, fewer K tiles than stages, many tiles, split K, and rows that TMA cannot address as they are.
+const SHAPES: [(usize, usize, usize); 15] = [
     (1, 8, 8),
     (3, 5, 7),
     (17, 24, 40),
@@ -64,6 +64,9 @@ const SHAPES: [(usize, usize, usize); 12] = [
     (384, 640, 96),
     (1032, 200, 72),
     (2056, 64, 48),
+    (130, 257, 64),
+    (72, 96, 1027),
+    (1, 99, 33),
 ];
 
 #[test]
@@ -72,7 +75,7 @@ fn products_and_gradients_equal_the_host() {
         for shape in SHAPES {
             for transposed in [false, true] {
                 let (y, dx, dw) = expected(shape, transposed);
-                for dtype in [DType::F32, DType::BF16] {
+                for dtype in [DType::F32, DType::BF16, DType::F16] {
                     let got = run(&device, dtype, transposed, shape);
                     let what = |part: &str| format!("{part} of {shape:?} (transposed {transposed}) on {name}");
                     assert_close(&what("y"), dtype, &got.0, &y);
@@ -90,7 +93,7 @@ fn bias_gradient_is_the_column_sum() {
         let (m, n, k) = (136, 72, 64);
         let dy = values(m * n, 4);
         let sums: Vec<f32> = (0..n).map(|j| (0..m).map(|i| dy[i * n + j]).sum()).collect();
-        for dtype in [DType::F32, DType::BF16] {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
             let got = run(&device, dtype, false, (m, n, k)).3.expect("a gradient of the bias");
             assert_close(&format!("bias gradient on {name}"), dtype, &got, &sums);
         }
@@ -125,7 +128,7 @@ fn batched_products_take_transposed_views() {
                 let (batch, i, j) = (at / (m * n), at / n % m, at % n);
                 *value = (0..k).map(|l| a[(batch * m + i) * k + l] * b[(batch * n + j) * k + l]).sum();
             }
-            for dtype in [DType::F32, DType::BF16] {
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
                 let a = tensor(&a, [g, m, k], dtype, &device);
                 let b: Tensor<3> = tensor(&b, [g, n, k], dtype, &device);
                 let got = host(batched_product(a, b.swap_dims(1, 2)));
@@ -194,7 +197,7 @@ fn bias_and_activation_equal_plain_operations() {
         for (activation, p) in all.into_iter().flat_map(|activation| [(activation, 0.0), (activation, 0.3)]) {
             let expected = run_linear(activation, p, false, shape, DType::F32, &Device::flex());
             for (name, device) in devices() {
-                for dtype in [DType::F32, DType::BF16] {
+                for dtype in [DType::F32, DType::BF16, DType::F16] {
                     let found = run_linear(activation, p, true, shape, dtype, &device);
                     for (part, (found, expected)) in
                         ["y", "dx", "dweight", "dbias"].iter().zip(found.iter().zip(&expected))

@@ -1,0 +1,80 @@
+//! The chunks on the CPU, from the operators that the whole is made of.
+
+use burn::backend::ops::{FloatTensorOps, IntTensorOps};
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::{FloatDType, Slice, TensorData};
+use burn_flex::FlexTensor;
+
+use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale};
+use crate::cross_entropy::CrossEntropyOps;
+use crate::dropout::Mask;
+use crate::linear::{Layout, LinearOps};
+use crate::maybe::Maybe;
+
+/// The chunk of rows that begins at `first`: its input, labels and logits.
+fn chunk(
+    (x, weight, bias, labels): (&FlexTensor, &FlexTensor, &Maybe<Flex>, &FlexTensor),
+    head: Head,
+    (first, len): (usize, usize),
+) -> (FlexTensor, FlexTensor, FlexTensor) {
+    let rows = Slice::from(first..first + len);
+    let x = Flex::float_slice(x.clone(), &[rows, Slice::full()]);
+    let labels = Flex::int_slice(labels.clone(), &[rows]);
+    let logits = Flex::fused_linear(x.clone(), weight.clone(), bias.clone(), head.layout, None, Mask::None);
+    (x, labels, logits)
+}
+
+impl LinearCrossEntropyOps for Flex {
+    fn linear_cross_entropy(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: Maybe<Self>,
+        labels: FlexTensor,
+        head: Head,
+    ) -> FlexTensor {
+        let losses = head.chunks(x.shape()[0]).map(|at| {
+            let (_, labels, logits) = chunk((&x, &weight, &bias, &labels), head, at);
+            Self::cross_entropy_rows(logits, labels, head.smoothing, head.ignored)
+        });
+        Self::float_cat(losses.collect(), 1)
+    }
+
+    fn linear_cross_entropy_with_gradients(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: Maybe<Self>,
+        labels: FlexTensor,
+        head: Head,
+        wanted: Wanted,
+    ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+        let Head { smoothing, ignored, .. } = head;
+        let wide = |x: FlexTensor| Self::float_cast(x, FloatDType::F32);
+        let scale = gradient_scale(x.dtype());
+        let (mut losses, mut dx): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+        let (mut dweight, mut dbias): (Option<FlexTensor>, Option<FlexTensor>) = (None, None);
+        let add = |sum: Option<FlexTensor>, part: FlexTensor| match sum {
+            Some(sum) => Self::float_add(sum, part),
+            None => part,
+        };
+        for at in head.chunks(x.shape()[0]) {
+            let (x, labels, logits) = chunk((&x, &weight, &bias, &labels), head, at);
+            let rows = Self::cross_entropy_rows(logits.clone(), labels.clone(), smoothing, ignored);
+            let drows = FlexTensor::from_data(TensorData::new(vec![scale; 3 * at.1], [3, at.1]));
+            let dlogits = Self::cross_entropy_rows_backward(logits, labels, rows.clone(), drows, smoothing, ignored);
+            losses.push(rows);
+            if wanted.bias {
+                dbias = Some(add(dbias, Self::column_sum(wide(dlogits.clone()))));
+            }
+            if wanted.x {
+                dx.push(Self::product(dlogits.clone(), weight.clone(), head.transposed()));
+            }
+            if wanted.weight {
+                let (a, b) = if head.layout == Layout::NT { (dlogits, x) } else { (x, dlogits) };
+                dweight = Some(add(dweight, Self::product(wide(a), wide(b), Layout::TN)));
+            }
+        }
+        let nothing = || FlexTensor::from_data(TensorData::new(vec![0f32], [1]));
+        let dx = if wanted.x { Self::float_cat(dx, 0) } else { nothing() };
+        (Self::float_cat(losses, 1), dx, dweight.unwrap_or_else(nothing), dbias.unwrap_or_else(nothing))
+    }
+}

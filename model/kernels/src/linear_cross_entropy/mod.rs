@@ -1,0 +1,94 @@
+//! The output projection and the cross-entropy of its logits in one operator, a chunk of rows at a time, so that
+//! `[rows, vocabulary]` never exists at once (Hsu et al. 2024, Liger Kernel: fused linear cross-entropy).
+//!
+//! Training computes a chunk's gradients where its logits are, right after its losses: they are written over the logits,
+//! become the chunk's rows of the gradient of the input, and are added to the gradient of the weight in f32. Nothing is
+//! computed twice, and nothing but the gradients is kept for backward, which multiplies them by the gradient of the loss.
+
+mod autodiff;
+mod cpu;
+#[cfg(feature = "cuda")]
+mod launch;
+mod ops;
+#[cfg(test)]
+mod tests;
+
+use burn::backend::Dispatch;
+use burn::tensor::{Int, Tensor};
+use ops::{Head, LinearCrossEntropyOps};
+
+use crate::cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
+use crate::linear::{Layout, linear, linear_transposed};
+use crate::maybe::Maybe;
+use crate::plain::plain_operators;
+
+/// Hidden states to logits.
+#[derive(Debug, Clone)]
+pub struct Projection {
+    /// `[D, V]`, or `[V, D]` if it is `transposed`.
+    pub weight: Tensor<2>,
+    /// The weight is stored by output row: a tied embedding.
+    pub transposed: bool,
+    /// `[V]`
+    pub bias: Option<Tensor<1>>,
+}
+
+impl Projection {
+    /// # Shapes
+    /// - `x`: `[M, D]`
+    /// - result: `[M, V]`
+    ///
+    /// # Panics
+    /// If the shapes or dtypes do not fit.
+    pub fn logits(&self, x: Tensor<2>) -> Tensor<2> {
+        let (weight, bias) = (self.weight.clone(), self.bias.clone());
+        if self.transposed { linear_transposed(x, weight, bias) } else { linear(x, weight, bias) }
+    }
+
+    fn layout(&self) -> Layout {
+        if self.transposed { Layout::NT } else { Layout::NN }
+    }
+}
+
+/// [`cross_entropy`] of `projection`'s logits of `x`, `chunk_rows` rows at a time; 0: of all at once.
+///
+/// # Shapes
+/// - `x`: `[M, D]`
+/// - `labels`: `[M]`, each in `0..V`; rows with `ignore_index` are left out
+///
+/// # Panics
+/// If shapes or dtypes do not fit, or there is no row.
+pub fn linear_cross_entropy(
+    x: Tensor<2>,
+    projection: Projection,
+    labels: Tensor<1, Int>,
+    config: &CrossEntropyConfig,
+    chunk_rows: usize,
+) -> CrossEntropy {
+    if chunk_rows == 0 || plain_operators() {
+        return cross_entropy(projection.logits(x), labels, config);
+    }
+    let layout = projection.layout();
+    let Projection { weight, bias, .. } = projection;
+    let ([rows, _], [n_labels]) = (x.dims(), labels.dims());
+    assert!(rows == n_labels && rows > 0, "{rows} rows of hidden states, but {n_labels} labels");
+    layout.check(&x.dims(), &weight.dims());
+    assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
+    let head = Head {
+        layout,
+        smoothing: config.label_smoothing as f32,
+        ignored: i32::try_from(config.ignore_index).expect("an ignored label of 32 bits"),
+        chunk_rows,
+    };
+    if let Some(bias) = &bias {
+        assert_eq!(bias.dims(), [head.vocabulary(&weight.dims())], "a bias for each column");
+        assert_eq!(bias.dtype(), x.dtype(), "a bias in the dtype of the product");
+    }
+    CrossEntropy::of_rows(Tensor::from_dispatch(Dispatch::linear_cross_entropy(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        Maybe::from(bias.map(|bias| bias.into_dispatch())),
+        labels.into_dispatch(),
+        head,
+    )))
+}

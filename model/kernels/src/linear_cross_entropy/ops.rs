@@ -1,0 +1,102 @@
+//! The output projection with the loss of its logits, as a backend extension.
+
+#[cfg(feature = "cuda")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, backend_extension};
+use burn::tensor::DType;
+#[cfg(feature = "cuda")]
+use burn::tensor::Shape;
+
+use crate::linear::Layout;
+use crate::maybe::Maybe;
+#[cfg(feature = "cuda")]
+use crate::maybe::MaybeMetadata;
+
+/// Everything about a call that is not a tensor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Head {
+    /// NN for a weight `[D, V]`, NT for one of `[V, D]`.
+    pub(crate) layout: Layout,
+    pub(crate) smoothing: f32,
+    pub(crate) ignored: i32,
+    /// Rows whose logits exist at a time.
+    pub(crate) chunk_rows: usize,
+}
+
+/// Which gradients are wanted. Of one that is not, a single number stands for the tensor and means nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) x: bool,
+    pub(crate) weight: bool,
+    pub(crate) bias: bool,
+}
+
+impl Head {
+    /// Columns of the logits.
+    pub(crate) fn vocabulary(&self, weight: &[usize]) -> usize {
+        if self.layout == Layout::NT { weight[0] } else { weight[1] }
+    }
+
+    /// The layout of the product that gives the gradient of the input.
+    pub(crate) fn transposed(&self) -> Layout {
+        if self.layout == Layout::NT { Layout::NN } else { Layout::NT }
+    }
+
+    /// First row and number of rows of each chunk of `rows`.
+    pub(crate) fn chunks(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let size = self.chunk_rows;
+        (0..rows).step_by(size).map(move |first| (first, size.min(rows - first)))
+    }
+}
+
+/// What the gradients are multiplied by before they are rounded to `dtype`. The loss scale of fp16 training is not known in
+/// forward; without one, probabilities below 2^-14 would lose digits. A power of two is undone without a trace.
+pub(crate) fn gradient_scale(dtype: DType) -> f32 {
+    if dtype == DType::F16 { 256.0 } else { 1.0 }
+}
+
+#[cfg(feature = "cuda")]
+fn with_gradients(
+    x: &TensorSpec,
+    weight: &TensorSpec,
+    _bias: &MaybeMetadata,
+    _labels: &TensorSpec,
+    head: &Head,
+    wanted: &Wanted,
+) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
+    let or_one = |wanted: bool, shape: Shape, dtype| TensorSpec::new(if wanted { shape } else { Shape::new([1]) }, dtype);
+    let vocabulary = head.vocabulary(&[weight.shape[0], weight.shape[1]]);
+    (
+        TensorSpec::new(Shape::new([3, x.shape[0]]), DType::F32),
+        or_one(wanted.x, x.shape.clone(), x.dtype),
+        or_one(wanted.weight, weight.shape.clone(), DType::F32),
+        or_one(wanted.bias, Shape::new([vocabulary]), DType::F32),
+    )
+}
+
+#[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
+pub(crate) trait LinearCrossEntropyOps: Backend {
+    /// What [`CrossEntropyOps::cross_entropy_rows`](crate::cross_entropy::CrossEntropyOps::cross_entropy_rows) makes of the
+    /// logits of `x`. The gradient holds if every row's loss has the same.
+    #[fusion(dtype = DType::F32, shape = Shape::new([3, x[0]]))]
+    fn linear_cross_entropy(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Maybe<Self>,
+        labels: IntTensor<Self>,
+        head: Head,
+    ) -> FloatTensor<Self>;
+
+    /// The same, and [`gradient_scale`] times the gradients of the sum of losses: of `x` in its dtype, of weight and bias in
+    /// f32.
+    #[fusion(meta = with_gradients)]
+    fn linear_cross_entropy_with_gradients(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Maybe<Self>,
+        labels: IntTensor<Self>,
+        head: Head,
+        wanted: Wanted,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}

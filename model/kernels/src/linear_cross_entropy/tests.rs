@@ -1,0 +1,151 @@
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use super::{Projection, linear_cross_entropy};
+use crate::cross_entropy::CrossEntropyConfig;
+use crate::testing::{assert_close, devices, distance, host, tensor, time, timing_device, values};
+
+const PAD: i64 = 3;
+
+/// A head and rows to put through it.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    rows: usize,
+    d: usize,
+    vocabulary: usize,
+    transposed: bool,
+    bias: bool,
+    label_smoothing: f64,
+}
+
+/// `[loss, nll, dx, dweight, dbias]` of three times the loss.
+fn run(case: Case, chunk_rows: usize, dtype: DType, device: &Device) -> [Vec<f32>; 5] {
+    let Case { rows, d, vocabulary, transposed, bias, label_smoothing } = case;
+    let device = device.clone().autodiff();
+    let scaled = |len: usize, seed: u64| values(len, seed).iter().map(|x| x * 0.5).collect::<Vec<_>>();
+    let x = tensor(&scaled(rows * d, 1), [rows, d], dtype, &device).require_grad();
+    let shape = if transposed { [vocabulary, d] } else { [d, vocabulary] };
+    let weight = tensor(&scaled(d * vocabulary, 2), shape, dtype, &device).require_grad();
+    let bias = bias.then(|| tensor(&scaled(vocabulary, 3), [vocabulary], dtype, &device).require_grad());
+    let labels: Vec<i32> = (0..rows)
+        .map(|i| if i % 5 == 4 { PAD as i32 } else { (i * 37 % vocabulary) as i32 })
+        .collect();
+    let labels = Tensor::<1, Int>::from_data(TensorData::new(labels, [rows]), (&device, DType::I32));
+    let config = CrossEntropyConfig { label_smoothing, ignore_index: PAD };
+    let projection = Projection { weight: weight.clone(), transposed, bias: bias.clone() };
+    let losses = linear_cross_entropy(x.clone(), projection, labels, &config, chunk_rows);
+    let grads = (losses.loss_sum.clone() * 3.0).backward();
+    [
+        host(losses.loss_sum),
+        host(losses.nll_sum),
+        host(x.grad(&grads).expect("a gradient of x")),
+        host(weight.grad(&grads).expect("a gradient of the weight")),
+        bias.map_or_else(Vec::new, |bias| host(bias.grad(&grads).expect("a gradient of the bias"))),
+    ]
+}
+
+/// Vocabularies that divide by 8 and that do not, tails of rows, chunks larger than the batch.
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (rows, d, vocabulary) in [(7, 8, 24), (70, 40, 101), (130, 72, 257), (200, 64, 1000), (33, 5, 13)] {
+        for transposed in [false, true] {
+            for bias in [false, true] {
+                let label_smoothing = if bias { 0.1 } else { 0.0 };
+                cases.push(Case { rows, d, vocabulary, transposed, bias, label_smoothing });
+            }
+        }
+    }
+    cases
+}
+
+#[test]
+fn chunks_equal_the_whole() {
+    for (name, device) in devices() {
+        for case in cases() {
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                let whole = run(case, 0, DType::F32, &device);
+                for chunk_rows in [1, 64, 1000] {
+                    let chunked = run(case, chunk_rows, dtype, &device);
+                    let parts = ["loss", "nll", "dx", "dweight", "dbias"];
+                    for (part, (got, expected)) in parts.into_iter().zip(chunked.iter().zip(&whole)) {
+                        let what = format!("{part} of {case:?} by {chunk_rows} on {name}");
+                        // The logits themselves are rounded, and their error is that of probabilities.
+                        let allowed = if dtype == DType::F32 { 2e-6 } else { 1e-2 };
+                        let found = distance(got, expected);
+                        assert!(found <= allowed, "{what} in {dtype:?}: {found:.1e}, allowed {allowed:.0e}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_whole_equals_the_definition_where_rows_have_gaps() {
+    for (name, device) in devices() {
+        for case in cases() {
+            let expected = run(case, 0, DType::F32, &Device::flex());
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                let got = run(case, 0, dtype, &device);
+                for (got, expected) in got.iter().zip(&expected) {
+                    let allowed = if dtype == DType::F32 { 2e-6 } else { 1e-2 };
+                    let found = distance(got, expected);
+                    assert!(found <= allowed, "{case:?} on {name} in {dtype:?}: {found:.1e}, allowed {allowed:.0e}");
+                }
+            }
+        }
+    }
+}
+
+/// Gradients that nobody asks for are not there, and those of the others do not change.
+#[test]
+fn frozen_weights_get_nothing() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let x = tensor(&values(12 * 8, 1), [12, 8], DType::F32, &device).require_grad();
+        let weight = tensor(&values(8 * 20, 2), [20, 8], DType::F32, &device);
+        let bias = tensor(&values(20, 3), [20], DType::F32, &device);
+        let labels = Tensor::<1, Int>::from_data(TensorData::new(vec![1i32; 12], [12]), (&device, DType::I32));
+        let config = CrossEntropyConfig { label_smoothing: 0.0, ignore_index: PAD };
+        let gradient = |chunk_rows: usize| {
+            let projection = Projection { weight: weight.clone(), transposed: true, bias: Some(bias.clone()) };
+            let losses = linear_cross_entropy(x.clone(), projection, labels.clone(), &config, chunk_rows);
+            let grads = losses.loss_sum.backward();
+            assert!(weight.grad(&grads).is_none() && bias.grad(&grads).is_none());
+            host(x.grad(&grads).expect("a gradient of x"))
+        };
+        assert_close(name, DType::F32, &gradient(5), &gradient(0));
+    }
+}
+
+#[test]
+#[should_panic(expected = "12 rows of hidden states, but 11 labels")]
+fn a_label_for_each_row() {
+    let device = Device::flex();
+    let x = tensor(&values(12 * 8, 1), [12, 8], DType::F32, &device);
+    let weight = tensor(&values(8 * 20, 2), [20, 8], DType::F32, &device);
+    let labels = Tensor::<1, Int>::from_data(TensorData::new(vec![1i32; 11], [11]), (&device, DType::I32));
+    let config = CrossEntropyConfig { label_smoothing: 0.0, ignore_index: PAD };
+    linear_cross_entropy(x, Projection { weight, transposed: true, bias: None }, labels, &config, 4);
+}
+
+/// The heads of GPT-2 124M at 16 x 1024, padded vocabulary and not, and of the translator, forward and backward.
+#[test]
+fn times() {
+    let Some(device) = timing_device() else { return };
+    let device = device.autodiff();
+    for (rows, d, vocabulary) in [(16_384, 768, 50_304), (16_384, 768, 50_257), (25_600, 512, 32_000)] {
+        let matrix = |m, n| (Tensor::<2>::ones([m, n], (&device, DType::BF16)) * 1e-2).require_grad();
+        let (x, weight) = (matrix(rows, d), matrix(vocabulary, d));
+        let labels = Tensor::<1, Int>::ones([rows], (&device, DType::I32));
+        let config = CrossEntropyConfig { label_smoothing: 0.1, ignore_index: 0 };
+        for chunk_rows in [0, 2048, 4096, 8192] {
+            let what = format!("head {rows} x {d} x {vocabulary} by {chunk_rows}, {} GFLOP", 6 * rows * d * vocabulary / 1_000_000_000);
+            time(&what, 6 * rows * vocabulary, &device, || {
+                let projection = Projection { weight: weight.clone(), transposed: true, bias: None };
+                let losses = linear_cross_entropy(x.clone(), projection, labels.clone(), &config, chunk_rows);
+                let grads = losses.loss_sum.backward();
+                (x.grad(&grads), weight.grad(&grads))
+            });
+        }
+    }
+}
