@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::DropoutStream;
+use kiln_kernels::{DropoutStream, Projection};
 
 use crate::batch::TextBatch;
 use crate::config::{Architecture, TieEmbeddings, TransformerConfig};
@@ -11,7 +11,7 @@ use crate::embedding::TokenEmbedding;
 use crate::init::{Init, Role};
 use crate::kv_cache::DecoderCache;
 use crate::linear::Linear;
-use crate::loss::{EvalSums, LossSums, token_evaluation, token_loss};
+use crate::loss::{EvalSums, LossSums, TokenLoss};
 use crate::norm::{Norm, dropout, normalized};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
@@ -65,12 +65,14 @@ impl DecoderOnly {
     /// Summed label-smoothed cross-entropy over the labels that count, and the number of them. Divide, over all
     /// micro-batches.
     pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
-        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, TextBatch::NOT_COUNTED.into())
+        let hidden = self.read(batch, stream);
+        self.loss_config(label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
     }
 
     /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
     pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
-        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, TextBatch::NOT_COUNTED.into())
+        let hidden = self.read(batch, None);
+        self.loss_config(label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
     }
 
     /// Logits of the token after each position, given the positions up to it.
@@ -81,8 +83,16 @@ impl DecoderOnly {
     /// # Panics
     /// If T is above `max_positions`.
     pub fn logits(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let x = self.embedding.forward(batch.input.clone());
-        self.project(self.hidden(x, &batch.rows(), stream))
+        self.project(self.read(batch, stream))
+    }
+
+    fn read(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
+        self.hidden(self.embedding.forward(batch.input.clone()), &batch.rows(), stream)
+    }
+
+    fn loss_config(&self, label_smoothing: f64) -> TokenLoss {
+        let ignored = TextBatch::NOT_COUNTED.into();
+        TokenLoss { label_smoothing, ignored, chunk_rows: self.config.logits_chunk_rows }
     }
 
     /// Hidden states of token vectors that come from [`Self::embedding`], or from there and elsewhere: a
@@ -104,10 +114,11 @@ impl DecoderOnly {
     /// - `hidden`: `[M, D]`
     /// - result: `[M, V]`
     pub fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
-        match &self.output {
-            Some(output) => output.forward(hidden),
-            None => self.embedding.logits(hidden),
-        }
+        self.projection().logits(hidden)
+    }
+
+    fn projection(&self) -> Projection {
+        self.output.as_ref().map_or_else(|| self.embedding.projection(), Linear::projection)
     }
 
     /// Begins `batch_size` empty texts.

@@ -2,6 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
+use kiln_kernels::Projection;
 
 use crate::init::Init;
 
@@ -39,11 +40,7 @@ impl TokenEmbedding {
     }
 
     /// The table as output projection.
-    ///
-    /// # Shapes
-    /// - `hidden`: `[M, D]`
-    /// - result: `[M, V]`
-    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        kiln_kernels::linear_transposed(hidden, self.table.val(), None)
+    pub(crate) fn projection(&self) -> Projection {
+        Projection { weight: self.table.val(), transposed: true, bias: None }
     }
 }

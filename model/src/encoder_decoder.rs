@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::DropoutStream;
+use kiln_kernels::{DropoutStream, Projection};
 
 use crate::batch::PairBatch;
 use crate::config::{Architecture, TieEmbeddings, TransformerConfig};
@@ -12,7 +12,7 @@ use crate::encoder::Encoder;
 use crate::init::{Init, Role};
 use crate::kv_cache::{DecoderCache, Memory};
 use crate::linear::Linear;
-use crate::loss::{EvalSums, LossSums, token_evaluation, token_loss};
+use crate::loss::{EvalSums, LossSums, TokenLoss};
 use crate::norm::{Norm, dropout, normalized};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
@@ -83,12 +83,14 @@ impl EncoderDecoder {
 
     /// Summed label-smoothed cross-entropy over the real labels, and the number of them. Divide, over all micro-batches.
     pub fn loss(&self, batch: &PairBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
-        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, i64::from(self.config.pad_id))
+        let hidden = self.read(batch, stream);
+        self.loss_config(label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
     }
 
     /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
     pub fn evaluate(&self, batch: &PairBatch, label_smoothing: f64) -> EvalSums {
-        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, i64::from(self.config.pad_id))
+        let hidden = self.read(batch, None);
+        self.loss_config(label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
     }
 
     /// Logits of every target position, each given the positions before it.
@@ -96,8 +98,16 @@ impl EncoderDecoder {
     /// # Shapes
     /// - result: `[B * T, V]`; rows of padded positions mean nothing
     pub fn logits(&self, batch: &PairBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
+        self.project(self.read(batch, stream))
+    }
+
+    fn read(&self, batch: &PairBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
         let memory = self.encode(batch.source.clone(), batch.source_lengths.clone(), batch.batch_size, stream);
-        self.decode(&memory, batch.target_input.clone(), stream)
+        self.decode_hidden(&memory, batch.target_input.clone(), stream)
+    }
+
+    fn loss_config(&self, label_smoothing: f64) -> TokenLoss {
+        TokenLoss { label_smoothing, ignored: self.config.pad_id.into(), chunk_rows: self.config.logits_chunk_rows }
     }
 
     /// Reads sources.
@@ -133,9 +143,18 @@ impl EncoderDecoder {
     /// # Panics
     /// If `target_input` does not divide into the rows of `memory` or T is above `max_positions`.
     pub fn decode(&self, memory: &Memory, target_input: Tensor<1, Int>, stream: Option<&DropoutStream>) -> Tensor<2> {
+        self.project(self.decode_hidden(memory, target_input, stream))
+    }
+
+    fn decode_hidden(
+        &self,
+        memory: &Memory,
+        target_input: Tensor<1, Int>,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
         let rows = Rows::new(memory.batch_size);
         let (x, rows) = self.embed_target(target_input, rows, stream);
-        self.project(self.decoder.forward(x, &rows, Some(memory), stream))
+        self.decoder.forward(x, &rows, Some(memory), stream)
     }
 
     /// Begins one empty target per source; keys and values of the source are computed here, once.
@@ -189,13 +208,15 @@ impl EncoderDecoder {
 
     /// `[M, D]` to `[M, V]`.
     fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
-        let logits = match &self.output {
-            Some(output) => output.forward(hidden),
-            None => self.target_embedding().logits(hidden),
-        };
+        self.projection().logits(hidden)
+    }
+
+    fn projection(&self) -> Projection {
+        let projection =
+            self.output.as_ref().map_or_else(|| self.target_embedding().projection(), Linear::projection);
         match &self.final_logits_bias {
-            Some(bias) => logits + bias.val().unsqueeze(),
-            None => logits,
+            Some(bias) => Projection { bias: Some(bias.val()), ..projection },
+            None => projection,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::DropoutStream;
+use kiln_kernels::{DropoutStream, Projection};
 
 use crate::batch::TextBatch;
 use crate::config::{Activation, Architecture, TieEmbeddings, TransformerConfig};
@@ -10,7 +10,7 @@ use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
 use crate::init::{Init, Role};
 use crate::linear::Linear;
-use crate::loss::{EvalSums, LossSums, token_evaluation, token_loss};
+use crate::loss::{EvalSums, LossSums, TokenLoss};
 use crate::norm::{Norm, dropout, normalized};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
@@ -106,7 +106,8 @@ impl EncoderOnly {
     /// # Panics
     /// If the model has no head, or T is above `max_positions`.
     pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
-        token_loss(self.logits(batch, stream), batch.labels.clone(), label_smoothing, TextBatch::NOT_COUNTED.into())
+        let (hidden, projection) = self.head(self.read(batch, stream));
+        self.loss_config(label_smoothing).loss(hidden, projection, batch.labels.clone())
     }
 
     /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
@@ -114,7 +115,8 @@ impl EncoderOnly {
     /// # Panics
     /// As [`Self::loss`].
     pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
-        token_evaluation(self.logits(batch, None), batch.labels.clone(), label_smoothing, TextBatch::NOT_COUNTED.into())
+        let (hidden, projection) = self.head(self.read(batch, None));
+        self.loss_config(label_smoothing).evaluate(hidden, projection, batch.labels.clone())
     }
 
     /// Logits of the token that stands at each position.
@@ -177,13 +179,21 @@ impl EncoderOnly {
     /// # Panics
     /// If the model has none (see [`TransformerConfig::mlm_head`]).
     pub fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
+        let (hidden, projection) = self.head(hidden);
+        projection.logits(hidden)
+    }
+
+    /// The head as far as the output projection, and that.
+    fn head(&self, hidden: Tensor<2>) -> (Tensor<2>, Projection) {
         let head = self.head.as_ref().expect("this model has no head for masked tokens (model.mlm_head = false)");
         let x = head.norm.forward(head.activation.after(&head.transform, hidden, None));
-        let logits = match &head.output {
-            Some(output) => output.forward(x),
-            None => self.embedding.logits(x),
-        };
-        logits + head.bias.val().unsqueeze()
+        let projection = head.output.as_ref().map_or_else(|| self.embedding.projection(), Linear::projection);
+        (x, Projection { bias: Some(head.bias.val()), ..projection })
+    }
+
+    fn loss_config(&self, label_smoothing: f64) -> TokenLoss {
+        let ignored = TextBatch::NOT_COUNTED.into();
+        TokenLoss { label_smoothing, ignored, chunk_rows: self.config.logits_chunk_rows }
     }
 
     /// `tanh(pooler(first hidden state))` of each row; None if the model has no pooler.

@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use kiln_kernels::DropoutStream;
+use kiln_kernels::{DropoutStream, Projection};
 
 use crate::init::{Init, Role};
 
@@ -39,6 +39,11 @@ impl Linear {
     /// - result: `[M, n_out]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         kiln_kernels::linear(x, self.weight.val(), self.bias.as_ref().map(Param::val))
+    }
+
+    /// As what turns hidden states into logits.
+    pub(crate) fn projection(&self) -> Projection {
+        Projection { weight: self.weight.val(), transposed: false, bias: self.bias.as_ref().map(Param::val) }
     }
 
     /// [`Self::forward`], an activation of its result, and dropout.

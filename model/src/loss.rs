@@ -1,7 +1,7 @@
 //! What training minimizes.
 
 use burn::tensor::{DType, Int, Tensor};
-use kiln_kernels::{CrossEntropyConfig, cross_entropy};
+use kiln_kernels::{CrossEntropy, CrossEntropyConfig, Projection, cross_entropy, linear_cross_entropy};
 
 /// Sums over the labels that count, on the device. Divide by `n_labels` for means, added up over micro-batches and ranks
 /// first.
@@ -25,37 +25,60 @@ pub struct EvalSums {
     pub n_correct: Tensor<1>,
 }
 
-/// Label-smoothed cross-entropy, summed over the labels other than `ignored`.
+/// How losses are taken.
 ///
 /// Always a sum: padding, micro-batches and ranks then cost nothing to get right, since the one division by the global
 /// number of real labels happens where that number is known.
-///
-/// # Shapes
-/// - `logits`: `[M, V]`
-/// - `labels`: `[M]`
-pub(crate) fn token_loss(logits: Tensor<2>, labels: Tensor<1, Int>, label_smoothing: f64, ignored: i64) -> LossSums {
-    let n_labels = count(labels.clone().not_equal_elem(ignored).int());
-    let config = CrossEntropyConfig { label_smoothing, ignore_index: ignored };
-    let sums = cross_entropy(logits, labels, &config);
-    LossSums { loss_sum: sums.loss_sum, nll_sum: sums.nll_sum, n_labels }
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TokenLoss {
+    pub(crate) label_smoothing: f64,
+    /// Labels that do not count.
+    pub(crate) ignored: i64,
+    /// Rows whose logits exist at a time; 0: all.
+    pub(crate) chunk_rows: usize,
 }
 
-/// [`token_loss`] and the number of right guesses.
-///
-/// # Shapes
-/// - `logits`: `[M, V]`
-/// - `labels`: `[M]`
-pub(crate) fn token_evaluation(
-    logits: Tensor<2>,
-    labels: Tensor<1, Int>,
-    label_smoothing: f64,
-    ignored: i64,
-) -> EvalSums {
-    let [m] = labels.dims();
-    let guesses = logits.clone().argmax(1).reshape([m]).cast(labels.dtype());
-    let counts = labels.clone().not_equal_elem(ignored).int();
-    let n_correct = count(guesses.equal(labels.clone()).int() * counts);
-    EvalSums { losses: token_loss(logits, labels, label_smoothing, ignored), n_correct }
+impl TokenLoss {
+    /// Label-smoothed cross-entropy of the logits of `hidden`, summed over the labels that count.
+    ///
+    /// # Shapes
+    /// - `hidden`: `[M, D]`
+    /// - `labels`: `[M]`
+    pub(crate) fn loss(&self, hidden: Tensor<2>, projection: Projection, labels: Tensor<1, Int>) -> LossSums {
+        let n_labels = self.n_labels(&labels);
+        let sums = linear_cross_entropy(hidden, projection, labels, &self.config(), self.chunk_rows);
+        LossSums { loss_sum: sums.loss_sum, nll_sum: sums.nll_sum, n_labels }
+    }
+
+    /// [`Self::loss`], and the number of right guesses.
+    ///
+    /// # Shapes
+    /// As [`Self::loss`].
+    pub(crate) fn evaluate(&self, hidden: Tensor<2>, projection: Projection, labels: Tensor<1, Int>) -> EvalSums {
+        let [m] = labels.dims();
+        let chunk_rows = if self.chunk_rows == 0 { m } else { self.chunk_rows };
+        let chunks = (0..m).step_by(chunk_rows.max(1)).map(|first| {
+            let len = chunk_rows.min(m - first);
+            let labels = labels.clone().narrow(0, first, len);
+            let logits = projection.logits(hidden.clone().narrow(0, first, len));
+            let guesses = logits.clone().argmax(1).reshape([len]).cast(labels.dtype());
+            let counts = labels.clone().not_equal_elem(self.ignored).int();
+            let n_correct = count(guesses.equal(labels.clone()).int() * counts);
+            let CrossEntropy { loss_sum, nll_sum } = cross_entropy(logits, labels, &self.config());
+            (loss_sum, nll_sum, n_correct)
+        });
+        let sums = chunks.reduce(|a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
+        let (loss_sum, nll_sum, n_correct) = sums.expect("a batch has at least one row");
+        EvalSums { losses: LossSums { loss_sum, nll_sum, n_labels: self.n_labels(&labels) }, n_correct }
+    }
+
+    fn n_labels(&self, labels: &Tensor<1, Int>) -> Tensor<1> {
+        count(labels.clone().not_equal_elem(self.ignored).int())
+    }
+
+    fn config(&self) -> CrossEntropyConfig {
+        CrossEntropyConfig { label_smoothing: self.label_smoothing, ignore_index: self.ignored }
+    }
 }
 
 /// The sum of zeros and ones, `[1]`, f32: exact up to 16 million.

@@ -74,6 +74,9 @@ pub struct TransformerConfig {
     /// Which of the token matrices (source embedding, target embedding, output projection) are one. A model with one
     /// embedding reads `none` as an output projection of its own, and anything else as one matrix.
     pub tie_embeddings: TieEmbeddings,
+    /// Rows (tokens) whose logits exist at a time in training and validation: their output projection, loss and gradients
+    /// are computed chunk by chunk, so that no tensor of all rows by the vocabulary takes memory. 0: all rows at once.
+    pub logits_chunk_rows: usize,
     /// Distribution of the first weights.
     pub init: InitScheme,
     /// Id of the padding token. In pairs, labels equal to it do not count; in text see
@@ -205,6 +208,7 @@ impl Default for TransformerConfig {
             activation_dropout: None,
             attention_dropout: 0.0,
             tie_embeddings: TieEmbeddings::ThreeWay,
+            logits_chunk_rows: 4096,
             init: InitScheme::Xavier,
             pad_id: 0,
         }

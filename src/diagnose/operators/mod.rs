@@ -150,12 +150,12 @@ impl Bench {
         let work = Work::product([m, k, n], self.element);
         let kept = |n: usize| self.bytes(n) as f64;
         let forward = self.watch.time(kept(m * n), || match transposed {
-            true => linear_transposed(x.clone(), w.clone()),
+            true => linear_transposed(x.clone(), w.clone(), None),
             false => linear(x.clone(), w.clone(), b.clone()),
         })?;
         let dx = self.watch.time(kept(m * k), || match transposed {
             true => linear(dy.clone(), w.clone(), None),
-            false => linear_transposed(dy.clone(), w.clone()),
+            false => linear_transposed(dy.clone(), w.clone(), None),
         })?;
         let dw = self.watch.time(kept(k * n), || match transposed {
             true => linear_weight_gradient(dy.clone(), x.clone()),

@@ -65,7 +65,10 @@ fn with_gradients(
     head: &Head,
     wanted: &Wanted,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
-    let or_one = |wanted: bool, shape: Shape, dtype| TensorSpec::new(if wanted { shape } else { Shape::new([1]) }, dtype);
+    let or_one = |wanted: bool, shape: Shape, dtype| match wanted {
+        true => TensorSpec::new(shape, dtype),
+        false => TensorSpec::new(Shape::new([1]), DType::F32),
+    };
     let vocabulary = head.vocabulary(&[weight.shape[0], weight.shape[1]]);
     (
         TensorSpec::new(Shape::new([3, x.shape[0]]), DType::F32),
