@@ -212,8 +212,7 @@ impl EncoderDecoder {
     }
 
     fn projection(&self) -> Projection {
-        let projection =
-            self.output.as_ref().map_or_else(|| self.target_embedding().projection(), Linear::projection);
+        let projection = self.output.as_ref().map_or_else(|| self.target_embedding().projection(), Linear::projection);
         match &self.final_logits_bias {
             Some(bias) => Projection { bias: Some(bias.val()), ..projection },
             None => projection,

@@ -206,8 +206,7 @@ fn backward<F: Float, N: Size>(
     let mut at = UNIT_POS;
     while at < row.vectors {
         let z = Vector::<f32, N>::cast_from(logits[base + at as usize]);
-        dlogits[base + at as usize] =
-            Vector::cast_from(gradient_of::<N>(z, at, log_sum, label, smoothing, scale, row));
+        dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, log_sum, label, smoothing, scale, row));
         at += row.units;
     }
 }
@@ -273,12 +272,7 @@ fn row_shape(logits: &CubeTensor, units: u32) -> (usize, Row) {
     // The stride of a single row says nothing.
     let pitch = if rows > 1 { logits.meta.strides()[0] } else { vocabulary };
     let width = vector_width(pitch, logits.dtype);
-    let row = Row {
-        vocabulary: vocabulary as u32,
-        vectors: (pitch / width) as u32,
-        ragged: pitch > vocabulary,
-        units,
-    };
+    let row = Row { vocabulary: vocabulary as u32, vectors: (pitch / width) as u32, ragged: pitch > vocabulary, units };
     (width, row)
 }
 

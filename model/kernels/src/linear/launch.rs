@@ -233,8 +233,7 @@ impl Plan {
         // Whole turns of the ring per split, so that only the last can be ragged.
         let k_tiles_per_split = if splits == 1 { k_tiles } else { k_tiles.div_ceil(splits).next_multiple_of(stages) };
         let splits = k_tiles.div_ceil(k_tiles_per_split);
-        let config =
-            GemmConfig { ragged: !k_tiles.is_multiple_of(stages), split: splits > 1, ..self.config };
+        let config = GemmConfig { ragged: !k_tiles.is_multiple_of(stages), split: splits > 1, ..self.config };
         Self { config, splits, k_tiles_per_split, ..self }
     }
 

@@ -26,9 +26,8 @@ fn run(case: Case, chunk_rows: usize, dtype: DType, device: &Device) -> [Vec<f32
     let shape = if transposed { [vocabulary, d] } else { [d, vocabulary] };
     let weight = tensor(&scaled(d * vocabulary, 2), shape, dtype, &device).require_grad();
     let bias = bias.then(|| tensor(&scaled(vocabulary, 3), [vocabulary], dtype, &device).require_grad());
-    let labels: Vec<i32> = (0..rows)
-        .map(|i| if i % 5 == 4 { PAD as i32 } else { (i * 37 % vocabulary) as i32 })
-        .collect();
+    let labels: Vec<i32> =
+        (0..rows).map(|i| if i % 5 == 4 { PAD as i32 } else { (i * 37 % vocabulary) as i32 }).collect();
     let labels = Tensor::<1, Int>::from_data(TensorData::new(labels, [rows]), (&device, DType::I32));
     let config = CrossEntropyConfig { label_smoothing, ignore_index: PAD };
     let projection = Projection { weight: weight.clone(), transposed, bias: bias.clone() };
@@ -139,7 +138,10 @@ fn times() {
         let labels = Tensor::<1, Int>::ones([rows], (&device, DType::I32));
         let config = CrossEntropyConfig { label_smoothing: 0.1, ignore_index: 0 };
         for chunk_rows in [0, 2048, 4096, 8192] {
-            let what = format!("head {rows} x {d} x {vocabulary} by {chunk_rows}, {} GFLOP", 6 * rows * d * vocabulary / 1_000_000_000);
+            let what = format!(
+                "head {rows} x {d} x {vocabulary} by {chunk_rows}, {} GFLOP",
+                6 * rows * d * vocabulary / 1_000_000_000
+            );
             time(&what, 6 * rows * vocabulary, &device, || {
                 let projection = Projection { weight: weight.clone(), transposed: true, bias: None };
                 let losses = linear_cross_entropy(x.clone(), projection, labels.clone(), &config, chunk_rows);
