@@ -394,3 +394,53 @@ pub(crate) fn losses_and_gradient(
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offline::{ptx, settings};
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        let buffer = || BufferCompilationArg { inplace: None };
+        for dtype in [DType::BF16, DType::F16].map(dtype_to_storage_type) {
+            for (vocabulary, vectors, ragged) in [(50_304, 6288, false), (50_257, 6283, true)] {
+                let row = |units| Row { vocabulary, vectors, ragged, units };
+                let (launch, properties, target) = settings(UNITS_TWICE);
+                ptx(forward_backward::ForwardBackward::new(
+                    launch,
+                    properties,
+                    target,
+                    buffer(),
+                    buffer(),
+                    buffer(),
+                    buffer(),
+                    (),
+                    (),
+                    (),
+                    (),
+                    (),
+                    8,
+                    row(UNITS_TWICE),
+                    dtype,
+                ));
+                let (launch, properties, target) = settings(UNITS);
+                ptx(forward::Forward::new(
+                    launch,
+                    properties,
+                    target,
+                    buffer(),
+                    buffer(),
+                    buffer(),
+                    (),
+                    (),
+                    (),
+                    (),
+                    8,
+                    row(UNITS),
+                    dtype,
+                ));
+            }
+        }
+    }
+}

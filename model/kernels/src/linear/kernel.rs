@@ -608,3 +608,58 @@ pub(super) fn reduce_splits<E: Float>(
         out[ABSOLUTE_POS] = Quad::<E>::cast_from(sum);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::DType;
+    use burn::backend::cubecl::dtype_to_storage_type;
+
+    use super::*;
+        use crate::offline::{ptx, settings};
+
+    /// Both dtypes, every layout, stored and added to; each is to use the tensor cores.
+    #[test]
+    fn kernels_compile_without_a_device() {
+        let buffer = || BufferCompilationArg { inplace: None };
+        for dtype in [DType::BF16, DType::F16] {
+            for (a_mn, b_mn) in [(false, true), (false, false), (true, true)] {
+                for (split, onto) in [(false, false), (true, false), (true, true)] {
+                    let config = GemmConfig {
+                        tile_n: 256,
+                        stages: 4,
+                        a_mn,
+                        b_mn,
+                        ragged: true,
+                        split,
+                        onto,
+                        bias: !split,
+                        relu: false,
+                        group_m: 16,
+                    };
+                    let (launch, properties, target) = settings(config.units());
+                    let code = ptx(gemm::Gemm::new(
+                        launch,
+                        properties,
+                        target,
+                        (),
+                        (),
+                        (),
+                        buffer(),
+                        buffer(),
+                        (),
+                        (),
+                        (),
+                        (),
+                        (),
+                        (),
+                        config,
+                        dtype_to_storage_type(dtype),
+                    ));
+                    let operands = if dtype == DType::BF16 { "f32.bf16.bf16" } else { "f32.f16.f16" };
+                    assert!(code.contains(operands), "{config:?} in {dtype:?}");
+                    assert!(code.contains("cp.async.bulk.tensor"), "{config:?} in {dtype:?}");
+                }
+            }
+        }
+    }
+}

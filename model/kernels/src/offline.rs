@@ -1,0 +1,49 @@
+//! Kernels compiled for a GPU that is not there: what the front end or LLVM refuses fails here, not at the first launch.
+
+use std::sync::Arc;
+
+use cubecl::ir::features::Features;
+use cubecl::ir::nvidia::SmArch;
+use cubecl::ir::{DeviceIdentity, HardwareProperties, MemoryDeviceProperties};
+use cubecl::prelude::*;
+use cubecl::profile::TimingMethod;
+use cubecl::{Compiler, CubeKernel};
+use cubecl_llvm::target::LlvmTarget;
+use cubecl_llvm::{PlironArtifact, PlironCompiler, PlironOptions};
+
+/// What a kernel's constructor takes before its arguments.
+pub(crate) fn settings(units: u32) -> (KernelSettings, Arc<DeviceProperties>, Arc<TargetProperties>) {
+    let hardware = HardwareProperties {
+        load_width: 128,
+        vector_register_count: None,
+        plane_size_min: 32,
+        plane_size_max: 32,
+        max_bindings: 32,
+        max_shared_memory_size: 227 * 1024,
+        max_cube_count: (u32::MAX, u32::from(u16::MAX), u32::from(u16::MAX)),
+        max_units_per_cube: 1024,
+        max_cube_dim: (1024, 1024, 64),
+        num_streaming_multiprocessors: Some(132),
+        num_tensor_cores: None,
+        min_tensor_cores_dim: None,
+        num_cpu_cores: None,
+        last_level_cache_size: None,
+        max_vector_size: 16,
+        cube_mma_reserved_shared_memory: 0,
+    };
+    let identity = DeviceIdentity { name: "offline".into(), fingerprint: "offline".into(), physical: None };
+    let memory = MemoryDeviceProperties::new(u64::MAX, 512);
+    let properties = DeviceProperties::new(Features::default(), memory, hardware, TimingMethod::Device, identity);
+    let settings = KernelSettings::new(*CubeDim::new_1d(units), ExecutionMode::Unchecked, AddressType::U32);
+    (settings, Arc::new(properties), Arc::new(TargetProperties::default()))
+}
+
+/// The PTX of `kernel` for Hopper.
+pub(crate) fn ptx(kernel: impl CubeKernel) -> String {
+    let mut compiler = PlironCompiler { target: LlvmTarget::Nvptx };
+    let options = PlironOptions { sm_arch: Some(SmArch::new(90, true)), ..Default::default() };
+    match compiler.compile(kernel.define(), &options).expect("a kernel that compiles") {
+        PlironArtifact::NvptxCode(module) => module.ptx.iter().map(|&c| c as u8 as char).collect(),
+        _ => unreachable!("the NVPTX target gives PTX"),
+    }
+}
