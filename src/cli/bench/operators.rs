@@ -31,6 +31,11 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
             or_none(floor.filter(|_| each > 0.0).map(|floor| format!("{:.0}%", 100.0 * floor / each))),
         );
     }
+    if rows.iter().any(|row| row.calls == 0) {
+        println!(
+            "  what is called 0 times is no part of this step: its loss is computed by chunks of rows (model.logits_chunk_rows)"
+        );
+    }
     let sum: f64 = rows.iter().map(OperatorTime::of_step).sum();
     print!(
         "  sum of the operators {:.2} ms, {:.1}% of the step of {:.2} ms",

@@ -13,9 +13,11 @@ use anyhow::Result;
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use calls::Calls;
 use kiln_kernels::{
-    Activation, AttentionConfig, AttentionMask, CrossEntropyConfig, DropoutStream, Norm, Projected, add_norm,
-    attention, cross_entropy, embedding, gather, linear, linear_activated, linear_transposed, linear_weight_gradient,
+    Activation, AttentionConfig, AttentionMask, CrossEntropyConfig, DropoutStream, Norm, Projected, Projection,
+    add_norm, attention, cross_entropy, embedding, gather, linear, linear_activated, linear_cross_entropy,
+    linear_transposed, linear_weight_gradient,
 };
+use kiln_model::TransformerConfig;
 use timing::Stopwatch;
 pub use timing::Timed;
 pub use work::{Peaks, Work};
@@ -77,12 +79,10 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats:
         bench.embedding(ids, [vocabulary, workload.model.d_model])?;
     }
     let (labels, ignored) = calls.labels;
-    bench.cross_entropy(
-        labels,
-        workload.model.vocab_size(),
-        f64::from(ignored),
-        workload.config.train.label_smoothing,
-    )?;
+    let config =
+        CrossEntropyConfig { label_smoothing: workload.config.train.label_smoothing, ignore_index: i64::from(ignored) };
+    bench.head(&labels, &workload.model, &config)?;
+    bench.cross_entropy(labels, workload.model.vocab_size(), &config, calls.whole_head)?;
     bench.optimizer(workload)?;
     Ok(bench.rows)
 }
@@ -276,16 +276,42 @@ impl Bench {
         Ok(())
     }
 
+    /// The output projection and its loss as the model computes them, a chunk of rows at a time: the gradients come with the
+    /// loss. The whole product and the whole cross-entropy are then no part of the step.
+    fn head(
+        &mut self,
+        labels: &Tensor<1, burn::tensor::Int>,
+        model: &TransformerConfig,
+        config: &CrossEntropyConfig,
+    ) -> Result<()> {
+        let (chunk_rows, d, v) = (model.logits_chunk_rows, model.d_model, model.vocab_size());
+        if chunk_rows == 0 {
+            return Ok(());
+        }
+        let [m] = labels.dims();
+        let (x, weight, labels) = (self.leaf([m, d]), self.leaf([v, d]), Tensor::from_inner(labels.clone()));
+        let bytes = self.bytes(2 * (m * d + v * d)) as f64;
+        let time = self.watch.time(bytes, || {
+            let projection = Projection { weight: weight.clone(), transposed: true, bias: None };
+            let sums = linear_cross_entropy(x.clone(), projection, labels.clone(), config, chunk_rows);
+            let gradients = sums.loss_sum.backward();
+            (sums, gradients)
+        })?;
+        let work = Work { flops: 3.0 * Work::product([m, d, v], self.element).flops, bytes };
+        self.row("projection + loss, both", format!("{m} x {d} x {v} by {chunk_rows}"), 1, time, work);
+        Ok(())
+    }
+
     fn cross_entropy(
         &mut self,
         labels: Tensor<1, burn::tensor::Int>,
         v: usize,
-        ignored: f64,
-        label_smoothing: f64,
+        config: &CrossEntropyConfig,
+        calls: usize,
     ) -> Result<()> {
-        let ([m], config) = (labels.dims(), CrossEntropyConfig { label_smoothing, ignore_index: ignored as i64 });
+        let [m] = labels.dims();
         let (logits, labels) = (self.leaf([m, v]), Tensor::from_inner(labels));
-        let run = || cross_entropy(logits.clone(), labels.clone(), &config);
+        let run = || cross_entropy(logits.clone(), labels.clone(), config);
         let kept = 2.0 * self.bytes(m * v) as f64;
         let forward = self.watch.time(kept, run)?;
         let both = self.watch.time(kept, || {
@@ -294,9 +320,9 @@ impl Bench {
             (sums, gradients)
         })?;
         let shape = format!("{m} x {v}");
-        self.row("cross-entropy forward", shape.clone(), 1, forward, Work::moved(self.bytes(m * v)));
+        self.row("cross-entropy forward", shape.clone(), calls, forward, Work::moved(self.bytes(m * v)));
         let back = Work::moved(self.bytes(2 * m * v));
-        self.row("cross-entropy backward", shape, 1, both.without(forward), back);
+        self.row("cross-entropy backward", shape, calls, both.without(forward), back);
         Ok(())
     }
 
