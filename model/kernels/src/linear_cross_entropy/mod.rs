@@ -4,6 +4,9 @@
 //! Training computes a chunk's gradients where its logits are, right after its losses: they are written over the logits,
 //! become the chunk's rows of the gradient of the input, and are added to the gradient of the weight in f32. Nothing is
 //! computed twice, and nothing but the gradients is kept for backward, which multiplies them by the gradient of the loss.
+//!
+//! It saves more than the logits: CubeCL's pools make every page as large as the largest tensor so far, so logits in one piece
+//! make all other memory come in pieces of that size, the last of which is mostly empty.
 
 mod autodiff;
 mod cpu;
