@@ -6,8 +6,8 @@ use cubecl::prelude::*;
 
 use super::forward::clipped;
 use super::{
-    FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, drop_values, fill, fragments_of, kept_bits, load_fragments, place,
-    product, quad_sum, slots, store_rows, tile_of, zeros,
+    FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, drop_values, fill, fragments, kept_bits, load_fragments, place,
+    product, quad_sum, round_into, slots, store_rows, tile_of, zeros,
 };
 use crate::instruction::exp2_approx;
 use crate::wgmma::{commit, fence, pin, pin_all, wait};
@@ -106,7 +106,10 @@ pub(crate) fn query_gradient<E: Float>(
     if UNIT_POS == 0 && blocks > 0 {
         fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
     }
+    pin_all::<E>(&queries);
+    pin_all::<E>(&gradients);
     let mut dq = zeros(comptime![cfg.head_dim]);
+    let mut d_scores = fragments::<E>();
     for block in 0..blocks {
         let k0 = block * comptime![TILE as u32];
         // No unit reads the slot of two blocks before any more.
@@ -120,6 +123,10 @@ pub(crate) fn query_gradient<E: Float>(
         let slot = arrived::<E>(&slots, block);
         let keys_tile = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
         let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        // For the product of the block before: it reads registers that the next ones are given.
+        wait(0usize);
+        pin(&dq);
+        pin_all::<E>(&d_scores);
         let mut scores = zeros(comptime![TILE]);
         let mut dp = zeros(comptime![TILE]);
         pin(&scores);
@@ -129,7 +136,7 @@ pub(crate) fn query_gradient<E: Float>(
         commit();
         product::<E>(&mut dp, &gradients, values_tile, comptime![cfg.rows_layout()]);
         commit();
-        // For the product of the block before as well, not for `dp`.
+        // Not for `dp`.
         wait(1usize);
         pin(&scores);
 
@@ -167,7 +174,7 @@ pub(crate) fn query_gradient<E: Float>(
         }
 
         let keys_columns = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        let d_scores = fragments_of::<E>(&ds);
+        round_into::<E>(&ds, &mut d_scores);
         pin_all::<E>(&d_scores);
         pin(&dq);
         fence();
@@ -176,6 +183,7 @@ pub(crate) fn query_gradient<E: Float>(
     }
     wait(0usize);
     pin(&dq);
+    pin_all::<E>(&d_scores);
     store_rows::<E>(&dq, 1.0f32, 1.0f32, d_query, batch * t, q0, t, head_column, &at, columns, head_dim);
 }
 
@@ -266,6 +274,10 @@ pub(crate) fn key_value_gradient<E: Float>(
     }
     sync_cube();
 
+    pin_all::<E>(&key_fragments);
+    pin_all::<E>(&value_fragments);
+    let mut probabilities = fragments::<E>();
+    let mut d_scores = fragments::<E>();
     let mut dk = zeros(head_dim);
     let mut dv = zeros(head_dim);
     for block in 0..blocks {
@@ -285,6 +297,10 @@ pub(crate) fn key_value_gradient<E: Float>(
         // For the products of the block before as well, not for `dp`.
         wait(1usize);
         pin(&scores);
+        pin(&dk);
+        pin(&dv);
+        pin_all::<E>(&probabilities);
+        pin_all::<E>(&d_scores);
         // All units are done with the slot of the block before, which is filled again.
         sync_cube();
         let next = block + comptime![SLOTS - 1];
@@ -335,7 +351,7 @@ pub(crate) fn key_value_gradient<E: Float>(
                 dropped[i] = select(kept & comptime![1u32 << i as u32] != 0, p[i] * keep, 0.0f32);
             }
         }
-        let probabilities = fragments_of::<E>(&dropped);
+        round_into::<E>(&dropped, &mut probabilities);
         pin_all::<E>(&probabilities);
         pin(&dv);
         fence();
@@ -354,7 +370,7 @@ pub(crate) fn key_value_gradient<E: Float>(
             }
             ds[i] = p[i] * (d_probability - row_values[column]) * scale;
         }
-        let d_scores = fragments_of::<E>(&ds);
+        round_into::<E>(&ds, &mut d_scores);
         pin_all::<E>(&d_scores);
         pin(&dk);
         fence();
@@ -366,6 +382,8 @@ pub(crate) fn key_value_gradient<E: Float>(
     wait(0usize);
     pin(&dk);
     pin(&dv);
+    pin_all::<E>(&probabilities);
+    pin_all::<E>(&d_scores);
     store_rows::<E>(&dk, 1.0f32, 1.0f32, d_key_value, batch * s, k0, s, key_column, &at, columns, head_dim);
     store_rows::<E>(&dv, 1.0f32, 1.0f32, d_key_value, batch * s, k0, s, value_column, &at, columns, head_dim);
 }

@@ -5,8 +5,8 @@ use std::f32::consts::LOG2_E;
 use cubecl::prelude::*;
 
 use super::{
-    FlashConfig, MASKED, Pair, SLOTS, TILE, arrived, drop_values, fill, fragments_of, load_fragments, place, product,
-    quad_max, quad_sum, slots, store_rows, tile_of, zeros,
+    FlashConfig, MASKED, Pair, SLOTS, TILE, arrived, drop_values, fill, fragments, load_fragments, place, product,
+    quad_max, quad_sum, round_into, slots, store_rows, tile_of, zeros,
 };
 use crate::instruction::exp2_approx;
 use crate::wgmma::{commit, fence, pin, pin_all, wait};
@@ -67,7 +67,7 @@ pub(crate) fn forward<E: Float>(
 
     let mut slots = slots::<E>(cfg);
     let columns = comptime![cfg.query_columns()];
-    let fragments = load_fragments::<E>(
+    let queries = load_fragments::<E>(
         query,
         batch * t,
         q0,
@@ -89,6 +89,7 @@ pub(crate) fn forward<E: Float>(
     if UNIT_POS == 0 && blocks > 0 {
         fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
     }
+    let mut probabilities = fragments::<E>();
     for block in 0..blocks {
         let k0 = block * comptime![TILE as u32];
         // No unit reads the slot of two blocks before any more.
@@ -104,12 +105,13 @@ pub(crate) fn forward<E: Float>(
         let mut p = zeros(comptime![TILE]);
         pin(&p);
         fence();
-        product::<E>(&mut p, &fragments, keys_tile, comptime![cfg.rows_layout()]);
+        product::<E>(&mut p, &queries, keys_tile, comptime![cfg.rows_layout()]);
         commit();
         // For the values' product of the block before as well.
         wait(0usize);
         pin(&p);
         pin(&o);
+        pin_all::<E>(&probabilities);
 
         if comptime![cfg.documents] || k0 + comptime![TILE as u32] > all_see {
             #[unroll]
@@ -160,7 +162,7 @@ pub(crate) fn forward<E: Float>(
             o[i] *= if comptime![i % 4 < 2] { shrink0 } else { shrink1 };
         }
         let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        let probabilities = fragments_of::<E>(&p);
+        round_into::<E>(&p, &mut probabilities);
         pin_all::<E>(&probabilities);
         pin(&o);
         fence();
@@ -169,6 +171,7 @@ pub(crate) fn forward<E: Float>(
     }
     wait(0usize);
     pin(&o);
+    pin_all::<E>(&probabilities);
 
     // A query without keys has a sum of 0: its row is finite, and means nothing.
     let total0 = max(quad_sum(sum0), 1e-30f32);

@@ -148,13 +148,29 @@ fn load_fragments<E: Float>(
     fragments
 }
 
-/// The elements of a 64 x 64 accumulator as the left operand of the next product.
+/// Room for a 64 x 64 left operand. It is made before a loop, not in it: a product that runs on into the next turn reads these
+/// registers, and only what is live is not given to others.
 #[cube]
-fn fragments_of<E: Float>(values: &Array<f32>) -> Sequence<Array<E>> {
+fn fragments<E: Float>() -> Sequence<Array<E>> {
     let mut fragments = Sequence::<Array<E>>::new();
     #[unroll]
-    for step in 0..comptime![TILE / K_STEP] {
+    for _ in 0..comptime![TILE / K_STEP] {
         let mut fragment = Array::<E>::new(FRAGMENT);
+        #[unroll]
+        for i in 0..FRAGMENT {
+            fragment[i] = E::from_int(0);
+        }
+        fragments.push(fragment);
+    }
+    fragments
+}
+
+/// The elements of a 64 x 64 accumulator as the left operand of the next product.
+#[cube]
+fn round_into<E: Float>(values: &Array<f32>, fragments: &mut Sequence<Array<E>>) {
+    #[unroll]
+    for step in 0..comptime![TILE / K_STEP] {
+        let fragment = fragments.index_mut(step);
         #[unroll]
         for chunk in 0..4usize {
             let mut pair = Pair::<f32>::empty();
@@ -164,9 +180,7 @@ fn fragments_of<E: Float>(values: &Array<f32>) -> Sequence<Array<E>> {
             fragment[comptime![chunk * 2]] = rounded.extract(0usize);
             fragment[comptime![chunk * 2 + 1]] = rounded.extract(1usize);
         }
-        fragments.push(fragment);
     }
-    fragments
 }
 
 /// A unit's share of a zeroed 64 x `columns` accumulator.
