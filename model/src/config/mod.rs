@@ -208,7 +208,7 @@ impl Default for TransformerConfig {
             activation_dropout: None,
             attention_dropout: 0.0,
             tie_embeddings: TieEmbeddings::ThreeWay,
-            logits_chunk_rows: 4096,
+            logits_chunk_rows: 8192,
             init: InitScheme::Xavier,
             pad_id: 0,
         }

@@ -105,7 +105,7 @@ mod tests {
         let whole = activations(&TransformerConfig { logits_chunk_rows: 0, ..gpt2.clone() });
         let tokens = 16 * 1024;
         assert_eq!(whole, tokens * (12 * (16 * 2 * 768 + 12 * 4) + 4 * 768 + 2 * 50_304));
-        let saved = tokens * 2 * 50_304 - (4096 * 2 * 50_304 + tokens * 2 * 768 + 4 * 50_304 * 768);
+        let saved = tokens * 2 * 50_304 - (8192 * 2 * 50_304 + tokens * 2 * 768 + 4 * 50_304 * 768);
         assert_eq!(activations(&gpt2), whole - saved);
     }
 
