@@ -47,14 +47,21 @@ pub(super) struct Args {
     /// Also replays steps as CUDA graphs: compares them bit by bit with computed ones and times both
     #[arg(long)]
     capture: bool,
+    /// Rows whose logits exist at a time, instead of the model's `logits_chunk_rows`: fewer chunks are faster, smaller ones
+    /// take less memory
+    #[arg(long, value_name = "N")]
+    logits_chunk_rows: Option<usize>,
     /// The PyTorch script to run beside each workload
     #[arg(long, value_name = "FILE")]
     peer: Option<PathBuf>,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let Args { workloads, device, steps, repeats, operators, capture, peer } = args;
-    let workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
+    let Args { workloads, device, steps, repeats, operators, capture, logits_chunk_rows, peer } = args;
+    let mut workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
+    if let Some(rows) = logits_chunk_rows {
+        workloads.iter_mut().for_each(|workload| workload.model.logits_chunk_rows = rows);
+    }
     if steps == 0 || repeats == 0 {
         bail!("--steps {steps} and --repeats {repeats}: both must be at least 1");
     }
