@@ -10,6 +10,40 @@ use cubecl_llvm::shared::to_llvm::ty::cube_type_to_llvm;
 use pliron_llvm::ops::CallIntrinsicOp;
 use pliron_llvm::types::FuncType;
 
+/// An operation of one number with one result, which becomes a call of an intrinsic of LLVM's NVPTX back end.
+macro_rules! unary {
+    ($op:ident, $name:literal, $intrinsic:literal) => {
+        #[cube_op(name = $name)]
+        #[result_ty(same_as = input)]
+        #[op_interfaces(SameOperandsType, SameOperandsAndResultType, TriviallyUnrollable)]
+        #[op_traits(CanMaterialize, Pure, PropagatesUniformity)]
+        struct $op {
+            input: Value,
+        }
+
+        #[op_interface_impl]
+        impl ToLLVMDialect for $op {
+            fn rewrite(
+                &self,
+                ctx: &mut Context,
+                rewriter: &mut DialectConversionRewriter,
+                _operands_info: &OperandsInfo,
+            ) -> Result<()> {
+                let input = self.input(ctx);
+                let result = cube_type_to_llvm(ctx, self.get_result(ctx).get_type(ctx));
+                let signature = FuncType::get(ctx, result, vec![input.get_type(ctx)], false);
+                let call = CallIntrinsicOp::new(ctx, $intrinsic.into(), signature, vec![input]);
+                rewriter.insert_op(ctx, &call);
+                rewriter.replace_operation_with_values(ctx, self.get_operation(), vec![call.get_result(ctx)]);
+                Ok(())
+            }
+        }
+    };
+}
+
+unary!(Exp2ApproxOp, "kiln.exp2_approx", "llvm.nvvm.ex2.approx.ftz.f32");
+unary!(RcpApproxOp, "kiln.rcp_approx", "llvm.nvvm.rcp.approx.ftz.f");
+
 /// `2^x` in one instruction, `ex2.approx.ftz.f32`: relative error 2^-22, subnormal results are 0. `f32::exp` is eight
 /// instructions around the same one.
 #[cube]
@@ -21,32 +55,6 @@ pub(crate) fn exp2_approx(x: f32) -> f32 {
     })
 }
 
-#[cube_op(name = "kiln.exp2_approx")]
-#[result_ty(same_as = input)]
-#[op_interfaces(SameOperandsType, SameOperandsAndResultType, TriviallyUnrollable)]
-#[op_traits(CanMaterialize, Pure, PropagatesUniformity)]
-struct Exp2ApproxOp {
-    input: Value,
-}
-
-#[op_interface_impl]
-impl ToLLVMDialect for Exp2ApproxOp {
-    fn rewrite(
-        &self,
-        ctx: &mut Context,
-        rewriter: &mut DialectConversionRewriter,
-        _operands_info: &OperandsInfo,
-    ) -> Result<()> {
-        let input = self.input(ctx);
-        let result = cube_type_to_llvm(ctx, self.get_result(ctx).get_type(ctx));
-        let signature = FuncType::get(ctx, result, vec![input.get_type(ctx)], false);
-        let call = CallIntrinsicOp::new(ctx, "llvm.nvvm.ex2.approx.ftz.f32".into(), signature, vec![input]);
-        rewriter.insert_op(ctx, &call);
-        rewriter.replace_operation_with_values(ctx, self.get_operation(), vec![call.get_result(ctx)]);
-        Ok(())
-    }
-}
-
 /// `1 / x` in one instruction, `rcp.approx.ftz.f32`: off by at most one unit in the last place. A division is ten
 /// instructions around the same one.
 #[cube]
@@ -56,32 +64,6 @@ pub(crate) fn rcp_approx(x: f32) -> f32 {
         let op = RcpApproxOp::new(scope.ctx_mut(), x);
         scope.register_with_result(&op).into()
     })
-}
-
-#[cube_op(name = "kiln.rcp_approx")]
-#[result_ty(same_as = input)]
-#[op_interfaces(SameOperandsType, SameOperandsAndResultType, TriviallyUnrollable)]
-#[op_traits(CanMaterialize, Pure, PropagatesUniformity)]
-struct RcpApproxOp {
-    input: Value,
-}
-
-#[op_interface_impl]
-impl ToLLVMDialect for RcpApproxOp {
-    fn rewrite(
-        &self,
-        ctx: &mut Context,
-        rewriter: &mut DialectConversionRewriter,
-        _operands_info: &OperandsInfo,
-    ) -> Result<()> {
-        let input = self.input(ctx);
-        let result = cube_type_to_llvm(ctx, self.get_result(ctx).get_type(ctx));
-        let signature = FuncType::get(ctx, result, vec![input.get_type(ctx)], false);
-        let call = CallIntrinsicOp::new(ctx, "llvm.nvvm.rcp.approx.ftz.f".into(), signature, vec![input]);
-        rewriter.insert_op(ctx, &call);
-        rewriter.replace_operation_with_values(ctx, self.get_operation(), vec![call.get_result(ctx)]);
-        Ok(())
-    }
 }
 
 /// `e^x`, element by element.
