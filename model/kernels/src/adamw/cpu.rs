@@ -1,7 +1,7 @@
 //! The optimizer on the CPU: chunks in parallel, sums in a fixed order.
 
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::{DType, Shape, Slice, TensorData};
+use burn::tensor::{DType, Shape, Slice};
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
@@ -9,7 +9,7 @@ use super::StepPolicy;
 use super::flat::{ALIGNMENT, CHUNK};
 use super::ops::{AdamWOps, Factors, Parts, Segment};
 use super::progress::{BLOCK, COLUMNS};
-use crate::host::floats;
+use crate::host::{floats, tensor};
 
 impl AdamWOps for Flex {
     fn flat_gather(
@@ -138,5 +138,5 @@ impl AdamWOps for Flex {
 
 fn flat(values: Vec<f32>, dtype: DType) -> FlexTensor {
     let n = values.len();
-    FlexTensor::from_data(TensorData::new(values, [n]).convert_dtype(dtype))
+    tensor(values, [n], dtype)
 }

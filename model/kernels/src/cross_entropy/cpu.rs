@@ -1,11 +1,11 @@
 //! Cross-entropy on the CPU: rows in parallel.
 
-use burn::tensor::TensorData;
+use burn::tensor::DType;
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
 use super::ops::CrossEntropyOps;
-use crate::host::{floats, ints};
+use crate::host::{floats, ints, tensor};
 
 impl CrossEntropyOps for Flex {
     fn cross_entropy_rows(logits: FlexTensor, labels: FlexTensor, smoothing: f32, ignored: i32) -> FlexTensor {
@@ -27,7 +27,7 @@ impl CrossEntropyOps for Flex {
             .collect();
         let part = |i: usize| per_row.iter().map(move |row| row[i]);
         let values: Vec<f32> = part(0).chain(part(1)).chain(part(2)).collect();
-        FlexTensor::from_data(TensorData::new(values, [3, labels.len()]))
+        tensor(values, [3, labels.len()], DType::F32)
     }
 
     fn cross_entropy_rows_backward(
@@ -52,6 +52,6 @@ impl CrossEntropyOps for Flex {
             }
             z[labels[row] as usize] -= (1.0 - smoothing) * scale;
         });
-        FlexTensor::from_data(TensorData::new(gradient, shape).convert_dtype(dtype))
+        tensor(gradient, shape, dtype)
     }
 }

@@ -4,10 +4,9 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
-use burn::tensor::TensorData;
 use burn_flex::{Flex, FlexTensor};
 
-use crate::host::{floats, ints};
+use crate::host::{floats, ints, tensor};
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait EmbeddingOps: Backend {
@@ -31,6 +30,6 @@ impl EmbeddingOps for Flex {
             let row = &mut gradient[id as usize * d..][..d];
             row.iter_mut().zip(dy).for_each(|(sum, x)| *sum += x);
         }
-        FlexTensor::from_data(TensorData::new(gradient, [rows, d]).convert_dtype(dtype))
+        tensor(gradient, [rows, d], dtype)
     }
 }

@@ -2,13 +2,13 @@
 
 use burn::backend::Flex;
 use burn::backend::ops::{ActivationOps, FloatTensorOps};
-use burn::tensor::{DType, FloatDType, Shape, TensorData};
+use burn::tensor::{DType, FloatDType, Shape};
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::ops::{Activation, Layout, LinearOps};
 use crate::dropout::Mask;
-use crate::host::floats;
+use crate::host::{floats, sigmoid, tensor};
 use crate::maybe::Maybe;
 
 /// Rows summed by one thread; fixed, so that sums do not depend on the number of threads.
@@ -97,16 +97,12 @@ impl LinearOps for Flex {
         for block in blocks {
             total.iter_mut().zip(block).for_each(|(total, x)| *total += x);
         }
-        FlexTensor::from_data(TensorData::new(total, [n]).convert_dtype(dtype))
+        tensor(total, [n], dtype)
     }
 
     fn batched_product(a: FlexTensor, b: FlexTensor) -> FlexTensor {
         Self::float_matmul(a, b)
     }
-}
-
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
 }
 
 /// GELU with tanh is `x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3))`.
@@ -122,7 +118,7 @@ fn map(x: FlexTensor, f: impl Fn(f32) -> f32 + Sync) -> FlexTensor {
     let (shape, dtype) = (x.layout().shape().to_vec(), x.dtype());
     let mut values = floats(x);
     values.par_iter_mut().for_each(|x| *x = f(*x));
-    FlexTensor::from_data(TensorData::new(values, shape).convert_dtype(dtype))
+    tensor(values, shape, dtype)
 }
 
 fn in_f32(x: FlexTensor, f: impl Fn(FlexTensor) -> FlexTensor) -> FlexTensor {

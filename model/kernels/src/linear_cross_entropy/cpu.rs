@@ -2,12 +2,13 @@
 
 use burn::backend::ops::{FloatTensorOps, IntTensorOps};
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::{FloatDType, Slice, TensorData};
+use burn::tensor::{DType, FloatDType, Slice};
 use burn_flex::FlexTensor;
 
 use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale};
 use crate::cross_entropy::CrossEntropyOps;
 use crate::dropout::Mask;
+use crate::host::tensor;
 use crate::linear::{Layout, LinearOps};
 use crate::maybe::Maybe;
 
@@ -59,7 +60,7 @@ impl LinearCrossEntropyOps for Flex {
         for at in head.chunks(x.shape()[0]) {
             let (x, labels, logits) = chunk((&x, &weight, &bias, &labels), head, at);
             let rows = Self::cross_entropy_rows(logits.clone(), labels.clone(), smoothing, ignored);
-            let drows = FlexTensor::from_data(TensorData::new(vec![scale; 3 * at.1], [3, at.1]));
+            let drows = tensor(vec![scale; 3 * at.1], [3, at.1], DType::F32);
             let dlogits = Self::cross_entropy_rows_backward(logits, labels, rows.clone(), drows, smoothing, ignored);
             losses.push(rows);
             if wanted.bias {
@@ -73,7 +74,7 @@ impl LinearCrossEntropyOps for Flex {
                 dweight = Some(add(dweight, Self::product(wide(a), wide(b), Layout::TN)));
             }
         }
-        let nothing = || FlexTensor::from_data(TensorData::new(vec![0f32], [1]));
+        let nothing = || tensor(vec![0.0], [1], DType::F32);
         let dx = if wanted.x { Self::float_cat(dx, 0) } else { nothing() };
         (Self::float_cat(losses, 1), dx, dweight.unwrap_or_else(nothing), dbias.unwrap_or_else(nothing))
     }

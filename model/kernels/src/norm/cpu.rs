@@ -1,13 +1,13 @@
 //! Normalization on the CPU: rows in parallel, parameter gradients summed block by block in a fixed order.
 
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::{DType, TensorData};
+use burn::tensor::DType;
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
 use super::ops::{Kind, NormOps};
 use crate::dropout::Mask;
-use crate::host::floats;
+use crate::host::{floats, tensor};
 use crate::maybe::Maybe;
 
 /// Rows whose parameter gradients are summed by one thread; fixed, so that sums do not depend on the number of threads.
@@ -40,7 +40,7 @@ impl NormOps for Flex {
                 }
             }
         });
-        let statistics = tensor(rows.concat(), vec![rows.len(), 2], DType::F32);
+        let statistics = tensor(rows.concat(), [rows.len(), 2], DType::F32);
         (sum, tensor(y, shape, dtype), statistics)
     }
 
@@ -79,7 +79,7 @@ impl NormOps for Flex {
             }
         }
         let dx = tensor(dx, shape, dtype);
-        (dx.clone(), drop.apply(dx), tensor(dgamma, vec![d], dtype), tensor(dbeta, vec![d], dtype))
+        (dx.clone(), drop.apply(dx), tensor(dgamma, [d], dtype), tensor(dbeta, [d], dtype))
     }
 }
 
@@ -120,8 +120,4 @@ fn statistics(x: &[f32], kind: Kind) -> [f32; 2] {
     let mean = if kind.centered { wide().sum::<f64>() / n } else { 0.0 };
     let square = wide().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
     [mean as f32, (square + f64::from(kind.eps)).sqrt().recip() as f32]
-}
-
-fn tensor(values: Vec<f32>, shape: Vec<usize>, dtype: DType) -> FlexTensor {
-    FlexTensor::from_data(TensorData::new(values, shape).convert_dtype(dtype))
 }

@@ -2,11 +2,10 @@
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
-use burn::tensor::TensorData;
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
-use crate::host::{floats, ints};
+use crate::host::{floats, ints, tensor};
 
 /// What is rotated, and which way.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,6 +45,6 @@ impl RotaryOps for Flex {
                 }
             }
         });
-        FlexTensor::from_data(TensorData::new(x, [m, n]).convert_dtype(dtype))
+        tensor(x, [m, n], dtype)
     }
 }

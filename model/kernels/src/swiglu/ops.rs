@@ -4,11 +4,10 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
-use burn::tensor::TensorData;
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
-use crate::host::floats;
+use crate::host::{floats, sigmoid, tensor};
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait SwigluOps: Backend {
@@ -33,7 +32,7 @@ impl SwigluOps for Flex {
                 y[j] = gate[j] * sigmoid(gate[j]) * up[j];
             }
         });
-        FlexTensor::from_data(TensorData::new(y, [m, f]).convert_dtype(dtype))
+        tensor(y, [m, f], dtype)
     }
 
     fn fused_swiglu_backward(gate_up: FlexTensor, dy: FlexTensor) -> FlexTensor {
@@ -50,10 +49,6 @@ impl SwigluOps for Flex {
                 dup[j] = dy[j] * gate[j] * s;
             }
         });
-        FlexTensor::from_data(TensorData::new(dx, [m, columns]).convert_dtype(dtype))
+        tensor(dx, [m, columns], dtype)
     }
-}
-
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
 }
