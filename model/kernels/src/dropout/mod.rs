@@ -15,14 +15,12 @@ mod tests;
 
 use std::cell::Cell;
 
-use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 #[cfg(feature = "cuda")]
 pub(crate) use mask::Dropping;
 pub(crate) use mask::Mask;
 #[cfg(feature = "cuda")]
 pub(crate) use mask::MaskMetadata;
-use ops::DropoutOps;
 
 /// The random stream of one forward pass. Its seed and draw lie in a device tensor, so that a captured step can be
 /// replayed with a new draw; each call to [`dropout`] takes the next site.
@@ -54,13 +52,9 @@ impl DropoutStream {
 
     /// The number of the next call, and the device's copy of seed and draw.
     pub(crate) fn take(&self) -> (u32, &Tensor<1, Int>) {
-        (self.take_site(), &self.state)
-    }
-
-    fn take_site(&self) -> u32 {
         let site = self.next_site.get();
         self.next_site.set(site + 1);
-        site
+        (site, &self.state)
     }
 }
 
@@ -72,14 +66,8 @@ impl DropoutStream {
 /// # Panics
 /// If `p` is not in [0, 1) or `x` has more than 2^34 elements.
 pub fn dropout(x: Tensor<2>, p: f64, stream: &DropoutStream) -> Tensor<2> {
-    assert!((0.0..1.0).contains(&p), "a dropout probability of {p}");
-    let site = stream.take_site();
-    if p == 0.0 {
-        return x;
-    }
-    assert!(x.shape().num_elements() <= 1 << 34, "too many elements for one random stream");
-    let state = stream.state.clone().into_dispatch();
-    Tensor::from_dispatch(Dispatch::dropout(x.into_dispatch(), state, site, p as f32))
+    let mask = Mask::take(Some((p, stream)), x.shape().num_elements());
+    Tensor::from_dispatch(mask.apply(x.into_dispatch()))
 }
 
 /// Elements whose sixteen random bits are below this are dropped.

@@ -83,8 +83,8 @@ impl<B: Backend + NormOps> Backward<B, 4> for AddNorm {
         let Drawer { sum: dsum, normed } =
             std::mem::replace(&mut *open(&gradients), Drawer { sum: None, normed: None });
         let dy = normed.unwrap_or_else(|| B::float_zeros(sum.shape(), &sum.device(), sum.dtype().into()));
-        let dsum = dsum.map_or(Maybe::None, Maybe::Some);
-        let (dx, dbranch, dgamma, dbeta) = B::add_norm_backward(sum, statistics, gamma, dy, dsum, drop, self.kind);
+        let (dx, dbranch, dgamma, dbeta) =
+            B::add_norm_backward(sum, statistics, gamma, dy, dsum.into(), drop, self.kind);
         let [x, branch, gamma, beta] = ops.parents;
         let branch = branch.filter(|_| present.branch);
         let beta = beta.filter(|_| present.beta);
@@ -105,24 +105,13 @@ impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
         beta: Maybe<Self>,
         kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let (branch_node, branch) = match branch {
-            Maybe::Some(branch) => (Some(branch.node()), Maybe::Some(branch.into_primitive())),
-            Maybe::None => (None, Maybe::None),
-        };
-        let (beta_node, beta) = match beta {
-            Maybe::Some(beta) => (Some(beta.node()), Maybe::Some(beta.into_primitive())),
-            Maybe::None => (None, Maybe::None),
-        };
+        let (branch, beta) = (branch.into_option(), beta.into_option());
         let drop: Mask<B> = drop.convert();
-        let present = Present { branch: branch_node.is_some(), beta: beta_node.is_some() };
-        let nodes = [
-            x.node(),
-            branch_node.unwrap_or_else(|| x.node()),
-            gamma.node(),
-            beta_node.unwrap_or_else(|| gamma.node()),
-        ];
+        let present = Present { branch: branch.is_some(), beta: beta.is_some() };
+        let nodes = [&x, branch.as_ref().unwrap_or(&x), &gamma, beta.as_ref().unwrap_or(&gamma)].map(|it| it.node());
         let prep = AddNorm { kind }.prepare::<C>(nodes).compute_bound().stateful();
         let (x, gamma) = (x.into_primitive(), gamma.into_primitive());
+        let [branch, beta] = [branch, beta].map(|it| Maybe::from(it.map(|it| it.into_primitive())));
         let (sum, normed, statistics) = B::add_norm_with_statistics(x, branch, drop.clone(), gamma.clone(), beta, kind);
         let gradients = Arc::new(Mutex::new(Drawer { sum: None, normed: None }));
         let inner = match prep {

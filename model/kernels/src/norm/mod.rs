@@ -63,11 +63,11 @@ pub fn add_norm(
         return reference::add_norm(x, branch, dropout, Norm { gamma, beta, eps });
     }
     let drop = Mask::take(dropout.filter(|_| branch.is_some()), dims[0] * d);
-    let branch = branch.map_or(Maybe::None, |branch| {
+    if let Some(branch) = &branch {
         assert!(branch.dims() == dims && branch.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
-        Maybe::Some(branch.into_dispatch())
-    });
-    let beta = beta.map_or(Maybe::None, |beta| Maybe::Some(beta.into_dispatch()));
+    }
+    let branch = Maybe::from(branch.map(Tensor::into_dispatch));
+    let beta = Maybe::from(beta.map(Tensor::into_dispatch));
     let (sum, normed) = Dispatch::add_norm(x.into_dispatch(), branch, drop, gamma.into_dispatch(), beta, kind);
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))
 }
