@@ -1,7 +1,7 @@
-//! Gradients of the products: each is a product of the same family.
+//! Gradients of the products: each is a product of the same family, see [`Layout`].
 
-use burn::backend::Backend;
 use burn::backend::tensor::FloatTensor;
+use burn::backend::{AutodiffBackend, Backend};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -12,36 +12,6 @@ use super::ops::Activation;
 use super::{Layout, LinearOps};
 use crate::dropout::Mask;
 use crate::maybe::Maybe;
-
-#[derive(Debug)]
-struct Product(Layout);
-
-impl<B: Backend + LinearOps> Backward<B, 2> for Product {
-    type State = (FloatTensor<B>, FloatTensor<B>);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let (a, b) = ops.state;
-        let dy = grads.consume::<B>(&ops.node);
-        let [node_a, node_b] = ops.parents;
-        // y = a b: da = dy bᵀ, db = aᵀ dy.   y = a bᵀ: da = dy b, db = dyᵀ a.
-        if let Some(node) = node_a {
-            let da = match self.0 {
-                Layout::NN => B::product(dy.clone(), b, Layout::NT),
-                Layout::NT => B::product(dy.clone(), b, Layout::NN),
-                Layout::TN => unreachable!("TN is made by backward only"),
-            };
-            grads.register::<B>(node.id, da);
-        }
-        if let Some(node) = node_b {
-            let db = match self.0 {
-                Layout::NN => B::product(a, dy, Layout::TN),
-                Layout::NT => B::product(dy, a, Layout::TN),
-                Layout::TN => unreachable!("TN is made by backward only"),
-            };
-            grads.register::<B>(node.id, db);
-        }
-    }
-}
 
 /// `activation(x · weight + bias)` as one node.
 #[derive(Debug)]
@@ -77,11 +47,10 @@ impl<B: Backend + LinearOps> Backward<B, 3> for Linear {
             }
         };
         if let Some(node) = node_x {
-            let transposed = if self.layout == Layout::NN { Layout::NT } else { Layout::NN };
-            grads.register::<B>(node.id, B::product(dy.clone(), weight, transposed));
+            grads.register::<B>(node.id, B::product(dy.clone(), weight, self.layout.of_input_gradient()));
         }
         if let Some(node) = node_weight {
-            let (a, b) = if self.layout == Layout::NN { (x, dy) } else { (dy, x) };
+            let (a, b) = self.layout.for_weight_gradient(x, dy);
             grads.register::<B>(node.id, B::product(a, b, Layout::TN));
         }
     }
@@ -108,12 +77,8 @@ impl<B: Backend + LinearOps> Backward<B, 2> for BatchedProduct {
 
 impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
     fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, layout: Layout) -> FloatTensor<Self> {
-        let prep = Product(layout).prepare::<C>([a.node(), b.node()]).compute_bound().stateful();
-        let (a, b) = (a.into_primitive(), b.into_primitive());
-        match prep {
-            OpsKind::Tracked(prep) => prep.finish((a.clone(), b.clone()), B::product(a, b, layout)),
-            OpsKind::UnTracked(prep) => prep.finish(B::product(a, b, layout)),
-        }
+        assert!(!a.is_tracked() && !b.is_tracked(), "the gradient of a weight has no gradient of its own");
+        Self::from_inner(B::product(a.into_primitive(), b.into_primitive(), layout))
     }
 
     fn fused_linear(

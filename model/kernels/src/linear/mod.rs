@@ -1,8 +1,9 @@
 //! Matrix products: the bulk of a Transformer's arithmetic.
 //!
 //! On CUDA, products of 16-bit floats run on a CubeCL kernel (wgmma fed by TMA), of any shape: where rows are no multiple of
-//! 16 bytes long, as TMA wants them, the result has a gap behind each row. Everything else runs on the backend's product with a strategy whose launches are known to succeed: the backend's autotune prefers a
-//! candidate that computes nothing on tall matrices.
+//! 16 bytes long, as TMA wants them, the result has a gap behind each row. Everything else runs on the backend's product with
+//! a strategy whose launches are known to succeed: the backend's autotune prefers a candidate that computes nothing on tall
+//! matrices.
 
 mod autodiff;
 #[cfg(feature = "cuda")]
@@ -119,24 +120,14 @@ pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>
 /// - result: `[K, N]`
 ///
 /// # Panics
-/// If the rows or the dtypes differ, or gradients of the result are wanted.
+/// If the rows or the dtypes differ, or `x` or `dy` wants a gradient.
 pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
-    product(x, dy, Layout::TN)
-}
-
-/// The product that `layout` names.
-fn product(a: Tensor<2>, b: Tensor<2>, layout: Layout) -> Tensor<2> {
-    layout.check(&a.dims(), &b.dims());
-    assert_eq!(a.dtype(), b.dtype(), "a product of two dtypes");
+    Layout::TN.check(&x.dims(), &dy.dims());
+    assert_eq!(x.dtype(), dy.dtype(), "a product of two dtypes");
     if plain_operators() {
-        let (a, b) = match layout {
-            Layout::NN => (a, b),
-            Layout::NT => (a, b.transpose()),
-            Layout::TN => (a.transpose(), b),
-        };
-        return reference::linear(a, b, None);
+        return reference::linear(x.transpose(), dy, None);
     }
-    Tensor::from_dispatch(Dispatch::product(a.into_dispatch(), b.into_dispatch(), layout))
+    Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), Layout::TN))
 }
 
 /// A product per leading index.

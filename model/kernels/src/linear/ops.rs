@@ -66,6 +66,24 @@ impl Layout {
         assert_eq!(k, inner, "{self:?} product of {a:?} and {b:?}: inner dimensions differ");
     }
 
+    /// The layout of `dy · weight`, the gradient of the input in a forward product of this layout.
+    pub(crate) fn of_input_gradient(self) -> Self {
+        match self {
+            Layout::NN => Layout::NT,
+            Layout::NT => Layout::NN,
+            Layout::TN => unreachable!("TN is made by backward only"),
+        }
+    }
+
+    /// The operands, in their order, of the TN product that is the gradient of the weight.
+    pub(crate) fn for_weight_gradient<T>(self, x: T, dy: T) -> (T, T) {
+        match self {
+            Layout::NN => (x, dy),
+            Layout::NT => (dy, x),
+            Layout::TN => unreachable!("TN is made by backward only"),
+        }
+    }
+
     #[cfg(feature = "cuda")]
     fn output(self, a: &Shape, b: &Shape) -> Shape {
         let (m, n, _) = self.sizes(&[a[0], a[1]], &[b[0], b[1]]);

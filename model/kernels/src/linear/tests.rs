@@ -1,7 +1,9 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor, activation};
 
-use super::{Activation, Layout, LinearOps, batched_product, linear, linear_activated, linear_transposed};
+use super::{
+    Activation, Layout, LinearOps, batched_product, linear, linear_activated, linear_transposed, linear_weight_gradient,
+};
 use crate::dropout::{DropoutStream, Mask, dropout};
 use crate::maybe::Maybe;
 use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
@@ -48,6 +50,25 @@ fn expected((m, n, k): (usize, usize, usize), transposed: bool) -> (Vec<f32>, Ve
     }
     let f32s = |v: Vec<f64>| v.into_iter().map(|x| x as f32).collect();
     (f32s(y), f32s(dx), f32s(dw))
+}
+
+#[test]
+fn the_gradient_of_a_weight_alone_is_that_of_the_whole() {
+    for (name, device) in devices() {
+        for (m, n, k) in [(3, 5, 7), (64, 40, 24)] {
+            let (x, dy) = (values(m * k, 1), values(m * n, 4));
+            let (x, dy) = (tensor(&x, [m, k], DType::F32, &device), tensor(&dy, [m, n], DType::F32, &device));
+            let (_, _, dw) = expected((m, n, k), false);
+            assert_close(&format!("dw on {name}"), DType::F32, &host(linear_weight_gradient(x, dy)), &dw);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "the gradient of a weight has no gradient of its own")]
+fn the_gradient_of_a_weight_is_not_differentiated() {
+    let x = tensor(&values(6, 1), [2, 3], DType::F32, &Device::flex().autodiff()).require_grad();
+    linear_weight_gradient(x.clone(), x);
 }
 
 /// Tails in every dimension, fewer K tiles than stages, many tiles, split K, and rows that TMA cannot address as they are.

@@ -67,10 +67,10 @@ impl LinearCrossEntropyOps for Flex {
                 dbias = Some(add(dbias, Self::column_sum(wide(dlogits.clone()))));
             }
             if wanted.x {
-                dx.push(Self::product(dlogits.clone(), weight.clone(), head.transposed()));
+                dx.push(Self::product(dlogits.clone(), weight.clone(), head.layout.of_input_gradient()));
             }
             if wanted.weight {
-                let (a, b) = if head.layout == Layout::NT { (dlogits, x) } else { (x, dlogits) };
+                let (a, b) = head.layout.for_weight_gradient(x, dlogits);
                 dweight = Some(add(dweight, Self::product(wide(a), wide(b), Layout::TN)));
             }
         }

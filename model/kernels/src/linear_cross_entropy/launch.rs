@@ -105,10 +105,10 @@ impl LinearCrossEntropyOps for CubeBackend {
             }
             if wanted.x {
                 let weight = chunks.weight.clone();
-                product_into(dlogits.clone(), weight, None, head.transposed(), false, rows_of(&dx, at));
+                product_into(dlogits.clone(), weight, None, head.layout.of_input_gradient(), false, rows_of(&dx, at));
             }
             if wanted.weight {
-                let (a, b) = if head.layout == Layout::NT { (dlogits, x) } else { (x, dlogits) };
+                let (a, b) = head.layout.for_weight_gradient(x, dlogits);
                 dweight = product_onto(a, b, Layout::TN, dweight, is_first);
             }
         }

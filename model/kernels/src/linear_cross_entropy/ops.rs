@@ -38,11 +38,6 @@ impl Head {
         if self.layout == Layout::NT { weight[0] } else { weight[1] }
     }
 
-    /// The layout of the product that gives the gradient of the input.
-    pub(crate) fn transposed(&self) -> Layout {
-        if self.layout == Layout::NT { Layout::NN } else { Layout::NT }
-    }
-
     /// First row and number of rows of each chunk of `rows`.
     pub(crate) fn chunks(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let size = self.chunk_rows;
