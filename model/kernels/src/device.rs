@@ -15,6 +15,11 @@ pub(crate) fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D], dtype:
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
 }
 
+/// An uninitialized contiguous tensor with the device, shape and dtype of `like`.
+pub(crate) fn empty_like(like: &CubeTensor) -> CubeTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), like.meta.shape().clone(), like.dtype)
+}
+
 /// The widest load of at most 16 bytes that divides a row of `d` elements, in elements.
 pub(crate) fn vector_width(d: usize, dtype: DType) -> usize {
     let mut width = 16 / dtype.size();

@@ -4,7 +4,6 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
@@ -13,6 +12,7 @@ use super::kernel::{PREPARE_UNITS, UNITS, gather, prepare, step};
 use super::ops::{AdamWOps, Factors, Parts, Segment};
 use super::progress::{COLUMNS, NUMBERS};
 use super::{LossScaling, StepPolicy};
+use crate::device::empty;
 
 /// Elements of f32 in 16 bytes.
 const WIDTH: usize = 4;
@@ -89,8 +89,7 @@ impl AdamWOps for CubeBackend {
     ) -> (CubeTensor, CubeTensor) {
         let [squares, divisor, loss, coefficients] = [squares, divisor, loss, coefficients].map(into_contiguous);
         let (n, rows) = (squares.meta.shape()[0], (coefficients.meta.shape()[0] - 1) / COLUMNS);
-        let (client, device) = (squares.client.clone(), squares.device.clone());
-        let out = empty_device_contiguous_dtype(client, device, [NUMBERS].into(), DType::F32);
+        let out = empty(&squares, [NUMBERS], DType::F32);
         let unscaled =
             LossScaling { unit: 1.0, growth_factor: 1.0, growth_interval: 1, backoff_factor: 1.0, floor: 0.0 };
         let scaling = policy.scaling.unwrap_or(unscaled);

@@ -3,14 +3,13 @@
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::DropoutOps;
 use super::philox::{MULTIPLIER, ROUNDS, WEYL};
 use super::threshold_16;
-use crate::device::vector_width;
+use crate::device::{empty_like, vector_width};
 
 /// [`super::philox::philox`] for (`quad`, `site`) under the seed and draw in `state`.
 #[cube]
@@ -99,7 +98,7 @@ fn dropout_kernel<F: Float, N: Size>(
 impl DropoutOps for CubeBackend {
     fn dropout(x: CubeTensor, state: CubeTensor, site: u32, p: f32) -> CubeTensor {
         let (x, state) = (into_contiguous(x), into_contiguous(state));
-        let out = empty_device_contiguous_dtype(x.client.clone(), x.device.clone(), x.meta.shape().clone(), x.dtype);
+        let out = empty_like(&x);
         let n = out.meta.shape().num_elements();
         let width = vector_width(n, x.dtype);
         let vectors = (n / width) as u32;

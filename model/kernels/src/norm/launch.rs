@@ -4,13 +4,12 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, backward, forward, reduce_partial};
 use super::ops::{Kind, NormOps};
-use crate::device::{empty, vector_width};
+use crate::device::{empty, empty_like, vector_width};
 use crate::dropout::{Dropping, Mask};
 use crate::maybe::Maybe;
 
@@ -147,8 +146,4 @@ fn plan(x: &CubeTensor, kind: Kind) -> (RowConfig, usize, usize) {
 
 fn optional(tensor: Maybe<CubeBackend>) -> Option<CubeTensor> {
     tensor.into_option().map(into_contiguous)
-}
-
-fn empty_like(x: &CubeTensor) -> CubeTensor {
-    empty_device_contiguous_dtype(x.client.clone(), x.device.clone(), x.meta.shape().clone(), x.dtype)
 }

@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{RotaryOps, RotarySpec};
-use crate::device::{empty, vector_width};
+use crate::device::{empty_like, vector_width};
 
 const UNITS: u32 = 128;
 
@@ -63,7 +63,7 @@ impl RotaryOps for CubeBackend {
         let (x, positions) = (into_contiguous(qkv), into_contiguous(positions));
         let [rows, columns] = [x.meta.shape()[0], x.meta.shape()[1]];
         let half = spec.head_dim / 2;
-        let y = empty(&x, [rows, columns], x.dtype);
+        let y = empty_like(&x);
         // A vector lies within half a head and within a row.
         let width = vector_width(half, x.dtype).min(vector_width(columns, x.dtype));
         let total = (rows * half / width) as u32;

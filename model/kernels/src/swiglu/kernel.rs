@@ -7,7 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::SwigluOps;
-use crate::device::{empty, vector_width};
+use crate::device::{empty, empty_like, vector_width};
 use crate::instruction::sigmoid;
 
 const UNITS: u32 = 256;
@@ -87,7 +87,7 @@ impl SwigluOps for CubeBackend {
     fn fused_swiglu_backward(gate_up: CubeTensor, dy: CubeTensor) -> CubeTensor {
         let (x, dy) = (into_contiguous(gate_up), into_contiguous(dy));
         let [m, f] = [dy.meta.shape()[0], dy.meta.shape()[1]];
-        let dx = empty(&x, [m, 2 * f], x.dtype);
+        let dx = empty_like(&x);
         let width = vector_width(f, x.dtype);
         let total = (m * f / width) as u32;
         let dtype = dtype_to_storage_type(x.dtype);
