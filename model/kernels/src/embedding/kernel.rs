@@ -253,8 +253,9 @@ impl EmbeddingOps for CubeBackend {
         let [n, d] = [dy.meta.shape()[0], dy.meta.shape()[1]];
         assert!(ids.dtype == DType::I32, "ids of {:?}", ids.dtype);
         let (client, device) = (dy.client.clone(), dy.device.clone());
-        // Zeros for ids that no token has. Rows of odd lengths come padded, and are closed up: the kernels count elements.
-        let out = into_contiguous(zeros_client(client.clone(), device, [rows, d].into(), dy.dtype));
+        // Zeros for ids that no token has, asked for in one row: between rows of odd lengths the backend leaves gaps.
+        let zeros = zeros_client(client.clone(), device.clone(), [rows * d].into(), dy.dtype);
+        let out = CubeTensor::new_contiguous(client.clone(), device, [rows, d].into(), zeros.handle, dy.dtype);
         if n == 0 || d == 0 {
             return out;
         }
