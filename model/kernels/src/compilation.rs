@@ -46,13 +46,15 @@ pub fn keep_kernels(folder: &Path) {
     #[cfg(feature = "cuda")]
     {
         let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
-        if matches!(config.environment.path, CacheConfig::Target) {
+        let own = format!("kernels-{}", executable());
+        let is_kept_here = matches!(config.environment.path, CacheConfig::Target);
+        if is_kept_here {
             config.environment.path = CacheConfig::Directory(folder.to_path_buf());
-            config.environment.name = format!("kernels-{}", executable());
+            config.environment.name = own.clone();
         }
         config.compilation.cache = true;
-        if CubeClRuntimeConfig::try_set(config) {
-            forget_others(folder, &format!("kernels-{}", executable()));
+        if CubeClRuntimeConfig::try_set(config) && is_kept_here {
+            forget_others(folder, &own);
         }
         COUNTER.get_or_init(Counter::start);
     }
