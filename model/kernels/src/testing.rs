@@ -1,6 +1,18 @@
 //! What the operators' tests share: devices, random tensors, and how close is close enough.
 
+#[cfg(feature = "cuda")]
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use burn::tensor::{DType, Device, Tensor, TensorData};
+
+#[cfg(feature = "cuda")]
+static CUDA_DEVICE: Mutex<()> = Mutex::new(());
+
+#[cfg(feature = "cuda")]
+thread_local! {
+    /// Taken when a test first asks for the device, given back when its thread ends.
+    static TURN: MutexGuard<'static, ()> = CUDA_DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
+}
 
 /// The CPU, and the first CUDA device where this build and this machine have one.
 pub(crate) fn devices() -> Vec<(&'static str, Device)> {
@@ -12,13 +24,17 @@ pub(crate) fn devices() -> Vec<(&'static str, Device)> {
     devices
 }
 
-/// The first CUDA device, or why there is none.
+/// The first CUDA device, or why there is none. A test has it to itself until it ends: a recording is lost if another thread
+/// waits for the device meanwhile.
 pub(crate) fn cuda() -> Result<Device, &'static str> {
     #[cfg(feature = "cuda")]
     {
         use burn::tensor::DeviceType;
         match Device::enumerate(DeviceType::Cuda).into_iter().next() {
-            Some(device) => Ok(device),
+            Some(device) => {
+                TURN.with(|_| ());
+                Ok(device)
+            }
             None => Err("this machine has no CUDA device"),
         }
     }
