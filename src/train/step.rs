@@ -25,7 +25,7 @@ pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
 }
 
 /// The optimizer's part of a step over `batches`, and the counters.
-pub(super) fn finish_step(state: &mut TrainState, batches: &[Batch], sums: Sums, gradients: FlatGradients) -> Measures {
+pub(crate) fn finish_step(state: &mut TrainState, batches: &[Batch], sums: Sums, gradients: FlatGradients) -> Measures {
     let Sums { loss, nll, n_labels } = sums;
     for batch in batches {
         let [source_tokens, target_tokens] = tokens_of(batch);
@@ -41,7 +41,7 @@ pub(super) fn finish_step(state: &mut TrainState, batches: &[Batch], sums: Sums,
 
 /// Sums and gradients of `batches`, the first of which is micro-batch number `first_micro_step` of the run. Changes nothing.
 /// Gradients carry the loss scale, if there is one.
-pub(super) fn group_gradients(state: &TrainState, batches: &[Batch], first_micro_step: u64) -> (Sums, FlatGradients) {
+pub(crate) fn group_gradients(state: &TrainState, batches: &[Batch], first_micro_step: u64) -> (Sums, FlatGradients) {
     // A sum of many gradients needs more digits than each of them.
     let accumulation = if batches.len() > 1 { FloatDType::F32 } else { state.dtype };
     let factor = state.optimizer.loss_factor();
@@ -109,7 +109,7 @@ impl<'a> Pass<'a> {
 
 /// What the micro-batches of a group add up to, on the device.
 #[derive(Debug, Clone)]
-pub(super) struct Sums {
+pub(crate) struct Sums {
     pub(super) loss: Tensor<1>,
     pub(super) nll: Tensor<1>,
     pub(super) n_labels: Tensor<1>,

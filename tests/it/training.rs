@@ -197,7 +197,7 @@ fn a_precision_is_audited_against_f32() {
         "largest difference",
         "tok/s",
         "loss scale: 65536 at first",
-        "weights F16, master weights F32",
+        "weights F16, gradients F16, master weights F32",
         "softmax: computed in f32",
         "token numbers: untouched",
         "sound: fp16",

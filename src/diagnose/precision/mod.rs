@@ -17,7 +17,8 @@ use crate::eval::Masking;
 use crate::metrics::deferred::{DeferredMetrics, StepFacts};
 use crate::metrics::{SpanClock, StepMetrics};
 use crate::train::feed::GroupFeed;
-use crate::train::{RunData, TrainState, train_step};
+use crate::train::step::{finish_step, group_gradients};
+use crate::train::{RunData, TrainState};
 
 /// A short training in one precision.
 #[derive(Debug, Clone)]
@@ -30,8 +31,11 @@ pub struct Trial {
     pub tokens_per_sec: f64,
     /// Device memory reserved at the end; allocators give nothing back, so it is the peak. `None` on the CPU.
     pub reserved_bytes: Option<u64>,
-    /// Dtypes of the weights computed with, master weights, first and second moments and loss.
-    pub dtypes: [(&'static str, DType); 5],
+    /// Dtypes of the weights computed with, the gradients that an update is made of, master weights, first and second moments and
+    /// loss.
+    pub dtypes: [(&'static str, DType); 6],
+    /// Micro-batches of a step: the gradients of more than one are added up.
+    pub n_micro_batches: usize,
     /// Whether the token numbers on the device were the host's, as 32-bit integers, after the last step too.
     pub integers_untouched: bool,
 }
@@ -68,10 +72,14 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     let loader = Loader::new(data.train.clone(), &config.loader, config.seed, Position::default())?;
     let mut feed = GroupFeed::new(loader, Position::default(), &config.train, device.clone());
     let (mut clock, mut deferred) = (SpanClock::start(), DeferredMetrics::default());
-    let (mut steps, mut started, mut loss_dtype) = (Vec::new(), Instant::now(), DType::F32);
+    let (mut steps, mut started) = (Vec::new(), Instant::now());
+    let (mut gradients_dtype, mut loss_dtype, mut n_micro_batches) = (DType::F32, DType::F32, 0);
     for step in 1..=n_steps {
         let group = feed.next_group(&mut clock)?;
-        let measures = train_step(&mut state, &group.batches);
+        // The two halves of `train_step`, to see what is handed from one to the other.
+        let (sums, gradients) = group_gradients(&state, &group.batches, state.micro_steps);
+        (gradients_dtype, n_micro_batches) = (gradients.0.values.dtype(), group.batches.len());
+        let measures = finish_step(&mut state, &group.batches, sums, gradients);
         loss_dtype = measures.loss_sum.dtype();
         let [source_tokens, target_tokens] = group.tokens();
         let facts = StepFacts {
@@ -97,6 +105,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     let kernel_state = state.optimizer.state();
     let dtypes = [
         ("weights", kernel_state.compute_weights().dtype()),
+        ("gradients", gradients_dtype),
         ("master weights", kernel_state.master.dtype()),
         ("first moments", kernel_state.m.dtype()),
         ("second moments", kernel_state.v.dtype()),
@@ -110,7 +119,8 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     let n_kept = kept.dims()[0];
     let integers_untouched = is_same(kept, &host.ids[..n_kept])?;
     let reserved_bytes = reserved_bytes(device);
-    Ok(Trial { dtype, steps, tokens_per_sec: tokens as f64 / secs, reserved_bytes, dtypes, integers_untouched })
+    let tokens_per_sec = tokens as f64 / secs;
+    Ok(Trial { dtype, steps, tokens_per_sec, reserved_bytes, dtypes, n_micro_batches, integers_untouched })
 }
 
 /// The first numbers of an uploaded batch: what is read.
@@ -182,7 +192,9 @@ impl Audit {
             problems.push(format!("{} is not computed in f32: an error of {:.1e}", probe.what, probe.error));
         }
         for (what, dtype) in &self.asked.dtypes[1..] {
-            if *dtype != DType::F32 {
+            // Each gradient may have the dtype of the weights; a sum of many needs more digits.
+            let is_rounded = *what == "gradients" && self.asked.n_micro_batches == 1;
+            if *dtype != DType::F32 && !is_rounded {
                 problems.push(format!("{what} are {dtype:?} instead of F32"));
             }
         }
@@ -218,7 +230,18 @@ mod tests {
             assert!(audit.asked.tokens_per_sec > 0.0 && audit.asked.steps.len() == 12);
             assert_eq!(audit.asked.steps[0].loss_scale.is_some(), precision == Precision::Fp16);
             assert_eq!(audit.asked.dtypes[0].1, DType::from(audit.asked.dtype));
+            assert_eq!(audit.asked.dtypes[1], ("gradients", DType::from(audit.asked.dtype)));
         }
+    }
+
+    #[test]
+    fn gradients_of_several_micro_batches_are_added_up_in_f32() {
+        let change = |config: &mut Config| config.train.grad_accum_steps = 2;
+        let mut audit = audited(Precision::Bf16, change);
+        assert_eq!((audit.asked.dtypes[1], audit.asked.n_micro_batches), (("gradients", DType::F32), 2));
+        assert_eq!(audit.problems(0.03), Vec::<String>::new());
+        audit.asked.dtypes[1].1 = DType::BF16;
+        assert_eq!(audit.problems(0.03), ["gradients are BF16 instead of F32"]);
     }
 
     #[test]
@@ -234,7 +257,7 @@ mod tests {
         audit.asked.steps[9].skipped = false;
         assert!(audit.largest_difference().0 == 10 && audit.largest_difference().1.is_nan(), "no number hides it");
         audit.probes[1].error = 15.0;
-        (audit.asked.dtypes[1].1, audit.ids_are_exact) = (DType::BF16, false);
+        (audit.asked.dtypes[2].1, audit.ids_are_exact) = (DType::BF16, false);
         let problems = audit.problems(1.0).join("\n");
         for part in ["the loss of step 10", "not finite", "softmax is not", "master weights are BF16", "integers"] {
             assert!(problems.contains(part), "{part:?} is missing in {problems}");
