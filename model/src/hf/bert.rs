@@ -100,11 +100,7 @@ pub(super) fn read(fields: &mut Fields<'_>, has: &dyn Fn(&str) -> bool) -> Trans
         dropout: fields.number_or("hidden_dropout_prob", 0.1),
         activation_dropout: Some(0.0),
         attention_dropout: fields.number_or("attention_probs_dropout_prob", 0.1),
-        tie_embeddings: if fields.flag_or("tie_word_embeddings", true) {
-            TieEmbeddings::Output
-        } else {
-            TieEmbeddings::None
-        },
+        tie_embeddings: fields.tied_output_or(true),
         init: InitScheme::SmallNormal,
         ..TransformerConfig::default()
     }

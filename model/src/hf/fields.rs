@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::config::TieEmbeddings;
+
 /// The fields of one `config.json`. A field that is `null` counts as absent, as in `transformers`.
 pub(super) struct Fields<'a> {
     object: &'a Map<String, Value>,
@@ -69,6 +71,11 @@ impl<'a> Fields<'a> {
             self.problems.push(format!("{key} is {value}, neither true nor false"));
             default
         })
+    }
+
+    /// Whether the output projection is the token table of the same side.
+    pub(super) fn tied_output_or(&mut self, default: bool) -> TieEmbeddings {
+        if self.flag_or("tie_word_embeddings", default) { TieEmbeddings::Output } else { TieEmbeddings::None }
     }
 
     /// The field's text, one of `choices`; what stands for it. `default` is an index.

@@ -30,11 +30,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
         table.add(&format!("decoder.layers.{i}."), &format!("transformer.h.{i}."), &layer);
     }
     table.add("decoder.", "transformer.", &[("norm", Part::LayerNorm, d, &[("ln_f", d)])]);
-    if config.tie_embeddings == TieEmbeddings::None {
-        table.add("", "", &[("output", Part::LinearWithoutBias, d, &[("lm_head", v)])]);
-    } else {
-        table.add_copy("lm_head.weight", "transformer.wte.weight");
-    }
+    table.add_output(config.tie_embeddings, [d, v], "transformer.wte.weight");
     table
 }
 
@@ -59,11 +55,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> TransformerConfig {
         dropout: fields.one_dropout([("resid_pdrop", 0.1), ("embd_pdrop", 0.1)]),
         activation_dropout: Some(0.0),
         attention_dropout: fields.number_or("attn_pdrop", 0.1),
-        tie_embeddings: if fields.flag_or("tie_word_embeddings", true) {
-            TieEmbeddings::Output
-        } else {
-            TieEmbeddings::None
-        },
+        tie_embeddings: fields.tied_output_or(true),
         init: InitScheme::SmallNormal,
         ..TransformerConfig::default()
     }

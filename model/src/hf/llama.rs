@@ -37,11 +37,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
         table.add(&format!("decoder.layers.{i}."), &format!("model.layers.{i}."), &layer);
     }
     table.add("decoder.", "model.", &[("norm", Part::RmsNorm, d, &[("norm", d)])]);
-    if config.tie_embeddings == TieEmbeddings::None {
-        table.add("", "", &[("output", Part::LinearWithoutBias, d, &[("lm_head", v)])]);
-    } else {
-        table.add_copy("lm_head.weight", "model.embed_tokens.weight");
-    }
+    table.add_output(config.tie_embeddings, [d, v], "model.embed_tokens.weight");
     table
 }
 
@@ -72,11 +68,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> TransformerConfig {
         bias,
         dropout: 0.0,
         attention_dropout: fields.number_or("attention_dropout", 0.0),
-        tie_embeddings: if fields.flag_or("tie_word_embeddings", false) {
-            TieEmbeddings::Output
-        } else {
-            TieEmbeddings::None
-        },
+        tie_embeddings: fields.tied_output_or(false),
         init: InitScheme::SmallNormal,
         ..TransformerConfig::default()
     }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::demands::{ACTIVATIONS, Demands, GELU, object};
 use super::fields::Fields;
-use super::table::{Layout, Line, Part, Skipped, Table};
+use super::table::{Layout, Line, OUTPUT, Part, Skipped, Table};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
 /// `transformers` leaves `nn.LayerNorm` at its default here and has no field for it.
@@ -76,21 +76,16 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
 fn add_embeddings(table: &mut Table, config: &TransformerConfig) {
     const ENCODER: &str = "model.encoder.embed_tokens.weight";
     const DECODER: &str = "model.decoder.embed_tokens.weight";
-    const HEAD: &str = "lm_head.weight";
     let (d, source, target) = (config.d_model, config.source_vocab_size, config.target_vocab_size);
     if config.tie_embeddings == TieEmbeddings::ThreeWay {
         table.add_rows("source_embedding.table", "model.shared.weight", [source, d], 0);
-        for copy in [ENCODER, DECODER, HEAD] {
+        for copy in [ENCODER, DECODER, OUTPUT] {
             table.add_copy(copy, "model.shared.weight");
         }
     } else {
         table.add_rows("source_embedding.table", ENCODER, [source, d], 0);
         table.add_rows("target_embedding.table", DECODER, [target, d], 0);
-        if config.tie_embeddings == TieEmbeddings::Output {
-            table.add_copy(HEAD, DECODER);
-        } else {
-            table.add("", "", &[("output", Part::LinearWithoutBias, d, &[("lm_head", target)])]);
-        }
+        table.add_output(config.tie_embeddings, [d, target], DECODER);
     }
     if config.final_logits_bias {
         table.add_one("final_logits_bias", "final_logits_bias", Layout::OneRow, target);

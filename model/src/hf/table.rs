@@ -1,6 +1,11 @@
 //! The table of a family: which Kiln parameter is which tensor of the file, and how it lies there. Both directions,
 //! [`super::import`] and [`super::export`], read the same rows.
 
+use crate::config::TieEmbeddings;
+
+/// The projection to the vocabulary in families that write.
+pub(super) const OUTPUT: &str = "lm_head.weight";
+
 /// All rows for one configuration, and what may stand in a file besides.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -159,6 +164,15 @@ impl Table {
     pub(super) fn add_one(&mut self, ours: &str, theirs: &str, layout: Layout, width: usize) {
         let pieces = vec![Piece { theirs: theirs.to_owned(), width }];
         self.rows.push(Row { ours: ours.to_owned(), layout, pieces, zeros_if_absent: false });
+    }
+
+    /// Adds the projection to the vocabulary, `[d, v]`; a tied one is no more than a second name of `embedding`.
+    pub(super) fn add_output(&mut self, tie: TieEmbeddings, [d, v]: [usize; 2], embedding: &str) {
+        if tie == TieEmbeddings::None {
+            self.add_one("output.weight", OUTPUT, Layout::Linear { n_in: d }, v);
+        } else {
+            self.add_copy(OUTPUT, embedding);
+        }
     }
 
     /// Lets the last row be absent in files: it is zeros then.
