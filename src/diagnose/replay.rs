@@ -1,12 +1,12 @@
 //! Steps replayed as CUDA graphs beside steps computed as they come: the same, bit for bit, and how fast each.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, FloatDType, Tensor, Transaction};
 use kiln_kernels::{AdamWState, set_deterministic};
 
-use super::step_time::Effort;
+use super::step_time::{Effort, pace};
 use super::workload::Workload;
 use crate::config::Capture;
 use crate::device::reserved_bytes;
@@ -95,25 +95,9 @@ fn train(
     }
     let AdamWState { master, m, v, .. } = state.optimizer.state();
     numbers.push(read(vec![master.clone(), m.clone(), v.clone()])?);
-    let sync = || device.clone().inner().sync().context("waiting for the device");
-    let mut paces = Vec::new();
-    for _ in 0..effort.repeats {
-        let started = Instant::now();
-        for _ in 0..effort.steps {
-            step(&mut state);
-        }
-        sync()?;
-        paces.push(started.elapsed() / effort.steps as u32);
-    }
-    let mut enqueues = Vec::new();
-    for _ in 0..effort.repeats {
-        let started = Instant::now();
-        step(&mut state);
-        enqueues.push(started.elapsed());
-        sync()?;
-    }
+    let [time, enqueue] = pace(device, effort, || drop(step(&mut state)))?;
     let added_bytes = before.zip(reserved_bytes(device)).map(|(before, after)| after.saturating_sub(before));
-    Ok((numbers, Pace { step: median(paces), enqueue: median(enqueues), added_bytes }, captured))
+    Ok((numbers, Pace { step: time, enqueue, added_bytes }, captured))
 }
 
 /// Host sync.
@@ -121,11 +105,6 @@ fn read(tensors: Vec<Tensor<1>>) -> Result<Vec<f32>> {
     let read = tensors.into_iter().fold(Transaction::default(), Transaction::register).try_execute();
     let data = read.context("reading the numbers of a step")?;
     Ok(data.into_iter().flat_map(|data| data.try_into_vec::<f32>().expect("f32")).collect())
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
 }
 
 #[cfg(test)]

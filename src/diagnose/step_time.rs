@@ -54,34 +54,17 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: 
         at += 1;
         train_step(state, std::slice::from_ref(&batches[at % batches.len()]))
     };
-    let sync = || device.clone().inner().sync().context("waiting for the device");
 
     let started = Instant::now();
     let first = mean_loss(step(&mut state))?;
     for _ in 0..2 * batches.len() + 3 {
         step(&mut state);
     }
-    sync()?;
+    wait(device)?;
     let warm_up = started.elapsed();
 
-    let mut repeats = Vec::new();
     let mut last = None;
-    for _ in 0..effort.repeats {
-        let started = Instant::now();
-        for _ in 0..effort.steps {
-            last = Some(step(&mut state));
-        }
-        sync()?;
-        repeats.push(started.elapsed() / effort.steps as u32);
-    }
-    let mut enqueues = Vec::new();
-    for _ in 0..effort.repeats {
-        let started = Instant::now();
-        last = Some(step(&mut state));
-        enqueues.push(started.elapsed());
-        sync()?;
-    }
-    let (time, enqueue) = (median(repeats), median(enqueues));
+    let [time, enqueue] = pace(device, effort, || last = Some(step(&mut state)))?;
     let last = mean_loss(last.context("no step was taken")?)?;
     ensure!(last < first, "the loss went from {first:.3} to {last:.3}: the steps that were timed did not train");
     let peak = crate::device::peak_flops_per_sec(device, dtype);
@@ -103,9 +86,31 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: 
     })
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
+/// [`StepTime::step`] and [`StepTime::enqueue`] of `step`.
+pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> Result<[Duration; 2]> {
+    let (mut steps, mut enqueues) = (Vec::new(), Vec::new());
+    for _ in 0..effort.repeats {
+        let started = Instant::now();
+        (0..effort.steps).for_each(|_| step());
+        wait(device)?;
+        steps.push(started.elapsed() / effort.steps as u32);
+    }
+    for _ in 0..effort.repeats {
+        let started = Instant::now();
+        step();
+        enqueues.push(started.elapsed());
+        wait(device)?;
+    }
+    let median = |mut times: Vec<Duration>| {
+        times.sort();
+        times[times.len() / 2]
+    };
+    Ok([median(steps), median(enqueues)])
+}
+
+/// Host sync.
+fn wait(device: &Device) -> Result<()> {
+    device.clone().inner().sync().context("waiting for the device")
 }
 
 /// Host sync: the loss of one step.
