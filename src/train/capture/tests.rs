@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use burn::tensor::FloatDType;
+use burn::tensor::{FloatDType, Int, Tensor};
 use kiln_model::{TextBatch, TransformerConfig};
 
+use super::graph::{difference, forward_backward, refill, words};
 use super::*;
 use crate::config::Config;
 use crate::train::train_step;

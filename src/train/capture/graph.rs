@@ -1,0 +1,185 @@
+//! How a recording is made, tested and fed. On the CPU nothing is recorded, but all else here works there too.
+
+use std::time::Instant;
+
+use burn::tensor::{Device, Int, Tensor, Transaction};
+use kiln_kernels::{CaptureError, Captured, capture, overwrite};
+use kiln_model::{Batch, DropoutStream};
+
+use super::{Record, Replay, Results, TrainState};
+use crate::optim::{FlatGradients, ParamTable};
+use crate::train::step::{Pass, Sums};
+
+/// `auto` records where the host needs more than this share of a step's time.
+const HOST_SHARE: f64 = 0.5;
+/// What the order of a sum of losses may change of it.
+const SUM_TOLERANCE: f32 = 1e-5;
+
+/// Recordings on the device.
+pub(super) struct Graphs;
+
+impl Record for Graphs {
+    fn record(
+        &mut self,
+        state: &TrainState,
+        batch: &Batch,
+        only_if_it_pays: bool,
+    ) -> Result<Option<Box<dyn Replay>>, CaptureError> {
+        let words = Pass::of(state, None).is_random().then(|| overwritable(&words(state)));
+        let mut inputs = batch.clone();
+        each_part(&mut inputs, batch, |target, source| *target = overwritable(source));
+        let mut work = forward_backward(state, inputs.clone(), words.clone());
+        if only_if_it_pays && host_share(&mut work, &state.device)? < HOST_SHARE {
+            return Ok(None);
+        }
+        let table = state.optimizer.table();
+        let (captured, [first, second]) = capture(&state.device, work, fingerprint)?;
+        let (first, second, replayed) = (first?, second?, fingerprint(captured.replay()?)?);
+        // Whether a computation can be compared at all is the first question.
+        for (found, what) in [(first, "computing the same batch twice"), (replayed, "a replay")] {
+            if let Some(difference) = difference(table, &found, &second) {
+                return Err(CaptureError::new(format!("{what} gives other numbers: {difference}")));
+            }
+        }
+        Ok(Some(Box::new(Recording { captured, batch: inputs, words })))
+    }
+}
+
+/// Seed and draw of the next micro-batch.
+pub(super) fn words(state: &TrainState) -> Tensor<1, Int> {
+    DropoutStream::words(state.seed, state.micro_steps, &state.device)
+}
+
+/// Forward and backward of `batch` whenever it is called, with the weights of that time and the random numbers of `words`.
+pub(super) fn forward_backward(
+    state: &TrainState,
+    batch: Batch,
+    words: Option<Tensor<1, Int>>,
+) -> impl FnMut() -> Results + Send + use<> {
+    let (model, table, masking) = (state.model.clone(), state.optimizer.table().clone(), state.masking.clone());
+    let (label_smoothing, drops, dtype) = (state.label_smoothing, state.has_dropout(), state.dtype);
+    let factor = state.optimizer.loss_factor_at_call();
+    move || {
+        let factor = factor();
+        let stream = words.clone().map(DropoutStream::over);
+        let masking = masking.as_ref();
+        let pass = Pass { model: &model, table: &table, masking, label_smoothing, drops, factor: factor.as_ref() };
+        pass.run(&batch, stream.as_ref(), dtype, None)
+    }
+}
+
+/// The host's share of the time of `work`.
+fn host_share(work: &mut impl FnMut() -> Results, device: &Device) -> Result<f64, CaptureError> {
+    let mut share = 0.0;
+    // Once to warm up.
+    for _ in 0..2 {
+        device.sync().map_err(CaptureError::new)?;
+        let start = Instant::now();
+        let results = work();
+        device.flush().map_err(CaptureError::new)?;
+        let host = start.elapsed();
+        device.sync().map_err(CaptureError::new)?;
+        share = host.as_secs_f64() / start.elapsed().as_secs_f64();
+        // Held until the device had done it: what nobody holds is not computed.
+        drop(results);
+    }
+    Ok(share)
+}
+
+/// Loss, negative log-likelihood, labels, and the sums of squares of all gradients. Waits for the device.
+fn fingerprint((sums, FlatGradients(gradients)): &Results) -> Result<Vec<f32>, CaptureError> {
+    let parts = [&sums.loss, &sums.nll, &sums.n_labels, gradients.squares()];
+    let read = parts.into_iter().cloned().fold(Transaction::default(), Transaction::register);
+    let data = read.try_execute().map_err(CaptureError::new)?;
+    Ok(data.into_iter().flat_map(|data| data.try_into_vec::<f32>().expect("sums are f32")).collect())
+}
+
+/// Where two fingerprints differ; `None` if in no bit. But for the sums of the losses, which only people look at: the backend may
+/// add them up in another order every time.
+pub(super) fn difference(table: &ParamTable, found: &[f32], wanted: &[f32]) -> Option<String> {
+    let differ = |(found, wanted): (&f32, &f32)| found.to_bits() != wanted.to_bits();
+    let far_apart = |found: f32, wanted: f32| (found - wanted).abs() > SUM_TOLERANCE * wanted.abs();
+    let [(found_sums, found), (wanted_sums, wanted)] = [found.split_at(3), wanted.split_at(3)];
+    let mut parts: Vec<_> = ["loss", "nll", "labels"]
+        .into_iter()
+        .zip(found_sums.iter().zip(wanted_sums))
+        .filter(|&(name, (found, wanted))| differ((found, wanted)) && (name == "labels" || far_apart(*found, *wanted)))
+        .map(|(name, (found, wanted))| format!("{name} {found} instead of {wanted}"))
+        .collect();
+    let mut first = 0;
+    let differing: Vec<_> = table
+        .entries()
+        .iter()
+        .filter(|entry| {
+            let chunks = first..first + entry.place().n_chunks();
+            first = chunks.end;
+            found[chunks.clone()].iter().zip(&wanted[chunks]).any(differ)
+        })
+        .collect();
+    if let (Some(first), Some(last)) = (differing.first(), differing.last()) {
+        parts.push(format!(
+            "gradients of {} of {} parameters, from {} to {}",
+            differing.len(),
+            table.entries().len(),
+            first.path,
+            last.path
+        ));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// A copy of `source` in a buffer of its own: that of `source` may be somebody else's too.
+fn overwritable(source: &Tensor<1, Int>) -> Tensor<1, Int> {
+    overwrite(source.zeros_like(), source.clone())
+}
+
+/// Forward and backward as a graph.
+struct Recording {
+    captured: Captured<Results>,
+    /// What it reads.
+    batch: Batch,
+    words: Option<Tensor<1, Int>>,
+}
+
+impl Replay for Recording {
+    fn run(&mut self, state: &TrainState, batch: &Batch) -> Result<Results, CaptureError> {
+        refill(&mut self.batch, batch);
+        self.words = self.words.take().map(|target| overwrite(target, words(state)));
+        let (Sums { loss, nll, n_labels }, gradients) = self.captured.replay()?;
+        let [loss, nll, n_labels] = [loss, nll, n_labels].map(|sum| sum.clone() * 1.0);
+        Ok((Sums { loss, nll, n_labels }, gradients.clone()))
+    }
+}
+
+/// Copies the numbers of `source` to the buffers of `target`, a batch with the same [`Key`](super::Key).
+pub(super) fn refill(target: &mut Batch, source: &Batch) {
+    each_part(target, source, |target, source| *target = overwrite(target.clone(), source.clone()));
+}
+
+/// Calls `f` with every tensor of `target` and its counterpart in `source`, a batch with the same [`Key`](super::Key).
+fn each_part(target: &mut Batch, source: &Batch, f: impl Fn(&mut Tensor<1, Int>, &Tensor<1, Int>)) {
+    match (target, source) {
+        (Batch::Pairs(target), Batch::Pairs(source)) => {
+            f(&mut target.source, &source.source);
+            f(&mut target.target_input, &source.target_input);
+            f(&mut target.labels, &source.labels);
+            f(&mut target.source_lengths, &source.source_lengths);
+            f(&mut target.target_lengths, &source.target_lengths);
+        }
+        (Batch::Text(target), Batch::Text(source)) => {
+            f(&mut target.input, &source.input);
+            f(&mut target.labels, &source.labels);
+            f(&mut target.lengths, &source.lengths);
+            for (target, source) in [
+                (&mut target.positions, &source.positions),
+                (&mut target.documents, &source.documents),
+                (&mut target.token_types, &source.token_types),
+            ] {
+                if let (Some(target), Some(source)) = (target, source) {
+                    f(target, source);
+                }
+            }
+        }
+        _ => unreachable!("batches with one key are of one kind"),
+    }
+}
