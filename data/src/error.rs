@@ -1,5 +1,6 @@
 //! What can go wrong between a text file and a batch. Each message says where, what was found and what to do.
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 
 /// Errors of this crate.
@@ -81,13 +82,14 @@ impl Error {
         Self::Tokenizer { path: path.map(Into::into), problem: problem.into() }
     }
 
-    /// The text of a panic, from what `catch_unwind` caught.
-    pub(crate) fn from_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
-        let text = payload
-            .downcast_ref::<&str>()
-            .map(|s| (*s).to_owned())
-            .or_else(|| payload.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "no message".into());
-        Self::WorkerPanicked(text)
+    /// A worker's panic, from what `catch_unwind` caught.
+    pub fn from_panic(panic: Box<dyn Any + Send>) -> Self {
+        Self::WorkerPanicked(panic_text(&*panic))
     }
+}
+
+/// What a panic says, from what `catch_unwind` caught.
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()
 }

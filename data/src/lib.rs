@@ -47,7 +47,7 @@ pub use corpus::{
     TextCorpus, TextFormat,
 };
 pub use direct::DirectSource;
-pub use error::{Error, Result};
+pub use error::{Error, Result, panic_text};
 pub use host_batch::{HostBatch, Layout, Position, Shape};
 pub use loader::{BatchSource, BatchWorker, CachedSource, Loader, LoaderConfig, OnePass, Rank};
 pub use plan::EpochPlan;

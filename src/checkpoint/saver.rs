@@ -1,10 +1,10 @@
 //! Saving off the training thread: the loop pays for one copy from the device, a thread for hashing, writing and syncing.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use kiln_data::panic_text;
 use thiserror::Error;
 
 use super::{CheckpointError, Checkpoints, Snapshot};
@@ -71,8 +71,7 @@ impl Saver {
             checkpoints.retain(keep_last)?;
             Ok(Saved { path, elapsed: start.elapsed() })
         };
-        let guarded = move || catch_unwind(AssertUnwindSafe(save)).unwrap_or_else(|panic| Err(panicked(&*panic)));
-        let thread = thread::Builder::new().name("kiln-save".into()).spawn(guarded).map_err(SaveFailed::Thread)?;
+        let thread = thread::Builder::new().name("kiln-save".into()).spawn(save).map_err(SaveFailed::Thread)?;
         self.under_way = Some(thread);
         Ok(before)
     }
@@ -87,7 +86,7 @@ impl Saver {
         match self.under_way.take().map(JoinHandle::join) {
             None => Ok(None),
             Some(Ok(result)) => result.map(Some),
-            Some(Err(panic)) => Err(panicked(&*panic)),
+            Some(Err(panic)) => Err(SaveFailed::Panicked(panic_text(&*panic))),
         }
     }
 }
@@ -97,11 +96,4 @@ impl Drop for Saver {
         // Whoever drops it on the way out of an error has an error to show already; what is on its way to disk is worth the wait.
         let _ = self.wait();
     }
-}
-
-fn panicked(panic: &(dyn std::any::Any + Send)) -> SaveFailed {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    SaveFailed::Panicked(
-        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given").to_string(),
-    )
 }

@@ -204,12 +204,6 @@ impl Watch {
     }
 }
 
-/// What a panic says.
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_string()
-}
-
 const REMEDY: &str = "A lower optim.lr, longer optim.warmup_steps or a smaller optim.max_grad_norm is the usual remedy; \
                       train.non_finite = \"skip\" goes on without such batches.";
 

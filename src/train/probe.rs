@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::module::Module;
-use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape};
+use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
 use kiln_model::flops::train_bytes;
 
 use super::feed::upload_split;
-use super::non_finite::panic_text;
 use super::state::TrainState;
 use super::step::group_gradients;
 use crate::eval::validation_loss;
@@ -38,8 +37,7 @@ pub(super) fn read(source: &Arc<dyn BatchSource>, plan: &EpochPlan, index: usize
     let mut batch = HostBatch::default();
     let mut worker = source.clone().worker();
     // As the loader does: a worker's panic is an error.
-    catch_unwind(AssertUnwindSafe(|| worker.fill(plan, index, &mut batch)))
-        .map_err(|panic| kiln_data::Error::WorkerPanicked(panic_text(&*panic)))??;
+    catch_unwind(AssertUnwindSafe(|| worker.fill(plan, index, &mut batch))).map_err(kiln_data::Error::from_panic)??;
     Ok(batch)
 }
 

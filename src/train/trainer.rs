@@ -9,14 +9,14 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use burn::module::Module;
 use burn::tensor::Device;
-use kiln_data::{BatchSource, Example, Loader, OnePass, Shape};
+use kiln_data::{BatchSource, Example, Loader, OnePass, Shape, panic_text};
 use kiln_model::Transformer;
 
 use super::capture::CapturedSteps;
 use super::deterministic::ensure_repeatable;
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
-use super::non_finite::{StepStart, Watch, panic_text};
+use super::non_finite::{StepStart, Watch};
 use super::probe::{allocation, fit, try_largest};
 use super::provenance::Provenance;
 use super::resume::Resume;
