@@ -72,15 +72,18 @@ impl HostCopy {
 impl TrainState {
     /// A fresh start. `model` has its vocabulary sizes filled in.
     pub fn new(config: &Config, model: &TransformerConfig, dtype: FloatDType, device: &Device) -> Self {
-        let device = device.clone().inner();
-        // Drawn and kept in f32: the master weights are the drawn ones, whatever the compute dtype.
-        let drawn = model.init(config.seed, FloatDType::F32, &device.clone().autodiff());
+        let drawn = draw(config, model, device);
         let optimizer = AdamW::new(&drawn, optimizer_setup(config, model, dtype, 0, None), dtype);
+        Self::at_step_0(config, drawn, optimizer, dtype, device)
+    }
+
+    /// `model` with the weights of `optimizer`.
+    fn at_step_0(config: &Config, model: Transformer, optimizer: AdamW, dtype: FloatDType, device: &Device) -> Self {
         Self {
-            model: optimizer.attach(drawn),
+            model: optimizer.attach(model),
             optimizer,
             dtype,
-            device,
+            device: device.clone().inner(),
             seed: config.seed,
             masking: None,
             label_smoothing: config.train.label_smoothing,
@@ -103,36 +106,36 @@ impl TrainState {
         dtype: FloatDType,
         device: &Device,
     ) -> Result<Self> {
-        let mut state = Self::new(config, model, dtype, device);
-        let table = state.optimizer.table().clone();
-        let master = flat_tensor(&table, weights, &state.device)?;
+        let drawn = draw(config, model, device);
+        let table = ParamTable::of(&drawn);
+        let master = flat_tensor(&table, weights, &device.clone().inner())?;
         let moments = || master.zeros_like();
         let setup = optimizer_setup(config, model, dtype, 0, None);
-        state.optimizer = AdamW::restored(table, [master.clone(), moments(), moments()], setup, dtype);
-        state.model = state.optimizer.attach(state.model);
-        Ok(state)
+        let optimizer = AdamW::restored(table, [master.clone(), moments(), moments()], setup, dtype);
+        Ok(Self::at_step_0(config, drawn, optimizer, dtype, device))
     }
 
     /// Continues from `snapshot`.
     pub fn restore(config: &Config, snapshot: Snapshot, dtype: FloatDType, device: &Device) -> Result<Self> {
-        let mut state = Self::new(config, &snapshot.model, dtype, device);
-        let updates = snapshot.state.step.saturating_sub(snapshot.state.skipped_steps);
-        let table = state.optimizer.table().clone();
+        let drawn = draw(config, &snapshot.model, device);
+        let table = ParamTable::of(&drawn);
         let tensors = [&snapshot.weights, &snapshot.first_moments, &snapshot.second_moments];
-        let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &state.device));
-        let setup = optimizer_setup(config, &snapshot.model, dtype, updates, snapshot.state.loss_scale);
-        state.optimizer = AdamW::restored(table, [master?, m?, v?], setup, dtype);
-        state.model = state.optimizer.attach(state.model);
+        let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &device.clone().inner()));
         let saved = snapshot.state;
-        state.step = saved.step;
-        state.micro_steps = saved.micro_steps;
-        state.position = saved.position;
-        state.source_tokens = saved.source_tokens;
-        state.target_tokens = saved.target_tokens;
-        state.train_secs = saved.train_secs;
-        state.non_finite_steps = saved.non_finite_steps;
-        state.best = saved.best;
-        Ok(state)
+        let updates = saved.step.saturating_sub(saved.skipped_steps);
+        let setup = optimizer_setup(config, &snapshot.model, dtype, updates, saved.loss_scale);
+        let optimizer = AdamW::restored(table, [master?, m?, v?], setup, dtype);
+        Ok(Self {
+            step: saved.step,
+            micro_steps: saved.micro_steps,
+            position: saved.position,
+            source_tokens: saved.source_tokens,
+            target_tokens: saved.target_tokens,
+            train_secs: saved.train_secs,
+            non_finite_steps: saved.non_finite_steps,
+            best: saved.best,
+            ..Self::at_step_0(config, drawn, optimizer, dtype, device)
+        })
     }
 
     /// Whether the model drops anything while it trains.
@@ -180,6 +183,11 @@ impl TrainState {
             files: provenance.files.clone(),
         })
     }
+}
+
+/// Drawn in f32: the master weights of a fresh run are the drawn ones, whatever the compute dtype.
+fn draw(config: &Config, model: &TransformerConfig, device: &Device) -> Transformer {
+    model.init(config.seed, FloatDType::F32, &device.clone().inner().autodiff())
 }
 
 /// An optimizer that has made `updates`; `loss_scale` is a saved one.
