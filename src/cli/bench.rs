@@ -14,6 +14,7 @@ use crate::diagnose::peer::{self, PeerTime};
 use crate::diagnose::replay::{Comparison, compare};
 use crate::diagnose::step_time::{Effort, StepTime, measure};
 use crate::diagnose::workload::{NAMES, Workload};
+use crate::logging::console::gib;
 
 /// Steps over which `--capture` compares.
 const COMPARED_STEPS: usize = 24;
@@ -154,8 +155,4 @@ fn print_peer(ours: &StepTime, theirs: &PeerTime) {
 
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
 }

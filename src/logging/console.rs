@@ -202,6 +202,11 @@ pub fn thousands(number: f64) -> String {
     out
 }
 
+/// Bytes in GiB.
+pub fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
 /// `42s`, `3m05s`, `2h07m`.
 pub fn duration(duration: Duration) -> String {
     let secs = duration.as_secs_f64().round() as u64;

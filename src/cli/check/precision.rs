@@ -10,7 +10,7 @@ use super::super::exit::Usage;
 use crate::config::Precision;
 use crate::device::device_name;
 use crate::diagnose::precision::{Audit, Trial, audit};
-use crate::logging::console::thousands;
+use crate::logging::console::{gib, thousands};
 use crate::metrics::StepMetrics;
 use crate::train::RunData;
 
@@ -134,8 +134,4 @@ fn line(reference: &StepMetrics, step: &StepMetrics) -> String {
         format!("{:+.3} %", 100.0 * (step.loss / reference.loss - 1.0))
     };
     format!("{:>8}  {:>10.4}  {:>10.4}  {difference}", step.step, reference.loss, step.loss)
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / (1u64 << 30) as f64
 }
