@@ -1,12 +1,13 @@
 //! Micro-batches in groups, on the device one group ahead of the step that needs them.
 
+use burn::tensor::Device;
 use kiln_data::{HostBatch, Loader, Position, Shape};
 use kiln_model::Batch;
 
-use burn::tensor::Device;
-
+use super::state::TrainState;
 use crate::config::TrainConfig;
 use crate::device::upload;
+use crate::metrics::deferred::StepFacts;
 use crate::metrics::{Span, SpanClock};
 
 /// The micro-batches of one optimizer step.
@@ -21,10 +22,18 @@ pub struct Group {
 }
 
 impl Group {
-    /// Source tokens, and target tokens or those of text, without padding.
-    pub fn tokens(&self) -> [u64; 2] {
-        let sum = |side: usize| self.batches.iter().map(|batch| tokens_of(batch)[side]).sum();
-        [sum(0), sum(1)]
+    /// What the host knows about the step that `state` has just taken over it.
+    pub fn facts(&self, state: &TrainState) -> StepFacts {
+        let sum = |side: usize| -> u64 { self.batches.iter().map(|batch| tokens_of(batch)[side]).sum() };
+        let (source_tokens, target_tokens) = (sum(0), sum(1));
+        StepFacts {
+            step: state.step,
+            epoch: self.epoch,
+            is_scaled: state.optimizer.is_scaled(),
+            tokens: source_tokens + target_tokens,
+            source_tokens,
+            padded_tokens: self.padded_tokens(),
+        }
     }
 
     /// Shapes of the batches.

@@ -28,7 +28,7 @@ use crate::device::{compute_dtype, is_cpu, peak_flops_per_sec};
 use crate::eval::{Masking, evaluate, validation_loss};
 use crate::generate::Translator;
 use crate::logging::Logging;
-use crate::metrics::deferred::{DeferredMetrics, StepFacts};
+use crate::metrics::deferred::DeferredMetrics;
 use crate::metrics::{Outliers, Span, Throughput, ValidationMetrics, WindowMetrics};
 
 /// Everything that a run is made of.
@@ -274,16 +274,7 @@ impl Trainer {
         let notes = self.captured.take_notes();
         notes.iter().try_for_each(|note| self.logging.note(note))?;
         self.state.position = group.next;
-        let [source_tokens, target_tokens] = group.tokens();
-        let facts = StepFacts {
-            step: self.state.step,
-            epoch: group.epoch,
-            is_scaled: self.state.optimizer.is_scaled(),
-            tokens: source_tokens + target_tokens,
-            source_tokens,
-            padded_tokens: group.padded_tokens(),
-        };
-        self.deferred.push(facts, measures);
+        self.deferred.push(group.facts(&self.state), measures);
         self.measured.count(group, &self.config.model);
         Ok(())
     }

@@ -81,10 +81,7 @@ fn beside<'a>(rows: &[OperatorTime], theirs: &'a [PeerOperator]) -> Vec<(String,
             // The layouts of a product: as it is stored, or with one side transposed.
             "linear forward" => {
                 let product = row.shape.replace(' ', "");
-                vec![("nn", secs), ("nt", secs)]
-                    .into_iter()
-                    .map(|(by, secs)| (format!("matmul {by} {product}"), secs))
-                    .collect()
+                ["nn", "nt"].map(|by| (format!("matmul {by} {product}"), secs)).into()
             }
             "attention causal forward" if row.shape == "16 x 12 x 1024 x 1024 x 64" => vec![
                 ("attention fwd causal=True".to_string(), secs),

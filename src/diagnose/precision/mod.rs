@@ -14,7 +14,7 @@ use self::probes::Probe;
 use crate::config::{Config, NonFinite, Precision};
 use crate::device::{compute_dtype, reserved_bytes, upload};
 use crate::eval::Masking;
-use crate::metrics::deferred::{DeferredMetrics, StepFacts};
+use crate::metrics::deferred::DeferredMetrics;
 use crate::metrics::{SpanClock, StepMetrics};
 use crate::train::feed::GroupFeed;
 use crate::train::step::{finish_step, group_gradients};
@@ -81,16 +81,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
         (gradients_dtype, n_micro_batches) = (gradients.0.values.dtype(), group.batches.len());
         let measures = finish_step(&mut state, &group.batches, sums, gradients);
         loss_dtype = measures.loss_sum.dtype();
-        let [source_tokens, target_tokens] = group.tokens();
-        let facts = StepFacts {
-            step,
-            epoch: group.epoch,
-            is_scaled: state.optimizer.is_scaled(),
-            tokens: source_tokens + target_tokens,
-            source_tokens,
-            padded_tokens: group.padded_tokens(),
-        };
-        deferred.push(facts, measures);
+        deferred.push(group.facts(&state), measures);
         if step == n_steps / 2 || step == n_steps {
             let rate = state.optimizer.learning_rate();
             // Host sync: half of the trial is over.
