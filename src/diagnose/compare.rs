@@ -12,6 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::largest;
 use crate::logging::METRICS_FILE;
 
 /// The training loss of each step of a run, nats per label.
@@ -95,8 +96,7 @@ impl Comparison {
                 of_steps: steps.iter().map(|step| (runs[i][step] - first[step]).abs()).sum::<f64>()
                     / steps.len() as f64,
                 of_windows: apart.iter().sum::<f64>() / apart.len() as f64,
-                // Not `f64::max`: it would hide a loss that is no number.
-                largest: apart.iter().copied().fold(0.0, |a: f64, b| if b <= a || a.is_nan() { a } else { b }),
+                largest: largest(apart),
             }
         });
         Ok(Self { distances: distances.collect(), windows })

@@ -9,3 +9,8 @@ pub mod precision;
 pub mod replay;
 pub mod step_time;
 pub mod workload;
+
+/// The largest of `values`, 0 if there are none. `f64::max` would hide one that is no number.
+fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(0.0, |a: f64, b| if b <= a || a.is_nan() { a } else { b })
+}

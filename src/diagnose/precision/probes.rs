@@ -7,6 +7,8 @@ use kiln_kernels::{
     AttentionConfig, AttentionMask, CrossEntropyConfig, Projected, attention, cross_entropy, embedding, layer_norm,
 };
 
+use crate::diagnose::largest;
+
 /// What a probe has found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Probe {
@@ -84,8 +86,7 @@ pub fn ids_are_exact(dtype: FloatDType, device: &Device) -> Result<bool> {
 
 fn largest_error<const D: usize>(found: Tensor<D>, wanted: impl Fn(usize) -> f64) -> Result<f64> {
     let errors = host(found)?.into_iter().enumerate().map(|(i, x)| (f64::from(x) / wanted(i) - 1.0).abs());
-    // A comparison that a NaN fails leaves it in.
-    Ok(errors.fold(0.0, |a: f64, b| if b <= a || a.is_nan() { a } else { b }))
+    Ok(largest(errors))
 }
 
 fn host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>> {
