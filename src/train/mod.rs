@@ -1,10 +1,10 @@
 //! Training: where the data comes from ([`data`]), what changes ([`state`]), one step ([`step`]), replayed where it
-//! recurs ([`capture`]), the loop ([`trainer`]),
-//! and continuing it ([`resume`]).
+//! recurs ([`capture`]), the loop ([`trainer`]), and continuing it ([`resume`]).
 
 pub mod capture;
 pub mod data;
 mod deterministic;
+mod device_failure;
 pub mod feed;
 mod measured;
 mod new_kernels;

@@ -11,6 +11,7 @@ use burn::module::Module;
 use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
 use kiln_model::flops::train_bytes;
 
+use super::device_failure::{allocation, explained};
 use super::feed::upload_split;
 use super::state::TrainState;
 use super::step::group_gradients;
@@ -102,12 +103,6 @@ fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Fai
     })
 }
 
-/// The line of a backend's report that says what could not be allocated: one failure comes as pages of everything that
-/// depended on it.
-pub(super) fn allocation(text: &str) -> Option<String> {
-    text.lines().find(|line| line.contains("can't allocate buffer")).map(|line| line.trim().to_string())
-}
-
 /// Finds how many micro-batches every batch must be cut into: `splits` if they fit, otherwise, if `auto`, twice as many until they do.
 /// `attempt` tries a number; `note` gets a line about each that is too few.
 pub(super) fn fit(
@@ -125,8 +120,8 @@ pub(super) fn fit(
         };
         ensure!(
             auto && splits < shape.batch_size,
-            "out of device memory for the largest batch, {shape} (rows x (source + target) tokens) in {splits} micro-batch(es), \
-             tried before the first step; {} ({reason})",
+            "out of device memory for the largest batch, {} in {splits} micro-batch(es), tried before the first step; {} ({reason})",
+            explained(shape),
             if auto {
                 "a single row is already too much: lower the length limits of the data or take a smaller model"
             } else {
@@ -178,6 +173,9 @@ mod tests {
         for part in ["6 x (40 + 50)", "before the first step", "--auto-micro-batch", "of size: 12800)"] {
             assert!(error.contains(part), "{part:?} is missing in {error}");
         }
+        let text = |_| guarded(Shape::text(4, 1024), || Err(anyhow!("can't allocate buffer of size: 12800")));
+        let error = fit(1, false, text, |_| Ok(())).expect_err("too large").to_string();
+        assert!(error.contains("4 x 1024 (rows x tokens)"), "{error}");
         let error = fitted(7, true).0.expect_err("not even a row").to_string();
         assert!(error.contains("a single row is already too much"), "{error}");
     }

@@ -9,15 +9,16 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use burn::module::Module;
 use burn::tensor::Device;
-use kiln_data::{BatchSource, Example, Loader, OnePass, Shape, panic_text};
+use kiln_data::{BatchSource, Example, Loader, OnePass, panic_text};
 use kiln_model::Transformer;
 
 use super::capture::CapturedSteps;
 use super::deterministic::ensure_repeatable;
+use super::device_failure::in_step;
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
 use super::non_finite::{StepStart, Watch};
-use super::probe::{allocation, fit, try_largest};
+use super::probe::{fit, try_largest};
 use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
@@ -270,7 +271,7 @@ impl Trainer {
         let step = || catch_unwind(AssertUnwindSafe(|| captured.step(state, &group.batches)));
         let measures = clock
             .time(Span::Step, step)
-            .map_err(|panic| device_failure(anyhow!(panic_text(&*panic)), group.largest_shape()))?;
+            .map_err(|panic| in_step(anyhow!(panic_text(&*panic)), group.largest_shape()))?;
         let notes = self.captured.take_notes();
         notes.iter().try_for_each(|note| self.logging.note(note))?;
         self.state.position = group.next;
@@ -307,7 +308,7 @@ impl Trainer {
         let rate = state.optimizer.learning_rate();
         // Host sync: a few numbers a step.
         let steps = measured.clock.time(Span::Drain, || deferred.drain(|update| rate.at(update)));
-        let mut steps = steps.map_err(|error| device_failure(error.into(), measured.largest))?;
+        let mut steps = steps.map_err(|error| in_step(error.into(), measured.largest))?;
         if let Some(last) = steps.last() {
             state.optimizer.observe(last.updates);
         }
@@ -388,47 +389,5 @@ impl Trainer {
         if let Some(saved) = saved {
             self.outcome.checkpoint = Some(saved.path);
         }
-    }
-}
-
-/// Says which batch the device failed on and, if it was memory, what to do.
-fn device_failure(error: anyhow::Error, shape: Option<Shape>) -> anyhow::Error {
-    let batch = shape.map_or(String::new(), |shape| {
-        let legend = if shape.source_len == 0 { "rows x tokens" } else { "rows x (source + target) tokens" };
-        format!(" on a batch of {shape} ({legend})")
-    });
-    // The backend reports one failed allocation as pages of everything that depended on it.
-    let text = format!("{error:#}");
-    match allocation(&text) {
-        Some(allocation) => anyhow!(
-            "out of device memory in a training step{batch}; lower loader.batch_tokens and raise \
-             train.grad_accum_steps by the same factor, or raise train.split_batches ({allocation})"
-        ),
-        None => error.context(format!("the device failed in a training step{batch}")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The text that Burn gave on an H200, shortened.
-    const OUT_OF_MEMORY: &str = "An error happened during execution\nCaused by:\n  Several failures at once\n  skipped \
-                                 `ReduceKernel`: it needed memory\nCaused by:\n  can't allocate buffer of size: 127991808000\nAsked at:";
-
-    #[test]
-    fn running_out_of_memory_names_the_batch_and_the_remedy() {
-        let shape = Shape { batch_size: 10_416, source_len: 384, target_len: 384 };
-        let error = format!("{:#}", device_failure(anyhow!(OUT_OF_MEMORY), Some(shape)));
-        assert!(error.contains("10416 x (384 + 384)") && error.contains("lower loader.batch_tokens"), "{error}");
-        assert!(error.contains("127991808000") && !error.contains("ReduceKernel"), "{error}");
-        let error = format!("{:#}", device_failure(anyhow!(OUT_OF_MEMORY), Some(Shape::text(64, 1024))));
-        assert!(error.contains("64 x 1024 (rows x tokens)"), "{error}");
-    }
-
-    #[test]
-    fn another_failure_keeps_its_reason() {
-        let error = format!("{:#}", device_failure(anyhow!("an illegal address"), None));
-        assert!(error.contains("an illegal address") && !error.contains("memory"), "{error}");
     }
 }

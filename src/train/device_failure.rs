@@ -1,0 +1,55 @@
+//! What a failure of the device says, in words that name the batch and the remedy.
+
+use anyhow::{Error, anyhow};
+use kiln_data::Shape;
+
+/// Says which batch the device failed on and, if it was memory, what to do.
+pub(super) fn in_step(error: Error, shape: Option<Shape>) -> Error {
+    let batch = shape.map_or(String::new(), |shape| format!(" on a batch of {}", explained(shape)));
+    // The backend reports one failed allocation as pages of everything that depended on it.
+    let text = format!("{error:#}");
+    match allocation(&text) {
+        Some(allocation) => anyhow!(
+            "out of device memory in a training step{batch}; lower loader.batch_tokens and raise \
+             train.grad_accum_steps by the same factor, or raise train.split_batches ({allocation})"
+        ),
+        None => error.context(format!("the device failed in a training step{batch}")),
+    }
+}
+
+/// The line of a backend's report that says what could not be allocated: one failure comes as pages of everything that
+/// depended on it.
+pub(super) fn allocation(text: &str) -> Option<String> {
+    text.lines().find(|line| line.contains("can't allocate buffer")).map(|line| line.trim().to_string())
+}
+
+/// A batch's shape, and what its numbers are.
+pub(super) fn explained(shape: Shape) -> String {
+    let legend = if shape.source_len == 0 { "rows x tokens" } else { "rows x (source + target) tokens" };
+    format!("{shape} ({legend})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text that Burn gave on an H200, shortened.
+    const OUT_OF_MEMORY: &str = "An error happened during execution\nCaused by:\n  Several failures at once\n  skipped \
+                                 `ReduceKernel`: it needed memory\nCaused by:\n  can't allocate buffer of size: 127991808000\nAsked at:";
+
+    #[test]
+    fn running_out_of_memory_names_the_batch_and_the_remedy() {
+        let shape = Shape { batch_size: 10_416, source_len: 384, target_len: 384 };
+        let error = format!("{:#}", in_step(anyhow!(OUT_OF_MEMORY), Some(shape)));
+        assert!(error.contains("10416 x (384 + 384)") && error.contains("lower loader.batch_tokens"), "{error}");
+        assert!(error.contains("127991808000") && !error.contains("ReduceKernel"), "{error}");
+        let error = format!("{:#}", in_step(anyhow!(OUT_OF_MEMORY), Some(Shape::text(64, 1024))));
+        assert!(error.contains("64 x 1024 (rows x tokens)"), "{error}");
+    }
+
+    #[test]
+    fn another_failure_keeps_its_reason() {
+        let error = format!("{:#}", in_step(anyhow!("an illegal address"), None));
+        assert!(error.contains("an illegal address") && !error.contains("memory"), "{error}");
+    }
+}
