@@ -289,23 +289,31 @@ fn equal_runs_are_equal_bit_for_bit_however_the_threads_race() {
     }
 }
 
-#[test]
-fn bf16_follows_f32_and_keeps_an_f32_master() {
+/// `n_steps` in `dtype` learn what they learn in f32, each to a relative `tolerance`, and the master weights have digits in the
+/// last `lost_bits` of an f32, which `dtype` has not.
+fn assert_follows_f32(dtype: FloatDType, n_steps: usize, tolerance: f32, lost_bits: u32) {
     let config = toy_config(0.0);
     let device = Device::flex();
     let batch = [upload(&host_batch(&toy_rows(16)), &device)];
     let run = |dtype: FloatDType| {
         let mut state = TrainState::new(&config, &config.model, dtype, &device);
-        let losses: Vec<f32> = (0..30).map(|_| train_step(&mut state, &batch).loss_sum.into_scalar::<f32>()).collect();
+        let losses: Vec<f32> =
+            (0..n_steps).map(|_| train_step(&mut state, &batch).loss_sum.into_scalar::<f32>()).collect();
         (losses, weights(&state))
     };
-    let ((f32_losses, _), (bf16_losses, bf16_master)) = (run(FloatDType::F32), run(FloatDType::BF16));
-    assert!(f32_losses[29] < 0.7 * f32_losses[0], "{f32_losses:?}");
-    for (f32_loss, bf16_loss) in f32_losses.iter().zip(&bf16_losses) {
-        assert!((bf16_loss / f32_loss - 1.0).abs() < 0.05, "{f32_losses:?}\n{bf16_losses:?}");
+    let ((wanted, _), (found, master)) = (run(FloatDType::F32), run(dtype));
+    assert!(wanted[n_steps - 1] < 0.7 * wanted[0], "{wanted:?}");
+    for (wanted_loss, loss) in wanted.iter().zip(&found) {
+        assert!((loss / wanted_loss - 1.0).abs() < tolerance, "{wanted:?}\n{found:?}");
     }
-    let beyond_bf16 = bf16_master.iter().filter(|weight| weight.to_bits() & 0xFFFF != 0).count();
-    assert!(beyond_bf16 > bf16_master.len() / 2, "the master weights have more digits than bf16");
+    let lost = (1u32 << lost_bits) - 1;
+    let beyond = master.iter().filter(|weight| weight.to_bits() & lost != 0).count();
+    assert!(beyond > master.len() / 2, "the master weights have more digits than {dtype:?}");
+}
+
+#[test]
+fn bf16_follows_f32_and_keeps_an_f32_master() {
+    assert_follows_f32(FloatDType::BF16, 30, 0.05, 16);
 }
 
 #[test]

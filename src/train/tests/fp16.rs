@@ -28,20 +28,7 @@ fn steps(run_dir: &Path, corpora: &Corpora, config: &Config) -> (Outcome, Vec<Va
 
 #[test]
 fn fp16_follows_f32_and_keeps_an_f32_master() {
-    let config = toy_config(0.0);
-    let batch = [upload(&host_batch(&toy_rows(16)), &Device::flex())];
-    let run = |dtype| {
-        let mut state = TrainState::new(&config, &config.model, dtype, &Device::flex());
-        let losses: Vec<f32> = (0..40).map(|_| train_step(&mut state, &batch).loss_sum.into_scalar::<f32>()).collect();
-        (losses, weights(&state))
-    };
-    let ((f32_losses, _), (fp16_losses, master)) = (run(FloatDType::F32), run(FloatDType::F16));
-    assert!(f32_losses[39] < 0.7 * f32_losses[0], "{f32_losses:?}");
-    for (f32_loss, fp16_loss) in f32_losses.iter().zip(&fp16_losses) {
-        assert!((fp16_loss / f32_loss - 1.0).abs() < 0.01, "{f32_losses:?}\n{fp16_losses:?}");
-    }
-    let beyond_fp16 = master.iter().filter(|weight| weight.to_bits() & 0x1FFF != 0).count();
-    assert!(beyond_fp16 > master.len() / 2, "the master weights have more digits than fp16");
+    assert_follows_f32(FloatDType::F16, 40, 0.01, 13);
 }
 
 /// What only fp16 needs: gradients below its smallest number.
