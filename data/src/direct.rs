@@ -174,7 +174,8 @@ impl TextFile {
         }
         Err(Error::corpus(
             &self.path,
-            "changed during the run, and direct mode reads it as it goes: put it back, or start a new run and leave the text              alone (with data.direct = false the token cache keeps what was read)",
+            "changed during the run, and direct mode reads it as it goes: put it back, or start a new run and leave the text \
+             alone (with data.direct = false the token cache keeps what was read)",
         ))
     }
 

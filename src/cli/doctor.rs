@@ -127,7 +127,6 @@ fn library(name: &str, purpose: &str, debian: &str, pypi: &str) -> Finding {
     }
 }
 
-/// Whether a number makes it to the first GPU and back.
 /// The folder of compiled kernels and how much is in it.
 fn kept(folder: PathBuf) -> String {
     let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -135,6 +134,7 @@ fn kept(folder: PathBuf) -> String {
     format!("{} ({:.1} MB; may be deleted, it is made again)", folder.display(), bytes as f64 / 1e6)
 }
 
+/// Whether a number makes it to the first GPU and back.
 fn usable_gpus() -> Finding {
     match DeviceChoice::Cuda(0).open() {
         Err(error) => {

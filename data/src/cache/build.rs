@@ -23,7 +23,8 @@ pub struct Prepared {
 
 /// Opens the cache at `path` if it was made from this text with these tokenizers, or else builds it: into a temporary
 /// file that is synced and renamed, so that an interrupted build leaves nothing behind that could be mistaken for a
-/// cache. A cache that is there is read once and compared with its hashes. A second process that wants the same cache waits and then uses it.
+/// cache. A cache that is there is read once and compared with its hashes. A second process that wants the same cache waits
+/// and then uses it.
 ///
 /// `progress` is called now and then with the number of rows seen so far.
 pub fn prepare(
