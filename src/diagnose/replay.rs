@@ -9,7 +9,7 @@ use kiln_kernels::{AdamWState, set_deterministic};
 use super::step_time::{Effort, pace};
 use super::workload::Workload;
 use crate::config::Capture;
-use crate::device::reserved_bytes;
+use crate::device::{is_cpu, reserved_bytes};
 use crate::metrics::deferred::Measures;
 use crate::train::{CapturedSteps, TrainState};
 
@@ -46,8 +46,9 @@ pub fn compare(
     effort: Effort,
     steps: usize,
 ) -> Result<Comparison> {
-    // Otherwise the backend adds up losses in the order it likes.
-    set_deterministic(true);
+    // Otherwise a GPU's backend adds up losses in the order it likes. The switch is the whole process's: the CPU, which needs it not,
+    // leaves it to whoever else computes there.
+    set_deterministic(!is_cpu(device));
     let computed = train(workload, dtype, device, effort, steps, Capture::Off);
     let replayed = train(workload, dtype, device, effort, steps, Capture::On);
     set_deterministic(false);
