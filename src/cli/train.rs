@@ -119,9 +119,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
     };
     // Held to the end of the process.
-    let _lock = if args.dry_run { None } else { Some(run_dir::take(&dir, args.resume)?) };
-    if args.resume {
-        // Before anything is looked for: a killed run may have left a checkpoint without its name.
+    let lock = if args.dry_run { None } else { Some(run_dir::take(&dir, args.resume)?) };
+    if args.resume && lock.is_some() {
+        // Before anything is looked for: a killed run may have left a checkpoint without its name. Without the lock it might be
+        // the save of a run that is alive.
         Checkpoints::of_run(&dir).clean()?;
     }
     let vocabulary = match &from {

@@ -180,9 +180,13 @@ fn an_interrupted_run_is_saved_and_can_be_resumed() {
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(stderr.contains("and saved; continue with:") && stderr.contains("--resume"), "{stderr}");
 
+    // As a run that is alive has it.
+    let save = place.path("runs/a/checkpoints/step-00099999.tmp");
+    fs::create_dir(&save).expect("writable");
     let dry = place.run(&["train", "--device", "cpu", "--run", "runs/a", "--resume", "--dry-run"]).ok();
     assert!(dry.stdout.contains("steps = 100000"), "{dry:#?}");
     assert!(place.path("runs/a/checkpoints/last").exists());
+    assert!(save.exists(), "a dry run deletes nothing");
 }
 
 #[test]
