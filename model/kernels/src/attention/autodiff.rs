@@ -8,13 +8,14 @@ use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
-use super::ops::{FlashOps, FlashSpec, Given};
+use super::ops::{FlashOps, FlashSpec};
+use crate::maybe::MaybeInts;
 
-impl<B: Backend, C: CheckpointStrategy> Given<Autodiff<B, C>> {
-    fn below(self) -> Given<B> {
+impl<B: Backend, C: CheckpointStrategy> MaybeInts<Autodiff<B, C>> {
+    fn below(self) -> MaybeInts<B> {
         match self {
-            Given::Some(tensor) => Given::Some(tensor),
-            Given::None => Given::None,
+            MaybeInts::Some(tensor) => MaybeInts::Some(tensor),
+            MaybeInts::None => MaybeInts::None,
         }
     }
 }
@@ -24,9 +25,9 @@ struct SelfState<B: Backend> {
     qkv: FloatTensor<B>,
     out: FloatTensor<B>,
     lse: FloatTensor<B>,
-    lengths: Given<B>,
-    documents: Given<B>,
-    random: Given<B>,
+    lengths: MaybeInts<B>,
+    documents: MaybeInts<B>,
+    random: MaybeInts<B>,
 }
 
 #[derive(Debug)]
@@ -51,8 +52,8 @@ struct CrossState<B: Backend> {
     key_value: FloatTensor<B>,
     out: FloatTensor<B>,
     lse: FloatTensor<B>,
-    lengths: Given<B>,
-    random: Given<B>,
+    lengths: MaybeInts<B>,
+    random: MaybeInts<B>,
 }
 
 #[derive(Debug)]
@@ -77,9 +78,9 @@ impl<B: Backend + FlashOps> Backward<B, 2> for FlashCross {
 impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
     fn flash_self(
         qkv: FloatTensor<Self>,
-        lengths: Given<Self>,
-        documents: Given<Self>,
-        random: Given<Self>,
+        lengths: MaybeInts<Self>,
+        documents: MaybeInts<Self>,
+        random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let prep = FlashSelf(spec).prepare::<C>([qkv.node()]).compute_bound().stateful();
@@ -101,9 +102,9 @@ impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
-        _: Given<Self>,
-        _: Given<Self>,
-        _: Given<Self>,
+        _: MaybeInts<Self>,
+        _: MaybeInts<Self>,
+        _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> FloatTensor<Self> {
         unreachable!("called by backward only, below the graph")
@@ -112,8 +113,8 @@ impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
     fn flash_cross(
         query: FloatTensor<Self>,
         key_value: FloatTensor<Self>,
-        lengths: Given<Self>,
-        random: Given<Self>,
+        lengths: MaybeInts<Self>,
+        random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let prep = FlashCross(spec).prepare::<C>([query.node(), key_value.node()]).compute_bound().stateful();
@@ -136,8 +137,8 @@ impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
-        _: Given<Self>,
-        _: Given<Self>,
+        _: MaybeInts<Self>,
+        _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("called by backward only, below the graph")

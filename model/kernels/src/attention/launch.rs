@@ -11,9 +11,10 @@ use half::{bf16, f16};
 use super::kernel::backward::{key_value_gradient, query_gradient};
 use super::kernel::forward::forward;
 use super::kernel::{FlashConfig, SPAN, TILE, UNITS};
-use super::ops::{FlashOps, FlashSpec, Given};
+use super::ops::{FlashOps, FlashSpec};
 use crate::device::{empty, tensor_map};
 use crate::dropout::threshold_16;
+use crate::maybe::MaybeInts;
 
 /// Whether the kernels compute attention of these dtype and head dimension on `device`.
 pub(crate) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
@@ -27,9 +28,9 @@ pub(crate) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
 struct Call {
     query: CubeTensor,
     key_value: CubeTensor,
-    lengths: Given<CubeBackend>,
-    documents: Given<CubeBackend>,
-    random: Given<CubeBackend>,
+    lengths: MaybeInts<CubeBackend>,
+    documents: MaybeInts<CubeBackend>,
+    random: MaybeInts<CubeBackend>,
     spec: FlashSpec,
     config: FlashConfig,
     /// T and S
@@ -40,9 +41,9 @@ impl Call {
     fn new(
         query: CubeTensor,
         key_value: Option<CubeTensor>,
-        lengths: Given<CubeBackend>,
-        documents: Given<CubeBackend>,
-        random: Given<CubeBackend>,
+        lengths: MaybeInts<CubeBackend>,
+        documents: MaybeInts<CubeBackend>,
+        random: MaybeInts<CubeBackend>,
         spec: FlashSpec,
     ) -> Self {
         let config = FlashConfig {
@@ -51,8 +52,8 @@ impl Call {
             head_dim: spec.head_dim,
             packed: key_value.is_none(),
             causal: spec.causal,
-            lengths: matches!(lengths, Given::Some(_)),
-            documents: matches!(documents, Given::Some(_)),
+            lengths: matches!(lengths, MaybeInts::Some(_)),
+            documents: matches!(documents, MaybeInts::Some(_)),
             dropout: spec.dropout > 0.0,
         };
         let query = into_contiguous(query);
@@ -62,10 +63,10 @@ impl Call {
     }
 
     /// The argument for a tensor of integers; where it is not given, some buffer that the kernel does not touch.
-    fn ints(&self, given: &Given<CubeBackend>) -> BufferArg {
+    fn ints(&self, given: &MaybeInts<CubeBackend>) -> BufferArg {
         match given {
-            Given::Some(tensor) => into_contiguous(tensor.clone()).into_buffer_arg(),
-            Given::None => buffer(&self.query, 1),
+            MaybeInts::Some(tensor) => into_contiguous(tensor.clone()).into_buffer_arg(),
+            MaybeInts::None => buffer(&self.query, 1),
         }
     }
 
@@ -197,9 +198,9 @@ fn buffer(tensor: &CubeTensor, len: usize) -> BufferArg {
 impl FlashOps for CubeBackend {
     fn flash_self(
         qkv: CubeTensor,
-        lengths: Given<Self>,
-        documents: Given<Self>,
-        random: Given<Self>,
+        lengths: MaybeInts<Self>,
+        documents: MaybeInts<Self>,
+        random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
         Call::new(qkv, None, lengths, documents, random, spec).forward()
@@ -210,9 +211,9 @@ impl FlashOps for CubeBackend {
         out: CubeTensor,
         lse: CubeTensor,
         d_out: CubeTensor,
-        lengths: Given<Self>,
-        documents: Given<Self>,
-        random: Given<Self>,
+        lengths: MaybeInts<Self>,
+        documents: MaybeInts<Self>,
+        random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> CubeTensor {
         Call::new(qkv, None, lengths, documents, random, spec).backward(out, lse, d_out).0
@@ -221,11 +222,11 @@ impl FlashOps for CubeBackend {
     fn flash_cross(
         query: CubeTensor,
         key_value: CubeTensor,
-        lengths: Given<Self>,
-        random: Given<Self>,
+        lengths: MaybeInts<Self>,
+        random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
-        Call::new(query, Some(key_value), lengths, Given::None, random, spec).forward()
+        Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec).forward()
     }
 
     fn flash_cross_backward(
@@ -234,10 +235,10 @@ impl FlashOps for CubeBackend {
         out: CubeTensor,
         lse: CubeTensor,
         d_out: CubeTensor,
-        lengths: Given<Self>,
-        random: Given<Self>,
+        lengths: MaybeInts<Self>,
+        random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
-        Call::new(query, Some(key_value), lengths, Given::None, random, spec).backward(out, lse, d_out)
+        Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec).backward(out, lse, d_out)
     }
 }

@@ -3,6 +3,8 @@
 
 #[cfg(feature = "cuda")]
 mod autodiff;
+#[cfg(all(test, feature = "cuda"))]
+mod compiled;
 #[cfg(feature = "cuda")]
 mod kernel;
 #[cfg(feature = "cuda")]
@@ -132,11 +134,13 @@ fn flash(
 ) -> Tensor<2> {
     use burn::backend::Dispatch;
     use burn::tensor::IntDType;
-    use ops::{FlashOps, FlashSpec, Given};
+    use ops::{FlashOps, FlashSpec};
+
+    use crate::maybe::MaybeInts;
 
     let given = |tensor: Option<&Tensor<1, Int>>| match tensor {
-        Some(tensor) => Given::Some(tensor.clone().cast(IntDType::I32).into_dispatch()),
-        None => Given::None,
+        Some(tensor) => MaybeInts::Some(tensor.clone().cast(IntDType::I32).into_dispatch()),
+        None => MaybeInts::None,
     };
     let AttentionConfig { batch_size, n_heads, n_kv_heads, causal } = *config;
     let (site, random) = match dropout {

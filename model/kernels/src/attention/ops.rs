@@ -1,20 +1,11 @@
 //! Flash attention as a backend extension.
 
-use burn::backend::ExtensionType;
 use burn::backend::fusion::custom::TensorSpec;
-use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Flex, backend_extension};
 use burn::tensor::{DType, Shape};
 
-/// A tensor that a call may do without.
-#[derive(Debug, Clone, ExtensionType)]
-#[extension_type(fusion)]
-pub(crate) enum Given<B: Backend> {
-    /// It is there.
-    Some(IntTensor<B>),
-    /// It is not.
-    None,
-}
+use crate::maybe::MaybeInts;
 
 /// Everything about a call that is not a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,9 +42,9 @@ pub(crate) trait FlashOps: Backend {
     #[fusion(meta = |qkv, _lengths, _documents, _random, spec| spec.output(qkv))]
     fn flash_self(
         qkv: FloatTensor<Self>,
-        #[extension_type] lengths: Given<Self>,
-        #[extension_type] documents: Given<Self>,
-        #[extension_type] random: Given<Self>,
+        #[extension_type] lengths: MaybeInts<Self>,
+        #[extension_type] documents: MaybeInts<Self>,
+        #[extension_type] random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
@@ -64,9 +55,9 @@ pub(crate) trait FlashOps: Backend {
         out: FloatTensor<Self>,
         lse: FloatTensor<Self>,
         d_out: FloatTensor<Self>,
-        #[extension_type] lengths: Given<Self>,
-        #[extension_type] documents: Given<Self>,
-        #[extension_type] random: Given<Self>,
+        #[extension_type] lengths: MaybeInts<Self>,
+        #[extension_type] documents: MaybeInts<Self>,
+        #[extension_type] random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> FloatTensor<Self>;
 
@@ -75,8 +66,8 @@ pub(crate) trait FlashOps: Backend {
     fn flash_cross(
         query: FloatTensor<Self>,
         key_value: FloatTensor<Self>,
-        #[extension_type] lengths: Given<Self>,
-        #[extension_type] random: Given<Self>,
+        #[extension_type] lengths: MaybeInts<Self>,
+        #[extension_type] random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
@@ -88,8 +79,8 @@ pub(crate) trait FlashOps: Backend {
         out: FloatTensor<Self>,
         lse: FloatTensor<Self>,
         d_out: FloatTensor<Self>,
-        #[extension_type] lengths: Given<Self>,
-        #[extension_type] random: Given<Self>,
+        #[extension_type] lengths: MaybeInts<Self>,
+        #[extension_type] random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
@@ -98,9 +89,9 @@ pub(crate) trait FlashOps: Backend {
 impl FlashOps for Flex {
     fn flash_self(
         _: FloatTensor<Self>,
-        _: Given<Self>,
-        _: Given<Self>,
-        _: Given<Self>,
+        _: MaybeInts<Self>,
+        _: MaybeInts<Self>,
+        _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("attention on the CPU is made of plain operations")
@@ -111,9 +102,9 @@ impl FlashOps for Flex {
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
-        _: Given<Self>,
-        _: Given<Self>,
-        _: Given<Self>,
+        _: MaybeInts<Self>,
+        _: MaybeInts<Self>,
+        _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> FloatTensor<Self> {
         unreachable!("attention on the CPU is made of plain operations")
@@ -122,8 +113,8 @@ impl FlashOps for Flex {
     fn flash_cross(
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
-        _: Given<Self>,
-        _: Given<Self>,
+        _: MaybeInts<Self>,
+        _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("attention on the CPU is made of plain operations")
@@ -135,8 +126,8 @@ impl FlashOps for Flex {
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
-        _: Given<Self>,
-        _: Given<Self>,
+        _: MaybeInts<Self>,
+        _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("attention on the CPU is made of plain operations")

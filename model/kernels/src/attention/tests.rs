@@ -239,22 +239,21 @@ fn times() {
         let lengths = length.map(|n| Tensor::<1, Int>::full([b], n, (&inner, DType::I32)));
         let mask = AttentionMask { key_lengths: lengths, documents: None };
         let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: h, causal };
+        let run = |backward: bool| {
+            let x = Tensor::from_inner(x.clone()).require_grad();
+            let out = attention(Projected::SelfAttention { qkv: x.clone() }, &mask, None, &config);
+            if !backward {
+                return out.inner();
+            }
+            let grads = (out * Tensor::from_inner(weights.clone())).sum().backward();
+            x.grad(&grads).expect("a gradient")
+        };
         let time = |backward: bool| {
+            crate::testing::warm(&inner, &mut || run(backward));
             let mut best = f64::INFINITY;
             for _ in 0..5 {
-                let mut kept = Vec::new();
-                inner.sync().expect("a device that works");
                 let start = std::time::Instant::now();
-                for _ in 0..20 {
-                    let x = Tensor::from_inner(x.clone()).require_grad();
-                    let out = attention(Projected::SelfAttention { qkv: x.clone() }, &mask, None, &config);
-                    if backward {
-                        let grads = (out * Tensor::from_inner(weights.clone())).sum().backward();
-                        kept.push(x.grad(&grads).expect("a gradient"));
-                    } else {
-                        kept.push(out.inner());
-                    }
-                }
+                let mut kept: Vec<_> = (0..20).map(|_| run(backward)).collect();
                 inner.sync().expect("a device that works");
                 best = best.min(start.elapsed().as_secs_f64() / 20.0);
                 let sum: f32 = kept.pop().expect("one").cast(DType::F32).abs().sum().into_scalar();

@@ -4,7 +4,7 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::forward::clipped;
+use super::sight::{clipped, hide, key_count, sight};
 use super::{
     FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, drop_values, fill, fragments, kept_bits, load_fragments, place,
     product, quad_sum, round_into, slots, store_rows, tile_of, zeros,
@@ -41,28 +41,9 @@ pub(crate) fn query_gradient<E: Float>(
     let scale = comptime![cfg.scale()].runtime();
     let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
 
-    let mut keys = s;
-    if comptime![cfg.lengths] {
-        keys = u32::cast_from(lengths[batch as usize]);
-    }
-    let mut end0 = keys;
-    let mut end1 = keys;
-    let mut end = keys;
-    let mut all_see = keys;
-    if comptime![cfg.causal] {
-        let shift = s + 1;
-        end0 = min(keys, clipped(q0 + at.row + shift, t));
-        end1 = min(keys, clipped(q0 + at.row + 8 + shift, t));
-        end = min(keys, clipped(q0 + comptime![TILE as u32 - 1] + shift, t));
-        all_see = min(keys, clipped(q0 + shift, t));
-    }
-    let mut document0 = 0i32;
-    let mut document1 = 0i32;
-    if comptime![cfg.documents] {
-        document0 = documents[(batch * t + min(q0 + at.row, t - 1)) as usize];
-        document1 = documents[(batch * t + min(q0 + at.row + 8, t - 1)) as usize];
-    }
-    let blocks = (end + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
+    let keys = key_count(lengths, batch, s, cfg);
+    let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
+    let blocks = sight.blocks;
 
     let mut slots = slots::<E>(cfg);
     let head_column = head * comptime![cfg.head_dim as u32];
@@ -149,18 +130,7 @@ pub(crate) fn query_gradient<E: Float>(
                 ds[i] = exp2_approx(scores[i] * scale_log2 - lse1);
             }
         }
-        if comptime![cfg.documents] || k0 + comptime![TILE as u32] > all_see {
-            #[unroll]
-            for i in 0..comptime![TILE / 2] {
-                let key = k0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
-                let mut visible = key < if comptime![i % 4 < 2] { end0 } else { end1 };
-                if comptime![cfg.documents] {
-                    let document = if comptime![i % 4 < 2] { document0 } else { document1 };
-                    visible = visible && documents[(batch * t + min(key, t - 1)) as usize] == document;
-                }
-                ds[i] = select(visible, ds[i], 0.0f32);
-            }
-        }
+        hide(&mut ds, 0.0f32, &sight, documents, k0, &at, cfg);
         wait(0usize);
         pin(&dp);
         if comptime![cfg.dropout] {
@@ -218,10 +188,7 @@ pub(crate) fn key_value_gradient<E: Float>(
     let columns = comptime![cfg.key_value_columns()];
     let per_group = comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
 
-    let mut keys = s;
-    if comptime![cfg.lengths] {
-        keys = u32::cast_from(lengths[batch as usize]);
-    }
+    let keys = key_count(lengths, batch, s, cfg);
     let key0 = k0 + at.row;
     let key1 = key0 + 8;
     // The unit's two keys are seen by queries from these on.

@@ -4,6 +4,7 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
+use super::sight::{hide, key_count, sight};
 use super::{
     FlashConfig, MASKED, Pair, SLOTS, TILE, arrived, drop_values, fill, fragments, load_fragments, place, product,
     quad_max, quad_sum, round_into, slots, store_rows, tile_of, zeros,
@@ -40,30 +41,9 @@ pub(crate) fn forward<E: Float>(
     let at = place();
     let scale = comptime![cfg.scale() * LOG2_E].runtime();
 
-    let mut keys = s;
-    if comptime![cfg.lengths] {
-        keys = u32::cast_from(lengths[batch as usize]);
-    }
-    // Keys before these are seen by the unit's two queries.
-    let mut end0 = keys;
-    let mut end1 = keys;
-    let mut end = keys;
-    let mut all_see = keys;
-    if comptime![cfg.causal] {
-        // One past the last key of a query, counted from one past T so that it cannot go below zero.
-        let shift = s + 1;
-        end0 = min(keys, clipped(q0 + at.row + shift, t));
-        end1 = min(keys, clipped(q0 + at.row + 8 + shift, t));
-        end = min(keys, clipped(q0 + comptime![TILE as u32 - 1] + shift, t));
-        all_see = min(keys, clipped(q0 + shift, t));
-    }
-    let mut document0 = 0i32;
-    let mut document1 = 0i32;
-    if comptime![cfg.documents] {
-        document0 = documents[(batch * t + min(q0 + at.row, t - 1)) as usize];
-        document1 = documents[(batch * t + min(q0 + at.row + 8, t - 1)) as usize];
-    }
-    let blocks = (end + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
+    let keys = key_count(lengths, batch, s, cfg);
+    let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
+    let blocks = sight.blocks;
 
     let mut slots = slots::<E>(cfg);
     let columns = comptime![cfg.query_columns()];
@@ -113,18 +93,7 @@ pub(crate) fn forward<E: Float>(
         pin(&o);
         pin_all::<E>(&probabilities);
 
-        if comptime![cfg.documents] || k0 + comptime![TILE as u32] > all_see {
-            #[unroll]
-            for i in 0..comptime![TILE / 2] {
-                let key = k0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
-                let mut visible = key < if comptime![i % 4 < 2] { end0 } else { end1 };
-                if comptime![cfg.documents] {
-                    let document = if comptime![i % 4 < 2] { document0 } else { document1 };
-                    visible = visible && documents[(batch * t + min(key, t - 1)) as usize] == document;
-                }
-                p[i] = select(visible, p[i], f32::cast_from(comptime![MASKED]));
-            }
-        }
+        hide(&mut p, f32::cast_from(comptime![MASKED]), &sight, documents, k0, &at, cfg);
         let mut max0 = top0;
         let mut max1 = top1;
         #[unroll]
@@ -198,10 +167,4 @@ pub(crate) fn forward<E: Float>(
             lse[(CUBE_POS_X * t + row + 8) as usize] = top1 * scale + f32::ln(total1) * comptime![LOG2_E];
         }
     }
-}
-
-/// `x - t`, or 0 where that is negative.
-#[cube]
-pub(super) fn clipped(x: u32, t: u32) -> u32 {
-    select(x > t, x - t, 0u32)
 }

@@ -9,6 +9,7 @@
 
 pub(super) mod backward;
 pub(super) mod forward;
+mod sight;
 
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
@@ -277,11 +278,12 @@ fn fill<E: Float>(
     column_b: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    #[unroll]
-    for s in 0..comptime![SLOTS as usize] {
-        if slot == comptime![s as u32] {
-            fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, s, cfg);
-        }
+    if slot == 0 {
+        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 0usize, cfg);
+    } else if slot == 1 {
+        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 1usize, cfg);
+    } else {
+        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 2usize, cfg);
     }
 }
 
@@ -313,11 +315,14 @@ fn fill_slot<E: Float>(
 fn arrived<E: Float>(slots: &Slots<E>, block: u32) -> u32 {
     let slot = block % SLOTS;
     let parity = block / SLOTS % 2;
-    #[unroll]
-    for s in 0..comptime![SLOTS as usize] {
-        if slot == comptime![s as u32] {
-            slots.full.index(s).wait_parity(parity);
-        }
+    // Not a comparison a slot: of those LLVM makes a switch whose impossible default leaves the loop over blocks, and the
+    // assembler then lets no product run on.
+    if slot == 0 {
+        slots.full.index(0usize).wait_parity(parity);
+    } else if slot == 1 {
+        slots.full.index(1usize).wait_parity(parity);
+    } else {
+        slots.full.index(2usize).wait_parity(parity);
     }
     slot
 }

@@ -1,0 +1,60 @@
+//! The kernels, compiled without a device.
+
+use cubecl::prelude::*;
+use half::{bf16, f16};
+
+use super::kernel::backward::{key_value_gradient, query_gradient};
+use super::kernel::forward::forward;
+use super::kernel::{FlashConfig, UNITS};
+use crate::offline::{ptx, settings};
+
+fn buffer() -> BufferCompilationArg {
+    BufferCompilationArg { inplace: None }
+}
+
+/// Forward, the queries' gradient, and that of keys and values; `None` where they cannot be compiled on this machine.
+pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 3] {
+    let (launch, properties, target) = settings(UNITS);
+    #[rustfmt::skip]
+    let first = ptx(forward::Forward::<E>::new(
+        launch, properties, target, buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (), (), (), cfg,
+    ));
+    let (launch, properties, target) = settings(UNITS);
+    #[rustfmt::skip]
+    let second = ptx(query_gradient::QueryGradient::<E>::new(
+        launch, properties, target, buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
+        buffer(), (), (), (), (), (), cfg,
+    ));
+    let (launch, properties, target) = settings(UNITS);
+    #[rustfmt::skip]
+    let third = ptx(key_value_gradient::KeyValueGradient::<E>::new(
+        launch, properties, target, (), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (),
+        (), (), cfg,
+    ));
+    [first, second, third]
+}
+
+#[test]
+fn kernels_compile_without_a_device() {
+    let plain = FlashConfig {
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 64,
+        packed: true,
+        causal: true,
+        lengths: false,
+        documents: false,
+        dropout: false,
+    };
+    let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
+    let wide = FlashConfig { head_dim: 128, packed: false, causal: false, ..plain };
+    let both = [kernels::<bf16>, kernels::<f16>];
+    for config in [plain, masked, wide] {
+        for (compile, operands) in both.iter().zip(["f32.bf16.bf16", "f32.f16.f16"]) {
+            for code in compile(config).iter().flatten() {
+                assert!(code.contains(operands), "{config:?}");
+                assert!(code.contains("cp.async.bulk.tensor"), "{config:?}");
+            }
+        }
+    }
+}
