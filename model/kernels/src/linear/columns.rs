@@ -20,6 +20,8 @@ const UNITS: u32 = 256;
 const PLANES: u32 = UNITS / 32;
 /// Rows that a unit has under way at a time.
 const ROWS_AT_ONCE: u32 = 4;
+/// Partial sums that a unit has under way at a time.
+const SLICES_AT_ONCE: u32 = 8;
 /// Cubes for each multiprocessor, which bounds the partial sums.
 const CUBES_PER_MULTIPROCESSOR: u32 = 6;
 /// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(this * (x + CUBIC x^3))`.
@@ -156,14 +158,25 @@ fn column_pass<F: Float, N: Size>(
     if column < vectors {
         let mut row = first + UNIT_POS / 32;
         while row < end {
+            // All loads are on their way before the first is needed; beyond the last row it is read once more.
+            let mut gradients = Array::<Vector<F, N>>::new(comptime![ROWS_AT_ONCE as usize]);
+            let mut arguments = Array::<Vector<F, N>>::new(comptime![ROWS_AT_ONCE as usize]);
+            #[unroll]
+            for i in 0..ROWS_AT_ONCE {
+                let at = (min(row + comptime![i * PLANES], end - 1) * vectors + column) as usize;
+                gradients[comptime![i as usize]] = dy[at];
+                if comptime![activation.is_some()] {
+                    arguments[comptime![i as usize]] = kept[at];
+                }
+            }
             #[unroll]
             for i in 0..ROWS_AT_ONCE {
                 let here = row + comptime![i * PLANES];
                 if here < end {
                     let at = (here * vectors + column) as usize;
-                    let mut gradient = Vector::<f32, N>::cast_from(dy[at]);
+                    let mut gradient = Vector::<f32, N>::cast_from(gradients[comptime![i as usize]]);
                     if comptime![activation.is_some()] {
-                        let argument = Vector::<f32, N>::cast_from(kept[at]);
+                        let argument = Vector::<f32, N>::cast_from(arguments[comptime![i as usize]]);
                         if dropped {
                             if comptime![activation == Some(Activation::Relu)] {
                                 // What was dropped is 0 in the result that is kept.
@@ -209,8 +222,17 @@ fn reduce_slices<F: Float>(
     if column < n {
         let mut slice = UNIT_POS / 32;
         while slice < slices {
-            sum += partial[(slice * n + column) as usize];
-            slice += PLANES;
+            let mut read = Array::<f32>::new(comptime![SLICES_AT_ONCE as usize]);
+            #[unroll]
+            for i in 0..SLICES_AT_ONCE {
+                let here = min(slice + comptime![i * PLANES], slices - 1);
+                read[comptime![i as usize]] = partial[(here * n + column) as usize];
+            }
+            #[unroll]
+            for i in 0..SLICES_AT_ONCE {
+                sum += select(slice + comptime![i * PLANES] < slices, read[comptime![i as usize]], 0.0f32);
+            }
+            slice += comptime![SLICES_AT_ONCE * PLANES];
         }
     }
     let mut shared = Shared::<[f32]>::new_slice(comptime![UNITS as usize]);

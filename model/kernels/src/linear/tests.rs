@@ -280,6 +280,12 @@ fn times() {
             });
         }
         let dy = matrix(m, n);
+        time(
+            &format!("weight gradient {m} x {k} x {n}, {:.0} GFLOP", 2e-9 * (m * k * n) as f64),
+            bytes,
+            &device,
+            || Dispatch::product(x.clone(), dy.clone(), Layout::TN),
+        );
         time(&format!("bias gradient {m} x {n}"), 2 * m * n, &device, || Dispatch::column_sum(dy.clone()));
     }
     for n in [2048, 3072] {
