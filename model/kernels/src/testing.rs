@@ -1,17 +1,18 @@
 //! What the operators' tests share: devices, random tensors, and how close is close enough.
 
 #[cfg(feature = "cuda")]
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 #[cfg(feature = "cuda")]
-static CUDA_DEVICE: Mutex<()> = Mutex::new(());
+static CUDA_DEVICE: RwLock<()> = RwLock::new(());
 
 #[cfg(feature = "cuda")]
 thread_local! {
-    /// Taken when a test first asks for the device, given back when its thread ends.
-    static TURN: MutexGuard<'static, ()> = CUDA_DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Taken when a test first asks for the device, given back when its thread ends.
+    static SHARED: RwLockReadGuard<'static, ()> = CUDA_DEVICE.read().unwrap_or_else(PoisonError::into_inner);
+    static ALONE: RwLockWriteGuard<'static, ()> = CUDA_DEVICE.write().unwrap_or_else(PoisonError::into_inner);
 }
 
 /// The CPU, and the first CUDA device where this build and this machine have one.
@@ -24,20 +25,28 @@ pub(crate) fn devices() -> Vec<(&'static str, Device)> {
     devices
 }
 
-/// The first CUDA device, or why there is none. A test has it to itself until it ends: a recording is lost if another thread
-/// waits for the device meanwhile.
+/// The first CUDA device, or why there is none. Other tests use it meanwhile, but none that asked for it alone.
 pub(crate) fn cuda() -> Result<Device, &'static str> {
+    let device = find_cuda()?;
     #[cfg(feature = "cuda")]
-    {
-        use burn::tensor::DeviceType;
-        match Device::enumerate(DeviceType::Cuda).into_iter().next() {
-            Some(device) => {
-                TURN.with(|_| ());
-                Ok(device)
-            }
-            None => Err("this machine has no CUDA device"),
-        }
-    }
+    SHARED.with(|_| ());
+    Ok(device)
+}
+
+/// [`cuda`] for this test alone, until its thread ends: a recording is lost if another thread waits for the device meanwhile.
+pub(crate) fn cuda_alone() -> Result<Device, &'static str> {
+    let device = find_cuda()?;
+    #[cfg(feature = "cuda")]
+    ALONE.with(|_| ());
+    Ok(device)
+}
+
+fn find_cuda() -> Result<Device, &'static str> {
+    #[cfg(feature = "cuda")]
+    return Device::enumerate(burn::tensor::DeviceType::Cuda)
+        .into_iter()
+        .next()
+        .ok_or("this machine has no CUDA device");
     #[cfg(not(feature = "cuda"))]
     Err("built without the feature `cuda`")
 }
@@ -83,7 +92,17 @@ pub(crate) fn assert_close(what: &str, dtype: DType, a: &[f32], b: &[f32]) {
 
 /// The CUDA device if timings are asked for (`KILN_TIMES=1 cargo test --release --features cuda times -- --nocapture`).
 pub(crate) fn timing_device() -> Option<Device> {
-    std::env::var_os("KILN_TIMES").and_then(|_| cuda().ok())
+    std::env::var_os("KILN_TIMES").and_then(|_| cuda_alone().ok())
+}
+
+/// Runs until the device's clock has risen, which takes a fifth of a second from idle.
+pub(crate) fn warm<T>(device: &Device, run: &mut impl FnMut() -> T) {
+    let start = std::time::Instant::now();
+    while start.elapsed().as_secs_f64() < 0.3 {
+        let kept: Vec<T> = (0..20).map(|_| run()).collect();
+        device.sync().expect("a device");
+        drop(kept);
+    }
 }
 
 /// Prints how long one `run` takes and the rate at which it moves `bytes`, over many runs in a row: kernels queue up behind
@@ -91,9 +110,7 @@ pub(crate) fn timing_device() -> Option<Device> {
 /// is done; what is dropped before is never computed.
 pub(crate) fn time<T>(what: &str, bytes: usize, device: &Device, mut run: impl FnMut() -> T) {
     const RUNS: usize = 20;
-    let warm: Vec<T> = (0..3).map(|_| run()).collect();
-    device.sync().expect("a device");
-    drop(warm);
+    warm(device, &mut run);
     let start = std::time::Instant::now();
     let kept: Vec<T> = (0..RUNS).map(|_| run()).collect();
     let enqueued = start.elapsed().as_secs_f64() / RUNS as f64;

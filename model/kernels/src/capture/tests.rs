@@ -2,15 +2,15 @@ use burn::tensor::{DType, Device, Int, Tensor};
 
 use super::{capture, overwrite};
 use crate::dropout::{DropoutStream, dropout};
-use crate::testing::{cuda, devices, host, tensor, values};
+use crate::testing::{cuda_alone, devices, host, tensor, values};
 
 fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(values, (device, DType::I32))
 }
 
-/// The CUDA device, or a printed reason.
+/// The CUDA device, for this test alone, or a printed reason.
 fn gpu() -> Option<Device> {
-    cuda().inspect_err(|reason| eprintln!("skipped on CUDA: {reason}")).ok()
+    cuda_alone().inspect_err(|reason| eprintln!("skipped on CUDA: {reason}")).ok()
 }
 
 /// Rows of a table picked by `ids`, dropout, a product, a loss; and the gradient of the table.

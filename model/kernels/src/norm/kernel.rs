@@ -144,7 +144,11 @@ pub(super) fn forward<F: Float, N: Size>(
     let row = CUBE_POS as u32 * comptime![config.rows_per_cube()] + UNIT_POS / comptime![config.row_units()];
     if row < rows {
         let mut loaded = Array::<Vector<F, N>>::new(comptime![config.slots()]);
+        let mut added = Array::<Vector<F, N>>::new(comptime![config.slots()]);
         load_row::<F, N>(x, row, &mut loaded, config);
+        if comptime![config.branch] {
+            load_row::<F, N>(branch, row, &mut added, config);
+        }
         let mut held = widened::<F, N>(&loaded, comptime![config.slots()]);
         if comptime![config.branch] {
             #[unroll]
@@ -152,12 +156,12 @@ pub(super) fn forward<F: Float, N: Size>(
                 let at = row_unit(config) + comptime![i as u32 * config.row_units()];
                 if at < vectors {
                     let position = row * vectors + at;
-                    let mut added = Vector::<f32, N>::cast_from(branch[position as usize]);
+                    let mut addend = Vector::<f32, N>::cast_from(added[i]);
                     if comptime![config.dropped] {
-                        added = added * keep_factors::<N>(position, site, state, limit, scale);
+                        addend = addend * keep_factors::<N>(position, site, state, limit, scale);
                     }
                     // The norm is that of the sum as it is stored: backward has no other.
-                    let stored = Vector::<F, N>::cast_from(held[i] + added);
+                    let stored = Vector::<F, N>::cast_from(held[i] + addend);
                     sum[position as usize] = stored;
                     held[i] = Vector::cast_from(stored);
                 }
