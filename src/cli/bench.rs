@@ -61,7 +61,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let Args { workloads, device, steps, repeats, operators, capture, logits_chunk_rows, peer } = args;
     let mut workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
     if let Some(rows) = logits_chunk_rows {
-        workloads.iter_mut().for_each(|workload| workload.model.logits_chunk_rows = rows);
+        workloads.iter_mut().for_each(|workload| workload.model.logits_chunk_rows = Some(rows));
     }
     if steps == 0 || repeats == 0 {
         bail!("--steps {steps} and --repeats {repeats}: both must be at least 1");

@@ -75,8 +75,10 @@ pub struct TransformerConfig {
     /// embedding reads `none` as an output projection of its own, and anything else as one matrix.
     pub tie_embeddings: TieEmbeddings,
     /// Rows (tokens) whose logits exist at a time in training and validation: their output projection, loss and gradients
-    /// are computed chunk by chunk, so that no tensor of all rows by the vocabulary takes memory. 0: all rows at once.
-    pub logits_chunk_rows: usize,
+    /// are computed chunk by chunk, so that no tensor of all rows by the vocabulary takes memory. 0: all rows at once; left
+    /// out: [`Self::logits_chunk`] of the batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logits_chunk_rows: Option<usize>,
     /// Distribution of the first weights.
     pub init: InitScheme,
     /// Id of the padding token. In pairs, labels equal to it do not count; in text see
@@ -208,7 +210,7 @@ impl Default for TransformerConfig {
             activation_dropout: None,
             attention_dropout: 0.0,
             tie_embeddings: TieEmbeddings::ThreeWay,
-            logits_chunk_rows: 8192,
+            logits_chunk_rows: None,
             init: InitScheme::Xavier,
             pad_id: 0,
         }
@@ -224,6 +226,13 @@ impl TransformerConfig {
     /// Heads of keys and values (G), with the 0 of [`Self::n_kv_heads`] resolved.
     pub fn kv_heads(&self) -> usize {
         if self.n_kv_heads == 0 { self.n_heads } else { self.n_kv_heads }
+    }
+
+    /// Rows of a chunk of logits, of `rows` in all (0: no chunks): what was chosen, or else a quarter of them and no fewer than
+    /// 8192. More chunks save little beside the activations of so large a batch, and each costs a pass over the gradient
+    /// of the projection.
+    pub fn logits_chunk(&self, rows: usize) -> usize {
+        self.logits_chunk_rows.unwrap_or_else(|| rows.div_ceil(4).max(8192))
     }
 
     /// Tokens that the model predicts (V); 0 while it is still to be filled in.

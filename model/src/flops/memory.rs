@@ -34,7 +34,7 @@ impl TrainBytes {
 /// again), the inputs of its products (normed sum, attention output, activation), queries, keys and values, and both sides
 /// of the activation; dropout is kept as a seed. Attention in bf16 over heads of 64 or 128 dimensions keeps one f32 number
 /// per query and head (its kernel on the GPU computes probabilities again); other attention two f32 matrices of queries x
-/// keys and one in `dtype` per head. At the end a chunk of logits (`logits_chunk_rows`), over which its gradient is
+/// keys and one in `dtype` per head. At the end a chunk of logits (`logits_chunk`), over which its gradient is
 /// written, and what the chunks' gradients become: of the hidden states, and in f32 of the projection. Allocators round up and
 /// keep blocks for later, and the passing buffers of the operators come on top.
 pub fn train_bytes(config: &TransformerConfig, dtype: impl Into<DType>, shape: [usize; 3]) -> TrainBytes {
@@ -77,7 +77,7 @@ fn activation_bytes(config: &TransformerConfig, dtype: DType, shape: [usize; 3])
 /// Logits of one chunk, and the gradients of all of them.
 fn head_bytes(config: &TransformerConfig, element: u64, rows: u64) -> u64 {
     let (vocabulary, d) = (config.vocab_size() as u64, config.d_model as u64);
-    match config.logits_chunk_rows as u64 {
+    match config.logits_chunk(rows as usize) as u64 {
         0 => rows * vocabulary * element,
         chunk_rows => chunk_rows.min(rows) * vocabulary * element + rows * d * element + 4 * vocabulary * d,
     }
@@ -102,7 +102,7 @@ mod tests {
     fn gpt2_keeps_24_kib_a_token_and_layer_and_no_logits() {
         let gpt2 = TransformerConfig::gpt2_124m().with_vocab_size(50_304);
         let activations = |config: &TransformerConfig| train_bytes(config, DType::BF16, [16, 0, 1024]).activations;
-        let whole = activations(&TransformerConfig { logits_chunk_rows: 0, ..gpt2.clone() });
+        let whole = activations(&TransformerConfig { logits_chunk_rows: Some(0), ..gpt2.clone() });
         let tokens = 16 * 1024;
         assert_eq!(whole, tokens * (12 * (16 * 2 * 768 + 12 * 4) + 4 * 768 + 2 * 50_304));
         let saved = tokens * 2 * 50_304 - (8192 * 2 * 50_304 + tokens * 2 * 768 + 4 * 50_304 * 768);
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn attention_without_its_kernel_keeps_squares() {
         let activations = |config: &TransformerConfig, dtype, len| {
-            let config = TransformerConfig { logits_chunk_rows: 0, ..config.clone() }.with_vocab_size(1000);
+            let config = TransformerConfig { logits_chunk_rows: Some(0), ..config.clone() }.with_vocab_size(1000);
             train_bytes(&config, dtype, [8, 0, len]).activations
         };
         let gpt2 = TransformerConfig::gpt2_124m();

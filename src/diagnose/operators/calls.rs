@@ -95,7 +95,7 @@ impl Calls {
             bias: model.bias,
             activation: None,
         };
-        let whole_head = usize::from(model.logits_chunk_rows == 0);
+        let whole_head = usize::from(model.logits_chunk_rows == Some(0));
         let activation = match model.activation {
             Configured::Relu => Some(Activation::Relu),
             Configured::Gelu => Some(Activation::Gelu),
@@ -160,7 +160,7 @@ mod tests {
     fn products_add_up_to_the_operations_of_a_step() {
         for name in ["tiny", "tiny-mt"] {
             let mut workload = Workload::named(name).expect("a listed name");
-            workload.model.logits_chunk_rows = 0;
+            workload.model.logits_chunk_rows = Some(0);
             let calls = Calls::of(&workload, &Device::flex());
             let flops = |product: &Product| product.calls as f64 * product.shape.iter().product::<usize>() as f64 * 6.0;
             let found: f64 = calls.products.iter().map(flops).sum();

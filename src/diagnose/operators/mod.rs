@@ -284,11 +284,11 @@ impl Bench {
         model: &TransformerConfig,
         config: &CrossEntropyConfig,
     ) -> Result<()> {
-        let (chunk_rows, d, v) = (model.logits_chunk_rows, model.d_model, model.vocab_size());
+        let [m] = labels.dims();
+        let (chunk_rows, d, v) = (model.logits_chunk(m), model.d_model, model.vocab_size());
         if chunk_rows == 0 {
             return Ok(());
         }
-        let [m] = labels.dims();
         let (x, weight, labels) = (self.leaf([m, d]), self.leaf([v, d]), Tensor::from_inner(labels.clone()));
         let bytes = self.bytes(2 * (m * d + v * d)) as f64;
         let time = self.watch.time(bytes, || {
