@@ -112,7 +112,6 @@ impl Args {
 pub(super) fn run(args: Args) -> Result<()> {
     let from = args.from.as_deref().map(|from| run_dir::open_run(from, None)).transpose()?;
     let (dir, mut config) = args.resolve(from.as_ref())?;
-    kiln_kernels::set_plain_operators(args.plain_operators);
     let device = args.device.open()?;
     let mut note = |line: &str| {
         if !args.quiet {
@@ -158,6 +157,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let given = config.clone();
     note(&headline(&config, &device, &dir));
     let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
+    kiln_kernels::set_plain_operators(args.plain_operators);
     let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
     let samples = samples(&data.valid_examples);
     let next = next_command(config.task, &samples, data.prompt.as_deref(), &dir);
