@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::config::Precision;
 use crate::device::{self, DeviceChoice};
-use crate::diagnose::operators::{Peaks, measure as measure_operators};
+use crate::diagnose::operators::{Peaks, beside, measure as measure_operators};
 use crate::diagnose::peer::{self, PeerTime};
 use crate::diagnose::replay::{Comparison, compare};
 use crate::diagnose::step_time::{Effort, StepTime, measure};
@@ -42,7 +42,7 @@ pub(super) struct Args {
     /// Repeats, of which the median counts
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Times every operator of the step alone, too
+    /// Times every operator of the step alone, too; with --peer also those that its script times, at its shapes
     #[arg(long)]
     operators: bool,
     /// Also replays steps as CUDA graphs: compares them bit by bit with computed ones and times both
@@ -81,22 +81,18 @@ pub(super) fn run(args: Args) -> Result<()> {
             print_replayed(&compare(workload, dtype, &device, Effort { steps, repeats }, COMPARED_STEPS)?);
             device.memory_cleanup();
         }
-        let rows = match operators {
-            true => measure_operators(workload, dtype, &device, repeats)?,
-            false => Vec::new(),
-        };
         if operators {
-            operators::print(&rows, ours.step, peaks.as_ref());
+            operators::print(&measure_operators(workload, dtype, &device, repeats)?, ours.step, peaks.as_ref());
             device.memory_cleanup();
         }
         if let Some(script) = &peer {
             for theirs in peer::run(script, workload.name)? {
                 print_peer(&ours, &theirs);
             }
-            if operators && workload.has_peer() {
-                operators::print_peer(&rows, &peer::run_operators(script)?);
-            }
         }
+    }
+    if let Some(script) = peer.filter(|_| operators) {
+        operators::print_peer(&beside(&peer::run_operators(&script)?, dtype, &device, repeats)?);
     }
     Ok(())
 }

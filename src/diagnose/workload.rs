@@ -129,11 +129,6 @@ impl Workload {
         Self { name, title, config, model, batch_size, seq_len, n_batches, shortest }
     }
 
-    /// Whether the peer script has it.
-    pub fn has_peer(&self) -> bool {
-        !self.name.starts_with("tiny")
-    }
-
     /// Whether it has sources and targets.
     fn is_pairs(&self) -> bool {
         self.model.source_vocab_size > 0

@@ -64,6 +64,14 @@ fn a_bench_times_a_step_and_its_operators() {
             assert!(ran.stdout.contains(part), "{part:?} is missing in {}", ran.stdout);
         }
     }
+    // Any script that prints such lines is a peer.
+    place.write("peer.sh", "echo 'matmul tn 16x8x24 0.500 ms 1 TFLOP/s'\necho 'conv fwd 8x8 1.0 ms'");
+    let bench =
+        ["bench", "tiny", "--operators", "--device", "cpu", "--steps", "1", "--repeats", "1", "--peer", "peer.sh"];
+    let output = place.command(&bench).env("KILN_PYTHON", "sh").output().expect("it ends");
+    let printed = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(printed.contains("matmul tn 16x8x24") && printed.contains("torch   0.5000 ms"), "{printed}");
+    assert!(!printed.contains("conv"), "Kiln has none: {printed}");
     let refused = place.run(&["bench", "gpt3", "--device", "cpu"]);
     assert!(refused.code != 0 && refused.stderr.contains("tiny-mt"), "{refused:#?}");
 }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::diagnose::operators::{OperatorTime, Peaks};
-use crate::diagnose::peer::PeerOperator;
+use crate::diagnose::operators::{Beside, OperatorTime, Peaks};
 
 /// The operators of a step that took `step`, with rates and floors where the device's peaks are known.
 pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>) {
@@ -58,72 +57,12 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
     }
 }
 
-/// What PyTorch's operators of the same shapes take, forward and backward.
-pub(super) fn print_peer(rows: &[OperatorTime], theirs: &[PeerOperator]) {
-    for (label, ours, operator) in beside(rows, theirs) {
-        println!(
-            "  {label:<34} {:>8.4} ms, torch {:>8.4} ms: kiln is {:.2} x as fast",
-            1e3 * ours,
-            operator.ms,
-            operator.ms / (1e3 * ours)
-        );
-    }
-}
-
-/// Label, our seconds and the peer's line for each operator that both have.
-fn beside<'a>(rows: &[OperatorTime], theirs: &'a [PeerOperator]) -> Vec<(String, f64, &'a PeerOperator)> {
-    let find = |name: &str| theirs.iter().find(|operator| operator.name == name);
-    let mut found = Vec::new();
-    for (i, row) in rows.iter().enumerate() {
-        let secs = row.time.device;
-        let backward = || rows.get(i + 1).map_or(f64::INFINITY, |next| secs + next.time.device);
-        let named = match row.name.as_str() {
-            // The layouts of a product: as it is stored, or with one side transposed.
-            "linear forward" => {
-                let product = row.shape.replace(' ', "");
-                ["nn", "nt"].map(|by| (format!("matmul {by} {product}"), secs)).into()
-            }
-            "attention causal forward" if row.shape == "16 x 12 x 1024 x 1024 x 64" => vec![
-                ("attention fwd causal=True".to_string(), secs),
-                ("attention fwd+bwd causal=True".to_string(), backward()),
-            ],
-            "cross-entropy forward" => {
-                vec![(format!("xent fwd+bwd {} compiled", row.shape.replace(' ', "")), backward())]
-            }
-            _ => Vec::new(),
-        };
-        for (name, secs) in named {
-            found.extend(find(&name).map(|operator| (name, secs, operator)));
-        }
-    }
-    found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnose::operators::{Timed, Work};
-
-    fn row(name: &str, shape: &str, device: f64) -> OperatorTime {
-        let (time, work) = (Timed { device, host: 0.0 }, Work { flops: 0.0, bytes: 1.0 });
-        OperatorTime { name: name.into(), shape: shape.into(), calls: 1, time, work }
-    }
-
-    #[test]
-    fn operators_that_both_have_stand_side_by_side() {
-        let rows = [
-            row("linear forward", "16384 x 768 x 50304", 2e-3),
-            row("attention causal forward", "16 x 12 x 1024 x 1024 x 64", 1e-4),
-            row("attention causal backward", "16 x 12 x 1024 x 1024 x 64", 1e-4),
-        ];
-        let theirs: Vec<PeerOperator> =
-            ["matmul nt 16384x768x50304", "attention fwd+bwd causal=True", "layer_norm fwd+bwd 32768x768"]
-                .map(|name| PeerOperator { name: name.into(), ms: 1.0 })
-                .into();
-        let found: Vec<_> = beside(&rows, &theirs).into_iter().map(|(name, secs, _)| (name, secs)).collect();
-        assert_eq!(
-            found,
-            [("matmul nt 16384x768x50304".to_string(), 2e-3), ("attention fwd+bwd causal=True".to_string(), 2e-4)]
-        );
+/// What the peer's operators take, and ours of the same shapes.
+pub(super) fn print_peer(rows: &[Beside]) {
+    println!("operators of the peer's script alone");
+    for Beside { name, ours, theirs_ms } in rows {
+        let ours_ms = 1e3 * ours.device;
+        let ratio = theirs_ms / ours_ms;
+        println!("  {name:<34} {ours_ms:>8.4} ms, torch {theirs_ms:>8.4} ms: kiln is {ratio:.2} x as fast");
     }
 }

@@ -5,11 +5,13 @@
 //! together, less the forward, less what starts the gradient (a product with a random tensor and its own backward). Many
 //! calls are enqueued before the device is waited for, so that launches hide behind each other as they do in a step.
 
+mod beside;
 mod calls;
 mod timing;
 mod work;
 
 use anyhow::Result;
+pub use beside::{Beside, beside};
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use calls::Calls;
 use kiln_kernels::{
@@ -53,15 +55,7 @@ impl OperatorTime {
 /// # Errors
 /// If the device fails.
 pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats: usize) -> Result<Vec<OperatorTime>> {
-    let device = device.clone().inner();
-    let mut bench = Bench {
-        watch: Stopwatch::new(&device, repeats),
-        element: DType::from(dtype).size(),
-        stream: DropoutStream::new(1, 0, &device),
-        device,
-        dtype,
-        rows: Vec::new(),
-    };
+    let mut bench = Bench::new(dtype, device, repeats);
     let calls = Calls::of(workload, &bench.device);
     for product in &calls.products {
         bench.product(product)?;
@@ -98,6 +92,18 @@ struct Bench {
 }
 
 impl Bench {
+    fn new(dtype: FloatDType, device: &Device, repeats: usize) -> Self {
+        let device = device.clone().inner();
+        Self {
+            watch: Stopwatch::new(&device, repeats),
+            element: DType::from(dtype).size(),
+            stream: DropoutStream::new(1, 0, &device),
+            device,
+            dtype,
+            rows: Vec::new(),
+        }
+    }
+
     fn random<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
         let drawn: Tensor<D> = Tensor::random(shape, Distribution::Normal(0.0, 1.0), (&self.device, DType::F32));
         drawn.cast(self.dtype)
