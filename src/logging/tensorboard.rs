@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::console::gib;
 use super::{Record, Sink, unix_secs};
 
 /// The sink.
@@ -68,6 +69,7 @@ impl Sink for TensorBoard {
                     scalars.push(("throughput/source(tps)", speed.source_tokens_per_sec));
                 }
                 scalars.extend(window.loss_scale.map(|scale| ("loss_scale", scale)));
+                scalars.extend(window.memory_bytes.map(|bytes| ("memory/reserved(GiB)", gib(bytes))));
                 scalars.extend(speed.mfu.map(|mfu| ("mfu(%)", 100.0 * mfu)));
                 self.write_scalars(window.step, &scalars)
             }

@@ -116,6 +116,10 @@ pub struct WindowMetrics {
     /// Absent where nothing is compiled.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub new_kernels: Option<usize>,
+    /// Bytes of the device's memory that the run holds at the end of the window, free blocks of its pools included: flat in steady
+    /// state. Absent on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory_bytes: Option<u64>,
 }
 
 impl WindowMetrics {
@@ -141,6 +145,7 @@ impl WindowMetrics {
             data_wait_share,
             non_finite_steps: steps.iter().filter(|step| step.has_failed()).count() as u64,
             new_kernels: None,
+            memory_bytes: None,
         })
     }
 }

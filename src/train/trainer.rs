@@ -25,7 +25,7 @@ use super::state::TrainState;
 use super::warm_up::warm_up;
 use crate::checkpoint::{Best, Checkpoints, NamedTensor, Saved, Saver, Vocabulary};
 use crate::config::Config;
-use crate::device::{compute_dtype, is_cpu, peak_flops_per_sec};
+use crate::device::{compute_dtype, is_cpu, peak_flops_per_sec, reserved_bytes};
 use crate::eval::{Masking, evaluate, validation_loss};
 use crate::generate::Translator;
 use crate::logging::Logging;
@@ -322,6 +322,7 @@ impl Trainer {
         }
         if let Some(mut window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
             window.new_kernels = measured.new_kernels.take();
+            window.memory_bytes = reserved_bytes(&self.state.device);
             self.logging.window(&window)?;
             let notes = self.watch.look(&steps, &self.state, self.state.non_finite_steps)?;
             notes.iter().try_for_each(|note| self.logging.note(note))?;
