@@ -66,13 +66,13 @@ impl DecoderOnly {
     /// micro-batches.
     pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         let hidden = self.read(batch, stream);
-        self.token_loss(&batch.labels, label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
+        self.token_loss(label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
     }
 
     /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
     pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
         let hidden = self.read(batch, None);
-        self.token_loss(&batch.labels, label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
+        self.token_loss(label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
     }
 
     /// Logits of the token after each position, given the positions up to it.
@@ -90,10 +90,9 @@ impl DecoderOnly {
         self.hidden(self.embedding.forward(batch.input.clone()), &batch.rows(), stream)
     }
 
-    fn token_loss(&self, labels: &Tensor<1, Int>, label_smoothing: f64) -> TokenLoss {
+    fn token_loss(&self, label_smoothing: f64) -> TokenLoss<'_> {
         let ignored = TextBatch::NOT_COUNTED.into();
-        let chunk_rows = self.config.logits_chunk(labels.dims()[0]);
-        TokenLoss { label_smoothing, ignored, chunk_rows }
+        TokenLoss { config: &self.config, label_smoothing, ignored }
     }
 
     /// Hidden states of token vectors that come from [`Self::embedding`], or from there and elsewhere: a

@@ -84,13 +84,13 @@ impl EncoderDecoder {
     /// Summed label-smoothed cross-entropy over the real labels, and the number of them. Divide, over all micro-batches.
     pub fn loss(&self, batch: &PairBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         let hidden = self.read(batch, stream);
-        self.token_loss(&batch.labels, label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
+        self.token_loss(label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
     }
 
     /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
     pub fn evaluate(&self, batch: &PairBatch, label_smoothing: f64) -> EvalSums {
         let hidden = self.read(batch, None);
-        self.token_loss(&batch.labels, label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
+        self.token_loss(label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
     }
 
     /// Logits of every target position, each given the positions before it.
@@ -106,9 +106,8 @@ impl EncoderDecoder {
         self.decode_hidden(&memory, batch.target_input.clone(), stream)
     }
 
-    fn token_loss(&self, labels: &Tensor<1, Int>, label_smoothing: f64) -> TokenLoss {
-        let chunk_rows = self.config.logits_chunk(labels.dims()[0]);
-        TokenLoss { label_smoothing, ignored: self.config.pad_id.into(), chunk_rows }
+    fn token_loss(&self, label_smoothing: f64) -> TokenLoss<'_> {
+        TokenLoss { config: &self.config, label_smoothing, ignored: self.config.pad_id.into() }
     }
 
     /// Reads sources.

@@ -107,7 +107,7 @@ impl EncoderOnly {
     /// If the model has no head, or T is above `max_positions`.
     pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         let (hidden, projection) = self.head(self.read(batch, stream));
-        self.token_loss(&batch.labels, label_smoothing).loss(hidden, projection, batch.labels.clone())
+        self.token_loss(label_smoothing).loss(hidden, projection, batch.labels.clone())
     }
 
     /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
@@ -116,7 +116,7 @@ impl EncoderOnly {
     /// As [`Self::loss`].
     pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
         let (hidden, projection) = self.head(self.read(batch, None));
-        self.token_loss(&batch.labels, label_smoothing).evaluate(hidden, projection, batch.labels.clone())
+        self.token_loss(label_smoothing).evaluate(hidden, projection, batch.labels.clone())
     }
 
     /// Logits of the token that stands at each position.
@@ -191,10 +191,9 @@ impl EncoderOnly {
         (x, Projection { bias: Some(head.bias.val()), ..projection })
     }
 
-    fn token_loss(&self, labels: &Tensor<1, Int>, label_smoothing: f64) -> TokenLoss {
+    fn token_loss(&self, label_smoothing: f64) -> TokenLoss<'_> {
         let ignored = TextBatch::NOT_COUNTED.into();
-        let chunk_rows = self.config.logits_chunk(labels.dims()[0]);
-        TokenLoss { label_smoothing, ignored, chunk_rows }
+        TokenLoss { config: &self.config, label_smoothing, ignored }
     }
 
     /// `tanh(pooler(first hidden state))` of each row; None if the model has no pooler.

@@ -3,6 +3,8 @@
 use burn::tensor::{DType, Int, Tensor};
 use kiln_kernels::{CrossEntropy, CrossEntropyConfig, Projection, cross_entropy, linear_cross_entropy};
 
+use crate::config::TransformerConfig;
+
 /// Sums over the labels that count, on the device. Divide by `n_labels` for means, added up over micro-batches and ranks
 /// first.
 #[derive(Debug, Clone)]
@@ -30,15 +32,15 @@ pub struct EvalSums {
 /// Always a sum: padding, micro-batches and ranks then cost nothing to get right, since the one division by the global
 /// number of real labels happens where that number is known.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct TokenLoss {
+pub(crate) struct TokenLoss<'a> {
+    /// Says how many rows of logits exist at a time.
+    pub(crate) config: &'a TransformerConfig,
     pub(crate) label_smoothing: f64,
     /// Labels that do not count.
     pub(crate) ignored: i64,
-    /// Rows whose logits exist at a time; 0: all.
-    pub(crate) chunk_rows: usize,
 }
 
-impl TokenLoss {
+impl TokenLoss<'_> {
     /// Label-smoothed cross-entropy of the logits of `hidden`, summed over the labels that count.
     ///
     /// # Shapes
@@ -46,7 +48,8 @@ impl TokenLoss {
     /// - `labels`: `[M]`
     pub(crate) fn loss(&self, hidden: Tensor<2>, projection: Projection, labels: Tensor<1, Int>) -> LossSums {
         let n_labels = self.n_labels(&labels);
-        let sums = linear_cross_entropy(hidden, projection, labels, &self.config(), self.chunk_rows);
+        let chunk_rows = self.config.logits_chunk(labels.dims()[0]);
+        let sums = linear_cross_entropy(hidden, projection, labels, &self.cross_entropy_config(), chunk_rows);
         LossSums { loss_sum: sums.loss_sum, nll_sum: sums.nll_sum, n_labels }
     }
 
@@ -56,7 +59,10 @@ impl TokenLoss {
     /// As [`Self::loss`].
     pub(crate) fn evaluate(&self, hidden: Tensor<2>, projection: Projection, labels: Tensor<1, Int>) -> EvalSums {
         let [m] = labels.dims();
-        let chunk_rows = if self.chunk_rows == 0 { m } else { self.chunk_rows };
+        let chunk_rows = match self.config.logits_chunk(m) {
+            0 => m,
+            chunk_rows => chunk_rows,
+        };
         let chunks = (0..m).step_by(chunk_rows.max(1)).map(|first| {
             let len = chunk_rows.min(m - first);
             let labels = labels.clone().narrow(0, first, len);
@@ -64,7 +70,7 @@ impl TokenLoss {
             let guesses = logits.clone().argmax(1).reshape([len]).cast(labels.dtype());
             let counts = labels.clone().not_equal_elem(self.ignored).int();
             let n_correct = count(guesses.equal(labels.clone()).int() * counts);
-            let CrossEntropy { loss_sum, nll_sum } = cross_entropy(logits, labels, &self.config());
+            let CrossEntropy { loss_sum, nll_sum } = cross_entropy(logits, labels, &self.cross_entropy_config());
             (loss_sum, nll_sum, n_correct)
         });
         let sums = chunks.reduce(|a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
@@ -76,7 +82,7 @@ impl TokenLoss {
         count(labels.clone().not_equal_elem(self.ignored).int())
     }
 
-    fn config(&self) -> CrossEntropyConfig {
+    fn cross_entropy_config(&self) -> CrossEntropyConfig {
         CrossEntropyConfig { label_smoothing: self.label_smoothing, ignore_index: self.ignored }
     }
 }

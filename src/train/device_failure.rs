@@ -6,7 +6,6 @@ use kiln_data::Shape;
 /// Says which batch the device failed on and, if it was memory, what to do.
 pub(super) fn in_step(error: Error, shape: Option<Shape>) -> Error {
     let batch = shape.map_or(String::new(), |shape| format!(" on a batch of {}", explained(shape)));
-    // The backend reports one failed allocation as pages of everything that depended on it.
     let text = format!("{error:#}");
     match allocation(&text) {
         Some(allocation) => anyhow!(

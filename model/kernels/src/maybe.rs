@@ -16,6 +16,15 @@ macro_rules! maybe {
             Some($tensor<B>),
         }
 
+        impl<B: Backend> $name<B> {
+            pub(crate) fn into_option(self) -> Option<$tensor<B>> {
+                match self {
+                    $name::Some(tensor) => Some(tensor),
+                    $name::None => None,
+                }
+            }
+        }
+
         impl<B: Backend> From<Option<$tensor<B>>> for $name<B> {
             fn from(tensor: Option<$tensor<B>>) -> Self {
                 tensor.map_or($name::None, $name::Some)
@@ -34,12 +43,3 @@ maybe!(
     /// A tensor of integers that may be missing.
     MaybeInts, IntTensor
 );
-
-impl<B: Backend> Maybe<B> {
-    pub(crate) fn into_option(self) -> Option<FloatTensor<B>> {
-        match self {
-            Maybe::Some(tensor) => Some(tensor),
-            Maybe::None => None,
-        }
-    }
-}

@@ -43,6 +43,11 @@ pub(crate) fn settings(units: u32) -> (KernelSettings, Arc<DeviceProperties>, Ar
     (settings, Arc::new(properties), Arc::new(TargetProperties::default()))
 }
 
+/// A buffer among those arguments.
+pub(crate) fn buffer() -> BufferCompilationArg {
+    BufferCompilationArg { inplace: None }
+}
+
 /// The PTX of `kernel` for Hopper; `None`, with the reason printed, where a function of NVIDIA's library is missing.
 pub(crate) fn ptx(kernel: impl CubeKernel) -> Option<String> {
     let mut compiler = PlironCompiler { target: LlvmTarget::Nvptx };

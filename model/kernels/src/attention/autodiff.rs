@@ -13,10 +13,8 @@ use crate::maybe::MaybeInts;
 
 impl<B: Backend, C: CheckpointStrategy> MaybeInts<Autodiff<B, C>> {
     fn below(self) -> MaybeInts<B> {
-        match self {
-            MaybeInts::Some(tensor) => MaybeInts::Some(tensor),
-            MaybeInts::None => MaybeInts::None,
-        }
+        // The graph has no integers: they are those below it.
+        self.into_option().into()
     }
 }
 

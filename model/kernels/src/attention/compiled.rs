@@ -6,11 +6,7 @@ use half::{bf16, f16};
 use super::kernel::backward::{key_value_gradient, query_gradient};
 use super::kernel::forward::forward;
 use super::kernel::{FlashConfig, UNITS};
-use crate::offline::{ptx, settings};
-
-fn buffer() -> BufferCompilationArg {
-    BufferCompilationArg { inplace: None }
-}
+use crate::offline::{buffer, ptx, settings};
 
 /// Forward, the queries' gradient, and that of keys and values; `None` where they cannot be compiled on this machine.
 pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 3] {

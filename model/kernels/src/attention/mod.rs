@@ -138,9 +138,8 @@ fn flash(
 
     use crate::maybe::MaybeInts;
 
-    let given = |tensor: Option<&Tensor<1, Int>>| match tensor {
-        Some(tensor) => MaybeInts::Some(tensor.clone().cast(IntDType::I32).into_dispatch()),
-        None => MaybeInts::None,
+    let given = |tensor: Option<&Tensor<1, Int>>| {
+        MaybeInts::from(tensor.map(|tensor| tensor.clone().cast(IntDType::I32).into_dispatch()))
     };
     let AttentionConfig { batch_size, n_heads, n_kv_heads, causal } = *config;
     let (site, random) = match dropout {

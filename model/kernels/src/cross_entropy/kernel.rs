@@ -398,11 +398,10 @@ pub(crate) fn losses_and_gradient(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offline::{ptx, settings};
+    use crate::offline::{buffer, ptx, settings};
 
     #[test]
     fn kernels_compile_without_a_device() {
-        let buffer = || BufferCompilationArg { inplace: None };
         for dtype in [DType::BF16, DType::F16].map(dtype_to_storage_type) {
             for (vocabulary, vectors, ragged) in [(50_304, 6288, false), (50_257, 6283, true)] {
                 let row = |units| Row { vocabulary, vectors, ragged, units };

@@ -615,12 +615,11 @@ mod tests {
     use burn::backend::cubecl::dtype_to_storage_type;
 
     use super::*;
-    use crate::offline::{ptx, settings};
+    use crate::offline::{buffer, ptx, settings};
 
     /// Both dtypes, every layout, stored and added to; each is to use the tensor cores.
     #[test]
     fn kernels_compile_without_a_device() {
-        let buffer = || BufferCompilationArg { inplace: None };
         for dtype in [DType::BF16, DType::F16] {
             for (a_mn, b_mn) in [(false, true), (false, false), (true, true)] {
                 for (split, onto) in [(false, false), (true, false), (true, true)] {
