@@ -8,9 +8,11 @@
 //!
 //! Rows, columns and K beyond the matrices are read as zeros and not written: TMA clips both ways.
 
+use cubecl::cmma::MmaDefinition;
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 use cubecl::wgmma::{Accumulator, Major, MatrixDescriptor, Swizzle, WgmmaTileLayout};
+use cubecl_ir::types::MatrixIdent;
 
 type Pair<E> = Vector<E, Const<2>>;
 type Quad<E> = Vector<E, Const<4>>;
@@ -39,7 +41,7 @@ pub(super) struct GemmConfig {
     pub(super) ragged: bool,
     /// Write f32 sums instead of 16-bit results.
     pub(super) split: bool,
-    /// Add to the f32 sums that are there.
+    /// Add to the f32 numbers that are there.
     pub(super) onto: bool,
     /// Add a bias to the results.
     pub(super) bias: bool,
@@ -125,43 +127,41 @@ fn load_tile<E: Float>(
     }
 }
 
-/// What becomes of a result before it is stored.
+/// The positive part.
 #[cube]
-fn finished(sum: f32, bias: f32, #[comptime] relu: bool) -> f32 {
-    let value = sum + bias;
-    if comptime![relu] { select(value > 0.0f32, value, 0.0f32) } else { value }
+fn positive(x: f32) -> f32 {
+    select(x > 0.0f32, x, 0.0f32)
 }
 
-/// Results `2 i` and `2 i + 1` of the unit, which lie side by side in the columns from `col` on.
+/// Results `2 i` and `2 i + 1` of the unit, which lie side by side.
 #[cube]
-fn finished_pair<E: Float>(
-    acc: &Accumulator<f32>,
-    bias: &[Pair<E>],
-    col: u32,
-    n: u32,
-    #[comptime] i: usize,
-    #[comptime] cfg: GemmConfig,
-) -> Pair<E> {
-    let mut added = Pair::<f32>::zeroed();
-    if comptime![cfg.bias] {
+fn pair(acc: &Accumulator<f32>, #[comptime] i: usize) -> Pair<f32> {
+    let mut v = Pair::<f32>::empty();
+    v.insert(0usize, acc.get(comptime![2 * i]));
+    v.insert(1usize, acc.get(comptime![2 * i + 1]));
+    v
+}
+
+/// The bias of the columns from `col0` on, dealt out to the plane: a unit holds the pairs at its lane of every panel. Read
+/// before a tile is multiplied, it is there when the tile is done.
+#[cube]
+fn deal_bias<E: Float>(bias: &[Pair<E>], col0: u32, n: u32, #[comptime] cfg: GemmConfig) -> Array<Pair<E>> {
+    let panels = comptime![cfg.tile_n / PANEL];
+    let mut dealt = Array::<Pair<E>>::new(panels);
+    #[unroll]
+    for q in 0..panels {
+        let col = col0 + comptime![(q * PANEL) as u32] + 2 * UNIT_POS_PLANE;
         // Columns beyond the matrix are not stored; they read the first bias.
-        let at = select(col < n, col, 0u32);
-        added = Pair::cast_from(bias[(at / 2) as usize]);
+        dealt[q] = bias[(select(col < n, col, 0u32) / 2) as usize];
     }
-    let mut v = Pair::<E>::empty();
-    let first = finished(acc.get(comptime![2 * i]), added.extract(0usize), comptime![cfg.relu]);
-    let second = finished(acc.get(comptime![2 * i + 1]), added.extract(1usize), comptime![cfg.relu]);
-    v.insert(0usize, E::cast_from(first));
-    v.insert(1usize, E::cast_from(second));
-    v
+    dealt
 }
 
+/// The two numbers that the unit adds to its results in columns `8 group` of a panel, from the lane that holds them.
 #[cube]
-fn pair<E: Numeric>(acc: &Accumulator<f32>, #[comptime] i: usize) -> Pair<E> {
-    let mut v = Pair::<E>::empty();
-    v.insert(0usize, E::cast_from(acc.get(comptime![2 * i])));
-    v.insert(1usize, E::cast_from(acc.get(comptime![2 * i + 1])));
-    v
+fn dealt_pair<E: Float>(dealt: Pair<E>, #[comptime] group: usize) -> Pair<f32> {
+    let bits = plane_shuffle(u32::reinterpret(dealt), comptime![4 * group as u32] + UNIT_POS_PLANE % 4);
+    Pair::cast_from(Pair::<E>::reinterpret(bits))
 }
 
 /// A ring's full and empty barriers. A `Shared<[Barrier]>` would not lower: hence sequences, unrolled over slots.
@@ -385,7 +385,9 @@ fn consume<E: Float>(
     done
 }
 
-/// Hands a 64 x tile_n accumulator per warpgroup to the storing warp, 64 columns at a time through two slots.
+/// Hands a 64 x tile_n accumulator per warpgroup to the storing warp, 64 columns at a time through two slots. Each plane
+/// writes its 16 rows, four 8 x 8 matrices at a time (`stmatrix`, whose registers are those of an accumulator): a unit
+/// gives the address of one of their rows.
 #[cube]
 fn store_staged<E: Float>(
     acc: &Accumulator<f32>,
@@ -393,27 +395,56 @@ fn store_staged<E: Float>(
     r: &Ring,
     ph: &mut Array<u32>,
     wg: u32,
-    bias: &[Pair<E>],
-    col0: u32,
-    n: u32,
+    dealt: &Array<Pair<E>>,
     #[comptime] cfg: GemmConfig,
 ) {
     let unit = unit_in_warpgroup();
     let layout = comptime![cfg.panel_layout()];
+    let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    let row = unit / 32 * 16 + unit % 16;
+    let col = unit % 32 / 16 * 8;
     #[unroll]
     for q in 0..comptime![cfg.tile_n / PANEL] {
         let slot = comptime![q % 2];
         r.empty.index(slot).wait_parity(ph[slot] ^ 1);
-        let at = wg as usize * comptime![PANEL_PAIRS] + comptime![slot * WARPGROUPS as usize * PANEL_PAIRS];
+        let panel = wg as usize * comptime![PANEL_PAIRS] + comptime![slot * WARPGROUPS as usize * PANEL_PAIRS];
         #[unroll]
-        for i in 0..16usize {
-            let (row, col) = acc.position_of_nth(unit, comptime![2 * i as u32]);
-            let within = layout.offset(row as usize, col as usize, 2usize) / 2;
-            let column = col0 + comptime![(q * PANEL) as u32] + col;
-            smem_c[at + within] = finished_pair(acc, bias, column, n, comptime![q * 16 + i], cfg);
+        for four in 0..4usize {
+            let mut results = Array::<Pair<E>>::new(4usize);
+            #[unroll]
+            for half in 0..2usize {
+                let mut added = Pair::<f32>::zeroed();
+                if comptime![cfg.bias] {
+                    added = dealt_pair::<E>(dealt[q], comptime![2 * four + half]);
+                }
+                #[unroll]
+                for i in 0..2usize {
+                    let mut result = pair(acc, comptime![q * 16 + four * 4 + half * 2 + i]);
+                    if comptime![cfg.bias] {
+                        result += added;
+                    }
+                    if comptime![cfg.relu] {
+                        result.insert(0usize, positive(result.extract(0usize)));
+                        result.insert(1usize, positive(result.extract(1usize)));
+                    }
+                    results[comptime![half * 2 + i]] = Pair::cast_from(result);
+                }
+            }
+            let within = layout.offset(row as usize, (col + comptime![16 * four as u32]) as usize, 2usize) / 2;
+            let at = panel + within;
+            instruction.store_matrix::<Pair<E>, Const<2>>(
+                &mut smem_c[at..at + 4],
+                &results,
+                MatrixIdent::Accumulator,
+                4usize,
+                false,
+            );
         }
         sync_async_proxy_shared();
-        r.full.index(slot).arrive();
+        sync_plane();
+        if UNIT_POS_PLANE == 0 {
+            r.full.index(slot).arrive();
+        }
         ph[slot] = ph[slot] ^ 1;
     }
 }
@@ -455,7 +486,7 @@ fn store_partial(
             let (r, c) = acc.position_of_nth(unit, comptime![2 * nth as u32]);
             let row = row0 + r;
             let col = col0 + c;
-            let mut sum = pair::<f32>(acc, nth);
+            let mut sum = pair(acc, nth);
             if comptime![cfg.onto] {
                 sum += before[i];
             }
@@ -491,7 +522,7 @@ pub(super) fn gemm<E: Float>(
     let c_align = comptime![if cfg.split { 16usize } else { 1024usize }];
     let mut smem_c = Shared::<[Pair<E>]>::new_aligned_slice(c_len, c_align);
     let r = ring(comptime![cfg.stages], 1u32, comptime![4 * WARPGROUPS]);
-    let rc = ring(comptime![if cfg.split { 1usize } else { 2usize }], comptime![128 * WARPGROUPS], 1u32);
+    let rc = ring(comptime![if cfg.split { 1usize } else { 2usize }], comptime![4 * WARPGROUPS], 1u32);
     sync_async_proxy_shared();
     sync_cube();
 
@@ -518,15 +549,18 @@ pub(super) fn gemm<E: Float>(
             let end = from + k_tiles_per_split;
             let to = select(end < k_tiles, end, k_tiles);
             let (tm, tn) = tile_coords(t % tiles, tiles_m, tiles_n, comptime![cfg.group_m]);
+            let col0 = tn * comptime![cfg.tile_n as u32];
+            let mut dealt = Array::<Pair<E>>::new(comptime![cfg.tile_n / PANEL]);
+            if comptime![cfg.bias && !cfg.split] {
+                dealt = deal_bias(bias, col0, n, cfg);
+            }
             let acc = consume(&da, &db, &r, &mut ph, wg_row, to - from, cfg);
             if comptime![cfg.split] {
                 let base = split as usize * m as usize * pitch as usize;
                 let row0 = tm * comptime![TILE_M as u32] + wg * 64;
-                let col0 = tn * comptime![cfg.tile_n as u32];
                 store_partial(&acc, partial, base, row0, col0, m, n, pitch, cfg);
             } else {
-                let col0 = tn * comptime![cfg.tile_n as u32];
-                store_staged(&acc, &mut smem_c, &rc, &mut phc, wg, bias, col0, n, cfg);
+                store_staged(&acc, &mut smem_c, &rc, &mut phc, wg, &dealt, cfg);
             }
         }
     } else if warp == comptime![4 * WARPGROUPS] {
@@ -576,8 +610,8 @@ pub(super) fn gemm<E: Float>(
     }
 }
 
-/// `out = sum over s of partial[s]`, in the order of s, and finished as the kernel without splits does it: one unit per four
-/// elements, which are of one row. Rows of all three begin every `4 * row_quads` elements.
+/// `out = sum over s of partial[s]`, in the order of s, added to what is there if `cfg` says so, and finished as the kernel
+/// without splits does it: one unit per four elements, which are of one row. Rows of all three begin every `4 * row_quads` elements.
 #[cube(launch_unchecked)]
 pub(super) fn reduce_splits<E: Float>(
     partial: &[Quad<f32>],
@@ -595,6 +629,9 @@ pub(super) fn reduce_splits<E: Float>(
         for s in 1..splits {
             sum += partial[ABSOLUTE_POS + s as usize * quads];
         }
+        if comptime![cfg.onto] {
+            sum += Quad::<f32>::cast_from(out[ABSOLUTE_POS]);
+        }
         if comptime![cfg.bias] {
             // A buffer may be longer than the bias in it, so its length is no guide to the column.
             sum += Quad::<f32>::cast_from(bias[ABSOLUTE_POS % row_quads as usize]);
@@ -602,7 +639,7 @@ pub(super) fn reduce_splits<E: Float>(
         if comptime![cfg.relu] {
             #[unroll]
             for i in 0..4usize {
-                sum.insert(i, finished(sum.extract(i), 0.0f32, true));
+                sum.insert(i, positive(sum.extract(i)));
             }
         }
         out[ABSOLUTE_POS] = Quad::<E>::cast_from(sum);
