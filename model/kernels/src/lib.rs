@@ -51,7 +51,9 @@ pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use deterministic::set_deterministic;
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
-pub use linear::{Activation, linear, linear_activated, linear_transposed, linear_weight_gradient};
+pub use linear::{
+    Activation, linear, linear_activated, linear_transposed, linear_weight_gradient, linear_weight_gradient_onto,
+};
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
 pub use norm::{Norm, add_norm, layer_norm, rms_norm};
 pub use plain::{plain_operators, set_plain_operators};

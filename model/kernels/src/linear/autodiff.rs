@@ -81,6 +81,20 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         Self::from_inner(B::product(a.into_primitive(), b.into_primitive(), layout))
     }
 
+    fn product_onto(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        sum: FloatTensor<Self>,
+        layout: Layout,
+    ) -> FloatTensor<Self> {
+        assert!(
+            !a.is_tracked() && !b.is_tracked() && !sum.is_tracked(),
+            "the gradient of a weight has no gradient of its own"
+        );
+        let [a, b, sum] = [a, b, sum].map(|x| x.into_primitive());
+        Self::from_inner(B::product_onto(a, b, sum, layout))
+    }
+
     fn fused_linear(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,

@@ -23,6 +23,11 @@ impl LinearOps for Flex {
         }
     }
 
+    fn product_onto(a: FlexTensor, b: FlexTensor, sum: FlexTensor, layout: Layout) -> FlexTensor {
+        let dtype: FloatDType = sum.dtype().into();
+        Self::float_add(sum, Self::float_cast(Self::product(a, b, layout), dtype))
+    }
+
     fn fused_linear(
         x: FlexTensor,
         weight: FlexTensor,

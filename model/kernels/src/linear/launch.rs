@@ -25,6 +25,17 @@ impl LinearOps for CubeBackend {
         product(a, b, None, layout, None, Mask::None)
     }
 
+    fn product_onto(a: CubeTensor, b: CubeTensor, sum: CubeTensor, layout: Layout) -> CubeTensor {
+        let in_vectors = sum.meta.shape()[1].is_multiple_of(4);
+        if sum.dtype != DType::F32 || !in_vectors {
+            let product = CubeBackend::float_cast(Self::product(a, b, layout), sum.dtype.into());
+            return CubeBackend::float_add(sum, product);
+        }
+        let sum = into_contiguous(sum);
+        let sum = if sum.can_mut() { aligned(sum) } else { sum.copy() };
+        product_in_f32(a, b, layout, sum, false)
+    }
+
     fn fused_linear(
         x: CubeTensor,
         weight: CubeTensor,
@@ -114,11 +125,11 @@ pub(crate) fn product_into(
 
 /// The product that `layout` names in f32: written to `sum` (which [`empty_matrix`] made in f32) if it is the `first`, else
 /// added to it in place.
-pub(crate) fn product_onto(a: CubeTensor, b: CubeTensor, layout: Layout, sum: CubeTensor, first: bool) -> CubeTensor {
+pub(crate) fn product_in_f32(a: CubeTensor, b: CubeTensor, layout: Layout, sum: CubeTensor, first: bool) -> CubeTensor {
     let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
     if has_kernel(&a) && m * n * k > 0 {
         let (a, b) = (addressable(a), addressable(b));
-        return Plan::new(&a, layout, (m, n, k)).onto(!first).launch(a, b, None, false, sum);
+        return Plan { onto: !first, ..Plan::new(&a, layout, (m, n, k)) }.launch(a, b, None, false, sum);
     }
     let out = empty(&a, [m, n], a.dtype);
     let product = CubeBackend::float_cast(fallback(a, b, layout, out), FloatDType::F32);
@@ -193,6 +204,8 @@ struct Plan {
     k: usize,
     splits: usize,
     k_tiles_per_split: usize,
+    /// The result is added to the f32 numbers that are there.
+    onto: bool,
     multiprocessors: u32,
 }
 
@@ -212,42 +225,32 @@ impl Plan {
                 (tile_n, split_count(tiles(tile_n), k_tiles, multiprocessors as usize))
             }
         };
+        // Whole turns of the ring per split, so that only the last can be ragged.
+        let k_tiles_per_split = if splits == 1 { k_tiles } else { k_tiles.div_ceil(splits).next_multiple_of(stages) };
+        let splits = k_tiles.div_ceil(k_tiles_per_split);
         let config = GemmConfig {
             tile_n,
             stages,
             a_mn: layout == Layout::TN,
             b_mn: layout != Layout::NT,
-            ragged: false,
-            split: splits > 1,
+            ragged: !k_tiles.is_multiple_of(stages),
+            split: false,
             onto: false,
             bias: false,
             relu: false,
             group_m: 16,
         };
-        Self { config, m, n, k, splits: 1, k_tiles_per_split: k_tiles, multiprocessors }.split(splits)
+        Self { config, m, n, k, splits, k_tiles_per_split, onto: false, multiprocessors }
     }
 
-    fn split(self, splits: usize) -> Self {
-        let k_tiles = self.k.div_ceil(TILE_K);
-        let stages = self.config.stages;
-        // Whole turns of the ring per split, so that only the last can be ragged.
-        let k_tiles_per_split = if splits == 1 { k_tiles } else { k_tiles.div_ceil(splits).next_multiple_of(stages) };
-        let splits = k_tiles.div_ceil(k_tiles_per_split);
-        let config = GemmConfig { ragged: !k_tiles.is_multiple_of(stages), split: splits > 1, ..self.config };
-        Self { config, splits, k_tiles_per_split, ..self }
-    }
-
-    /// With a result in f32, which is added to what is there, or written over it.
-    fn onto(self, onto: bool) -> Self {
-        let plan = self.split(1);
-        Self { config: GemmConfig { split: true, onto, ..plan.config }, ..plan }
-    }
-
-    /// `out` is of the operands' dtype, or, of a plan that [`Self::onto`] made, in f32.
+    /// `out` is of the operands' dtype, or in f32.
     fn launch(self, a: CubeTensor, b: CubeTensor, bias: Option<CubeTensor>, relu: bool, out: CubeTensor) -> CubeTensor {
-        let Self { config, m, n, k, splits, k_tiles_per_split, multiprocessors } = self;
-        let config = GemmConfig { bias: bias.is_some(), relu, ..config };
+        let Self { config, m, n, k, splits, k_tiles_per_split, onto, multiprocessors } = self;
         let wide = out.dtype == DType::F32;
+        // One split writes its f32 sums where they belong.
+        let in_place = wide && splits == 1;
+        let config =
+            GemmConfig { bias: bias.is_some(), relu, split: wide || splits > 1, onto: onto && in_place, ..config };
         let dtype = dtype_to_storage_type(a.dtype);
         let client = a.client.clone();
         let map_a = if config.a_mn { tensor_map(&a, TILE_K, PANEL) } else { tensor_map(&a, TILE_M, TILE_K) };
@@ -255,11 +258,10 @@ impl Plan {
         // A kernel argument needs some tensor; where sums are written in f32, this one is not touched.
         let map_out = if wide { tensor_map(&a, PANEL, PANEL) } else { tensor_map(&out, PANEL, PANEL) };
         let pitch = row_pitch(&out);
-        let (partial, partial_pairs) = match (wide, config.split) {
-            (true, _) => (out.handle.clone(), m * pitch / 2),
-            (false, true) => (client.empty(splits * m * pitch * 4), splits * m * pitch / 2),
-            // Not touched.
-            (false, false) => (out.handle.clone(), m * pitch / 4),
+        let (partial, partial_pairs) = match splits {
+            // Not touched unless it is in f32.
+            1 => (out.handle.clone(), m * pitch * out.dtype.size() / 8),
+            _ => (client.empty(splits * m * pitch * 4), splits * m * pitch / 2),
         };
         // Without a bias neither kernel touches it.
         let bias = bias.map_or_else(|| a.handle.clone(), |bias| bias.handle);
@@ -287,8 +289,9 @@ impl Plan {
                 config,
                 dtype,
             );
-            if config.split && !wide {
+            if splits > 1 {
                 let quads = m * pitch / 4;
+                let config = GemmConfig { onto, ..config };
                 reduce_splits::launch_unchecked(
                     &client,
                     CubeCount::Static(quads.div_ceil(256) as u32, 1, 1),
@@ -300,7 +303,7 @@ impl Plan {
                     quads as u32,
                     (pitch / 4) as u32,
                     config,
-                    dtype,
+                    dtype_to_storage_type(out.dtype),
                 );
             }
         }

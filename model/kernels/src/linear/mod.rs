@@ -130,6 +130,33 @@ pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
     Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), Layout::TN))
 }
 
+/// `sum + xᵀ · dy`: [`linear_weight_gradient`] added to that of the batches before, in the dtype of `sum`. On a GPU the
+/// product of 16-bit tensors is not rounded before it is added to a `sum` in f32, and is written over it where nobody else
+/// holds it.
+///
+/// # Shapes
+/// - `x`: `[M, K]`
+/// - `dy`: `[M, N]`
+/// - `sum`, result: `[K, N]`
+///
+/// # Panics
+/// If the shapes, or the dtypes of `x` and `dy`, do not fit, or a tensor wants a gradient.
+pub fn linear_weight_gradient_onto(x: Tensor<2>, dy: Tensor<2>, sum: Tensor<2>) -> Tensor<2> {
+    Layout::TN.check(&x.dims(), &dy.dims());
+    assert_eq!(x.dtype(), dy.dtype(), "a product of two dtypes");
+    assert_eq!(sum.dims(), [x.dims()[1], dy.dims()[1]], "a sum with the shape of the weight");
+    if plain_operators() {
+        let dtype = sum.dtype();
+        return sum + reference::linear(x.transpose(), dy, None).cast(dtype);
+    }
+    Tensor::from_dispatch(Dispatch::product_onto(
+        x.into_dispatch(),
+        dy.into_dispatch(),
+        sum.into_dispatch(),
+        Layout::TN,
+    ))
+}
+
 /// A product per leading index.
 ///
 /// # Shapes

@@ -129,6 +129,15 @@ pub(crate) trait LinearOps: Backend {
     #[fusion(dtype = a, shape = layout.output(a, b))]
     fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, layout: Layout) -> FloatTensor<Self>;
 
+    /// `sum` and the product, in the dtype of `sum` (`[M, N]`); written over `sum` where nobody else holds it.
+    #[fusion(dtype = sum, shape = sum)]
+    fn product_onto(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        sum: FloatTensor<Self>,
+        layout: Layout,
+    ) -> FloatTensor<Self>;
+
     /// `drop(activation(product + bias))`; nothing is dropped without an activation.
     #[fusion(meta = of_linear)]
     fn fused_linear(

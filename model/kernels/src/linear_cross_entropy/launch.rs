@@ -12,7 +12,7 @@ use crate::cross_entropy::kernel::{losses, losses_and_gradient};
 use crate::device::{empty, row_pitch};
 use crate::linear::Layout;
 use crate::linear::columns::sum_onto;
-use crate::linear::launch::{empty_matrix, operand, product_into, product_onto};
+use crate::linear::launch::{empty_matrix, operand, product_in_f32, product_into};
 use crate::maybe::Maybe;
 
 /// The `len` rows of `matrix` from `first` on, without a copy.
@@ -109,7 +109,7 @@ impl LinearCrossEntropyOps for CubeBackend {
             }
             if wanted.weight {
                 let (a, b) = head.layout.for_weight_gradient(x, dlogits);
-                dweight = product_onto(a, b, Layout::TN, dweight, is_first);
+                dweight = product_in_f32(a, b, Layout::TN, dweight, is_first);
             }
         }
         let vocabulary = head.vocabulary(chunks.weight.meta.shape());
