@@ -18,7 +18,7 @@ use criterion::{
 use kiln::config::Precision;
 use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu};
 use kiln_kernels::{
-    Activation, AttentionConfig, AttentionMask, CrossEntropyConfig, DropoutStream, Norm, Projected, add_norm,
+    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, add_norm,
     attention, cross_entropy, dropout, embedding, linear, linear_activated, rotary, set_plain_operators, swiglu,
 };
 
@@ -137,10 +137,11 @@ fn operators(criterion: &mut Criterion) {
     let run = || rotary(qkv.clone(), positions.clone(), 2 * place.heads, d / place.heads, 1e4);
     place.operator(criterion, "rotary", bytes(6 * m * d), run);
 
-    let (branch, gamma, beta) = (place.leaf([m, d]), place.leaf([d]), place.leaf([d]));
-    for (name, beta) in [("residual_layer_norm", Some(beta)), ("residual_rms_norm", None)] {
+    let (branch, gamma, beta, bias) = (place.leaf([m, d]), place.leaf([d]), place.leaf([d]), place.leaf([d]));
+    for (name, beta, bias) in [("residual_layer_norm", Some(beta), Some(bias)), ("residual_rms_norm", None, None)] {
         let norm = || Norm { gamma: gamma.clone(), beta: beta.clone(), eps: 1e-5 };
-        let run = || add_norm(x.clone(), Some(branch.clone()), Some((0.1, &stream)), norm()).1;
+        let branch = || Branch { x: branch.clone(), bias: bias.clone() };
+        let run = || add_norm(x.clone(), Some(branch()), Some((0.1, &stream)), norm()).1;
         place.operator(criterion, name, bytes(4 * m * d), run);
     }
     place.operator(criterion, "dropout", bytes(2 * m * d), || dropout(x.clone(), 0.1, &stream));

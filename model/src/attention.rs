@@ -3,7 +3,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
-use kiln_kernels::{AttentionConfig, AttentionMask, DropoutStream, Projected};
+use kiln_kernels::{AttentionConfig, AttentionMask, Branch, DropoutStream, Projected};
 
 use crate::config::{Positions, TransformerConfig};
 use crate::init::{Init, Role};
@@ -88,7 +88,7 @@ impl SelfAttention {
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
-    pub fn forward(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Tensor<2> {
+    pub fn forward(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
         let qkv = self.project(x, rows);
         self.attend(qkv, rows, causal, stream)
     }
@@ -97,7 +97,7 @@ impl SelfAttention {
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
-    pub(crate) fn prefill(&self, x: Tensor<2>, rows: &Rows, buffer: &mut KeyValueBuffer) -> Tensor<2> {
+    pub(crate) fn prefill(&self, x: Tensor<2>, rows: &Rows, buffer: &mut KeyValueBuffer) -> Branch {
         let qkv = self.project(x, rows);
         buffer.fill(qkv.clone().narrow(1, self.heads.query_width(), self.heads.key_value_width()), rows);
         self.attend(qkv, rows, true, None)
@@ -108,7 +108,7 @@ impl SelfAttention {
     ///
     /// # Shapes
     /// - `x`: `[B, D]`; result the same
-    pub(crate) fn step(&self, x: Tensor<2>, buffer: &mut KeyValueBuffer, step: &Step) -> Tensor<2> {
+    pub(crate) fn step(&self, x: Tensor<2>, buffer: &mut KeyValueBuffer, step: &Step) -> Branch {
         let [batch_size, _] = x.dims();
         let qkv = self.rotate(self.qkv.forward(x), || step.positions.clone());
         let (q, kv) = (self.heads.query_width(), self.heads.key_value_width());
@@ -116,7 +116,7 @@ impl SelfAttention {
         buffer.write(qkv.narrow(1, q, kv), &step.slots);
         let projected = Projected::Cross { query, key_value: buffer.rows() };
         let mask = AttentionMask::key_lengths(step.lengths.clone());
-        self.output.forward(self.heads.attend(projected, &mask, batch_size, false, None))
+        self.output.forward_branch(self.heads.attend(projected, &mask, batch_size, false, None))
     }
 
     fn project(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
@@ -132,13 +132,13 @@ impl SelfAttention {
         }
     }
 
-    fn attend(&self, qkv: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Tensor<2> {
+    fn attend(&self, qkv: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
         let mut mask = rows.mask();
         if causal {
             mask.key_lengths = None;
         }
         let projected = Projected::SelfAttention { qkv };
-        self.output.forward(self.heads.attend(projected, &mask, rows.batch_size, causal, stream))
+        self.output.forward_branch(self.heads.attend(projected, &mask, rows.batch_size, causal, stream))
     }
 }
 
@@ -188,9 +188,9 @@ impl CrossAttention {
         lengths: &Tensor<1, Int>,
         batch_size: usize,
         stream: Option<&DropoutStream>,
-    ) -> Tensor<2> {
+    ) -> Branch {
         let projected = Projected::Cross { query: self.query.forward(x), key_value };
         let mask = AttentionMask::key_lengths(lengths.clone());
-        self.output.forward(self.heads.attend(projected, &mask, batch_size, false, stream))
+        self.output.forward_branch(self.heads.attend(projected, &mask, batch_size, false, stream))
     }
 }

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use kiln_kernels::DropoutStream;
+use kiln_kernels::{Branch, DropoutStream};
 
 use crate::config::Activation;
 use crate::init::{Init, Role};
@@ -34,9 +34,9 @@ impl FeedForward {
 
     /// # Shapes
     /// - `x`: `[M, D]`; result the same
-    pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
+    pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Branch {
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
-        self.output.forward(self.activation.after(&self.input, x, dropout))
+        self.output.forward_branch(self.activation.after(&self.input, x, dropout))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use kiln_kernels::{DropoutStream, Projection};
+use kiln_kernels::{Branch, DropoutStream, Projection};
 
 use crate::init::{Init, Role};
 
@@ -39,6 +39,14 @@ impl Linear {
     /// - result: `[M, n_out]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         kiln_kernels::linear(x, self.weight.val(), self.bias.as_ref().map(Param::val))
+    }
+
+    /// [`Self::forward`] as the end of a branch, whose bias the residual sum adds.
+    ///
+    /// # Shapes
+    /// As [`Self::forward`].
+    pub(crate) fn forward_branch(&self, x: Tensor<2>) -> Branch {
+        Branch { x: kiln_kernels::linear(x, self.weight.val(), None), bias: self.bias.as_ref().map(Param::val) }
     }
 
     /// As what turns hidden states into logits.

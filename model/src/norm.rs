@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use kiln_kernels::DropoutStream;
+use kiln_kernels::{Branch, DropoutStream};
 
 use crate::config::{NormKind, NormPlacement, TransformerConfig};
 use crate::init::Init;
@@ -53,7 +53,7 @@ pub(crate) fn normalized(norm: &Option<Norm>, x: Tensor<2>) -> Tensor<2> {
 pub(crate) struct ResidualStream {
     sum: Tensor<2>,
     /// What is to be added, and the probability of its dropout.
-    branch: Option<(Tensor<2>, f64)>,
+    branch: Option<(Branch, f64)>,
 }
 
 impl ResidualStream {
@@ -105,7 +105,7 @@ impl Residual {
         norm: &Norm,
         x: ResidualStream,
         stream: Option<&DropoutStream>,
-        part: impl FnOnce(Tensor<2>) -> Tensor<2>,
+        part: impl FnOnce(Tensor<2>) -> Branch,
     ) -> ResidualStream {
         match self.placement {
             NormPlacement::Pre => {

@@ -55,7 +55,7 @@ pub use linear::{
     Activation, linear, linear_activated, linear_transposed, linear_weight_gradient, linear_weight_gradient_onto,
 };
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
-pub use norm::{Norm, add_norm, layer_norm, rms_norm};
+pub use norm::{Branch, Norm, add_norm, layer_norm, rms_norm};
 pub use plain::{plain_operators, set_plain_operators};
 pub use random::random_words;
 pub use rotary::rotary;

@@ -106,11 +106,12 @@ impl Calls {
         };
         let mut products = vec![
             product(d, 3 * width, layers),
-            // Cross-attention's query has the shape of an output.
-            product(d, width, layers + 2 * crosses),
+            product(d, width, crosses),
             product(d, 2 * width, crosses),
+            // Where a branch ends, the residual sum adds the bias.
+            Product { bias: false, ..product(width, d, layers + crosses) },
             Product { activation, ..product(d, model.d_ff, layers) },
-            product(model.d_ff, d, layers),
+            Product { bias: false, ..product(model.d_ff, d, layers) },
             // In chunks it is a part of the loss: no call then, but it is timed for comparison.
             Product { transposed: true, bias: false, ..product(d, v, whole_head) },
         ];

@@ -15,7 +15,7 @@ pub use beside::{Beside, beside};
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use calls::Calls;
 use kiln_kernels::{
-    Activation, AttentionConfig, AttentionMask, CrossEntropyConfig, DropoutStream, Norm, Projected, Projection,
+    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, Projection,
     add_norm, attention, cross_entropy, embedding, gather, linear, linear_activated, linear_cross_entropy,
     linear_transposed, linear_weight_gradient,
 };
@@ -67,7 +67,7 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats:
         bench.attention(attended)?;
     }
     for (rows, n) in &calls.norms {
-        bench.norm([*rows, workload.model.d_model], *n, calls.dropout)?;
+        bench.norm([*rows, workload.model.d_model], *n, calls.dropout, workload.model.bias)?;
     }
     for (ids, vocabulary) in calls.embeddings {
         bench.embedding(ids, [vocabulary, workload.model.d_model])?;
@@ -241,16 +241,17 @@ impl Bench {
     }
 
     /// Residual sum, dropout and norm, four in a row as in a model: the gradient of a sum meets that of a norm.
-    fn norm(&mut self, [m, d]: [usize; 2], calls: usize, p: f64) -> Result<()> {
+    fn norm(&mut self, [m, d]: [usize; 2], calls: usize, p: f64, bias: bool) -> Result<()> {
         const CHAIN: usize = 4;
         let (gamma, beta, x) = (self.leaf([d]), self.leaf([d]), self.leaf([m, d]));
+        let bias = bias.then(|| self.leaf([d]));
         let drop = (p > 0.0).then_some((p, &self.stream));
         let chain = || {
             let norm = || Norm { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
             let mut kept = vec![(x.clone(), x.clone())];
             for _ in 0..CHAIN {
                 let (sum, normed) = kept[kept.len() - 1].clone();
-                kept.push(add_norm(sum, Some(normed), drop, norm()));
+                kept.push(add_norm(sum, Some(Branch { x: normed, bias: bias.clone() }), drop, norm()));
             }
             kept
         };

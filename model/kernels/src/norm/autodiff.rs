@@ -68,27 +68,30 @@ struct Saved<B: Backend> {
     gradients: Shared<B>,
 }
 
-/// Parents: x, branch, gamma, beta; a missing one is represented by x or gamma and gets nothing.
+/// Parents: x, branch, bias, gamma, beta; a missing one is represented by x or gamma and gets nothing.
 #[derive(Debug, Clone, Copy)]
 struct Present {
     branch: bool,
+    bias: bool,
     beta: bool,
 }
 
-impl<B: Backend + NormOps> Backward<B, 4> for AddNorm {
+impl<B: Backend + NormOps> Backward<B, 5> for AddNorm {
     type State = (Saved<B>, Present);
 
-    fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+    fn backward(self, ops: Ops<Self::State, 5>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let (Saved { sum, statistics, gamma, drop, gradients }, present) = ops.state;
         let Drawer { sum: dsum, normed } =
             std::mem::replace(&mut *open(&gradients), Drawer { sum: None, normed: None });
         let dy = normed.unwrap_or_else(|| B::float_zeros(sum.shape(), &sum.device(), sum.dtype().into()));
-        let (dx, dbranch, dgamma, dbeta) =
-            B::add_norm_backward(sum, statistics, gamma, dy, dsum.into(), drop, self.kind);
-        let [x, branch, gamma, beta] = ops.parents;
+        let [x, branch, bias, gamma_node, beta] = ops.parents;
         let branch = branch.filter(|_| present.branch);
+        let bias = bias.filter(|_| present.bias);
         let beta = beta.filter(|_| present.beta);
-        for (node, gradient) in [(x, dx), (branch, dbranch), (gamma, dgamma), (beta, dbeta)] {
+        let kind = Kind { bias: bias.is_some(), ..self.kind };
+        let (dx, dbranch, dgamma, dbeta, dbias) =
+            B::add_norm_backward(sum, statistics, gamma, dy, dsum.into(), drop, kind);
+        for (node, gradient) in [(x, dx), (branch, dbranch), (bias, dbias), (gamma_node, dgamma), (beta, dbeta)] {
             if let Some(node) = node {
                 grads.register::<B>(node.id, gradient);
             }
@@ -100,19 +103,23 @@ impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
     fn add_norm(
         x: FloatTensor<Self>,
         branch: Maybe<Self>,
+        bias: Maybe<Self>,
         drop: Mask<Self>,
         gamma: FloatTensor<Self>,
         beta: Maybe<Self>,
         kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let (branch, beta) = (branch.into_option(), beta.into_option());
+        let [branch, bias, beta] = [branch, bias, beta].map(Maybe::into_option);
         let drop: Mask<B> = drop.convert();
-        let present = Present { branch: branch.is_some(), beta: beta.is_some() };
-        let nodes = [&x, branch.as_ref().unwrap_or(&x), &gamma, beta.as_ref().unwrap_or(&gamma)].map(|it| it.node());
+        let present = Present { branch: branch.is_some(), bias: bias.is_some(), beta: beta.is_some() };
+        let [branch_or_x, bias_or_gamma] = [branch.as_ref().unwrap_or(&x), bias.as_ref().unwrap_or(&gamma)];
+        let parents = [&x, branch_or_x, bias_or_gamma, &gamma, beta.as_ref().unwrap_or(&gamma)];
+        let nodes = parents.map(|parent| parent.node());
         let prep = AddNorm { kind }.prepare::<C>(nodes).compute_bound().stateful();
         let (x, gamma) = (x.into_primitive(), gamma.into_primitive());
-        let [branch, beta] = [branch, beta].map(|it| Maybe::from(it.map(|it| it.into_primitive())));
-        let (sum, normed, statistics) = B::add_norm_with_statistics(x, branch, drop.clone(), gamma.clone(), beta, kind);
+        let [branch, bias, beta] = [branch, bias, beta].map(|it| Maybe::from(it.map(|it| it.into_primitive())));
+        let (sum, normed, statistics) =
+            B::add_norm_with_statistics(x, branch, bias, drop.clone(), gamma.clone(), beta, kind);
         let gradients = Arc::new(Mutex::new(Drawer { sum: None, normed: None }));
         let inner = match prep {
             OpsKind::Tracked(prep) => {
@@ -133,6 +140,7 @@ impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
     fn add_norm_with_statistics(
         _x: FloatTensor<Self>,
         _branch: Maybe<Self>,
+        _bias: Maybe<Self>,
         _drop: Mask<Self>,
         _gamma: FloatTensor<Self>,
         _beta: Maybe<Self>,
@@ -149,7 +157,7 @@ impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
         _dsum: Maybe<Self>,
         _drop: Mask<Self>,
         _kind: Kind,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("called by backward only, below the graph")
     }
 }

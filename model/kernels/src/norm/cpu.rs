@@ -1,13 +1,14 @@
 //! Normalization on the CPU: rows in parallel, parameter gradients summed block by block in a fixed order.
 
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::DType;
+use burn::tensor::{DType, Shape};
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
 use super::ops::{Kind, NormOps};
 use crate::dropout::Mask;
 use crate::host::{floats, tensor};
+use crate::linear::LinearOps;
 use crate::maybe::Maybe;
 
 /// Rows whose parameter gradients are summed by one thread; fixed, so that sums do not depend on the number of threads.
@@ -17,6 +18,7 @@ impl NormOps for Flex {
     fn add_norm_with_statistics(
         x: FlexTensor,
         branch: Maybe<Self>,
+        bias: Maybe<Self>,
         drop: Mask<Self>,
         gamma: FlexTensor,
         beta: Maybe<Self>,
@@ -24,7 +26,13 @@ impl NormOps for Flex {
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let (shape, dtype) = (x.layout().shape().to_vec(), x.dtype());
         let sum = match branch {
-            Maybe::Some(branch) => Self::float_add(x, drop.apply(branch)),
+            Maybe::Some(branch) => {
+                let branch = match bias {
+                    Maybe::Some(bias) => Self::float_add(branch, Self::float_reshape(bias, Shape::new([1, shape[1]]))),
+                    Maybe::None => branch,
+                };
+                Self::float_add(x, drop.apply(branch))
+            }
             Maybe::None => x,
         };
         let (values, gamma) = (floats(sum.clone()), floats(gamma));
@@ -52,7 +60,7 @@ impl NormOps for Flex {
         dsum: Maybe<Self>,
         drop: Mask<Self>,
         kind: Kind,
-    ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+    ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
         let (shape, dtype) = (sum.layout().shape().to_vec(), sum.dtype());
         let (x, statistics, gamma, dy) = (floats(sum), floats(statistics), floats(gamma), floats(dy));
         let d = gamma.len();
@@ -78,8 +86,12 @@ impl NormOps for Flex {
                 dbeta[j] += block_dbeta[j];
             }
         }
-        let dx = tensor(dx, shape, dtype);
-        (dx.clone(), drop.apply(dx), tensor(dgamma, [d], dtype), tensor(dbeta, [d], dtype))
+        let dx = tensor(dx, shape, DType::F32);
+        let dbranch = drop.apply(dx.clone());
+        let [dgamma, dbeta] = [dgamma, dbeta].map(|sums| tensor(sums, [d], DType::F32));
+        let dbias = if kind.bias { Self::column_sum(dbranch.clone()) } else { dbeta.clone() };
+        let rounded = |x| Self::float_cast(x, dtype.into());
+        (rounded(dx), rounded(dbranch), rounded(dgamma), rounded(dbeta), rounded(dbias))
     }
 }
 

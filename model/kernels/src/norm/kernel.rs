@@ -23,6 +23,8 @@ pub(super) struct RowConfig {
     pub(super) centered: bool,
     /// There is a branch to add (forward).
     pub(super) branch: bool,
+    /// The branch has a bias (forward), whose gradient is wanted (backward).
+    pub(super) bias: bool,
     /// There is a shift (forward).
     pub(super) shift: bool,
     /// There is a gradient of the sum (backward).
@@ -45,6 +47,11 @@ impl RowConfig {
     /// Vectors of a row that a unit holds.
     fn slots(&self) -> usize {
         self.vectors.div_ceil(self.row_units()) as usize
+    }
+
+    /// Parameters of which backward sums the gradients: gamma, beta, the branch's bias.
+    pub(super) fn parameters(&self) -> u32 {
+        if self.bias { 3 } else { 2 }
     }
 }
 
@@ -126,6 +133,7 @@ fn center<N: Size>(held: &mut Array<Vector<f32, N>>, eps: f32, #[comptime] confi
 pub(super) fn forward<F: Float, N: Size>(
     x: &[Vector<F, N>],
     branch: &[Vector<F, N>],
+    bias: &[Vector<F, N>],
     state: &[i32],
     gamma: &[Vector<F, N>],
     beta: &[Vector<F, N>],
@@ -157,6 +165,9 @@ pub(super) fn forward<F: Float, N: Size>(
                 if at < vectors {
                     let position = row * vectors + at;
                     let mut addend = Vector::<f32, N>::cast_from(added[i]);
+                    if comptime![config.bias] {
+                        addend += Vector::<f32, N>::cast_from(bias[at as usize]);
+                    }
                     if comptime![config.dropped] {
                         addend = addend * keep_factors::<N>(position, site, state, limit, scale);
                     }
@@ -187,7 +198,8 @@ pub(super) fn forward<F: Float, N: Size>(
     }
 }
 
-/// `dx` and `dbranch`, and each cube's sums of the parameter gradients over its rows in `partial[cube]`: dgamma, then dbeta.
+/// `dx` and `dbranch`, and each cube's sums of the parameter gradients over its rows in `partial[cube]`: dgamma, dbeta, and
+/// the gradient of the branch's bias if it is wanted.
 #[cube(launch_unchecked)]
 pub(super) fn backward<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -212,10 +224,12 @@ pub(super) fn backward<F: Float, N: Size>(
     let n = comptime![(config.vectors as usize * width) as f32].runtime();
     let mut dgamma = Array::<Vector<f32, N>>::new(slots);
     let mut dbeta = Array::<Vector<f32, N>>::new(slots);
+    let mut dbias = Array::<Vector<f32, N>>::new(slots);
     #[unroll]
     for i in 0..slots {
         dgamma[i] = Vector::<f32, N>::zeroed();
         dbeta[i] = Vector::<f32, N>::zeroed();
+        dbias[i] = Vector::<f32, N>::zeroed();
     }
     let step = CUBE_COUNT as u32 * comptime![config.rows_per_cube()];
     let mut row = CUBE_POS as u32 * comptime![config.rows_per_cube()] + UNIT_POS / comptime![config.row_units()];
@@ -279,8 +293,11 @@ pub(super) fn backward<F: Float, N: Size>(
                 }
                 dx[position as usize] = Vector::cast_from(gradient);
                 if comptime![config.dropped] {
-                    let kept = gradient * keep_factors::<N>(position, site, state, limit, scale);
-                    dbranch[position as usize] = Vector::cast_from(kept);
+                    gradient = gradient * keep_factors::<N>(position, site, state, limit, scale);
+                    dbranch[position as usize] = Vector::cast_from(gradient);
+                }
+                if comptime![config.bias] {
+                    dbias[i] += gradient;
                 }
             }
         }
@@ -290,7 +307,7 @@ pub(super) fn backward<F: Float, N: Size>(
         }
         row += step;
     }
-    let base = CUBE_POS as u32 * vectors * 2;
+    let base = CUBE_POS as u32 * vectors * comptime![config.parameters()];
     if comptime![config.row_units() == UNITS] {
         // A unit has its columns to itself.
         #[unroll]
@@ -299,21 +316,29 @@ pub(super) fn backward<F: Float, N: Size>(
             if at < vectors {
                 partial[(base + at) as usize] = dgamma[i];
                 partial[(base + vectors + at) as usize] = dbeta[i];
+                if comptime![config.bias] {
+                    partial[(base + 2 * vectors + at) as usize] = dbias[i];
+                }
             }
         }
     } else {
-        // The planes of a cube add up in their order, one vector of columns per unit; gamma and beta take turns in the same
+        // The planes of a cube add up in their order, one vector of columns per unit; the parameters take turns in the same
         // shared memory.
         let planes = comptime![UNITS / 32];
         let mut shared = Shared::<[Vector<f32, N>]>::new_slice(comptime![(config.vectors * planes) as usize]);
         #[unroll]
-        for part in 0..2u32 {
+        for part in 0..comptime![config.parameters()] {
             sync_cube();
             #[unroll]
             for i in 0..slots {
                 let at = UNIT_POS_PLANE + comptime![i as u32 * 32];
                 if at < vectors {
-                    let held = if comptime![part == 0] { dgamma[i] } else { dbeta[i] };
+                    let mut held = dgamma[i];
+                    if comptime![part == 1] {
+                        held = dbeta[i];
+                    } else if comptime![part == 2] {
+                        held = dbias[i];
+                    }
                     shared[(UNIT_POS / 32 * vectors + at) as usize] = held;
                 }
             }
@@ -332,46 +357,44 @@ pub(super) fn backward<F: Float, N: Size>(
     }
 }
 
-/// Adds the cubes' sums in a fixed order: 32 columns a cube, every 32nd partial sum a unit, then the 32.
+/// Adds the cubes' sums of a parameter's gradient in a fixed order: 32 columns a cube, every 32nd partial sum a unit, then the
+/// 32. `CUBE_POS_Y` is the parameter's number.
 #[cube(launch_unchecked)]
 pub(super) fn reduce_partial<F: Float>(
     partial: &[f32],
     dgamma: &mut [F],
     dbeta: &mut [F],
+    dbias: &mut [F],
     d: u32,
     cubes: u32,
-    #[comptime] shift: bool,
+    #[comptime] parameters: u32,
     #[define(F)] _dtype: ElemType,
 ) {
-    let column = CUBE_POS as u32 * REDUCE_COLUMNS + UNIT_POS % REDUCE_COLUMNS;
-    let slice = UNIT_POS / REDUCE_COLUMNS;
-    let mut gamma_sum = 0.0f32;
-    let mut beta_sum = 0.0f32;
+    let column = CUBE_POS_X * REDUCE_COLUMNS + UNIT_POS % REDUCE_COLUMNS;
+    let mut sum = 0.0f32;
     if column < d {
-        let mut cube = slice;
+        let mut cube = UNIT_POS / REDUCE_COLUMNS;
         while cube < cubes {
-            gamma_sum += partial[(cube * 2 * d + column) as usize];
-            if shift {
-                beta_sum += partial[((cube * 2 + 1) * d + column) as usize];
-            }
+            sum += partial[((cube * parameters + CUBE_POS_Y) * d + column) as usize];
             cube += REDUCE_SLICES;
         }
     }
-    let mut shared = Shared::<[f32]>::new_slice(comptime![2 * REDUCE_UNITS as usize]);
-    shared[UNIT_POS as usize] = gamma_sum;
-    shared[(REDUCE_UNITS + UNIT_POS) as usize] = beta_sum;
+    let mut shared = Shared::<[f32]>::new_slice(comptime![REDUCE_UNITS as usize]);
+    shared[UNIT_POS as usize] = sum;
     sync_cube();
     if UNIT_POS < REDUCE_COLUMNS && column < d {
-        let mut gamma_total = 0.0f32;
-        let mut beta_total = 0.0f32;
+        let mut total = 0.0f32;
         #[unroll]
         for i in 0..REDUCE_SLICES {
-            gamma_total += shared[(i * REDUCE_COLUMNS + UNIT_POS) as usize];
-            beta_total += shared[(REDUCE_UNITS + i * REDUCE_COLUMNS + UNIT_POS) as usize];
+            total += shared[(i * REDUCE_COLUMNS + UNIT_POS) as usize];
         }
-        dgamma[column as usize] = F::cast_from(gamma_total);
-        if shift {
-            dbeta[column as usize] = F::cast_from(beta_total);
+        let at = column as usize;
+        if CUBE_POS_Y == 0 {
+            dgamma[at] = F::cast_from(total);
+        } else if CUBE_POS_Y == 1 {
+            dbeta[at] = F::cast_from(total);
+        } else {
+            dbias[at] = F::cast_from(total);
         }
     }
 }

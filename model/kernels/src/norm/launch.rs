@@ -20,13 +20,14 @@ impl NormOps for CubeBackend {
     fn add_norm_with_statistics(
         x: CubeTensor,
         branch: Maybe<Self>,
+        bias: Maybe<Self>,
         mask: Mask<Self>,
         gamma: CubeTensor,
         beta: Maybe<Self>,
         kind: Kind,
     ) -> (CubeTensor, CubeTensor, CubeTensor) {
         let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
-        let (branch, beta) = (optional(branch), optional(beta));
+        let [branch, bias, beta] = [branch, bias, beta].map(optional);
         let dropping = Dropping::new(mask);
         let (config, width, rows) = plan(&x, kind);
         let config = RowConfig {
@@ -51,6 +52,7 @@ impl NormOps for CubeBackend {
                 width,
                 x.clone().into_buffer_arg(),
                 or_x(branch),
+                or_x(bias),
                 or_x(dropping.state),
                 gamma.into_buffer_arg(),
                 or_x(beta),
@@ -77,7 +79,7 @@ impl NormOps for CubeBackend {
         dsum: Maybe<Self>,
         mask: Mask<Self>,
         kind: Kind,
-    ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
+    ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
         let (x, gamma, dy) = (into_contiguous(sum), into_contiguous(gamma), into_contiguous(dy));
         let dsum = optional(dsum);
         let dropping = Dropping::new(mask);
@@ -85,15 +87,18 @@ impl NormOps for CubeBackend {
         let config = RowConfig { residual: dsum.is_some(), dropped: dropping.state.is_some(), ..config };
         let dx = empty_like(&x);
         let dbranch = if config.dropped { empty_like(&x) } else { dx.clone() };
-        let (dgamma, dbeta) = (empty_like(&gamma), empty_like(&gamma));
+        let [dgamma, dbeta] = [(); 2].map(|()| empty_like(&gamma));
+        let dbias = if kind.bias { empty_like(&gamma) } else { gamma.clone() };
         let d = x.meta.shape()[1];
         let dtype = dtype_to_storage_type(x.dtype);
         let client = x.client.clone();
         let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
         let cubes = (multiprocessors * CUBES_PER_MULTIPROCESSOR).min((rows as u32).div_ceil(config.rows_per_cube()));
-        let partial = client.empty(cubes as usize * 2 * d * size_of::<f32>());
+        let sums = (cubes * config.parameters()) as usize * d;
+        let partial = client.empty(sums * size_of::<f32>());
         let or_x = |tensor: Option<CubeTensor>| tensor.unwrap_or_else(|| x.clone()).into_buffer_arg();
-        // SAFETY: as in forward; `partial` holds two rows of f32 for each cube.
+        // SAFETY: as in forward; `partial` holds a row of f32 for each cube and parameter; a `dbias` that is not wanted is not
+        // touched.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             backward::launch_unchecked(
@@ -109,7 +114,7 @@ impl NormOps for CubeBackend {
                 or_x(dropping.state),
                 dx.clone().into_buffer_arg(),
                 dbranch.clone().into_buffer_arg(),
-                BufferArg::from_raw_parts(partial.clone(), cubes as usize * 2 * d),
+                BufferArg::from_raw_parts(partial.clone(), sums),
                 rows as u32,
                 dropping.site,
                 dropping.limit,
@@ -119,18 +124,19 @@ impl NormOps for CubeBackend {
             );
             reduce_partial::launch_unchecked(
                 &client,
-                CubeCount::Static((d as u32).div_ceil(REDUCE_COLUMNS), 1, 1),
+                CubeCount::Static((d as u32).div_ceil(REDUCE_COLUMNS), config.parameters(), 1),
                 CubeDim::new_1d(REDUCE_UNITS),
-                BufferArg::from_raw_parts(partial, cubes as usize * 2 * d),
+                BufferArg::from_raw_parts(partial, sums),
                 dgamma.clone().into_buffer_arg(),
                 dbeta.clone().into_buffer_arg(),
+                dbias.clone().into_buffer_arg(),
                 d as u32,
                 cubes,
-                kind.centered,
+                config.parameters(),
                 dtype,
             );
         }
-        (dx, dbranch, dgamma, dbeta)
+        (dx, dbranch, dgamma, dbeta, dbias)
     }
 }
 
@@ -139,8 +145,9 @@ fn plan(x: &CubeTensor, kind: Kind) -> (RowConfig, usize, usize) {
     let [rows, d] = [x.meta.shape()[0], x.meta.shape()[1]];
     let width = vector_width(d, x.dtype);
     let vectors = (d / width) as u32;
-    let centered = kind.centered;
-    let config = RowConfig { vectors, centered, branch: false, shift: false, residual: false, dropped: false };
+    let Kind { centered, bias, .. } = kind;
+    let [branch, shift, residual, dropped] = [false; 4];
+    let config = RowConfig { vectors, centered, branch, bias, shift, residual, dropped };
     (config, width, rows)
 }
 

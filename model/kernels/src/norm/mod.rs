@@ -32,6 +32,22 @@ pub struct Norm {
     pub eps: f64,
 }
 
+/// What a part of a layer adds to the residual stream: `x + bias`. The bias of the part's last projection is left to
+/// the sum, since the pass that computes the branch's gradient can sum it on the way.
+#[derive(Debug, Clone)]
+pub struct Branch {
+    /// `[M, D]`
+    pub x: Tensor<2>,
+    /// `[D]`
+    pub bias: Option<Tensor<1>>,
+}
+
+impl From<Tensor<2>> for Branch {
+    fn from(x: Tensor<2>) -> Self {
+        Self { x, bias: None }
+    }
+}
+
 /// `sum = x + dropout(branch)` and `norm(sum)` in one pass over memory: what stands between two parts of a Transformer's
 /// layer. Without a branch, `sum` is `x`. Returns `(sum, normed)`; either may go unused.
 ///
@@ -40,35 +56,37 @@ pub struct Norm {
 /// Statistics and parameter gradients are computed in f32 whatever the dtype of `x`, the latter in a fixed order.
 ///
 /// # Shapes
-/// - `x`, `branch`: `[M, D]`
+/// - `x`: `[M, D]`
 /// - results: `[M, D]`, in the dtype of `x`
 ///
 /// # Panics
 /// If shapes or dtypes differ, or the dropout probability is not in [0, 1).
 pub fn add_norm(
     x: Tensor<2>,
-    branch: Option<Tensor<2>>,
+    branch: Option<Branch>,
     dropout: Option<(f64, &DropoutStream)>,
     norm: Norm,
 ) -> (Tensor<2>, Tensor<2>) {
     let (dims, dtype) = (x.dims(), x.dtype());
     let d = dims[1];
     let Norm { gamma, beta, eps } = norm;
-    let kind = Kind { eps: eps as f32, centered: beta.is_some() };
-    for parameter in [Some(&gamma), beta.as_ref()].into_iter().flatten() {
-        assert!(parameter.dims() == [d], "gamma and beta must have {d} elements");
-        assert!(parameter.dtype() == dtype, "gamma and beta must be {dtype:?}");
+    let bias = branch.as_ref().and_then(|branch| branch.bias.as_ref());
+    let kind = Kind { eps: eps as f32, centered: beta.is_some(), bias: bias.is_some() };
+    for parameter in [Some(&gamma), beta.as_ref(), bias].into_iter().flatten() {
+        assert!(parameter.dims() == [d], "gamma, beta and bias must have {d} elements");
+        assert!(parameter.dtype() == dtype, "gamma, beta and bias must be {dtype:?}");
     }
     if plain_operators() {
         return reference::add_norm(x, branch, dropout, Norm { gamma, beta, eps });
     }
     let drop = Mask::take(dropout.filter(|_| branch.is_some()), dims[0] * d);
+    let (branch, bias) = branch.map_or((None, None), |Branch { x, bias }| (Some(x), bias));
     if let Some(branch) = &branch {
         assert!(branch.dims() == dims && branch.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
     }
     let branch = Maybe::from(branch.map(Tensor::into_dispatch));
-    let beta = Maybe::from(beta.map(Tensor::into_dispatch));
-    let (sum, normed) = Dispatch::add_norm(x.into_dispatch(), branch, drop, gamma.into_dispatch(), beta, kind);
+    let [bias, beta] = [bias, beta].map(|parameter| Maybe::from(parameter.map(Tensor::into_dispatch)));
+    let (sum, normed) = Dispatch::add_norm(x.into_dispatch(), branch, bias, drop, gamma.into_dispatch(), beta, kind);
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))
 }
 

@@ -14,18 +14,21 @@ use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
 
-/// Which normalization.
+/// Which normalization, and of what.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) eps: f32,
     /// Whether the mean is subtracted.
     pub(crate) centered: bool,
+    /// Whether there is a branch, and it has a bias.
+    pub(crate) bias: bool,
 }
 
 #[cfg(feature = "cuda")]
 fn added(
     x: &TensorSpec,
     _branch: &MaybeMetadata,
+    _bias: &MaybeMetadata,
     _drop: &MaskMetadata,
     _gamma: &TensorSpec,
     _beta: &MaybeMetadata,
@@ -43,23 +46,24 @@ fn gradients(
     _dsum: &MaybeMetadata,
     _drop: &MaskMetadata,
     _kind: &Kind,
-) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
-    (sum.clone(), sum.clone(), gamma.clone(), gamma.clone())
+) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
+    (sum.clone(), sum.clone(), gamma.clone(), gamma.clone(), gamma.clone())
 }
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait NormOps: Backend {
-    /// `(sum, normed)`: `sum = x + drop(branch)`, `normed = norm(sum)`. Without a branch, `sum` is `x` itself.
+    /// `(sum, normed)`: `sum = x + drop(branch + bias)`, `normed = norm(sum)`. Without a branch, `sum` is `x` itself.
     #[fusion(default)]
     fn add_norm(
         x: FloatTensor<Self>,
         #[extension_type] branch: Maybe<Self>,
+        #[extension_type] bias: Maybe<Self>,
         #[extension_type] drop: Mask<Self>,
         gamma: FloatTensor<Self>,
         #[extension_type] beta: Maybe<Self>,
         kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let (sum, normed, _) = Self::add_norm_with_statistics(x, branch, drop, gamma, beta, kind);
+        let (sum, normed, _) = Self::add_norm_with_statistics(x, branch, bias, drop, gamma, beta, kind);
         (sum, normed)
     }
 
@@ -69,14 +73,17 @@ pub(crate) trait NormOps: Backend {
     fn add_norm_with_statistics(
         x: FloatTensor<Self>,
         #[extension_type] branch: Maybe<Self>,
+        #[extension_type] bias: Maybe<Self>,
         #[extension_type] drop: Mask<Self>,
         gamma: FloatTensor<Self>,
         #[extension_type] beta: Maybe<Self>,
         kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
-    /// `(dx, dbranch, dgamma, dbeta)` from the sum and statistics that forward returned and the gradients of sum and norm.
-    /// `dbranch` is `dx` itself where nothing is dropped; `dbeta` means nothing where there is no mean.
+    /// `(dx, dbranch, dgamma, dbeta, dbias)` from the sum and statistics that forward returned and the gradients of sum and
+    /// norm. `dbranch` is `dx` itself where nothing is dropped; `dbeta` means nothing where there is no mean, `dbias` where
+    /// there is no bias.
+    #[allow(clippy::type_complexity, reason = "the extension wants the tuple spelled out")]
     #[fusion(meta = gradients)]
     fn add_norm_backward(
         sum: FloatTensor<Self>,
@@ -86,5 +93,5 @@ pub(crate) trait NormOps: Backend {
         #[extension_type] dsum: Maybe<Self>,
         #[extension_type] drop: Mask<Self>,
         kind: Kind,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }

@@ -2,15 +2,19 @@
 
 use burn::tensor::{DType, Tensor};
 
-use super::Norm;
+use super::{Branch, Norm};
 use crate::dropout::{DropoutStream, dropout};
 
 pub(crate) fn add_norm(
     x: Tensor<2>,
-    branch: Option<Tensor<2>>,
+    branch: Option<Branch>,
     drop: Option<(f64, &DropoutStream)>,
     norm: Norm,
 ) -> (Tensor<2>, Tensor<2>) {
+    let branch = branch.map(|Branch { x, bias }| match bias {
+        Some(bias) => (x.clone().cast(DType::F32) + bias.cast(DType::F32).unsqueeze()).cast(x.dtype()),
+        None => x,
+    });
     let sum = match (branch, drop) {
         (Some(branch), Some((p, stream))) => x + dropout(branch, p, stream),
         (Some(branch), None) => x + branch,

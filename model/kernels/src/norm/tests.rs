@@ -2,7 +2,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::ops::{Kind, NormOps};
-use super::{Norm, add_norm, layer_norm, reference, rms_norm};
+use super::{Branch, Norm, add_norm, layer_norm, reference, rms_norm};
 use crate::dropout::{DropoutStream, Mask, dropout};
 use crate::maybe::Maybe;
 use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
@@ -131,25 +131,28 @@ fn rms_values_and_gradients_equal_the_formulas() {
 #[derive(Debug, Clone, Copy)]
 struct Case {
     branch: bool,
+    bias: bool,
     p: f64,
     rms: bool,
     uses_sum: bool,
     uses_normed: bool,
 }
 
-/// `(sum, normed, dx, dbranch, dgamma, dbeta)`, fused or by plain operations; what a case does not have is empty.
-fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Device) -> [Vec<f32>; 6] {
+/// `(sum, normed, dx, dbranch, dbias, dgamma, dbeta)`, fused or by plain operations; what a case does not have is empty.
+fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Device) -> [Vec<f32>; 7] {
     let device = device.clone().autodiff();
     let matrix = |seed: u64| tensor(&values(m * d, seed), [m, d], dtype, &device);
     let vector = |seed: u64| tensor(&values(d, seed), [d], dtype, &device).require_grad();
     let (x, branch) = (matrix(1).require_grad(), matrix(2).require_grad());
-    let (gamma, beta) = (vector(3), vector(4));
+    let (gamma, beta, bias) = (vector(3), vector(4), vector(5));
     let stream = DropoutStream::new(5, 6, &device);
     let norm = Norm { gamma: gamma.clone(), beta: (!case.rms).then(|| beta.clone()), eps: EPS };
     let (sum, normed) = if fused {
-        add_norm(x.clone(), case.branch.then(|| branch.clone()), Some((case.p, &stream)), norm)
+        let with_bias = || Branch { x: branch.clone(), bias: case.bias.then(|| bias.clone()) };
+        add_norm(x.clone(), case.branch.then(with_bias), Some((case.p, &stream)), norm)
     } else {
-        let sum = if case.branch { x.clone() + dropout(branch.clone(), case.p, &stream) } else { x.clone() };
+        let with_bias = if case.bias { branch.clone() + bias.clone().unsqueeze() } else { branch.clone() };
+        let sum = if case.branch { x.clone() + dropout(with_bias, case.p, &stream) } else { x.clone() };
         let normed = match norm.beta {
             Some(beta) => reference::layer_norm(sum.clone(), norm.gamma, beta, EPS),
             None => reference::rms_norm(sum.clone(), norm.gamma, EPS),
@@ -169,7 +172,7 @@ fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Devic
     let of_parameter = |t: &Tensor<1>| t.grad(&grads).map(host).unwrap_or_default();
     let (dgamma, dbeta) =
         if case.uses_normed { (of_parameter(&gamma), of_parameter(&beta)) } else { Default::default() };
-    [host(sum), host(normed), gradient(&x), gradient(&branch), dgamma, dbeta]
+    [host(sum), host(normed), gradient(&x), gradient(&branch), of_parameter(&bias), dgamma, dbeta]
 }
 
 #[test]
@@ -179,17 +182,21 @@ fn a_sum_and_its_norm_equal_plain_operations() {
     for (name, device) in devices() {
         for (i, shape) in shapes.into_iter().enumerate() {
             for (p, rms) in [(0.0, false), (0.3, false), (0.3, true)] {
-                for (branch, uses_sum, uses_normed) in
-                    [(true, true, true), (true, false, true), (false, true, true), (true, true, false)]
-                {
+                for (branch, bias, uses_sum, uses_normed) in [
+                    (true, true, true, true),
+                    (true, false, true, true),
+                    (true, true, false, true),
+                    (false, false, true, true),
+                    (true, true, true, false),
+                ] {
                     if i > 3 && !(uses_sum && uses_normed) {
                         continue;
                     }
-                    let case = Case { branch, p, rms, uses_sum, uses_normed };
+                    let case = Case { branch, bias, p, rms, uses_sum, uses_normed };
                     let expected = run(case, false, shape, DType::F32, &Device::flex());
                     for dtype in [DType::F32, DType::BF16] {
                         let found = run(case, true, shape, dtype, &device);
-                        let parts = ["sum", "normed", "dx", "dbranch", "dgamma", "dbeta"];
+                        let parts = ["sum", "normed", "dx", "dbranch", "dbias", "dgamma", "dbeta"];
                         for (part, (found, expected)) in parts.iter().zip(found.iter().zip(&expected)) {
                             let what = format!("{part} of {shape:?} {case:?} on {name}");
                             assert_close(&what, dtype, found, expected);
@@ -209,28 +216,32 @@ fn times() {
         let matrix = || Tensor::<2>::ones([m, d], (&device, DType::BF16));
         let [x, branch, dy, dsum] = [matrix(), matrix(), matrix(), matrix()].map(|t| t.into_dispatch());
         let vector = || Tensor::<1>::ones([d], (&device, DType::BF16)).into_dispatch();
-        let (gamma, beta) = (vector(), vector());
+        let (gamma, beta, bias) = (vector(), vector(), vector());
         let stream = DropoutStream::new(5, 6, &device);
         let mask = || {
             let (site, state) = stream.take();
             let state = state.clone().into_dispatch();
             if p > 0.0 { Mask::Some { state, site, p } } else { Mask::None }
         };
-        let kind = Kind { eps: 1e-5, centered: true };
+        let kind = Kind { eps: 1e-5, centered: true, bias: false };
+        let with_bias = Kind { bias: true, ..kind };
         let bytes = 2 * m * d;
         time(&format!("norm [{m}, {d}]"), 2 * bytes, &device, || {
             let beta = Maybe::Some(beta.clone());
-            Dispatch::add_norm(x.clone(), Maybe::None, Mask::None, gamma.clone(), beta, kind)
+            Dispatch::add_norm(x.clone(), Maybe::None, Maybe::None, Mask::None, gamma.clone(), beta, kind)
         });
         time(&format!("residual + dropout {p} + norm [{m}, {d}]"), 4 * bytes, &device, || {
-            let (branch, beta) = (Maybe::Some(branch.clone()), Maybe::Some(beta.clone()));
-            Dispatch::add_norm(x.clone(), branch, mask(), gamma.clone(), beta, kind)
+            let [branch, bias, beta] = [&branch, &bias, &beta].map(|tensor| Maybe::Some(tensor.clone()));
+            Dispatch::add_norm(x.clone(), branch, bias, mask(), gamma.clone(), beta, with_bias)
         });
         let statistics = Tensor::<2>::ones([m, 2], (&device, DType::F32)).into_dispatch();
         let moved = if p > 0.0 { 5 } else { 4 } * bytes;
-        time(&format!("its backward [{m}, {d}]"), moved, &device, || {
-            let dsum = Maybe::Some(dsum.clone());
-            Dispatch::add_norm_backward(x.clone(), statistics.clone(), gamma.clone(), dy.clone(), dsum, mask(), kind)
-        });
+        for kind in [kind, with_bias] {
+            time(&format!("its backward, with bias {} [{m}, {d}]", kind.bias), moved, &device, || {
+                let dsum = Maybe::Some(dsum.clone());
+                let (x, statistics, gamma, dy) = (x.clone(), statistics.clone(), gamma.clone(), dy.clone());
+                Dispatch::add_norm_backward(x, statistics, gamma, dy, dsum, mask(), kind)
+            });
+        }
     }
 }
