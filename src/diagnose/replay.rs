@@ -16,7 +16,7 @@ use crate::train::{CapturedSteps, TrainState};
 /// What was found.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// Steps whose sums and numbers were compared; after the last, all weights and moments were.
+    /// Steps whose sums and numbers were compared, every fourth one of two micro-batches; after the last, all weights and moments were.
     pub steps: usize,
     /// Computed as they come.
     pub computed: Pace,
@@ -85,18 +85,21 @@ fn train(
     let mut state = TrainState::new(&workload.config, &workload.model, dtype, device);
     let mut captured = CapturedSteps::new(mode, device);
     let mut at = 0;
-    let mut step = |state: &mut TrainState| -> Measures {
+    let mut step = |state: &mut TrainState, n_batches: usize| -> Measures {
         at += 1;
-        captured.step(state, std::slice::from_ref(&batches[at % batches.len()]))
+        let group: Vec<_> = batches.iter().cycle().skip(at % batches.len()).take(n_batches).cloned().collect();
+        captured.step(state, &group)
     };
     let mut numbers = Vec::new();
-    for _ in 0..steps {
-        let Measures { loss_sum, nll_sum, target_tokens, numbers: of_step } = step(&mut state);
+    for n in 0..steps {
+        // Every fourth is a group of two.
+        let n_batches = if n % 4 == 3 { 2 } else { 1 };
+        let Measures { loss_sum, nll_sum, target_tokens, numbers: of_step } = step(&mut state, n_batches);
         numbers.push(read(vec![loss_sum, nll_sum, target_tokens, of_step])?);
     }
     let AdamWState { master, m, v, .. } = state.optimizer.state();
     numbers.push(read(vec![master.clone(), m.clone(), v.clone()])?);
-    let [time, enqueue] = pace(device, effort, || drop(step(&mut state)))?;
+    let [time, enqueue] = pace(device, effort, || drop(step(&mut state, 1)))?;
     let added_bytes = before.zip(reserved_bytes(device)).map(|(before, after)| after.saturating_sub(before));
     Ok((numbers, Pace { step: time, enqueue, added_bytes }, captured))
 }

@@ -118,6 +118,20 @@ impl ParamTable {
         FlatGradients(self.flatten(visitor.parts, dtype.into(), &device, before))
     }
 
+    /// `gradients` in `dtype`, or added to those of `before` (whose dtype stays), as [`Self::flatten_gradients`] would have
+    /// done it with the same numbers.
+    pub fn accumulate(
+        &self,
+        gradients: FlatGradients,
+        dtype: FloatDType,
+        before: Option<FlatGradients>,
+    ) -> FlatGradients {
+        let FlatGradients(Flat { values, .. }) = gradients;
+        let part = |entry: &ParamEntry| view(&values, entry.place().offset, [entry.len()]).into();
+        let before = before.map(|FlatGradients(flat)| flat);
+        FlatGradients(self.flatten(self.entries.iter().map(part).collect(), dtype.into(), &values.device(), before))
+    }
+
     fn flatten(&self, parts: Vec<Part>, dtype: DType, device: &Device, onto: Option<Flat>) -> Flat {
         let places: Vec<_> = self.entries.iter().map(ParamEntry::place).collect();
         gather(parts, &places, self.len, dtype, device, onto)

@@ -42,15 +42,31 @@ pub(crate) fn finish_step(state: &mut TrainState, batches: &[Batch], sums: Sums,
 /// Sums and gradients of `batches`, the first of which is micro-batch number `first_micro_step` of the run. Changes nothing.
 /// Gradients carry the loss scale, if there is one.
 pub(crate) fn group_gradients(state: &TrainState, batches: &[Batch], first_micro_step: u64) -> (Sums, FlatGradients) {
+    group_gradients_from(state, batches, first_micro_step, |_, _| None)
+}
+
+/// [`group_gradients`], where `known` may have the sums and gradients of a micro-batch with this number.
+pub(super) fn group_gradients_from(
+    state: &TrainState,
+    batches: &[Batch],
+    first_micro_step: u64,
+    mut known: impl FnMut(u64, &Batch) -> Option<(Sums, FlatGradients)>,
+) -> (Sums, FlatGradients) {
     // A sum of many gradients needs more digits than each of them.
     let accumulation = if batches.len() > 1 { FloatDType::F32 } else { state.dtype };
     let factor = state.optimizer.loss_factor();
     let pass = Pass::of(state, factor.as_ref());
     let mut accumulated: Option<(Sums, FlatGradients)> = None;
     for (micro_step, batch) in (first_micro_step..).zip(batches) {
-        let stream = pass.is_random().then(|| DropoutStream::new(state.seed, micro_step, &state.device));
         let (before, gradients_before) = accumulated.unzip();
-        let (sums, gradients) = pass.run(batch, stream.as_ref(), accumulation, gradients_before);
+        let (sums, gradients) = match known(micro_step, batch) {
+            Some(alone) if batches.len() == 1 => alone,
+            Some((sums, gradients)) => (sums, pass.table.accumulate(gradients, accumulation, gradients_before)),
+            None => {
+                let stream = pass.is_random().then(|| DropoutStream::new(state.seed, micro_step, &state.device));
+                pass.run(batch, stream.as_ref(), accumulation, gradients_before)
+            }
+        };
         let sums = match before {
             Some(before) => before + sums,
             None => sums,

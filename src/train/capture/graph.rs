@@ -25,7 +25,7 @@ impl Record for Graphs {
         batch: &Batch,
         only_if_it_pays: bool,
     ) -> Result<Option<Box<dyn Replay>>, CaptureError> {
-        let words = Pass::of(state, None).is_random().then(|| overwritable(&words(state)));
+        let words = Pass::of(state, None).is_random().then(|| overwritable(&words(state, state.micro_steps)));
         let mut inputs = batch.clone();
         each_part(&mut inputs, batch, |target, source| *target = overwritable(source));
         let mut work = forward_backward(state, inputs.clone(), words.clone());
@@ -45,9 +45,9 @@ impl Record for Graphs {
     }
 }
 
-/// Seed and draw of the next micro-batch.
-pub(super) fn words(state: &TrainState) -> Tensor<1, Int> {
-    DropoutStream::words(state.seed, state.micro_steps, &state.device)
+/// Seed and draw of micro-batch number `micro_step`.
+pub(super) fn words(state: &TrainState, micro_step: u64) -> Tensor<1, Int> {
+    DropoutStream::words(state.seed, micro_step, &state.device)
 }
 
 /// Forward and backward of `batch` whenever it is called, with the weights of that time and the random numbers of `words`.
@@ -142,9 +142,9 @@ struct Recording {
 }
 
 impl Replay for Recording {
-    fn run(&mut self, state: &TrainState, batch: &Batch) -> Result<Results, CaptureError> {
+    fn run(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError> {
         refill(&mut self.batch, batch);
-        self.words = self.words.take().map(|target| overwrite(target, words(state)));
+        self.words = self.words.take().map(|target| overwrite(target, words(state, micro_step)));
         let (Sums { loss, nll, n_labels }, gradients) = self.captured.replay()?;
         let [loss, nll, n_labels] = [loss, nll, n_labels].map(|sum| sum.clone() * 1.0);
         Ok((Sums { loss, nll, n_labels }, gradients.clone()))

@@ -6,7 +6,7 @@
 //!   shapes are the same whenever a shape comes back.
 //! - It reads the buffers that it was recorded with. The batch is copied into those of the first; weights stay where they are,
 //!   for the optimizer writes them in place. Sums and gradients come out in the same buffers each time, so the sums are
-//!   copied for whoever reads them later, and the gradients are the optimizer's at once.
+//!   copied for whoever reads them later, and the gradients are the optimizer's at once, or added to those of the group.
 //! - The optimizer stays outside, two launches. A recording that the backend refuses leaves unreadable whatever it would have
 //!   written; of forward and backward that is nothing worth keeping, of the optimizer it would be the weights.
 //! - Each recording keeps its activations to itself for as long as it lives, see [`kiln_kernels::capture`]. Memory therefore
@@ -29,7 +29,7 @@ use kiln_model::Batch;
 
 use super::feed::shape_of;
 use super::state::TrainState;
-use super::step::{Sums, finish_step, group_gradients};
+use super::step::{Sums, finish_step, group_gradients_from};
 use crate::config::Capture;
 use crate::device::reserved_bytes;
 use crate::metrics::deferred::Measures;
@@ -38,8 +38,8 @@ use crate::optim::FlatGradients;
 /// Sums and gradients of a micro-batch.
 type Results = (Sums, FlatGradients);
 
-/// Steps of a shape before it is recorded: it recurs, and its kernels are compiled and chosen.
-const STEPS_BEFORE: u32 = 3;
+/// Micro-batches of a shape before it is recorded: it recurs, and its kernels are compiled and chosen.
+const TIMES_BEFORE: u32 = 3;
 /// Share of the device's memory up to which recordings may be made.
 const MEMORY_SHARE: f64 = 0.7;
 
@@ -63,8 +63,9 @@ impl Key {
 
 /// A recording that takes part in training.
 trait Replay: Send {
-    /// Sums and gradients of `batch`. Both are the caller's until the next replay; the sums for good.
-    fn run(&mut self, state: &TrainState, batch: &Batch) -> Result<Results, CaptureError>;
+    /// Sums and gradients of `batch`, micro-batch number `micro_step` of the run. Both are the caller's until the next replay;
+    /// the sums for good.
+    fn run(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError>;
 }
 
 /// How recordings are made.
@@ -79,7 +80,7 @@ trait Record: Send {
 }
 
 enum Entry {
-    /// Steps that it was in.
+    /// How often.
     Seen(u32),
     Recorded(Box<dyn Replay>),
     /// Computed as it comes.
@@ -143,31 +144,28 @@ impl CapturedSteps {
     /// # Panics
     /// If `batches` is empty.
     pub fn step(&mut self, state: &mut TrainState, batches: &[Batch]) -> Measures {
-        let replayed = match batches {
-            [batch] => self.replay(state, batch),
-            _ => None,
-        };
-        let (sums, gradients) = replayed.unwrap_or_else(|| group_gradients(state, batches, state.micro_steps));
+        let replay = |micro_step, batch: &Batch| self.replay(state, batch, micro_step);
+        let (sums, gradients) = group_gradients_from(state, batches, state.micro_steps, replay);
         finish_step(state, batches, sums, gradients)
     }
 
     /// Sums and gradients from a recording, if there is one or it is time to make it.
-    fn replay(&mut self, state: &TrainState, batch: &Batch) -> Option<Results> {
+    fn replay(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) -> Option<Results> {
         if !self.is_open && self.entries.is_empty() {
             return None;
         }
         let key = Key::of(batch);
         let entry = self.entries.entry(key).or_insert(Entry::Seen(0));
-        if let Entry::Seen(steps) = entry {
-            *steps += 1;
-            if *steps <= STEPS_BEFORE || !self.is_open {
+        if let Entry::Seen(times) = entry {
+            *times += 1;
+            if *times <= TIMES_BEFORE || !self.is_open {
                 return None;
             }
             let entry = self.record(state, batch, key.shape).map_or(Entry::Never, Entry::Recorded);
             self.entries.insert(key, entry);
         }
         let Some(Entry::Recorded(recording)) = self.entries.get_mut(&key) else { return None };
-        let results = recording.run(state, batch);
+        let results = recording.run(state, batch, micro_step);
         results.inspect_err(|error| self.give_up(key, error)).ok()
     }
 
