@@ -57,6 +57,30 @@ pub(crate) fn multiply<E: Float>(
     })
 }
 
+/// [`multiply`] with a left operand in shared memory too, 64 rows that `a` describes.
+#[cube]
+pub(crate) fn multiply_shared<E: Float>(
+    acc: &mut Array<f32>,
+    a: u64,
+    tile: u64,
+    #[comptime] step: usize,
+    #[comptime] a_layout: WgmmaTileLayout,
+    #[comptime] layout: WgmmaTileLayout,
+) {
+    let a = a + comptime![a_layout.byte_offset(0, step * K_STEP, 2) as u64 >> 4];
+    let b = tile + comptime![layout.byte_offset(0, step * K_STEP, 2) as u64 >> 4];
+    intrinsic!(|scope| {
+        let a = a.read_value(scope);
+        let b = b.read_value(scope);
+        let acc = acc.__extract_list(scope);
+        let element = TypeAttr::new(E::__expand_as_type(scope));
+        let shape = MatrixShape { m: WARPGROUP_M, n: layout.rows, k: K_STEP };
+        let majors = (WgmmaMajor::K, layout.major);
+        let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, element.clone(), element, shape, majors.0, majors.1);
+        scope.register(&op);
+    })
+}
+
 /// Orders this unit's writes to registers before the products that follow.
 #[cube]
 pub(crate) fn fence() {

@@ -55,6 +55,7 @@ impl Call {
             lengths: matches!(lengths, MaybeInts::Some(_)),
             documents: matches!(documents, MaybeInts::Some(_)),
             dropout: spec.dropout > 0.0,
+            step: if spec.head_dim == 64 { 2 * TILE } else { TILE },
         };
         let query = into_contiguous(query);
         let key_value = key_value.map_or_else(|| query.clone(), into_contiguous);
@@ -93,8 +94,8 @@ impl Call {
                 &out.client,
                 CubeCount::Static((b * h) as u32, t.div_ceil(TILE) as u32, 1),
                 CubeDim::new_1d(UNITS),
-                pairs(&self.query),
-                tensor_map(&self.key_value, TILE, SPAN),
+                tensor_map(&self.query, TILE, SPAN),
+                tensor_map(&self.key_value, config.step, SPAN),
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),

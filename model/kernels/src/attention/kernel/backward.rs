@@ -45,7 +45,7 @@ pub(crate) fn query_gradient<E: Float>(
     let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
     let blocks = sight.blocks;
 
-    let mut slots = slots::<E>(cfg);
+    let mut slots = slots::<E>(SLOTS, comptime![cfg.tile_len()]);
     let head_column = head * comptime![cfg.head_dim as u32];
     let out_columns = comptime![cfg.n_heads * cfg.head_dim];
     let columns = comptime![cfg.query_columns()];
@@ -85,12 +85,12 @@ pub(crate) fn query_gradient<E: Float>(
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
     if UNIT_POS == 0 && blocks > 0 {
-        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
+        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, TILE, cfg);
     }
     pin_all::<E>(&queries);
     pin_all::<E>(&gradients);
     let mut dq = zeros(comptime![cfg.head_dim]);
-    let mut d_scores = fragments::<E>();
+    let mut d_scores = fragments::<E>(TILE);
     for block in 0..blocks {
         let k0 = block * comptime![TILE as u32];
         // No unit reads the slot of two blocks before any more.
@@ -98,7 +98,7 @@ pub(crate) fn query_gradient<E: Float>(
         let next = block + 1;
         if UNIT_POS == 0 && next < blocks {
             let row = batch * s + next * comptime![TILE as u32];
-            fill::<E>(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, cfg);
+            fill::<E>(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, TILE, cfg);
         }
         sync_plane();
         let slot = arrived::<E>(&slots, block);
@@ -130,12 +130,12 @@ pub(crate) fn query_gradient<E: Float>(
                 ds[i] = exp2_approx(scores[i] * scale_log2 - lse1);
             }
         }
-        hide(&mut ds, 0.0f32, &sight, documents, k0, &at, cfg);
+        hide(&mut ds, TILE, 0.0f32, &sight, documents, k0, &at, cfg);
         wait(0usize);
         pin(&dp);
         if comptime![cfg.dropout] {
             let row = CUBE_POS_X * t + q0 + at.row;
-            drop_values(&mut dp, random, site, row, block, at.column, s, limit, keep);
+            drop_values(&mut dp, 0usize, random, site, row, block, at.column, s, limit, keep);
         }
         #[unroll]
         for i in 0..comptime![TILE / 2] {
@@ -221,7 +221,7 @@ pub(crate) fn key_value_gradient<E: Float>(
     }
     let blocks = per_head * per_group;
 
-    let mut slots = slots::<E>(cfg);
+    let mut slots = slots::<E>(SLOTS, comptime![cfg.tile_len()]);
     // Log-sums and deltas of the streamed queries: 64 and 64 a slot.
     let mut row_values = Shared::<[f32]>::new_slice(comptime![SLOTS as usize * 2 * TILE]);
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
@@ -236,15 +236,15 @@ pub(crate) fn key_value_gradient<E: Float>(
         row_values[(block * UNITS + UNIT_POS) as usize] = row_value(lse, delta, first_row + head * t, q0, t);
         if UNIT_POS == 0 {
             let column = first_column + head * comptime![cfg.head_dim as u32];
-            fill::<E>(&mut slots, block, query, d_out, batch * t + q0, column, column, cfg);
+            fill::<E>(&mut slots, block, query, d_out, batch * t + q0, column, column, TILE, cfg);
         }
     }
     sync_cube();
 
     pin_all::<E>(&key_fragments);
     pin_all::<E>(&value_fragments);
-    let mut probabilities = fragments::<E>();
-    let mut d_scores = fragments::<E>();
+    let mut probabilities = fragments::<E>(TILE);
+    let mut d_scores = fragments::<E>(TILE);
     let mut dk = zeros(head_dim);
     let mut dv = zeros(head_dim);
     for block in 0..blocks {
@@ -277,7 +277,7 @@ pub(crate) fn key_value_gradient<E: Float>(
             next_value = row_value(lse, delta, first_row + next_head * t, next_q0, t);
             if UNIT_POS == 0 {
                 let column = first_column + next_head * comptime![cfg.head_dim as u32];
-                fill::<E>(&mut slots, next % SLOTS, query, d_out, batch * t + next_q0, column, column, cfg);
+                fill::<E>(&mut slots, next % SLOTS, query, d_out, batch * t + next_q0, column, column, TILE, cfg);
             }
         }
         sync_plane();

@@ -1,16 +1,18 @@
-//! Forward: a cube per 64 queries of a head.
+//! Forward: a cube per 64 queries of a head, which stay in shared memory: their registers are better spent on 128 keys at a
+//! time, for what a turn of the loop costs beside its products.
 
 use std::f32::consts::LOG2_E;
 
+use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::sight::{hide, key_count, sight};
 use super::{
-    FlashConfig, MASKED, Pair, SLOTS, TILE, arrived, drop_values, fill, fragments, load_fragments, place, product,
-    quad_max, quad_sum, round_into, slots, store_rows, tile_of, zeros,
+    FlashConfig, MASKED, Pair, SPAN, TILE, arrived, drop_values, fill, fragments, place, product, quad_max, quad_sum,
+    round_into, slots, store_rows, tile_of, zeros,
 };
 use crate::instruction::exp2_approx;
-use crate::wgmma::{commit, fence, pin, pin_all, wait};
+use crate::wgmma::{K_STEP, commit, describe, fence, multiply_shared, pin, pin_all, wait};
 
 /// `out` and the binary logarithm of each query's sum of exponentials.
 ///
@@ -19,7 +21,7 @@ use crate::wgmma::{commit, fence, pin, pin_all, wait};
 #[cube(launch_unchecked)]
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
 pub(crate) fn forward<E: Float>(
-    query: &[Pair<E>],
+    query: &TensorMap<E, Tiled>,
     key_value: &TensorMap<E, Tiled>,
     lengths: &[i32],
     documents: &[i32],
@@ -43,20 +45,16 @@ pub(crate) fn forward<E: Float>(
 
     let keys = key_count(lengths, batch, s, cfg);
     let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
-    let blocks = sight.blocks;
+    let step = comptime![cfg.step as u32];
+    // Of 64 keys that some query sees, in steps.
+    let blocks = (sight.blocks * comptime![TILE as u32] + step - 1) / step;
 
-    let mut slots = slots::<E>(cfg);
-    let columns = comptime![cfg.query_columns()];
-    let queries = load_fragments::<E>(
-        query,
-        batch * t,
-        q0,
-        t,
-        head * comptime![cfg.head_dim as u32],
-        &at,
-        columns,
-        comptime![cfg.head_dim],
-    );
+    let mut queries = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
+    let queries_arrived = Barrier::shared_uninit();
+    if UNIT_POS == 0 {
+        queries_arrived.init_manual(1u32);
+    }
+    let mut slots = slots::<E>(2u32, comptime![cfg.step_len()]);
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
 
@@ -66,38 +64,60 @@ pub(crate) fn forward<E: Float>(
     let mut sum0 = 0.0f32;
     let mut sum1 = 0.0f32;
 
-    if UNIT_POS == 0 && blocks > 0 {
-        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
-    }
-    let mut probabilities = fragments::<E>();
-    for block in 0..blocks {
-        let k0 = block * comptime![TILE as u32];
-        // No unit reads the slot of two blocks before any more.
-        sync_cube();
-        let next = block + 1;
-        if UNIT_POS == 0 && next < blocks {
-            let row = batch * s + next * comptime![TILE as u32];
-            fill::<E>(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, cfg);
+    if UNIT_POS == 0 {
+        // Rows of the next sequence, where this one ends, give results that nobody stores.
+        queries_arrived.arrive_and_expect_tx(1, comptime![(2 * cfg.tile_len()) as u32]);
+        #[unroll]
+        for span in 0..comptime![cfg.head_dim / SPAN] {
+            let from = comptime![span * TILE * SPAN];
+            let column = head * comptime![cfg.head_dim as u32] + comptime![(span * SPAN) as u32];
+            let tile = &mut queries[from..comptime![from + TILE * SPAN]];
+            queries_arrived.tma_load_2d(query, tile, (batch * t + q0) as i32, column as i32);
         }
-        sync_plane();
+    }
+    if UNIT_POS == 0 && blocks > 0 {
+        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg.step, cfg);
+        if blocks > 1 {
+            let row = batch * s + step;
+            fill::<E>(&mut slots, 1u32, key_value, key_value, row, key_column, value_column, cfg.step, cfg);
+        }
+    }
+    let mut probabilities = fragments::<E>(cfg.step);
+    sync_plane();
+    queries_arrived.wait_parity(0u32);
+    let queries_tile = describe::<E>(&queries, comptime![cfg.rows_layout()]);
+    for block in 0..blocks {
+        let k0 = block * step;
         let slot = arrived::<E>(&slots, block);
-        let keys_tile = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let mut p = zeros(comptime![TILE]);
+        let keys_tile = tile_of::<E>(&slots.a, slot, comptime![cfg.step_len()], comptime![cfg.step_rows()]);
+        let mut p = zeros(cfg.step);
         pin(&p);
         fence();
-        product::<E>(&mut p, &queries, keys_tile, comptime![cfg.rows_layout()]);
+        #[unroll]
+        for k in 0..comptime![cfg.head_dim / K_STEP] {
+            let rows = comptime![cfg.rows_layout()];
+            multiply_shared::<E>(&mut p, queries_tile, keys_tile, k, rows, comptime![cfg.step_rows()]);
+        }
         commit();
         // For the values' product of the block before as well.
         wait(0usize);
         pin(&p);
         pin(&o);
         pin_all::<E>(&probabilities);
+        // No unit reads the slot of the block before any more: it is filled while this one is worked on.
+        sync_cube();
+        let next = block + 1;
+        if UNIT_POS == 0 && block > 0 && next < blocks {
+            let row = batch * s + next * step;
+            fill::<E>(&mut slots, next % 2, key_value, key_value, row, key_column, value_column, cfg.step, cfg);
+        }
+        sync_plane();
 
-        hide(&mut p, f32::cast_from(comptime![MASKED]), &sight, documents, k0, &at, cfg);
+        hide(&mut p, cfg.step, f32::cast_from(comptime![MASKED]), &sight, documents, k0, &at, cfg);
         let mut max0 = top0;
         let mut max1 = top1;
         #[unroll]
-        for i in 0..comptime![TILE / 8] {
+        for i in 0..comptime![cfg.step / 8] {
             max0 = max(max0, max(p[comptime![4 * i]], p[comptime![4 * i + 1]]));
             max1 = max(max1, max(p[comptime![4 * i + 2]], p[comptime![4 * i + 3]]));
         }
@@ -112,7 +132,7 @@ pub(crate) fn forward<E: Float>(
         sum0 *= shrink0;
         sum1 *= shrink1;
         #[unroll]
-        for i in 0..comptime![TILE / 2] {
+        for i in 0..comptime![cfg.step / 2] {
             if comptime![i % 4 < 2] {
                 p[i] = exp2_approx(p[i] * scale - minus0);
                 sum0 += p[i];
@@ -123,19 +143,23 @@ pub(crate) fn forward<E: Float>(
         }
         if comptime![cfg.dropout] {
             let row = CUBE_POS_X * t + q0 + at.row;
-            drop_values(&mut p, random, site, row, block, at.column, s, limit, keep);
+            #[unroll]
+            for nth in 0..comptime![cfg.step / TILE] {
+                let tile = block * comptime![(cfg.step / TILE) as u32] + comptime![nth as u32];
+                drop_values(&mut p, nth, random, site, row, tile, at.column, s, limit, keep);
+            }
         }
 
         #[unroll]
         for i in 0..comptime![cfg.head_dim / 2] {
             o[i] *= if comptime![i % 4 < 2] { shrink0 } else { shrink1 };
         }
-        let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
+        let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.step_len()], comptime![cfg.step_columns()]);
         round_into::<E>(&p, &mut probabilities);
         pin_all::<E>(&probabilities);
         pin(&o);
         fence();
-        product::<E>(&mut o, &probabilities, values_tile, comptime![cfg.columns_layout()]);
+        product::<E>(&mut o, &probabilities, values_tile, comptime![cfg.step_columns()]);
         commit();
     }
     wait(0usize);
