@@ -18,8 +18,8 @@ pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 3] {
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let second = ptx(query_gradient::QueryGradient::<E>::new(
-        launch, properties, target, buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
-        buffer(), (), (), (), (), (), cfg,
+        launch, properties, target, (), (), buffer(), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
+        (), (), (), (), (), cfg,
     ));
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]

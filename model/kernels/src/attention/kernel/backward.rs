@@ -2,24 +2,26 @@
 
 use std::f32::consts::LOG2_E;
 
+use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::sight::{clipped, hide, key_count, sight};
 use super::{
-    FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, drop_values, fill, fragments, kept_bits, load_fragments, place,
-    product, quad_sum, round_into, slots, store_rows, tile_of, zeros,
+    FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, drop_values, fetch, fill, fragments, kept_bits, load_fragments,
+    place, product, product_shared, quad_sum, round_into, slots, store_rows, tile_of, zeros,
 };
 use crate::instruction::exp2_approx;
-use crate::wgmma::{commit, fence, pin, pin_all, wait};
+use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
 
 /// The gradient of the queries, and `delta`: each query's sum of `out * d_out`, which [`key_value_gradient`] reads.
 #[cube(launch_unchecked)]
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
 pub(crate) fn query_gradient<E: Float>(
-    query: &[Pair<E>],
+    query: &TensorMap<E, Tiled>,
     key_value: &TensorMap<E, Tiled>,
     out: &[Pair<E>],
     d_out: &[Pair<E>],
+    d_out_tiles: &TensorMap<E, Tiled>,
     lse: &[f32],
     lengths: &[i32],
     documents: &[i32],
@@ -45,13 +47,33 @@ pub(crate) fn query_gradient<E: Float>(
     let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
     let blocks = sight.blocks;
 
-    let mut slots = slots::<E>(SLOTS, comptime![cfg.tile_len()]);
+    let mut queries = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
+    let mut gradients = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
+    let stay_arrived = Barrier::shared_uninit();
+    if UNIT_POS == 0 {
+        stay_arrived.init_manual(1u32);
+    }
+    let mut slots = slots::<E>(2u32, comptime![cfg.tile_len()]);
     let head_column = head * comptime![cfg.head_dim as u32];
     let out_columns = comptime![cfg.n_heads * cfg.head_dim];
     let columns = comptime![cfg.query_columns()];
     let head_dim = comptime![cfg.head_dim];
-    let queries = load_fragments::<E>(query, batch * t, q0, t, head_column, &at, columns, head_dim);
-    let gradients = load_fragments::<E>(d_out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
+    let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
+    let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
+    if UNIT_POS == 0 {
+        stay_arrived.arrive_and_expect_tx(1, comptime![(4 * cfg.tile_len()) as u32]);
+        fetch::<E>(&stay_arrived, query, &mut queries, batch * t + q0, head_column, cfg);
+        fetch::<E>(&stay_arrived, d_out_tiles, &mut gradients, batch * t + q0, head_column, cfg);
+    }
+    if UNIT_POS == 0 && blocks > 0 {
+        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, TILE, cfg);
+        if blocks > 1 {
+            let row = batch * s + comptime![TILE as u32];
+            fill::<E>(&mut slots, 1u32, key_value, key_value, row, key_column, value_column, TILE, cfg);
+        }
+    }
+    sync_plane();
+    let d_outputs = load_fragments::<E>(d_out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
     let outputs = load_fragments::<E>(out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
     let mut delta0 = 0.0f32;
     let mut delta1 = 0.0f32;
@@ -59,7 +81,7 @@ pub(crate) fn query_gradient<E: Float>(
     for step in 0..comptime![cfg.head_dim / 16] {
         #[unroll]
         for i in 0..8usize {
-            let product = f32::cast_from(gradients.index(step)[i]) * f32::cast_from(outputs.index(step)[i]);
+            let product = f32::cast_from(d_outputs.index(step)[i]) * f32::cast_from(outputs.index(step)[i]);
             if comptime![i % 4 < 2] {
                 delta0 += product;
             } else {
@@ -82,25 +104,13 @@ pub(crate) fn query_gradient<E: Float>(
     let lse0 = lse[row0 as usize];
     let lse1 = lse[row1 as usize];
 
-    let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
-    let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
-    if UNIT_POS == 0 && blocks > 0 {
-        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, TILE, cfg);
-    }
-    pin_all::<E>(&queries);
-    pin_all::<E>(&gradients);
+    stay_arrived.wait_parity(0u32);
+    let queries_tile = describe::<E>(&queries, comptime![cfg.rows_layout()]);
+    let gradients_tile = describe::<E>(&gradients, comptime![cfg.rows_layout()]);
     let mut dq = zeros(comptime![cfg.head_dim]);
     let mut d_scores = fragments::<E>(TILE);
     for block in 0..blocks {
         let k0 = block * comptime![TILE as u32];
-        // No unit reads the slot of two blocks before any more.
-        sync_cube();
-        let next = block + 1;
-        if UNIT_POS == 0 && next < blocks {
-            let row = batch * s + next * comptime![TILE as u32];
-            fill::<E>(&mut slots, next % SLOTS, key_value, key_value, row, key_column, value_column, TILE, cfg);
-        }
-        sync_plane();
         let slot = arrived::<E>(&slots, block);
         let keys_tile = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
         let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
@@ -108,14 +118,22 @@ pub(crate) fn query_gradient<E: Float>(
         wait(0usize);
         pin(&dq);
         pin_all::<E>(&d_scores);
+        // No unit reads the slot of the block before any more: it is filled while this one is worked on.
+        sync_cube();
+        let next = block + 1;
+        if UNIT_POS == 0 && block > 0 && next < blocks {
+            let row = batch * s + next * comptime![TILE as u32];
+            fill::<E>(&mut slots, next % 2, key_value, key_value, row, key_column, value_column, TILE, cfg);
+        }
+        sync_plane();
         let mut scores = zeros(comptime![TILE]);
         let mut dp = zeros(comptime![TILE]);
         pin(&scores);
         pin(&dp);
         fence();
-        product::<E>(&mut scores, &queries, keys_tile, comptime![cfg.rows_layout()]);
+        product_shared::<E>(&mut scores, queries_tile, keys_tile, comptime![cfg.rows_layout()], cfg);
         commit();
-        product::<E>(&mut dp, &gradients, values_tile, comptime![cfg.rows_layout()]);
+        product_shared::<E>(&mut dp, gradients_tile, values_tile, comptime![cfg.rows_layout()], cfg);
         commit();
         // Not for `dp`.
         wait(1usize);

@@ -8,11 +8,11 @@ use cubecl::prelude::*;
 
 use super::sight::{hide, key_count, sight};
 use super::{
-    FlashConfig, MASKED, Pair, SPAN, TILE, arrived, drop_values, fill, fragments, place, product, quad_max, quad_sum,
-    round_into, slots, store_rows, tile_of, zeros,
+    FlashConfig, MASKED, Pair, TILE, arrived, drop_values, fetch, fill, fragments, place, product, product_shared,
+    quad_max, quad_sum, round_into, slots, store_rows, tile_of, zeros,
 };
 use crate::instruction::exp2_approx;
-use crate::wgmma::{K_STEP, commit, describe, fence, multiply_shared, pin, pin_all, wait};
+use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
 
 /// `out` and the binary logarithm of each query's sum of exponentials.
 ///
@@ -65,15 +65,9 @@ pub(crate) fn forward<E: Float>(
     let mut sum1 = 0.0f32;
 
     if UNIT_POS == 0 {
-        // Rows of the next sequence, where this one ends, give results that nobody stores.
         queries_arrived.arrive_and_expect_tx(1, comptime![(2 * cfg.tile_len()) as u32]);
-        #[unroll]
-        for span in 0..comptime![cfg.head_dim / SPAN] {
-            let from = comptime![span * TILE * SPAN];
-            let column = head * comptime![cfg.head_dim as u32] + comptime![(span * SPAN) as u32];
-            let tile = &mut queries[from..comptime![from + TILE * SPAN]];
-            queries_arrived.tma_load_2d(query, tile, (batch * t + q0) as i32, column as i32);
-        }
+        let column = head * comptime![cfg.head_dim as u32];
+        fetch::<E>(&queries_arrived, query, &mut queries, batch * t + q0, column, cfg);
     }
     if UNIT_POS == 0 && blocks > 0 {
         fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg.step, cfg);
@@ -93,11 +87,7 @@ pub(crate) fn forward<E: Float>(
         let mut p = zeros(cfg.step);
         pin(&p);
         fence();
-        #[unroll]
-        for k in 0..comptime![cfg.head_dim / K_STEP] {
-            let rows = comptime![cfg.rows_layout()];
-            multiply_shared::<E>(&mut p, queries_tile, keys_tile, k, rows, comptime![cfg.step_rows()]);
-        }
+        product_shared::<E>(&mut p, queries_tile, keys_tile, comptime![cfg.step_rows()], cfg);
         commit();
         // For the values' product of the block before as well.
         wait(0usize);

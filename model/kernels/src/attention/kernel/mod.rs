@@ -16,7 +16,7 @@ use cubecl::prelude::*;
 use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 
 use crate::dropout::kernel::philox;
-use crate::wgmma::{FRAGMENT, K_STEP, describe, multiply};
+use crate::wgmma::{FRAGMENT, K_STEP, describe, multiply, multiply_shared};
 
 type Pair<E> = Vector<E, Const<2>>;
 
@@ -328,6 +328,40 @@ fn fill_slot<E: Float>(
         let column = comptime![(span * SPAN) as u32];
         bar.tma_load_2d(map_a, &mut slots.a[from..to], row as i32, (column_a + column) as i32);
         bar.tma_load_2d(map_b, &mut slots.b[from..to], row as i32, (column_b + column) as i32);
+    }
+}
+
+/// Unit 0 asks for the tile at matrix row `row` and column `column` of `map`, which stays. Rows of the next sequence, where this
+/// one ends, give results that nobody stores.
+#[cube]
+fn fetch<E: Float>(
+    bar: &Barrier,
+    map: &TensorMap<E, Tiled>,
+    tile: &mut Shared<[E]>,
+    row: u32,
+    column: u32,
+    #[comptime] cfg: FlashConfig,
+) {
+    #[unroll]
+    for span in 0..comptime![cfg.head_dim / SPAN] {
+        let from = comptime![span * TILE * SPAN];
+        let column = column + comptime![(span * SPAN) as u32];
+        bar.tma_load_2d(map, &mut tile[from..comptime![from + TILE * SPAN]], row as i32, column as i32);
+    }
+}
+
+/// `acc += stays * streamed`, both in shared memory: all columns of a head.
+#[cube]
+fn product_shared<E: Float>(
+    acc: &mut Array<f32>,
+    stays: u64,
+    streamed: u64,
+    #[comptime] layout: WgmmaTileLayout,
+    #[comptime] cfg: FlashConfig,
+) {
+    #[unroll]
+    for step in 0..comptime![cfg.head_dim / K_STEP] {
+        multiply_shared::<E>(acc, stays, streamed, step, comptime![cfg.rows_layout()], layout);
     }
 }
 
