@@ -24,7 +24,7 @@ pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 3] {
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let third = ptx(key_value_gradient::KeyValueGradient::<E>::new(
-        launch, properties, target, (), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (),
+        launch, properties, target, (), (), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (),
         (), (), cfg,
     ));
     [first, second, third]

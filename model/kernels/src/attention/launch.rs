@@ -163,7 +163,7 @@ impl Call {
                 CubeCount::Static((b * spec.n_kv_heads) as u32, s.div_ceil(TILE) as u32, 1),
                 CubeDim::new_1d(UNITS),
                 tensor_map(&self.query, TILE, SPAN),
-                pairs(&self.key_value),
+                tensor_map(&self.key_value, TILE, SPAN),
                 tensor_map(&d_out, TILE, SPAN),
                 lse.into_buffer_arg(),
                 delta.into_buffer_arg(),

@@ -7,8 +7,8 @@ use cubecl::prelude::*;
 
 use super::sight::{clipped, hide, key_count, sight};
 use super::{
-    FlashConfig, Pair, SLOTS, TILE, UNITS, arrived, drop_values, fetch, fill, fragments, kept_bits, load_fragments,
-    place, product, product_shared, quad_sum, round_into, slots, store_rows, tile_of, zeros,
+    FlashConfig, Pair, TILE, UNITS, arrived, drop_values, fetch, fill, fragments, kept_bits, load_fragments, place,
+    product, product_shared, quad_sum, round_into, slots, store_rows, tile_of, zeros,
 };
 use crate::instruction::exp2_approx;
 use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
@@ -180,7 +180,7 @@ pub(crate) fn query_gradient<E: Float>(
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
 pub(crate) fn key_value_gradient<E: Float>(
     query: &TensorMap<E, Tiled>,
-    key_value: &[Pair<E>],
+    key_value: &TensorMap<E, Tiled>,
     d_out: &TensorMap<E, Tiled>,
     lse: &[f32],
     delta: &[f32],
@@ -239,17 +239,27 @@ pub(crate) fn key_value_gradient<E: Float>(
     }
     let blocks = per_head * per_group;
 
-    let mut slots = slots::<E>(SLOTS, comptime![cfg.tile_len()]);
+    let n_slots = comptime![cfg.query_slots()];
+    let mut key_rows = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
+    let mut value_rows = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
+    let stay_arrived = Barrier::shared_uninit();
+    if UNIT_POS == 0 {
+        stay_arrived.init_manual(1u32);
+    }
+    let mut slots = slots::<E>(n_slots, comptime![cfg.tile_len()]);
     // Log-sums and deltas of the streamed queries: 64 and 64 a slot.
-    let mut row_values = Shared::<[f32]>::new_slice(comptime![SLOTS as usize * 2 * TILE]);
+    let mut row_values = Shared::<[f32]>::new_slice(comptime![n_slots as usize * 2 * TILE]);
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
-    let key_fragments = load_fragments::<E>(key_value, batch * s, k0, s, key_column, &at, columns, head_dim);
-    let value_fragments = load_fragments::<E>(key_value, batch * s, k0, s, value_column, &at, columns, head_dim);
+    if UNIT_POS == 0 {
+        stay_arrived.arrive_and_expect_tx(1, comptime![(4 * cfg.tile_len()) as u32]);
+        fetch::<E>(&stay_arrived, key_value, &mut key_rows, batch * s + k0, key_column, cfg);
+        fetch::<E>(&stay_arrived, key_value, &mut value_rows, batch * s + k0, value_column, cfg);
+    }
 
     let first_row = (batch * comptime![cfg.n_heads as u32] + group * per_group) * t;
     let first_column = group * per_group * comptime![cfg.head_dim as u32];
-    for block in 0..min(blocks, SLOTS - 1) {
+    for block in 0..min(blocks, comptime![n_slots - 1]) {
         let (head, q0) = streamed(block, per_head, first_block);
         row_values[(block * UNITS + UNIT_POS) as usize] = row_value(lse, delta, first_row + head * t, q0, t);
         if UNIT_POS == 0 {
@@ -259,8 +269,9 @@ pub(crate) fn key_value_gradient<E: Float>(
     }
     sync_cube();
 
-    pin_all::<E>(&key_fragments);
-    pin_all::<E>(&value_fragments);
+    stay_arrived.wait_parity(0u32);
+    let keys_tile = describe::<E>(&key_rows, comptime![cfg.rows_layout()]);
+    let values_tile = describe::<E>(&value_rows, comptime![cfg.rows_layout()]);
     let mut probabilities = fragments::<E>(TILE);
     let mut d_scores = fragments::<E>(TILE);
     let mut dk = zeros(head_dim);
@@ -275,9 +286,9 @@ pub(crate) fn key_value_gradient<E: Float>(
         pin(&scores);
         pin(&dp);
         fence();
-        product::<E>(&mut scores, &key_fragments, query_rows, comptime![cfg.rows_layout()]);
+        product_shared::<E>(&mut scores, keys_tile, query_rows, comptime![cfg.rows_layout()], cfg);
         commit();
-        product::<E>(&mut dp, &value_fragments, d_out_rows, comptime![cfg.rows_layout()]);
+        product_shared::<E>(&mut dp, values_tile, d_out_rows, comptime![cfg.rows_layout()], cfg);
         commit();
         // For the products of the block before as well, not for `dp`.
         wait(1usize);
@@ -288,14 +299,14 @@ pub(crate) fn key_value_gradient<E: Float>(
         pin_all::<E>(&d_scores);
         // All units are done with the slot of the block before, which is filled again.
         sync_cube();
-        let next = block + comptime![SLOTS - 1];
+        let next = block + comptime![n_slots - 1];
         let mut next_value = 0.0f32;
         if next < blocks {
             let (next_head, next_q0) = streamed(next, per_head, first_block);
             next_value = row_value(lse, delta, first_row + next_head * t, next_q0, t);
             if UNIT_POS == 0 {
                 let column = first_column + next_head * comptime![cfg.head_dim as u32];
-                fill::<E>(&mut slots, next % SLOTS, query, d_out, batch * t + next_q0, column, column, TILE, cfg);
+                fill::<E>(&mut slots, next % n_slots, query, d_out, batch * t + next_q0, column, column, TILE, cfg);
             }
         }
         sync_plane();
@@ -362,7 +373,7 @@ pub(crate) fn key_value_gradient<E: Float>(
         product::<E>(&mut dk, &d_scores, query_columns, comptime![cfg.columns_layout()]);
         commit();
 
-        row_values[(next % SLOTS * UNITS + UNIT_POS) as usize] = next_value;
+        row_values[(next % n_slots * UNITS + UNIT_POS) as usize] = next_value;
     }
     wait(0usize);
     pin(&dk);

@@ -26,8 +26,6 @@ pub(super) const TILE: usize = 64;
 pub(super) const SPAN: usize = 64;
 /// Units of a cube.
 pub(super) const UNITS: u32 = 128;
-/// Slots of shared memory for tiles that backward streams: one is read, one is full, one is being filled.
-const SLOTS: u32 = 3;
 /// A score that is masked: -2^100. Finite, so that a row without keys stays a number, and a power of two, so that its
 /// product with the scale is exact and the difference of two of them is 0.
 const MASKED: f32 = -1_267_650_600_228_229_401_496_703_205_376.0;
@@ -96,6 +94,11 @@ impl FlashConfig {
     /// Elements of the keys that forward takes at a time.
     fn step_len(&self) -> usize {
         self.step * self.head_dim
+    }
+
+    /// Slots of streamed queries in the kernel of keys and values: two cubes are to fit on a multiprocessor.
+    fn query_slots(&self) -> u32 {
+        if self.head_dim == 64 { 3 } else { 2 }
     }
 
     /// Elements of a tile.
