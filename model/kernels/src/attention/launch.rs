@@ -46,6 +46,10 @@ impl Call {
         random: MaybeInts<CubeBackend>,
         spec: FlashSpec,
     ) -> Self {
+        let query = into_contiguous(query);
+        let key_value = key_value.map(into_contiguous);
+        let len = |x: &CubeTensor| x.meta.shape()[0] / spec.batch_size;
+        let lens = [len(&query), len(key_value.as_ref().unwrap_or(&query))];
         let config = FlashConfig {
             n_heads: spec.n_heads,
             n_kv_heads: spec.n_kv_heads,
@@ -55,11 +59,9 @@ impl Call {
             lengths: matches!(lengths, MaybeInts::Some(_)),
             documents: matches!(documents, MaybeInts::Some(_)),
             dropout: spec.dropout > 0.0,
-            step: if spec.head_dim == 64 { 2 * TILE } else { TILE },
+            step: step(&spec, lens[1]),
         };
-        let query = into_contiguous(query);
-        let key_value = key_value.map_or_else(|| query.clone(), into_contiguous);
-        let lens = [query.meta.shape()[0] / spec.batch_size, key_value.meta.shape()[0] / spec.batch_size];
+        let key_value = key_value.unwrap_or_else(|| query.clone());
         Self { query, key_value, lengths, documents, random, spec, config, lens }
     }
 
@@ -181,6 +183,13 @@ impl Call {
         }
         (d_query, d_key_value)
     }
+}
+
+/// Keys that forward takes at a time: two tiles where that leaves few steps half empty.
+fn step(spec: &FlashSpec, s: usize) -> usize {
+    let tiles = s.div_ceil(TILE);
+    let few_are_half_empty = tiles >= 8 || (!spec.causal && tiles.is_multiple_of(2));
+    if spec.head_dim == 64 && few_are_half_empty { 2 * TILE } else { TILE }
 }
 
 /// A contiguous tensor of two-byte elements as a buffer of pairs.
