@@ -2,9 +2,10 @@
 //! result leaves through shared memory and TMA again.
 //!
 //! One warp issues loads, two warpgroups of four warps multiply 64 rows each, one warp stores. The grid is persistent: each
-//! cube walks over tiles, so that the stores of one tile hide behind the loads of the next. Where the output has too few
-//! tiles to fill the device (weight gradients), K is split and each split writes f32 partial sums; [`reduce_splits`] adds
-//! them in a fixed order, so that the result does not depend on timing.
+//! cube walks over tiles, so that the stores of one tile hide behind the loads of the next. Where the output has fewer tiles
+//! than the device has multiprocessors (weight gradients), as many cubes as it has share the work evenly (after Osama et al.
+//! 2023, Stream-K): one for each tile takes the first part of its sum over K, the others run on through the rest of all tiles.
+//! Each run writes f32 partial sums; [`reduce_runs`] adds them in a fixed order, so that the result does not depend on timing.
 //!
 //! Rows, columns and K beyond the matrices are read as zeros and not written: TMA clips both ways.
 
@@ -40,7 +41,9 @@ pub(super) struct GemmConfig {
     /// Some run of K tiles is no whole number of turns of the ring.
     pub(super) ragged: bool,
     /// Write f32 sums instead of 16-bit results.
-    pub(super) split: bool,
+    pub(super) wide: bool,
+    /// Share fewer tiles than cubes, see [`Run`]; `wide` then.
+    pub(super) shared: bool,
     /// Add to the f32 numbers that are there.
     pub(super) onto: bool,
     /// Add a bias to the results.
@@ -74,10 +77,77 @@ impl GemmConfig {
         ((TILE_M + self.tile_n) * TILE_K * 2) as u32
     }
 
-    /// The multiplying warpgroups, the loading warp, and the storing warp unless K is split.
+    /// The multiplying warpgroups, the loading warp, and the storing warp unless sums are written in f32.
     pub(super) fn units(&self) -> u32 {
-        WARPGROUPS * 128 + if self.split { 32 } else { 64 }
+        WARPGROUPS * 128 + if self.wide { 32 } else { 64 }
     }
+}
+
+/// K tiles of an output tile that a cube multiplies on end.
+#[derive(CubeType)]
+struct Run {
+    tile: u32,
+    from: u32,
+    to: u32,
+    /// Which of the tile's partial sums it makes.
+    part: u32,
+}
+
+/// What a cube has before it. Where tiles are shared, cube `c` of the first `tiles` has K tiles `..per_cube` of tile `c`; the
+/// others line up the K tiles that remain, tile by tile, and take `per_cube` each.
+#[derive(CubeType)]
+struct Share {
+    at: u32,
+    end: u32,
+    grid: u32,
+    tiles: u32,
+    k_tiles: u32,
+    per_cube: u32,
+}
+
+#[cube]
+fn share(tiles: u32, k_tiles: u32, per_cube: u32, #[comptime] shared: bool) -> Share {
+    let cube = CUBE_POS as u32;
+    let mut at = cube;
+    let mut end = tiles;
+    if comptime![shared] {
+        let begin = (cube - tiles) * per_cube;
+        let left = tiles * (k_tiles - per_cube);
+        let helps = cube >= tiles;
+        at = select(helps, begin, 0u32);
+        end = select(helps, min(begin + per_cube, left), 1u32);
+    }
+    Share { at, end, grid: CUBE_COUNT as u32, tiles, k_tiles, per_cube }
+}
+
+/// The first helper of `tile`, counted from the first of all.
+#[cube]
+fn first_helper(tile: u32, k_tiles: u32, per_cube: u32) -> u32 {
+    tile * (k_tiles - per_cube) / per_cube
+}
+
+/// The run at `share.at`, which moves on to the next.
+#[cube]
+fn take_run(share: &mut Share, #[comptime] shared: bool) -> Run {
+    let mut run = Run { tile: share.at, from: 0u32.runtime(), to: share.k_tiles, part: 0u32.runtime() };
+    if comptime![shared] {
+        let cube = CUBE_POS as u32;
+        if cube < share.tiles {
+            run.tile = cube;
+            run.to = share.per_cube;
+            share.at = share.end;
+        } else {
+            let rest = share.k_tiles - share.per_cube;
+            run.tile = share.at / rest;
+            run.from = share.per_cube + share.at % rest;
+            run.to = min(share.k_tiles, run.from + share.end - share.at);
+            run.part = 1 + cube - share.tiles - first_helper(run.tile, share.k_tiles, share.per_cube);
+            share.at += run.to - run.from;
+        }
+    } else {
+        share.at += share.grid;
+    }
+    run
 }
 
 /// The unit's position in its warpgroup, through a shuffle: LLVM hoists nothing computed from it out of a loop, which
@@ -497,8 +567,8 @@ fn store_partial(
     }
 }
 
-/// `c = a · b` in the layouts of `cfg`, finished as it says; with `cfg.split`, `partial[s]` is the sum over the s-th run of
-/// `k_tiles_per_split` K tiles, in rows of `pitch` numbers, and `c` is not touched.
+/// `c = a · b` in the layouts of `cfg`, finished as it says. With `cfg.wide`, the f32 sums go to `partial`, in rows of `pitch`
+/// numbers, and `c` is not touched; with `cfg.shared` those of part `i` of each tile to matrix `i` of `partial`.
 #[cube(launch_unchecked)]
 pub(super) fn gemm<E: Float>(
     a: &TensorMap<E, Tiled>,
@@ -510,28 +580,24 @@ pub(super) fn gemm<E: Float>(
     n: u32,
     pitch: u32,
     k_tiles: u32,
-    splits: u32,
-    k_tiles_per_split: u32,
+    per_cube: u32,
     #[comptime] cfg: GemmConfig,
     #[define(E)] _dtype: ElemType,
 ) {
     let mut smem_a = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * TILE_M * TILE_K], 1024usize);
     let mut smem_b = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * TILE_K], 1024usize);
     // Two slots of an output panel per warpgroup.
-    let c_len = comptime![if cfg.split { 4 } else { WARPGROUPS as usize * 2 * PANEL_PAIRS }];
-    let c_align = comptime![if cfg.split { 16usize } else { 1024usize }];
+    let c_len = comptime![if cfg.wide { 4 } else { WARPGROUPS as usize * 2 * PANEL_PAIRS }];
+    let c_align = comptime![if cfg.wide { 16usize } else { 1024usize }];
     let mut smem_c = Shared::<[Pair<E>]>::new_aligned_slice(c_len, c_align);
     let r = ring(comptime![cfg.stages], 1u32, comptime![4 * WARPGROUPS]);
-    let rc = ring(comptime![if cfg.split { 1usize } else { 2usize }], comptime![4 * WARPGROUPS], 1u32);
+    let rc = ring(comptime![if cfg.wide { 1usize } else { 2usize }], comptime![4 * WARPGROUPS], 1u32);
     sync_async_proxy_shared();
     sync_cube();
 
     let tiles_m = (m + comptime![TILE_M as u32 - 1]) / comptime![TILE_M as u32];
     let tiles_n = (n + comptime![cfg.tile_n as u32 - 1]) / comptime![cfg.tile_n as u32];
-    let tiles = tiles_m * tiles_n;
-    let first = CUBE_POS as u32;
-    let grid = CUBE_COUNT as u32;
-    let mine = (tiles * splits - first + grid - 1) / grid;
+    let mut mine = share(tiles_m * tiles_n, k_tiles, per_cube, cfg.shared);
 
     // The same on every lane, which the broadcast tells the assembler.
     let warp = plane_broadcast(UNIT_POS / 32, 0u32);
@@ -542,21 +608,17 @@ pub(super) fn gemm<E: Float>(
         let wg_row = wg as usize * 64;
         let mut ph = parities(comptime![cfg.stages], 0u32);
         let mut phc = parities(2usize, 0u32);
-        for i in 0..mine {
-            let t = first + i * grid;
-            let split = t / tiles;
-            let from = split * k_tiles_per_split;
-            let end = from + k_tiles_per_split;
-            let to = select(end < k_tiles, end, k_tiles);
-            let (tm, tn) = tile_coords(t % tiles, tiles_m, tiles_n, comptime![cfg.group_m]);
+        while mine.at < mine.end {
+            let run = take_run(&mut mine, cfg.shared);
+            let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
             let col0 = tn * comptime![cfg.tile_n as u32];
             let mut dealt = Array::<Pair<E>>::new(comptime![cfg.tile_n / PANEL]);
-            if comptime![cfg.bias && !cfg.split] {
+            if comptime![cfg.bias && !cfg.wide] {
                 dealt = deal_bias(bias, col0, n, cfg);
             }
-            let acc = consume(&da, &db, &r, &mut ph, wg_row, to - from, cfg);
-            if comptime![cfg.split] {
-                let base = split as usize * m as usize * pitch as usize;
+            let acc = consume(&da, &db, &r, &mut ph, wg_row, run.to - run.from, cfg);
+            if comptime![cfg.wide] {
+                let base = run.part as usize * m as usize * pitch as usize;
                 let row0 = tm * comptime![TILE_M as u32] + wg * 64;
                 store_partial(&acc, partial, base, row0, col0, m, n, pitch, cfg);
             } else {
@@ -566,22 +628,20 @@ pub(super) fn gemm<E: Float>(
     } else if warp == comptime![4 * WARPGROUPS] {
         if UNIT_POS_PLANE == 0 {
             let mut ph = parities(comptime![cfg.stages], 1u32);
-            for i in 0..mine {
-                let t = first + i * grid;
-                let from = t / tiles * k_tiles_per_split;
-                let end = from + k_tiles_per_split;
-                let to = select(end < k_tiles, end, k_tiles);
-                let (tm, tn) = tile_coords(t % tiles, tiles_m, tiles_n, comptime![cfg.group_m]);
+            while mine.at < mine.end {
+                let run = take_run(&mut mine, cfg.shared);
+                let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
                 let row0 = tm * comptime![TILE_M as u32];
                 let col0 = tn * comptime![cfg.tile_n as u32];
-                produce(a, b, &mut smem_a, &mut smem_b, &r, &mut ph, row0, col0, from, to, cfg);
+                produce(a, b, &mut smem_a, &mut smem_b, &r, &mut ph, row0, col0, run.from, run.to, cfg);
             }
         }
-    } else if comptime![!cfg.split] {
+    } else if comptime![!cfg.wide] {
         if UNIT_POS_PLANE == 0 {
             let mut ph = parities(2usize, 0u32);
-            for i in 0..mine {
-                let (tm, tn) = tile_coords(first + i * grid, tiles_m, tiles_n, comptime![cfg.group_m]);
+            while mine.at < mine.end {
+                let run = take_run(&mut mine, cfg.shared);
+                let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
                 let row0 = tm * comptime![TILE_M as u32];
                 let col0 = tn * comptime![cfg.tile_n as u32];
                 #[unroll]
@@ -610,24 +670,45 @@ pub(super) fn gemm<E: Float>(
     }
 }
 
-/// `out = sum over s of partial[s]`, in the order of s, added to what is there if `cfg` says so, and finished as the kernel
-/// without splits does it: one unit per four elements, which are of one row. Rows of all three begin every `4 * row_quads` elements.
+/// The number of the tile at (`tm`, `tn`), see [`tile_coords`].
+#[cube]
+fn tile_number(tm: u32, tn: u32, tiles_m: u32, tiles_n: u32, #[comptime] group_m: u32) -> u32 {
+    let first = tm / group_m * group_m;
+    let left = tiles_m - first;
+    let rows = select(left < group_m, left, group_m.runtime());
+    first * tiles_n + tn * rows + tm - first
+}
+
+/// `out = sum of the parts of partial`, in their order, added to what is there if `cfg` says so, and finished as the kernel
+/// whose tiles are not shared does it: one unit per four elements, which are of one row. Rows of all three begin every
+/// `4 * row_quads` elements.
 #[cube(launch_unchecked)]
-pub(super) fn reduce_splits<E: Float>(
+pub(super) fn reduce_runs<E: Float>(
     partial: &[Quad<f32>],
     bias: &[Quad<E>],
     out: &mut [Quad<E>],
-    splits: u32,
-    quads: u32,
+    m: u32,
+    n: u32,
+    k_tiles: u32,
+    per_cube: u32,
     row_quads: u32,
     #[comptime] cfg: GemmConfig,
     #[define(E)] _dtype: ElemType,
 ) {
-    let quads = quads as usize;
+    let quads = m as usize * row_quads as usize;
     if ABSOLUTE_POS < quads {
+        let row = ABSOLUTE_POS as u32 / row_quads;
+        // In the gap behind a row stands nothing that anybody reads.
+        let col = min(ABSOLUTE_POS as u32 % row_quads * 4, n - 1);
+        let tiles_m = (m + comptime![TILE_M as u32 - 1]) / comptime![TILE_M as u32];
+        let tiles_n = (n + comptime![cfg.tile_n as u32 - 1]) / comptime![cfg.tile_n as u32];
+        let (tm, tn) = (row / comptime![TILE_M as u32], col / comptime![cfg.tile_n as u32]);
+        let tile = tile_number(tm, tn, tiles_m, tiles_n, comptime![cfg.group_m]);
+        let last_helper = ((tile + 1) * (k_tiles - per_cube) - 1) / per_cube;
+        let helpers = last_helper + 1 - first_helper(tile, k_tiles, per_cube);
         let mut sum = partial[ABSOLUTE_POS];
-        for s in 1..splits {
-            sum += partial[ABSOLUTE_POS + s as usize * quads];
+        for part in 0..helpers {
+            sum += partial[ABSOLUTE_POS + (part + 1) as usize * quads];
         }
         if comptime![cfg.onto] {
             sum += Quad::<f32>::cast_from(out[ABSOLUTE_POS]);
@@ -659,16 +740,19 @@ mod tests {
     fn kernels_compile_without_a_device() {
         for dtype in [DType::BF16, DType::F16] {
             for (a_mn, b_mn) in [(false, true), (false, false), (true, true)] {
-                for (split, onto) in [(false, false), (true, false), (true, true)] {
+                for (wide, shared, onto) in
+                    [(false, false, false), (true, true, false), (true, false, false), (true, false, true)]
+                {
                     let config = GemmConfig {
                         tile_n: 256,
                         stages: 4,
                         a_mn,
                         b_mn,
                         ragged: true,
-                        split,
+                        wide,
+                        shared,
                         onto,
-                        bias: !split,
+                        bias: !wide,
                         relu: false,
                         group_m: 16,
                     };
@@ -682,7 +766,6 @@ mod tests {
                         (),
                         buffer(),
                         buffer(),
-                        (),
                         (),
                         (),
                         (),

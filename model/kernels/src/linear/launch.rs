@@ -13,7 +13,7 @@ use cubek::matmul::multi_level::Strategy;
 use cubek::std::InputBinding;
 
 use super::columns;
-use super::kernel::{GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_splits};
+use super::kernel::{GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs};
 use super::ops::Activation;
 use super::{Layout, LinearOps};
 use crate::device::{addressable, aligned, empty, empty_pitched, row_pitch, tensor_map};
@@ -202,55 +202,49 @@ struct Plan {
     m: usize,
     n: usize,
     k: usize,
-    splits: usize,
-    k_tiles_per_split: usize,
+    cubes: usize,
+    /// K tiles for each cube where tiles are shared.
+    per_cube: usize,
     /// The result is added to the f32 numbers that are there.
     onto: bool,
-    multiprocessors: u32,
 }
 
 impl Plan {
     /// For operands that TMA can address.
     fn new(like: &CubeTensor, layout: Layout, (m, n, k): (usize, usize, usize)) -> Self {
         let properties = like.client.properties();
-        let multiprocessors = properties.hardware.num_streaming_multiprocessors.unwrap_or(132);
+        let multiprocessors = properties.hardware.num_streaming_multiprocessors.unwrap_or(132) as usize;
+        let (stages, k_tiles) = (4, k.div_ceil(TILE_K));
         let tiles = |tile_n: usize| m.div_ceil(TILE_M) * n.div_ceil(tile_n);
-        let stages = 4;
-        let k_tiles = k.div_ceil(TILE_K);
-        let (tile_n, splits) = match even_splits(tiles(256), k_tiles, multiprocessors as usize, m * n) {
-            Some(splits) => (256, splits),
-            None => {
-                // Wide tiles read less; narrow ones fill the device when there are few.
-                let tile_n = if n <= 128 || tiles(256) < multiprocessors as usize { 128 } else { 256 };
-                (tile_n, split_count(tiles(tile_n), k_tiles, multiprocessors as usize))
-            }
+        let wide_tile = if n <= 128 { 128 } else { 256 };
+        let shared = per_cube(tiles(wide_tile), k_tiles, stages, multiprocessors);
+        // Wide tiles read less; narrow ones fill the device when there are few.
+        let tile_n = if shared.is_some() || tiles(wide_tile) >= multiprocessors { wide_tile } else { 128 };
+        let cubes = match shared {
+            Some(per_cube) => tiles(tile_n) + (tiles(tile_n) * (k_tiles - per_cube)).div_ceil(per_cube),
+            None => tiles(tile_n).min(multiprocessors),
         };
-        // Whole turns of the ring per split, so that only the last can be ragged.
-        let k_tiles_per_split = if splits == 1 { k_tiles } else { k_tiles.div_ceil(splits).next_multiple_of(stages) };
-        let splits = k_tiles.div_ceil(k_tiles_per_split);
         let config = GemmConfig {
             tile_n,
             stages,
             a_mn: layout == Layout::TN,
             b_mn: layout != Layout::NT,
             ragged: !k_tiles.is_multiple_of(stages),
-            split: false,
+            wide: false,
+            shared: shared.is_some(),
             onto: false,
             bias: false,
             relu: false,
             group_m: 16,
         };
-        Self { config, m, n, k, splits, k_tiles_per_split, onto: false, multiprocessors }
+        Self { config, m, n, k, cubes, per_cube: shared.unwrap_or(k_tiles), onto: false }
     }
 
     /// `out` is of the operands' dtype, or in f32.
     fn launch(self, a: CubeTensor, b: CubeTensor, bias: Option<CubeTensor>, relu: bool, out: CubeTensor) -> CubeTensor {
-        let Self { config, m, n, k, splits, k_tiles_per_split, onto, multiprocessors } = self;
-        let wide = out.dtype == DType::F32;
-        // One split writes its f32 sums where they belong.
-        let in_place = wide && splits == 1;
-        let config =
-            GemmConfig { bias: bias.is_some(), relu, split: wide || splits > 1, onto: onto && in_place, ..config };
+        let Self { config, m, n, k, cubes, per_cube, onto } = self;
+        let wide = config.shared || out.dtype == DType::F32;
+        let config = GemmConfig { bias: bias.is_some(), relu, wide, onto: onto && !config.shared, ..config };
         let dtype = dtype_to_storage_type(a.dtype);
         let client = a.client.clone();
         let map_a = if config.a_mn { tensor_map(&a, TILE_K, PANEL) } else { tensor_map(&a, TILE_M, TILE_K) };
@@ -258,22 +252,24 @@ impl Plan {
         // A kernel argument needs some tensor; where sums are written in f32, this one is not touched.
         let map_out = if wide { tensor_map(&a, PANEL, PANEL) } else { tensor_map(&out, PANEL, PANEL) };
         let pitch = row_pitch(&out);
-        let (partial, partial_pairs) = match splits {
-            // Not touched unless it is in f32.
-            1 => (out.handle.clone(), m * pitch * out.dtype.size() / 8),
-            _ => (client.empty(splits * m * pitch * 4), splits * m * pitch / 2),
+        let k_tiles = k.div_ceil(TILE_K);
+        // The first of a tile's parts, and as many helpers as its remaining K tiles can meet.
+        let parts = if config.shared { 2 + (k_tiles - per_cube).div_ceil(per_cube) } else { 1 };
+        let (partial, partial_pairs) = match config.shared {
+            true => (client.empty(parts * m * pitch * 4), parts * m * pitch / 2),
+            // The result itself in f32; else not touched.
+            false => (out.handle.clone(), m * pitch * out.dtype.size() / 8),
         };
         // Without a bias neither kernel touches it.
         let bias = bias.map_or_else(|| a.handle.clone(), |bias| bias.handle);
-        let tiles = m.div_ceil(TILE_M) * n.div_ceil(config.tile_n) * splits;
-        // SAFETY: the maps describe the tensors and TMA clips to them; `partial` holds `splits` matrices with rows of
+        // SAFETY: the maps describe the tensors and TMA clips to them; `partial` holds `parts` matrices with rows of
         // `pitch` numbers and stores to it are guarded by rows and columns; a bias is read in groups of four, of which
         // the last may reach past its end but not past its 16-byte aligned buffer's.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             gemm::launch_unchecked(
                 &client,
-                CubeCount::Static((tiles as u32).min(multiprocessors), 1, 1),
+                CubeCount::Static(cubes as u32, 1, 1),
                 CubeDim::new_1d(config.units()),
                 map_a,
                 map_b,
@@ -283,24 +279,25 @@ impl Plan {
                 m as u32,
                 n as u32,
                 pitch as u32,
-                k.div_ceil(TILE_K) as u32,
-                splits as u32,
-                k_tiles_per_split as u32,
+                k_tiles as u32,
+                per_cube as u32,
                 config,
                 dtype,
             );
-            if splits > 1 {
+            if config.shared {
                 let quads = m * pitch / 4;
                 let config = GemmConfig { onto, ..config };
-                reduce_splits::launch_unchecked(
+                reduce_runs::launch_unchecked(
                     &client,
                     CubeCount::Static(quads.div_ceil(256) as u32, 1, 1),
                     CubeDim::new_1d(256),
-                    BufferArg::from_raw_parts(partial, splits * quads),
+                    BufferArg::from_raw_parts(partial, parts * quads),
                     BufferArg::from_raw_parts(bias, pitch / 4),
                     BufferArg::from_raw_parts(out.handle.clone(), quads),
-                    splits as u32,
-                    quads as u32,
+                    m as u32,
+                    n as u32,
+                    k_tiles as u32,
+                    per_cube as u32,
                     (pitch / 4) as u32,
                     config,
                     dtype_to_storage_type(out.dtype),
@@ -311,27 +308,50 @@ impl Plan {
     }
 }
 
-/// Splits of K that let fewer wide tiles than multiprocessors come out even: the gradients of a feed-forward weight, or of
-/// a head's input, a sum over the vocabulary. `numbers` are those of the output.
-fn even_splits(tiles: usize, k_tiles: usize, multiprocessors: usize, numbers: usize) -> Option<usize> {
-    if tiles * 2 <= multiprocessors || tiles >= multiprocessors {
+/// K tiles for each cube if fewer tiles than multiprocessors are to be shared, in whole turns of a ring of `stages`. A run of
+/// fewer than 16 does not pay for its sums, nor does sharing that saves less than a tenth.
+fn per_cube(tiles: usize, k_tiles: usize, stages: usize, multiprocessors: usize) -> Option<usize> {
+    if tiles >= multiprocessors {
         return None;
     }
-    // In steps of one K tile: turns of the whole device, and the f32 sums, which are written and read again. A step takes 0.8 us
-    // on an H200, in which 2.8 MB pass.
-    let steps = |splits: usize| {
-        let turns = (tiles * splits).div_ceil(multiprocessors) * k_tiles.div_ceil(splits);
-        let sums = if splits == 1 { 0 } else { splits * numbers * 8 };
-        turns as f64 + sums as f64 / 2.8e6
-    };
-    let best = (2..=4).filter(|splits| k_tiles / splits >= 32).min_by(|&a, &b| steps(a).total_cmp(&steps(b)))?;
-    (steps(best) < 0.9 * steps(1)).then_some(best)
+    let even = (tiles * k_tiles).div_ceil(multiprocessors).max(16).next_multiple_of(stages);
+    (even * 10 <= k_tiles * 9).then_some(even)
 }
 
-/// Splits of K that give every multiprocessor work when the output has few tiles; each keeps at least 16 K tiles.
-fn split_count(tiles: usize, k_tiles: usize, multiprocessors: usize) -> usize {
-    if tiles * 2 > multiprocessors {
-        return 1;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The runs of `gemm`'s cubes, counted as the kernel counts them: every K tile of every tile once, in parts that follow each
+    /// other, no more of them than there is room for, and no cube without work.
+    #[test]
+    fn shared_tiles_are_covered_once() {
+        for (tiles, k_tiles) in [(1, 64), (18, 256), (54, 256), (72, 256), (131, 100), (24, 400), (7, 67), (100, 23)] {
+            let Some(per_cube) = per_cube(tiles, k_tiles, 4, 132) else { continue };
+            let rest = k_tiles - per_cube;
+            let cubes = tiles + (tiles * rest).div_ceil(per_cube);
+            assert!(cubes <= 132 && per_cube >= 16, "{tiles} x {k_tiles}: {cubes} cubes");
+            let first_helper = |tile: usize| tile * rest / per_cube;
+            let mut runs = vec![vec![(0, 0, per_cube)]; tiles];
+            for cube in tiles..cubes {
+                let mut at = (cube - tiles) * per_cube;
+                let end = (at + per_cube).min(tiles * rest);
+                assert!(at < end, "cube {cube} has work");
+                while at < end {
+                    let (tile, from) = (at / rest, per_cube + at % rest);
+                    let to = k_tiles.min(from + end - at);
+                    runs[tile].push((1 + cube - tiles - first_helper(tile), from, to));
+                    at += to - from;
+                }
+            }
+            for (tile, runs) in runs.iter().enumerate() {
+                let helpers = ((tile + 1) * rest - 1) / per_cube + 1 - first_helper(tile);
+                assert_eq!(runs.len(), 1 + helpers);
+                assert!(runs.len() <= 2 + rest.div_ceil(per_cube), "{} parts", runs.len());
+                assert!(runs.iter().enumerate().all(|(i, run)| run.0 == i), "{runs:?}");
+                assert!(runs.windows(2).all(|pair| pair[0].2 == pair[1].1), "{runs:?}");
+                assert_eq!(runs.last().map(|run| run.2), Some(k_tiles));
+            }
+        }
     }
-    (multiprocessors / tiles).min(k_tiles / 16).max(1)
 }
