@@ -97,7 +97,7 @@ fn the_gradient_of_a_weight_is_not_differentiated() {
     linear_weight_gradient(x.clone(), x);
 }
 
-/// Tails in every dimension, fewer K tiles than stages, many tiles, split K, and rows that TMA cannot address as they are.
+/// Tails in every dimension, fewer K tiles than stages, many tiles, tiles that are shared, and rows that TMA cannot address.
 const SHAPES: [(usize, usize, usize); 15] = [
     (1, 8, 8),
     (3, 5, 7),
@@ -112,7 +112,7 @@ const SHAPES: [(usize, usize, usize); 15] = [
     (1032, 200, 72),
     (2056, 64, 48),
     (130, 257, 64),
-    (72, 96, 1027),
+    (72, 96, 2091),
     (1, 99, 33),
 ];
 
