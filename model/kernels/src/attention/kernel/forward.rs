@@ -46,7 +46,7 @@ pub(crate) fn forward<E: Float>(
     let keys = key_count(lengths, batch, s, cfg);
     let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
     let step = comptime![cfg.step as u32];
-    // Of 64 keys that some query sees, in steps.
+    // Steps over the keys that some query sees.
     let blocks = (sight.blocks * comptime![TILE as u32] + step - 1) / step;
 
     let mut queries = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
