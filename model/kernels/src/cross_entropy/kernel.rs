@@ -26,8 +26,10 @@ const LOWEST: f32 = -3e38;
 struct Row {
     /// Logits that mean something.
     vocabulary: u32,
-    /// Vectors from the beginning of a row to the next.
+    /// Vectors of a row.
     vectors: u32,
+    /// Vectors from the beginning of a row to the next.
+    pitch: u32,
     /// Logits behind the vocabulary fill up the last vector.
     ragged: bool,
     units: u32,
@@ -178,7 +180,7 @@ fn forward<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let at = first + CUBE_POS as u32;
-    let base = CUBE_POS * comptime![row.vectors as usize];
+    let base = CUBE_POS * comptime![row.pitch as usize];
     let sums = row_sums::<F, N>(logits, base, row);
     if UNIT_POS == 0 {
         write_losses::<F, N>(logits, base, &sums, labels[at as usize], out, at, rows, smoothing, ignored, row);
@@ -199,7 +201,7 @@ fn backward<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let at_row = CUBE_POS as u32;
-    let base = at_row as usize * comptime![row.vectors as usize];
+    let base = at_row as usize * comptime![row.pitch as usize];
     let label = labels[at_row as usize];
     let scale = select(label == ignored, 0.0f32, dout[at_row as usize]);
     let log_sum = out[(2 * rows + at_row) as usize];
@@ -228,7 +230,7 @@ fn forward_backward<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let at_row = first + CUBE_POS as u32;
-    let base = CUBE_POS * comptime![row.vectors as usize];
+    let base = CUBE_POS * comptime![row.pitch as usize];
     let label = labels[at_row as usize];
     let sums = row_sums::<F, N>(logits, base, row);
     if UNIT_POS == 0 {
@@ -257,13 +259,14 @@ fn max_of(a: f32, b: f32) -> f32 {
     select(a > b, a, b)
 }
 
-/// Matrices whose rows are read in vectors: contiguous ones, and those with a gap behind each row that fills up a vector.
+/// Matrices whose rows are read in vectors: contiguous ones, and those whose gaps let each row begin with a vector, as
+/// the backend allocates them too.
 fn rows_of(logits: CubeTensor) -> CubeTensor {
-    let [_, columns] = [logits.meta.shape()[0], logits.meta.shape()[1]];
-    let width = 16 / logits.dtype.size();
+    let columns = logits.meta.shape()[1];
     let pitch = row_pitch(&logits);
-    let in_vectors = logits.meta.strides()[1] == 1 && pitch == columns.next_multiple_of(width);
-    if in_vectors { logits } else { into_contiguous(logits) }
+    let in_rows = logits.meta.strides()[1] == 1 && pitch >= columns;
+    let in_vectors = pitch.is_multiple_of(16 / logits.dtype.size());
+    if in_rows && in_vectors && !logits.meta.is_tiled() { logits } else { into_contiguous(logits) }
 }
 
 /// Elements a vector, and the shape of a row.
@@ -272,7 +275,13 @@ fn row_shape(logits: &CubeTensor, units: u32) -> (usize, Row) {
     // The stride of a single row says nothing.
     let pitch = if rows > 1 { logits.meta.strides()[0] } else { vocabulary };
     let width = vector_width(pitch, logits.dtype);
-    let row = Row { vocabulary: vocabulary as u32, vectors: (pitch / width) as u32, ragged: pitch > vocabulary, units };
+    let row = Row {
+        vocabulary: vocabulary as u32,
+        vectors: vocabulary.div_ceil(width) as u32,
+        pitch: (pitch / width) as u32,
+        ragged: !vocabulary.is_multiple_of(width),
+        units,
+    };
     (width, row)
 }
 
@@ -301,7 +310,7 @@ impl CrossEntropyOps for CubeBackend {
         let dlogits = if logits.can_mut() {
             logits.clone()
         } else {
-            let bytes = rows * row.vectors as usize * width * logits.dtype.size();
+            let bytes = rows * row.pitch as usize * width * logits.dtype.size();
             CubeTensor { handle: logits.client.empty(bytes), ..logits.clone() }
         };
         // SAFETY: as in `losses`; each unit reads an element before it writes it.
@@ -404,7 +413,7 @@ mod tests {
     fn kernels_compile_without_a_device() {
         for dtype in [DType::BF16, DType::F16].map(dtype_to_storage_type) {
             for (vocabulary, vectors, ragged) in [(50_304, 6288, false), (50_257, 6283, true)] {
-                let row = |units| Row { vocabulary, vectors, ragged, units };
+                let row = |units| Row { vocabulary, vectors, pitch: vectors + 16, ragged, units };
                 let (launch, properties, target) = settings(UNITS_TWICE);
                 ptx(forward_backward::ForwardBackward::new(
                     launch,
