@@ -46,10 +46,6 @@ impl Call {
         random: MaybeInts<CubeBackend>,
         spec: FlashSpec,
     ) -> Self {
-        let query = into_contiguous(query);
-        let key_value = key_value.map(into_contiguous);
-        let len = |x: &CubeTensor| x.meta.shape()[0] / spec.batch_size;
-        let lens = [len(&query), len(key_value.as_ref().unwrap_or(&query))];
         let config = FlashConfig {
             n_heads: spec.n_heads,
             n_kv_heads: spec.n_kv_heads,
@@ -59,9 +55,10 @@ impl Call {
             lengths: matches!(lengths, MaybeInts::Some(_)),
             documents: matches!(documents, MaybeInts::Some(_)),
             dropout: spec.dropout > 0.0,
-            step: step(&spec, lens[1]),
         };
-        let key_value = key_value.unwrap_or_else(|| query.clone());
+        let query = into_contiguous(query);
+        let key_value = key_value.map_or_else(|| query.clone(), into_contiguous);
+        let lens = [query.meta.shape()[0] / spec.batch_size, key_value.meta.shape()[0] / spec.batch_size];
         Self { query, key_value, lengths, documents, random, spec, config, lens }
     }
 
@@ -97,7 +94,7 @@ impl Call {
                 CubeCount::Static((b * h) as u32, t.div_ceil(TILE) as u32, 1),
                 CubeDim::new_1d(UNITS),
                 tensor_map(&self.query, TILE, SPAN),
-                tensor_map(&self.key_value, config.step, SPAN),
+                tensor_map(&self.key_value, TILE, SPAN),
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),
@@ -183,13 +180,6 @@ impl Call {
         }
         (d_query, d_key_value)
     }
-}
-
-/// Keys that forward takes at a time: two tiles where that leaves few steps half empty.
-fn step(spec: &FlashSpec, s: usize) -> usize {
-    let tiles = s.div_ceil(TILE);
-    let few_are_half_empty = tiles >= 8 || (!spec.causal && tiles.is_multiple_of(2));
-    if spec.head_dim == 64 && few_are_half_empty { 2 * TILE } else { TILE }
 }
 
 /// A contiguous tensor of two-byte elements as a buffer of pairs.

@@ -120,7 +120,7 @@ fn cases() -> Vec<Case> {
         Case { t: 72, s: 136, causal: true, packed: false, ..wide },
         Case { t: 200, s: 200, documents: Some(|i| [0, 1, 1, 4][i / 50]), causal: true, ..wide },
         Case { t: 200, s: 200, documents: Some(|i| i32::from(i >= 70)), lengths: Some(&[200, 130]), ..wide },
-        // Enough keys to be taken two tiles at a time under causality, an odd and an even number of tiles.
+        // Many turns of the slots, odd and even.
         Case { b: 1, h: 2, g: 1, t: 520, s: 520, causal: true, ..wide },
         Case { h: 1, g: 1, t: 500, s: 500, causal: true, lengths: Some(&[500, 130]), ..wide },
         Case { b: 1, h: 1, g: 1, t: 500, s: 500, documents: Some(|i| (i / 170) as i32), causal: true, ..wide },

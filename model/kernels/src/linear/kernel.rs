@@ -3,8 +3,7 @@
 //!
 //! One warp issues loads, two warpgroups of four warps multiply 64 rows each, one warp stores. The grid is persistent: each
 //! cube walks over tiles, so that the stores of one tile hide behind the loads of the next. Where the output has fewer tiles
-//! than the device has multiprocessors (weight gradients), as many cubes as it has share the work evenly (after Osama et al.
-//! 2023, Stream-K): one for each tile takes the first part of its sum over K, the others run on through the rest of all tiles.
+//! than the device has multiprocessors (weight gradients), as many cubes as it has share the sums over K evenly, see [`Run`].
 //! Each run writes f32 partial sums; [`reduce_runs`] adds them in a fixed order, so that the result does not depend on timing.
 //!
 //! Rows, columns and K beyond the matrices are read as zeros and not written: TMA clips both ways.
@@ -34,6 +33,8 @@ pub(super) struct GemmConfig {
     pub(super) tile_n: usize,
     /// Stages of the ring.
     pub(super) stages: usize,
+    /// Panels of a warpgroup's results that lie in shared memory at a time.
+    pub(super) panels: usize,
     /// `a` is stored `[K, M]`.
     pub(super) a_mn: bool,
     /// `b` is stored `[K, N]`.
@@ -84,6 +85,11 @@ impl GemmConfig {
 }
 
 /// K tiles of an output tile that a cube multiplies on end.
+///
+/// Where tiles are shared, K is cut into `splits` of `per_split` K tiles and a tail. The first cubes take one split of one
+/// tile each. The others, the helpers, take the tails in rounds, a tile each, and cut what is left for the last round into
+/// `pieces`. So cubes that run at the same time read the same rows of K, and operands that do not fit into L2 are read from
+/// memory once (Stream-K, Osama et al. 2023, balances as well but starts each cube at rows of its own).
 #[derive(CubeType)]
 struct Run {
     tile: u32,
@@ -93,8 +99,7 @@ struct Run {
     part: u32,
 }
 
-/// What a cube has before it. Where tiles are shared, cube `c` of the first `tiles` has K tiles `..per_cube` of tile `c`; the
-/// others line up the K tiles that remain, tile by tile, and take `per_cube` each.
+/// What a cube has before it: tiles, or where they are shared, runs.
 #[derive(CubeType)]
 struct Share {
     at: u32,
@@ -102,28 +107,26 @@ struct Share {
     grid: u32,
     tiles: u32,
     k_tiles: u32,
-    per_cube: u32,
+    splits: u32,
+    per_split: u32,
+    pieces: u32,
 }
 
 #[cube]
-fn share(tiles: u32, k_tiles: u32, per_cube: u32, #[comptime] shared: bool) -> Share {
-    let cube = CUBE_POS as u32;
-    let mut at = cube;
+fn share(tiles: u32, k_tiles: u32, splits: u32, per_split: u32, pieces: u32, #[comptime] shared: bool) -> Share {
+    let grid = CUBE_COUNT as u32;
+    let mut at = CUBE_POS as u32;
     let mut end = tiles;
     if comptime![shared] {
-        let begin = (cube - tiles) * per_cube;
-        let left = tiles * (k_tiles - per_cube);
-        let helps = cube >= tiles;
-        at = select(helps, begin, 0u32);
-        end = select(helps, min(begin + per_cube, left), 1u32);
+        at = 0u32;
+        end = 1u32;
+        let first = splits * tiles;
+        if CUBE_POS as u32 >= first {
+            let helpers = grid - first;
+            end = tiles / helpers + u32::cast_from((CUBE_POS as u32 - first) < tiles % helpers * pieces);
+        }
     }
-    Share { at, end, grid: CUBE_COUNT as u32, tiles, k_tiles, per_cube }
-}
-
-/// The first helper of `tile`, counted from the first of all.
-#[cube]
-fn first_helper(tile: u32, k_tiles: u32, per_cube: u32) -> u32 {
-    tile * (k_tiles - per_cube) / per_cube
+    Share { at, end, grid, tiles, k_tiles, splits, per_split, pieces }
 }
 
 /// The run at `share.at`, which moves on to the next.
@@ -132,18 +135,29 @@ fn take_run(share: &mut Share, #[comptime] shared: bool) -> Run {
     let mut run = Run { tile: share.at, from: 0u32.runtime(), to: share.k_tiles, part: 0u32.runtime() };
     if comptime![shared] {
         let cube = CUBE_POS as u32;
-        if cube < share.tiles {
-            run.tile = cube;
-            run.to = share.per_cube;
-            share.at = share.end;
-        } else {
-            let rest = share.k_tiles - share.per_cube;
-            run.tile = share.at / rest;
-            run.from = share.per_cube + share.at % rest;
-            run.to = min(share.k_tiles, run.from + share.end - share.at);
-            run.part = 1 + cube - share.tiles - first_helper(run.tile, share.k_tiles, share.per_cube);
-            share.at += run.to - run.from;
+        let first = share.splits * share.tiles;
+        let mut most = share.per_split;
+        run.tile = cube % share.tiles;
+        run.part = cube / share.tiles;
+        run.from = run.part * share.per_split;
+        if cube >= first {
+            let helper = cube - first;
+            let helpers = share.grid - first;
+            let left = share.tiles % helpers;
+            run.tile = share.at * helpers + helper;
+            run.from = share.splits * share.per_split;
+            run.part = share.splits;
+            most = share.k_tiles - run.from;
+            if run.tile >= share.tiles - left {
+                let piece = helper / left;
+                most = (most + share.pieces - 1) / share.pieces;
+                run.tile = share.tiles - left + helper % left;
+                run.from += piece * most;
+                run.part += piece;
+            }
         }
+        run.to = min(share.k_tiles, run.from + most);
+        share.at += 1;
     } else {
         share.at += share.grid;
     }
@@ -455,7 +469,7 @@ fn consume<E: Float>(
     done
 }
 
-/// Hands a 64 x tile_n accumulator per warpgroup to the storing warp, 64 columns at a time through two slots. Each plane
+/// Hands a 64 x tile_n accumulator per warpgroup to the storing warp, 64 columns at a time through `panels` slots. Each plane
 /// writes its 16 rows, four 8 x 8 matrices at a time (`stmatrix`, whose registers are those of an accumulator): a unit
 /// gives the address of one of their rows.
 #[cube]
@@ -475,7 +489,7 @@ fn store_staged<E: Float>(
     let col = unit % 32 / 16 * 8;
     #[unroll]
     for q in 0..comptime![cfg.tile_n / PANEL] {
-        let slot = comptime![q % 2];
+        let slot = comptime![q % cfg.panels];
         r.empty.index(slot).wait_parity(ph[slot] ^ 1);
         let panel = wg as usize * comptime![PANEL_PAIRS] + comptime![slot * WARPGROUPS as usize * PANEL_PAIRS];
         #[unroll]
@@ -580,24 +594,25 @@ pub(super) fn gemm<E: Float>(
     n: u32,
     pitch: u32,
     k_tiles: u32,
-    per_cube: u32,
+    splits: u32,
+    per_split: u32,
+    pieces: u32,
     #[comptime] cfg: GemmConfig,
     #[define(E)] _dtype: ElemType,
 ) {
     let mut smem_a = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * TILE_M * TILE_K], 1024usize);
     let mut smem_b = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * TILE_K], 1024usize);
-    // Two slots of an output panel per warpgroup.
-    let c_len = comptime![if cfg.wide { 4 } else { WARPGROUPS as usize * 2 * PANEL_PAIRS }];
+    let c_len = comptime![if cfg.wide { 4 } else { WARPGROUPS as usize * cfg.panels * PANEL_PAIRS }];
     let c_align = comptime![if cfg.wide { 16usize } else { 1024usize }];
     let mut smem_c = Shared::<[Pair<E>]>::new_aligned_slice(c_len, c_align);
     let r = ring(comptime![cfg.stages], 1u32, comptime![4 * WARPGROUPS]);
-    let rc = ring(comptime![if cfg.wide { 1usize } else { 2usize }], comptime![4 * WARPGROUPS], 1u32);
+    let rc = ring(comptime![if cfg.wide { 1usize } else { cfg.panels }], comptime![4 * WARPGROUPS], 1u32);
     sync_async_proxy_shared();
     sync_cube();
 
     let tiles_m = (m + comptime![TILE_M as u32 - 1]) / comptime![TILE_M as u32];
     let tiles_n = (n + comptime![cfg.tile_n as u32 - 1]) / comptime![cfg.tile_n as u32];
-    let mut mine = share(tiles_m * tiles_n, k_tiles, per_cube, cfg.shared);
+    let mut mine = share(tiles_m * tiles_n, k_tiles, splits, per_split, pieces, cfg.shared);
 
     // The same on every lane, which the broadcast tells the assembler.
     let warp = plane_broadcast(UNIT_POS / 32, 0u32);
@@ -607,7 +622,7 @@ pub(super) fn gemm<E: Float>(
         let db = MatrixDescriptor::new(&smem_b, comptime![cfg.b_layout()]);
         let wg_row = wg as usize * 64;
         let mut ph = parities(comptime![cfg.stages], 0u32);
-        let mut phc = parities(2usize, 0u32);
+        let mut phc = parities(comptime![cfg.panels], 0u32);
         while mine.at < mine.end {
             let run = take_run(&mut mine, cfg.shared);
             let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
@@ -638,32 +653,33 @@ pub(super) fn gemm<E: Float>(
         }
     } else if comptime![!cfg.wide] {
         if UNIT_POS_PLANE == 0 {
-            let mut ph = parities(2usize, 0u32);
+            let mut ph = parities(comptime![cfg.panels], 0u32);
             while mine.at < mine.end {
                 let run = take_run(&mut mine, cfg.shared);
                 let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
                 let row0 = tm * comptime![TILE_M as u32];
                 let col0 = tn * comptime![cfg.tile_n as u32];
                 #[unroll]
-                for q in 0..comptime![cfg.tile_n / PANEL] {
-                    let slot = comptime![q % 2];
-                    rc.full.index(slot).wait_parity(ph[slot]);
-                    ph[slot] = ph[slot] ^ 1;
-                    let at = comptime![slot * WARPGROUPS as usize * PANEL_PAIRS];
-                    let col = col0 + comptime![(q * PANEL) as u32];
-                    let mut stored = tma_store_2d(&smem_c[at..at + PANEL_PAIRS], c, row0 as i32, col as i32);
+                for turn in 0..comptime![cfg.tile_n / PANEL / cfg.panels] {
+                    let mut stores = Sequence::<Pending<()>>::new();
                     #[unroll]
-                    for w in 1..comptime![WARPGROUPS as usize] {
-                        let at = comptime![slot * WARPGROUPS as usize * PANEL_PAIRS + w * PANEL_PAIRS];
-                        stored = tma_store_2d(
-                            &smem_c[at..at + PANEL_PAIRS],
-                            c,
-                            (row0 + comptime![w as u32 * 64]) as i32,
-                            col as i32,
-                        );
+                    for slot in 0..comptime![cfg.panels] {
+                        rc.full.index(slot).wait_parity(ph[slot]);
+                        ph[slot] = ph[slot] ^ 1;
+                        let col = col0 + comptime![((turn * cfg.panels + slot) * PANEL) as u32];
+                        #[unroll]
+                        for w in 0..comptime![WARPGROUPS as usize] {
+                            let at = comptime![(slot * WARPGROUPS as usize + w) * PANEL_PAIRS];
+                            let row = row0 + comptime![w as u32 * 64];
+                            stores.push(tma_store_2d(&smem_c[at..at + PANEL_PAIRS], c, row as i32, col as i32));
+                        }
                     }
-                    stored.wait();
-                    rc.empty.index(slot).arrive();
+                    // The last has left shared memory, and so have those before it.
+                    stores.index(comptime![cfg.panels * WARPGROUPS as usize - 1]).wait();
+                    #[unroll]
+                    for slot in 0..comptime![cfg.panels] {
+                        rc.empty.index(slot).arrive();
+                    }
                 }
             }
         }
@@ -689,8 +705,9 @@ pub(super) fn reduce_runs<E: Float>(
     out: &mut [Quad<E>],
     m: u32,
     n: u32,
-    k_tiles: u32,
-    per_cube: u32,
+    splits: u32,
+    helpers: u32,
+    pieces: u32,
     row_quads: u32,
     #[comptime] cfg: GemmConfig,
     #[define(E)] _dtype: ElemType,
@@ -704,11 +721,14 @@ pub(super) fn reduce_runs<E: Float>(
         let tiles_n = (n + comptime![cfg.tile_n as u32 - 1]) / comptime![cfg.tile_n as u32];
         let (tm, tn) = (row / comptime![TILE_M as u32], col / comptime![cfg.tile_n as u32]);
         let tile = tile_number(tm, tn, tiles_m, tiles_n, comptime![cfg.group_m]);
-        let last_helper = ((tile + 1) * (k_tiles - per_cube) - 1) / per_cube;
-        let helpers = last_helper + 1 - first_helper(tile, k_tiles, per_cube);
+        let tiles = tiles_m * tiles_n;
+        let mut parts = splits;
+        if helpers > 0 {
+            parts += select(tile < tiles - tiles % helpers, 1u32, pieces);
+        }
         let mut sum = partial[ABSOLUTE_POS];
-        for part in 0..helpers {
-            sum += partial[ABSOLUTE_POS + (part + 1) as usize * quads];
+        for part in 1..parts {
+            sum += partial[ABSOLUTE_POS + part as usize * quads];
         }
         if comptime![cfg.onto] {
             sum += Quad::<f32>::cast_from(out[ABSOLUTE_POS]);
@@ -745,7 +765,8 @@ mod tests {
                 {
                     let config = GemmConfig {
                         tile_n: 256,
-                        stages: 4,
+                        stages: if wide { 4 } else { 3 },
+                        panels: 4,
                         a_mn,
                         b_mn,
                         ragged: true,
@@ -766,6 +787,8 @@ mod tests {
                         (),
                         buffer(),
                         buffer(),
+                        (),
+                        (),
                         (),
                         (),
                         (),

@@ -198,53 +198,57 @@ fn stock_product(a: CubeTensor, b: CubeTensor, out: CubeTensor) -> CubeTensor {
 
 /// How the wgmma kernel computes one product.
 struct Plan {
-    config: GemmConfig,
+    layout: Layout,
     m: usize,
     n: usize,
     k: usize,
+    tile_n: usize,
     cubes: usize,
-    /// K tiles for each cube where tiles are shared.
-    per_cube: usize,
+    shares: Option<Shares>,
     /// The result is added to the f32 numbers that are there.
     onto: bool,
 }
 
 impl Plan {
-    /// For operands that TMA can address.
     fn new(like: &CubeTensor, layout: Layout, (m, n, k): (usize, usize, usize)) -> Self {
         let properties = like.client.properties();
         let multiprocessors = properties.hardware.num_streaming_multiprocessors.unwrap_or(132) as usize;
-        let (stages, k_tiles) = (4, k.div_ceil(TILE_K));
         let tiles = |tile_n: usize| m.div_ceil(TILE_M) * n.div_ceil(tile_n);
         let wide_tile = if n <= 128 { 128 } else { 256 };
-        let shared = per_cube(tiles(wide_tile), k_tiles, stages, multiprocessors);
+        let shares = Shares::of(tiles(wide_tile), k.div_ceil(TILE_K), multiprocessors);
         // Wide tiles read less; narrow ones fill the device when there are few.
-        let tile_n = if shared.is_some() || tiles(wide_tile) >= multiprocessors { wide_tile } else { 128 };
-        let cubes = match shared {
-            Some(per_cube) => tiles(tile_n) + (tiles(tile_n) * (k_tiles - per_cube)).div_ceil(per_cube),
+        let tile_n = if shares.is_some() || tiles(wide_tile) >= multiprocessors { wide_tile } else { 128 };
+        let cubes = match &shares {
+            Some(shares) => shares.splits * tiles(tile_n) + shares.helpers,
             None => tiles(tile_n).min(multiprocessors),
         };
+        Self { layout, m, n, k, tile_n, cubes, shares, onto: false }
+    }
+
+    /// `a` and `b` are such as TMA can address; `out` is of their dtype, or in f32.
+    fn launch(self, a: CubeTensor, b: CubeTensor, bias: Option<CubeTensor>, relu: bool, out: CubeTensor) -> CubeTensor {
+        let Self { layout, m, n, k, tile_n, cubes, shares, onto } = self;
+        let k_tiles = k.div_ceil(TILE_K);
+        let shared = shares.is_some();
+        let wide = shared || out.dtype == DType::F32;
+        // Where a tile takes few K tiles, all its results lie in shared memory, in place of a stage: the next is multiplied
+        // while they are stored.
+        let (stages, panels) = if !wide && tile_n == 256 && k_tiles <= 16 { (3, 4) } else { (4, 2) };
         let config = GemmConfig {
             tile_n,
             stages,
+            panels,
             a_mn: layout == Layout::TN,
             b_mn: layout != Layout::NT,
-            ragged: !k_tiles.is_multiple_of(stages),
-            wide: false,
-            shared: shared.is_some(),
-            onto: false,
-            bias: false,
-            relu: false,
+            ragged: shared || !k_tiles.is_multiple_of(stages),
+            wide,
+            shared,
+            onto: onto && !shared,
+            bias: bias.is_some(),
+            relu,
             group_m: 16,
         };
-        Self { config, m, n, k, cubes, per_cube: shared.unwrap_or(k_tiles), onto: false }
-    }
-
-    /// `out` is of the operands' dtype, or in f32.
-    fn launch(self, a: CubeTensor, b: CubeTensor, bias: Option<CubeTensor>, relu: bool, out: CubeTensor) -> CubeTensor {
-        let Self { config, m, n, k, cubes, per_cube, onto } = self;
-        let wide = config.shared || out.dtype == DType::F32;
-        let config = GemmConfig { bias: bias.is_some(), relu, wide, onto: onto && !config.shared, ..config };
+        let shares = shares.unwrap_or_default();
         let dtype = dtype_to_storage_type(a.dtype);
         let client = a.client.clone();
         let map_a = if config.a_mn { tensor_map(&a, TILE_K, PANEL) } else { tensor_map(&a, TILE_M, TILE_K) };
@@ -252,9 +256,7 @@ impl Plan {
         // A kernel argument needs some tensor; where sums are written in f32, this one is not touched.
         let map_out = if wide { tensor_map(&a, PANEL, PANEL) } else { tensor_map(&out, PANEL, PANEL) };
         let pitch = row_pitch(&out);
-        let k_tiles = k.div_ceil(TILE_K);
-        // The first of a tile's parts, and as many helpers as its remaining K tiles can meet.
-        let parts = if config.shared { 2 + (k_tiles - per_cube).div_ceil(per_cube) } else { 1 };
+        let parts = if config.shared { shares.splits + shares.pieces } else { 1 };
         let (partial, partial_pairs) = match config.shared {
             true => (client.empty(parts * m * pitch * 4), parts * m * pitch / 2),
             // The result itself in f32; else not touched.
@@ -280,7 +282,9 @@ impl Plan {
                 n as u32,
                 pitch as u32,
                 k_tiles as u32,
-                per_cube as u32,
+                shares.splits as u32,
+                shares.per_split as u32,
+                shares.pieces as u32,
                 config,
                 dtype,
             );
@@ -296,8 +300,9 @@ impl Plan {
                     BufferArg::from_raw_parts(out.handle.clone(), quads),
                     m as u32,
                     n as u32,
-                    k_tiles as u32,
-                    per_cube as u32,
+                    shares.splits as u32,
+                    shares.helpers as u32,
+                    shares.pieces as u32,
                     (pitch / 4) as u32,
                     config,
                     dtype_to_storage_type(out.dtype),
@@ -308,14 +313,49 @@ impl Plan {
     }
 }
 
-/// K tiles for each cube if fewer tiles than multiprocessors are to be shared, in whole turns of a ring of `stages`. A run of
-/// fewer than 16 does not pay for its sums, nor does sharing that saves less than a tenth.
-fn per_cube(tiles: usize, k_tiles: usize, stages: usize, multiprocessors: usize) -> Option<usize> {
-    if tiles >= multiprocessors {
-        return None;
+/// How fewer tiles than multiprocessors are shared, see [`super::kernel`]'s `Run`.
+#[derive(Default)]
+struct Shares {
+    splits: usize,
+    per_split: usize,
+    helpers: usize,
+    pieces: usize,
+}
+
+impl Shares {
+    /// Nothing if sharing saves less than a tenth.
+    fn of(tiles: usize, k_tiles: usize, multiprocessors: usize) -> Option<Self> {
+        /// K tiles below which a split does not pay for its sums, and below which helpers do not pay.
+        const SHORTEST: [usize; 2] = [16, 4];
+        /// What it costs to write the sums of a run, in K tiles.
+        const WRITE: usize = 3;
+        const MOST_PIECES: usize = 8;
+        if tiles >= multiprocessors {
+            return None;
+        }
+        let most = multiprocessors / tiles;
+        let splits = most.min(k_tiles / SHORTEST[0]).max(1);
+        let helpers = multiprocessors - most * tiles;
+        let mut shares = None;
+        if splits == most && helpers > 0 {
+            let left = tiles % helpers;
+            let pieces = if left > 0 { (helpers / left).min(MOST_PIECES) } else { 1 };
+            // A helper's tails, in pieces, and its runs. It is to need as long as a split.
+            let work = tiles / helpers * pieces + usize::from(left > 0);
+            let more_runs = tiles.div_ceil(helpers) - 1;
+            let per_split = (k_tiles * work + WRITE * more_runs * pieces).div_ceil(pieces + splits * work);
+            let tail = k_tiles.saturating_sub(splits * per_split);
+            if tail >= SHORTEST[1] {
+                let pieces = tail.div_ceil(tail.div_ceil(pieces));
+                shares = Some(Self { splits, per_split, helpers, pieces });
+            }
+        }
+        let shares = shares.unwrap_or_else(|| {
+            let per_split = k_tiles.div_ceil(splits);
+            Self { splits: k_tiles.div_ceil(per_split), per_split, helpers: 0, pieces: 0 }
+        });
+        (shares.per_split * 10 <= k_tiles * 9).then_some(shares)
     }
-    let even = (tiles * k_tiles).div_ceil(multiprocessors).max(16).next_multiple_of(stages);
-    (even * 10 <= k_tiles * 9).then_some(even)
 }
 
 #[cfg(test)]
@@ -323,35 +363,54 @@ mod tests {
     use super::*;
 
     /// The runs of `gemm`'s cubes, counted as the kernel counts them: every K tile of every tile once, in parts that follow each
-    /// other, no more of them than there is room for, and no cube without work.
+    /// other, as many as `reduce_runs` adds, no cube without work, and none with much more than another.
     #[test]
     fn shared_tiles_are_covered_once() {
-        for (tiles, k_tiles) in [(1, 64), (18, 256), (54, 256), (72, 256), (131, 100), (24, 400), (7, 67), (100, 23)] {
-            let Some(per_cube) = per_cube(tiles, k_tiles, 4, 132) else { continue };
-            let rest = k_tiles - per_cube;
-            let cubes = tiles + (tiles * rest).div_ceil(per_cube);
-            assert!(cubes <= 132 && per_cube >= 16, "{tiles} x {k_tiles}: {cubes} cubes");
-            let first_helper = |tile: usize| tile * rest / per_cube;
-            let mut runs = vec![vec![(0, 0, per_cube)]; tiles];
-            for cube in tiles..cubes {
-                let mut at = (cube - tiles) * per_cube;
-                let end = (at + per_cube).min(tiles * rest);
-                assert!(at < end, "cube {cube} has work");
-                while at < end {
-                    let (tile, from) = (at / rest, per_cube + at % rest);
-                    let to = k_tiles.min(from + end - at);
-                    runs[tile].push((1 + cube - tiles - first_helper(tile), from, to));
-                    at += to - from;
-                }
+        let mut tried = 0;
+        for (tiles, k_tiles) in (1..132).flat_map(|tiles| [16, 33, 64, 67, 100, 141, 256, 400].map(|k| (tiles, k))) {
+            let Some(Shares { splits, per_split, helpers, pieces }) = Shares::of(tiles, k_tiles, 132) else { continue };
+            tried += 1;
+            let mut runs = vec![Vec::new(); tiles];
+            let mut longest = 0;
+            let mut run = |tile: usize, part: usize, from: usize, most: usize| {
+                let to = k_tiles.min(from + most);
+                assert!(from < to, "{tiles} x {k_tiles}: a run without work");
+                runs[tile].push((part, from, to));
+                to - from
+            };
+            assert!(splits * tiles + helpers <= 132);
+            for cube in 0..splits * tiles {
+                let part = cube / tiles;
+                longest = longest.max(run(cube % tiles, part, part * per_split, per_split));
             }
-            for (tile, runs) in runs.iter().enumerate() {
-                let helpers = ((tile + 1) * rest - 1) / per_cube + 1 - first_helper(tile);
-                assert_eq!(runs.len(), 1 + helpers);
-                assert!(runs.len() <= 2 + rest.div_ceil(per_cube), "{} parts", runs.len());
+            let from = splits * per_split;
+            for helper in 0..helpers {
+                let tail = k_tiles - from;
+                let left = tiles % helpers;
+                let mut work = 0;
+                for round in 0..tiles / helpers {
+                    work += run(round * helpers + helper, splits, from, tail);
+                }
+                if helper < left * pieces {
+                    let (piece, most) = (helper / left, tail.div_ceil(pieces));
+                    work += run(tiles - left + helper % left, splits + piece, from + piece * most, most);
+                }
+                longest = longest.max(work);
+            }
+            for (tile, runs) in runs.iter_mut().enumerate() {
+                runs.sort_unstable();
+                let tails = match helpers {
+                    0 => 0,
+                    _ if tile < tiles - tiles % helpers => 1,
+                    _ => pieces,
+                };
+                assert_eq!(runs.len(), splits + tails, "{tiles} x {k_tiles}");
                 assert!(runs.iter().enumerate().all(|(i, run)| run.0 == i), "{runs:?}");
                 assert!(runs.windows(2).all(|pair| pair[0].2 == pair[1].1), "{runs:?}");
-                assert_eq!(runs.last().map(|run| run.2), Some(k_tiles));
+                assert_eq!((runs[0].1, runs[runs.len() - 1].2), (0, k_tiles));
             }
+            assert!(longest <= per_split, "{tiles} x {k_tiles}: {longest} of {per_split}");
         }
+        assert!(tried > 500, "{tried}");
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn query_gradient<E: Float>(
     if UNIT_POS == 0 {
         stay_arrived.init_manual(1u32);
     }
-    let mut slots = slots::<E>(2u32, comptime![cfg.tile_len()]);
+    let mut slots = slots::<E>(2u32, cfg);
     let head_column = head * comptime![cfg.head_dim as u32];
     let out_columns = comptime![cfg.n_heads * cfg.head_dim];
     let columns = comptime![cfg.query_columns()];
@@ -66,10 +66,10 @@ pub(crate) fn query_gradient<E: Float>(
         fetch::<E>(&stay_arrived, d_out_tiles, &mut gradients, batch * t + q0, head_column, cfg);
     }
     if UNIT_POS == 0 && blocks > 0 {
-        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, TILE, cfg);
+        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
         if blocks > 1 {
             let row = batch * s + comptime![TILE as u32];
-            fill::<E>(&mut slots, 1u32, key_value, key_value, row, key_column, value_column, TILE, cfg);
+            fill::<E>(&mut slots, 1u32, key_value, key_value, row, key_column, value_column, cfg);
         }
     }
     sync_plane();
@@ -108,7 +108,7 @@ pub(crate) fn query_gradient<E: Float>(
     let queries_tile = describe::<E>(&queries, comptime![cfg.rows_layout()]);
     let gradients_tile = describe::<E>(&gradients, comptime![cfg.rows_layout()]);
     let mut dq = zeros(comptime![cfg.head_dim]);
-    let mut d_scores = fragments::<E>(TILE);
+    let mut d_scores = fragments::<E>();
     for block in 0..blocks {
         let k0 = block * comptime![TILE as u32];
         let slot = arrived::<E>(&slots, block);
@@ -123,7 +123,7 @@ pub(crate) fn query_gradient<E: Float>(
         let next = block + 1;
         if UNIT_POS == 0 && block > 0 && next < blocks {
             let row = batch * s + next * comptime![TILE as u32];
-            fill::<E>(&mut slots, next % 2, key_value, key_value, row, key_column, value_column, TILE, cfg);
+            fill::<E>(&mut slots, next % 2, key_value, key_value, row, key_column, value_column, cfg);
         }
         sync_plane();
         let mut scores = zeros(comptime![TILE]);
@@ -148,12 +148,12 @@ pub(crate) fn query_gradient<E: Float>(
                 ds[i] = exp2_approx(scores[i] * scale_log2 - lse1);
             }
         }
-        hide(&mut ds, TILE, 0.0f32, &sight, documents, k0, &at, cfg);
+        hide(&mut ds, 0.0f32, &sight, documents, k0, &at, cfg);
         wait(0usize);
         pin(&dp);
         if comptime![cfg.dropout] {
             let row = CUBE_POS_X * t + q0 + at.row;
-            drop_values(&mut dp, 0usize, random, site, row, block, at.column, s, limit, keep);
+            drop_values(&mut dp, random, site, row, block, at.column, s, limit, keep);
         }
         #[unroll]
         for i in 0..comptime![TILE / 2] {
@@ -246,7 +246,7 @@ pub(crate) fn key_value_gradient<E: Float>(
     if UNIT_POS == 0 {
         stay_arrived.init_manual(1u32);
     }
-    let mut slots = slots::<E>(n_slots, comptime![cfg.tile_len()]);
+    let mut slots = slots::<E>(n_slots, cfg);
     // Log-sums and deltas of the streamed queries: 64 and 64 a slot.
     let mut row_values = Shared::<[f32]>::new_slice(comptime![n_slots as usize * 2 * TILE]);
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
@@ -264,7 +264,7 @@ pub(crate) fn key_value_gradient<E: Float>(
         row_values[(block * UNITS + UNIT_POS) as usize] = row_value(lse, delta, first_row + head * t, q0, t);
         if UNIT_POS == 0 {
             let column = first_column + head * comptime![cfg.head_dim as u32];
-            fill::<E>(&mut slots, block, query, d_out, batch * t + q0, column, column, TILE, cfg);
+            fill::<E>(&mut slots, block, query, d_out, batch * t + q0, column, column, cfg);
         }
     }
     sync_cube();
@@ -272,8 +272,8 @@ pub(crate) fn key_value_gradient<E: Float>(
     stay_arrived.wait_parity(0u32);
     let keys_tile = describe::<E>(&key_rows, comptime![cfg.rows_layout()]);
     let values_tile = describe::<E>(&value_rows, comptime![cfg.rows_layout()]);
-    let mut probabilities = fragments::<E>(TILE);
-    let mut d_scores = fragments::<E>(TILE);
+    let mut probabilities = fragments::<E>();
+    let mut d_scores = fragments::<E>();
     let mut dk = zeros(head_dim);
     let mut dv = zeros(head_dim);
     for block in 0..blocks {
@@ -306,7 +306,7 @@ pub(crate) fn key_value_gradient<E: Float>(
             next_value = row_value(lse, delta, first_row + next_head * t, next_q0, t);
             if UNIT_POS == 0 {
                 let column = first_column + next_head * comptime![cfg.head_dim as u32];
-                fill::<E>(&mut slots, next % n_slots, query, d_out, batch * t + next_q0, column, column, TILE, cfg);
+                fill::<E>(&mut slots, next % n_slots, query, d_out, batch * t + next_q0, column, column, cfg);
             }
         }
         sync_plane();

@@ -1,5 +1,4 @@
-//! Forward: a cube per 64 queries of a head, which stay in shared memory: their registers are better spent on 128 keys at a
-//! time, for what a turn of the loop costs beside its products.
+//! Forward: a cube per 64 queries of a head, which stay in shared memory.
 
 use std::f32::consts::LOG2_E;
 
@@ -45,16 +44,13 @@ pub(crate) fn forward<E: Float>(
 
     let keys = key_count(lengths, batch, s, cfg);
     let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
-    let step = comptime![cfg.step as u32];
-    // Steps over the keys that some query sees.
-    let blocks = (sight.blocks * comptime![TILE as u32] + step - 1) / step;
 
     let mut queries = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
     let queries_arrived = Barrier::shared_uninit();
     if UNIT_POS == 0 {
         queries_arrived.init_manual(1u32);
     }
-    let mut slots = slots::<E>(2u32, comptime![cfg.step_len()]);
+    let mut slots = slots::<E>(2u32, cfg);
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
 
@@ -69,25 +65,25 @@ pub(crate) fn forward<E: Float>(
         let column = head * comptime![cfg.head_dim as u32];
         fetch::<E>(&queries_arrived, query, &mut queries, batch * t + q0, column, cfg);
     }
-    if UNIT_POS == 0 && blocks > 0 {
-        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg.step, cfg);
-        if blocks > 1 {
-            let row = batch * s + step;
-            fill::<E>(&mut slots, 1u32, key_value, key_value, row, key_column, value_column, cfg.step, cfg);
+    if UNIT_POS == 0 && sight.blocks > 0 {
+        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
+        if sight.blocks > 1 {
+            let row = batch * s + comptime![TILE as u32];
+            fill::<E>(&mut slots, 1u32, key_value, key_value, row, key_column, value_column, cfg);
         }
     }
-    let mut probabilities = fragments::<E>(cfg.step);
+    let mut probabilities = fragments::<E>();
     sync_plane();
     queries_arrived.wait_parity(0u32);
     let queries_tile = describe::<E>(&queries, comptime![cfg.rows_layout()]);
-    for block in 0..blocks {
-        let k0 = block * step;
+    for block in 0..sight.blocks {
+        let k0 = block * comptime![TILE as u32];
         let slot = arrived::<E>(&slots, block);
-        let keys_tile = tile_of::<E>(&slots.a, slot, comptime![cfg.step_len()], comptime![cfg.step_rows()]);
-        let mut p = zeros(cfg.step);
+        let keys_tile = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
+        let mut p = zeros(TILE);
         pin(&p);
         fence();
-        product_shared::<E>(&mut p, queries_tile, keys_tile, comptime![cfg.step_rows()], cfg);
+        product_shared::<E>(&mut p, queries_tile, keys_tile, comptime![cfg.rows_layout()], cfg);
         commit();
         // For the values' product of the block before as well.
         wait(0usize);
@@ -97,17 +93,17 @@ pub(crate) fn forward<E: Float>(
         // No unit reads the slot of the block before any more: it is filled while this one is worked on.
         sync_cube();
         let next = block + 1;
-        if UNIT_POS == 0 && block > 0 && next < blocks {
-            let row = batch * s + next * step;
-            fill::<E>(&mut slots, next % 2, key_value, key_value, row, key_column, value_column, cfg.step, cfg);
+        if UNIT_POS == 0 && block > 0 && next < sight.blocks {
+            let row = batch * s + next * comptime![TILE as u32];
+            fill::<E>(&mut slots, next % 2, key_value, key_value, row, key_column, value_column, cfg);
         }
         sync_plane();
 
-        hide(&mut p, cfg.step, f32::cast_from(comptime![MASKED]), &sight, documents, k0, &at, cfg);
+        hide(&mut p, f32::cast_from(comptime![MASKED]), &sight, documents, k0, &at, cfg);
         let mut max0 = top0;
         let mut max1 = top1;
         #[unroll]
-        for i in 0..comptime![cfg.step / 8] {
+        for i in 0..comptime![TILE / 8] {
             max0 = max(max0, max(p[comptime![4 * i]], p[comptime![4 * i + 1]]));
             max1 = max(max1, max(p[comptime![4 * i + 2]], p[comptime![4 * i + 3]]));
         }
@@ -122,7 +118,7 @@ pub(crate) fn forward<E: Float>(
         sum0 *= shrink0;
         sum1 *= shrink1;
         #[unroll]
-        for i in 0..comptime![cfg.step / 2] {
+        for i in 0..comptime![TILE / 2] {
             if comptime![i % 4 < 2] {
                 p[i] = exp2_approx(p[i] * scale - minus0);
                 sum0 += p[i];
@@ -133,23 +129,19 @@ pub(crate) fn forward<E: Float>(
         }
         if comptime![cfg.dropout] {
             let row = CUBE_POS_X * t + q0 + at.row;
-            #[unroll]
-            for nth in 0..comptime![cfg.step / TILE] {
-                let tile = block * comptime![(cfg.step / TILE) as u32] + comptime![nth as u32];
-                drop_values(&mut p, nth, random, site, row, tile, at.column, s, limit, keep);
-            }
+            drop_values(&mut p, random, site, row, block, at.column, s, limit, keep);
         }
 
         #[unroll]
         for i in 0..comptime![cfg.head_dim / 2] {
             o[i] *= if comptime![i % 4 < 2] { shrink0 } else { shrink1 };
         }
-        let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.step_len()], comptime![cfg.step_columns()]);
+        let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
         round_into::<E>(&p, &mut probabilities);
         pin_all::<E>(&probabilities);
         pin(&o);
         fence();
-        product::<E>(&mut o, &probabilities, values_tile, comptime![cfg.step_columns()]);
+        product::<E>(&mut o, &probabilities, values_tile, comptime![cfg.columns_layout()]);
         commit();
     }
     wait(0usize);

@@ -1,9 +1,8 @@
 //! Flash attention on tensor cores (Dao 2023, FlashAttention-2): scores live in registers, tile by tile.
 //!
 //! A cube is one warpgroup of 128 units. It holds the tile of 64 rows that stays (queries in forward and for the gradient of
-//! the queries, keys and values for theirs), in backward as MMA fragments in registers, and TMA streams the other sequence
-//! past it through a few slots of shared memory. Several cubes share a multiprocessor, so that one computes exponentials
-//! while another multiplies. All columns of heads are read where the projection wrote them.
+//! the queries, keys and values for theirs) in shared memory, and TMA streams the other sequence past it through a few slots
+//! of the same. Several cubes share a multiprocessor, so that one computes exponentials while another multiplies. All columns of heads are read where the projection wrote them.
 //!
 //! Backward is two kernels, one that owns the rows of dQ and one that owns those of dK and dV: no sum depends on timing.
 
@@ -44,8 +43,6 @@ pub(super) struct FlashConfig {
     pub(super) lengths: bool,
     pub(super) documents: bool,
     pub(super) dropout: bool,
-    /// Keys that forward takes at a time: a tile or two.
-    pub(super) step: usize,
 }
 
 impl FlashConfig {
@@ -80,20 +77,6 @@ impl FlashConfig {
     /// The same tile, summed over its rows.
     fn columns_layout(&self) -> WgmmaTileLayout {
         WgmmaTileLayout { major: Major::MN, swizzle: Swizzle::B128, rows: self.head_dim, k: TILE }
-    }
-
-    /// As [`Self::rows_layout`] and [`Self::columns_layout`], of the keys that forward takes at a time.
-    fn step_rows(&self) -> WgmmaTileLayout {
-        WgmmaTileLayout { rows: self.step, ..self.rows_layout() }
-    }
-
-    fn step_columns(&self) -> WgmmaTileLayout {
-        WgmmaTileLayout { k: self.step, ..self.columns_layout() }
-    }
-
-    /// Elements of the keys that forward takes at a time.
-    fn step_len(&self) -> usize {
-        self.step * self.head_dim
     }
 
     /// Slots of streamed queries in the kernel of keys and values: two cubes are to fit on a multiprocessor.
@@ -171,10 +154,10 @@ fn load_fragments<E: Float>(
 /// Room for a 64 x 64 left operand. It is made before a loop, not in it: a product that runs on into the next turn reads these
 /// registers, and only what is live is not given to others.
 #[cube]
-fn fragments<E: Float>(#[comptime] columns: usize) -> Sequence<Array<E>> {
+fn fragments<E: Float>() -> Sequence<Array<E>> {
     let mut fragments = Sequence::<Array<E>>::new();
     #[unroll]
-    for _ in 0..comptime![columns / K_STEP] {
+    for _ in 0..comptime![TILE / K_STEP] {
         let mut fragment = Array::<E>::new(FRAGMENT);
         #[unroll]
         for i in 0..FRAGMENT {
@@ -257,7 +240,7 @@ fn store_rows<E: Float>(
     }
 }
 
-/// The two streamed tiles in shared memory, [`SLOTS`] of each, and the barriers that say a slot is full.
+/// The two streamed tiles in shared memory, a few of each, and the barriers that say a slot is full.
 #[derive(CubeType)]
 struct Slots<E: Float> {
     a: Shared<[E]>,
@@ -266,9 +249,9 @@ struct Slots<E: Float> {
 }
 
 #[cube]
-fn slots<E: Float>(#[comptime] n: u32, #[comptime] len: usize) -> Slots<E> {
-    let a = Shared::<[E]>::new_aligned_slice(comptime![n as usize * len], 1024usize);
-    let b = Shared::<[E]>::new_aligned_slice(comptime![n as usize * len], 1024usize);
+fn slots<E: Float>(#[comptime] n: u32, #[comptime] cfg: FlashConfig) -> Slots<E> {
+    let a = Shared::<[E]>::new_aligned_slice(comptime![n as usize * cfg.tile_len()], 1024usize);
+    let b = Shared::<[E]>::new_aligned_slice(comptime![n as usize * cfg.tile_len()], 1024usize);
     let mut full = Sequence::<Shared<Barrier>>::new();
     #[unroll]
     for _ in 0..n {
@@ -295,17 +278,16 @@ fn fill<E: Float>(
     row: u32,
     column_a: u32,
     column_b: u32,
-    #[comptime] rows: usize,
     #[comptime] cfg: FlashConfig,
 ) {
     if slot == 0 {
-        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 0usize, rows, cfg);
+        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 0usize, cfg);
     } else if comptime![slots.full.len() == 2] {
-        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 1usize, rows, cfg);
+        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 1usize, cfg);
     } else if slot == 1 {
-        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 1usize, rows, cfg);
+        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 1usize, cfg);
     } else {
-        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 2usize, rows, cfg);
+        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 2usize, cfg);
     }
 }
 
@@ -318,16 +300,14 @@ fn fill_slot<E: Float>(
     column_a: u32,
     column_b: u32,
     #[comptime] slot: usize,
-    #[comptime] rows: usize,
     #[comptime] cfg: FlashConfig,
 ) {
     let bar = slots.full.index(slot);
-    let len = comptime![rows * cfg.head_dim];
-    bar.arrive_and_expect_tx(1, comptime![(4 * len) as u32]);
+    bar.arrive_and_expect_tx(1, comptime![(4 * cfg.tile_len()) as u32]);
     #[unroll]
     for span in 0..comptime![cfg.head_dim / SPAN] {
-        let from = comptime![slot * len + span * rows * SPAN];
-        let to = comptime![from + rows * SPAN];
+        let from = comptime![slot * cfg.tile_len() + span * TILE * SPAN];
+        let to = comptime![from + TILE * SPAN];
         let column = comptime![(span * SPAN) as u32];
         bar.tma_load_2d(map_a, &mut slots.a[from..to], row as i32, (column_a + column) as i32);
         bar.tma_load_2d(map_b, &mut slots.b[from..to], row as i32, (column_b + column) as i32);
@@ -416,12 +396,11 @@ fn random_words(
     philox((row * tiles + tile) * 8 + half * 4 + column / 2, site, random)
 }
 
-/// Drops values of columns `64 nth` and on of an accumulator whose rows are queries, from row `row` of all rows on, and whose
-/// columns there are the keys of tile `tile`; the others times `keep`.
+/// Drops values of a 64 x 64 accumulator whose rows are queries, from row `row` of all rows on, and whose columns are the
+/// keys of tile `tile`; the others times `keep`.
 #[cube]
 fn drop_values(
     values: &mut Array<f32>,
-    #[comptime] nth: usize,
     random: &[i32],
     site: u32,
     row: u32,
@@ -444,7 +423,7 @@ fn drop_values(
         words[3] = w3;
         #[unroll]
         for n in 0..4usize {
-            let i = comptime![nth * TILE / 2 + (half * 4 + n) * 4 + second_row * 2];
+            let i = comptime![(half * 4 + n) * 4 + second_row * 2];
             values[i] = select((words[n] & 0xffff) >= limit, values[i] * keep, 0.0f32);
             values[comptime![i + 1]] = select((words[n] >> 16) >= limit, values[comptime![i + 1]] * keep, 0.0f32);
         }

@@ -79,12 +79,10 @@ pub(super) fn sight(
     }
 }
 
-/// Writes `hidden` over the values of a 64 x `width` accumulator, queries by keys from `k0` on, whose query does not see the
-/// key.
+/// Writes `hidden` over the values of a 64 x 64 accumulator, queries by keys from `k0` on, whose query does not see the key.
 #[cube]
 pub(super) fn hide(
     values: &mut Array<f32>,
-    #[comptime] width: usize,
     hidden: f32,
     sight: &Sight,
     documents: &[i32],
@@ -92,9 +90,9 @@ pub(super) fn hide(
     at: &Place,
     #[comptime] cfg: FlashConfig,
 ) {
-    if comptime![cfg.documents] || k0 + comptime![width as u32] > sight.all_see {
+    if comptime![cfg.documents] || k0 + comptime![TILE as u32] > sight.all_see {
         #[unroll]
-        for i in 0..comptime![width / 2] {
+        for i in 0..comptime![TILE / 2] {
             let key = k0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
             let mut visible = key < if comptime![i % 4 < 2] { sight.end0 } else { sight.end1 };
             if comptime![cfg.documents] {
