@@ -19,7 +19,10 @@ pub(super) fn in_step(error: Error, shape: Option<Shape>) -> Error {
 /// The line of a backend's report that says what could not be allocated: one failure comes as pages of everything that
 /// depended on it.
 pub(super) fn allocation(text: &str) -> Option<String> {
-    text.lines().find(|line| line.contains("can't allocate buffer")).map(|line| line.trim().to_string())
+    /// More than a device ever has; more than is free; more sizes of blocks than are kept.
+    const SAID: [&str; 3] =
+        ["can't allocate buffer", "out of device memory allocating", "every page size the memory tracks"];
+    text.lines().find(|line| SAID.iter().any(|said| line.contains(said))).map(|line| line.trim().to_string())
 }
 
 /// A batch's shape, and what its numbers are.
@@ -44,6 +47,15 @@ mod tests {
         assert!(error.contains("127991808000") && !error.contains("ReduceKernel"), "{error}");
         let error = format!("{:#}", in_step(anyhow!(OUT_OF_MEMORY), Some(Shape::text(64, 1024))));
         assert!(error.contains("64 x 1024 (rows x tokens)"), "{error}");
+    }
+
+    /// As Burn said it on an H200 that had the memory, but not free.
+    #[test]
+    fn memory_that_is_not_free_is_recognized() {
+        let text = "An error happened during execution\nCaused by:\n  skipped `Gemm`: it needed memory ManagedMemoryId { value: 1936 }, \
+                    which carried the failure\nCaused by:\n  An IO error happened\nCaused by:\n  out of device memory allocating \
+                    9211740160 bytes\nNo backtrace available";
+        assert_eq!(allocation(text).as_deref(), Some("out of device memory allocating 9211740160 bytes"));
     }
 
     #[test]

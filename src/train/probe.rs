@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::module::Module;
+use burn::tensor::Device;
 use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
 use kiln_model::flops::train_bytes;
 
@@ -82,12 +83,22 @@ pub(super) fn try_largest(
     splits: usize,
 ) -> Result<(), Failure> {
     let batch = largest_batch(train, state).map_err(Failure::Other)?;
-    guarded(batch.shape(), || forward_backward(state, &batch, [grad_accum_steps, splits]))?;
-    if let Some(valid) = valid {
+    let mut fits = guarded(batch.shape(), || forward_backward(state, &batch, [grad_accum_steps, splits]));
+    if let (Ok(()), Some(valid)) = (&fits, valid) {
         let batch = largest_batch(valid, state).map_err(Failure::Other)?;
-        guarded(batch.shape(), || forward(state, &batch))?;
+        fits = guarded(batch.shape(), || forward(state, &batch));
     }
-    Ok(())
+    if fits.is_err() {
+        make_room(&state.device);
+    }
+    fits
+}
+
+/// Gives back what a failed attempt holds, for the next. What it left undone fails once more here, and has been told.
+fn make_room(device: &Device) {
+    drop(device.sync());
+    device.memory_cleanup();
+    drop(device.sync());
 }
 
 /// Backends panic or answer with an error when memory runs out, at the operation or at the next read.
