@@ -41,6 +41,13 @@ impl Record for Graphs {
                 return Err(CaptureError::new(format!("{what} gives other numbers: {difference}")));
             }
         }
+        // What it froze of its batch shows with another.
+        refill(&mut inputs, &reversed(batch));
+        let words = words.map(|target| overwrite(target, self::words(state, state.micro_steps + 1)));
+        let wanted = fingerprint(&forward_backward(state, inputs.clone(), words.clone())())?;
+        if let Some(difference) = difference(table, &fingerprint(captured.replay()?)?, &wanted) {
+            return Err(CaptureError::new(format!("a replay with another batch gives other numbers: {difference}")));
+        }
         Ok(Some(Box::new(Recording { captured, batch: inputs, words })))
     }
 }
@@ -154,6 +161,13 @@ impl Replay for Recording {
 /// Copies the numbers of `source` to the buffers of `target`, a batch with the same [`Key`](super::Key).
 pub(super) fn refill(target: &mut Batch, source: &Batch) {
     each_part(target, source, |target, source| *target = overwrite(target.clone(), source.clone()));
+}
+
+/// A batch of the same shape that says something else: each part from its end.
+pub(super) fn reversed(batch: &Batch) -> Batch {
+    let mut reversed = batch.clone();
+    each_part(&mut reversed, batch, |target, source| *target = source.clone().flip([0]));
+    reversed
 }
 
 /// Calls `f` with every tensor of `target` and its counterpart in `source`, a batch with the same [`Key`](super::Key).

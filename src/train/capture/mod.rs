@@ -12,7 +12,8 @@
 //! - Each recording keeps its activations to itself for as long as it lives, see [`kiln_kernels::capture`]. Memory therefore
 //!   decides how many shapes are recorded.
 //!
-//! A recording must give the gradients, bit for bit, that the same batch gave without it, before it takes part in training.
+//! A recording must give the gradients, bit for bit, that its batch gives without it, and another batch, before it takes part in
+//! training.
 
 mod graph;
 #[cfg(test)]

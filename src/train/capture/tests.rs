@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use burn::tensor::{FloatDType, Int, Tensor};
 use kiln_model::{TextBatch, TransformerConfig};
 
-use super::graph::{difference, forward_backward, refill, words};
+use super::graph::{difference, forward_backward, refill, reversed, words};
 use super::*;
 use crate::config::Config;
 use crate::train::train_step;
@@ -119,6 +119,22 @@ fn replayed_steps_are_computed_steps_bit_for_bit() {
     let log = fake.log();
     let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
     assert_eq!((count("record"), count("replay"), steps.n_recorded()), (2, 6, 2), "{log:?}");
+}
+
+/// A recording is tried with it: it has to give other sums, and it must not be invalid.
+#[test]
+fn a_reversed_batch_is_another_of_the_same_shape() {
+    let batch = batch(1, SHAPES[1], true);
+    let other = reversed(&batch);
+    assert_eq!(Key::of(&batch), Key::of(&other));
+    let losses = |batch: &Batch| {
+        let (sums, _) = forward_backward(&state(), batch.clone(), Some(words(&state(), 0)))();
+        [sums.loss, sums.n_labels].map(|sum| sum.into_scalar::<f32>())
+    };
+    let ([loss, labels], [other_loss, other_labels]) = (losses(&batch), losses(&other));
+    assert!((loss - other_loss).abs() > 1e-3 && other_loss.is_finite(), "{loss}, {other_loss}");
+    assert_eq!(labels, other_labels);
+    assert_eq!(losses(&reversed(&other))[0], loss, "twice reversed");
 }
 
 /// Groups of one shape, and of two of which one is recorded later than the other.
