@@ -83,19 +83,16 @@ pub(super) fn try_largest(
     splits: usize,
 ) -> Result<(), Failure> {
     let batch = largest_batch(train, state).map_err(Failure::Other)?;
-    let mut fits = guarded(batch.shape(), || forward_backward(state, &batch, [grad_accum_steps, splits]));
-    if let (Ok(()), Some(valid)) = (&fits, valid) {
+    guarded(batch.shape(), || forward_backward(state, &batch, [grad_accum_steps, splits]))?;
+    if let Some(valid) = valid {
         let batch = largest_batch(valid, state).map_err(Failure::Other)?;
-        fits = guarded(batch.shape(), || forward(state, &batch));
+        guarded(batch.shape(), || forward(state, &batch))?;
     }
-    if fits.is_err() {
-        make_room(&state.device);
-    }
-    fits
+    Ok(())
 }
 
-/// Gives back what a failed attempt holds, for the next. What it left undone fails once more here, and has been told.
-fn make_room(device: &Device) {
+/// Gives the device all memory back that nobody holds. What failed before may fail here once more, and has been told.
+pub(super) fn make_room(device: &Device) {
     drop(device.sync());
     device.memory_cleanup();
     drop(device.sync());

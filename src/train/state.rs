@@ -116,12 +116,12 @@ impl TrainState {
     }
 
     /// Continues from `snapshot`.
-    pub fn restore(config: &Config, snapshot: Snapshot, dtype: FloatDType, device: &Device) -> Result<Self> {
+    pub fn restore(config: &Config, snapshot: &Snapshot, dtype: FloatDType, device: &Device) -> Result<Self> {
         let drawn = draw(config, &snapshot.model, device);
         let table = ParamTable::of(&drawn);
         let tensors = [&snapshot.weights, &snapshot.first_moments, &snapshot.second_moments];
         let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &device.clone().inner()));
-        let saved = snapshot.state;
+        let saved = snapshot.state.clone();
         let updates = saved.step.saturating_sub(saved.skipped_steps);
         let setup = optimizer_setup(config, &snapshot.model, dtype, updates, saved.loss_scale);
         let optimizer = AdamW::restored(table, [master?, m?, v?], setup, dtype);

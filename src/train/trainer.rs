@@ -18,7 +18,7 @@ use super::device_failure::in_step;
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
 use super::non_finite::{StepStart, Watch};
-use super::probe::{fit, try_largest};
+use super::probe::{Failure, fit, make_room, try_largest};
 use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
@@ -137,18 +137,38 @@ impl Trainer {
             checkpoints.point_to(&resume.path, &resume.snapshot)?;
         }
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
-        let mut state = match (resume, weights) {
-            (None, None) => TrainState::new(&config, &config.model, dtype, &device),
-            (None, Some(weights)) => TrainState::from_weights(&config, &config.model, &weights, dtype, &device)?,
-            (Some(resume), _) => TrainState::restore(&config, resume.snapshot, dtype, &device)
-                .with_context(|| format!("resuming from {}", resume.path.display()))?,
+        let masking = Masking::of(&config, &vocabulary)?;
+        let begin = || -> Result<TrainState> {
+            let mut state = match (&resume, &weights) {
+                (None, None) => TrainState::new(&config, &config.model, dtype, &device),
+                (None, Some(weights)) => TrainState::from_weights(&config, &config.model, weights, dtype, &device)?,
+                (Some(resume), _) => TrainState::restore(&config, &resume.snapshot, dtype, &device)
+                    .with_context(|| format!("resuming from {}", resume.path.display()))?,
+            };
+            state.masking.clone_from(&masking);
+            Ok(state)
         };
-        state.masking = Masking::of(&config, &vocabulary)?;
+        let mut state = begin()?;
         if state.step < config.train.steps {
             let started = Instant::now();
-            let (accum, splits) = (config.train.grad_accum_steps, config.train.split_batches);
-            let attempt = |splits| try_largest(&state, &train, valid.as_ref(), accum, splits);
-            config.train.split_batches = fit(splits, auto_micro_batch, attempt, |note| logging.note(note))?;
+            let accum = config.train.grad_accum_steps;
+            let mut tried = Some(state);
+            let attempt = |splits| {
+                // A failed attempt may leave any tensor unreadable that it had a part in, weights too: the next begins anew.
+                let state = match tried.take() {
+                    Some(state) => state,
+                    None => {
+                        make_room(&device);
+                        begin().map_err(Failure::Other)?
+                    }
+                };
+                try_largest(&state, &train, valid.as_ref(), accum, splits)?;
+                tried = Some(state);
+                Ok(())
+            };
+            let splits = fit(config.train.split_batches, auto_micro_batch, attempt, |note| logging.note(note))?;
+            state = tried.expect("the last attempt did not fail");
+            config.train.split_batches = splits;
             if config.train.deterministic {
                 logging.note(&ensure_repeatable(&state, &train, config.train.split_batches)?)?;
             }

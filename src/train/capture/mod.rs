@@ -25,7 +25,7 @@ use std::fmt;
 use burn::tensor::Device;
 use graph::Graphs;
 use kiln_data::Shape;
-use kiln_kernels::{CaptureError, can_capture};
+use kiln_kernels::{CaptureError, can_capture, plain_operators};
 use kiln_model::Batch;
 
 use super::feed::shape_of;
@@ -111,16 +111,18 @@ impl fmt::Debug for CapturedSteps {
 }
 
 impl CapturedSteps {
-    /// Nothing recorded yet. On a device without graphs every step is computed as it comes.
+    /// Nothing recorded yet. Without graphs or with plain operators every step is computed as it comes: a plain optimizer makes
+    /// new weights, and a recording would go on with the old ones.
     pub fn new(mode: Capture, device: &Device) -> Self {
         let mut steps = Self::with_recorder(mode, Box::new(Graphs));
-        if !can_capture(device) {
-            steps.is_open = false;
-            if mode == Capture::On {
-                steps
-                    .notes
-                    .push("train.capture = \"on\": the CPU has no CUDA graphs, steps are computed as they come".into());
-            }
+        let obstacle = match can_capture(device) {
+            false => "the CPU has no CUDA graphs",
+            true if plain_operators() => "plain operators make new weights in every step",
+            true => return steps,
+        };
+        steps.is_open = false;
+        if mode == Capture::On {
+            steps.notes.push(format!("train.capture = \"on\": {obstacle}, steps are computed as they come"));
         }
         steps
     }
