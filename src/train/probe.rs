@@ -112,17 +112,20 @@ fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Fai
 }
 
 /// Finds how many micro-batches every batch must be cut into: `splits` if they fit, otherwise, if `auto`, twice as many until they do.
-/// `attempt` tries a number; `note` gets a line about each that is too few.
-pub(super) fn fit(
+/// `attempt` tries a number; `note` gets a line about each that is too few. Each attempt is made with a state that `begin` has
+/// made for it, and the last one's is returned: a failed one may leave any tensor unreadable that it had a part in, weights too.
+pub(super) fn fit<S>(
     splits: usize,
     auto: bool,
-    mut attempt: impl FnMut(usize) -> Result<(), Failure>,
+    begin: impl Fn() -> Result<S>,
+    attempt: impl Fn(&S, usize) -> Result<(), Failure>,
     mut note: impl FnMut(&str) -> Result<()>,
-) -> Result<usize> {
+) -> Result<(S, usize)> {
     let mut splits = splits.max(1);
     loop {
-        let (shape, reason) = match attempt(splits) {
-            Ok(()) => return Ok(splits),
+        let state = begin()?;
+        let (shape, reason) = match attempt(&state, splits) {
+            Ok(()) => return Ok((state, splits)),
             Err(Failure::Other(error)) => return Err(error),
             Err(Failure::Memory { shape, reason }) => (shape, reason),
         };
@@ -143,13 +146,16 @@ pub(super) fn fit(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const SHAPE: Shape = Shape { batch_size: 6, source_len: 40, target_len: 50 };
 
     /// A device on which `SHAPE` fits in `needed` parts.
-    fn device(needed: usize) -> impl FnMut(usize) -> Result<(), Failure> {
-        move |splits| {
+    fn device(needed: usize) -> impl Fn(&Cell<bool>, usize) -> Result<(), Failure> {
+        move |is_spoiled, splits| {
+            assert!(!is_spoiled.replace(true), "a state of a failed attempt");
             guarded(SHAPE, || {
                 assert!(splits >= needed, "several failures\n  can't allocate buffer of size: 12800\nAsked at:");
                 Ok(())
@@ -159,11 +165,12 @@ mod tests {
 
     fn fitted(needed: usize, auto: bool) -> (Result<usize>, Vec<String>) {
         let mut notes = Vec::new();
-        let result = fit(1, auto, device(needed), |note| {
+        let note = |note: &str| {
             notes.push(note.to_string());
             Ok(())
-        });
-        (result, notes)
+        };
+        let result = fit(1, auto, || Ok(Cell::new(false)), device(needed), note);
+        (result.map(|(_, splits)| splits), notes)
     }
 
     #[test]
@@ -181,8 +188,8 @@ mod tests {
         for part in ["6 x (40 + 50)", "before the first step", "--auto-micro-batch", "of size: 12800)"] {
             assert!(error.contains(part), "{part:?} is missing in {error}");
         }
-        let text = |_| guarded(Shape::text(4, 1024), || Err(anyhow!("can't allocate buffer of size: 12800")));
-        let error = fit(1, false, text, |_| Ok(())).expect_err("too large").to_string();
+        let text = |_: &(), _| guarded(Shape::text(4, 1024), || Err(anyhow!("can't allocate buffer of size: 12800")));
+        let error = fit(1, false, || Ok(()), text, |_| Ok(())).expect_err("too large").to_string();
         assert!(error.contains("4 x 1024 (rows x tokens)"), "{error}");
         let error = fitted(7, true).0.expect_err("not even a row").to_string();
         assert!(error.contains("a single row is already too much"), "{error}");
@@ -190,8 +197,8 @@ mod tests {
 
     #[test]
     fn another_failure_is_no_matter_of_memory() {
-        let broken = |_| guarded(SHAPE, || Err(anyhow!("an illegal address")));
-        let error = format!("{:#}", fit(1, true, broken, |_| Ok(())).expect_err("broken"));
+        let broken = |_: &(), _| guarded(SHAPE, || Err(anyhow!("an illegal address")));
+        let error = format!("{:#}", fit(1, true, || Ok(()), broken, |_| Ok(())).expect_err("broken"));
         assert!(error.contains("an illegal address") && error.contains("6 x (40 + 50)"), "{error}");
     }
 }

@@ -18,7 +18,7 @@ use super::device_failure::in_step;
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
 use super::non_finite::{StepStart, Watch};
-use super::probe::{Failure, fit, make_room, try_largest};
+use super::probe::{fit, make_room, try_largest};
 use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
@@ -139,6 +139,7 @@ impl Trainer {
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
         let masking = Masking::of(&config, &vocabulary)?;
         let begin = || -> Result<TrainState> {
+            make_room(&device);
             let mut state = match (&resume, &weights) {
                 (None, None) => TrainState::new(&config, &config.model, dtype, &device),
                 (None, Some(weights)) => TrainState::from_weights(&config, &config.model, weights, dtype, &device)?,
@@ -148,27 +149,16 @@ impl Trainer {
             state.masking.clone_from(&masking);
             Ok(state)
         };
-        let mut state = begin()?;
-        if state.step < config.train.steps {
+        let is_finished = saved_step.is_some_and(|step| step >= config.train.steps);
+        let state;
+        if is_finished {
+            state = begin()?;
+        } else {
             let started = Instant::now();
-            let accum = config.train.grad_accum_steps;
-            let mut tried = Some(state);
-            let attempt = |splits| {
-                // A failed attempt may leave any tensor unreadable that it had a part in, weights too: the next begins anew.
-                let state = match tried.take() {
-                    Some(state) => state,
-                    None => {
-                        make_room(&device);
-                        begin().map_err(Failure::Other)?
-                    }
-                };
-                try_largest(&state, &train, valid.as_ref(), accum, splits)?;
-                tried = Some(state);
-                Ok(())
-            };
-            let splits = fit(config.train.split_batches, auto_micro_batch, attempt, |note| logging.note(note))?;
-            state = tried.expect("the last attempt did not fail");
-            config.train.split_batches = splits;
+            let (accum, splits) = (config.train.grad_accum_steps, config.train.split_batches);
+            let attempt = |state: &_, splits| try_largest(state, &train, valid.as_ref(), accum, splits);
+            let fitted = fit(splits, auto_micro_batch, begin, attempt, |note| logging.note(note))?;
+            (state, config.train.split_batches) = fitted;
             if config.train.deterministic {
                 logging.note(&ensure_repeatable(&state, &train, config.train.split_batches)?)?;
             }
