@@ -1,8 +1,9 @@
 //! Flash attention on tensor cores (Dao 2023, FlashAttention-2): scores live in registers, tile by tile.
 //!
-//! A cube is one warpgroup of 128 units. It holds the tile of 64 rows that stays (queries in forward and for the gradient of
-//! the queries, keys and values for theirs) in shared memory, and TMA streams the other sequence past it through a few slots
-//! of the same. Several cubes share a multiprocessor, so that one computes exponentials while another multiplies. All columns of heads are read where the projection wrote them.
+//! A cube is one warpgroup of 128 units. The tile of 64 rows that stays (queries in forward and for the gradient of the queries,
+//! keys and values for theirs) lies in shared memory, and TMA streams the other sequence past it through a few slots there.
+//! Several cubes share a multiprocessor, so that one computes exponentials while another multiplies. All columns of heads are
+//! read where the projection wrote them.
 //!
 //! Backward is two kernels, one that owns the rows of dQ and one that owns those of dK and dV: no sum depends on timing.
 
