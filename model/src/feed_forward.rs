@@ -33,7 +33,7 @@ impl FeedForward {
     }
 
     /// # Shapes
-    /// - `x`: `[M, D]`; result the same
+    /// - `x`: `[M, D]`; the result's `x` the same
     pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Branch {
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
         self.output.forward_branch(self.activation.after(&self.input, x, dropout))

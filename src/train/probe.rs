@@ -92,7 +92,7 @@ pub(super) fn try_largest(
 }
 
 /// Gives the device all memory back that nobody holds. What failed before may fail here once more, and has been told.
-pub(super) fn make_room(device: &Device) {
+fn make_room(device: &Device) {
     drop(device.sync());
     device.memory_cleanup();
     drop(device.sync());
@@ -115,6 +115,7 @@ fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Fai
 /// `attempt` tries a number; `note` gets a line about each that is too few. Each attempt is made with a state that `begin` has
 /// made for it, and the last one's is returned: a failed one may leave any tensor unreadable that it had a part in, weights too.
 pub(super) fn fit<S>(
+    device: &Device,
     splits: usize,
     auto: bool,
     begin: impl Fn() -> Result<S>,
@@ -141,6 +142,8 @@ pub(super) fn fit<S>(
         );
         splits = (2 * splits).min(shape.batch_size);
         note(&format!("{shape} does not fit into memory: cutting every batch into {splits} micro-batches"))?;
+        drop(state);
+        make_room(device);
     }
 }
 
@@ -169,7 +172,7 @@ mod tests {
             notes.push(note.to_string());
             Ok(())
         };
-        let result = fit(1, auto, || Ok(Cell::new(false)), device(needed), note);
+        let result = fit(&Device::flex(), 1, auto, || Ok(Cell::new(false)), device(needed), note);
         (result.map(|(_, splits)| splits), notes)
     }
 
@@ -189,7 +192,7 @@ mod tests {
             assert!(error.contains(part), "{part:?} is missing in {error}");
         }
         let text = |_: &(), _| guarded(Shape::text(4, 1024), || Err(anyhow!("can't allocate buffer of size: 12800")));
-        let error = fit(1, false, || Ok(()), text, |_| Ok(())).expect_err("too large").to_string();
+        let error = fit(&Device::flex(), 1, false, || Ok(()), text, |_| Ok(())).expect_err("too large").to_string();
         assert!(error.contains("4 x 1024 (rows x tokens)"), "{error}");
         let error = fitted(7, true).0.expect_err("not even a row").to_string();
         assert!(error.contains("a single row is already too much"), "{error}");
@@ -198,7 +201,7 @@ mod tests {
     #[test]
     fn another_failure_is_no_matter_of_memory() {
         let broken = |_: &(), _| guarded(SHAPE, || Err(anyhow!("an illegal address")));
-        let error = format!("{:#}", fit(1, true, || Ok(()), broken, |_| Ok(())).expect_err("broken"));
+        let error = format!("{:#}", fit(&Device::flex(), 1, true, || Ok(()), broken, |_| Ok(())).expect_err("broken"));
         assert!(error.contains("an illegal address") && error.contains("6 x (40 + 50)"), "{error}");
     }
 }

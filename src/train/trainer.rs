@@ -18,7 +18,7 @@ use super::device_failure::in_step;
 use super::feed::{Group, GroupFeed};
 use super::measured::Measured;
 use super::non_finite::{StepStart, Watch};
-use super::probe::{fit, make_room, try_largest};
+use super::probe::{fit, try_largest};
 use super::provenance::Provenance;
 use super::resume::Resume;
 use super::state::TrainState;
@@ -139,7 +139,6 @@ impl Trainer {
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
         let masking = Masking::of(&config, &vocabulary)?;
         let begin = || -> Result<TrainState> {
-            make_room(&device);
             let mut state = match (&resume, &weights) {
                 (None, None) => TrainState::new(&config, &config.model, dtype, &device),
                 (None, Some(weights)) => TrainState::from_weights(&config, &config.model, weights, dtype, &device)?,
@@ -150,21 +149,24 @@ impl Trainer {
             Ok(state)
         };
         let is_finished = saved_step.is_some_and(|step| step >= config.train.steps);
-        let state;
-        if is_finished {
-            state = begin()?;
+        let started = Instant::now();
+        let (accum, splits) = (config.train.grad_accum_steps, config.train.split_batches);
+        let (state, splits) = if is_finished {
+            (begin()?, splits)
         } else {
-            let started = Instant::now();
-            let (accum, splits) = (config.train.grad_accum_steps, config.train.split_batches);
             let attempt = |state: &_, splits| try_largest(state, &train, valid.as_ref(), accum, splits);
-            let fitted = fit(splits, auto_micro_batch, begin, attempt, |note| logging.note(note))?;
-            (state, config.train.split_batches) = fitted;
+            fit(&device, splits, auto_micro_batch, begin, attempt, |note| logging.note(note))?
+        };
+        config.train.split_batches = splits;
+        // The state has copies.
+        drop((resume, weights));
+        if !is_finished {
             if config.train.deterministic {
-                logging.note(&ensure_repeatable(&state, &train, config.train.split_batches)?)?;
+                logging.note(&ensure_repeatable(&state, &train, splits)?)?;
             }
             // The CPU compiles nothing.
             if config.train.warm_up && !is_cpu(&device) {
-                let (sources, splits) = ([Some(&train), valid.as_ref()], config.train.split_batches);
+                let sources = [Some(&train), valid.as_ref()];
                 let warmed = warm_up(&state, sources, [accum, splits], started, |done, of| {
                     logging.preparing("warming up", done, of)
                 })?;

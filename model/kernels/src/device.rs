@@ -46,14 +46,19 @@ pub(crate) fn row_pitch(matrix: &CubeTensor) -> usize {
     if rows > 1 { matrix.meta.strides()[0] } else { columns.next_multiple_of(ROW_ALIGNMENT / 2) }
 }
 
+/// Whether the numbers of a row lie side by side, and its rows behind each other, at any distance.
+pub(crate) fn in_rows(matrix: &CubeTensor) -> bool {
+    let columns = matrix.meta.shape()[1];
+    let side_by_side = columns == 1 || matrix.meta.strides()[1] == 1;
+    side_by_side && row_pitch(matrix) >= columns && !matrix.meta.is_tiled()
+}
+
 /// `matrix` in a memory layout that TMA can address, which is mostly the one it has.
 pub(crate) fn addressable(matrix: CubeTensor) -> CubeTensor {
     let [rows, columns] = [matrix.meta.shape()[0], matrix.meta.shape()[1]];
-    let pitch = row_pitch(&matrix);
-    let in_rows = columns == 1 || matrix.meta.strides()[1] == 1;
     let start = matrix.handle.offset_start.unwrap_or(0) as usize;
-    let unaligned = start % ROW_ALIGNMENT + pitch * matrix.dtype.size() % ROW_ALIGNMENT;
-    if in_rows && pitch >= columns && unaligned == 0 && !matrix.meta.is_tiled() {
+    let unaligned = start % ROW_ALIGNMENT + row_pitch(&matrix) * matrix.dtype.size() % ROW_ALIGNMENT;
+    if in_rows(&matrix) && unaligned == 0 {
         return matrix;
     }
     let copy = empty_pitched(&matrix, [rows, columns], matrix.dtype);

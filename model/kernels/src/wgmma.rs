@@ -10,12 +10,15 @@
 
 use cubecl::prelude::*;
 use cubecl::wgmma::WgmmaTileLayout;
+use cubecl_ir::Scope;
 use cubecl_ir::dialect::matrix::{
     WARPGROUP_M, WgmmaCommitGroupOp, WgmmaDescriptorOp, WgmmaFenceOp, WgmmaFenceOperandOp, WgmmaMajor, WgmmaOp,
     WgmmaWaitGroupOp,
 };
 use cubecl_ir::types::MatrixShape;
 use pliron::builtin::attributes::TypeAttr;
+use pliron::r#type::TypeHandle;
+use pliron::value::Value;
 
 /// Columns of the left operand that one instruction reads: 32 bytes of two-byte elements.
 pub(crate) const K_STEP: usize = 16;
@@ -47,13 +50,8 @@ pub(crate) fn multiply<E: Float>(
     // The address field counts 16 bytes, and no address in shared memory carries out of it.
     let b = tile + comptime![layout.byte_offset(0, step * K_STEP, 2) as u64 >> 4];
     intrinsic!(|scope| {
-        let a = a.read_value(scope);
-        let b = b.read_value(scope);
-        let acc = acc.__extract_list(scope);
-        let element = TypeAttr::new(E::__expand_as_type(scope));
-        let shape = MatrixShape { m: WARPGROUP_M, n: layout.rows, k: K_STEP };
-        let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, element.clone(), element, shape, WgmmaMajor::K, layout.major);
-        scope.register(&op);
+        let operands = [a.read_value(scope), b.read_value(scope)];
+        enqueue(scope, operands, acc.__extract_list(scope), E::__expand_as_type(scope), layout)
     })
 }
 
@@ -70,15 +68,17 @@ pub(crate) fn multiply_shared<E: Float>(
     let a = a + comptime![a_layout.byte_offset(0, step * K_STEP, 2) as u64 >> 4];
     let b = tile + comptime![layout.byte_offset(0, step * K_STEP, 2) as u64 >> 4];
     intrinsic!(|scope| {
-        let a = a.read_value(scope);
-        let b = b.read_value(scope);
-        let acc = acc.__extract_list(scope);
-        let element = TypeAttr::new(E::__expand_as_type(scope));
-        let shape = MatrixShape { m: WARPGROUP_M, n: layout.rows, k: K_STEP };
-        let majors = (WgmmaMajor::K, layout.major);
-        let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, element.clone(), element, shape, majors.0, majors.1);
-        scope.register(&op);
+        let operands = [a.read_value(scope), b.read_value(scope)];
+        enqueue(scope, operands, acc.__extract_list(scope), E::__expand_as_type(scope), layout)
     })
+}
+
+/// The instruction of both kinds of left operand, which is told by `a`'s type: registers, or a descriptor.
+fn enqueue(scope: &Scope, [a, b]: [Value; 2], acc: Value, element: TypeHandle, layout: WgmmaTileLayout) {
+    let element = TypeAttr::new(element);
+    let shape = MatrixShape { m: WARPGROUP_M, n: layout.rows, k: K_STEP };
+    let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, element.clone(), element, shape, WgmmaMajor::K, layout.major);
+    scope.register(&op);
 }
 
 /// Orders this unit's writes to registers before the products that follow.

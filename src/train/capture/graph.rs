@@ -35,19 +35,18 @@ impl Record for Graphs {
         let table = state.optimizer.table();
         let (captured, [first, second]) = capture(&state.device, work, fingerprint)?;
         let (first, second, replayed) = (first?, second?, fingerprint(captured.replay()?)?);
+        let agree = |what: &str, found: &[f32], wanted: &[f32]| match difference(table, found, wanted) {
+            Some(difference) => Err(CaptureError::new(format!("{what} gives other numbers: {difference}"))),
+            None => Ok(()),
+        };
         // Whether a computation can be compared at all is the first question.
-        for (found, what) in [(first, "computing the same batch twice"), (replayed, "a replay")] {
-            if let Some(difference) = difference(table, &found, &second) {
-                return Err(CaptureError::new(format!("{what} gives other numbers: {difference}")));
-            }
-        }
+        agree("computing the same batch twice", &first, &second)?;
+        agree("a replay", &replayed, &second)?;
         // What it froze of its batch shows with another.
         refill(&mut inputs, &reversed(batch));
         let words = words.map(|target| overwrite(target, self::words(state, state.micro_steps + 1)));
         let wanted = fingerprint(&forward_backward(state, inputs.clone(), words.clone())())?;
-        if let Some(difference) = difference(table, &fingerprint(captured.replay()?)?, &wanted) {
-            return Err(CaptureError::new(format!("a replay with another batch gives other numbers: {difference}")));
-        }
+        agree("a replay with another batch", &fingerprint(captured.replay()?)?, &wanted)?;
         Ok(Some(Box::new(Recording { captured, batch: inputs, words })))
     }
 }

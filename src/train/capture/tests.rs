@@ -105,18 +105,23 @@ fn weights(state: &TrainState) -> Vec<f32> {
 
 const SHAPES: [[usize; 2]; 2] = [[2, 6], [3, 8]];
 
-#[test]
-fn replayed_steps_are_computed_steps_bit_for_bit() {
+/// Takes the steps of `groups` with recordings and as they come: every number is the same. What was recorded is returned with
+/// the log, and the state.
+fn both_ways(groups: impl IntoIterator<Item = Vec<Batch>>) -> (CapturedSteps, Vec<String>, TrainState) {
     let fake = Fake::default();
     let mut steps = CapturedSteps::with_recorder(Capture::On, Box::new(fake.clone()));
     let (mut a, mut b) = (state(), state());
-    for n in 0..12 {
-        let batches = [batch(n, SHAPES[n as usize % 2], false)];
-        assert_eq!(bits(steps.step(&mut a, &batches)), bits(train_step(&mut b, &batches)), "step {n}");
+    for (n, group) in groups.into_iter().enumerate() {
+        assert_eq!(bits(steps.step(&mut a, &group)), bits(train_step(&mut b, &group)), "step {n}");
     }
     assert_eq!((a.step, a.micro_steps, a.target_tokens), (b.step, b.micro_steps, b.target_tokens));
     assert_eq!(weights(&a), weights(&b));
-    let log = fake.log();
+    (steps, fake.log(), a)
+}
+
+#[test]
+fn replayed_steps_are_computed_steps_bit_for_bit() {
+    let (steps, log, _) = both_ways((0..12).map(|n| vec![batch(n, SHAPES[n as usize % 2], false)]));
     let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
     assert_eq!((count("record"), count("replay"), steps.n_recorded()), (2, 6, 2), "{log:?}");
 }
@@ -140,17 +145,12 @@ fn a_reversed_batch_is_another_of_the_same_shape() {
 /// Groups of one shape, and of two of which one is recorded later than the other.
 #[test]
 fn micro_batches_of_a_group_are_replayed_one_by_one() {
-    let fake = Fake::default();
-    let mut steps = CapturedSteps::with_recorder(Capture::On, Box::new(fake.clone()));
-    let (mut a, mut b) = (state(), state());
-    for n in 0..6 {
-        let second = if n % 2 == 0 { SHAPES[0] } else { SHAPES[1] };
-        let batches = [batch(2 * n, SHAPES[0], false), batch(2 * n + 1, second, false)];
-        assert_eq!(bits(steps.step(&mut a, &batches)), bits(train_step(&mut b, &batches)), "step {n}");
-    }
-    assert_eq!((a.step, a.micro_steps), (6, 12));
-    assert_eq!(weights(&a), weights(&b));
-    let log = fake.log();
+    let group = |n: u64| {
+        let second = SHAPES[n as usize % 2];
+        vec![batch(2 * n, SHAPES[0], false), batch(2 * n + 1, second, false)]
+    };
+    let (_, log, state) = both_ways((0..6).map(group));
+    assert_eq!((state.step, state.micro_steps), (6, 12));
     assert_eq!(log[..3], ["record 2 x 6", "replay 2 x 6", "replay 2 x 6"], "from the fourth micro-batch on");
     assert_eq!(log.iter().filter(|line| *line == "replay 2 x 6").count(), 6, "9 of them, computed three times");
     assert!(!log.contains(&"record 3 x 8".to_string()), "it came three times: {log:?}");

@@ -11,7 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::CrossEntropyOps;
-use crate::device::{empty, row_pitch, vector_width};
+use crate::device::{empty, in_rows, row_pitch, vector_width};
 use crate::instruction::exp2_approx;
 
 /// Units of a cube where logits are only read or only written over.
@@ -262,11 +262,8 @@ fn max_of(a: f32, b: f32) -> f32 {
 /// Matrices whose rows are read in vectors: contiguous ones, and those whose gaps let each row begin with a vector, as
 /// the backend allocates them too.
 fn rows_of(logits: CubeTensor) -> CubeTensor {
-    let columns = logits.meta.shape()[1];
-    let pitch = row_pitch(&logits);
-    let in_rows = logits.meta.strides()[1] == 1 && pitch >= columns;
-    let in_vectors = pitch.is_multiple_of(16 / logits.dtype.size());
-    if in_rows && in_vectors && !logits.meta.is_tiled() { logits } else { into_contiguous(logits) }
+    let in_vectors = row_pitch(&logits).is_multiple_of(16 / logits.dtype.size());
+    if in_rows(&logits) && in_vectors { logits } else { into_contiguous(logits) }
 }
 
 /// Elements a vector, and the shape of a row.

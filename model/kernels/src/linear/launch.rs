@@ -325,8 +325,10 @@ struct Shares {
 impl Shares {
     /// Nothing if sharing saves less than a tenth.
     fn of(tiles: usize, k_tiles: usize, multiprocessors: usize) -> Option<Self> {
-        /// K tiles below which a split does not pay for its sums, and below which helpers do not pay.
-        const SHORTEST: [usize; 2] = [16, 4];
+        /// K tiles below which a split does not pay for its sums.
+        const SHORTEST_SPLIT: usize = 16;
+        /// K tiles below which helpers do not pay.
+        const SHORTEST_TAIL: usize = 4;
         /// What it costs to write the sums of a run, in K tiles.
         const WRITE: usize = 3;
         const MOST_PIECES: usize = 8;
@@ -334,7 +336,7 @@ impl Shares {
             return None;
         }
         let most = multiprocessors / tiles;
-        let splits = most.min(k_tiles / SHORTEST[0]).max(1);
+        let splits = most.min(k_tiles / SHORTEST_SPLIT).max(1);
         let helpers = multiprocessors - most * tiles;
         let mut shares = None;
         if splits == most && helpers > 0 {
@@ -345,7 +347,7 @@ impl Shares {
             let more_runs = tiles.div_ceil(helpers) - 1;
             let per_split = (k_tiles * work + WRITE * more_runs * pieces).div_ceil(pieces + splits * work);
             let tail = k_tiles.saturating_sub(splits * per_split);
-            if tail >= SHORTEST[1] {
+            if tail >= SHORTEST_TAIL {
                 let pieces = tail.div_ceil(tail.div_ceil(pieces));
                 shares = Some(Self { splits, per_split, helpers, pieces });
             }

@@ -87,7 +87,7 @@ impl NormOps for CubeBackend {
         let config = RowConfig { residual: dsum.is_some(), dropped: dropping.state.is_some(), ..config };
         let dx = empty_like(&x);
         let dbranch = if config.dropped { empty_like(&x) } else { dx.clone() };
-        let [dgamma, dbeta] = [(); 2].map(|()| empty_like(&gamma));
+        let (dgamma, dbeta) = (empty_like(&gamma), empty_like(&gamma));
         let dbias = if kind.bias { empty_like(&gamma) } else { gamma.clone() };
         let d = x.meta.shape()[1];
         let dtype = dtype_to_storage_type(x.dtype);
@@ -146,8 +146,7 @@ fn plan(x: &CubeTensor, kind: Kind) -> (RowConfig, usize, usize) {
     let width = vector_width(d, x.dtype);
     let vectors = (d / width) as u32;
     let Kind { centered, bias, .. } = kind;
-    let [branch, shift, residual, dropped] = [false; 4];
-    let config = RowConfig { vectors, centered, branch, bias, shift, residual, dropped };
+    let config = RowConfig { vectors, centered, bias, branch: false, shift: false, residual: false, dropped: false };
     (config, width, rows)
 }
 
