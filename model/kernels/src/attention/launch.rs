@@ -70,6 +70,16 @@ impl Call {
         }
     }
 
+    /// Heads whose queries, keys and values take 8 MiB, so that those of two such groups stay in L2 with what is written.
+    fn heads_at_once(&self) -> u32 {
+        if let Some(n) = std::env::var("KILN_FLASH_HEADS").ok().and_then(|n| n.parse().ok()) {
+            return n;
+        }
+        let [t, s] = self.lens;
+        let bytes = 2 * self.spec.head_dim * (t + 2 * s);
+        ((8 << 20) / bytes).max(1) as u32
+    }
+
     fn keep(&self) -> f32 {
         1.0 / (1.0 - self.spec.dropout)
     }
@@ -91,7 +101,7 @@ impl Call {
         unsafe {
             forward::launch_unchecked::<E>(
                 &out.client,
-                CubeCount::Static((b * h) as u32, t.div_ceil(TILE) as u32, 1),
+                CubeCount::Static((b * h * t.div_ceil(TILE)) as u32, 1, 1),
                 CubeDim::new_1d(UNITS),
                 tensor_map(&self.query, TILE, SPAN),
                 tensor_map(&self.key_value, TILE, SPAN),
@@ -105,6 +115,7 @@ impl Call {
                 spec.site,
                 threshold_16(spec.dropout),
                 self.keep(),
+                self.heads_at_once(),
                 config,
             );
         }
@@ -137,7 +148,7 @@ impl Call {
         unsafe {
             query_gradient::launch_unchecked::<E>(
                 &out.client,
-                CubeCount::Static((b * h) as u32, t.div_ceil(TILE) as u32, 1),
+                CubeCount::Static((b * h * t.div_ceil(TILE)) as u32, 1, 1),
                 CubeDim::new_1d(UNITS),
                 tensor_map(&self.query, TILE, SPAN),
                 tensor_map(&self.key_value, TILE, SPAN),
@@ -155,11 +166,12 @@ impl Call {
                 spec.site,
                 threshold_16(spec.dropout),
                 self.keep(),
+                self.heads_at_once(),
                 config,
             );
             key_value_gradient::launch_unchecked::<E>(
                 &out.client,
-                CubeCount::Static((b * spec.n_kv_heads) as u32, s.div_ceil(TILE) as u32, 1),
+                CubeCount::Static((b * spec.n_kv_heads * s.div_ceil(TILE)) as u32, 1, 1),
                 CubeDim::new_1d(UNITS),
                 tensor_map(&self.query, TILE, SPAN),
                 tensor_map(&self.key_value, TILE, SPAN),
@@ -175,6 +187,7 @@ impl Call {
                 spec.site,
                 threshold_16(spec.dropout),
                 self.keep(),
+                self.heads_at_once(),
                 config,
             );
         }

@@ -7,8 +7,8 @@ use cubecl::prelude::*;
 
 use super::sight::{clipped, hide, key_count, sight};
 use super::{
-    FlashConfig, Pair, TILE, UNITS, arrived, drop_values, fetch, fill, fragments, kept_bits, load_fragments, place,
-    product, product_shared, quad_sum, round_into, slots, store_rows, tile_of, zeros,
+    FlashConfig, Pair, TILE, UNITS, arrived, cube_place, drop_values, fetch, fill, fragments, kept_bits,
+    load_fragments, place, product, product_shared, quad_sum, round_into, slots, store_rows, tile_of, zeros,
 };
 use crate::instruction::exp2_approx;
 use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
@@ -33,12 +33,15 @@ pub(crate) fn query_gradient<E: Float>(
     site: u32,
     limit: u32,
     keep: f32,
+    heads_at_once: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    let head = CUBE_POS_X % comptime![cfg.n_heads as u32];
-    let batch = CUBE_POS_X / comptime![cfg.n_heads as u32];
+    let tiles = (t + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
+    let (row_head, tile) = cube_place(tiles, heads_at_once);
+    let head = row_head % comptime![cfg.n_heads as u32];
+    let batch = row_head / comptime![cfg.n_heads as u32];
     let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
-    let q0 = ((t - 1) / comptime![TILE as u32] - CUBE_POS_Y) * comptime![TILE as u32];
+    let q0 = (tiles - 1 - tile) * comptime![TILE as u32];
     let at = place();
     let scale = comptime![cfg.scale()].runtime();
     let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
@@ -91,8 +94,8 @@ pub(crate) fn query_gradient<E: Float>(
     }
     delta0 = quad_sum(delta0);
     delta1 = quad_sum(delta1);
-    let row0 = CUBE_POS_X * t + min(q0 + at.row, t - 1);
-    let row1 = CUBE_POS_X * t + min(q0 + at.row + 8, t - 1);
+    let row0 = row_head * t + min(q0 + at.row, t - 1);
+    let row1 = row_head * t + min(q0 + at.row + 8, t - 1);
     if at.column == 0 {
         if q0 + at.row < t {
             delta[row0 as usize] = delta0;
@@ -152,7 +155,7 @@ pub(crate) fn query_gradient<E: Float>(
         wait(0usize);
         pin(&dp);
         if comptime![cfg.dropout] {
-            let row = CUBE_POS_X * t + q0 + at.row;
+            let row = row_head * t + q0 + at.row;
             drop_values(&mut dp, random, site, row, block, at.column, s, limit, keep);
         }
         #[unroll]
@@ -193,12 +196,14 @@ pub(crate) fn key_value_gradient<E: Float>(
     site: u32,
     limit: u32,
     keep: f32,
+    heads_at_once: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    let group = CUBE_POS_X % comptime![cfg.n_kv_heads as u32];
-    let batch = CUBE_POS_X / comptime![cfg.n_kv_heads as u32];
+    let (row_group, tile) = cube_place((s + comptime![TILE as u32 - 1]) / comptime![TILE as u32], heads_at_once);
+    let group = row_group % comptime![cfg.n_kv_heads as u32];
+    let batch = row_group / comptime![cfg.n_kv_heads as u32];
     // Early keys are seen by most queries under causality: they go first.
-    let k0 = CUBE_POS_Y * comptime![TILE as u32];
+    let k0 = tile * comptime![TILE as u32];
     let at = place();
     let scale = comptime![cfg.scale()].runtime();
     let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();

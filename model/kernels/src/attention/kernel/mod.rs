@@ -105,6 +105,19 @@ fn place() -> Place {
     Place { row: UNIT_POS / 32 * 16 + lane / 4, column: lane % 4 * 2 }
 }
 
+/// The head, counted over all batch rows, and the tile that the cube works on. Heads are taken `heads_at_once` at a time, so
+/// that what the tiles of a head read in common is still in L2 when the next of them comes: first the first tiles of all of them,
+/// then the second ones.
+#[cube]
+fn cube_place(tiles: u32, heads_at_once: u32) -> (u32, u32) {
+    let pos = CUBE_POS as u32;
+    let heads = CUBE_COUNT as u32 / tiles;
+    let first = pos / (heads_at_once * tiles) * heads_at_once;
+    let at_once = min(heads_at_once, heads - first);
+    let within = pos - first * tiles;
+    (first + within % at_once, within / at_once)
+}
+
 /// Sum over the four units that share a row.
 #[cube]
 fn quad_sum(value: f32) -> f32 {
@@ -313,6 +326,77 @@ fn fill_slot<E: Float>(
         bar.tma_load_2d(map_a, &mut slots.a[from..to], row as i32, (column_a + column) as i32);
         bar.tma_load_2d(map_b, &mut slots.b[from..to], row as i32, (column_b + column) as i32);
     }
+}
+
+/// Streamed tiles of one kind in two slots of shared memory, and the barriers that say a slot is full. The caller fences and
+/// syncs.
+#[derive(CubeType)]
+struct Stream<E: Float> {
+    tiles: Shared<[E]>,
+    full: Sequence<Shared<Barrier>>,
+}
+
+#[cube]
+fn stream<E: Float>(#[comptime] cfg: FlashConfig) -> Stream<E> {
+    let tiles = Shared::<[E]>::new_aligned_slice(comptime![2 * cfg.tile_len()], 1024usize);
+    let mut full = Sequence::<Shared<Barrier>>::new();
+    full.push(Barrier::shared_uninit());
+    full.push(Barrier::shared_uninit());
+    if UNIT_POS == 0 {
+        full.index(0usize).init_manual(1u32);
+        full.index(1usize).init_manual(1u32);
+    }
+    Stream::<E> { tiles, full }
+}
+
+/// Unit 0 asks for the tile at matrix row `row` and column `column` of `map`.
+#[cube]
+fn fill_alone<E: Float>(
+    stream: &mut Stream<E>,
+    slot: u32,
+    map: &TensorMap<E, Tiled>,
+    row: u32,
+    column: u32,
+    #[comptime] cfg: FlashConfig,
+) {
+    if slot == 0 {
+        fill_alone_at::<E>(stream, map, row, column, 0usize, cfg);
+    } else {
+        fill_alone_at::<E>(stream, map, row, column, 1usize, cfg);
+    }
+}
+
+#[cube]
+fn fill_alone_at<E: Float>(
+    stream: &mut Stream<E>,
+    map: &TensorMap<E, Tiled>,
+    row: u32,
+    column: u32,
+    #[comptime] slot: usize,
+    #[comptime] cfg: FlashConfig,
+) {
+    let bar = stream.full.index(slot);
+    bar.arrive_and_expect_tx(1, comptime![(2 * cfg.tile_len()) as u32]);
+    #[unroll]
+    for span in 0..comptime![cfg.head_dim / SPAN] {
+        let from = comptime![slot * cfg.tile_len() + span * TILE * SPAN];
+        let to = comptime![from + TILE * SPAN];
+        let column = column + comptime![(span * SPAN) as u32];
+        bar.tma_load_2d(map, &mut stream.tiles[from..to], row as i32, column as i32);
+    }
+}
+
+/// Waits until the tile of `block` has arrived in its slot, which is returned.
+#[cube]
+fn arrived_alone<E: Float>(stream: &Stream<E>, block: u32) -> u32 {
+    let slot = block % 2;
+    let parity = block / 2 % 2;
+    if slot == 0 {
+        stream.full.index(0usize).wait_parity(parity);
+    } else {
+        stream.full.index(1usize).wait_parity(parity);
+    }
+    slot
 }
 
 /// Unit 0 asks for the tile at matrix row `row` and column `column` of `map`, which stays. Rows of the next sequence, where this
