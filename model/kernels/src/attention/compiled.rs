@@ -13,19 +13,19 @@ pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 3] {
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let first = ptx(forward::Forward::<E>::new(
-        launch, properties, target, (), (), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (), (), (), (), cfg,
+        launch, properties, target, (), (), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (), (), (), (), (), cfg,
     ));
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let second = ptx(query_gradient::QueryGradient::<E>::new(
         launch, properties, target, (), (), buffer(), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
-        (), (), (), (), (), (), cfg,
+        (), (), (), (), (), (), (), cfg,
     ));
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let third = ptx(key_value_gradient::KeyValueGradient::<E>::new(
         launch, properties, target, (), (), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (),
-        (), (), (), cfg,
+        (), (), (), (), cfg,
     ));
     [first, second, third]
 }

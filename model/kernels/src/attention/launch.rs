@@ -116,6 +116,7 @@ impl Call {
                 threshold_16(spec.dropout),
                 self.keep(),
                 self.heads_at_once(),
+                tiles_at_once(),
                 config,
             );
         }
@@ -167,6 +168,7 @@ impl Call {
                 threshold_16(spec.dropout),
                 self.keep(),
                 self.heads_at_once(),
+                tiles_at_once(),
                 config,
             );
             key_value_gradient::launch_unchecked::<E>(
@@ -188,11 +190,17 @@ impl Call {
                 threshold_16(spec.dropout),
                 self.keep(),
                 self.heads_at_once(),
+                tiles_at_once(),
                 config,
             );
         }
         (d_query, d_key_value)
     }
+}
+
+/// Tiles of a head side by side, which read the same tiles at about the same time.
+fn tiles_at_once() -> u32 {
+    std::env::var("KILN_FLASH_TILES").ok().and_then(|n| n.parse().ok()).unwrap_or(4)
 }
 
 /// A contiguous tensor of two-byte elements as a buffer of pairs.

@@ -34,10 +34,11 @@ pub(crate) fn query_gradient<E: Float>(
     limit: u32,
     keep: f32,
     heads_at_once: u32,
+    tiles_at_once: u32,
     #[comptime] cfg: FlashConfig,
 ) {
     let tiles = (t + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
-    let (row_head, tile) = cube_place(tiles, heads_at_once);
+    let (row_head, tile) = cube_place(tiles, heads_at_once, tiles_at_once);
     let head = row_head % comptime![cfg.n_heads as u32];
     let batch = row_head / comptime![cfg.n_heads as u32];
     let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
@@ -197,9 +198,11 @@ pub(crate) fn key_value_gradient<E: Float>(
     limit: u32,
     keep: f32,
     heads_at_once: u32,
+    tiles_at_once: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    let (row_group, tile) = cube_place((s + comptime![TILE as u32 - 1]) / comptime![TILE as u32], heads_at_once);
+    let (row_group, tile) =
+        cube_place((s + comptime![TILE as u32 - 1]) / comptime![TILE as u32], heads_at_once, tiles_at_once);
     let group = row_group % comptime![cfg.n_kv_heads as u32];
     let batch = row_group / comptime![cfg.n_kv_heads as u32];
     // Early keys are seen by most queries under causality: they go first.

@@ -101,10 +101,11 @@ pub(crate) fn forward<E: Float>(
     limit: u32,
     keep: f32,
     heads_at_once: u32,
+    tiles_at_once: u32,
     #[comptime] cfg: FlashConfig,
 ) {
     let tiles = (t + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
-    let (row_head, tile) = cube_place(tiles, heads_at_once);
+    let (row_head, tile) = cube_place(tiles, heads_at_once, tiles_at_once);
     let head = row_head % comptime![cfg.n_heads as u32];
     let batch = row_head / comptime![cfg.n_heads as u32];
     let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];

@@ -106,16 +106,19 @@ fn place() -> Place {
 }
 
 /// The head, counted over all batch rows, and the tile that the cube works on. Heads are taken `heads_at_once` at a time, so
-/// that what the tiles of a head read in common is still in L2 when the next of them comes: first the first tiles of all of them,
-/// then the second ones.
+/// that what the tiles of a head read in common is still in L2 when the next of them comes: first the first `tiles_at_once` tiles
+/// of all of them, side by side for each head, then the second ones.
 #[cube]
-fn cube_place(tiles: u32, heads_at_once: u32) -> (u32, u32) {
+fn cube_place(tiles: u32, heads_at_once: u32, tiles_at_once: u32) -> (u32, u32) {
     let pos = CUBE_POS as u32;
     let heads = CUBE_COUNT as u32 / tiles;
-    let first = pos / (heads_at_once * tiles) * heads_at_once;
-    let at_once = min(heads_at_once, heads - first);
-    let within = pos - first * tiles;
-    (first + within % at_once, within / at_once)
+    let first_head = pos / (heads_at_once * tiles) * heads_at_once;
+    let n_heads = min(heads_at_once, heads - first_head);
+    let within = pos - first_head * tiles;
+    let first_tile = within / (tiles_at_once * n_heads) * tiles_at_once;
+    let n_tiles = min(tiles_at_once, tiles - first_tile);
+    let left = within - first_tile * n_heads;
+    (first_head + left / n_tiles, first_tile + left % n_tiles)
 }
 
 /// Sum over the four units that share a row.
