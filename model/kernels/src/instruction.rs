@@ -43,6 +43,7 @@ macro_rules! unary {
 
 unary!(Exp2ApproxOp, "kiln.exp2_approx", "llvm.nvvm.ex2.approx.ftz.f32");
 unary!(RcpApproxOp, "kiln.rcp_approx", "llvm.nvvm.rcp.approx.ftz.f");
+unary!(Log2ApproxOp, "kiln.log2_approx", "llvm.nvvm.lg2.approx.ftz.f");
 
 /// `2^x` in one instruction, `ex2.approx.ftz.f32`: relative error 2^-22, subnormal results are 0. `f32::exp` is eight
 /// instructions around the same one.
@@ -62,6 +63,16 @@ pub(crate) fn rcp_approx(x: f32) -> f32 {
     intrinsic!(|scope| {
         let x = x.read_value(scope);
         let op = RcpApproxOp::new(scope.ctx_mut(), x);
+        scope.register_with_result(&op).into()
+    })
+}
+
+/// The binary logarithm in one instruction, `lg2.approx.ftz.f32`: off by 2^-22, relatively or, between 1/2 and 2, absolutely.
+#[cube]
+pub(crate) fn log2_approx(x: f32) -> f32 {
+    intrinsic!(|scope| {
+        let x = x.read_value(scope);
+        let op = Log2ApproxOp::new(scope.ctx_mut(), x);
         scope.register_with_result(&op).into()
     })
 }

@@ -8,6 +8,7 @@ use cubecl::ir::{DeviceIdentity, HardwareProperties, MemoryDeviceProperties};
 use cubecl::prelude::*;
 use cubecl::profile::TimingMethod;
 use cubecl::{Compiler, CubeKernel};
+use cubecl_llvm::nvptx::ptx_version::PtxVersion;
 use cubecl_llvm::target::LlvmTarget;
 use cubecl_llvm::{PlironArtifact, PlironCompiler, PlironOptions};
 
@@ -51,7 +52,14 @@ pub(crate) fn buffer() -> BufferCompilationArg {
 /// The PTX of `kernel` for Hopper; `None`, with the reason printed, where a function of NVIDIA's library is missing.
 pub(crate) fn ptx(kernel: impl CubeKernel) -> Option<String> {
     let mut compiler = PlironCompiler { target: LlvmTarget::Nvptx };
-    let options = PlironOptions { sm_arch: Some(hopper()), ..Default::default() };
+    // What the CUDA runtime asks for on a driver of CUDA 13.0: scalars are parameters, which the assembler knows to be the same
+    // for all units. A kernel whose scalars lie in memory is another kernel.
+    let options = PlironOptions {
+        sm_arch: Some(hopper()),
+        ptx_version: PtxVersion::for_driver(13_000),
+        grid_constants: true,
+        ..Default::default()
+    };
     match compiler.compile(kernel.define(), &options) {
         Ok(PlironArtifact::NvptxCode(module)) => Some(module.ptx.iter().map(|&c| c as u8 as char).collect()),
         Ok(_) => unreachable!("the NVPTX target gives PTX"),

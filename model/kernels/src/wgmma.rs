@@ -9,7 +9,7 @@
 //! [`commit`]. After [`wait`], [`pin`] what the product wrote and what it read, so that no access moves before the wait.
 
 use cubecl::prelude::*;
-use cubecl::wgmma::WgmmaTileLayout;
+use cubecl::wgmma::{Swizzle, WgmmaTileLayout};
 use cubecl_ir::Scope;
 use cubecl_ir::dialect::matrix::{
     WARPGROUP_M, WgmmaCommitGroupOp, WgmmaDescriptorOp, WgmmaFenceOp, WgmmaFenceOperandOp, WgmmaMajor, WgmmaOp,
@@ -25,9 +25,15 @@ pub(crate) const K_STEP: usize = 16;
 /// Elements that a unit holds of a 64 x [`K_STEP`] left operand.
 pub(crate) const FRAGMENT: usize = 8;
 
-/// What an instruction reads the shared tile `tile` through. The tile starts at a multiple of 1024 bytes.
+/// What an instruction reads the shared tile `tile` through: the half of its descriptor that depends on where the tile is. The
+/// tile starts at a multiple of 1024 bytes; one `n` bytes further on is described by `n / 16` more.
 #[cube]
-pub(crate) fn describe<E: Float>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u64 {
+pub(crate) fn describe<E: Float>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u32 {
+    u32::cast_from(descriptor::<E>(tile, layout))
+}
+
+#[cube]
+fn descriptor<E: Float>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u64 {
     intrinsic!(|scope| {
         #[expect(unsafe_code, reason = "the pointer goes into a descriptor, within the tile's lifetime")]
         let ptr = unsafe { *tile.__expand_as_ptr_method(scope) }.value(scope);
@@ -37,18 +43,32 @@ pub(crate) fn describe<E: Float>(tile: &[E], #[comptime] layout: WgmmaTileLayout
     })
 }
 
+/// The whole descriptor, of step `step` of the summed dimension. The other half is a constant: the assembler keeps it, and adds
+/// to one register instead of two with a carry.
+#[cube]
+fn at_step(tile: u32, #[comptime] step: usize, #[comptime] layout: WgmmaTileLayout) -> u64 {
+    // The address field counts 16 bytes, and no address in shared memory carries out of it.
+    let low = tile + comptime![layout.byte_offset(0, step * K_STEP, 2) as u32 >> 4];
+    u64::cast_from(low) | comptime![upper_half(layout)]
+}
+
+/// The stride and the swizzle, where a descriptor has them.
+fn upper_half(layout: WgmmaTileLayout) -> u64 {
+    assert!(layout.swizzle == Swizzle::B128, "the only one that is used here");
+    (layout.stride_byte_offset() as u64 >> 4) << 32 | 1 << 62
+}
+
 /// `acc += a * b`, a 64 x `n` product, from step `step` of the summed dimension of the tile that `tile` describes. Runs
 /// on after the call.
 #[cube]
 pub(crate) fn multiply<E: Float>(
     acc: &mut Array<f32>,
     a: &Array<E>,
-    tile: u64,
+    tile: u32,
     #[comptime] step: usize,
     #[comptime] layout: WgmmaTileLayout,
 ) {
-    // The address field counts 16 bytes, and no address in shared memory carries out of it.
-    let b = tile + comptime![layout.byte_offset(0, step * K_STEP, 2) as u64 >> 4];
+    let b = at_step(tile, step, layout);
     intrinsic!(|scope| {
         let operands = [a.read_value(scope), b.read_value(scope)];
         enqueue(scope, operands, acc.__extract_list(scope), E::__expand_as_type(scope), layout)
@@ -59,14 +79,14 @@ pub(crate) fn multiply<E: Float>(
 #[cube]
 pub(crate) fn multiply_shared<E: Float>(
     acc: &mut Array<f32>,
-    a: u64,
-    tile: u64,
+    a: u32,
+    tile: u32,
     #[comptime] step: usize,
     #[comptime] a_layout: WgmmaTileLayout,
     #[comptime] layout: WgmmaTileLayout,
 ) {
-    let a = a + comptime![a_layout.byte_offset(0, step * K_STEP, 2) as u64 >> 4];
-    let b = tile + comptime![layout.byte_offset(0, step * K_STEP, 2) as u64 >> 4];
+    let a = at_step(a, step, a_layout);
+    let b = at_step(tile, step, layout);
     intrinsic!(|scope| {
         let operands = [a.read_value(scope), b.read_value(scope)];
         enqueue(scope, operands, acc.__extract_list(scope), E::__expand_as_type(scope), layout)

@@ -70,14 +70,17 @@ impl Call {
         }
     }
 
-    /// Heads whose queries, keys and values take 8 MiB, so that those of two such groups stay in L2 with what is written.
-    fn heads_at_once(&self) -> u32 {
-        if let Some(n) = std::env::var("KILN_FLASH_HEADS").ok().and_then(|n| n.parse().ok()) {
-            return n;
-        }
+    /// The cubes for `heads` heads of `tiles` tiles, and what `cube_place` finds its own with: the heads that are worked on at
+    /// once, and the bits of the tiles that are. Queries, keys and values of so many heads take 8 MiB: those of two such
+    /// groups stay in L2 with what is written.
+    fn cubes(&self, heads: usize, tiles: usize) -> (CubeCount, u32, u32) {
         let [t, s] = self.lens;
         let bytes = 2 * self.spec.head_dim * (t + 2 * s);
-        ((8 << 20) / bytes).max(1) as u32
+        let heads_at_once = ((8 << 20) / bytes.max(1)).clamp(1, heads.max(1));
+        let tile_bits = tiles.ilog2().min(2);
+        let [x, y, z] = [heads_at_once << tile_bits, tiles.div_ceil(1 << tile_bits), heads.div_ceil(heads_at_once)]
+            .map(|n| n as u32);
+        (CubeCount::Static(x, y, z), heads_at_once as u32, tile_bits)
     }
 
     fn keep(&self) -> f32 {
@@ -94,6 +97,7 @@ impl Call {
     fn forward_as<E: Float + CubeElement>(self) -> (CubeTensor, CubeTensor) {
         let Self { spec, config, lens: [t, s], .. } = self;
         let (b, h) = (spec.batch_size, spec.n_heads);
+        let (cubes, heads_at_once, tile_bits) = self.cubes(b * h, t.div_ceil(TILE));
         let out = empty(&self.query, [b * t, h * spec.head_dim], self.query.dtype);
         let lse = empty(&self.query, [b * h * t], DType::F32);
         // SAFETY: TMA clips to the matrix of keys and values; everything else is guarded by T and S.
@@ -101,22 +105,23 @@ impl Call {
         unsafe {
             forward::launch_unchecked::<E>(
                 &out.client,
-                CubeCount::Static((b * h * t.div_ceil(TILE)) as u32, 1, 1),
+                cubes,
                 CubeDim::new_1d(UNITS),
                 tensor_map(&self.query, TILE, SPAN),
                 tensor_map(&self.key_value, TILE, SPAN),
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),
-                pairs(&out),
+                vectors(&out, 8),
                 lse.clone().into_buffer_arg(),
+                (b * h) as u32,
                 t as u32,
                 s as u32,
                 spec.site,
                 threshold_16(spec.dropout),
                 self.keep(),
-                self.heads_at_once(),
-                tiles_at_once(),
+                heads_at_once,
+                tile_bits,
                 config,
             );
         }
@@ -139,6 +144,8 @@ impl Call {
     ) -> (CubeTensor, CubeTensor) {
         let Self { spec, config, lens: [t, s], .. } = self;
         let (b, h) = (spec.batch_size, spec.n_heads);
+        let (cubes, heads_at_once, tile_bits) = self.cubes(b * h, t.div_ceil(TILE));
+        let (key_cubes, key_heads_at_once, key_tile_bits) = self.cubes(b * spec.n_kv_heads, s.div_ceil(TILE));
         let d_out = into_contiguous(d_out);
         let delta = empty(&lse, [b * h * t], DType::F32);
         let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], x.dtype);
@@ -149,31 +156,32 @@ impl Call {
         unsafe {
             query_gradient::launch_unchecked::<E>(
                 &out.client,
-                CubeCount::Static((b * h * t.div_ceil(TILE)) as u32, 1, 1),
+                cubes,
                 CubeDim::new_1d(UNITS),
                 tensor_map(&self.query, TILE, SPAN),
                 tensor_map(&self.key_value, TILE, SPAN),
-                pairs(&out),
-                pairs(&d_out),
+                vectors(&out, 2),
+                vectors(&d_out, 2),
                 tensor_map(&d_out, TILE, SPAN),
                 lse.clone().into_buffer_arg(),
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),
                 delta.clone().into_buffer_arg(),
-                pairs(&d_query),
+                vectors(&d_query, 8),
+                (b * h) as u32,
                 t as u32,
                 s as u32,
                 spec.site,
                 threshold_16(spec.dropout),
                 self.keep(),
-                self.heads_at_once(),
-                tiles_at_once(),
+                heads_at_once,
+                tile_bits,
                 config,
             );
             key_value_gradient::launch_unchecked::<E>(
                 &out.client,
-                CubeCount::Static((b * spec.n_kv_heads * s.div_ceil(TILE)) as u32, 1, 1),
+                key_cubes,
                 CubeDim::new_1d(UNITS),
                 tensor_map(&self.query, TILE, SPAN),
                 tensor_map(&self.key_value, TILE, SPAN),
@@ -183,14 +191,15 @@ impl Call {
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),
-                pairs(&d_key_value),
+                vectors(&d_key_value, 8),
+                (b * spec.n_kv_heads) as u32,
                 t as u32,
                 s as u32,
                 spec.site,
                 threshold_16(spec.dropout),
                 self.keep(),
-                self.heads_at_once(),
-                tiles_at_once(),
+                key_heads_at_once,
+                key_tile_bits,
                 config,
             );
         }
@@ -198,15 +207,10 @@ impl Call {
     }
 }
 
-/// Tiles of a head side by side, which read the same tiles at about the same time.
-fn tiles_at_once() -> u32 {
-    std::env::var("KILN_FLASH_TILES").ok().and_then(|n| n.parse().ok()).unwrap_or(4)
-}
-
-/// A contiguous tensor of two-byte elements as a buffer of pairs.
-fn pairs(tensor: &CubeTensor) -> BufferArg {
+/// A contiguous tensor of two-byte elements as a buffer of vectors of `width`.
+fn vectors(tensor: &CubeTensor, width: usize) -> BufferArg {
     debug_assert_eq!(tensor.dtype.size(), 2);
-    buffer(tensor, tensor.meta.shape().num_elements() / 2)
+    buffer(tensor, tensor.meta.shape().num_elements() / width)
 }
 
 fn buffer(tensor: &CubeTensor, len: usize) -> BufferArg {

@@ -2,16 +2,16 @@
 
 use std::f32::consts::LOG2_E;
 
-use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::sight::{clipped, hide, key_count, sight};
 use super::{
-    FlashConfig, Pair, TILE, UNITS, arrived, cube_place, drop_values, fetch, fill, fragments, kept_bits,
-    load_fragments, place, product, product_shared, quad_sum, round_into, slots, store_rows, tile_of, zeros,
+    FlashConfig, HIDDEN, Oct, Pair, TILE, UNITS, arrived, cube_place, drop_values, fill_both, fill_slot_both,
+    kept_bits, left_operands, load_fragments, pin_operand, place, place_again, product, product_shared, quad_sum,
+    results_memory, round_into, slots, store_rows, tile, zeros,
 };
 use crate::instruction::exp2_approx;
-use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
+use crate::wgmma::{commit, describe, fence, pin, wait};
 
 /// The gradient of the queries, and `delta`: each query's sum of `out * d_out`, which [`key_value_gradient`] reads.
 #[cube(launch_unchecked)]
@@ -27,22 +27,26 @@ pub(crate) fn query_gradient<E: Float>(
     documents: &[i32],
     random: &[i32],
     delta: &mut [f32],
-    d_query: &mut [Pair<E>],
+    d_query: &mut [Oct<E>],
+    heads: u32,
     t: u32,
     s: u32,
     site: u32,
     limit: u32,
     keep: f32,
     heads_at_once: u32,
-    tiles_at_once: u32,
+    tile_bits: u32,
     #[comptime] cfg: FlashConfig,
 ) {
+    let (row_head, from_last) = cube_place(heads_at_once, tile_bits);
     let tiles = (t + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
-    let (row_head, tile) = cube_place(tiles, heads_at_once, tiles_at_once);
+    if row_head >= heads || from_last >= tiles {
+        terminate!();
+    }
     let head = row_head % comptime![cfg.n_heads as u32];
     let batch = row_head / comptime![cfg.n_heads as u32];
     let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
-    let q0 = (tiles - 1 - tile) * comptime![TILE as u32];
+    let q0 = (tiles - 1 - from_last) * comptime![TILE as u32];
     let at = place();
     let scale = comptime![cfg.scale()].runtime();
     let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
@@ -51,30 +55,20 @@ pub(crate) fn query_gradient<E: Float>(
     let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
     let blocks = sight.blocks;
 
-    let mut queries = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
-    let mut gradients = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
-    let stay_arrived = Barrier::shared_uninit();
-    if UNIT_POS == 0 {
-        stay_arrived.init_manual(1u32);
-    }
-    let mut slots = slots::<E>(2u32, cfg);
+    let mut stays = slots::<E>(1usize, 2usize, cfg);
+    let mut streamed = slots::<E>(2usize, 2usize, cfg);
+    let mut results = results_memory::<E>(cfg);
+    sync_async_proxy_shared();
+    sync_cube();
     let head_column = head * comptime![cfg.head_dim as u32];
     let out_columns = comptime![cfg.n_heads * cfg.head_dim];
     let columns = comptime![cfg.query_columns()];
     let head_dim = comptime![cfg.head_dim];
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
-    if UNIT_POS == 0 {
-        stay_arrived.arrive_and_expect_tx(1, comptime![(4 * cfg.tile_len()) as u32]);
-        fetch::<E>(&stay_arrived, query, &mut queries, batch * t + q0, head_column, cfg);
-        fetch::<E>(&stay_arrived, d_out_tiles, &mut gradients, batch * t + q0, head_column, cfg);
-    }
     if UNIT_POS == 0 && blocks > 0 {
-        fill::<E>(&mut slots, 0u32, key_value, key_value, batch * s, key_column, value_column, cfg);
-        if blocks > 1 {
-            let row = batch * s + comptime![TILE as u32];
-            fill::<E>(&mut slots, 1u32, key_value, key_value, row, key_column, value_column, cfg);
-        }
+        fill_slot_both::<E>(&mut stays, 0usize, query, d_out_tiles, batch * t + q0, head_column, head_column, cfg);
+        fill_slot_both::<E>(&mut streamed, 0usize, key_value, key_value, batch * s, key_column, value_column, cfg);
     }
     sync_plane();
     let d_outputs = load_fragments::<E>(d_out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
@@ -108,75 +102,71 @@ pub(crate) fn query_gradient<E: Float>(
     let lse0 = lse[row0 as usize];
     let lse1 = lse[row1 as usize];
 
-    stay_arrived.wait_parity(0u32);
-    let queries_tile = describe::<E>(&queries, comptime![cfg.rows_layout()]);
-    let gradients_tile = describe::<E>(&gradients, comptime![cfg.rows_layout()]);
+    let rows = comptime![cfg.rows_layout()];
+    let queries = describe::<E>(&stays.tiles, rows);
+    let gradients = tile(queries, 1u32, cfg);
+    let streamed_rows = describe::<E>(&streamed.tiles, rows);
+    let streamed_columns = describe::<E>(&streamed.tiles, comptime![cfg.columns_layout()]);
+    let hidden = f32::cast_from(comptime![HIDDEN]);
     let mut dq = zeros(comptime![cfg.head_dim]);
-    let mut d_scores = fragments::<E>();
-    for block in 0..blocks {
-        let k0 = block * comptime![TILE as u32];
-        let slot = arrived::<E>(&slots, block);
-        let keys_tile = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let values_tile = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        // For the product of the block before: it reads registers that the next ones are given.
-        wait(0usize);
-        pin(&dq);
-        pin_all::<E>(&d_scores);
-        // No unit reads the slot of the block before any more: it is filled while this one is worked on.
-        sync_cube();
-        let next = block + 1;
-        if UNIT_POS == 0 && block > 0 && next < blocks {
-            let row = batch * s + next * comptime![TILE as u32];
-            fill::<E>(&mut slots, next % 2, key_value, key_value, row, key_column, value_column, cfg);
-        }
-        sync_plane();
-        let mut scores = zeros(comptime![TILE]);
-        let mut dp = zeros(comptime![TILE]);
-        pin(&scores);
-        pin(&dp);
-        fence();
-        product_shared::<E>(&mut scores, queries_tile, keys_tile, comptime![cfg.rows_layout()], cfg);
-        commit();
-        product_shared::<E>(&mut dp, gradients_tile, values_tile, comptime![cfg.rows_layout()], cfg);
-        commit();
-        // Not for `dp`.
-        wait(1usize);
-        pin(&scores);
-
-        let mut ds = Array::<f32>::new(comptime![TILE / 2]);
-        #[unroll]
-        for i in 0..comptime![TILE / 2] {
-            if comptime![i % 4 < 2] {
-                ds[i] = exp2_approx(scores[i] * scale_log2 - lse0);
-            } else {
-                ds[i] = exp2_approx(scores[i] * scale_log2 - lse1);
+    let mut d_scores = left_operands::<E>(1usize);
+    if blocks > 0 {
+        stays.full.index(0usize).wait_parity(0u32);
+        for block in 0..blocks {
+            let slot = arrived::<E>(&streamed, block);
+            let mut scores = zeros(comptime![TILE]);
+            let mut dp = zeros(comptime![TILE]);
+            pin(&scores);
+            pin(&dp);
+            fence();
+            product_shared::<E>(&mut scores, queries, tile(streamed_rows, 2 * slot, cfg), cfg);
+            commit();
+            product_shared::<E>(&mut dp, gradients, tile(streamed_rows, 2 * slot + 1, cfg), cfg);
+            commit();
+            // For the product of the block before.
+            wait(2usize);
+            pin(&dq);
+            pin_operand::<E>(&d_scores, 0usize);
+            // No unit reads the slot of the block before any more.
+            sync_cube();
+            if UNIT_POS == 0 && block + 1 < blocks {
+                let from = batch * s + (block + 1) * comptime![TILE as u32];
+                fill_both::<E>(&mut streamed, 1 - slot, key_value, key_value, from, key_column, value_column, cfg);
             }
+            sync_plane();
+            // Not for `dp`.
+            wait(1usize);
+            pin(&scores);
+            hide(&mut scores, hidden, &sight, documents, block * comptime![TILE as u32], &at, cfg);
+            #[unroll]
+            for i in 0..comptime![TILE / 2] {
+                let minus = if comptime![i % 4 < 2] { lse0 } else { lse1 };
+                scores[i] = exp2_approx(scores[i] * scale_log2 - minus);
+            }
+            wait(0usize);
+            pin(&dp);
+            if comptime![cfg.dropout] {
+                let row = row_head * t + q0 + at.row;
+                drop_values(&mut dp, random, site, row, block, at.column, s, limit, keep);
+            }
+            #[unroll]
+            for i in 0..comptime![TILE / 2] {
+                let minus = if comptime![i % 4 < 2] { delta0 } else { delta1 };
+                scores[i] = scores[i] * (dp[i] - minus) * scale;
+            }
+            round_into::<E>(&scores, &mut d_scores, 0usize);
+            pin_operand::<E>(&d_scores, 0usize);
+            pin(&dq);
+            fence();
+            let keys = tile(streamed_columns, 2 * slot, cfg);
+            product::<E>(&mut dq, &d_scores, 0usize, keys, comptime![cfg.columns_layout()]);
+            commit();
         }
-        hide(&mut ds, 0.0f32, &sight, documents, k0, &at, cfg);
         wait(0usize);
-        pin(&dp);
-        if comptime![cfg.dropout] {
-            let row = row_head * t + q0 + at.row;
-            drop_values(&mut dp, random, site, row, block, at.column, s, limit, keep);
-        }
-        #[unroll]
-        for i in 0..comptime![TILE / 2] {
-            let minus = if comptime![i % 4 < 2] { delta0 } else { delta1 };
-            ds[i] = ds[i] * (dp[i] - minus) * scale;
-        }
-
-        let keys_columns = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        round_into::<E>(&ds, &mut d_scores);
-        pin_all::<E>(&d_scores);
         pin(&dq);
-        fence();
-        product::<E>(&mut dq, &d_scores, keys_columns, comptime![cfg.columns_layout()]);
-        commit();
+        pin_operand::<E>(&d_scores, 0usize);
     }
-    wait(0usize);
-    pin(&dq);
-    pin_all::<E>(&d_scores);
-    store_rows::<E>(&dq, 1.0f32, 1.0f32, d_query, batch * t, q0, t, head_column, &at, columns, head_dim);
+    store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut results, d_query, batch * t, q0, t, head_column, columns, head_dim);
 }
 
 /// The gradients of the keys and values: a cube per 64 keys of a group of heads.
@@ -191,22 +181,25 @@ pub(crate) fn key_value_gradient<E: Float>(
     lengths: &[i32],
     documents: &[i32],
     random: &[i32],
-    d_key_value: &mut [Pair<E>],
+    d_key_value: &mut [Oct<E>],
+    heads: u32,
     t: u32,
     s: u32,
     site: u32,
     limit: u32,
     keep: f32,
     heads_at_once: u32,
-    tiles_at_once: u32,
+    tile_bits: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    let (row_group, tile) =
-        cube_place((s + comptime![TILE as u32 - 1]) / comptime![TILE as u32], heads_at_once, tiles_at_once);
+    let (row_group, key_tile) = cube_place(heads_at_once, tile_bits);
+    if row_group >= heads || key_tile * comptime![TILE as u32] >= s {
+        terminate!();
+    }
     let group = row_group % comptime![cfg.n_kv_heads as u32];
     let batch = row_group / comptime![cfg.n_kv_heads as u32];
     // Early keys are seen by most queries under causality: they go first.
-    let k0 = tile * comptime![TILE as u32];
+    let k0 = key_tile * comptime![TILE as u32];
     let at = place();
     let scale = comptime![cfg.scale()].runtime();
     let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
@@ -215,30 +208,12 @@ pub(crate) fn key_value_gradient<E: Float>(
     let per_group = comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
 
     let keys = key_count(lengths, batch, s, cfg);
-    let key0 = k0 + at.row;
-    let key1 = key0 + 8;
-    // The unit's two keys are seen by queries from these on.
-    let mut from0 = 0u32;
-    let mut from1 = 0u32;
+    // Queries from `first_block` on see some of the keys, those from `from_all` on all of them.
     let mut first_block = 0u32;
     let mut from_all = 0u32;
     if comptime![cfg.causal] {
-        from0 = clipped(key0 + t, s);
-        from1 = clipped(key1 + t, s);
         first_block = clipped(k0 + t, s) / comptime![TILE as u32];
         from_all = clipped(k0 + comptime![TILE as u32 - 1] + t, s);
-    }
-    if key0 >= keys {
-        from0 = t;
-    }
-    if key1 >= keys {
-        from1 = t;
-    }
-    let mut document0 = 0i32;
-    let mut document1 = 0i32;
-    if comptime![cfg.documents] {
-        document0 = documents[(batch * t + min(key0, t - 1)) as usize];
-        document1 = documents[(batch * t + min(key1, t - 1)) as usize];
     }
     let query_blocks = (t + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
     let mut per_head = 0u32;
@@ -247,167 +222,205 @@ pub(crate) fn key_value_gradient<E: Float>(
     }
     let blocks = per_head * per_group;
 
-    let n_slots = comptime![cfg.query_slots()];
-    let mut key_rows = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
-    let mut value_rows = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
-    let stay_arrived = Barrier::shared_uninit();
-    if UNIT_POS == 0 {
-        stay_arrived.init_manual(1u32);
-    }
-    let mut slots = slots::<E>(n_slots, cfg);
+    let mut stays = slots::<E>(1usize, 2usize, cfg);
+    let mut streamed = slots::<E>(2usize, 2usize, cfg);
+    let mut results = results_memory::<E>(cfg);
     // Log-sums and deltas of the streamed queries: 64 and 64 a slot.
-    let mut row_values = Shared::<[f32]>::new_slice(comptime![n_slots as usize * 2 * TILE]);
+    let mut row_values = Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]);
+    sync_async_proxy_shared();
+    sync_cube();
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
-    if UNIT_POS == 0 {
-        stay_arrived.arrive_and_expect_tx(1, comptime![(4 * cfg.tile_len()) as u32]);
-        fetch::<E>(&stay_arrived, key_value, &mut key_rows, batch * s + k0, key_column, cfg);
-        fetch::<E>(&stay_arrived, key_value, &mut value_rows, batch * s + k0, value_column, cfg);
-    }
-
     let first_row = (batch * comptime![cfg.n_heads as u32] + group * per_group) * t;
     let first_column = group * per_group * comptime![cfg.head_dim as u32];
-    for block in 0..min(blocks, comptime![n_slots - 1]) {
-        let (head, q0) = streamed(block, per_head, first_block);
-        row_values[(block * UNITS + UNIT_POS) as usize] = row_value(lse, delta, first_row + head * t, q0, t);
-        if UNIT_POS == 0 {
-            let column = first_column + head * comptime![cfg.head_dim as u32];
-            fill::<E>(&mut slots, block, query, d_out, batch * t + q0, column, column, cfg);
-        }
+    let mut now = Streamed { head: 0u32.runtime(), tile: first_block };
+    if UNIT_POS == 0 && blocks > 0 {
+        let row = batch * t + first_block * comptime![TILE as u32];
+        fill_slot_both::<E>(&mut stays, 0usize, key_value, key_value, batch * s + k0, key_column, value_column, cfg);
+        fill_slot_both::<E>(&mut streamed, 0usize, query, d_out, row, first_column, first_column, cfg);
     }
-    sync_cube();
+    sync_plane();
+    row_values[UNIT_POS as usize] = row_value(lse, delta, first_row, &now, t);
 
-    stay_arrived.wait_parity(0u32);
-    let keys_tile = describe::<E>(&key_rows, comptime![cfg.rows_layout()]);
-    let values_tile = describe::<E>(&value_rows, comptime![cfg.rows_layout()]);
-    let mut probabilities = fragments::<E>();
-    let mut d_scores = fragments::<E>();
+    let rows = comptime![cfg.rows_layout()];
+    let keys_tile = describe::<E>(&stays.tiles, rows);
+    let values_tile = tile(keys_tile, 1u32, cfg);
+    let streamed_rows = describe::<E>(&streamed.tiles, rows);
+    let streamed_columns = describe::<E>(&streamed.tiles, comptime![cfg.columns_layout()]);
+    let hidden = f32::cast_from(comptime![HIDDEN]);
+    let mut probabilities = left_operands::<E>(1usize);
+    let mut d_scores = left_operands::<E>(1usize);
     let mut dk = zeros(head_dim);
     let mut dv = zeros(head_dim);
-    for block in 0..blocks {
-        let (head, q0) = streamed(block, per_head, first_block);
-        let slot = arrived::<E>(&slots, block);
-        let query_rows = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let d_out_rows = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let mut scores = zeros(comptime![TILE]);
-        let mut dp = zeros(comptime![TILE]);
-        pin(&scores);
-        pin(&dp);
-        fence();
-        product_shared::<E>(&mut scores, keys_tile, query_rows, comptime![cfg.rows_layout()], cfg);
-        commit();
-        product_shared::<E>(&mut dp, values_tile, d_out_rows, comptime![cfg.rows_layout()], cfg);
-        commit();
-        // For the products of the block before as well, not for `dp`.
-        wait(1usize);
-        pin(&scores);
-        pin(&dk);
-        pin(&dv);
-        pin_all::<E>(&probabilities);
-        pin_all::<E>(&d_scores);
-        // All units are done with the slot of the block before, which is filled again.
-        sync_cube();
-        let next = block + comptime![n_slots - 1];
-        let mut next_value = 0.0f32;
-        if next < blocks {
-            let (next_head, next_q0) = streamed(next, per_head, first_block);
-            next_value = row_value(lse, delta, first_row + next_head * t, next_q0, t);
-            if UNIT_POS == 0 {
-                let column = first_column + next_head * comptime![cfg.head_dim as u32];
-                fill::<E>(&mut slots, next % n_slots, query, d_out, batch * t + next_q0, column, column, cfg);
+    if blocks > 0 {
+        stays.full.index(0usize).wait_parity(0u32);
+        for block in 0..blocks {
+            let q0 = now.tile * comptime![TILE as u32];
+            // Before the products, whose results leave no registers for it; pinned, or it would be worked out where it is used.
+            let mut kept = Array::<u32>::new(1usize);
+            kept[0] = 0u32;
+            if comptime![cfg.dropout] {
+                let row = first_row + now.head * t + q0 + at.column;
+                kept[0] = kept_bits(random, site, row, key_tile, &at, s, limit);
+                pin(&kept);
             }
-        }
-        sync_plane();
-
-        let values_at = (slot * UNITS + at.column) as usize;
-        let mut p = Array::<f32>::new(comptime![TILE / 2]);
-        #[unroll]
-        for i in 0..comptime![TILE / 2] {
-            let column = values_at + comptime![i / 4 * 8 + i % 2];
-            p[i] = exp2_approx(scores[i] * scale_log2 - row_values[column]);
-        }
-        let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
-        if comptime![cfg.documents] || edge {
+            let slot = arrived::<E>(&streamed, block);
+            let mut scores = zeros(comptime![TILE]);
+            let mut dp = zeros(comptime![TILE]);
+            pin(&scores);
+            pin(&dp);
+            fence();
+            product_shared::<E>(&mut scores, keys_tile, tile(streamed_rows, 2 * slot, cfg), cfg);
+            commit();
+            product_shared::<E>(&mut dp, values_tile, tile(streamed_rows, 2 * slot + 1, cfg), cfg);
+            commit();
+            // For the products of the block before.
+            wait(2usize);
+            pin(&dk);
+            pin(&dv);
+            pin_operand::<E>(&probabilities, 0usize);
+            pin_operand::<E>(&d_scores, 0usize);
+            // No unit reads the slot of the block before any more, and all see the log-sums and deltas of this one.
+            sync_cube();
+            let next = advanced(&now, first_block, query_blocks);
+            now.head = next.head;
+            now.tile = next.tile;
+            let mut next_value = 0.0f32;
+            if block + 1 < blocks {
+                next_value = row_value(lse, delta, first_row, &now, t);
+                if UNIT_POS == 0 {
+                    let column = first_column + now.head * comptime![cfg.head_dim as u32];
+                    let row = batch * t + now.tile * comptime![TILE as u32];
+                    fill_both::<E>(&mut streamed, 1 - slot, query, d_out, row, column, column, cfg);
+                }
+            }
+            sync_plane();
+            let values_at = slot * UNITS + at.column;
+            let log_sums = row_pairs(&row_values, values_at);
+            // Not for `dp`.
+            wait(1usize);
+            pin(&scores);
+            let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
+            if comptime![cfg.documents] || edge {
+                // The unit's two keys, and the queries from which on they are seen.
+                let at = place_again();
+                let key0 = k0 + at.row;
+                let key1 = key0 + 8;
+                let mut from0 = 0u32;
+                let mut from1 = 0u32;
+                if comptime![cfg.causal] {
+                    from0 = clipped(key0 + t, s);
+                    from1 = clipped(key1 + t, s);
+                }
+                from0 = select(key0 < keys, from0, t);
+                from1 = select(key1 < keys, from1, t);
+                let mut document0 = 0i32;
+                let mut document1 = 0i32;
+                if comptime![cfg.documents] {
+                    document0 = documents[(batch * t + min(key0, t - 1)) as usize];
+                    document1 = documents[(batch * t + min(key1, t - 1)) as usize];
+                }
+                #[unroll]
+                for i in 0..comptime![TILE / 2] {
+                    let row = q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
+                    let from = if comptime![i % 4 < 2] { from0 } else { from1 };
+                    let mut visible = row >= from && row < t;
+                    if comptime![cfg.documents] {
+                        let document = if comptime![i % 4 < 2] { document0 } else { document1 };
+                        visible = visible && documents[(batch * t + min(row, t - 1)) as usize] == document;
+                    }
+                    scores[i] = select(visible, scores[i], hidden);
+                }
+            }
+            let mut p = Array::<f32>::new(comptime![TILE / 2]);
             #[unroll]
             for i in 0..comptime![TILE / 2] {
-                let row = q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
-                let from = if comptime![i % 4 < 2] { from0 } else { from1 };
-                let mut visible = row >= from && row < t;
-                if comptime![cfg.documents] {
-                    let document = if comptime![i % 4 < 2] { document0 } else { document1 };
-                    visible = visible && documents[(batch * t + min(row, t - 1)) as usize] == document;
+                p[i] = exp2_approx(scores[i] * scale_log2 - log_sums[comptime![i / 4 * 2 + i % 2]]);
+            }
+            let mut dropped = Array::<f32>::new(comptime![TILE / 2]);
+            #[unroll]
+            for i in 0..comptime![TILE / 2] {
+                dropped[i] = p[i];
+                if comptime![cfg.dropout] {
+                    dropped[i] = p[i] * select(kept[0] & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
                 }
-                p[i] = select(visible, p[i], 0.0f32);
             }
-        }
-        let d_out_columns = tile_of::<E>(&slots.b, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        let query_columns = tile_of::<E>(&slots.a, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        let mut kept = 0u32;
-        let mut dropped = Array::<f32>::new(comptime![TILE / 2]);
-        if comptime![cfg.dropout] {
-            let row = first_row + head * t + q0 + at.column;
-            kept = kept_bits(random, site, row, k0 / comptime![TILE as u32], &at, s, limit);
-        }
-        #[unroll]
-        for i in 0..comptime![TILE / 2] {
-            dropped[i] = p[i];
-            if comptime![cfg.dropout] {
-                dropped[i] = select(kept & comptime![1u32 << i as u32] != 0, p[i] * keep, 0.0f32);
-            }
-        }
-        round_into::<E>(&dropped, &mut probabilities);
-        pin_all::<E>(&probabilities);
-        pin(&dv);
-        fence();
-        product::<E>(&mut dv, &probabilities, d_out_columns, comptime![cfg.columns_layout()]);
-        commit();
-        // For `dp`, not for `dv`.
-        wait(1usize);
-        pin(&dp);
-        let mut ds = Array::<f32>::new(comptime![TILE / 2]);
-        #[unroll]
-        for i in 0..comptime![TILE / 2] {
-            let column = values_at + comptime![TILE + i / 4 * 8 + i % 2];
-            let mut d_probability = dp[i];
-            if comptime![cfg.dropout] {
-                d_probability = select(kept & comptime![1u32 << i as u32] != 0, d_probability * keep, 0.0f32);
-            }
-            ds[i] = p[i] * (d_probability - row_values[column]) * scale;
-        }
-        round_into::<E>(&ds, &mut d_scores);
-        pin_all::<E>(&d_scores);
-        pin(&dk);
-        fence();
-        product::<E>(&mut dk, &d_scores, query_columns, comptime![cfg.columns_layout()]);
-        commit();
+            round_into::<E>(&dropped, &mut probabilities, 0usize);
+            pin_operand::<E>(&probabilities, 0usize);
+            pin(&dv);
+            fence();
+            let d_out_columns = tile(streamed_columns, 2 * slot + 1, cfg);
+            product::<E>(&mut dv, &probabilities, 0usize, d_out_columns, comptime![cfg.columns_layout()]);
+            commit();
 
-        row_values[(next % n_slots * UNITS + UNIT_POS) as usize] = next_value;
+            let deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
+            // For `dp`, not for `dv`.
+            wait(1usize);
+            pin(&dp);
+            #[unroll]
+            for i in 0..comptime![TILE / 2] {
+                let mut d_probability = dp[i];
+                if comptime![cfg.dropout] {
+                    d_probability *= select(kept[0] & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
+                }
+                p[i] = p[i] * (d_probability - deltas[comptime![i / 4 * 2 + i % 2]]) * scale;
+            }
+            round_into::<E>(&p, &mut d_scores, 0usize);
+            pin_operand::<E>(&d_scores, 0usize);
+            pin(&dk);
+            fence();
+            let query_columns = tile(streamed_columns, 2 * slot, cfg);
+            product::<E>(&mut dk, &d_scores, 0usize, query_columns, comptime![cfg.columns_layout()]);
+            commit();
+
+            row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = next_value;
+        }
+        wait(0usize);
+        pin(&dk);
+        pin(&dv);
+        pin_operand::<E>(&probabilities, 0usize);
+        pin_operand::<E>(&d_scores, 0usize);
     }
-    wait(0usize);
-    pin(&dk);
-    pin(&dv);
-    pin_all::<E>(&probabilities);
-    pin_all::<E>(&d_scores);
-    store_rows::<E>(&dk, 1.0f32, 1.0f32, d_key_value, batch * s, k0, s, key_column, &at, columns, head_dim);
-    store_rows::<E>(&dv, 1.0f32, 1.0f32, d_key_value, batch * s, k0, s, value_column, &at, columns, head_dim);
+    store_rows::<E>(&dk, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, key_column, columns, head_dim);
+    store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, value_column, columns, head_dim);
 }
 
-/// The head within its group and the first query of streamed block `block`, when each head has `per_head` of them.
+/// A streamed block: its head within the group, and its tile of queries.
+#[derive(CubeType)]
+struct Streamed {
+    head: u32,
+    tile: u32,
+}
+
+/// The block after `block`, when each head's are those from `first` to `end`.
 #[cube]
-fn streamed(block: u32, per_head: u32, first_block: u32) -> (u32, u32) {
-    (block / per_head, (first_block + block % per_head) * comptime![TILE as u32])
+fn advanced(block: &Streamed, first: u32, end: u32) -> Streamed {
+    let last = block.tile + 1 == end;
+    Streamed { head: block.head + u32::cast_from(last), tile: select(last, first, block.tile + 1) }
+}
+
+/// The numbers of the unit's columns: two that are neighbours, every eight columns, from `at` on.
+#[cube]
+fn row_pairs(row_values: &Shared<[f32]>, at: u32) -> Array<f32> {
+    let mut pairs = Array::<f32>::new(comptime![TILE / 4]);
+    #[unroll]
+    for i in 0..comptime![TILE / 4] {
+        pairs[i] = row_values[(at + comptime![(i / 2 * 8 + i % 2) as u32]) as usize];
+    }
+    pairs
 }
 
 /// What this unit brings of a streamed tile of queries: units below 64 a log-sum, the others a delta.
 #[cube]
-fn row_value(lse: &[f32], delta: &[f32], first_row: u32, q0: u32, t: u32) -> f32 {
-    let row = q0 + UNIT_POS % comptime![TILE as u32];
+fn row_value(lse: &[f32], delta: &[f32], first_row: u32, block: &Streamed, t: u32) -> f32 {
+    let row = block.tile * comptime![TILE as u32] + UNIT_POS % comptime![TILE as u32];
+    let at = (first_row + block.head * t + row) as usize;
     let mut value = 0.0f32;
     if row < t {
         if UNIT_POS < comptime![TILE as u32] {
-            value = lse[(first_row + row) as usize];
+            value = lse[at];
         } else {
-            value = delta[(first_row + row) as usize];
+            value = delta[at];
         }
     }
     value

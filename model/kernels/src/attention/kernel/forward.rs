@@ -1,21 +1,25 @@
 //! Forward: a cube per 64 queries of a head, which stay in shared memory.
 //!
-//! The product of the values is enqueued behind the scores of the next keys: it runs while their exponentials are taken.
+//! The product of the values is enqueued behind the scores of the next keys: it runs while their exponentials are taken. What
+//! is subtracted from scores follows their maximum only where that has grown by much: most blocks then leave the sums so far
+//! as they are.
 
 use std::f32::consts::LOG2_E;
 
-use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::sight::{hide, key_count, sight};
 use super::{
-    FlashConfig, MASKED, Pair, TILE, arrived_alone, cube_place, drop_values, fetch, fill_alone, fragments, place,
-    product, product_shared, quad_max, quad_sum, round_into, store_rows, stream, tile_of, zeros,
+    FlashConfig, MASKED, Oct, TILE, arrived, cube_place, drop_values, fill, fill_slot, left_operands, pin_operand,
+    place, product, product_shared, quad_max, quad_sum, results_memory, round_into, slots, store_rows, tile, zeros,
 };
-use crate::instruction::exp2_approx;
-use crate::wgmma::{FRAGMENT, commit, describe, fence, pin, pin_all, wait};
+use crate::instruction::{exp2_approx, log2_approx, rcp_approx};
+use crate::wgmma::{FRAGMENT, commit, describe, fence, pin, wait};
 
-/// The softmax so far of the unit's two queries: their largest scores, and sums of exponentials.
+/// Exponentials stay below 2 to this.
+const MOST_GROWTH: f32 = 8.0;
+
+/// The softmax so far of the unit's two queries: what was subtracted from their scores, and sums of exponentials.
 #[derive(CubeType)]
 struct Running {
     top0: f32,
@@ -24,9 +28,17 @@ struct Running {
     sum1: f32,
 }
 
-/// Makes exponentials of `scores` and counts them in. The results are what everything from before shrinks by.
+/// What results so far are to be multiplied by, where any unit of the plane is to.
+#[derive(CubeType)]
+struct Rescale {
+    needed: bool,
+    by0: f32,
+    by1: f32,
+}
+
+/// Makes exponentials of `scores` and counts them in.
 #[cube]
-fn take_exponentials(scores: &mut Array<f32>, running: &mut Running, scale: f32) -> (f32, f32) {
+fn take_exponentials(scores: &mut Array<f32>, running: &mut Running, rescale: &mut Rescale, scale: f32) {
     let mut max0 = running.top0;
     let mut max1 = running.top1;
     #[unroll]
@@ -36,14 +48,20 @@ fn take_exponentials(scores: &mut Array<f32>, running: &mut Running, scale: f32)
     }
     max0 = quad_max(max0);
     max1 = quad_max(max1);
-    let shrink0 = exp2_approx((running.top0 - max0) * scale);
-    let shrink1 = exp2_approx((running.top1 - max1) * scale);
-    running.top0 = max0;
-    running.top1 = max1;
-    let minus0 = max0 * scale;
-    let minus1 = max1 * scale;
-    let mut sum0 = running.sum0 * shrink0;
-    let mut sum1 = running.sum1 * shrink1;
+    let growth = max(max0 - running.top0, max1 - running.top1) * scale;
+    rescale.needed = plane_any(growth > comptime![MOST_GROWTH].runtime());
+    if rescale.needed {
+        rescale.by0 = exp2_approx((running.top0 - max0) * scale);
+        rescale.by1 = exp2_approx((running.top1 - max1) * scale);
+        running.top0 = max0;
+        running.top1 = max1;
+        running.sum0 *= rescale.by0;
+        running.sum1 *= rescale.by1;
+    }
+    let minus0 = running.top0 * scale;
+    let minus1 = running.top1 * scale;
+    let mut sum0 = running.sum0;
+    let mut sum1 = running.sum1;
     #[unroll]
     for i in 0..comptime![TILE / 2] {
         if comptime![i % 4 < 2] {
@@ -56,20 +74,21 @@ fn take_exponentials(scores: &mut Array<f32>, running: &mut Running, scale: f32)
     }
     running.sum0 = sum0;
     running.sum1 = sum1;
-    (shrink0, shrink1)
 }
 
-/// Multiplies the rows of an accumulator.
+/// Multiplies the rows of an accumulator, where that is needed.
 #[cube]
-fn shrink(o: &mut Array<f32>, by0: f32, by1: f32) {
-    #[unroll]
-    for i in 0..o.len() {
-        o[i] *= if comptime![i % 4 < 2] { by0 } else { by1 };
+fn apply(rescale: &Rescale, o: &mut Array<f32>) {
+    if rescale.needed {
+        #[unroll]
+        for i in 0..o.len() {
+            o[i] *= if comptime![i % 4 < 2] { rescale.by0 } else { rescale.by1 };
+        }
     }
 }
 
 #[cube]
-fn copy_fragments<E: Float>(from: &Sequence<Array<E>>, to: &mut Sequence<Array<E>>) {
+fn copy_operand<E: Float>(from: &Sequence<Array<E>>, to: &mut Sequence<Array<E>>) {
     #[unroll]
     for step in 0..to.len() {
         let source = from.index(step);
@@ -93,144 +112,138 @@ pub(crate) fn forward<E: Float>(
     lengths: &[i32],
     documents: &[i32],
     random: &[i32],
-    out: &mut [Pair<E>],
+    out: &mut [Oct<E>],
     lse: &mut [f32],
+    heads: u32,
     t: u32,
     s: u32,
     site: u32,
     limit: u32,
     keep: f32,
     heads_at_once: u32,
-    tiles_at_once: u32,
+    tile_bits: u32,
     #[comptime] cfg: FlashConfig,
 ) {
+    let (row_head, from_last) = cube_place(heads_at_once, tile_bits);
     let tiles = (t + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
-    let (row_head, tile) = cube_place(tiles, heads_at_once, tiles_at_once);
+    if row_head >= heads || from_last >= tiles {
+        terminate!();
+    }
     let head = row_head % comptime![cfg.n_heads as u32];
     let batch = row_head / comptime![cfg.n_heads as u32];
     let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
     // Late tiles see most keys under causality: they go first.
-    let q0 = (tiles - 1 - tile) * comptime![TILE as u32];
+    let q0 = (tiles - 1 - from_last) * comptime![TILE as u32];
     let at = place();
     let scale = comptime![cfg.scale() * LOG2_E].runtime();
 
     let keys = key_count(lengths, batch, s, cfg);
     let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
+    let blocks = sight.blocks;
 
-    let mut queries = Shared::<[E]>::new_aligned_slice(comptime![cfg.tile_len()], 1024usize);
-    let queries_arrived = Barrier::shared_uninit();
-    if UNIT_POS == 0 {
-        queries_arrived.init_manual(1u32);
-    }
-    let mut keys_stream = stream::<E>(cfg);
-    let mut values_stream = stream::<E>(cfg);
+    let mut query_slot = slots::<E>(1usize, 1usize, cfg);
+    let mut key_slots = slots::<E>(2usize, 1usize, cfg);
+    let mut value_slots = slots::<E>(2usize, 1usize, cfg);
+    let mut results = results_memory::<E>(cfg);
     sync_async_proxy_shared();
     sync_cube();
+    let column = head * comptime![cfg.head_dim as u32];
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
-
-    let mut o = zeros(comptime![cfg.head_dim]);
-    let lowest = f32::cast_from(comptime![MASKED]);
-    let mut running = Running { top0: lowest, top1: lowest, sum0: 0.0f32, sum1: 0.0f32 };
-
-    let blocks = sight.blocks;
     if UNIT_POS == 0 && blocks > 0 {
-        queries_arrived.arrive_and_expect_tx(1, comptime![(2 * cfg.tile_len()) as u32]);
-        let column = head * comptime![cfg.head_dim as u32];
-        fetch::<E>(&queries_arrived, query, &mut queries, batch * t + q0, column, cfg);
-        fill_alone::<E>(&mut keys_stream, 0u32, key_value, batch * s, key_column, cfg);
-        fill_alone::<E>(&mut values_stream, 0u32, key_value, batch * s, value_column, cfg);
+        fill_slot::<E>(&mut query_slot, 0usize, query, batch * t + q0, column, cfg);
+        fill_slot::<E>(&mut key_slots, 0usize, key_value, batch * s, key_column, cfg);
+        fill_slot::<E>(&mut value_slots, 0usize, key_value, batch * s, value_column, cfg);
         if blocks > 1 {
-            fill_alone::<E>(&mut keys_stream, 1u32, key_value, batch * s + comptime![TILE as u32], key_column, cfg);
+            fill_slot::<E>(&mut key_slots, 1usize, key_value, batch * s + comptime![TILE as u32], key_column, cfg);
         }
     }
-    let mut probabilities = fragments::<E>();
     sync_plane();
+
+    let queries = describe::<E>(&query_slot.tiles, comptime![cfg.rows_layout()]);
+    let keys = describe::<E>(&key_slots.tiles, comptime![cfg.rows_layout()]);
+    let values = describe::<E>(&value_slots.tiles, comptime![cfg.columns_layout()]);
+    let row = row_head * t + q0 + at.row;
+    let lowest = f32::cast_from(comptime![MASKED]);
+    let mut running = Running { top0: lowest, top1: lowest, sum0: 0.0f32, sum1: 0.0f32 };
+    let mut rescale = Rescale { needed: false.runtime(), by0: 1.0f32, by1: 1.0f32 };
+    let mut o = zeros(comptime![cfg.head_dim]);
+    let mut probabilities = left_operands::<E>(1usize);
     if blocks > 0 {
-        let row = row_head * t + q0 + at.row;
-        let queries_tile = describe::<E>(&queries, comptime![cfg.rows_layout()]);
-        queries_arrived.wait_parity(0u32);
-        let slot = arrived_alone::<E>(&keys_stream, 0u32);
-        let keys_tile = tile_of::<E>(&keys_stream.tiles, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-        let mut p = zeros(TILE);
-        pin(&p);
+        query_slot.full.index(0usize).wait_parity(0u32);
+        key_slots.full.index(0usize).wait_parity(0u32);
+        let mut scores = zeros(TILE);
+        pin(&scores);
         fence();
-        product_shared::<E>(&mut p, queries_tile, keys_tile, comptime![cfg.rows_layout()], cfg);
+        product_shared::<E>(&mut scores, queries, keys, cfg);
         commit();
         wait(0usize);
-        pin(&p);
-        hide(&mut p, lowest, &sight, documents, 0u32, &at, cfg);
-        // What the values' products before the youngest scores shrink by.
-        let (mut shrink0, mut shrink1) = take_exponentials(&mut p, &mut running, scale);
+        pin(&scores);
+        hide(&mut scores, lowest, &sight, documents, 0u32, &at, cfg);
+        take_exponentials(&mut scores, &mut running, &mut rescale, scale);
         if comptime![cfg.dropout] {
-            drop_values(&mut p, random, site, row, 0u32, at.column, s, limit, keep);
+            drop_values(&mut scores, random, site, row, 0u32, at.column, s, limit, keep);
         }
         // The next left operand, while a product still reads the last one.
-        let mut rounded = fragments::<E>();
-        round_into::<E>(&p, &mut rounded);
+        let mut rounded = left_operands::<E>(1usize);
+        round_into::<E>(&scores, &mut rounded, 0usize);
         for next in 1..blocks {
             let block = next - 1;
+            let key_slot = arrived::<E>(&key_slots, next);
+            let value_slot = arrived::<E>(&value_slots, block);
             // For the values' product of the block before this one. It ran while exponentials were taken; a wait in the same
             // turn the assembler would move before them.
             wait(0usize);
             pin(&o);
-            pin_all::<E>(&probabilities);
+            pin_operand::<E>(&probabilities, 0usize);
+            apply(&rescale, &mut o);
+            copy_operand::<E>(&rounded, &mut probabilities);
+            let mut scores = zeros(TILE);
+            pin(&scores);
+            pin_operand::<E>(&probabilities, 0usize);
+            pin(&o);
+            fence();
+            product_shared::<E>(&mut scores, queries, tile(keys, key_slot, cfg), cfg);
+            commit();
+            let values = tile(values, value_slot, cfg);
+            product::<E>(&mut o, &probabilities, 0usize, values, comptime![cfg.columns_layout()]);
+            commit();
             // No unit reads the keys of this block any more, nor the values of the one before.
             sync_cube();
             if UNIT_POS == 0 {
-                let row = batch * s + next * comptime![TILE as u32];
-                fill_alone::<E>(&mut values_stream, next % 2, key_value, row, value_column, cfg);
+                let from = batch * s + next * comptime![TILE as u32];
+                fill::<E>(&mut value_slots, key_slot, key_value, from, value_column, cfg);
                 if next + 1 < blocks {
-                    let row = row + comptime![TILE as u32];
-                    fill_alone::<E>(&mut keys_stream, block % 2, key_value, row, key_column, cfg);
+                    let from = from + comptime![TILE as u32];
+                    fill::<E>(&mut key_slots, value_slot, key_value, from, key_column, cfg);
                 }
             }
             sync_plane();
-            shrink(&mut o, shrink0, shrink1);
-            copy_fragments::<E>(&rounded, &mut probabilities);
-            let slot = arrived_alone::<E>(&keys_stream, next);
-            let keys_tile =
-                tile_of::<E>(&keys_stream.tiles, slot, comptime![cfg.tile_len()], comptime![cfg.rows_layout()]);
-            let slot = arrived_alone::<E>(&values_stream, block);
-            let values_tile =
-                tile_of::<E>(&values_stream.tiles, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-            let mut scores = zeros(TILE);
-            pin(&scores);
-            pin_all::<E>(&probabilities);
-            pin(&o);
-            fence();
-            product_shared::<E>(&mut scores, queries_tile, keys_tile, comptime![cfg.rows_layout()], cfg);
-            commit();
-            product::<E>(&mut o, &probabilities, values_tile, comptime![cfg.columns_layout()]);
-            commit();
             // For the scores.
             wait(1usize);
             pin(&scores);
             hide(&mut scores, lowest, &sight, documents, next * comptime![TILE as u32], &at, cfg);
-            let (by0, by1) = take_exponentials(&mut scores, &mut running, scale);
-            shrink0 = by0;
-            shrink1 = by1;
+            take_exponentials(&mut scores, &mut running, &mut rescale, scale);
             if comptime![cfg.dropout] {
                 drop_values(&mut scores, random, site, row, next, at.column, s, limit, keep);
             }
-            round_into::<E>(&scores, &mut rounded);
+            round_into::<E>(&scores, &mut rounded, 0usize);
         }
+        let value_slot = arrived::<E>(&value_slots, blocks - 1);
         wait(0usize);
         pin(&o);
-        pin_all::<E>(&probabilities);
-        shrink(&mut o, shrink0, shrink1);
-        copy_fragments::<E>(&rounded, &mut probabilities);
-        let slot = arrived_alone::<E>(&values_stream, blocks - 1);
-        let values_tile =
-            tile_of::<E>(&values_stream.tiles, slot, comptime![cfg.tile_len()], comptime![cfg.columns_layout()]);
-        pin_all::<E>(&probabilities);
+        pin_operand::<E>(&probabilities, 0usize);
+        apply(&rescale, &mut o);
+        copy_operand::<E>(&rounded, &mut probabilities);
+        pin_operand::<E>(&probabilities, 0usize);
         pin(&o);
         fence();
-        product::<E>(&mut o, &probabilities, values_tile, comptime![cfg.columns_layout()]);
+        let values = tile(values, value_slot, cfg);
+        product::<E>(&mut o, &probabilities, 0usize, values, comptime![cfg.columns_layout()]);
         commit();
         wait(0usize);
         pin(&o);
-        pin_all::<E>(&probabilities);
+        pin_operand::<E>(&probabilities, 0usize);
     }
 
     // A query without keys has a sum of 0: its row is finite, and means nothing.
@@ -238,24 +251,24 @@ pub(crate) fn forward<E: Float>(
     let total1 = max(quad_sum(running.sum1), 1e-30f32);
     store_rows::<E>(
         &o,
-        1.0 / total0,
-        1.0 / total1,
+        rcp_approx(total0),
+        rcp_approx(total1),
+        &mut results,
         out,
         batch * t,
         q0,
         t,
-        head * comptime![cfg.head_dim as u32],
-        &at,
+        column,
         comptime![cfg.n_heads * cfg.head_dim],
         comptime![cfg.head_dim],
     );
     if at.column == 0 {
         let row = q0 + at.row;
         if row < t {
-            lse[(row_head * t + row) as usize] = running.top0 * scale + f32::ln(total0) * comptime![LOG2_E];
+            lse[(row_head * t + row) as usize] = running.top0 * scale + log2_approx(total0);
         }
         if row + 8 < t {
-            lse[(row_head * t + row + 8) as usize] = running.top1 * scale + f32::ln(total1) * comptime![LOG2_E];
+            lse[(row_head * t + row + 8) as usize] = running.top1 * scale + log2_approx(total1);
         }
     }
 }

@@ -11,14 +11,18 @@ pub(super) mod backward;
 pub(super) mod forward;
 mod sight;
 
+use cubecl::cmma::MmaDefinition;
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
+use cubecl_ir::types::MatrixIdent;
 
 use crate::dropout::kernel::philox;
-use crate::wgmma::{FRAGMENT, K_STEP, describe, multiply, multiply_shared};
+use crate::wgmma::{FRAGMENT, K_STEP, multiply, multiply_shared, pin};
 
 type Pair<E> = Vector<E, Const<2>>;
+/// What a unit stores at a time: 16 bytes.
+type Oct<E> = Vector<E, Const<8>>;
 
 /// Rows of the tile that stays, and of a streamed tile.
 pub(super) const TILE: usize = 64;
@@ -29,6 +33,8 @@ pub(super) const UNITS: u32 = 128;
 /// A score that is masked: -2^100. Finite, so that a row without keys stays a number, and a power of two, so that its
 /// product with the scale is exact and the difference of two of them is 0.
 const MASKED: f32 = -1_267_650_600_228_229_401_496_703_205_376.0;
+/// A score whose exponential is 0, whatever is subtracted, that of a row without keys too: -2^126.
+const HIDDEN: f32 = -85_070_591_730_234_615_865_843_651_857_942_052_864.0;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,11 +86,6 @@ impl FlashConfig {
         WgmmaTileLayout { major: Major::MN, swizzle: Swizzle::B128, rows: self.head_dim, k: TILE }
     }
 
-    /// Slots of streamed queries in the kernel of keys and values: two cubes are to fit on a multiprocessor.
-    fn query_slots(&self) -> u32 {
-        if self.head_dim == 64 { 3 } else { 2 }
-    }
-
     /// Elements of a tile.
     fn tile_len(&self) -> usize {
         TILE * self.head_dim
@@ -105,20 +106,21 @@ fn place() -> Place {
     Place { row: UNIT_POS / 32 * 16 + lane / 4, column: lane % 4 * 2 }
 }
 
-/// The head, counted over all batch rows, and the tile that the cube works on. Heads are taken `heads_at_once` at a time, so
-/// that what the tiles of a head read in common is still in L2 when the next of them comes: first the first `tiles_at_once` tiles
-/// of all of them, side by side for each head, then the second ones.
+/// [`place`], worked out where it is asked for: LLVM keeps nothing that hangs on a shuffle in registers across a loop.
 #[cube]
-fn cube_place(tiles: u32, heads_at_once: u32, tiles_at_once: u32) -> (u32, u32) {
-    let pos = CUBE_POS as u32;
-    let heads = CUBE_COUNT as u32 / tiles;
-    let first_head = pos / (heads_at_once * tiles) * heads_at_once;
-    let n_heads = min(heads_at_once, heads - first_head);
-    let within = pos - first_head * tiles;
-    let first_tile = within / (tiles_at_once * n_heads) * tiles_at_once;
-    let n_tiles = min(tiles_at_once, tiles - first_tile);
-    let left = within - first_tile * n_heads;
-    (first_head + left / n_tiles, first_tile + left % n_tiles)
+fn place_again() -> Place {
+    let unit = plane_shuffle(UNIT_POS, UNIT_POS % 32);
+    Place { row: unit / 32 * 16 + unit % 32 / 4, column: unit % 4 * 2 }
+}
+
+/// The head, counted over all batch rows, and the tile that the cube works on, which may lie beyond the last. Cubes start with X
+/// first, then Y, then Z: Z groups of heads, whose keys and values stay in L2 until their last tile; Y groups of tiles, and
+/// in X the tiles of a group, `1 << tile_bits` of a head side by side.
+#[cube]
+fn cube_place(heads_at_once: u32, tile_bits: u32) -> (u32, u32) {
+    let head = CUBE_POS_Z * heads_at_once + (CUBE_POS_X >> tile_bits);
+    let tile = (CUBE_POS_Y << tile_bits) + (CUBE_POS_X & ((1u32 << tile_bits) - 1));
+    (head, tile)
 }
 
 /// Sum over the four units that share a row.
@@ -168,13 +170,13 @@ fn load_fragments<E: Float>(
     fragments
 }
 
-/// Room for a 64 x 64 left operand. It is made before a loop, not in it: a product that runs on into the next turn reads these
+/// Room for `n` 64 x 64 left operands. It is made before a loop, not in it: a product that runs on into the next turn reads these
 /// registers, and only what is live is not given to others.
 #[cube]
-fn fragments<E: Float>() -> Sequence<Array<E>> {
+fn left_operands<E: Float>(#[comptime] n: usize) -> Sequence<Array<E>> {
     let mut fragments = Sequence::<Array<E>>::new();
     #[unroll]
-    for _ in 0..comptime![TILE / K_STEP] {
+    for _ in 0..comptime![n * TILE / K_STEP] {
         let mut fragment = Array::<E>::new(FRAGMENT);
         #[unroll]
         for i in 0..FRAGMENT {
@@ -185,12 +187,21 @@ fn fragments<E: Float>() -> Sequence<Array<E>> {
     fragments
 }
 
-/// The elements of a 64 x 64 accumulator as the left operand of the next product.
+/// [`pin`] for left operand `n`.
 #[cube]
-fn round_into<E: Float>(values: &Array<f32>, fragments: &mut Sequence<Array<E>>) {
+fn pin_operand<E: Float>(fragments: &Sequence<Array<E>>, #[comptime] n: usize) {
     #[unroll]
-    for step in 0..fragments.len() {
-        let fragment = fragments.index_mut(step);
+    for step in 0..comptime![TILE / K_STEP] {
+        pin(fragments.index(comptime![n * TILE / K_STEP + step]));
+    }
+}
+
+/// The elements of a 64 x 64 accumulator as left operand `n`.
+#[cube]
+fn round_into<E: Float>(values: &Array<f32>, fragments: &mut Sequence<Array<E>>, #[comptime] n: usize) {
+    #[unroll]
+    for step in 0..comptime![TILE / K_STEP] {
+        let fragment = fragments.index_mut(comptime![n * TILE / K_STEP + step]);
         #[unroll]
         for chunk in 0..4usize {
             let mut pair = Pair::<f32>::empty();
@@ -214,61 +225,107 @@ fn zeros(#[comptime] columns: usize) -> Array<f32> {
     values
 }
 
-/// `acc += fragments * tile`: all of the tile's summed dimension.
+/// `acc += fragments * tile`, all of the tile's summed dimension, with left operand `n`.
 #[cube]
 fn product<E: Float>(
     acc: &mut Array<f32>,
     fragments: &Sequence<Array<E>>,
-    tile: u64,
+    #[comptime] n: usize,
+    tile: u32,
     #[comptime] layout: WgmmaTileLayout,
 ) {
     #[unroll]
-    for step in 0..comptime![layout.k / K_STEP] {
-        multiply::<E>(acc, fragments.index(step), tile, step, layout);
+    for step in 0..comptime![TILE / K_STEP] {
+        multiply::<E>(acc, fragments.index(comptime![n * TILE / K_STEP + step]), tile, step, layout);
     }
 }
 
-/// Stores this unit's share of a 64 x head_dim accumulator times `scale0` (first row) and `scale1` (second).
+/// `acc += stays * streamed`, both in shared memory: all columns of a head.
+#[cube]
+fn product_shared<E: Float>(acc: &mut Array<f32>, stays: u32, streamed: u32, #[comptime] cfg: FlashConfig) {
+    let layout = comptime![cfg.rows_layout()];
+    #[unroll]
+    for step in 0..comptime![cfg.head_dim / K_STEP] {
+        multiply_shared::<E>(acc, stays, streamed, step, layout, layout);
+    }
+}
+
+/// Shared memory in which results of 64 rows of a head wait to be stored.
+#[cube]
+fn results_memory<E: Float>(#[comptime] cfg: FlashConfig) -> Shared<[Oct<E>]> {
+    Shared::<[Oct<E>]>::new_aligned_slice(comptime![cfg.tile_len() / 8], 1024usize)
+}
+
+/// Stores a 64 x head_dim accumulator times `scale0` (first row) and `scale1` (second) at (`row0`, `column`) of a matrix, rows
+/// before `rows` only. Each plane turns its 16 rows through shared memory (`stmatrix`), so that units store 16 bytes and
+/// planes whole lines. `first` is the matrix row of the batch's row 0.
 #[cube]
 fn store_rows<E: Float>(
     values: &Array<f32>,
     scale0: f32,
     scale1: f32,
-    out: &mut [Pair<E>],
+    memory: &mut Shared<[Oct<E>]>,
+    out: &mut [Oct<E>],
     first: u32,
     row0: u32,
     rows: u32,
     column: u32,
-    at: &Place,
     #[comptime] columns: usize,
     #[comptime] head_dim: usize,
 ) {
+    let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    let per_row = comptime![head_dim as u32 / 8];
+    let lane = UNIT_POS % 32;
+    let plane_row = UNIT_POS / 32 * 16;
+    // What lay here has been read by the plane.
+    sync_plane();
     #[unroll]
-    for chunk in 0..comptime![head_dim / 4] {
-        let row = row0 + at.row + comptime![(chunk as u32 % 2) * 8];
-        let scale = if comptime![chunk % 2 == 0] { scale0 } else { scale1 };
-        let to = column + at.column + comptime![(chunk / 2 * 8) as u32];
-        let mut pair = Pair::<f32>::empty();
-        pair.insert(0usize, values[comptime![chunk * 2]] * scale);
-        pair.insert(1usize, values[comptime![chunk * 2 + 1]] * scale);
-        if row < rows {
-            out[((first + row) as usize * columns + to as usize) / 2] = Pair::<E>::cast_from(pair);
+    for sixteen in 0..comptime![head_dim / 16] {
+        let mut four = Array::<Pair<E>>::new(4usize);
+        #[unroll]
+        for matrix in 0..4usize {
+            let from = comptime![sixteen * 8 + matrix * 2];
+            let scale = if comptime![matrix % 2 == 0] { scale0 } else { scale1 };
+            let mut pair = Pair::<f32>::empty();
+            pair.insert(0usize, values[from] * scale);
+            pair.insert(1usize, values[comptime![from + 1]] * scale);
+            four[matrix] = Pair::<E>::cast_from(pair);
+        }
+        let row = plane_row + lane % 16;
+        let oct = lane / 16 + comptime![2 * sixteen as u32];
+        let at = (row * per_row + (oct ^ (row % 8))) as usize;
+        instruction.store_matrix::<Oct<E>, Const<2>>(
+            &mut memory[at..at + 1],
+            &four,
+            MatrixIdent::Accumulator,
+            4usize,
+            false,
+        );
+    }
+    sync_plane();
+    #[unroll]
+    for turn in 0..comptime![head_dim / 16] {
+        let n = lane + comptime![32 * turn as u32];
+        let row = plane_row + n / per_row;
+        let oct = n % per_row;
+        if row0 + row < rows {
+            let to = (first + row0 + row) as usize * comptime![columns / 8] + (column / 8 + oct) as usize;
+            out[to] = memory[(row * per_row + (oct ^ (row % 8))) as usize];
         }
     }
 }
 
-/// The two streamed tiles in shared memory, a few of each, and the barriers that say a slot is full.
+/// Tiles in shared memory, some in each slot, and the barriers that say a slot is full.
 #[derive(CubeType)]
 struct Slots<E: Float> {
-    a: Shared<[E]>,
-    b: Shared<[E]>,
+    tiles: Shared<[E]>,
     full: Sequence<Shared<Barrier>>,
 }
 
+/// `n` slots of `per_slot` tiles. The caller fences and syncs before they are filled.
 #[cube]
-fn slots<E: Float>(#[comptime] n: u32, #[comptime] cfg: FlashConfig) -> Slots<E> {
-    let a = Shared::<[E]>::new_aligned_slice(comptime![n as usize * cfg.tile_len()], 1024usize);
-    let b = Shared::<[E]>::new_aligned_slice(comptime![n as usize * cfg.tile_len()], 1024usize);
+fn slots<E: Float>(#[comptime] n: usize, #[comptime] per_slot: usize, #[comptime] cfg: FlashConfig) -> Slots<E> {
+    let tiles = Shared::<[E]>::new_aligned_slice(comptime![n * per_slot * cfg.tile_len()], 1024usize);
     let mut full = Sequence::<Shared<Barrier>>::new();
     #[unroll]
     for _ in 0..n {
@@ -276,196 +333,119 @@ fn slots<E: Float>(#[comptime] n: u32, #[comptime] cfg: FlashConfig) -> Slots<E>
     }
     if UNIT_POS == 0 {
         #[unroll]
-        for slot in 0..comptime![n as usize] {
+        for slot in 0..n {
             full.index(slot).init_manual(1u32);
         }
     }
-    sync_async_proxy_shared();
-    sync_cube();
-    Slots::<E> { a, b, full }
+    Slots::<E> { tiles, full }
 }
 
-/// Unit 0 asks for the tiles at matrix row `row`, one at `column_a` of `map_a` and one at `column_b` of `map_b`.
+/// Unit 0 asks for the only tile of slot `slot` of two: that at matrix row `row` and column `column` of `map`. Rows of the next
+/// sequence, where this one ends, give results that nobody stores.
 #[cube]
 fn fill<E: Float>(
     slots: &mut Slots<E>,
     slot: u32,
-    map_a: &TensorMap<E, Tiled>,
-    map_b: &TensorMap<E, Tiled>,
+    map: &TensorMap<E, Tiled>,
     row: u32,
-    column_a: u32,
-    column_b: u32,
+    column: u32,
     #[comptime] cfg: FlashConfig,
 ) {
     if slot == 0 {
-        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 0usize, cfg);
-    } else if comptime![slots.full.len() == 2] {
-        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 1usize, cfg);
-    } else if slot == 1 {
-        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 1usize, cfg);
+        fill_slot::<E>(slots, 0usize, map, row, column, cfg);
     } else {
-        fill_slot::<E>(slots, map_a, map_b, row, column_a, column_b, 2usize, cfg);
+        fill_slot::<E>(slots, 1usize, map, row, column, cfg);
     }
 }
 
 #[cube]
 fn fill_slot<E: Float>(
     slots: &mut Slots<E>,
+    #[comptime] slot: usize,
+    map: &TensorMap<E, Tiled>,
+    row: u32,
+    column: u32,
+    #[comptime] cfg: FlashConfig,
+) {
+    slots.full.index(slot).arrive_and_expect_tx(1, comptime![(2 * cfg.tile_len()) as u32]);
+    load::<E>(slots, slot, slot, map, row, column, cfg);
+}
+
+/// [`fill`] for slots of two tiles, one of each map.
+#[cube]
+fn fill_both<E: Float>(
+    slots: &mut Slots<E>,
+    slot: u32,
     map_a: &TensorMap<E, Tiled>,
     map_b: &TensorMap<E, Tiled>,
     row: u32,
     column_a: u32,
     column_b: u32,
-    #[comptime] slot: usize,
-    #[comptime] cfg: FlashConfig,
-) {
-    let bar = slots.full.index(slot);
-    bar.arrive_and_expect_tx(1, comptime![(4 * cfg.tile_len()) as u32]);
-    #[unroll]
-    for span in 0..comptime![cfg.head_dim / SPAN] {
-        let from = comptime![slot * cfg.tile_len() + span * TILE * SPAN];
-        let to = comptime![from + TILE * SPAN];
-        let column = comptime![(span * SPAN) as u32];
-        bar.tma_load_2d(map_a, &mut slots.a[from..to], row as i32, (column_a + column) as i32);
-        bar.tma_load_2d(map_b, &mut slots.b[from..to], row as i32, (column_b + column) as i32);
-    }
-}
-
-/// Streamed tiles of one kind in two slots of shared memory, and the barriers that say a slot is full. The caller fences and
-/// syncs.
-#[derive(CubeType)]
-struct Stream<E: Float> {
-    tiles: Shared<[E]>,
-    full: Sequence<Shared<Barrier>>,
-}
-
-#[cube]
-fn stream<E: Float>(#[comptime] cfg: FlashConfig) -> Stream<E> {
-    let tiles = Shared::<[E]>::new_aligned_slice(comptime![2 * cfg.tile_len()], 1024usize);
-    let mut full = Sequence::<Shared<Barrier>>::new();
-    full.push(Barrier::shared_uninit());
-    full.push(Barrier::shared_uninit());
-    if UNIT_POS == 0 {
-        full.index(0usize).init_manual(1u32);
-        full.index(1usize).init_manual(1u32);
-    }
-    Stream::<E> { tiles, full }
-}
-
-/// Unit 0 asks for the tile at matrix row `row` and column `column` of `map`.
-#[cube]
-fn fill_alone<E: Float>(
-    stream: &mut Stream<E>,
-    slot: u32,
-    map: &TensorMap<E, Tiled>,
-    row: u32,
-    column: u32,
     #[comptime] cfg: FlashConfig,
 ) {
     if slot == 0 {
-        fill_alone_at::<E>(stream, map, row, column, 0usize, cfg);
+        fill_slot_both::<E>(slots, 0usize, map_a, map_b, row, column_a, column_b, cfg);
     } else {
-        fill_alone_at::<E>(stream, map, row, column, 1usize, cfg);
+        fill_slot_both::<E>(slots, 1usize, map_a, map_b, row, column_a, column_b, cfg);
     }
 }
 
 #[cube]
-fn fill_alone_at<E: Float>(
-    stream: &mut Stream<E>,
-    map: &TensorMap<E, Tiled>,
-    row: u32,
-    column: u32,
+fn fill_slot_both<E: Float>(
+    slots: &mut Slots<E>,
     #[comptime] slot: usize,
+    map_a: &TensorMap<E, Tiled>,
+    map_b: &TensorMap<E, Tiled>,
+    row: u32,
+    column_a: u32,
+    column_b: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    let bar = stream.full.index(slot);
-    bar.arrive_and_expect_tx(1, comptime![(2 * cfg.tile_len()) as u32]);
-    #[unroll]
-    for span in 0..comptime![cfg.head_dim / SPAN] {
-        let from = comptime![slot * cfg.tile_len() + span * TILE * SPAN];
-        let to = comptime![from + TILE * SPAN];
-        let column = column + comptime![(span * SPAN) as u32];
-        bar.tma_load_2d(map, &mut stream.tiles[from..to], row as i32, column as i32);
-    }
+    slots.full.index(slot).arrive_and_expect_tx(1, comptime![(4 * cfg.tile_len()) as u32]);
+    load::<E>(slots, slot, comptime![2 * slot], map_a, row, column_a, cfg);
+    load::<E>(slots, slot, comptime![2 * slot + 1], map_b, row, column_b, cfg);
 }
 
-/// Waits until the tile of `block` has arrived in its slot, which is returned.
+/// Waits until what block `block` reads lies in its slot of two, which is returned.
 #[cube]
-fn arrived_alone<E: Float>(stream: &Stream<E>, block: u32) -> u32 {
+fn arrived<E: Float>(slots: &Slots<E>, block: u32) -> u32 {
     let slot = block % 2;
     let parity = block / 2 % 2;
     if slot == 0 {
-        stream.full.index(0usize).wait_parity(parity);
+        slots.full.index(0usize).wait_parity(parity);
     } else {
-        stream.full.index(1usize).wait_parity(parity);
+        slots.full.index(1usize).wait_parity(parity);
     }
     slot
 }
 
-/// Unit 0 asks for the tile at matrix row `row` and column `column` of `map`, which stays. Rows of the next sequence, where this
-/// one ends, give results that nobody stores.
 #[cube]
-fn fetch<E: Float>(
-    bar: &Barrier,
+fn load<E: Float>(
+    slots: &mut Slots<E>,
+    #[comptime] slot: usize,
+    #[comptime] tile: usize,
     map: &TensorMap<E, Tiled>,
-    tile: &mut Shared<[E]>,
     row: u32,
     column: u32,
     #[comptime] cfg: FlashConfig,
 ) {
     #[unroll]
     for span in 0..comptime![cfg.head_dim / SPAN] {
-        let from = comptime![span * TILE * SPAN];
+        let from = comptime![tile * cfg.tile_len() + span * TILE * SPAN];
         let column = column + comptime![(span * SPAN) as u32];
-        bar.tma_load_2d(map, &mut tile[from..comptime![from + TILE * SPAN]], row as i32, column as i32);
+        slots.full.index(slot).tma_load_2d(
+            map,
+            &mut slots.tiles[from..comptime![from + TILE * SPAN]],
+            row as i32,
+            column as i32,
+        );
     }
 }
 
-/// `acc += stays * streamed`, both in shared memory: all columns of a head.
+/// Tile `n` of those of which `first` describes the first.
 #[cube]
-fn product_shared<E: Float>(
-    acc: &mut Array<f32>,
-    stays: u64,
-    streamed: u64,
-    #[comptime] layout: WgmmaTileLayout,
-    #[comptime] cfg: FlashConfig,
-) {
-    #[unroll]
-    for step in 0..comptime![cfg.head_dim / K_STEP] {
-        multiply_shared::<E>(acc, stays, streamed, step, comptime![cfg.rows_layout()], layout);
-    }
-}
-
-/// Waits until the tiles of `block` have arrived in its slot, which is returned.
-#[cube]
-fn arrived<E: Float>(slots: &Slots<E>, block: u32) -> u32 {
-    let n = slots.full.len().comptime() as u32;
-    let slot = block % n;
-    let parity = block / n % 2;
-    // Not a comparison a slot: of those LLVM makes a switch whose impossible default leaves the loop over blocks, and the
-    // assembler then lets no product run on.
-    if slot == 0 {
-        slots.full.index(0usize).wait_parity(parity);
-    } else if comptime![n == 2] {
-        slots.full.index(1usize).wait_parity(parity);
-    } else if slot == 1 {
-        slots.full.index(1usize).wait_parity(parity);
-    } else {
-        slots.full.index(2usize).wait_parity(parity);
-    }
-    slot
-}
-
-/// The tile in slot `slot`.
-#[cube]
-fn tile_of<E: Float>(
-    smem: &Shared<[E]>,
-    slot: u32,
-    #[comptime] len: usize,
-    #[comptime] layout: WgmmaTileLayout,
-) -> u64 {
-    let from = slot as usize * len;
-    describe::<E>(&smem[from..from + len], layout)
+fn tile(first: u32, n: u32, #[comptime] cfg: FlashConfig) -> u32 {
+    first + n * comptime![(cfg.tile_len() * 2 / 16) as u32]
 }
 
 /// Sixteen random bits each for eight probabilities of row `row` of all rows of all heads, those of keys `column`, `column
