@@ -112,7 +112,7 @@ impl Call {
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),
-                vectors(&out, 8),
+                vectors(&out),
                 lse.clone().into_buffer_arg(),
                 (b * h) as u32,
                 t as u32,
@@ -160,15 +160,15 @@ impl Call {
                 CubeDim::new_1d(UNITS),
                 tensor_map(&self.query, TILE, SPAN),
                 tensor_map(&self.key_value, TILE, SPAN),
-                vectors(&out, 2),
-                vectors(&d_out, 2),
+                vectors(&out),
+                vectors(&d_out),
                 tensor_map(&d_out, TILE, SPAN),
                 lse.clone().into_buffer_arg(),
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),
                 delta.clone().into_buffer_arg(),
-                vectors(&d_query, 8),
+                vectors(&d_query),
                 (b * h) as u32,
                 t as u32,
                 s as u32,
@@ -191,7 +191,7 @@ impl Call {
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),
-                vectors(&d_key_value, 8),
+                vectors(&d_key_value),
                 (b * spec.n_kv_heads) as u32,
                 t as u32,
                 s as u32,
@@ -207,10 +207,10 @@ impl Call {
     }
 }
 
-/// A contiguous tensor of two-byte elements as a buffer of vectors of `width`.
-fn vectors(tensor: &CubeTensor, width: usize) -> BufferArg {
+/// A contiguous tensor of two-byte elements as a buffer of vectors of 16 bytes.
+fn vectors(tensor: &CubeTensor) -> BufferArg {
     debug_assert_eq!(tensor.dtype.size(), 2);
-    buffer(tensor, tensor.meta.shape().num_elements() / width)
+    buffer(tensor, tensor.meta.shape().num_elements() / 8)
 }
 
 fn buffer(tensor: &CubeTensor, len: usize) -> BufferArg {

@@ -6,9 +6,9 @@ use cubecl::prelude::*;
 
 use super::sight::{clipped, hide, key_count, sight};
 use super::{
-    FlashConfig, HIDDEN, Oct, Pair, TILE, UNITS, arrived, cube_place, drop_values, fill_both, fill_slot_both,
-    kept_bits, left_operands, load_fragments, pin_operand, place, place_again, product, product_shared, quad_sum,
-    results_memory, round_into, slots, store_rows, tile, zeros,
+    FlashConfig, HIDDEN, Oct, TILE, UNITS, arrived, cube_place, drop_values, fill_both, fill_slot_both, kept_bits,
+    left_operands, pin_operand, place, product, product_shared, results_memory, round_into, row_products, slots,
+    store_rows, tile, unit_here, zeros,
 };
 use crate::instruction::exp2_approx;
 use crate::wgmma::{commit, describe, fence, pin, wait};
@@ -19,8 +19,8 @@ use crate::wgmma::{commit, describe, fence, pin, wait};
 pub(crate) fn query_gradient<E: Float>(
     query: &TensorMap<E, Tiled>,
     key_value: &TensorMap<E, Tiled>,
-    out: &[Pair<E>],
-    d_out: &[Pair<E>],
+    out: &[Oct<E>],
+    d_out: &[Oct<E>],
     d_out_tiles: &TensorMap<E, Tiled>,
     lse: &[f32],
     lengths: &[i32],
@@ -47,7 +47,7 @@ pub(crate) fn query_gradient<E: Float>(
     let batch = row_head / comptime![cfg.n_heads as u32];
     let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
     let q0 = (tiles - 1 - from_last) * comptime![TILE as u32];
-    let at = place();
+    let at = place(UNIT_POS);
     let scale = comptime![cfg.scale()].runtime();
     let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
 
@@ -68,29 +68,22 @@ pub(crate) fn query_gradient<E: Float>(
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
     if UNIT_POS == 0 && blocks > 0 {
         fill_slot_both::<E>(&mut stays, 0usize, query, d_out_tiles, batch * t + q0, head_column, head_column, cfg);
-        fill_slot_both::<E>(&mut streamed, 0usize, key_value, key_value, batch * s, key_column, value_column, cfg);
-    }
-    sync_plane();
-    let d_outputs = load_fragments::<E>(d_out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
-    let outputs = load_fragments::<E>(out, batch * t, q0, t, head_column, &at, out_columns, head_dim);
-    let mut delta0 = 0.0f32;
-    let mut delta1 = 0.0f32;
-    #[unroll]
-    for step in 0..comptime![cfg.head_dim / 16] {
-        #[unroll]
-        for i in 0..8usize {
-            let product = f32::cast_from(d_outputs.index(step)[i]) * f32::cast_from(outputs.index(step)[i]);
-            if comptime![i % 4 < 2] {
-                delta0 += product;
-            } else {
-                delta1 += product;
-            }
+        let from = batch * s;
+        fill_slot_both::<E>(&mut streamed, 0usize, key_value, key_value, from, key_column, value_column, cfg);
+        if blocks > 1 {
+            let from = from + comptime![TILE as u32];
+            fill_slot_both::<E>(&mut streamed, 1usize, key_value, key_value, from, key_column, value_column, cfg);
         }
     }
-    delta0 = quad_sum(delta0);
-    delta1 = quad_sum(delta1);
+    sync_plane();
+    // What follows is asked for behind the tiles, not before them.
+    let unit = unit_here();
+    let at = place(unit);
     let row0 = row_head * t + min(q0 + at.row, t - 1);
     let row1 = row_head * t + min(q0 + at.row + 8, t - 1);
+    let lse0 = lse[row0 as usize];
+    let lse1 = lse[row1 as usize];
+    let (delta0, delta1) = row_products::<E>(d_out, out, batch * t, q0, t, head_column, unit, out_columns, head_dim);
     if at.column == 0 {
         if q0 + at.row < t {
             delta[row0 as usize] = delta0;
@@ -99,9 +92,6 @@ pub(crate) fn query_gradient<E: Float>(
             delta[row1 as usize] = delta1;
         }
     }
-    let lse0 = lse[row0 as usize];
-    let lse1 = lse[row1 as usize];
-
     let rows = comptime![cfg.rows_layout()];
     let queries = describe::<E>(&stays.tiles, rows);
     let gradients = tile(queries, 1u32, cfg);
@@ -129,7 +119,7 @@ pub(crate) fn query_gradient<E: Float>(
             pin_operand::<E>(&d_scores, 0usize);
             // No unit reads the slot of the block before any more.
             sync_cube();
-            if UNIT_POS == 0 && block + 1 < blocks {
+            if UNIT_POS == 0 && block > 0 && block + 1 < blocks {
                 let from = batch * s + (block + 1) * comptime![TILE as u32];
                 fill_both::<E>(&mut streamed, 1 - slot, key_value, key_value, from, key_column, value_column, cfg);
             }
@@ -200,7 +190,7 @@ pub(crate) fn key_value_gradient<E: Float>(
     let batch = row_group / comptime![cfg.n_kv_heads as u32];
     // Early keys are seen by most queries under causality: they go first.
     let k0 = key_tile * comptime![TILE as u32];
-    let at = place();
+    let at = place(UNIT_POS);
     let scale = comptime![cfg.scale()].runtime();
     let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
     let head_dim = comptime![cfg.head_dim];
@@ -225,8 +215,9 @@ pub(crate) fn key_value_gradient<E: Float>(
     let mut stays = slots::<E>(1usize, 2usize, cfg);
     let mut streamed = slots::<E>(2usize, 2usize, cfg);
     let mut results = results_memory::<E>(cfg);
-    // Log-sums and deltas of the streamed queries: 64 and 64 a slot.
-    let mut row_values = Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]);
+    // Log-sums and deltas of the queries of four blocks, 64 and 64: of this one and the next, which are read, and the one after,
+    // which are written.
+    let mut row_values = Shared::<[f32]>::new_slice(comptime![4 * UNITS as usize]);
     sync_async_proxy_shared();
     sync_cube();
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
@@ -234,13 +225,26 @@ pub(crate) fn key_value_gradient<E: Float>(
     let first_row = (batch * comptime![cfg.n_heads as u32] + group * per_group) * t;
     let first_column = group * per_group * comptime![cfg.head_dim as u32];
     let mut now = Streamed { head: 0u32.runtime(), tile: first_block };
+    let mut next = advanced(&now, first_block, query_blocks);
     if UNIT_POS == 0 && blocks > 0 {
-        let row = batch * t + first_block * comptime![TILE as u32];
+        let row = batch * t + now.tile * comptime![TILE as u32];
         fill_slot_both::<E>(&mut stays, 0usize, key_value, key_value, batch * s + k0, key_column, value_column, cfg);
         fill_slot_both::<E>(&mut streamed, 0usize, query, d_out, row, first_column, first_column, cfg);
+        if blocks > 1 {
+            let row = batch * t + next.tile * comptime![TILE as u32];
+            let column = first_column + next.head * comptime![cfg.head_dim as u32];
+            fill_slot_both::<E>(&mut streamed, 1usize, query, d_out, row, column, column, cfg);
+        }
     }
     sync_plane();
-    row_values[UNIT_POS as usize] = row_value(lse, delta, first_row, &now, t);
+    let first_value = row_value(lse, delta, first_row, &now, t);
+    let mut next_value = 0.0f32;
+    if blocks > 1 {
+        next_value = row_value(lse, delta, first_row, &next, t);
+    }
+    row_values[UNIT_POS as usize] = first_value;
+    row_values[(UNITS + UNIT_POS) as usize] = next_value;
+    sync_cube();
 
     let rows = comptime![cfg.rows_layout()];
     let keys_tile = describe::<E>(&stays.tiles, rows);
@@ -264,6 +268,9 @@ pub(crate) fn key_value_gradient<E: Float>(
                 kept[0] = kept_bits(random, site, row, key_tile, &at, s, limit);
                 pin(&kept);
             }
+            let values_at = block % 4 * UNITS + at.column;
+            let log_sums = row_pairs(&row_values, values_at);
+            let deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
             let slot = arrived::<E>(&streamed, block);
             let mut scores = zeros(comptime![TILE]);
             let mut dp = zeros(comptime![TILE]);
@@ -280,30 +287,30 @@ pub(crate) fn key_value_gradient<E: Float>(
             pin(&dv);
             pin_operand::<E>(&probabilities, 0usize);
             pin_operand::<E>(&d_scores, 0usize);
-            // No unit reads the slot of the block before any more, and all see the log-sums and deltas of this one.
+            // No unit reads the slot of the block before any more, and all see the log-sums and deltas of the next.
             sync_cube();
-            let next = advanced(&now, first_block, query_blocks);
-            now.head = next.head;
-            now.tile = next.tile;
-            let mut next_value = 0.0f32;
-            if block + 1 < blocks {
-                next_value = row_value(lse, delta, first_row, &now, t);
-                if UNIT_POS == 0 {
-                    let column = first_column + now.head * comptime![cfg.head_dim as u32];
-                    let row = batch * t + now.tile * comptime![TILE as u32];
-                    fill_both::<E>(&mut streamed, 1 - slot, query, d_out, row, column, column, cfg);
-                }
+            if UNIT_POS == 0 && block > 0 && block + 1 < blocks {
+                let column = first_column + next.head * comptime![cfg.head_dim as u32];
+                let row = batch * t + next.tile * comptime![TILE as u32];
+                fill_both::<E>(&mut streamed, 1 - slot, query, d_out, row, column, column, cfg);
             }
             sync_plane();
-            let values_at = slot * UNITS + at.column;
-            let log_sums = row_pairs(&row_values, values_at);
+            now.head = next.head;
+            now.tile = next.tile;
+            let after = advanced(&now, first_block, query_blocks);
+            next.head = after.head;
+            next.tile = after.tile;
+            let mut value = 0.0f32;
+            if block + 2 < blocks {
+                value = row_value(lse, delta, first_row, &next, t);
+            }
             // Not for `dp`.
             wait(1usize);
             pin(&scores);
             let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
             if comptime![cfg.documents] || edge {
                 // The unit's two keys, and the queries from which on they are seen.
-                let at = place_again();
+                let at = place(unit_here());
                 let key0 = k0 + at.row;
                 let key1 = key0 + 8;
                 let mut from0 = 0u32;
@@ -353,7 +360,6 @@ pub(crate) fn key_value_gradient<E: Float>(
             product::<E>(&mut dv, &probabilities, 0usize, d_out_columns, comptime![cfg.columns_layout()]);
             commit();
 
-            let deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
             // For `dp`, not for `dv`.
             wait(1usize);
             pin(&dp);
@@ -373,7 +379,7 @@ pub(crate) fn key_value_gradient<E: Float>(
             product::<E>(&mut dk, &d_scores, 0usize, query_columns, comptime![cfg.columns_layout()]);
             commit();
 
-            row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = next_value;
+            row_values[((block + 2) % 4 * UNITS + UNIT_POS) as usize] = value;
         }
         wait(0usize);
         pin(&dk);

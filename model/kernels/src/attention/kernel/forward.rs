@@ -134,7 +134,7 @@ pub(crate) fn forward<E: Float>(
     let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
     // Late tiles see most keys under causality: they go first.
     let q0 = (tiles - 1 - from_last) * comptime![TILE as u32];
-    let at = place();
+    let at = place(UNIT_POS);
     let scale = comptime![cfg.scale() * LOG2_E].runtime();
 
     let keys = key_count(lengths, batch, s, cfg);

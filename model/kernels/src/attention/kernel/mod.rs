@@ -101,16 +101,14 @@ struct Place {
 }
 
 #[cube]
-fn place() -> Place {
-    let lane = UNIT_POS % 32;
-    Place { row: UNIT_POS / 32 * 16 + lane / 4, column: lane % 4 * 2 }
+fn place(unit: u32) -> Place {
+    Place { row: unit / 32 * 16 + unit % 32 / 4, column: unit % 4 * 2 }
 }
 
-/// [`place`], worked out where it is asked for: LLVM keeps nothing that hangs on a shuffle in registers across a loop.
+/// `UNIT_POS` through a shuffle: what hangs on it is worked out where it is asked for, neither earlier nor kept across a loop.
 #[cube]
-fn place_again() -> Place {
-    let unit = plane_shuffle(UNIT_POS, UNIT_POS % 32);
-    Place { row: unit / 32 * 16 + unit % 32 / 4, column: unit % 4 * 2 }
+fn unit_here() -> u32 {
+    plane_shuffle(UNIT_POS, UNIT_POS % 32)
 }
 
 /// The head, counted over all batch rows, and the tile that the cube works on, which may lie beyond the last. Cubes start with X
@@ -137,37 +135,64 @@ fn quad_max(value: f32) -> f32 {
     max(pair, plane_shuffle_xor(pair, 2u32))
 }
 
-/// The 64 x head_dim tile at (`row0`, `column`) of a matrix of pairs, as fragments of 16 columns; rows from `rows` on are
-/// zeros. `first` is the matrix row of the batch's row 0.
+/// The sums of `a * b` over the columns of a head, for the unit's two rows of the 64 from `row0` on. Units read 16 bytes, planes whole
+/// lines, and pass the sums on. `first` is the matrix row of the batch's row 0; rows from `rows` on have the last one's sums.
 #[cube]
-fn load_fragments<E: Float>(
-    x: &[Pair<E>],
+fn row_products<E: Float>(
+    a: &[Oct<E>],
+    b: &[Oct<E>],
     first: u32,
     row0: u32,
     rows: u32,
     column: u32,
-    at: &Place,
+    unit: u32,
     #[comptime] columns: usize,
     #[comptime] head_dim: usize,
-) -> Sequence<Array<E>> {
-    let mut fragments = Sequence::<Array<E>>::new();
+) -> (f32, f32) {
+    let turns = comptime![head_dim / 16];
+    let per_row = comptime![head_dim as u32 / 8];
+    let at_once = comptime![32 / (head_dim as u32 / 8)];
+    let lane = unit % 32;
+    let mut of_a = Array::<Oct<E>>::new(turns);
+    let mut of_b = Array::<Oct<E>>::new(turns);
     #[unroll]
-    for step in 0..comptime![head_dim / K_STEP] {
-        let mut fragment = Array::<E>::new(FRAGMENT);
-        #[unroll]
-        for chunk in 0..4usize {
-            let row = row0 + at.row + comptime![(chunk as u32 % 2) * 8];
-            let from = column + at.column + comptime![(step * K_STEP + chunk / 2 * 8) as u32];
-            let mut value = Pair::<E>::zeroed();
-            if row < rows {
-                value = x[((first + row) as usize * columns + from as usize) / 2];
-            }
-            fragment[comptime![chunk * 2]] = value.extract(0usize);
-            fragment[comptime![chunk * 2 + 1]] = value.extract(1usize);
-        }
-        fragments.push(fragment);
+    for turn in 0..turns {
+        let row = row0 + unit / 32 * 16 + comptime![turn as u32] * at_once + lane / per_row;
+        let at =
+            (first + min(row, rows - 1)) as usize * comptime![columns / 8] + (column / 8 + lane % per_row) as usize;
+        of_a[turn] = a[at];
+        of_b[turn] = b[at];
     }
-    fragments
+    let mut sums = Array::<f32>::new(turns);
+    #[unroll]
+    for turn in 0..turns {
+        let mut sum = 0.0f32;
+        #[unroll]
+        for i in 0..8usize {
+            sum += f32::cast_from(of_a[turn].extract(i)) * f32::cast_from(of_b[turn].extract(i));
+        }
+        sums[turn] = sum;
+    }
+    // Row `lane / 4` was summed at turn `mine`, eight rows on half the turns later.
+    let mine = lane / 4 / at_once;
+    let source = lane / 4 % at_once * per_row;
+    let mut first_sum = 0.0f32;
+    let mut second_sum = 0.0f32;
+    #[unroll]
+    for turn in 0..turns {
+        let mut sum = quad_sum(sums[turn]);
+        sum += plane_shuffle_xor(sum, 4u32);
+        if comptime![head_dim == 128] {
+            sum += plane_shuffle_xor(sum, 8u32);
+        }
+        let passed = plane_shuffle(sum, source);
+        if comptime![turn < turns / 2] {
+            first_sum = select(mine == comptime![turn as u32], passed, first_sum);
+        } else {
+            second_sum = select(mine == comptime![(turn - turns / 2) as u32], passed, second_sum);
+        }
+    }
+    (first_sum, second_sum)
 }
 
 /// Room for `n` 64 x 64 left operands. It is made before a loop, not in it: a product that runs on into the next turn reads these
