@@ -269,8 +269,6 @@ pub(crate) fn key_value_gradient<E: Float>(
                 pin(&kept);
             }
             let values_at = block % 4 * UNITS + at.column;
-            let log_sums = row_pairs(&row_values, values_at);
-            let deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
             let slot = arrived::<E>(&streamed, block);
             let mut scores = zeros(comptime![TILE]);
             let mut dp = zeros(comptime![TILE]);
@@ -281,6 +279,14 @@ pub(crate) fn key_value_gradient<E: Float>(
             commit();
             product_shared::<E>(&mut dp, values_tile, tile(streamed_rows, 2 * slot + 1, cfg), cfg);
             commit();
+            // Read while the products run, where there are registers left for it.
+            let early = comptime![cfg.head_dim == 64];
+            let mut log_sums = Array::<f32>::new(comptime![TILE / 4]);
+            let mut deltas = Array::<f32>::new(comptime![TILE / 4]);
+            if early {
+                log_sums = row_pairs(&row_values, values_at);
+                deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
+            }
             // For the products of the block before.
             wait(2usize);
             pin(&dk);
@@ -307,6 +313,9 @@ pub(crate) fn key_value_gradient<E: Float>(
             // Not for `dp`.
             wait(1usize);
             pin(&scores);
+            if comptime![!early] {
+                log_sums = row_pairs(&row_values, values_at);
+            }
             let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
             if comptime![cfg.documents] || edge {
                 // The unit's two keys, and the queries from which on they are seen.
@@ -363,6 +372,9 @@ pub(crate) fn key_value_gradient<E: Float>(
             // For `dp`, not for `dv`.
             wait(1usize);
             pin(&dp);
+            if comptime![!early] {
+                deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
+            }
             #[unroll]
             for i in 0..comptime![TILE / 2] {
                 let mut d_probability = dp[i];
