@@ -802,6 +802,8 @@ mod tests {
                     let operands = if dtype == DType::BF16 { "f32.bf16.bf16" } else { "f32.f16.f16" };
                     assert!(code.contains(operands), "{config:?} in {dtype:?}");
                     assert!(code.contains("cp.async.bulk.tensor"), "{config:?} in {dtype:?}");
+                    // Around a call the driver runs one product at a time.
+                    assert!(!["div.rn", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{config:?}");
                 }
             }
         }

@@ -215,9 +215,8 @@ pub(crate) fn key_value_gradient<E: Float>(
     let mut stays = slots::<E>(1usize, 2usize, cfg);
     let mut streamed = slots::<E>(2usize, 2usize, cfg);
     let mut results = results_memory::<E>(cfg);
-    // Log-sums and deltas of the queries of four blocks, 64 and 64: of this one and the next, which are read, and the one after,
-    // which are written.
-    let mut row_values = Shared::<[f32]>::new_slice(comptime![4 * UNITS as usize]);
+    // Log-sums and deltas of the streamed queries: 64 and 64 a slot.
+    let mut row_values = Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]);
     sync_async_proxy_shared();
     sync_cube();
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
@@ -237,14 +236,7 @@ pub(crate) fn key_value_gradient<E: Float>(
         }
     }
     sync_plane();
-    let first_value = row_value(lse, delta, first_row, &now, t);
-    let mut next_value = 0.0f32;
-    if blocks > 1 {
-        next_value = row_value(lse, delta, first_row, &next, t);
-    }
-    row_values[UNIT_POS as usize] = first_value;
-    row_values[(UNITS + UNIT_POS) as usize] = next_value;
-    sync_cube();
+    row_values[UNIT_POS as usize] = row_value(lse, delta, first_row, &now, t);
 
     let rows = comptime![cfg.rows_layout()];
     let keys_tile = describe::<E>(&stays.tiles, rows);
@@ -268,7 +260,6 @@ pub(crate) fn key_value_gradient<E: Float>(
                 kept[0] = kept_bits(random, site, row, key_tile, &at, s, limit);
                 pin(&kept);
             }
-            let values_at = block % 4 * UNITS + at.column;
             let slot = arrived::<E>(&streamed, block);
             let mut scores = zeros(comptime![TILE]);
             let mut dp = zeros(comptime![TILE]);
@@ -279,26 +270,22 @@ pub(crate) fn key_value_gradient<E: Float>(
             commit();
             product_shared::<E>(&mut dp, values_tile, tile(streamed_rows, 2 * slot + 1, cfg), cfg);
             commit();
-            // Read while the products run, where there are registers left for it.
-            let early = comptime![cfg.head_dim == 64];
-            let mut log_sums = Array::<f32>::new(comptime![TILE / 4]);
-            let mut deltas = Array::<f32>::new(comptime![TILE / 4]);
-            if early {
-                log_sums = row_pairs(&row_values, values_at);
-                deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
-            }
             // For the products of the block before.
             wait(2usize);
             pin(&dk);
             pin(&dv);
             pin_operand::<E>(&probabilities, 0usize);
             pin_operand::<E>(&d_scores, 0usize);
-            // No unit reads the slot of the block before any more, and all see the log-sums and deltas of the next.
+            // No unit reads the slot of the block before any more, and all see the log-sums and deltas of this one.
             sync_cube();
-            if UNIT_POS == 0 && block > 0 && block + 1 < blocks {
-                let column = first_column + next.head * comptime![cfg.head_dim as u32];
-                let row = batch * t + next.tile * comptime![TILE as u32];
-                fill_both::<E>(&mut streamed, 1 - slot, query, d_out, row, column, column, cfg);
+            let mut next_value = 0.0f32;
+            if block + 1 < blocks {
+                next_value = row_value(lse, delta, first_row, &next, t);
+                if UNIT_POS == 0 && block > 0 {
+                    let column = first_column + next.head * comptime![cfg.head_dim as u32];
+                    let row = batch * t + next.tile * comptime![TILE as u32];
+                    fill_both::<E>(&mut streamed, 1 - slot, query, d_out, row, column, column, cfg);
+                }
             }
             sync_plane();
             now.head = next.head;
@@ -306,16 +293,11 @@ pub(crate) fn key_value_gradient<E: Float>(
             let after = advanced(&now, first_block, query_blocks);
             next.head = after.head;
             next.tile = after.tile;
-            let mut value = 0.0f32;
-            if block + 2 < blocks {
-                value = row_value(lse, delta, first_row, &next, t);
-            }
+            let values_at = slot * UNITS + at.column;
+            let log_sums = row_pairs(&row_values, values_at);
             // Not for `dp`.
             wait(1usize);
             pin(&scores);
-            if comptime![!early] {
-                log_sums = row_pairs(&row_values, values_at);
-            }
             let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
             if comptime![cfg.documents] || edge {
                 // The unit's two keys, and the queries from which on they are seen.
@@ -368,13 +350,10 @@ pub(crate) fn key_value_gradient<E: Float>(
             let d_out_columns = tile(streamed_columns, 2 * slot + 1, cfg);
             product::<E>(&mut dv, &probabilities, 0usize, d_out_columns, comptime![cfg.columns_layout()]);
             commit();
-
+            let deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
             // For `dp`, not for `dv`.
             wait(1usize);
             pin(&dp);
-            if comptime![!early] {
-                deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
-            }
             #[unroll]
             for i in 0..comptime![TILE / 2] {
                 let mut d_probability = dp[i];
@@ -391,7 +370,7 @@ pub(crate) fn key_value_gradient<E: Float>(
             product::<E>(&mut dk, &d_scores, 0usize, query_columns, comptime![cfg.columns_layout()]);
             commit();
 
-            row_values[((block + 2) % 4 * UNITS + UNIT_POS) as usize] = value;
+            row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = next_value;
         }
         wait(0usize);
         pin(&dk);
