@@ -7,6 +7,11 @@
 //!
 //! The rules: [`pin`] every array of registers that was written, then [`fence`], then [`multiply`] any number of times, then
 //! [`commit`]. After [`wait`], [`pin`] what the product wrote and what it read, so that no access moves before the wait.
+//!
+//! What makes the driver run one product at a time all the same, without a word: a call anywhere in the kernel (a division in
+//! full precision is one; `crate::instruction` has those that are not), an accumulator that anything but a product writes
+//! while products run, and one that is zeroed on a path around a loop whose products run on. The driver assembles as
+//! `ptxas -c -v` does, which says so (notes C7509 to C7517) and counts registers as the device will.
 
 use cubecl::prelude::*;
 use cubecl::wgmma::{Swizzle, WgmmaTileLayout};
