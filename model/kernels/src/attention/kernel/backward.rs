@@ -7,11 +7,11 @@ use cubecl::prelude::*;
 use super::sight::{clipped, hide, key_count, sight};
 use super::{
     FlashConfig, HIDDEN, Oct, TILE, UNITS, arrived, cube_place, drop_values, fill_both, fill_slot_both, kept_bits,
-    left_operands, pin_operand, place, product, product_shared, results_memory, round_into, row_products, slots,
-    store_rows, tile, unit_here, zeros,
+    left_operand, place, product, product_shared, results_memory, round_into, row_products, slots, store_rows, tile,
+    unit_here, zeros,
 };
 use crate::instruction::exp2_approx;
-use crate::wgmma::{commit, describe, fence, pin, wait};
+use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
 
 /// The gradient of the queries, and `delta`: each query's sum of `out * d_out`, which [`key_value_gradient`] reads.
 #[cube(launch_unchecked)]
@@ -99,7 +99,7 @@ pub(crate) fn query_gradient<E: Float>(
     let streamed_columns = describe::<E>(&streamed.tiles, comptime![cfg.columns_layout()]);
     let hidden = f32::cast_from(comptime![HIDDEN]);
     let mut dq = zeros(comptime![cfg.head_dim]);
-    let mut d_scores = left_operands::<E>(1usize);
+    let mut d_scores = left_operand::<E>();
     if blocks > 0 {
         stays.full.index(0usize).wait_parity(0u32);
         for block in 0..blocks {
@@ -116,7 +116,7 @@ pub(crate) fn query_gradient<E: Float>(
             // For the product of the block before.
             wait(2usize);
             pin(&dq);
-            pin_operand::<E>(&d_scores, 0usize);
+            pin_all::<E>(&d_scores);
             // No unit reads the slot of the block before any more.
             sync_cube();
             if UNIT_POS == 0 && block > 0 && block + 1 < blocks {
@@ -144,17 +144,17 @@ pub(crate) fn query_gradient<E: Float>(
                 let minus = if comptime![i % 4 < 2] { delta0 } else { delta1 };
                 scores[i] = scores[i] * (dp[i] - minus) * scale;
             }
-            round_into::<E>(&scores, &mut d_scores, 0usize);
-            pin_operand::<E>(&d_scores, 0usize);
+            round_into::<E>(&scores, &mut d_scores);
+            pin_all::<E>(&d_scores);
             pin(&dq);
             fence();
             let keys = tile(streamed_columns, 2 * slot, cfg);
-            product::<E>(&mut dq, &d_scores, 0usize, keys, comptime![cfg.columns_layout()]);
+            product::<E>(&mut dq, &d_scores, keys, comptime![cfg.columns_layout()]);
             commit();
         }
         wait(0usize);
         pin(&dq);
-        pin_operand::<E>(&d_scores, 0usize);
+        pin_all::<E>(&d_scores);
     }
     store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut results, d_query, batch * t, q0, t, head_column, columns, head_dim);
 }
@@ -244,8 +244,8 @@ pub(crate) fn key_value_gradient<E: Float>(
     let streamed_rows = describe::<E>(&streamed.tiles, rows);
     let streamed_columns = describe::<E>(&streamed.tiles, comptime![cfg.columns_layout()]);
     let hidden = f32::cast_from(comptime![HIDDEN]);
-    let mut probabilities = left_operands::<E>(1usize);
-    let mut d_scores = left_operands::<E>(1usize);
+    let mut probabilities = left_operand::<E>();
+    let mut d_scores = left_operand::<E>();
     let mut dk = zeros(head_dim);
     let mut dv = zeros(head_dim);
     if blocks > 0 {
@@ -274,8 +274,8 @@ pub(crate) fn key_value_gradient<E: Float>(
             wait(2usize);
             pin(&dk);
             pin(&dv);
-            pin_operand::<E>(&probabilities, 0usize);
-            pin_operand::<E>(&d_scores, 0usize);
+            pin_all::<E>(&probabilities);
+            pin_all::<E>(&d_scores);
             // No unit reads the slot of the block before any more, and all see the log-sums and deltas of this one.
             sync_cube();
             let mut next_value = 0.0f32;
@@ -343,12 +343,12 @@ pub(crate) fn key_value_gradient<E: Float>(
                     dropped[i] = p[i] * select(kept[0] & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
                 }
             }
-            round_into::<E>(&dropped, &mut probabilities, 0usize);
-            pin_operand::<E>(&probabilities, 0usize);
+            round_into::<E>(&dropped, &mut probabilities);
+            pin_all::<E>(&probabilities);
             pin(&dv);
             fence();
             let d_out_columns = tile(streamed_columns, 2 * slot + 1, cfg);
-            product::<E>(&mut dv, &probabilities, 0usize, d_out_columns, comptime![cfg.columns_layout()]);
+            product::<E>(&mut dv, &probabilities, d_out_columns, comptime![cfg.columns_layout()]);
             commit();
             let deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
             // For `dp`, not for `dv`.
@@ -362,12 +362,12 @@ pub(crate) fn key_value_gradient<E: Float>(
                 }
                 p[i] = p[i] * (d_probability - deltas[comptime![i / 4 * 2 + i % 2]]) * scale;
             }
-            round_into::<E>(&p, &mut d_scores, 0usize);
-            pin_operand::<E>(&d_scores, 0usize);
+            round_into::<E>(&p, &mut d_scores);
+            pin_all::<E>(&d_scores);
             pin(&dk);
             fence();
             let query_columns = tile(streamed_columns, 2 * slot, cfg);
-            product::<E>(&mut dk, &d_scores, 0usize, query_columns, comptime![cfg.columns_layout()]);
+            product::<E>(&mut dk, &d_scores, query_columns, comptime![cfg.columns_layout()]);
             commit();
 
             row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = next_value;
@@ -375,8 +375,8 @@ pub(crate) fn key_value_gradient<E: Float>(
         wait(0usize);
         pin(&dk);
         pin(&dv);
-        pin_operand::<E>(&probabilities, 0usize);
-        pin_operand::<E>(&d_scores, 0usize);
+        pin_all::<E>(&probabilities);
+        pin_all::<E>(&d_scores);
     }
     store_rows::<E>(&dk, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, key_column, columns, head_dim);
     store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, value_column, columns, head_dim);

@@ -1,8 +1,8 @@
 //! Forward: a cube per 64 queries of a head, which stay in shared memory.
 //!
 //! The product of the values is enqueued behind the scores of the next keys: it runs while their exponentials are taken. What
-//! is subtracted from scores follows their maximum only where that has grown by much: most blocks then leave the sums so far
-//! as they are.
+//! is subtracted from scores follows their maximum only where that has grown by much, as in FlashAttention-4: most blocks
+//! leave the sums so far as they are.
 
 use std::f32::consts::LOG2_E;
 
@@ -10,11 +10,11 @@ use cubecl::prelude::*;
 
 use super::sight::{hide, key_count, sight};
 use super::{
-    FlashConfig, MASKED, Oct, TILE, arrived, cube_place, drop_values, fill, fill_slot, left_operands, pin_operand,
-    place, product, product_shared, quad_max, quad_sum, results_memory, round_into, slots, store_rows, tile, zeros,
+    FlashConfig, MASKED, Oct, TILE, arrived, cube_place, drop_values, fill, fill_slot, left_operand, place, product,
+    product_shared, quad_max, quad_sum, results_memory, round_into, slots, store_rows, tile, zeros,
 };
 use crate::instruction::{exp2_approx, log2_approx, rcp_approx};
-use crate::wgmma::{FRAGMENT, commit, describe, fence, pin, wait};
+use crate::wgmma::{FRAGMENT, commit, describe, fence, pin, pin_all, wait};
 
 /// Exponentials stay below 2 to this.
 const MOST_GROWTH: f32 = 8.0;
@@ -168,7 +168,7 @@ pub(crate) fn forward<E: Float>(
     let mut running = Running { top0: lowest, top1: lowest, sum0: 0.0f32, sum1: 0.0f32 };
     let mut rescale = Rescale { needed: false.runtime(), by0: 1.0f32, by1: 1.0f32 };
     let mut o = zeros(comptime![cfg.head_dim]);
-    let mut probabilities = left_operands::<E>(1usize);
+    let mut probabilities = left_operand::<E>();
     if blocks > 0 {
         query_slot.full.index(0usize).wait_parity(0u32);
         key_slots.full.index(0usize).wait_parity(0u32);
@@ -185,8 +185,8 @@ pub(crate) fn forward<E: Float>(
             drop_values(&mut scores, random, site, row, 0u32, at.column, s, limit, keep);
         }
         // The next left operand, while a product still reads the last one.
-        let mut rounded = left_operands::<E>(1usize);
-        round_into::<E>(&scores, &mut rounded, 0usize);
+        let mut rounded = left_operand::<E>();
+        round_into::<E>(&scores, &mut rounded);
         for next in 1..blocks {
             let block = next - 1;
             let key_slot = arrived::<E>(&key_slots, next);
@@ -195,18 +195,18 @@ pub(crate) fn forward<E: Float>(
             // turn the assembler would move before them.
             wait(0usize);
             pin(&o);
-            pin_operand::<E>(&probabilities, 0usize);
+            pin_all::<E>(&probabilities);
             apply(&rescale, &mut o);
             copy_operand::<E>(&rounded, &mut probabilities);
             let mut scores = zeros(TILE);
             pin(&scores);
-            pin_operand::<E>(&probabilities, 0usize);
+            pin_all::<E>(&probabilities);
             pin(&o);
             fence();
             product_shared::<E>(&mut scores, queries, tile(keys, key_slot, cfg), cfg);
             commit();
             let values = tile(values, value_slot, cfg);
-            product::<E>(&mut o, &probabilities, 0usize, values, comptime![cfg.columns_layout()]);
+            product::<E>(&mut o, &probabilities, values, comptime![cfg.columns_layout()]);
             commit();
             // No unit reads the keys of this block any more, nor the values of the one before.
             sync_cube();
@@ -227,23 +227,23 @@ pub(crate) fn forward<E: Float>(
             if comptime![cfg.dropout] {
                 drop_values(&mut scores, random, site, row, next, at.column, s, limit, keep);
             }
-            round_into::<E>(&scores, &mut rounded, 0usize);
+            round_into::<E>(&scores, &mut rounded);
         }
         let value_slot = arrived::<E>(&value_slots, blocks - 1);
         wait(0usize);
         pin(&o);
-        pin_operand::<E>(&probabilities, 0usize);
+        pin_all::<E>(&probabilities);
         apply(&rescale, &mut o);
         copy_operand::<E>(&rounded, &mut probabilities);
-        pin_operand::<E>(&probabilities, 0usize);
+        pin_all::<E>(&probabilities);
         pin(&o);
         fence();
         let values = tile(values, value_slot, cfg);
-        product::<E>(&mut o, &probabilities, 0usize, values, comptime![cfg.columns_layout()]);
+        product::<E>(&mut o, &probabilities, values, comptime![cfg.columns_layout()]);
         commit();
         wait(0usize);
         pin(&o);
-        pin_operand::<E>(&probabilities, 0usize);
+        pin_all::<E>(&probabilities);
     }
 
     // A query without keys has a sum of 0: its row is finite, and means nothing.

@@ -18,7 +18,7 @@ use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 use cubecl_ir::types::MatrixIdent;
 
 use crate::dropout::kernel::philox;
-use crate::wgmma::{FRAGMENT, K_STEP, multiply, multiply_shared, pin};
+use crate::wgmma::{FRAGMENT, K_STEP, multiply, multiply_shared};
 
 type Pair<E> = Vector<E, Const<2>>;
 /// What a unit stores at a time: 16 bytes.
@@ -195,13 +195,13 @@ fn row_products<E: Float>(
     (first_sum, second_sum)
 }
 
-/// Room for `n` 64 x 64 left operands. It is made before a loop, not in it: a product that runs on into the next turn reads these
+/// Room for a 64 x 64 left operand. It is made before a loop, not in it: a product that runs on into the next turn reads these
 /// registers, and only what is live is not given to others.
 #[cube]
-fn left_operands<E: Float>(#[comptime] n: usize) -> Sequence<Array<E>> {
+fn left_operand<E: Float>() -> Sequence<Array<E>> {
     let mut fragments = Sequence::<Array<E>>::new();
     #[unroll]
-    for _ in 0..comptime![n * TILE / K_STEP] {
+    for _ in 0..comptime![TILE / K_STEP] {
         let mut fragment = Array::<E>::new(FRAGMENT);
         #[unroll]
         for i in 0..FRAGMENT {
@@ -212,21 +212,12 @@ fn left_operands<E: Float>(#[comptime] n: usize) -> Sequence<Array<E>> {
     fragments
 }
 
-/// [`pin`] for left operand `n`.
+/// The elements of a 64 x 64 accumulator as the left operand of the next product.
 #[cube]
-fn pin_operand<E: Float>(fragments: &Sequence<Array<E>>, #[comptime] n: usize) {
+fn round_into<E: Float>(values: &Array<f32>, fragments: &mut Sequence<Array<E>>) {
     #[unroll]
-    for step in 0..comptime![TILE / K_STEP] {
-        pin(fragments.index(comptime![n * TILE / K_STEP + step]));
-    }
-}
-
-/// The elements of a 64 x 64 accumulator as left operand `n`.
-#[cube]
-fn round_into<E: Float>(values: &Array<f32>, fragments: &mut Sequence<Array<E>>, #[comptime] n: usize) {
-    #[unroll]
-    for step in 0..comptime![TILE / K_STEP] {
-        let fragment = fragments.index_mut(comptime![n * TILE / K_STEP + step]);
+    for step in 0..fragments.len() {
+        let fragment = fragments.index_mut(step);
         #[unroll]
         for chunk in 0..4usize {
             let mut pair = Pair::<f32>::empty();
@@ -250,18 +241,17 @@ fn zeros(#[comptime] columns: usize) -> Array<f32> {
     values
 }
 
-/// `acc += fragments * tile`, all of the tile's summed dimension, with left operand `n`.
+/// `acc += fragments * tile`: all of the tile's summed dimension.
 #[cube]
 fn product<E: Float>(
     acc: &mut Array<f32>,
     fragments: &Sequence<Array<E>>,
-    #[comptime] n: usize,
     tile: u32,
     #[comptime] layout: WgmmaTileLayout,
 ) {
     #[unroll]
     for step in 0..comptime![TILE / K_STEP] {
-        multiply::<E>(acc, fragments.index(comptime![n * TILE / K_STEP + step]), tile, step, layout);
+        multiply::<E>(acc, fragments.index(step), tile, step, layout);
     }
 }
 
