@@ -10,9 +10,9 @@ use cubecl_llvm::shared::to_llvm::ty::cube_type_to_llvm;
 use pliron_llvm::ops::CallIntrinsicOp;
 use pliron_llvm::types::FuncType;
 
-/// An operation of one number with one result, which becomes a call of an intrinsic of LLVM's NVPTX back end.
+/// A function of one number that is one instruction: an operation that becomes a call of an intrinsic of LLVM's NVPTX back end.
 macro_rules! unary {
-    ($op:ident, $name:literal, $intrinsic:literal) => {
+    ($(#[$doc:meta])* $function:ident, $op:ident, $name:literal, $intrinsic:literal) => {
         #[cube_op(name = $name)]
         #[result_ty(same_as = input)]
         #[op_interfaces(SameOperandsType, SameOperandsAndResultType, TriviallyUnrollable)]
@@ -38,44 +38,42 @@ macro_rules! unary {
                 Ok(())
             }
         }
+
+        $(#[$doc])*
+        #[cube]
+        pub(crate) fn $function(x: f32) -> f32 {
+            intrinsic!(|scope| {
+                let x = x.read_value(scope);
+                let op = $op::new(scope.ctx_mut(), x);
+                scope.register_with_result(&op).into()
+            })
+        }
     };
 }
 
-unary!(Exp2ApproxOp, "kiln.exp2_approx", "llvm.nvvm.ex2.approx.ftz.f32");
-unary!(RcpApproxOp, "kiln.rcp_approx", "llvm.nvvm.rcp.approx.ftz.f");
-unary!(Log2ApproxOp, "kiln.log2_approx", "llvm.nvvm.lg2.approx.ftz.f");
-
-/// `2^x` in one instruction, `ex2.approx.ftz.f32`: relative error 2^-22, subnormal results are 0. `f32::exp` is eight
-/// instructions around the same one.
-#[cube]
-pub(crate) fn exp2_approx(x: f32) -> f32 {
-    intrinsic!(|scope| {
-        let x = x.read_value(scope);
-        let op = Exp2ApproxOp::new(scope.ctx_mut(), x);
-        scope.register_with_result(&op).into()
-    })
-}
-
-/// `1 / x` in one instruction, `rcp.approx.ftz.f32`: off by at most one unit in the last place. A division is ten
-/// instructions around the same one.
-#[cube]
-pub(crate) fn rcp_approx(x: f32) -> f32 {
-    intrinsic!(|scope| {
-        let x = x.read_value(scope);
-        let op = RcpApproxOp::new(scope.ctx_mut(), x);
-        scope.register_with_result(&op).into()
-    })
-}
-
-/// The binary logarithm in one instruction, `lg2.approx.ftz.f32`: off by 2^-22, relatively or, between 1/2 and 2, absolutely.
-#[cube]
-pub(crate) fn log2_approx(x: f32) -> f32 {
-    intrinsic!(|scope| {
-        let x = x.read_value(scope);
-        let op = Log2ApproxOp::new(scope.ctx_mut(), x);
-        scope.register_with_result(&op).into()
-    })
-}
+unary!(
+    /// `2^x` in one instruction, `ex2.approx.ftz.f32`: relative error 2^-22, subnormal results are 0. `f32::exp` is eight
+    /// instructions around the same one.
+    exp2_approx,
+    Exp2ApproxOp,
+    "kiln.exp2_approx",
+    "llvm.nvvm.ex2.approx.ftz.f32"
+);
+unary!(
+    /// `1 / x` in one instruction, `rcp.approx.ftz.f32`: off by at most one unit in the last place. A division is ten
+    /// instructions around the same one.
+    rcp_approx,
+    RcpApproxOp,
+    "kiln.rcp_approx",
+    "llvm.nvvm.rcp.approx.ftz.f"
+);
+unary!(
+    /// The binary logarithm in one instruction, `lg2.approx.ftz.f32`: off by 2^-22, relatively or, between 1/2 and 2, absolutely.
+    log2_approx,
+    Log2ApproxOp,
+    "kiln.log2_approx",
+    "llvm.nvvm.lg2.approx.ftz.f"
+);
 
 /// `e^x`, element by element.
 #[cube]

@@ -77,7 +77,7 @@ impl Call {
         let [t, s] = self.lens;
         let bytes = 2 * self.spec.head_dim * (t + 2 * s);
         let heads_at_once = ((8 << 20) / bytes.max(1)).clamp(1, heads.max(1));
-        let tile_bits = tiles.ilog2().min(2);
+        let tile_bits = tiles.max(1).ilog2().min(2);
         let [x, y, z] = [heads_at_once << tile_bits, tiles.div_ceil(1 << tile_bits), heads.div_ceil(heads_at_once)]
             .map(|n| n as u32);
         (CubeCount::Static(x, y, z), heads_at_once as u32, tile_bits)

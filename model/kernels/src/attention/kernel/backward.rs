@@ -13,6 +13,28 @@ use super::{
 use crate::instruction::exp2_approx;
 use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
 
+/// Enqueues, each as a group of its own, the scores of the first tile that stays and the first in slot `slot`, and the gradient of
+/// probabilities of the second ones: queries and `d_out` stay or are streamed, keys and values the other way.
+#[cube]
+fn scores_and_dp<E: Float>(
+    stays: u32,
+    second_stays: u32,
+    streamed: u32,
+    slot: u32,
+    #[comptime] cfg: FlashConfig,
+) -> (Array<f32>, Array<f32>) {
+    let mut scores = zeros(comptime![TILE]);
+    let mut dp = zeros(comptime![TILE]);
+    pin(&scores);
+    pin(&dp);
+    fence();
+    product_shared::<E>(&mut scores, stays, tile(streamed, 2 * slot, cfg), cfg);
+    commit();
+    product_shared::<E>(&mut dp, second_stays, tile(streamed, 2 * slot + 1, cfg), cfg);
+    commit();
+    (scores, dp)
+}
+
 /// The gradient of the queries, and `delta`: each query's sum of `out * d_out`, which [`key_value_gradient`] reads.
 #[cube(launch_unchecked)]
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
@@ -51,8 +73,7 @@ pub(crate) fn query_gradient<E: Float>(
     let scale = comptime![cfg.scale()].runtime();
     let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
 
-    let keys = key_count(lengths, batch, s, cfg);
-    let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
+    let sight = sight(lengths, documents, batch, q0, &at, t, s, cfg);
     let blocks = sight.blocks;
 
     let mut stays = slots::<E>(1usize, 2usize, cfg);
@@ -104,15 +125,7 @@ pub(crate) fn query_gradient<E: Float>(
         stays.full.index(0usize).wait_parity(0u32);
         for block in 0..blocks {
             let slot = arrived::<E>(&streamed, block);
-            let mut scores = zeros(comptime![TILE]);
-            let mut dp = zeros(comptime![TILE]);
-            pin(&scores);
-            pin(&dp);
-            fence();
-            product_shared::<E>(&mut scores, queries, tile(streamed_rows, 2 * slot, cfg), cfg);
-            commit();
-            product_shared::<E>(&mut dp, gradients, tile(streamed_rows, 2 * slot + 1, cfg), cfg);
-            commit();
+            let (mut scores, mut dp) = scores_and_dp::<E>(queries, gradients, streamed_rows, slot, cfg);
             // For the product of the block before.
             wait(2usize);
             pin(&dq);
@@ -261,15 +274,7 @@ pub(crate) fn key_value_gradient<E: Float>(
                 pin(&kept);
             }
             let slot = arrived::<E>(&streamed, block);
-            let mut scores = zeros(comptime![TILE]);
-            let mut dp = zeros(comptime![TILE]);
-            pin(&scores);
-            pin(&dp);
-            fence();
-            product_shared::<E>(&mut scores, keys_tile, tile(streamed_rows, 2 * slot, cfg), cfg);
-            commit();
-            product_shared::<E>(&mut dp, values_tile, tile(streamed_rows, 2 * slot + 1, cfg), cfg);
-            commit();
+            let (mut scores, dp) = scores_and_dp::<E>(keys_tile, values_tile, streamed_rows, slot, cfg);
             // For the products of the block before.
             wait(2usize);
             pin(&dk);

@@ -8,7 +8,7 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::sight::{hide, key_count, sight};
+use super::sight::{hide, sight};
 use super::{
     FlashConfig, MASKED, Oct, TILE, arrived, cube_place, drop_values, fill, fill_slot, left_operand, place, product,
     product_shared, quad_max, quad_sum, results_memory, round_into, slots, store_rows, tile, zeros,
@@ -137,8 +137,7 @@ pub(crate) fn forward<E: Float>(
     let at = place(UNIT_POS);
     let scale = comptime![cfg.scale() * LOG2_E].runtime();
 
-    let keys = key_count(lengths, batch, s, cfg);
-    let sight = sight(documents, batch, q0, &at, keys, t, s, cfg);
+    let sight = sight(lengths, documents, batch, q0, &at, t, s, cfg);
     let blocks = sight.blocks;
 
     let mut query_slot = slots::<E>(1usize, 1usize, cfg);

@@ -50,15 +50,16 @@ pub(super) struct Sight {
 
 #[cube]
 pub(super) fn sight(
+    lengths: &[i32],
     documents: &[i32],
     batch: u32,
     q0: u32,
     at: &Place,
-    keys: u32,
     t: u32,
     s: u32,
     #[comptime] cfg: FlashConfig,
 ) -> Sight {
+    let keys = key_count(lengths, batch, s, cfg);
     let (first, last) = (batch * t, batch * t + t - 1);
     let mut document0 = 0i32;
     let mut document1 = 0i32;
