@@ -49,7 +49,7 @@ pub(crate) fn buffer() -> BufferCompilationArg {
     BufferCompilationArg { inplace: None }
 }
 
-/// The PTX of `kernel` for Hopper; `None`, with the reason printed, where a function of NVIDIA's library is missing.
+/// The PTX of `kernel` for Hopper, also written to the folder `$KILN_PTX`; `None`, with the reason printed, where a function of NVIDIA's library is missing.
 pub(crate) fn ptx(kernel: impl CubeKernel) -> Option<String> {
     let mut compiler = PlironCompiler { target: LlvmTarget::Nvptx };
     // What the CUDA runtime asks for on a driver of CUDA 13.0: scalars are parameters, which the assembler knows to be the same
@@ -61,7 +61,15 @@ pub(crate) fn ptx(kernel: impl CubeKernel) -> Option<String> {
         ..Default::default()
     };
     match compiler.compile(kernel.define(), &options) {
-        Ok(PlironArtifact::NvptxCode(module)) => Some(module.ptx.iter().map(|&c| c as u8 as char).collect()),
+        Ok(PlironArtifact::NvptxCode(module)) => {
+            let code: String = module.ptx.iter().map(|&c| c as u8 as char).take_while(|&c| c != '\0').collect();
+            if let Some(folder) = std::env::var_os("KILN_PTX") {
+                let name = code.split(".entry ").nth(1).and_then(|rest| rest.split('(').next()).unwrap_or("kernel");
+                let file = std::path::Path::new(&folder).join(name).with_extension("ptx");
+                std::fs::write(&file, &code).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            }
+            Some(code)
+        }
         Ok(_) => unreachable!("the NVPTX target gives PTX"),
         Err(error) if error.to_string().contains("libdevice") => {
             eprintln!("skipped: {error}");

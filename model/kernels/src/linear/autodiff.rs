@@ -122,11 +122,22 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
                 prep.finish((x, weight, Some(y.clone()), mask), y)
             }
             (OpsKind::Tracked(prep), Some(activation)) => {
-                let before = B::fused_linear(x.clone(), weight.clone(), bias, layout, None, Mask::None);
-                let y = B::activate(before.clone(), activation, mask.clone());
+                let (before, y) =
+                    B::fused_linear_both(x.clone(), weight.clone(), bias, layout, activation, mask.clone());
                 prep.finish((x, weight, Some(before), mask), y)
             }
         }
+    }
+
+    fn fused_linear_both(
+        _x: FloatTensor<Self>,
+        _weight: FloatTensor<Self>,
+        _bias: Maybe<Self>,
+        _layout: Layout,
+        _activation: Activation,
+        _mask: Mask<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        unreachable!("called by `fused_linear` only, below the graph")
     }
 
     fn activate(_x: FloatTensor<Self>, _activation: Activation, _mask: Mask<Self>) -> FloatTensor<Self> {

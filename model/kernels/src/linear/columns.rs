@@ -72,7 +72,7 @@ fn positive<N: Size>(x: Vector<f32, N>, otherwise: Vector<f32, N>) -> Vector<f32
 }
 
 #[cube]
-fn activated<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
+pub(super) fn activated<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
     match activation {
         Activation::Relu => positive::<N>(x, x),
         Activation::Gelu => x * normal_cdf::<N>(x, gauss::<N>(x)),

@@ -47,6 +47,18 @@ impl LinearOps for Flex {
         }
     }
 
+    fn fused_linear_both(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: Maybe<Self>,
+        layout: Layout,
+        activation: Activation,
+        mask: Mask<Self>,
+    ) -> (FlexTensor, FlexTensor) {
+        let before = Self::fused_linear(x, weight, bias, layout, None, Mask::None);
+        (before.clone(), Self::activate(before, activation, mask))
+    }
+
     fn activate(x: FlexTensor, activation: Activation, mask: Mask<Self>) -> FlexTensor {
         let y = match activation {
             Activation::Relu => Self::relu(x),

@@ -1,8 +1,9 @@
 //! The 16-bit GEMM: TMA fills a ring of swizzled shared-memory stages, two warpgroups multiply them with wgmma, and the
 //! result leaves through shared memory and TMA again.
 //!
-//! One warp issues loads, two warpgroups of four warps multiply 64 rows each, one warp stores. The grid is persistent: each
-//! cube walks over tiles, so that the stores of one tile hide behind the loads of the next. Where the output has fewer tiles
+//! One warp issues loads, two warpgroups of four warps multiply 64 rows each, one warp stores, or three finish results and store
+//! them. The grid is persistent: each cube walks over tiles, so that what is done to the results of one tile, and their stores,
+//! hide behind the next tile's products. Where the output has fewer tiles
 //! than the device has multiprocessors (weight gradients), as many cubes as it has share the sums over K evenly, see [`Run`].
 //! Each run writes f32 partial sums; [`reduce_runs`] adds them in a fixed order, so that the result does not depend on timing.
 //!
@@ -14,8 +15,13 @@ use cubecl::prelude::*;
 use cubecl::wgmma::{Accumulator, Major, MatrixDescriptor, Swizzle, WgmmaTileLayout};
 use cubecl_ir::types::MatrixIdent;
 
+use super::columns::activated;
+use super::ops::Activation;
+use crate::dropout::kernel::keep_factors;
+
 type Pair<E> = Vector<E, Const<2>>;
 type Quad<E> = Vector<E, Const<4>>;
+type Oct<E> = Vector<E, Const<8>>;
 
 /// Rows of an output tile: 64 for each of two warpgroups.
 pub(super) const TILE_M: usize = 128;
@@ -24,7 +30,18 @@ pub(super) const TILE_K: usize = 64;
 /// Edge of the square panels in which results are stored.
 pub(super) const PANEL: usize = 64;
 const WARPGROUPS: u32 = 2;
-const PANEL_PAIRS: usize = PANEL * PANEL / 2;
+const PANEL_OCTS: usize = PANEL * PANEL / 8;
+/// Units that finish results: three warps.
+const FINISHERS: u32 = 96;
+
+/// What is done to results on their way out, beside the products of the next tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Finish {
+    pub(super) activation: Activation,
+    pub(super) dropped: bool,
+    /// The argument of the activation is stored as well.
+    pub(super) kept: bool,
+}
 
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +68,8 @@ pub(super) struct GemmConfig {
     pub(super) bias: bool,
     /// Zero negative results.
     pub(super) relu: bool,
+    /// Not where sums are written in f32.
+    pub(super) finish: Option<Finish>,
     /// Rows of tiles that are walked together, for reuse in L2.
     pub(super) group_m: u32,
 }
@@ -78,9 +97,23 @@ impl GemmConfig {
         ((TILE_M + self.tile_n) * TILE_K * 2) as u32
     }
 
-    /// The multiplying warpgroups, the loading warp, and the storing warp unless sums are written in f32.
+    /// The multiplying warpgroups, the loading warp, and the storing warp or the finishing ones unless sums are written in f32.
     pub(super) fn units(&self) -> u32 {
-        WARPGROUPS * 128 + if self.wide { 32 } else { 64 }
+        let storing = match self.finish {
+            _ if self.wide => 0,
+            Some(_) => FINISHERS,
+            None => 32,
+        };
+        WARPGROUPS * 128 + 32 + storing
+    }
+
+    fn keeps(&self) -> bool {
+        self.finish.is_some_and(|finish| finish.kept)
+    }
+
+    /// Panels in a tile's width.
+    fn panels_across(&self) -> usize {
+        self.tile_n / PANEL
     }
 }
 
@@ -475,7 +508,7 @@ fn consume<E: Float>(
 #[cube]
 fn store_staged<E: Float>(
     acc: &Accumulator<f32>,
-    smem_c: &mut Shared<[Pair<E>]>,
+    smem_c: &mut Shared<[Oct<E>]>,
     r: &Ring,
     ph: &mut Array<u32>,
     wg: u32,
@@ -491,7 +524,7 @@ fn store_staged<E: Float>(
     for q in 0..comptime![cfg.tile_n / PANEL] {
         let slot = comptime![q % cfg.panels];
         r.empty.index(slot).wait_parity(ph[slot] ^ 1);
-        let panel = wg as usize * comptime![PANEL_PAIRS] + comptime![slot * WARPGROUPS as usize * PANEL_PAIRS];
+        let panel = wg as usize * comptime![PANEL_OCTS] + comptime![slot * WARPGROUPS as usize * PANEL_OCTS];
         #[unroll]
         for four in 0..4usize {
             let mut results = Array::<Pair<E>>::new(4usize);
@@ -514,10 +547,10 @@ fn store_staged<E: Float>(
                     results[comptime![half * 2 + i]] = Pair::cast_from(result);
                 }
             }
-            let within = layout.offset(row as usize, (col + comptime![16 * four as u32]) as usize, 2usize) / 2;
+            let within = layout.offset(row as usize, (col + comptime![16 * four as u32]) as usize, 2usize) / 8;
             let at = panel + within;
-            instruction.store_matrix::<Pair<E>, Const<2>>(
-                &mut smem_c[at..at + 4],
+            instruction.store_matrix::<Oct<E>, Const<2>>(
+                &mut smem_c[at..at + 1],
                 &results,
                 MatrixIdent::Accumulator,
                 4usize,
@@ -531,6 +564,102 @@ fn store_staged<E: Float>(
         }
         ph[slot] = ph[slot] ^ 1;
     }
+}
+
+/// What dropout needs beside its state.
+#[derive(CubeType)]
+struct Drops {
+    site: u32,
+    limit: u32,
+    scale: f32,
+}
+
+/// Finishes the results in slot `slot`, panel `panel` of the tile of 128 rows from `row0` on, whose columns begin at `col`, and
+/// stores them, with the arguments of the activation if they are kept. All finishing units call it.
+#[cube]
+fn finish_panel<E: Float>(
+    smem_c: &mut Shared<[Oct<E>]>,
+    smem_y: &mut Shared<[Oct<E>]>,
+    c: &mut TensorMap<E, Tiled>,
+    kept: &mut TensorMap<E, Tiled>,
+    state: &[i32],
+    drops: &Drops,
+    rc: &Ring,
+    finished: &Barrier,
+    row0: u32,
+    col: u32,
+    n: u32,
+    #[comptime] panel: usize,
+    #[comptime] cfg: GemmConfig,
+) {
+    let finish = comptime![cfg.finish.unwrap()];
+    let layout = comptime![cfg.panel_layout()];
+    let slot = comptime![panel % cfg.panels];
+    let octs = comptime![WARPGROUPS as usize * PANEL_OCTS];
+    let from = comptime![slot * octs];
+    // The finishing units begin at a multiple of their number.
+    let unit = UNIT_POS % FINISHERS;
+    if comptime![finish.kept] {
+        if unit == 0 {
+            let (_first, _second) = store_panels(smem_c, kept, row0, col, from);
+        }
+    }
+    #[unroll]
+    for turn in 0..comptime![octs.div_ceil(FINISHERS as usize)] {
+        let nth = unit + comptime![turn as u32 * FINISHERS];
+        if nth < comptime![octs as u32] {
+            let row = nth / 8;
+            let oct = nth % 8;
+            let within = layout.offset((row % 64) as usize, (oct * 8) as usize, 2usize) / 8;
+            let at = (row / 64) as usize * comptime![PANEL_OCTS] + within;
+            let argument = Vector::<f32, Const<8>>::cast_from(smem_c[from + at]);
+            let mut value = activated::<Const<8>>(argument, comptime![finish.activation]);
+            if comptime![finish.dropped] {
+                let vector = ((row0 + row) * n + col) / 8 + oct;
+                value = value * keep_factors::<Const<8>>(vector, drops.site, state, drops.limit, drops.scale);
+            }
+            if comptime![finish.kept] {
+                smem_y[at] = Vector::cast_from(value);
+            } else {
+                smem_c[from + at] = Vector::cast_from(value);
+            }
+        }
+    }
+    sync_async_proxy_shared();
+    finished.arrive();
+    finished.wait_parity(comptime![if finish.kept { 0u32 } else { panel as u32 % 2 }]);
+    if unit == 0 {
+        if comptime![finish.kept] {
+            let (_first, second) = store_panels(smem_y, c, row0, col, 0usize);
+            second.wait();
+        } else {
+            let (_first, second) = store_panels(smem_c, c, row0, col, from);
+            second.wait();
+        }
+        rc.empty.index(slot).arrive();
+    }
+    if comptime![finish.kept] {
+        // The room for finished results has been read.
+        finished.arrive();
+        finished.wait_parity(1u32);
+    }
+}
+
+/// Stores the panels of both warpgroups, from `from` on in shared memory, at (`row0`, `col`) and 64 rows below. Once the second
+/// has been read, all that was stored before has.
+#[cube]
+fn store_panels<E: Float>(
+    memory: &mut Shared<[Oct<E>]>,
+    to: &mut TensorMap<E, Tiled>,
+    row0: u32,
+    col: u32,
+    #[comptime] from: usize,
+) -> (Pending<()>, Pending<()>) {
+    let middle = comptime![from + PANEL_OCTS];
+    let end = comptime![middle + PANEL_OCTS];
+    let first = tma_store_2d(&memory[from..middle], to, row0 as i32, col as i32);
+    let second = tma_store_2d(&memory[middle..end], to, (row0 + 64) as i32, col as i32);
+    (first, second)
 }
 
 /// Pairs that are read before any of them is written back, so that their latencies overlap.
@@ -588,8 +717,10 @@ pub(super) fn gemm<E: Float>(
     a: &TensorMap<E, Tiled>,
     b: &TensorMap<E, Tiled>,
     c: &mut TensorMap<E, Tiled>,
+    kept: &mut TensorMap<E, Tiled>,
     partial: &mut [Pair<f32>],
     bias: &[Pair<E>],
+    state: &[i32],
     m: u32,
     n: u32,
     pitch: u32,
@@ -597,14 +728,25 @@ pub(super) fn gemm<E: Float>(
     splits: u32,
     per_split: u32,
     pieces: u32,
+    site: u32,
+    limit: u32,
+    scale: f32,
     #[comptime] cfg: GemmConfig,
     #[define(E)] _dtype: ElemType,
 ) {
     let mut smem_a = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * TILE_M * TILE_K], 1024usize);
     let mut smem_b = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * TILE_K], 1024usize);
-    let c_len = comptime![if cfg.wide { 4 } else { WARPGROUPS as usize * cfg.panels * PANEL_PAIRS }];
+    let c_len = comptime![if cfg.wide { 1 } else { WARPGROUPS as usize * cfg.panels * PANEL_OCTS }];
     let c_align = comptime![if cfg.wide { 16usize } else { 1024usize }];
-    let mut smem_c = Shared::<[Pair<E>]>::new_aligned_slice(c_len, c_align);
+    let mut smem_c = Shared::<[Oct<E>]>::new_aligned_slice(c_len, c_align);
+    // Finished results, where their arguments are stored as well.
+    let y_len = comptime![if cfg.keeps() { WARPGROUPS as usize * PANEL_OCTS } else { 1 }];
+    let mut smem_y =
+        Shared::<[Oct<E>]>::new_aligned_slice(y_len, comptime![if cfg.keeps() { 1024usize } else { 16usize }]);
+    let finished = Barrier::shared_uninit();
+    if UNIT_POS == 0 {
+        finished.init_manual(FINISHERS);
+    }
     let r = ring(comptime![cfg.stages], 1u32, comptime![4 * WARPGROUPS]);
     let rc = ring(comptime![if cfg.wide { 1usize } else { cfg.panels }], comptime![4 * WARPGROUPS], 1u32);
     sync_async_proxy_shared();
@@ -651,6 +793,37 @@ pub(super) fn gemm<E: Float>(
                 produce(a, b, &mut smem_a, &mut smem_b, &r, &mut ph, row0, col0, run.from, run.to, cfg);
             }
         }
+    } else if comptime![!cfg.wide && cfg.finish.is_some()] {
+        let drops = Drops { site, limit, scale };
+        let mut ph = parities(comptime![cfg.panels], 0u32);
+        while mine.at < mine.end {
+            let run = take_run(&mut mine, cfg.shared);
+            let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
+            let row0 = tm * comptime![TILE_M as u32];
+            let col0 = tn * comptime![cfg.tile_n as u32];
+            #[unroll]
+            for panel in 0..comptime![cfg.panels_across()] {
+                let slot = comptime![panel % cfg.panels];
+                rc.full.index(slot).wait_parity(ph[slot]);
+                ph[slot] = ph[slot] ^ 1;
+                let col = col0 + comptime![(panel * PANEL) as u32];
+                finish_panel(
+                    &mut smem_c,
+                    &mut smem_y,
+                    c,
+                    kept,
+                    state,
+                    &drops,
+                    &rc,
+                    &finished,
+                    row0,
+                    col,
+                    n,
+                    panel,
+                    cfg,
+                );
+            }
+        }
     } else if comptime![!cfg.wide] {
         if UNIT_POS_PLANE == 0 {
             let mut ph = parities(comptime![cfg.panels], 0u32);
@@ -660,7 +833,7 @@ pub(super) fn gemm<E: Float>(
                 let row0 = tm * comptime![TILE_M as u32];
                 let col0 = tn * comptime![cfg.tile_n as u32];
                 #[unroll]
-                for turn in 0..comptime![cfg.tile_n / PANEL / cfg.panels] {
+                for turn in 0..comptime![cfg.panels_across() / cfg.panels] {
                     let mut stores = Sequence::<Pending<()>>::new();
                     #[unroll]
                     for slot in 0..comptime![cfg.panels] {
@@ -669,9 +842,9 @@ pub(super) fn gemm<E: Float>(
                         let col = col0 + comptime![((turn * cfg.panels + slot) * PANEL) as u32];
                         #[unroll]
                         for w in 0..comptime![WARPGROUPS as usize] {
-                            let at = comptime![(slot * WARPGROUPS as usize + w) * PANEL_PAIRS];
+                            let at = comptime![(slot * WARPGROUPS as usize + w) * PANEL_OCTS];
                             let row = row0 + comptime![w as u32 * 64];
-                            stores.push(tma_store_2d(&smem_c[at..at + PANEL_PAIRS], c, row as i32, col as i32));
+                            stores.push(tma_store_2d(&smem_c[at..at + PANEL_OCTS], c, row as i32, col as i32));
                         }
                     }
                     // The last has left shared memory, and so have those before it.
@@ -755,56 +928,53 @@ mod tests {
     use super::*;
     use crate::offline::{buffer, ptx, settings};
 
-    /// Both dtypes, every layout, stored and added to; each is to use the tensor cores.
+    /// Both dtypes, every layout, stored, finished and added to; each is to use the tensor cores.
     #[test]
     fn kernels_compile_without_a_device() {
-        for dtype in [DType::BF16, DType::F16] {
-            for (a_mn, b_mn) in [(false, true), (false, false), (true, true)] {
-                for (wide, shared, onto) in
-                    [(false, false, false), (true, true, false), (true, false, false), (true, false, true)]
-                {
-                    let config = GemmConfig {
-                        tile_n: 256,
-                        stages: if wide { 4 } else { 3 },
-                        panels: 4,
-                        a_mn,
-                        b_mn,
-                        ragged: true,
-                        wide,
-                        shared,
-                        onto,
-                        bias: !wide,
-                        relu: false,
-                        group_m: 16,
-                    };
-                    let (launch, properties, target) = settings(config.units());
-                    let Some(code) = ptx(gemm::Gemm::new(
-                        launch,
-                        properties,
-                        target,
-                        (),
-                        (),
-                        (),
-                        buffer(),
-                        buffer(),
-                        (),
-                        (),
-                        (),
-                        (),
-                        (),
-                        (),
-                        (),
-                        config,
-                        dtype_to_storage_type(dtype),
-                    )) else {
-                        return;
-                    };
-                    let operands = if dtype == DType::BF16 { "f32.bf16.bf16" } else { "f32.f16.f16" };
-                    assert!(code.contains(operands), "{config:?} in {dtype:?}");
-                    assert!(code.contains("cp.async.bulk.tensor"), "{config:?} in {dtype:?}");
-                    // Around a call the driver runs one product at a time.
-                    assert!(!["div.rn", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{config:?}");
-                }
+        let stored = GemmConfig {
+            tile_n: 256,
+            stages: 3,
+            panels: 4,
+            a_mn: false,
+            b_mn: true,
+            ragged: true,
+            wide: false,
+            shared: false,
+            onto: false,
+            bias: true,
+            relu: false,
+            finish: None,
+            group_m: 16,
+        };
+        let finished = |activation, dropped, kept| {
+            let finish = Some(Finish { activation, dropped, kept });
+            GemmConfig { finish, ragged: false, ..stored }
+        };
+        let summed = GemmConfig { wide: true, stages: 4, bias: false, ..stored };
+        let mut configs = vec![
+            finished(Activation::GeluTanh, false, true),
+            finished(Activation::Gelu, true, true),
+            finished(Activation::Relu, true, false),
+        ];
+        for (a_mn, b_mn) in [(false, true), (false, false), (true, true)] {
+            for config in [stored, GemmConfig { shared: true, ..summed }, summed, GemmConfig { onto: true, ..summed }] {
+                configs.push(GemmConfig { a_mn, b_mn, ..config });
+            }
+        }
+        for config in configs {
+            for dtype in [DType::BF16, DType::F16] {
+                let (launch, properties, target) = settings(config.units());
+                #[rustfmt::skip]
+                let code = ptx(gemm::Gemm::new(
+                    launch, properties, target, (), (), (), (), buffer(), buffer(), buffer(), (), (), (), (), (), (), (), (), (),
+                    (), config, dtype_to_storage_type(dtype),
+                ));
+                let Some(code) = code else { return };
+                let operands = if dtype == DType::BF16 { "f32.bf16.bf16" } else { "f32.f16.f16" };
+                assert!(code.contains(operands), "{config:?} in {dtype:?}");
+                assert!(code.contains("cp.async.bulk.tensor"), "{config:?} in {dtype:?}");
+                // Around a call the driver runs one product at a time.
+                assert!(!["div.rn", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{config:?}");
             }
         }
     }

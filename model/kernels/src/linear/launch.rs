@@ -13,11 +13,11 @@ use cubek::matmul::multi_level::Strategy;
 use cubek::std::InputBinding;
 
 use super::columns;
-use super::kernel::{GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs};
+use super::kernel::{Finish, GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs};
 use super::ops::Activation;
 use super::{Layout, LinearOps};
 use crate::device::{addressable, aligned, empty, empty_pitched, row_pitch, tensor_map};
-use crate::dropout::Mask;
+use crate::dropout::{Dropping, Mask};
 use crate::maybe::Maybe;
 
 impl LinearOps for CubeBackend {
@@ -45,6 +45,27 @@ impl LinearOps for CubeBackend {
         mask: Mask<Self>,
     ) -> CubeTensor {
         product(x, weight, bias.into_option(), layout, activation, mask)
+    }
+
+    fn fused_linear_both(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: Maybe<Self>,
+        layout: Layout,
+        activation: Activation,
+        mask: Mask<Self>,
+    ) -> (CubeTensor, CubeTensor) {
+        let sizes = layout.sizes(x.meta.shape(), weight.meta.shape());
+        let before = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
+        if can_finish(&x, layout, sizes) {
+            let y = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
+            let kept = Some(before.clone());
+            let finishing = Finishing { activation, dropping: Dropping::new(mask), kept };
+            let y = product_finished(x, weight, bias.into_option(), layout, finishing, y);
+            return (before, y);
+        }
+        let before = product_into(x, weight, bias.into_option(), layout, false, before);
+        (before.clone(), columns::activate(before, activation, mask))
     }
 
     fn activate(x: CubeTensor, activation: Activation, mask: Mask<Self>) -> CubeTensor {
@@ -78,14 +99,46 @@ fn product(
     activation: Option<Activation>,
     mask: Mask<CubeBackend>,
 ) -> CubeTensor {
-    let (m, n, _) = layout.sizes(a.meta.shape(), b.meta.shape());
-    let out = empty_matrix(&a, [m, n], a.dtype);
+    let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
+    let out = empty_matrix(&a, [sizes.0, sizes.1], a.dtype);
     let relu = activation == Some(Activation::Relu) && !mask.is_some() && has_kernel(&a);
-    let y = product_into(a, b, bias, layout, relu, out);
     match activation {
-        Some(activation) if !relu => columns::activate(y, activation, mask),
-        _ => y,
+        Some(activation) if !relu && can_finish(&a, layout, sizes) => {
+            let finishing = Finishing { activation, dropping: Dropping::new(mask), kept: None };
+            product_finished(a, b, bias, layout, finishing, out)
+        }
+        Some(activation) if !relu => columns::activate(product_into(a, b, bias, layout, false, out), activation, mask),
+        _ => product_into(a, b, bias, layout, relu, out),
     }
+}
+
+/// What is done to the results of a product on their way out.
+struct Finishing {
+    activation: Activation,
+    dropping: Dropping,
+    /// Where the arguments of the activation go, if they are wanted.
+    kept: Option<CubeTensor>,
+}
+
+/// Whether the kernel finishes this product itself: whole tiles, and rows in vectors of eight, which dropout counts.
+fn can_finish(a: &CubeTensor, layout: Layout, sizes: (usize, usize, usize)) -> bool {
+    let (m, n, k) = sizes;
+    has_kernel(a) && m * n * k > 0 && n.is_multiple_of(8) && Plan::new(a, layout, sizes).shares.is_none()
+}
+
+/// [`product_into`] where [`can_finish`] says yes.
+fn product_finished(
+    a: CubeTensor,
+    b: CubeTensor,
+    bias: Option<CubeTensor>,
+    layout: Layout,
+    finishing: Finishing,
+    out: CubeTensor,
+) -> CubeTensor {
+    let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
+    let bias = bias.map(|bias| aligned(into_contiguous(bias)));
+    let (a, b) = (addressable(a), addressable(b));
+    Plan::new(&a, layout, sizes).launch(a, b, bias, false, Some(finishing), out)
 }
 
 /// Whether products of tensors like this one run on the kernel.
@@ -113,7 +166,7 @@ pub(crate) fn product_into(
     let bias = bias.map(into_contiguous);
     if has_kernel(&a) && sizes.0 * sizes.1 * sizes.2 > 0 {
         let (a, b) = (addressable(a), addressable(b));
-        return Plan::new(&a, layout, sizes).launch(a, b, bias.map(aligned), relu, out);
+        return Plan::new(&a, layout, sizes).launch(a, b, bias.map(aligned), relu, None, out);
     }
     let y = fallback(a, b, layout, out);
     let y = match bias {
@@ -129,7 +182,7 @@ pub(crate) fn product_in_f32(a: CubeTensor, b: CubeTensor, layout: Layout, sum: 
     let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
     if has_kernel(&a) && m * n * k > 0 {
         let (a, b) = (addressable(a), addressable(b));
-        return Plan { onto: !first, ..Plan::new(&a, layout, (m, n, k)) }.launch(a, b, None, false, sum);
+        return Plan { onto: !first, ..Plan::new(&a, layout, (m, n, k)) }.launch(a, b, None, false, None, sum);
     }
     let out = empty(&a, [m, n], a.dtype);
     let product = CubeBackend::float_cast(fallback(a, b, layout, out), FloatDType::F32);
@@ -226,14 +279,28 @@ impl Plan {
     }
 
     /// `a` and `b` are such as TMA can address; `out` is of their dtype, or in f32.
-    fn launch(self, a: CubeTensor, b: CubeTensor, bias: Option<CubeTensor>, relu: bool, out: CubeTensor) -> CubeTensor {
+    fn launch(
+        self,
+        a: CubeTensor,
+        b: CubeTensor,
+        bias: Option<CubeTensor>,
+        relu: bool,
+        finishing: Option<Finishing>,
+        out: CubeTensor,
+    ) -> CubeTensor {
         let Self { layout, m, n, k, tile_n, cubes, shares, onto } = self;
         let k_tiles = k.div_ceil(TILE_K);
         let shared = shares.is_some();
         let wide = shared || out.dtype == DType::F32;
         // Where a tile takes few K tiles, all its results lie in shared memory, in place of a stage: the next is multiplied
         // while they are stored.
-        let (stages, panels) = if !wide && tile_n == 256 && k_tiles <= 16 { (3, 4) } else { (4, 2) };
+        let three = finishing.is_some() || k_tiles <= 16;
+        let (stages, panels) = if !wide && tile_n == 256 && three { (3, 4) } else { (4, 2) };
+        let finish = finishing.as_ref().map(|finishing| Finish {
+            activation: finishing.activation,
+            dropped: finishing.dropping.state.is_some(),
+            kept: finishing.kept.is_some(),
+        });
         let config = GemmConfig {
             tile_n,
             stages,
@@ -246,6 +313,7 @@ impl Plan {
             onto: onto && !shared,
             bias: bias.is_some(),
             relu,
+            finish,
             group_m: 16,
         };
         let shares = shares.unwrap_or_default();
@@ -255,6 +323,13 @@ impl Plan {
         let map_b = if config.b_mn { tensor_map(&b, TILE_K, PANEL) } else { tensor_map(&b, config.tile_n, TILE_K) };
         // A kernel argument needs some tensor; where sums are written in f32, this one is not touched.
         let map_out = if wide { tensor_map(&a, PANEL, PANEL) } else { tensor_map(&out, PANEL, PANEL) };
+        let (dropping, kept) = match finishing {
+            Some(Finishing { dropping, kept, .. }) => (dropping, kept),
+            None => (Dropping::new(Mask::None), None),
+        };
+        // Nor is what is not kept, or the state where nothing is dropped.
+        let map_kept = tensor_map(kept.as_ref().unwrap_or(&a), PANEL, PANEL);
+        let state = dropping.state.map_or_else(|| a.handle.clone(), |state| state.handle);
         let pitch = row_pitch(&out);
         let parts = if config.shared { shares.splits + shares.pieces } else { 1 };
         let (partial, partial_pairs) = match config.shared {
@@ -276,8 +351,10 @@ impl Plan {
                 map_a,
                 map_b,
                 map_out,
+                map_kept,
                 BufferArg::from_raw_parts(partial.clone(), partial_pairs),
                 BufferArg::from_raw_parts(bias.clone(), n.div_ceil(2)),
+                BufferArg::from_raw_parts(state, 4),
                 m as u32,
                 n as u32,
                 pitch as u32,
@@ -285,6 +362,9 @@ impl Plan {
                 shares.splits as u32,
                 shares.per_split as u32,
                 shares.pieces as u32,
+                dropping.site,
+                dropping.limit,
+                dropping.scale,
                 config,
                 dtype,
             );

@@ -109,6 +109,19 @@ fn of_linear(
 }
 
 #[cfg(feature = "cuda")]
+fn of_both(
+    x: &TensorSpec,
+    weight: &TensorSpec,
+    bias: &MaybeMetadata,
+    layout: &Layout,
+    activation: &Activation,
+    mask: &MaskMetadata,
+) -> (TensorSpec, TensorSpec) {
+    let spec = of_linear(x, weight, bias, layout, &Some(*activation), mask);
+    (spec.clone(), spec)
+}
+
+#[cfg(feature = "cuda")]
 fn activated(x: &TensorSpec, _activation: &Activation, _mask: &MaskMetadata) -> TensorSpec {
     x.clone()
 }
@@ -148,6 +161,17 @@ pub(crate) trait LinearOps: Backend {
         activation: Option<Activation>,
         #[extension_type] mask: Mask<Self>,
     ) -> FloatTensor<Self>;
+
+    /// `product + bias`, which backward wants, and `drop(activation(product + bias))`.
+    #[fusion(meta = of_both)]
+    fn fused_linear_both(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Maybe<Self>,
+        layout: Layout,
+        activation: Activation,
+        #[extension_type] mask: Mask<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// `drop(activation(x))`.
     #[fusion(meta = activated)]
