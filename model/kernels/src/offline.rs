@@ -49,7 +49,8 @@ pub(crate) fn buffer() -> BufferCompilationArg {
     BufferCompilationArg { inplace: None }
 }
 
-/// The PTX of `kernel` for Hopper, also written to the folder `$KILN_PTX`; `None`, with the reason printed, where a function of NVIDIA's library is missing.
+/// The PTX of `kernel` for Hopper, also written to the folder `$KILN_PTX`; `None`, with the reason printed, where a function of
+/// NVIDIA's library is missing.
 pub(crate) fn ptx(kernel: impl CubeKernel) -> Option<String> {
     let mut compiler = PlironCompiler { target: LlvmTarget::Nvptx };
     // What the CUDA runtime asks for on a driver of CUDA 13.0: scalars are parameters, which the assembler knows to be the same

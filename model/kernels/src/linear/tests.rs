@@ -269,6 +269,35 @@ fn bias_and_activation_equal_plain_operations() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// More tiles than multiprocessors: results are finished while the next are multiplied. What was dropped is the same.
+#[test]
+fn a_finished_product_is_the_product_and_its_pass() {
+    for (name, device) in devices() {
+        for (m, k, n) in [(4200, 40, 1288), (300, 96, 264), (129, 1100, 512)] {
+            let x = || tensor(&values(m * k, 1), [m, k], DType::BF16, &device).into_dispatch();
+            let weight = || tensor(&values(k * n, 2), [k, n], DType::BF16, &device).into_dispatch();
+            let bias = || Maybe::Some(tensor(&values(n, 3), [n], DType::BF16, &device).into_dispatch());
+            let stream = DropoutStream::new(5, 6, &device);
+            for (activation, p) in [(Activation::GeluTanh, 0.0), (Activation::Gelu, 0.3), (Activation::Relu, 0.1)] {
+                let mask = Mask::take(Some((p, &stream)), m * n);
+                let passed = Dispatch::fused_linear(x(), weight(), bias(), Layout::NN, None, Mask::None);
+                let y = Dispatch::activate(passed.clone(), activation, mask.clone());
+                let [passed, y] = [passed, y].map(|x| host(Tensor::<2>::from_dispatch(x)));
+                let (kept, both) =
+                    Dispatch::fused_linear_both(x(), weight(), bias(), Layout::NN, activation, mask.clone());
+                let alone = Dispatch::fused_linear(x(), weight(), bias(), Layout::NN, Some(activation), mask);
+                let [kept, both, alone] = [kept, both, alone].map(|x| host(Tensor::<2>::from_dispatch(x)));
+                let case = format!("{activation:?} {p} of {m} x {k} x {n} on {name}");
+                assert_eq!(kept, passed, "the arguments: {case}");
+                for found in [both, alone] {
+                    assert_close(&case, DType::BF16, &found, &y);
+                    assert!(found.iter().zip(&y).all(|(a, b)| (*a == 0.0) == (*b == 0.0)), "dropped others: {case}");
+                }
+            }
+        }
+    }
+}
+
 /// Sums that would depend on the number of threads or cubes in another order.
 #[test]
 fn column_sums_do_not_change_from_run_to_run() {
@@ -296,6 +325,7 @@ fn times() {
     for (k, n) in [(768, 2304), (768, 768), (768, 3072), (3072, 768)] {
         let (x, weight) = (matrix(m, k), matrix(k, n));
         let bias = Maybe::Some(Tensor::<1>::ones([n], (&device, DType::BF16)).into_dispatch());
+        let finished_bias = bias.clone();
         let bytes = 2 * (m * k + k * n + m * n);
         for (what, bias, activation) in [
             ("product", Maybe::None, None),
@@ -306,6 +336,10 @@ fn times() {
                 Dispatch::fused_linear(x.clone(), weight.clone(), bias.clone(), Layout::NN, activation, Mask::None)
             });
         }
+        time(&format!("gelu_tanh(product + bias), both kept, {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
+            let (x, weight, bias) = (x.clone(), weight.clone(), finished_bias.clone());
+            Dispatch::fused_linear_both(x, weight, bias, Layout::NN, Activation::GeluTanh, Mask::None)
+        });
         let dy = matrix(m, n);
         time(
             &format!("weight gradient {m} x {k} x {n}, {:.0} GFLOP", 2e-9 * (m * k * n) as f64),
