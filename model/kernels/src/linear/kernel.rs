@@ -615,7 +615,7 @@ fn finish_panel<E: Float>(
             let argument = Vector::<f32, Const<8>>::cast_from(smem_c[from + at]);
             let mut value = activated::<Const<8>>(argument, comptime![finish.activation]);
             if comptime![finish.dropped] {
-                let vector = ((row0 + row) * n + col) / 8 + oct;
+                let vector = (row0 + row) * (n / 8) + col / 8 + oct;
                 value = value * keep_factors::<Const<8>>(vector, drops.site, state, drops.limit, drops.scale);
             }
             if comptime![finish.kept] {

@@ -135,8 +135,9 @@ fn quad_max(value: f32) -> f32 {
     max(pair, plane_shuffle_xor(pair, 2u32))
 }
 
-/// The sums of `a * b` over the columns of a head, for the unit's two rows of the 64 from `row0` on. Units read 16 bytes, planes whole
-/// lines, and pass the sums on. `first` is the matrix row of the batch's row 0; rows from `rows` on have the last one's sums.
+/// The sums of `a * b` over the columns of a head, for the unit's two rows of the 64 from `row0` on. Units read 16 bytes, planes
+/// whole lines, and pass the sums on. `first` is the matrix row of the batch's row 0; rows from `rows` on have the last one's
+/// sums.
 #[cube]
 fn row_products<E: Float>(
     a: &[Oct<E>],
