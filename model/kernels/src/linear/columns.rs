@@ -77,8 +77,7 @@ pub(super) fn activated<N: Size>(x: Vector<f32, N>, #[comptime] activation: Acti
         Activation::Relu => positive::<N>(x, x),
         Activation::Gelu => x * normal_cdf::<N>(x, gauss::<N>(x)),
         Activation::GeluTanh => {
-            let cubic = Vector::<f32, N>::new(1.0f32) + Vector::new(CUBIC) * x * x;
-            x * sigmoid::<N>(x * Vector::new(TANH_SCALE) * cubic)
+            x * sigmoid::<N>(x * (Vector::new(TANH_SCALE) + Vector::new(TANH_SCALE * CUBIC) * (x * x)))
         }
         Activation::Silu => x * sigmoid::<N>(x),
     }

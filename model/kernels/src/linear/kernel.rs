@@ -33,6 +33,8 @@ const WARPGROUPS: u32 = 2;
 const PANEL_OCTS: usize = PANEL * PANEL / 8;
 /// Units that finish results: three warps.
 const FINISHERS: u32 = 96;
+/// Vectors that a finishing unit has under way at a time.
+const OCTS_AT_ONCE: usize = 5;
 
 /// What is done to results on their way out, beside the products of the next tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -308,15 +310,22 @@ fn ring(#[comptime] stages: usize, #[comptime] full_count: u32, #[comptime] empt
     Ring { full, empty }
 }
 
-/// Parities, one per slot, each starting at `first`.
+/// The parity of the phase that is next at the barrier of each slot, a bit a slot.
+#[derive(CubeType)]
+struct Parities {
+    bits: u32,
+}
+
 #[cube]
-fn parities(#[comptime] stages: usize, first: u32) -> Array<u32> {
-    let mut p = Array::<u32>::new(stages);
-    #[unroll]
-    for s in 0..stages {
-        p[s] = first;
-    }
-    p
+fn parities(#[comptime] first: u32) -> Parities {
+    Parities { bits: comptime![if first == 0 { 0u32 } else { u32::MAX }].runtime() }
+}
+
+/// Waits for the phase that is next at the barrier of `slot`.
+#[cube]
+fn await_next(barrier: &Barrier, parities: &mut Parities, #[comptime] slot: usize) {
+    barrier.wait_parity(parities.bits >> comptime![slot as u32] & 1);
+    parities.bits ^= comptime![1u32 << slot];
 }
 
 /// Loads both operands of K tile `kt` into `slot`.
@@ -327,7 +336,7 @@ fn fill_slot<E: Float>(
     smem_a: &mut Shared<[E]>,
     smem_b: &mut Shared<[E]>,
     r: &Ring,
-    ph: &mut Array<u32>,
+    ph: &mut Parities,
     row0: u32,
     col0: u32,
     kt: u32,
@@ -335,8 +344,7 @@ fn fill_slot<E: Float>(
     #[comptime] cfg: GemmConfig,
 ) {
     // A fresh barrier counts as having completed the phase of parity 1.
-    r.empty.index(slot).wait_parity(ph[slot]);
-    ph[slot] = ph[slot] ^ 1;
+    await_next(r.empty.index(slot), ph, slot);
     let bar = r.full.index(slot);
     bar.arrive_and_expect_tx(1, comptime![cfg.stage_bytes()]);
     let at_a = comptime![slot * TILE_M * TILE_K];
@@ -362,7 +370,7 @@ fn produce<E: Float>(
     smem_a: &mut Shared<[E]>,
     smem_b: &mut Shared<[E]>,
     r: &Ring,
-    ph: &mut Array<u32>,
+    ph: &mut Parities,
     row0: u32,
     col0: u32,
     from: u32,
@@ -438,7 +446,7 @@ fn consume<E: Float>(
     da: &MatrixDescriptor<E>,
     db: &MatrixDescriptor<E>,
     r: &Ring,
-    ph: &mut Array<u32>,
+    ph: &mut Parities,
     wg_row: usize,
     count: u32,
     #[comptime] cfg: GemmConfig,
@@ -451,8 +459,7 @@ fn consume<E: Float>(
         let mut tokens = Sequence::<Pending<()>>::new();
         #[unroll]
         for slot in 0..comptime![cfg.stages] {
-            r.full.index(slot).wait_parity(ph[slot]);
-            ph[slot] = ph[slot] ^ 1;
+            await_next(r.full.index(slot), ph, slot);
             mma_slot(&mut acc, da, db, wg_row, slot, cfg);
             // Wait for the MMAs of the slot before. The tokens of one turn stay in a sequence, because a variable
             // assigned again in an unrolled loop resolves to waiting for everything.
@@ -481,8 +488,7 @@ fn consume<E: Float>(
         #[unroll]
         for slot in 0..comptime![cfg.stages - 1] {
             if done + comptime![slot as u32] < count {
-                r.full.index(slot).wait_parity(ph[slot]);
-                ph[slot] = ph[slot] ^ 1;
+                await_next(r.full.index(slot), ph, slot);
                 mma_slot(&mut acc, da, db, wg_row, slot, cfg);
                 let read = acc.commit();
                 released.wait();
@@ -510,7 +516,7 @@ fn store_staged<E: Float>(
     acc: &Accumulator<f32>,
     smem_c: &mut Shared<[Oct<E>]>,
     r: &Ring,
-    ph: &mut Array<u32>,
+    ph: &mut Parities,
     wg: u32,
     dealt: &Array<Pair<E>>,
     #[comptime] cfg: GemmConfig,
@@ -523,7 +529,7 @@ fn store_staged<E: Float>(
     #[unroll]
     for q in 0..comptime![cfg.tile_n / PANEL] {
         let slot = comptime![q % cfg.panels];
-        r.empty.index(slot).wait_parity(ph[slot] ^ 1);
+        await_next(r.empty.index(slot), ph, slot);
         let panel = wg as usize * comptime![PANEL_OCTS] + comptime![slot * WARPGROUPS as usize * PANEL_OCTS];
         #[unroll]
         for four in 0..4usize {
@@ -562,7 +568,6 @@ fn store_staged<E: Float>(
         if UNIT_POS_PLANE == 0 {
             r.full.index(slot).arrive();
         }
-        ph[slot] = ph[slot] ^ 1;
     }
 }
 
@@ -593,7 +598,6 @@ fn finish_panel<E: Float>(
     #[comptime] cfg: GemmConfig,
 ) {
     let finish = comptime![cfg.finish.unwrap()];
-    let layout = comptime![cfg.panel_layout()];
     let slot = comptime![panel % cfg.panels];
     let octs = comptime![WARPGROUPS as usize * PANEL_OCTS];
     let from = comptime![slot * octs];
@@ -604,26 +608,15 @@ fn finish_panel<E: Float>(
             let (_first, _second) = store_panels(smem_c, kept, row0, col, from);
         }
     }
-    #[unroll]
-    for turn in 0..comptime![octs.div_ceil(FINISHERS as usize)] {
-        let nth = unit + comptime![turn as u32 * FINISHERS];
-        if nth < comptime![octs as u32] {
-            let row = nth / 8;
-            let oct = nth % 8;
-            let within = layout.offset((row % 64) as usize, (oct * 8) as usize, 2usize) / 8;
-            let at = (row / 64) as usize * comptime![PANEL_OCTS] + within;
-            let argument = Vector::<f32, Const<8>>::cast_from(smem_c[from + at]);
-            let mut value = activated::<Const<8>>(argument, comptime![finish.activation]);
-            if comptime![finish.dropped] {
-                let vector = (row0 + row) * (n / 8) + col / 8 + oct;
-                value = value * keep_factors::<Const<8>>(vector, drops.site, state, drops.limit, drops.scale);
-            }
-            if comptime![finish.kept] {
-                smem_y[at] = Vector::cast_from(value);
-            } else {
-                smem_c[from + at] = Vector::cast_from(value);
-            }
-        }
+    // Unrolled whole, the loop would not fit the instruction cache.
+    let turns = comptime![octs / (OCTS_AT_ONCE * FINISHERS as usize)];
+    for turn in 0..turns {
+        let nth = unit + turn as u32 * comptime![OCTS_AT_ONCE as u32 * FINISHERS];
+        finish_octs(smem_c, smem_y, state, drops, nth, row0, col, n, OCTS_AT_ONCE, from, cfg);
+    }
+    let done = comptime![(turns * OCTS_AT_ONCE) as u32 * FINISHERS];
+    if unit < comptime![octs as u32 - done] {
+        finish_octs(smem_c, smem_y, state, drops, unit + done, row0, col, n, 1usize, from, cfg);
     }
     sync_async_proxy_shared();
     finished.arrive();
@@ -642,6 +635,50 @@ fn finish_panel<E: Float>(
         // The room for finished results has been read.
         finished.arrive();
         finished.wait_parity(1u32);
+    }
+}
+
+/// Finishes `count` vectors of eight results, [`FINISHERS`] apart from number `nth` of a panel on.
+#[cube]
+fn finish_octs<E: Float>(
+    smem_c: &mut Shared<[Oct<E>]>,
+    smem_y: &mut Shared<[Oct<E>]>,
+    state: &[i32],
+    drops: &Drops,
+    nth: u32,
+    row0: u32,
+    col: u32,
+    n: u32,
+    #[comptime] count: usize,
+    #[comptime] from: usize,
+    #[comptime] cfg: GemmConfig,
+) {
+    let finish = comptime![cfg.finish.unwrap()];
+    let layout = comptime![cfg.panel_layout()];
+    let mut places = Array::<usize>::new(count);
+    let mut values = Array::<Vector<f32, Const<8>>>::new(count);
+    #[unroll]
+    for i in 0..count {
+        let nth = nth + comptime![i as u32 * FINISHERS];
+        let row = nth / 8;
+        let oct = nth % 8;
+        let within = layout.offset((row % 64) as usize, (oct * 8) as usize, 2usize) / 8;
+        places[i] = (row / 64) as usize * comptime![PANEL_OCTS] + within;
+        let argument = Vector::<f32, Const<8>>::cast_from(smem_c[from + places[i]]);
+        let mut value = activated::<Const<8>>(argument, comptime![finish.activation]);
+        if comptime![finish.dropped] {
+            let vector = (row0 + row) * (n / 8) + col / 8 + oct;
+            value = value * keep_factors::<Const<8>>(vector, drops.site, state, drops.limit, drops.scale);
+        }
+        values[i] = value;
+    }
+    #[unroll]
+    for i in 0..count {
+        if comptime![finish.kept] {
+            smem_y[places[i]] = Vector::cast_from(values[i]);
+        } else {
+            smem_c[from + places[i]] = Vector::cast_from(values[i]);
+        }
     }
 }
 
@@ -763,8 +800,8 @@ pub(super) fn gemm<E: Float>(
         let da = MatrixDescriptor::new(&smem_a, comptime![cfg.a_layout()]);
         let db = MatrixDescriptor::new(&smem_b, comptime![cfg.b_layout()]);
         let wg_row = wg as usize * 64;
-        let mut ph = parities(comptime![cfg.stages], 0u32);
-        let mut phc = parities(comptime![cfg.panels], 0u32);
+        let mut ph = parities(0u32);
+        let mut phc = parities(1u32);
         while mine.at < mine.end {
             let run = take_run(&mut mine, cfg.shared);
             let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
@@ -784,7 +821,7 @@ pub(super) fn gemm<E: Float>(
         }
     } else if warp == comptime![4 * WARPGROUPS] {
         if UNIT_POS_PLANE == 0 {
-            let mut ph = parities(comptime![cfg.stages], 1u32);
+            let mut ph = parities(1u32);
             while mine.at < mine.end {
                 let run = take_run(&mut mine, cfg.shared);
                 let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
@@ -795,7 +832,7 @@ pub(super) fn gemm<E: Float>(
         }
     } else if comptime![!cfg.wide && cfg.finish.is_some()] {
         let drops = Drops { site, limit, scale };
-        let mut ph = parities(comptime![cfg.panels], 0u32);
+        let mut ph = parities(0u32);
         while mine.at < mine.end {
             let run = take_run(&mut mine, cfg.shared);
             let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
@@ -804,8 +841,7 @@ pub(super) fn gemm<E: Float>(
             #[unroll]
             for panel in 0..comptime![cfg.panels_across()] {
                 let slot = comptime![panel % cfg.panels];
-                rc.full.index(slot).wait_parity(ph[slot]);
-                ph[slot] = ph[slot] ^ 1;
+                await_next(rc.full.index(slot), &mut ph, slot);
                 let col = col0 + comptime![(panel * PANEL) as u32];
                 finish_panel(
                     &mut smem_c,
@@ -826,7 +862,7 @@ pub(super) fn gemm<E: Float>(
         }
     } else if comptime![!cfg.wide] {
         if UNIT_POS_PLANE == 0 {
-            let mut ph = parities(comptime![cfg.panels], 0u32);
+            let mut ph = parities(0u32);
             while mine.at < mine.end {
                 let run = take_run(&mut mine, cfg.shared);
                 let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
@@ -837,8 +873,7 @@ pub(super) fn gemm<E: Float>(
                     let mut stores = Sequence::<Pending<()>>::new();
                     #[unroll]
                     for slot in 0..comptime![cfg.panels] {
-                        rc.full.index(slot).wait_parity(ph[slot]);
-                        ph[slot] = ph[slot] ^ 1;
+                        await_next(rc.full.index(slot), &mut ph, slot);
                         let col = col0 + comptime![((turn * cfg.panels + slot) * PANEL) as u32];
                         #[unroll]
                         for w in 0..comptime![WARPGROUPS as usize] {

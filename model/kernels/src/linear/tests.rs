@@ -322,7 +322,7 @@ fn times() {
     let Some(device) = timing_device() else { return };
     let m = 16_384;
     let matrix = |m, n| (Tensor::<2>::ones([m, n], (&device, DType::BF16)) * 1e-2).into_dispatch();
-    for (k, n) in [(768, 2304), (768, 768), (768, 3072), (3072, 768)] {
+    for (k, n) in [(768, 2304), (768, 768), (768, 3072), (3072, 768), (512, 2048), (2048, 512)] {
         let (x, weight) = (matrix(m, k), matrix(k, n));
         let bias = Maybe::Some(Tensor::<1>::ones([n], (&device, DType::BF16)).into_dispatch());
         let finished_bias = bias.clone();
@@ -339,6 +339,12 @@ fn times() {
         time(&format!("gelu_tanh(product + bias), both kept, {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
             let (x, weight, bias) = (x.clone(), weight.clone(), finished_bias.clone());
             Dispatch::fused_linear_both(x, weight, bias, Layout::NN, Activation::GeluTanh, Mask::None)
+        });
+        let stream = DropoutStream::new(5, 6, &device);
+        time(&format!("dropout(relu(product + bias)) {m} x {k} x {n}"), bytes, &device, || {
+            let (x, weight, bias) = (x.clone(), weight.clone(), finished_bias.clone());
+            let mask = Mask::take(Some((0.1, &stream)), m * n);
+            Dispatch::fused_linear(x, weight, bias, Layout::NN, Some(Activation::Relu), mask)
         });
         let dy = matrix(m, n);
         time(
