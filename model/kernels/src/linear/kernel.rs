@@ -17,7 +17,6 @@ use cubecl_ir::types::MatrixIdent;
 
 use super::columns::activated;
 use super::ops::Activation;
-use crate::dropout::kernel::keep_factors;
 
 type Pair<E> = Vector<E, Const<2>>;
 type Quad<E> = Vector<E, Const<4>>;
@@ -40,7 +39,6 @@ const OCTS_AT_ONCE: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Finish {
     pub(super) activation: Activation,
-    pub(super) dropped: bool,
     /// The argument of the activation is stored as well.
     pub(super) kept: bool,
 }
@@ -54,6 +52,8 @@ pub(super) struct GemmConfig {
     pub(super) stages: usize,
     /// Panels of a warpgroup's results that lie in shared memory at a time.
     pub(super) panels: usize,
+    /// How many of them the multiplying warpgroups hand on at a time, which costs them hundreds of cycles each time.
+    pub(super) at_once: usize,
     /// `a` is stored `[K, M]`.
     pub(super) a_mn: bool,
     /// `b` is stored `[K, N]`.
@@ -213,9 +213,15 @@ fn tile_coords(t: u32, tiles_m: u32, tiles_n: u32, #[comptime] group_m: u32) -> 
     let group = t / per_group;
     let first = group * group_m;
     let left = tiles_m - first;
-    let rows = select(left < group_m, left, group_m.runtime());
-    let r = t % per_group;
-    (first + r % rows, r / rows)
+    let r = t - group * per_group;
+    // A division by a constant is cheap. The multiplying warps wait for this between tiles.
+    let mut row = r % group_m;
+    let mut column = r / group_m;
+    if left < group_m {
+        row = r % left;
+        column = r / left;
+    }
+    (first + row, column)
 }
 
 /// One operand tile of `rows` x TILE_K at (`row`, `k`): one box from a `[rows, K]` map, or one box per panel of 64 rows
@@ -508,7 +514,7 @@ fn consume<E: Float>(
     done
 }
 
-/// Hands a 64 x tile_n accumulator per warpgroup to the storing warp, 64 columns at a time through `panels` slots. Each plane
+/// Hands a 64 x tile_n accumulator per warpgroup to the warps that store or finish it, in panels of 64 columns. Each plane
 /// writes its 16 rows, four 8 x 8 matrices at a time (`stmatrix`, whose registers are those of an accumulator): a unit
 /// gives the address of one of their rows.
 #[cube]
@@ -526,10 +532,14 @@ fn store_staged<E: Float>(
     let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
     let row = unit / 32 * 16 + unit % 16;
     let col = unit % 32 / 16 * 8;
+    let at_once = comptime![cfg.at_once];
     #[unroll]
-    for q in 0..comptime![cfg.tile_n / PANEL] {
+    for q in 0..comptime![cfg.panels_across()] {
         let slot = comptime![q % cfg.panels];
-        await_next(r.empty.index(slot), ph, slot);
+        let handed = comptime![slot / at_once];
+        if comptime![q % at_once == 0] {
+            await_next(r.empty.index(handed), ph, handed);
+        }
         let panel = wg as usize * comptime![PANEL_OCTS] + comptime![slot * WARPGROUPS as usize * PANEL_OCTS];
         #[unroll]
         for four in 0..4usize {
@@ -563,20 +573,14 @@ fn store_staged<E: Float>(
                 false,
             );
         }
-        sync_async_proxy_shared();
-        sync_plane();
-        if UNIT_POS_PLANE == 0 {
-            r.full.index(slot).arrive();
+        if comptime![(q + 1) % at_once == 0] {
+            sync_async_proxy_shared();
+            sync_plane();
+            if UNIT_POS_PLANE == 0 {
+                r.full.index(handed).arrive();
+            }
         }
     }
-}
-
-/// What dropout needs beside its state.
-#[derive(CubeType)]
-struct Drops {
-    site: u32,
-    limit: u32,
-    scale: f32,
 }
 
 /// Finishes the results in slot `slot`, panel `panel` of the tile of 128 rows from `row0` on, whose columns begin at `col`, and
@@ -587,13 +591,10 @@ fn finish_panel<E: Float>(
     smem_y: &mut Shared<[Oct<E>]>,
     c: &mut TensorMap<E, Tiled>,
     kept: &mut TensorMap<E, Tiled>,
-    state: &[i32],
-    drops: &Drops,
     rc: &Ring,
     finished: &Barrier,
     row0: u32,
     col: u32,
-    n: u32,
     #[comptime] panel: usize,
     #[comptime] cfg: GemmConfig,
 ) {
@@ -612,11 +613,11 @@ fn finish_panel<E: Float>(
     let turns = comptime![octs / (OCTS_AT_ONCE * FINISHERS as usize)];
     for turn in 0..turns {
         let nth = unit + turn as u32 * comptime![OCTS_AT_ONCE as u32 * FINISHERS];
-        finish_octs(smem_c, smem_y, state, drops, nth, row0, col, n, OCTS_AT_ONCE, from, cfg);
+        finish_octs(smem_c, smem_y, nth, OCTS_AT_ONCE, from, cfg);
     }
     let done = comptime![(turns * OCTS_AT_ONCE) as u32 * FINISHERS];
     if unit < comptime![octs as u32 - done] {
-        finish_octs(smem_c, smem_y, state, drops, unit + done, row0, col, n, 1usize, from, cfg);
+        finish_octs(smem_c, smem_y, unit + done, 1usize, from, cfg);
     }
     sync_async_proxy_shared();
     finished.arrive();
@@ -629,7 +630,9 @@ fn finish_panel<E: Float>(
             let (_first, second) = store_panels(smem_c, c, row0, col, from);
             second.wait();
         }
-        rc.empty.index(slot).arrive();
+        if comptime![(panel + 1) % cfg.at_once == 0] {
+            rc.empty.index(comptime![slot / cfg.at_once]).arrive();
+        }
     }
     if comptime![finish.kept] {
         // The room for finished results has been read.
@@ -643,12 +646,7 @@ fn finish_panel<E: Float>(
 fn finish_octs<E: Float>(
     smem_c: &mut Shared<[Oct<E>]>,
     smem_y: &mut Shared<[Oct<E>]>,
-    state: &[i32],
-    drops: &Drops,
     nth: u32,
-    row0: u32,
-    col: u32,
-    n: u32,
     #[comptime] count: usize,
     #[comptime] from: usize,
     #[comptime] cfg: GemmConfig,
@@ -661,16 +659,10 @@ fn finish_octs<E: Float>(
     for i in 0..count {
         let nth = nth + comptime![i as u32 * FINISHERS];
         let row = nth / 8;
-        let oct = nth % 8;
-        let within = layout.offset((row % 64) as usize, (oct * 8) as usize, 2usize) / 8;
+        let within = layout.offset((row % 64) as usize, (nth % 8 * 8) as usize, 2usize) / 8;
         places[i] = (row / 64) as usize * comptime![PANEL_OCTS] + within;
         let argument = Vector::<f32, Const<8>>::cast_from(smem_c[from + places[i]]);
-        let mut value = activated::<Const<8>>(argument, comptime![finish.activation]);
-        if comptime![finish.dropped] {
-            let vector = (row0 + row) * (n / 8) + col / 8 + oct;
-            value = value * keep_factors::<Const<8>>(vector, drops.site, state, drops.limit, drops.scale);
-        }
-        values[i] = value;
+        values[i] = activated::<Const<8>>(argument, comptime![finish.activation]);
     }
     #[unroll]
     for i in 0..count {
@@ -757,7 +749,6 @@ pub(super) fn gemm<E: Float>(
     kept: &mut TensorMap<E, Tiled>,
     partial: &mut [Pair<f32>],
     bias: &[Pair<E>],
-    state: &[i32],
     m: u32,
     n: u32,
     pitch: u32,
@@ -765,9 +756,6 @@ pub(super) fn gemm<E: Float>(
     splits: u32,
     per_split: u32,
     pieces: u32,
-    site: u32,
-    limit: u32,
-    scale: f32,
     #[comptime] cfg: GemmConfig,
     #[define(E)] _dtype: ElemType,
 ) {
@@ -785,7 +773,8 @@ pub(super) fn gemm<E: Float>(
         finished.init_manual(FINISHERS);
     }
     let r = ring(comptime![cfg.stages], 1u32, comptime![4 * WARPGROUPS]);
-    let rc = ring(comptime![if cfg.wide { 1usize } else { cfg.panels }], comptime![4 * WARPGROUPS], 1u32);
+    let handed = comptime![if cfg.wide { 1 } else { cfg.panels / cfg.at_once }];
+    let rc = ring(handed, comptime![4 * WARPGROUPS], 1u32);
     sync_async_proxy_shared();
     sync_cube();
 
@@ -831,7 +820,6 @@ pub(super) fn gemm<E: Float>(
             }
         }
     } else if comptime![!cfg.wide && cfg.finish.is_some()] {
-        let drops = Drops { site, limit, scale };
         let mut ph = parities(0u32);
         while mine.at < mine.end {
             let run = take_run(&mut mine, cfg.shared);
@@ -840,24 +828,12 @@ pub(super) fn gemm<E: Float>(
             let col0 = tn * comptime![cfg.tile_n as u32];
             #[unroll]
             for panel in 0..comptime![cfg.panels_across()] {
-                let slot = comptime![panel % cfg.panels];
-                await_next(rc.full.index(slot), &mut ph, slot);
+                let handed = comptime![panel % cfg.panels / cfg.at_once];
+                if comptime![panel % cfg.at_once == 0] {
+                    await_next(rc.full.index(handed), &mut ph, handed);
+                }
                 let col = col0 + comptime![(panel * PANEL) as u32];
-                finish_panel(
-                    &mut smem_c,
-                    &mut smem_y,
-                    c,
-                    kept,
-                    state,
-                    &drops,
-                    &rc,
-                    &finished,
-                    row0,
-                    col,
-                    n,
-                    panel,
-                    cfg,
-                );
+                finish_panel(&mut smem_c, &mut smem_y, c, kept, &rc, &finished, row0, col, panel, cfg);
             }
         }
     } else if comptime![!cfg.wide] {
@@ -869,25 +845,19 @@ pub(super) fn gemm<E: Float>(
                 let row0 = tm * comptime![TILE_M as u32];
                 let col0 = tn * comptime![cfg.tile_n as u32];
                 #[unroll]
-                for turn in 0..comptime![cfg.panels_across() / cfg.panels] {
+                for turn in 0..comptime![cfg.panels_across() / cfg.at_once] {
+                    let handed = comptime![turn % (cfg.panels / cfg.at_once)];
+                    await_next(rc.full.index(handed), &mut ph, handed);
                     let mut stores = Sequence::<Pending<()>>::new();
                     #[unroll]
-                    for slot in 0..comptime![cfg.panels] {
-                        await_next(rc.full.index(slot), &mut ph, slot);
-                        let col = col0 + comptime![((turn * cfg.panels + slot) * PANEL) as u32];
-                        #[unroll]
-                        for w in 0..comptime![WARPGROUPS as usize] {
-                            let at = comptime![(slot * WARPGROUPS as usize + w) * PANEL_OCTS];
-                            let row = row0 + comptime![w as u32 * 64];
-                            stores.push(tma_store_2d(&smem_c[at..at + PANEL_OCTS], c, row as i32, col as i32));
-                        }
+                    for i in 0..comptime![cfg.at_once] {
+                        let col = col0 + comptime![((turn * cfg.at_once + i) * PANEL) as u32];
+                        let from = comptime![(handed * cfg.at_once + i) * WARPGROUPS as usize * PANEL_OCTS];
+                        let (_first, second) = store_panels(&mut smem_c, c, row0, col, from);
+                        stores.push(second);
                     }
-                    // The last has left shared memory, and so have those before it.
-                    stores.index(comptime![cfg.panels * WARPGROUPS as usize - 1]).wait();
-                    #[unroll]
-                    for slot in 0..comptime![cfg.panels] {
-                        rc.empty.index(slot).arrive();
-                    }
+                    stores.index(comptime![cfg.at_once - 1]).wait();
+                    rc.empty.index(handed).arrive();
                 }
             }
         }
@@ -979,17 +949,18 @@ mod tests {
             bias: true,
             relu: false,
             finish: None,
+            at_once: 4,
             group_m: 16,
         };
-        let finished = |activation, dropped, kept| {
-            let finish = Some(Finish { activation, dropped, kept });
-            GemmConfig { finish, ragged: false, ..stored }
+        let finished = |activation, kept| {
+            let finish = Some(Finish { activation, kept });
+            GemmConfig { finish, at_once: 1, ragged: false, ..stored }
         };
         let summed = GemmConfig { wide: true, stages: 4, bias: false, ..stored };
         let mut configs = vec![
-            finished(Activation::GeluTanh, false, true),
-            finished(Activation::Gelu, true, true),
-            finished(Activation::Relu, true, false),
+            finished(Activation::GeluTanh, true),
+            finished(Activation::Gelu, true),
+            finished(Activation::Silu, false),
         ];
         for (a_mn, b_mn) in [(false, true), (false, false), (true, true)] {
             for config in [stored, GemmConfig { shared: true, ..summed }, summed, GemmConfig { onto: true, ..summed }] {
@@ -1001,7 +972,7 @@ mod tests {
                 let (launch, properties, target) = settings(config.units());
                 #[rustfmt::skip]
                 let code = ptx(gemm::Gemm::new(
-                    launch, properties, target, (), (), (), (), buffer(), buffer(), buffer(), (), (), (), (), (), (), (), (), (),
+                    launch, properties, target, (), (), (), (), buffer(), buffer(), (), (), (), (), (), (),
                     (), config, dtype_to_storage_type(dtype),
                 ));
                 let Some(code) = code else { return };

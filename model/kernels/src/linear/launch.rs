@@ -17,7 +17,7 @@ use super::kernel::{Finish, GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs
 use super::ops::Activation;
 use super::{Layout, LinearOps};
 use crate::device::{addressable, aligned, empty, empty_pitched, row_pitch, tensor_map};
-use crate::dropout::{Dropping, Mask};
+use crate::dropout::Mask;
 use crate::maybe::Maybe;
 
 impl LinearOps for CubeBackend {
@@ -57,10 +57,9 @@ impl LinearOps for CubeBackend {
     ) -> (CubeTensor, CubeTensor) {
         let sizes = layout.sizes(x.meta.shape(), weight.meta.shape());
         let before = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
-        if can_finish(&x, layout, sizes) {
+        if can_finish(&x, layout, sizes, &mask) {
             let y = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
-            let kept = Some(before.clone());
-            let finishing = Finishing { activation, dropping: Dropping::new(mask), kept };
+            let finishing = Finishing { activation, kept: Some(before.clone()) };
             let y = product_finished(x, weight, bias.into_option(), layout, finishing, y);
             return (before, y);
         }
@@ -103,9 +102,8 @@ fn product(
     let out = empty_matrix(&a, [sizes.0, sizes.1], a.dtype);
     let relu = activation == Some(Activation::Relu) && !mask.is_some() && has_kernel(&a);
     match activation {
-        Some(activation) if !relu && can_finish(&a, layout, sizes) => {
-            let finishing = Finishing { activation, dropping: Dropping::new(mask), kept: None };
-            product_finished(a, b, bias, layout, finishing, out)
+        Some(activation) if !relu && can_finish(&a, layout, sizes, &mask) => {
+            product_finished(a, b, bias, layout, Finishing { activation, kept: None }, out)
         }
         Some(activation) if !relu => columns::activate(product_into(a, b, bias, layout, false, out), activation, mask),
         _ => product_into(a, b, bias, layout, relu, out),
@@ -115,15 +113,15 @@ fn product(
 /// What is done to the results of a product on their way out.
 struct Finishing {
     activation: Activation,
-    dropping: Dropping,
     /// Where the arguments of the activation go, if they are wanted.
     kept: Option<CubeTensor>,
 }
 
-/// Whether the kernel finishes this product itself: whole tiles, and rows in vectors of eight, which dropout counts.
-fn can_finish(a: &CubeTensor, layout: Layout, sizes: (usize, usize, usize)) -> bool {
+/// Whether the kernel finishes this product itself: whole tiles, and nothing is dropped. Random bits for a tile take the
+/// finishing warps longer than the next tile takes to multiply; a pass of its own is faster.
+fn can_finish(a: &CubeTensor, layout: Layout, sizes: (usize, usize, usize), mask: &Mask<CubeBackend>) -> bool {
     let (m, n, k) = sizes;
-    has_kernel(a) && m * n * k > 0 && n.is_multiple_of(8) && Plan::new(a, layout, sizes).shares.is_none()
+    !mask.is_some() && has_kernel(a) && m * n * k > 0 && Plan::new(a, layout, sizes).shares.is_none()
 }
 
 /// [`product_into`] where [`can_finish`] says yes.
@@ -296,15 +294,16 @@ impl Plan {
         // while they are stored.
         let three = finishing.is_some() || k_tiles <= 16;
         let (stages, panels) = if !wide && tile_n == 256 && three { (3, 4) } else { (4, 2) };
-        let finish = finishing.as_ref().map(|finishing| Finish {
-            activation: finishing.activation,
-            dropped: finishing.dropping.state.is_some(),
-            kept: finishing.kept.is_some(),
-        });
+        let finish = finishing
+            .as_ref()
+            .map(|finishing| Finish { activation: finishing.activation, kept: finishing.kept.is_some() });
+        let at_once = std::env::var("KILN_AT_ONCE").ok().and_then(|n| n.parse().ok());
+        let at_once = at_once.unwrap_or(if finish.is_some() { 1 } else { panels }).min(panels);
         let config = GemmConfig {
             tile_n,
             stages,
             panels,
+            at_once,
             a_mn: layout == Layout::TN,
             b_mn: layout != Layout::NT,
             ragged: shared || !k_tiles.is_multiple_of(stages),
@@ -323,13 +322,9 @@ impl Plan {
         let map_b = if config.b_mn { tensor_map(&b, TILE_K, PANEL) } else { tensor_map(&b, config.tile_n, TILE_K) };
         // A kernel argument needs some tensor; where sums are written in f32, this one is not touched.
         let map_out = if wide { tensor_map(&a, PANEL, PANEL) } else { tensor_map(&out, PANEL, PANEL) };
-        let (dropping, kept) = match finishing {
-            Some(Finishing { dropping, kept, .. }) => (dropping, kept),
-            None => (Dropping::new(Mask::None), None),
-        };
-        // Nor is what is not kept, or the state where nothing is dropped.
+        // Nor is what is not kept.
+        let kept = finishing.and_then(|finishing| finishing.kept);
         let map_kept = tensor_map(kept.as_ref().unwrap_or(&a), PANEL, PANEL);
-        let state = dropping.state.map_or_else(|| a.handle.clone(), |state| state.handle);
         let pitch = row_pitch(&out);
         let parts = if config.shared { shares.splits + shares.pieces } else { 1 };
         let (partial, partial_pairs) = match config.shared {
@@ -354,7 +349,6 @@ impl Plan {
                 map_kept,
                 BufferArg::from_raw_parts(partial.clone(), partial_pairs),
                 BufferArg::from_raw_parts(bias.clone(), n.div_ceil(2)),
-                BufferArg::from_raw_parts(state, 4),
                 m as u32,
                 n as u32,
                 pitch as u32,
@@ -362,9 +356,6 @@ impl Plan {
                 shares.splits as u32,
                 shares.per_split as u32,
                 shares.pieces as u32,
-                dropping.site,
-                dropping.limit,
-                dropping.scale,
                 config,
                 dtype,
             );
