@@ -16,10 +16,14 @@ use crate::device::vector_width;
 
 type Quad = Vector<i32, Const<4>>;
 
-/// Units of a cube of [`rank`].
-const RANK_UNITS: u32 = 128;
-/// Ids that a cube of [`rank`] compares its own with at a time.
-const TILE: u32 = 1024;
+/// Ids that a cube of [`rank`] finds the places of.
+const OWN: u32 = 128;
+/// Units that share the work on each of those.
+const GROUPS: u32 = 8;
+const RANK_UNITS: u32 = OWN * GROUPS;
+/// Ids that a unit compares its own with at a time, and all units of a cube together.
+const SHARE: u32 = 512;
+const TILE: u32 = SHARE * GROUPS;
 /// Units of a cube of the other two: eight planes.
 const UNITS: u32 = 256;
 const PLANES: u32 = UNITS / 32;
@@ -35,65 +39,69 @@ const SLOTS: usize = COLUMNS as usize / 32;
 /// id is compared with every other, which for some ten thousand tokens is less work than a sort's passes over memory.
 #[cube(launch_unchecked)]
 fn rank(ids: &[i32], order: &mut [u32], sorted: &mut [i32], n: u32) {
-    let mine = ABSOLUTE_POS as u32;
+    let first_own = CUBE_POS as u32 * OWN;
+    let mine = first_own + UNIT_POS % OWN;
+    let group = UNIT_POS / OWN;
     let mut own = comptime![i32::MAX].runtime();
     if mine < n {
         own = ids[mine as usize];
     }
-    let first_own = CUBE_POS as u32 * RANK_UNITS;
     let mut tile = Shared::<[Quad]>::new_slice(comptime![(TILE / 4) as usize]);
-    let mut place = 0u32;
+    // Four counts, so that no addition waits for the one before.
+    let mut counts = Array::<u32>::new(4usize);
+    #[unroll]
+    for j in 0..4usize {
+        counts[j] = 0u32;
+    }
     let tiles = (n + comptime![TILE - 1]) / TILE;
     for t in 0..tiles {
-        let first = t * TILE;
         sync_cube();
+        let mut loaded = Quad::zeroed();
         #[unroll]
-        for i in 0..comptime![TILE / 4 / RANK_UNITS] {
-            let quad = comptime![i * RANK_UNITS] + UNIT_POS;
-            let mut loaded = Quad::zeroed();
-            #[unroll]
-            for j in 0..4u32 {
-                let at = first + quad * 4 + j;
-                // Beyond the end stands what is smaller than nothing.
-                let mut id = comptime![i32::MAX].runtime();
-                if at < n {
-                    id = ids[at as usize];
-                }
-                loaded.insert(comptime![j as usize], id);
+        for j in 0..4u32 {
+            let at = t * TILE + UNIT_POS * 4 + j;
+            // Beyond the end stands what no id is greater than.
+            let mut id = comptime![i32::MAX].runtime();
+            if at < n {
+                id = ids[at as usize];
             }
-            tile[quad as usize] = loaded;
+            loaded.insert(comptime![j as usize], id);
         }
+        tile[UNIT_POS as usize] = loaded;
         sync_cube();
-        if first + TILE <= first_own {
-            for q in 0..comptime![TILE / 4] {
-                let quad = tile[q as usize];
+        let first = t * TILE + group * SHARE;
+        let from = (group * comptime![SHARE / 4]) as usize;
+        if first + SHARE <= first_own || first >= first_own + OWN {
+            // Of those before, the same ids count too. The sign of the difference is the answer, in two instructions an id.
+            let bound = own + i32::cast_from(first < first_own);
+            for q in 0..comptime![(SHARE / 4) as usize] {
+                let quad = tile[from + q];
                 #[unroll]
                 for j in 0..4usize {
-                    place += select(quad.extract(j) <= own, 1u32, 0u32);
-                }
-            }
-        } else if first >= first_own + RANK_UNITS {
-            for q in 0..comptime![TILE / 4] {
-                let quad = tile[q as usize];
-                #[unroll]
-                for j in 0..4usize {
-                    place += select(quad.extract(j) < own, 1u32, 0u32);
+                    counts[j] += u32::reinterpret(quad.extract(j) - bound) >> 31;
                 }
             }
         } else {
-            for q in 0..comptime![TILE / 4] {
-                let quad = tile[q as usize];
+            for q in 0..comptime![(SHARE / 4) as usize] {
+                let quad = tile[from + q];
                 #[unroll]
                 for j in 0..4usize {
                     let other = quad.extract(j);
-                    let at = first + q * 4 + comptime![j as u32];
-                    let same = other == own && at < mine;
-                    place += select(other < own || same, 1u32, 0u32);
+                    let same = other == own && first + q as u32 * 4 + comptime![j as u32] < mine;
+                    counts[j] += select(other < own || same, 1u32, 0u32);
                 }
             }
         }
     }
-    if mine < n {
+    let mut of_groups = Shared::<[u32]>::new_slice(comptime![RANK_UNITS as usize]);
+    of_groups[UNIT_POS as usize] = counts[0] + counts[1] + counts[2] + counts[3];
+    sync_cube();
+    if UNIT_POS < OWN && mine < n {
+        let mut place = 0u32;
+        #[unroll]
+        for other in 0..GROUPS {
+            place += of_groups[(comptime![other * OWN] + UNIT_POS) as usize];
+        }
         order[place as usize] = mine;
         sorted[place as usize] = own;
     }
@@ -226,21 +234,41 @@ fn join<F: Float, N: Size>(
                     sum[i] = tail[segment as usize * comptime![vectors as usize] + column as usize];
                 }
             }
+            // Segments whose first token has this id follow each other; the lanes look at one each.
+            let mut after = segment + 2;
+            let mut found = 32u32.runtime();
+            while found == 32 {
+                let at = (after + UNIT_POS_PLANE) * SEGMENT;
+                let within = select(at < n, at, n - 1);
+                found = plane_sum(u32::cast_from(at < n && sorted[within as usize] == id));
+                after += found;
+            }
             let mut at = segment + 1;
-            let mut goes_on = true;
-            while goes_on {
+            while at < after {
+                // All loads are on their way before the first is needed; beyond the last segment it is read once more.
+                let mut heads = Array::<Vector<f32, N>>::new(comptime![AT_ONCE as usize * SLOTS]);
                 #[unroll]
-                for i in 0..SLOTS {
-                    let column = first + comptime![i as u32 * 32];
-                    if column < vectors {
-                        sum[i] += head[at as usize * comptime![vectors as usize] + column as usize];
+                for j in 0..AT_ONCE {
+                    let row = min(at + j, after - 1) as usize * comptime![vectors as usize];
+                    #[unroll]
+                    for i in 0..SLOTS {
+                        let column = first + comptime![i as u32 * 32];
+                        heads[comptime![j as usize * SLOTS + i]] = Vector::<f32, N>::zeroed();
+                        if column < vectors {
+                            heads[comptime![j as usize * SLOTS + i]] = head[row + column as usize];
+                        }
                     }
                 }
-                at += 1;
-                // The segment just added ends where this one begins.
-                let border = at * SEGMENT;
-                let within = select(border < n, border, n - 1);
-                goes_on = border < n && sorted[(within - 1) as usize] == id && sorted[within as usize] == id;
+                #[unroll]
+                for j in 0..AT_ONCE {
+                    if at + j < after {
+                        #[unroll]
+                        for i in 0..SLOTS {
+                            sum[i] += heads[comptime![j as usize * SLOTS + i]];
+                        }
+                    }
+                }
+                at += AT_ONCE;
             }
             write_row::<F, N>(out, id as u32, first, &sum, vectors);
         }
@@ -272,7 +300,7 @@ impl EmbeddingOps for CubeBackend {
         unsafe {
             rank::launch_unchecked(
                 &client,
-                CubeCount::Static((n as u32).div_ceil(RANK_UNITS), 1, 1),
+                CubeCount::Static((n as u32).div_ceil(OWN), 1, 1),
                 CubeDim::new_1d(RANK_UNITS),
                 ids.into_buffer_arg(),
                 BufferArg::from_raw_parts(order.clone(), n),
@@ -309,5 +337,27 @@ impl EmbeddingOps for CubeBackend {
             );
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offline::{buffer, ptx, settings};
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        let (launch, properties, target) = settings(RANK_UNITS);
+        let Some(code) = ptx(rank::Rank::new(launch, properties, target, buffer(), buffer(), buffer(), ())) else {
+            return;
+        };
+        assert!(!code.contains("div.u32"));
+        for (dtype, vectors) in [(DType::BF16, 96), (DType::F32, 7)] {
+            let (launch, properties, target) = settings(UNITS);
+            let (b, dtype) = (buffer, dtype_to_storage_type(dtype));
+            assert!(
+                ptx(join::Join::new(launch, properties, target, b(), b(), b(), b(), (), 8, vectors, dtype)).is_some()
+            );
+        }
     }
 }

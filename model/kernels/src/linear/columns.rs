@@ -322,8 +322,8 @@ fn launch(
     let blocks = vectors.div_ceil(32);
     let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
     let wanted = (multiprocessors * CUBES_PER_MULTIPROCESSOR).div_ceil(blocks);
-    let turn = PLANES * ROWS_AT_ONCE;
-    let rows_per_slice = (rows as u32).div_ceil(wanted).next_multiple_of(turn);
+    // In whole turns slices would be fewer and longer, and some multiprocessors done early.
+    let rows_per_slice = (rows as u32).div_ceil(wanted).next_multiple_of(PLANES);
     let slices = (rows as u32).div_ceil(rows_per_slice);
     let partial = client.empty(slices as usize * n * size_of::<f32>());
     // SAFETY: rows and columns are guarded; `partial` holds a row of f32 for each slice.
