@@ -18,21 +18,25 @@ use crate::instruction::exp2_approx;
 const UNITS: u32 = 256;
 /// Units of a cube that reads its row twice: fewer rows are under way then, and the second time they come from L2.
 const UNITS_TWICE: u32 = 1024;
-/// Below every logit, and finite: differences of it stay numbers.
-const LOWEST: f32 = -3e38;
+/// Below every logit, and finite, also times [`LOG2_E`]: differences of it stay numbers.
+const LOWEST: f32 = -2e38;
 
 /// The shape of a row and of the cube that goes over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Row {
-    /// Logits that mean something.
-    vocabulary: u32,
-    /// Vectors of a row.
+    /// Vectors full of logits.
     vectors: u32,
+    /// Logits that begin one more vector.
+    rest: usize,
     /// Vectors from the beginning of a row to the next.
     pitch: u32,
-    /// Logits behind the vocabulary fill up the last vector.
-    ragged: bool,
     units: u32,
+}
+
+impl Row {
+    fn vocabulary(&self, width: usize) -> f32 {
+        (self.vectors as usize * width + self.rest) as f32
+    }
 }
 
 /// Reduced over a row.
@@ -44,47 +48,52 @@ struct RowSums {
     total: f32,
 }
 
-/// `z[i]` where that is a logit, `otherwise` behind the last.
+/// What a unit saw of a row: the maximum, the sum of exponentials relative to it, and the sum.
+#[derive(CubeType)]
+struct Seen {
+    max: f32,
+    exponentials: f32,
+    sum: f32,
+}
+
+/// Takes in the first `count` logits of `z`.
 #[cube]
-fn logit<N: Size>(z: Vector<f32, N>, at: u32, #[comptime] i: usize, otherwise: f32, #[comptime] row: Row) -> f32 {
-    let value = z.extract(i);
-    if comptime![row.ragged] {
-        let width = N::value().comptime();
-        select(at * width as u32 + comptime![i as u32] < row.vocabulary, value, otherwise)
-    } else {
-        value
+fn see<N: Size>(seen: &mut Seen, z: Vector<f32, N>, #[comptime] count: usize) {
+    let mut top = seen.max;
+    #[unroll]
+    for i in 0..count {
+        top = max(top, z.extract(i));
+        seen.sum += z.extract(i);
     }
+    let base = top * LOG2_E;
+    seen.exponentials *= exp2_approx(seen.max * LOG2_E - base);
+    #[unroll]
+    for i in 0..count {
+        seen.exponentials += exp2_approx(z.extract(i) * LOG2_E - base);
+    }
+    seen.max = top;
 }
 
 /// What the loss needs to know of the row at `base`, the same on every unit.
 #[cube]
 fn row_sums<F: Float, N: Size>(logits: &[Vector<F, N>], base: usize, #[comptime] row: Row) -> RowSums {
     let width = N::value().comptime();
-    // Each unit keeps the maximum of what it saw and the sum of exponentials relative to it.
-    let mut max = LOWEST.runtime();
-    let mut exponentials = 0.0f32;
-    let mut sum = 0.0f32;
+    let mut seen = Seen { max: LOWEST.runtime(), exponentials: 0.0f32.runtime(), sum: 0.0f32.runtime() };
     let mut at = UNIT_POS;
     while at < row.vectors {
-        let z = Vector::<f32, N>::cast_from(logits[base + at as usize]);
-        let mut seen = max;
-        #[unroll]
-        for i in 0..width {
-            seen = max_of(seen, logit::<N>(z, at, i, LOWEST.runtime(), row));
-            sum += logit::<N>(z, at, i, 0.0f32, row);
-        }
-        exponentials *= exponential(max - seen);
-        #[unroll]
-        for i in 0..width {
-            exponentials += exponential(logit::<N>(z, at, i, LOWEST.runtime(), row) - seen);
-        }
-        max = seen;
+        see::<N>(&mut seen, Vector::cast_from(logits[base + at as usize]), width);
         at += row.units;
     }
+    // The unit whose turn it would be.
+    if comptime![row.rest > 0] {
+        if at == row.vectors {
+            see::<N>(&mut seen, Vector::cast_from(logits[base + at as usize]), comptime![row.rest]);
+        }
+    }
     let planes = comptime![(row.units / 32) as usize];
-    let plane_top = plane_max(max);
-    let plane_exponentials = plane_sum(exponentials * exponential(max - plane_top));
-    let plane_total = plane_sum(sum);
+    let plane_top = plane_max(seen.max);
+    let plane_exponentials = plane_sum(seen.exponentials * exponential(seen.max - plane_top));
+    let plane_total = plane_sum(seen.sum);
     let mut shared = Shared::<[f32]>::new_slice(comptime![3 * planes]);
     let plane = (UNIT_POS / 32) as usize;
     if UNIT_POS_PLANE == 0 {
@@ -128,7 +137,7 @@ fn write_losses<F: Float, N: Size>(
     if label != ignored {
         let index = label as usize;
         let z = Vector::<f32, N>::cast_from(logits[base + index / width]).extract_dynamic(index % width);
-        let mean = sums.total / comptime![row.vocabulary] as f32;
+        let mean = sums.total / comptime![row.vocabulary(width)];
         loss = sums.log_sum - (1.0f32 - smoothing) * z - smoothing * mean;
         nll = sums.log_sum - z;
     }
@@ -137,33 +146,73 @@ fn write_losses<F: Float, N: Size>(
     out[(2 * rows + at) as usize] = sums.log_sum;
 }
 
-/// The gradient of a vector of logits, `at` vectors behind the beginning of its row.
-#[cube]
-fn gradient_of<N: Size>(
-    z: Vector<f32, N>,
-    at: u32,
-    log_sum: f32,
-    label: i32,
-    smoothing: f32,
+/// What the gradients of a row's logits have in common.
+#[derive(CubeType)]
+struct Slope {
+    /// `log2` of the sum of `e^logit`.
+    log2_sum: f32,
+    /// That times a probability is the gradient where nothing is expected.
     scale: f32,
-    #[comptime] row: Row,
-) -> Vector<f32, N> {
+    /// Of every gradient, what label smoothing expects; of the label's, the rest.
+    spread: f32,
+    peak: f32,
+    label: u32,
+}
+
+#[cube]
+fn slope<N: Size>(log_sum: f32, label: i32, smoothing: f32, scale: f32, #[comptime] row: Row) -> Slope {
     let width = N::value().comptime();
-    let spread = smoothing / comptime![row.vocabulary] as f32;
-    let mut gradient = Vector::<f32, N>::empty();
+    let vocabulary = comptime![row.vocabulary(width)];
+    Slope {
+        log2_sum: log_sum * LOG2_E,
+        scale,
+        spread: smoothing / vocabulary * scale,
+        peak: (1.0f32 - smoothing) * scale,
+        label: label as u32,
+    }
+}
+
+/// The gradient of the first `count` logits of vector `at` of a row, and 0 behind them, where anything may stand.
+#[cube]
+fn gradient_of<N: Size>(z: Vector<f32, N>, at: u32, of: &Slope, #[comptime] count: usize) -> Vector<f32, N> {
+    let width = N::value().comptime();
+    let mut gradient = Vector::<f32, N>::zeroed();
     #[unroll]
-    for i in 0..width {
-        let column = at * width as u32 + i as u32;
-        let target = spread + select(column as i32 == label, 1.0f32 - smoothing, 0.0f32);
-        let g = (exponential(z.extract(i) - log_sum) - target) * scale;
-        // Behind the last logit stands anything: 0 times that would not do.
-        if comptime![row.ragged] {
-            gradient.insert(i, select(column < row.vocabulary, g, 0.0f32));
-        } else {
-            gradient.insert(i, g);
+    for i in 0..count {
+        gradient.insert(i, exp2_approx(z.extract(i) * LOG2_E - of.log2_sum) * of.scale - of.spread);
+    }
+    if of.label / width as u32 == at {
+        #[unroll]
+        for i in 0..count {
+            let here = of.label % width as u32 == i as u32;
+            gradient.insert(i, gradient.extract(i) - select(here, of.peak, 0.0f32));
         }
     }
     gradient
+}
+
+/// Writes the gradient of the row at `base`. A unit reads a vector before it writes there.
+#[cube]
+fn write_gradient<F: Float, N: Size>(
+    logits: &[Vector<F, N>],
+    dlogits: &mut [Vector<F, N>],
+    base: usize,
+    of: &Slope,
+    #[comptime] row: Row,
+) {
+    let width = N::value().comptime();
+    let mut at = UNIT_POS;
+    while at < row.vectors {
+        let z = Vector::cast_from(logits[base + at as usize]);
+        dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, of, width));
+        at += row.units;
+    }
+    if comptime![row.rest > 0] {
+        if at == row.vectors {
+            let z = Vector::cast_from(logits[base + at as usize]);
+            dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, of, comptime![row.rest]));
+        }
+    }
 }
 
 /// For rows `first..` of `rows`, whose logits these are.
@@ -205,12 +254,7 @@ fn backward<F: Float, N: Size>(
     let label = labels[at_row as usize];
     let scale = select(label == ignored, 0.0f32, dout[at_row as usize]);
     let log_sum = out[(2 * rows + at_row) as usize];
-    let mut at = UNIT_POS;
-    while at < row.vectors {
-        let z = Vector::<f32, N>::cast_from(logits[base + at as usize]);
-        dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, log_sum, label, smoothing, scale, row));
-        at += row.units;
-    }
+    write_gradient::<F, N>(logits, dlogits, base, &slope::<N>(log_sum, label, smoothing, scale, row), row);
 }
 
 /// [`forward`] for rows `first..` of `rows`, and `scale` times the gradient of their losses. `dlogits` may be the buffer of
@@ -239,24 +283,13 @@ fn forward_backward<F: Float, N: Size>(
     // The logit of the label has been read before its gradient takes its place.
     sync_cube();
     let scale = select(label == ignored, 0.0f32, scale);
-    let mut at = UNIT_POS;
-    while at < row.vectors {
-        let z = Vector::<f32, N>::cast_from(logits[base + at as usize]);
-        dlogits[base + at as usize] =
-            Vector::cast_from(gradient_of::<N>(z, at, sums.log_sum, label, smoothing, scale, row));
-        at += row.units;
-    }
+    write_gradient::<F, N>(logits, dlogits, base, &slope::<N>(sums.log_sum, label, smoothing, scale, row), row);
 }
 
 /// `e^x` for an x that is not positive, to a relative 1e-6.
 #[cube]
 fn exponential(x: f32) -> f32 {
     exp2_approx(x * LOG2_E)
-}
-
-#[cube]
-fn max_of(a: f32, b: f32) -> f32 {
-    select(a > b, a, b)
 }
 
 /// Matrices whose rows are read in vectors: contiguous ones, and those whose gaps let each row begin with a vector, as
@@ -272,13 +305,8 @@ fn row_shape(logits: &CubeTensor, units: u32) -> (usize, Row) {
     // The stride of a single row says nothing.
     let pitch = if rows > 1 { logits.meta.strides()[0] } else { vocabulary };
     let width = vector_width(pitch, logits.dtype);
-    let row = Row {
-        vocabulary: vocabulary as u32,
-        vectors: vocabulary.div_ceil(width) as u32,
-        pitch: (pitch / width) as u32,
-        ragged: !vocabulary.is_multiple_of(width),
-        units,
-    };
+    let (vectors, pitch) = ((vocabulary / width) as u32, (pitch / width) as u32);
+    let row = Row { vectors, rest: vocabulary % width, pitch, units };
     (width, row)
 }
 
@@ -409,8 +437,8 @@ mod tests {
     #[test]
     fn kernels_compile_without_a_device() {
         for dtype in [DType::BF16, DType::F16].map(dtype_to_storage_type) {
-            for (vocabulary, vectors, ragged) in [(50_304, 6288, false), (50_257, 6283, true)] {
-                let row = |units| Row { vocabulary, vectors, pitch: vectors + 16, ragged, units };
+            for (vectors, rest) in [(6288, 0), (6282, 1)] {
+                let row = |units| Row { vectors, rest, pitch: vectors + 16, units };
                 let (launch, properties, target) = settings(UNITS_TWICE);
                 ptx(forward_backward::ForwardBackward::new(
                     launch,
