@@ -52,7 +52,7 @@ pub(super) struct GemmConfig {
     pub(super) stages: usize,
     /// Panels of a warpgroup's results that lie in shared memory at a time.
     pub(super) panels: usize,
-    /// How many of them the multiplying warpgroups hand on at a time, which costs them hundreds of cycles each time.
+    /// How many of them the multiplying warpgroups hand on at a time, which costs them some two hundred cycles each time.
     pub(super) at_once: usize,
     /// `a` is stored `[K, M]`.
     pub(super) a_mn: bool,
