@@ -122,6 +122,12 @@ fn print_ours(workload: &Workload, time: &StepTime) {
         time.losses[0],
         time.losses[1],
     );
+    match &time.replayed {
+        Ok(()) => {
+            println!("  replayed       forward and backward as a CUDA graph, as a run does when a shape has come often")
+        }
+        Err(reason) => println!("  computed       {reason}"),
+    }
     if let Some(bytes) = time.activation_bytes_per_position {
         println!(
             "  activations    {bytes:.0} bytes a position: memory less weights, gradients, master weights and moments"

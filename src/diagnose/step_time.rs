@@ -1,4 +1,5 @@
-//! How long a real training step takes: forward, backward, clipping and AdamW on batches that are already on the device.
+//! How long a real training step takes: forward, backward, clipping and AdamW on batches that are already on the device, replayed
+//! as a CUDA graph as in a long run.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +8,21 @@ use burn::tensor::{DType, Device, FloatDType};
 use kiln_model::flops::{n_params, train_bytes};
 
 use super::workload::{Workload, effective_tokens};
+use crate::config::Capture;
 use crate::metrics::deferred::Measures;
-use crate::train::{TrainState, train_step};
+use crate::train::{CapturedSteps, TrainState};
 
 /// What was measured.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct StepTime {
     /// Median over the repeats of the mean step, with the device waited for at the end of each repeat.
     pub step: Duration,
     /// What the host alone needs for a step: median over single steps that begin with an empty queue.
     pub enqueue: Duration,
-    /// From the first step to the end of the warm-up: kernels are compiled and tuned there.
+    /// From the first step to the end of the warm-up: kernels are compiled and tuned there, and the step is recorded.
     pub warm_up: Duration,
+    /// Whether the steps that were timed are replayed as a CUDA graph; the reason if they are not.
+    pub replayed: Result<(), String>,
     /// Tokens that are no padding, a second.
     pub tokens_per_sec: f64,
     /// Share of the device's peak, where that is known.
@@ -49,22 +53,24 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: 
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
     let mut state = TrainState::new(&workload.config, &workload.model, dtype, device);
+    // As in a long run, but recorded at once.
+    let mut captured = CapturedSteps::new(Capture::On, device);
     let mut at = 0;
-    let mut step = |state: &mut TrainState| -> Measures {
+    let mut step = || -> Measures {
         at += 1;
-        train_step(state, std::slice::from_ref(&batches[at % batches.len()]))
+        captured.step(&mut state, std::slice::from_ref(&batches[at % batches.len()]))
     };
 
     let started = Instant::now();
-    let first = mean_loss(step(&mut state))?;
+    let first = mean_loss(step())?;
     for _ in 0..2 * batches.len() + 3 {
-        step(&mut state);
+        step();
     }
     wait(device)?;
     let warm_up = started.elapsed();
 
     let mut last = None;
-    let [time, enqueue] = pace(device, effort, || last = Some(step(&mut state)))?;
+    let [time, enqueue] = pace(device, effort, || last = Some(step()))?;
     let last = mean_loss(last.context("no step was taken")?)?;
     ensure!(last < first, "the loss went from {first:.3} to {last:.3}: the steps that were timed did not train");
     let peak = crate::device::peak_flops_per_sec(device, dtype);
@@ -77,6 +83,10 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: 
         step: time,
         enqueue,
         warm_up,
+        replayed: match captured.n_recorded() {
+            0 => Err(captured.take_notes().join("; ")),
+            _ => Ok(()),
+        },
         tokens_per_sec: tokens / time.as_secs_f64(),
         mfu: peak.map(|peak| workload.flops() / time.as_secs_f64() / peak),
         reserved_bytes,
@@ -132,5 +142,6 @@ mod tests {
         assert!(time.step > Duration::ZERO && time.enqueue > Duration::ZERO);
         assert!(time.losses[0] > time.losses[1], "{:?}", time.losses);
         assert!(time.tokens_per_sec > 0.0 && time.mfu.is_none());
+        assert!(time.replayed.expect_err("the CPU replays nothing").contains("CPU"));
     }
 }

@@ -23,10 +23,23 @@ pub(crate) fn sum(x: Tensor<2>) -> Tensor<1> {
     if DETERMINISTIC.load(Ordering::Relaxed) { sum_in_order(x) } else { x.sum() }
 }
 
-/// As a product with ones, whose kernel is not chosen by time.
+/// Numbers that one unit adds, one after the other.
+const RUN: usize = 128;
+
+/// As products with ones, whose kernel is not chosen by time: the sums of runs, and the sum of those.
 fn sum_in_order(x: Tensor<2>) -> Tensor<1> {
-    let ones = Tensor::ones([x.dims()[1], 1], (&x.device(), x.dtype()));
-    linear(x, ones, None).reshape([1])
+    let n = x.dims()[1];
+    let ones = |n: usize| Tensor::ones([n, 1], (&x.device(), x.dtype()));
+    if n <= RUN {
+        return linear(x.clone(), ones(n), None).reshape([1]);
+    }
+    let runs = n / RUN;
+    let sums = linear(x.clone().narrow(1, 0, runs * RUN).reshape([runs, RUN]), ones(RUN), None).reshape([1, runs]);
+    let total = sum_in_order(sums);
+    if runs * RUN == n {
+        return total;
+    }
+    total + sum_in_order(x.narrow(1, runs * RUN, n - runs * RUN))
 }
 
 #[cfg(test)]
@@ -39,7 +52,7 @@ mod tests {
     #[test]
     fn a_sum_in_order_is_the_sum_and_has_its_gradient() {
         for (name, device) in devices() {
-            for n in [1, 7, 4096, 5001] {
+            for n in [1, 7, 128, 4096, 5001, 16_390] {
                 let numbers = values(n, 3);
                 let x = tensor(&numbers, [1, n], DType::F32, &device.clone().autodiff()).require_grad();
                 let found = sum_in_order(x.clone());

@@ -1,8 +1,6 @@
 //! How a recording is made, tested and fed. On the CPU nothing is recorded, but all else here works there too.
 
-use std::time::Instant;
-
-use burn::tensor::{Device, Int, Tensor, Transaction};
+use burn::tensor::{Int, Tensor, Transaction};
 use kiln_kernels::{CaptureError, Captured, capture, overwrite};
 use kiln_model::{Batch, DropoutStream};
 
@@ -10,8 +8,6 @@ use super::{Record, Replay, Results, TrainState};
 use crate::optim::{FlatGradients, ParamTable};
 use crate::train::step::{Pass, Sums};
 
-/// `auto` records where the host needs more than this share of a step's time.
-const HOST_SHARE: f64 = 0.5;
 /// What the order of a sum of losses may change of it.
 const SUM_TOLERANCE: f32 = 1e-5;
 
@@ -19,19 +15,11 @@ const SUM_TOLERANCE: f32 = 1e-5;
 pub(super) struct Graphs;
 
 impl Record for Graphs {
-    fn record(
-        &mut self,
-        state: &TrainState,
-        batch: &Batch,
-        only_if_it_pays: bool,
-    ) -> Result<Option<Box<dyn Replay>>, CaptureError> {
+    fn record(&mut self, state: &TrainState, batch: &Batch) -> Result<Box<dyn Replay>, CaptureError> {
         let words = Pass::of(state, None).is_random().then(|| overwritable(&words(state, state.micro_steps)));
         let mut inputs = batch.clone();
         each_part(&mut inputs, batch, |target, source| *target = overwritable(source));
-        let mut work = forward_backward(state, inputs.clone(), words.clone());
-        if only_if_it_pays && host_share(&mut work, &state.device)? < HOST_SHARE {
-            return Ok(None);
-        }
+        let work = forward_backward(state, inputs.clone(), words.clone());
         let table = state.optimizer.table();
         let (captured, [first, second]) = capture(&state.device, work, fingerprint)?;
         let (first, second, replayed) = (first?, second?, fingerprint(captured.replay()?)?);
@@ -47,7 +35,7 @@ impl Record for Graphs {
         let words = words.map(|target| overwrite(target, self::words(state, state.micro_steps + 1)));
         let wanted = fingerprint(&forward_backward(state, inputs.clone(), words.clone())())?;
         agree("a replay with another batch", &fingerprint(captured.replay()?)?, &wanted)?;
-        Ok(Some(Box::new(Recording { captured, batch: inputs, words })))
+        Ok(Box::new(Recording { captured, batch: inputs, words }))
     }
 }
 
@@ -72,24 +60,6 @@ pub(super) fn forward_backward(
         let pass = Pass { model: &model, table: &table, masking, label_smoothing, drops, factor: factor.as_ref() };
         pass.run(&batch, stream.as_ref(), dtype, None)
     }
-}
-
-/// The host's share of the time of `work`.
-fn host_share(work: &mut impl FnMut() -> Results, device: &Device) -> Result<f64, CaptureError> {
-    let mut share = 0.0;
-    // Once to warm up.
-    for _ in 0..2 {
-        device.sync().map_err(CaptureError::new)?;
-        let start = Instant::now();
-        let results = work();
-        device.flush().map_err(CaptureError::new)?;
-        let host = start.elapsed();
-        device.sync().map_err(CaptureError::new)?;
-        share = host.as_secs_f64() / start.elapsed().as_secs_f64();
-        // Held until the device had done it: what nobody holds is not computed.
-        drop(results);
-    }
-    Ok(share)
 }
 
 /// Loss, negative log-likelihood, labels, and the sums of squares of all gradients. Waits for the device.

@@ -39,10 +39,28 @@ use crate::optim::FlatGradients;
 /// Sums and gradients of a micro-batch.
 type Results = (Sums, FlatGradients);
 
-/// Micro-batches of a shape before it is recorded: it recurs, and its kernels are compiled and chosen.
-const TIMES_BEFORE: u32 = 3;
-/// Share of the device's memory up to which recordings may be made.
-const MEMORY_SHARE: f64 = 0.7;
+/// When recordings are made.
+#[derive(Debug, Clone, Copy)]
+struct Policy {
+    /// Micro-batches of a shape before it is recorded.
+    times_before: u32,
+    /// Share of the device's memory up to which recordings may be made.
+    memory_share: f64,
+}
+
+impl Policy {
+    /// `None` for never.
+    fn of(mode: Capture) -> Option<Self> {
+        match mode {
+            // A recording costs as much as seven to ten runs of forward and backward, and spares one in fifty where the device
+            // has always enough to do, most of the time where it waits for the host.
+            Capture::Auto => Some(Self { times_before: 500, memory_share: 0.4 }),
+            // Kernels are compiled and chosen by then.
+            Capture::On => Some(Self { times_before: 3, memory_share: 0.7 }),
+            Capture::Off => None,
+        }
+    }
+}
 
 /// Micro-batches that can share a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,13 +89,8 @@ trait Replay: Send {
 
 /// How recordings are made.
 trait Record: Send {
-    /// Records forward and backward of `batch`; `None` if it does not pay.
-    fn record(
-        &mut self,
-        state: &TrainState,
-        batch: &Batch,
-        only_if_it_pays: bool,
-    ) -> Result<Option<Box<dyn Replay>>, CaptureError>;
+    /// Records forward and backward of `batch`.
+    fn record(&mut self, state: &TrainState, batch: &Batch) -> Result<Box<dyn Replay>, CaptureError>;
 }
 
 enum Entry {
@@ -92,13 +105,10 @@ enum Entry {
 ///
 /// It holds on to the weights of the state it was first used with: use it with no other.
 pub struct CapturedSteps {
-    mode: Capture,
+    /// `None` where no more recordings are made.
+    policy: Option<Policy>,
     recorder: Box<dyn Record>,
     entries: HashMap<Key, Entry>,
-    /// Whether recordings are still made.
-    is_open: bool,
-    /// Padded tokens of the smallest shape that did not pay: a larger one does not pay either.
-    pays_below: usize,
     /// Bytes that the most expensive recording took.
     largest_bytes: u64,
     notes: Vec<String>,
@@ -106,7 +116,7 @@ pub struct CapturedSteps {
 
 impl fmt::Debug for CapturedSteps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CapturedSteps").field("mode", &self.mode).field("recorded", &self.n_recorded()).finish()
+        f.debug_struct("CapturedSteps").field("policy", &self.policy).field("recorded", &self.n_recorded()).finish()
     }
 }
 
@@ -120,7 +130,7 @@ impl CapturedSteps {
             true if plain_operators() => "plain operators make new weights in every step",
             true => return steps,
         };
-        steps.is_open = false;
+        steps.policy = None;
         if mode == Capture::On {
             steps.notes.push(format!("train.capture = \"on\": {obstacle}, steps are computed as they come"));
         }
@@ -128,8 +138,7 @@ impl CapturedSteps {
     }
 
     fn with_recorder(mode: Capture, recorder: Box<dyn Record>) -> Self {
-        let (entries, notes) = (HashMap::new(), Vec::new());
-        Self { mode, recorder, entries, is_open: mode != Capture::Off, pays_below: usize::MAX, largest_bytes: 0, notes }
+        Self { policy: Policy::of(mode), recorder, entries: HashMap::new(), largest_bytes: 0, notes: Vec::new() }
     }
 
     /// Shapes that are replayed.
@@ -154,17 +163,15 @@ impl CapturedSteps {
 
     /// Sums and gradients from a recording, if there is one or it is time to make it.
     fn replay(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) -> Option<Results> {
-        if !self.is_open && self.entries.is_empty() {
+        if self.policy.is_none() && self.entries.is_empty() {
             return None;
         }
         let key = Key::of(batch);
         let entry = self.entries.entry(key).or_insert(Entry::Seen(0));
         if let Entry::Seen(times) = entry {
             *times += 1;
-            if *times <= TIMES_BEFORE || !self.is_open {
-                return None;
-            }
-            let entry = self.record(state, batch, key.shape).map_or(Entry::Never, Entry::Recorded);
+            let policy = self.policy.filter(|policy| *times > policy.times_before)?;
+            let entry = self.record(policy, state, batch).map_or(Entry::Never, Entry::Recorded);
             self.entries.insert(key, entry);
         }
         let Some(Entry::Recorded(recording)) = self.entries.get_mut(&key) else { return None };
@@ -172,44 +179,34 @@ impl CapturedSteps {
         results.inspect_err(|error| self.give_up(key, error)).ok()
     }
 
-    fn record(&mut self, state: &TrainState, batch: &Batch, shape: Shape) -> Option<Box<dyn Replay>> {
-        let only_if_it_pays = self.mode == Capture::Auto;
-        if only_if_it_pays && shape.padded_tokens() >= self.pays_below {
-            return None;
-        }
+    fn record(&mut self, policy: Policy, state: &TrainState, batch: &Batch) -> Option<Box<dyn Replay>> {
         let before = reserved_bytes(&state.device);
-        if !self.has_room(state, before) {
-            self.is_open = false;
+        if !self.has_room(policy, state, before) {
+            self.policy = None;
             self.notes.push(format!(
-                "steps of {} shape(s) are replayed as CUDA graphs; memory for more is not there, so others are computed as they come",
-                self.n_recorded()
+                "steps of {} shape(s) are replayed as CUDA graphs; {:.0} % of memory would not do for more, so others are computed as they come",
+                self.n_recorded(),
+                100.0 * policy.memory_share
             ));
             return None;
         }
-        match self.recorder.record(state, batch, only_if_it_pays) {
-            Ok(Some(recording)) => {
-                let bytes =
-                    before.zip(reserved_bytes(&state.device)).map_or(0, |(before, after)| after.saturating_sub(before));
-                self.largest_bytes = self.largest_bytes.max(bytes);
-                return Some(recording);
-            }
-            Ok(None) => self.pays_below = shape.padded_tokens(),
-            Err(error) => self.give_up(Key::of(batch), &error),
-        }
-        None
+        let recorded = self.recorder.record(state, batch);
+        let bytes = before.zip(reserved_bytes(&state.device)).map_or(0, |(before, after)| after.saturating_sub(before));
+        self.largest_bytes = self.largest_bytes.max(bytes);
+        recorded.inspect_err(|error| self.give_up(Key::of(batch), error)).ok()
     }
 
     /// Before the first recording nobody knows what one costs, but not more than everything so far.
-    fn has_room(&self, state: &TrainState, reserved: Option<u64>) -> bool {
+    fn has_room(&self, policy: Policy, state: &TrainState, reserved: Option<u64>) -> bool {
         let Some((reserved, capacity)) = reserved.zip(state.device.memory_capacity()) else { return true };
         let next = if self.n_recorded() == 0 { reserved } else { self.largest_bytes };
-        (reserved + next) as f64 <= MEMORY_SHARE * capacity as f64
+        (reserved + next) as f64 <= policy.memory_share * capacity as f64
     }
 
     /// What failed once would fail again: the recordings that work go on, no more are made.
     fn give_up(&mut self, key: Key, error: &CaptureError) {
         self.entries.insert(key, Entry::Never);
-        self.is_open = false;
+        self.policy = None;
         self.notes.push(format!(
             "steps of shape {} are not replayed as a CUDA graph but computed as they come, and so are those of shapes to come: {error}",
             key.shape

@@ -17,7 +17,6 @@ struct Fake {
     log: Arc<Mutex<Vec<String>>>,
     refuses: bool,
     breaks_after: Option<u32>,
-    pays: Option<fn(usize) -> bool>,
 }
 
 impl Fake {
@@ -33,22 +32,14 @@ struct FakeReplay {
 }
 
 impl Record for Fake {
-    fn record(
-        &mut self,
-        _state: &TrainState,
-        batch: &Batch,
-        only_if_it_pays: bool,
-    ) -> Result<Option<Box<dyn Replay>>, CaptureError> {
+    fn record(&mut self, _state: &TrainState, batch: &Batch) -> Result<Box<dyn Replay>, CaptureError> {
         let shape = shape_of(batch);
         self.log.lock().expect("no panic").push(format!("record {shape}"));
         if self.refuses {
             return Err(CaptureError::new("refused"));
         }
-        if only_if_it_pays && self.pays.is_some_and(|pays| !pays(shape.padded_tokens())) {
-            return Ok(None);
-        }
         let (log, batch) = (self.log.clone(), batch.clone());
-        Ok(Some(Box::new(FakeReplay { log, batch, left: self.breaks_after })))
+        Ok(Box::new(FakeReplay { log, batch, left: self.breaks_after }))
     }
 }
 
@@ -177,7 +168,7 @@ fn a_shape_is_recorded_once_it_has_come_back() {
 #[test]
 fn a_refusal_is_told_once_and_training_goes_on() {
     let fake = Fake { refuses: true, ..Fake::default() };
-    let mut steps = CapturedSteps::with_recorder(Capture::Auto, Box::new(fake.clone()));
+    let mut steps = CapturedSteps::with_recorder(Capture::On, Box::new(fake.clone()));
     let (mut a, mut b) = (state(), state());
     for n in 0..14 {
         let batches = [batch(n, SHAPES[n as usize % 2], false)];
@@ -204,15 +195,17 @@ fn a_replay_that_fails_is_computed_instead() {
 }
 
 #[test]
-fn auto_does_not_ask_again_about_what_is_larger_than_what_did_not_pay() {
-    let fake = Fake { pays: Some(|tokens| tokens < 12), ..Fake::default() };
+fn auto_waits_until_a_recording_pays() {
+    let fake = Fake::default();
     let mut steps = CapturedSteps::with_recorder(Capture::Auto, Box::new(fake.clone()));
-    let mut state = state();
-    for shape in [[2, 6], [3, 8], [1, 5]] {
-        (0..5).for_each(|n| drop(steps.step(&mut state, &[batch(n, shape, false)])));
+    let times = steps.policy.expect("not off").times_before;
+    let (mut state, one) = (state(), batch(1, SHAPES[0], false));
+    for _ in 0..times {
+        assert!(steps.replay(&state, &one, 0).is_none());
     }
-    assert_eq!(fake.log(), ["record 2 x 6", "record 1 x 5", "replay 1 x 5", "replay 1 x 5"]);
-    assert!(steps.take_notes().is_empty(), "that is nothing to report");
+    assert!(fake.log().is_empty());
+    steps.step(&mut state, &[one]);
+    assert_eq!(fake.log(), ["record 2 x 6", "replay 2 x 6"]);
 }
 
 #[test]

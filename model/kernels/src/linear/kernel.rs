@@ -30,6 +30,8 @@ pub(super) const TILE_K: usize = 64;
 pub(super) const PANEL: usize = 64;
 const WARPGROUPS: u32 = 2;
 const PANEL_OCTS: usize = PANEL * PANEL / 8;
+/// Panels that a multiplying warpgroup hands on at a time, which costs it some two hundred cycles.
+const HANDED: usize = 2;
 /// Units that finish results: three warps.
 const FINISHERS: u32 = 96;
 /// Vectors that a finishing unit has under way at a time.
@@ -52,8 +54,6 @@ pub(super) struct GemmConfig {
     pub(super) stages: usize,
     /// Panels of a warpgroup's results that lie in shared memory at a time.
     pub(super) panels: usize,
-    /// How many of them the multiplying warpgroups hand on at a time, which costs them some two hundred cycles each time.
-    pub(super) at_once: usize,
     /// `a` is stored `[K, M]`.
     pub(super) a_mn: bool,
     /// `b` is stored `[K, N]`.
@@ -322,6 +322,7 @@ struct Parities {
     bits: u32,
 }
 
+/// `first` is the parity that every slot waits for first.
 #[cube]
 fn parities(#[comptime] first: u32) -> Parities {
     Parities { bits: comptime![if first == 0 { 0u32 } else { u32::MAX }].runtime() }
@@ -532,12 +533,11 @@ fn store_staged<E: Float>(
     let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
     let row = unit / 32 * 16 + unit % 16;
     let col = unit % 32 / 16 * 8;
-    let at_once = comptime![cfg.at_once];
     #[unroll]
     for q in 0..comptime![cfg.panels_across()] {
         let slot = comptime![q % cfg.panels];
-        let handed = comptime![slot / at_once];
-        if comptime![q % at_once == 0] {
+        let handed = comptime![slot / HANDED];
+        if comptime![q % HANDED == 0] {
             await_next(r.empty.index(handed), ph, handed);
         }
         let panel = wg as usize * comptime![PANEL_OCTS] + comptime![slot * WARPGROUPS as usize * PANEL_OCTS];
@@ -573,7 +573,7 @@ fn store_staged<E: Float>(
                 false,
             );
         }
-        if comptime![(q + 1) % at_once == 0] {
+        if comptime![(q + 1) % HANDED == 0] {
             sync_async_proxy_shared();
             sync_plane();
             if UNIT_POS_PLANE == 0 {
@@ -630,8 +630,8 @@ fn finish_panel<E: Float>(
             let (_first, second) = store_panels(smem_c, c, row0, col, from);
             second.wait();
         }
-        if comptime![(panel + 1) % cfg.at_once == 0] {
-            rc.empty.index(comptime![slot / cfg.at_once]).arrive();
+        if comptime![(panel + 1) % HANDED == 0] {
+            rc.empty.index(comptime![slot / HANDED]).arrive();
         }
     }
     if comptime![finish.kept] {
@@ -773,7 +773,7 @@ pub(super) fn gemm<E: Float>(
         finished.init_manual(FINISHERS);
     }
     let r = ring(comptime![cfg.stages], 1u32, comptime![4 * WARPGROUPS]);
-    let handed = comptime![if cfg.wide { 1 } else { cfg.panels / cfg.at_once }];
+    let handed = comptime![if cfg.wide { 1 } else { cfg.panels / HANDED }];
     let rc = ring(handed, comptime![4 * WARPGROUPS], 1u32);
     sync_async_proxy_shared();
     sync_cube();
@@ -828,8 +828,8 @@ pub(super) fn gemm<E: Float>(
             let col0 = tn * comptime![cfg.tile_n as u32];
             #[unroll]
             for panel in 0..comptime![cfg.panels_across()] {
-                let handed = comptime![panel % cfg.panels / cfg.at_once];
-                if comptime![panel % cfg.at_once == 0] {
+                let handed = comptime![panel % cfg.panels / HANDED];
+                if comptime![panel % HANDED == 0] {
                     await_next(rc.full.index(handed), &mut ph, handed);
                 }
                 let col = col0 + comptime![(panel * PANEL) as u32];
@@ -845,18 +845,18 @@ pub(super) fn gemm<E: Float>(
                 let row0 = tm * comptime![TILE_M as u32];
                 let col0 = tn * comptime![cfg.tile_n as u32];
                 #[unroll]
-                for turn in 0..comptime![cfg.panels_across() / cfg.at_once] {
-                    let handed = comptime![turn % (cfg.panels / cfg.at_once)];
+                for turn in 0..comptime![cfg.panels_across() / HANDED] {
+                    let handed = comptime![turn % (cfg.panels / HANDED)];
                     await_next(rc.full.index(handed), &mut ph, handed);
                     let mut stores = Sequence::<Pending<()>>::new();
                     #[unroll]
-                    for i in 0..comptime![cfg.at_once] {
-                        let col = col0 + comptime![((turn * cfg.at_once + i) * PANEL) as u32];
-                        let from = comptime![(handed * cfg.at_once + i) * WARPGROUPS as usize * PANEL_OCTS];
+                    for i in 0..comptime![HANDED] {
+                        let col = col0 + comptime![((turn * HANDED + i) * PANEL) as u32];
+                        let from = comptime![(handed * HANDED + i) * WARPGROUPS as usize * PANEL_OCTS];
                         let (_first, second) = store_panels(&mut smem_c, c, row0, col, from);
                         stores.push(second);
                     }
-                    stores.index(comptime![cfg.at_once - 1]).wait();
+                    stores.index(comptime![HANDED - 1]).wait();
                     rc.empty.index(handed).arrive();
                 }
             }
@@ -949,12 +949,11 @@ mod tests {
             bias: true,
             relu: false,
             finish: None,
-            at_once: 4,
             group_m: 16,
         };
         let finished = |activation, kept| {
             let finish = Some(Finish { activation, kept });
-            GemmConfig { finish, at_once: 1, ragged: false, ..stored }
+            GemmConfig { finish, ragged: false, ..stored }
         };
         let summed = GemmConfig { wide: true, stages: 4, bias: false, ..stored };
         let mut configs = vec![

@@ -297,13 +297,10 @@ impl Plan {
         let finish = finishing
             .as_ref()
             .map(|finishing| Finish { activation: finishing.activation, kept: finishing.kept.is_some() });
-        let at_once = std::env::var("KILN_AT_ONCE").ok().and_then(|n| n.parse().ok());
-        let at_once = at_once.unwrap_or(if finish.is_some() { 1 } else { panels }).min(panels);
         let config = GemmConfig {
             tile_n,
             stages,
             panels,
-            at_once,
             a_mn: layout == Layout::TN,
             b_mn: layout != Layout::NT,
             ragged: shared || !k_tiles.is_multiple_of(stages),
