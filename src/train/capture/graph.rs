@@ -16,10 +16,20 @@ pub(super) struct Graphs;
 
 impl Record for Graphs {
     fn record(&mut self, state: &TrainState, batch: &Batch) -> Result<Box<dyn Replay>, CaptureError> {
-        let words = Pass::of(state, None).is_random().then(|| overwritable(&words(state, state.micro_steps)));
+        let mut words = Pass::of(state, None).is_random().then(|| overwritable(&words(state, state.micro_steps)));
         let mut inputs = batch.clone();
         each_part(&mut inputs, batch, |target, source| *target = overwritable(source));
-        let work = forward_backward(state, inputs.clone(), words.clone());
+        let mut work = forward_backward(state, inputs.clone(), words.clone());
+        let mut give = |batch: &Batch, micro_step| {
+            refill(&mut inputs, batch);
+            words = words.take().map(|target| overwrite(target, self::words(state, micro_step)));
+        };
+        // What it froze of its batch shows with another. All that is computed is computed before: what the recording then takes is
+        // the memory that is left free, and none is asked for beside it.
+        let other = reversed(batch);
+        give(&other, state.micro_steps + 1);
+        let wanted = fingerprint(&work())?;
+        give(batch, state.micro_steps);
         let table = state.optimizer.table();
         let (captured, [first, second]) = capture(&state.device, work, fingerprint)?;
         let (first, second, replayed) = (first?, second?, fingerprint(captured.replay()?)?);
@@ -30,10 +40,7 @@ impl Record for Graphs {
         // Whether a computation can be compared at all is the first question.
         agree("computing the same batch twice", &first, &second)?;
         agree("a replay", &replayed, &second)?;
-        // What it froze of its batch shows with another.
-        refill(&mut inputs, &reversed(batch));
-        let words = words.map(|target| overwrite(target, self::words(state, state.micro_steps + 1)));
-        let wanted = fingerprint(&forward_backward(state, inputs.clone(), words.clone())())?;
+        give(&other, state.micro_steps + 1);
         agree("a replay with another batch", &fingerprint(captured.replay()?)?, &wanted)?;
         Ok(Box::new(Recording { captured, batch: inputs, words }))
     }
