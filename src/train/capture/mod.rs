@@ -132,7 +132,7 @@ impl CapturedSteps {
         };
         steps.policy = None;
         if mode == Capture::On {
-            steps.notes.push(format!("train.capture = \"on\": {obstacle}, steps are computed as they come"));
+            steps.notes.push(format!("train.capture: {obstacle}, so steps are computed as they come"));
         }
         steps
     }
