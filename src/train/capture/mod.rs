@@ -52,8 +52,8 @@ impl Policy {
     /// `None` for never.
     fn of(mode: Capture) -> Option<Self> {
         match mode {
-            // A recording costs as much as seven to ten runs of forward and backward, and spares one in fifty where the device
-            // has always enough to do, most of the time where it waits for the host.
+            // A recording costs as much as seven to ten runs of forward and backward. It spares one in forty to a hundred where the
+            // device has always enough to do, and most of the time where it waits for the host.
             Capture::Auto => Some(Self { times_before: 500, memory_share: 0.4 }),
             // Kernels are compiled and chosen by then.
             Capture::On => Some(Self { times_before: 3, memory_share: 0.7 }),
