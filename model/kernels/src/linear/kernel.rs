@@ -127,7 +127,9 @@ impl GemmConfig {
 /// memory once (Stream-K, Osama et al. 2023, balances as well but starts each cube at rows of its own).
 #[derive(CubeType)]
 struct Run {
-    tile: u32,
+    /// Where in the output its tile begins.
+    row0: u32,
+    col0: u32,
     from: u32,
     to: u32,
     /// Which of the tile's partial sums it makes.
@@ -140,7 +142,8 @@ struct Share {
     at: u32,
     end: u32,
     grid: u32,
-    tiles: u32,
+    tiles_m: u32,
+    tiles_n: u32,
     k_tiles: u32,
     splits: u32,
     per_split: u32,
@@ -148,7 +151,16 @@ struct Share {
 }
 
 #[cube]
-fn share(tiles: u32, k_tiles: u32, splits: u32, per_split: u32, pieces: u32, #[comptime] shared: bool) -> Share {
+fn share(
+    tiles_m: u32,
+    tiles_n: u32,
+    k_tiles: u32,
+    splits: u32,
+    per_split: u32,
+    pieces: u32,
+    #[comptime] shared: bool,
+) -> Share {
+    let tiles = tiles_m * tiles_n;
     let grid = CUBE_COUNT as u32;
     let mut at = CUBE_POS as u32;
     let mut end = tiles;
@@ -161,42 +173,47 @@ fn share(tiles: u32, k_tiles: u32, splits: u32, per_split: u32, pieces: u32, #[c
             end = tiles / helpers + u32::cast_from((CUBE_POS as u32 - first) < tiles % helpers * pieces);
         }
     }
-    Share { at, end, grid, tiles, k_tiles, splits, per_split, pieces }
+    Share { at, end, grid, tiles_m, tiles_n, k_tiles, splits, per_split, pieces }
 }
 
 /// The run at `share.at`, which moves on to the next.
 #[cube]
-fn take_run(share: &mut Share, #[comptime] shared: bool) -> Run {
-    let mut run = Run { tile: share.at, from: 0u32.runtime(), to: share.k_tiles, part: 0u32.runtime() };
-    if comptime![shared] {
+fn take_run(share: &mut Share, #[comptime] cfg: GemmConfig) -> Run {
+    let mut tile = share.at;
+    let mut from = 0u32.runtime();
+    let mut to = share.k_tiles;
+    let mut part = 0u32.runtime();
+    if comptime![cfg.shared] {
+        let tiles = share.tiles_m * share.tiles_n;
         let cube = CUBE_POS as u32;
-        let first = share.splits * share.tiles;
+        let first = share.splits * tiles;
         let mut most = share.per_split;
-        run.tile = cube % share.tiles;
-        run.part = cube / share.tiles;
-        run.from = run.part * share.per_split;
+        tile = cube % tiles;
+        part = cube / tiles;
+        from = part * share.per_split;
         if cube >= first {
             let helper = cube - first;
             let helpers = share.grid - first;
-            let left = share.tiles % helpers;
-            run.tile = share.at * helpers + helper;
-            run.from = share.splits * share.per_split;
-            run.part = share.splits;
-            most = share.k_tiles - run.from;
-            if run.tile >= share.tiles - left {
+            let left = tiles % helpers;
+            tile = share.at * helpers + helper;
+            from = share.splits * share.per_split;
+            part = share.splits;
+            most = share.k_tiles - from;
+            if tile >= tiles - left {
                 let piece = helper / left;
                 most = (most + share.pieces - 1) / share.pieces;
-                run.tile = share.tiles - left + helper % left;
-                run.from += piece * most;
-                run.part += piece;
+                tile = tiles - left + helper % left;
+                from += piece * most;
+                part += piece;
             }
         }
-        run.to = min(share.k_tiles, run.from + most);
+        to = min(share.k_tiles, from + most);
         share.at += 1;
     } else {
         share.at += share.grid;
     }
-    run
+    let (tm, tn) = tile_coords(tile, share.tiles_m, share.tiles_n, cfg.group_m);
+    Run { row0: tm * comptime![TILE_M as u32], col0: tn * comptime![cfg.tile_n as u32], from, to, part }
 }
 
 /// The unit's position in its warpgroup, through a shuffle: LLVM hoists nothing computed from it out of a loop, which
@@ -780,7 +797,7 @@ pub(super) fn gemm<E: Float>(
 
     let tiles_m = (m + comptime![TILE_M as u32 - 1]) / comptime![TILE_M as u32];
     let tiles_n = (n + comptime![cfg.tile_n as u32 - 1]) / comptime![cfg.tile_n as u32];
-    let mut mine = share(tiles_m * tiles_n, k_tiles, splits, per_split, pieces, cfg.shared);
+    let mut mine = share(tiles_m, tiles_n, k_tiles, splits, per_split, pieces, cfg.shared);
 
     // The same on every lane, which the broadcast tells the assembler.
     let warp = plane_broadcast(UNIT_POS / 32, 0u32);
@@ -792,18 +809,16 @@ pub(super) fn gemm<E: Float>(
         let mut ph = parities(0u32);
         let mut phc = parities(1u32);
         while mine.at < mine.end {
-            let run = take_run(&mut mine, cfg.shared);
-            let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
-            let col0 = tn * comptime![cfg.tile_n as u32];
+            let run = take_run(&mut mine, cfg);
             let mut dealt = Array::<Pair<E>>::new(comptime![cfg.tile_n / PANEL]);
             if comptime![cfg.bias && !cfg.wide] {
-                dealt = deal_bias(bias, col0, n, cfg);
+                dealt = deal_bias(bias, run.col0, n, cfg);
             }
             let acc = consume(&da, &db, &r, &mut ph, wg_row, run.to - run.from, cfg);
             if comptime![cfg.wide] {
                 let base = run.part as usize * m as usize * pitch as usize;
-                let row0 = tm * comptime![TILE_M as u32] + wg * 64;
-                store_partial(&acc, partial, base, row0, col0, m, n, pitch, cfg);
+                let row0 = run.row0 + wg * 64;
+                store_partial(&acc, partial, base, row0, run.col0, m, n, pitch, cfg);
             } else {
                 store_staged(&acc, &mut smem_c, &rc, &mut phc, wg, &dealt, cfg);
             }
@@ -812,38 +827,29 @@ pub(super) fn gemm<E: Float>(
         if UNIT_POS_PLANE == 0 {
             let mut ph = parities(1u32);
             while mine.at < mine.end {
-                let run = take_run(&mut mine, cfg.shared);
-                let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
-                let row0 = tm * comptime![TILE_M as u32];
-                let col0 = tn * comptime![cfg.tile_n as u32];
-                produce(a, b, &mut smem_a, &mut smem_b, &r, &mut ph, row0, col0, run.from, run.to, cfg);
+                let run = take_run(&mut mine, cfg);
+                produce(a, b, &mut smem_a, &mut smem_b, &r, &mut ph, run.row0, run.col0, run.from, run.to, cfg);
             }
         }
     } else if comptime![!cfg.wide && cfg.finish.is_some()] {
         let mut ph = parities(0u32);
         while mine.at < mine.end {
-            let run = take_run(&mut mine, cfg.shared);
-            let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
-            let row0 = tm * comptime![TILE_M as u32];
-            let col0 = tn * comptime![cfg.tile_n as u32];
+            let run = take_run(&mut mine, cfg);
             #[unroll]
             for panel in 0..comptime![cfg.panels_across()] {
                 let handed = comptime![panel % cfg.panels / HANDED];
                 if comptime![panel % HANDED == 0] {
                     await_next(rc.full.index(handed), &mut ph, handed);
                 }
-                let col = col0 + comptime![(panel * PANEL) as u32];
-                finish_panel(&mut smem_c, &mut smem_y, c, kept, &rc, &finished, row0, col, panel, cfg);
+                let col = run.col0 + comptime![(panel * PANEL) as u32];
+                finish_panel(&mut smem_c, &mut smem_y, c, kept, &rc, &finished, run.row0, col, panel, cfg);
             }
         }
     } else if comptime![!cfg.wide] {
         if UNIT_POS_PLANE == 0 {
             let mut ph = parities(0u32);
             while mine.at < mine.end {
-                let run = take_run(&mut mine, cfg.shared);
-                let (tm, tn) = tile_coords(run.tile, tiles_m, tiles_n, comptime![cfg.group_m]);
-                let row0 = tm * comptime![TILE_M as u32];
-                let col0 = tn * comptime![cfg.tile_n as u32];
+                let run = take_run(&mut mine, cfg);
                 #[unroll]
                 for turn in 0..comptime![cfg.panels_across() / HANDED] {
                     let handed = comptime![turn % (cfg.panels / HANDED)];
@@ -851,9 +857,9 @@ pub(super) fn gemm<E: Float>(
                     let mut stores = Sequence::<Pending<()>>::new();
                     #[unroll]
                     for i in 0..comptime![HANDED] {
-                        let col = col0 + comptime![((turn * HANDED + i) * PANEL) as u32];
+                        let col = run.col0 + comptime![((turn * HANDED + i) * PANEL) as u32];
                         let from = comptime![(handed * HANDED + i) * WARPGROUPS as usize * PANEL_OCTS];
-                        let (_first, second) = store_panels(&mut smem_c, c, row0, col, from);
+                        let (_first, second) = store_panels(&mut smem_c, c, run.row0, col, from);
                         stores.push(second);
                     }
                     stores.index(comptime![HANDED - 1]).wait();

@@ -57,11 +57,10 @@ impl LinearOps for CubeBackend {
     ) -> (CubeTensor, CubeTensor) {
         let sizes = layout.sizes(x.meta.shape(), weight.meta.shape());
         let before = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
-        if can_finish(&x, layout, sizes, &mask) {
+        if let Some(plan) = finishing_plan(&x, layout, sizes, &mask) {
             let y = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
             let finishing = Finishing { activation, kept: Some(before.clone()) };
-            let y = product_finished(x, weight, bias.into_option(), layout, finishing, y);
-            return (before, y);
+            return (before, plan.launch(x, weight, bias.into_option(), false, Some(finishing), y));
         }
         let before = product_into(x, weight, bias.into_option(), layout, false, before);
         (before.clone(), columns::activate(before, activation, mask))
@@ -102,10 +101,10 @@ fn product(
     let out = empty_matrix(&a, [sizes.0, sizes.1], a.dtype);
     let relu = activation == Some(Activation::Relu) && !mask.is_some() && has_kernel(&a);
     match activation {
-        Some(activation) if !relu && can_finish(&a, layout, sizes, &mask) => {
-            product_finished(a, b, bias, layout, Finishing { activation, kept: None }, out)
-        }
-        Some(activation) if !relu => columns::activate(product_into(a, b, bias, layout, false, out), activation, mask),
+        Some(activation) if !relu => match finishing_plan(&a, layout, sizes, &mask) {
+            Some(plan) => plan.launch(a, b, bias, false, Some(Finishing { activation, kept: None }), out),
+            None => columns::activate(product_into(a, b, bias, layout, false, out), activation, mask),
+        },
         _ => product_into(a, b, bias, layout, relu, out),
     }
 }
@@ -117,26 +116,17 @@ struct Finishing {
     kept: Option<CubeTensor>,
 }
 
-/// Whether the kernel finishes this product itself: whole tiles, and nothing is dropped. Random bits for a tile take the
-/// finishing warps longer than the next tile takes to multiply; a pass of its own is faster.
-fn can_finish(a: &CubeTensor, layout: Layout, sizes: (usize, usize, usize), mask: &Mask<CubeBackend>) -> bool {
-    let (m, n, k) = sizes;
-    !mask.is_some() && has_kernel(a) && m * n * k > 0 && Plan::new(a, layout, sizes).shares.is_none()
-}
-
-/// [`product_into`] where [`can_finish`] says yes.
-fn product_finished(
-    a: CubeTensor,
-    b: CubeTensor,
-    bias: Option<CubeTensor>,
+/// How the kernel finishes this product itself, if it does: whole tiles, and nothing is dropped. Random bits for a tile take
+/// the finishing warps longer than the next tile takes to multiply; a pass of its own is faster.
+fn finishing_plan(
+    a: &CubeTensor,
     layout: Layout,
-    finishing: Finishing,
-    out: CubeTensor,
-) -> CubeTensor {
-    let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
-    let bias = bias.map(|bias| aligned(into_contiguous(bias)));
-    let (a, b) = (addressable(a), addressable(b));
-    Plan::new(&a, layout, sizes).launch(a, b, bias, false, Some(finishing), out)
+    sizes: (usize, usize, usize),
+    mask: &Mask<CubeBackend>,
+) -> Option<Plan> {
+    let (m, n, k) = sizes;
+    let possible = !mask.is_some() && has_kernel(a) && m * n * k > 0;
+    possible.then(|| Plan::new(a, layout, sizes)).filter(|plan| plan.shares.is_none())
 }
 
 /// Whether products of tensors like this one run on the kernel.
@@ -161,11 +151,10 @@ pub(crate) fn product_into(
     out: CubeTensor,
 ) -> CubeTensor {
     let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
-    let bias = bias.map(into_contiguous);
     if has_kernel(&a) && sizes.0 * sizes.1 * sizes.2 > 0 {
-        let (a, b) = (addressable(a), addressable(b));
-        return Plan::new(&a, layout, sizes).launch(a, b, bias.map(aligned), relu, None, out);
+        return Plan::new(&a, layout, sizes).launch(a, b, bias, relu, None, out);
     }
+    let bias = bias.map(into_contiguous);
     let y = fallback(a, b, layout, out);
     let y = match bias {
         Some(bias) => CubeBackend::float_add(y, CubeBackend::float_reshape(bias, [1, sizes.1].into())),
@@ -179,7 +168,6 @@ pub(crate) fn product_into(
 pub(crate) fn product_in_f32(a: CubeTensor, b: CubeTensor, layout: Layout, sum: CubeTensor, first: bool) -> CubeTensor {
     let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
     if has_kernel(&a) && m * n * k > 0 {
-        let (a, b) = (addressable(a), addressable(b));
         return Plan { onto: !first, ..Plan::new(&a, layout, (m, n, k)) }.launch(a, b, None, false, None, sum);
     }
     let out = empty(&a, [m, n], a.dtype);
@@ -276,7 +264,7 @@ impl Plan {
         Self { layout, m, n, k, tile_n, cubes, shares, onto: false }
     }
 
-    /// `a` and `b` are such as TMA can address; `out` is of their dtype, or in f32.
+    /// `out` is of the dtype of `a` and `b`, or in f32.
     fn launch(
         self,
         a: CubeTensor,
@@ -287,6 +275,7 @@ impl Plan {
         out: CubeTensor,
     ) -> CubeTensor {
         let Self { layout, m, n, k, tile_n, cubes, shares, onto } = self;
+        let (a, b, bias) = (addressable(a), addressable(b), bias.map(|bias| aligned(into_contiguous(bias))));
         let k_tiles = k.div_ceil(TILE_K);
         let shared = shares.is_some();
         let wide = shared || out.dtype == DType::F32;
