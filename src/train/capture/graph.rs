@@ -16,20 +16,13 @@ pub(super) struct Graphs;
 
 impl Record for Graphs {
     fn record(&mut self, state: &TrainState, batch: &Batch) -> Result<Box<dyn Replay>, CaptureError> {
-        let mut words = Pass::of(state, None).is_random().then(|| overwritable(&words(state, state.micro_steps)));
-        let mut inputs = batch.clone();
-        each_part(&mut inputs, batch, |target, source| *target = overwritable(source));
-        let mut work = forward_backward(state, inputs.clone(), words.clone());
-        let mut give = |batch: &Batch, micro_step| {
-            refill(&mut inputs, batch);
-            words = words.take().map(|target| overwrite(target, self::words(state, micro_step)));
-        };
         // What it froze of its batch shows with another. All that is computed is computed before: what the recording then takes is
         // the memory that is left free, and none is asked for beside it.
-        let other = reversed(batch);
-        give(&other, state.micro_steps + 1);
+        let (other, next) = (reversed(batch), state.micro_steps + 1);
+        let mut inputs = Inputs::of(state, &other, next);
+        let mut work = forward_backward(state, inputs.batch.clone(), inputs.words.clone());
         let wanted = fingerprint(&work())?;
-        give(batch, state.micro_steps);
+        inputs.give(state, batch, state.micro_steps);
         let table = state.optimizer.table();
         let (captured, [first, second]) = capture(&state.device, work, fingerprint)?;
         let (first, second, replayed) = (first?, second?, fingerprint(captured.replay()?)?);
@@ -40,9 +33,9 @@ impl Record for Graphs {
         // Whether a computation can be compared at all is the first question.
         agree("computing the same batch twice", &first, &second)?;
         agree("a replay", &replayed, &second)?;
-        give(&other, state.micro_steps + 1);
+        inputs.give(state, &other, next);
         agree("a replay with another batch", &fingerprint(captured.replay()?)?, &wanted)?;
-        Ok(Box::new(Recording { captured, batch: inputs, words }))
+        Ok(Box::new(Recording { captured, inputs }))
     }
 }
 
@@ -116,18 +109,37 @@ fn overwritable(source: &Tensor<1, Int>) -> Tensor<1, Int> {
     overwrite(source.zeros_like(), source.clone())
 }
 
+/// What a recording reads, in buffers of its own.
+struct Inputs {
+    batch: Batch,
+    /// If anything is random.
+    words: Option<Tensor<1, Int>>,
+}
+
+impl Inputs {
+    fn of(state: &TrainState, batch: &Batch, micro_step: u64) -> Self {
+        let words = Pass::of(state, None).is_random().then(|| overwritable(&words(state, micro_step)));
+        let mut own = batch.clone();
+        each_part(&mut own, batch, |target, source| *target = overwritable(source));
+        Self { batch: own, words }
+    }
+
+    /// Other contents, for a batch with the same [`Key`](super::Key).
+    fn give(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) {
+        refill(&mut self.batch, batch);
+        self.words = self.words.take().map(|target| overwrite(target, words(state, micro_step)));
+    }
+}
+
 /// Forward and backward as a graph.
 struct Recording {
     captured: Captured<Results>,
-    /// What it reads.
-    batch: Batch,
-    words: Option<Tensor<1, Int>>,
+    inputs: Inputs,
 }
 
 impl Replay for Recording {
     fn run(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError> {
-        refill(&mut self.batch, batch);
-        self.words = self.words.take().map(|target| overwrite(target, words(state, micro_step)));
+        self.inputs.give(state, batch, micro_step);
         let (Sums { loss, nll, n_labels }, gradients) = self.captured.replay()?;
         let [loss, nll, n_labels] = [loss, nll, n_labels].map(|sum| sum.clone() * 1.0);
         Ok((Sums { loss, nll, n_labels }, gradients.clone()))
