@@ -140,7 +140,7 @@ fn operators(criterion: &mut Criterion) {
     let (branch, gamma, beta, bias) = (place.leaf([m, d]), place.leaf([d]), place.leaf([d]), place.leaf([d]));
     for (name, beta, bias) in [("residual_layer_norm", Some(beta), Some(bias)), ("residual_rms_norm", None, None)] {
         let norm = || Norm { gamma: gamma.clone(), beta: beta.clone(), eps: 1e-5 };
-        let branch = || Branch { x: branch.clone(), bias: bias.clone() };
+        let branch = || Branch { bias: bias.clone(), ..branch.clone().into() };
         let run = || add_norm(x.clone(), Some(branch()), Some((0.1, &stream)), norm()).1;
         place.operator(criterion, name, bytes(4 * m * d), run);
     }

@@ -87,7 +87,7 @@ impl SelfAttention {
     /// Causal positions look at no later one, which hides right padding from all real positions by itself.
     ///
     /// # Shapes
-    /// - `x`: `[B * T, D]`; the result's `x` the same
+    /// - `x`: `[B * T, D]`; what the result adds, the same
     pub fn forward(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
         let qkv = self.project(x, rows);
         self.attend(qkv, rows, causal, stream)
@@ -96,7 +96,7 @@ impl SelfAttention {
     /// Causal [`Self::forward`] that keeps keys and values for the steps to come.
     ///
     /// # Shapes
-    /// - `x`: `[B * T, D]`; the result's `x` the same
+    /// - `x`: `[B * T, D]`; what the result adds, the same
     pub(crate) fn prefill(&self, x: Tensor<2>, rows: &Rows, buffer: &mut KeyValueBuffer) -> Branch {
         let qkv = self.project(x, rows);
         buffer.fill(qkv.clone().narrow(1, self.heads.query_width(), self.heads.key_value_width()), rows);
@@ -107,7 +107,7 @@ impl SelfAttention {
     /// are added.
     ///
     /// # Shapes
-    /// - `x`: `[B, D]`; the result's `x` the same
+    /// - `x`: `[B, D]`; what the result adds, the same
     pub(crate) fn step(&self, x: Tensor<2>, buffer: &mut KeyValueBuffer, step: &Step) -> Branch {
         let [batch_size, _] = x.dims();
         let qkv = self.rotate(self.qkv.forward(x), || step.positions.clone());
@@ -116,7 +116,7 @@ impl SelfAttention {
         buffer.write(qkv.narrow(1, q, kv), &step.slots);
         let projected = Projected::Cross { query, key_value: buffer.rows() };
         let mask = AttentionMask::key_lengths(step.lengths.clone());
-        self.output.forward_branch(self.heads.attend(projected, &mask, batch_size, false, None))
+        self.output.to_branch(self.heads.attend(projected, &mask, batch_size, false, None))
     }
 
     fn project(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
@@ -138,7 +138,7 @@ impl SelfAttention {
             mask.key_lengths = None;
         }
         let projected = Projected::SelfAttention { qkv };
-        self.output.forward_branch(self.heads.attend(projected, &mask, rows.batch_size, causal, stream))
+        self.output.to_branch(self.heads.attend(projected, &mask, rows.batch_size, causal, stream))
     }
 }
 
@@ -178,7 +178,7 @@ impl CrossAttention {
     }
 
     /// # Shapes
-    /// - `x`: `[B * T, D]`; the result's `x` the same
+    /// - `x`: `[B * T, D]`; what the result adds, the same
     /// - `key_value`: `[B * S, 2 * G * K]`, of [`Self::project`]
     /// - `lengths`: `[B]`, source positions that are no padding
     pub fn forward(
@@ -191,6 +191,6 @@ impl CrossAttention {
     ) -> Branch {
         let projected = Projected::Cross { query: self.query.forward(x), key_value };
         let mask = AttentionMask::key_lengths(lengths.clone());
-        self.output.forward_branch(self.heads.attend(projected, &mask, batch_size, false, stream))
+        self.output.to_branch(self.heads.attend(projected, &mask, batch_size, false, stream))
     }
 }

@@ -33,10 +33,10 @@ impl FeedForward {
     }
 
     /// # Shapes
-    /// - `x`: `[M, D]`; the result's `x` the same
+    /// - `x`: `[M, D]`; what the result adds, the same
     pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Branch {
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
-        self.output.forward_branch(self.activation.after(&self.input, x, dropout))
+        self.output.to_branch(self.activation.after(&self.input, x, dropout))
     }
 }
 

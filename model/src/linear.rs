@@ -41,12 +41,12 @@ impl Linear {
         kiln_kernels::linear(x, self.weight.val(), self.bias.as_ref().map(Param::val))
     }
 
-    /// [`Self::forward`] as the end of a branch, whose bias the residual sum adds.
+    /// [`Self::forward`] as the end of a branch, which is left to the residual sum.
     ///
     /// # Shapes
-    /// As [`Self::forward`].
-    pub(crate) fn forward_branch(&self, x: Tensor<2>) -> Branch {
-        Branch { x: kiln_kernels::linear(x, self.weight.val(), None), bias: self.bias.as_ref().map(Param::val) }
+    /// - `x`: `[M, n_in]`
+    pub(crate) fn to_branch(&self, x: Tensor<2>) -> Branch {
+        Branch { x, weight: Some(self.weight.val()), bias: self.bias.as_ref().map(Param::val) }
     }
 
     /// As what turns hidden states into logits.

@@ -52,7 +52,8 @@ pub use deterministic::set_deterministic;
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::embedding;
 pub use linear::{
-    Activation, linear, linear_activated, linear_transposed, linear_weight_gradient, linear_weight_gradient_onto,
+    Activation, linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
+    linear_weight_gradient_onto,
 };
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
 pub use norm::{Branch, Norm, add_norm, layer_norm, rms_norm};

@@ -17,6 +17,8 @@ pub(super) struct Product {
     /// By a tied table, `[N, K]`.
     pub(super) transposed: bool,
     pub(super) bias: bool,
+    /// Another matrix is added to the result.
+    pub(super) residual: bool,
     pub(super) activation: Option<Activation>,
 }
 
@@ -65,7 +67,7 @@ pub(super) struct Attended {
 pub(super) struct Calls {
     pub(super) products: Vec<Product>,
     pub(super) attention: Vec<Attended>,
-    /// Rows and calls of a residual sum with its norm.
+    /// Rows and calls of a norm with its residual sum.
     pub(super) norms: Vec<(usize, usize)>,
     /// Ids and rows of their table.
     pub(super) embeddings: Vec<(Tensor<1, Int>, usize)>,
@@ -93,7 +95,15 @@ impl Calls {
             calls,
             transposed: false,
             bias: model.bias,
+            residual: false,
             activation: None,
+        };
+        // Where a branch ends, the product adds the stream and the bias. If something is dropped first, the norm adds them.
+        let dropped = model.dropout > 0.0;
+        let end = |n_in: usize, calls: usize| Product {
+            bias: model.bias && !dropped,
+            residual: !dropped,
+            ..product(n_in, d, calls)
         };
         let whole_head = usize::from(model.logits_chunk_rows == Some(0));
         let activation = match model.activation {
@@ -108,10 +118,9 @@ impl Calls {
             product(d, 3 * width, layers),
             product(d, width, crosses),
             product(d, 2 * width, crosses),
-            // Where a branch ends, the residual sum adds the bias.
-            Product { bias: false, ..product(width, d, layers + crosses) },
+            end(width, layers + crosses),
             Product { activation, ..product(d, model.d_ff, layers) },
-            Product { bias: false, ..product(model.d_ff, d, layers) },
+            end(model.d_ff, layers),
             // In chunks it is a part of the loss: no call then, but it is timed for comparison.
             Product { transposed: true, bias: false, ..product(d, v, whole_head) },
         ];

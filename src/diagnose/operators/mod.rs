@@ -17,7 +17,7 @@ use calls::Calls;
 use kiln_kernels::{
     Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, Projection,
     add_norm, attention, cross_entropy, embedding, gather, linear, linear_activated, linear_cross_entropy,
-    linear_transposed, linear_weight_gradient,
+    linear_residual, linear_transposed, linear_weight_gradient,
 };
 use kiln_model::TransformerConfig;
 use timing::Stopwatch;
@@ -148,16 +148,18 @@ impl Bench {
     }
 
     fn product(&mut self, product: &calls::Product) -> Result<()> {
-        let calls::Product { shape: [m, k, n], calls, transposed, bias, activation } = *product;
+        let calls::Product { shape: [m, k, n], calls, transposed, bias, residual, activation } = *product;
         let (x, dy) = (self.random([m, k]), self.random([m, n]));
         let w = self.random(if transposed { [n, k] } else { [k, n] });
         let b = bias.then(|| self.random([n]));
+        let added = residual.then(|| self.random([m, n]));
         let shape = format!("{m} x {k} x {n}");
         let work = Work::product([m, k, n], self.element);
         let kept = |n: usize| self.bytes(n) as f64;
-        let forward = self.watch.time(kept(m * n), || match transposed {
-            true => linear_transposed(x.clone(), w.clone(), None),
-            false => linear(x.clone(), w.clone(), b.clone()),
+        let forward = self.watch.time(kept(m * n), || match &added {
+            Some(added) => linear_residual(x.clone(), w.clone(), b.clone(), added.clone()),
+            None if transposed => linear_transposed(x.clone(), w.clone(), None),
+            None => linear(x.clone(), w.clone(), b.clone()),
         })?;
         let dx = self.watch.time(kept(m * k), || match transposed {
             true => linear(dy.clone(), w.clone(), None),
@@ -167,11 +169,18 @@ impl Bench {
             true => linear_weight_gradient(dy.clone(), x.clone()),
             false => linear_weight_gradient(x.clone(), dy.clone()),
         })?;
-        self.row("linear forward", shape.clone(), calls, forward, work);
+        let forward_work = Work { bytes: work.bytes + if residual { kept(m * n) } else { 0.0 }, ..work };
+        self.row(
+            if residual { "linear + residual" } else { "linear forward" },
+            shape.clone(),
+            calls,
+            forward,
+            forward_work,
+        );
         self.row("linear dX", shape.clone(), calls, dx, work);
         self.row("linear dW", shape.clone(), calls, dw, work);
-        // After an activation, its backward sums the bias's gradient.
-        if bias && activation.is_none() {
+        // After an activation, its backward sums the bias's gradient; after a residual sum, the norm's.
+        if bias && !residual && activation.is_none() {
             let (x, w, b) = (Tensor::from_inner(x), Tensor::from_inner(w), self.leaf([n]));
             let both = self.with_backward([m, n], || linear(x.clone(), w.clone(), Some(b.clone())))?;
             let work = Work::moved(self.bytes(m * n + n));
@@ -240,7 +249,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Residual sum, dropout and norm, four in a row as in a model: the gradient of a sum meets that of a norm.
+    /// Residual sum, dropout and norm, four in a row as in a model: the gradient of a sum meets that of a norm. Where nothing is
+    /// dropped, forward has a norm alone.
     fn norm(&mut self, [m, d]: [usize; 2], calls: usize, p: f64, bias: bool) -> Result<()> {
         const CHAIN: usize = 4;
         let (gamma, beta, x) = (self.leaf([d]), self.leaf([d]), self.leaf([m, d]));
@@ -251,22 +261,34 @@ impl Bench {
             let mut kept = vec![(x.clone(), x.clone())];
             for _ in 0..CHAIN {
                 let (sum, normed) = kept[kept.len() - 1].clone();
-                kept.push(add_norm(sum, Some(Branch { x: normed, bias: bias.clone() }), drop, norm()));
+                kept.push(add_norm(sum, Some(Branch { bias: bias.clone(), ..normed.into() }), drop, norm()));
             }
             kept
         };
         let kept = 8.0 * CHAIN as f64 * self.bytes(m * d) as f64;
-        let forward = self.watch.time(kept, chain)?;
+        let summed = self.watch.time(kept, chain)?;
         let both = self.watch.time(kept, || {
             let kept = chain();
             let gradients = kept[CHAIN].1.backward();
             (kept, gradients)
         })?;
+        let norms = || {
+            let norm = || Norm { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
+            let mut kept = vec![x.clone()];
+            for _ in 0..CHAIN {
+                kept.push(add_norm(kept[kept.len() - 1].clone(), None, None, norm()).1);
+            }
+            kept
+        };
+        let (name, forward, passes) = match drop {
+            Some(_) => ("residual + norm forward", summed, 4),
+            None => ("norm forward", self.watch.time(kept, norms)?, 2),
+        };
         // With dropout the gradients of both sides of the sum differ.
-        let (four, back) = (self.bytes(4 * m * d), self.bytes((if p > 0.0 { 5 } else { 4 }) * m * d));
+        let back = self.bytes((if p > 0.0 { 5 } else { 4 }) * m * d);
         let shape = format!("{m} x {d}");
-        self.row("residual + norm forward", shape.clone(), calls, forward.over(CHAIN), Work::moved(four));
-        self.row("residual + norm backward", shape, calls, both.without(forward).over(CHAIN), Work::moved(back));
+        self.row(name, shape.clone(), calls, forward.over(CHAIN), Work::moved(self.bytes(passes * m * d)));
+        self.row("residual + norm backward", shape, calls, both.without(summed).over(CHAIN), Work::moved(back));
         Ok(())
     }
 

@@ -2,11 +2,11 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{AutodiffBackend, Backend};
-use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
+use burn_autodiff::{Autodiff, NodeId};
 
 use super::ops::Activation;
 use super::{Layout, LinearOps};
@@ -46,13 +46,52 @@ impl<B: Backend + LinearOps> Backward<B, 3> for Linear {
                 dy
             }
         };
-        if let Some(node) = node_x {
-            grads.register::<B>(node.id, B::product(dy.clone(), weight, self.layout.of_input_gradient()));
+        let nodes = [node_x, node_weight].map(|node| node.map(|node| node.id));
+        register_products::<B>(grads, self.layout, dy, [x, weight], nodes);
+    }
+}
+
+/// The gradients of both operands of a product, `x` and a weight, whose result has the gradient `dy`. A node that is missing
+/// wants none.
+pub(crate) fn register_products<B: Backend + LinearOps>(
+    grads: &mut Gradients,
+    layout: Layout,
+    dy: FloatTensor<B>,
+    [x, weight]: [FloatTensor<B>; 2],
+    [of_x, of_weight]: [Option<NodeId>; 2],
+) {
+    if let Some(node) = of_x {
+        grads.register::<B>(node, B::product(dy.clone(), weight, layout.of_input_gradient()));
+    }
+    if let Some(node) = of_weight {
+        let (a, b) = layout.for_weight_gradient(x, dy);
+        grads.register::<B>(node, B::product(a, b, Layout::TN));
+    }
+}
+
+/// `residual + x · weight + bias` as one node.
+#[derive(Debug)]
+struct LinearResidual {
+    /// As in [`Linear`].
+    has_bias: bool,
+}
+
+impl<B: Backend + LinearOps> Backward<B, 4> for LinearResidual {
+    /// x and weight.
+    type State = (FloatTensor<B>, FloatTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let (x, weight) = ops.state;
+        let dy = grads.consume::<B>(&ops.node);
+        let [node_x, node_weight, node_bias, node_residual] = ops.parents;
+        if let Some(node) = node_bias.filter(|_| self.has_bias) {
+            grads.register::<B>(node.id, B::column_sum(dy.clone()));
         }
-        if let Some(node) = node_weight {
-            let (a, b) = self.layout.for_weight_gradient(x, dy);
-            grads.register::<B>(node.id, B::product(a, b, Layout::TN));
+        if let Some(node) = node_residual {
+            grads.register::<B>(node.id, dy.clone());
         }
+        let nodes = [node_x, node_weight].map(|node| node.map(|node| node.id));
+        register_products::<B>(grads, Layout::NN, dy, [x, weight], nodes);
     }
 }
 
@@ -138,6 +177,25 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         _mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("called by `fused_linear` only, below the graph")
+    }
+
+    fn linear_residual(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Maybe<Self>,
+        residual: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let bias = bias.into_option();
+        let bias_node = bias.as_ref().map_or_else(|| weight.node(), |bias| bias.node());
+        let nodes = [x.node(), weight.node(), bias_node, residual.node()];
+        let prep = LinearResidual { has_bias: bias.is_some() }.prepare::<C>(nodes).compute_bound().stateful();
+        let [x, weight, residual] = [x, weight, residual].map(|tensor| tensor.into_primitive());
+        let bias = Maybe::from(bias.map(|bias| bias.into_primitive()));
+        let y = B::linear_residual(x.clone(), weight.clone(), bias, residual);
+        match prep {
+            OpsKind::Tracked(prep) => prep.finish((x, weight), y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        }
     }
 
     fn activate(_x: FloatTensor<Self>, _activation: Activation, _mask: Mask<Self>) -> FloatTensor<Self> {

@@ -59,6 +59,10 @@ impl LinearOps for Flex {
         (before.clone(), Self::activate(before, activation, mask))
     }
 
+    fn linear_residual(x: FlexTensor, weight: FlexTensor, bias: Maybe<Self>, residual: FlexTensor) -> FlexTensor {
+        Self::float_add(residual, Self::fused_linear(x, weight, bias, Layout::NN, None, Mask::None))
+    }
+
     fn activate(x: FlexTensor, activation: Activation, mask: Mask<Self>) -> FlexTensor {
         let y = match activation {
             Activation::Relu => Self::relu(x),

@@ -72,6 +72,9 @@ pub(super) struct GemmConfig {
     pub(super) relu: bool,
     /// Not where sums are written in f32.
     pub(super) finish: Option<Finish>,
+    /// Add another matrix to the results. Nothing else is done to them but a bias, and a tile's lie in shared memory all at
+    /// once: what is added to the next tile is loaded where those of this one were.
+    pub(super) residual: bool,
     /// Rows of tiles that are walked together, for reuse in L2.
     pub(super) group_m: u32,
 }
@@ -111,6 +114,11 @@ impl GemmConfig {
 
     fn keeps(&self) -> bool {
         self.finish.is_some_and(|finish| finish.kept)
+    }
+
+    /// Vectors of the panels that are handed on at a time, of both warpgroups.
+    fn handed_octs(&self) -> usize {
+        HANDED * WARPGROUPS as usize * PANEL_OCTS
     }
 
     /// Panels in a tile's width.
@@ -212,8 +220,15 @@ fn take_run(share: &mut Share, #[comptime] cfg: GemmConfig) -> Run {
     } else {
         share.at += share.grid;
     }
+    let (row0, col0) = tile_origin(tile, share, cfg);
+    Run { row0, col0, from, to, part }
+}
+
+/// Where tile `tile` begins in the output.
+#[cube]
+fn tile_origin(tile: u32, share: &mut Share, #[comptime] cfg: GemmConfig) -> (u32, u32) {
     let (tm, tn) = tile_coords(tile, share.tiles_m, share.tiles_n, cfg.group_m);
-    Run { row0: tm * comptime![TILE_M as u32], col0: tn * comptime![cfg.tile_n as u32], from, to, part }
+    (tm * comptime![TILE_M as u32], tn * comptime![cfg.tile_n as u32])
 }
 
 /// The unit's position in its warpgroup, through a shuffle: LLVM hoists nothing computed from it out of a loop, which
@@ -551,27 +566,41 @@ fn store_staged<E: Float>(
     let row = unit / 32 * 16 + unit % 16;
     let col = unit % 32 / 16 * 8;
     #[unroll]
-    for q in 0..comptime![cfg.panels_across()] {
-        let slot = comptime![q % cfg.panels];
-        let handed = comptime![slot / HANDED];
-        if comptime![q % HANDED == 0] {
-            await_next(r.empty.index(handed), ph, handed);
-        }
-        let panel = wg as usize * comptime![PANEL_OCTS] + comptime![slot * WARPGROUPS as usize * PANEL_OCTS];
+    for turn in 0..comptime![cfg.panels_across() / HANDED] {
+        let handed = comptime![turn % (cfg.panels / HANDED)];
+        await_next(r.empty.index(handed), ph, handed);
+        let first = wg as usize * comptime![PANEL_OCTS] + comptime![handed * cfg.handed_octs()];
+        let mut places = Array::<usize>::new(comptime![4 * HANDED]);
+        // All are read before the first is written over, so that their latencies overlap.
+        let mut residual = Sequence::<Array<Pair<E>>>::new();
         #[unroll]
-        for four in 0..4usize {
+        for nth in 0..comptime![4 * HANDED] {
+            let within = layout.offset(row as usize, (col + comptime![16 * (nth % 4) as u32]) as usize, 2usize) / 8;
+            let at = first + comptime![nth / 4 * WARPGROUPS as usize * PANEL_OCTS] + within;
+            places[nth] = at;
+            if comptime![cfg.residual] {
+                let ident = MatrixIdent::Accumulator;
+                residual.push(instruction.load_matrix::<Oct<E>, Const<2>>(&smem_c[at..at + 1], ident, 4usize, false));
+            }
+        }
+        #[unroll]
+        for nth in 0..comptime![4 * HANDED] {
+            let panel = comptime![turn * HANDED + nth / 4];
             let mut results = Array::<Pair<E>>::new(4usize);
             #[unroll]
             for half in 0..2usize {
                 let mut added = Pair::<f32>::zeroed();
                 if comptime![cfg.bias] {
-                    added = dealt_pair::<E>(dealt[q], comptime![2 * four + half]);
+                    added = dealt_pair::<E>(dealt[panel], comptime![nth % 4 * 2 + half]);
                 }
                 #[unroll]
                 for i in 0..2usize {
-                    let mut result = pair(acc, comptime![q * 16 + four * 4 + half * 2 + i]);
+                    let mut result = pair(acc, comptime![panel * 16 + nth % 4 * 4 + half * 2 + i]);
                     if comptime![cfg.bias] {
                         result += added;
+                    }
+                    if comptime![cfg.residual] {
+                        result += Pair::cast_from(residual.index(nth)[comptime![half * 2 + i]]);
                     }
                     if comptime![cfg.relu] {
                         result.insert(0usize, positive(result.extract(0usize)));
@@ -580,8 +609,7 @@ fn store_staged<E: Float>(
                     results[comptime![half * 2 + i]] = Pair::cast_from(result);
                 }
             }
-            let within = layout.offset(row as usize, (col + comptime![16 * four as u32]) as usize, 2usize) / 8;
-            let at = panel + within;
+            let at = places[nth];
             instruction.store_matrix::<Oct<E>, Const<2>>(
                 &mut smem_c[at..at + 1],
                 &results,
@@ -590,12 +618,10 @@ fn store_staged<E: Float>(
                 false,
             );
         }
-        if comptime![(q + 1) % HANDED == 0] {
-            sync_async_proxy_shared();
-            sync_plane();
-            if UNIT_POS_PLANE == 0 {
-                r.full.index(handed).arrive();
-            }
+        sync_async_proxy_shared();
+        sync_plane();
+        if UNIT_POS_PLANE == 0 {
+            r.full.index(handed).arrive();
         }
     }
 }
@@ -691,6 +717,29 @@ fn finish_octs<E: Float>(
     }
 }
 
+/// Loads what is added to the panels that are handed on at a time, those at (`row0`, `col`) and behind, into slot `handed`,
+/// which is empty, and says so when they are there.
+#[cube]
+fn load_residual<E: Float>(
+    smem_c: &mut Shared<[Oct<E>]>,
+    residual: &TensorMap<E, Tiled>,
+    rc: &Ring,
+    row0: u32,
+    col: u32,
+    #[comptime] handed: usize,
+    #[comptime] cfg: GemmConfig,
+) {
+    let bar = rc.empty.index(handed);
+    bar.arrive_and_expect_tx(1, comptime![(cfg.handed_octs() * 16) as u32]);
+    #[unroll]
+    for nth in 0..comptime![HANDED * WARPGROUPS as usize] {
+        let from = comptime![handed * cfg.handed_octs() + nth * PANEL_OCTS];
+        let row = row0 + comptime![nth as u32 % WARPGROUPS * 64];
+        let col = col + comptime![(nth as u32 / WARPGROUPS) * PANEL as u32];
+        bar.tma_load_2d(residual, &mut smem_c[from..comptime![from + PANEL_OCTS]], row as i32, col as i32);
+    }
+}
+
 /// Stores the panels of both warpgroups, from `from` on in shared memory, at (`row0`, `col`) and 64 rows below. Once the second
 /// has been read, all that was stored before has.
 #[cube]
@@ -757,13 +806,14 @@ fn store_partial(
 }
 
 /// `c = a · b` in the layouts of `cfg`, finished as it says. With `cfg.wide`, the f32 sums go to `partial`, in rows of `pitch`
-/// numbers, and `c` is not touched; with `cfg.shared` those of part `i` of each tile to matrix `i` of `partial`.
+/// numbers, and `c` is not touched; with `cfg.shared` those of part `i` of each tile to matrix `i` of `partial`. `beside` is what is
+/// added to the results, or where the arguments of what finishes them go.
 #[cube(launch_unchecked)]
 pub(super) fn gemm<E: Float>(
     a: &TensorMap<E, Tiled>,
     b: &TensorMap<E, Tiled>,
     c: &mut TensorMap<E, Tiled>,
-    kept: &mut TensorMap<E, Tiled>,
+    beside: &mut TensorMap<E, Tiled>,
     partial: &mut [Pair<f32>],
     bias: &[Pair<E>],
     m: u32,
@@ -807,7 +857,8 @@ pub(super) fn gemm<E: Float>(
         let db = MatrixDescriptor::new(&smem_b, comptime![cfg.b_layout()]);
         let wg_row = wg as usize * 64;
         let mut ph = parities(0u32);
-        let mut phc = parities(1u32);
+        // What is added must be there first.
+        let mut phc = parities(comptime![if cfg.residual { 0u32 } else { 1u32 }]);
         while mine.at < mine.end {
             let run = take_run(&mut mine, cfg);
             let mut dealt = Array::<Pair<E>>::new(comptime![cfg.tile_n / PANEL]);
@@ -842,14 +893,23 @@ pub(super) fn gemm<E: Float>(
                     await_next(rc.full.index(handed), &mut ph, handed);
                 }
                 let col = run.col0 + comptime![(panel * PANEL) as u32];
-                finish_panel(&mut smem_c, &mut smem_y, c, kept, &rc, &finished, run.row0, col, panel, cfg);
+                finish_panel(&mut smem_c, &mut smem_y, c, beside, &rc, &finished, run.row0, col, panel, cfg);
             }
         }
     } else if comptime![!cfg.wide] {
         if UNIT_POS_PLANE == 0 {
             let mut ph = parities(0u32);
+            if comptime![cfg.residual] {
+                let (row0, col0) = tile_origin(mine.at, &mut mine, cfg);
+                #[unroll]
+                for turn in 0..comptime![cfg.panels_across() / HANDED] {
+                    let col = col0 + comptime![(turn * HANDED * PANEL) as u32];
+                    load_residual(&mut smem_c, &*beside, &rc, row0, col, turn, cfg);
+                }
+            }
             while mine.at < mine.end {
                 let run = take_run(&mut mine, cfg);
+                let (next_row0, next_col0) = tile_origin(mine.at, &mut mine, cfg);
                 #[unroll]
                 for turn in 0..comptime![cfg.panels_across() / HANDED] {
                     let handed = comptime![turn % (cfg.panels / HANDED)];
@@ -863,7 +923,14 @@ pub(super) fn gemm<E: Float>(
                         stores.push(second);
                     }
                     stores.index(comptime![HANDED - 1]).wait();
-                    rc.empty.index(handed).arrive();
+                    if comptime![cfg.residual] {
+                        if mine.at < mine.end {
+                            let col = next_col0 + comptime![(turn * HANDED * PANEL) as u32];
+                            load_residual(&mut smem_c, &*beside, &rc, next_row0, col, handed, cfg);
+                        }
+                    } else {
+                        rc.empty.index(handed).arrive();
+                    }
                 }
             }
         }
@@ -880,12 +947,13 @@ fn tile_number(tm: u32, tn: u32, tiles_m: u32, tiles_n: u32, #[comptime] group_m
 }
 
 /// `out = sum of the parts of partial`, in their order, added to what is there if `cfg` says so, and finished as the kernel
-/// whose tiles are not shared does it: one unit per four elements, which are of one row. Rows of all three begin every
-/// `4 * row_quads` elements.
+/// whose tiles are not shared does it: one unit per four elements, which are of one row. Rows of `partial` and `out` begin
+/// every `4 * row_quads` elements, those of `residual` every `4 * residual_row_quads`.
 #[cube(launch_unchecked)]
 pub(super) fn reduce_runs<E: Float>(
     partial: &[Quad<f32>],
     bias: &[Quad<E>],
+    residual: &[Quad<E>],
     out: &mut [Quad<E>],
     m: u32,
     n: u32,
@@ -893,6 +961,7 @@ pub(super) fn reduce_runs<E: Float>(
     helpers: u32,
     pieces: u32,
     row_quads: u32,
+    residual_row_quads: u32,
     #[comptime] cfg: GemmConfig,
     #[define(E)] _dtype: ElemType,
 ) {
@@ -920,6 +989,9 @@ pub(super) fn reduce_runs<E: Float>(
         if comptime![cfg.bias] {
             // A buffer may be longer than the bias in it, so its length is no guide to the column.
             sum += Quad::<f32>::cast_from(bias[ABSOLUTE_POS % row_quads as usize]);
+        }
+        if comptime![cfg.residual] {
+            sum += Quad::<f32>::cast_from(residual[(row * residual_row_quads + col / 4) as usize]);
         }
         if comptime![cfg.relu] {
             #[unroll]
@@ -955,6 +1027,7 @@ mod tests {
             bias: true,
             relu: false,
             finish: None,
+            residual: false,
             group_m: 16,
         };
         let finished = |activation, kept| {
@@ -966,6 +1039,8 @@ mod tests {
             finished(Activation::GeluTanh, true),
             finished(Activation::Gelu, true),
             finished(Activation::Silu, false),
+            GemmConfig { residual: true, ..stored },
+            GemmConfig { residual: true, tile_n: 128, stages: 4, panels: 2, ..stored },
         ];
         for (a_mn, b_mn) in [(false, true), (false, false), (true, true)] {
             for config in [stored, GemmConfig { shared: true, ..summed }, summed, GemmConfig { onto: true, ..summed }] {

@@ -59,11 +59,16 @@ impl LinearOps for CubeBackend {
         let before = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
         if let Some(plan) = finishing_plan(&x, layout, sizes, &mask) {
             let y = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
-            let finishing = Finishing { activation, kept: Some(before.clone()) };
-            return (before, plan.launch(x, weight, bias.into_option(), false, Some(finishing), y));
+            let finish = Epilogue::Activation { activation, kept: Some(before.clone()) };
+            return (before, plan.launch(x, weight, bias.into_option(), finish, y));
         }
-        let before = product_into(x, weight, bias.into_option(), layout, false, before);
+        let before = product_into(x, weight, bias.into_option(), layout, Epilogue::None, before);
         (before.clone(), columns::activate(before, activation, mask))
+    }
+
+    fn linear_residual(x: CubeTensor, weight: CubeTensor, bias: Maybe<Self>, residual: CubeTensor) -> CubeTensor {
+        let out = empty_matrix(&x, [residual.meta.shape()[0], residual.meta.shape()[1]], x.dtype);
+        product_into(x, weight, bias.into_option(), Layout::NN, Epilogue::Residual(residual), out)
     }
 
     fn activate(x: CubeTensor, activation: Activation, mask: Mask<Self>) -> CubeTensor {
@@ -102,18 +107,25 @@ fn product(
     let relu = activation == Some(Activation::Relu) && !mask.is_some() && has_kernel(&a);
     match activation {
         Some(activation) if !relu => match finishing_plan(&a, layout, sizes, &mask) {
-            Some(plan) => plan.launch(a, b, bias, false, Some(Finishing { activation, kept: None }), out),
-            None => columns::activate(product_into(a, b, bias, layout, false, out), activation, mask),
+            Some(plan) => plan.launch(a, b, bias, Epilogue::Activation { activation, kept: None }, out),
+            None => columns::activate(product_into(a, b, bias, layout, Epilogue::None, out), activation, mask),
         },
-        _ => product_into(a, b, bias, layout, relu, out),
+        _ => product_into(a, b, bias, layout, if relu { Epilogue::Relu } else { Epilogue::None }, out),
     }
 }
 
-/// What is done to the results of a product on their way out.
-struct Finishing {
-    activation: Activation,
-    /// Where the arguments of the activation go, if they are wanted.
-    kept: Option<CubeTensor>,
+/// What is done to the results of a product, with its bias, on their way out.
+pub(crate) enum Epilogue {
+    None,
+    Relu,
+    /// By warps of their own; only of a [`finishing_plan`].
+    Activation {
+        activation: Activation,
+        /// Where the arguments of the activation go, if they are wanted.
+        kept: Option<CubeTensor>,
+    },
+    /// This matrix is added.
+    Residual(CubeTensor),
 }
 
 /// How the kernel finishes this product itself, if it does: whole tiles, and nothing is dropped. Random bits for a tile take
@@ -140,19 +152,19 @@ pub(crate) fn empty_matrix(like: &CubeTensor, shape: [usize; 2], dtype: DType) -
     if has_kernel(like) { empty_pitched(like, shape, dtype) } else { empty(like, shape, dtype) }
 }
 
-/// The product that `layout` names, and a bias, and with `relu` the positive part, in `out`, which [`empty_matrix`] made or
-/// which is some of its rows.
+/// The product that `layout` names, and a bias, and the epilogue, in `out`, which [`empty_matrix`] made or which is some of its
+/// rows.
 pub(crate) fn product_into(
     a: CubeTensor,
     b: CubeTensor,
     bias: Option<CubeTensor>,
     layout: Layout,
-    relu: bool,
+    epilogue: Epilogue,
     out: CubeTensor,
 ) -> CubeTensor {
     let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
     if has_kernel(&a) && sizes.0 * sizes.1 * sizes.2 > 0 {
-        return Plan::new(&a, layout, sizes).launch(a, b, bias, relu, None, out);
+        return Plan::new(&a, layout, sizes).launch(a, b, bias, epilogue, out);
     }
     let bias = bias.map(into_contiguous);
     let y = fallback(a, b, layout, out);
@@ -160,7 +172,12 @@ pub(crate) fn product_into(
         Some(bias) => CubeBackend::float_add(y, CubeBackend::float_reshape(bias, [1, sizes.1].into())),
         None => y,
     };
-    if relu { CubeBackend::relu(y) } else { y }
+    match epilogue {
+        Epilogue::None => y,
+        Epilogue::Relu => CubeBackend::relu(y),
+        Epilogue::Residual(residual) => CubeBackend::float_add(residual, y),
+        Epilogue::Activation { .. } => unreachable!("of a plan of the kernel only"),
+    }
 }
 
 /// The product that `layout` names in f32: written to `sum` (which [`empty_matrix`] made in f32) if it is the `first`, else
@@ -168,7 +185,7 @@ pub(crate) fn product_into(
 pub(crate) fn product_in_f32(a: CubeTensor, b: CubeTensor, layout: Layout, sum: CubeTensor, first: bool) -> CubeTensor {
     let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
     if has_kernel(&a) && m * n * k > 0 {
-        return Plan { onto: !first, ..Plan::new(&a, layout, (m, n, k)) }.launch(a, b, None, false, None, sum);
+        return Plan { onto: !first, ..Plan::new(&a, layout, (m, n, k)) }.launch(a, b, None, Epilogue::None, sum);
     }
     let out = empty(&a, [m, n], a.dtype);
     let product = CubeBackend::float_cast(fallback(a, b, layout, out), FloatDType::F32);
@@ -270,8 +287,7 @@ impl Plan {
         a: CubeTensor,
         b: CubeTensor,
         bias: Option<CubeTensor>,
-        relu: bool,
-        finishing: Option<Finishing>,
+        epilogue: Epilogue,
         out: CubeTensor,
     ) -> CubeTensor {
         let Self { layout, m, n, k, tile_n, cubes, shares, onto } = self;
@@ -279,13 +295,19 @@ impl Plan {
         let k_tiles = k.div_ceil(TILE_K);
         let shared = shares.is_some();
         let wide = shared || out.dtype == DType::F32;
+        // `beside` is what is kept or added.
+        let (relu, finish, residual, beside) = match epilogue {
+            Epilogue::None => (false, None, false, None),
+            Epilogue::Relu => (true, None, false, None),
+            Epilogue::Activation { activation, kept } => {
+                (false, Some(Finish { activation, kept: kept.is_some() }), false, kept)
+            }
+            Epilogue::Residual(residual) => (false, None, true, Some(addressable(residual))),
+        };
         // Where a tile takes few K tiles, all its results lie in shared memory, in place of a stage: the next is multiplied
         // while they are stored.
-        let three = finishing.is_some() || k_tiles <= 16;
+        let three = finish.is_some() || residual || k_tiles <= 16;
         let (stages, panels) = if !wide && tile_n == 256 && three { (3, 4) } else { (4, 2) };
-        let finish = finishing
-            .as_ref()
-            .map(|finishing| Finish { activation: finishing.activation, kept: finishing.kept.is_some() });
         let config = GemmConfig {
             tile_n,
             stages,
@@ -299,6 +321,7 @@ impl Plan {
             bias: bias.is_some(),
             relu,
             finish,
+            residual,
             group_m: 16,
         };
         let shares = shares.unwrap_or_default();
@@ -308,9 +331,9 @@ impl Plan {
         let map_b = if config.b_mn { tensor_map(&b, TILE_K, PANEL) } else { tensor_map(&b, config.tile_n, TILE_K) };
         // A kernel argument needs some tensor; where sums are written in f32, this one is not touched.
         let map_out = if wide { tensor_map(&a, PANEL, PANEL) } else { tensor_map(&out, PANEL, PANEL) };
-        // Nor is what is not kept.
-        let kept = finishing.and_then(|finishing| finishing.kept);
-        let map_kept = tensor_map(kept.as_ref().unwrap_or(&a), PANEL, PANEL);
+        // Nor is what stands in for `beside`.
+        let beside = beside.unwrap_or_else(|| a.clone());
+        let map_beside = tensor_map(&beside, PANEL, PANEL);
         let pitch = row_pitch(&out);
         let parts = if config.shared { shares.splits + shares.pieces } else { 1 };
         let (partial, partial_pairs) = match config.shared {
@@ -332,7 +355,7 @@ impl Plan {
                 map_a,
                 map_b,
                 map_out,
-                map_kept,
+                map_beside,
                 BufferArg::from_raw_parts(partial.clone(), partial_pairs),
                 BufferArg::from_raw_parts(bias.clone(), n.div_ceil(2)),
                 m as u32,
@@ -354,6 +377,7 @@ impl Plan {
                     CubeDim::new_1d(256),
                     BufferArg::from_raw_parts(partial, parts * quads),
                     BufferArg::from_raw_parts(bias, pitch / 4),
+                    BufferArg::from_raw_parts(beside.handle.clone(), m * row_pitch(&beside) / 4),
                     BufferArg::from_raw_parts(out.handle.clone(), quads),
                     m as u32,
                     n as u32,
@@ -361,6 +385,7 @@ impl Plan {
                     shares.helpers as u32,
                     shares.pieces as u32,
                     (pitch / 4) as u32,
+                    (row_pitch(&beside) / 4) as u32,
                     config,
                     dtype_to_storage_type(out.dtype),
                 );

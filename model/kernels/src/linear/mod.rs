@@ -14,11 +14,12 @@ mod kernel;
 #[cfg(feature = "cuda")]
 pub(crate) mod launch;
 mod ops;
-mod reference;
+pub(crate) mod reference;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use autodiff::register_products;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 pub use ops::Activation;
@@ -68,6 +69,45 @@ pub fn linear_activated(
     activated(x, weight, bias, Layout::NN, Some(activation), mask)
 }
 
+/// `residual + x · weight + bias`: the end of a branch of a residual network. On a GPU the sum of 16-bit tensors is rounded
+/// once, when all three are added.
+///
+/// # Shapes
+/// - `x`: `[M, K]`
+/// - `weight`: `[K, N]`
+/// - `bias`: `[N]`
+/// - `residual`, result: `[M, N]`
+///
+/// # Panics
+/// If the shapes or the dtypes do not fit.
+pub fn linear_residual(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, residual: Tensor<2>) -> Tensor<2> {
+    let [m, n] = check_operands(&x, &weight, bias.as_ref(), Layout::NN);
+    assert_eq!(residual.dims(), [m, n], "a residual with the shape of the product");
+    assert_eq!(residual.dtype(), x.dtype(), "a residual in the dtype of the product");
+    if plain_operators() {
+        return residual + reference::linear(x, weight, bias);
+    }
+    let bias = Maybe::from(bias.map(Tensor::into_dispatch));
+    Tensor::from_dispatch(Dispatch::linear_residual(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        bias,
+        residual.into_dispatch(),
+    ))
+}
+
+/// Panics unless the operands of a product fit, and a bias its columns; gives M and N.
+fn check_operands(x: &Tensor<2>, weight: &Tensor<2>, bias: Option<&Tensor<1>>, layout: Layout) -> [usize; 2] {
+    layout.check(&x.dims(), &weight.dims());
+    assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
+    let (m, n, _) = layout.sizes(&x.dims(), &weight.dims());
+    if let Some(bias) = bias {
+        assert_eq!(bias.dims(), [n], "a bias for each column");
+        assert_eq!(bias.dtype(), x.dtype(), "a bias in the dtype of the product");
+    }
+    [m, n]
+}
+
 fn activated(
     x: Tensor<2>,
     weight: Tensor<2>,
@@ -76,18 +116,12 @@ fn activated(
     activation: Option<Activation>,
     mask: Mask<Dispatch>,
 ) -> Tensor<2> {
-    layout.check(&x.dims(), &weight.dims());
-    assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
-    if let Some(bias) = &bias {
-        let (_, n, _) = layout.sizes(&x.dims(), &weight.dims());
-        assert_eq!(bias.dims(), [n], "a bias for each column");
-        assert_eq!(bias.dtype(), x.dtype(), "a bias in the dtype of the product");
-    }
+    check_operands(&x, &weight, bias.as_ref(), layout);
     if plain_operators() {
         let weight = if layout == Layout::NT { weight.transpose() } else { weight };
         return reference::linear(x, weight, bias);
     }
-    let bias = Maybe::from(bias.map(|bias| bias.into_dispatch()));
+    let bias = Maybe::from(bias.map(Tensor::into_dispatch));
     Tensor::from_dispatch(Dispatch::fused_linear(
         x.into_dispatch(),
         weight.into_dispatch(),

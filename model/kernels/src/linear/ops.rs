@@ -122,6 +122,11 @@ fn of_both(
 }
 
 #[cfg(feature = "cuda")]
+fn of_residual(_x: &TensorSpec, _weight: &TensorSpec, _bias: &MaybeMetadata, residual: &TensorSpec) -> TensorSpec {
+    residual.clone()
+}
+
+#[cfg(feature = "cuda")]
 fn activated(x: &TensorSpec, _activation: &Activation, _mask: &MaskMetadata) -> TensorSpec {
     x.clone()
 }
@@ -172,6 +177,15 @@ pub(crate) trait LinearOps: Backend {
         activation: Activation,
         #[extension_type] mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// `residual + x · weight + bias`.
+    #[fusion(meta = of_residual)]
+    fn linear_residual(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Maybe<Self>,
+        residual: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
 
     /// `drop(activation(x))`.
     #[fusion(meta = activated)]

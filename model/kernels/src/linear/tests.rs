@@ -2,7 +2,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor, activation};
 
 use super::{
-    Activation, Layout, LinearOps, batched_product, linear, linear_activated, linear_transposed,
+    Activation, Layout, LinearOps, batched_product, linear, linear_activated, linear_residual, linear_transposed,
     linear_weight_gradient, linear_weight_gradient_onto,
 };
 use crate::dropout::{DropoutStream, Mask, dropout};
@@ -298,6 +298,71 @@ fn a_finished_product_is_the_product_and_its_pass() {
     }
 }
 
+/// `(y, dx, dweight, dresidual, dbias)` of `residual + x · weight + bias`. If `sliced`, the residual is columns of a wider
+/// matrix.
+fn run_residual(
+    fused: bool,
+    with_bias: bool,
+    sliced: bool,
+    [m, k, n]: [usize; 3],
+    dtype: DType,
+    device: &Device,
+) -> [Vec<f32>; 5] {
+    let device = device.clone().autodiff();
+    let x = tensor(&values(m * k, 1), [m, k], dtype, &device).require_grad();
+    let weight = tensor(&values(k * n, 2), [k, n], dtype, &device).require_grad();
+    let bias = tensor(&values(n, 3), [n], dtype, &device).require_grad();
+    let residual = match sliced {
+        true => tensor(&values(m * (n + 8), 5), [m, n + 8], dtype, &device).narrow(1, 8, n).detach(),
+        false => tensor(&values(m * n, 5), [m, n], dtype, &device),
+    };
+    let residual = residual.require_grad();
+    let y = if fused {
+        linear_residual(x.clone(), weight.clone(), with_bias.then(|| bias.clone()), residual.clone())
+    } else {
+        let product = x.clone().matmul(weight.clone()) + residual.clone();
+        if with_bias { product + bias.clone().unsqueeze() } else { product }
+    };
+    let grads = (y.clone() * tensor(&values(m * n, 4), [m, n], dtype, &device)).sum().backward();
+    let gradient = |of: &Tensor<2>| host(of.grad(&grads).expect("a gradient"));
+    let of_bias = bias.grad(&grads).map(host).unwrap_or_default();
+    [host(y), gradient(&x), gradient(&weight), gradient(&residual), of_bias]
+}
+
+/// Tails, tiles that are shared, and more tiles than multiprocessors: what is added to a tile is loaded while the tile before
+/// is multiplied.
+#[test]
+fn a_residual_is_added_to_the_product() {
+    for (name, device) in devices() {
+        for shape in [[3, 7, 5], [40, 3072, 96], [129, 1100, 512], [300, 96, 264], [4200, 40, 1288], [4200, 192, 1288]]
+        {
+            for with_bias in [true, false] {
+                let sliced = with_bias && shape[0] < 1000;
+                let expected = run_residual(false, with_bias, sliced, shape, DType::F32, &Device::flex());
+                for dtype in [DType::F32, DType::BF16, DType::F16] {
+                    let found = run_residual(true, with_bias, sliced, shape, dtype, &device);
+                    let case = format!("{shape:?}, bias {with_bias}, {dtype:?}, on {name}");
+                    for (part, (found, expected)) in
+                        ["y", "dx", "dweight", "dresidual", "dbias"].iter().zip(found.iter().zip(&expected))
+                    {
+                        assert_close(&format!("{part} of {case}"), dtype, found, expected);
+                    }
+                    // A distance over all would hide a tile to which its neighbour's part was added.
+                    let far = |(a, b): (&f32, &f32)| (a - b).abs() > 0.02 * b.abs() + 0.1;
+                    assert_eq!(found[0].iter().zip(&expected[0]).position(far), None, "y of {case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a residual with the shape of the product")]
+fn a_residual_has_the_shape_of_the_product() {
+    let matrix = |rows, columns| tensor(&values(rows * columns, 1), [rows, columns], DType::F32, &Device::flex());
+    linear_residual(matrix(2, 3), matrix(3, 4), None, matrix(2, 3));
+}
+
 /// Sums that would depend on the number of threads or cubes in another order.
 #[test]
 fn column_sums_do_not_change_from_run_to_run() {
@@ -336,6 +401,11 @@ fn times() {
                 Dispatch::fused_linear(x.clone(), weight.clone(), bias.clone(), Layout::NN, activation, Mask::None)
             });
         }
+        let residual = matrix(m, n);
+        time(&format!("residual + product + bias {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
+            let (x, weight, bias) = (x.clone(), weight.clone(), finished_bias.clone());
+            Dispatch::linear_residual(x, weight, bias, residual.clone())
+        });
         time(&format!("gelu_tanh(product + bias), both kept, {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
             let (x, weight, bias) = (x.clone(), weight.clone(), finished_bias.clone());
             Dispatch::fused_linear_both(x, weight, bias, Layout::NN, Activation::GeluTanh, Mask::None)

@@ -12,7 +12,7 @@ use crate::cross_entropy::kernel::{losses, losses_and_gradient};
 use crate::device::{empty, row_pitch};
 use crate::linear::Layout;
 use crate::linear::columns::sum_onto;
-use crate::linear::launch::{empty_matrix, operand, product_in_f32, product_into};
+use crate::linear::launch::{Epilogue, empty_matrix, operand, product_in_f32, product_into};
 use crate::maybe::Maybe;
 
 /// The `len` rows of `matrix` from `first` on, without a copy.
@@ -54,7 +54,7 @@ impl Chunks {
 
     fn logits(&self, x: CubeTensor, len: usize) -> CubeTensor {
         let out = rows_of(&self.buffer, (0, len));
-        product_into(x, self.weight.clone(), self.bias.clone(), self.head.layout, false, out)
+        product_into(x, self.weight.clone(), self.bias.clone(), self.head.layout, Epilogue::None, out)
     }
 }
 
@@ -105,7 +105,14 @@ impl LinearCrossEntropyOps for CubeBackend {
             }
             if wanted.x {
                 let weight = chunks.weight.clone();
-                product_into(dlogits.clone(), weight, None, head.layout.of_input_gradient(), false, rows_of(&dx, at));
+                product_into(
+                    dlogits.clone(),
+                    weight,
+                    None,
+                    head.layout.of_input_gradient(),
+                    Epilogue::None,
+                    rows_of(&dx, at),
+                );
             }
             if wanted.weight {
                 let (a, b) = head.layout.for_weight_gradient(x, dlogits);

@@ -16,8 +16,9 @@ use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
-use super::ops::{Kind, NormOps};
+use super::ops::{Addend, Kind, NormOps};
 use crate::dropout::Mask;
+use crate::linear::{Layout, LinearOps, register_products};
 use crate::maybe::Maybe;
 
 /// Gradients on their way from the results to the inner node.
@@ -63,12 +64,14 @@ struct AddNorm {
 struct Saved<B: Backend> {
     sum: FloatTensor<B>,
     statistics: FloatTensor<B>,
+    /// Where the branch is a product, its operands.
+    product: Option<[FloatTensor<B>; 2]>,
     gamma: FloatTensor<B>,
     drop: Mask<B>,
     gradients: Shared<B>,
 }
 
-/// Parents: x, branch, bias, gamma, beta; a missing one is represented by x or gamma and gets nothing.
+/// Parents: x, branch, weight, bias, gamma, beta; a missing one is represented by x or gamma and gets nothing.
 #[derive(Debug, Clone, Copy)]
 struct Present {
     branch: bool,
@@ -76,54 +79,76 @@ struct Present {
     beta: bool,
 }
 
-impl<B: Backend + NormOps> Backward<B, 5> for AddNorm {
+impl<B: Backend + NormOps + LinearOps> Backward<B, 6> for AddNorm {
     type State = (Saved<B>, Present);
 
-    fn backward(self, ops: Ops<Self::State, 5>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let (Saved { sum, statistics, gamma, drop, gradients }, present) = ops.state;
+    fn backward(self, ops: Ops<Self::State, 6>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let (Saved { sum, statistics, product, gamma, drop, gradients }, present) = ops.state;
         let Drawer { sum: dsum, normed } =
             std::mem::replace(&mut *open(&gradients), Drawer { sum: None, normed: None });
         let dy = normed.unwrap_or_else(|| B::float_zeros(sum.shape(), &sum.device(), sum.dtype().into()));
-        let [x, branch, bias, gamma_node, beta] = ops.parents;
+        let [x, branch, weight, bias, gamma_node, beta] = ops.parents;
         let branch = branch.filter(|_| present.branch);
         let bias = bias.filter(|_| present.bias);
         let beta = beta.filter(|_| present.beta);
         let kind = Kind { bias: bias.is_some(), ..self.kind };
         let (dx, dbranch, dgamma, dbeta, dbias) =
             B::add_norm_backward(sum, statistics, gamma, dy, dsum.into(), drop, kind);
-        for (node, gradient) in [(x, dx), (branch, dbranch), (bias, dbias), (gamma_node, dgamma), (beta, dbeta)] {
+        for (node, gradient) in [(x, dx), (bias, dbias), (gamma_node, dgamma), (beta, dbeta)] {
             if let Some(node) = node {
                 grads.register::<B>(node.id, gradient);
             }
         }
+        match (product, branch) {
+            (Some(operands), branch) => {
+                let nodes = [branch, weight].map(|node| node.map(|node| node.id));
+                register_products::<B>(grads, Layout::NN, dbranch, operands, nodes);
+            }
+            (None, Some(node)) => grads.register::<B>(node.id, dbranch),
+            (None, None) => {}
+        }
     }
 }
 
-impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
+impl<B: Backend + NormOps + LinearOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
     fn add_norm(
         x: FloatTensor<Self>,
-        branch: Maybe<Self>,
+        branch: Addend<Self>,
         bias: Maybe<Self>,
         drop: Mask<Self>,
         gamma: FloatTensor<Self>,
         beta: Maybe<Self>,
         kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let [branch, bias, beta] = [branch, bias, beta].map(Maybe::into_option);
+        let [bias, beta] = [bias, beta].map(Maybe::into_option);
         let drop: Mask<B> = drop.convert();
-        let present = Present { branch: branch.is_some(), bias: bias.is_some(), beta: beta.is_some() };
-        let [branch_or_x, bias_or_gamma] = [branch.as_ref().unwrap_or(&x), bias.as_ref().unwrap_or(&gamma)];
-        let parents = [&x, branch_or_x, bias_or_gamma, &gamma, beta.as_ref().unwrap_or(&gamma)];
+        let present = Present { branch: !matches!(branch, Addend::None), bias: bias.is_some(), beta: beta.is_some() };
+        let (branch_or_x, weight_or_gamma) = match &branch {
+            Addend::None => (&x, &gamma),
+            Addend::Branch(branch) => (branch, &gamma),
+            Addend::Product { x, weight } => (x, weight),
+        };
+        let [bias_or_gamma, beta_or_gamma] = [&bias, &beta].map(|it| it.as_ref().unwrap_or(&gamma));
+        let parents = [&x, branch_or_x, weight_or_gamma, bias_or_gamma, &gamma, beta_or_gamma];
         let nodes = parents.map(|parent| parent.node());
         let prep = AddNorm { kind }.prepare::<C>(nodes).compute_bound().stateful();
         let (x, gamma) = (x.into_primitive(), gamma.into_primitive());
-        let [branch, bias, beta] = [branch, bias, beta].map(|it| Maybe::from(it.map(|it| it.into_primitive())));
+        let [bias, beta] = [bias, beta].map(|it| Maybe::from(it.map(|it| it.into_primitive())));
+        let branch: Addend<B> = match branch {
+            Addend::None => Addend::None,
+            Addend::Branch(branch) => Addend::Branch(branch.into_primitive()),
+            Addend::Product { x, weight } => Addend::Product { x: x.into_primitive(), weight: weight.into_primitive() },
+        };
+        let product = match &branch {
+            Addend::Product { x, weight } => Some([x.clone(), weight.clone()]),
+            _ => None,
+        };
         let (sum, normed, statistics) =
             B::add_norm_with_statistics(x, branch, bias, drop.clone(), gamma.clone(), beta, kind);
         let gradients = Arc::new(Mutex::new(Drawer { sum: None, normed: None }));
         let inner = match prep {
             OpsKind::Tracked(prep) => {
-                let saved = Saved { sum: sum.clone(), statistics, gamma, drop, gradients: gradients.clone() };
+                let saved = Saved { sum: sum.clone(), statistics, product, gamma, drop, gradients: gradients.clone() };
                 prep.finish((saved, present), normed.clone())
             }
             OpsKind::UnTracked(prep) => prep.finish(normed.clone()),
@@ -139,7 +164,7 @@ impl<B: Backend + NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
 
     fn add_norm_with_statistics(
         _x: FloatTensor<Self>,
-        _branch: Maybe<Self>,
+        _branch: Addend<Self>,
         _bias: Maybe<Self>,
         _drop: Mask<Self>,
         _gamma: FloatTensor<Self>,

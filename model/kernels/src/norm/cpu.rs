@@ -5,7 +5,7 @@ use burn::tensor::{DType, Shape};
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
-use super::ops::{Kind, NormOps};
+use super::ops::{Addend, Kind, NormOps, Remainder};
 use crate::dropout::Mask;
 use crate::host::{floats, tensor};
 use crate::linear::LinearOps;
@@ -17,7 +17,7 @@ const BLOCK_ROWS: usize = 64;
 impl NormOps for Flex {
     fn add_norm_with_statistics(
         x: FlexTensor,
-        branch: Maybe<Self>,
+        branch: Addend<Self>,
         bias: Maybe<Self>,
         drop: Mask<Self>,
         gamma: FlexTensor,
@@ -25,16 +25,14 @@ impl NormOps for Flex {
         kind: Kind,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let (shape, dtype) = (x.layout().shape().to_vec(), x.dtype());
-        let sum = match branch {
-            Maybe::Some(branch) => {
-                let branch = match bias {
-                    Maybe::Some(bias) => Self::float_add(branch, Self::float_reshape(bias, Shape::new([1, shape[1]]))),
-                    Maybe::None => branch,
-                };
-                Self::float_add(x, drop.apply(branch))
-            }
-            Maybe::None => x,
-        };
+        let Remainder { mut sum, branch, bias } = branch.multiplied(x, bias, &drop);
+        if let Some(branch) = branch {
+            let branch = match bias {
+                Some(bias) => Self::float_add(branch, Self::float_reshape(bias, Shape::new([1, shape[1]]))),
+                None => branch,
+            };
+            sum = Self::float_add(sum, drop.apply(branch));
+        }
         let (values, gamma) = (floats(sum.clone()), floats(gamma));
         let d = gamma.len();
         let beta = if let Maybe::Some(beta) = beta { floats(beta) } else { vec![0.0; d] };

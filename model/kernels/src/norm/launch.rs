@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, backward, forward, reduce_partial};
-use super::ops::{Kind, NormOps};
+use super::ops::{Addend, Kind, NormOps, Remainder};
 use crate::device::{empty, empty_like, vector_width};
 use crate::dropout::{Dropping, Mask};
 use crate::maybe::Maybe;
@@ -19,19 +19,22 @@ const CUBES_PER_MULTIPROCESSOR: u32 = 4;
 impl NormOps for CubeBackend {
     fn add_norm_with_statistics(
         x: CubeTensor,
-        branch: Maybe<Self>,
+        branch: Addend<Self>,
         bias: Maybe<Self>,
         mask: Mask<Self>,
         gamma: CubeTensor,
         beta: Maybe<Self>,
         kind: Kind,
     ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        let Remainder { sum: x, branch, bias } = branch.multiplied(x, bias, &mask);
         let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
-        let [branch, bias, beta] = [branch, bias, beta].map(optional);
+        let [branch, bias] = [branch, bias].map(|tensor| tensor.map(into_contiguous));
+        let beta = optional(beta);
         let dropping = Dropping::new(mask);
         let (config, width, rows) = plan(&x, kind);
         let config = RowConfig {
             branch: branch.is_some(),
+            bias: bias.is_some(),
             shift: beta.is_some(),
             dropped: branch.is_some() && dropping.state.is_some(),
             ..config

@@ -13,9 +13,10 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
-use ops::{Kind, NormOps};
+use ops::{Addend, Kind, NormOps};
 
 use crate::dropout::{DropoutStream, Mask};
+use crate::linear::Layout;
 use crate::maybe::Maybe;
 use crate::plain::plain_operators;
 
@@ -32,23 +33,26 @@ pub struct Norm {
     pub eps: f64,
 }
 
-/// What a part of a layer adds to the residual stream: `x + bias`. The bias of the part's last projection is left to
-/// the sum, since the pass that computes the branch's gradient can sum it on the way.
+/// What a part of a layer adds to the residual stream: `x · weight + bias`, or without a weight, `x + bias`. The part's last
+/// projection is left to the sum: where nothing is dropped, the product adds the stream to its results while they are in
+/// registers; and the pass that computes the branch's gradient sums that of the bias on the way.
 #[derive(Debug, Clone)]
 pub struct Branch {
-    /// `[M, D]`
+    /// `[M, K]`; without a weight `[M, D]`
     pub x: Tensor<2>,
+    /// `[K, D]`
+    pub weight: Option<Tensor<2>>,
     /// `[D]`
     pub bias: Option<Tensor<1>>,
 }
 
 impl From<Tensor<2>> for Branch {
     fn from(x: Tensor<2>) -> Self {
-        Self { x, bias: None }
+        Self { x, weight: None, bias: None }
     }
 }
 
-/// `sum = x + dropout(branch)` and `norm(sum)` in one pass over memory: what stands between two parts of a Transformer's
+/// `sum = x + dropout(branch)` and `norm(sum)`, but for the branch's product one pass over memory: what stands between two parts of a Transformer's
 /// layer. Without a branch, `sum` is `x`. Returns `(sum, normed)`; either may go unused.
 ///
 /// Backward is one pass too: it adds the gradient of `sum` (the residual stream's) to the gradient through the norm, and
@@ -76,15 +80,26 @@ pub fn add_norm(
         assert!(parameter.dims() == [d], "gamma, beta and bias must have {d} elements");
         assert!(parameter.dtype() == dtype, "gamma, beta and bias must be {dtype:?}");
     }
+    if let Some(Branch { x, weight, .. }) = &branch {
+        if let Some(weight) = weight {
+            Layout::NN.check(&x.dims(), &weight.dims());
+            assert_eq!(weight.dtype(), dtype, "a weight of {dtype:?}");
+        }
+        let columns = weight.as_ref().map_or(x.dims()[1], |weight| weight.dims()[1]);
+        assert!([x.dims()[0], columns] == dims && x.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
+    }
     if plain_operators() {
         return reference::add_norm(x, branch, dropout, Norm { gamma, beta, eps });
     }
     let drop = Mask::take(dropout.filter(|_| branch.is_some()), dims[0] * d);
-    let (branch, bias) = branch.map_or((None, None), |Branch { x, bias }| (Some(x), bias));
-    if let Some(branch) = &branch {
-        assert!(branch.dims() == dims && branch.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
-    }
-    let branch = Maybe::from(branch.map(Tensor::into_dispatch));
+    let (branch, bias) = match branch {
+        Some(Branch { x, weight: Some(weight), bias }) => {
+            let [x, weight] = [x, weight].map(Tensor::into_dispatch);
+            (Addend::Product { x, weight }, bias)
+        }
+        Some(Branch { x, weight: None, bias }) => (Addend::Branch(x.into_dispatch()), bias),
+        None => (Addend::None, None),
+    };
     let [bias, beta] = [bias, beta].map(|parameter| Maybe::from(parameter.map(Tensor::into_dispatch)));
     let (sum, normed) = Dispatch::add_norm(x.into_dispatch(), branch, bias, drop, gamma.into_dispatch(), beta, kind);
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))

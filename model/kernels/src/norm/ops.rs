@@ -3,13 +3,14 @@
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Backend, ExtensionType, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::{DType, Shape};
 
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
+use crate::linear::{Layout, LinearOps};
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
@@ -24,10 +25,47 @@ pub(crate) struct Kind {
     pub(crate) bias: bool,
 }
 
+/// What is added to the residual stream.
+#[derive(Debug, Clone, ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cuda"))]
+pub(crate) enum Addend<B: Backend> {
+    None,
+    Branch(FloatTensor<B>),
+    /// `x · weight`, which is yet to be computed.
+    Product {
+        x: FloatTensor<B>,
+        weight: FloatTensor<B>,
+    },
+}
+
+impl<B: Backend + LinearOps> Addend<B> {
+    /// The sum, as far as products make it, and what is left to be added to it: a branch and its bias. A product that nothing
+    /// is dropped of is added where it is computed.
+    pub(crate) fn multiplied(self, sum: FloatTensor<B>, bias: Maybe<B>, drop: &Mask<B>) -> Remainder<B> {
+        match (self, drop) {
+            (Addend::Product { x, weight }, Mask::None) => {
+                Remainder { sum: B::linear_residual(x, weight, bias, sum), branch: None, bias: None }
+            }
+            (Addend::Product { x, weight }, Mask::Some { .. }) => {
+                Remainder { sum, branch: Some(B::product(x, weight, Layout::NN)), bias: bias.into_option() }
+            }
+            (Addend::Branch(branch), _) => Remainder { sum, branch: Some(branch), bias: bias.into_option() },
+            (Addend::None, _) => Remainder { sum, branch: None, bias: None },
+        }
+    }
+}
+
+/// See [`Addend::multiplied`].
+pub(crate) struct Remainder<B: Backend> {
+    pub(crate) sum: FloatTensor<B>,
+    pub(crate) branch: Option<FloatTensor<B>>,
+    pub(crate) bias: Option<FloatTensor<B>>,
+}
+
 #[cfg(feature = "cuda")]
 fn added(
     x: &TensorSpec,
-    _branch: &MaybeMetadata,
+    _branch: &AddendMetadata,
     _bias: &MaybeMetadata,
     _drop: &MaskMetadata,
     _gamma: &TensorSpec,
@@ -56,7 +94,7 @@ pub(crate) trait NormOps: Backend {
     #[fusion(default)]
     fn add_norm(
         x: FloatTensor<Self>,
-        #[extension_type] branch: Maybe<Self>,
+        #[extension_type] branch: Addend<Self>,
         #[extension_type] bias: Maybe<Self>,
         #[extension_type] drop: Mask<Self>,
         gamma: FloatTensor<Self>,
@@ -72,7 +110,7 @@ pub(crate) trait NormOps: Backend {
     #[fusion(meta = added)]
     fn add_norm_with_statistics(
         x: FloatTensor<Self>,
-        #[extension_type] branch: Maybe<Self>,
+        #[extension_type] branch: Addend<Self>,
         #[extension_type] bias: Maybe<Self>,
         #[extension_type] drop: Mask<Self>,
         gamma: FloatTensor<Self>,

@@ -4,6 +4,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::{Branch, Norm};
 use crate::dropout::{DropoutStream, dropout};
+use crate::linear::reference::linear;
 
 pub(crate) fn add_norm(
     x: Tensor<2>,
@@ -11,9 +12,10 @@ pub(crate) fn add_norm(
     drop: Option<(f64, &DropoutStream)>,
     norm: Norm,
 ) -> (Tensor<2>, Tensor<2>) {
-    let branch = branch.map(|Branch { x, bias }| match bias {
-        Some(bias) => (x.clone().cast(DType::F32) + bias.cast(DType::F32).unsqueeze()).cast(x.dtype()),
-        None => x,
+    let branch = branch.map(|Branch { x, weight, bias }| match (weight, bias) {
+        (Some(weight), bias) => linear(x, weight, bias),
+        (None, Some(bias)) => (x.clone().cast(DType::F32) + bias.cast(DType::F32).unsqueeze()).cast(x.dtype()),
+        (None, None) => x,
     });
     let sum = match (branch, drop) {
         (Some(branch), Some((p, stream))) => x + dropout(branch, p, stream),

@@ -1,7 +1,7 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 
-use super::ops::{Kind, NormOps};
+use super::ops::{Addend, Kind, NormOps};
 use super::{Branch, Norm, add_norm, layer_norm, reference, rms_norm};
 use crate::dropout::{DropoutStream, Mask, dropout};
 use crate::maybe::Maybe;
@@ -131,6 +131,8 @@ fn rms_values_and_gradients_equal_the_formulas() {
 #[derive(Debug, Clone, Copy)]
 struct Case {
     branch: bool,
+    /// The branch is a product of `K` columns.
+    product: Option<usize>,
     bias: bool,
     p: f64,
     rms: bool,
@@ -138,20 +140,29 @@ struct Case {
     uses_normed: bool,
 }
 
-/// `(sum, normed, dx, dbranch, dbias, dgamma, dbeta)`, fused or by plain operations; what a case does not have is empty.
-fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Device) -> [Vec<f32>; 7] {
+/// `(sum, normed, dx, dbranch, dweight, dbias, dgamma, dbeta)`, fused or by plain operations; what a case does not have is
+/// empty.
+fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Device) -> [Vec<f32>; 8] {
     let device = device.clone().autodiff();
     let matrix = |seed: u64| tensor(&values(m * d, seed), [m, d], dtype, &device);
     let vector = |seed: u64| tensor(&values(d, seed), [d], dtype, &device).require_grad();
-    let (x, branch) = (matrix(1).require_grad(), matrix(2).require_grad());
+    let k = case.product.unwrap_or(d);
+    let x = matrix(1).require_grad();
+    let branch = tensor(&values(m * k, 2), [m, k], dtype, &device).require_grad();
+    let weight = tensor(&values(k * d, 10), [k, d], dtype, &device).require_grad();
     let (gamma, beta, bias) = (vector(3), vector(4), vector(5));
     let stream = DropoutStream::new(5, 6, &device);
     let norm = Norm { gamma: gamma.clone(), beta: (!case.rms).then(|| beta.clone()), eps: EPS };
     let (sum, normed) = if fused {
-        let with_bias = || Branch { x: branch.clone(), bias: case.bias.then(|| bias.clone()) };
+        let with_bias = || Branch {
+            x: branch.clone(),
+            weight: case.product.map(|_| weight.clone()),
+            bias: case.bias.then(|| bias.clone()),
+        };
         add_norm(x.clone(), case.branch.then(with_bias), Some((case.p, &stream)), norm)
     } else {
-        let with_bias = if case.bias { branch.clone() + bias.clone().unsqueeze() } else { branch.clone() };
+        let branch = if case.product.is_some() { branch.clone().matmul(weight.clone()) } else { branch.clone() };
+        let with_bias = if case.bias { branch + bias.clone().unsqueeze() } else { branch };
         let sum = if case.branch { x.clone() + dropout(with_bias, case.p, &stream) } else { x.clone() };
         let normed = match norm.beta {
             Some(beta) => reference::layer_norm(sum.clone(), norm.gamma, beta, EPS),
@@ -172,7 +183,8 @@ fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Devic
     let of_parameter = |t: &Tensor<1>| t.grad(&grads).map(host).unwrap_or_default();
     let (dgamma, dbeta) =
         if case.uses_normed { (of_parameter(&gamma), of_parameter(&beta)) } else { Default::default() };
-    [host(sum), host(normed), gradient(&x), gradient(&branch), of_parameter(&bias), dgamma, dbeta]
+    let (dx, dbranch, dweight) = (gradient(&x), gradient(&branch), gradient(&weight));
+    [host(sum), host(normed), dx, dbranch, dweight, of_parameter(&bias), dgamma, dbeta]
 }
 
 #[test]
@@ -181,7 +193,14 @@ fn a_sum_and_its_norm_equal_plain_operations() {
     let shapes = [[1, 8], [5, 6], [70, 100], [33, 768], [19, 2048], [3, 4104], [2500, 64]];
     for (name, device) in devices() {
         for (i, shape) in shapes.into_iter().enumerate() {
-            for (p, rms) in [(0.0, false), (0.3, false), (0.3, true)] {
+            for (p, rms, product) in [
+                (0.0, false, None),
+                (0.3, false, None),
+                (0.3, true, None),
+                (0.0, false, Some(40)),
+                (0.0, true, Some(67)),
+                (0.3, false, Some(40)),
+            ] {
                 for (branch, bias, uses_sum, uses_normed) in [
                     (true, true, true, true),
                     (true, false, true, true),
@@ -189,14 +208,14 @@ fn a_sum_and_its_norm_equal_plain_operations() {
                     (false, false, true, true),
                     (true, true, true, false),
                 ] {
-                    if i > 3 && !(uses_sum && uses_normed) {
+                    if i > 3 && !(uses_sum && uses_normed) || product.is_some() && !branch {
                         continue;
                     }
-                    let case = Case { branch, bias, p, rms, uses_sum, uses_normed };
+                    let case = Case { branch, product, bias, p, rms, uses_sum, uses_normed };
                     let expected = run(case, false, shape, DType::F32, &Device::flex());
                     for dtype in [DType::F32, DType::BF16] {
                         let found = run(case, true, shape, dtype, &device);
-                        let parts = ["sum", "normed", "dx", "dbranch", "dbias", "dgamma", "dbeta"];
+                        let parts = ["sum", "normed", "dx", "dbranch", "dweight", "dbias", "dgamma", "dbeta"];
                         for (part, (found, expected)) in parts.iter().zip(found.iter().zip(&expected)) {
                             let what = format!("{part} of {shape:?} {case:?} on {name}");
                             assert_close(&what, dtype, found, expected);
@@ -228,10 +247,11 @@ fn times() {
         let bytes = 2 * m * d;
         time(&format!("norm [{m}, {d}]"), 2 * bytes, &device, || {
             let beta = Maybe::Some(beta.clone());
-            Dispatch::add_norm(x.clone(), Maybe::None, Maybe::None, Mask::None, gamma.clone(), beta, kind)
+            Dispatch::add_norm(x.clone(), Addend::None, Maybe::None, Mask::None, gamma.clone(), beta, kind)
         });
         time(&format!("residual + dropout {p} + norm [{m}, {d}]"), 4 * bytes, &device, || {
-            let [branch, bias, beta] = [&branch, &bias, &beta].map(|tensor| Maybe::Some(tensor.clone()));
+            let branch = Addend::Branch(branch.clone());
+            let [bias, beta] = [&bias, &beta].map(|tensor| Maybe::Some(tensor.clone()));
             Dispatch::add_norm(x.clone(), branch, bias, mask(), gamma.clone(), beta, with_bias)
         });
         let statistics = Tensor::<2>::ones([m, 2], (&device, DType::F32)).into_dispatch();
