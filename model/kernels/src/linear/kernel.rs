@@ -3,8 +3,8 @@
 //!
 //! One warp issues loads, two warpgroups of four warps multiply 64 rows each, one warp stores, or three finish results and store
 //! them. The grid is persistent: each cube walks over tiles, so that what is done to the results of one tile, and their stores,
-//! hide behind the next tile's products. Where the output has fewer tiles
-//! than the device has multiprocessors (weight gradients), as many cubes as it has share the sums over K evenly, see [`Run`].
+//! hide behind the next tile's products. Tiles that are left for a last round in which most cubes would have none are halved.
+//! Where the output has fewer tiles than the device has multiprocessors (weight gradients), as many cubes as it has share the sums over K evenly, see [`Run`].
 //! Each run writes f32 partial sums; [`reduce_runs`] adds them in a fixed order, so that the result does not depend on timing.
 //!
 //! Rows, columns and K beyond the matrices are read as zeros and not written: TMA clips both ways.
@@ -26,6 +26,8 @@ type Oct<E> = Vector<E, Const<8>>;
 pub(super) const TILE_M: usize = 128;
 /// K elements of a stage: one 128-byte swizzle span of 16-bit numbers.
 pub(super) const TILE_K: usize = 64;
+/// Rows of a box of an operand whose rows run along K.
+pub(super) const BOX_ROWS: usize = 128;
 /// Edge of the square panels in which results are stored.
 pub(super) const PANEL: usize = 64;
 const WARPGROUPS: u32 = 2;
@@ -50,6 +52,10 @@ pub(super) struct Finish {
 pub(super) struct GemmConfig {
     /// Columns of an output tile: 128 or 256.
     pub(super) tile_n: usize,
+    /// Whether the tiles of the last round, which are too few for all cubes, are halved: columns of two cubes each.
+    pub(super) halves: bool,
+    /// Columns that are multiplied at a time, those of a tile or of half of one: a matter of the round, see [`Self::round`].
+    pub(super) columns: usize,
     /// Stages of the ring.
     pub(super) stages: usize,
     /// Panels of a warpgroup's results that lie in shared memory at a time.
@@ -99,7 +105,21 @@ impl GemmConfig {
     }
 
     fn stage_bytes(&self) -> u32 {
-        ((TILE_M + self.tile_n) * TILE_K * 2) as u32
+        ((TILE_M + self.columns) * TILE_K * 2) as u32
+    }
+
+    /// How many sorts of work follow each other: whole tiles, and halves.
+    fn rounds(&self) -> usize {
+        1 + usize::from(self.halves)
+    }
+
+    /// What the code of a round is compiled for.
+    fn round(self, nth: usize) -> Self {
+        Self { columns: self.tile_n >> nth, ..self }
+    }
+
+    fn is_half(&self) -> bool {
+        self.columns < self.tile_n
     }
 
     /// The multiplying warpgroups, the loading warp, and the storing warp or the finishing ones unless sums are written in f32.
@@ -123,7 +143,7 @@ impl GemmConfig {
 
     /// Panels in a tile's width.
     fn panels_across(&self) -> usize {
-        self.tile_n / PANEL
+        self.columns / PANEL
     }
 }
 
@@ -144,11 +164,13 @@ struct Run {
     part: u32,
 }
 
-/// What a cube has before it: tiles, or where they are shared, runs.
+/// What a cube has before it: tiles, or halves of those from `whole` on, or where tiles are shared, runs.
 #[derive(CubeType)]
 struct Share {
     at: u32,
     end: u32,
+    /// Tiles that are not halved.
+    whole: u32,
     grid: u32,
     tiles_m: u32,
     tiles_n: u32,
@@ -166,13 +188,17 @@ fn share(
     splits: u32,
     per_split: u32,
     pieces: u32,
-    #[comptime] shared: bool,
+    #[comptime] cfg: GemmConfig,
 ) -> Share {
     let tiles = tiles_m * tiles_n;
     let grid = CUBE_COUNT as u32;
     let mut at = CUBE_POS as u32;
-    let mut end = tiles;
-    if comptime![shared] {
+    let mut whole = tiles;
+    if comptime![cfg.halves] {
+        whole -= tiles % grid;
+    }
+    let mut end = whole;
+    if comptime![cfg.shared] {
         at = 0u32;
         end = 1u32;
         let first = splits * tiles;
@@ -181,7 +207,16 @@ fn share(
             end = tiles / helpers + u32::cast_from((CUBE_POS as u32 - first) < tiles % helpers * pieces);
         }
     }
-    Share { at, end, grid, tiles_m, tiles_n, k_tiles, splits, per_split, pieces }
+    Share { at, end, whole, grid, tiles_m, tiles_n, k_tiles, splits, per_split, pieces }
+}
+
+/// Goes on to the round after that of `cfg`, if there is one.
+#[cube]
+fn next_round(share: &mut Share, #[comptime] cfg: GemmConfig) {
+    if comptime![cfg.halves && !cfg.is_half()] {
+        share.at = CUBE_POS as u32;
+        share.end = 2 * (share.tiles_m * share.tiles_n - share.whole);
+    }
 }
 
 /// The run at `share.at`, which moves on to the next.
@@ -220,8 +255,14 @@ fn take_run(share: &mut Share, #[comptime] cfg: GemmConfig) -> Run {
     } else {
         share.at += share.grid;
     }
-    let (row0, col0) = tile_origin(tile, share, cfg);
-    Run { row0, col0, from, to, part }
+    if comptime![cfg.is_half()] {
+        let half = tile;
+        let (row0, col0) = tile_origin(share.whole + half / 2, share, cfg);
+        Run { row0, col0: col0 + half % 2 * comptime![cfg.columns as u32], from, to, part }
+    } else {
+        let (row0, col0) = tile_origin(tile, share, cfg);
+        Run { row0, col0, from, to, part }
+    }
 }
 
 /// Where tile `tile` begins in the output.
@@ -256,8 +297,8 @@ fn tile_coords(t: u32, tiles_m: u32, tiles_n: u32, #[comptime] group_m: u32) -> 
     (first + row, column)
 }
 
-/// One operand tile of `rows` x TILE_K at (`row`, `k`): one box from a `[rows, K]` map, or one box per panel of 64 rows
-/// from a `[K, rows]` map.
+/// One operand tile of `rows` x TILE_K at (`row`, `k`): one box per BOX_ROWS rows from a `[rows, K]` map, or per panel of 64
+/// rows from a `[K, rows]` map.
 #[cube]
 fn load_tile<E: Float>(
     map: &TensorMap<E, Tiled>,
@@ -280,7 +321,16 @@ fn load_tile<E: Float>(
             );
         }
     } else {
-        bar.tma_load_2d(map, smem, row as i32, k as i32);
+        #[unroll]
+        for b in 0..comptime![rows / BOX_ROWS] {
+            let start = b * comptime![BOX_ROWS * TILE_K];
+            bar.tma_load_2d(
+                map,
+                &mut smem[start..start + comptime![BOX_ROWS * TILE_K]],
+                (row + comptime![(b * BOX_ROWS) as u32]) as i32,
+                k as i32,
+            );
+        }
     }
 }
 
@@ -303,7 +353,7 @@ fn pair(acc: &Accumulator<f32>, #[comptime] i: usize) -> Pair<f32> {
 /// before a tile is multiplied, it is there when the tile is done.
 #[cube]
 fn deal_bias<E: Float>(bias: &[Pair<E>], col0: u32, n: u32, #[comptime] cfg: GemmConfig) -> Array<Pair<E>> {
-    let panels = comptime![cfg.tile_n / PANEL];
+    let panels = comptime![cfg.panels_across()];
     let mut dealt = Array::<Pair<E>>::new(panels);
     #[unroll]
     for q in 0..panels {
@@ -393,10 +443,10 @@ fn fill_slot<E: Float>(
     load_tile(
         b,
         bar,
-        &mut smem_b[at_b..comptime![at_b + cfg.tile_n * TILE_K]],
+        &mut smem_b[at_b..comptime![at_b + cfg.columns * TILE_K]],
         col0,
         kk,
-        comptime![cfg.tile_n],
+        comptime![cfg.columns],
         comptime![cfg.b_mn],
     );
 }
@@ -479,7 +529,7 @@ fn release_last(r: &Ring, count: u32, #[comptime] cfg: GemmConfig) {
     }
 }
 
-/// Multiplies `count` K tiles, from slot 0 on, into a fresh 64 x tile_n accumulator.
+/// Multiplies `count` K tiles, from slot 0 on, into a fresh accumulator of 64 rows.
 #[cube]
 fn consume<E: Float>(
     da: &MatrixDescriptor<E>,
@@ -492,7 +542,7 @@ fn consume<E: Float>(
 ) -> Accumulator<f32> {
     let stages = comptime![cfg.stages as u32];
     let laps = count / stages;
-    let mut acc = Accumulator::<f32>::new(comptime![cfg.tile_n]).start();
+    let mut acc = Accumulator::<f32>::new(comptime![cfg.columns]).start();
     let mut released = acc.commit();
     for lap in 0..laps {
         let mut tokens = Sequence::<Pending<()>>::new();
@@ -547,7 +597,7 @@ fn consume<E: Float>(
     done
 }
 
-/// Hands a 64 x tile_n accumulator per warpgroup to the warps that store or finish it, in panels of 64 columns. Each plane
+/// Hands an accumulator of 64 rows per warpgroup to the warps that store or finish it, in panels of 64 columns. Each plane
 /// writes its 16 rows, four 8 x 8 matrices at a time (`stmatrix`, whose registers are those of an accumulator): a unit
 /// gives the address of one of their rows.
 #[cube]
@@ -847,7 +897,7 @@ pub(super) fn gemm<E: Float>(
 
     let tiles_m = (m + comptime![TILE_M as u32 - 1]) / comptime![TILE_M as u32];
     let tiles_n = (n + comptime![cfg.tile_n as u32 - 1]) / comptime![cfg.tile_n as u32];
-    let mut mine = share(tiles_m, tiles_n, k_tiles, splits, per_split, pieces, cfg.shared);
+    let mut mine = share(tiles_m, tiles_n, k_tiles, splits, per_split, pieces, cfg);
 
     // The same on every lane, which the broadcast tells the assembler.
     let warp = plane_broadcast(UNIT_POS / 32, 0u32);
@@ -859,27 +909,37 @@ pub(super) fn gemm<E: Float>(
         let mut ph = parities(0u32);
         // What is added must be there first.
         let mut phc = parities(comptime![if cfg.residual { 0u32 } else { 1u32 }]);
-        while mine.at < mine.end {
-            let run = take_run(&mut mine, cfg);
-            let mut dealt = Array::<Pair<E>>::new(comptime![cfg.tile_n / PANEL]);
-            if comptime![cfg.bias && !cfg.wide] {
-                dealt = deal_bias(bias, run.col0, n, cfg);
+        #[unroll]
+        for round in 0..comptime![cfg.rounds()] {
+            let cfg = comptime![cfg.round(round)];
+            while mine.at < mine.end {
+                let run = take_run(&mut mine, cfg);
+                let mut dealt = Array::<Pair<E>>::new(comptime![cfg.panels_across()]);
+                if comptime![cfg.bias && !cfg.wide] {
+                    dealt = deal_bias(bias, run.col0, n, cfg);
+                }
+                let acc = consume(&da, &db, &r, &mut ph, wg_row, run.to - run.from, cfg);
+                if comptime![cfg.wide] {
+                    let base = run.part as usize * m as usize * pitch as usize;
+                    let row0 = run.row0 + wg * 64;
+                    store_partial(&acc, partial, base, row0, run.col0, m, n, pitch, cfg);
+                } else {
+                    store_staged(&acc, &mut smem_c, &rc, &mut phc, wg, &dealt, cfg);
+                }
             }
-            let acc = consume(&da, &db, &r, &mut ph, wg_row, run.to - run.from, cfg);
-            if comptime![cfg.wide] {
-                let base = run.part as usize * m as usize * pitch as usize;
-                let row0 = run.row0 + wg * 64;
-                store_partial(&acc, partial, base, row0, run.col0, m, n, pitch, cfg);
-            } else {
-                store_staged(&acc, &mut smem_c, &rc, &mut phc, wg, &dealt, cfg);
-            }
+            next_round(&mut mine, cfg);
         }
     } else if warp == comptime![4 * WARPGROUPS] {
         if UNIT_POS_PLANE == 0 {
             let mut ph = parities(1u32);
-            while mine.at < mine.end {
-                let run = take_run(&mut mine, cfg);
-                produce(a, b, &mut smem_a, &mut smem_b, &r, &mut ph, run.row0, run.col0, run.from, run.to, cfg);
+            #[unroll]
+            for round in 0..comptime![cfg.rounds()] {
+                let cfg = comptime![cfg.round(round)];
+                while mine.at < mine.end {
+                    let run = take_run(&mut mine, cfg);
+                    produce(a, b, &mut smem_a, &mut smem_b, &r, &mut ph, run.row0, run.col0, run.from, run.to, cfg);
+                }
+                next_round(&mut mine, cfg);
             }
         }
     } else if comptime![!cfg.wide && cfg.finish.is_some()] {
@@ -907,31 +967,36 @@ pub(super) fn gemm<E: Float>(
                     load_residual(&mut smem_c, &*beside, &rc, row0, col, turn, cfg);
                 }
             }
-            while mine.at < mine.end {
-                let run = take_run(&mut mine, cfg);
-                let (next_row0, next_col0) = tile_origin(mine.at, &mut mine, cfg);
-                #[unroll]
-                for turn in 0..comptime![cfg.panels_across() / HANDED] {
-                    let handed = comptime![turn % (cfg.panels / HANDED)];
-                    await_next(rc.full.index(handed), &mut ph, handed);
-                    let mut stores = Sequence::<Pending<()>>::new();
+            #[unroll]
+            for round in 0..comptime![cfg.rounds()] {
+                let cfg = comptime![cfg.round(round)];
+                while mine.at < mine.end {
+                    let run = take_run(&mut mine, cfg);
+                    let (next_row0, next_col0) = tile_origin(mine.at, &mut mine, cfg);
                     #[unroll]
-                    for i in 0..comptime![HANDED] {
-                        let col = run.col0 + comptime![((turn * HANDED + i) * PANEL) as u32];
-                        let from = comptime![(handed * HANDED + i) * WARPGROUPS as usize * PANEL_OCTS];
-                        let (_first, second) = store_panels(&mut smem_c, c, run.row0, col, from);
-                        stores.push(second);
-                    }
-                    stores.index(comptime![HANDED - 1]).wait();
-                    if comptime![cfg.residual] {
-                        if mine.at < mine.end {
-                            let col = next_col0 + comptime![(turn * HANDED * PANEL) as u32];
-                            load_residual(&mut smem_c, &*beside, &rc, next_row0, col, handed, cfg);
+                    for turn in 0..comptime![cfg.panels_across() / HANDED] {
+                        let handed = comptime![turn % (cfg.panels / HANDED)];
+                        await_next(rc.full.index(handed), &mut ph, handed);
+                        let mut stores = Sequence::<Pending<()>>::new();
+                        #[unroll]
+                        for i in 0..comptime![HANDED] {
+                            let col = run.col0 + comptime![((turn * HANDED + i) * PANEL) as u32];
+                            let from = comptime![(handed * HANDED + i) * WARPGROUPS as usize * PANEL_OCTS];
+                            let (_first, second) = store_panels(&mut smem_c, c, run.row0, col, from);
+                            stores.push(second);
                         }
-                    } else {
-                        rc.empty.index(handed).arrive();
+                        stores.index(comptime![HANDED - 1]).wait();
+                        if comptime![cfg.residual] {
+                            if mine.at < mine.end {
+                                let col = next_col0 + comptime![(turn * HANDED * PANEL) as u32];
+                                load_residual(&mut smem_c, &*beside, &rc, next_row0, col, handed, cfg);
+                            }
+                        } else {
+                            rc.empty.index(handed).arrive();
+                        }
                     }
                 }
+                next_round(&mut mine, cfg);
             }
         }
     }
@@ -1016,6 +1081,8 @@ mod tests {
     fn kernels_compile_without_a_device() {
         let stored = GemmConfig {
             tile_n: 256,
+            halves: false,
+            columns: 256,
             stages: 3,
             panels: 4,
             a_mn: false,
@@ -1040,10 +1107,14 @@ mod tests {
             finished(Activation::Gelu, true),
             finished(Activation::Silu, false),
             GemmConfig { residual: true, ..stored },
-            GemmConfig { residual: true, tile_n: 128, stages: 4, panels: 2, ..stored },
+            GemmConfig { residual: true, tile_n: 128, columns: 128, stages: 4, panels: 2, ..stored },
+            GemmConfig { halves: true, stages: 4, panels: 2, bias: false, ..stored },
         ];
         for (a_mn, b_mn) in [(false, true), (false, false), (true, true)] {
-            for config in [stored, GemmConfig { shared: true, ..summed }, summed, GemmConfig { onto: true, ..summed }] {
+            let halved = GemmConfig { halves: true, ..stored };
+            for config in
+                [stored, halved, GemmConfig { shared: true, ..summed }, summed, GemmConfig { onto: true, ..summed }]
+            {
                 configs.push(GemmConfig { a_mn, b_mn, ..config });
             }
         }

@@ -13,7 +13,7 @@ use cubek::matmul::multi_level::Strategy;
 use cubek::std::InputBinding;
 
 use super::columns;
-use super::kernel::{Finish, GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs};
+use super::kernel::{BOX_ROWS, Finish, GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs};
 use super::ops::Activation;
 use super::{Layout, LinearOps};
 use crate::device::{addressable, aligned, empty, empty_pitched, row_pitch, tensor_map};
@@ -272,8 +272,8 @@ impl Plan {
         let tiles = |tile_n: usize| m.div_ceil(TILE_M) * n.div_ceil(tile_n);
         let wide_tile = if n <= 128 { 128 } else { 256 };
         let shares = Shares::of(tiles(wide_tile), k.div_ceil(TILE_K), multiprocessors);
-        // Wide tiles read less; narrow ones fill the device when there are few.
-        let tile_n = if shares.is_some() || tiles(wide_tile) >= multiprocessors { wide_tile } else { 128 };
+        // Wide tiles read less; narrow ones are for few, if each finds a multiprocessor of its own.
+        let tile_n = if shares.is_some() || 2 * tiles(wide_tile) > multiprocessors { wide_tile } else { 128 };
         let cubes = match &shares {
             Some(shares) => shares.splits * tiles(tile_n) + shares.helpers,
             None => tiles(tile_n).min(multiprocessors),
@@ -308,8 +308,13 @@ impl Plan {
         // while they are stored.
         let three = finish.is_some() || residual || k_tiles <= 16;
         let (stages, panels) = if !wide && tile_n == 256 && three { (3, 4) } else { (4, 2) };
+        // What is left for the last round is halved if there are cubes for that many halves.
+        let left = m.div_ceil(TILE_M) * n.div_ceil(tile_n) % cubes;
+        let as_it_is = finish.is_none() && !residual;
         let config = GemmConfig {
             tile_n,
+            halves: !wide && as_it_is && tile_n == 256 && left > 0 && 2 * left <= cubes,
+            columns: tile_n,
             stages,
             panels,
             a_mn: layout == Layout::TN,
@@ -327,8 +332,8 @@ impl Plan {
         let shares = shares.unwrap_or_default();
         let dtype = dtype_to_storage_type(a.dtype);
         let client = a.client.clone();
-        let map_a = if config.a_mn { tensor_map(&a, TILE_K, PANEL) } else { tensor_map(&a, TILE_M, TILE_K) };
-        let map_b = if config.b_mn { tensor_map(&b, TILE_K, PANEL) } else { tensor_map(&b, config.tile_n, TILE_K) };
+        let map_a = if config.a_mn { tensor_map(&a, TILE_K, PANEL) } else { tensor_map(&a, BOX_ROWS, TILE_K) };
+        let map_b = if config.b_mn { tensor_map(&b, TILE_K, PANEL) } else { tensor_map(&b, BOX_ROWS, TILE_K) };
         // A kernel argument needs some tensor; where sums are written in f32, this one is not touched.
         let map_out = if wide { tensor_map(&a, PANEL, PANEL) } else { tensor_map(&out, PANEL, PANEL) };
         // Nor is what stands in for `beside`.
