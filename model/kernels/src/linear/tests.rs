@@ -7,7 +7,7 @@ use super::{
 };
 use crate::dropout::{DropoutStream, Mask, dropout};
 use crate::maybe::Maybe;
-use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
+use crate::testing::{assert_close, cuda, devices, host, tensor, time, timing_device, values};
 
 /// Values and gradients of a product with the loss `sum(y * dy)`.
 fn run(
@@ -301,31 +301,34 @@ fn a_finished_product_is_the_product_and_its_pass() {
 /// A few tiles more than multiprocessors: the last are halved. In the last case the last half has no columns.
 #[test]
 fn products_of_a_tile_too_many_equal_the_host() {
-    for (name, device) in devices() {
-        for (m, k, n) in [(2200, 40, 2000), (2200, 200, 2000), (1100, 1100, 3900), (2200, 72, 1900)] {
-            let (a, b, bias) = (values(m * k, 1), values(k * n, 2), values(n, 3));
-            let on = |values: &[f32], shape: [usize; 2], dtype| tensor::<2>(values, shape, dtype, &device);
-            let reference = |values: &[f32], shape: [usize; 2]| tensor::<2>(values, shape, DType::F32, &Device::flex());
-            let products = [
-                (Layout::NN, [m, k], [k, n], reference(&a, [m, k]).matmul(reference(&b, [k, n]))),
-                (Layout::NT, [m, k], [n, k], reference(&a, [m, k]).matmul(reference(&b, [n, k]).transpose())),
-                (Layout::TN, [k, m], [k, n], reference(&a, [k, m]).transpose().matmul(reference(&b, [k, n]))),
-            ];
-            for (layout, of_a, of_b, expected) in products {
-                let bias_row = tensor::<1>(&bias, [n], DType::F32, &Device::flex()).unsqueeze();
-                for (activation, expected) in
-                    [(None, expected.clone()), (Some(Activation::Relu), activation::relu(expected.clone() + bias_row))]
-                {
-                    let expected = host(expected);
-                    for dtype in [DType::BF16, DType::F16] {
-                        let (a, b) = (on(&a, of_a, dtype).into_dispatch(), on(&b, of_b, dtype).into_dispatch());
-                        let bias = activation.map(|_| tensor::<1>(&bias, [n], dtype, &device).into_dispatch());
-                        let found = Dispatch::fused_linear(a, b, bias.into(), layout, activation, Mask::None);
-                        let found = host(Tensor::<2>::from_dispatch(found));
-                        let case = format!("{layout:?} {m} x {k} x {n} {activation:?} on {name}");
-                        assert_close(&case, dtype, &found, &expected);
-                        assert_eq!(found.iter().zip(&expected).position(is_far), None, "{case}");
-                    }
+    let device = match cuda() {
+        Ok(device) => device,
+        Err(reason) => return eprintln!("skipped on CUDA: {reason}"),
+    };
+    for (m, k, n) in [(2200, 40, 2000), (2200, 200, 2000), (1100, 1100, 3900), (2200, 72, 1900)] {
+        let (a, b, bias) = (values(m * k, 1), values(k * n, 2), values(n, 3));
+        let on = |values: &[f32], shape: [usize; 2], dtype| tensor(values, shape, dtype, &device).into_dispatch();
+        let reference = |values: &[f32], shape: [usize; 2]| tensor::<2>(values, shape, DType::F32, &Device::flex());
+        for (layout, of_a, of_b) in
+            [(Layout::NN, [m, k], [k, n]), (Layout::NT, [m, k], [n, k]), (Layout::TN, [k, m], [k, n])]
+        {
+            let (left, right) = (reference(&a, of_a), reference(&b, of_b));
+            let product = match layout {
+                Layout::NN => left.matmul(right),
+                Layout::NT => left.matmul(right.transpose()),
+                Layout::TN => left.transpose().matmul(right),
+            };
+            let bias_row = tensor::<1>(&bias, [n], DType::F32, &Device::flex()).unsqueeze();
+            let positive = activation::relu(product.clone() + bias_row);
+            for (activation, expected) in [(None, host(product)), (Some(Activation::Relu), host(positive))] {
+                for dtype in [DType::BF16, DType::F16] {
+                    let bias = activation.map(|_| tensor::<1>(&bias, [n], dtype, &device).into_dispatch());
+                    let (a, b) = (on(&a, of_a, dtype), on(&b, of_b, dtype));
+                    let found = Dispatch::fused_linear(a, b, bias.into(), layout, activation, Mask::None);
+                    let found = host(Tensor::<2>::from_dispatch(found));
+                    let case = format!("{layout:?} {m} x {k} x {n} {activation:?}");
+                    assert_close(&case, dtype, &found, &expected);
+                    assert_eq!(found.iter().zip(&expected).position(is_far), None, "{case}");
                 }
             }
         }
