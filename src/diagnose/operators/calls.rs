@@ -17,6 +17,8 @@ pub(super) struct Product {
     /// By a tied table, `[N, K]`.
     pub(super) transposed: bool,
     pub(super) bias: bool,
+    /// Attention sums the gradient of the bias.
+    pub(super) summed: bool,
     /// Another matrix is added to the result.
     pub(super) residual: bool,
     pub(super) activation: Option<Activation>,
@@ -95,6 +97,7 @@ impl Calls {
             calls,
             transposed: false,
             bias: model.bias,
+            summed: false,
             residual: false,
             activation: None,
         };
@@ -115,7 +118,7 @@ impl Calls {
             Configured::Swiglu => None,
         };
         let mut products = vec![
-            product(d, 3 * width, layers),
+            Product { summed: true, ..product(d, 3 * width, layers) },
             product(d, width, crosses),
             product(d, 2 * width, crosses),
             end(width, layers + crosses),

@@ -10,11 +10,13 @@ use half::{bf16, f16};
 
 use super::kernel::backward::{key_value_gradient, query_gradient};
 use super::kernel::forward::forward;
-use super::kernel::{FlashConfig, SPAN, TILE, UNITS};
+use super::kernel::{FlashConfig, PLANES, SPAN, TILE, UNITS};
 use super::ops::{FlashOps, FlashSpec};
 use crate::device::{empty, tensor_map};
-use crate::dropout::threshold_16;
-use crate::maybe::MaybeInts;
+use crate::dropout::{Mask, threshold_16};
+use crate::linear::columns::sum_slices;
+use crate::linear::{Layout, LinearOps};
+use crate::maybe::{Maybe, MaybeInts};
 
 /// Whether the kernels compute attention of these dtype and head dimension on `device`.
 pub(crate) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
@@ -55,6 +57,7 @@ impl Call {
             lengths: matches!(lengths, MaybeInts::Some(_)),
             documents: matches!(documents, MaybeInts::Some(_)),
             dropout: spec.dropout > 0.0,
+            sums: false,
         };
         let query = into_contiguous(query);
         let key_value = key_value.map_or_else(|| query.clone(), into_contiguous);
@@ -128,8 +131,14 @@ impl Call {
         (out, lse)
     }
 
-    /// The gradients of queries, and of keys and values: one tensor twice where they are one matrix.
-    fn backward(self, out: CubeTensor, lse: CubeTensor, d_out: CubeTensor) -> (CubeTensor, CubeTensor) {
+    /// The gradients of queries, and of keys and values: one tensor twice where they are one matrix. And the sums of its columns,
+    /// if the configuration wants them.
+    fn backward(
+        self,
+        out: CubeTensor,
+        lse: CubeTensor,
+        d_out: CubeTensor,
+    ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
         match self.query.dtype {
             DType::F16 => self.backward_as::<f16>(out, lse, d_out),
             _ => self.backward_as::<bf16>(out, lse, d_out),
@@ -141,7 +150,7 @@ impl Call {
         out: CubeTensor,
         lse: CubeTensor,
         d_out: CubeTensor,
-    ) -> (CubeTensor, CubeTensor) {
+    ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
         let Self { spec, config, lens: [t, s], .. } = self;
         let (b, h) = (spec.batch_size, spec.n_heads);
         let (cubes, heads_at_once, tile_bits) = self.cubes(b * h, t.div_ceil(TILE));
@@ -151,6 +160,16 @@ impl Call {
         let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], x.dtype);
         let d_query = like(&self.query);
         let d_key_value = if config.packed { d_query.clone() } else { like(&self.key_value) };
+        // Each plane's sums over its rows of a tile. Where none are wanted, a stand-in that is not touched.
+        let columns = config.query_columns();
+        let slices = b * t.div_ceil(TILE) * PLANES;
+        let partial = config.sums.then(|| lse.client.empty(slices * columns * size_of::<f32>()));
+        let sums = || match &partial {
+            // SAFETY: `slices` rows of `columns` numbers are what was asked for.
+            #[expect(unsafe_code, reason = "an argument without a tensor")]
+            Some(partial) => unsafe { BufferArg::from_raw_parts(partial.clone(), slices * columns / 4) },
+            None => buffer(&delta, 1),
+        };
         // SAFETY: as in `forward`; both kernels write their own columns of a common gradient, and together all of it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
@@ -169,6 +188,7 @@ impl Call {
                 self.ints(&self.random),
                 delta.clone().into_buffer_arg(),
                 vectors(&d_query),
+                sums(),
                 (b * h) as u32,
                 t as u32,
                 s as u32,
@@ -187,11 +207,12 @@ impl Call {
                 tensor_map(&self.key_value, TILE, SPAN),
                 tensor_map(&d_out, TILE, SPAN),
                 lse.into_buffer_arg(),
-                delta.into_buffer_arg(),
+                delta.clone().into_buffer_arg(),
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),
                 vectors(&d_key_value),
+                sums(),
                 (b * spec.n_kv_heads) as u32,
                 t as u32,
                 s as u32,
@@ -203,7 +224,12 @@ impl Call {
                 config,
             );
         }
-        (d_query, d_key_value)
+        let sums = partial.map(|partial| {
+            let sums = empty(&d_query, [columns], d_query.dtype);
+            sum_slices(partial, [slices, columns], &sums, false);
+            sums
+        });
+        (d_query, d_key_value, sums)
     }
 }
 
@@ -245,6 +271,35 @@ impl FlashOps for CubeBackend {
         Call::new(qkv, None, lengths, documents, random, spec).backward(out, lse, d_out).0
     }
 
+    fn flash_projected(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: CubeTensor,
+        lengths: MaybeInts<Self>,
+        documents: MaybeInts<Self>,
+        random: MaybeInts<Self>,
+        spec: FlashSpec,
+    ) -> (CubeTensor, CubeTensor) {
+        let qkv = Self::fused_linear(x, weight, Maybe::Some(bias), Layout::NN, None, Mask::None);
+        Self::flash_self(qkv, lengths, documents, random, spec)
+    }
+
+    fn flash_projected_backward(
+        qkv: CubeTensor,
+        out: CubeTensor,
+        lse: CubeTensor,
+        d_out: CubeTensor,
+        lengths: MaybeInts<Self>,
+        documents: MaybeInts<Self>,
+        random: MaybeInts<Self>,
+        spec: FlashSpec,
+    ) -> (CubeTensor, CubeTensor) {
+        let mut call = Call::new(qkv, None, lengths, documents, random, spec);
+        call.config.sums = true;
+        let (d_qkv, _, sums) = call.backward(out, lse, d_out);
+        (d_qkv, sums.expect("asked for"))
+    }
+
     fn flash_cross(
         query: CubeTensor,
         key_value: CubeTensor,
@@ -265,6 +320,8 @@ impl FlashOps for CubeBackend {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
-        Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec).backward(out, lse, d_out)
+        let call = Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec);
+        let (d_query, d_key_value, _) = call.backward(out, lse, d_out);
+        (d_query, d_key_value)
     }
 }

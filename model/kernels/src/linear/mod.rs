@@ -97,7 +97,12 @@ pub fn linear_residual(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>,
 }
 
 /// Panics unless the operands of a product fit, and a bias its columns; gives M and N.
-fn check_operands(x: &Tensor<2>, weight: &Tensor<2>, bias: Option<&Tensor<1>>, layout: Layout) -> [usize; 2] {
+pub(crate) fn check_operands(
+    x: &Tensor<2>,
+    weight: &Tensor<2>,
+    bias: Option<&Tensor<1>>,
+    layout: Layout,
+) -> [usize; 2] {
     layout.check(&x.dims(), &weight.dims());
     assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
     let (m, n, _) = layout.sizes(&x.dims(), &weight.dims());
