@@ -17,7 +17,7 @@ pub(super) struct Product {
     /// By a tied table, `[N, K]`.
     pub(super) transposed: bool,
     pub(super) bias: bool,
-    /// Attention sums the gradient of the bias.
+    /// Attention sums the gradient of the bias, which its own rows leave out.
     pub(super) summed: bool,
     /// Another matrix is added to the result.
     pub(super) residual: bool,

@@ -382,7 +382,7 @@ impl Plan {
                     CubeDim::new_1d(256),
                     BufferArg::from_raw_parts(partial, parts * quads),
                     BufferArg::from_raw_parts(bias, pitch / 4),
-                    BufferArg::from_raw_parts(beside.handle.clone(), m * row_pitch(&beside) / 4),
+                    BufferArg::from_raw_parts(beside.handle.clone(), beside.meta.shape()[0] * row_pitch(&beside) / 4),
                     BufferArg::from_raw_parts(out.handle.clone(), quads),
                     m as u32,
                     n as u32,
