@@ -1,5 +1,8 @@
 //! Runs beside each other, and the times of a step and its operators.
 
+use std::path::Path;
+use std::process::Command;
+
 use crate::kiln::{Ran, Workplace};
 
 /// Trains a small model for 16 steps; `arguments` choose which.
@@ -74,4 +77,24 @@ fn a_bench_times_a_step_and_its_operators() {
     assert!(!printed.contains("conv"), "Kiln has none: {printed}");
     let refused = place.run(&["bench", "gpt3", "--device", "cpu"]);
     assert!(refused.code != 0 && refused.stderr.contains("tiny-mt"), "{refused:#?}");
+}
+
+/// What developers run on a GPU, here on the CPU.
+#[test]
+fn the_check_for_gpus_runs_its_stages_and_says_what_it_lacks() {
+    let place = Workplace::new();
+    let check = |stages: &[&str]| {
+        let mut command = Command::new("bash");
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu-check.sh")).args(stages);
+        command.env("KILN", env!("CARGO_BIN_EXE_kiln")).env("OUT", place.path("out"));
+        command.env("DEVICE", "cpu").env("WORKLOADS", "tiny").env_remove("KERNEL_TESTS");
+        command.output().expect("bash")
+    };
+    let output = check(&["steps", "kernels"]);
+    let printed = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(output.status.success(), "{printed}");
+    for part in ["=== steps", "tok/s", "=== kernels", "skipped: KERNEL_TESTS is not set"] {
+        assert!(printed.contains(part), "{part:?} is missing in {printed}");
+    }
+    assert_eq!(check(&["everything"]).status.code(), Some(2));
 }
