@@ -179,7 +179,7 @@ impl Bench {
         );
         self.row("linear dX", shape.clone(), calls, dx, work);
         self.row("linear dW", shape.clone(), calls, dw, work);
-        // After an activation, its backward sums the bias's gradient; before attention, attention's; after a residual sum, the norm's.
+        // The bias's gradient is summed by the backward pass of what comes next: an activation, attention, or a norm's residual sum.
         if bias && !summed && !residual && activation.is_none() {
             let (x, w, b) = (Tensor::from_inner(x), Tensor::from_inner(w), self.leaf([n]));
             let both = self.with_backward([m, n], || linear(x.clone(), w.clone(), Some(b.clone())))?;
@@ -256,8 +256,8 @@ impl Bench {
         let (gamma, beta, x) = (self.leaf([d]), self.leaf([d]), self.leaf([m, d]));
         let bias = bias.then(|| self.leaf([d]));
         let drop = (p > 0.0).then_some((p, &self.stream));
+        let norm = || Norm { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
         let chain = || {
-            let norm = || Norm { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
             let mut kept = vec![(x.clone(), x.clone())];
             for _ in 0..CHAIN {
                 let (sum, normed) = kept[kept.len() - 1].clone();
@@ -273,7 +273,6 @@ impl Bench {
             (kept, gradients)
         })?;
         let norms = || {
-            let norm = || Norm { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
             let mut kept = vec![x.clone()];
             for _ in 0..CHAIN {
                 kept.push(add_norm(kept[kept.len() - 1].clone(), None, None, norm()).1);

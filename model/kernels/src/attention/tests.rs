@@ -19,6 +19,21 @@ struct Case {
     packed: bool,
 }
 
+impl Case {
+    fn mask_and_config(&self, device: &Device) -> (AttentionMask, AttentionConfig) {
+        let Case { b, h, g, t, causal, .. } = *self;
+        let ints = |values: Vec<i32>| {
+            let n = values.len();
+            Tensor::<1, Int>::from_data(TensorData::new(values, [n]), (device, DType::I32))
+        };
+        let mask = AttentionMask {
+            key_lengths: self.lengths.map(|lengths| ints(lengths.to_vec())),
+            documents: self.documents.map(|of| ints((0..b * t).map(|row| of(row % t)).collect())),
+        };
+        (mask, AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, causal })
+    }
+}
+
 /// `(output, gradients of the inputs)` for the loss `sum(output * weights)`.
 fn run(device: &Device, dtype: DType, case: &Case, inputs: &[Vec<f32>]) -> (Vec<f32>, Vec<Vec<f32>>) {
     run_with(attention, device, dtype, case, inputs, None)
@@ -45,15 +60,7 @@ fn run_with(
         leaves.push(tensor(&inputs[1], [b * s, 2 * g * k], dtype, &device).require_grad());
         Projected::Cross { query: leaves[0].clone(), key_value: leaves[1].clone() }
     };
-    let ints = |values: Vec<i32>| {
-        let n = values.len();
-        Tensor::<1, Int>::from_data(TensorData::new(values, [n]), (&device.clone().inner(), DType::I32))
-    };
-    let mask = AttentionMask {
-        key_lengths: case.lengths.map(|lengths| ints(lengths.to_vec())),
-        documents: case.documents.map(|of| ints((0..b * t).map(|row| of(row % t)).collect())),
-    };
-    let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, causal: case.causal };
+    let (mask, config) = case.mask_and_config(&device.clone().inner());
     let stream = DropoutStream::new(3, 5, &device.clone().inner());
     let out = attention(projected, &mask, drop.map(|p| (p, &stream)), &config);
     let weights = tensor(&values(b * t * h * k, 9), [b * t, h * k], dtype, &device);
@@ -290,15 +297,7 @@ fn run_projection(left: bool, case: &Case, drop: Option<f64>, dtype: DType, devi
         false => Projected::SelfAttention { qkv: linear(x.clone(), weight.clone(), Some(bias.clone())) },
     };
     let below = device.clone().inner();
-    let ints = |values: Vec<i32>| {
-        let n = values.len();
-        Tensor::<1, Int>::from_data(TensorData::new(values, [n]), (&below, DType::I32))
-    };
-    let mask = AttentionMask {
-        key_lengths: case.lengths.map(|lengths| ints(lengths.to_vec())),
-        documents: case.documents.map(|of| ints((0..b * t).map(|row| of(row % t)).collect())),
-    };
-    let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, causal: case.causal };
+    let (mask, config) = case.mask_and_config(&below);
     let stream = DropoutStream::new(3, 5, &below);
     let out = attention(projected, &mask, drop.map(|p| (p, &stream)), &config);
     let grads = (out.clone() * tensor(&values(b * t * h * k, 9), [b * t, h * k], dtype, &device)).sum().backward();

@@ -4,7 +4,8 @@
 //! One warp issues loads, two warpgroups of four warps multiply 64 rows each, one warp stores, or three finish results and store
 //! them. The grid is persistent: each cube walks over tiles, so that what is done to the results of one tile, and their stores,
 //! hide behind the next tile's products. Tiles that are left for a last round in which most cubes would have none are halved.
-//! Where the output has fewer tiles than the device has multiprocessors (weight gradients), as many cubes as it has share the sums over K evenly, see [`Run`].
+//! Where the output has fewer tiles than the device has multiprocessors (weight gradients), as many cubes as it has share
+//! the sums over K evenly, see [`Run`].
 //! Each run writes f32 partial sums; [`reduce_runs`] adds them in a fixed order, so that the result does not depend on timing.
 //!
 //! Rows, columns and K beyond the matrices are read as zeros and not written: TMA clips both ways.

@@ -16,7 +16,7 @@ use burn::tensor::Tensor;
 use ops::{Addend, Kind, NormOps};
 
 use crate::dropout::{DropoutStream, Mask};
-use crate::linear::Layout;
+use crate::linear::{Layout, check_operands};
 use crate::maybe::Maybe;
 use crate::plain::plain_operators;
 
@@ -52,8 +52,8 @@ impl From<Tensor<2>> for Branch {
     }
 }
 
-/// `sum = x + dropout(branch)` and `norm(sum)`, but for the branch's product one pass over memory: what stands between two parts of a Transformer's
-/// layer. Without a branch, `sum` is `x`. Returns `(sum, normed)`; either may go unused.
+/// `sum = x + dropout(branch)` and `norm(sum)`, but for the branch's product in one pass over memory: what stands between
+/// two parts of a Transformer's layer. Without a branch, `sum` is `x`. Returns `(sum, normed)`; either may go unused.
 ///
 /// Backward is one pass too: it adds the gradient of `sum` (the residual stream's) to the gradient through the norm, and
 /// drops what forward dropped. It reads `sum` again; beside it only two numbers a row are kept.
@@ -81,12 +81,8 @@ pub fn add_norm(
         assert!(parameter.dtype() == dtype, "gamma, beta and bias must be {dtype:?}");
     }
     if let Some(Branch { x, weight, .. }) = &branch {
-        if let Some(weight) = weight {
-            Layout::NN.check(&x.dims(), &weight.dims());
-            assert_eq!(weight.dtype(), dtype, "a weight of {dtype:?}");
-        }
-        let columns = weight.as_ref().map_or(x.dims()[1], |weight| weight.dims()[1]);
-        assert!([x.dims()[0], columns] == dims && x.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
+        let shape = weight.as_ref().map_or(x.dims(), |weight| check_operands(x, weight, None, Layout::NN));
+        assert!(shape == dims && x.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
     }
     if plain_operators() {
         return reference::add_norm(x, branch, dropout, Norm { gamma, beta, eps });
