@@ -89,12 +89,8 @@ impl SelfAttention {
     /// # Shapes
     /// - `x`: `[B * T, D]`; what the result adds, the same
     pub fn forward(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
-        let projected = match (&self.qkv.bias, self.heads.rope_theta) {
-            // Nothing comes between the product and attention, which sums the gradient of the bias.
-            (Some(bias), None) => Projected::SelfProjection { x, weight: self.qkv.weight.val(), bias: bias.val() },
-            _ => Projected::SelfAttention { qkv: self.project(x, rows) },
-        };
-        self.attend(projected, rows, causal, stream)
+        let qkv = self.project(x, rows);
+        self.attend(qkv, rows, causal, stream)
     }
 
     /// Causal [`Self::forward`] that keeps keys and values for the steps to come.
@@ -104,7 +100,7 @@ impl SelfAttention {
     pub(crate) fn prefill(&self, x: Tensor<2>, rows: &Rows, buffer: &mut KeyValueBuffer) -> Branch {
         let qkv = self.project(x, rows);
         buffer.fill(qkv.clone().narrow(1, self.heads.query_width(), self.heads.key_value_width()), rows);
-        self.attend(Projected::SelfAttention { qkv }, rows, true, None)
+        self.attend(qkv, rows, true, None)
     }
 
     /// The next position of each row looks at itself and at the positions kept in `buffer`, where its own key and value
@@ -136,11 +132,12 @@ impl SelfAttention {
         }
     }
 
-    fn attend(&self, projected: Projected, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
+    fn attend(&self, qkv: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
         let mut mask = rows.mask();
         if causal {
             mask.key_lengths = None;
         }
+        let projected = Projected::SelfAttention { qkv };
         self.output.to_branch(self.heads.attend(projected, &mask, rows.batch_size, causal, stream))
     }
 }

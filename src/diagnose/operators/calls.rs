@@ -17,8 +17,6 @@ pub(super) struct Product {
     /// By a tied table, `[N, K]`.
     pub(super) transposed: bool,
     pub(super) bias: bool,
-    /// Attention sums the gradient of the bias, which its own rows leave out.
-    pub(super) summed: bool,
     /// Another matrix is added to the result.
     pub(super) residual: bool,
     pub(super) activation: Option<Activation>,
@@ -97,7 +95,6 @@ impl Calls {
             calls,
             transposed: false,
             bias: model.bias,
-            summed: false,
             residual: false,
             activation: None,
         };
@@ -118,7 +115,7 @@ impl Calls {
             Configured::Swiglu => None,
         };
         let mut products = vec![
-            Product { summed: true, ..product(d, 3 * width, layers) },
+            product(d, 3 * width, layers),
             product(d, width, crosses),
             product(d, 2 * width, crosses),
             end(width, layers + crosses),

@@ -148,7 +148,7 @@ impl Bench {
     }
 
     fn product(&mut self, product: &calls::Product) -> Result<()> {
-        let calls::Product { shape: [m, k, n], calls, transposed, bias, summed, residual, activation } = *product;
+        let calls::Product { shape: [m, k, n], calls, transposed, bias, residual, activation } = *product;
         let (x, dy) = (self.random([m, k]), self.random([m, n]));
         let w = self.random(if transposed { [n, k] } else { [k, n] });
         let b = bias.then(|| self.random([n]));
@@ -179,8 +179,8 @@ impl Bench {
         );
         self.row("linear dX", shape.clone(), calls, dx, work);
         self.row("linear dW", shape.clone(), calls, dw, work);
-        // The bias's gradient is summed by the backward pass of what comes next: an activation, attention, or a norm's residual sum.
-        if bias && !summed && !residual && activation.is_none() {
+        // After an activation, its backward sums the bias's gradient; after a residual sum, the norm's.
+        if bias && !residual && activation.is_none() {
             let (x, w, b) = (Tensor::from_inner(x), Tensor::from_inner(w), self.leaf([n]));
             let both = self.with_backward([m, n], || linear(x.clone(), w.clone(), Some(b.clone())))?;
             let work = Work::moved(self.bytes(m * n + n));

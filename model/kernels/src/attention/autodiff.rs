@@ -9,9 +9,7 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::ops::{FlashOps, FlashSpec};
-use crate::dropout::Mask;
-use crate::linear::{Layout, LinearOps, register_products};
-use crate::maybe::{Maybe, MaybeInts};
+use crate::maybe::MaybeInts;
 
 impl<B: Backend, C: CheckpointStrategy> MaybeInts<Autodiff<B, C>> {
     fn below(self) -> MaybeInts<B> {
@@ -46,26 +44,6 @@ impl<B: Backend + FlashOps> Backward<B, 1> for FlashSelf {
     }
 }
 
-/// The projection of queries, keys and values, and attention: as one node, whose kernels sum the gradient of the bias.
-#[derive(Debug)]
-struct FlashProjected(FlashSpec);
-
-impl<B: Backend + FlashOps + LinearOps> Backward<B, 3> for FlashProjected {
-    /// What attention keeps, x and weight.
-    type State = (SelfState<B>, [FloatTensor<B>; 2]);
-
-    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let (SelfState { qkv, out, lse, lengths, documents, random }, operands) = ops.state;
-        let d_out = grads.consume::<B>(&ops.node);
-        let (d_qkv, d_bias) = B::flash_projected_backward(qkv, out, lse, d_out, lengths, documents, random, self.0);
-        let [of_x, of_weight, of_bias] = ops.parents.map(|node| node.map(|node| node.id));
-        if let Some(node) = of_bias {
-            grads.register::<B>(node, d_bias);
-        }
-        register_products::<B>(grads, Layout::NN, d_qkv, operands, [of_x, of_weight]);
-    }
-}
-
 #[derive(Debug, Clone)]
 struct CrossState<B: Backend> {
     query: FloatTensor<B>,
@@ -95,7 +73,7 @@ impl<B: Backend + FlashOps> Backward<B, 2> for FlashCross {
     }
 }
 
-impl<B: Backend + FlashOps + LinearOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
+impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
     fn flash_self(
         qkv: FloatTensor<Self>,
         lengths: MaybeInts<Self>,
@@ -127,46 +105,6 @@ impl<B: Backend + FlashOps + LinearOps, C: CheckpointStrategy> FlashOps for Auto
         _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> FloatTensor<Self> {
-        unreachable!("called by backward only, below the graph")
-    }
-
-    fn flash_projected(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        lengths: MaybeInts<Self>,
-        documents: MaybeInts<Self>,
-        random: MaybeInts<Self>,
-        spec: FlashSpec,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let nodes = [x.node(), weight.node(), bias.node()];
-        let prep = FlashProjected(spec).prepare::<C>(nodes).compute_bound().stateful();
-        let [x, weight, bias] = [x, weight, bias].map(|tensor| tensor.into_primitive());
-        let (lengths, documents, random) = (lengths.below(), documents.below(), random.below());
-        let bias = Maybe::Some(bias);
-        let qkv = B::fused_linear(x.clone(), weight.clone(), bias, Layout::NN, None, Mask::None);
-        let (out, lse) = B::flash_self(qkv.clone(), lengths.clone(), documents.clone(), random.clone(), spec);
-        let lse_above = <Self as AutodiffBackend>::from_inner(lse.clone());
-        let out = match prep {
-            OpsKind::Tracked(prep) => {
-                let state = SelfState { qkv, out: out.clone(), lse, lengths, documents, random };
-                prep.finish((state, [x, weight]), out)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(out),
-        };
-        (out, lse_above)
-    }
-
-    fn flash_projected_backward(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: FlashSpec,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("called by backward only, below the graph")
     }
 

@@ -18,13 +18,13 @@ pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 3] {
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let second = ptx(query_gradient::QueryGradient::<E>::new(
-        launch, properties, target, (), (), buffer(), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
+        launch, properties, target, (), (), buffer(), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
         (), (), (), (), (), (), (), (), cfg,
     ));
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let third = ptx(key_value_gradient::KeyValueGradient::<E>::new(
-        launch, properties, target, (), (), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (),
+        launch, properties, target, (), (), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (),
         (), (), (), (), (), cfg,
     ));
     [first, second, third]
@@ -41,13 +41,11 @@ fn kernels_compile_without_a_device() {
         lengths: false,
         documents: false,
         dropout: false,
-        sums: false,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
-    let [summed, masked_summed] = [plain, masked].map(|config| FlashConfig { sums: true, ..config });
     let wide = FlashConfig { head_dim: 128, packed: false, causal: false, ..plain };
     let both = [kernels::<bf16>, kernels::<f16>];
-    for config in [plain, masked, summed, masked_summed, wide] {
+    for config in [plain, masked, wide] {
         for (compile, operands) in both.iter().zip(["f32.bf16.bf16", "f32.f16.f16"]) {
             for code in compile(config).iter().flatten() {
                 assert!(code.contains(operands), "{config:?}");

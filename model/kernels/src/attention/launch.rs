@@ -10,13 +10,11 @@ use half::{bf16, f16};
 
 use super::kernel::backward::{key_value_gradient, query_gradient};
 use super::kernel::forward::forward;
-use super::kernel::{FlashConfig, PLANES, SPAN, TILE, UNITS};
+use super::kernel::{FlashConfig, SPAN, TILE, UNITS};
 use super::ops::{FlashOps, FlashSpec};
 use crate::device::{empty, tensor_map};
-use crate::dropout::{Mask, threshold_16};
-use crate::linear::columns::sum_slices;
-use crate::linear::{Layout, LinearOps};
-use crate::maybe::{Maybe, MaybeInts};
+use crate::dropout::threshold_16;
+use crate::maybe::MaybeInts;
 
 /// Whether the kernels compute attention of these dtype and head dimension on `device`.
 pub(crate) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
@@ -57,7 +55,6 @@ impl Call {
             lengths: matches!(lengths, MaybeInts::Some(_)),
             documents: matches!(documents, MaybeInts::Some(_)),
             dropout: spec.dropout > 0.0,
-            sums: false,
         };
         let query = into_contiguous(query);
         let key_value = key_value.map_or_else(|| query.clone(), into_contiguous);
@@ -131,14 +128,8 @@ impl Call {
         (out, lse)
     }
 
-    /// The gradients of queries, and of keys and values: one tensor twice where they are one matrix. And the sums of its columns,
-    /// if the configuration wants them.
-    fn backward(
-        self,
-        out: CubeTensor,
-        lse: CubeTensor,
-        d_out: CubeTensor,
-    ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
+    /// The gradients of queries, and of keys and values: one tensor twice where they are one matrix.
+    fn backward(self, out: CubeTensor, lse: CubeTensor, d_out: CubeTensor) -> (CubeTensor, CubeTensor) {
         match self.query.dtype {
             DType::F16 => self.backward_as::<f16>(out, lse, d_out),
             _ => self.backward_as::<bf16>(out, lse, d_out),
@@ -150,7 +141,7 @@ impl Call {
         out: CubeTensor,
         lse: CubeTensor,
         d_out: CubeTensor,
-    ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
+    ) -> (CubeTensor, CubeTensor) {
         let Self { spec, config, lens: [t, s], .. } = self;
         let (b, h) = (spec.batch_size, spec.n_heads);
         let (cubes, heads_at_once, tile_bits) = self.cubes(b * h, t.div_ceil(TILE));
@@ -160,16 +151,6 @@ impl Call {
         let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], x.dtype);
         let d_query = like(&self.query);
         let d_key_value = if config.packed { d_query.clone() } else { like(&self.key_value) };
-        // Each plane's sums over its rows of a tile. Where none are wanted, a stand-in that is not touched.
-        let columns = config.query_columns();
-        let slices = b * t.div_ceil(TILE) * PLANES;
-        let partial = config.sums.then(|| lse.client.empty(slices * columns * size_of::<f32>()));
-        let sums = || match &partial {
-            // SAFETY: `slices` rows of `columns` numbers are what was asked for.
-            #[expect(unsafe_code, reason = "an argument without a tensor")]
-            Some(partial) => unsafe { BufferArg::from_raw_parts(partial.clone(), slices * columns / 4) },
-            None => buffer(&delta, 1),
-        };
         // SAFETY: as in `forward`; both kernels write their own columns of a common gradient, and together all of it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
@@ -188,7 +169,6 @@ impl Call {
                 self.ints(&self.random),
                 delta.clone().into_buffer_arg(),
                 vectors(&d_query),
-                sums(),
                 (b * h) as u32,
                 t as u32,
                 s as u32,
@@ -207,12 +187,11 @@ impl Call {
                 tensor_map(&self.key_value, TILE, SPAN),
                 tensor_map(&d_out, TILE, SPAN),
                 lse.into_buffer_arg(),
-                delta.clone().into_buffer_arg(),
+                delta.into_buffer_arg(),
                 self.ints(&self.lengths),
                 self.ints(&self.documents),
                 self.ints(&self.random),
                 vectors(&d_key_value),
-                sums(),
                 (b * spec.n_kv_heads) as u32,
                 t as u32,
                 s as u32,
@@ -224,12 +203,7 @@ impl Call {
                 config,
             );
         }
-        let sums = partial.map(|partial| {
-            let sums = empty(&d_query, [columns], d_query.dtype);
-            sum_slices(partial, [slices, columns], &sums, false);
-            sums
-        });
-        (d_query, d_key_value, sums)
+        (d_query, d_key_value)
     }
 }
 
@@ -271,35 +245,6 @@ impl FlashOps for CubeBackend {
         Call::new(qkv, None, lengths, documents, random, spec).backward(out, lse, d_out).0
     }
 
-    fn flash_projected(
-        x: CubeTensor,
-        weight: CubeTensor,
-        bias: CubeTensor,
-        lengths: MaybeInts<Self>,
-        documents: MaybeInts<Self>,
-        random: MaybeInts<Self>,
-        spec: FlashSpec,
-    ) -> (CubeTensor, CubeTensor) {
-        let qkv = Self::fused_linear(x, weight, Maybe::Some(bias), Layout::NN, None, Mask::None);
-        Self::flash_self(qkv, lengths, documents, random, spec)
-    }
-
-    fn flash_projected_backward(
-        qkv: CubeTensor,
-        out: CubeTensor,
-        lse: CubeTensor,
-        d_out: CubeTensor,
-        lengths: MaybeInts<Self>,
-        documents: MaybeInts<Self>,
-        random: MaybeInts<Self>,
-        spec: FlashSpec,
-    ) -> (CubeTensor, CubeTensor) {
-        let mut call = Call::new(qkv, None, lengths, documents, random, spec);
-        call.config.sums = true;
-        let (d_qkv, _, sums) = call.backward(out, lse, d_out);
-        (d_qkv, sums.expect("asked for"))
-    }
-
     fn flash_cross(
         query: CubeTensor,
         key_value: CubeTensor,
@@ -320,8 +265,6 @@ impl FlashOps for CubeBackend {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
-        let call = Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec);
-        let (d_query, d_key_value, _) = call.backward(out, lse, d_out);
-        (d_query, d_key_value)
+        Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec).backward(out, lse, d_out)
     }
 }

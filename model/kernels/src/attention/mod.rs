@@ -19,8 +19,6 @@ use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::dropout::DropoutStream;
 #[cfg(feature = "cuda")]
-use crate::linear::{Layout, check_operands};
-#[cfg(feature = "cuda")]
 use crate::plain::plain_operators;
 
 /// What the input projections wrote.
@@ -32,16 +30,6 @@ pub enum Projected {
     SelfAttention {
         /// `[B * T, (H + 2 * G) * K]`
         qkv: Tensor<2>,
-    },
-    /// The same, and the product is left to attention: `qkv = x · weight + bias`. The kernels that compute the gradient of `qkv` then
-    /// sum that of the bias on the way.
-    SelfProjection {
-        /// `[B * T, D]`
-        x: Tensor<2>,
-        /// `[D, (H + 2 * G) * K]`
-        weight: Tensor<2>,
-        /// `[(H + 2 * G) * K]`
-        bias: Tensor<1>,
     },
     /// Queries look at another sequence (an encoder's output, or the keys and values of earlier steps).
     Cross {
@@ -119,20 +107,18 @@ pub fn attention(
         assert_eq!(lengths.dims(), [batch_size], "one key length per batch row");
     }
     if let Some(documents) = &mask.documents {
-        let positions = match &projected {
-            Projected::SelfAttention { qkv: x } | Projected::SelfProjection { x, .. } => x.dims()[0],
-            Projected::Cross { .. } => panic!("documents belong to attention of a sequence to itself"),
+        let Projected::SelfAttention { qkv } = &projected else {
+            panic!("documents belong to attention of a sequence to itself");
         };
-        assert_eq!(documents.dims(), [positions], "one document number per position");
+        assert_eq!(documents.dims(), [qkv.dims()[0]], "one document number per position");
     }
     #[cfg(feature = "cuda")]
     {
-        let (x, width, heads) = match &projected {
-            Projected::SelfAttention { qkv } => (qkv, qkv.dims()[1], n_heads + 2 * n_kv_heads),
-            Projected::SelfProjection { x, weight, .. } => (x, weight.dims()[1], n_heads + 2 * n_kv_heads),
-            Projected::Cross { query, .. } => (query, query.dims()[1], n_heads),
+        let (x, heads) = match &projected {
+            Projected::SelfAttention { qkv } => (qkv, n_heads + 2 * n_kv_heads),
+            Projected::Cross { query, .. } => (query, n_heads),
         };
-        if attention_is_fused(&x.device(), x.dtype(), width / heads) {
+        if attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
             return flash(projected, mask, dropout, config);
         }
     }
@@ -167,13 +153,6 @@ fn flash(
     let spec = |head_dim| FlashSpec { batch_size, n_heads, n_kv_heads, head_dim, causal, site, dropout: p };
     let lengths = given(mask.key_lengths.as_ref());
     let (out, _) = match projected {
-        Projected::SelfProjection { x, weight, bias } => {
-            let width = check_operands(&x, &weight, Some(&bias), Layout::NN)[1];
-            let documents = given(mask.documents.as_ref());
-            let [x, weight] = [x, weight].map(Tensor::into_dispatch);
-            let spec = spec(width / (n_heads + 2 * n_kv_heads));
-            Dispatch::flash_projected(x, weight, bias.into_dispatch(), lengths, documents, given(random), spec)
-        }
         Projected::SelfAttention { qkv } => {
             let head_dim = qkv.dims()[1] / (n_heads + 2 * n_kv_heads);
             let documents = given(mask.documents.as_ref());

@@ -34,10 +34,6 @@ impl FlashSpec {
     }
 }
 
-fn with_columns(qkv: &TensorSpec) -> (TensorSpec, TensorSpec) {
-    (qkv.clone(), TensorSpec::new(Shape::new([qkv.shape[1]]), qkv.dtype))
-}
-
 /// Mask and random state, as far as they are given: key lengths `[B]`, documents `[B * T]`, a random stream's `[4]`.
 #[backend_extension(Flex, Cube, Fusion, Autodiff)]
 pub(crate) trait FlashOps: Backend {
@@ -64,31 +60,6 @@ pub(crate) trait FlashOps: Backend {
         #[extension_type] random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> FloatTensor<Self>;
-
-    /// [`FlashOps::flash_self`] of `x · weight + bias`.
-    #[fusion(meta = |x, _weight, _bias, _lengths, _documents, _random, spec| spec.output(x))]
-    fn flash_projected(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        #[extension_type] lengths: MaybeInts<Self>,
-        #[extension_type] documents: MaybeInts<Self>,
-        #[extension_type] random: MaybeInts<Self>,
-        spec: FlashSpec,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
-
-    /// [`FlashOps::flash_self_backward`], and the sums of its columns.
-    #[fusion(meta = |qkv, _out, _lse, _d_out, _lengths, _documents, _random, _spec| with_columns(qkv))]
-    fn flash_projected_backward(
-        qkv: FloatTensor<Self>,
-        out: FloatTensor<Self>,
-        lse: FloatTensor<Self>,
-        d_out: FloatTensor<Self>,
-        #[extension_type] lengths: MaybeInts<Self>,
-        #[extension_type] documents: MaybeInts<Self>,
-        #[extension_type] random: MaybeInts<Self>,
-        spec: FlashSpec,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// As [`FlashOps::flash_self`], for queries that look at another sequence.
     #[fusion(meta = |query, _key_value, _lengths, _random, spec| spec.output(query))]
@@ -136,31 +107,6 @@ impl FlashOps for Flex {
         _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> FloatTensor<Self> {
-        unreachable!("attention on the CPU is made of plain operations")
-    }
-
-    fn flash_projected(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: FlashSpec,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("attention on the CPU is made of plain operations")
-    }
-
-    fn flash_projected_backward(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: FlashSpec,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("attention on the CPU is made of plain operations")
     }
 

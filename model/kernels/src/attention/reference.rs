@@ -4,7 +4,7 @@ use burn::tensor::{Bool, DType, Int, Tensor};
 
 use super::{AttentionConfig, AttentionMask, Projected};
 use crate::dropout::{DropoutStream, dropout};
-use crate::linear::{batched_product, linear};
+use crate::linear::batched_product;
 
 /// Finite, so that a row without keys stays a number; its exponential is zero in f32.
 const MASKED: f64 = -1e30;
@@ -79,9 +79,6 @@ fn split_heads(projected: Projected, config: &AttentionConfig) -> (Tensor<3>, Te
         x.reshape([b, n, 1, length, k]).expand([b, n, h / n, length, k]).reshape([b * h, length, k])
     };
     match projected {
-        Projected::SelfProjection { x, weight, bias } => {
-            split_heads(Projected::SelfAttention { qkv: linear(x, weight, Some(bias)) }, config)
-        }
         Projected::SelfAttention { qkv } => {
             let [_, columns] = qkv.dims();
             assert!(columns.is_multiple_of(h + 2 * g), "{columns} columns are not {h} + 2 * {g} heads");

@@ -2,7 +2,6 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::{AttentionConfig, AttentionMask, Projected, attention, reference};
 use crate::DropoutStream;
-use crate::linear::linear;
 use crate::testing::{assert_close, devices, host, tensor, values};
 
 #[derive(Clone, Copy)]
@@ -280,54 +279,5 @@ fn times() {
             flops / forward / 1e9,
             3.5 * flops / both / 1e9
         );
-    }
-}
-
-/// `(output, dx, dweight, dbias)` of attention to `x · weight + bias`, whose product is attention's or comes before it.
-fn run_projection(left: bool, case: &Case, drop: Option<f64>, dtype: DType, device: &Device) -> [Vec<f32>; 4] {
-    let Case { b, h, g, t, k, .. } = *case;
-    let device = device.clone().autodiff();
-    let (d, width) = (96, (h + 2 * g) * k);
-    let x = tensor(&values(b * t * d, 1), [b * t, d], dtype, &device).require_grad();
-    let weight: Vec<f32> = values(d * width, 2).into_iter().map(|x| x / 4.0).collect();
-    let weight = tensor(&weight, [d, width], dtype, &device).require_grad();
-    let bias = tensor(&values(width, 3), [width], dtype, &device).require_grad();
-    let projected = match left {
-        true => Projected::SelfProjection { x: x.clone(), weight: weight.clone(), bias: bias.clone() },
-        false => Projected::SelfAttention { qkv: linear(x.clone(), weight.clone(), Some(bias.clone())) },
-    };
-    let below = device.clone().inner();
-    let (mask, config) = case.mask_and_config(&below);
-    let stream = DropoutStream::new(3, 5, &below);
-    let out = attention(projected, &mask, drop.map(|p| (p, &stream)), &config);
-    let grads = (out.clone() * tensor(&values(b * t * h * k, 9), [b * t, h * k], dtype, &device)).sum().backward();
-    let gradient = |of: &Tensor<2>| host(of.grad(&grads).expect("a gradient"));
-    [host(out), gradient(&x), gradient(&weight), host(bias.grad(&grads).expect("a gradient"))]
-}
-
-/// Tiles with rows beyond the last, groups of queries, masks, dropout; both head dimensions that have a kernel.
-#[test]
-fn a_projection_left_to_attention_is_the_product_before_it() {
-    let base =
-        Case { b: 2, h: 4, g: 4, t: 100, s: 100, k: 64, causal: true, lengths: None, documents: None, packed: true };
-    let cases = [
-        (base, None),
-        (Case { t: 64, s: 64, g: 2, ..base }, None),
-        (Case { causal: false, lengths: Some(&[100, 37]), ..base }, Some(0.2)),
-        (Case { t: 257, s: 257, documents: Some(|position| (position / 50) as i32), ..base }, None),
-        (Case { h: 2, g: 1, t: 130, s: 130, k: 128, ..base }, Some(0.1)),
-    ];
-    for (name, device) in devices() {
-        for (number, (case, drop)) in cases.iter().enumerate() {
-            for dtype in [DType::F32, DType::BF16, DType::F16] {
-                let before = run_projection(false, case, *drop, dtype, &device);
-                let left = run_projection(true, case, *drop, dtype, &device);
-                let what = |part: &str| format!("{part} of case {number} in {dtype:?} on {name}");
-                for (part, (left, before)) in ["output", "dx", "dweight"].iter().zip(left.iter().zip(&before)) {
-                    assert!(left == before, "{}", what(part));
-                }
-                assert_close(&what("dbias"), dtype, &left[3], &before[3]);
-            }
-        }
     }
 }

@@ -6,7 +6,6 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
-use cubecl::server::Handle;
 use cubecl::zspace::metadata::Metadata;
 use cubecl::zspace::strides;
 
@@ -351,23 +350,14 @@ fn launch(
             dropped,
             dtype,
         );
-    }
-    sum_slices(partial, [slices as usize, n], &sum, onto);
-}
-
-/// The sum, in a fixed order, of `slices` rows of `n` f32 numbers: written to `sum`, or added `onto` what is there.
-pub(crate) fn sum_slices(partial: Handle, [slices, n]: [usize; 2], sum: &CubeTensor, onto: bool) {
-    // SAFETY: columns and slices are guarded; `partial` holds `slices` rows of `n` numbers.
-    #[expect(unsafe_code, reason = "launching without bounds checks")]
-    unsafe {
         reduce_slices::launch_unchecked(
-            &sum.client,
+            &client,
             CubeCount::Static((n as u32).div_ceil(32), 1, 1),
             CubeDim::new_1d(UNITS),
-            BufferArg::from_raw_parts(partial, slices * n),
+            BufferArg::from_raw_parts(partial, slices as usize * n),
             sum.clone().into_buffer_arg(),
             n as u32,
-            slices as u32,
+            slices,
             onto,
             dtype_to_storage_type(sum.dtype),
         );

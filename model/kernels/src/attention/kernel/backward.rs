@@ -6,9 +6,9 @@ use cubecl::prelude::*;
 
 use super::sight::{clipped, hide, key_count, sight};
 use super::{
-    FlashConfig, HIDDEN, Oct, Quad, TILE, UNITS, arrived, cube_place, drop_values, fill_both, fill_slot_both,
-    kept_bits, left_operand, place, product, product_shared, results_memory, round_into, row_products, slots,
-    store_rows, store_sums, tile, unit_here, zeros,
+    FlashConfig, HIDDEN, Oct, TILE, UNITS, arrived, cube_place, drop_values, fill_both, fill_slot_both, kept_bits,
+    left_operand, place, product, product_shared, results_memory, round_into, row_products, slots, store_rows, tile,
+    unit_here, zeros,
 };
 use crate::instruction::exp2_approx;
 use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
@@ -50,7 +50,6 @@ pub(crate) fn query_gradient<E: Float>(
     random: &[i32],
     delta: &mut [f32],
     d_query: &mut [Oct<E>],
-    sums: &mut [Quad<f32>],
     heads: u32,
     t: u32,
     s: u32,
@@ -171,10 +170,6 @@ pub(crate) fn query_gradient<E: Float>(
         pin_all::<E>(&d_scores);
     }
     store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut results, d_query, batch * t, q0, t, head_column, columns, head_dim);
-    if comptime![cfg.sums] {
-        let tile = batch * tiles + q0 / comptime![TILE as u32];
-        store_sums::<E>(&results, sums, tile, q0, t, head_column, columns, head_dim);
-    }
 }
 
 /// The gradients of the keys and values: a cube per 64 keys of a group of heads.
@@ -190,7 +185,6 @@ pub(crate) fn key_value_gradient<E: Float>(
     documents: &[i32],
     random: &[i32],
     d_key_value: &mut [Oct<E>],
-    sums: &mut [Quad<f32>],
     heads: u32,
     t: u32,
     s: u32,
@@ -389,15 +383,8 @@ pub(crate) fn key_value_gradient<E: Float>(
         pin_all::<E>(&probabilities);
         pin_all::<E>(&d_scores);
     }
-    let tile = batch * ((s + comptime![TILE as u32 - 1]) / comptime![TILE as u32]) + key_tile;
     store_rows::<E>(&dk, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, key_column, columns, head_dim);
-    if comptime![cfg.sums] {
-        store_sums::<E>(&results, sums, tile, k0, s, key_column, columns, head_dim);
-    }
     store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, value_column, columns, head_dim);
-    if comptime![cfg.sums] {
-        store_sums::<E>(&results, sums, tile, k0, s, value_column, columns, head_dim);
-    }
 }
 
 /// A streamed block: its head within the group, and its tile of queries.

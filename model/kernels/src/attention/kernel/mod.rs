@@ -21,7 +21,6 @@ use crate::dropout::kernel::philox;
 use crate::wgmma::{FRAGMENT, K_STEP, multiply, multiply_shared};
 
 type Pair<E> = Vector<E, Const<2>>;
-type Quad<E> = Vector<E, Const<4>>;
 /// What a unit stores at a time: 16 bytes.
 type Oct<E> = Vector<E, Const<8>>;
 
@@ -31,8 +30,6 @@ pub(super) const TILE: usize = 64;
 pub(super) const SPAN: usize = 64;
 /// Units of a cube.
 pub(super) const UNITS: u32 = 128;
-/// Planes of a cube, which have 16 rows of a tile each.
-pub(super) const PLANES: usize = UNITS as usize / 32;
 /// A score that is masked: -2^100. Finite, so that a row without keys stays a number, and a power of two, so that its
 /// product with the scale is exact and the difference of two of them is 0.
 const MASKED: f32 = -1_267_650_600_228_229_401_496_703_205_376.0;
@@ -53,8 +50,6 @@ pub(super) struct FlashConfig {
     pub(super) lengths: bool,
     pub(super) documents: bool,
     pub(super) dropout: bool,
-    /// The gradients' columns are summed. Where queries, keys and values are columns of one matrix.
-    pub(super) sums: bool,
 }
 
 impl FlashConfig {
@@ -333,55 +328,6 @@ fn store_rows<E: Float>(
             let to = (first + row0 + row) as usize * comptime![columns / 8] + (column / 8 + oct) as usize;
             out[to] = memory[(row * per_row + (oct ^ (row % 8))) as usize];
         }
-    }
-}
-
-/// Sums the columns of what [`store_rows`] has just stored from `memory`, each plane those of its 16 rows, rounded as they are: in
-/// row `tile * PLANES + plane` of `sums`. `tile` counts over all batch rows.
-#[cube]
-fn store_sums<E: Float>(
-    memory: &Shared<[Oct<E>]>,
-    sums: &mut [Quad<f32>],
-    tile: u32,
-    row0: u32,
-    rows: u32,
-    column: u32,
-    #[comptime] columns: usize,
-    #[comptime] head_dim: usize,
-) {
-    let per_row = comptime![head_dim as u32 / 8];
-    let lane = UNIT_POS % 32;
-    let plane = UNIT_POS / 32;
-    let oct = lane % per_row;
-    let mut first = Quad::<f32>::zeroed();
-    let mut second = Quad::<f32>::zeroed();
-    #[unroll]
-    for turn in 0..comptime![head_dim / 16] {
-        let row = plane * 16 + (lane + comptime![32 * turn as u32]) / per_row;
-        let values = memory[(row * per_row + (oct ^ (row % 8))) as usize];
-        if row0 + row < rows {
-            #[unroll]
-            for i in 0..4usize {
-                first.insert(i, first.extract(i) + f32::cast_from(values.extract(i)));
-                second.insert(i, second.extract(i) + f32::cast_from(values.extract(comptime![i + 4])));
-            }
-        }
-    }
-    // Units `per_row` apart hold the same columns.
-    #[unroll]
-    for i in 0..4usize {
-        if comptime![head_dim == 64] {
-            first.insert(i, first.extract(i) + plane_shuffle_xor(first.extract(i), 8u32));
-            second.insert(i, second.extract(i) + plane_shuffle_xor(second.extract(i), 8u32));
-        }
-        first.insert(i, first.extract(i) + plane_shuffle_xor(first.extract(i), 16u32));
-        second.insert(i, second.extract(i) + plane_shuffle_xor(second.extract(i), 16u32));
-    }
-    if lane < per_row {
-        let at = (tile * comptime![PLANES as u32] + plane) as usize * comptime![columns / 4]
-            + (column / 4 + 2 * oct) as usize;
-        sums[at] = first;
-        sums[at + 1] = second;
     }
 }
 
