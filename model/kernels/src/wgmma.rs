@@ -34,12 +34,12 @@ pub(crate) const FRAGMENT: usize = 8;
 /// What an instruction reads the shared tile `tile` through: the half of its descriptor that depends on where the tile is. The
 /// tile starts at a multiple of 1024 bytes; one `n` bytes further on is described by `n / 16` more.
 #[cube]
-pub(crate) fn describe<E: Float>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u32 {
+pub(crate) fn describe<E: CubePrimitive>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u32 {
     u32::cast_from(descriptor::<E>(tile, layout))
 }
 
 #[cube]
-fn descriptor<E: Float>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u64 {
+fn descriptor<E: CubePrimitive>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u64 {
     intrinsic!(|scope| {
         #[expect(unsafe_code, reason = "the pointer goes into a descriptor, within the tile's lifetime")]
         let ptr = unsafe { *tile.__expand_as_ptr_method(scope) }.value(scope);

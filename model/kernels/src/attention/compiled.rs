@@ -5,11 +5,12 @@ use half::{bf16, f16};
 
 use super::kernel::backward::{key_value_gradient, query_gradient};
 use super::kernel::forward::forward;
+use super::kernel::one_tile::one_tile_gradients;
 use super::kernel::{FlashConfig, UNITS};
 use crate::offline::{buffer, ptx, settings};
 
-/// Forward, the queries' gradient, and that of keys and values; `None` where they cannot be compiled on this machine.
-pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 3] {
+/// Forward, the queries' gradient, that of keys and values, and all three of one tile; `None` where they cannot be compiled on this machine.
+pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 4] {
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let first = ptx(forward::Forward::<E>::new(
@@ -27,7 +28,13 @@ pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 3] {
         launch, properties, target, (), (), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (),
         (), (), (), (), (), cfg,
     ));
-    [first, second, third]
+    let (launch, properties, target) = settings(UNITS);
+    #[rustfmt::skip]
+    let fourth = ptx(one_tile_gradients::OneTileGradients::<E>::new(
+        launch, properties, target, (), (), buffer(), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
+        (), (), (), (), (), cfg,
+    ));
+    [first, second, third, fourth]
 }
 
 #[test]
@@ -43,9 +50,10 @@ fn kernels_compile_without_a_device() {
         dropout: false,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
+    let padded = FlashConfig { n_kv_heads: 4, causal: false, documents: false, ..masked };
     let wide = FlashConfig { head_dim: 128, packed: false, causal: false, ..plain };
     let both = [kernels::<bf16>, kernels::<f16>];
-    for config in [plain, masked, wide] {
+    for config in [plain, masked, padded, wide] {
         for (compile, operands) in both.iter().zip(["f32.bf16.bf16", "f32.f16.f16"]) {
             for code in compile(config).iter().flatten() {
                 assert!(code.contains(operands), "{config:?}");

@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 use super::kernel::backward::{key_value_gradient, query_gradient};
 use super::kernel::forward::forward;
+use super::kernel::one_tile::one_tile_gradients;
 use super::kernel::{FlashConfig, SPAN, TILE, UNITS};
 use super::ops::{FlashOps, FlashSpec};
 use crate::device::{empty, tensor_map};
@@ -144,13 +145,42 @@ impl Call {
     ) -> (CubeTensor, CubeTensor) {
         let Self { spec, config, lens: [t, s], .. } = self;
         let (b, h) = (spec.batch_size, spec.n_heads);
-        let (cubes, heads_at_once, tile_bits) = self.cubes(b * h, t.div_ceil(TILE));
-        let (key_cubes, key_heads_at_once, key_tile_bits) = self.cubes(b * spec.n_kv_heads, s.div_ceil(TILE));
         let d_out = into_contiguous(d_out);
-        let delta = empty(&lse, [b * h * t], DType::F32);
         let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], x.dtype);
         let d_query = like(&self.query);
         let d_key_value = if config.packed { d_query.clone() } else { like(&self.key_value) };
+        if config.one_tile(t, s) {
+            // SAFETY: as in `forward`; queries, keys and values have columns of their own, and together they are all.
+            #[expect(unsafe_code, reason = "launching without bounds checks")]
+            unsafe {
+                one_tile_gradients::launch_unchecked::<E>(
+                    &out.client,
+                    CubeCount::Static((b * h) as u32, 1, 1),
+                    CubeDim::new_1d(UNITS),
+                    tensor_map(&self.query, TILE, SPAN),
+                    tensor_map(&self.key_value, TILE, SPAN),
+                    vectors(&out),
+                    vectors(&d_out),
+                    tensor_map(&d_out, TILE, SPAN),
+                    lse.into_buffer_arg(),
+                    self.ints(&self.lengths),
+                    self.ints(&self.documents),
+                    self.ints(&self.random),
+                    vectors(&d_query),
+                    vectors(&d_key_value),
+                    t as u32,
+                    s as u32,
+                    spec.site,
+                    threshold_16(spec.dropout),
+                    self.keep(),
+                    config,
+                );
+            }
+            return (d_query, d_key_value);
+        }
+        let (cubes, heads_at_once, tile_bits) = self.cubes(b * h, t.div_ceil(TILE));
+        let (key_cubes, key_heads_at_once, key_tile_bits) = self.cubes(b * spec.n_kv_heads, s.div_ceil(TILE));
+        let delta = empty(&lse, [b * h * t], DType::F32);
         // SAFETY: as in `forward`; both kernels write their own columns of a common gradient, and together all of it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {

@@ -1,7 +1,7 @@
 //! Dropout (Srivastava et al. 2014) from a counter: no mask is stored, and the same counter gives the same mask on every
 //! backend, in every process, in forward and in backward.
 //!
-//! Bits come from Philox4x32-10 (Salmon et al. 2011): key = seed, counter = (element / 8, site, draw), sixteen
+//! Bits come from Philox4x32-7 (Salmon et al. 2011): key = seed, counter = (element / 8, site, draw), sixteen
 //! bits for each element: a probability is rounded to a multiple of 2^-16.
 
 mod autodiff;

@@ -1,8 +1,9 @@
-//! Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
+//! Philox4x32-7 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): with seven rounds it passes all tests of
+//! BigCrush (section 4, table 2). FlashAttention draws with as many; PyTorch takes the ten that leave a margin.
 
 pub(crate) const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 pub(crate) const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
-pub(crate) const ROUNDS: u32 = 10;
+pub(crate) const ROUNDS: u32 = 7;
 
 /// Four random words for `counter` under `key`.
 pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -20,12 +21,12 @@ pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 mod tests {
     use super::philox;
 
-    /// The known answers that Random123 publishes (`kat_vectors`, philox 4x32, 10 rounds).
+    /// The known answers that Random123 publishes (`kat_vectors`, philox 4x32, 7 rounds).
     #[test]
     fn known_answers() {
-        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(philox([0; 4], [0; 2]), [0x5f6f_b709, 0x0d89_3f64, 0x4f12_1f81, 0x4f73_0a48]);
+        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x5207_ddc2, 0x4516_5e59, 0x4d8e_e751, 0x8c52_f662]);
         let counter = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
-        assert_eq!(philox(counter, [0xa409_3822, 0x299f_31d0]), [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
+        assert_eq!(philox(counter, [0xa409_3822, 0x299f_31d0]), [0x4dfc_caba, 0x190a_87f0, 0xc473_62ba, 0xb6b5_242a]);
     }
 }

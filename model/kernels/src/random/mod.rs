@@ -1,6 +1,6 @@
 //! Random integers from a counter: the same on every backend and in every process.
 //!
-//! Bits come from Philox4x32-10 (Salmon et al. 2011): key = seed, counter = (element, site, draw), as for
+//! Bits come from Philox4x32-7 (Salmon et al. 2011): key = seed, counter = (element, site, draw), as for
 //! [`dropout`](crate::dropout).
 
 mod autodiff;

@@ -16,7 +16,7 @@ use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
 /// Enqueues, each as a group of its own, the scores of the first tile that stays and the first in slot `slot`, and the gradient of
 /// probabilities of the second ones: queries and `d_out` stay or are streamed, keys and values the other way.
 #[cube]
-fn scores_and_dp<E: Float>(
+pub(super) fn scores_and_dp<E: Float>(
     stays: u32,
     second_stays: u32,
     streamed: u32,
@@ -305,35 +305,7 @@ pub(crate) fn key_value_gradient<E: Float>(
             pin(&scores);
             let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
             if comptime![cfg.documents] || edge {
-                // The unit's two keys, and the queries from which on they are seen.
-                let at = place(unit_here());
-                let key0 = k0 + at.row;
-                let key1 = key0 + 8;
-                let mut from0 = 0u32;
-                let mut from1 = 0u32;
-                if comptime![cfg.causal] {
-                    from0 = clipped(key0 + t, s);
-                    from1 = clipped(key1 + t, s);
-                }
-                from0 = select(key0 < keys, from0, t);
-                from1 = select(key1 < keys, from1, t);
-                let mut document0 = 0i32;
-                let mut document1 = 0i32;
-                if comptime![cfg.documents] {
-                    document0 = documents[(batch * t + min(key0, t - 1)) as usize];
-                    document1 = documents[(batch * t + min(key1, t - 1)) as usize];
-                }
-                #[unroll]
-                for i in 0..comptime![TILE / 2] {
-                    let row = q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
-                    let from = if comptime![i % 4 < 2] { from0 } else { from1 };
-                    let mut visible = row >= from && row < t;
-                    if comptime![cfg.documents] {
-                        let document = if comptime![i % 4 < 2] { document0 } else { document1 };
-                        visible = visible && documents[(batch * t + min(row, t - 1)) as usize] == document;
-                    }
-                    scores[i] = select(visible, scores[i], hidden);
-                }
+                hide_queries(&mut scores, hidden, documents, batch, q0, k0, keys, t, s, cfg);
             }
             let mut p = Array::<f32>::new(comptime![TILE / 2]);
             #[unroll]
@@ -387,6 +359,53 @@ pub(crate) fn key_value_gradient<E: Float>(
     store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, value_column, columns, head_dim);
 }
 
+/// Writes `hidden` over the values of a 64 x 64 accumulator, keys from `k0` on by queries from `q0` on, whose query does not see the
+/// key.
+#[cube]
+#[expect(clippy::too_many_arguments, reason = "where the tile lies, and what bounds it")]
+pub(super) fn hide_queries(
+    values: &mut Array<f32>,
+    hidden: f32,
+    documents: &[i32],
+    batch: u32,
+    q0: u32,
+    k0: u32,
+    keys: u32,
+    t: u32,
+    s: u32,
+    #[comptime] cfg: FlashConfig,
+) {
+    // The unit's two keys, and the queries from which on they are seen.
+    let at = place(unit_here());
+    let key0 = k0 + at.row;
+    let key1 = key0 + 8;
+    let mut from0 = 0u32;
+    let mut from1 = 0u32;
+    if comptime![cfg.causal] {
+        from0 = clipped(key0 + t, s);
+        from1 = clipped(key1 + t, s);
+    }
+    from0 = select(key0 < keys, from0, t);
+    from1 = select(key1 < keys, from1, t);
+    let mut document0 = 0i32;
+    let mut document1 = 0i32;
+    if comptime![cfg.documents] {
+        document0 = documents[(batch * t + min(key0, t - 1)) as usize];
+        document1 = documents[(batch * t + min(key1, t - 1)) as usize];
+    }
+    #[unroll]
+    for i in 0..comptime![TILE / 2] {
+        let row = q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
+        let from = if comptime![i % 4 < 2] { from0 } else { from1 };
+        let mut visible = row >= from && row < t;
+        if comptime![cfg.documents] {
+            let document = if comptime![i % 4 < 2] { document0 } else { document1 };
+            visible = visible && documents[(batch * t + min(row, t - 1)) as usize] == document;
+        }
+        values[i] = select(visible, values[i], hidden);
+    }
+}
+
 /// A streamed block: its head within the group, and its tile of queries.
 #[derive(CubeType)]
 struct Streamed {
@@ -403,7 +422,7 @@ fn advanced(block: &Streamed, first: u32, end: u32) -> Streamed {
 
 /// The numbers of the unit's columns: two that are neighbours, every eight columns, from `at` on.
 #[cube]
-fn row_pairs(row_values: &Shared<[f32]>, at: u32) -> Array<f32> {
+pub(super) fn row_pairs(row_values: &Shared<[f32]>, at: u32) -> Array<f32> {
     let mut pairs = Array::<f32>::new(comptime![TILE / 4]);
     #[unroll]
     for i in 0..comptime![TILE / 4] {

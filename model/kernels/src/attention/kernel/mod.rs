@@ -5,10 +5,12 @@
 //! Several cubes share a multiprocessor, so that one computes exponentials while another multiplies. All columns of heads are
 //! read where the projection wrote them.
 //!
-//! Backward is two kernels, one that owns the rows of dQ and one that owns those of dK and dV: no sum depends on timing.
+//! Backward is two kernels, one that owns the rows of dQ and one that owns those of dK and dV: no sum depends on timing. Where all
+//! queries and keys of a batch row are one tile, a single one owns all three.
 
 pub(super) mod backward;
 pub(super) mod forward;
+pub(super) mod one_tile;
 mod sight;
 
 use cubecl::cmma::MmaDefinition;
@@ -84,6 +86,11 @@ impl FlashConfig {
     /// The same tile, summed over its rows.
     fn columns_layout(&self) -> WgmmaTileLayout {
         WgmmaTileLayout { major: Major::MN, swizzle: Swizzle::B128, rows: self.head_dim, k: TILE }
+    }
+
+    /// Whether each batch row's `t` queries and `s` keys are one tile, and each head has keys of its own.
+    pub(super) fn one_tile(&self, t: usize, s: usize) -> bool {
+        t <= TILE && s <= TILE && self.n_heads == self.n_kv_heads
     }
 
     /// Elements of a tile.

@@ -1,0 +1,270 @@
+//! Backward where all queries and all keys of a batch row are one tile: a cube computes the three gradients of a head at once.
+//!
+//! Scores have a row for each key, as in [`super::backward::key_value_gradient`], so that those of values and keys are summed from
+//! registers. The queries' sum goes over keys: their scores' gradient is turned through shared memory.
+
+use std::f32::consts::LOG2_E;
+
+use cubecl::cmma::MmaDefinition;
+use cubecl::prelude::*;
+use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
+use cubecl_ir::types::MatrixIdent;
+
+use super::backward::{hide_queries, row_pairs};
+use super::sight::key_count;
+use super::{
+    FlashConfig, HIDDEN, Oct, Pair, Place, TILE, UNITS, fill_slot_both, left_operand, place, product, product_shared,
+    random_words, results_memory, round_into, row_products, slots, store_rows, tile, unit_here, zeros,
+};
+use crate::instruction::exp2_approx;
+use crate::wgmma::{FRAGMENT, K_STEP, commit, describe, fence, multiply_shared, pin, pin_all, wait};
+
+/// What [`random_words`] gives is for eight probabilities; 64 x 64 of them take so many times the units.
+const DRAWS: usize = TILE * TILE / 8 / UNITS as usize;
+/// Queries' bits of eight keys lie so far from those of the next eight: units of a plane read other banks.
+const KEPT_STRIDE: u32 = TILE as u32 + 8;
+
+/// 64 queries by 64 keys, which are summed over.
+fn turned_layout() -> WgmmaTileLayout {
+    WgmmaTileLayout { major: Major::K, swizzle: Swizzle::B128, rows: TILE, k: TILE }
+}
+
+/// The gradients of queries, keys and values, for T and S up to 64 and as many heads of keys as of queries.
+#[cube(launch_unchecked)]
+#[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
+pub(crate) fn one_tile_gradients<E: Float>(
+    query: &TensorMap<E, Tiled>,
+    key_value: &TensorMap<E, Tiled>,
+    out: &[Oct<E>],
+    d_out: &[Oct<E>],
+    d_out_tiles: &TensorMap<E, Tiled>,
+    lse: &[f32],
+    lengths: &[i32],
+    documents: &[i32],
+    random: &[i32],
+    d_query: &mut [Oct<E>],
+    d_key_value: &mut [Oct<E>],
+    t: u32,
+    s: u32,
+    site: u32,
+    limit: u32,
+    keep: f32,
+    #[comptime] cfg: FlashConfig,
+) {
+    let row_head = CUBE_POS_X;
+    let head = row_head % comptime![cfg.n_heads as u32];
+    let batch = row_head / comptime![cfg.n_heads as u32];
+    let head_dim = comptime![cfg.head_dim];
+    let column = head * comptime![cfg.head_dim as u32];
+    let key_column = comptime![cfg.first_key_column()] + column;
+    let value_column = comptime![cfg.first_value_column()] + column;
+    let (query_columns, columns) = comptime![(cfg.query_columns(), cfg.key_value_columns())];
+
+    // Keys and values, then queries and `d_out`.
+    let mut tiles = slots::<E>(2usize, 2usize, cfg);
+    let mut results = results_memory::<E>(cfg);
+    let mut turned = Shared::<[Oct<E>]>::new_aligned_slice(comptime![TILE * TILE / 8], 1024usize);
+    // Log-sums of the queries, then deltas: sums of `out * d_out`.
+    let mut row_values = Shared::<[f32]>::new_slice(comptime![2 * TILE]);
+    let mut kept_memory = Shared::<[u32]>::new_slice(comptime![if cfg.dropout { 8 * KEPT_STRIDE as usize } else { 1 }]);
+    sync_async_proxy_shared();
+    sync_cube();
+    if UNIT_POS == 0 {
+        fill_slot_both::<E>(&mut tiles, 0usize, key_value, key_value, batch * s, key_column, value_column, cfg);
+        fill_slot_both::<E>(&mut tiles, 1usize, query, d_out_tiles, batch * t, column, column, cfg);
+    }
+    sync_plane();
+    let unit = unit_here();
+    let at = place(unit);
+    let out_columns = comptime![cfg.n_heads * cfg.head_dim];
+    let (delta0, delta1) = row_products::<E>(d_out, out, batch * t, 0u32, t, column, unit, out_columns, head_dim);
+    if at.column == 0 {
+        row_values[(comptime![TILE as u32] + at.row) as usize] = delta0;
+        row_values[(comptime![TILE as u32 + 8] + at.row) as usize] = delta1;
+    }
+    if unit < comptime![TILE as u32] {
+        row_values[unit as usize] = lse[(row_head * t + min(unit, t - 1)) as usize];
+    }
+    let mut kept = Array::<u32>::new(1usize);
+    kept[0] = 0u32;
+    if comptime![cfg.dropout] {
+        draw_kept(&mut kept_memory, random, site, row_head * t, s, limit);
+    }
+    sync_cube();
+    if comptime![cfg.dropout] {
+        kept[0] = drawn_bits(&kept_memory, &at);
+        pin(&kept);
+    }
+
+    let keys = describe::<E>(&tiles.tiles, comptime![cfg.rows_layout()]);
+    let columns_from = describe::<E>(&tiles.tiles, comptime![cfg.columns_layout()]);
+    let mut probabilities = left_operand::<E>();
+    let mut d_scores = left_operand::<E>();
+    tiles.full.index(0usize).wait_parity(0u32);
+    tiles.full.index(1usize).wait_parity(0u32);
+    let mut p = zeros(comptime![TILE]);
+    pin(&p);
+    fence();
+    product_shared::<E>(&mut p, keys, tile(keys, 2u32, cfg), cfg);
+    commit();
+    wait(0usize);
+    pin(&p);
+    let hidden = f32::cast_from(comptime![HIDDEN]);
+    hide_queries(&mut p, hidden, documents, batch, 0u32, 0u32, key_count(lengths, batch, s, cfg), t, s, cfg);
+    let scale = comptime![cfg.scale()].runtime();
+    let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
+    let log_sums = row_pairs(&row_values, at.column);
+    let mut dropped = Array::<f32>::new(comptime![TILE / 2]);
+    #[unroll]
+    for i in 0..comptime![TILE / 2] {
+        p[i] = exp2_approx(p[i] * scale_log2 - log_sums[comptime![i / 4 * 2 + i % 2]]);
+        dropped[i] = p[i];
+        if comptime![cfg.dropout] {
+            dropped[i] = p[i] * select(kept[0] & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
+        }
+    }
+    round_into::<E>(&dropped, &mut probabilities);
+    let mut dv = zeros(head_dim);
+    pin_all::<E>(&probabilities);
+    pin(&dv);
+    fence();
+    product::<E>(&mut dv, &probabilities, tile(columns_from, 3u32, cfg), comptime![cfg.columns_layout()]);
+    commit();
+    wait(0usize);
+    pin(&dv);
+    pin_all::<E>(&probabilities);
+    store_rows::<E>(
+        &dv,
+        1.0f32,
+        1.0f32,
+        &mut results,
+        d_key_value,
+        batch * s,
+        0u32,
+        s,
+        value_column,
+        columns,
+        head_dim,
+    );
+    let mut dp = zeros(comptime![TILE]);
+    pin(&dp);
+    fence();
+    product_shared::<E>(&mut dp, tile(keys, 1u32, cfg), tile(keys, 3u32, cfg), cfg);
+    commit();
+    wait(0usize);
+    pin(&dp);
+    if comptime![cfg.dropout] {
+        // Through a shuffle: or the factors of before would be kept in registers.
+        kept[0] = plane_shuffle(kept[0], UNIT_POS % 32);
+    }
+    let deltas = row_pairs(&row_values, place(unit_here()).column + comptime![TILE as u32]);
+    #[unroll]
+    for i in 0..comptime![TILE / 2] {
+        let mut d_probability = dp[i];
+        if comptime![cfg.dropout] {
+            d_probability *= select(kept[0] & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
+        }
+        p[i] = p[i] * (d_probability - deltas[comptime![i / 4 * 2 + i % 2]]) * scale;
+    }
+    round_into::<E>(&p, &mut d_scores);
+    turn::<E>(&d_scores, &mut turned);
+    let mut dk = zeros(head_dim);
+    pin_all::<E>(&d_scores);
+    pin(&dk);
+    fence();
+    product::<E>(&mut dk, &d_scores, tile(columns_from, 2u32, cfg), comptime![cfg.columns_layout()]);
+    commit();
+    // All planes have turned theirs.
+    sync_async_proxy_shared();
+    sync_cube();
+    let queries_from = describe::<Oct<E>>(&turned, comptime![turned_layout()]);
+    let mut dq = zeros(head_dim);
+    pin(&dq);
+    fence();
+    #[unroll]
+    for step in 0..comptime![TILE / K_STEP] {
+        let layout = comptime![cfg.columns_layout()];
+        multiply_shared::<E>(&mut dq, queries_from, columns_from, step, comptime![turned_layout()], layout);
+    }
+    commit();
+    // For `dk`.
+    wait(1usize);
+    pin(&dk);
+    pin_all::<E>(&d_scores);
+    store_rows::<E>(&dk, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, 0u32, s, key_column, columns, head_dim);
+    wait(0usize);
+    pin(&dq);
+    store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut results, d_query, batch * t, 0u32, t, column, query_columns, head_dim);
+}
+
+/// Writes a 64 x 64 left operand, rows and columns exchanged, as a tile of [`turned_layout`]: each plane its 16 rows, which become
+/// columns (`stmatrix`).
+#[cube]
+fn turn<E: Float>(fragments: &Sequence<Array<E>>, memory: &mut Shared<[Oct<E>]>) {
+    let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    let lane = UNIT_POS % 32;
+    let oct = UNIT_POS / 32 * 2 + lane / 8 % 2;
+    #[unroll]
+    for step in 0..comptime![TILE / K_STEP] {
+        let fragment = fragments.index(step);
+        let mut four = Array::<Pair<E>>::new(4usize);
+        #[unroll]
+        for matrix in 0..comptime![FRAGMENT / 2] {
+            let mut pair = Pair::<E>::empty();
+            pair.insert(0usize, fragment[comptime![2 * matrix]]);
+            pair.insert(1usize, fragment[comptime![2 * matrix + 1]]);
+            four[matrix] = pair;
+        }
+        let row = comptime![(K_STEP * step) as u32] + lane / 16 * 8 + lane % 8;
+        let at = (row * comptime![TILE as u32 / 8] + (oct ^ (row % 8))) as usize;
+        instruction.store_matrix::<Oct<E>, Const<2>>(
+            &mut memory[at..at + 1],
+            &four,
+            MatrixIdent::Accumulator,
+            4usize,
+            true,
+        );
+    }
+}
+
+/// Draws which probabilities of 64 queries, from row `row` of all rows of all heads on, and 64 keys are kept: what a unit draws is of
+/// one query and eight keys, in the bits of one word.
+#[cube]
+fn draw_kept(memory: &mut Shared<[u32]>, random: &[i32], site: u32, row: u32, keys: u32, limit: u32) {
+    #[unroll]
+    for turn in 0..DRAWS {
+        let n = UNIT_POS + comptime![turn as u32 * UNITS];
+        let query = n % comptime![TILE as u32];
+        let eight = n / comptime![TILE as u32];
+        let (w0, w1, w2, w3) = random_words(random, site, row + query, 0u32, eight / 4, eight % 4 * 2, keys);
+        let mut words = Array::<u32>::new(4usize);
+        words[0] = w0;
+        words[1] = w1;
+        words[2] = w2;
+        words[3] = w3;
+        let mut bits = 0u32;
+        #[unroll]
+        for i in 0..4usize {
+            bits |= select((words[i] & 0xffff) >= limit, comptime![1u32 << (2 * i as u32)].runtime(), 0u32);
+            bits |= select((words[i] >> 16) >= limit, comptime![2u32 << (2 * i as u32)].runtime(), 0u32);
+        }
+        memory[(eight * KEPT_STRIDE + query) as usize] = bits;
+    }
+}
+
+/// Which values of a 64 x 64 accumulator, keys by queries, are kept, bit by bit, from what [`draw_kept`] drew.
+#[cube]
+fn drawn_bits(memory: &Shared<[u32]>, at: &Place) -> u32 {
+    // The unit's keys are eight apart: neighbours but one among the bits of the same eight.
+    let from = (at.row / 32 * 4 + at.row % 8 / 2) * KEPT_STRIDE + at.column;
+    let shift = at.row % 32 / 8 * 2 + at.row % 2;
+    let mut kept = 0u32;
+    #[unroll]
+    for query in 0..16usize {
+        let bits = memory[(from + comptime![(query / 2 * 8 + query % 2) as u32]) as usize] >> shift;
+        let bit = comptime![(query / 2 * 4 + query % 2) as u32];
+        kept |= (bits & 1) << bit;
+        kept |= (bits >> 2 & 1) << comptime![bit + 2];
+    }
+    kept
+}
