@@ -19,7 +19,7 @@ use kiln::config::Precision;
 use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu};
 use kiln_kernels::{
     Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, add_norm,
-    attention, cross_entropy, dropout, embedding, linear, linear_activated, rotary, set_plain_operators, swiglu,
+    attention, cross_entropy, dropout, embed, linear, linear_activated, rotary, set_plain_operators, swiglu,
 };
 
 /// Results in memory at once.
@@ -149,8 +149,10 @@ fn operators(criterion: &mut Criterion) {
     place.operator(criterion, "swiglu", bytes(3 * m * f), || swiglu(gate_up.clone()));
     drop((gate_up, qkv, branch));
 
-    let (table, ids) = (place.leaf([v, d]), place.ids(v));
-    place.operator(criterion, "embedding", bytes(2 * m * d), || embedding(ids.clone(), table.clone()));
+    let (table, places, ids) = (place.leaf([v, d]), place.leaf([m / 2, d]), place.ids(v));
+    place.operator(criterion, "embedding", bytes(2 * m * d), || {
+        embed(ids.clone(), table.clone(), 2.0, Some(places.clone()), Some((0.1, &stream)))
+    });
     let (logits, labels) = (place.leaf([m, v]), place.ids(v));
     let config = CrossEntropyConfig { label_smoothing: 0.1, ignore_index: 0 };
     let run = || cross_entropy(logits.clone(), labels.clone(), &config).loss_sum;

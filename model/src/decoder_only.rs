@@ -87,7 +87,11 @@ impl DecoderOnly {
     }
 
     fn read(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
-        self.hidden(self.embedding.forward(batch.input.clone()), &batch.rows(), stream)
+        let ([n], ids) = (batch.input.dims(), batch.input.clone());
+        let rows = batch.rows().placed(&self.config, n, &ids.device());
+        let (positions, norm) = (&self.positions, &self.embedding_norm);
+        let x = self.embedding.enter(ids, positions, norm, self.config.dropout, &rows, stream);
+        self.decoder.forward(x, &rows, None, stream)
     }
 
     fn token_loss(&self, label_smoothing: f64) -> TokenLoss<'_> {

@@ -2,9 +2,12 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
-use kiln_kernels::Projection;
+use kiln_kernels::{DropoutStream, Projection};
 
 use crate::init::Init;
+use crate::norm::{Norm, dropout, normalized};
+use crate::position::PositionEncoding;
+use crate::rows::Rows;
 
 /// One vector per token, multiplied by `sqrt(d_model)` when it is looked up if the configuration says so (Vaswani et al.
 /// 2017, section 3.4): rows drawn small then serve as output projection too.
@@ -33,10 +36,43 @@ impl TokenEmbedding {
     /// Ids out of range are refused on the CPU and undefined on a GPU, where looking at them would stop the device: check
     /// them on the host, as [`Prompts`](crate::Prompts) does.
     pub fn forward(&self, ids: Tensor<1, Int>) -> Tensor<2> {
+        self.placed(ids, None, None)
+    }
+
+    /// What the layers begin with: vectors of tokens at their places, normalized if there is a norm, and dropped with probability
+    /// `p` while there is a stream.
+    ///
+    /// # Shapes
+    /// - `ids`: `[B * T]`; result `[B * T, D]`
+    ///
+    /// # Panics
+    /// As [`Self::forward`] and [`PositionEncoding::add_to`].
+    pub(crate) fn enter(
+        &self,
+        ids: Tensor<1, Int>,
+        positions: &PositionEncoding,
+        norm: &Option<Norm>,
+        p: f64,
+        rows: &Rows,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
+        match (norm, positions.common(ids.dims()[0], rows)) {
+            // One pass over memory.
+            (None, Ok(places)) => self.placed(ids, places, stream.filter(|_| p > 0.0).map(|stream| (p, stream))),
+            _ => dropout(normalized(norm, positions.add_to(self.forward(ids), rows)), p, stream),
+        }
+    }
+
+    fn placed(
+        &self,
+        ids: Tensor<1, Int>,
+        places: Option<Tensor<2>>,
+        dropout: Option<(f64, &DropoutStream)>,
+    ) -> Tensor<2> {
         let table = self.table.val();
-        let [_, d_model] = table.dims();
-        let x = kiln_kernels::embedding(ids, table);
-        if self.scaled { x * (d_model as f64).sqrt() } else { x }
+        let scale = if self.scaled { (table.dims()[1] as f64).sqrt() } else { 1.0 };
+        let places = places.map(|places| places.cast(table.dtype()));
+        kiln_kernels::embed(ids, table, scale, places, dropout)
     }
 
     /// The table as output projection.

@@ -13,7 +13,7 @@ use crate::init::{Init, Role};
 use crate::kv_cache::{DecoderCache, Memory};
 use crate::linear::Linear;
 use crate::loss::{EvalSums, LossSums, TokenLoss};
-use crate::norm::{Norm, dropout, normalized};
+use crate::norm::{Norm, normalized};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
 
@@ -127,10 +127,9 @@ impl EncoderDecoder {
     ) -> Memory {
         let ([n], [n_lengths]) = (source.dims(), lengths.dims());
         assert!(n % batch_size == 0 && n_lengths == batch_size, "{n} ids, {n_lengths} lengths, {batch_size} rows");
-        let x = self.source_embedding.forward(source);
-        let rows = Rows::of_lengths(lengths.clone()).placed(&self.config, n, &x.device());
-        let x = self.source_positions.add_to(x, &rows);
-        let x = dropout(normalized(&self.source_embedding_norm, x), self.config.dropout, stream);
+        let rows = Rows::of_lengths(lengths.clone()).placed(&self.config, n, &source.device());
+        let (positions, norm) = (&self.source_positions, &self.source_embedding_norm);
+        let x = self.source_embedding.enter(source, positions, norm, self.config.dropout, &rows, stream);
         Memory { hidden: self.encoder.forward(x, &rows, stream), lengths, batch_size }
     }
 
@@ -196,10 +195,10 @@ impl EncoderDecoder {
 
     fn embed_target(&self, ids: Tensor<1, Int>, rows: Rows, stream: Option<&DropoutStream>) -> (Tensor<2>, Rows) {
         let [n] = ids.dims();
-        let x = self.target_embedding().forward(ids);
-        let rows = rows.placed(&self.config, n, &x.device());
-        let x = self.target_positions.add_to(x, &rows);
-        (dropout(normalized(&self.target_embedding_norm, x), self.config.dropout, stream), rows)
+        let rows = rows.placed(&self.config, n, &ids.device());
+        let (positions, norm) = (&self.target_positions, &self.target_embedding_norm);
+        let x = self.target_embedding().enter(ids, positions, norm, self.config.dropout, &rows, stream);
+        (x, rows)
     }
 
     fn target_embedding(&self) -> &TokenEmbedding {

@@ -2,7 +2,7 @@
 //! [`SelfAttention`](crate::SelfAttention).)
 
 use burn::module::{Module, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 
 use crate::config::Positions;
 use crate::init::Init;
@@ -44,15 +44,28 @@ impl PositionEncoding {
     /// on the device and are not checked here.
     pub fn add_to(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
         let [n, d] = x.dims();
+        match self.common(n, rows) {
+            Ok(None) => x,
+            Ok(Some(places)) => {
+                let [len, _] = places.dims();
+                let places = places.cast(x.dtype()).reshape([1, len, d]);
+                (x.reshape([rows.batch_size, len, d]) + places).reshape([n, d])
+            }
+            Err(Apart { places, table }) => x.clone() + kiln_kernels::embedding(places, table).cast(x.dtype()),
+        }
+    }
+
+    /// What is added to the positions of every row of `n / B`, `[T, D]`; nothing with rotary positions; an error where each row has
+    /// places of its own.
+    ///
+    /// # Panics
+    /// As [`Self::add_to`].
+    pub(crate) fn common(&self, n: usize, rows: &Rows) -> Result<Option<Tensor<2>>, Apart> {
         let len = rows.len(n);
         self.check(len);
-        let Some(table) = self.vectors() else { return x };
-        match &rows.positions {
-            Some(positions) => x.clone() + kiln_kernels::embedding(positions.clone(), table).cast(x.dtype()),
-            None => {
-                let positions = table.narrow(0, 0, len).cast(x.dtype()).reshape([1, len, d]);
-                (x.reshape([rows.batch_size, len, d]) + positions).reshape([n, d])
-            }
+        match (self.vectors(), &rows.positions) {
+            (Some(table), Some(places)) => Err(Apart { places: places.clone(), table }),
+            (table, _) => Ok(table.map(|table| table.narrow(0, 0, len))),
         }
     }
 
@@ -81,6 +94,12 @@ impl PositionEncoding {
     fn check(&self, len: usize) {
         assert!(len <= self.max_positions, "{len} positions, but the model has {}", self.max_positions);
     }
+}
+
+/// Places that differ from row to row, `[B * T]`, and the vectors of all places.
+pub(crate) struct Apart {
+    places: Tensor<1, Int>,
+    table: Tensor<2>,
 }
 
 /// `sin(p / 10000^(2i / D))` in feature 2i and the cosine in 2i + 1 (Vaswani et al. 2017, section 3.5), row by row.

@@ -20,6 +20,13 @@ pub(crate) fn empty_like(like: &CubeTensor) -> CubeTensor {
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), like.meta.shape().clone(), like.dtype)
 }
 
+/// Number `at` of `n`, counted from the last. Cubes start in the order of their numbers: a kernel that goes the other way reads first
+/// what the one before wrote last, which L2 still has, and leaves there what the next one begins with.
+#[cube]
+pub(crate) fn from_last(at: u32, n: u32) -> u32 {
+    n - 1 - at
+}
+
 /// The widest load of at most 16 bytes that divides a row of `d` elements, in elements.
 pub(crate) fn vector_width(d: usize, dtype: DType) -> usize {
     let mut width = 16 / dtype.size();

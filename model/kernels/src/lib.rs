@@ -50,7 +50,7 @@ pub use compilation::{KernelCount, keep_kernels, kernel_count};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use deterministic::set_deterministic;
 pub use dropout::{DropoutStream, dropout};
-pub use embedding::embedding;
+pub use embedding::{embed, embedding};
 pub use linear::{
     Activation, linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
     linear_weight_gradient_onto,

@@ -62,8 +62,8 @@ pub(super) struct Attended {
     pub(super) lengths: Option<Tensor<1, Int>>,
 }
 
-/// A step of a workload. Sums of positions, the first norm of a stack and dropout after embeddings are left out: they are the
-/// difference between the sum of the operators and the step, together with what starts and ends it.
+/// A step of a workload. The first norm of a stack is left out: it is the difference between the sum of the operators and the step,
+/// together with what starts and ends it.
 pub(super) struct Calls {
     pub(super) products: Vec<Product>,
     pub(super) attention: Vec<Attended>,
@@ -71,6 +71,8 @@ pub(super) struct Calls {
     pub(super) norms: Vec<(usize, usize)>,
     /// Ids and rows of their table.
     pub(super) embeddings: Vec<(Tensor<1, Int>, usize)>,
+    /// Positions of a row.
+    pub(super) length: usize,
     /// And which of them count nothing.
     pub(super) labels: (Tensor<1, Int>, i32),
     /// Calls of the output projection and the cross-entropy of all rows at once.
@@ -153,6 +155,7 @@ impl Calls {
             // Two a layer and three with a cross-attention; a stack's first has no branch yet, and one more ends it.
             norms: vec![(rows, 2 * layers + crosses)],
             embeddings,
+            length: t,
             labels,
             whole_head,
             dropout: model.dropout,

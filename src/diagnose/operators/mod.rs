@@ -16,8 +16,8 @@ use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use calls::Calls;
 use kiln_kernels::{
     Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, Projection,
-    add_norm, attention, cross_entropy, embedding, gather, linear, linear_activated, linear_cross_entropy,
-    linear_residual, linear_transposed, linear_weight_gradient,
+    add_norm, attention, cross_entropy, embed, gather, linear, linear_activated, linear_cross_entropy, linear_residual,
+    linear_transposed, linear_weight_gradient,
 };
 use kiln_model::TransformerConfig;
 use timing::Stopwatch;
@@ -70,7 +70,7 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats:
         bench.norm([*rows, workload.model.d_model], *n, calls.dropout, workload.model.bias)?;
     }
     for (ids, vocabulary) in calls.embeddings {
-        bench.embedding(ids, [vocabulary, workload.model.d_model])?;
+        bench.embedding(ids, [vocabulary, workload.model.d_model], calls.length, calls.dropout)?;
     }
     let (labels, ignored) = calls.labels;
     let config =
@@ -291,14 +291,17 @@ impl Bench {
         Ok(())
     }
 
-    fn embedding(&mut self, ids: Tensor<1, burn::tensor::Int>, [v, d]: [usize; 2]) -> Result<()> {
-        let ([m], table) = (ids.dims(), self.leaf([v, d]));
+    /// Rows of a table, scaled, with `t` learned positions, dropped.
+    fn embedding(&mut self, ids: Tensor<1, burn::tensor::Int>, [v, d]: [usize; 2], t: usize, p: f64) -> Result<()> {
+        let ([m], table, places) = (ids.dims(), self.leaf([v, d]), self.leaf([t, d]));
         let ids = Tensor::from_inner(ids);
-        let run = || embedding(ids.clone(), table.clone());
+        let drop = (p > 0.0).then_some((p, &self.stream));
+        let run = || embed(ids.clone(), table.clone(), (d as f64).sqrt(), Some(places.clone()), drop);
         let forward = self.watch.time(self.bytes(m * d) as f64, run)?;
         let both = self.with_backward([m, d], run)?;
         let shape = format!("{m} of {v} x {d}");
-        let (two, back) = (Work::moved(self.bytes(2 * m * d)), Work::moved(self.bytes(m * d + v * d)));
+        // Backward reads the gradient for the table and for the positions.
+        let (two, back) = (Work::moved(self.bytes(2 * m * d)), Work::moved(self.bytes((2 * m + v + t) * d)));
         self.row("embedding forward", shape.clone(), 1, forward, two);
         self.row("embedding backward", shape, 1, both.without(forward), back);
         Ok(())

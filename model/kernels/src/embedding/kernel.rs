@@ -1,4 +1,7 @@
-//! The gradient of a table without atomics: tokens are sorted by id, and a plane adds up each 32 of them in their order.
+//! A lookup is one pass: a unit for each vector of the result.
+//!
+//! The gradient of a table: tokens are sorted by id, and a plane adds up each 32 of them in their order. The sort counts: atomic
+//! additions of integers find where an id's tokens are, and what order they leave them in is put right before anything is summed.
 //!
 //! Where the tokens of one id fill more than a segment of 32, the segments leave partial sums, and a second pass adds those
 //! in their order. Work is dealt out by tokens, not by ids: a token that makes up a tenth of the text costs no more.
@@ -10,21 +13,23 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::zeros_client;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
+use cubecl::zspace::metadata::Metadata;
+use cubecl::zspace::strides;
 
-use super::ops::EmbeddingOps;
-use crate::device::vector_width;
+use super::ops::{EmbeddingOps, Lookup};
+use crate::device::{empty, vector_width};
+use crate::dropout::kernel::keep_factors;
+use crate::dropout::{Dropping, Mask};
+use crate::linear::columns::backward_and_sum;
+use crate::maybe::Maybe;
 
-type Quad = Vector<i32, Const<4>>;
+type Quad = Vector<u32, Const<4>>;
 
-/// Ids that a cube of [`rank`] finds the places of.
-const OWN: u32 = 128;
-/// Units that share the work on each of those.
-const GROUPS: u32 = 8;
-const RANK_UNITS: u32 = OWN * GROUPS;
-/// Ids that a unit compares its own with at a time, and all units of a cube together.
-const SHARE: u32 = 512;
-const TILE: u32 = SHARE * GROUPS;
-/// Units of a cube of the other two: eight planes.
+/// Units of the cube of [`begin`].
+const SCAN_UNITS: u32 = 1024;
+/// Tokens of its id that a unit of [`settle`] has under way at a time, four by four.
+const QUADS_AT_ONCE: u32 = 16;
+/// Units of the other cubes: eight planes.
 const UNITS: u32 = 256;
 const PLANES: u32 = UNITS / 32;
 /// Tokens of a segment: one for each lane of its plane.
@@ -35,75 +40,151 @@ const AT_ONCE: u32 = 4;
 const COLUMNS: u32 = 128;
 const SLOTS: usize = COLUMNS as usize / 32;
 
-/// Sorts by counting: a token's place is the number of tokens with a smaller id, and of those before it with the same. Every
-/// id is compared with every other, which for some ten thousand tokens is less work than a sort's passes over memory.
+/// Counts the tokens of each id. Sums of integers do not hang on their order.
 #[cube(launch_unchecked)]
-fn rank(ids: &[i32], order: &mut [u32], sorted: &mut [i32], n: u32) {
-    let first_own = CUBE_POS as u32 * OWN;
-    let mine = first_own + UNIT_POS % OWN;
-    let group = UNIT_POS / OWN;
-    let mut own = comptime![i32::MAX].runtime();
+fn count(ids: &[i32], places: &mut [Atomic<u32>], n: u32) {
+    let token = ABSOLUTE_POS as u32;
+    if token < n {
+        places[ids[token as usize] as usize].fetch_add(1u32);
+    }
+}
+
+/// Makes of each id's count the sum of those before it, where its tokens begin: one cube, four ids a unit at a time.
+#[cube(launch_unchecked)]
+fn begin(places: &mut [Quad], quads: u32) {
+    let plane = UNIT_POS / 32;
+    let mut totals = Shared::<[u32]>::new_slice(comptime![SCAN_UNITS as usize / 32]);
+    let mut before = 0u32.runtime();
+    let turns = (quads + comptime![SCAN_UNITS - 1]) / SCAN_UNITS;
+    for turn in 0..turns {
+        let at = turn * SCAN_UNITS + UNIT_POS;
+        let mut counts = Quad::zeroed();
+        if at < quads {
+            counts = places[at as usize];
+        }
+        let total = counts.extract(0usize) + counts.extract(1usize) + counts.extract(2usize) + counts.extract(3usize);
+        let up_to = plane_inclusive_sum(total);
+        if UNIT_POS_PLANE == 31 {
+            totals[plane as usize] = up_to;
+        }
+        sync_cube();
+        // Every plane sums up the planes, one a lane.
+        let of_plane = totals[UNIT_POS_PLANE as usize];
+        let planes_up_to = plane_inclusive_sum(of_plane);
+        let mut place = before + plane_shuffle(planes_up_to - of_plane, plane) + up_to - total;
+        if at < quads {
+            let mut first = Quad::zeroed();
+            #[unroll]
+            for i in 0..4usize {
+                first.insert(i, place);
+                place += counts.extract(i);
+            }
+            places[at as usize] = first;
+        }
+        before += plane_shuffle(planes_up_to, 31u32);
+        // All have read the totals.
+        sync_cube();
+    }
+}
+
+/// Deals each id's places to its tokens as they come. What is left in `places` is where the id's tokens end.
+#[cube(launch_unchecked)]
+fn deal(ids: &[i32], places: &mut [Atomic<u32>], dealt: &mut [u32], n: u32) {
+    let token = ABSOLUTE_POS as u32;
+    if token < n {
+        let place = places[ids[token as usize] as usize].fetch_add(1u32);
+        dealt[place as usize] = token;
+    }
+}
+
+/// Puts the tokens of each id in their order: a token's place is the number of those before it. Units of a plane look after places
+/// that lie as far apart as there are cubes, so that an id with many tokens is spread over all of them.
+#[cube(launch_unchecked)]
+fn settle(ids: &[i32], ends: &[u32], dealt: &[u32], quads: &[Quad], order: &mut [u32], sorted: &mut [i32], n: u32) {
+    let mine = UNIT_POS * CUBE_COUNT as u32 + CUBE_POS as u32;
     if mine < n {
-        own = ids[mine as usize];
-    }
-    let mut tile = Shared::<[Quad]>::new_slice(comptime![(TILE / 4) as usize]);
-    // Four counts, so that no addition waits for the one before.
-    let mut counts = Array::<u32>::new(4usize);
-    #[unroll]
-    for j in 0..4usize {
-        counts[j] = 0u32;
-    }
-    let tiles = (n + comptime![TILE - 1]) / TILE;
-    for t in 0..tiles {
-        sync_cube();
-        let mut loaded = Quad::zeroed();
-        #[unroll]
-        for j in 0..4u32 {
-            let at = t * TILE + UNIT_POS * 4 + j;
-            // Beyond the end stands what no id is greater than.
-            let mut id = comptime![i32::MAX].runtime();
-            if at < n {
-                id = ids[at as usize];
-            }
-            loaded.insert(comptime![j as usize], id);
+        let token = dealt[mine as usize];
+        let id = ids[token as usize];
+        let mut first = 0u32.runtime();
+        if id > 0 {
+            first = ends[(id - 1) as usize];
         }
-        tile[UNIT_POS as usize] = loaded;
-        sync_cube();
-        let first = t * TILE + group * SHARE;
-        let from = (group * comptime![SHARE / 4]) as usize;
-        if first + SHARE <= first_own || first >= first_own + OWN {
-            // Of those before, the same ids count too. The sign of the difference is the answer, in two instructions an id.
-            let bound = own + i32::cast_from(first < first_own);
-            for q in 0..comptime![(SHARE / 4) as usize] {
-                let quad = tile[from + q];
+        let end = ends[id as usize];
+        // Four counts, so that no addition waits for the one before.
+        let mut before = Array::<u32>::new(4usize);
+        #[unroll]
+        for j in 0..4usize {
+            before[j] = 0u32;
+        }
+        // Of what is read at a time, the first and the last may be another id's.
+        let mut at = first / 4;
+        while 4 * at < end {
+            // All loads are on their way before the first is needed.
+            let mut read = Array::<Quad>::new(comptime![QUADS_AT_ONCE as usize]);
+            #[unroll]
+            for i in 0..QUADS_AT_ONCE {
+                read[comptime![i as usize]] = quads[min(at + i, (end - 1) / 4) as usize];
+            }
+            if 4 * at >= first && 4 * (at + QUADS_AT_ONCE) <= end {
+                // The sign of the difference is the answer, in two instructions a token.
                 #[unroll]
-                for j in 0..4usize {
-                    counts[j] += u32::reinterpret(quad.extract(j) - bound) >> 31;
+                for i in 0..QUADS_AT_ONCE {
+                    #[unroll]
+                    for j in 0..4usize {
+                        before[j] += (read[comptime![i as usize]].extract(j) - token) >> 31;
+                    }
+                }
+            } else {
+                #[unroll]
+                for i in 0..QUADS_AT_ONCE {
+                    #[unroll]
+                    for j in 0..4usize {
+                        let place = 4 * (at + i) + comptime![j as u32];
+                        let other = read[comptime![i as usize]].extract(j);
+                        before[j] += u32::cast_from(other < token && place >= first && place < end);
+                    }
                 }
             }
-        } else {
-            for q in 0..comptime![(SHARE / 4) as usize] {
-                let quad = tile[from + q];
-                #[unroll]
-                for j in 0..4usize {
-                    let other = quad.extract(j);
-                    let same = other == own && first + q as u32 * 4 + comptime![j as u32] < mine;
-                    counts[j] += select(other < own || same, 1u32, 0u32);
-                }
-            }
+            at += QUADS_AT_ONCE;
         }
+        let place = first + before[0] + before[1] + before[2] + before[3];
+        order[place as usize] = token;
+        sorted[place as usize] = id;
     }
-    let mut of_groups = Shared::<[u32]>::new_slice(comptime![RANK_UNITS as usize]);
-    of_groups[UNIT_POS as usize] = counts[0] + counts[1] + counts[2] + counts[3];
-    sync_cube();
-    if UNIT_POS < OWN && mine < n {
-        let mut place = 0u32;
-        #[unroll]
-        for other in 0..GROUPS {
-            place += of_groups[(comptime![other * OWN] + UNIT_POS) as usize];
+}
+
+/// A unit makes a vector of the result.
+#[cube(launch_unchecked)]
+fn look_up<F: Float, N: Size>(
+    table: &[Vector<F, N>],
+    ids: &[i32],
+    positions: &[Vector<F, N>],
+    state: &[i32],
+    out: &mut [Vector<F, N>],
+    n: u32,
+    length: u32,
+    site: u32,
+    limit: u32,
+    keep: f32,
+    scale: f32,
+    #[comptime] vectors: u32,
+    #[comptime] placed: bool,
+    #[comptime] dropped: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS as u32;
+    let row = at / vectors;
+    if row < n {
+        let column = at % vectors;
+        let from = ids[row as usize] as usize * comptime![vectors as usize] + column as usize;
+        let mut x = Vector::<f32, N>::cast_from(table[from]) * Vector::new(scale);
+        if placed {
+            x += Vector::<f32, N>::cast_from(positions[(row % length * vectors + column) as usize]);
         }
-        order[place as usize] = mine;
-        sorted[place as usize] = own;
+        if dropped {
+            x = x * keep_factors::<N>(at, site, state, limit, keep);
+        }
+        out[at as usize] = Vector::cast_from(x);
     }
 }
 
@@ -125,7 +206,7 @@ fn write_row<F: Float, N: Size>(
     }
 }
 
-/// A plane adds up the rows of one segment of the sorted tokens. The sum of an id that lies in this segment alone is its
+/// A plane adds up the rows of one segment of the sorted tokens, each times `scale` where it is not dropped. The sum of an id that lies in this segment alone is its
 /// gradient; that of one which goes on from the segment before is left in `head`, that of one which begins here and goes on
 /// in `tail`.
 #[cube(launch_unchecked)]
@@ -133,11 +214,16 @@ fn accumulate<F: Float, N: Size>(
     dy: &[Vector<F, N>],
     order: &[u32],
     sorted: &[i32],
+    state: &[i32],
     out: &mut [Vector<F, N>],
     head: &mut [Vector<f32, N>],
     tail: &mut [Vector<f32, N>],
     n: u32,
+    site: u32,
+    limit: u32,
+    scale: f32,
     #[comptime] vectors: u32,
+    #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     let segment = CUBE_POS_X * PLANES + UNIT_POS / 32;
@@ -179,9 +265,15 @@ fn accumulate<F: Float, N: Size>(
                 let place = turn * AT_ONCE + j;
                 let here = plane_shuffle(id, place);
                 let following = plane_shuffle(next_id, place);
+                let row = plane_shuffle(token, place);
                 #[unroll]
                 for i in 0..SLOTS {
-                    sum[i] += Vector::<f32, N>::cast_from(rows[comptime![j as usize * SLOTS + i]]);
+                    let mut factor = Vector::<f32, N>::new(scale);
+                    if dropped {
+                        let column = first + comptime![i as u32 * 32];
+                        factor = keep_factors::<N>(row * vectors + column, site, state, limit, scale);
+                    }
+                    sum[i] += Vector::<f32, N>::cast_from(rows[comptime![j as usize * SLOTS + i]]) * factor;
                 }
                 let at = begin + place;
                 let last = at + 1 == end;
@@ -275,15 +367,75 @@ fn join<F: Float, N: Size>(
     }
 }
 
+/// Ids as the kernels read them.
+fn integers(ids: CubeTensor) -> CubeTensor {
+    assert!(ids.dtype == DType::I32, "ids of {:?}", ids.dtype);
+    into_contiguous(ids)
+}
+
 impl EmbeddingOps for CubeBackend {
-    fn table_gradient(dy: CubeTensor, ids: CubeTensor, rows: usize) -> CubeTensor {
-        let (dy, ids) = (into_contiguous(dy), into_contiguous(ids));
+    fn embed(
+        table: CubeTensor,
+        ids: CubeTensor,
+        positions: Maybe<Self>,
+        drop: Mask<Self>,
+        lookup: Lookup,
+    ) -> CubeTensor {
+        let (table, ids) = (into_contiguous(table), integers(ids));
+        let positions = positions.into_option().map(into_contiguous);
+        let (n, d) = (ids.meta.shape()[0], table.meta.shape()[1]);
+        let out = empty(&table, [n, d], table.dtype);
+        let width = vector_width(d, table.dtype);
+        let vectors = (d / width) as u32;
+        let Dropping { state, site, limit, scale: keep } = Dropping::new(drop);
+        let (placed, dropped) = (positions.is_some(), state.is_some());
+        let dtype = dtype_to_storage_type(table.dtype);
+        // SAFETY: ids are rows of the table; units beyond the last vector do nothing; what is not given is not touched.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            look_up::launch_unchecked(
+                &out.client,
+                CubeCount::Static((n as u32 * vectors).div_ceil(UNITS), 1, 1),
+                CubeDim::new_1d(UNITS),
+                width,
+                table.clone().into_buffer_arg(),
+                ids.clone().into_buffer_arg(),
+                positions.unwrap_or(table).into_buffer_arg(),
+                state.unwrap_or(ids).into_buffer_arg(),
+                out.clone().into_buffer_arg(),
+                n as u32,
+                lookup.length as u32,
+                site,
+                limit,
+                keep,
+                lookup.scale,
+                vectors,
+                placed,
+                dropped,
+                dtype,
+            );
+        }
+        out
+    }
+
+    fn position_gradient(dy: CubeTensor, drop: Mask<Self>, lookup: Lookup) -> CubeTensor {
+        // A batch row is a row of T D columns, which are summed.
+        let dy = into_contiguous(dy);
         let [n, d] = [dy.meta.shape()[0], dy.meta.shape()[1]];
-        assert!(ids.dtype == DType::I32, "ids of {:?}", ids.dtype);
+        let (rows, columns) = (n / lookup.length, lookup.length * d);
+        let dy = CubeTensor { meta: Box::new(Metadata::new([rows, columns], strides![columns, 1])), ..dy };
+        let (_, sum) = backward_and_sum(None, dy, drop);
+        CubeTensor { meta: Box::new(Metadata::new([lookup.length, d], strides![d, 1])), ..sum }
+    }
+
+    fn table_gradient(dy: CubeTensor, ids: CubeTensor, drop: Mask<Self>, lookup: Lookup) -> CubeTensor {
+        let (dy, ids) = (into_contiguous(dy), integers(ids));
+        let rows = lookup.rows;
+        let [n, d] = [dy.meta.shape()[0], dy.meta.shape()[1]];
         let (client, device) = (dy.client.clone(), dy.device.clone());
         // Zeros for ids that no token has, asked for in one row: between rows of odd lengths the backend leaves gaps.
         let zeros = zeros_client(client.clone(), device.clone(), [rows * d].into(), dy.dtype);
-        let out = CubeTensor::new_contiguous(client.clone(), device, [rows, d].into(), zeros.handle, dy.dtype);
+        let out = CubeTensor::new_contiguous(client.clone(), device.clone(), [rows, d].into(), zeros.handle, dy.dtype);
         if n == 0 || d == 0 {
             return out;
         }
@@ -291,18 +443,51 @@ impl EmbeddingOps for CubeBackend {
         let vectors = (d / width) as u32;
         let dtype = dtype_to_storage_type(dy.dtype);
         let segments = n.div_ceil(SEGMENT as usize);
+        let quads = rows.div_ceil(4);
+        let places = zeros_client(client.clone(), device.clone(), [4 * quads].into(), DType::U32).handle;
+        let dealt = client.empty(4 * n.next_multiple_of(4));
         let (order, sorted) = (client.empty(4 * n), client.empty(4 * n));
+        let each = CubeCount::Static((n as u32).div_ceil(UNITS), 1, 1);
         let (head, tail) = (client.empty(4 * segments * d), client.empty(4 * segments * d));
+        let Dropping { state, site, limit, scale } = Dropping::new(drop);
+        let dropped = state.is_some();
         let cubes = CubeCount::Static((segments as u32).div_ceil(PLANES), vectors.div_ceil(COLUMNS), 1);
         // SAFETY: `order` is a permutation of the tokens, ids are rows of the table, columns and tokens are guarded; every
         // segment has its place in `head` and `tail`.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            rank::launch_unchecked(
+            count::launch_unchecked(
                 &client,
-                CubeCount::Static((n as u32).div_ceil(OWN), 1, 1),
-                CubeDim::new_1d(RANK_UNITS),
-                ids.into_buffer_arg(),
+                each.clone(),
+                CubeDim::new_1d(UNITS),
+                ids.clone().into_buffer_arg(),
+                BufferArg::from_raw_parts(places.clone(), rows),
+                n as u32,
+            );
+            begin::launch_unchecked(
+                &client,
+                CubeCount::Static(1, 1, 1),
+                CubeDim::new_1d(SCAN_UNITS),
+                BufferArg::from_raw_parts(places.clone(), quads),
+                quads as u32,
+            );
+            deal::launch_unchecked(
+                &client,
+                each.clone(),
+                CubeDim::new_1d(UNITS),
+                ids.clone().into_buffer_arg(),
+                BufferArg::from_raw_parts(places.clone(), rows),
+                BufferArg::from_raw_parts(dealt.clone(), n),
+                n as u32,
+            );
+            settle::launch_unchecked(
+                &client,
+                each,
+                CubeDim::new_1d(UNITS),
+                ids.clone().into_buffer_arg(),
+                BufferArg::from_raw_parts(places, rows),
+                BufferArg::from_raw_parts(dealt.clone(), n),
+                BufferArg::from_raw_parts(dealt, n.div_ceil(4)),
                 BufferArg::from_raw_parts(order.clone(), n),
                 BufferArg::from_raw_parts(sorted.clone(), n),
                 n as u32,
@@ -315,11 +500,17 @@ impl EmbeddingOps for CubeBackend {
                 dy.into_buffer_arg(),
                 BufferArg::from_raw_parts(order, n),
                 BufferArg::from_raw_parts(sorted.clone(), n),
+                // Not touched if nothing is dropped.
+                state.unwrap_or(ids).into_buffer_arg(),
                 out.clone().into_buffer_arg(),
                 BufferArg::from_raw_parts(head.clone(), segments * d),
                 BufferArg::from_raw_parts(tail.clone(), segments * d),
                 n as u32,
+                site,
+                limit,
+                scale * lookup.scale,
                 vectors,
+                dropped,
                 dtype,
             );
             join::launch_unchecked(
@@ -347,14 +538,30 @@ mod tests {
 
     #[test]
     fn kernels_compile_without_a_device() {
-        let (launch, properties, target) = settings(RANK_UNITS);
-        let Some(code) = ptx(rank::Rank::new(launch, properties, target, buffer(), buffer(), buffer(), ())) else {
-            return;
-        };
-        assert!(!code.contains("div.u32"));
+        let b = buffer;
+        let (launch, properties, target) = settings(SCAN_UNITS);
+        assert!(ptx(begin::Begin::new(launch, properties, target, b(), ())).is_some());
+        let (launch, properties, target) = settings(UNITS);
+        assert!(ptx(count::Count::new(launch, properties, target, b(), b(), ())).is_some());
+        let (launch, properties, target) = settings(UNITS);
+        assert!(ptx(deal::Deal::new(launch, properties, target, b(), b(), b(), ())).is_some());
+        let (launch, properties, target) = settings(UNITS);
+        assert!(ptx(settle::Settle::new(launch, properties, target, b(), b(), b(), b(), b(), b(), ())).is_some());
         for (dtype, vectors) in [(DType::BF16, 96), (DType::F32, 7)] {
             let (launch, properties, target) = settings(UNITS);
-            let (b, dtype) = (buffer, dtype_to_storage_type(dtype));
+            let dtype = dtype_to_storage_type(dtype);
+            #[rustfmt::skip]
+            let lookup = look_up::LookUp::new(
+                launch, properties, target, b(), b(), b(), b(), b(), (), (), (), (), (), (), 8, vectors, true, true, dtype,
+            );
+            assert!(ptx(lookup).is_some());
+            let (launch, properties, target) = settings(UNITS);
+            #[rustfmt::skip]
+            let sums = accumulate::Accumulate::new(
+                launch, properties, target, b(), b(), b(), b(), b(), b(), b(), (), (), (), (), 8, vectors, true, dtype,
+            );
+            assert!(ptx(sums).is_some());
+            let (launch, properties, target) = settings(UNITS);
             assert!(
                 ptx(join::Join::new(launch, properties, target, b(), b(), b(), b(), (), 8, vectors, dtype)).is_some()
             );

@@ -1,4 +1,4 @@
-//! Rows of a table.
+//! Rows of a table, and what makes them a model's input: their places and dropout.
 
 mod autodiff;
 #[cfg(feature = "cuda")]
@@ -10,12 +10,14 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
-use ops::EmbeddingOps;
+use ops::{EmbeddingOps, Lookup};
 
+use crate::DropoutStream;
+use crate::dropout::Mask;
+use crate::maybe::Maybe;
 use crate::plain::plain_operators;
 
-/// Looks up one row per id. The gradient of the table adds the rows of each id in the order of their tokens, in f32: it does
-/// not change from run to run.
+/// [`embed`] as it is most often wanted: the rows alone.
 ///
 /// # Shapes
 /// - `ids`: `[M]`, each in `0..V`
@@ -23,10 +25,43 @@ use crate::plain::plain_operators;
 /// - result: `[M, D]`
 ///
 /// # Panics
-/// Ids out of range are refused on the CPU and undefined on a GPU: check them where they are made.
+/// As [`embed`].
 pub fn embedding(ids: Tensor<1, Int>, table: Tensor<2>) -> Tensor<2> {
-    if plain_operators() {
-        return reference::embedding(ids, table);
+    embed(ids, table, 1.0, None, None)
+}
+
+/// `dropout(scale * table[ids] + positions)`, rounded once. Row m stands at place `m % T`. The gradient of the table adds the rows
+/// of each id in the order of their tokens, that of the positions their rows, both in f32: they do not change from run to run.
+///
+/// # Shapes
+/// - `ids`: `[M]`, each in `0..V`
+/// - `table`: `[V, D]`
+/// - `positions`: `[T, D]`, in the table's dtype
+/// - result: `[M, D]`
+///
+/// # Panics
+/// If M does not divide into rows of T positions, or the probability is not in [0, 1). Ids out of range are refused on the CPU and
+/// undefined on a GPU: check them where they are made.
+pub fn embed(
+    ids: Tensor<1, Int>,
+    table: Tensor<2>,
+    scale: f64,
+    positions: Option<Tensor<2>>,
+    dropout: Option<(f64, &DropoutStream)>,
+) -> Tensor<2> {
+    let ([m], [rows, d]) = (ids.dims(), table.dims());
+    let mask = Mask::take(dropout, m * d);
+    let mut length = 1;
+    if let Some(positions) = &positions {
+        let [t, width] = positions.dims();
+        assert!(width == d && t > 0 && m.is_multiple_of(t), "{t} x {width} positions for {m} rows of {d}");
+        assert_eq!(positions.dtype(), table.dtype(), "positions and table of two dtypes");
+        length = t;
     }
-    Tensor::from_dispatch(Dispatch::table_rows(table.into_dispatch(), ids.into_dispatch()))
+    if plain_operators() {
+        return reference::embed(ids, table, scale, positions, mask);
+    }
+    let lookup = Lookup { scale: scale as f32, rows, length };
+    let positions = Maybe::from(positions.map(Tensor::into_dispatch));
+    Tensor::from_dispatch(Dispatch::embed(table.into_dispatch(), ids.into_dispatch(), positions, mask, lookup))
 }

@@ -1,35 +1,124 @@
-//! Table rows and their gradient as a backend extension, and its CPU loop.
+//! Table rows and their gradients as a backend extension, and its CPU loops.
 
+#[cfg(feature = "cuda")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
 use burn_flex::{Flex, FlexTensor};
 
+use crate::dropout::Mask;
+#[cfg(feature = "cuda")]
+use crate::dropout::MaskMetadata;
 use crate::host::{floats, ints, tensor};
+use crate::maybe::Maybe;
+#[cfg(feature = "cuda")]
+use crate::maybe::MaybeMetadata;
+
+/// The numbers of a lookup.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lookup {
+    /// Rows of the table are multiplied by this.
+    pub(crate) scale: f32,
+    /// V
+    pub(crate) rows: usize,
+    /// T; 1 where there are no positions.
+    pub(crate) length: usize,
+}
+
+#[cfg(feature = "cuda")]
+fn embedded(
+    table: &TensorSpec,
+    ids: &TensorSpec,
+    _positions: &MaybeMetadata,
+    _drop: &MaskMetadata,
+    _lookup: &Lookup,
+) -> TensorSpec {
+    TensorSpec::new(Shape::new([ids.shape[0], table.shape[1]]), table.dtype)
+}
+
+#[cfg(feature = "cuda")]
+fn of_table(dy: &TensorSpec, _ids: &TensorSpec, _drop: &MaskMetadata, lookup: &Lookup) -> TensorSpec {
+    TensorSpec::new(Shape::new([lookup.rows, dy.shape[1]]), dy.dtype)
+}
+
+#[cfg(feature = "cuda")]
+fn of_positions(dy: &TensorSpec, _drop: &MaskMetadata, lookup: &Lookup) -> TensorSpec {
+    TensorSpec::new(Shape::new([lookup.length, dy.shape[1]]), dy.dtype)
+}
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait EmbeddingOps: Backend {
-    /// `[M, D]`: row `ids[m]` of `table`.
-    #[fusion(default)]
-    fn table_rows(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
-        Self::float_select(table, 0, ids)
-    }
+    /// `[M, D]`: `drop(scale * table[ids[m]] + positions[m % T])`.
+    #[fusion(meta = embedded)]
+    fn embed(
+        table: FloatTensor<Self>,
+        ids: IntTensor<Self>,
+        #[extension_type] positions: Maybe<Self>,
+        #[extension_type] drop: Mask<Self>,
+        lookup: Lookup,
+    ) -> FloatTensor<Self>;
 
-    /// `[rows, D]`: row v is the sum of `dy[m]` over the m whose id is v, in the order of m.
-    #[fusion(dtype = dy, shape = Shape::new([*rows, dy[1]]))]
-    fn table_gradient(dy: FloatTensor<Self>, ids: IntTensor<Self>, rows: usize) -> FloatTensor<Self>;
+    /// `[V, D]`: row v is `scale` times the sum of `drop(dy[m])` over the m whose id is v, in the order of m.
+    #[fusion(meta = of_table)]
+    fn table_gradient(
+        dy: FloatTensor<Self>,
+        ids: IntTensor<Self>,
+        #[extension_type] drop: Mask<Self>,
+        lookup: Lookup,
+    ) -> FloatTensor<Self>;
+
+    /// `[T, D]`: row t is the sum of `drop(dy[m])` over the m at place t, in the order of m.
+    #[fusion(meta = of_positions)]
+    fn position_gradient(
+        dy: FloatTensor<Self>,
+        #[extension_type] drop: Mask<Self>,
+        lookup: Lookup,
+    ) -> FloatTensor<Self>;
 }
 
 impl EmbeddingOps for Flex {
-    fn table_gradient(dy: FlexTensor, ids: FlexTensor, rows: usize) -> FlexTensor {
+    fn embed(
+        table: FlexTensor,
+        ids: FlexTensor,
+        positions: Maybe<Self>,
+        drop: Mask<Self>,
+        lookup: Lookup,
+    ) -> FlexTensor {
+        let rows = Self::float_select(table, 0, ids);
+        let (shape, dtype) = (rows.layout().shape().clone(), rows.dtype());
+        let mut x = floats(rows);
+        x.iter_mut().for_each(|x| *x *= lookup.scale);
+        if let Maybe::Some(positions) = positions {
+            let positions = floats(positions);
+            for row in x.chunks_mut(positions.len()) {
+                row.iter_mut().zip(&positions).for_each(|(x, place)| *x += place);
+            }
+        }
+        drop.apply(tensor(x, shape, dtype))
+    }
+
+    fn table_gradient(dy: FlexTensor, ids: FlexTensor, drop: Mask<Self>, lookup: Lookup) -> FlexTensor {
+        let dy = drop.apply(dy);
         let (d, dtype) = (dy.layout().shape()[1], dy.dtype());
         let (dy, ids) = (floats(dy), ints(ids));
-        let mut gradient = vec![0f32; rows * d];
+        let mut gradient = vec![0f32; lookup.rows * d];
         for (id, dy) in ids.into_iter().zip(dy.chunks(d)) {
             let row = &mut gradient[id as usize * d..][..d];
-            row.iter_mut().zip(dy).for_each(|(sum, x)| *sum += x);
+            row.iter_mut().zip(dy).for_each(|(sum, x)| *sum += x * lookup.scale);
         }
-        tensor(gradient, [rows, d], dtype)
+        tensor(gradient, [lookup.rows, d], dtype)
+    }
+
+    fn position_gradient(dy: FlexTensor, drop: Mask<Self>, lookup: Lookup) -> FlexTensor {
+        let dy = drop.apply(dy);
+        let (d, dtype) = (dy.layout().shape()[1], dy.dtype());
+        let mut gradient = vec![0f32; lookup.length * d];
+        for row in floats(dy).chunks(lookup.length * d) {
+            gradient.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+        }
+        tensor(gradient, [lookup.length, d], dtype)
     }
 }

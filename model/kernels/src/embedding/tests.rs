@@ -73,14 +73,16 @@ fn rows_and_their_gradient_equal_a_loop() {
 fn times() {
     use burn::backend::Dispatch;
 
-    use super::ops::EmbeddingOps;
+    use super::ops::{EmbeddingOps, Lookup};
+    use crate::dropout::Mask;
     let Some(device) = timing_device() else { return };
     for (n, vocabulary, d) in [(16_384, 50_304, 768), (25_600, 16_000, 512)] {
         let dy = Tensor::<2>::ones([n, d], (&device, DType::BF16)).into_dispatch();
         let tokens = ids(&text(n, vocabulary), &device).into_dispatch();
         let bytes = 2 * (n * d + vocabulary * d);
         time(&format!("table gradient {n} tokens of {vocabulary} x {d}"), bytes, &device, || {
-            Dispatch::table_gradient(dy.clone(), tokens.clone(), vocabulary)
+            let lookup = Lookup { scale: 1.0, rows: vocabulary, length: 1 };
+            Dispatch::table_gradient(dy.clone(), tokens.clone(), Mask::None, lookup)
         });
     }
 }

@@ -10,7 +10,7 @@ use cubecl::zspace::metadata::Metadata;
 use cubecl::zspace::strides;
 
 use super::ops::Activation;
-use crate::device::{empty, vector_width};
+use crate::device::{empty, from_last, vector_width};
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
 use crate::instruction::{exp, reciprocal, sigmoid};
@@ -22,8 +22,14 @@ const PLANES: u32 = UNITS / 32;
 const ROWS_AT_ONCE: u32 = 4;
 /// Partial sums that a unit has under way at a time.
 const SLICES_AT_ONCE: u32 = 8;
-/// Cubes for each multiprocessor, which bounds the partial sums.
-const CUBES_PER_MULTIPROCESSOR: u32 = 6;
+/// Cubes of a pass for each multiprocessor, which bounds the partial sums: whole rounds of as many as find registers at the same time.
+/// A unit has 48, and 102 where the activation is smooth.
+const fn cubes_per_multiprocessor(activation: Option<Activation>) -> u32 {
+    match activation {
+        None | Some(Activation::Relu) => 5,
+        Some(Activation::Gelu | Activation::GeluTanh | Activation::Silu) => 6,
+    }
+}
 /// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(this * (x + CUBIC x^3))`.
 const TANH_SCALE: f32 = 1.595_769;
 const CUBIC: f32 = 0.044_715;
@@ -121,18 +127,20 @@ fn activate_kernel<F: Float, N: Size>(
     #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = ABSOLUTE_POS;
-    if at < vectors as usize {
+    let vector = from_last(CUBE_POS as u32, CUBE_COUNT as u32) * UNITS + UNIT_POS;
+    let at = vector as usize;
+    if vector < vectors {
         let mut value = activated::<N>(Vector::cast_from(x[at]), activation);
         if dropped {
-            value = value * keep_factors::<N>(at as u32, site, state, limit, scale);
+            value = value * keep_factors::<N>(vector, site, state, limit, scale);
         }
         y[at] = Vector::cast_from(value);
     }
 }
 
 /// The sums over this cube's rows of its 32 vectors of columns, in `partial[slice]`. With an activation, of the gradient
-/// before it, which is written to `dx` on the way; without one, of `dy`, and `kept` and `dx` are not touched.
+/// before it, which is written to `dx` on the way; without one, of what is not dropped of `dy`, and `kept` and `dx` are not
+/// touched.
 #[cube(launch_unchecked)]
 fn column_pass<F: Float, N: Size>(
     kept: &[Vector<F, N>],
@@ -142,7 +150,6 @@ fn column_pass<F: Float, N: Size>(
     partial: &mut [Vector<f32, N>],
     rows: u32,
     vectors: u32,
-    rows_per_slice: u32,
     site: u32,
     limit: u32,
     scale: f32,
@@ -151,18 +158,19 @@ fn column_pass<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let column = CUBE_POS_X * 32 + UNIT_POS_PLANE;
-    let first = CUBE_POS_Y * rows_per_slice;
-    let end = select(first + rows_per_slice < rows, first + rows_per_slice, rows);
+    // All cubes are in one part of the matrix at a time, and go from its end to its beginning.
+    let step = CUBE_COUNT_Y * PLANES;
     let mut sum = Vector::<f32, N>::zeroed();
     if column < vectors {
-        let mut row = first + UNIT_POS / 32;
-        while row < end {
-            // All loads are on their way before the first is needed; beyond the last row it is read once more.
+        let mut turn = CUBE_POS_Y * PLANES + UNIT_POS / 32;
+        while turn < rows {
+            // All loads are on their way before the first is needed; beyond the first row it is read once more.
             let mut gradients = Array::<Vector<F, N>>::new(comptime![ROWS_AT_ONCE as usize]);
             let mut arguments = Array::<Vector<F, N>>::new(comptime![ROWS_AT_ONCE as usize]);
             #[unroll]
             for i in 0..ROWS_AT_ONCE {
-                let at = (min(row + comptime![i * PLANES], end - 1) * vectors + column) as usize;
+                let here = from_last(min(turn + i * step, rows - 1), rows);
+                let at = (here * vectors + column) as usize;
                 gradients[comptime![i as usize]] = dy[at];
                 if comptime![activation.is_some()] {
                     arguments[comptime![i as usize]] = kept[at];
@@ -170,8 +178,8 @@ fn column_pass<F: Float, N: Size>(
             }
             #[unroll]
             for i in 0..ROWS_AT_ONCE {
-                let here = row + comptime![i * PLANES];
-                if here < end {
+                if turn + i * step < rows {
+                    let here = from_last(turn + i * step, rows);
                     let at = (here * vectors + column) as usize;
                     let mut gradient = Vector::<f32, N>::cast_from(gradients[comptime![i as usize]]);
                     if comptime![activation.is_some()] {
@@ -186,11 +194,13 @@ fn column_pass<F: Float, N: Size>(
                         }
                         gradient = backward::<N>(argument, gradient, comptime![activation.unwrap()]);
                         dx[at] = Vector::cast_from(gradient);
+                    } else if dropped {
+                        gradient = gradient * keep_factors::<N>(at as u32, site, state, limit, scale);
                     }
                     sum += gradient;
                 }
             }
-            row += comptime![ROWS_AT_ONCE * PLANES];
+            turn += ROWS_AT_ONCE * step;
         }
     }
     let mut shared = Shared::<[Vector<f32, N>]>::new_slice(comptime![UNITS as usize]);
@@ -281,8 +291,8 @@ pub(super) fn activate(x: CubeTensor, activation: Activation, mask: Mask<CubeBac
     y
 }
 
-/// `(dx, column sums of dx)`; without an activation, `dx` is `dy`.
-pub(super) fn backward_and_sum(
+/// `(dx, column sums of dx)`; without an activation, `dx` is `dy`, of which only the sums leave out what is dropped.
+pub(crate) fn backward_and_sum(
     kept: Option<(CubeTensor, Activation)>,
     dy: CubeTensor,
     mask: Mask<CubeBackend>,
@@ -321,10 +331,8 @@ fn launch(
     let vectors = (n / width) as u32;
     let blocks = vectors.div_ceil(32);
     let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
-    let wanted = (multiprocessors * CUBES_PER_MULTIPROCESSOR).div_ceil(blocks);
-    // In whole turns slices would be fewer and longer, and some multiprocessors done early.
-    let rows_per_slice = (rows as u32).div_ceil(wanted).next_multiple_of(PLANES);
-    let slices = (rows as u32).div_ceil(rows_per_slice);
+    let cubes = multiprocessors * cubes_per_multiprocessor(activation);
+    let slices = (cubes / blocks).clamp(1, (rows as u32).div_ceil(PLANES).max(1));
     let partial = client.empty(slices as usize * n * size_of::<f32>());
     // SAFETY: rows and columns are guarded; `partial` holds a row of f32 for each slice.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
@@ -342,7 +350,6 @@ fn launch(
             BufferArg::from_raw_parts(partial.clone(), slices as usize * n),
             rows as u32,
             vectors,
-            rows_per_slice,
             dropping.site,
             dropping.limit,
             dropping.scale,
@@ -361,5 +368,34 @@ fn launch(
             onto,
             dtype_to_storage_type(sum.dtype),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::DType;
+
+    use super::*;
+    use crate::offline::{buffer, ptx, settings};
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+        for activation in [Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu] {
+            let (launch, properties, target) = settings(UNITS);
+            #[rustfmt::skip]
+            let forward = activate_kernel::ActivateKernel::new(
+                launch, properties, target, b(), b(), b(), (), (), (), (), 8, activation, true, dtype,
+            );
+            assert!(ptx(forward).is_some());
+        }
+        for activation in [None, Some(Activation::Relu), Some(Activation::GeluTanh)] {
+            let (launch, properties, target) = settings(UNITS);
+            #[rustfmt::skip]
+            let pass = column_pass::ColumnPass::new(
+                launch, properties, target, b(), b(), b(), b(), b(), (), (), (), (), (), 8, activation, true, dtype,
+            );
+            assert!(ptx(pass).is_some());
+        }
     }
 }

@@ -49,6 +49,17 @@ impl RowConfig {
         self.vectors.div_ceil(self.row_units()) as usize
     }
 
+    /// Cubes of backward for each multiprocessor, which bounds the partial sums: as many as find registers at the same time. A unit has
+    /// 168 for two vectors and 230 for three; a cube that is left for a second round has a multiprocessor to itself, and leaves
+    /// most of its bandwidth unused.
+    pub(super) fn cubes_at_once(&self) -> u32 {
+        match self.slots() {
+            1 => 4,
+            2 => 3,
+            _ => 2,
+        }
+    }
+
     /// Parameters of which backward sums the gradients: gamma, beta, the branch's bias.
     pub(super) fn parameters(&self) -> u32 {
         if self.bias { 3 } else { 2 }
@@ -395,6 +406,37 @@ pub(super) fn reduce_partial<F: Float>(
             dbeta[at] = F::cast_from(total);
         } else {
             dbias[at] = F::cast_from(total);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::cubecl::dtype_to_storage_type;
+    use burn::tensor::DType;
+
+    use super::*;
+    use crate::offline::{buffer, ptx, settings};
+
+    /// Rows of one, two and three vectors a unit, and one that takes a whole cube.
+    #[test]
+    fn kernels_compile_without_a_device() {
+        let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+        for (vectors, dropped) in [(32, false), (64, true), (96, false), (256, true)] {
+            let config =
+                RowConfig { vectors, centered: true, branch: true, bias: true, shift: true, residual: true, dropped };
+            let (launch, properties, target) = settings(UNITS);
+            #[rustfmt::skip]
+            let there = forward::Forward::new(
+                launch, properties, target, b(), b(), b(), b(), b(), b(), b(), b(), b(), (), (), (), (), (), 8, config, dtype,
+            );
+            assert!(ptx(there).is_some());
+            let (launch, properties, target) = settings(UNITS);
+            #[rustfmt::skip]
+            let back = backward::Backward::new(
+                launch, properties, target, b(), b(), b(), b(), b(), b(), b(), b(), b(), (), (), (), (), 8, config, dtype,
+            );
+            assert!(ptx(back).is_some());
         }
     }
 }

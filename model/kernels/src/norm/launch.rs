@@ -13,9 +13,6 @@ use crate::device::{empty, empty_like, vector_width};
 use crate::dropout::{Dropping, Mask};
 use crate::maybe::Maybe;
 
-/// Cubes for each multiprocessor in backward, which bounds the partial sums of the parameter gradients.
-const CUBES_PER_MULTIPROCESSOR: u32 = 4;
-
 impl NormOps for CubeBackend {
     fn add_norm_with_statistics(
         x: CubeTensor,
@@ -96,7 +93,7 @@ impl NormOps for CubeBackend {
         let dtype = dtype_to_storage_type(x.dtype);
         let client = x.client.clone();
         let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
-        let cubes = (multiprocessors * CUBES_PER_MULTIPROCESSOR).min((rows as u32).div_ceil(config.rows_per_cube()));
+        let cubes = (multiprocessors * config.cubes_at_once()).min((rows as u32).div_ceil(config.rows_per_cube()));
         let sums = (cubes * config.parameters()) as usize * d;
         let partial = client.empty(sums * size_of::<f32>());
         let or_x = |tensor: Option<CubeTensor>| tensor.unwrap_or_else(|| x.clone()).into_buffer_arg();

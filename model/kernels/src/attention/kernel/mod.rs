@@ -19,6 +19,7 @@ use cubecl::prelude::*;
 use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 use cubecl_ir::types::MatrixIdent;
 
+use crate::device::from_last;
 use crate::dropout::kernel::philox;
 use crate::wgmma::{FRAGMENT, K_STEP, multiply, multiply_shared};
 
@@ -119,11 +120,11 @@ fn unit_here() -> u32 {
 }
 
 /// The head, counted over all batch rows, and the tile that the cube works on, which may lie beyond the last. Cubes start with X
-/// first, then Y, then Z: Z groups of heads, whose keys and values stay in L2 until their last tile; Y groups of tiles, and
+/// first, then Y, then Z: Z groups of heads, the last first, whose keys and values stay in L2 until their last tile; Y groups of tiles, and
 /// in X the tiles of a group, `1 << tile_bits` of a head side by side.
 #[cube]
 fn cube_place(heads_at_once: u32, tile_bits: u32) -> (u32, u32) {
-    let head = CUBE_POS_Z * heads_at_once + (CUBE_POS_X >> tile_bits);
+    let head = from_last(CUBE_POS_Z, CUBE_COUNT_Z) * heads_at_once + (CUBE_POS_X >> tile_bits);
     let tile = (CUBE_POS_Y << tile_bits) + (CUBE_POS_X & ((1u32 << tile_bits) - 1));
     (head, tile)
 }
