@@ -28,13 +28,23 @@ train() { # RUN ARGS...: a run of its own, its output in $OUT
 pairs() { echo --preset "${PRESET:-base}" --set "data.train=[\"$EN_IT/en-it.train.jsonl\"]" --set "data.valid=[\"$EN_IT/en-it.dev.jsonl\"]"; }
 texts() { echo --task lm --set "data.train=$LM/train.txt" --set "data.valid=$LM/dev.txt"; }
 short() { echo --set "train.steps=$STEPS" --set "optim.warmup_steps=$((STEPS / 10))"; }
-tests() { # PROGRAM FOLDER: compiling kernels for a GPU that is not there is CI's
-  (cd "$2" && "$1" --skip kernels_compile >"$OUT/$3.log" 2>&1); local rc=$?
+tests() { # PROGRAM FOLDER LOG [NAME]: compiling kernels for a GPU that is not there is CI's
+  (cd "$2" && "$1" --skip kernels_compile ${4:+"$4"} >"$OUT/$3.log" 2>&1); local rc=$?
   grep -E "^test result|FAILED|panicked" "$OUT/$3.log" || tail -n 3 "$OUT/$3.log"
   return $rc
 }
 
-kernels() { [ -n "${KERNEL_TESTS:-}" ] || lacks KERNEL_TESTS || return; tests "$(realpath "$KERNEL_TESTS")" model/kernels kernels; }
+kernels() { # a process for each operator, side by side: within one, kernels are compiled one after the other
+  [ -n "${KERNEL_TESTS:-}" ] || lacks KERNEL_TESTS || return
+  local program operator pid pids=() rc=0
+  program=$(realpath "$KERNEL_TESTS")
+  for operator in $("$program" --list | sed -n 's/^\([a-z_]*\)::.*: test$/\1/p' | sort -u); do
+    (found=$(tests "$program" model/kernels "kernels-$operator" "$operator::"); rc=$?; echo "$operator: $found"; exit $rc) &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || rc=1; done
+  return $rc
+}
 models()  { [ -n "${MODEL_TESTS:-}" ] || lacks MODEL_TESTS || return; tests "$(realpath "$MODEL_TESTS")" model models; }
 replay()  { "$KILN" bench ${WORKLOADS:-tiny gpt} --capture --steps 10 --repeats 2 --device "$DEVICE"; }
 steps()   { "$KILN" bench ${WORKLOADS:-gpt gpt64 mt} --steps 20 --repeats 5 --device "$DEVICE" ${PEER:+--peer "$PEER"}; }
