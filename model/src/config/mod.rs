@@ -228,11 +228,15 @@ impl TransformerConfig {
         if self.n_kv_heads == 0 { self.n_heads } else { self.n_kv_heads }
     }
 
-    /// Rows of a chunk of logits, of `rows` in all (0: no chunks): what was chosen, or else a quarter of them and no fewer than
-    /// 8192. More chunks save little beside the activations of so large a batch, and each costs a pass over the gradient
-    /// of the projection.
+    /// Rows of a chunk of logits, of `rows` in all (0: no chunks): what was chosen, or else those of up to four chunks of one size, of
+    /// about 8192 rows or more. More chunks save little beside the activations of so large a batch, and each, a small one
+    /// for the rest too, costs a pass over the gradient of the projection.
     pub fn logits_chunk(&self, rows: usize) -> usize {
-        self.logits_chunk_rows.unwrap_or_else(|| rows.div_ceil(4).max(8192))
+        const ABOUT: usize = 8192;
+        // Whole tiles of a product.
+        const TILE: usize = 128;
+        let chunks = ((rows + ABOUT / 2) / ABOUT).clamp(1, 4);
+        self.logits_chunk_rows.unwrap_or_else(|| rows.div_ceil(chunks).next_multiple_of(TILE))
     }
 
     /// Tokens that the model predicts (V); 0 while it is still to be filled in.
@@ -246,5 +250,24 @@ impl TransformerConfig {
     /// Sets the vocabulary of a model that reads and writes one: both sizes, of which each architecture uses its own.
     pub fn with_vocab_size(self, size: usize) -> Self {
         Self { source_vocab_size: size, target_vocab_size: size, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_of_logits_are_of_one_size() {
+        let config = TransformerConfig::default();
+        for (rows, chunks) in
+            [(1, 1), (8192, 1), (12_287, 1), (12_289, 2), (16_384, 2), (25_600, 3), (65_536, 4), (1 << 20, 4)]
+        {
+            let size = config.logits_chunk(rows);
+            assert!(rows.div_ceil(size) == chunks && size % 128 == 0, "{rows} rows by {size}");
+            let last = rows - (chunks - 1) * size;
+            assert!(chunks == 1 || last + chunks * 128 > size, "{rows} rows by {size} leave {last}");
+        }
+        assert_eq!(TransformerConfig { logits_chunk_rows: Some(100), ..config }.logits_chunk(25_600), 100);
     }
 }
