@@ -56,10 +56,14 @@ impl TokenEmbedding {
         rows: &Rows,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        match (norm, positions.common(ids.dims()[0], rows)) {
+        if positions.own_places(rows).is_some() {
+            return dropout(normalized(norm, positions.add_to(self.forward(ids), rows)), p, stream);
+        }
+        let vectors = positions.of_every_row(ids.dims()[0], rows);
+        match norm {
             // One pass over memory.
-            (None, Ok(places)) => self.placed(ids, places, stream.filter(|_| p > 0.0).map(|stream| (p, stream))),
-            _ => dropout(normalized(norm, positions.add_to(self.forward(ids), rows)), p, stream),
+            None => self.placed(ids, vectors, stream.filter(|_| p > 0.0).map(|stream| (p, stream))),
+            Some(norm) => dropout(norm.forward(self.placed(ids, vectors, None)), p, stream),
         }
     }
 

@@ -44,29 +44,30 @@ impl PositionEncoding {
     /// on the device and are not checked here.
     pub fn add_to(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
         let [n, d] = x.dims();
-        match self.common(n, rows) {
-            Ok(None) => x,
-            Ok(Some(places)) => {
-                let [len, _] = places.dims();
-                let places = places.cast(x.dtype()).reshape([1, len, d]);
-                (x.reshape([rows.batch_size, len, d]) + places).reshape([n, d])
-            }
-            Err(Apart { places, table }) => x.clone() + kiln_kernels::embedding(places, table).cast(x.dtype()),
+        if let Some(places) = self.own_places(rows) {
+            self.check(rows.len(n));
+            let table = self.vectors().expect("places to look up");
+            return x.clone() + kiln_kernels::embedding(places.clone(), table).cast(x.dtype());
         }
+        let Some(vectors) = self.of_every_row(n, rows) else { return x };
+        let [len, _] = vectors.dims();
+        let vectors = vectors.cast(x.dtype()).reshape([1, len, d]);
+        (x.reshape([rows.batch_size, len, d]) + vectors).reshape([n, d])
     }
 
-    /// What is added to the positions of every row of `n / B`, `[T, D]`; nothing with rotary positions; an error where each row has
-    /// places of its own.
+    /// The place of each token, where rows differ in them and vectors are added by it.
+    pub(crate) fn own_places<'a>(&self, rows: &'a Rows) -> Option<&'a Tensor<1, Int>> {
+        rows.positions.as_ref().filter(|_| self.table.is_some() || self.sinusoids.is_some())
+    }
+
+    /// What is added to the positions of every row of `n / B`, `[T, D]`; None with rotary positions.
     ///
     /// # Panics
     /// As [`Self::add_to`].
-    pub(crate) fn common(&self, n: usize, rows: &Rows) -> Result<Option<Tensor<2>>, Apart> {
+    pub(crate) fn of_every_row(&self, n: usize, rows: &Rows) -> Option<Tensor<2>> {
         let len = rows.len(n);
         self.check(len);
-        match (self.vectors(), &rows.positions) {
-            (Some(table), Some(places)) => Err(Apart { places: places.clone(), table }),
-            (table, _) => Ok(table.map(|table| table.narrow(0, 0, len))),
-        }
+        self.vectors().map(|table| table.narrow(0, 0, len))
     }
 
     /// Adds the vector of each row's next position.
@@ -94,12 +95,6 @@ impl PositionEncoding {
     fn check(&self, len: usize) {
         assert!(len <= self.max_positions, "{len} positions, but the model has {}", self.max_positions);
     }
-}
-
-/// Places that differ from row to row, `[B * T]`, and the vectors of all places.
-pub(crate) struct Apart {
-    places: Tensor<1, Int>,
-    table: Tensor<2>,
 }
 
 /// `sin(p / 10000^(2i / D))` in feature 2i and the cosine in 2i + 1 (Vaswani et al. 2017, section 3.5), row by row.

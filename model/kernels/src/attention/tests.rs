@@ -120,6 +120,12 @@ fn cases() -> Vec<Case> {
         Case { documents: Some(|i| i32::from(i > 2)), causal: true, lengths: Some(&[5, 5]), ..base },
         Case { b: 3, h: 8, g: 8, t: 64, s: 64, k: 64, causal: true, lengths: Some(&[64, 33, 1]), ..base },
         Case { b: 3, h: 8, g: 8, t: 40, s: 72, k: 64, lengths: Some(&[72, 33, 1]), packed: false, ..base },
+        // One tile, whole and in part, by itself and beside other keys, in both head dimensions.
+        Case { t: 33, s: 33, documents: Some(|i| (i / 9) as i32), causal: true, ..wide },
+        Case { t: 40, s: 57, packed: false, lengths: Some(&[57, 20]), ..wide },
+        Case { t: 20, s: 60, packed: false, causal: true, ..wide },
+        Case { h: 2, g: 2, t: 50, s: 50, k: 128, causal: true, ..wide },
+        Case { h: 2, g: 2, t: 64, s: 9, k: 128, packed: false, lengths: Some(&[9, 1]), ..wide },
         wide,
         Case { causal: true, ..wide },
         Case { causal: true, t: 200, s: 200, g: 2, ..wide },

@@ -16,7 +16,7 @@ use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
 /// Enqueues, each as a group of its own, the scores of the first tile that stays and the first in slot `slot`, and the gradient of
 /// probabilities of the second ones: queries and `d_out` stay or are streamed, keys and values the other way.
 #[cube]
-pub(super) fn scores_and_dp<E: Float>(
+fn scores_and_dp<E: Float>(
     stays: u32,
     second_stays: u32,
     streamed: u32,

@@ -2,6 +2,9 @@
 //!
 //! Scores have a row for each key, as in [`super::backward::key_value_gradient`], so that those of values and keys are summed from
 //! registers. The queries' sum goes over keys: their scores' gradient is turned through shared memory.
+//!
+//! Products come one after another, and what is done with is stored before the next is asked for: a unit then has 123 registers,
+//! and the products of one cube run while three others load, store and take exponentials.
 
 use std::f32::consts::LOG2_E;
 
