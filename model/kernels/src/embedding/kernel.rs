@@ -385,6 +385,9 @@ impl EmbeddingOps for CubeBackend {
         let positions = positions.into_option().map(into_contiguous);
         let (n, d) = (ids.meta.shape()[0], table.meta.shape()[1]);
         let out = empty(&table, [n, d], table.dtype);
+        if n == 0 || d == 0 {
+            return out;
+        }
         let width = vector_width(d, table.dtype);
         let vectors = (d / width) as u32;
         let Dropping { state, site, limit, scale: keep } = Dropping::new(drop);
