@@ -49,15 +49,11 @@ impl RowConfig {
         self.vectors.div_ceil(self.row_units()) as usize
     }
 
-    /// Cubes of backward for each multiprocessor, which bounds the partial sums: as many as find registers at the same time. A unit has
-    /// 168 for two vectors and 230 for three; a cube that is left for a second round has a multiprocessor to itself, and leaves
-    /// most of its bandwidth unused.
+    /// Cubes of backward for each multiprocessor, which bounds the partial sums: no more than find registers at the same time. A unit
+    /// has 96 for one vector, 192 for two and 254 for three (`ptxas -c`, as the driver assembles); a cube that is left for a
+    /// second round has a multiprocessor to itself, and leaves most of its bandwidth unused.
     pub(super) fn cubes_at_once(&self) -> u32 {
-        match self.slots() {
-            1 => 4,
-            2 => 3,
-            _ => 2,
-        }
+        if self.slots() == 1 { 4 } else { 2 }
     }
 
     /// Parameters of which backward sums the gradients: gamma, beta, the branch's bias.
