@@ -12,7 +12,7 @@ use crate::init::{Init, Role};
 use crate::kv_cache::DecoderCache;
 use crate::linear::Linear;
 use crate::loss::{EvalSums, LossSums, TokenLoss};
-use crate::norm::{Norm, dropout, normalized};
+use crate::norm::{Norm, normalized};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
 
@@ -180,7 +180,7 @@ impl DecoderOnly {
     /// Token vectors with their positions, ready for the layers.
     fn place(&self, x: Tensor<2>, rows: Rows, stream: Option<&DropoutStream>) -> (Tensor<2>, Rows) {
         let rows = rows.placed(&self.config, x.dims()[0], &x.device());
-        let x = normalized(&self.embedding_norm, self.positions.add_to(x, &rows));
-        (dropout(x, self.config.dropout, stream), rows)
+        let x = self.positions.place(x, &self.embedding_norm, self.config.dropout, &rows, stream);
+        (x, rows)
     }
 }

@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor};
 use kiln_kernels::{DropoutStream, Projection};
 
 use crate::init::Init;
-use crate::norm::{Norm, dropout, normalized};
+use crate::norm::{Norm, dropout};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
 
@@ -39,8 +39,7 @@ impl TokenEmbedding {
         self.placed(ids, None, None)
     }
 
-    /// What the layers begin with: vectors of tokens at their places, normalized if there is a norm, and dropped with probability
-    /// `p` while there is a stream.
+    /// [`Self::forward`], and [`PositionEncoding::place`] of what it gives.
     ///
     /// # Shapes
     /// - `ids`: `[B * T]`; result `[B * T, D]`
@@ -57,7 +56,7 @@ impl TokenEmbedding {
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
         if positions.own_places(rows).is_some() {
-            return dropout(normalized(norm, positions.add_to(self.forward(ids), rows)), p, stream);
+            return positions.place(self.forward(ids), norm, p, rows, stream);
         }
         let vectors = positions.of_every_row(ids.dims()[0], rows);
         match norm {

@@ -11,7 +11,7 @@ use crate::encoder::Encoder;
 use crate::init::{Init, Role};
 use crate::linear::Linear;
 use crate::loss::{EvalSums, LossSums, TokenLoss};
-use crate::norm::{Norm, dropout, normalized};
+use crate::norm::Norm;
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
 
@@ -166,8 +166,8 @@ impl EncoderOnly {
     /// If T is above `max_positions`.
     pub fn hidden(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
         let rows = rows.clone().placed(&self.config, x.dims()[0], &x.device());
-        let x = normalized(&self.embedding_norm, self.positions.add_to(x, &rows));
-        self.encoder.forward(dropout(x, self.config.dropout, stream), &rows, stream)
+        let x = self.positions.place(x, &self.embedding_norm, self.config.dropout, &rows, stream);
+        self.encoder.forward(x, &rows, stream)
     }
 
     /// The head.

@@ -3,10 +3,12 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
+use kiln_kernels::DropoutStream;
 
 use crate::config::Positions;
 use crate::init::Init;
 use crate::kv_cache::DecoderCache;
+use crate::norm::{Norm, dropout, normalized};
 use crate::rows::Rows;
 
 /// Sinusoidal or learned positions: one of the two tables is there. With rotary positions there is none, and what is left
@@ -44,10 +46,9 @@ impl PositionEncoding {
     /// on the device and are not checked here.
     pub fn add_to(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
         let [n, d] = x.dims();
-        if let Some(places) = self.own_places(rows) {
+        if let Some((places, table)) = self.own_places(rows) {
             self.check(rows.len(n));
-            let table = self.vectors().expect("places to look up");
-            return x.clone() + kiln_kernels::embedding(places.clone(), table).cast(x.dtype());
+            return x.clone() + kiln_kernels::embedding(places, table).cast(x.dtype());
         }
         let Some(vectors) = self.of_every_row(n, rows) else { return x };
         let [len, _] = vectors.dims();
@@ -55,9 +56,22 @@ impl PositionEncoding {
         (x.reshape([rows.batch_size, len, d]) + vectors).reshape([n, d])
     }
 
-    /// The place of each token, where rows differ in them and vectors are added by it.
-    pub(crate) fn own_places<'a>(&self, rows: &'a Rows) -> Option<&'a Tensor<1, Int>> {
-        rows.positions.as_ref().filter(|_| self.table.is_some() || self.sinusoids.is_some())
+    /// [`Self::add_to`], then `norm` if there is one, then dropout with probability `p` while there is a stream: what the layers
+    /// begin with.
+    pub(crate) fn place(
+        &self,
+        x: Tensor<2>,
+        norm: &Option<Norm>,
+        p: f64,
+        rows: &Rows,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
+        dropout(normalized(norm, self.add_to(x, rows)), p, stream)
+    }
+
+    /// The place of each token and the vectors of all places, where rows differ in them and vectors are added.
+    pub(crate) fn own_places(&self, rows: &Rows) -> Option<(Tensor<1, Int>, Tensor<2>)> {
+        rows.positions.clone().zip(self.vectors())
     }
 
     /// What is added to the positions of every row of `n / B`, `[T, D]`; None with rotary positions.

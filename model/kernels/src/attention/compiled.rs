@@ -9,7 +9,8 @@ use super::kernel::one_tile::one_tile_gradients;
 use super::kernel::{FlashConfig, UNITS};
 use crate::offline::{buffer, ptx, settings};
 
-/// Forward, the queries' gradient, that of keys and values, and all three of one tile; `None` where they cannot be compiled on this machine.
+/// Forward, the queries' gradient, that of keys and values, and all three of one tile; `None` where they cannot be compiled on
+/// this machine.
 pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 4] {
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]

@@ -11,10 +11,9 @@ use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::zeros_client;
+use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
-use cubecl::zspace::metadata::Metadata;
-use cubecl::zspace::strides;
 
 use super::ops::{EmbeddingOps, Lookup};
 use crate::device::{empty, vector_width};
@@ -426,9 +425,8 @@ impl EmbeddingOps for CubeBackend {
         let dy = into_contiguous(dy);
         let [n, d] = [dy.meta.shape()[0], dy.meta.shape()[1]];
         let (rows, columns) = (n / lookup.length, lookup.length * d);
-        let dy = CubeTensor { meta: Box::new(Metadata::new([rows, columns], strides![columns, 1])), ..dy };
-        let (_, sum) = backward_and_sum(None, dy, drop);
-        CubeTensor { meta: Box::new(Metadata::new([lookup.length, d], strides![d, 1])), ..sum }
+        let (_, sum) = backward_and_sum(None, reshape(dy, [rows, columns].into()), drop);
+        reshape(sum, [lookup.length, d].into())
     }
 
     fn table_gradient(dy: CubeTensor, ids: CubeTensor, drop: Mask<Self>, lookup: Lookup) -> CubeTensor {

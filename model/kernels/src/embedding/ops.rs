@@ -5,7 +5,6 @@ use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
-#[cfg(feature = "cuda")]
 use burn::tensor::Shape;
 use burn_flex::{Flex, FlexTensor};
 
@@ -13,6 +12,7 @@ use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
 use crate::host::{floats, ints, tensor};
+use crate::linear::LinearOps;
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
@@ -114,11 +114,9 @@ impl EmbeddingOps for Flex {
 
     fn position_gradient(dy: FlexTensor, drop: Mask<Self>, lookup: Lookup) -> FlexTensor {
         let dy = drop.apply(dy);
-        let (d, dtype) = (dy.layout().shape()[1], dy.dtype());
-        let mut gradient = vec![0f32; lookup.length * d];
-        for row in floats(dy).chunks(lookup.length * d) {
-            gradient.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-        }
-        tensor(gradient, [lookup.length, d], dtype)
+        let [n, d] = [dy.layout().shape()[0], dy.layout().shape()[1]];
+        // A batch row is a row of T D columns, which are summed.
+        let rows = Self::float_reshape(dy, Shape::new([n / lookup.length, lookup.length * d]));
+        Self::float_reshape(Self::column_sum(rows), Shape::new([lookup.length, d]))
     }
 }

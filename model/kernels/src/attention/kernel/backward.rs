@@ -307,20 +307,8 @@ pub(crate) fn key_value_gradient<E: Float>(
             if comptime![cfg.documents] || edge {
                 hide_queries(&mut scores, hidden, documents, batch, q0, k0, keys, t, s, cfg);
             }
-            let mut p = Array::<f32>::new(comptime![TILE / 2]);
-            #[unroll]
-            for i in 0..comptime![TILE / 2] {
-                p[i] = exp2_approx(scores[i] * scale_log2 - log_sums[comptime![i / 4 * 2 + i % 2]]);
-            }
-            let mut dropped = Array::<f32>::new(comptime![TILE / 2]);
-            #[unroll]
-            for i in 0..comptime![TILE / 2] {
-                dropped[i] = p[i];
-                if comptime![cfg.dropout] {
-                    dropped[i] = p[i] * select(kept[0] & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
-                }
-            }
-            round_into::<E>(&dropped, &mut probabilities);
+            let p = exponentials(&scores, &log_sums, scale_log2);
+            round_into::<E>(&kept_values(&p, kept[0], keep, cfg), &mut probabilities);
             pin_all::<E>(&probabilities);
             pin(&dv);
             fence();
@@ -331,15 +319,8 @@ pub(crate) fn key_value_gradient<E: Float>(
             // For `dp`, not for `dv`.
             wait(1usize);
             pin(&dp);
-            #[unroll]
-            for i in 0..comptime![TILE / 2] {
-                let mut d_probability = dp[i];
-                if comptime![cfg.dropout] {
-                    d_probability *= select(kept[0] & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
-                }
-                p[i] = p[i] * (d_probability - deltas[comptime![i / 4 * 2 + i % 2]]) * scale;
-            }
-            round_into::<E>(&p, &mut d_scores);
+            let d_probabilities = kept_values(&dp, kept[0], keep, cfg);
+            round_into::<E>(&score_gradients(&p, &d_probabilities, &deltas, scale), &mut d_scores);
             pin_all::<E>(&d_scores);
             pin(&dk);
             fence();
@@ -429,6 +410,42 @@ pub(super) fn row_pairs(row_values: &Shared<[f32]>, at: u32) -> Array<f32> {
         pairs[i] = row_values[(at + comptime![(i / 2 * 8 + i % 2) as u32]) as usize];
     }
     pairs
+}
+
+/// Probabilities of keys by queries: `scores` in powers of two, less each query's log-sum.
+#[cube]
+pub(super) fn exponentials(scores: &Array<f32>, log_sums: &Array<f32>, scale_log2: f32) -> Array<f32> {
+    let mut p = Array::<f32>::new(comptime![TILE / 2]);
+    #[unroll]
+    for i in 0..comptime![TILE / 2] {
+        p[i] = exp2_approx(scores[i] * scale_log2 - log_sums[comptime![i / 4 * 2 + i % 2]]);
+    }
+    p
+}
+
+/// `values` times `keep` where dropout keeps them, bit by bit of `kept`, and 0 elsewhere; without dropout, `values`.
+#[cube]
+pub(super) fn kept_values(values: &Array<f32>, kept: u32, keep: f32, #[comptime] cfg: FlashConfig) -> Array<f32> {
+    let mut result = Array::<f32>::new(comptime![TILE / 2]);
+    #[unroll]
+    for i in 0..comptime![TILE / 2] {
+        result[i] = values[i];
+        if comptime![cfg.dropout] {
+            result[i] = values[i] * select(kept & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
+        }
+    }
+    result
+}
+
+/// The gradient of the scores of keys by queries: that of their softmax, whose results are `p`.
+#[cube]
+pub(super) fn score_gradients(p: &Array<f32>, dp: &Array<f32>, deltas: &Array<f32>, scale: f32) -> Array<f32> {
+    let mut gradients = Array::<f32>::new(comptime![TILE / 2]);
+    #[unroll]
+    for i in 0..comptime![TILE / 2] {
+        gradients[i] = p[i] * (dp[i] - deltas[comptime![i / 4 * 2 + i % 2]]) * scale;
+    }
+    gradients
 }
 
 /// What this unit brings of a streamed tile of queries: units below 64 a log-sum, the others a delta.

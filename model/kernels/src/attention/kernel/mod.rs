@@ -120,8 +120,8 @@ fn unit_here() -> u32 {
 }
 
 /// The head, counted over all batch rows, and the tile that the cube works on, which may lie beyond the last. Cubes start with X
-/// first, then Y, then Z: Z groups of heads, the last first, whose keys and values stay in L2 until their last tile; Y groups of tiles, and
-/// in X the tiles of a group, `1 << tile_bits` of a head side by side.
+/// first, then Y, then Z: Z groups of heads, the last first, whose keys and values stay in L2 until their last tile; Y groups
+/// of tiles, and in X the tiles of a group, `1 << tile_bits` of a head side by side.
 #[cube]
 fn cube_place(heads_at_once: u32, tile_bits: u32) -> (u32, u32) {
     let head = from_last(CUBE_POS_Z, CUBE_COUNT_Z) * heads_at_once + (CUBE_POS_X >> tile_bits);
@@ -475,17 +475,15 @@ fn tile(first: u32, n: u32, #[comptime] cfg: FlashConfig) -> u32 {
 /// Sixteen random bits each for eight probabilities of row `row` of all rows of all heads, those of keys `column`, `column
 /// + 1` and every eight keys on in half `half` of the tile of keys number `tile`: what a unit holds of that half.
 #[cube]
-fn random_words(
-    random: &[i32],
-    site: u32,
-    row: u32,
-    tile: u32,
-    half: u32,
-    column: u32,
-    keys: u32,
-) -> (u32, u32, u32, u32) {
+fn random_words(random: &[i32], site: u32, row: u32, tile: u32, half: u32, column: u32, keys: u32) -> Array<u32> {
     let tiles = (keys + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
-    philox((row * tiles + tile) * 8 + half * 4 + column / 2, site, random)
+    let (w0, w1, w2, w3) = philox((row * tiles + tile) * 8 + half * 4 + column / 2, site, random);
+    let mut words = Array::<u32>::new(4usize);
+    words[0] = w0;
+    words[1] = w1;
+    words[2] = w2;
+    words[3] = w3;
+    words
 }
 
 /// Drops values of a 64 x 64 accumulator whose rows are queries, from row `row` of all rows on, and whose columns are the
@@ -507,12 +505,7 @@ fn drop_values(
         let second_row = comptime![block % 2];
         let half = comptime![block / 2];
         let from = row + comptime![8 * second_row as u32];
-        let (w0, w1, w2, w3) = random_words(random, site, from, tile, comptime![half as u32].runtime(), column, keys);
-        let mut words = Array::<u32>::new(4usize);
-        words[0] = w0;
-        words[1] = w1;
-        words[2] = w2;
-        words[3] = w3;
+        let words = random_words(random, site, from, tile, comptime![half as u32].runtime(), column, keys);
         #[unroll]
         for n in 0..4usize {
             let i = comptime![(half * 4 + n) * 4 + second_row * 2];
@@ -533,9 +526,9 @@ fn kept_bits(random: &[i32], site: u32, row: u32, tile: u32, at: &Place, keys: u
     #[unroll]
     for query in 0..16usize {
         let from = row + comptime![(query / 2 * 8 + query % 2) as u32];
-        let (w0, w1, w2, w3) = random_words(random, site, from, tile, at.row / 32, at.row % 8, keys);
-        let first = select(last_words, w2, w0) >> shift;
-        let second = select(last_words, w3, w1) >> shift;
+        let words = random_words(random, site, from, tile, at.row / 32, at.row % 8, keys);
+        let first = select(last_words, words[2], words[0]) >> shift;
+        let second = select(last_words, words[3], words[1]) >> shift;
         let bit = comptime![(query / 2 * 4 + query % 2) as u32];
         kept |= select((first & 0xffff) >= limit, comptime![1u32 << bit].runtime(), 0u32);
         kept |= select((second & 0xffff) >= limit, comptime![1u32 << (bit + 2)].runtime(), 0u32);

@@ -3,8 +3,9 @@
 //! Scores have a row for each key, as in [`super::backward::key_value_gradient`], so that those of values and keys are summed from
 //! registers. The queries' sum goes over keys: their scores' gradient is turned through shared memory.
 //!
-//! Products come one after another, and what is done with is stored before the next is asked for: a unit then has 123 registers,
-//! and the products of one cube run while three others load, store and take exponentials.
+//! Products come one after another, and what is done with is stored before the next is asked for: a unit then has 114 registers, 137
+//! with dropout (`ptxas -c`, as the driver assembles), and the products of one cube run while three or two others load, store
+//! and take exponentials.
 
 use std::f32::consts::LOG2_E;
 
@@ -13,13 +14,12 @@ use cubecl::prelude::*;
 use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 use cubecl_ir::types::MatrixIdent;
 
-use super::backward::{hide_queries, row_pairs};
+use super::backward::{exponentials, hide_queries, kept_values, row_pairs, score_gradients};
 use super::sight::key_count;
 use super::{
     FlashConfig, HIDDEN, Oct, Pair, Place, TILE, UNITS, fill_slot_both, left_operand, place, product, product_shared,
     random_words, results_memory, round_into, row_products, slots, store_rows, tile, unit_here, zeros,
 };
-use crate::instruction::exp2_approx;
 use crate::wgmma::{FRAGMENT, K_STEP, commit, describe, fence, multiply_shared, pin, pin_all, wait};
 
 /// What [`random_words`] gives is for eight probabilities; 64 x 64 of them take so many times the units.
@@ -105,28 +105,20 @@ pub(crate) fn one_tile_gradients<E: Float>(
     let mut d_scores = left_operand::<E>();
     tiles.full.index(0usize).wait_parity(0u32);
     tiles.full.index(1usize).wait_parity(0u32);
-    let mut p = zeros(comptime![TILE]);
-    pin(&p);
+    let mut scores = zeros(comptime![TILE]);
+    pin(&scores);
     fence();
-    product_shared::<E>(&mut p, keys, tile(keys, 2u32, cfg), cfg);
+    product_shared::<E>(&mut scores, keys, tile(keys, 2u32, cfg), cfg);
     commit();
     wait(0usize);
-    pin(&p);
+    pin(&scores);
     let hidden = f32::cast_from(comptime![HIDDEN]);
-    hide_queries(&mut p, hidden, documents, batch, 0u32, 0u32, key_count(lengths, batch, s, cfg), t, s, cfg);
+    hide_queries(&mut scores, hidden, documents, batch, 0u32, 0u32, key_count(lengths, batch, s, cfg), t, s, cfg);
     let scale = comptime![cfg.scale()].runtime();
     let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
     let log_sums = row_pairs(&row_values, at.column);
-    let mut dropped = Array::<f32>::new(comptime![TILE / 2]);
-    #[unroll]
-    for i in 0..comptime![TILE / 2] {
-        p[i] = exp2_approx(p[i] * scale_log2 - log_sums[comptime![i / 4 * 2 + i % 2]]);
-        dropped[i] = p[i];
-        if comptime![cfg.dropout] {
-            dropped[i] = p[i] * select(kept[0] & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
-        }
-    }
-    round_into::<E>(&dropped, &mut probabilities);
+    let p = exponentials(&scores, &log_sums, scale_log2);
+    round_into::<E>(&kept_values(&p, kept[0], keep, cfg), &mut probabilities);
     let mut dv = zeros(head_dim);
     pin_all::<E>(&probabilities);
     pin(&dv);
@@ -161,15 +153,8 @@ pub(crate) fn one_tile_gradients<E: Float>(
         kept[0] = plane_shuffle(kept[0], UNIT_POS % 32);
     }
     let deltas = row_pairs(&row_values, place(unit_here()).column + comptime![TILE as u32]);
-    #[unroll]
-    for i in 0..comptime![TILE / 2] {
-        let mut d_probability = dp[i];
-        if comptime![cfg.dropout] {
-            d_probability *= select(kept[0] & comptime![1u32 << i as u32] != 0, keep, 0.0f32);
-        }
-        p[i] = p[i] * (d_probability - deltas[comptime![i / 4 * 2 + i % 2]]) * scale;
-    }
-    round_into::<E>(&p, &mut d_scores);
+    let d_probabilities = kept_values(&dp, kept[0], keep, cfg);
+    round_into::<E>(&score_gradients(&p, &d_probabilities, &deltas, scale), &mut d_scores);
     turn::<E>(&d_scores, &mut turned);
     let mut dk = zeros(head_dim);
     pin_all::<E>(&d_scores);
@@ -239,12 +224,7 @@ fn draw_kept(memory: &mut Shared<[u32]>, random: &[i32], site: u32, row: u32, ke
         let n = UNIT_POS + comptime![turn as u32 * UNITS];
         let query = n % comptime![TILE as u32];
         let eight = n / comptime![TILE as u32];
-        let (w0, w1, w2, w3) = random_words(random, site, row + query, 0u32, eight / 4, eight % 4 * 2, keys);
-        let mut words = Array::<u32>::new(4usize);
-        words[0] = w0;
-        words[1] = w1;
-        words[2] = w2;
-        words[3] = w3;
+        let words = random_words(random, site, row + query, 0u32, eight / 4, eight % 4 * 2, keys);
         let mut bits = 0u32;
         #[unroll]
         for i in 0..4usize {
