@@ -78,12 +78,16 @@ unary!(
 /// `e^x`, element by element.
 #[cube]
 pub(crate) fn exp<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
-    let scaled = x * Vector::new(core::f32::consts::LOG2_E);
+    exp2::<N>(x * Vector::new(core::f32::consts::LOG2_E))
+}
+
+#[cube]
+fn exp2<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     let mut y = Vector::<f32, N>::zeroed();
     let width = N::value().comptime();
     #[unroll]
     for i in 0..width {
-        y.insert(i, exp2_approx(scaled.extract(i)));
+        y.insert(i, exp2_approx(x.extract(i)));
     }
     y
 }
@@ -103,5 +107,11 @@ pub(crate) fn reciprocal<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
 /// `1 / (1 + e^-x)`, element by element.
 #[cube]
 pub(crate) fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
-    reciprocal::<N>(Vector::<f32, N>::new(1.0f32) + exp::<N>(-x))
+    sigmoid_base2::<N>(x * Vector::new(core::f32::consts::LOG2_E))
+}
+
+/// `1 / (1 + 2^-x)`, element by element.
+#[cube]
+pub(crate) fn sigmoid_base2<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    reciprocal::<N>(Vector::<f32, N>::new(1.0f32) + exp2::<N>(-x))
 }

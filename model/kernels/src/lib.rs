@@ -29,6 +29,8 @@ mod linear;
 mod linear_cross_entropy;
 mod maybe;
 mod norm;
+#[cfg(feature = "cuda")]
+mod occupancy;
 #[cfg(all(test, feature = "cuda"))]
 mod offline;
 mod plain;

@@ -36,10 +36,12 @@ pub(crate) fn philox(quad: u32, site: u32, state: &[i32]) -> (u32, u32, u32, u32
     (c0, c1, c2, c3)
 }
 
-/// `scale`, or 0 if the 16 bits from `shift` on say that the element is dropped.
+/// `scale`, or 0 if 16 bits of `word`, its `upper` or lower ones, say that the element is dropped. They are compared where they
+/// weigh most: the upper ones as they stand.
 #[cube]
-fn factor(word: u32, #[comptime] shift: u32, limit: u32, scale: f32) -> f32 {
-    select(((word >> shift) & 0xffff) >= limit, scale, 0.0f32)
+fn factor(word: u32, #[comptime] upper: bool, limit: u32, scale: f32) -> f32 {
+    let weighed = if comptime![upper] { word } else { word << 16 };
+    select(weighed >= limit << 16, scale, 0.0f32)
 }
 
 /// What dropout multiplies vector number `at` of a tensor with: `scale`, or 0 for what is dropped. One Philox block serves
@@ -52,14 +54,14 @@ pub(crate) fn keep_factors<N: Size>(at: u32, site: u32, state: &[i32], limit: u3
         #[unroll]
         for q in 0..comptime![width / 8] {
             let (w0, w1, w2, w3) = philox(at * comptime![(width / 8) as u32] + comptime![q as u32], site, state);
-            factors.insert(comptime![8 * q], factor(w0, 0u32, limit, scale));
-            factors.insert(comptime![8 * q + 1], factor(w0, 16u32, limit, scale));
-            factors.insert(comptime![8 * q + 2], factor(w1, 0u32, limit, scale));
-            factors.insert(comptime![8 * q + 3], factor(w1, 16u32, limit, scale));
-            factors.insert(comptime![8 * q + 4], factor(w2, 0u32, limit, scale));
-            factors.insert(comptime![8 * q + 5], factor(w2, 16u32, limit, scale));
-            factors.insert(comptime![8 * q + 6], factor(w3, 0u32, limit, scale));
-            factors.insert(comptime![8 * q + 7], factor(w3, 16u32, limit, scale));
+            factors.insert(comptime![8 * q], factor(w0, false, limit, scale));
+            factors.insert(comptime![8 * q + 1], factor(w0, true, limit, scale));
+            factors.insert(comptime![8 * q + 2], factor(w1, false, limit, scale));
+            factors.insert(comptime![8 * q + 3], factor(w1, true, limit, scale));
+            factors.insert(comptime![8 * q + 4], factor(w2, false, limit, scale));
+            factors.insert(comptime![8 * q + 5], factor(w2, true, limit, scale));
+            factors.insert(comptime![8 * q + 6], factor(w3, false, limit, scale));
+            factors.insert(comptime![8 * q + 7], factor(w3, true, limit, scale));
         }
     } else {
         // A block belongs to several vectors, and, where rows are no multiple of eight, a vector to two blocks.
@@ -71,7 +73,7 @@ pub(crate) fn keep_factors<N: Size>(at: u32, site: u32, state: &[i32], limit: u3
             let first = select(place < 2, w0, w1);
             let second = select(place < 6, w2, w3);
             let word = select(place < 4, first, second);
-            factors.insert(i, factor(select(place % 2 == 0, word, word >> 16), 0u32, limit, scale));
+            factors.insert(i, factor(select(place % 2 == 0, word << 16, word), true, limit, scale));
         }
     }
     factors

@@ -70,7 +70,7 @@ pub fn dropout(x: Tensor<2>, p: f64, stream: &DropoutStream) -> Tensor<2> {
     Tensor::from_dispatch(mask.apply(x.into_dispatch()))
 }
 
-/// Elements whose sixteen random bits are below this are dropped.
+/// Elements whose sixteen random bits are below this are dropped. Sixteen bits hold it too.
 pub(crate) fn threshold_16(p: f32) -> u32 {
-    (p * 65_536.0).round() as u32
+    (p * 65_536.0).round().min(65_535.0) as u32
 }

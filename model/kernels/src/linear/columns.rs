@@ -1,5 +1,7 @@
 //! What follows a product, element by element, and sums over its rows.
 
+use std::f32::consts::LOG2_E;
+
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
@@ -13,7 +15,8 @@ use super::ops::Activation;
 use crate::device::{empty, from_last, vector_width};
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
-use crate::instruction::{exp, reciprocal, sigmoid};
+use crate::instruction::{exp, reciprocal, sigmoid, sigmoid_base2};
+use crate::occupancy::cubes_at_once;
 
 /// Units of a cube: eight planes, which take rows in turn and 32 vectors of columns each.
 const UNITS: u32 = 256;
@@ -22,12 +25,11 @@ const PLANES: u32 = UNITS / 32;
 const ROWS_AT_ONCE: u32 = 4;
 /// Partial sums that a unit has under way at a time.
 const SLICES_AT_ONCE: u32 = 8;
-/// Cubes of a pass for each multiprocessor, which bounds the partial sums: whole rounds of as many as find registers at the same time.
-/// A unit has 58 to 64, and 82 and more where the activation is smooth (`ptxas -c`, as the driver assembles).
+/// Cubes of a pass for each multiprocessor, which bounds the partial sums: as many as run at the same time.
 const fn cubes_per_multiprocessor(activation: Option<Activation>) -> u32 {
     match activation {
         None | Some(Activation::Relu) => 4,
-        Some(Activation::Gelu | Activation::GeluTanh | Activation::Silu) => 6,
+        Some(Activation::Gelu | Activation::GeluTanh | Activation::Silu) => 3,
     }
 }
 /// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(this * (x + CUBIC x^3))`.
@@ -77,14 +79,19 @@ fn positive<N: Size>(x: Vector<f32, N>, otherwise: Vector<f32, N>) -> Vector<f32
     y
 }
 
+/// `sigmoid(TANH_SCALE * (x + CUBIC x^3))`, given `x^2`.
+#[cube]
+fn tanh_gate<N: Size>(x: Vector<f32, N>, square: Vector<f32, N>) -> Vector<f32, N> {
+    let linear = Vector::<f32, N>::new(TANH_SCALE * LOG2_E);
+    sigmoid_base2::<N>(x * (linear + Vector::new(TANH_SCALE * LOG2_E * CUBIC) * square))
+}
+
 #[cube]
 pub(super) fn activated<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
     match activation {
         Activation::Relu => positive::<N>(x, x),
         Activation::Gelu => x * normal_cdf::<N>(x, gauss::<N>(x)),
-        Activation::GeluTanh => {
-            x * sigmoid::<N>(x * (Vector::new(TANH_SCALE) + Vector::new(TANH_SCALE * CUBIC) * (x * x)))
-        }
+        Activation::GeluTanh => x * tanh_gate::<N>(x, x * x),
         Activation::Silu => x * sigmoid::<N>(x),
     }
 }
@@ -103,9 +110,9 @@ fn backward<N: Size>(kept: Vector<f32, N>, dy: Vector<f32, N>, #[comptime] activ
         }
         Activation::GeluTanh => {
             let square = x * x;
-            let s = sigmoid::<N>(x * Vector::new(TANH_SCALE) * (one + Vector::new(CUBIC) * square));
-            let slope = Vector::new(TANH_SCALE) * (one + Vector::new(3.0f32 * CUBIC) * square);
-            dy * (s + x * s * (one - s) * slope)
+            let s = tanh_gate::<N>(x, square);
+            let slope = Vector::new(TANH_SCALE) + Vector::new(3.0f32 * TANH_SCALE * CUBIC) * square;
+            dy * (x * slope * (s - s * s) + s)
         }
         Activation::Silu => {
             let s = sigmoid::<N>(x);
@@ -157,6 +164,7 @@ fn column_pass<F: Float, N: Size>(
     #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
+    cubes_at_once(comptime![cubes_per_multiprocessor(activation) as usize]);
     let column = CUBE_POS_X * 32 + UNIT_POS_PLANE;
     // All cubes are in one part of the matrix at a time, and go from its end to its beginning.
     let step = CUBE_COUNT_Y * PLANES;

@@ -1,9 +1,14 @@
 //! Normalization on CubeCL devices: rows in registers, every byte of the inputs read once and of the results written once.
+//!
+//! Backward also sums the gradients of the parameters, in registers that leave room for few warps. What the next rows need comes
+//! through shared memory therefore, a few turns ahead.
 
+use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use crate::device::{cube_sum, sum_of};
 use crate::dropout::kernel::keep_factors;
+use crate::occupancy::cubes_at_once;
 
 /// Units of a cube that works on rows: few, so that several cubes share the registers of a multiprocessor in backward.
 pub(super) const UNITS: u32 = 128;
@@ -13,6 +18,13 @@ const PLANE_VECTORS: u32 = 128;
 pub(super) const REDUCE_UNITS: u32 = 1024;
 pub(super) const REDUCE_COLUMNS: u32 = 32;
 const REDUCE_SLICES: u32 = REDUCE_UNITS / REDUCE_COLUMNS;
+/// Turns of backward whose rows are on their way at a time, and the tensors that they are of.
+const STAGES: usize = 3;
+const STREAMS: usize = 3;
+/// Bytes of a vector, where rows come through shared memory.
+pub(super) const VECTOR_BYTES: usize = 16;
+/// Bytes of shared memory that rows on their way may take, so that two cubes share a multiprocessor's.
+const STREAM_BYTES: usize = 96 * 1024;
 
 /// What a launch does; part of the kernel's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +43,8 @@ pub(super) struct RowConfig {
     pub(super) residual: bool,
     /// The branch is dropped.
     pub(super) dropped: bool,
+    /// Rows come through shared memory (backward).
+    pub(super) streamed: bool,
 }
 
 impl RowConfig {
@@ -49,11 +63,28 @@ impl RowConfig {
         self.vectors.div_ceil(self.row_units()) as usize
     }
 
-    /// Cubes of backward for each multiprocessor, which bounds the partial sums: no more than find registers at the same time. A unit
-    /// has 96 for one vector, 192 for two and 254 for three (`ptxas -c`, as the driver assembles); a cube that is left for a
-    /// second round has a multiprocessor to itself, and leaves most of its bandwidth unused.
+    /// Whether the rows of some turns fit into shared memory.
+    pub(super) fn can_stream(&self) -> bool {
+        STAGES * STREAMS * self.turn_vectors() * VECTOR_BYTES <= STREAM_BYTES
+    }
+
+    /// Vectors of the rows that a cube works on at a time.
+    fn turn_vectors(&self) -> usize {
+        (self.rows_per_cube() * self.vectors) as usize
+    }
+
+    /// Cubes of backward for each multiprocessor, all at the same time, which bounds registers and partial sums.
     pub(super) fn cubes_at_once(&self) -> u32 {
-        if self.slots() == 1 { 4 } else { 2 }
+        match self.slots() {
+            1 | 2 => 4,
+            3 => 3,
+            _ => 2,
+        }
+    }
+
+    /// Whether backward reads a row in shared memory twice rather than keep it in registers.
+    fn reads_again(&self) -> bool {
+        self.streamed && self.slots() > 2
     }
 
     /// Parameters of which backward sums the gradients: gamma, beta, the branch's bias.
@@ -205,6 +236,90 @@ pub(super) fn forward<F: Float, N: Size>(
     }
 }
 
+/// Rows of backward on their way through shared memory. Those of a turn lie side by side: a bulk copy for each tensor.
+#[derive(CubeType)]
+struct Stream<F: Float, N: Size> {
+    x: Shared<[Vector<F, N>]>,
+    dy: Shared<[Vector<F, N>]>,
+    dsum: Shared<[Vector<F, N>]>,
+    /// Of the turns' slots: what was asked for is there.
+    full: Sequence<Shared<Barrier>>,
+}
+
+/// Nothing but names where rows are not streamed.
+#[cube]
+fn stream<F: Float, N: Size>(#[comptime] config: RowConfig) -> Stream<F, N> {
+    let stages = comptime![if config.streamed { STAGES } else { 0 }];
+    let room = comptime![(stages * config.turn_vectors()).max(1)];
+    let dsum_room = comptime![if config.residual { room } else { 1 }];
+    let mut full = Sequence::<Shared<Barrier>>::new();
+    #[unroll]
+    for _ in 0..stages {
+        full.push(Barrier::shared_uninit());
+    }
+    if comptime![config.streamed] {
+        if UNIT_POS == 0 {
+            #[unroll]
+            for slot in 0..stages {
+                full.index(slot).init_manual(1u32);
+            }
+        }
+        sync_async_proxy_shared();
+        sync_cube();
+    }
+    Stream::<F, N> {
+        x: Shared::<[Vector<F, N>]>::new_aligned_slice(room, 128usize),
+        dy: Shared::<[Vector<F, N>]>::new_aligned_slice(room, 128usize),
+        dsum: Shared::<[Vector<F, N>]>::new_aligned_slice(dsum_room, 128usize),
+        full,
+    }
+}
+
+/// Unit 0 asks for the rows of a turn, those from `first` on, if there are any.
+#[cube]
+fn ask<F: Float, N: Size>(
+    stream: &mut Stream<F, N>,
+    x: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    dsum: &[Vector<F, N>],
+    first: u32,
+    rows: u32,
+    #[comptime] slot: usize,
+    #[comptime] config: RowConfig,
+) {
+    if first < rows {
+        let vectors = min(rows - first, comptime![config.rows_per_cube()].runtime()) * comptime![config.vectors];
+        let bytes = comptime![(if config.residual { 3 } else { 2 } * VECTOR_BYTES) as u32];
+        let full = stream.full.index(slot);
+        full.arrive_and_expect_tx(1u32, vectors * bytes);
+        let from = (first * comptime![config.vectors]) as usize;
+        let to = from + vectors as usize;
+        let start = comptime![slot * config.turn_vectors()].runtime();
+        let end = start + vectors as usize;
+        full.memcpy_async_tx(&x[from..to], &mut stream.x[start..end]);
+        full.memcpy_async_tx(&dy[from..to], &mut stream.dy[start..end]);
+        if comptime![config.residual] {
+            full.memcpy_async_tx(&dsum[from..to], &mut stream.dsum[start..end]);
+        }
+    }
+}
+
+/// Vector `position` of `tensor`, which is `staged[at]` where rows are streamed.
+#[cube]
+fn fetch<F: Float, N: Size>(
+    tensor: &[Vector<F, N>],
+    staged: &Shared<[Vector<F, N>]>,
+    position: u32,
+    at: u32,
+    #[comptime] config: RowConfig,
+) -> Vector<f32, N> {
+    if comptime![config.streamed] {
+        Vector::cast_from(staged[at as usize])
+    } else {
+        Vector::cast_from(tensor[position as usize])
+    }
+}
+
 /// `dx` and `dbranch`, and each cube's sums of the parameter gradients over its rows in `partial[cube]`: dgamma, dbeta, and
 /// the gradient of the branch's bias if it is wanted.
 #[cube(launch_unchecked)]
@@ -225,6 +340,7 @@ pub(super) fn backward<F: Float, N: Size>(
     #[comptime] config: RowConfig,
     #[define(F)] _dtype: ElemType,
 ) {
+    cubes_at_once(comptime![config.cubes_at_once() as usize]);
     let vectors = comptime![config.vectors];
     let slots = comptime![config.slots()];
     let width = N::value().comptime();
@@ -239,80 +355,110 @@ pub(super) fn backward<F: Float, N: Size>(
         dbias[i] = Vector::<f32, N>::zeroed();
     }
     let step = CUBE_COUNT as u32 * comptime![config.rows_per_cube()];
-    let mut row = CUBE_POS as u32 * comptime![config.rows_per_cube()] + UNIT_POS / comptime![config.row_units()];
-    // The next row is on its way while this one is worked on: few warps fit beside so many registers.
-    let mut next_x = Array::<Vector<F, N>>::new(slots);
-    let mut next_dy = Array::<Vector<F, N>>::new(slots);
-    let mut next_dsum = Array::<Vector<F, N>>::new(slots);
-    let mut residual = Array::<Vector<F, N>>::new(slots);
-    if row < rows {
-        load_row::<F, N>(x, row, &mut next_x, config);
-        load_row::<F, N>(dy, row, &mut next_dy, config);
-        if comptime![config.residual] {
-            load_row::<F, N>(dsum, row, &mut next_dsum, config);
+    let mut first = CUBE_POS as u32 * comptime![config.rows_per_cube()];
+    let mut stream = stream::<F, N>(config);
+    if comptime![config.streamed] {
+        if UNIT_POS == 0 {
+            #[unroll]
+            for slot in 0..STAGES {
+                ask::<F, N>(&mut stream, x, dy, dsum, first + comptime![slot as u32] * step, rows, slot, config);
+            }
         }
     }
-    while row < rows {
-        let mut normalized = widened::<F, N>(&next_x, slots);
-        let mut held = widened::<F, N>(&next_dy, slots);
-        if comptime![config.residual] {
+    let row_of_turn = UNIT_POS / comptime![config.row_units()];
+    let mut next = 2 * min(first + row_of_turn, rows - 1) as usize;
+    let mut next_mean = statistics[next];
+    let mut next_inverse = statistics[next + 1];
+    let mut turn = 0u32.runtime();
+    while first < rows {
+        let subtracted = Vector::<f32, N>::new(next_mean);
+        let inverse_vector = Vector::<f32, N>::new(next_inverse);
+        next = 2 * min(first + step + row_of_turn, rows - 1) as usize;
+        next_mean = statistics[next];
+        next_inverse = statistics[next + 1];
+        let slot = turn % comptime![STAGES as u32];
+        if comptime![config.streamed] {
+            #[unroll]
+            for s in 0..STAGES {
+                if slot == comptime![s as u32] {
+                    stream.full.index(s).wait_parity(turn / comptime![STAGES as u32] % 2);
+                }
+            }
+        }
+        let row = first + row_of_turn;
+        if row < rows {
+            let staged = slot * comptime![config.turn_vectors() as u32] + row_of_turn * vectors;
+            let mut normalized = Array::<Vector<f32, N>>::new(slots);
+            let mut held = Array::<Vector<f32, N>>::new(slots);
+            let mut sum = 0.0f32;
+            let mut sum_product = 0.0f32;
             #[unroll]
             for i in 0..slots {
-                residual[i] = next_dsum[i];
-            }
-        }
-        if row + step < rows {
-            load_row::<F, N>(x, row + step, &mut next_x, config);
-            load_row::<F, N>(dy, row + step, &mut next_dy, config);
-            if comptime![config.residual] {
-                load_row::<F, N>(dsum, row + step, &mut next_dsum, config);
-            }
-        }
-        let subtracted = Vector::<f32, N>::new(statistics[(row * 2) as usize]);
-        let inverse_vector = Vector::<f32, N>::new(statistics[(row * 2 + 1) as usize]);
-        let mut sum = 0.0f32;
-        let mut sum_product = 0.0f32;
-        #[unroll]
-        for i in 0..slots {
-            let at = row_unit(config) + comptime![i as u32 * config.row_units()];
-            if at < vectors {
-                normalized[i] = (normalized[i] - subtracted) * inverse_vector;
-                dgamma[i] += held[i] * normalized[i];
-                dbeta[i] += held[i];
-                held[i] = held[i] * Vector::<f32, N>::cast_from(gamma[at as usize]);
-                sum += sum_of::<N>(held[i]);
-                sum_product += sum_of::<N>(held[i] * normalized[i]);
-            }
-        }
-        let mut mean = Vector::<f32, N>::zeroed();
-        if comptime![config.centered] {
-            mean = Vector::<f32, N>::new(row_sum(sum, config) / n);
-        }
-        let mean_product = Vector::<f32, N>::new(row_sum(sum_product, config) / n);
-        #[unroll]
-        for i in 0..slots {
-            let at = row_unit(config) + comptime![i as u32 * config.row_units()];
-            if at < vectors {
-                let position = row * vectors + at;
-                let mut gradient = inverse_vector * (held[i] - mean - normalized[i] * mean_product);
-                if comptime![config.residual] {
-                    gradient += Vector::<f32, N>::cast_from(residual[i]);
+                let at = row_unit(config) + comptime![i as u32 * config.row_units()];
+                if at < vectors {
+                    let position = row * vectors + at;
+                    let value = fetch::<F, N>(x, &stream.x, position, staged + at, config);
+                    let gradient = fetch::<F, N>(dy, &stream.dy, position, staged + at, config);
+                    normalized[i] = (value - subtracted) * inverse_vector;
+                    dgamma[i] += gradient * normalized[i];
+                    dbeta[i] += gradient;
+                    held[i] = gradient * Vector::<f32, N>::cast_from(gamma[at as usize]);
+                    sum += sum_of::<N>(held[i]);
+                    sum_product += sum_of::<N>(held[i] * normalized[i]);
                 }
-                dx[position as usize] = Vector::cast_from(gradient);
-                if comptime![config.dropped] {
-                    gradient = gradient * keep_factors::<N>(position, site, state, limit, scale);
-                    dbranch[position as usize] = Vector::cast_from(gradient);
+            }
+            let mut mean = Vector::<f32, N>::zeroed();
+            if comptime![config.centered] {
+                mean = Vector::<f32, N>::new(row_sum(sum, config) / n);
+            }
+            let mean_product = Vector::<f32, N>::new(row_sum(sum_product, config) / n);
+            #[unroll]
+            for i in 0..slots {
+                let at = row_unit(config) + comptime![i as u32 * config.row_units()];
+                if comptime![config.reads_again()] {
+                    // Or the compiler would keep what it has read.
+                    sync_plane();
                 }
-                if comptime![config.bias] {
-                    dbias[i] += gradient;
+                if at < vectors {
+                    let position = row * vectors + at;
+                    if comptime![config.reads_again()] {
+                        let value = fetch::<F, N>(x, &stream.x, position, staged + at, config);
+                        let gradient = fetch::<F, N>(dy, &stream.dy, position, staged + at, config);
+                        normalized[i] = (value - subtracted) * inverse_vector;
+                        held[i] = gradient * Vector::<f32, N>::cast_from(gamma[at as usize]);
+                    }
+                    let mut gradient = inverse_vector * (held[i] - mean - normalized[i] * mean_product);
+                    if comptime![config.residual] {
+                        gradient += fetch::<F, N>(dsum, &stream.dsum, position, staged + at, config);
+                    }
+                    dx[position as usize] = Vector::cast_from(gradient);
+                    if comptime![config.dropped] {
+                        gradient = gradient * keep_factors::<N>(position, site, state, limit, scale);
+                        dbranch[position as usize] = Vector::cast_from(gradient);
+                    }
+                    if comptime![config.bias] {
+                        dbias[i] += gradient;
+                    }
                 }
             }
         }
-        if comptime![config.row_units() == UNITS] {
-            // The next turn's sums go through the same shared memory.
+        if comptime![config.streamed || config.row_units() == UNITS] {
+            // All have read these rows, and the sums that went through shared memory.
             sync_cube();
         }
-        row += step;
+        if comptime![config.streamed] {
+            if UNIT_POS == 0 {
+                #[unroll]
+                for s in 0..STAGES {
+                    if slot == comptime![s as u32] {
+                        ask::<F, N>(&mut stream, x, dy, dsum, first + comptime![STAGES as u32] * step, rows, s, config);
+                    }
+                }
+            }
+            sync_plane();
+        }
+        first += step;
+        turn += 1;
     }
     let base = CUBE_POS as u32 * vectors * comptime![config.parameters()];
     if comptime![config.row_units() == UNITS] {
@@ -414,13 +560,22 @@ mod tests {
     use super::*;
     use crate::offline::{buffer, ptx, settings};
 
-    /// Rows of one, two and three vectors a unit, and one that takes a whole cube.
+    /// Rows of one, two and three vectors a unit, and one that takes a whole cube; through shared memory and not.
     #[test]
     fn kernels_compile_without_a_device() {
         let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
-        for (vectors, dropped) in [(32, false), (64, true), (96, false), (256, true)] {
-            let config =
-                RowConfig { vectors, centered: true, branch: true, bias: true, shift: true, residual: true, dropped };
+        let rows = [(32, false, true), (64, true, true), (96, false, true), (256, true, true), (64, true, false)];
+        for (vectors, dropped, streamed) in rows {
+            let config = RowConfig {
+                vectors,
+                centered: true,
+                branch: true,
+                bias: true,
+                shift: true,
+                residual: true,
+                dropped,
+                streamed,
+            };
             let (launch, properties, target) = settings(UNITS);
             #[rustfmt::skip]
             let there = forward::Forward::new(

@@ -7,7 +7,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, backward, forward, reduce_partial};
+use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, VECTOR_BYTES, backward, forward, reduce_partial};
 use super::ops::{Addend, Kind, NormOps, Remainder};
 use crate::device::{empty, empty_like, vector_width};
 use crate::dropout::{Dropping, Mask};
@@ -84,7 +84,13 @@ impl NormOps for CubeBackend {
         let dsum = optional(dsum);
         let dropping = Dropping::new(mask);
         let (config, width, rows) = plan(&x, kind);
-        let config = RowConfig { residual: dsum.is_some(), dropped: dropping.state.is_some(), ..config };
+        let bulk_copies = !x.client.properties().features.matmul.wgmma.is_empty();
+        let config = RowConfig {
+            residual: dsum.is_some(),
+            dropped: dropping.state.is_some(),
+            streamed: bulk_copies && width * x.dtype.size() == VECTOR_BYTES && config.can_stream(),
+            ..config
+        };
         let dx = empty_like(&x);
         let dbranch = if config.dropped { empty_like(&x) } else { dx.clone() };
         let (dgamma, dbeta) = (empty_like(&gamma), empty_like(&gamma));
@@ -146,7 +152,16 @@ fn plan(x: &CubeTensor, kind: Kind) -> (RowConfig, usize, usize) {
     let width = vector_width(d, x.dtype);
     let vectors = (d / width) as u32;
     let Kind { centered, bias, .. } = kind;
-    let config = RowConfig { vectors, centered, bias, branch: false, shift: false, residual: false, dropped: false };
+    let config = RowConfig {
+        vectors,
+        centered,
+        bias,
+        branch: false,
+        shift: false,
+        residual: false,
+        dropped: false,
+        streamed: false,
+    };
     (config, width, rows)
 }
 
