@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Device};
 
-use super::{DropoutStream, dropout};
+use super::{DropoutStream, dropout, threshold_16};
 use crate::testing::{devices, host, tensor, values};
 
 fn run(device: &Device, dtype: DType, draw: u64, sites: usize) -> (Vec<f32>, Vec<f32>) {
@@ -53,4 +53,10 @@ fn the_share_dropped_is_the_probability() {
         let mean = y.iter().map(|&v| f64::from(v)).sum::<f64>() / n as f64;
         assert!((mean - 1.0).abs() < 2e-3, "mean {mean} on {name}");
     }
+}
+
+/// Kernels compare it with sixteen bits.
+#[test]
+fn a_threshold_has_sixteen_bits() {
+    assert_eq!([0.0, 0.1, 0.5, 0.999_999].map(threshold_16), [0, 6_554, 32_768, 65_535]);
 }
