@@ -192,3 +192,26 @@ pub(super) fn step<W: Float, G: Float, N: Size>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::cubecl::dtype_to_storage_type;
+    use burn::tensor::DType;
+
+    use super::*;
+    use crate::offline::{buffer, ptx, settings};
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        let b = buffer;
+        let dtypes = [DType::BF16, DType::F32].map(dtype_to_storage_type);
+        for writes_weights in [true, false] {
+            let (launch, properties, target) = settings(UNITS);
+            #[rustfmt::skip]
+            let step = step::Step::new(
+                launch, properties, target, b(), b(), b(), b(), b(), b(), (), (), (), (), (), (), (), 4, writes_weights, dtypes,
+            );
+            assert!(ptx(step).is_some());
+        }
+    }
+}

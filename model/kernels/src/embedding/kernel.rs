@@ -21,6 +21,7 @@ use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
 use crate::linear::columns::backward_and_sum;
 use crate::maybe::Maybe;
+use crate::occupancy::cubes_at_once;
 
 type Quad = Vector<u32, Const<4>>;
 
@@ -307,6 +308,7 @@ fn join<F: Float, N: Size>(
     #[comptime] vectors: u32,
     #[define(F)] _dtype: ElemType,
 ) {
+    cubes_at_once(4usize);
     let segment = CUBE_POS_X * PLANES + UNIT_POS / 32;
     let begin = segment * SEGMENT;
     let end = begin + SEGMENT;

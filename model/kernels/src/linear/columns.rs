@@ -25,13 +25,10 @@ const PLANES: u32 = UNITS / 32;
 const ROWS_AT_ONCE: u32 = 4;
 /// Partial sums that a unit has under way at a time.
 const SLICES_AT_ONCE: u32 = 8;
-/// Cubes of a pass for each multiprocessor, which bounds the partial sums: as many as run at the same time.
-const fn cubes_per_multiprocessor(activation: Option<Activation>) -> u32 {
-    match activation {
-        None | Some(Activation::Relu) => 4,
-        Some(Activation::Gelu | Activation::GeluTanh | Activation::Silu) => 3,
-    }
-}
+/// Cubes of [`column_pass`] for each multiprocessor, all at the same time, which bounds registers and partial sums.
+const PASS_CUBES: u32 = 4;
+/// Cubes of [`activate_kernel`] on a multiprocessor at a time: all the units that it takes.
+const ACTIVATE_CUBES: usize = 8;
 /// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(this * (x + CUBIC x^3))`.
 const TANH_SCALE: f32 = 1.595_769;
 const CUBIC: f32 = 0.044_715;
@@ -134,6 +131,7 @@ fn activate_kernel<F: Float, N: Size>(
     #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
+    cubes_at_once(ACTIVATE_CUBES);
     let vector = from_last(CUBE_POS as u32, CUBE_COUNT as u32) * UNITS + UNIT_POS;
     let at = vector as usize;
     if vector < vectors {
@@ -164,7 +162,7 @@ fn column_pass<F: Float, N: Size>(
     #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    cubes_at_once(comptime![cubes_per_multiprocessor(activation) as usize]);
+    cubes_at_once(comptime![PASS_CUBES as usize]);
     let column = CUBE_POS_X * 32 + UNIT_POS_PLANE;
     // All cubes are in one part of the matrix at a time, and go from its end to its beginning.
     let step = CUBE_COUNT_Y * PLANES;
@@ -339,7 +337,7 @@ fn launch(
     let vectors = (n / width) as u32;
     let blocks = vectors.div_ceil(32);
     let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
-    let cubes = multiprocessors * cubes_per_multiprocessor(activation);
+    let cubes = multiprocessors * PASS_CUBES;
     let slices = (cubes / blocks).clamp(1, (rows as u32).div_ceil(PLANES).max(1));
     let partial = client.empty(slices as usize * n * size_of::<f32>());
     // SAFETY: rows and columns are guarded; `partial` holds a row of f32 for each slice.

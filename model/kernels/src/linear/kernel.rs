@@ -18,6 +18,7 @@ use cubecl_ir::types::MatrixIdent;
 
 use super::columns::activated;
 use super::ops::Activation;
+use crate::occupancy::cubes_at_once;
 
 type Pair<E> = Vector<E, Const<2>>;
 type Quad<E> = Vector<E, Const<4>>;
@@ -35,6 +36,10 @@ const WARPGROUPS: u32 = 2;
 const PANEL_OCTS: usize = PANEL * PANEL / 8;
 /// Panels that a multiplying warpgroup hands on at a time, which costs it some two hundred cycles.
 const HANDED: usize = 2;
+/// Cubes of [`reduce_runs`] on a multiprocessor at a time: units that wait for memory are many.
+const SUM_CUBES: usize = 6;
+/// Partial sums that a unit of [`reduce_runs`] has under way at a time.
+const PARTS_AT_ONCE: u32 = 3;
 /// Units that finish results: three warps.
 const FINISHERS: u32 = 96;
 /// Vectors that a finishing unit has under way at a time.
@@ -1031,6 +1036,7 @@ pub(super) fn reduce_runs<E: Float>(
     #[comptime] cfg: GemmConfig,
     #[define(E)] _dtype: ElemType,
 ) {
+    cubes_at_once(SUM_CUBES);
     let quads = m as usize * row_quads as usize;
     if ABSOLUTE_POS < quads {
         let row = ABSOLUTE_POS as u32 / row_quads;
@@ -1045,9 +1051,22 @@ pub(super) fn reduce_runs<E: Float>(
         if helpers > 0 {
             parts += select(tile < tiles - tiles % helpers, 1u32, pieces);
         }
-        let mut sum = partial[ABSOLUTE_POS];
-        for part in 1..parts {
-            sum += partial[ABSOLUTE_POS + part as usize * quads];
+        let mut sum = Quad::<f32>::zeroed();
+        let mut part = 0u32.runtime();
+        while part < parts {
+            // All loads are on their way before the first is needed; beyond the last part it is read once more.
+            let mut values = Array::<Quad<f32>>::new(comptime![PARTS_AT_ONCE as usize]);
+            #[unroll]
+            for i in 0..PARTS_AT_ONCE {
+                values[comptime![i as usize]] = partial[ABSOLUTE_POS + min(part + i, parts - 1) as usize * quads];
+            }
+            #[unroll]
+            for i in 0..PARTS_AT_ONCE {
+                if part + i < parts {
+                    sum += values[comptime![i as usize]];
+                }
+            }
+            part += PARTS_AT_ONCE;
         }
         if comptime![cfg.onto] {
             sum += Quad::<f32>::cast_from(out[ABSOLUTE_POS]);
@@ -1077,10 +1096,8 @@ mod tests {
     use super::*;
     use crate::offline::{buffer, ptx, settings};
 
-    /// Both dtypes, every layout, stored, finished and added to; each is to use the tensor cores.
-    #[test]
-    fn kernels_compile_without_a_device() {
-        let stored = GemmConfig {
+    fn stored() -> GemmConfig {
+        GemmConfig {
             tile_n: 256,
             halves: false,
             columns: 256,
@@ -1097,7 +1114,26 @@ mod tests {
             finish: None,
             residual: false,
             group_m: 16,
-        };
+        }
+    }
+
+    #[test]
+    fn sums_of_runs_compile_without_a_device() {
+        let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+        for config in [GemmConfig { onto: true, bias: false, ..stored() }, GemmConfig { residual: true, ..stored() }] {
+            let (launch, properties, target) = settings(256);
+            #[rustfmt::skip]
+            let sums = reduce_runs::ReduceRuns::new(
+                launch, properties, target, b(), b(), b(), b(), (), (), (), (), (), (), (), config, dtype,
+            );
+            assert!(ptx(sums).is_some());
+        }
+    }
+
+    /// Both dtypes, every layout, stored, finished and added to; each is to use the tensor cores.
+    #[test]
+    fn kernels_compile_without_a_device() {
+        let stored = stored();
         let finished = |activation, kept| {
             let finish = Some(Finish { activation, kept });
             GemmConfig { finish, ragged: false, ..stored }

@@ -73,6 +73,15 @@ impl RowConfig {
         (self.rows_per_cube() * self.vectors) as usize
     }
 
+    /// Cubes of forward on a multiprocessor at a time: units that wait for memory are many.
+    fn forward_cubes(&self) -> usize {
+        match self.slots() {
+            1 | 2 => 10,
+            3 => 8,
+            _ => 4,
+        }
+    }
+
     /// Cubes of backward for each multiprocessor, all at the same time, which bounds registers and partial sums.
     pub(super) fn cubes_at_once(&self) -> u32 {
         match self.slots() {
@@ -186,6 +195,7 @@ pub(super) fn forward<F: Float, N: Size>(
     #[comptime] config: RowConfig,
     #[define(F)] _dtype: ElemType,
 ) {
+    cubes_at_once(comptime![config.forward_cubes()]);
     let vectors = comptime![config.vectors];
     let row = CUBE_POS as u32 * comptime![config.rows_per_cube()] + UNIT_POS / comptime![config.row_units()];
     if row < rows {
