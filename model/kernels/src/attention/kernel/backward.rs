@@ -11,6 +11,7 @@ use super::{
     unit_here, zeros,
 };
 use crate::instruction::exp2_approx;
+use crate::occupancy::cubes_at_once;
 use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
 
 /// Enqueues, each as a group of its own, the scores of the first tile that stays and the first in slot `slot`, and the gradient of
@@ -60,6 +61,7 @@ pub(crate) fn query_gradient<E: Float>(
     tile_bits: u32,
     #[comptime] cfg: FlashConfig,
 ) {
+    cubes_at_once(comptime![cfg.query_gradient_cubes()]);
     let (row_head, from_last) = cube_place(heads_at_once, tile_bits);
     let tiles = (t + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
     if row_head >= heads || from_last >= tiles {
@@ -125,11 +127,11 @@ pub(crate) fn query_gradient<E: Float>(
         stays.full.index(0usize).wait_parity(0u32);
         for block in 0..blocks {
             let slot = arrived::<E>(&streamed, block);
-            let (mut scores, mut dp) = scores_and_dp::<E>(queries, gradients, streamed_rows, slot, cfg);
             // For the product of the block before.
-            wait(2usize);
+            wait(0usize);
             pin(&dq);
             pin_all::<E>(&d_scores);
+            let (mut scores, mut dp) = scores_and_dp::<E>(queries, gradients, streamed_rows, slot, cfg);
             // No unit reads the slot of the block before any more.
             sync_cube();
             if UNIT_POS == 0 && block > 0 && block + 1 < blocks {
@@ -195,6 +197,8 @@ pub(crate) fn key_value_gradient<E: Float>(
     tile_bits: u32,
     #[comptime] cfg: FlashConfig,
 ) {
+    let crowded = comptime![cfg.three_key_value_cubes()];
+    cubes_at_once(comptime![if crowded { 3usize } else { 2usize }]);
     let (row_group, key_tile) = cube_place(heads_at_once, tile_bits);
     if row_group >= heads || key_tile * comptime![TILE as u32] >= s {
         terminate!();
@@ -274,13 +278,14 @@ pub(crate) fn key_value_gradient<E: Float>(
                 pin(&kept);
             }
             let slot = arrived::<E>(&streamed, block);
-            let (mut scores, dp) = scores_and_dp::<E>(keys_tile, values_tile, streamed_rows, slot, cfg);
             // For the products of the block before.
-            wait(2usize);
-            pin(&dk);
-            pin(&dv);
-            pin_all::<E>(&probabilities);
-            pin_all::<E>(&d_scores);
+            if comptime![crowded] {
+                settled::<E>(&dk, &dv, &probabilities, &d_scores, 0usize);
+            }
+            let (mut scores, dp) = scores_and_dp::<E>(keys_tile, values_tile, streamed_rows, slot, cfg);
+            if comptime![!crowded] {
+                settled::<E>(&dk, &dv, &probabilities, &d_scores, 2usize);
+            }
             // No unit reads the slot of the block before any more, and all see the log-sums and deltas of this one.
             sync_cube();
             let mut next_value = 0.0f32;
@@ -299,7 +304,6 @@ pub(crate) fn key_value_gradient<E: Float>(
             next.head = after.head;
             next.tile = after.tile;
             let values_at = slot * UNITS + at.column;
-            let log_sums = row_pairs(&row_values, values_at);
             // Not for `dp`.
             wait(1usize);
             pin(&scores);
@@ -307,6 +311,7 @@ pub(crate) fn key_value_gradient<E: Float>(
             if comptime![cfg.documents] || edge {
                 hide_queries(&mut scores, hidden, documents, batch, q0, k0, keys, t, s, cfg);
             }
+            let log_sums = row_pairs(&row_values, values_at);
             let p = exponentials(&scores, &log_sums, scale_log2);
             round_into::<E>(&kept_values(&p, kept[0], keep, cfg), &mut probabilities);
             pin_all::<E>(&probabilities);
@@ -330,14 +335,26 @@ pub(crate) fn key_value_gradient<E: Float>(
 
             row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = next_value;
         }
-        wait(0usize);
-        pin(&dk);
-        pin(&dv);
-        pin_all::<E>(&probabilities);
-        pin_all::<E>(&d_scores);
+        settled::<E>(&dk, &dv, &probabilities, &d_scores, 0usize);
     }
     store_rows::<E>(&dk, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, key_column, columns, head_dim);
     store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, value_column, columns, head_dim);
+}
+
+/// Waits until but `running` products run, and none that writes `dk` or `dv` or reads the operands.
+#[cube]
+fn settled<E: Float>(
+    dk: &Array<f32>,
+    dv: &Array<f32>,
+    probabilities: &Sequence<Array<E>>,
+    d_scores: &Sequence<Array<E>>,
+    #[comptime] running: usize,
+) {
+    wait(running);
+    pin(dk);
+    pin(dv);
+    pin_all::<E>(probabilities);
+    pin_all::<E>(d_scores);
 }
 
 /// Writes `hidden` over the values of a 64 x 64 accumulator, keys from `k0` on by queries from `q0` on, whose query does not see the

@@ -14,6 +14,7 @@ use super::{
     product_shared, quad_max, quad_sum, results_memory, round_into, slots, store_rows, tile, zeros,
 };
 use crate::instruction::{exp2_approx, log2_approx, rcp_approx};
+use crate::occupancy::cubes_at_once;
 use crate::wgmma::{FRAGMENT, commit, describe, fence, pin, pin_all, wait};
 
 /// Exponentials stay below 2 to this.
@@ -124,6 +125,7 @@ pub(crate) fn forward<E: Float>(
     tile_bits: u32,
     #[comptime] cfg: FlashConfig,
 ) {
+    cubes_at_once(comptime![cfg.cubes()]);
     let (row_head, from_last) = cube_place(heads_at_once, tile_bits);
     let tiles = (t + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
     if row_head >= heads || from_last >= tiles {

@@ -56,6 +56,22 @@ pub(super) struct FlashConfig {
 }
 
 impl FlashConfig {
+    /// Cubes of most kernels on a multiprocessor at a time: as many as leave registers for products that run on.
+    fn cubes(&self) -> usize {
+        if self.head_dim == 64 { 4 } else { 2 }
+    }
+
+    /// [`Self::cubes`] of the gradient of queries.
+    fn query_gradient_cubes(&self) -> usize {
+        if self.documents && self.dropout { 2 } else { self.cubes() }
+    }
+
+    /// Whether three cubes of the gradient of keys and values find registers on a multiprocessor, each of them without those in which
+    /// products of one block run on beside the next one's. Otherwise there are two.
+    fn three_key_value_cubes(&self) -> bool {
+        self.head_dim == 64 && !self.dropout
+    }
+
     /// Columns of the matrix with the queries.
     pub(super) fn query_columns(&self) -> usize {
         if self.packed { (self.n_heads + 2 * self.n_kv_heads) * self.head_dim } else { self.n_heads * self.head_dim }

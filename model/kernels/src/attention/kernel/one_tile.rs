@@ -20,6 +20,7 @@ use super::{
     FlashConfig, HIDDEN, Oct, Pair, Place, TILE, UNITS, fill_slot_both, left_operand, place, product, product_shared,
     random_words, results_memory, round_into, row_products, slots, store_rows, tile, unit_here, zeros,
 };
+use crate::occupancy::cubes_at_once;
 use crate::wgmma::{FRAGMENT, K_STEP, commit, describe, fence, multiply_shared, pin, pin_all, wait};
 
 /// What [`random_words`] gives is for eight probabilities; 64 x 64 of them take so many times the units.
@@ -54,6 +55,7 @@ pub(crate) fn one_tile_gradients<E: Float>(
     keep: f32,
     #[comptime] cfg: FlashConfig,
 ) {
+    cubes_at_once(comptime![cfg.cubes()]);
     let row_head = CUBE_POS_X;
     let head = row_head % comptime![cfg.n_heads as u32];
     let batch = row_head / comptime![cfg.n_heads as u32];
