@@ -29,16 +29,19 @@ type Quad = Vector<u32, Const<4>>;
 const SCAN_UNITS: u32 = 1024;
 /// Tokens of its id that a unit of [`settle`] has under way at a time, four by four.
 const QUADS_AT_ONCE: u32 = 16;
-/// Units of the other cubes: eight planes.
+/// Units of the cubes that add up rows: four planes. Few cubes have much to do here; small ones are spread evenly.
+const SUM_UNITS: u32 = 128;
+const PLANES: u32 = SUM_UNITS / 32;
+/// Of these cubes, how many run on a multiprocessor at a time.
+const SUM_CUBES: usize = 4;
+/// Units of the other cubes.
 const UNITS: u32 = 256;
-const PLANES: u32 = UNITS / 32;
 /// Tokens of a segment: one for each lane of its plane.
 const SEGMENT: u32 = 32;
 /// Rows under way at a time.
-const AT_ONCE: u32 = 4;
-/// Vectors of a row that a plane takes.
-const COLUMNS: u32 = 128;
-const SLOTS: usize = COLUMNS as usize / 32;
+const AT_ONCE: u32 = 8;
+/// Vectors of a row that a plane takes: one for each lane.
+const COLUMNS: u32 = 32;
 
 /// Counts the tokens of each id. Sums of integers do not hang on their order.
 #[cube(launch_unchecked)]
@@ -188,27 +191,9 @@ fn look_up<F: Float, N: Size>(
     }
 }
 
-/// Writes a unit's share of a row.
-#[cube]
-fn write_row<F: Float, N: Size>(
-    out: &mut [Vector<F, N>],
-    row: u32,
-    first: u32,
-    sum: &Array<Vector<f32, N>>,
-    #[comptime] vectors: u32,
-) {
-    #[unroll]
-    for i in 0..SLOTS {
-        let column = first + comptime![i as u32 * 32];
-        if column < vectors {
-            out[row as usize * comptime![vectors as usize] + column as usize] = Vector::cast_from(sum[i]);
-        }
-    }
-}
-
-/// A plane adds up the rows of one segment of the sorted tokens, each times `scale` where it is not dropped. The sum of an id that lies in this segment alone is its
-/// gradient; that of one which goes on from the segment before is left in `head`, that of one which begins here and goes on
-/// in `tail`.
+/// A plane adds up 32 columns of the rows of one segment of the sorted tokens, each times `scale` where it is not dropped. The sum
+/// of an id that lies in this segment alone is its gradient; that of one which goes on from the segment before is left in
+/// `head`, that of one which begins here and goes on in `tail`.
 #[cube(launch_unchecked)]
 fn accumulate<F: Float, N: Size>(
     dy: &[Vector<F, N>],
@@ -226,10 +211,11 @@ fn accumulate<F: Float, N: Size>(
     #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
+    cubes_at_once(SUM_CUBES);
     let segment = CUBE_POS_X * PLANES + UNIT_POS / 32;
     let begin = segment * SEGMENT;
     if begin < n {
-        let first = CUBE_POS_Y * COLUMNS + UNIT_POS_PLANE;
+        let column = CUBE_POS_Y * COLUMNS + UNIT_POS_PLANE;
         let end = select(begin + SEGMENT < n, begin + SEGMENT, n);
         // Each lane looks up one token; the plane passes them around.
         let lane = select(begin + UNIT_POS_PLANE < n, begin + UNIT_POS_PLANE, n - 1);
@@ -239,25 +225,16 @@ fn accumulate<F: Float, N: Size>(
         let id = sorted[lane as usize];
         let next_id = sorted[next as usize];
         let mut goes_on = begin > 0 && sorted[before as usize] == plane_broadcast(id, 0u32);
-        let mut sum = Array::<Vector<f32, N>>::new(SLOTS);
-        #[unroll]
-        for i in 0..SLOTS {
-            sum[i] = Vector::<f32, N>::zeroed();
-        }
+        let mut sum = Vector::<f32, N>::zeroed();
         for turn in 0..comptime![SEGMENT / AT_ONCE] {
-            let mut rows = Array::<Vector<F, N>>::new(comptime![AT_ONCE as usize * SLOTS]);
+            let mut rows = Array::<Vector<F, N>>::new(comptime![AT_ONCE as usize]);
             #[unroll]
             for j in 0..AT_ONCE {
                 let place = turn * AT_ONCE + j;
                 let row = plane_shuffle(token, place);
-                #[unroll]
-                for i in 0..SLOTS {
-                    let column = first + comptime![i as u32 * 32];
-                    rows[comptime![j as usize * SLOTS + i]] = Vector::<F, N>::zeroed();
-                    if begin + place < end && column < vectors {
-                        rows[comptime![j as usize * SLOTS + i]] =
-                            dy[row as usize * comptime![vectors as usize] + column as usize];
-                    }
+                rows[comptime![j as usize]] = Vector::<F, N>::zeroed();
+                if begin + place < end && column < vectors {
+                    rows[comptime![j as usize]] = dy[row as usize * comptime![vectors as usize] + column as usize];
                 }
             }
             #[unroll]
@@ -266,30 +243,26 @@ fn accumulate<F: Float, N: Size>(
                 let here = plane_shuffle(id, place);
                 let following = plane_shuffle(next_id, place);
                 let row = plane_shuffle(token, place);
-                #[unroll]
-                for i in 0..SLOTS {
-                    let mut factor = Vector::<f32, N>::new(scale);
-                    if dropped {
-                        let column = first + comptime![i as u32 * 32];
-                        factor = keep_factors::<N>(row * vectors + column, site, state, limit, scale);
-                    }
-                    sum[i] += Vector::<f32, N>::cast_from(rows[comptime![j as usize * SLOTS + i]]) * factor;
+                let mut factor = Vector::<f32, N>::new(scale);
+                if dropped {
+                    factor = keep_factors::<N>(row * vectors + column, site, state, limit, scale);
                 }
+                sum += Vector::<f32, N>::cast_from(rows[comptime![j as usize]]) * factor;
                 let at = begin + place;
                 let last = at + 1 == end;
                 let ends = at + 1 == n || following != here;
                 if at < end && (last || ends) {
-                    if goes_on {
-                        write_row::<f32, N>(head, segment, first, &sum, vectors);
-                    } else if ends {
-                        write_row::<F, N>(out, here as u32, first, &sum, vectors);
-                    } else {
-                        write_row::<f32, N>(tail, segment, first, &sum, vectors);
+                    if column < vectors {
+                        let part = segment as usize * comptime![vectors as usize] + column as usize;
+                        if goes_on {
+                            head[part] = sum;
+                        } else if ends {
+                            out[here as usize * comptime![vectors as usize] + column as usize] = Vector::cast_from(sum);
+                        } else {
+                            tail[part] = sum;
+                        }
                     }
-                    #[unroll]
-                    for i in 0..SLOTS {
-                        sum[i] = Vector::<f32, N>::zeroed();
-                    }
+                    sum = Vector::<f32, N>::zeroed();
                     goes_on = false;
                 }
             }
@@ -308,62 +281,48 @@ fn join<F: Float, N: Size>(
     #[comptime] vectors: u32,
     #[define(F)] _dtype: ElemType,
 ) {
-    cubes_at_once(4usize);
+    cubes_at_once(SUM_CUBES);
     let segment = CUBE_POS_X * PLANES + UNIT_POS / 32;
     let begin = segment * SEGMENT;
     let end = begin + SEGMENT;
     if end < n {
-        let first = CUBE_POS_Y * COLUMNS + UNIT_POS_PLANE;
+        let column = CUBE_POS_Y * COLUMNS + UNIT_POS_PLANE;
+        // Lanes beyond the row add up its last column, and write nothing.
+        let within = min(column, comptime![vectors - 1]) as usize;
         let id = sorted[(end - 1) as usize];
         let before = select(begin > 0, begin - 1, begin);
         let began_earlier = begin > 0 && sorted[begin as usize] == id && sorted[before as usize] == id;
         if sorted[end as usize] == id && !began_earlier {
-            let mut sum = Array::<Vector<f32, N>>::new(SLOTS);
-            #[unroll]
-            for i in 0..SLOTS {
-                let column = first + comptime![i as u32 * 32];
-                sum[i] = Vector::<f32, N>::zeroed();
-                if column < vectors {
-                    sum[i] = tail[segment as usize * comptime![vectors as usize] + column as usize];
-                }
-            }
+            let mut sum = tail[segment as usize * comptime![vectors as usize] + within];
             // Segments whose first token has this id follow each other; the lanes look at one each.
             let mut after = segment + 2;
             let mut found = 32u32.runtime();
             while found == 32 {
                 let at = (after + UNIT_POS_PLANE) * SEGMENT;
-                let within = select(at < n, at, n - 1);
-                found = plane_sum(u32::cast_from(at < n && sorted[within as usize] == id));
+                let place = select(at < n, at, n - 1);
+                found = plane_sum(u32::cast_from(at < n && sorted[place as usize] == id));
                 after += found;
             }
             let mut at = segment + 1;
             while at < after {
                 // All loads are on their way before the first is needed; beyond the last segment it is read once more.
-                let mut heads = Array::<Vector<f32, N>>::new(comptime![AT_ONCE as usize * SLOTS]);
+                let mut heads = Array::<Vector<f32, N>>::new(comptime![AT_ONCE as usize]);
                 #[unroll]
                 for j in 0..AT_ONCE {
                     let row = min(at + j, after - 1) as usize * comptime![vectors as usize];
-                    #[unroll]
-                    for i in 0..SLOTS {
-                        let column = first + comptime![i as u32 * 32];
-                        heads[comptime![j as usize * SLOTS + i]] = Vector::<f32, N>::zeroed();
-                        if column < vectors {
-                            heads[comptime![j as usize * SLOTS + i]] = head[row + column as usize];
-                        }
-                    }
+                    heads[comptime![j as usize]] = head[row + within];
                 }
                 #[unroll]
                 for j in 0..AT_ONCE {
                     if at + j < after {
-                        #[unroll]
-                        for i in 0..SLOTS {
-                            sum[i] += heads[comptime![j as usize * SLOTS + i]];
-                        }
+                        sum += heads[comptime![j as usize]];
                     }
                 }
                 at += AT_ONCE;
             }
-            write_row::<F, N>(out, id as u32, first, &sum, vectors);
+            if column < vectors {
+                out[id as usize * comptime![vectors as usize] + column as usize] = Vector::cast_from(sum);
+            }
         }
     }
 }
@@ -498,7 +457,7 @@ impl EmbeddingOps for CubeBackend {
             accumulate::launch_unchecked(
                 &client,
                 cubes.clone(),
-                CubeDim::new_1d(UNITS),
+                CubeDim::new_1d(SUM_UNITS),
                 width,
                 dy.into_buffer_arg(),
                 BufferArg::from_raw_parts(order, n),
@@ -519,7 +478,7 @@ impl EmbeddingOps for CubeBackend {
             join::launch_unchecked(
                 &client,
                 cubes,
-                CubeDim::new_1d(UNITS),
+                CubeDim::new_1d(SUM_UNITS),
                 width,
                 BufferArg::from_raw_parts(sorted, n),
                 BufferArg::from_raw_parts(head, segments * d),
@@ -558,13 +517,13 @@ mod tests {
                 launch, properties, target, b(), b(), b(), b(), b(), (), (), (), (), (), (), 8, vectors, true, true, dtype,
             );
             assert!(ptx(lookup).is_some());
-            let (launch, properties, target) = settings(UNITS);
+            let (launch, properties, target) = settings(SUM_UNITS);
             #[rustfmt::skip]
             let sums = accumulate::Accumulate::new(
                 launch, properties, target, b(), b(), b(), b(), b(), b(), b(), (), (), (), (), 8, vectors, true, dtype,
             );
             assert!(ptx(sums).is_some());
-            let (launch, properties, target) = settings(UNITS);
+            let (launch, properties, target) = settings(SUM_UNITS);
             assert!(
                 ptx(join::Join::new(launch, properties, target, b(), b(), b(), b(), (), 8, vectors, dtype)).is_some()
             );
