@@ -18,6 +18,8 @@ const PLANE_VECTORS: u32 = 128;
 pub(super) const REDUCE_UNITS: u32 = 1024;
 pub(super) const REDUCE_COLUMNS: u32 = 32;
 const REDUCE_SLICES: u32 = REDUCE_UNITS / REDUCE_COLUMNS;
+/// Partial sums that a unit of [`reduce_partial`] has under way at a time.
+const SUMS_AT_ONCE: u32 = 9;
 /// Turns of backward whose rows are on their way at a time, and the tensors that they are of.
 const STAGES: usize = 3;
 const STREAMS: usize = 3;
@@ -538,8 +540,20 @@ pub(super) fn reduce_partial<F: Float>(
     if column < d {
         let mut cube = UNIT_POS / REDUCE_COLUMNS;
         while cube < cubes {
-            sum += partial[((cube * parameters + CUBE_POS_Y) * d + column) as usize];
-            cube += REDUCE_SLICES;
+            // All loads are on their way before the first is needed; beyond the last sum it is read once more.
+            let mut sums = Array::<f32>::new(comptime![SUMS_AT_ONCE as usize]);
+            #[unroll]
+            for i in 0..SUMS_AT_ONCE {
+                let at = min(cube + i * REDUCE_SLICES, cubes - 1);
+                sums[comptime![i as usize]] = partial[((at * parameters + CUBE_POS_Y) * d + column) as usize];
+            }
+            #[unroll]
+            for i in 0..SUMS_AT_ONCE {
+                if cube + i * REDUCE_SLICES < cubes {
+                    sum += sums[comptime![i as usize]];
+                }
+            }
+            cube += SUMS_AT_ONCE * REDUCE_SLICES;
         }
     }
     let mut shared = Shared::<[f32]>::new_slice(comptime![REDUCE_UNITS as usize]);
@@ -599,5 +613,8 @@ mod tests {
             );
             assert!(ptx(back).is_some());
         }
+        let (launch, properties, target) = settings(REDUCE_UNITS);
+        let sums = reduce_partial::ReducePartial::new(launch, properties, target, b(), b(), b(), b(), (), (), 3, dtype);
+        assert!(ptx(sums).is_some());
     }
 }
