@@ -26,8 +26,11 @@ impl<B: Backend + LinearCrossEntropyOps> Backward<B, 3> for HeadLosses {
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let drows = grads.consume::<B>(&ops.node);
         // Every row's loss has the gradient of their sum.
-        let factor = B::float_slice(drows, &[Slice::from(0..1), Slice::from(0..1)]);
-        let factor = B::float_mul_scalar(factor, (1.0 / gradient_scale(self.dtype)).into());
+        let mut factor = B::float_slice(drows, &[Slice::from(0..1), Slice::from(0..1)]);
+        let scale = gradient_scale(self.dtype);
+        if scale != 1.0 {
+            factor = B::float_mul_scalar(factor, (1.0 / scale).into());
+        }
         let [x, weight, bias] = ops.parents;
         let bias = bias.filter(|_| self.has_bias);
         for (node, gradient) in [x, weight, bias].into_iter().zip(ops.state) {
