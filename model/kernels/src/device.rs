@@ -39,6 +39,11 @@ pub(crate) fn vector_width(d: usize, dtype: DType) -> usize {
 /// Bytes to whose multiples TMA addresses rows.
 const ROW_ALIGNMENT: usize = 16;
 
+/// Whether the device has what came with Hopper: TMA, bulk copies, and products of warpgroups.
+pub(crate) fn is_hopper(client: &Client) -> bool {
+    !client.properties().features.matmul.wgmma.is_empty()
+}
+
 /// [`empty`], with rows that begin at multiples of 16 bytes.
 pub(crate) fn empty_pitched(like: &CubeTensor, shape: [usize; 2], dtype: DType) -> CubeTensor {
     let pitch = shape[1].next_multiple_of(ROW_ALIGNMENT / dtype.size().min(2));
@@ -105,6 +110,42 @@ pub(crate) fn sum_of<N: Size>(v: Vector<f32, N>) -> f32 {
         sum += v.extract(i);
     }
     sum
+}
+
+/// A number where kernels work on vectors.
+pub(crate) type One = Vector<f32, Const<1>>;
+
+/// `sum`, and added to it one after the other `values[base + stride * i]` for `i` from `from` on in steps of `step`, those below `end`.
+/// `at_once` loads are on their way before the first is needed; beyond the last number it is read once more.
+#[cube]
+pub(crate) fn add_up<N: Size>(
+    sum: Vector<f32, N>,
+    values: &[Vector<f32, N>],
+    base: usize,
+    stride: usize,
+    from: u32,
+    end: u32,
+    #[comptime] step: u32,
+    #[comptime] at_once: u32,
+) -> Vector<f32, N> {
+    let mut total = sum;
+    let mut next = from;
+    while next < end {
+        let mut read = Array::<Vector<f32, N>>::new(comptime![at_once as usize]);
+        #[unroll]
+        for i in 0..at_once {
+            let here = min(next + comptime![i * step], end - 1);
+            read[comptime![i as usize]] = values[base + here as usize * stride];
+        }
+        #[unroll]
+        for i in 0..at_once {
+            if next + comptime![i * step] < end {
+                total += read[comptime![i as usize]];
+            }
+        }
+        next += comptime![at_once * step];
+    }
+    total
 }
 
 /// Sum over the `units` units of a cube, the same on each. In a loop, two sums must take turns: a unit may write for the

@@ -53,8 +53,8 @@ fn kernels_compile_without_a_device() {
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
     let padded = FlashConfig { n_kv_heads: 4, causal: false, documents: false, ..masked };
     let wide = FlashConfig { head_dim: 128, packed: false, causal: false, ..plain };
-    let both = [kernels::<bf16>, kernels::<f16>];
     let texts = FlashConfig { documents: true, ..plain };
+    let both = [kernels::<bf16>, kernels::<f16>];
     for config in [plain, texts, masked, padded, wide] {
         for (compile, operands) in both.iter().zip(["f32.bf16.bf16", "f32.f16.f16"]) {
             for code in compile(config).iter().flatten() {

@@ -13,7 +13,7 @@ use super::kernel::forward::forward;
 use super::kernel::one_tile::one_tile_gradients;
 use super::kernel::{FlashConfig, SPAN, TILE, UNITS};
 use super::ops::{FlashOps, FlashSpec};
-use crate::device::{empty, tensor_map};
+use crate::device::{empty, is_hopper, tensor_map};
 use crate::dropout::threshold_16;
 use crate::maybe::MaybeInts;
 
@@ -21,8 +21,7 @@ use crate::maybe::MaybeInts;
 pub(crate) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
     let device = device.clone().inner();
     let DispatchDevice::Cube(device) = device.as_dispatch() else { return false };
-    let wgmma = !device.client().properties().features.matmul.wgmma.is_empty();
-    wgmma && matches!(dtype, DType::BF16 | DType::F16) && (head_dim == 64 || head_dim == 128)
+    is_hopper(&device.client()) && matches!(dtype, DType::BF16 | DType::F16) && (head_dim == 64 || head_dim == 128)
 }
 
 /// One call's tensors and numbers.

@@ -16,7 +16,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{EmbeddingOps, Lookup};
-use crate::device::{empty, vector_width};
+use crate::device::{add_up, empty, vector_width};
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
 use crate::linear::columns::backward_and_sum;
@@ -303,23 +303,7 @@ fn join<F: Float, N: Size>(
                 found = plane_sum(u32::cast_from(at < n && sorted[place as usize] == id));
                 after += found;
             }
-            let mut at = segment + 1;
-            while at < after {
-                // All loads are on their way before the first is needed; beyond the last segment it is read once more.
-                let mut heads = Array::<Vector<f32, N>>::new(comptime![AT_ONCE as usize]);
-                #[unroll]
-                for j in 0..AT_ONCE {
-                    let row = min(at + j, after - 1) as usize * comptime![vectors as usize];
-                    heads[comptime![j as usize]] = head[row + within];
-                }
-                #[unroll]
-                for j in 0..AT_ONCE {
-                    if at + j < after {
-                        sum += heads[comptime![j as usize]];
-                    }
-                }
-                at += AT_ONCE;
-            }
+            sum = add_up(sum, head, within, comptime![vectors as usize], segment + 1, after, 1u32, AT_ONCE);
             if column < vectors {
                 out[id as usize * comptime![vectors as usize] + column as usize] = Vector::cast_from(sum);
             }

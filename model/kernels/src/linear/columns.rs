@@ -12,7 +12,7 @@ use cubecl::zspace::metadata::Metadata;
 use cubecl::zspace::strides;
 
 use super::ops::Activation;
-use crate::device::{empty, from_last, vector_width};
+use crate::device::{One, add_up, empty, from_last, vector_width};
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
 use crate::instruction::{exp, reciprocal, sigmoid, sigmoid_base2};
@@ -225,7 +225,7 @@ fn column_pass<F: Float, N: Size>(
 /// what is there.
 #[cube(launch_unchecked)]
 fn reduce_slices<F: Float>(
-    partial: &[f32],
+    partial: &[One],
     out: &mut [F],
     n: u32,
     slices: u32,
@@ -233,24 +233,12 @@ fn reduce_slices<F: Float>(
     #[define(F)] _dtype: ElemType,
 ) {
     let column = CUBE_POS as u32 * 32 + UNIT_POS_PLANE;
-    let mut sum = 0.0f32;
+    let mut sum = One::zeroed();
     if column < n {
-        let mut slice = UNIT_POS / 32;
-        while slice < slices {
-            let mut read = Array::<f32>::new(comptime![SLICES_AT_ONCE as usize]);
-            #[unroll]
-            for i in 0..SLICES_AT_ONCE {
-                let here = min(slice + comptime![i * PLANES], slices - 1);
-                read[comptime![i as usize]] = partial[(here * n + column) as usize];
-            }
-            #[unroll]
-            for i in 0..SLICES_AT_ONCE {
-                sum += select(slice + comptime![i * PLANES] < slices, read[comptime![i as usize]], 0.0f32);
-            }
-            slice += comptime![SLICES_AT_ONCE * PLANES];
-        }
+        sum = add_up(sum, partial, column as usize, n as usize, UNIT_POS / 32, slices, PLANES, SLICES_AT_ONCE);
     }
     let mut shared = Shared::<[f32]>::new_slice(comptime![UNITS as usize]);
+    let mut sum = sum.extract(0usize);
     shared[UNIT_POS as usize] = sum;
     sync_cube();
     if UNIT_POS < 32 && column < n {
@@ -403,5 +391,8 @@ mod tests {
             );
             assert!(ptx(pass).is_some());
         }
+        let (launch, properties, target) = settings(UNITS);
+        let sums = reduce_slices::ReduceSlices::new(launch, properties, target, b(), b(), (), (), true, dtype);
+        assert!(ptx(sums).is_some());
     }
 }

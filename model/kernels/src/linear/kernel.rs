@@ -18,6 +18,7 @@ use cubecl_ir::types::MatrixIdent;
 
 use super::columns::activated;
 use super::ops::Activation;
+use crate::device::add_up;
 use crate::occupancy::cubes_at_once;
 
 type Pair<E> = Vector<E, Const<2>>;
@@ -1051,23 +1052,7 @@ pub(super) fn reduce_runs<E: Float>(
         if helpers > 0 {
             parts += select(tile < tiles - tiles % helpers, 1u32, pieces);
         }
-        let mut sum = Quad::<f32>::zeroed();
-        let mut part = 0u32.runtime();
-        while part < parts {
-            // All loads are on their way before the first is needed; beyond the last part it is read once more.
-            let mut values = Array::<Quad<f32>>::new(comptime![PARTS_AT_ONCE as usize]);
-            #[unroll]
-            for i in 0..PARTS_AT_ONCE {
-                values[comptime![i as usize]] = partial[ABSOLUTE_POS + min(part + i, parts - 1) as usize * quads];
-            }
-            #[unroll]
-            for i in 0..PARTS_AT_ONCE {
-                if part + i < parts {
-                    sum += values[comptime![i as usize]];
-                }
-            }
-            part += PARTS_AT_ONCE;
-        }
+        let mut sum = add_up(Quad::zeroed(), partial, ABSOLUTE_POS, quads, 0u32, parts, 1u32, PARTS_AT_ONCE);
         if comptime![cfg.onto] {
             sum += Quad::<f32>::cast_from(out[ABSOLUTE_POS]);
         }
@@ -1096,8 +1081,10 @@ mod tests {
     use super::*;
     use crate::offline::{buffer, ptx, settings};
 
-    fn stored() -> GemmConfig {
-        GemmConfig {
+    /// Both dtypes, every layout, stored, finished and added to; each is to use the tensor cores.
+    #[test]
+    fn kernels_compile_without_a_device() {
+        let stored = GemmConfig {
             tile_n: 256,
             halves: false,
             columns: 256,
@@ -1114,26 +1101,7 @@ mod tests {
             finish: None,
             residual: false,
             group_m: 16,
-        }
-    }
-
-    #[test]
-    fn sums_of_runs_compile_without_a_device() {
-        let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
-        for config in [GemmConfig { onto: true, bias: false, ..stored() }, GemmConfig { residual: true, ..stored() }] {
-            let (launch, properties, target) = settings(256);
-            #[rustfmt::skip]
-            let sums = reduce_runs::ReduceRuns::new(
-                launch, properties, target, b(), b(), b(), b(), (), (), (), (), (), (), (), config, dtype,
-            );
-            assert!(ptx(sums).is_some());
-        }
-    }
-
-    /// Both dtypes, every layout, stored, finished and added to; each is to use the tensor cores.
-    #[test]
-    fn kernels_compile_without_a_device() {
-        let stored = stored();
+        };
         let finished = |activation, kept| {
             let finish = Some(Finish { activation, kept });
             GemmConfig { finish, ragged: false, ..stored }
@@ -1170,6 +1138,15 @@ mod tests {
                 // Around a call the driver runs one product at a time.
                 assert!(!["div.rn", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{config:?}");
             }
+        }
+        for config in [GemmConfig { onto: true, bias: false, ..stored }, GemmConfig { residual: true, ..stored }] {
+            let (launch, properties, target) = settings(256);
+            let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+            #[rustfmt::skip]
+            let sums = reduce_runs::ReduceRuns::new(
+                launch, properties, target, b(), b(), b(), b(), (), (), (), (), (), (), (), config, dtype,
+            );
+            assert!(ptx(sums).is_some());
         }
     }
 }

@@ -16,7 +16,7 @@ use super::columns;
 use super::kernel::{BOX_ROWS, Finish, GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs};
 use super::ops::Activation;
 use super::{Layout, LinearOps};
-use crate::device::{addressable, aligned, empty, empty_pitched, row_pitch, tensor_map};
+use crate::device::{addressable, aligned, empty, empty_pitched, is_hopper, row_pitch, tensor_map};
 use crate::dropout::Mask;
 use crate::maybe::Maybe;
 
@@ -143,7 +143,7 @@ fn finishing_plan(
 
 /// Whether products of tensors like this one run on the kernel.
 fn has_kernel(like: &CubeTensor) -> bool {
-    matches!(like.dtype, DType::BF16 | DType::F16) && !like.client.properties().features.matmul.wgmma.is_empty()
+    matches!(like.dtype, DType::BF16 | DType::F16) && is_hopper(&like.client)
 }
 
 /// A matrix for the result of a product of tensors like `like`. Rows that are no multiple of 16 bytes long are allocated

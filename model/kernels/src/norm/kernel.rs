@@ -6,7 +6,7 @@
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
-use crate::device::{cube_sum, sum_of};
+use crate::device::{One, add_up, cube_sum, sum_of};
 use crate::dropout::kernel::keep_factors;
 use crate::occupancy::cubes_at_once;
 
@@ -332,6 +332,23 @@ fn fetch<F: Float, N: Size>(
     }
 }
 
+/// The normalized vector `position` and its gradient, `staged[at]` where rows are streamed.
+#[cube]
+fn row_part<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    stream: &Stream<F, N>,
+    position: u32,
+    at: u32,
+    mean: Vector<f32, N>,
+    inverse_root: Vector<f32, N>,
+    #[comptime] config: RowConfig,
+) -> (Vector<f32, N>, Vector<f32, N>) {
+    let value = fetch::<F, N>(x, &stream.x, position, at, config);
+    let gradient = fetch::<F, N>(dy, &stream.dy, position, at, config);
+    ((value - mean) * inverse_root, gradient)
+}
+
 /// `dx` and `dbranch`, and each cube's sums of the parameter gradients over its rows in `partial[cube]`: dgamma, dbeta, and
 /// the gradient of the branch's bias if it is wanted.
 #[cube(launch_unchecked)]
@@ -409,10 +426,10 @@ pub(super) fn backward<F: Float, N: Size>(
                 let at = row_unit(config) + comptime![i as u32 * config.row_units()];
                 if at < vectors {
                     let position = row * vectors + at;
-                    let value = fetch::<F, N>(x, &stream.x, position, staged + at, config);
-                    let gradient = fetch::<F, N>(dy, &stream.dy, position, staged + at, config);
-                    normalized[i] = (value - subtracted) * inverse_vector;
-                    dgamma[i] += gradient * normalized[i];
+                    let (value, gradient) =
+                        row_part::<F, N>(x, dy, &stream, position, staged + at, subtracted, inverse_vector, config);
+                    normalized[i] = value;
+                    dgamma[i] += gradient * value;
                     dbeta[i] += gradient;
                     held[i] = gradient * Vector::<f32, N>::cast_from(gamma[at as usize]);
                     sum += sum_of::<N>(held[i]);
@@ -434,9 +451,9 @@ pub(super) fn backward<F: Float, N: Size>(
                 if at < vectors {
                     let position = row * vectors + at;
                     if comptime![config.reads_again()] {
-                        let value = fetch::<F, N>(x, &stream.x, position, staged + at, config);
-                        let gradient = fetch::<F, N>(dy, &stream.dy, position, staged + at, config);
-                        normalized[i] = (value - subtracted) * inverse_vector;
+                        let (value, gradient) =
+                            row_part::<F, N>(x, dy, &stream, position, staged + at, subtracted, inverse_vector, config);
+                        normalized[i] = value;
                         held[i] = gradient * Vector::<f32, N>::cast_from(gamma[at as usize]);
                     }
                     let mut gradient = inverse_vector * (held[i] - mean - normalized[i] * mean_product);
@@ -526,7 +543,7 @@ pub(super) fn backward<F: Float, N: Size>(
 /// 32. `CUBE_POS_Y` is the parameter's number.
 #[cube(launch_unchecked)]
 pub(super) fn reduce_partial<F: Float>(
-    partial: &[f32],
+    partial: &[One],
     dgamma: &mut [F],
     dbeta: &mut [F],
     dbias: &mut [F],
@@ -536,28 +553,13 @@ pub(super) fn reduce_partial<F: Float>(
     #[define(F)] _dtype: ElemType,
 ) {
     let column = CUBE_POS_X * REDUCE_COLUMNS + UNIT_POS % REDUCE_COLUMNS;
-    let mut sum = 0.0f32;
+    let mut sum = One::zeroed();
     if column < d {
-        let mut cube = UNIT_POS / REDUCE_COLUMNS;
-        while cube < cubes {
-            // All loads are on their way before the first is needed; beyond the last sum it is read once more.
-            let mut sums = Array::<f32>::new(comptime![SUMS_AT_ONCE as usize]);
-            #[unroll]
-            for i in 0..SUMS_AT_ONCE {
-                let at = min(cube + i * REDUCE_SLICES, cubes - 1);
-                sums[comptime![i as usize]] = partial[((at * parameters + CUBE_POS_Y) * d + column) as usize];
-            }
-            #[unroll]
-            for i in 0..SUMS_AT_ONCE {
-                if cube + i * REDUCE_SLICES < cubes {
-                    sum += sums[comptime![i as usize]];
-                }
-            }
-            cube += SUMS_AT_ONCE * REDUCE_SLICES;
-        }
+        let (base, stride) = ((CUBE_POS_Y * d + column) as usize, (parameters * d) as usize);
+        sum = add_up(sum, partial, base, stride, UNIT_POS / REDUCE_COLUMNS, cubes, REDUCE_SLICES, SUMS_AT_ONCE);
     }
     let mut shared = Shared::<[f32]>::new_slice(comptime![REDUCE_UNITS as usize]);
-    shared[UNIT_POS as usize] = sum;
+    shared[UNIT_POS as usize] = sum.extract(0usize);
     sync_cube();
     if UNIT_POS < REDUCE_COLUMNS && column < d {
         let mut total = 0.0f32;

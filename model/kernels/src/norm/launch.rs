@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 
 use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, VECTOR_BYTES, backward, forward, reduce_partial};
 use super::ops::{Addend, Kind, NormOps, Remainder};
-use crate::device::{empty, empty_like, vector_width};
+use crate::device::{empty, empty_like, is_hopper, vector_width};
 use crate::dropout::{Dropping, Mask};
 use crate::maybe::Maybe;
 
@@ -84,11 +84,10 @@ impl NormOps for CubeBackend {
         let dsum = optional(dsum);
         let dropping = Dropping::new(mask);
         let (config, width, rows) = plan(&x, kind);
-        let bulk_copies = !x.client.properties().features.matmul.wgmma.is_empty();
         let config = RowConfig {
             residual: dsum.is_some(),
             dropped: dropping.state.is_some(),
-            streamed: bulk_copies && width * x.dtype.size() == VECTOR_BYTES && config.can_stream(),
+            streamed: is_hopper(&x.client) && width * x.dtype.size() == VECTOR_BYTES && config.can_stream(),
             ..config
         };
         let dx = empty_like(&x);
