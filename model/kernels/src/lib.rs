@@ -36,6 +36,8 @@ mod offline;
 mod plain;
 mod random;
 mod rotary;
+#[cfg(feature = "cuda")]
+mod stream;
 mod swiglu;
 #[cfg(test)]
 mod testing;

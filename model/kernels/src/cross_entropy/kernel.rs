@@ -1,5 +1,6 @@
-//! Cross-entropy on CubeCL devices: one cube per row, the logits read once forward, read and written once backward. Where
-//! nothing else needs the logits any more, their gradient is written over them.
+//! Cross-entropy on CubeCL devices: a row is a cube's at a time, its logits read once forward, read and written once backward.
+//! Where nothing else needs the logits any more, their gradient is written over them: of such rows each cube takes many, the next
+//! ones on their way through shared memory while it works on one.
 
 use std::f32::consts::LOG2_E;
 
@@ -8,16 +9,23 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::ops::CrossEntropyOps;
-use crate::device::{empty, in_rows, row_pitch, vector_width};
+use crate::device::{empty, in_rows, is_hopper, row_pitch, vector_width};
 use crate::instruction::exp2_approx;
+use crate::stream::{VECTOR_BYTES, await_turn, barriers};
 
 /// Units of a cube where logits are only read or only written over.
 const UNITS: u32 = 256;
-/// Units of a cube that reads its row twice: fewer rows are under way then, and the second time they come from L2.
+/// Units of a cube that reads its row twice: the second time from shared memory or, of fewer rows under way, from L2.
 const UNITS_TWICE: u32 = 1024;
+/// Bytes of shared memory for rows on their way, and how many of them pay at most.
+const STREAM_BYTES: usize = 208 * 1024;
+const MOST_SLOTS: usize = 3;
+/// Vectors of a bulk copy.
+const COPIED: u32 = 1024;
 /// Below every logit, and finite, also times [`LOG2_E`]: differences of it stay numbers.
 const LOWEST: f32 = -2e38;
 
@@ -31,9 +39,22 @@ struct Row {
     /// Vectors from the beginning of a row to the next.
     pitch: u32,
     units: u32,
+    /// Rows that lie in shared memory at a time: the one that is worked on and those on their way. Or none does.
+    slots: usize,
 }
 
 impl Row {
+    /// Vectors in which there is a logit, from the first to the last.
+    fn reach(&self) -> u32 {
+        self.vectors + u32::from(self.rest > 0)
+    }
+
+    /// This row, if rows come through shared memory where two find room.
+    fn streamed(self) -> Self {
+        let slots = STREAM_BYTES / (self.reach() as usize * VECTOR_BYTES).max(1);
+        Self { slots: if slots < 2 { 0 } else { slots.min(MOST_SLOTS) }, ..self }
+    }
+
     fn vocabulary(&self, width: usize) -> f32 {
         (self.vectors as usize * width + self.rest) as f32
     }
@@ -191,10 +212,11 @@ fn gradient_of<N: Size>(z: Vector<f32, N>, at: u32, of: &Slope, #[comptime] coun
     gradient
 }
 
-/// Writes the gradient of the row at `base`. A unit reads a vector before it writes there.
+/// Writes the gradient of the row whose logits begin at `from` to `base`. A unit reads a vector before it writes there.
 #[cube]
 fn write_gradient<F: Float, N: Size>(
     logits: &[Vector<F, N>],
+    from: usize,
     dlogits: &mut [Vector<F, N>],
     base: usize,
     of: &Slope,
@@ -203,13 +225,13 @@ fn write_gradient<F: Float, N: Size>(
     let width = N::value().comptime();
     let mut at = UNIT_POS;
     while at < row.vectors {
-        let z = Vector::cast_from(logits[base + at as usize]);
+        let z = Vector::cast_from(logits[from + at as usize]);
         dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, of, width));
         at += row.units;
     }
     if comptime![row.rest > 0] {
         if at == row.vectors {
-            let z = Vector::cast_from(logits[base + at as usize]);
+            let z = Vector::cast_from(logits[from + at as usize]);
             dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, of, comptime![row.rest]));
         }
     }
@@ -254,11 +276,37 @@ fn backward<F: Float, N: Size>(
     let label = labels[at_row as usize];
     let scale = select(label == ignored, 0.0f32, dout[at_row as usize]);
     let log_sum = out[(2 * rows + at_row) as usize];
-    write_gradient::<F, N>(logits, dlogits, base, &slope::<N>(log_sum, label, smoothing, scale, row), row);
+    write_gradient::<F, N>(logits, base, dlogits, base, &slope::<N>(log_sum, label, smoothing, scale, row), row);
 }
 
-/// [`forward`] for rows `first..` of `rows`, and `scale` times the gradient of their losses. `dlogits` may be the buffer of
-/// `logits`: nothing is read any more that has been written.
+/// Unit 0 asks for row `nth` of `count`, if there is one, to be copied to `slot`.
+#[cube]
+fn ask<F: Float, N: Size>(
+    full: &Barrier,
+    logits: &[Vector<F, N>],
+    staged: &mut Shared<[Vector<F, N>]>,
+    nth: u32,
+    count: u32,
+    #[comptime] slot: usize,
+    #[comptime] row: Row,
+) {
+    if nth < count {
+        full.arrive_and_expect_tx(1u32, comptime![row.reach() * VECTOR_BYTES as u32]);
+        let from = nth as usize * comptime![row.pitch as usize];
+        let to = comptime![slot * row.reach() as usize];
+        let mut at = 0u32.runtime();
+        while at < row.reach() {
+            let end = min(at + COPIED, row.reach().runtime());
+            let (at_there, end_there) = (from + at as usize, from + end as usize);
+            let (at_here, end_here) = (to + at as usize, to + end as usize);
+            full.memcpy_async_tx(&logits[at_there..end_there], &mut staged[at_here..end_here]);
+            at = end;
+        }
+    }
+}
+
+/// [`forward`] for rows `first..` of `rows`, of which these are `count`, and `scale` times the gradient of their losses.
+/// `dlogits` may be the buffer of `logits`: nothing is read any more that has been written.
 #[cube(launch_unchecked)]
 fn forward_backward<F: Float, N: Size>(
     logits: &[Vector<F, N>],
@@ -266,6 +314,7 @@ fn forward_backward<F: Float, N: Size>(
     out: &mut [f32],
     dlogits: &mut [Vector<F, N>],
     first: u32,
+    count: u32,
     rows: u32,
     smoothing: f32,
     ignored: i32,
@@ -273,17 +322,61 @@ fn forward_backward<F: Float, N: Size>(
     #[comptime] row: Row,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at_row = first + CUBE_POS as u32;
-    let base = CUBE_POS * comptime![row.pitch as usize];
-    let label = labels[at_row as usize];
-    let sums = row_sums::<F, N>(logits, base, row);
-    if UNIT_POS == 0 {
-        write_losses::<F, N>(logits, base, &sums, label, out, at_row, rows, smoothing, ignored, row);
+    let slots = comptime![row.slots];
+    let room = comptime![(slots * row.reach() as usize).max(1)];
+    let mut staged = Shared::<[Vector<F, N>]>::new_aligned_slice(room, 128usize);
+    let full = barriers(slots);
+    let mut nth = CUBE_POS as u32;
+    let step = CUBE_COUNT as u32;
+    if comptime![slots > 0] {
+        if UNIT_POS == 0 {
+            #[unroll]
+            for slot in 0..slots {
+                let then = nth + comptime![slot as u32] * step;
+                ask::<F, N>(full.index(slot), logits, &mut staged, then, count, slot, row);
+            }
+        }
     }
-    // The logit of the label has been read before its gradient takes its place.
-    sync_cube();
-    let scale = select(label == ignored, 0.0f32, scale);
-    write_gradient::<F, N>(logits, dlogits, base, &slope::<N>(sums.log_sum, label, smoothing, scale, row), row);
+    let mut turn = 0u32.runtime();
+    while nth < count {
+        let at_row = first + nth;
+        let base = nth as usize * comptime![row.pitch as usize];
+        let label = labels[at_row as usize];
+        let kept = select(label == ignored, 0.0f32, scale);
+        if comptime![slots > 0] {
+            let slot = await_turn(&full, turn, slots);
+            let from = (slot * row.reach()) as usize;
+            let sums = row_sums::<F, N>(&staged[0..room], from, row);
+            if UNIT_POS == 0 {
+                write_losses::<F, N>(&staged[0..room], from, &sums, label, out, at_row, rows, smoothing, ignored, row);
+            }
+            let slope = slope::<N>(sums.log_sum, label, smoothing, kept, row);
+            write_gradient::<F, N>(&staged[0..room], from, dlogits, base, &slope, row);
+            // All have read this row, and the sums that went through shared memory.
+            sync_cube();
+            if UNIT_POS == 0 {
+                #[unroll]
+                for s in 0..slots {
+                    if slot == comptime![s as u32] {
+                        let then = nth + comptime![slots as u32] * step;
+                        ask::<F, N>(full.index(s), logits, &mut staged, then, count, s, row);
+                    }
+                }
+            }
+            sync_plane();
+        } else {
+            let sums = row_sums::<F, N>(logits, base, row);
+            if UNIT_POS == 0 {
+                write_losses::<F, N>(logits, base, &sums, label, out, at_row, rows, smoothing, ignored, row);
+            }
+            // The logit of the label has been read before its gradient takes its place, and the sums before the next row's.
+            sync_cube();
+            let slope = slope::<N>(sums.log_sum, label, smoothing, kept, row);
+            write_gradient::<F, N>(logits, base, dlogits, base, &slope, row);
+        }
+        nth += step;
+        turn += 1;
+    }
 }
 
 /// `e^x` for an x that is not positive, to a relative 1e-6.
@@ -306,7 +399,7 @@ fn row_shape(logits: &CubeTensor, units: u32) -> (usize, Row) {
     let pitch = if rows > 1 { logits.meta.strides()[0] } else { vocabulary };
     let width = vector_width(pitch, logits.dtype);
     let (vectors, pitch) = ((vocabulary / width) as u32, (pitch / width) as u32);
-    let row = Row { vectors, rest: vocabulary % width, pitch, units };
+    let row = Row { vectors, rest: vocabulary % width, pitch, units, slots: 0 };
     (width, row)
 }
 
@@ -405,13 +498,18 @@ pub(crate) fn losses_and_gradient(
     (smoothing, ignored, scale): (f32, i32, f32),
 ) {
     let (width, row) = row_shape(logits, UNITS_TWICE);
+    let streams = is_hopper(&out.client) && width * logits.dtype.size() == VECTOR_BYTES;
+    let row = if streams { row.streamed() } else { row };
+    let count = logits.meta.shape()[0] as u32;
+    let multiprocessors = out.client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
+    let cubes = if row.slots > 0 { count.min(multiprocessors) } else { count };
     let dtype = dtype_to_storage_type(logits.dtype);
-    // SAFETY: as in `losses`.
+    // SAFETY: as in `losses`; a row is copied with the vector that it ends in, which lies in its pitch.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
         forward_backward::launch_unchecked(
             &out.client,
-            CubeCount::Static(logits.meta.shape()[0] as u32, 1, 1),
+            CubeCount::Static(cubes, 1, 1),
             CubeDim::new_1d(UNITS_TWICE),
             width,
             logits.clone().into_buffer_arg(),
@@ -419,6 +517,7 @@ pub(crate) fn losses_and_gradient(
             out.clone().into_buffer_arg(),
             logits.clone().into_buffer_arg(),
             first as u32,
+            count,
             out.meta.shape()[1] as u32,
             smoothing,
             ignored,
@@ -437,9 +536,11 @@ mod tests {
     #[test]
     fn kernels_compile_without_a_device() {
         for dtype in [DType::BF16, DType::F16].map(dtype_to_storage_type) {
-            for (vectors, rest) in [(6288, 0), (6282, 1)] {
-                let row = |units| Row { vectors, rest, pitch: vectors + 16, units };
+            for (vectors, rest, streamed) in [(6288, 0, true), (6282, 1, true), (4000, 0, true), (6288, 0, false)] {
+                let row = |units| Row { vectors, rest, pitch: vectors + 16, units, slots: 0 };
                 let (launch, properties, target) = settings(UNITS_TWICE);
+                let both = if streamed { row(UNITS_TWICE).streamed() } else { row(UNITS_TWICE) };
+                assert_eq!(both.slots > 0, streamed);
                 ptx(forward_backward::ForwardBackward::new(
                     launch,
                     properties,
@@ -453,8 +554,9 @@ mod tests {
                     (),
                     (),
                     (),
+                    (),
                     8,
-                    row(UNITS_TWICE),
+                    both,
                     dtype,
                 ));
                 let (launch, properties, target) = settings(UNITS);
@@ -475,5 +577,13 @@ mod tests {
                 ));
             }
         }
+    }
+
+    #[test]
+    fn rows_stream_where_two_fit() {
+        let slots =
+            |vectors, rest| Row { vectors, rest, pitch: vectors + 1, units: UNITS_TWICE, slots: 0 }.streamed().slots;
+        // The vocabularies of GPT-2 and of the translator, one too long for two rows, and one of a few tokens.
+        assert_eq!([slots(6288, 0), slots(6282, 1), slots(4000, 0), slots(6656, 1), slots(0, 3)], [2, 2, 3, 0, 3]);
     }
 }

@@ -42,10 +42,13 @@ fn run(case: Case, chunk_rows: usize, dtype: DType, device: &Device) -> [Vec<f32
     ]
 }
 
-/// Vocabularies that divide by 8 and that do not, tails of rows, chunks larger than the batch.
+/// Vocabularies that divide by 8 and that do not, tails of rows, chunks larger than the batch, more rows in a chunk than a
+/// device has multiprocessors.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (rows, d, vocabulary) in [(7, 8, 24), (70, 40, 101), (130, 72, 257), (200, 64, 1000), (33, 5, 13)] {
+    for (rows, d, vocabulary) in
+        [(7, 8, 24), (70, 40, 101), (130, 72, 257), (200, 64, 1000), (33, 5, 13), (1100, 16, 267)]
+    {
         for transposed in [false, true] {
             for bias in [false, true] {
                 let label_smoothing = if bias { 0.1 } else { 0.0 };

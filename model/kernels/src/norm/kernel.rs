@@ -9,6 +9,7 @@ use cubecl::prelude::*;
 use crate::device::{One, add_up, cube_sum, sum_of};
 use crate::dropout::kernel::keep_factors;
 use crate::occupancy::cubes_at_once;
+use crate::stream::{VECTOR_BYTES, await_turn, barriers};
 
 /// Units of a cube that works on rows: few, so that several cubes share the registers of a multiprocessor in backward.
 pub(super) const UNITS: u32 = 128;
@@ -23,8 +24,6 @@ const SUMS_AT_ONCE: u32 = 9;
 /// Turns of backward whose rows are on their way at a time, and the tensors that they are of.
 const STAGES: usize = 3;
 const STREAMS: usize = 3;
-/// Bytes of a vector, where rows come through shared memory.
-pub(super) const VECTOR_BYTES: usize = 16;
 /// Bytes of shared memory that rows on their way may take, so that two cubes share a multiprocessor's.
 const STREAM_BYTES: usize = 96 * 1024;
 
@@ -264,26 +263,11 @@ fn stream<F: Float, N: Size>(#[comptime] config: RowConfig) -> Stream<F, N> {
     let stages = comptime![if config.streamed { STAGES } else { 0 }];
     let room = comptime![(stages * config.turn_vectors()).max(1)];
     let dsum_room = comptime![if config.residual { room } else { 1 }];
-    let mut full = Sequence::<Shared<Barrier>>::new();
-    #[unroll]
-    for _ in 0..stages {
-        full.push(Barrier::shared_uninit());
-    }
-    if comptime![config.streamed] {
-        if UNIT_POS == 0 {
-            #[unroll]
-            for slot in 0..stages {
-                full.index(slot).init_manual(1u32);
-            }
-        }
-        sync_async_proxy_shared();
-        sync_cube();
-    }
     Stream::<F, N> {
         x: Shared::<[Vector<F, N>]>::new_aligned_slice(room, 128usize),
         dy: Shared::<[Vector<F, N>]>::new_aligned_slice(room, 128usize),
         dsum: Shared::<[Vector<F, N>]>::new_aligned_slice(dsum_room, 128usize),
-        full,
+        full: barriers(stages),
     }
 }
 
@@ -405,14 +389,9 @@ pub(super) fn backward<F: Float, N: Size>(
         next = 2 * min(first + step + row_of_turn, rows - 1) as usize;
         next_mean = statistics[next];
         next_inverse = statistics[next + 1];
-        let slot = turn % comptime![STAGES as u32];
+        let mut slot = 0u32.runtime();
         if comptime![config.streamed] {
-            #[unroll]
-            for s in 0..STAGES {
-                if slot == comptime![s as u32] {
-                    stream.full.index(s).wait_parity(turn / comptime![STAGES as u32] % 2);
-                }
-            }
+            slot = await_turn(&stream.full, turn, STAGES);
         }
         let row = first + row_of_turn;
         if row < rows {

@@ -7,11 +7,12 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, VECTOR_BYTES, backward, forward, reduce_partial};
+use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, backward, forward, reduce_partial};
 use super::ops::{Addend, Kind, NormOps, Remainder};
 use crate::device::{empty, empty_like, is_hopper, vector_width};
 use crate::dropout::{Dropping, Mask};
 use crate::maybe::Maybe;
+use crate::stream::VECTOR_BYTES;
 
 impl NormOps for CubeBackend {
     fn add_norm_with_statistics(
