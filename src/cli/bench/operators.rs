@@ -59,7 +59,7 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
 
 /// What the peer's operators take, and ours of the same shapes.
 pub(super) fn print_peer(rows: &[Beside]) {
-    println!("operators of the peer's script alone, in bursts after rests on both sides");
+    println!("operators of the peer's script alone");
     for Beside { name, ours, theirs_ms } in rows {
         let ours_ms = 1e3 * ours.device;
         let ratio = theirs_ms / ours_ms;
