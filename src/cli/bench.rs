@@ -66,6 +66,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     if steps == 0 || repeats == 0 {
         bail!("--steps {steps} and --repeats {repeats}: both must be at least 1");
     }
+    if let Some(script) = peer.as_ref().filter(|script| !script.is_file()) {
+        bail!("--peer {}: there is no such file", script.display());
+    }
     let device = device.open()?;
     let dtype = device::compute_dtype(Precision::Auto, &device)?;
     println!("{}, {dtype:?}, {repeats} x {steps} steps", device::device_name(&device));
@@ -86,8 +89,9 @@ pub(super) fn run(args: Args) -> Result<()> {
             device.memory_cleanup();
         }
         if let Some(script) = &peer {
-            for theirs in peer::run(script, workload.name)? {
-                print_peer(&ours, &theirs);
+            match peer::run(script, workload.name)? {
+                Some(times) => times.iter().for_each(|theirs| print_peer(&ours, theirs)),
+                None => println!("  torch          has no such workload"),
             }
         }
     }

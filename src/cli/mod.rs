@@ -49,6 +49,7 @@ enum Command {
 
 /// Parses the command line, runs it, and reports an error in one place.
 pub fn main() -> ExitCode {
+    end_with_the_reader();
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
@@ -94,6 +95,18 @@ fn in_one_line(error: &anyhow::Error) -> String {
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// What prints to a closed pipe panics. It has a reader who has read enough, such as `head`: the command ends, without a complaint.
+fn end_with_the_reader() {
+    let complain = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload_as_str().unwrap_or_default();
+        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            std::process::exit(0);
+        }
+        complain(panic);
+    }));
 }
 
 #[cfg(test)]

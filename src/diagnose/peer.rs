@@ -39,20 +39,21 @@ pub fn run_operators(script: &Path) -> Result<Vec<PeerOperator>> {
     Ok(operators)
 }
 
-/// Runs `script` for the workload called `name` and returns what it measured: eager and compiled.
+/// Runs `script` for the workload called `name` and returns what it measured: eager and compiled. Nothing for a workload that
+/// it does not have.
 ///
 /// # Errors
 /// If Python or the script fails, or prints no figures for a workload that it has.
-pub fn run(script: &Path, name: &str) -> Result<Vec<PeerTime>> {
+pub fn run(script: &Path, name: &str) -> Result<Option<Vec<PeerTime>>> {
     let arguments: &[&str] = match name {
         "gpt" => &["gpt", "--batch", "16"],
         "gpt64" => &["gpt", "--batch", "64"],
         "mt" => &["mt"],
-        _ => return Ok(Vec::new()),
+        _ => return Ok(None),
     };
     let times: Vec<PeerTime> = output(script, arguments)?.lines().filter_map(parse).collect();
     ensure!(!times.is_empty(), "{} printed no figures for {name}", script.display());
-    Ok(times)
+    Ok(Some(times))
 }
 
 /// What `script` prints.

@@ -1,7 +1,7 @@
 //! Runs beside each other, and the times of a step and its operators.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::kiln::{Ran, Workplace};
 
@@ -75,8 +75,21 @@ fn a_bench_times_a_step_and_its_operators() {
     let printed = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(printed.contains("matmul tn 16x8x24") && printed.contains("torch   0.5000 ms"), "{printed}");
     assert!(!printed.contains("conv"), "Kiln has none: {printed}");
+    assert!(printed.contains("torch          has no such workload"), "{printed}");
+    let refused = place.run(&["bench", "gpt", "--device", "cpu", "--peer", "nowhere.py"]);
+    assert!(refused.code == 1 && refused.stderr.contains("--peer nowhere.py: there is no such file"), "{refused:#?}");
     let refused = place.run(&["bench", "gpt3", "--device", "cpu"]);
     assert!(refused.code != 0 && refused.stderr.contains("tiny-mt"), "{refused:#?}");
+}
+
+#[test]
+fn a_bench_ends_with_its_reader() {
+    let place = Workplace::new();
+    let bench = ["bench", "tiny", "--device", "cpu", "--steps", "1", "--repeats", "1"];
+    let mut child = place.command(&bench).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// What developers run on a GPU, here on the CPU.
