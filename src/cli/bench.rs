@@ -66,7 +66,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if steps == 0 || repeats == 0 {
         bail!("--steps {steps} and --repeats {repeats}: both must be at least 1");
     }
-    if let Some(script) = peer.as_ref().filter(|script| !script.is_file()) {
+    if let Some(script) = peer.as_ref().filter(|script| !script.exists()) {
         bail!("--peer {}: there is no such file", script.display());
     }
     let device = device.open()?;
