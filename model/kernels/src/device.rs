@@ -44,6 +44,11 @@ pub(crate) fn is_hopper(client: &Client) -> bool {
     !client.properties().features.matmul.wgmma.is_empty()
 }
 
+/// Multiprocessors of the device, among which cubes are to be shared out: 64 if it does not say.
+pub(crate) fn multiprocessors(client: &Client) -> u32 {
+    client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64)
+}
+
 /// [`empty`], with rows that begin at multiples of 16 bytes.
 pub(crate) fn empty_pitched(like: &CubeTensor, shape: [usize; 2], dtype: DType) -> CubeTensor {
     let pitch = shape[1].next_multiple_of(ROW_ALIGNMENT / dtype.size().min(2));

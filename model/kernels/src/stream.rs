@@ -4,11 +4,19 @@
 //! Unit 0 alone asks for copies. It expects as many bytes at a slot's barrier as it has copied: of a wrong number the
 //! kernel waits forever.
 
+use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
+use crate::device::is_hopper;
+
 /// Bytes of a vector, and the alignment of what is copied.
 pub(crate) const VECTOR_BYTES: usize = 16;
+
+/// Whether bulk copies bring rows of `tensor`, in vectors of `width` numbers.
+pub(crate) fn can_copy(tensor: &CubeTensor, width: usize) -> bool {
+    is_hopper(&tensor.client) && width * tensor.dtype.size() == VECTOR_BYTES
+}
 
 /// Of each slot: what was asked for is there. Copies may be asked for when this returns.
 #[cube]

@@ -13,9 +13,9 @@ use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::ops::CrossEntropyOps;
-use crate::device::{empty, in_rows, is_hopper, row_pitch, vector_width};
+use crate::device::{empty, in_rows, multiprocessors, row_pitch, vector_width};
 use crate::instruction::exp2_approx;
-use crate::stream::{VECTOR_BYTES, await_turn, barriers};
+use crate::stream::{VECTOR_BYTES, await_turn, barriers, can_copy};
 
 /// Units of a cube where logits are only read or only written over.
 const UNITS: u32 = 256;
@@ -498,11 +498,9 @@ pub(crate) fn losses_and_gradient(
     (smoothing, ignored, scale): (f32, i32, f32),
 ) {
     let (width, row) = row_shape(logits, UNITS_TWICE);
-    let streams = is_hopper(&out.client) && width * logits.dtype.size() == VECTOR_BYTES;
-    let row = if streams { row.streamed() } else { row };
+    let row = if can_copy(logits, width) { row.streamed() } else { row };
     let count = logits.meta.shape()[0] as u32;
-    let multiprocessors = out.client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
-    let cubes = if row.slots > 0 { count.min(multiprocessors) } else { count };
+    let cubes = if row.slots > 0 { count.min(multiprocessors(&out.client)) } else { count };
     let dtype = dtype_to_storage_type(logits.dtype);
     // SAFETY: as in `losses`; a row is copied with the vector that it ends in, which lies in its pitch.
     #[expect(unsafe_code, reason = "launching without bounds checks")]

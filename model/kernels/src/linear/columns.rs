@@ -12,7 +12,7 @@ use cubecl::zspace::metadata::Metadata;
 use cubecl::zspace::strides;
 
 use super::ops::Activation;
-use crate::device::{One, add_up, empty, from_last, vector_width};
+use crate::device::{One, add_up, empty, from_last, multiprocessors, vector_width};
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
 use crate::instruction::{exp, reciprocal, sigmoid, sigmoid_base2};
@@ -324,8 +324,7 @@ fn launch(
     let dtype = dtype_to_storage_type(dy.dtype);
     let vectors = (n / width) as u32;
     let blocks = vectors.div_ceil(32);
-    let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
-    let cubes = multiprocessors * PASS_CUBES;
+    let cubes = multiprocessors(&client) * PASS_CUBES;
     let slices = (cubes / blocks).clamp(1, (rows as u32).div_ceil(PLANES).max(1));
     let partial = client.empty(slices as usize * n * size_of::<f32>());
     // SAFETY: rows and columns are guarded; `partial` holds a row of f32 for each slice.

@@ -16,7 +16,7 @@ use super::columns;
 use super::kernel::{BOX_ROWS, Finish, GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs};
 use super::ops::Activation;
 use super::{Layout, LinearOps};
-use crate::device::{addressable, aligned, empty, empty_pitched, is_hopper, row_pitch, tensor_map};
+use crate::device::{addressable, aligned, empty, empty_pitched, is_hopper, multiprocessors, row_pitch, tensor_map};
 use crate::dropout::Mask;
 use crate::maybe::Maybe;
 
@@ -267,8 +267,7 @@ struct Plan {
 
 impl Plan {
     fn new(like: &CubeTensor, layout: Layout, (m, n, k): (usize, usize, usize)) -> Self {
-        let properties = like.client.properties();
-        let multiprocessors = properties.hardware.num_streaming_multiprocessors.unwrap_or(132) as usize;
+        let multiprocessors = multiprocessors(&like.client) as usize;
         let tiles = |tile_n: usize| m.div_ceil(TILE_M) * n.div_ceil(tile_n);
         let wide_tile = if n <= 128 { 128 } else { 256 };
         let shares = Shares::of(tiles(wide_tile), k.div_ceil(TILE_K), multiprocessors);

@@ -133,16 +133,6 @@ fn load_row<F: Float, N: Size>(
     }
 }
 
-#[cube]
-fn widened<F: Float, N: Size>(held: &Array<Vector<F, N>>, #[comptime] slots: usize) -> Array<Vector<f32, N>> {
-    let mut wide = Array::<Vector<f32, N>>::new(slots);
-    #[unroll]
-    for i in 0..slots {
-        wide[i] = Vector::cast_from(held[i]);
-    }
-    wide
-}
-
 /// Subtracts the mean of the row (if any is subtracted) and returns it, and one over the root of the mean square plus `eps`.
 #[cube]
 fn center<N: Size>(held: &mut Array<Vector<f32, N>>, eps: f32, #[comptime] config: RowConfig) -> (f32, f32) {
@@ -206,7 +196,11 @@ pub(super) fn forward<F: Float, N: Size>(
         if comptime![config.branch] {
             load_row::<F, N>(branch, row, &mut added, config);
         }
-        let mut held = widened::<F, N>(&loaded, comptime![config.slots()]);
+        let mut held = Array::<Vector<f32, N>>::new(comptime![config.slots()]);
+        #[unroll]
+        for i in 0..comptime![config.slots()] {
+            held[i] = Vector::cast_from(loaded[i]);
+        }
         if comptime![config.branch] {
             #[unroll]
             for i in 0..comptime![config.slots()] {

@@ -9,10 +9,10 @@ use cubecl::prelude::*;
 
 use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, backward, forward, reduce_partial};
 use super::ops::{Addend, Kind, NormOps, Remainder};
-use crate::device::{empty, empty_like, is_hopper, vector_width};
+use crate::device::{empty, empty_like, multiprocessors, vector_width};
 use crate::dropout::{Dropping, Mask};
 use crate::maybe::Maybe;
-use crate::stream::VECTOR_BYTES;
+use crate::stream::can_copy;
 
 impl NormOps for CubeBackend {
     fn add_norm_with_statistics(
@@ -88,7 +88,7 @@ impl NormOps for CubeBackend {
         let config = RowConfig {
             residual: dsum.is_some(),
             dropped: dropping.state.is_some(),
-            streamed: is_hopper(&x.client) && width * x.dtype.size() == VECTOR_BYTES && config.can_stream(),
+            streamed: can_copy(&x, width) && config.can_stream(),
             ..config
         };
         let dx = empty_like(&x);
@@ -98,8 +98,8 @@ impl NormOps for CubeBackend {
         let d = x.meta.shape()[1];
         let dtype = dtype_to_storage_type(x.dtype);
         let client = x.client.clone();
-        let multiprocessors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
-        let cubes = (multiprocessors * config.cubes_at_once()).min((rows as u32).div_ceil(config.rows_per_cube()));
+        let cubes =
+            (multiprocessors(&client) * config.cubes_at_once()).min((rows as u32).div_ceil(config.rows_per_cube()));
         let sums = (cubes * config.parameters()) as usize * d;
         let partial = client.empty(sums * size_of::<f32>());
         let or_x = |tensor: Option<CubeTensor>| tensor.unwrap_or_else(|| x.clone()).into_buffer_arg();
