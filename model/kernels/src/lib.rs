@@ -18,31 +18,21 @@ mod capture;
 mod compilation;
 mod cross_entropy;
 mod deterministic;
-#[cfg(feature = "cuda")]
-mod device;
 mod dropout;
 mod embedding;
-mod host;
 #[cfg(feature = "cuda")]
-mod instruction;
+mod gpu;
+mod host;
 mod linear;
 mod linear_cross_entropy;
 mod maybe;
 mod norm;
-#[cfg(feature = "cuda")]
-mod occupancy;
-#[cfg(all(test, feature = "cuda"))]
-mod offline;
 mod plain;
 mod random;
 mod rotary;
-#[cfg(feature = "cuda")]
-mod stream;
 mod swiglu;
 #[cfg(test)]
 mod testing;
-#[cfg(feature = "cuda")]
-mod wgmma;
 
 pub use adamw::{
     ALIGNMENT, AdamWHyper, AdamWState, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress, StepNumbers,

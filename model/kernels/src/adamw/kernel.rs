@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 use super::flat::{ALIGNMENT, CHUNK};
 use super::ops::PARTS;
 use super::progress::{BLOCK, COLUMNS};
-use crate::device::{cube_sum, sum_of};
+use crate::gpu::reduce::{cube_sum, sum_of};
 
 /// Units of a cube in all passes over flat tensors.
 pub(super) const UNITS: u32 = 256;
@@ -199,7 +199,7 @@ mod tests {
     use burn::tensor::DType;
 
     use super::*;
-    use crate::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{buffer, ptx, settings};
 
     #[test]
     fn kernels_compile_without_a_device() {

@@ -12,7 +12,7 @@ use super::kernel::{PREPARE_UNITS, UNITS, gather, prepare, step};
 use super::ops::{AdamWOps, Factors, Parts, Segment};
 use super::progress::{COLUMNS, NUMBERS};
 use super::{LossScaling, StepPolicy};
-use crate::device::empty;
+use crate::gpu::memory::empty;
 
 /// Elements of f32 in 16 bytes.
 const WIDTH: usize = 4;

@@ -7,7 +7,7 @@ use super::kernel::backward::{key_value_gradient, query_gradient};
 use super::kernel::forward::forward;
 use super::kernel::one_tile::one_tile_gradients;
 use super::kernel::{FlashConfig, UNITS};
-use crate::offline::{buffer, ptx, settings};
+use crate::gpu::offline::{buffer, ptx, settings};
 
 /// Forward, the queries' gradient, that of keys and values, and all three of one tile; `None` where they cannot be compiled on
 /// this machine.

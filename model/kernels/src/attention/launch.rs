@@ -13,8 +13,10 @@ use super::kernel::forward::forward;
 use super::kernel::one_tile::one_tile_gradients;
 use super::kernel::{FlashConfig, SPAN, TILE, UNITS};
 use super::ops::{FlashOps, FlashSpec};
-use crate::device::{empty, is_hopper, tensor_map};
 use crate::dropout::threshold_16;
+use crate::gpu::hardware::is_hopper;
+use crate::gpu::memory::empty;
+use crate::gpu::tensor_map::tensor_map;
 use crate::maybe::MaybeInts;
 
 /// Whether the kernels compute attention of these dtype and head dimension on `device`.

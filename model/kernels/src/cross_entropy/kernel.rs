@@ -13,9 +13,10 @@ use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::ops::CrossEntropyOps;
-use crate::device::{empty, in_rows, multiprocessors, row_pitch, vector_width};
-use crate::instruction::exp2_approx;
-use crate::stream::{VECTOR_BYTES, await_turn, barriers, can_copy};
+use crate::gpu::hardware::multiprocessors;
+use crate::gpu::instruction::exp2_approx;
+use crate::gpu::memory::{empty, in_rows, row_pitch, vector_width};
+use crate::gpu::pipeline::{VECTOR_BYTES, await_turn, barriers, can_copy};
 
 /// Units of a cube where logits are only read or only written over.
 const UNITS: u32 = 256;
@@ -529,7 +530,7 @@ pub(crate) fn losses_and_gradient(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{buffer, ptx, settings};
 
     #[test]
     fn kernels_compile_without_a_device() {

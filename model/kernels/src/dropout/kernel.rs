@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 use super::ops::DropoutOps;
 use super::philox::{MULTIPLIER, ROUNDS, WEYL};
 use super::threshold_16;
-use crate::device::{empty_like, vector_width};
+use crate::gpu::memory::{empty_like, vector_width};
 
 /// [`super::philox::philox`] for (`quad`, `site`) under the seed and draw in `state`.
 #[cube]

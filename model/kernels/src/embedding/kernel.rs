@@ -16,12 +16,13 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{EmbeddingOps, Lookup};
-use crate::device::{add_up, empty, vector_width};
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
+use crate::gpu::memory::{empty, vector_width};
+use crate::gpu::occupancy::cubes_at_once;
+use crate::gpu::reduce::add_up;
 use crate::linear::columns::backward_and_sum;
 use crate::maybe::Maybe;
-use crate::occupancy::cubes_at_once;
 
 type Quad = Vector<u32, Const<4>>;
 
@@ -480,7 +481,7 @@ impl EmbeddingOps for CubeBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{buffer, ptx, settings};
 
     #[test]
     fn kernels_compile_without_a_device() {

@@ -12,11 +12,14 @@ use cubecl::zspace::metadata::Metadata;
 use cubecl::zspace::strides;
 
 use super::ops::Activation;
-use crate::device::{One, add_up, empty, from_last, multiprocessors, vector_width};
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
-use crate::instruction::{exp, reciprocal, sigmoid, sigmoid_base2};
-use crate::occupancy::cubes_at_once;
+use crate::gpu::hardware::multiprocessors;
+use crate::gpu::instruction::{exp, reciprocal, sigmoid, sigmoid_base2};
+use crate::gpu::memory::{empty, vector_width};
+use crate::gpu::occupancy::cubes_at_once;
+use crate::gpu::reduce::{One, add_up};
+use crate::gpu::traversal::from_last;
 
 /// Units of a cube: eight planes, which take rows in turn and 32 vectors of columns each.
 const UNITS: u32 = 256;
@@ -369,7 +372,7 @@ mod tests {
     use burn::tensor::DType;
 
     use super::*;
-    use crate::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{buffer, ptx, settings};
 
     #[test]
     fn kernels_compile_without_a_device() {

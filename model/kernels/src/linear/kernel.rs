@@ -18,8 +18,8 @@ use cubecl_ir::types::MatrixIdent;
 
 use super::columns::activated;
 use super::ops::Activation;
-use crate::device::add_up;
-use crate::occupancy::cubes_at_once;
+use crate::gpu::occupancy::cubes_at_once;
+use crate::gpu::reduce::add_up;
 
 type Pair<E> = Vector<E, Const<2>>;
 type Quad<E> = Vector<E, Const<4>>;
@@ -1079,7 +1079,7 @@ mod tests {
     use burn::backend::cubecl::dtype_to_storage_type;
 
     use super::*;
-    use crate::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{buffer, ptx, settings};
 
     /// Both dtypes, every layout, stored, finished and added to; each is to use the tensor cores.
     #[test]

@@ -16,8 +16,10 @@ use super::columns;
 use super::kernel::{BOX_ROWS, Finish, GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs};
 use super::ops::Activation;
 use super::{Layout, LinearOps};
-use crate::device::{addressable, aligned, empty, empty_pitched, is_hopper, multiprocessors, row_pitch, tensor_map};
 use crate::dropout::Mask;
+use crate::gpu::hardware::{is_hopper, multiprocessors};
+use crate::gpu::memory::{addressable, aligned, empty, empty_pitched, row_pitch};
+use crate::gpu::tensor_map::tensor_map;
 use crate::maybe::Maybe;
 
 impl LinearOps for CubeBackend {

@@ -9,7 +9,7 @@ use cubecl::zspace::strides;
 
 use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale};
 use crate::cross_entropy::kernel::{losses, losses_and_gradient};
-use crate::device::{empty, row_pitch};
+use crate::gpu::memory::{empty, row_pitch};
 use crate::linear::Layout;
 use crate::linear::columns::sum_onto;
 use crate::linear::launch::{Epilogue, empty_matrix, operand, product_in_f32, product_into};

@@ -6,10 +6,10 @@
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
-use crate::device::{One, add_up, cube_sum, sum_of};
 use crate::dropout::kernel::keep_factors;
-use crate::occupancy::cubes_at_once;
-use crate::stream::{VECTOR_BYTES, await_turn, barriers};
+use crate::gpu::occupancy::cubes_at_once;
+use crate::gpu::pipeline::{VECTOR_BYTES, await_turn, barriers};
+use crate::gpu::reduce::{One, add_up, cube_sum, sum_of};
 
 /// Units of a cube that works on rows: few, so that several cubes share the registers of a multiprocessor in backward.
 pub(super) const UNITS: u32 = 128;
@@ -557,7 +557,7 @@ mod tests {
     use burn::tensor::DType;
 
     use super::*;
-    use crate::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{buffer, ptx, settings};
 
     /// Rows of one, two and three vectors a unit, and one that takes a whole cube; through shared memory and not.
     #[test]

@@ -9,10 +9,11 @@ use cubecl::prelude::*;
 
 use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, backward, forward, reduce_partial};
 use super::ops::{Addend, Kind, NormOps, Remainder};
-use crate::device::{empty, empty_like, multiprocessors, vector_width};
 use crate::dropout::{Dropping, Mask};
+use crate::gpu::hardware::multiprocessors;
+use crate::gpu::memory::{empty, empty_like, vector_width};
+use crate::gpu::pipeline::can_copy;
 use crate::maybe::Maybe;
-use crate::stream::can_copy;
 
 impl NormOps for CubeBackend {
     fn add_norm_with_statistics(

@@ -7,8 +7,8 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::RandomOps;
-use crate::device::empty;
 use crate::dropout::kernel::philox;
+use crate::gpu::memory::empty;
 
 #[cube(launch_unchecked)]
 fn random_words_kernel(state: &[i32], out: &mut [i32], n: u32, site: u32) {

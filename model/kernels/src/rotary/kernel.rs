@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{RotaryOps, RotarySpec};
-use crate::device::{empty_like, vector_width};
+use crate::gpu::memory::{empty_like, vector_width};
 
 const UNITS: u32 = 128;
 

@@ -7,8 +7,8 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::SwigluOps;
-use crate::device::{empty, empty_like, vector_width};
-use crate::instruction::sigmoid;
+use crate::gpu::instruction::sigmoid;
+use crate::gpu::memory::{empty, empty_like, vector_width};
 
 const UNITS: u32 = 256;
 

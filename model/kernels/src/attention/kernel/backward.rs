@@ -10,9 +10,9 @@ use super::{
     left_operand, place, product, product_shared, results_memory, round_into, row_products, slots, store_rows, tile,
     unit_here, zeros,
 };
-use crate::instruction::exp2_approx;
-use crate::occupancy::cubes_at_once;
-use crate::wgmma::{commit, describe, fence, pin, pin_all, wait};
+use crate::gpu::instruction::exp2_approx;
+use crate::gpu::occupancy::cubes_at_once;
+use crate::gpu::wgmma::{commit, describe, fence, pin, pin_all, wait};
 
 /// Enqueues, each as a group of its own, the scores of the first tile that stays and the first in slot `slot`, and the gradient of
 /// probabilities of the second ones: queries and `d_out` stay or are streamed, keys and values the other way.

@@ -13,9 +13,9 @@ use super::{
     FlashConfig, MASKED, Oct, TILE, arrived, cube_place, drop_values, fill, fill_slot, left_operand, place, product,
     product_shared, quad_max, quad_sum, results_memory, round_into, slots, store_rows, tile, zeros,
 };
-use crate::instruction::{exp2_approx, log2_approx, rcp_approx};
-use crate::occupancy::cubes_at_once;
-use crate::wgmma::{FRAGMENT, commit, describe, fence, pin, pin_all, wait};
+use crate::gpu::instruction::{exp2_approx, log2_approx, rcp_approx};
+use crate::gpu::occupancy::cubes_at_once;
+use crate::gpu::wgmma::{FRAGMENT, commit, describe, fence, pin, pin_all, wait};
 
 /// Exponentials stay below 2 to this.
 const MOST_GROWTH: f32 = 8.0;

@@ -19,9 +19,9 @@ use cubecl::prelude::*;
 use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 use cubecl_ir::types::MatrixIdent;
 
-use crate::device::from_last;
 use crate::dropout::kernel::philox;
-use crate::wgmma::{FRAGMENT, K_STEP, multiply, multiply_shared};
+use crate::gpu::traversal::from_last;
+use crate::gpu::wgmma::{FRAGMENT, K_STEP, multiply, multiply_shared};
 
 type Pair<E> = Vector<E, Const<2>>;
 /// What a unit stores at a time: 16 bytes.

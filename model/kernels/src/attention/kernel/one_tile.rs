@@ -20,8 +20,8 @@ use super::{
     FlashConfig, HIDDEN, Oct, Pair, Place, TILE, UNITS, fill_slot_both, left_operand, place, product, product_shared,
     random_words, results_memory, round_into, row_products, slots, store_rows, tile, unit_here, zeros,
 };
-use crate::occupancy::cubes_at_once;
-use crate::wgmma::{FRAGMENT, K_STEP, commit, describe, fence, multiply_shared, pin, pin_all, wait};
+use crate::gpu::occupancy::cubes_at_once;
+use crate::gpu::wgmma::{FRAGMENT, K_STEP, commit, describe, fence, multiply_shared, pin, pin_all, wait};
 
 /// What [`random_words`] gives is for eight probabilities; 64 x 64 of them take so many times the units.
 const DRAWS: usize = TILE * TILE / 8 / UNITS as usize;

@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
-use crate::device::is_hopper;
+use crate::gpu::hardware::is_hopper;
 
 /// Bytes of a vector, and the alignment of what is copied.
 pub(crate) const VECTOR_BYTES: usize = 16;

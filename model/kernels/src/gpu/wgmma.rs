@@ -9,7 +9,7 @@
 //! [`commit`]. After [`wait`], [`pin`] what the product wrote and what it read, so that no access moves before the wait.
 //!
 //! What makes the driver run one product at a time all the same, without a word: a call anywhere in the kernel (a division in
-//! full precision is one; `crate::instruction` has those that are not), an accumulator that anything but a product writes
+//! full precision is one; `crate::gpu::instruction` has those that are not), an accumulator that anything but a product writes
 //! while products run, and one that is zeroed on a path around a loop whose products run on. The driver assembles as
 //! `ptxas -c -v` does, which says so (notes C7509 to C7517) and counts registers as the device will; `CUBECL_CUDA_DUMP_PTX=FOLDER`
 //! writes what it is given.

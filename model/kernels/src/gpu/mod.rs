@@ -1,0 +1,13 @@
+//! The parts that all CUDA kernels are built from.
+
+pub(crate) mod hardware;
+pub(crate) mod instruction;
+pub(crate) mod memory;
+pub(crate) mod occupancy;
+#[cfg(test)]
+pub(crate) mod offline;
+pub(crate) mod pipeline;
+pub(crate) mod reduce;
+pub(crate) mod tensor_map;
+pub(crate) mod traversal;
+pub(crate) mod wgmma;

@@ -1,0 +1,20 @@
+//! Tensor maps: how TMA finds the boxes of a matrix.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+use cubecl::zspace::{shape, strides};
+
+use super::memory::row_pitch;
+
+/// An [`addressable`](super::memory::addressable) 16-bit matrix, moved in boxes of `box_rows` x `box_columns` with the 128-byte swizzle.
+pub(crate) fn tensor_map(tensor: &CubeTensor, box_rows: usize, box_columns: usize) -> TensorMapArg<Tiled> {
+    let [rows, columns] = [tensor.meta.shape()[0], tensor.meta.shape()[1]];
+    let strides = strides![row_pitch(tensor), 1];
+    // SAFETY: shape and strides are the tensor's own.
+    #[expect(unsafe_code, reason = "a tensor argument from a handle")]
+    let arg = unsafe { TensorArg::from_raw_parts(tensor.handle.clone(), strides, shape![rows, columns]) };
+    TensorMapArg::new(TiledArgs { tile_size: shape![box_rows, box_columns] }, arg, dtype_to_storage_type(tensor.dtype))
+        .with_swizzle(TensorMapSwizzle::B128)
+        .with_prefetch(TensorMapPrefetch::B256)
+}
