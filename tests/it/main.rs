@@ -12,4 +12,5 @@ mod measuring;
 mod minilm;
 mod readme;
 mod text;
+mod tidy;
 mod training;
