@@ -6,13 +6,14 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | [`config`] what a run is · [`metrics`] what it measures |
+//! | 0 | [`config`] what a run is · [`files`] writing them whole · [`metrics`] what a run measures · [`units`] numbers as people read them |
 //! | 1 | [`device`] where it computes · [`optim`] AdamW and its schedules · [`logging`] where numbers go |
-//! | 2 | [`generate`] greedy and beam search, sampling · [`checkpoint`] complete or invisible · [`hugging_face`] folders of `transformers` |
+//! | 2 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling · [`checkpoint`] complete or invisible · [`hugging_face`] folders of `transformers` |
 //! | 3 | [`eval`] loss, masked-token accuracy, BLEU, chrF |
 //! | 4 | [`train`] state, step and loop |
-//! | 5 | [`diagnose`] how fast it is, and beside whom |
-//! | 6 | [`cli`] one file per subcommand |
+//! | 5 | [`run`] the life of a run: folder, lock, start, resume |
+//! | 6 | [`diagnose`] how fast it is, and compared with what |
+//! | 7 | [`cli`] one file per subcommand |
 //!
 //! Below them all stand the crates `kiln-data` (text -> host batches, never sees Burn), `kiln-model` (the Transformer) and
 //! `kiln-kernels` (its operators). Data flows one way:
@@ -37,15 +38,18 @@
 //! 7. Bad input is named: where, what was found, what to do. Nothing is silently truncated or dropped.
 
 pub mod checkpoint;
-
 pub mod cli;
 pub mod config;
+pub mod dataset;
 pub mod device;
 pub mod diagnose;
 pub mod eval;
+pub mod files;
 pub mod generate;
 pub mod hugging_face;
 pub mod logging;
 pub mod metrics;
 pub mod optim;
+pub mod run;
 pub mod train;
+pub mod units;

@@ -21,14 +21,12 @@
 //! folder or one that nobody looks at.
 
 mod average;
-mod lock;
 mod read;
+mod resume;
 mod retention;
-mod run;
 mod saver;
 mod snapshot;
 mod tensors;
-mod vocabulary;
 mod write;
 
 use std::fs;
@@ -37,15 +35,15 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::files::FileError;
+
 pub use average::average;
-pub use lock::{LOCK_FILE, LockError, RunLock};
 pub use read::{Weights, read, read_weights, verify};
-pub use run::Run;
+pub use resume::{Difference, NotTheSameRun, Resume, config_differences, find_resume};
 pub use saver::{SaveFailed, Saved, Saver};
 pub use snapshot::{Best, FORMAT, LossScale, NamedTensor, Snapshot, StoredFile, TrainerState};
 pub use tensors::{drawn_tensors, flat_tensor, load_model, named_tensors};
-pub use vocabulary::Vocabulary;
-pub use write::{Manifest, replace_file};
+pub use write::Manifest;
 
 /// Weights, by parameter path.
 pub const MODEL_FILE: &str = "model.safetensors";
@@ -126,6 +124,12 @@ pub enum CheckpointError {
     /// The weights are not those of the model in `config.json`.
     #[error("the weights do not fit the model of config.json: {0}")]
     Mismatch(String),
+}
+
+impl From<FileError> for CheckpointError {
+    fn from(FileError { action, path, source }: FileError) -> Self {
+        Self::Io { action, path, source }
+    }
 }
 
 impl CheckpointError {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::write::{remove_dir_if_there, rename, sync_dir};
 use super::{CheckpointError, Checkpoints, Pointer, Snapshot, folder_name, verify};
+use crate::files::{remove_dir_if_there, rename, sync_dir};
 
 impl Checkpoints {
     /// Deletes all but the newest `keep_last` checkpoints (at least one) and those the pointers name.

@@ -330,19 +330,3 @@ fn a_save_that_fails_is_told_by_the_next_call() {
     assert!(error.contains("a broken invariant"), "{error}");
     assert_eq!(saver.poll().expect("told once"), None);
 }
-
-#[test]
-fn a_file_is_replaced_whole_or_not_at_all() {
-    let (dir, _) = run();
-    let path = dir.path().join("config.toml");
-    replace_file(&path, b"seed = 1\n").expect("writable");
-    replace_file(&path, b"seed = 2\n").expect("writable");
-    assert_eq!(
-        (fs::read(&path).expect("there"), names(dir.path())),
-        (b"seed = 2\n".to_vec(), vec!["config.toml".into()])
-    );
-    let in_the_way = dir.path().join("folder");
-    fs::create_dir_all(in_the_way.join("x")).expect("writable");
-    assert!(replace_file(&in_the_way, b"text").is_err());
-    assert_eq!(names(dir.path()), ["config.toml", "folder"], "nothing temporary is left");
-}

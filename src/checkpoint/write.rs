@@ -1,8 +1,7 @@
 //! Writing: a temporary folder, synced, the manifest last, then one rename.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use kiln_model::TransformerConfig;
@@ -13,6 +12,7 @@ use super::{
     CheckpointError, Checkpoints, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE,
     Pointer, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
 };
+use crate::files::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
 
 /// `manifest.json`: what the folder holds. Its presence says that everything before it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +107,7 @@ impl Checkpoints {
 
     /// Moves `pointer` to the folder `name`, atomically.
     pub(super) fn point(&self, pointer: Pointer, name: &str) -> Result<(), CheckpointError> {
-        replace_file(&self.dir.join(pointer.name()), format!("{name}\n").as_bytes())
+        Ok(replace_file(&self.dir.join(pointer.name()), format!("{name}\n").as_bytes())?)
     }
 }
 
@@ -160,7 +160,7 @@ impl<'a> NewFolder<'a> {
     fn finish(&mut self) -> Result<(), CheckpointError> {
         self.manifest.digest = self.manifest.computed_digest();
         write_synced(&self.dir.join(MANIFEST_FILE), &json(&self.manifest))?;
-        sync_dir(self.dir)
+        Ok(sync_dir(self.dir)?)
     }
 }
 
@@ -177,49 +177,4 @@ fn safetensors_bytes<'a>(tensors: impl Iterator<Item = (String, &'a NamedTensor)
 
 fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec_pretty(value).expect("plain numbers and strings can be written")
-}
-
-/// Writes a file that is there whole or as it was before, whenever the process is killed or the power fails.
-pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tmp");
-    let temporary = PathBuf::from(temporary);
-    let written = write_synced(&temporary, bytes).and_then(|()| rename(&temporary, path));
-    if written.is_err() {
-        // A full disk should not stay full of it.
-        let _ = fs::remove_file(&temporary);
-    }
-    written?;
-    match path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        Some(dir) => sync_dir(dir),
-        None => Ok(()),
-    }
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
-    let write = || -> io::Result<()> {
-        let mut file = File::create(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    write().map_err(CheckpointError::io("write", path))
-}
-
-/// Makes names in `dir` survive a power cut. Windows has no such call and needs none.
-pub(super) fn sync_dir(dir: &Path) -> Result<(), CheckpointError> {
-    if cfg!(unix) {
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(CheckpointError::io("sync", dir))?;
-    }
-    Ok(())
-}
-
-pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
-    fs::rename(from, to).map_err(CheckpointError::io("rename to", to))
-}
-
-pub(super) fn remove_dir_if_there(path: &Path) -> Result<(), CheckpointError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CheckpointError::io("remove", path)(error)),
-        _ => Ok(()),
-    }
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::exit::Usage;
-use super::run_dir;
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Weights, average, folder_name};
+use super::error::Usage;
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, average, folder_name};
 use crate::logging::METRICS_FILE;
+use crate::run::{RunError, folder, write_run};
 
 /// Averages the weights of a run's last or best checkpoints
 ///
@@ -46,10 +46,9 @@ struct Which {
 
 pub(super) fn run(args: Args) -> Result<()> {
     if !args.run.join(RUN_CONFIG_FILE).is_file() {
-        let text = format!("{}: there is no run here (no {RUN_CONFIG_FILE}); name a run folder", args.run.display());
-        return Err(Usage(text).into());
+        return Err(RunError::NoRun(args.run).into());
     }
-    let out = run_dir::for_result(args.out.as_deref(), &args.run, "average", "--out")?;
+    let out = folder::for_result(args.out.as_deref(), &args.run, "average", "--out")?;
     let chosen = choose(&args.run, &args.which)?;
     for (step, _) in &chosen {
         eprintln!("averaging {}", folder_name(*step));
@@ -59,17 +58,6 @@ pub(super) fn run(args: Args) -> Result<()> {
     let path = write_run(&out, &averaged)?;
     println!("{}", path.display());
     Ok(())
-}
-
-/// Makes a run of one checkpoint.
-pub(super) fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
-    let path = Checkpoints::of_run(dir).save_weights(weights)?;
-    // Last, because it is what makes the folder a run.
-    let config = weights.files.iter().find(|file| file.name == RUN_CONFIG_FILE);
-    let config = config.with_context(|| format!("the checkpoint has no {RUN_CONFIG_FILE}"))?;
-    let file = dir.join(RUN_CONFIG_FILE);
-    fs::write(&file, &config.bytes).with_context(|| format!("{}: cannot be written", file.display()))?;
-    Ok(path)
 }
 
 /// Steps and folders of the checkpoints to average.

@@ -14,7 +14,7 @@ use crate::diagnose::peer::{self, PeerTime};
 use crate::diagnose::replay::{Comparison, compare};
 use crate::diagnose::step_time::{Effort, StepTime, measure};
 use crate::diagnose::workload::{NAMES, Workload};
-use crate::logging::console::gib;
+use crate::units::gib;
 
 /// Steps over which `--capture` compares.
 const COMPARED_STEPS: usize = 24;

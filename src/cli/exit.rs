@@ -1,18 +1,18 @@
 //! Exit codes, and which error has which.
 
-use std::fmt;
 use std::io;
 
 use kiln_data::Error as DataError;
 use kiln_model::hf::HfError;
 
-use super::translate::NotUtf8;
-use crate::checkpoint::CheckpointError;
+use super::error::{NotUtf8, Usage};
+use crate::checkpoint::{CheckpointError, NotTheSameRun};
 use crate::config::ConfigError;
 use crate::device::{DeviceError, PrecisionError};
+use crate::files::FileError;
 use crate::generate::GenerateError;
 use crate::hugging_face::FolderError;
-use crate::train::resume::NotTheSameRun;
+use crate::run::RunError;
 
 /// Something failed while running: a full disk, a device out of memory, a bug.
 pub const FAILED: u8 = 1;
@@ -35,18 +35,6 @@ Exit codes:
 
 Results go to stdout, everything else to stderr.";
 
-/// A request that cannot be granted as it was made; the text says what to do.
-#[derive(Debug)]
-pub(super) struct Usage(pub String);
-
-impl std::error::Error for Usage {}
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The exit code of an error: decided by the first cause that has one.
 pub(super) fn code_of(error: &anyhow::Error) -> u8 {
     error.chain().find_map(code_of_cause).unwrap_or(FAILED)
@@ -57,7 +45,8 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         || cause.is::<ConfigError>()
         || cause.is::<DeviceError>()
         || cause.is::<PrecisionError>()
-        || cause.is::<NotTheSameRun>();
+        || cause.is::<NotTheSameRun>()
+        || cause.is::<RunError>();
     if is_usage {
         return Some(USAGE);
     }
@@ -74,6 +63,9 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             CheckpointError::Missing { .. } => USAGE,
             _ => BAD_DATA,
         });
+    }
+    if let Some(error) = cause.downcast_ref::<FileError>() {
+        return Some(code_of_io(&error.source));
     }
     if let Some(error) = cause.downcast_ref::<FolderError>() {
         return Some(match error {

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use kiln_model::hf::{self, Exported, TokenIds};
 use serde_json::{Value, json};
 
-use super::run_dir::open_run;
-use crate::checkpoint::{Run, Vocabulary};
 use crate::config::Task;
+use crate::dataset::Vocabulary;
 use crate::hugging_face::{
     CONFIG_FILE, GENERATION_CONFIG_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile, write_folder,
 };
+use crate::run::TrainedModel;
 
 /// Writes a checkpoint as a Hugging Face model folder
 ///
@@ -42,7 +42,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let run = open_run(&args.run, args.checkpoint.as_deref())?;
+    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
     let Exported { family, mut config, generation_config, tensors } =
         hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary))
             .with_context(|| format!("exporting {}", run.path.display()))?;
@@ -82,7 +82,7 @@ fn token_ids(vocabulary: &Vocabulary) -> TokenIds {
 }
 
 /// The tokenizer's files: as the run has them, except that encoding elsewhere puts around a text what the model saw there.
-fn tokenizer_files(run: &Run) -> Result<Vec<(String, Vec<u8>)>> {
+fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     let (before, behind) = match (&run.vocabulary, run.config.task) {
         (Vocabulary::Pairs(tokenizers), _) => (Vec::new(), vec![tokenizers.special().eos]),
         (Vocabulary::Text(tokenizer), Task::Mlm) => tokenizer.around(),

@@ -5,17 +5,14 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kiln_model::Transformer;
 use serde_json::json;
 
 use super::config_args::{DeviceArgs, GenerateArgs, checked};
-use super::exit::Usage;
-use super::run_dir::open_run;
-use super::translate::{for_inference, read_lines};
-use crate::checkpoint::{Run, Vocabulary};
-use crate::config::{GenerateConfig, Task};
-use crate::device::compute_dtype;
+use super::error::Usage;
+use super::lines::read_lines;
+use crate::config::GenerateConfig;
 use crate::generate::{Continuation, TextGenerator};
+use crate::run::TrainedModel;
 
 /// Prompts that are continued together: enough to sort them by length, few enough that output does not wait long.
 const PROMPTS_PER_CHUNK: usize = 256;
@@ -98,16 +95,12 @@ pub(super) fn run(args: Args) -> Result<()> {
         .into());
     }
     let device = args.device.open()?;
-    let run = open_run(&args.run, args.checkpoint.as_deref())?;
-    check_task(&run)?;
+    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    run.check_language_model()?;
     let config = args.config(&run.config.generate)?;
-    let dtype = compute_dtype(for_inference(run.config.train.precision), &device)?;
-    let (Transformer::DecoderOnly(model), Vocabulary::Text(tokenizer)) =
-        (run.load_model(dtype, &device)?, &run.vocabulary)
-    else {
-        unreachable!("a validated configuration for lm has a decoder-only model and one vocabulary");
-    };
-    let generator = TextGenerator::new(&model, tokenizer.clone(), config)?;
+    let (model, tokenizer) = run.language_model(run.dtype_on(&device)?, &device)?;
+    let generator = TextGenerator::new(&model, tokenizer, config)?;
+
     let mut output = io::stdout().lock();
     if let Some(file) = &args.prompts {
         let file = fs::File::open(file)
@@ -122,19 +115,6 @@ pub(super) fn run(args: Args) -> Result<()> {
             write_json(&mut output, prompts, &found)
         }
     }
-}
-
-/// A run that does not continue text is a mistake of the command line.
-fn check_task(run: &Run) -> Result<(), Usage> {
-    let (task, instead) = match run.config.task {
-        Task::Lm => return Ok(()),
-        Task::Translation => ("translation", "use kiln translate"),
-        Task::Mlm => ("mlm", "it fills in hidden tokens; kiln evaluate scores it"),
-    };
-    Err(Usage(format!(
-        "{} is of a run with task = \"{task}\", which does not continue text: {instead}",
-        run.path.display()
-    )))
 }
 
 /// Every line is a prompt.

@@ -9,11 +9,11 @@ use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{Architecture, TransformerConfig};
 use serde_json::{Map, Value, json};
 
-use super::average::write_run;
-use super::run_dir;
-use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Vocabulary, Weights};
+use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
 use crate::config::{Config, Preset, Task};
+use crate::dataset::Vocabulary;
 use crate::hugging_face::{Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+use crate::run::{folder, write_run};
 
 /// Makes a run of a Hugging Face model folder
 ///
@@ -40,19 +40,19 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let folder = Folder::open(&args.dir)?;
+    let source = Folder::open(&args.dir)?;
     let name = args.dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-    let out = run_dir::for_import(args.out.as_deref(), name.as_deref().unwrap_or("imported"))?;
+    let out = folder::for_import(args.out.as_deref(), name.as_deref().unwrap_or("imported"))?;
     let imported =
-        hf::import(folder.config(), &folder.tensors()).with_context(|| format!("importing {}", args.dir.display()))?;
+        hf::import(source.config(), &source.tensors()).with_context(|| format!("importing {}", args.dir.display()))?;
     imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
-    let tokenizer_path = args.tokenizer.or_else(|| folder.tokenizer()).ok_or_else(|| no_tokenizer(&args.dir))?;
+    let tokenizer_path = args.tokenizer.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(&args.dir))?;
     let tokenizer = TokenizerFile::read(&tokenizer_path)?;
     check_size(&tokenizer, &tokenizer_path, imported.config.vocab_size())?;
 
     let Imported { family, config: mut model, tokens, weights, .. } = imported;
     let task = task_of(model.architecture);
-    let names = token_names(task, &tokenizer, &tokens, &folder.tokenizer_config()?, &tokenizer_path)?;
+    let names = token_names(task, &tokenizer, &tokens, &source.tokenizer_config()?, &tokenizer_path)?;
     let bytes = fs::read(&tokenizer_path).with_context(|| format!("{}: cannot be read", tokenizer_path.display()))?;
     let mut files = vec![
         StoredFile { name: TOKENIZER_FILE.to_owned(), bytes },

@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use super::config_args::ConfigArgs;
 use crate::config::Config;
-use crate::train::RunData;
+use crate::dataset::RunData;
+use crate::run::folder;
 
 /// Parses and tokenizes text into token caches
 ///
@@ -40,7 +41,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let mut config = args.config.load(&args.files)?;
     config.data.direct = false; // there would be nothing to prepare
     config.data.cache_dir = args.cache.or(config.data.cache_dir);
-    let run_dir = args.run.unwrap_or_else(|| super::run_dir::default_for(&args.config.name()));
+    let run_dir = args.run.unwrap_or_else(|| folder::default_for(&args.config.name()));
     let mut n_notes = 0;
     let data = RunData::open(&config, &run_dir, None, &mut |line| {
         n_notes += 1;

@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use kiln_data::{Corpus, Example, TextCorpus, TextTokenizer, Tokenizers};
 
 use super::config_args::ConfigArgs;
-use super::exit::Usage;
+use super::error::Usage;
 use crate::config::{Config, Task};
-use crate::train::data::{pairs, text};
+use crate::dataset::{pairs, text};
 
 /// Rows that are tokenized for the statistics.
 const SAMPLE_ROWS: usize = 2000;

@@ -1,30 +1,28 @@
 //! `kiln train`: trains, or shows with --dry-run what would be trained.
 
 mod dry_run;
-mod from;
 mod sample;
 mod stop;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use burn::tensor::Device;
 use kiln_data::Example;
 use kiln_model::flops::n_params;
 use sample::TextSample;
 
 use super::config_args::{ConfigArgs, DeviceArgs};
-use super::exit::Usage;
-use super::run_dir;
-use super::translate::one_line;
-use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Run, Vocabulary, replace_file};
+use super::lines::one_line;
+use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, find_resume};
 use crate::config::{Config, Task};
+use crate::dataset::{RunData, Vocabulary};
 use crate::device::device_name;
 use crate::logging::{Extent, Logging};
 use crate::metrics::ValidationMetrics;
-use crate::train::{Ended, Outcome, RunData, Setup, Trainer, find_resume};
+use crate::run::{RunError, TrainedModel, folder, start_from, write_config};
+use crate::train::{Ended, Outcome, Setup, Trainer};
 
 /// Translations shown after the last step.
 const N_SAMPLES: usize = 3;
@@ -88,10 +86,10 @@ pub(super) struct Args {
 impl Args {
     /// The run folder and the validated configuration.
     /// `from` is the opened `--from`.
-    fn resolve(&self, from: Option<&Run>) -> Result<(PathBuf, Config)> {
+    fn resolve(&self, from: Option<&TrainedModel>) -> Result<(PathBuf, Config)> {
         let named = self.run.as_deref();
         if self.resume {
-            let dir = run_dir::to_resume(named, &self.config.name())?;
+            let dir = folder::to_resume(named, &self.config.name())?;
             let mut config = self.config.clone();
             if config.config.is_none() && config.preset.is_none() && config.task.is_none() {
                 config.config = Some(dir.join(RUN_CONFIG_FILE));
@@ -99,18 +97,18 @@ impl Args {
             return Ok((dir, config.load(&[])?));
         }
         if let (Some(name), Some(run)) = (&self.from, from) {
-            let dir = run_dir::for_result(named, name, "tuned", "--run")?;
+            let dir = folder::for_result(named, name, "tuned", "--run")?;
             let config = ConfigArgs { config: Some(run.path.join(RUN_CONFIG_FILE)), ..self.config.clone() };
             return Ok((dir, config.load(&[])?));
         }
         let config = self.config.load(&[])?;
         let any_arguments = self.run.is_some() || !self.config.is_empty();
-        Ok((run_dir::for_new_run(named, &self.config.name(), any_arguments)?, config))
+        Ok((folder::for_new_run(named, &self.config.name(), any_arguments)?, config))
     }
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let from = args.from.as_deref().map(|from| run_dir::open_run(from, None)).transpose()?;
+    let from = args.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
     let (dir, mut config) = args.resolve(from.as_ref())?;
     let device = args.device.open()?;
     let mut note = |line: &str| {
@@ -119,7 +117,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
     };
     // Held to the end of the process.
-    let lock = if args.dry_run { None } else { Some(run_dir::take(&dir, args.resume)?) };
+    let lock = if args.dry_run { None } else { Some(folder::take(&dir, args.resume)?) };
     if args.resume && lock.is_some() {
         // Before anything is looked for: a killed run may have left a checkpoint without its name. Without the lock it might be
         // the save of a run that is alive.
@@ -131,14 +129,14 @@ pub(super) fn run(args: Args) -> Result<()> {
         None => None,
     };
     let data = RunData::open(&config, &dir, vocabulary, &mut note)?;
-    data.vocabulary.complete(&mut config.model).map_err(|problems| Usage(format!("{problems:#}")))?;
+    data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
     if args.dry_run {
         return dry_run::print(&config, &data, &device, &dir);
     }
 
     let checkpoints = Checkpoints::of_run(&dir);
     let weights = match &from {
-        Some(run) => Some(from::begin(run, &config, &checkpoints)?),
+        Some(run) => Some(start_from(run, &config, &checkpoints)?),
         None => checkpoints.starting_weights()?,
     };
     let resume = if args.resume && (weights.is_some() || checkpoints.list()?.is_empty()) {
@@ -217,14 +215,6 @@ fn vocabulary_of_run(dir: &Path, task: Task) -> Result<Option<Vocabulary>> {
     Ok(sound.map(|path| Vocabulary::load_dir(&path, task)).transpose()?)
 }
 
-fn write_config(dir: &Path, config: &Config) -> Result<()> {
-    let path = dir.join(RUN_CONFIG_FILE);
-    let advice =
-        || format!("{}: cannot be written; fix permissions, or choose another folder with --run", path.display());
-    fs::create_dir_all(dir).with_context(advice)?;
-    replace_file(&path, config.to_toml().as_bytes()).with_context(advice)
-}
-
 fn max_time(config: &Config) -> Option<Duration> {
     (config.train.max_minutes > 0.0).then(|| Duration::from_secs_f64(config.train.max_minutes * 60.0))
 }
@@ -244,8 +234,8 @@ fn speed(outcome: &Outcome) -> String {
     format!(
         "step {} after {} of training: {} tok/s without padding (padding {:.0}%), data wait {:.1}%{}",
         outcome.step,
-        crate::logging::console::duration(Duration::from_secs_f64(outcome.train_secs)),
-        crate::logging::console::thousands(speed.tokens_per_sec),
+        crate::units::duration(Duration::from_secs_f64(outcome.train_secs)),
+        crate::units::thousands(speed.tokens_per_sec),
         100.0 * speed.padding_ratio,
         100.0 * outcome.data_wait_share,
         outcome.late_kernels.map_or(String::new(), |n| format!(", {n} kernels compiled on the way"))

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, ensure};
 use kiln_model::mlm::{MaskConfig, mask_tokens};
 use kiln_model::{Batch, DropoutStream};
 
-use crate::checkpoint::Vocabulary;
 use crate::config::{Config, Task};
+use crate::dataset::Vocabulary;
 
 /// How tokens are hidden.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::console::gib;
 use super::{Record, Sink, unix_secs};
+use crate::units::gib;
 
 /// The sink.
 pub struct TensorBoard {

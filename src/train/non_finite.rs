@@ -15,11 +15,12 @@ use serde::Serialize;
 
 use super::state::TrainState;
 use super::step::group_gradients;
-use crate::checkpoint::{named_tensors, replace_file};
+use crate::checkpoint::named_tensors;
 use crate::config::Config;
 #[cfg(doc)]
 use crate::config::NonFinite;
 use crate::device::upload;
+use crate::files::replace_file;
 use crate::metrics::StepMetrics;
 use crate::optim::FlatGradients;
 

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Vocabulary};
+use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile};
 use crate::config::Config;
+use crate::dataset::Vocabulary;
 
 /// What a snapshot carries that is not the trainer's: fingerprints and files.
 #[derive(Debug, Clone, PartialEq, Eq)]

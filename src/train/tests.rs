@@ -21,10 +21,10 @@ use kiln_data::{
 };
 use kiln_model::{Batch, Transformer, TransformerConfig};
 
-use super::resume::NotTheSameRun;
 use super::*;
-use crate::checkpoint::{Checkpoints, MODEL_FILE, Pointer, Snapshot, Vocabulary};
+use crate::checkpoint::{Checkpoints, MODEL_FILE, NotTheSameRun, Pointer, Resume, Snapshot, find_resume};
 use crate::config::{Config, OptimConfig, Schedule, TrainConfig};
+use crate::dataset::Vocabulary;
 use crate::device::upload;
 use crate::logging::{Logging, Record, Sink};
 
@@ -462,7 +462,7 @@ fn the_best_checkpoint_is_the_one_with_the_lowest_validation_loss_and_a_run_can_
     assert_eq!(crate::checkpoint::read(&path).expect("sound").state.best, Some(best));
     assert!(checkpoints.list().expect("readable").len() <= config.train.keep_last + 1);
 
-    let run = crate::checkpoint::Run::open(&dir, None).expect("a run");
+    let run = crate::run::TrainedModel::open(&dir, None).expect("a run");
     assert_eq!((run.path.as_path(), run.step), (path.as_path(), best.step));
     let model = run.load_model(FloatDType::F32, &Device::flex()).expect("a model");
     let valid = kiln_data::OnePass::new(corpora.source("valid", &config.loader), &config.loader).expect("batches");

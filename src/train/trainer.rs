@@ -20,11 +20,11 @@ use super::measured::Measured;
 use super::non_finite::{StepStart, Watch};
 use super::probe::{fit, try_largest};
 use super::provenance::Provenance;
-use super::resume::Resume;
 use super::state::TrainState;
 use super::warm_up::warm_up;
-use crate::checkpoint::{Best, Checkpoints, NamedTensor, Saved, Saver, Vocabulary};
+use crate::checkpoint::{Best, Checkpoints, NamedTensor, Resume, Saved, Saver};
 use crate::config::Config;
+use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, is_cpu, peak_flops_per_sec, reserved_bytes};
 use crate::eval::{Masking, evaluate, validation_loss};
 use crate::generate::Translator;
@@ -126,7 +126,7 @@ pub struct Trainer {
 
 impl Trainer {
     /// Prepares a fresh run, or continues one: a run must be resumed with what it was begun with, see
-    /// [`find_resume`](super::find_resume).
+    /// [`find_resume`](crate::checkpoint::find_resume).
     pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
         let Setup { mut config, run_dir, device, vocabulary, weights, train, valid, valid_bytes, .. } = setup;
         let Setup { valid_examples, mut logging, stop, save_now, auto_micro_batch, .. } = setup;

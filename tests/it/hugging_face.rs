@@ -164,7 +164,7 @@ fn a_model_without_head_gets_one_when_it_is_trained() {
     let wider = ["--set", "model.d_model=64"];
     place
         .run(&[arguments.as_slice(), &with_head, &wider].concat())
-        .refused(2, &["these weights are of another model than model.* of the configuration"]);
+        .refused(2, &["these weights belong to another model than model.* of the configuration"]);
     place.run(&[arguments.as_slice(), &with_head].concat()).ok();
     place.run(&["export", "runs/bare-tuned", "out"]).ok();
     assert!(place.read("out/config.json").contains("BertForMaskedLM"));

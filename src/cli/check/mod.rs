@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use self::parts::{Finding, Verdict};
-use super::exit::Usage;
+use super::error::Usage;
 use crate::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
+use crate::run::RunError;
 
 /// Verifies a run folder: configuration, metrics, token caches and every checkpoint; or, with --precision, a precision
 ///
@@ -48,11 +49,7 @@ fn run_folder(dir: &Path) -> Result<()> {
     } else if dir.join(RUN_CONFIG_FILE).is_file() || dir.join("checkpoints").is_dir() {
         parts::of_run(dir)
     } else {
-        return Err(Usage(format!(
-            "{}: there is no run here (no {RUN_CONFIG_FILE}); name a run folder, kiln train makes runs/NAME",
-            dir.display()
-        ))
-        .into());
+        return Err(RunError::NoRun(dir.to_path_buf()).into());
     };
     for Finding { part, verdict } in &findings {
         match verdict {

@@ -8,12 +8,11 @@ use anyhow::{Context, Result, bail, ensure};
 use kiln_data::TokenCache;
 use serde_json::Value;
 
-use crate::checkpoint::{
-    self, CheckpointError, Checkpoints, NamedTensor, Pointer, RUN_CONFIG_FILE, Vocabulary, folder_name,
-};
+use crate::checkpoint::{self, CheckpointError, Checkpoints, NamedTensor, Pointer, RUN_CONFIG_FILE, folder_name};
 use crate::config::Config;
+use crate::dataset::Vocabulary;
 use crate::logging::METRICS_FILE;
-use crate::logging::console::thousands;
+use crate::units::thousands;
 
 /// What was found about one part.
 #[derive(Debug)]

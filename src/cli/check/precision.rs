@@ -6,13 +6,13 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::super::config_args::{ConfigArgs, DeviceArgs};
-use super::super::exit::Usage;
 use crate::config::Precision;
+use crate::dataset::RunData;
 use crate::device::device_name;
 use crate::diagnose::precision::{Audit, Trial, audit};
-use crate::logging::console::{gib, thousands};
 use crate::metrics::StepMetrics;
-use crate::train::RunData;
+use crate::run::RunError;
+use crate::units::{gib, thousands};
 
 /// A precision that can be audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -66,7 +66,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("kiln-check-{}", std::process::id()));
     let audited = || -> Result<Audit> {
         let data = RunData::open(&config, &folder, None, &mut |line| eprintln!("{line}"))?;
-        data.vocabulary.complete(&mut config.model).map_err(|problems| Usage(format!("{problems:#}")))?;
+        data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
         println!("{name} against f32: {} steps from seed {} on {}", args.steps, config.seed, device_name(&device));
         audit(&config, &data, precision, args.steps, &device)
     };

@@ -9,10 +9,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use super::config_args::{DeviceArgs, GenerateArgs};
-use super::run_dir::open_run;
-use super::translate::for_inference;
 use crate::config::Task;
-use crate::device::compute_dtype;
+use crate::run::TrainedModel;
 
 /// Scores a checkpoint on raw text
 ///
@@ -56,8 +54,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<()> {
     let device = args.device.open()?;
-    let run = open_run(&args.run, args.checkpoint.as_deref())?;
-    let dtype = compute_dtype(for_inference(run.config.train.precision), &device)?;
+    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    let dtype = run.dtype_on(&device)?;
     match run.config.task {
         Task::Translation => pairs::run(&args, &run, dtype, &device),
         Task::Lm | Task::Mlm => text::run(&args, &run, dtype, &device),

@@ -12,18 +12,17 @@ use kiln_model::Transformer;
 use serde_json::json;
 
 use super::{Args, Scratch};
-use crate::checkpoint::Run;
-use crate::cli::exit::Usage;
-use crate::cli::translate::{one_line, translation};
+use crate::cli::error::Usage;
+use crate::cli::lines::one_line;
+use crate::dataset::{built_in, pairs::open_cache};
 use crate::eval::{self, Evaluation, ValidationLoss, bleu, chrf, validation_loss};
 use crate::generate::Translator;
-use crate::train::data::built_in;
-use crate::train::data::pairs::open_cache;
+use crate::run::TrainedModel;
 
-pub(super) fn run(args: &Args, run: &Run, dtype: FloatDType, device: &Device) -> Result<()> {
+pub(super) fn run(args: &Args, run: &TrainedModel, dtype: FloatDType, device: &Device) -> Result<()> {
     let config = args.generate.apply(&run.config.generate)?;
     let examples = examples(run, &args.data)?;
-    let (model, tokenizers) = translation(run, dtype, device)?;
+    let (model, tokenizers) = run.translation(dtype, device)?;
     eprintln!("scoring {} on {} pairs", run.path.display(), examples.len());
     let translator = Translator::new(&model, tokenizers.clone(), config)?;
     let loss = loss(run, &Transformer::EncoderDecoder(model), &tokenizers, &examples, device)?;
@@ -40,7 +39,7 @@ pub(super) fn run(args: &Args, run: &Run, dtype: FloatDType, device: &Device) ->
 }
 
 /// The named text, or the run's validation text.
-fn examples(run: &Run, named: &[PathBuf]) -> Result<Vec<Example>> {
+fn examples(run: &TrainedModel, named: &[PathBuf]) -> Result<Vec<Example>> {
     let files = if named.is_empty() { &run.config.data.valid } else { named };
     if named.is_empty() && run.config.is_built_in_task() {
         return Ok(built_in::rows(&run.config)?.held_out);
@@ -57,7 +56,7 @@ fn examples(run: &Run, named: &[PathBuf]) -> Result<Vec<Example>> {
 
 /// The loss over `examples`, through a token cache of their own in the temporary folder.
 fn loss(
-    run: &Run,
+    run: &TrainedModel,
     model: &Transformer,
     tokenizers: &Tokenizers,
     examples: &[Example],

@@ -6,13 +6,13 @@ use kiln_data::OnePass;
 use serde_json::{Value, json};
 
 use super::{Args, Scratch};
-use crate::checkpoint::Run;
-use crate::cli::exit::Usage;
+use crate::cli::error::Usage;
 use crate::config::Task;
+use crate::dataset::text::{OpenedText, valid_text};
 use crate::eval::{Masking, ValidationLoss, validation_loss};
-use crate::train::data::text::{OpenedText, valid_text};
+use crate::run::TrainedModel;
 
-pub(super) fn run(args: &Args, run: &Run, dtype: FloatDType, device: &Device) -> Result<()> {
+pub(super) fn run(args: &Args, run: &TrainedModel, dtype: FloatDType, device: &Device) -> Result<()> {
     if args.hypotheses.is_some() || !args.generate.is_empty() {
         return Err(Usage(
             "options of translation do not apply to text: leave out --hypotheses and how to generate".into(),

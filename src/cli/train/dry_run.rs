@@ -8,9 +8,9 @@ use kiln_data::{Loader, LoaderConfig, Position, Shape};
 use kiln_model::flops::{TrainBytes, n_params, train_bytes};
 
 use crate::config::Config;
+use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name};
-use crate::logging::console::thousands;
-use crate::train::RunData;
+use crate::units::thousands;
 
 /// Batches shown.
 const N_BATCHES: usize = 3;

@@ -4,8 +4,8 @@ use kiln_data::TextTokenizer;
 use kiln_model::Transformer;
 
 use crate::config::{Config, GenerateConfig};
+use crate::dataset::RunData;
 use crate::generate::{GenerateError, TextGenerator};
-use crate::train::RunData;
 
 /// Tokens that are enough to get an impression.
 const MAX_TOKENS: usize = 60;

@@ -12,13 +12,14 @@ use kiln_model::Batch;
 
 use self::probes::Probe;
 use crate::config::{Config, NonFinite, Precision};
+use crate::dataset::RunData;
 use crate::device::{compute_dtype, reserved_bytes, upload};
 use crate::eval::Masking;
 use crate::metrics::deferred::DeferredMetrics;
 use crate::metrics::{SpanClock, StepMetrics};
+use crate::train::TrainState;
 use crate::train::feed::GroupFeed;
 use crate::train::step::{finish_step, group_gradients};
-use crate::train::{RunData, TrainState};
 
 /// A short training in one precision.
 #[derive(Debug, Clone)]

@@ -5,8 +5,8 @@ use kiln_model::TransformerConfig;
 
 use super::*;
 use crate::config::{Task, presets};
+use crate::dataset::RunData;
 use crate::eval::Masking;
-use crate::train::RunData;
 
 /// A run on `text`, a document a line, with a model that takes milliseconds a step.
 struct TextRun {

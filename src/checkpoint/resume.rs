@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::checkpoint::{CheckpointError, Checkpoints, NewestSound, RUN_CONFIG_FILE, Snapshot};
+use super::{CheckpointError, Checkpoints, NewestSound, RUN_CONFIG_FILE, Snapshot};
 use crate::config::{Config, Schedule};
 
 /// A checkpoint to continue from.
@@ -82,7 +82,7 @@ const FREE: [&str; 18] = [
 
 /// Finds the newest sound checkpoint of the run in `run_dir` and checks that `config`, the data and the tokenizer are
 /// those it was made with. `allowed` names fields (`optim.lr`, `optim`) whose differences are accepted all the same.
-pub fn find(
+pub fn find_resume(
     run_dir: &Path,
     config: &Config,
     data_fingerprint: &str,

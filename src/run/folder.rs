@@ -1,39 +1,32 @@
-//! Which folder a run lives in.
+//! The folder that a run lives in.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result as AnyResult;
+use anyhow::{Context, Result};
 
-use super::exit::Usage;
-use crate::checkpoint::{LOCK_FILE, MANIFEST_FILE, RUN_CONFIG_FILE, Run, RunLock};
+use super::error::RunError;
+use super::lock::{LOCK_FILE, RunLock};
+use crate::checkpoint::RUN_CONFIG_FILE;
+use crate::config::Config;
+use crate::files::replace_file;
 
-/// Where runs go unless `--run` says otherwise.
+/// Parent of the run folders that are not named with `--run`.
 const RUNS: &str = "runs";
 
-/// What a folder may hold before the run: the token caches, the lock of a process that did not come far, and a configuration that
-/// a kill left unfinished.
+/// What a folder may hold before its run starts: the token caches, the lock of a process that stopped early, and a configuration
+/// whose writing was interrupted.
 const BEFORE_THE_RUN: [&str; 3] = ["cache", LOCK_FILE, "config.toml.tmp"];
 
-/// `runs/NAME`.
-pub(super) fn default_for(name: &str) -> PathBuf {
+/// Returns `runs/NAME`.
+pub fn default_for(name: &str) -> PathBuf {
     Path::new(RUNS).join(name)
 }
 
-/// Opens a run to use it; a folder that is none is a mistake of the command line.
-pub(super) fn open_run(dir: &Path, checkpoint: Option<&str>) -> AnyResult<Run> {
-    if !dir.join(RUN_CONFIG_FILE).is_file() && !dir.join(MANIFEST_FILE).is_file() {
-        return Err(Usage(format!(
-            "{}: there is no run here (no {RUN_CONFIG_FILE}); name a run folder, kiln train makes runs/NAME",
-            dir.display()
-        ))
-        .into());
-    }
-    Run::open(dir, checkpoint)
-}
-
-/// The folder of a new run. A folder that is named or follows from a name must not hold a run yet; only the run without
+/// Returns the folder of a new run. A folder that is named or follows from a name must not hold a run yet; only the run without
 /// any arguments takes the next free number, so that it always works.
-pub(super) fn for_new_run(named: Option<&Path>, name: &str, any_arguments: bool) -> Result<PathBuf, Usage> {
+pub fn for_new_run(named: Option<&Path>, name: &str, any_arguments: bool) -> Result<PathBuf, RunError> {
     let dir = named.map_or_else(|| default_for(name), Path::to_path_buf);
     if is_free(&dir)? {
         return Ok(dir);
@@ -41,15 +34,12 @@ pub(super) fn for_new_run(named: Option<&Path>, name: &str, any_arguments: bool)
     if named.is_none() && !any_arguments {
         return next_free(&dir);
     }
-    Err(Usage(format!(
-        "{}: this run folder exists already; continue it with --resume, or choose another one with --run",
-        dir.display()
-    )))
+    Err(RunError::Exists { dir, remedy: "continue it with --resume, or choose another one with --run".into() })
 }
 
-/// Takes the folder for this process. Unless it is `resumed`, it must still be a free one: another process may have begun and ended
-/// a run there since it was chosen.
-pub(super) fn take(dir: &Path, resumed: bool) -> AnyResult<RunLock> {
+/// Takes the lock of the folder for this process. Unless the run is `resumed`, the folder must still be free: since it was chosen,
+/// another process may have started and finished a run there.
+pub fn take(dir: &Path, resumed: bool) -> Result<RunLock> {
     let lock = RunLock::take(dir)?;
     if !resumed {
         free(dir.to_path_buf(), "--run")?;
@@ -57,59 +47,59 @@ pub(super) fn take(dir: &Path, resumed: bool) -> AnyResult<RunLock> {
     Ok(lock)
 }
 
-/// The folder of a run that is made from another one: the one that `option` names, or `from` with an ending.
-pub(super) fn for_result(named: Option<&Path>, from: &Path, ending: &str, option: &str) -> Result<PathBuf, Usage> {
+/// Returns the folder of a run that is made from another one: the one that `option` names, or `from` with an ending.
+pub fn for_result(named: Option<&Path>, from: &Path, ending: &str, option: &str) -> Result<PathBuf, RunError> {
     let name = from.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     free(named.map_or_else(|| from.with_file_name(format!("{name}-{ending}")), Path::to_path_buf), option)
 }
 
-/// The folder of a run that is made from another program's model: the named one, or `runs/NAME`.
-pub(super) fn for_import(named: Option<&Path>, name: &str) -> Result<PathBuf, Usage> {
+/// Returns the folder of a run that is made from another program's model: the named one, or `runs/NAME`.
+pub fn for_import(named: Option<&Path>, name: &str) -> Result<PathBuf, RunError> {
     free(named.map_or_else(|| default_for(name), Path::to_path_buf), "--out")
 }
 
-fn free(dir: PathBuf, option: &str) -> Result<PathBuf, Usage> {
-    if is_free(&dir)? {
-        return Ok(dir);
-    }
-    Err(Usage(format!("{}: this run folder exists already; choose another one with {option}", dir.display())))
-}
-
-/// The folder of a run to continue: the named one, or the newest of those that [`for_new_run`] would have made.
-pub(super) fn to_resume(named: Option<&Path>, name: &str) -> Result<PathBuf, Usage> {
+/// Returns the folder of a run to continue: the named one, or the newest that [`for_new_run`] would have made.
+pub fn to_resume(named: Option<&Path>, name: &str) -> Result<PathBuf, RunError> {
     let first = named.map_or_else(|| default_for(name), Path::to_path_buf);
     let newest = match named {
-        Some(_) => first.clone(),
-        None => {
-            (2..).map(|n| numbered(&first, n)).take_while(|dir| dir.exists()).last().unwrap_or_else(|| first.clone())
-        }
+        Some(_) => first,
+        None => (2..).map(|n| numbered(&first, n)).take_while(|dir| dir.exists()).last().unwrap_or(first),
     };
-    if newest.join(RUN_CONFIG_FILE).is_file() {
-        return Ok(newest);
+    match newest.join(RUN_CONFIG_FILE).is_file() {
+        true => Ok(newest),
+        false => Err(RunError::NothingToResume(newest)),
     }
-    Err(Usage(format!(
-        "{}: there is no run to resume here (no {}); name its folder with --run, or start anew without --resume",
-        newest.display(),
-        RUN_CONFIG_FILE
-    )))
 }
 
-/// A missing folder is free, and one with nothing but caches.
-fn is_free(dir: &Path) -> Result<bool, Usage> {
-    match std::fs::read_dir(dir) {
+/// Writes the configuration into the run folder: with this file it is a run.
+pub(crate) fn write_config(dir: &Path, config: &Config) -> Result<()> {
+    let path = dir.join(RUN_CONFIG_FILE);
+    let advice =
+        || format!("{}: cannot be written; fix permissions, or choose another folder with --run", path.display());
+    fs::create_dir_all(dir).with_context(advice)?;
+    replace_file(&path, config.to_toml().as_bytes()).with_context(advice)
+}
+
+fn free(dir: PathBuf, option: &str) -> Result<PathBuf, RunError> {
+    match is_free(&dir)? {
+        true => Ok(dir),
+        false => Err(RunError::Exists { dir, remedy: format!("choose another one with {option}") }),
+    }
+}
+
+/// Returns whether the folder is missing or holds nothing but caches.
+fn is_free(dir: &Path) -> Result<bool, RunError> {
+    match fs::read_dir(dir) {
         Ok(mut entries) => {
             let is_before = |name: &str| BEFORE_THE_RUN.contains(&name);
             Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(is_before))))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(Usage(format!(
-            "{}: cannot be used as run folder: {error}; choose another one with --run",
-            dir.display()
-        ))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(source) => Err(RunError::Unusable { dir: dir.to_path_buf(), source }),
     }
 }
 
-fn next_free(first: &Path) -> Result<PathBuf, Usage> {
+fn next_free(first: &Path) -> Result<PathBuf, RunError> {
     for n in 2.. {
         let dir = numbered(first, n);
         if is_free(&dir)? {
@@ -127,8 +117,6 @@ fn numbered(first: &Path, n: usize) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]

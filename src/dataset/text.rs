@@ -9,9 +9,8 @@ use kiln_data::{
     BatchSource, Packing, Prepared, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenizerConfig, prepare_text,
 };
 
-use super::vocabulary::{MadeFrom, find_or_make};
-use super::{Files, RunData, built_in, n_threads};
-use crate::checkpoint::Vocabulary;
+use super::trained_tokenizer::{MadeFrom, find_or_make};
+use super::{Files, RunData, Vocabulary, built_in, n_threads};
 use crate::config::{Config, Task};
 
 /// Words of the validation text that a trained model is tried with.

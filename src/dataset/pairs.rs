@@ -10,9 +10,8 @@ use kiln_data::{
     prepare,
 };
 
-use super::vocabulary::{MadeFrom, find_or_make};
-use super::{Files, RunData, built_in, n_threads};
-use crate::checkpoint::Vocabulary;
+use super::trained_tokenizer::{MadeFrom, find_or_make};
+use super::{Files, RunData, Vocabulary, built_in, n_threads};
 use crate::config::Config;
 
 pub(super) fn open(

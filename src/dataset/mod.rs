@@ -12,7 +12,8 @@
 pub mod built_in;
 pub mod pairs;
 pub mod text;
-pub mod vocabulary;
+mod trained_tokenizer;
+mod vocabulary;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,8 @@ use std::thread::available_parallelism;
 use anyhow::{Context, Result};
 use kiln_data::{BatchSource, Example};
 
-use crate::checkpoint::Vocabulary;
+pub use vocabulary::Vocabulary;
+
 use crate::config::{Config, Task};
 
 /// The data of a run, ready to be cut into batches.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use kiln_data::TokenizerConfig;
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::replace_file;
+use crate::files::replace_file;
 
 /// What a trained tokenizer depends on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,22 +1,35 @@
-//! `kiln train --from RUN`: a new run that starts from the weights of another one.
+//! Weights that a run starts from: of another run, imported or averaged.
 
-use anyhow::Result;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
 use kiln_model::{Positions, TransformerConfig};
 
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Run, Weights, drawn_tensors, read_weights};
-use crate::cli::exit::Usage;
+use super::error::RunError;
+use super::trained_model::TrainedModel;
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Weights, drawn_tensors, read_weights};
 use crate::config::Config;
 
-/// Puts the weights of `run` into the new run, as its checkpoint before the first step: a run that is interrupted before
-/// its first save begins there again. A head for masked tokens that they lack is drawn.
-pub(super) fn begin(run: &Run, config: &Config, checkpoints: &Checkpoints) -> Result<Weights> {
+/// Makes a run with a single checkpoint, which can be used and started from. Returns the checkpoint's folder.
+///
+/// # Errors
+/// If the run folder cannot be written, or the weights come without a configuration.
+pub fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
+    let path = Checkpoints::of_run(dir).save_weights(weights)?;
+    // Last, because this file makes the folder a run.
+    let config = weights.files.iter().find(|file| file.name == RUN_CONFIG_FILE);
+    let config = config.with_context(|| format!("the checkpoint has no {RUN_CONFIG_FILE}"))?;
+    let file = dir.join(RUN_CONFIG_FILE);
+    fs::write(&file, &config.bytes).with_context(|| format!("{}: cannot be written", file.display()))?;
+    Ok(path)
+}
+
+/// Stores the weights of `run` in the new run, as its checkpoint before the first step: a run that is interrupted before its first
+/// save starts there again. A missing head for masked tokens is initialized.
+pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: &Checkpoints) -> Result<Weights> {
     if !fits(&run.model, &config.model) {
-        return Err(Usage(format!(
-            "--from {}: these weights are of another model than model.* of the configuration; change none of these keys but \
-             dropout, attention_dropout, activation_dropout, mlm_head and, without learned positions, max_positions",
-            run.path.display()
-        ))
-        .into());
+        return Err(RunError::OtherModel(run.path.clone()).into());
     }
     let mut weights = read_weights(&run.path)?;
     if config.model.mlm_head && !run.model.mlm_head {
@@ -32,7 +45,7 @@ pub(super) fn begin(run: &Run, config: &Config, checkpoints: &Checkpoints) -> Re
     Ok(weights)
 }
 
-/// Whether weights of the model `saved` compute in `wanted` what they computed there.
+/// Returns whether weights of the model `saved` compute the same in `wanted`.
 fn fits(saved: &TransformerConfig, wanted: &TransformerConfig) -> bool {
     let max_positions = if saved.positions == Positions::Learned { saved.max_positions } else { wanted.max_positions };
     let changed = TransformerConfig {

@@ -1,0 +1,70 @@
+//! Requests that a run folder cannot grant.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::checkpoint::RUN_CONFIG_FILE;
+use crate::config::Task;
+
+/// A request that cannot be granted as it was made; the text says what to do. Nothing was changed.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The folder holds no run.
+    #[error("{}: there is no run here (no {RUN_CONFIG_FILE}); name a run folder, kiln train makes runs/NAME", .0.display())]
+    NoRun(PathBuf),
+    /// There is nothing to continue in the folder.
+    #[error(
+        "{}: there is no run to resume here (no {RUN_CONFIG_FILE}); name its folder with --run, or start a new run without \
+         --resume", .0.display()
+    )]
+    NothingToResume(PathBuf),
+    /// The folder of the new run holds a run.
+    #[error("{}: this run folder exists already; {remedy}", dir.display())]
+    Exists {
+        /// The folder.
+        dir: PathBuf,
+        /// What to do instead.
+        remedy: String,
+    },
+    /// The folder cannot be read.
+    #[error("{}: cannot be used as run folder: {source}; choose another one with --run", dir.display())]
+    Unusable {
+        /// The folder.
+        dir: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The run trains for a task that cannot do this.
+    #[error("{} is a checkpoint of a run with task = \"{}\", which does not {wanted}: {instead}", path.display(), name_of(*task))]
+    OtherTask {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Its task.
+        task: Task,
+        /// "translate", "continue text".
+        wanted: &'static str,
+        /// What the task can do.
+        instead: &'static str,
+    },
+    /// The weights of another run do not fit the configured model.
+    #[error(
+        "--from {}: these weights belong to another model than model.* of the configuration; of these keys, only dropout, \
+         attention_dropout, activation_dropout, mlm_head and, without learned positions, max_positions may change",
+        .0.display()
+    )]
+    OtherModel(PathBuf),
+    /// The configuration and the vocabulary do not fit.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// The name of a task in a configuration.
+fn name_of(task: Task) -> &'static str {
+    match task {
+        Task::Translation => "translation",
+        Task::Lm => "lm",
+        Task::Mlm => "mlm",
+    }
+}

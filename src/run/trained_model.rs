@@ -1,0 +1,139 @@
+//! A checkpoint of a run, opened to evaluate it or to generate text with it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Device, FloatDType};
+use kiln_data::{TextTokenizer, Tokenizers};
+use kiln_model::{DecoderOnly, EncoderDecoder, Transformer, TransformerConfig};
+
+use super::error::RunError;
+use crate::checkpoint::{Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, load_model, read_weights};
+use crate::config::{Config, Precision, Task};
+use crate::dataset::Vocabulary;
+use crate::device::{PrecisionError, compute_dtype};
+
+/// One checkpoint with everything needed to use it.
+#[derive(Debug)]
+pub struct TrainedModel {
+    /// The checkpoint's folder.
+    pub path: PathBuf,
+    /// Optimizer steps of the checkpoint.
+    pub step: u64,
+    /// The configuration that it was trained with.
+    pub config: Config,
+    /// The model's shape.
+    pub model: TransformerConfig,
+    /// The vocabulary.
+    pub vocabulary: Vocabulary,
+    weights: Vec<NamedTensor>,
+}
+
+impl TrainedModel {
+    /// Opens a run to use it, or refuses a folder that holds none, see [`Self::open`].
+    ///
+    /// # Errors
+    /// [`RunError::NoRun`] if `dir` is neither a run folder nor a checkpoint.
+    pub fn find(dir: &Path, checkpoint: Option<&str>) -> Result<Self> {
+        if !dir.join(RUN_CONFIG_FILE).is_file() && !dir.join(MANIFEST_FILE).is_file() {
+            return Err(RunError::NoRun(dir.to_path_buf()).into());
+        }
+        Self::open(dir, checkpoint)
+    }
+
+    /// Opens `checkpoint` (`best`, `last`, `step-00002000`, `2000`) of the run in `dir`. Without a name: the best one, or the
+    /// last one if there was no validation. `dir` may also be a checkpoint's own folder.
+    pub fn open(dir: &Path, checkpoint: Option<&str>) -> Result<Self> {
+        ensure!(dir.is_dir(), "{}: no such folder; name a run folder (kiln train writes runs/NAME)", dir.display());
+        let path = if dir.join(MANIFEST_FILE).exists() {
+            ensure!(
+                checkpoint.is_none(),
+                "{} is a checkpoint already; leave --checkpoint out, or name the run folder",
+                dir.display()
+            );
+            dir.to_path_buf()
+        } else {
+            let checkpoints = Checkpoints::of_run(dir);
+            match checkpoint {
+                Some(name) => checkpoints.resolve(name)?,
+                None => checkpoints.resolve("best").or_else(|_| checkpoints.resolve("last"))?,
+            }
+        };
+        let found = read_weights(&path)?;
+        let config_path = path.join(RUN_CONFIG_FILE);
+        let text =
+            std::fs::read_to_string(&config_path).with_context(|| format!("reading {}", config_path.display()))?;
+        let config = Config::from_toml(&text).with_context(|| format!("reading {}", config_path.display()))?;
+        let vocabulary = Vocabulary::load_dir(&path, config.task)
+            .with_context(|| format!("loading the tokenizer of {}", path.display()))?;
+        vocabulary.check(&found.model).with_context(|| path.display().to_string())?;
+        Ok(Self { path, step: found.step, config, model: found.model, vocabulary, weights: found.weights })
+    }
+
+    /// The weights, by the paths of their parameters.
+    pub fn weights(&self) -> &[NamedTensor] {
+        &self.weights
+    }
+
+    /// The model on `device` in `dtype`, not tracked by autodiff.
+    pub fn load_model(&self, dtype: FloatDType, device: &Device) -> Result<Transformer> {
+        load_model(&self.model, &self.weights, dtype, device)
+            .with_context(|| format!("loading {}", self.path.display()))
+    }
+
+    /// Returns the dtype to use the model in: f32 if it was trained in f32, else what suits `device`. A model trained in bf16
+    /// can be used on a CPU, which computes in f32.
+    ///
+    /// # Errors
+    /// If the device does not support the dtype.
+    pub fn dtype_on(&self, device: &Device) -> Result<FloatDType, PrecisionError> {
+        let is_f32 = self.config.train.precision == Precision::F32;
+        compute_dtype(if is_f32 { Precision::F32 } else { Precision::Auto }, device)
+    }
+
+    /// Returns the model and the tokenizers of a run that translates.
+    ///
+    /// # Errors
+    /// [`RunError::OtherTask`] for a run of another task.
+    pub fn translation(&self, dtype: FloatDType, device: &Device) -> Result<(EncoderDecoder, Tokenizers)> {
+        if let (Some(tokenizers), Transformer::EncoderDecoder(model)) =
+            (self.vocabulary.pairs(), self.load_model(dtype, device)?)
+        {
+            return Ok((model, tokenizers.clone()));
+        }
+        let instead = match self.config.task {
+            Task::Mlm => "it fills in hidden tokens; kiln evaluate scores it",
+            _ => "it continues text; use kiln generate",
+        };
+        Err(self.other_task("translate", instead).into())
+    }
+
+    /// Returns the model and the tokenizer of a run that continues text.
+    ///
+    /// # Errors
+    /// [`RunError::OtherTask`] for a run of another task.
+    pub fn language_model(&self, dtype: FloatDType, device: &Device) -> Result<(DecoderOnly, TextTokenizer)> {
+        self.check_language_model()?;
+        match (self.load_model(dtype, device)?, &self.vocabulary) {
+            (Transformer::DecoderOnly(model), Vocabulary::Text(tokenizer)) => Ok((model, tokenizer.clone())),
+            _ => unreachable!("a validated configuration for lm has a decoder-only model and one vocabulary"),
+        }
+    }
+
+    /// Refuses a run that does not continue text.
+    ///
+    /// # Errors
+    /// [`RunError::OtherTask`].
+    pub fn check_language_model(&self) -> Result<(), RunError> {
+        let instead = match self.config.task {
+            Task::Lm => return Ok(()),
+            Task::Translation => "use kiln translate",
+            Task::Mlm => "it fills in hidden tokens; kiln evaluate scores it",
+        };
+        Err(self.other_task("continue text", instead))
+    }
+
+    fn other_task(&self, wanted: &'static str, instead: &'static str) -> RunError {
+        RunError::OtherTask { path: self.path.clone(), task: self.config.task, wanted, instead }
+    }
+}
