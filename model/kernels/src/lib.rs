@@ -12,6 +12,7 @@
 // The fusion types of a deep backend stack need more than the default depth to resolve.
 #![recursion_limit = "256"]
 
+mod activation;
 mod adamw;
 mod attention;
 mod capture;
@@ -29,11 +30,13 @@ mod maybe;
 mod norm;
 mod plain;
 mod random;
+mod reduce;
 mod rotary;
 mod swiglu;
 #[cfg(test)]
 mod testing;
 
+pub use activation::Activation;
 pub use adamw::{
     ALIGNMENT, AdamWHyper, AdamWState, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress, StepNumbers,
     StepPolicy, StepReport, adamw_step, gather, prepare, view,
@@ -46,8 +49,7 @@ pub use deterministic::set_deterministic;
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::{embed, embedding};
 pub use linear::{
-    Activation, linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
-    linear_weight_gradient_onto,
+    linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient, linear_weight_gradient_onto,
 };
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
 pub use norm::{Branch, Norm, add_norm, layer_norm, rms_norm};

@@ -8,8 +8,8 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_autodiff::{Autodiff, NodeId};
 
-use super::ops::Activation;
 use super::{Layout, LinearOps};
+use crate::activation::Activation;
 use crate::dropout::Mask;
 use crate::maybe::Maybe;
 

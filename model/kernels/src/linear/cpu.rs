@@ -1,18 +1,15 @@
-//! Products on the CPU: the backend's own, and loops for what follows them.
+//! Products on the CPU: the backend's own, followed by loops for bias and activation.
 
 use burn::backend::Flex;
-use burn::backend::ops::{ActivationOps, FloatTensorOps};
-use burn::tensor::{DType, FloatDType, Shape};
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::{FloatDType, Shape};
 use burn_flex::FlexTensor;
-use rayon::prelude::*;
 
-use super::ops::{Activation, Layout, LinearOps};
+use super::ops::{Layout, LinearOps};
+use crate::activation::{self, Activation};
 use crate::dropout::Mask;
-use crate::host::{floats, sigmoid, tensor};
 use crate::maybe::Maybe;
-
-/// Rows summed by one thread; fixed, so that sums do not depend on the number of threads.
-const BLOCK_ROWS: usize = 64;
+use crate::reduce;
 
 impl LinearOps for Flex {
     fn product(a: FlexTensor, b: FlexTensor, layout: Layout) -> FlexTensor {
@@ -64,13 +61,7 @@ impl LinearOps for Flex {
     }
 
     fn activate(x: FlexTensor, activation: Activation, mask: Mask<Self>) -> FlexTensor {
-        let y = match activation {
-            Activation::Relu => Self::relu(x),
-            Activation::Gelu => in_f32(x, Self::gelu),
-            Activation::GeluTanh => map(x, |x| x * sigmoid(tanh_argument(x))),
-            Activation::Silu => map(x, |x| x * sigmoid(x)),
-        };
-        mask.apply(y)
+        mask.apply(activation::cpu::activate(x, activation))
     }
 
     fn activate_backward(
@@ -79,72 +70,15 @@ impl LinearOps for Flex {
         activation: Activation,
         mask: Mask<Self>,
     ) -> (FlexTensor, FlexTensor) {
-        let dtype = dy.dtype();
-        let dy = mask.apply(dy);
-        let wide = |x| Self::float_cast(x, FloatDType::F32);
-        let slope = match activation {
-            Activation::Relu => map(wide(kept), |y| if y > 0.0 { 1.0 } else { 0.0 }),
-            Activation::Gelu => {
-                let (x, ones) = (wide(kept), map(wide(dy.clone()), |_| 1.0));
-                Self::gelu_backward(x, ones)
-            }
-            Activation::GeluTanh => map(wide(kept), |x| {
-                let s = sigmoid(tanh_argument(x));
-                s + x * s * (1.0 - s) * tanh_slope(x)
-            }),
-            Activation::Silu => map(wide(kept), |x| {
-                let s = sigmoid(x);
-                s * (1.0 + x * (1.0 - s))
-            }),
-        };
-        let dx = Self::float_cast(Self::float_mul(slope, wide(dy)), dtype.into());
+        let dx = activation::cpu::gradient(kept, mask.apply(dy), activation);
         (dx.clone(), Self::column_sum(dx))
     }
 
     fn column_sum(x: FlexTensor) -> FlexTensor {
-        let (n, dtype) = (x.layout().shape()[1], x.dtype());
-        let values = floats(x);
-        let blocks: Vec<Vec<f32>> = values
-            .par_chunks((BLOCK_ROWS * n).max(1))
-            .map(|rows| {
-                let mut sum = vec![0f32; n];
-                for row in rows.chunks(n) {
-                    sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-                }
-                sum
-            })
-            .collect();
-        let mut total = vec![0f32; n];
-        for block in blocks {
-            total.iter_mut().zip(block).for_each(|(total, x)| *total += x);
-        }
-        tensor(total, [n], dtype)
+        reduce::cpu::column_sum(x)
     }
 
     fn batched_product(a: FlexTensor, b: FlexTensor) -> FlexTensor {
         Self::float_matmul(a, b)
-    }
-}
-
-/// GELU with tanh is `x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3))`.
-fn tanh_argument(x: f32) -> f32 {
-    1.595_769 * (x + 0.044_715 * x * x * x)
-}
-
-fn tanh_slope(x: f32) -> f32 {
-    1.595_769 * (1.0 + 3.0 * 0.044_715 * x * x)
-}
-
-fn map(x: FlexTensor, f: impl Fn(f32) -> f32 + Sync) -> FlexTensor {
-    let (shape, dtype) = (x.layout().shape().to_vec(), x.dtype());
-    let mut values = floats(x);
-    values.par_iter_mut().for_each(|x| *x = f(*x));
-    tensor(values, shape, dtype)
-}
-
-fn in_f32(x: FlexTensor, f: impl Fn(FlexTensor) -> FlexTensor) -> FlexTensor {
-    match x.dtype() {
-        DType::F32 => f(x),
-        dtype => Flex::float_cast(f(Flex::float_cast(x, FloatDType::F32)), dtype.into()),
     }
 }

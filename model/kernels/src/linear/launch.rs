@@ -12,15 +12,16 @@ use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems};
 use cubek::matmul::multi_level::Strategy;
 use cubek::std::InputBinding;
 
-use super::columns;
 use super::kernel::{BOX_ROWS, Finish, GemmConfig, PANEL, TILE_K, TILE_M, gemm, reduce_runs};
-use super::ops::Activation;
 use super::{Layout, LinearOps};
+use crate::activation::Activation;
+use crate::activation::gpu::activate;
 use crate::dropout::Mask;
 use crate::gpu::hardware::{is_hopper, multiprocessors};
 use crate::gpu::memory::{addressable, aligned, empty, empty_pitched, row_pitch};
 use crate::gpu::tensor_map::tensor_map;
 use crate::maybe::Maybe;
+use crate::reduce::columns::backward_and_sum;
 
 impl LinearOps for CubeBackend {
     fn product(a: CubeTensor, b: CubeTensor, layout: Layout) -> CubeTensor {
@@ -65,7 +66,7 @@ impl LinearOps for CubeBackend {
             return (before, plan.launch(x, weight, bias.into_option(), finish, y));
         }
         let before = product_into(x, weight, bias.into_option(), layout, Epilogue::None, before);
-        (before.clone(), columns::activate(before, activation, mask))
+        (before.clone(), activate(before, activation, mask))
     }
 
     fn linear_residual(x: CubeTensor, weight: CubeTensor, bias: Maybe<Self>, residual: CubeTensor) -> CubeTensor {
@@ -74,7 +75,7 @@ impl LinearOps for CubeBackend {
     }
 
     fn activate(x: CubeTensor, activation: Activation, mask: Mask<Self>) -> CubeTensor {
-        columns::activate(x, activation, mask)
+        activate(x, activation, mask)
     }
 
     fn activate_backward(
@@ -83,11 +84,11 @@ impl LinearOps for CubeBackend {
         activation: Activation,
         mask: Mask<Self>,
     ) -> (CubeTensor, CubeTensor) {
-        columns::backward_and_sum(Some((kept, activation)), dy, mask)
+        backward_and_sum(Some((kept, activation)), dy, mask)
     }
 
     fn column_sum(x: CubeTensor) -> CubeTensor {
-        columns::backward_and_sum(None, x, Mask::None).1
+        backward_and_sum(None, x, Mask::None).1
     }
 
     fn batched_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
@@ -110,7 +111,7 @@ fn product(
     match activation {
         Some(activation) if !relu => match finishing_plan(&a, layout, sizes, &mask) {
             Some(plan) => plan.launch(a, b, bias, Epilogue::Activation { activation, kept: None }, out),
-            None => columns::activate(product_into(a, b, bias, layout, Epilogue::None, out), activation, mask),
+            None => activate(product_into(a, b, bias, layout, Epilogue::None, out), activation, mask),
         },
         _ => product_into(a, b, bias, layout, if relu { Epilogue::Relu } else { Epilogue::None }, out),
     }

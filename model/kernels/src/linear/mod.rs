@@ -6,8 +6,6 @@
 //! matrices.
 
 mod autodiff;
-#[cfg(feature = "cuda")]
-pub(crate) mod columns;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod kernel;
@@ -22,9 +20,11 @@ mod tests;
 pub(crate) use autodiff::register_products;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
-pub use ops::Activation;
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use kernel::tests::offline_kernels;
 pub(crate) use ops::{Layout, LinearOps};
 
+use crate::activation::{self, Activation};
 use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
 use crate::maybe::Maybe;
 use crate::plain::plain_operators;
@@ -59,7 +59,7 @@ pub fn linear_activated(
     dropout: Option<(f64, &DropoutStream)>,
 ) -> Tensor<2> {
     if plain_operators() {
-        let y = reference::activate(reference::linear(x, weight, bias), activation);
+        let y = activation::reference::activate(reference::linear(x, weight, bias), activation);
         return match dropout {
             Some((p, stream)) => drop_out(y, p, stream),
             None => y,

@@ -7,33 +7,13 @@ use burn::backend::{Backend, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
 
+use crate::activation::Activation;
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
-
-/// What follows a product, element by element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `max(x, 0)`.
-    Relu,
-    /// `x * Phi(x)` with the exact normal distribution function (Hendrycks and Gimpel 2016).
-    Gelu,
-    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, the GELU of GPT-2.
-    GeluTanh,
-    /// `x * sigmoid(x)`.
-    Silu,
-}
-
-impl Activation {
-    /// Whether backward looks at the result, dropout included, instead of the argument. Then the argument need not be kept:
-    /// where ReLU's result is positive, the argument was, and it was not dropped.
-    pub(crate) fn keeps_result(self) -> bool {
-        self == Activation::Relu
-    }
-}
 
 /// Which operand is transposed: the three products of a linear layer's training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,8 +1,8 @@
-//! Products and activations in plain Burn operations.
+//! Products in plain Burn operations.
 
-use burn::tensor::{DType, Tensor, activation};
+use burn::tensor::{DType, Tensor};
 
-use super::{Activation, batched_product};
+use super::batched_product;
 
 /// `x · weight + bias`; the product is the backend's own, rounded to the dtype of `x` before the bias is added in f32.
 pub(crate) fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
@@ -14,24 +14,10 @@ pub(crate) fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -
     }
 }
 
-pub(crate) fn activate(x: Tensor<2>, by: Activation) -> Tensor<2> {
-    let dtype = x.dtype();
-    let x = x.cast(DType::F32);
-    let y = match by {
-        Activation::Relu => activation::relu(x),
-        Activation::Gelu => activation::gelu(x),
-        Activation::GeluTanh => {
-            let argument = (x.clone() + x.clone().powi_scalar(3) * 0.044715) * (2.0 / std::f64::consts::PI).sqrt();
-            x * 0.5 * (argument.tanh() + 1.0)
-        }
-        Activation::Silu => x.clone() * activation::sigmoid(x),
-    };
-    y.cast(dtype)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::activation::{Activation, reference::activate};
     use crate::linear::linear_activated;
     use crate::testing::{assert_close, devices, host, tensor, values};
 

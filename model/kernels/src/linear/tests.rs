@@ -2,9 +2,10 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor, activation};
 
 use super::{
-    Activation, Layout, LinearOps, batched_product, linear, linear_activated, linear_residual, linear_transposed,
+    Layout, LinearOps, batched_product, linear, linear_activated, linear_residual, linear_transposed,
     linear_weight_gradient, linear_weight_gradient_onto,
 };
+use crate::activation::Activation;
 use crate::dropout::{DropoutStream, Mask, dropout};
 use crate::maybe::Maybe;
 use crate::testing::{assert_close, cuda, devices, host, tensor, time, timing_device, values};

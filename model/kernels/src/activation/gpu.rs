@@ -1,0 +1,209 @@
+//! Activations on CUDA: their values and derivatives, and the pass that applies one to a matrix.
+
+use std::f32::consts::LOG2_E;
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::Activation;
+use crate::dropout::kernel::keep_factors;
+use crate::dropout::{Dropping, Mask};
+use crate::gpu::instruction::{exp, reciprocal, sigmoid, sigmoid_base2};
+use crate::gpu::memory::{empty_like, vector_width};
+use crate::gpu::occupancy::cubes_at_once;
+use crate::gpu::traversal::from_last;
+
+const UNITS: u32 = 256;
+/// Cubes of [`forward`] on a multiprocessor at a time: all the units that it takes.
+const ACTIVATE_CUBES: usize = 8;
+/// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(this * (x + CUBIC x^3))`.
+const TANH_SCALE: f32 = 1.595_769;
+const CUBIC: f32 = 0.044_715;
+
+/// `Phi(x)`, the standard normal distribution function, given `e^(-x^2 / 2)`: the error function by Abramowitz and Stegun
+/// 7.1.26, off by at most 1.5e-7. The backend's own `erf` needs NVIDIA's libdevice at run time.
+#[cube]
+fn normal_cdf<N: Size>(x: Vector<f32, N>, gauss: Vector<f32, N>) -> Vector<f32, N> {
+    let one = Vector::<f32, N>::new(1.0f32);
+    let t = reciprocal::<N>(
+        one + Vector::<f32, N>::abs(x) * Vector::new(0.327_591_1f32 * core::f32::consts::FRAC_1_SQRT_2),
+    );
+    let polynomial =
+        ((((Vector::new(1.061_405_4f32) * t - Vector::new(1.453_152f32)) * t + Vector::new(1.421_413_7f32)) * t
+            - Vector::new(0.284_496_74f32))
+            * t
+            + Vector::new(0.254_829_6f32))
+            * t;
+    // Half of 1 - erf(|x| / sqrt(2)): the tail beyond |x|.
+    let tail = Vector::new(0.5f32) * polynomial * gauss;
+    let mut cdf = Vector::<f32, N>::zeroed();
+    let width = N::value().comptime();
+    #[unroll]
+    for i in 0..width {
+        let beyond = tail.extract(i);
+        cdf.insert(i, select(x.extract(i) > 0.0f32, 1.0f32 - beyond, beyond));
+    }
+    cdf
+}
+
+/// `e^(-x^2 / 2)`
+#[cube]
+fn gauss<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    exp::<N>(x * x * Vector::new(-0.5f32))
+}
+
+#[cube]
+fn positive<N: Size>(x: Vector<f32, N>, otherwise: Vector<f32, N>) -> Vector<f32, N> {
+    let mut y = Vector::<f32, N>::zeroed();
+    let width = N::value().comptime();
+    #[unroll]
+    for i in 0..width {
+        y.insert(i, select(x.extract(i) > 0.0f32, otherwise.extract(i), 0.0f32));
+    }
+    y
+}
+
+/// `sigmoid(TANH_SCALE * (x + CUBIC x^3))`, given `x^2`.
+#[cube]
+fn tanh_gate<N: Size>(x: Vector<f32, N>, square: Vector<f32, N>) -> Vector<f32, N> {
+    let linear = Vector::<f32, N>::new(TANH_SCALE * LOG2_E);
+    sigmoid_base2::<N>(x * (linear + Vector::new(TANH_SCALE * LOG2_E * CUBIC) * square))
+}
+
+#[cube]
+pub(crate) fn activated<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
+    match activation {
+        Activation::Relu => positive::<N>(x, x),
+        Activation::Gelu => x * normal_cdf::<N>(x, gauss::<N>(x)),
+        Activation::GeluTanh => x * tanh_gate::<N>(x, x * x),
+        Activation::Silu => x * sigmoid::<N>(x),
+    }
+}
+
+/// The derivative, at `kept`, times `dy`.
+#[cube]
+pub(crate) fn gradient<N: Size>(
+    kept: Vector<f32, N>,
+    dy: Vector<f32, N>,
+    #[comptime] activation: Activation,
+) -> Vector<f32, N> {
+    let one = Vector::<f32, N>::new(1.0f32);
+    let x = kept;
+    match activation {
+        Activation::Relu => positive::<N>(x, dy),
+        Activation::Gelu => {
+            let bell = gauss::<N>(x);
+            // The density is the bell over sqrt(2 pi).
+            dy * (normal_cdf::<N>(x, bell) + x * bell * Vector::new(0.398_942_28f32))
+        }
+        Activation::GeluTanh => {
+            let square = x * x;
+            let s = tanh_gate::<N>(x, square);
+            let slope = Vector::new(TANH_SCALE) + Vector::new(3.0f32 * TANH_SCALE * CUBIC) * square;
+            dy * (x * slope * (s - s * s) + s)
+        }
+        Activation::Silu => {
+            let s = sigmoid::<N>(x);
+            dy * s * (one + x * (one - s))
+        }
+    }
+}
+
+#[cube(launch_unchecked)]
+fn forward<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    state: &[i32],
+    y: &mut [Vector<F, N>],
+    vectors: u32,
+    site: u32,
+    limit: u32,
+    scale: f32,
+    #[comptime] activation: Activation,
+    #[comptime] dropped: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    cubes_at_once(ACTIVATE_CUBES);
+    let vector = from_last(CUBE_POS as u32, CUBE_COUNT as u32) * UNITS + UNIT_POS;
+    let at = vector as usize;
+    if vector < vectors {
+        let mut value = activated::<N>(Vector::cast_from(x[at]), activation);
+        if dropped {
+            value = value * keep_factors::<N>(vector, site, state, limit, scale);
+        }
+        y[at] = Vector::cast_from(value);
+    }
+}
+
+pub(crate) fn activate(x: CubeTensor, activation: Activation, mask: Mask<CubeBackend>) -> CubeTensor {
+    let x = into_contiguous(x);
+    let dropping = Dropping::new(mask);
+    let dropped = dropping.state.is_some();
+    let y = empty_like(&x);
+    let width = vector_width(x.meta.shape().num_elements(), x.dtype);
+    let vectors = x.meta.shape().num_elements() / width;
+    let dtype = dtype_to_storage_type(x.dtype);
+    // SAFETY: units beyond the last vector do nothing; both tensors are contiguous and of one size.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        forward::launch_unchecked(
+            &y.client,
+            CubeCount::Static((vectors as u32).div_ceil(UNITS), 1, 1),
+            CubeDim::new_1d(UNITS),
+            width,
+            x.clone().into_buffer_arg(),
+            // Not touched if nothing is dropped.
+            dropping.state.unwrap_or(x).into_buffer_arg(),
+            y.clone().into_buffer_arg(),
+            vectors as u32,
+            dropping.site,
+            dropping.limit,
+            dropping.scale,
+            activation,
+            dropped,
+            dtype,
+        );
+    }
+    y
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
+    use burn::tensor::DType;
+
+    use super::*;
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+            let activations = [
+                ("relu", Activation::Relu),
+                ("gelu", Activation::Gelu),
+                ("gelu-tanh", Activation::GeluTanh),
+                ("silu", Activation::Silu),
+            ];
+            let compile = |(name, activation)| {
+                let (launch, properties, target) = settings(UNITS);
+                #[rustfmt::skip]
+                let kernel = forward::Forward::new(
+                    launch, properties, target, b(), b(), b(), (), (), (), (), 8, activation, true, dtype,
+                );
+                Compiled::new(format!("activation/forward/{name}-dropout-bf16"), kernel)
+            };
+            activations.map(compile).into()
+        })
+    }
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
+        }
+    }
+}
