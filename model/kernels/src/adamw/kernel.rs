@@ -194,24 +194,46 @@ pub(super) fn step<W: Float, G: Float, N: Size>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
     use burn::backend::cubecl::dtype_to_storage_type;
     use burn::tensor::DType;
 
     use super::*;
-    use crate::gpu::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let b = buffer;
+            let dtypes = [DType::BF16, DType::F32].map(dtype_to_storage_type);
+            let mut kernels = Vec::new();
+
+            for (name, is_scaled, stops) in [("plain", false, false), ("stops", false, true), ("scaled", true, false)] {
+                let (launch, properties, target) = settings(PREPARE_UNITS);
+                #[rustfmt::skip]
+                let prepare = prepare::Prepare::new(
+                    launch, properties, target, b(), b(), b(), b(), b(), b(), (), (), (), (), (), (), (), (), is_scaled, stops,
+                );
+                kernels.push(Compiled::new(format!("adamw/prepare/{name}"), prepare));
+            }
+            for (name, writes_weights) in [("weights-bf16", true), ("moments", false)] {
+                let (launch, properties, target) = settings(UNITS);
+                #[rustfmt::skip]
+                let step = step::Step::new(
+                    launch, properties, target, b(), b(), b(), b(), b(), b(), (), (), (), (), (), (), (), 4, writes_weights, dtypes,
+                );
+                kernels.push(Compiled::new(format!("adamw/step/{name}"), step));
+            }
+            kernels
+        })
+    }
 
     #[test]
     fn kernels_compile_without_a_device() {
-        let b = buffer;
-        let dtypes = [DType::BF16, DType::F32].map(dtype_to_storage_type);
-        for writes_weights in [true, false] {
-            let (launch, properties, target) = settings(UNITS);
-            #[rustfmt::skip]
-            let step = step::Step::new(
-                launch, properties, target, b(), b(), b(), b(), b(), b(), (), (), (), (), (), (), (), 4, writes_weights, dtypes,
-            );
-            assert!(ptx(step).is_some());
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
         }
     }
 }

@@ -21,6 +21,8 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 pub use flat::{ALIGNMENT, Flat, Part, Place, gather, view};
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use kernel::tests::offline_kernels;
 use ops::AdamWOps;
 use progress::count;
 pub use progress::{Coefficients, Counters, LossScaling, Progress, StepPolicy};

@@ -1,5 +1,7 @@
 //! The kernels, compiled without a device.
 
+use std::sync::OnceLock;
+
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
@@ -7,39 +9,42 @@ use super::kernel::backward::{key_value_gradient, query_gradient};
 use super::kernel::forward::forward;
 use super::kernel::one_tile::one_tile_gradients;
 use super::kernel::{FlashConfig, UNITS};
-use crate::gpu::offline::{buffer, ptx, settings};
+use crate::gpu::offline::{Compiled, buffer, settings};
 
-/// Forward, the queries' gradient, that of keys and values, and all three of one tile; `None` where they cannot be compiled on
-/// this machine.
-pub(super) fn kernels<E: Float>(cfg: FlashConfig) -> [Option<String>; 4] {
+/// Forward, the queries' gradient, that of keys and values, and all three of one tile.
+fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 4] {
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
-    let first = ptx(forward::Forward::<E>::new(
+    let first = forward::Forward::<E>::new(
         launch, properties, target, (), (), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (), (), (), (), (), (), cfg,
-    ));
+    );
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
-    let second = ptx(query_gradient::QueryGradient::<E>::new(
+    let second = query_gradient::QueryGradient::<E>::new(
         launch, properties, target, (), (), buffer(), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
         (), (), (), (), (), (), (), (), cfg,
-    ));
+    );
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
-    let third = ptx(key_value_gradient::KeyValueGradient::<E>::new(
+    let third = key_value_gradient::KeyValueGradient::<E>::new(
         launch, properties, target, (), (), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (),
         (), (), (), (), (), cfg,
-    ));
+    );
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
-    let fourth = ptx(one_tile_gradients::OneTileGradients::<E>::new(
+    let fourth = one_tile_gradients::OneTileGradients::<E>::new(
         launch, properties, target, (), (), buffer(), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
         (), (), (), (), (), cfg,
-    ));
-    [first, second, third, fourth]
+    );
+    [
+        Compiled::new(format!("attention/forward/{case}"), first),
+        Compiled::new(format!("attention/query-gradient/{case}"), second),
+        Compiled::new(format!("attention/key-value-gradient/{case}"), third),
+        Compiled::new(format!("attention/one-tile-gradients/{case}"), fourth),
+    ]
 }
 
-#[test]
-fn kernels_compile_without_a_device() {
+fn configs() -> [(&'static str, FlashConfig); 5] {
     let plain = FlashConfig {
         n_heads: 4,
         n_kv_heads: 2,
@@ -51,18 +56,35 @@ fn kernels_compile_without_a_device() {
         dropout: false,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
-    let padded = FlashConfig { n_kv_heads: 4, causal: false, documents: false, ..masked };
-    let wide = FlashConfig { head_dim: 128, packed: false, causal: false, ..plain };
-    let texts = FlashConfig { documents: true, ..plain };
-    let both = [kernels::<bf16>, kernels::<f16>];
-    for config in [plain, texts, masked, padded, wide] {
-        for (compile, operands) in both.iter().zip(["f32.bf16.bf16", "f32.f16.f16"]) {
-            for code in compile(config).iter().flatten() {
-                assert!(code.contains(operands), "{config:?}");
-                assert!(code.contains("cp.async.bulk.tensor"), "{config:?}");
-                // A division in full precision is a call, and around a call the driver runs one product at a time.
-                assert!(!["div.", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{config:?}");
-            }
+    [
+        ("causal", plain),
+        ("causal-documents", FlashConfig { documents: true, ..plain }),
+        ("causal-lengths-documents-dropout", masked),
+        ("lengths-dropout", FlashConfig { n_kv_heads: 4, causal: false, documents: false, ..masked }),
+        ("cross-128", FlashConfig { head_dim: 128, packed: false, causal: false, ..plain }),
+    ]
+}
+
+pub(crate) fn offline_kernels() -> &'static [Compiled] {
+    static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+    KERNELS.get_or_init(|| {
+        let mut compiled = Vec::new();
+        for (case, config) in configs() {
+            compiled.extend(kernels::<bf16>(&format!("{case}-bf16"), config));
+            compiled.extend(kernels::<f16>(&format!("{case}-f16"), config));
         }
+        compiled
+    })
+}
+
+#[test]
+fn kernels_compile_without_a_device() {
+    for Compiled { label, ptx } in offline_kernels() {
+        let Some(code) = ptx else { continue };
+        let operands = if label.ends_with("-bf16") { "f32.bf16.bf16" } else { "f32.f16.f16" };
+        assert!(code.contains(operands), "{label}");
+        assert!(code.contains("cp.async.bulk.tensor"), "{label}");
+        // A division in full precision is a call, and around a call the driver runs one product at a time.
+        assert!(!["div.", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{label}");
     }
 }

@@ -16,6 +16,8 @@ mod reference;
 mod tests;
 
 use burn::tensor::{DType, Device, Int, Tensor};
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use compiled::offline_kernels;
 
 use crate::dropout::DropoutStream;
 #[cfg(feature = "cuda")]

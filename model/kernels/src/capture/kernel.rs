@@ -38,3 +38,30 @@ impl OverwriteOps for CubeBackend {
         target
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
+    use burn::tensor::DType;
+
+    use super::*;
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let (b, dtype) = (buffer, dtype_to_storage_type(DType::I32));
+            let (launch, properties, target) = settings(UNITS);
+            let kernel = copy::Copy::new(launch, properties, target, b(), b(), (), dtype);
+            vec![Compiled::new("capture/overwrite/i32", kernel)]
+        })
+    }
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
+        }
+    }
+}

@@ -528,53 +528,58 @@ pub(crate) fn losses_and_gradient(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
     use super::*;
-    use crate::gpu::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let b = buffer;
+            let mut kernels = Vec::new();
+            for (name, dtype) in [("bf16", DType::BF16), ("f16", DType::F16)] {
+                let dtype = dtype_to_storage_type(dtype);
+                for (vectors, rest, streamed) in [(6288, 0, true), (6282, 1, true), (4000, 0, true), (6288, 0, false)] {
+                    let row = |units| Row { vectors, rest, pitch: vectors + 16, units, slots: 0 };
+                    let both = if streamed { row(UNITS_TWICE).streamed() } else { row(UNITS_TWICE) };
+                    assert_eq!(both.slots > 0, streamed);
+                    let rest = if rest > 0 { "-and-rest" } else { "" };
+                    let case = format!("{vectors}-vectors{rest}");
+
+                    let (launch, properties, target) = settings(UNITS_TWICE);
+                    #[rustfmt::skip]
+                    let kernel = forward_backward::ForwardBackward::new(
+                        launch, properties, target, b(), b(), b(), b(), (), (), (), (), (), (), 8, both, dtype,
+                    );
+                    let streaming = if streamed { "-streamed" } else { "" };
+                    kernels.push(Compiled::new(format!("cross_entropy/both/{case}{streaming}-{name}"), kernel));
+                    if !streamed {
+                        continue;
+                    }
+                    let (launch, properties, target) = settings(UNITS);
+                    #[rustfmt::skip]
+                    let kernel = forward::Forward::new(
+                        launch, properties, target, b(), b(), b(), (), (), (), (), 8, row(UNITS), dtype,
+                    );
+                    kernels.push(Compiled::new(format!("cross_entropy/forward/{case}-{name}"), kernel));
+                    let (launch, properties, target) = settings(UNITS);
+                    #[rustfmt::skip]
+                    let kernel = backward::Backward::new(
+                        launch, properties, target, b(), b(), b(), b(), b(), (), (), (), 8, row(UNITS), dtype,
+                    );
+                    kernels.push(Compiled::new(format!("cross_entropy/backward/{case}-{name}"), kernel));
+                }
+            }
+            kernels
+        })
+    }
 
     #[test]
     fn kernels_compile_without_a_device() {
-        for dtype in [DType::BF16, DType::F16].map(dtype_to_storage_type) {
-            for (vectors, rest, streamed) in [(6288, 0, true), (6282, 1, true), (4000, 0, true), (6288, 0, false)] {
-                let row = |units| Row { vectors, rest, pitch: vectors + 16, units, slots: 0 };
-                let (launch, properties, target) = settings(UNITS_TWICE);
-                let both = if streamed { row(UNITS_TWICE).streamed() } else { row(UNITS_TWICE) };
-                assert_eq!(both.slots > 0, streamed);
-                ptx(forward_backward::ForwardBackward::new(
-                    launch,
-                    properties,
-                    target,
-                    buffer(),
-                    buffer(),
-                    buffer(),
-                    buffer(),
-                    (),
-                    (),
-                    (),
-                    (),
-                    (),
-                    (),
-                    8,
-                    both,
-                    dtype,
-                ));
-                let (launch, properties, target) = settings(UNITS);
-                ptx(forward::Forward::new(
-                    launch,
-                    properties,
-                    target,
-                    buffer(),
-                    buffer(),
-                    buffer(),
-                    (),
-                    (),
-                    (),
-                    (),
-                    8,
-                    row(UNITS),
-                    dtype,
-                ));
-            }
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
         }
     }
 

@@ -11,6 +11,8 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use kernel::tests::offline_kernels;
 pub(crate) use ops::CrossEntropyOps;
 
 use crate::deterministic::sum;

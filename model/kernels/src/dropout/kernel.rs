@@ -126,3 +126,33 @@ impl DropoutOps for CubeBackend {
         out
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
+    use burn::tensor::DType;
+
+    use super::*;
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+            let (launch, properties, target) = settings(256);
+            #[rustfmt::skip]
+            let kernel = dropout_kernel::DropoutKernel::new(
+                launch, properties, target, b(), b(), b(), (), (), (), (), 8, dtype,
+            );
+            vec![Compiled::new("dropout/forward/bf16", kernel)]
+        })
+    }
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
+        }
+    }
+}

@@ -13,6 +13,8 @@ pub(crate) mod philox;
 #[cfg(test)]
 mod tests;
 
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use kernel::tests::offline_kernels;
 use std::cell::Cell;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};

@@ -21,8 +21,8 @@ use crate::dropout::{Dropping, Mask};
 use crate::gpu::memory::{empty, vector_width};
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::reduce::add_up;
-use crate::linear::columns::backward_and_sum;
 use crate::maybe::Maybe;
+use crate::reduce::columns::backward_and_sum;
 
 type Quad = Vector<u32, Const<4>>;
 
@@ -479,39 +479,57 @@ impl EmbeddingOps for CubeBackend {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
     use super::*;
-    use crate::gpu::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let b = buffer;
+            let mut kernels = Vec::new();
+
+            let (launch, properties, target) = settings(SCAN_UNITS);
+            let kernel = begin::Begin::new(launch, properties, target, b(), ());
+            kernels.push(Compiled::new("embedding/sort/begin", kernel));
+            let (launch, properties, target) = settings(UNITS);
+            let kernel = count::Count::new(launch, properties, target, b(), b(), ());
+            kernels.push(Compiled::new("embedding/sort/count", kernel));
+            let (launch, properties, target) = settings(UNITS);
+            let kernel = deal::Deal::new(launch, properties, target, b(), b(), b(), ());
+            kernels.push(Compiled::new("embedding/sort/deal", kernel));
+            let (launch, properties, target) = settings(UNITS);
+            let kernel = settle::Settle::new(launch, properties, target, b(), b(), b(), b(), b(), b(), ());
+            kernels.push(Compiled::new("embedding/sort/settle", kernel));
+
+            for (name, dtype, vectors) in [("96-vectors-bf16", DType::BF16, 96), ("7-vectors-f32", DType::F32, 7)] {
+                let dtype = dtype_to_storage_type(dtype);
+                let (launch, properties, target) = settings(UNITS);
+                #[rustfmt::skip]
+                let lookup = look_up::LookUp::new(
+                    launch, properties, target, b(), b(), b(), b(), b(), (), (), (), (), (), (), 8, vectors, true, true, dtype,
+                );
+                kernels.push(Compiled::new(format!("embedding/forward/{name}"), lookup));
+                let (launch, properties, target) = settings(SUM_UNITS);
+                #[rustfmt::skip]
+                let sums = accumulate::Accumulate::new(
+                    launch, properties, target, b(), b(), b(), b(), b(), b(), b(), (), (), (), (), 8, vectors, true, dtype,
+                );
+                kernels.push(Compiled::new(format!("embedding/backward/accumulate-{name}"), sums));
+                let (launch, properties, target) = settings(SUM_UNITS);
+                let join = join::Join::new(launch, properties, target, b(), b(), b(), b(), (), 8, vectors, dtype);
+                kernels.push(Compiled::new(format!("embedding/backward/join-{name}"), join));
+            }
+            kernels
+        })
+    }
 
     #[test]
     fn kernels_compile_without_a_device() {
-        let b = buffer;
-        let (launch, properties, target) = settings(SCAN_UNITS);
-        assert!(ptx(begin::Begin::new(launch, properties, target, b(), ())).is_some());
-        let (launch, properties, target) = settings(UNITS);
-        assert!(ptx(count::Count::new(launch, properties, target, b(), b(), ())).is_some());
-        let (launch, properties, target) = settings(UNITS);
-        assert!(ptx(deal::Deal::new(launch, properties, target, b(), b(), b(), ())).is_some());
-        let (launch, properties, target) = settings(UNITS);
-        assert!(ptx(settle::Settle::new(launch, properties, target, b(), b(), b(), b(), b(), b(), ())).is_some());
-        for (dtype, vectors) in [(DType::BF16, 96), (DType::F32, 7)] {
-            let (launch, properties, target) = settings(UNITS);
-            let dtype = dtype_to_storage_type(dtype);
-            #[rustfmt::skip]
-            let lookup = look_up::LookUp::new(
-                launch, properties, target, b(), b(), b(), b(), b(), (), (), (), (), (), (), 8, vectors, true, true, dtype,
-            );
-            assert!(ptx(lookup).is_some());
-            let (launch, properties, target) = settings(SUM_UNITS);
-            #[rustfmt::skip]
-            let sums = accumulate::Accumulate::new(
-                launch, properties, target, b(), b(), b(), b(), b(), b(), b(), (), (), (), (), 8, vectors, true, dtype,
-            );
-            assert!(ptx(sums).is_some());
-            let (launch, properties, target) = settings(SUM_UNITS);
-            assert!(
-                ptx(join::Join::new(launch, properties, target, b(), b(), b(), b(), (), 8, vectors, dtype)).is_some()
-            );
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
         }
     }
 }

@@ -10,6 +10,8 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use kernel::tests::offline_kernels;
 use ops::{EmbeddingOps, Lookup};
 
 use crate::DropoutStream;

@@ -2,6 +2,8 @@
 
 pub(crate) mod hardware;
 pub(crate) mod instruction;
+#[cfg(test)]
+mod lock;
 pub(crate) mod memory;
 pub(crate) mod occupancy;
 #[cfg(test)]

@@ -1,5 +1,11 @@
-//! Kernels compiled for a GPU that is not there: what the front end or LLVM refuses fails here, not at the first launch.
+//! Kernels compiled to PTX on a machine without a GPU. Anything that CubeCL's front end or LLVM rejects fails in a test, not
+//! at the first launch.
+//!
+//! Each operator lists its kernels in a function `offline_kernels`. Its own test looks for the instructions it relies on, and
+//! [`super::lock`] compares all of them with `ptx.lock`.
 
+use std::fmt::Display;
+use std::path::Path;
 use std::sync::Arc;
 
 use cubecl::ir::features::Features;
@@ -12,12 +18,32 @@ use cubecl_llvm::nvptx::ptx_version::PtxVersion;
 use cubecl_llvm::target::LlvmTarget;
 use cubecl_llvm::{PlironArtifact, PlironCompiler, PlironOptions};
 
+/// A compiled kernel.
+pub(crate) struct Compiled {
+    /// Chosen by hand: operator, pass and case, as `norm/forward/64-vectors-dropout`.
+    pub(crate) label: String,
+    /// `None` where the kernel calls a function of NVIDIA's libdevice and this machine has none.
+    pub(crate) ptx: Option<String>,
+}
+
+impl Compiled {
+    /// Compiles `kernel` for Hopper.
+    pub(crate) fn new(label: impl Display, kernel: impl CubeKernel) -> Self {
+        let (label, ptx) = (label.to_string(), ptx(kernel));
+        if let (Some(ptx), Some(folder)) = (&ptx, std::env::var_os("KILN_PTX")) {
+            let file = Path::new(&folder).join(label.replace('/', "_")).with_extension("ptx");
+            std::fs::write(&file, ptx).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        }
+        Self { label, ptx }
+    }
+}
+
 fn hopper() -> SmArch {
     SmArch::new(90, true)
 }
 
-/// What a kernel's constructor takes before its arguments.
-pub(crate) fn settings(units: u32) -> (KernelSettings, Arc<DeviceProperties>, Arc<TargetProperties>) {
+/// Returns the arguments that come first in the constructor of a kernel whose blocks have `threads` threads.
+pub(crate) fn settings(threads: u32) -> (KernelSettings, Arc<DeviceProperties>, Arc<TargetProperties>) {
     let hardware = HardwareProperties {
         load_width: 128,
         vector_register_count: None,
@@ -38,40 +64,36 @@ pub(crate) fn settings(units: u32) -> (KernelSettings, Arc<DeviceProperties>, Ar
     };
     let identity = DeviceIdentity { name: "offline".into(), fingerprint: "offline".into(), physical: None };
     let memory = MemoryDeviceProperties::new(u64::MAX, 512);
+
     let mut properties = DeviceProperties::new(Features::default(), memory, hardware, TimingMethod::Device, identity);
     properties.features.matmul.wgmma.extend(cubecl_llvm::nvptx::wgmma::configs(hopper()).iter().copied());
-    let settings = KernelSettings::new(*CubeDim::new_1d(units), ExecutionMode::Unchecked, AddressType::U32);
+
+    let settings = KernelSettings::new(*CubeDim::new_1d(threads), ExecutionMode::Unchecked, AddressType::U32);
     (settings, Arc::new(properties), Arc::new(TargetProperties::default()))
 }
 
-/// A buffer among those arguments.
+/// Returns the constructor argument for a buffer.
 pub(crate) fn buffer() -> BufferCompilationArg {
     BufferCompilationArg { inplace: None }
 }
 
-/// The PTX of `kernel` for Hopper, also written to the folder `$KILN_PTX`; `None`, with the reason printed, where a function of
-/// NVIDIA's library is missing.
-pub(crate) fn ptx(kernel: impl CubeKernel) -> Option<String> {
+/// Returns the PTX of `kernel` for Hopper. Without libdevice, prints why a kernel that needs it was skipped.
+fn ptx(kernel: impl CubeKernel) -> Option<String> {
     let mut compiler = PlironCompiler { target: LlvmTarget::Nvptx };
-    // What the CUDA runtime asks for on a driver of CUDA 13.0: scalars are parameters, which the assembler knows to be the same
-    // for all units. A kernel whose scalars lie in memory is another kernel.
+    // What the CUDA runtime requests on a driver of CUDA 13.0. Scalars are kernel parameters there, which the assembler knows
+    // to be uniform; a kernel that reads its scalars from memory is a different kernel.
     let options = PlironOptions {
         sm_arch: Some(hopper()),
         ptx_version: PtxVersion::for_driver(13_000),
         grid_constants: true,
         ..Default::default()
     };
+
     match compiler.compile(kernel.define(), &options) {
         Ok(PlironArtifact::NvptxCode(module)) => {
-            let code: String = module.ptx.iter().map(|&c| c as u8 as char).take_while(|&c| c != '\0').collect();
-            if let Some(folder) = std::env::var_os("KILN_PTX") {
-                let name = code.split(".entry ").nth(1).and_then(|rest| rest.split('(').next()).unwrap_or("kernel");
-                let file = std::path::Path::new(&folder).join(name).with_extension("ptx");
-                std::fs::write(&file, &code).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-            }
-            Some(code)
+            Some(module.ptx.iter().map(|&c| c as u8 as char).take_while(|&c| c != '\0').collect())
         }
-        Ok(_) => unreachable!("the NVPTX target gives PTX"),
+        Ok(_) => unreachable!("the NVPTX target returns PTX"),
         Err(error) if error.to_string().contains("libdevice") => {
             eprintln!("skipped: {error}");
             None

@@ -16,8 +16,8 @@ use cubecl::prelude::*;
 use cubecl::wgmma::{Accumulator, Major, MatrixDescriptor, Swizzle, WgmmaTileLayout};
 use cubecl_ir::types::MatrixIdent;
 
-use super::columns::activated;
-use super::ops::Activation;
+use crate::activation::Activation;
+use crate::activation::gpu::activated;
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::reduce::add_up;
 
@@ -1074,16 +1074,19 @@ pub(super) fn reduce_runs<E: Float>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
     use burn::backend::DType;
     use burn::backend::cubecl::dtype_to_storage_type;
 
     use super::*;
-    use crate::gpu::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{Compiled, buffer, settings};
 
-    /// Both dtypes, every layout, stored, finished and added to; each is to use the tensor cores.
-    #[test]
-    fn kernels_compile_without_a_device() {
+    const DTYPES: [(&str, DType); 2] = [("bf16", DType::BF16), ("f16", DType::F16)];
+
+    /// Every epilogue and layout, stored, finished and added to.
+    fn configs() -> Vec<(String, GemmConfig)> {
         let stored = GemmConfig {
             tile_n: 256,
             halves: false,
@@ -1107,46 +1110,80 @@ mod tests {
             GemmConfig { finish, ragged: false, ..stored }
         };
         let summed = GemmConfig { wide: true, stages: 4, bias: false, ..stored };
+        let narrow = GemmConfig { tile_n: 128, columns: 128, stages: 4, panels: 2, ..stored };
         let mut configs = vec![
-            finished(Activation::GeluTanh, true),
-            finished(Activation::Gelu, true),
-            finished(Activation::Silu, false),
-            GemmConfig { residual: true, ..stored },
-            GemmConfig { residual: true, tile_n: 128, columns: 128, stages: 4, panels: 2, ..stored },
-            GemmConfig { halves: true, stages: 4, panels: 2, bias: false, ..stored },
+            ("nn-gelu-tanh-kept".into(), finished(Activation::GeluTanh, true)),
+            ("nn-gelu-kept".into(), finished(Activation::Gelu, true)),
+            ("nn-silu".into(), finished(Activation::Silu, false)),
+            ("nn-bias-relu".into(), GemmConfig { relu: true, ..stored }),
+            ("nn-bias-relu-narrow".into(), GemmConfig { relu: true, ..narrow }),
+            ("nn-bias-residual".into(), GemmConfig { residual: true, ..stored }),
+            ("nn-bias-residual-narrow".into(), GemmConfig { residual: true, ..narrow }),
+            ("nn-half-tiles-deep".into(), GemmConfig { halves: true, stages: 4, panels: 2, bias: false, ..stored }),
         ];
-        for (a_mn, b_mn) in [(false, true), (false, false), (true, true)] {
-            let halved = GemmConfig { halves: true, ..stored };
-            for config in
-                [stored, halved, GemmConfig { shared: true, ..summed }, summed, GemmConfig { onto: true, ..summed }]
-            {
-                configs.push(GemmConfig { a_mn, b_mn, ..config });
-            }
+        for (layout, a_mn, b_mn) in [("nn", false, true), ("nt", false, false), ("tn", true, true)] {
+            let cases = [
+                ("bias", stored),
+                ("bias-half-tiles", GemmConfig { halves: true, ..stored }),
+                ("f32-split-k", GemmConfig { shared: true, ..summed }),
+                ("f32", summed),
+                ("f32-accumulate", GemmConfig { onto: true, ..summed }),
+            ];
+            configs
+                .extend(cases.map(|(case, config)| (format!("{layout}-{case}"), GemmConfig { a_mn, b_mn, ..config })));
         }
-        for config in configs {
-            for dtype in [DType::BF16, DType::F16] {
-                let (launch, properties, target) = settings(config.units());
+        configs
+    }
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let mut kernels = Vec::new();
+            for (case, config) in configs() {
+                for (name, dtype) in DTYPES {
+                    let (launch, properties, target) = settings(config.units());
+                    #[rustfmt::skip]
+                    let kernel = gemm::Gemm::new(
+                        launch, properties, target, (), (), (), (), buffer(), buffer(), (), (), (), (), (), (),
+                        (), config, dtype_to_storage_type(dtype),
+                    );
+                    kernels.push(Compiled::new(format!("linear/gemm/{case}-{name}"), kernel));
+                }
+            }
+
+            let stored = configs()[3].1;
+            let sums = [
+                ("accumulate", GemmConfig { onto: true, relu: false, bias: false, ..stored }),
+                ("bias-relu", stored),
+                ("bias-residual", GemmConfig { residual: true, relu: false, ..stored }),
+            ];
+            for (case, config) in sums {
+                let (launch, properties, target) = settings(256);
+                let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
                 #[rustfmt::skip]
-                let code = ptx(gemm::Gemm::new(
-                    launch, properties, target, (), (), (), (), buffer(), buffer(), (), (), (), (), (), (),
-                    (), config, dtype_to_storage_type(dtype),
-                ));
-                let Some(code) = code else { return };
-                let operands = if dtype == DType::BF16 { "f32.bf16.bf16" } else { "f32.f16.f16" };
-                assert!(code.contains(operands), "{config:?} in {dtype:?}");
-                assert!(code.contains("cp.async.bulk.tensor"), "{config:?} in {dtype:?}");
-                // Around a call the driver runs one product at a time.
-                assert!(!["div.rn", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{config:?}");
+                let kernel = reduce_runs::ReduceRuns::new(
+                    launch, properties, target, b(), b(), b(), b(), (), (), (), (), (), (), (), config, dtype,
+                );
+                kernels.push(Compiled::new(format!("linear/split-k-sum/{case}-bf16"), kernel));
             }
-        }
-        for config in [GemmConfig { onto: true, bias: false, ..stored }, GemmConfig { residual: true, ..stored }] {
-            let (launch, properties, target) = settings(256);
-            let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
-            #[rustfmt::skip]
-            let sums = reduce_runs::ReduceRuns::new(
-                launch, properties, target, b(), b(), b(), b(), (), (), (), (), (), (), (), config, dtype,
-            );
-            assert!(ptx(sums).is_some());
+            kernels
+        })
+    }
+
+    /// Each product is to use TMA and the tensor cores.
+    #[test]
+    fn kernels_compile_without_a_device() {
+        for Compiled { label, ptx } in offline_kernels() {
+            if label.starts_with("linear/split-k-sum") {
+                assert!(ptx.is_some(), "{label}");
+                continue;
+            }
+            let Some(code) = ptx else { return };
+            let operands = if label.ends_with("-bf16") { "f32.bf16.bf16" } else { "f32.f16.f16" };
+            assert!(code.contains(operands), "{label}");
+            assert!(code.contains("cp.async.bulk.tensor"), "{label}");
+            // Around a call the driver runs one product at a time.
+            assert!(!["div.rn", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{label}");
         }
     }
 }

@@ -11,9 +11,9 @@ use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale};
 use crate::cross_entropy::kernel::{losses, losses_and_gradient};
 use crate::gpu::memory::{empty, row_pitch};
 use crate::linear::Layout;
-use crate::linear::columns::sum_onto;
 use crate::linear::launch::{Epilogue, empty_matrix, operand, product_in_f32, product_into};
 use crate::maybe::Maybe;
+use crate::reduce::columns::sum_onto;
 
 /// The `len` rows of `matrix` from `first` on, without a copy.
 fn rows_of(matrix: &CubeTensor, (first, len): (usize, usize)) -> CubeTensor {

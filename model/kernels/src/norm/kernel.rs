@@ -552,44 +552,61 @@ pub(super) fn reduce_partial<F: Float>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
     use burn::backend::cubecl::dtype_to_storage_type;
     use burn::tensor::DType;
 
     use super::*;
-    use crate::gpu::offline::{buffer, ptx, settings};
+    use crate::gpu::offline::{Compiled, buffer, settings};
 
     /// Rows of one, two and three vectors a unit, and one that takes a whole cube; through shared memory and not.
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+            let rows = [(32, false, true), (64, true, true), (96, false, true), (256, true, true), (64, true, false)];
+            let mut kernels = Vec::new();
+            for (vectors, dropped, streamed) in rows {
+                let config = RowConfig {
+                    vectors,
+                    centered: true,
+                    branch: true,
+                    bias: true,
+                    shift: true,
+                    residual: true,
+                    dropped,
+                    streamed,
+                };
+                let dropout = if dropped { "-dropout" } else { "" };
+                let case = format!("{vectors}-vectors{dropout}{}", if streamed { "-streamed" } else { "" });
+
+                let (launch, properties, target) = settings(UNITS);
+                #[rustfmt::skip]
+                let there = forward::Forward::new(
+                    launch, properties, target, b(), b(), b(), b(), b(), b(), b(), b(), b(), (), (), (), (), (), 8, config, dtype,
+                );
+                kernels.push(Compiled::new(format!("norm/forward/{case}"), there));
+                let (launch, properties, target) = settings(UNITS);
+                #[rustfmt::skip]
+                let back = backward::Backward::new(
+                    launch, properties, target, b(), b(), b(), b(), b(), b(), b(), b(), b(), (), (), (), (), 8, config, dtype,
+                );
+                kernels.push(Compiled::new(format!("norm/backward/{case}"), back));
+            }
+
+            let (launch, properties, target) = settings(REDUCE_UNITS);
+            let sums = reduce_partial::ReducePartial::new(launch, properties, target, b(), b(), b(), b(), (), (), 3, dtype);
+            kernels.push(Compiled::new("norm/backward/parameters", sums));
+            kernels
+        })
+    }
+
     #[test]
     fn kernels_compile_without_a_device() {
-        let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
-        let rows = [(32, false, true), (64, true, true), (96, false, true), (256, true, true), (64, true, false)];
-        for (vectors, dropped, streamed) in rows {
-            let config = RowConfig {
-                vectors,
-                centered: true,
-                branch: true,
-                bias: true,
-                shift: true,
-                residual: true,
-                dropped,
-                streamed,
-            };
-            let (launch, properties, target) = settings(UNITS);
-            #[rustfmt::skip]
-            let there = forward::Forward::new(
-                launch, properties, target, b(), b(), b(), b(), b(), b(), b(), b(), b(), (), (), (), (), (), 8, config, dtype,
-            );
-            assert!(ptx(there).is_some());
-            let (launch, properties, target) = settings(UNITS);
-            #[rustfmt::skip]
-            let back = backward::Backward::new(
-                launch, properties, target, b(), b(), b(), b(), b(), b(), b(), b(), b(), (), (), (), (), 8, config, dtype,
-            );
-            assert!(ptx(back).is_some());
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
         }
-        let (launch, properties, target) = settings(REDUCE_UNITS);
-        let sums = reduce_partial::ReducePartial::new(launch, properties, target, b(), b(), b(), b(), (), (), 3, dtype);
-        assert!(ptx(sums).is_some());
     }
 }

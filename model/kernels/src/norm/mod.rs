@@ -13,6 +13,8 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use kernel::tests::offline_kernels;
 use ops::{Addend, Kind, NormOps};
 
 use crate::dropout::{DropoutStream, Mask};

@@ -42,3 +42,28 @@ impl RandomOps for CubeBackend {
         out
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let b = buffer;
+            let (launch, properties, target) = settings(256);
+            let kernel = random_words_kernel::RandomWordsKernel::new(launch, properties, target, b(), b(), (), ());
+            vec![Compiled::new("random/words", kernel)]
+        })
+    }
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
+        }
+    }
+}

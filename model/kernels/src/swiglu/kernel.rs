@@ -110,3 +110,32 @@ impl SwigluOps for CubeBackend {
         dx
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
+    use burn::tensor::DType;
+
+    use super::*;
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+            let (launch, properties, target) = settings(UNITS);
+            let forward = forward::Forward::new(launch, properties, target, b(), b(), (), (), 8, dtype);
+            let (launch, properties, target) = settings(UNITS);
+            let backward = backward::Backward::new(launch, properties, target, b(), b(), b(), (), (), 8, dtype);
+            vec![Compiled::new("swiglu/forward/bf16", forward), Compiled::new("swiglu/backward/bf16", backward)]
+        })
+    }
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
+        }
+    }
+}

@@ -10,6 +10,8 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use kernel::tests::offline_kernels;
 use ops::SwigluOps;
 
 use crate::plain::plain_operators;
