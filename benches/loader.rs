@@ -14,16 +14,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use kiln_data::built_in::numbers;
 use kiln_data::{
-    BatchSource, CachedSource, Corpus, CorpusConfig, DirectSource, Loader, LoaderConfig, Order, Position,
-    TokenizerConfig, Tokenizers, numbers, prepare,
+    BatchSource, CorpusConfig, DirectSource, Loader, LoaderConfig, Order, PairCorpus, PairSource, PairTokenizers,
+    Position, TokenizerConfig, prepare_pairs,
 };
 
 const WORKERS: [usize; 5] = [0, 1, 2, 4, 8];
 
 struct Data {
-    corpus: Corpus,
-    tokenizers: Tokenizers,
+    corpus: PairCorpus,
+    tokenizers: PairTokenizers,
     cache: PathBuf,
     config: LoaderConfig,
 }
@@ -41,17 +42,17 @@ impl Data {
             }
         };
         let limits = CorpusConfig { max_source_len: 128, max_target_len: 128, ..CorpusConfig::default() };
-        let corpus = Corpus::open(&[path], &limits)?;
+        let corpus = PairCorpus::open(&[path], &limits)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let tokenizers = Tokenizers::train(&tokenizer_config, &corpus, threads)?;
+        let tokenizers = PairTokenizers::train(&tokenizer_config, &corpus, threads)?;
         let cache = folder.join("train.tokens");
-        prepare(&cache, &corpus, &tokenizers, threads, &mut |_| ())?;
+        prepare_pairs(&cache, &corpus, &tokenizers, threads, &mut |_| ())?;
         let config = LoaderConfig { batch_tokens: 16_384, ..LoaderConfig::default() };
         Ok(Self { corpus, tokenizers, cache, config })
     }
 
-    fn cached(&self) -> kiln_data::Result<CachedSource> {
-        CachedSource::new(kiln_data::TokenCache::open(&self.cache)?, &self.tokenizers, &self.config)
+    fn cached(&self) -> kiln_data::Result<PairSource> {
+        PairSource::new(kiln_data::TokenCache::open(&self.cache)?, &self.tokenizers, &self.config)
     }
 
     fn direct(&self) -> kiln_data::Result<DirectSource> {

@@ -16,7 +16,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use kiln::config::{Config, Task, presets};
 use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu, upload};
 use kiln::train::{TrainState, train_step};
-use kiln_data::{HostBatch, Layout, Position};
+use kiln_data::{HostBatch, PairParts, Shape, TextParts};
 
 /// Rows of full length, ids spread over the vocabulary.
 fn synthetic(task: Task, batch_size: usize, len: usize, vocab_size: usize) -> HostBatch {
@@ -30,37 +30,27 @@ fn synthetic(task: Task, batch_size: usize, len: usize, vocab_size: usize) -> Ho
 fn synthetic_text(batch_size: usize, len: usize, vocab_size: usize) -> HostBatch {
     let n = batch_size * len;
     let id = |i: usize| (4 + (i * 7919) % (vocab_size - 4)) as i32;
-    let mut ids: Vec<i32> = (0..n).map(id).chain((1..=n).map(id)).collect();
-    ids.extend((0..n).map(|i| (i % len) as i32));
-    ids.extend(std::iter::repeat_n(0, n));
-    ids.extend(std::iter::repeat_n(len as i32, batch_size));
-    HostBatch {
-        layout: Layout::Text,
-        ids,
-        batch_size,
-        target_len: len,
-        target_tokens: n as u64,
-        rows: (0..batch_size as u32).collect(),
-        ..HostBatch::default()
-    }
+    let parts = TextParts {
+        input: (0..n).map(id).collect(),
+        labels: (1..=n).map(id).collect(),
+        positions: (0..n).map(|i| (i % len) as i32).collect(),
+        documents: vec![0; n],
+        lengths: vec![len as i32; batch_size],
+    };
+    HostBatch::text(Shape::text(batch_size, len), false, parts)
 }
 
 fn synthetic_pairs(batch_size: usize, len: usize, vocab_size: usize) -> HostBatch {
+    let n = batch_size * len;
     let id = |i: usize| (4 + (i * 7919) % (vocab_size - 4)) as i32;
-    let tokens = 3 * batch_size * len;
-    let mut ids: Vec<i32> = (0..tokens).map(id).collect();
-    ids.extend(std::iter::repeat_n(len as i32, 2 * batch_size));
-    HostBatch {
-        ids,
-        batch_size,
-        source_len: len,
-        target_len: len,
-        source_tokens: (batch_size * len) as u64,
-        target_tokens: (batch_size * len) as u64,
-        rows: (0..batch_size as u32).collect(),
-        next: Position::default(),
-        ..HostBatch::default()
-    }
+    let parts = PairParts {
+        source: (0..n).map(id).collect(),
+        target_input: (n..2 * n).map(id).collect(),
+        labels: (2 * n..3 * n).map(id).collect(),
+        source_lengths: vec![len as i32; batch_size],
+        target_lengths: vec![len as i32; batch_size],
+    };
+    HostBatch::pairs(Shape { batch_size, source_len: len, target_len: len }, parts)
 }
 
 fn with_vocab(mut config: Config, vocab_size: usize) -> Config {

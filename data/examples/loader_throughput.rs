@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kiln_data::built_in::numbers;
 use kiln_data::{
-    BatchSource, CachedSource, Corpus, CorpusConfig, DirectSource, Loader, LoaderConfig, Order, Packing, Position,
-    Task, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache, TokenizerConfig, TokenizerKind, Tokenizers,
-    numbers, prepare, prepare_text,
+    BatchSource, CorpusConfig, DirectSource, Loader, LoaderConfig, Order, Packing, PairCorpus, PairSource,
+    PairTokenizers, Position, Task, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache, TokenizerConfig,
+    TokenizerKind, prepare_pairs, prepare_text,
 };
 
 const WORKERS: [usize; 5] = [0, 1, 2, 4, 8];
@@ -45,21 +46,21 @@ fn pair_throughput(corpus: Option<PathBuf>, folder: &Path, threads: usize) -> Re
         }
     };
     let corpus =
-        Corpus::open(&[path], &CorpusConfig { max_source_len: 128, max_target_len: 128, ..Default::default() })?;
+        PairCorpus::open(&[path], &CorpusConfig { max_source_len: 128, max_target_len: 128, ..Default::default() })?;
     let tokenizers = tokenizers(folder, &tokenizer_config, &corpus, threads)?;
     println!("vocabulary {}, fingerprint {}", tokenizers.source_vocab_size(), &tokenizers.fingerprint()[..16]);
 
     let cache = folder.join("train.tokens");
     for run in ["first", "second"] {
         let start = Instant::now();
-        let prepared = prepare(&cache, &corpus, &tokenizers, threads, &mut |_| ())?;
+        let prepared = prepare_pairs(&cache, &corpus, &tokenizers, threads, &mut |_| ())?;
         let why = prepared.built_because.unwrap_or_else(|| "the cache fits".into());
         println!("prepare, {run} run: {:.3} s ({why}); {}", start.elapsed().as_secs_f64(), prepared.cache.report());
     }
 
     let config = LoaderConfig { batch_tokens: BATCH_TOKENS, ..Default::default() };
     let cached = timed("opening the cache and sorting rows into buckets", || {
-        CachedSource::new(TokenCache::open(&cache)?, &tokenizers, &config)
+        PairSource::new(TokenCache::open(&cache)?, &tokenizers, &config)
     })?;
     timed("planning an epoch", || Ok(cached.plan(Order::Shuffled { seed: 1, epoch: 0 })))?;
     println!(
@@ -140,13 +141,13 @@ fn timed<T>(what: &str, work: impl FnOnce() -> kiln_data::Result<T>) -> kiln_dat
 fn tokenizers(
     folder: &Path,
     config: &TokenizerConfig,
-    corpus: &Corpus,
+    corpus: &PairCorpus,
     threads: usize,
-) -> kiln_data::Result<Tokenizers> {
+) -> kiln_data::Result<PairTokenizers> {
     if folder.join("tokenizer.json").exists() {
-        return Tokenizers::load_dir(folder);
+        return PairTokenizers::load_dir(folder);
     }
-    let tokenizers = timed("training the tokenizer", || Tokenizers::train(config, corpus, threads))?;
+    let tokenizers = timed("training the tokenizer", || PairTokenizers::train(config, corpus, threads))?;
     tokenizers.save(folder)?;
     Ok(tokenizers)
 }

@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
-use crate::cache::{TokenCache, prepare, prepare_text};
-use crate::corpus::{Corpus, CorpusConfig, Example, Task, TextConfig, TextCorpus};
-use crate::loader::{CachedSource, LoaderConfig};
-use crate::numbers;
-use crate::text::TextSource;
-use crate::tokenizer::{TextTokenizer, TokenizerConfig, Tokenizers};
+use crate::built_in::numbers;
+use crate::cache::{TokenCache, prepare_pairs, prepare_text};
+use crate::corpus::{CorpusConfig, Example, PairCorpus, Task, TextConfig, TextCorpus};
+use crate::loader_config::LoaderConfig;
+use crate::source::{PairSource, TextSource};
+use crate::tokenizer::{PairTokenizers, TextTokenizer, TokenizerConfig};
 
 /// A folder with a corpus, its tokenizers and, when asked for, its cache.
 pub(crate) struct Fixture {
     pub(crate) dir: tempfile::TempDir,
-    pub(crate) corpus: Corpus,
-    pub(crate) tokenizers: Tokenizers,
+    pub(crate) corpus: PairCorpus,
+    pub(crate) tokenizers: PairTokenizers,
 }
 
 impl Fixture {
@@ -27,8 +27,8 @@ impl Fixture {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("rows.jsonl");
         numbers::write_jsonl(&path, rows).expect("a writable folder");
-        let corpus = Corpus::open(&[path], config).expect("a corpus");
-        let tokenizers = Tokenizers::train(tokenizer, &corpus, 2).expect("enough text");
+        let corpus = PairCorpus::open(&[path], config).expect("a corpus");
+        let tokenizers = PairTokenizers::train(tokenizer, &corpus, 2).expect("enough text");
         Self { dir, corpus, tokenizers }
     }
 
@@ -36,10 +36,10 @@ impl Fixture {
         self.dir.path().join("rows.tokens")
     }
 
-    pub(crate) fn cached(&self, config: &LoaderConfig) -> CachedSource {
+    pub(crate) fn cached(&self, config: &LoaderConfig) -> PairSource {
         let prepared =
-            prepare(&self.cache_path(), &self.corpus, &self.tokenizers, 2, &mut |_| ()).expect("a good corpus");
-        CachedSource::new(prepared.cache, &self.tokenizers, config).expect("a matching cache")
+            prepare_pairs(&self.cache_path(), &self.corpus, &self.tokenizers, 2, &mut |_| ()).expect("a good corpus");
+        PairSource::new(prepared.cache, &self.tokenizers, config).expect("a matching cache")
     }
 }
 

@@ -1,15 +1,17 @@
-//! A batch of padded or packed token rows in one contiguous host buffer.
+//! A batch of padded or packed token rows in one contiguous host buffer. This file alone knows how the buffer is laid out.
+
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the loader stands: the next batch to be produced. Saved with a checkpoint; any position is reached without
+/// The next batch that the loader will produce. Saved with a checkpoint. A loader starts at any position without
 /// producing the batches before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
-    /// Passes over the data that are complete.
+    /// Complete passes over the data.
     pub epoch: u64,
-    /// Batches of this epoch that are done, counted over all ranks.
+    /// Batches of this epoch that were produced, counted over all ranks.
     pub batch: u64,
 }
 
@@ -18,19 +20,19 @@ pub struct Position {
 pub struct Shape {
     /// Rows.
     pub batch_size: usize,
-    /// Padded source length in tokens; 0 in batches of text, which have one side.
+    /// Padded source length in tokens; 0 for text, which has one side.
     pub source_len: usize,
-    /// Padded target length in tokens; the length of a row in batches of text.
+    /// Padded target length in tokens; for text the length of a row.
     pub target_len: usize,
 }
 
 impl Shape {
-    /// The shape of a batch of text.
+    /// Returns the shape of a batch of text.
     pub fn text(batch_size: usize, seq_len: usize) -> Self {
         Self { batch_size, source_len: 0, target_len: seq_len }
     }
 
-    /// Source and target tokens of the batch with padding.
+    /// Returns the number of source and target tokens of the batch, padding included.
     pub fn padded_tokens(&self) -> usize {
         self.batch_size * (self.source_len + self.target_len)
     }
@@ -45,10 +47,10 @@ impl std::fmt::Display for Shape {
     }
 }
 
-/// What the parts of a batch are.
+/// What a batch holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Layout {
+pub enum BatchLayout {
     /// Source and target rows, for an encoder-decoder.
     #[default]
     Pairs,
@@ -56,34 +58,47 @@ pub enum Layout {
     Text,
 }
 
+/// The parts of a batch of pairs, in the order in which they lie in [`HostBatch::ids`]. B batch, S padded source length,
+/// T padded target length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairParts<P> {
+    /// `[B, S]`: source ids, eos, padding.
+    pub source: P,
+    /// `[B, T]`: bos, target ids, padding.
+    pub target_input: P,
+    /// `[B, T]`: target ids, eos, padding.
+    pub labels: P,
+    /// `[B]`: non-padding tokens of each source row.
+    pub source_lengths: P,
+    /// `[B]`: non-padding tokens of each label row.
+    pub target_lengths: P,
+}
+
+/// The parts of a batch of text, in the order in which they lie in [`HostBatch::ids`]. B batch, T row length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextParts<P> {
+    /// `[B, T]`: what the model reads, then any valid id as padding.
+    pub input: P,
+    /// `[B, T]`: what the model should predict at each place, then [`HostBatch::NOT_COUNTED`].
+    pub labels: P,
+    /// `[B, T]`: place of each token in its document, or in its row.
+    pub positions: P,
+    /// `[B, T]`: number of each token's document within its row, from 0 and never descending; padding has a number of its
+    /// own.
+    pub documents: P,
+    /// `[B]`: non-padding tokens of each row.
+    pub lengths: P,
+}
+
 /// Rows of token ids, padded on the right, ready to be uploaded in one copy.
 ///
-/// # Shapes
-///
-/// B batch, S padded source length, T padded target length. With [`Layout::Pairs`], `ids` holds, one after the other:
-///
-/// | part | shape | row |
-/// |---|---|---|
-/// | source | `[B, S]` | source ids, eos, padding |
-/// | target input | `[B, T]` | bos, target ids, padding |
-/// | labels | `[B, T]` | target ids, eos, padding |
-/// | source lengths | `[B]` | tokens of the source row that are not padding |
-/// | target lengths | `[B]` | tokens of the label row that are not padding |
-///
-/// With [`Layout::Text`], where S is 0:
-///
-/// | part | shape | row |
-/// |---|---|---|
-/// | input | `[B, T]` | what the model reads, then any valid id as padding |
-/// | labels | `[B, T]` | what it should predict at each place, then [`HostBatch::NOT_COUNTED`] |
-/// | positions | `[B, T]` | place of each token in its document, or in its row |
-/// | documents | `[B, T]` | number of each token's document within its row, from 0 and never descending; padding has a number of its own |
-/// | lengths | `[B]` | tokens of the row that are not padding |
+/// Either source and target rows ([`BatchLayout::Pairs`], whose parts are [`PairParts`]) or rows of text
+/// ([`BatchLayout::Text`], [`TextParts`]; S is 0). The parts lie in `ids` one after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostBatch {
-    /// What the parts of `ids` are.
-    pub layout: Layout,
-    /// All five parts; see the tables above.
+    /// What the batch holds.
+    pub layout: BatchLayout,
+    /// All five parts, one after the other.
     pub ids: Vec<i32>,
     /// B: rows.
     pub batch_size: usize,
@@ -94,14 +109,14 @@ pub struct HostBatch {
     /// Text: rows hold several documents that must not see each other, so positions and document numbers matter.
     /// Otherwise positions count from 0 in each row, and every row is one document.
     pub boundaries: bool,
-    /// Source tokens that are not padding, each row's eos included; 0 for text.
+    /// Non-padding source tokens, each row's eos included; 0 for text.
     pub source_tokens: u64,
-    /// Labels that are not padding, each row's eos included. For masked language modelling all tokens: which of them are
-    /// masked, and so counted in the loss, is decided on the device.
+    /// Non-padding labels, each row's eos included. For masked language modelling all tokens: the device decides which of
+    /// them are masked and so counted in the loss.
     pub target_tokens: u64,
     /// Row numbers in the data set, in the order of the batch's rows.
     pub rows: Vec<u32>,
-    /// Where to continue after this batch.
+    /// Where to continue after this batch. The loader sets it.
     pub next: Position,
 }
 
@@ -110,132 +125,281 @@ impl HostBatch {
     /// end-of-text tokens, which are labels like any other, stand in for it.
     pub const NOT_COUNTED: i32 = -1;
 
-    /// B, S and T.
+    /// Makes a batch of pairs from its parts. Rows are numbered from 0.
+    ///
+    /// # Panics
+    ///
+    /// If a part does not have the size that `shape` gives it.
+    pub fn pairs(shape: Shape, parts: PairParts<Vec<i32>>) -> Self {
+        let sum = |lengths: &[i32]| lengths.iter().map(|len| *len as u64).sum();
+        let (source_tokens, target_tokens) = (sum(&parts.source_lengths), sum(&parts.target_lengths));
+        let PairParts { source, target_input, labels, source_lengths, target_lengths } = parts;
+        let parts = [source, target_input, labels, source_lengths, target_lengths];
+        Self { source_tokens, target_tokens, ..Self::from_parts(BatchLayout::Pairs, shape, parts) }
+    }
+
+    /// Makes a batch of text from its parts. Rows are numbered from 0; all labels but [`HostBatch::NOT_COUNTED`] count.
+    ///
+    /// # Panics
+    ///
+    /// If a part does not have the size that `shape` gives it.
+    pub fn text(shape: Shape, boundaries: bool, parts: TextParts<Vec<i32>>) -> Self {
+        let target_tokens = counted(&parts.labels);
+        let TextParts { input, labels, positions, documents, lengths } = parts;
+        let parts = [input, labels, positions, documents, lengths];
+        Self { boundaries, target_tokens, ..Self::from_parts(BatchLayout::Text, shape, parts) }
+    }
+
+    fn from_parts(layout: BatchLayout, shape: Shape, parts: [Vec<i32>; 5]) -> Self {
+        let Shape { batch_size, source_len, target_len } = shape;
+        let mut batch = Self { layout, batch_size, source_len, target_len, ..Self::default() };
+        let sizes = batch.widths().map(|width| batch_size * width);
+        assert_eq!(parts.each_ref().map(Vec::len), sizes, "the parts of a batch of {shape}");
+        batch.ids = parts.concat();
+        batch.rows = (0..batch_size as u32).collect();
+        batch
+    }
+
+    /// Starts a batch of pairs in this buffer: every place holds `pad`, no row is counted.
+    pub fn start_pairs(&mut self, shape: Shape, pad: u32) -> PairParts<&mut [i32]> {
+        self.ids.clear();
+        self.start(BatchLayout::Pairs, shape, pad as i32);
+        self.pair_parts_mut()
+    }
+
+    /// Starts a batch of text in this buffer. Its places hold arbitrary ids: fill all of them.
+    pub fn start_text(&mut self, shape: Shape, boundaries: bool) -> TextParts<&mut [i32]> {
+        self.start(BatchLayout::Text, shape, 0);
+        self.boundaries = boundaries;
+        self.text_parts_mut()
+    }
+
+    fn start(&mut self, layout: BatchLayout, shape: Shape, fill: i32) {
+        (self.layout, self.boundaries) = (layout, false);
+        (self.batch_size, self.source_len, self.target_len) = (shape.batch_size, shape.source_len, shape.target_len);
+        (self.source_tokens, self.target_tokens) = (0, 0);
+        self.rows.clear();
+        let places = self.widths().iter().sum::<usize>() * self.batch_size;
+        self.ids.resize(places, fill);
+    }
+
+    /// Returns the parts of a batch of pairs.
+    ///
+    /// # Panics
+    ///
+    /// If this is a batch of text.
+    pub fn pair_parts_mut(&mut self) -> PairParts<&mut [i32]> {
+        self.expect_pairs();
+        let [source, target_input, labels, source_lengths, target_lengths] = self.parts_mut();
+        PairParts { source, target_input, labels, source_lengths, target_lengths }
+    }
+
+    /// Returns the parts of a batch of text.
+    ///
+    /// # Panics
+    ///
+    /// If this is a batch of pairs.
+    pub fn text_parts_mut(&mut self) -> TextParts<&mut [i32]> {
+        self.expect_text();
+        let [input, labels, positions, documents, lengths] = self.parts_mut();
+        TextParts { input, labels, positions, documents, lengths }
+    }
+
+    /// Returns B, S and T.
     pub fn shape(&self) -> Shape {
         Shape { batch_size: self.batch_size, source_len: self.source_len, target_len: self.target_len }
     }
 
-    /// Source rows `[B, S]`.
+    /// Returns the source rows `[B, S]`; empty for text.
     pub fn source(&self) -> &[i32] {
-        &self.ids[..self.batch_size * self.source_len]
+        match self.layout {
+            BatchLayout::Pairs => self.part(0),
+            BatchLayout::Text => &[],
+        }
     }
 
-    /// Decoder input rows `[B, T]`: bos and the target. For text, what the model reads.
+    /// Returns the decoder's input rows `[B, T]`: bos and the target. For text, what the model reads.
     pub fn target_input(&self) -> &[i32] {
-        self.rows_after(0)
+        match self.layout {
+            BatchLayout::Pairs => self.part(1),
+            BatchLayout::Text => self.part(0),
+        }
     }
 
-    /// Label rows `[B, T]`: the target and eos. For text, what the model should predict at each place.
+    /// Returns the label rows `[B, T]`: the target and eos. For text, what the model should predict at each place.
     pub fn labels(&self) -> &[i32] {
-        self.rows_after(1)
+        match self.layout {
+            BatchLayout::Pairs => self.part(2),
+            BatchLayout::Text => self.part(1),
+        }
     }
 
-    /// Text: places `[B, T]` of the tokens in their documents or rows.
+    /// Text: returns the places `[B, T]` of the tokens in their documents or rows.
     ///
     /// # Panics
     ///
     /// If this is a batch of pairs.
     pub fn positions(&self) -> &[i32] {
         self.expect_text();
-        self.rows_after(2)
+        self.part(2)
     }
 
-    /// Text: numbers `[B, T]` of the documents within their row.
+    /// Text: returns the numbers `[B, T]` of the documents within their row.
     ///
     /// # Panics
     ///
     /// If this is a batch of pairs.
     pub fn documents(&self) -> &[i32] {
         self.expect_text();
-        self.rows_after(3)
+        self.part(3)
     }
 
-    /// Text: tokens of each row `[B]` that are not padding.
+    /// Text: returns the number of non-padding tokens of each row, `[B]`.
     ///
     /// # Panics
     ///
     /// If this is a batch of pairs.
     pub fn lengths(&self) -> &[i32] {
         self.expect_text();
-        &self.ids[4 * self.batch_size * self.target_len..]
+        self.part(4)
     }
 
-    /// Tokens of each source row `[B]`, eos included.
+    /// Returns the number of tokens of each source row `[B]`, eos included.
     ///
     /// # Panics
     ///
     /// If this is a batch of text.
     pub fn source_lengths(&self) -> &[i32] {
-        &self.pair_lengths()[..self.batch_size]
+        self.expect_pairs();
+        self.part(3)
     }
 
-    /// Tokens of each label row `[B]`, eos included.
+    /// Returns the number of tokens of each label row `[B]`, eos included.
     ///
     /// # Panics
     ///
     /// If this is a batch of text.
     pub fn target_lengths(&self) -> &[i32] {
-        &self.pair_lengths()[self.batch_size..]
+        self.expect_pairs();
+        self.part(4)
     }
 
-    /// Share of padding among the padded source and label tokens, in [0, 1).
+    /// Returns the share of padding among the padded source and label tokens, in [0, 1).
     pub fn padding_ratio(&self) -> f64 {
         let padded = self.shape().padded_tokens();
         if padded == 0 { 0.0 } else { 1.0 - (self.source_tokens + self.target_tokens) as f64 / padded as f64 }
     }
 
-    /// The batch cut by rows into `n` batches of about the same size, fewer if there are not as many rows. Padding stays as it is, and
-    /// each says to continue after the whole batch.
+    /// Cuts the batch by rows into `n` batches of about the same size, or fewer if there are fewer rows. Padding stays as it
+    /// is. Each batch continues after the whole one.
     pub fn split(&self, n: usize) -> Vec<Self> {
         let n = n.clamp(1, self.batch_size.max(1));
+        (0..n).map(|i| self.slice(i * self.batch_size / n..(i + 1) * self.batch_size / n)).collect()
+    }
+
+    /// Returns some rows of the batch.
+    fn slice(&self, rows: Range<usize>) -> Self {
+        let widths = self.widths();
+        let mut ids = Vec::with_capacity(rows.len() * widths.iter().sum::<usize>());
+        for (n, width) in widths.into_iter().enumerate() {
+            ids.extend_from_slice(&self.part(n)[rows.start * width..rows.end * width]);
+        }
+        let mut slice = Self { ids, batch_size: rows.len(), rows: self.rows[rows].to_vec(), ..*self };
+
+        let sum = |lengths: &[i32]| lengths.iter().map(|len| *len as u64).sum();
+        (slice.source_tokens, slice.target_tokens) = match self.layout {
+            BatchLayout::Pairs => (sum(slice.source_lengths()), sum(slice.target_lengths())),
+            BatchLayout::Text => (0, counted(slice.labels())),
+        };
+        slice
+    }
+
+    /// Returns the places that a row takes in each of the five parts. The only statement of the layout.
+    fn widths(&self) -> [usize; 5] {
         let (s, t) = (self.source_len, self.target_len);
-        let widths = match self.layout {
-            Layout::Pairs => [s, t, t, 1, 1],
-            Layout::Text => [t, t, t, t, 1],
-        };
-        let part = |i: usize| {
-            let (start, end) = (i * self.batch_size / n, (i + 1) * self.batch_size / n);
-            let mut ids = Vec::with_capacity((end - start) * widths.iter().sum::<usize>());
-            let mut offset = 0;
-            for width in widths {
-                ids.extend_from_slice(&self.ids[offset + start * width..offset + end * width]);
-                offset += self.batch_size * width;
-            }
-            let mut part = Self {
-                ids,
-                batch_size: end - start,
-                rows: self.rows[start..end].to_vec(),
-                source_tokens: 0,
-                target_tokens: 0,
-                ..*self
-            };
-            let sum = |lengths: &[i32]| lengths.iter().map(|len| *len as u64).sum();
-            match self.layout {
-                Layout::Pairs => {
-                    (part.source_tokens, part.target_tokens) = (sum(part.source_lengths()), sum(part.target_lengths()));
-                }
-                Layout::Text => {
-                    part.target_tokens =
-                        part.labels().iter().filter(|label| **label != Self::NOT_COUNTED).count() as u64;
-                }
-            }
-            part
-        };
-        (0..n).map(part).collect()
+        match self.layout {
+            BatchLayout::Pairs => [s, t, t, 1, 1],
+            BatchLayout::Text => [t, t, t, t, 1],
+        }
     }
 
-    /// The part of T wide rows that stands behind the source and `n` others.
-    fn rows_after(&self, n: usize) -> &[i32] {
-        let start = self.batch_size * (self.source_len + n * self.target_len);
-        &self.ids[start..start + self.batch_size * self.target_len]
+    fn part(&self, n: usize) -> &[i32] {
+        let widths = self.widths();
+        let start = self.batch_size * widths[..n].iter().sum::<usize>();
+        &self.ids[start..start + self.batch_size * widths[n]]
     }
 
-    fn pair_lengths(&self) -> &[i32] {
-        assert_eq!(self.layout, Layout::Pairs, "a batch of text has no source and target lengths");
-        &self.ids[self.batch_size * (self.source_len + 2 * self.target_len)..]
+    fn parts_mut(&mut self) -> [&mut [i32]; 5] {
+        let sizes = self.widths().map(|width| width * self.batch_size);
+        let mut rest = &mut self.ids[..];
+        sizes.map(|size| rest.split_off_mut(..size).expect("the buffer holds all five parts"))
+    }
+
+    fn expect_pairs(&self) {
+        assert_eq!(self.layout, BatchLayout::Pairs, "a batch of text has no source and target lengths");
     }
 
     fn expect_text(&self) {
-        assert_eq!(self.layout, Layout::Text, "a batch of pairs has no positions and documents");
+        assert_eq!(self.layout, BatchLayout::Text, "a batch of pairs has no positions and documents");
+    }
+}
+
+/// Labels of a text that count in the loss.
+fn counted(labels: &[i32]) -> u64 {
+    labels.iter().filter(|label| **label != HostBatch::NOT_COUNTED).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_pairs_come_back_as_they_were_given() {
+        let shape = Shape { batch_size: 2, source_len: 3, target_len: 2 };
+        let parts = PairParts {
+            source: vec![5, 6, 2, 7, 2, 0],
+            target_input: vec![1, 8, 1, 0],
+            labels: vec![8, 2, 2, 0],
+            source_lengths: vec![3, 2],
+            target_lengths: vec![2, 1],
+        };
+        let mut batch = HostBatch::pairs(shape, parts.clone());
+        assert_eq!((batch.source(), batch.target_input()), (&parts.source[..], &parts.target_input[..]));
+        assert_eq!((batch.labels(), batch.source_lengths()), (&parts.labels[..], &parts.source_lengths[..]));
+        assert_eq!((batch.target_lengths(), batch.shape()), (&parts.target_lengths[..], shape));
+        assert_eq!((batch.source_tokens, batch.target_tokens, &batch.rows[..]), (5, 3, &[0, 1][..]));
+        assert_eq!(batch.pair_parts_mut().labels, parts.labels);
+    }
+
+    #[test]
+    fn parts_of_text_come_back_as_they_were_given() {
+        let parts = TextParts {
+            input: vec![1, 5, 6, 1, 0, 0],
+            labels: vec![5, 6, 2, 2, -1, -1],
+            positions: vec![0, 1, 2, 0, 0, 1],
+            documents: vec![0, 0, 0, 0, 1, 1],
+            lengths: vec![3, 1],
+        };
+        let mut batch = HostBatch::text(Shape::text(2, 3), true, parts.clone());
+        assert_eq!((batch.target_input(), batch.labels()), (&parts.input[..], &parts.labels[..]));
+        assert_eq!((batch.positions(), batch.documents()), (&parts.positions[..], &parts.documents[..]));
+        assert_eq!((batch.lengths(), batch.source_tokens, batch.target_tokens), (&parts.lengths[..], 0, 4));
+        assert_eq!(batch.text_parts_mut().documents, parts.documents);
+        let halves = batch.split(2);
+        assert_eq!((halves[0].target_tokens, halves[1].target_tokens, halves[1].lengths()), (3, 1, &[1][..]));
+    }
+
+    #[test]
+    #[should_panic(expected = "the parts of a batch of 1 x (2 + 2)")]
+    fn parts_of_another_size_are_refused() {
+        let row = || vec![1, 2];
+        let parts = PairParts {
+            source: row(),
+            target_input: row(),
+            labels: vec![3],
+            source_lengths: vec![2],
+            target_lengths: vec![2],
+        };
+        HostBatch::pairs(Shape { batch_size: 1, source_len: 2, target_len: 2 }, parts);
     }
 }

@@ -1,59 +1,67 @@
 //! Text to host batches: corpora, tokenizers, a memory-mapped token cache and a deterministic multi-worker loader.
 //!
-//! Nothing here knows of tensors or devices; a [`HostBatch`] is one contiguous buffer of padded token rows that any
-//! framework can upload in one copy.
+//! This crate knows nothing of tensors or devices. A [`HostBatch`] is one contiguous buffer of token rows that any framework
+//! can upload in one copy.
 //!
 //! ```text
-//! pairs -corpus-> Example  -tokenizer-> ids -cache-> memory map -sampler-> bucket -collate-> HostBatch
-//! text  -corpus-> document -tokenizer-> ids -cache-> memory map -sampler-> rows   -pack----> HostBatch
+//! pairs -corpus-> Example  -tokenizer-> ids -cache-> memory map -sampler-> buckets -Collator--> HostBatch
+//! text  -corpus-> document -tokenizer-> ids -cache-> memory map -sampler-> rows    -RowWriter-> HostBatch
 //!                                               worker pool ------------------------'
 //! ```
 //!
-//! [`CachedSource`] makes batches of pairs for an encoder-decoder, [`TextSource`] batches of plain text for a language
-//! model; a [`Loader`] or [`OnePass`] takes them from either. What a model writes is read with
-//! [`TextTokenizer::decode_stream`].
+//! A [`PairSource`] makes batches of pairs for an encoder-decoder, a [`TextSource`] batches of plain text for a language
+//! model. A [`Loader`] produces the batches of either in an endless sequence, a [`OnePass`] each batch once.
+//! [`TextTokenizer::decode_stream`] turns the ids that a model generates into text as they arrive.
+//!
+//! By layer, lowest first; a module imports only from layers below it:
+//!
+//! | layer | modules |
+//! |---|---|
+//! | 0 | `error` · `host_batch` the batch and its buffer · `loader_config` · `sampler` orders from seed and epoch · `reorder` |
+//! | 1 | `corpus` text files as rows |
+//! | 2 | `tokenizer` text to ids and back |
+//! | 3 | `cache` ids in a memory-mapped file · `built_in` the trainer's built-in task |
+//! | 4 | `batch` which rows a batch has, and how they are written |
+//! | 5 | `source` data sets that can be cut into batches |
+//! | 6 | `loader` batches in order from worker threads |
 //!
 //! # Invariants
 //!
-//! 1. The order of the data is a pure function of seed, epoch and position: the same batches whatever the number of
+//! 1. The order of the data is a pure function of seed, epoch and position: the batches are the same for any number of
 //!    workers or ranks.
-//! 2. Every row, and every token of a text, is in exactly one batch of an epoch. What cannot be used is counted and shown
-//!    with file and line.
+//! 2. Every row, and every token of a text, is in exactly one batch of an epoch. Unusable rows are counted and shown with
+//!    file and line.
 //! 3. A token cache is complete or invisible, and never trusted: every count and offset is checked when it is opened.
 //! 4. Host memory is bounded by the prefetch depth and does not grow with epochs.
 
-mod bucket;
+mod batch;
+pub mod built_in;
 mod cache;
-mod collate;
 mod corpus;
-mod direct;
-mod document_order;
 mod error;
 #[cfg(test)]
 mod fixtures;
 mod host_batch;
 mod loader;
-pub mod numbers;
-mod plan;
+mod loader_config;
 mod reorder;
 mod sampler;
-mod text;
+mod source;
 mod tokenizer;
 
-pub use bucket::{Buckets, round_up};
-pub use cache::{Prepared, TokenCache, prepare, prepare_text};
+pub use batch::{Buckets, Collator, EpochPlan, round_up};
+pub use cache::{Prepared, TokenCache, prepare_pairs, prepare_text};
 pub use corpus::{
-    BadRow, BadRowKind, Corpus, CorpusConfig, CorpusFormat, CorpusInput, Example, Packing, RowReport, Task, TextConfig,
-    TextCorpus, TextFormat,
+    BadRow, BadRowKind, CorpusConfig, CorpusFormat, CorpusInput, Example, Packing, PairCorpus, RowReport, Task,
+    TextConfig, TextCorpus, TextFormat,
 };
-pub use direct::DirectSource;
 pub use error::{Error, Result, panic_text};
-pub use host_batch::{HostBatch, Layout, Position, Shape};
-pub use loader::{BatchSource, BatchWorker, CachedSource, Loader, LoaderConfig, OnePass, Rank};
-pub use plan::EpochPlan;
+pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};
+pub use loader::{Loader, OnePass, Rank};
+pub use loader_config::LoaderConfig;
 pub use sampler::Order;
-pub use text::TextSource;
+pub use source::{BatchSource, BatchWorker, DirectSource, PairSource, TextSource};
 pub use tokenizer::{
-    DecodeStream, Encoder, Normalization, SpecialIds, TextEncoder, TextSpecialIds, TextTokenizer, TokenizerConfig,
-    TokenizerKind, Tokenizers,
+    DecodeStream, Normalization, PairEncoder, PairTokenizers, SpecialIds, TextEncoder, TextSpecialIds, TextTokenizer,
+    TokenizerConfig, TokenizerKind,
 };

@@ -19,7 +19,7 @@ pub enum Order {
 
 /// What is put in order; each has a random stream of its own.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Stream {
+pub(crate) enum ShuffleOf {
     Rows,
     Batches,
     Documents,
@@ -27,25 +27,25 @@ pub(crate) enum Stream {
 
 impl Order {
     /// The numbers below `n` in this order.
-    pub(crate) fn indices(self, n: u32, stream: Stream) -> Vec<u32> {
+    pub(crate) fn indices(self, n: u32, of: ShuffleOf) -> Vec<u32> {
         let mut indices: Vec<u32> = (0..n).collect();
-        self.apply(&mut indices, stream);
+        self.apply(&mut indices, of);
         indices
     }
 
     /// Puts items into this order (Fisher and Yates).
-    pub(crate) fn apply<T>(self, items: &mut [T], stream: Stream) {
+    pub(crate) fn apply<T>(self, items: &mut [T], of: ShuffleOf) {
         let Self::Shuffled { seed, epoch } = self else { return };
-        let mut random = generator(seed, epoch, stream);
+        let mut random = generator(seed, epoch, of);
         for i in (1..items.len()).rev() {
             items.swap(i, below(&mut random, i as u32 + 1) as usize);
         }
     }
 }
 
-fn generator(seed: u64, epoch: u64, stream: Stream) -> ChaCha8Rng {
+fn generator(seed: u64, epoch: u64, of: ShuffleOf) -> ChaCha8Rng {
     let mut hasher = blake3::Hasher::new_derive_key("kiln-data 2026 order of rows and batches");
-    hasher.update(&seed.to_le_bytes()).update(&epoch.to_le_bytes()).update(&[stream as u8]);
+    hasher.update(&seed.to_le_bytes()).update(&epoch.to_le_bytes()).update(&[of as u8]);
     ChaCha8Rng::from_seed(*hasher.finalize().as_bytes())
 }
 
@@ -67,16 +67,16 @@ mod tests {
     #[test]
     fn a_shuffle_is_a_permutation_and_depends_on_everything() {
         let order = |seed, epoch, stream| Order::Shuffled { seed, epoch }.indices(1000, stream);
-        let first = order(1, 0, Stream::Rows);
+        let first = order(1, 0, ShuffleOf::Rows);
         let mut sorted = first.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
-        assert_eq!(first, order(1, 0, Stream::Rows));
-        for other in [order(2, 0, Stream::Rows), order(1, 1, Stream::Rows), order(1, 0, Stream::Batches)] {
+        assert_eq!(first, order(1, 0, ShuffleOf::Rows));
+        for other in [order(2, 0, ShuffleOf::Rows), order(1, 1, ShuffleOf::Rows), order(1, 0, ShuffleOf::Batches)] {
             assert_ne!(first, other);
         }
-        assert_eq!(Order::Sequential.indices(3, Stream::Rows), [0, 1, 2]);
-        assert_eq!(order(1, 0, Stream::Rows).len() + Order::Sequential.indices(0, Stream::Rows).len(), 1000);
+        assert_eq!(Order::Sequential.indices(3, ShuffleOf::Rows), [0, 1, 2]);
+        assert_eq!(order(1, 0, ShuffleOf::Rows).len() + Order::Sequential.indices(0, ShuffleOf::Rows).len(), 1000);
     }
 
     #[test]
@@ -84,7 +84,7 @@ mod tests {
         // Where item 0 of 8 ends up over 8000 epochs: 1000 each, standard deviation 30.
         let mut places = [0u32; 8];
         for epoch in 0..8000 {
-            let order = Order::Shuffled { seed: 3, epoch }.indices(8, Stream::Rows);
+            let order = Order::Shuffled { seed: 3, epoch }.indices(8, ShuffleOf::Rows);
             places[order.iter().position(|i| *i == 0).expect("a permutation")] += 1;
         }
         assert!(places.iter().all(|n| (850..1150).contains(n)), "{places:?}");
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn the_order_never_changes_between_versions() {
         // A resumed run must see the same rows: these numbers may only change with a new format of checkpoints.
-        let order = Order::Shuffled { seed: 42, epoch: 7 }.indices(10, Stream::Rows);
+        let order = Order::Shuffled { seed: 42, epoch: 7 }.indices(10, ShuffleOf::Rows);
         assert_eq!(order, [4, 1, 8, 0, 7, 3, 5, 9, 2, 6]);
     }
 }

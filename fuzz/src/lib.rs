@@ -13,9 +13,10 @@ use kiln::checkpoint::{
 };
 use kiln::config::{Config, Sources, load};
 use kiln::hugging_face::Folder;
+use kiln_data::built_in::numbers;
 use kiln_data::{
-    BatchSource, CachedSource, Corpus, CorpusConfig, CorpusFormat, LoaderConfig, OnePass, Position, TextConfig,
-    TextCorpus, TextFormat, TokenCache, Tokenizers, numbers, prepare,
+    BatchSource, CorpusConfig, CorpusFormat, LoaderConfig, OnePass, PairCorpus, PairSource, PairTokenizers, Position,
+    TextConfig, TextCorpus, TextFormat, TokenCache, prepare_pairs,
 };
 use kiln_model::{TransformerConfig, hf};
 
@@ -48,14 +49,14 @@ fn write(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).expect("writable");
 }
 
-fn tokenizers() -> &'static Tokenizers {
-    static TOKENIZERS: OnceLock<Tokenizers> = OnceLock::new();
+fn tokenizers() -> &'static PairTokenizers {
+    static TOKENIZERS: OnceLock<PairTokenizers> = OnceLock::new();
     TOKENIZERS.get_or_init(|| {
         let text = path("tokenizer.jsonl");
         let rows = numbers::examples(200, 0, 4, 1).expect("numbers");
         numbers::write_jsonl(&text, &rows.train).expect("writable");
-        let corpus = Corpus::open(&[text], &CorpusConfig::default()).expect("a corpus");
-        Tokenizers::train(&numbers::tokenizer_config(), &corpus, 1).expect("a tokenizer")
+        let corpus = PairCorpus::open(&[text], &CorpusConfig::default()).expect("a corpus");
+        PairTokenizers::train(&numbers::tokenizer_config(), &corpus, 1).expect("a tokenizer")
     })
 }
 
@@ -68,7 +69,7 @@ pub fn fuzz_cache(input: &[u8]) {
         let _ = cache.verify();
         let _ = (cache.fingerprint(), cache.n_source_tokens(), cache.n_target_tokens());
         let config = LoaderConfig { num_workers: 0, batch_tokens: 256, ..LoaderConfig::default() };
-        let Ok(source) = CachedSource::new(cache, tokenizers(), &config) else { continue };
+        let Ok(source) = PairSource::new(cache, tokenizers(), &config) else { continue };
         let Ok(pass) = OnePass::new(Arc::new(source) as Arc<dyn BatchSource>, &config) else { continue };
         pass.take(100).for_each(drop);
     }
@@ -95,8 +96,8 @@ fn with_cache_hashes(input: &[u8]) -> Vec<u8> {
 pub fn good_cache() -> Vec<u8> {
     let (text, file) = (path("good.jsonl"), path("good.tokens"));
     numbers::write_jsonl(&text, &numbers::examples(40, 0, 4, 2).expect("numbers").train).expect("writable");
-    let corpus = Corpus::open(&[text], &CorpusConfig::default()).expect("a corpus");
-    drop(prepare(&file, &corpus, tokenizers(), 1, &mut |_| {}).expect("a cache"));
+    let corpus = PairCorpus::open(&[text], &CorpusConfig::default()).expect("a corpus");
+    drop(prepare_pairs(&file, &corpus, tokenizers(), 1, &mut |_| {}).expect("a cache"));
     fs::read(&file).expect("there")
 }
 
@@ -206,7 +207,7 @@ pub fn fuzz_rows(input: &[u8]) {
         let file = path("rows.txt");
         write(&file, input);
         let config = CorpusConfig { format, ..tolerant.clone() };
-        if let Ok(corpus) = Corpus::open(&[file], &config) {
+        if let Ok(corpus) = PairCorpus::open(&[file], &config) {
             let _ = corpus.read_all();
         }
     }

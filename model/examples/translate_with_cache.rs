@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device};
-use kiln_data::{Corpus, CorpusConfig, DirectSource, Loader, LoaderConfig, Position, Tokenizers, numbers};
+use kiln_data::built_in::numbers;
+use kiln_data::{CorpusConfig, DirectSource, Loader, LoaderConfig, PairCorpus, PairTokenizers, Position};
 use kiln_model::{DropoutStream, EncoderDecoder, PairBatch, TransformerConfig};
 use training::{AdamW, folder, host, ids, scalar};
 
@@ -26,8 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     numbers::write_jsonl(&file, &examples.train)?;
 
     let corpus =
-        Corpus::open(&[file], &CorpusConfig { max_source_len: 16, max_target_len: 32, ..CorpusConfig::default() })?;
-    let tokenizers = Tokenizers::train(&numbers::tokenizer_config(), &corpus, 1)?;
+        PairCorpus::open(&[file], &CorpusConfig { max_source_len: 16, max_target_len: 32, ..CorpusConfig::default() })?;
+    let tokenizers = PairTokenizers::train(&numbers::tokenizer_config(), &corpus, 1)?;
     let loading = LoaderConfig { batch_tokens: 512, num_workers: 1, ..LoaderConfig::default() };
     let source = Arc::new(DirectSource::open(&corpus, &tokenizers, &loading)?);
     let mut loader = Loader::new(source, &loading, 1, Position::default())?;
@@ -70,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Greedy translations. Rows leave the batch, and the cache, when they end.
 fn translate(
     model: &EncoderDecoder,
-    tokenizers: &Tokenizers,
+    tokenizers: &PairTokenizers,
     sources: &[&str],
     device: &Device,
 ) -> Result<Vec<Vec<u32>>, Box<dyn Error>> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_data::{Corpus, Example, TextCorpus, TextTokenizer, Tokenizers};
+use kiln_data::{Example, PairCorpus, PairTokenizers, TextCorpus, TextTokenizer};
 
 use super::config_args::ConfigArgs;
 use super::error::Usage;
@@ -56,10 +56,10 @@ pub(super) fn run(args: Args) -> Result<()> {
 }
 
 fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
-    let corpus = Corpus::open(&config.data.train, &config.data.corpus)?;
+    let corpus = PairCorpus::open(&config.data.train, &config.data.corpus)?;
     let tokenizers = match out {
         Some(out) => pairs::load_or_train(&config.tokenizer, &corpus, out, &mut |line| eprintln!("{line}"))?,
-        None => Tokenizers::load(&config.tokenizer)?,
+        None => PairTokenizers::load(&config.tokenizer)?,
     };
     save_loaded(config, out, |out| tokenizers.save(out))?;
     let (examples, report) = corpus.read_all()?;
@@ -121,7 +121,7 @@ fn text_statistics(tokenizer: &TextTokenizer, documents: &[String]) -> Result<St
 }
 
 /// Entries, and what the text looks like in tokens.
-fn statistics(tokenizers: &Tokenizers, examples: &[Example]) -> Result<String> {
+fn statistics(tokenizers: &PairTokenizers, examples: &[Example]) -> Result<String> {
     let special = tokenizers.special();
     let mut text = format!(
         "{} source and {} target entries{}; pad {}, begin {}, end {}, unknown {}\n",

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use kiln_data::numbers::{self, Numbers};
+use kiln_data::built_in::numbers::{self, Numbers};
 use kiln_data::{Example, TextConfig, TextFormat};
 
 use super::Files;

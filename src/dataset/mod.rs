@@ -79,7 +79,7 @@ fn n_threads() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use kiln_data::numbers;
+    use kiln_data::built_in::numbers;
 
     use super::*;
     use crate::config::presets;

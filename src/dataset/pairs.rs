@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, CachedSource, Corpus, CorpusConfig, DirectSource, Prepared, TokenCache, TokenizerConfig, Tokenizers,
-    prepare,
+    BatchSource, CorpusConfig, DirectSource, PairCorpus, PairSource, PairTokenizers, Prepared, TokenCache,
+    TokenizerConfig, prepare_pairs,
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
@@ -30,10 +30,10 @@ pub(super) fn open(
             ..CorpusConfig::default()
         };
     }
-    let train_corpus = Corpus::open(&files.train, &corpus_config).context("data.train")?;
+    let train_corpus = PairCorpus::open(&files.train, &corpus_config).context("data.train")?;
     let valid_corpus = match files.valid.as_slice() {
         [] => None,
-        files_valid => Some(Corpus::open(files_valid, &corpus_config).context("data.valid")?),
+        files_valid => Some(PairCorpus::open(files_valid, &corpus_config).context("data.valid")?),
     };
     let tokenizers = match vocabulary.as_ref().and_then(Vocabulary::pairs) {
         Some(tokenizers) => tokenizers.clone(),
@@ -46,13 +46,13 @@ pub(super) fn open(
     } else {
         let path = cache_dir.join("train.tokens");
         let cache = open_cache(&path, &train_corpus, &tokenizers, note).context("data.train")?;
-        Arc::new(CachedSource::new(cache, &tokenizers, &config.loader)?)
+        Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?)
     };
     let (mut valid, mut valid_examples): (Option<Arc<dyn BatchSource>>, _) = (None, Vec::new());
     if let Some(corpus) = &valid_corpus {
         let path = cache_dir.join("valid.tokens");
         let cache = open_cache(&path, corpus, &tokenizers, note).context("data.valid")?;
-        valid = Some(Arc::new(CachedSource::new(cache, &tokenizers, &config.loader)?));
+        valid = Some(Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?));
         valid_examples = corpus.read_all().context("data.valid")?.0;
     }
     let vocabulary = Vocabulary::Pairs(tokenizers);
@@ -62,12 +62,12 @@ pub(super) fn open(
 /// Finds or builds the token cache at `path`.
 pub fn open_cache(
     path: &Path,
-    corpus: &Corpus,
-    tokenizers: &Tokenizers,
+    corpus: &PairCorpus,
+    tokenizers: &PairTokenizers,
     note: &mut dyn FnMut(&str),
 ) -> kiln_data::Result<TokenCache> {
     let start = Instant::now();
-    let Prepared { cache, built_because } = prepare(path, corpus, tokenizers, n_threads(), &mut |_| {})?;
+    let Prepared { cache, built_because } = prepare_pairs(path, corpus, tokenizers, n_threads(), &mut |_| {})?;
     if let Some(reason) = built_because {
         note(&format!(
             "{}: built in {:.1}s ({reason}), {} + {} tokens; {}",
@@ -85,17 +85,17 @@ pub fn open_cache(
 /// settings are the same.
 pub fn load_or_train(
     config: &TokenizerConfig,
-    corpus: &Corpus,
+    corpus: &PairCorpus,
     dir: &Path,
     note: &mut dyn FnMut(&str),
-) -> Result<Tokenizers> {
+) -> Result<PairTokenizers> {
     if config.path.is_some() {
-        return Ok(Tokenizers::load(config)?);
+        return Ok(PairTokenizers::load(config)?);
     }
     let files = corpus.inputs().iter().flat_map(|input| input.files());
     let made_from = MadeFrom::of(config, corpus.config(), files)?;
-    let train = || Tokenizers::train(config, corpus, n_threads());
-    let (tokenizers, secs) = find_or_make(dir, &made_from, Tokenizers::load_dir, train, Tokenizers::save)?;
+    let train = || PairTokenizers::train(config, corpus, n_threads());
+    let (tokenizers, secs) = find_or_make(dir, &made_from, PairTokenizers::load_dir, train, PairTokenizers::save)?;
     if let Some(secs) = secs {
         note(&format!(
             "{}: trained in {secs:.1}s, {} source and {} target entries{}",

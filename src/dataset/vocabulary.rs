@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use kiln_data::{Task, TextTokenizer, Tokenizers};
+use kiln_data::{PairTokenizers, Task, TextTokenizer};
 use kiln_model::{Architecture, TransformerConfig};
 
 /// The tokenizers of a run, by its task.
 #[derive(Debug, Clone)]
 pub enum Vocabulary {
     /// Translation: of both sides, one if they share it.
-    Pairs(Tokenizers),
+    Pairs(PairTokenizers),
     /// lm and mlm: of the text.
     Text(TextTokenizer),
 }
@@ -19,7 +19,7 @@ impl Vocabulary {
     /// Loads what [`Self::save`] wrote.
     pub fn load_dir(dir: &Path, task: Task) -> kiln_data::Result<Self> {
         Ok(match task {
-            Task::Translation => Self::Pairs(Tokenizers::load_dir(dir)?),
+            Task::Translation => Self::Pairs(PairTokenizers::load_dir(dir)?),
             Task::Lm | Task::Mlm => Self::Text(TextTokenizer::load_dir(dir)?),
         })
     }
@@ -41,7 +41,7 @@ impl Vocabulary {
     }
 
     /// The tokenizers of pairs, of a run that translates.
-    pub fn pairs(&self) -> Option<&Tokenizers> {
+    pub fn pairs(&self) -> Option<&PairTokenizers> {
         match self {
             Self::Pairs(tokenizers) => Some(tokenizers),
             Self::Text(_) => None,

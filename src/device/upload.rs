@@ -1,7 +1,7 @@
 //! Host batch -> device batch: the only place that knows both.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use kiln_data::{HostBatch, Layout};
+use kiln_data::{BatchLayout, HostBatch};
 use kiln_model::{Batch, PairBatch, TextBatch};
 
 /// Copies `host` to `device` in one transfer and cuts the parts out of it there.
@@ -14,13 +14,13 @@ pub fn upload(host: &HostBatch, device: &Device) -> Batch {
     let ids = Tensor::<1, Int>::from_data(ids, (&device, DType::I32));
     let HostBatch { batch_size, source_len, target_len, source_tokens, target_tokens, .. } = *host;
     match host.layout {
-        Layout::Pairs => Batch::Pairs(PairBatch::from_contiguous(
+        BatchLayout::Pairs => Batch::Pairs(PairBatch::from_contiguous(
             ids,
             [batch_size, source_len, target_len],
             source_tokens,
             target_tokens,
         )),
-        Layout::Text => {
+        BatchLayout::Text => {
             Batch::Text(TextBatch::from_contiguous(ids, [batch_size, target_len], target_tokens, host.boundaries))
         }
     }

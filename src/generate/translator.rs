@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Device;
-use kiln_data::Tokenizers;
+use kiln_data::PairTokenizers;
 use kiln_model::EncoderDecoder;
 
 use super::batching::{self, SourceBatch, SourceRow};
@@ -30,14 +30,18 @@ pub struct Hypothesis {
 #[derive(Debug)]
 pub struct Translator {
     model: EncoderDecoder,
-    tokenizers: Tokenizers,
+    tokenizers: PairTokenizers,
     config: GenerateConfig,
     device: Device,
 }
 
 impl Translator {
     /// A translator on the device that `model` lives on. The tokenizers must be those it was trained with.
-    pub fn new(model: &EncoderDecoder, tokenizers: Tokenizers, config: GenerateConfig) -> Result<Self, GenerateError> {
+    pub fn new(
+        model: &EncoderDecoder,
+        tokenizers: PairTokenizers,
+        config: GenerateConfig,
+    ) -> Result<Self, GenerateError> {
         let shape = model.config();
         for (side, tokenizer, model) in [
             ("source", tokenizers.source_vocab_size(), shape.source_vocab_size),

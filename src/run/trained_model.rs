@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, FloatDType};
-use kiln_data::{TextTokenizer, Tokenizers};
+use kiln_data::{PairTokenizers, TextTokenizer};
 use kiln_model::{DecoderOnly, EncoderDecoder, Transformer, TransformerConfig};
 
 use super::error::RunError;
@@ -95,7 +95,7 @@ impl TrainedModel {
     ///
     /// # Errors
     /// [`RunError::OtherTask`] for a run of another task.
-    pub fn translation(&self, dtype: FloatDType, device: &Device) -> Result<(EncoderDecoder, Tokenizers)> {
+    pub fn translation(&self, dtype: FloatDType, device: &Device) -> Result<(EncoderDecoder, PairTokenizers)> {
         if let (Some(tokenizers), Transformer::EncoderDecoder(model)) =
             (self.vocabulary.pairs(), self.load_model(dtype, device)?)
         {

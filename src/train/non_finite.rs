@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::FloatDType;
-use kiln_data::{BatchSource, HostBatch, Layout, Loader, LoaderConfig, Position};
+use kiln_data::{BatchLayout, BatchSource, HostBatch, Loader, LoaderConfig, Position};
 use serde::Serialize;
 
 use super::state::TrainState;
@@ -58,7 +58,7 @@ struct Report<'a> {
 /// A micro-batch as [`HostBatch`] lays it out.
 #[derive(Debug, Serialize)]
 struct BatchRecord<'a> {
-    layout: Layout,
+    layout: BatchLayout,
     batch_size: usize,
     source_len: usize,
     target_len: usize,

@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
+use kiln_data::built_in::numbers;
 use kiln_data::{
-    BatchSource, CachedSource, Corpus, CorpusConfig, Example, HostBatch, LoaderConfig, Position, Tokenizers, numbers,
-    prepare,
+    BatchSource, Collator, CorpusConfig, Example, HostBatch, LoaderConfig, PairCorpus, PairSource, PairTokenizers,
+    Position, Shape, SpecialIds, prepare_pairs,
 };
 use kiln_model::{Batch, Transformer, TransformerConfig};
 
@@ -31,7 +32,7 @@ use crate::logging::{Logging, Record, Sink};
 /// A corpus of number words with its tokenizer and cache.
 struct Corpora {
     dir: tempfile::TempDir,
-    tokenizers: Tokenizers,
+    tokenizers: PairTokenizers,
     rows: Vec<Example>,
 }
 
@@ -42,19 +43,19 @@ impl Corpora {
         numbers::write_jsonl(&dir.path().join("train.jsonl"), &rows.train).expect("writable");
         numbers::write_jsonl(&dir.path().join("valid.jsonl"), &rows.held_out).expect("writable");
         let corpus = Self::corpus(&dir.path().join("train.jsonl"));
-        let tokenizers = Tokenizers::train(&numbers::tokenizer_config(), &corpus, 1).expect("a tokenizer");
+        let tokenizers = PairTokenizers::train(&numbers::tokenizer_config(), &corpus, 1).expect("a tokenizer");
         Self { dir, tokenizers, rows: rows.held_out }
     }
 
-    fn corpus(path: &Path) -> Corpus {
-        Corpus::open(&[path.to_path_buf()], &CorpusConfig::default()).expect("a corpus")
+    fn corpus(path: &Path) -> PairCorpus {
+        PairCorpus::open(&[path.to_path_buf()], &CorpusConfig::default()).expect("a corpus")
     }
 
     fn source(&self, name: &str, config: &LoaderConfig) -> Arc<dyn BatchSource> {
         let cache = self.dir.path().join(format!("{name}.tokens"));
         let corpus = Self::corpus(&self.dir.path().join(format!("{name}.jsonl")));
-        let prepared = prepare(&cache, &corpus, &self.tokenizers, 1, &mut |_| {}).expect("a cache");
-        Arc::new(CachedSource::new(prepared.cache, &self.tokenizers, config).expect("a source"))
+        let prepared = prepare_pairs(&cache, &corpus, &self.tokenizers, 1, &mut |_| {}).expect("a cache");
+        Arc::new(PairSource::new(prepared.cache, &self.tokenizers, config).expect("a source"))
     }
 
     fn config(&self) -> Config {
@@ -158,32 +159,18 @@ fn last_snapshot(run_dir: &Path) -> (PathBuf, Snapshot) {
 
 /// A host batch from rows of token ids.
 fn host_batch(rows: &[(Vec<i32>, Vec<i32>)]) -> HostBatch {
-    let (bos, eos) = (1, 2);
-    let source_len = rows.iter().map(|(source, _)| source.len() + 1).max().expect("rows");
-    let target_len = rows.iter().map(|(_, target)| target.len() + 1).max().expect("rows");
-    let mut parts: [Vec<i32>; 5] = Default::default();
-    let padded = |mut row: Vec<i32>, len: usize| {
-        row.resize(len, 0);
-        row
-    };
-    for (source, target) in rows {
-        parts[0].extend(padded([source.as_slice(), &[eos]].concat(), source_len));
-        parts[1].extend(padded([&[bos], target.as_slice()].concat(), target_len));
-        parts[2].extend(padded([target.as_slice(), &[eos]].concat(), target_len));
-        parts[3].push(source.len() as i32 + 1);
-        parts[4].push(target.len() as i32 + 1);
-    }
-    HostBatch {
+    let shape = Shape {
         batch_size: rows.len(),
-        source_len,
-        target_len,
-        source_tokens: parts[3].iter().map(|&len| len as u64).sum(),
-        target_tokens: parts[4].iter().map(|&len| len as u64).sum(),
-        ids: parts.concat(),
-        rows: (0..rows.len() as u32).collect(),
-        next: Position::default(),
-        ..HostBatch::default()
+        source_len: rows.iter().map(|(source, _)| source.len() + 1).max().expect("rows"),
+        target_len: rows.iter().map(|(_, target)| target.len() + 1).max().expect("rows"),
+    };
+    let unsigned = |ids: &[i32]| ids.iter().map(|id| id.cast_unsigned()).collect::<Vec<u32>>();
+    let mut batch = HostBatch::default();
+    let mut collator = Collator::new(&mut batch, shape, SpecialIds { pad: 0, bos: 1, eos: 2, unk: 3 });
+    for (number, (source, target)) in (0..).zip(rows) {
+        collator.push(number, &unsigned(source), &unsigned(target));
     }
+    batch
 }
 
 fn toy_rows(n: i32) -> Vec<(Vec<i32>, Vec<i32>)> {

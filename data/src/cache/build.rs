@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::TokenCache;
-use super::encode::{DocumentEncoder, PairEncoder};
-use super::fingerprint::{Ledger, fingerprint, text_fingerprint};
-use super::format::{Header, Kind};
+use super::encode::{PairBlockEncoder, TextBlockEncoder};
+use super::fingerprint::{Ledger, pair_fingerprint, text_fingerprint};
+use super::format::{CacheKind, Header};
 use super::write::Writer;
-use crate::corpus::{Corpus, RowParser, RowReport, TextCorpus, for_each_block};
+use crate::corpus::{PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
-use crate::tokenizer::{TextTokenizer, Tokenizers};
+use crate::tokenizer::{PairTokenizers, TextTokenizer};
 
 /// A cache that is ready to use.
 #[derive(Debug)]
@@ -27,10 +27,10 @@ pub struct Prepared {
 /// and then uses it.
 ///
 /// `progress` is called now and then with the number of rows seen so far.
-pub fn prepare(
+pub fn prepare_pairs(
     path: &Path,
-    corpus: &Corpus,
-    tokenizers: &Tokenizers,
+    corpus: &PairCorpus,
+    tokenizers: &PairTokenizers,
     num_threads: usize,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
@@ -39,14 +39,14 @@ pub fn prepare(
         target_vocab_size: tokenizers.target_vocab_size() as u32,
         max_source_len: corpus.config().max_source_len as u32,
         max_target_len: corpus.config().max_target_len as u32,
-        ..Header::new(Kind::Pairs, tokenizers.fingerprint_hash())
+        ..Header::new(CacheKind::Pairs, tokenizers.fingerprint_hash())
     };
     let parser = RowParser::new(corpus.config());
     let write = |writer: &mut Writer, narrow: bool| {
         for_each_block(
             corpus.blocks(),
             num_threads,
-            || PairEncoder::new(corpus, tokenizers.encoder(), narrow),
+            || PairBlockEncoder::new(corpus, tokenizers.encoder(), narrow),
             |encoder, block| encoder.encode(&block, &parser),
             |block| {
                 writer.push(block)?;
@@ -55,7 +55,7 @@ pub fn prepare(
             },
         )
     };
-    open_or_build(path, header, &|ledger| fingerprint(corpus, ledger), &|report| corpus.check(report), write)
+    open_or_build(path, header, &|ledger| pair_fingerprint(corpus, ledger), &|report| corpus.check(report), write)
 }
 
 /// The same for plain text: the documents of `corpus`, tokenized. How they are packed into rows is not part of the cache.
@@ -70,13 +70,13 @@ pub fn prepare_text(
     let header = Header {
         source_vocab_size: vocab_size,
         target_vocab_size: vocab_size,
-        ..Header::new(Kind::Text, tokenizer.fingerprint_hash())
+        ..Header::new(CacheKind::Text, tokenizer.fingerprint_hash())
     };
     let write = |writer: &mut Writer, narrow: bool| {
         for_each_block(
             corpus.blocks(),
             num_threads,
-            || DocumentEncoder::new(corpus, tokenizer.encoder(), narrow),
+            || TextBlockEncoder::new(corpus, tokenizer.encoder(), narrow),
             |encoder, block| encoder.encode(&block),
             |block| {
                 writer.push(block)?;

@@ -1,8 +1,10 @@
 //! Blocks of text into blocks of ids, on any thread.
 
-use crate::corpus::{Block, Corpus, Pair, RowParser, RowProblem, RowReport, Stretch, TextBlock, TextCorpus};
+use crate::corpus::{
+    DocumentPart, Pair, PairBlock, PairCorpus, RowParser, RowProblem, RowReport, TextBlock, TextCorpus, length_problem,
+};
 use crate::error::Result;
-use crate::tokenizer::{Encoder, TextEncoder};
+use crate::tokenizer::{PairEncoder, TextEncoder};
 
 /// The rows of one block as they will lie in the file.
 #[derive(Default)]
@@ -26,20 +28,20 @@ impl EncodedBlock {
 }
 
 /// Tokenizes pairs.
-pub(super) struct PairEncoder<'a> {
-    corpus: &'a Corpus,
-    encoder: Encoder,
+pub(super) struct PairBlockEncoder<'a> {
+    corpus: &'a PairCorpus,
+    encoder: PairEncoder,
     narrow: bool,
     source: Vec<u32>,
     target: Vec<u32>,
 }
 
-impl<'a> PairEncoder<'a> {
-    pub(super) fn new(corpus: &'a Corpus, encoder: Encoder, narrow: bool) -> Self {
+impl<'a> PairBlockEncoder<'a> {
+    pub(super) fn new(corpus: &'a PairCorpus, encoder: PairEncoder, narrow: bool) -> Self {
         Self { corpus, encoder, narrow, source: Vec::new(), target: Vec::new() }
     }
 
-    pub(super) fn encode(&mut self, block: &Block, parser: &RowParser) -> Result<EncodedBlock> {
+    pub(super) fn encode(&mut self, block: &PairBlock, parser: &RowParser) -> Result<EncodedBlock> {
         let mut encoded = EncodedBlock::default();
         let path = self.corpus.inputs()[block.input].main_file();
         for (line, row) in block.rows(parser) {
@@ -60,7 +62,7 @@ impl<'a> PairEncoder<'a> {
         self.target.clear();
         self.encoder.encode_source(&pair.source, &mut self.source)?;
         self.encoder.encode_target(&pair.target, &mut self.target)?;
-        let problem = RowProblem::of_lengths(self.source.len() + 1, self.target.len() + 1, self.corpus.config());
+        let problem = length_problem(self.source.len() + 1, self.target.len() + 1, self.corpus.config());
         if problem.is_some() {
             return Ok(problem);
         }
@@ -72,14 +74,14 @@ impl<'a> PairEncoder<'a> {
 }
 
 /// Tokenizes documents.
-pub(super) struct DocumentEncoder<'a> {
+pub(super) struct TextBlockEncoder<'a> {
     corpus: &'a TextCorpus,
     encoder: TextEncoder,
     narrow: bool,
     ids: Vec<u32>,
 }
 
-impl<'a> DocumentEncoder<'a> {
+impl<'a> TextBlockEncoder<'a> {
     pub(super) fn new(corpus: &'a TextCorpus, encoder: TextEncoder, narrow: bool) -> Self {
         Self { corpus, encoder, narrow, ids: Vec::new() }
     }
@@ -87,8 +89,8 @@ impl<'a> DocumentEncoder<'a> {
     pub(super) fn encode(&mut self, block: &TextBlock) -> Result<EncodedBlock> {
         let mut encoded = EncodedBlock::default();
         let path = self.corpus.path_of(block);
-        for stretch in block.stretches(self.corpus) {
-            let Stretch { line, continues, text } = stretch?;
+        for part in block.document_parts(self.corpus) {
+            let DocumentPart { line, continues, text } = part?;
             let problem = match text {
                 Ok(text) => {
                     self.ids.clear();

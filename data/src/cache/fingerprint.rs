@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
-use crate::corpus::{Corpus, CorpusInput, TextCorpus, TextFile, TextFormat};
+use crate::corpus::{CorpusInput, PairCorpus, TextCorpus, TextFile, TextFormat};
 use crate::error::{Error, Result};
 
 /// A file changed less than this before it was hashed could change again without a new time stamp.
@@ -56,7 +56,7 @@ impl Ledger {
 }
 
 /// Hashes the corpus, or believes the ledger where size and time stamp are the same. Also returns what was seen now.
-pub(super) fn fingerprint(corpus: &Corpus, ledger: &Ledger) -> Result<(Hash, Ledger)> {
+pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(Hash, Ledger)> {
     let config = corpus.config();
     let mut hasher = blake3::Hasher::new();
     // What decides which rows and tokens come out, besides the text.

@@ -29,7 +29,7 @@ const _: () =
 
 /// What the rows of a cache are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CacheKind {
     /// Source and target ids.
     Pairs = 0,
     /// Documents of plain text.
@@ -55,7 +55,7 @@ pub(crate) struct Header {
     pub(crate) tokens_hash: Hash,
     /// Of everything behind the tokens.
     pub(crate) index_hash: Hash,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CacheKind,
 }
 
 /// Where the parts lie, in bytes.
@@ -69,7 +69,7 @@ pub(crate) struct Sections {
 
 impl Header {
     /// The header of a cache of which only this is known yet.
-    pub(super) fn new(kind: Kind, tokenizer: Hash) -> Self {
+    pub(super) fn new(kind: CacheKind, tokenizer: Hash) -> Self {
         let nothing = Hash::from_bytes([0; 32]);
         Self {
             token_bytes: 0,
@@ -146,8 +146,8 @@ impl Header {
         let [tokenizer, corpus, tokens_hash, index_hash] = [hash_of(), hash_of(), hash_of(), hash_of()];
         // Zero in caches from before there were others.
         let kind = match u32::from_le_bytes(take(4).try_into().expect("4 bytes")) {
-            0 => Kind::Pairs,
-            1 => Kind::Text,
+            0 => CacheKind::Pairs,
+            1 => CacheKind::Text,
             kind => return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads 0 and 1"))),
         };
         Ok(Self {
@@ -209,7 +209,7 @@ impl Header {
         let tokens_end = self.n_tokens.checked_mul(u64::from(self.token_bytes))?.checked_add(HEADER_BYTES as u64)?;
         let offsets_start = tokens_end.checked_next_multiple_of(8)?;
         let lens_start = offsets_start.checked_add(8 * (self.n_rows + 1))?;
-        let n_lens = if self.kind == Kind::Pairs { self.n_rows } else { 0 };
+        let n_lens = if self.kind == CacheKind::Pairs { self.n_rows } else { 0 };
         let report_start = lens_start.checked_add(4 * n_lens)?;
         let end = report_start.checked_add(self.report_bytes)?;
         let bytes = |n: u64| usize::try_from(n).ok();

@@ -12,8 +12,8 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use build::{Prepared, prepare, prepare_text};
-pub(crate) use format::Kind;
+pub use build::{Prepared, prepare_pairs, prepare_text};
+pub(crate) use format::CacheKind;
 pub(crate) use mmap::MappedFile;
 
 use self::format::{Header, Sections};
@@ -79,8 +79,8 @@ impl TokenCache {
     /// Target tokens of all rows, eos included; 0 for plain text.
     pub fn n_target_tokens(&self) -> u64 {
         match self.header.kind {
-            Kind::Pairs => self.header.n_tokens + 2 * self.header.n_rows - self.n_source_tokens(),
-            Kind::Text => 0,
+            CacheKind::Pairs => self.header.n_tokens + 2 * self.header.n_rows - self.n_source_tokens(),
+            CacheKind::Text => 0,
         }
     }
 
@@ -139,7 +139,7 @@ impl TokenCache {
     }
 
     /// Whether rows are pairs or documents.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> CacheKind {
         self.header.kind
     }
 

@@ -4,12 +4,12 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::corpus::{Corpus, CorpusConfig, Example};
+use crate::corpus::{CorpusConfig, Example, PairCorpus};
 use crate::fixtures::{Fixture, multilingual};
-use crate::tokenizer::{TokenizerConfig, Tokenizers};
+use crate::tokenizer::{PairTokenizers, TokenizerConfig};
 
 fn build(fixture: &Fixture) -> Prepared {
-    prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ()).expect("a good corpus")
+    prepare_pairs(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ()).expect("a good corpus")
 }
 
 fn ids(tokens: Tokens<'_>) -> Vec<u32> {
@@ -19,7 +19,7 @@ fn ids(tokens: Tokens<'_>) -> Vec<u32> {
     }
 }
 
-fn assert_rows(cache: &TokenCache, rows: &[Example], tokenizers: &Tokenizers) {
+fn assert_rows(cache: &TokenCache, rows: &[Example], tokenizers: &PairTokenizers) {
     assert_eq!(cache.n_rows(), rows.len());
     let sources: Vec<_> = rows.iter().map(|row| &row.source).collect();
     let targets: Vec<_> = rows.iter().map(|row| &row.target).collect();
@@ -37,11 +37,12 @@ fn assert_rows(cache: &TokenCache, rows: &[Example], tokenizers: &Tokenizers) {
 
 #[test]
 fn a_cache_holds_what_the_tokenizer_says() {
-    let rows = crate::numbers::examples(20_000, 0, 9, 1).expect("valid settings").train;
-    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &CorpusConfig::default());
+    let rows = crate::built_in::numbers::examples(20_000, 0, 9, 1).expect("valid settings").train;
+    let fixture = Fixture::new(&rows, &crate::built_in::numbers::tokenizer_config(), &CorpusConfig::default());
     let mut seen = Vec::new();
-    let prepared = prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 4, &mut |rows| seen.push(rows))
-        .expect("a good corpus");
+    let prepared =
+        prepare_pairs(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 4, &mut |rows| seen.push(rows))
+            .expect("a good corpus");
     assert_eq!(prepared.built_because.as_deref(), Some("there is none yet"));
     assert_rows(&prepared.cache, &rows, &fixture.tokenizers);
     prepared.cache.verify().expect("undamaged");
@@ -50,7 +51,7 @@ fn a_cache_holds_what_the_tokenizer_says() {
     // Bytes do not depend on threads.
     let bytes = fs::read(fixture.cache_path()).expect("there");
     fs::remove_file(fixture.cache_path()).expect("there");
-    prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 1, &mut |_| ()).expect("a good corpus");
+    prepare_pairs(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 1, &mut |_| ()).expect("a good corpus");
     assert_eq!(fs::read(fixture.cache_path()).expect("there"), bytes);
 }
 
@@ -71,10 +72,10 @@ fn large_vocabularies_take_wide_tokens() {
     vocab[&last] = 70_000.into();
     fs::write(&path, json.to_string()).expect("a writable folder");
     let tokenizers =
-        Tokenizers::load(&TokenizerConfig { path: Some(path), ..TokenizerConfig::default() }).expect("complete");
+        PairTokenizers::load(&TokenizerConfig { path: Some(path), ..TokenizerConfig::default() }).expect("complete");
     assert_eq!(tokenizers.source_vocab_size(), 70_001);
     let cache = fixture.dir.path().join("wide.tokens");
-    let prepared = prepare(&cache, &fixture.corpus, &tokenizers, 2, &mut |_| ()).expect("a good corpus");
+    let prepared = prepare_pairs(&cache, &fixture.corpus, &tokenizers, 2, &mut |_| ()).expect("a good corpus");
     assert!(matches!(prepared.cache.row(0).0, Tokens::Wide(_)));
     assert_rows(&prepared.cache, &multilingual(), &tokenizers);
 }
@@ -92,8 +93,8 @@ fn a_fitting_cache_is_used_again() {
     assert_eq!(build(&fixture).built_because, None);
     let copy = fixture.dir.path().join("copy.jsonl");
     fs::copy(&path, &copy).expect("a writable folder");
-    let corpus = Corpus::open(&[copy], &CorpusConfig::default()).expect("a corpus");
-    let prepared = prepare(&fixture.cache_path(), &corpus, &fixture.tokenizers, 2, &mut |_| ());
+    let corpus = PairCorpus::open(&[copy], &CorpusConfig::default()).expect("a corpus");
+    let prepared = prepare_pairs(&fixture.cache_path(), &corpus, &fixture.tokenizers, 2, &mut |_| ());
     assert_eq!(prepared.expect("a good corpus").built_because, None);
     assert_eq!(written(&fixture.cache_path()), before, "never rewritten");
 }
@@ -104,8 +105,8 @@ fn changes_are_noticed() {
     build(&fixture);
     let path = fixture.dir.path().join("rows.jsonl");
     let text = fs::read_to_string(&path).expect("there");
-    let reason = |corpus: &Corpus, tokenizers: &Tokenizers| {
-        let prepared = prepare(&fixture.cache_path(), corpus, tokenizers, 2, &mut |_| ()).expect("a good corpus");
+    let reason = |corpus: &PairCorpus, tokenizers: &PairTokenizers| {
+        let prepared = prepare_pairs(&fixture.cache_path(), corpus, tokenizers, 2, &mut |_| ()).expect("a good corpus");
         prepared.built_because
     };
     // One letter, the same size.
@@ -115,7 +116,7 @@ fn changes_are_noticed() {
         Some("the text, its fields or the length limits changed")
     );
     let limited = CorpusConfig { max_target_len: 60, ..CorpusConfig::default() };
-    let corpus = Corpus::open(std::slice::from_ref(&path), &limited).expect("a corpus");
+    let corpus = PairCorpus::open(std::slice::from_ref(&path), &limited).expect("a corpus");
     assert!(reason(&corpus, &fixture.tokenizers).is_some());
     assert!(reason(&corpus, &fixture.tokenizers).is_none());
     let other = Fixture::numbers(600).tokenizers;
@@ -147,11 +148,11 @@ fn time_stamps_that_are_too_fresh_are_not_trusted() {
 
 #[test]
 fn bad_rows_are_reported_and_refused() {
-    let mut rows = crate::numbers::examples(400, 0, 9, 1).expect("valid settings").train;
+    let mut rows = crate::built_in::numbers::examples(400, 0, 9, 1).expect("valid settings").train;
     rows[7].target = "one ".repeat(40);
     rows.push(Example { source: "\u{301}".into(), target: "x".into() });
     let config = CorpusConfig { max_target_len: 30, ..CorpusConfig::default() };
-    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &config);
+    let fixture = Fixture::new(&rows, &crate::built_in::numbers::tokenizer_config(), &config);
     let prepared = build(&fixture);
     let report = prepared.cache.report().clone();
     assert_eq!((report.kept, report.over_long, report.bad()), (400, 1, 1));
@@ -161,9 +162,10 @@ fn bad_rows_are_reported_and_refused() {
 
     // A stricter limit refuses the cache that is already there, and a new one leaves nothing behind.
     let strict = CorpusConfig { max_bad_rows: 0.0, ..config };
-    let corpus = Corpus::open(&[fixture.dir.path().join("rows.jsonl")], &strict).expect("a corpus");
+    let corpus = PairCorpus::open(&[fixture.dir.path().join("rows.jsonl")], &strict).expect("a corpus");
     for path in [fixture.cache_path(), fixture.dir.path().join("new.tokens")] {
-        let error = prepare(&path, &corpus, &fixture.tokenizers, 2, &mut |_| ()).expect_err("refused").to_string();
+        let error =
+            prepare_pairs(&path, &corpus, &fixture.tokenizers, 2, &mut |_| ()).expect_err("refused").to_string();
         assert!(error.contains("0.25 % of the rows cannot be used, 0.00 % are tolerated"), "{error}");
         assert!(error.contains("raise corpus.max_source_len"), "{error}");
     }
@@ -228,7 +230,7 @@ fn damaged_caches_are_built_again_and_foreign_files_are_left_alone() {
     assert!(build(&fixture).built_because.is_some_and(|reason| reason.contains("truncated")));
     assert_eq!(fs::read(fixture.cache_path()).expect("there"), bytes);
     fs::write(fixture.cache_path(), "my thesis").expect("a writable folder");
-    let error = prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ())
+    let error = prepare_pairs(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ())
         .expect_err("not ours")
         .to_string();
     assert!(error.contains("is no token cache: it starts with \"my thesi\""), "{error}");
@@ -260,7 +262,7 @@ fn two_builders_at_once_agree() {
 fn folders_that_cannot_be_written_are_named() {
     let fixture = Fixture::numbers(50);
     let file = fixture.dir.path().join("rows.jsonl");
-    let error = prepare(&file.join("x.tokens"), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ())
+    let error = prepare_pairs(&file.join("x.tokens"), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ())
         .expect_err("a file is no folder")
         .to_string();
     assert!(error.contains("rows.jsonl: creating the cache folder failed"), "{error}");
@@ -268,8 +270,8 @@ fn folders_that_cannot_be_written_are_named() {
 
 #[test]
 fn a_flipped_bit_among_the_tokens_is_found_before_they_are_used() {
-    let rows = crate::numbers::examples(500, 0, 9, 1).expect("valid settings").train;
-    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &CorpusConfig::default());
+    let rows = crate::built_in::numbers::examples(500, 0, 9, 1).expect("valid settings").train;
+    let fixture = Fixture::new(&rows, &crate::built_in::numbers::tokenizer_config(), &CorpusConfig::default());
     build(&fixture);
     let good = fs::read(fixture.cache_path()).expect("there");
     let mut bad = good.clone();
@@ -283,13 +285,13 @@ fn a_flipped_bit_among_the_tokens_is_found_before_they_are_used() {
 
 #[test]
 fn a_text_that_changes_while_it_is_read_gives_no_cache() {
-    let rows = crate::numbers::examples(20_000, 0, 9, 1).expect("valid settings").train;
-    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &CorpusConfig::default());
+    let rows = crate::built_in::numbers::examples(20_000, 0, 9, 1).expect("valid settings").train;
+    let fixture = Fixture::new(&rows, &crate::built_in::numbers::tokenizer_config(), &CorpusConfig::default());
     let path = fixture.corpus.inputs()[0].files()[0].to_path_buf();
     let mut text = fs::read(&path).expect("there");
     text.extend_from_slice(b"{\"src\": \"1\", \"trg\": \"one\"}\n");
     let mut changed = false;
-    let result = prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| {
+    let result = prepare_pairs(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| {
         if !std::mem::replace(&mut changed, true) {
             // Another file under the name: the map that is being read stays what it was.
             let new = path.with_extension("new");

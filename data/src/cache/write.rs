@@ -5,7 +5,7 @@ use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::encode::EncodedBlock;
-use super::format::{HEADER_BYTES, Header, Kind};
+use super::format::{CacheKind, HEADER_BYTES, Header};
 use crate::corpus::RowReport;
 use crate::error::{Error, Result};
 
@@ -15,14 +15,14 @@ pub(super) struct Writer {
     file: BufWriter<File>,
     hasher: blake3::Hasher,
     token_bytes: u64,
-    kind: Kind,
+    kind: CacheKind,
     offsets: Vec<u64>,
     source_lens: Vec<u32>,
     pub(super) report: RowReport,
 }
 
 impl Writer {
-    pub(super) fn create(path: &Path, kind: Kind) -> Result<Self> {
+    pub(super) fn create(path: &Path, kind: CacheKind) -> Result<Self> {
         let file = File::create(path).map_err(Error::io(path, "creating the token cache"))?;
         let mut file = BufWriter::with_capacity(1 << 20, file);
         // The header comes last: until then the file has no magic number.
@@ -51,7 +51,7 @@ impl Writer {
                 continue;
             }
             self.offsets.push(end);
-            if self.kind == Kind::Pairs {
+            if self.kind == CacheKind::Pairs {
                 self.source_lens.push(source);
             }
         }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::RowProblem;
+use super::problem::RowProblem;
 
 /// Takes the texts of N fields out of a JSON object.
 #[derive(Debug, Clone)]

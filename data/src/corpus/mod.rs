@@ -1,180 +1,21 @@
-//! Text from files, plain or compressed with gzip or zstd: pairs from JSONL, TSV and two parallel text files, and documents
-//! from plain text and JSONL.
+//! Text files as rows: pairs from JSONL, TSV and parallel files ([`PairCorpus`]), documents from plain text and JSONL
+//! ([`TextCorpus`]). Files may be compressed with gzip or zstd.
 //!
-//! Files are streamed in [`Block`]s of whole lines; whoever takes a block parses its rows with a [`RowParser`], so that
-//! parsing can happen in parallel while reading stays in order.
+//! A corpus is read in order, in blocks of whole rows. Worker threads parse the blocks ([`for_each_block`]), and their
+//! results come back in the order of the files.
 
-mod block;
-mod config;
 mod json;
 mod line_reader;
 mod ordered;
+mod pairs;
+mod problem;
 mod report;
-mod row;
 mod text;
 
-use std::path::{Path, PathBuf};
-
-pub(crate) use block::Block;
-pub use config::{CorpusConfig, CorpusFormat};
 pub(crate) use ordered::for_each_block;
+pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, PairCorpus};
+pub(crate) use pairs::{Pair, PairBlock, RowParser, length_problem};
+pub(crate) use problem::RowProblem;
 pub use report::{BadRow, BadRowKind, RowReport};
-pub(crate) use row::{Pair, RowParser, RowProblem};
+pub(crate) use text::{DocumentPart, TextBlock, TextFile};
 pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat};
-pub(crate) use text::{Stretch, TextBlock, TextFile};
-
-use crate::error::{Error, Result};
-
-/// A pair of texts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Example {
-    /// The text to read.
-    pub source: String,
-    /// The text to write.
-    pub target: String,
-}
-
-/// One entry of a corpus: a file of rows, or two parallel files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CorpusInput {
-    /// One JSON object a line.
-    Jsonl(PathBuf),
-    /// Columns separated by tabs.
-    Tsv(PathBuf),
-    /// Line n of the first file and line n of the second file are a pair.
-    Parallel(PathBuf, PathBuf),
-}
-
-impl CorpusInput {
-    /// The files behind this entry.
-    pub fn files(&self) -> Vec<&Path> {
-        match self {
-            Self::Jsonl(path) | Self::Tsv(path) => vec![path],
-            Self::Parallel(source, target) => vec![source, target],
-        }
-    }
-
-    /// The file that rows are named after in reports.
-    pub(crate) fn main_file(&self) -> &Path {
-        match self {
-            Self::Jsonl(path) | Self::Tsv(path) | Self::Parallel(path, _) => path,
-        }
-    }
-
-    /// Finds out what `entry` names: by `format`, or by its ending without `.gz` and `.zst`.
-    fn find(entry: &Path, format: CorpusFormat) -> Result<Self> {
-        let text = entry.to_string_lossy();
-        let two = match text.split_once(',') {
-            Some((a, b)) if !entry.exists() => Some((PathBuf::from(a.trim()), PathBuf::from(b.trim()))),
-            _ => None,
-        };
-        let stem = text.trim_end_matches(".gz").trim_end_matches(".zst");
-        let ending = Path::new(stem).extension().map(|e| e.to_ascii_lowercase());
-        let input = match (format, two) {
-            (CorpusFormat::Auto | CorpusFormat::Parallel, Some((source, target))) => Self::Parallel(source, target),
-            (CorpusFormat::Parallel, None) => {
-                return Err(Error::corpus(
-                    entry,
-                    "a parallel corpus is two files joined by a comma, for example `news.en,news.it`",
-                ));
-            }
-            (CorpusFormat::Jsonl, _) => Self::Jsonl(entry.into()),
-            (CorpusFormat::Tsv, _) => Self::Tsv(entry.into()),
-            (CorpusFormat::Auto, None) => match ending.as_ref().and_then(|e| e.to_str()) {
-                Some("jsonl" | "ndjson" | "json") => Self::Jsonl(entry.into()),
-                Some("tsv") => Self::Tsv(entry.into()),
-                _ => {
-                    return Err(Error::corpus(
-                        entry,
-                        "the name does not tell the format: use .jsonl or .tsv (.gz and .zst may follow), join two \
-                         parallel files by a comma (`news.en,news.it`), or set corpus.format",
-                    ));
-                }
-            },
-        };
-        for file in input.files() {
-            let metadata = std::fs::metadata(file).map_err(Error::io(file, "opening the corpus"))?;
-            if !metadata.is_file() {
-                return Err(Error::corpus(file, "is a folder, not a text file: name the files in it"));
-            }
-        }
-        Ok(input)
-    }
-}
-
-/// The files of one data set and how to read them. Rows are numbered in the order of the files.
-#[derive(Debug, Clone)]
-pub struct Corpus {
-    inputs: Vec<CorpusInput>,
-    config: CorpusConfig,
-}
-
-impl Corpus {
-    /// Finds out the format of every entry and that every file exists; reads nothing yet.
-    pub fn open(entries: &[PathBuf], config: &CorpusConfig) -> Result<Self> {
-        if entries.is_empty() {
-            return Err(Error::Invalid("no corpus files were named: give at least one .jsonl or .tsv file".into()));
-        }
-        let inputs = entries.iter().map(|e| CorpusInput::find(e, config.format)).collect::<Result<Vec<_>>>()?;
-        Ok(Self { inputs, config: config.clone() })
-    }
-
-    /// The entries, in order.
-    pub fn inputs(&self) -> &[CorpusInput] {
-        &self.inputs
-    }
-
-    /// How rows are read.
-    pub fn config(&self) -> &CorpusConfig {
-        &self.config
-    }
-
-    /// Every usable row, in order, and what became of the others. Fails above the tolerated share of bad rows and
-    /// when nothing is left. Lengths are not checked here: that takes a tokenizer.
-    pub fn read_all(&self) -> Result<(Vec<Example>, RowReport)> {
-        let parser = RowParser::new(&self.config);
-        let mut examples = Vec::new();
-        let mut report = RowReport::default();
-        for block in self.blocks() {
-            let block = block?;
-            let path = self.inputs[block.input].main_file();
-            for (line, row) in block.rows(&parser) {
-                match row {
-                    Ok(pair) => {
-                        report.add_kept(1);
-                        examples.push(Example { source: pair.source.into_owned(), target: pair.target.into_owned() });
-                    }
-                    Err(problem) => report.add_bad(path, line, &problem),
-                }
-            }
-        }
-        self.check(&report)?;
-        Ok((examples, report))
-    }
-
-    /// The text in blocks, in order.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<Block>> + Send + '_ {
-        block::Blocks::new(&self.inputs)
-    }
-
-    /// Refuses a corpus without rows or with more bad rows than tolerated.
-    pub(crate) fn check(&self, report: &RowReport) -> Result<()> {
-        let name = || {
-            let files: Vec<_> = self.inputs.iter().flat_map(|i| i.files()).map(|f| f.display().to_string()).collect();
-            files.join(", ")
-        };
-        if report.rows() == 0 {
-            return Err(Error::Invalid(format!("the corpus is empty: {} has no rows", name())));
-        }
-        let advice = if report.over_long * 2 > report.bad() {
-            "raise corpus.max_source_len and corpus.max_target_len (and the model's positions); corpus.max_bad_rows raises \
-             the limit"
-        } else {
-            "correct them, or check corpus.format and the field names; corpus.max_bad_rows raises the limit"
-        };
-        report.check(self.config.max_bad_rows, &name, advice)
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::RowProblem;
+use super::problem::RowProblem;
 use crate::error::{Error, Result};
 
 /// Rows that are shown of each kind of problem.

@@ -7,23 +7,20 @@
 //! Workers take numbered jobs from a bounded channel and fill recycled buffers; results are put back in order. A worker
 //! can only be `prefetch_factor` batches ahead, so memory is bounded, and nothing depends on which of them was faster.
 
-mod config;
 mod pool;
-mod source;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-pub use config::LoaderConfig;
-pub use source::{BatchSource, BatchWorker, CachedSource};
-
 use self::pool::{Done, Job, Pool, Worker};
+use crate::batch::EpochPlan;
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Position, Shape};
-use crate::plan::EpochPlan;
+use crate::loader_config::LoaderConfig;
 use crate::reorder::Reorder;
 use crate::sampler::Order;
+use crate::source::BatchSource;
 
 /// Which share of the batches a process takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +44,7 @@ impl Default for Rank {
 pub struct Loader {
     source: Arc<dyn BatchSource>,
     engine: Engine,
-    stream: Stream,
+    numbering: Numbering,
     /// Global number of this rank's next job.
     next_job: u64,
     /// Jobs of the pool (or the inline worker) that were given out and not yet handed to the caller.
@@ -73,7 +70,7 @@ enum PlanState {
 
 /// The numbering of the batches of all epochs.
 #[derive(Debug, Clone, Copy)]
-struct Stream {
+struct Numbering {
     batches_per_epoch: u64,
     start: u64,
     rank: u64,
@@ -84,7 +81,7 @@ struct Stream {
     seed: Option<u64>,
 }
 
-impl Stream {
+impl Numbering {
     fn order(&self, epoch: u64) -> Order {
         match self.seed {
             Some(seed) => Order::Shuffled { seed, epoch },
@@ -150,7 +147,7 @@ impl Loader {
             // Two more for the plans of this epoch and the next.
             n => Engine::Pool(Pool::start(&source, n, max_in_flight + 2)?),
         };
-        let stream = Stream {
+        let numbering = Numbering {
             batches_per_epoch,
             start: start.epoch * batches_per_epoch + start.batch,
             rank: rank as u64,
@@ -161,8 +158,8 @@ impl Loader {
         Ok(Self {
             source,
             engine,
-            stream,
-            next_job: stream.start + stream.rank,
+            numbering,
+            next_job: numbering.start + numbering.rank,
             in_flight: 0,
             max_in_flight,
             plans: BTreeMap::new(),
@@ -187,7 +184,7 @@ impl Loader {
 
     /// Batches of an epoch, all ranks together; the same in every epoch.
     pub fn batches_per_epoch(&self) -> u64 {
-        self.stream.batches_per_epoch
+        self.numbering.batches_per_epoch
     }
 
     /// Batches of each shape in an epoch; `None` if rows must be read to know.
@@ -227,7 +224,7 @@ impl Loader {
                 }
                 return Ok(Some(batch));
             }
-            if self.in_flight == 0 && self.next_job >= self.stream.end {
+            if self.in_flight == 0 && self.next_job >= self.numbering.end {
                 return Ok(None);
             }
             match &mut self.engine {
@@ -243,21 +240,23 @@ impl Loader {
 
     /// Keeps `max_in_flight` jobs in flight, and the plan of the next epoch on the way.
     fn give_out_jobs(&mut self) -> Result<()> {
-        while self.in_flight < self.max_in_flight && self.next_job < self.stream.end {
+        while self.in_flight < self.max_in_flight && self.next_job < self.numbering.end {
             let number = self.next_job;
-            let epoch = number / self.stream.batches_per_epoch;
+            let epoch = number / self.numbering.batches_per_epoch;
             let Some(plan) = self.plan_of(epoch)? else { break };
             let buffer = self.free.pop().unwrap_or_else(|| {
                 self.n_buffers += 1;
                 HostBatch::default()
             });
-            let index = (number % self.stream.batches_per_epoch) as usize;
-            self.next_job += self.stream.world_size;
+            let index = (number % self.numbering.batches_per_epoch) as usize;
+            self.next_job += self.numbering.world_size;
             self.in_flight += 1;
             self.give_out(Job::Batch { number, plan, index, buffer })?;
             // Plans of past epochs are not needed again; the next one is made while this one is used up.
             self.plans = self.plans.split_off(&epoch);
-            if (epoch + 1) * self.stream.batches_per_epoch < self.stream.end && matches!(self.engine, Engine::Pool(_)) {
+            if (epoch + 1) * self.numbering.batches_per_epoch < self.numbering.end
+                && matches!(self.engine, Engine::Pool(_))
+            {
                 self.plan_of(epoch + 1)?;
             }
         }
@@ -268,7 +267,7 @@ impl Loader {
     fn plan_of(&mut self, epoch: u64) -> Result<Option<Arc<EpochPlan>>> {
         if let Entry::Vacant(vacant) = self.plans.entry(epoch) {
             vacant.insert(PlanState::Requested);
-            self.give_out(Job::Plan { epoch, order: self.stream.order(epoch) })?;
+            self.give_out(Job::Plan { epoch, order: self.numbering.order(epoch) })?;
         }
         match self.plans.get(&epoch) {
             Some(PlanState::Ready(plan)) => Ok(Some(plan.clone())),
@@ -295,14 +294,14 @@ impl Loader {
                 let plan = plan?;
                 assert_eq!(
                     plan.len() as u64,
-                    self.stream.batches_per_epoch,
+                    self.numbering.batches_per_epoch,
                     "a source plans as many batches as it says"
                 );
                 self.plans.insert(epoch, PlanState::Ready(Arc::new(plan)));
             }
             Done::Batch { number, batch } => {
-                let next = self.stream.position_after(number);
-                let turn = (number - self.stream.start) / self.stream.world_size;
+                let next = self.numbering.position_after(number);
+                let turn = (number - self.numbering.start) / self.numbering.world_size;
                 self.done.insert(turn, batch.map(|batch| HostBatch { next, ..batch }));
             }
         }

@@ -7,11 +7,11 @@ use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::source::{BatchSource, BatchWorker};
+use crate::batch::EpochPlan;
 use crate::error::{Error, Result};
 use crate::host_batch::HostBatch;
-use crate::plan::EpochPlan;
 use crate::sampler::Order;
+use crate::source::{BatchSource, BatchWorker};
 
 /// Something to do.
 pub(super) enum Job {

@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::direct::DirectSource;
 use crate::fixtures::Fixture;
+use crate::source::{BatchWorker, DirectSource, PairSource};
 
 fn config(num_workers: usize) -> LoaderConfig {
     LoaderConfig { batch_tokens: 1024, num_workers, prefetch_factor: 3, ..LoaderConfig::default() }
@@ -180,7 +180,7 @@ type Script = dyn Fn(u32, &mut HostBatch) -> Result<()> + Send + Sync;
 
 /// A source whose batches do what a test needs.
 struct Scripted {
-    plan: crate::bucket::Buckets,
+    plan: crate::batch::Buckets,
     made: AtomicUsize,
     script: Box<Script>,
 }
@@ -190,7 +190,7 @@ impl Scripted {
     fn new(n: usize, script: impl Fn(u32, &mut HostBatch) -> Result<()> + Send + Sync + 'static) -> Arc<Self> {
         let config = LoaderConfig { batch_tokens: 8, ..LoaderConfig::default() };
         let plan =
-            crate::bucket::Buckets::new(std::iter::repeat_n((8, 8), n), (0, 0), &config).expect("within the budget");
+            crate::batch::Buckets::new(std::iter::repeat_n((8, 8), n), (0, 0), &config).expect("within the budget");
         Arc::new(Self { plan, made: AtomicUsize::new(0), script: Box::new(script) })
     }
 }
@@ -322,10 +322,11 @@ fn positions_and_data_that_do_not_fit_are_refused() {
 
     let fixture = Fixture::numbers(200);
     let other = Fixture::numbers(300).tokenizers;
-    let cache = crate::cache::prepare(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 1, &mut |_| ())
-        .expect("a good corpus")
-        .cache;
-    let error = CachedSource::new(cache, &other, &config(0)).expect_err("another tokenizer").to_string();
+    let cache =
+        crate::cache::prepare_pairs(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 1, &mut |_| ())
+            .expect("a good corpus")
+            .cache;
+    let error = PairSource::new(cache, &other, &config(0)).expect_err("another tokenizer").to_string();
     assert!(error.contains("was made with another tokenizer"), "{error}");
 }
 
@@ -338,7 +339,7 @@ fn ids_out_of_range_are_found_before_they_reach_a_device() {
     std::fs::remove_file(fixture.cache_path()).expect("there");
     std::fs::write(fixture.cache_path(), bytes).expect("a writable folder");
     let cache = crate::cache::TokenCache::open(&fixture.cache_path()).expect("its index is whole");
-    let source = CachedSource::new(cache, &fixture.tokenizers, &config(0)).expect("the same tokenizer");
+    let source = PairSource::new(cache, &fixture.tokenizers, &config(0)).expect("the same tokenizer");
     let error = OnePass::new(Arc::new(source), &config(2))
         .expect("starts")
         .find_map(Result::err)

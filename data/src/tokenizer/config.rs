@@ -160,7 +160,7 @@ impl TokenizerConfig {
                 "tokenizer.target_path is for pairs: plain text has one vocabulary, which tokenizer.path names".into(),
             );
         }
-        self.validate_training(super::train::text_controls(self).len(), &mut problems);
+        self.validate_training(self.text_controls().len(), &mut problems);
         self.validate_names(&mut problems);
         problems
     }
@@ -212,6 +212,41 @@ impl TokenizerConfig {
             ("eos_token", &self.eos_token),
             ("unk_token", &self.unk_token),
         ]
+    }
+
+    /// Control tokens of a language model's vocabulary, in the order of their ids: those of BERT for WordPiece, those of
+    /// RoBERTa for the rest, which can be used with and without masks.
+    pub(super) fn text_controls(&self) -> Vec<String> {
+        let defaults = Self::default();
+        let or = |token: &Option<String>, usual: &str| token.clone().unwrap_or_else(|| usual.to_owned());
+        let mut controls = match self.kind {
+            TokenizerKind::WordPiece => {
+                let chosen = |token: &String, default: &String, usual: &str| {
+                    if token == default { usual.to_owned() } else { token.clone() }
+                };
+                vec![
+                    chosen(&self.pad_token, &defaults.pad_token, "[PAD]"),
+                    chosen(&self.unk_token, &defaults.unk_token, "[UNK]"),
+                    or(&self.cls_token, "[CLS]"),
+                    or(&self.sep_token, "[SEP]"),
+                    or(&self.mask_token, "[MASK]"),
+                ]
+            }
+            _ => {
+                let mut names = vec![self.pad_token.clone(), self.bos_token.clone(), self.eos_token.clone()];
+                names.extend([self.unk_token.clone(), or(&self.mask_token, "<mask>")]);
+                names.extend([&self.cls_token, &self.sep_token].into_iter().flatten().cloned());
+                names
+            }
+        };
+        let mut seen = Vec::new();
+        controls.retain(|token| {
+            !seen.contains(token) && {
+                seen.push(token.clone());
+                true
+            }
+        });
+        controls
     }
 
     /// Entries of a trained vocabulary that are not learned from text.

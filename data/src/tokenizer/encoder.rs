@@ -7,7 +7,7 @@
 //! that a piece is tokenized once and not once per thread.
 
 use std::borrow::Cow;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use ahash::AHashMap;
 use tokenizers::Tokenizer;
@@ -18,35 +18,8 @@ use crate::error::Result;
 
 /// Pieces that each thread remembers at most (about 100 bytes each).
 const MAX_OWN_WORDS: usize = 1 << 18;
-/// Pieces that all threads remember together at most.
-const MAX_SHARED_WORDS: usize = 1 << 20;
 /// Longer pieces are too rare to be worth it.
 const MAX_WORD_BYTES: usize = 64;
-
-/// Turns texts of pairs into ids. One for each thread; see [`super::Tokenizers::encoder`].
-#[derive(Debug)]
-pub struct Encoder {
-    source: SideEncoder,
-    /// `None` if both sides share a vocabulary.
-    target: Option<SideEncoder>,
-}
-
-impl Encoder {
-    pub(crate) fn new(source: Arc<Vocabulary>, target: Arc<Vocabulary>) -> Self {
-        let joint = Arc::ptr_eq(&source, &target);
-        Self { source: SideEncoder::new(source), target: (!joint).then(|| SideEncoder::new(target)) }
-    }
-
-    /// Appends the ids of a source text, without special tokens.
-    pub fn encode_source(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        self.source.encode(text, ids)
-    }
-
-    /// Appends the ids of a target text, without special tokens.
-    pub fn encode_target(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        self.target.as_mut().unwrap_or(&mut self.source).encode(text, ids)
-    }
-}
 
 /// A part of `SideEncoder::ids`, or a piece whose text must be encoded as a whole.
 #[derive(Debug, Clone, Copy)]
@@ -159,7 +132,7 @@ impl Words {
             self.ids.clear();
         }
         let start = self.ids.len();
-        let apart = vocabulary.shared_words.encode(piece, vocabulary, &mut self.ids)?;
+        let apart = vocabulary.encode_shared(piece, &mut self.ids)?;
         let learned = if apart {
             Word::Ids { start: start as u32, len: (self.ids.len() - start) as u32 }
         } else {
@@ -167,32 +140,5 @@ impl Words {
         };
         self.known.insert(piece.into(), learned);
         Ok(learned)
-    }
-}
-
-/// Ids of a word; `None` if it needs its context.
-type WordIds = Option<Box<[u32]>>;
-
-/// Words that some thread has tokenized.
-#[derive(Debug, Default)]
-pub(super) struct SharedWords {
-    ids: RwLock<AHashMap<Box<str>, WordIds>>,
-}
-
-impl SharedWords {
-    /// Appends the ids of a word; `false` if it needs its context.
-    fn encode(&self, word: &str, vocabulary: &Vocabulary, ids: &mut Vec<u32>) -> Result<bool> {
-        // No code that could panic runs under the lock: a poisoned one still holds a whole table.
-        if let Some(known) = self.ids.read().unwrap_or_else(PoisonError::into_inner).get(word) {
-            ids.extend_from_slice(known.as_deref().unwrap_or_default());
-            return Ok(known.is_some());
-        }
-        let start = ids.len();
-        let apart = vocabulary.encode_piece(word, ids)?;
-        let mut shared = self.ids.write().unwrap_or_else(PoisonError::into_inner);
-        if shared.len() < MAX_SHARED_WORDS {
-            shared.insert(word.into(), apart.then(|| ids[start..].into()));
-        }
-        Ok(apart)
     }
 }

@@ -1,227 +1,34 @@
 //! Text to token ids and back, through Hugging Face `tokenizers`.
 //!
-//! [`Tokenizers`] holds the vocabularies of both sides of pairs (one if they share it), [`TextTokenizer`] that of a
-//! language model. Threads that encode much take an [`Encoder`] or a [`TextEncoder`] each, which remembers whole words.
+//! [`PairTokenizers`] holds the vocabularies of both sides of pairs (one if they share it), [`TextTokenizer`] the
+//! vocabulary of a language model. Threads that encode a lot of text take a [`PairEncoder`] or a [`TextEncoder`] each,
+//! which remembers whole words.
 
 mod config;
 mod encoder;
+mod pair;
 mod pieces;
 mod special;
 mod stream;
 mod text;
 mod train;
 mod vocabulary;
-
-use std::path::Path;
-use std::sync::Arc;
+mod words;
 
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
-pub use encoder::Encoder;
+pub use pair::{PairEncoder, PairTokenizers};
 pub use special::{SpecialIds, TextSpecialIds};
-use special::{SpecialNames, add_missing_tokens};
 pub use stream::DecodeStream;
 pub use text::{TextEncoder, TextTokenizer};
-use vocabulary::Vocabulary;
 
-use crate::corpus::Corpus;
 use crate::error::{Error, Result};
 
+/// The vocabulary, or the vocabulary that both sides share.
 const JOINT_FILE: &str = "tokenizer.json";
-const SOURCE_FILE: &str = "source.tokenizer.json";
-const TARGET_FILE: &str = "target.tokenizer.json";
+/// Spellings of the special tokens.
 const NAMES_FILE: &str = "tokenizer_config.json";
 
-/// The vocabularies of both sides. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Tokenizers {
-    source: Arc<Vocabulary>,
-    /// The same as `source` if joint.
-    target: Arc<Vocabulary>,
-    names: SpecialNames,
-    special: SpecialIds,
-    /// Special tokens that the loaded source vocabulary lacked and that were appended.
-    added: Vec<String>,
-}
-
-impl Tokenizers {
-    /// Loads what `config.path` names, or trains on `corpus` if it names nothing.
-    pub fn load_or_train(config: &TokenizerConfig, corpus: &Corpus, num_threads: usize) -> Result<Self> {
-        match &config.path {
-            Some(_) => Self::load(config),
-            None => Self::train(config, corpus, num_threads),
-        }
-    }
-
-    /// Trains on the usable rows of a corpus. The result depends on text and configuration alone.
-    pub fn train(config: &TokenizerConfig, corpus: &Corpus, num_threads: usize) -> Result<Self> {
-        refuse(config.validate())?;
-        let (source, target) = train::train(config, corpus, num_threads)?;
-        let names = SpecialNames::from(config);
-        let vocabulary = |json| Vocabulary::parse(json, None, &names.all(), Some(&names.unk_token)).map(Arc::new);
-        let source = vocabulary(source)?;
-        let target = target.map(vocabulary).transpose()?.unwrap_or_else(|| source.clone());
-        Self::pair(source, target, names, Vec::new())
-    }
-
-    /// Loads the `tokenizer.json` files that the configuration names.
-    pub fn load(config: &TokenizerConfig) -> Result<Self> {
-        refuse(config.validate())?;
-        let path = config.path.as_deref().ok_or_else(|| {
-            Error::Invalid("tokenizer.path is not set: name a tokenizer.json, or train a tokenizer".into())
-        })?;
-        Self::load_files(path, config.target_path.as_deref(), SpecialNames::from(config), config.add_missing_tokens)
-    }
-
-    /// Loads what [`Tokenizers::save`] wrote.
-    pub fn load_dir(dir: &Path) -> Result<Self> {
-        let names_file = dir.join(NAMES_FILE);
-        let names = match std::fs::read(&names_file) {
-            Ok(json) => serde_json::from_slice(&json)
-                .map_err(|e| Error::tokenizer(Some(&names_file), format!("no valid special tokens: {e}")))?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => SpecialNames::from(&TokenizerConfig::default()),
-            Err(e) => return Err(Error::io(names_file, "reading")(e)),
-        };
-        let (source, target) = (dir.join(SOURCE_FILE), dir.join(TARGET_FILE));
-        if source.exists() {
-            Self::load_files(&source, Some(&target), names, false)
-        } else {
-            Self::load_files(&dir.join(JOINT_FILE), None, names, false)
-        }
-    }
-
-    fn load_files(source: &Path, target: Option<&Path>, names: SpecialNames, add_missing: bool) -> Result<Self> {
-        let load = |path: &Path| {
-            let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
-            let (json, added) = add_missing_tokens(json, path, &names, add_missing)?;
-            let vocabulary = Vocabulary::parse(json, Some(path), &names.all(), Some(&names.unk_token))?;
-            names.ids(&vocabulary, Some(path))?;
-            Ok::<_, Error>((Arc::new(vocabulary), added))
-        };
-        let (source, added) = load(source)?;
-        let target = match target {
-            Some(path) => load(path)?.0,
-            None => source.clone(),
-        };
-        Self::pair(source, target, names, added)
-    }
-
-    fn pair(source: Arc<Vocabulary>, target: Arc<Vocabulary>, names: SpecialNames, added: Vec<String>) -> Result<Self> {
-        let (special, of_target) = (names.ids(&source, None)?, names.ids(&target, None)?);
-        if special != of_target {
-            return Err(Error::tokenizer(
-                None,
-                format!(
-                    "source and target number their special tokens differently ({special:?} and {of_target:?}): both need \
-                     the same ids for padding, begin, end and unknown"
-                ),
-            ));
-        }
-        Ok(Self { source, target, names, special, added })
-    }
-
-    /// Writes `tokenizer.json` (or one each for source and target) and `tokenizer_config.json` into a folder.
-    pub fn save(&self, dir: &Path) -> Result<()> {
-        let write = |name: &str, text: &str| {
-            let path = dir.join(name);
-            std::fs::write(&path, text).map_err(Error::io(path, "writing the tokenizer"))
-        };
-        if self.is_joint() {
-            write(JOINT_FILE, &self.source.json)?;
-        } else {
-            write(SOURCE_FILE, &self.source.json)?;
-            write(TARGET_FILE, &self.target.json)?;
-        }
-        let mut names = serde_json::to_value(&self.names).expect("four strings");
-        names["tokenizer_class"] = "PreTrainedTokenizerFast".into();
-        write(NAMES_FILE, &format!("{names:#}\n"))
-    }
-
-    /// Both sides share one vocabulary.
-    pub fn is_joint(&self) -> bool {
-        Arc::ptr_eq(&self.source, &self.target)
-    }
-
-    /// Ids of the special tokens.
-    pub fn special(&self) -> SpecialIds {
-        self.special
-    }
-
-    /// Rows of the source embedding: the largest source id + 1.
-    pub fn source_vocab_size(&self) -> usize {
-        self.source.size
-    }
-
-    /// Rows of the target embedding: the largest target id + 1.
-    pub fn target_vocab_size(&self) -> usize {
-        self.target.size
-    }
-
-    /// Special tokens that the loaded files lacked and that were appended.
-    pub fn added_tokens(&self) -> &[String] {
-        &self.added
-    }
-
-    /// blake3 of the serialized vocabularies and the special tokens, in hex: equal fingerprints give equal ids.
-    pub fn fingerprint(&self) -> String {
-        self.fingerprint_hash().to_hex().to_string()
-    }
-
-    pub(crate) fn fingerprint_hash(&self) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&serde_json::to_vec(&self.names).expect("four strings"));
-        hasher.update(self.source.json.as_bytes());
-        if !self.is_joint() {
-            hasher.update(&[0]).update(self.target.json.as_bytes());
-        }
-        hasher.finalize()
-    }
-
-    /// A fast encoder for one thread.
-    pub fn encoder(&self) -> Encoder {
-        Encoder::new(self.source.clone(), self.target.clone())
-    }
-
-    /// Source rows: the ids of each text and eos.
-    pub fn encode_sources<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
-        let mut encoder = self.encoder();
-        self.encode_rows(texts, |text, ids| encoder.encode_source(text, ids))
-    }
-
-    /// Label rows: the ids of each text and eos.
-    pub fn encode_targets<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
-        let mut encoder = self.encoder();
-        self.encode_rows(texts, |text, ids| encoder.encode_target(text, ids))
-    }
-
-    fn encode_rows<S: AsRef<str>>(
-        &self,
-        texts: &[S],
-        mut encode: impl FnMut(&str, &mut Vec<u32>) -> Result<()>,
-    ) -> Result<Vec<Vec<u32>>> {
-        let eos = self.special().eos;
-        let row = |text: &S| {
-            let mut ids = Vec::new();
-            encode(text.as_ref(), &mut ids)?;
-            ids.push(eos);
-            Ok(ids)
-        };
-        texts.iter().map(row).collect()
-    }
-
-    /// The text of target ids, special tokens left out.
-    pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.target.decode(ids)
-    }
-
-    /// The texts of several rows of target ids, special tokens left out.
-    pub fn decode_batch<R: AsRef<[u32]>>(&self, rows: &[R]) -> Result<Vec<String>> {
-        rows.iter().map(|ids| self.decode(ids.as_ref())).collect()
-    }
-}
-
+/// Fails with all `problems`, if there are any.
 fn refuse(problems: Vec<String>) -> Result<()> {
     if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems.join("\n"))) }
 }
-
-#[cfg(test)]
-mod tests;

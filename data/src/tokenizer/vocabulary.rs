@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::Value;
 use tokenizers::{Model as _, NormalizedString, Normalizer as _, Tokenizer};
 
-use super::encoder::SharedWords;
 use super::pieces::{Pieces, byte_characters};
+use super::words::SharedWords;
 use crate::error::{Error, Result};
 
 /// A tokenizer and what must be known of it.
@@ -22,7 +22,7 @@ pub(crate) struct Vocabulary {
     pub(crate) tokenizer: Tokenizer,
     /// What texts can be divided into.
     pub(crate) pieces: Pieces,
-    pub(super) shared_words: SharedWords,
+    shared_words: SharedWords,
     in_text: AddedTokens,
     byte_characters: [char; 256],
     /// Ids of control tokens: a text never contains them.
@@ -125,6 +125,11 @@ impl Vocabulary {
             }
             Pieces::Whole => Ok(false),
         }
+    }
+
+    /// The same, from the table of all threads if one of them has had the piece before.
+    pub(crate) fn encode_shared(&self, piece: &str, ids: &mut Vec<u32>) -> Result<bool> {
+        self.shared_words.encode(piece, ids, |ids| self.encode_piece(piece, ids))
     }
 
     fn extend_from_model(&self, piece: &str, ids: &mut Vec<u32>) -> Result<()> {

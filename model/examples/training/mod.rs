@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
-use kiln_data::numbers;
+use kiln_data::built_in::numbers;
 
 /// First and second moment of every parameter, found by its id. (The trainer does the same in one pass over flat tensors,
 /// with `kiln_kernels::adamw_step`; Burn's own optimizers do as well.)

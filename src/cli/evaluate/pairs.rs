@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use burn::tensor::{Device, FloatDType};
-use kiln_data::{CachedSource, Corpus, CorpusConfig, Example, OnePass, Tokenizers, numbers};
+use kiln_data::built_in::numbers;
+use kiln_data::{CorpusConfig, Example, OnePass, PairCorpus, PairSource, PairTokenizers};
 use kiln_model::Transformer;
 use serde_json::json;
 
@@ -47,7 +48,7 @@ fn examples(run: &TrainedModel, named: &[PathBuf]) -> Result<Vec<Example>> {
     if files.is_empty() {
         return Err(Usage("this run has no validation text; name text pairs with --data".into()).into());
     }
-    let (examples, report) = Corpus::open(files, &run.config.data.corpus)?.read_all()?;
+    let (examples, report) = PairCorpus::open(files, &run.config.data.corpus)?.read_all()?;
     if report.bad() > 0 {
         eprintln!("{report}");
     }
@@ -58,7 +59,7 @@ fn examples(run: &TrainedModel, named: &[PathBuf]) -> Result<Vec<Example>> {
 fn loss(
     run: &TrainedModel,
     model: &Transformer,
-    tokenizers: &Tokenizers,
+    tokenizers: &PairTokenizers,
     examples: &[Example],
     device: &Device,
 ) -> Result<ValidationLoss> {
@@ -72,13 +73,13 @@ fn loss(
         max_bad_rows: limits.max_bad_rows,
         ..CorpusConfig::default()
     };
-    let corpus = Corpus::open(&[rows], &corpus)?;
+    let corpus = PairCorpus::open(&[rows], &corpus)?;
     let mut note = |_: &str| {};
     let cache = open_cache(&scratch.path("rows.tokens"), &corpus, tokenizers, &mut note)?;
     if cache.report().bad() > 0 {
         eprintln!("left out of the loss: {}", cache.report());
     }
-    let source = Arc::new(CachedSource::new(cache, tokenizers, &run.config.loader)?);
+    let source = Arc::new(PairSource::new(cache, tokenizers, &run.config.loader)?);
     let batches = OnePass::new(source, &run.config.loader)?;
     validation_loss(model, batches, run.config.train.label_smoothing, None, device)
 }

@@ -1,6 +1,6 @@
 //! Recipes for translation.
 
-use kiln_data::numbers::tokenizer_config as numbers_tokenizer;
+use kiln_data::built_in::numbers::tokenizer_config as numbers_tokenizer;
 use kiln_data::{LoaderConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicI64;
 
-use kiln_data::{BatchWorker, EpochPlan, Order, Shape};
+use kiln_data::{BatchWorker, EpochPlan, Order};
 
 use super::*;
 

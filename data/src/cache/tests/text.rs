@@ -33,7 +33,7 @@ fn a_cache_holds_what_the_tokenizer_says() {
             .expect("a good text");
         assert_eq!(built.built_because.as_deref(), Some("there is none yet"));
         let cache = built.cache;
-        assert_eq!((cache.kind(), cache.n_rows(), cache.report().kept), (Kind::Text, 20_000, 20_000));
+        assert_eq!((cache.kind(), cache.n_rows(), cache.report().kept), (CacheKind::Text, 20_000, 20_000));
         cache.verify().expect("undamaged");
         assert!(seen.is_sorted() && seen.len() > 1 && seen.last() == Some(&20_000));
         let mut tokens = 0;
@@ -114,7 +114,7 @@ fn a_fitting_cache_is_used_again_and_changes_are_noticed() {
 
     // A cache of another task in the same place is replaced, either way.
     let pairs = Fixture::numbers(50);
-    let built = prepare(&path, &pairs.corpus, &pairs.tokenizers, 1, &mut |_| ()).expect("good pairs");
+    let built = prepare_pairs(&path, &pairs.corpus, &pairs.tokenizers, 1, &mut |_| ()).expect("good pairs");
     assert_eq!(built.built_because.as_deref(), Some("it holds rows of another task"));
     drop(built);
     assert_eq!(reason(&fixture.corpus, &fixture.tokenizer).as_deref(), Some("it holds rows of another task"));

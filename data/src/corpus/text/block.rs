@@ -25,11 +25,11 @@ pub(crate) struct TextBlock {
     pub(crate) file: usize,
     format: TextFormat,
     bytes: Vec<u8>,
-    parts: Vec<Part>,
+    parts: Vec<PartSpan>,
 }
 
 /// A document, or a part of a long one, within the bytes of a block.
-struct Part {
+struct PartSpan {
     range: Range<usize>,
     /// Number of its first line, from 1.
     line: u64,
@@ -43,7 +43,7 @@ struct Part {
 
 /// A document, or a part of a long one.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Stretch<'a> {
+pub(crate) struct DocumentPart<'a> {
     /// Number of its first line, from 1.
     pub(crate) line: u64,
     /// Belongs to the document before.
@@ -53,7 +53,10 @@ pub(crate) struct Stretch<'a> {
 
 impl TextBlock {
     /// The documents. A part of a long document that is not valid UTF-8 is an error: its beginning is already used.
-    pub(crate) fn stretches<'a>(&'a self, corpus: &'a TextCorpus) -> impl Iterator<Item = Result<Stretch<'a>>> + 'a {
+    pub(crate) fn document_parts<'a>(
+        &'a self,
+        corpus: &'a TextCorpus,
+    ) -> impl Iterator<Item = Result<DocumentPart<'a>>> + 'a {
         self.parts.iter().map(move |part| {
             let whole = !part.continues && !part.goes_on;
             let text = match self.text(part) {
@@ -61,12 +64,12 @@ impl TextBlock {
                 Ok(text) if whole => self.document(text, corpus),
                 text => text,
             };
-            Ok(Stretch { line: part.line, continues: part.continues, text })
+            Ok(DocumentPart { line: part.line, continues: part.continues, text })
         })
     }
 
     /// The text of a part, with `\n` at the ends of lines.
-    fn text(&self, part: &Part) -> Result<Cow<'_, str>, RowProblem> {
+    fn text(&self, part: &PartSpan) -> Result<Cow<'_, str>, RowProblem> {
         let bytes = &self.bytes[part.range.clone()];
         let text = std::str::from_utf8(bytes).map_err(|e| {
             let at = e.valid_up_to();
@@ -166,7 +169,7 @@ impl OpenFile {
                 continue;
             }
             let (range, line) = (start..block.bytes.len(), self.reader.line);
-            block.parts.push(Part { range, line, offset, continues: false, goes_on: false });
+            block.parts.push(PartSpan { range, line, offset, continues: false, goes_on: false });
             return Ok(true);
         }
     }
@@ -208,7 +211,7 @@ impl OpenFile {
                     start..start + trim_line_ends(&block.bytes[start..end]).len()
                 }
             };
-            block.parts.push(Part { range, line, offset, continues: self.continues, goes_on });
+            block.parts.push(PartSpan { range, line, offset, continues: self.continues, goes_on });
             (self.continues, self.begun) = (goes_on, true);
             return Ok(true);
         }

@@ -6,7 +6,7 @@ mod config;
 use std::path::{Path, PathBuf};
 
 use block::TextBlocks;
-pub(crate) use block::{Stretch, TextBlock};
+pub(crate) use block::{DocumentPart, TextBlock};
 pub use config::{Packing, Task, TextConfig, TextFormat};
 
 use super::RowReport;
@@ -69,8 +69,8 @@ impl TextCorpus {
         for block in self.blocks() {
             let block = block?;
             let path = self.path_of(&block);
-            for stretch in block.stretches(self) {
-                let Stretch { line, continues, text } = stretch?;
+            for part in block.document_parts(self) {
+                let DocumentPart { line, continues, text } = part?;
                 match text {
                     Ok(text) if continues => documents.last_mut().expect("a document's start").push_str(&text),
                     Ok(text) => {

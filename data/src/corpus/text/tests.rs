@@ -160,14 +160,14 @@ fn long_documents_are_cut_between_lines_and_put_together_again() {
         let blocks: Vec<_> = corpus.blocks().map(|block| block.expect("readable")).collect();
         assert!(blocks.len() > 4);
         for block in &blocks {
-            for stretch in block.stretches(&corpus) {
-                let stretch = stretch.expect("valid UTF-8");
-                let text = stretch.text.expect("text");
+            for part in block.document_parts(&corpus) {
+                let part = part.expect("valid UTF-8");
+                let text = part.text.expect("text");
                 assert!(text.len() < (1 << 20) + 1000, "{}", text.len());
-                if stretch.continues {
+                if part.continues {
                     // Starts with the end of the line before.
                     let next = text.strip_prefix("\nline ").and_then(|text| text.split([' ', '\n']).next());
-                    assert_eq!(Ok((stretch.line - 2) % 40_001), next.expect("a line").parse());
+                    assert_eq!(Ok((part.line - 2) % 40_001), next.expect("a line").parse());
                 }
             }
         }

@@ -12,11 +12,15 @@ use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
 use self::words::{WordCounts, count_documents, count_pairs};
 use super::{TokenizerConfig, TokenizerKind};
-use crate::corpus::{Corpus, TextCorpus};
+use crate::corpus::{PairCorpus, TextCorpus};
 use crate::error::{Error, Result};
 
 /// The `tokenizer.json` of both sides; no second one if they share it.
-pub(super) fn train(config: &TokenizerConfig, corpus: &Corpus, num_threads: usize) -> Result<(String, Option<String>)> {
+pub(super) fn train(
+    config: &TokenizerConfig,
+    corpus: &PairCorpus,
+    num_threads: usize,
+) -> Result<(String, Option<String>)> {
     let controls = [&config.pad_token, &config.bos_token, &config.eos_token, &config.unk_token].map(Clone::clone);
     let (source, target) = count_pairs(config, corpus, num_threads)?;
     let train = |counts| train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, true);
@@ -25,44 +29,9 @@ pub(super) fn train(config: &TokenizerConfig, corpus: &Corpus, num_threads: usiz
 
 /// The `tokenizer.json` of a language model.
 pub(super) fn train_on_text(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<String> {
-    let controls = text_controls(config);
+    let controls = config.text_controls();
     let counts = count_documents(config, corpus, num_threads)?;
     train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, false)
-}
-
-/// Control tokens of a language model's vocabulary, in the order of their ids: those of BERT for WordPiece, those of
-/// RoBERTa for the rest, which can be used with and without masks.
-pub(super) fn text_controls(config: &TokenizerConfig) -> Vec<String> {
-    let defaults = TokenizerConfig::default();
-    let or = |token: &Option<String>, usual: &str| token.clone().unwrap_or_else(|| usual.to_owned());
-    let mut controls = match config.kind {
-        TokenizerKind::WordPiece => {
-            let chosen = |token: &String, default: &String, usual: &str| {
-                if token == default { usual.to_owned() } else { token.clone() }
-            };
-            vec![
-                chosen(&config.pad_token, &defaults.pad_token, "[PAD]"),
-                chosen(&config.unk_token, &defaults.unk_token, "[UNK]"),
-                or(&config.cls_token, "[CLS]"),
-                or(&config.sep_token, "[SEP]"),
-                or(&config.mask_token, "[MASK]"),
-            ]
-        }
-        _ => {
-            let mut names = vec![config.pad_token.clone(), config.bos_token.clone(), config.eos_token.clone()];
-            names.extend([config.unk_token.clone(), or(&config.mask_token, "<mask>")]);
-            names.extend([&config.cls_token, &config.sep_token].into_iter().flatten().cloned());
-            names
-        }
-    };
-    let mut seen = Vec::new();
-    controls.retain(|token| {
-        !seen.contains(token) && {
-            seen.push(token.clone());
-            true
-        }
-    });
-    controls
 }
 
 /// The unknown token among the control tokens.

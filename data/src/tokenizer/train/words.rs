@@ -10,7 +10,7 @@ use tokenizers::{
 
 use super::super::pieces::matches_and_gaps;
 use super::super::{TokenizerConfig, TokenizerKind};
-use crate::corpus::{Corpus, RowParser, RowReport, Stretch, TextCorpus, for_each_block};
+use crate::corpus::{DocumentPart, PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
 
 /// Words as the model sees them (normalized, `▁` for the space in front), sorted, with their counts.
@@ -26,7 +26,7 @@ pub(super) type Counts = AHashMap<Box<str>, u64>;
 /// many.
 pub(super) fn count_pairs(
     config: &TokenizerConfig,
-    corpus: &Corpus,
+    corpus: &PairCorpus,
     num_threads: usize,
 ) -> Result<(Counts, Option<Counts>)> {
     let parser = RowParser::new(corpus.config());
@@ -75,8 +75,8 @@ pub(super) fn count_documents(config: &TokenizerConfig, corpus: &TextCorpus, num
         || (),
         |(), block| {
             let (mut counts, mut report) = (Counts::new(), RowReport::default());
-            for stretch in block.stretches(corpus) {
-                let Stretch { line, continues, text } = stretch?;
+            for part in block.document_parts(corpus) {
+                let DocumentPart { line, continues, text } = part?;
                 match text {
                     Ok(text) => {
                         divider.add_words(&mut counts, &text);

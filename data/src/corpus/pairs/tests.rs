@@ -1,6 +1,7 @@
 use std::io::Write;
 
 use super::*;
+use crate::corpus::for_each_block;
 
 fn file(dir: &tempfile::TempDir, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
     let path = dir.path().join(name);
@@ -13,7 +14,7 @@ fn lenient() -> CorpusConfig {
 }
 
 fn read(entries: &[PathBuf], config: &CorpusConfig) -> Result<(Vec<Example>, RowReport)> {
-    Corpus::open(entries, config)?.read_all()
+    PairCorpus::open(entries, config)?.read_all()
 }
 
 fn error(entries: &[PathBuf], config: &CorpusConfig) -> String {
@@ -177,10 +178,10 @@ fn whole_files_that_cannot_be_used() {
 fn blocks_come_back_in_order_from_many_threads() {
     let dir = tempfile::tempdir().expect("a folder");
     let rows: String = (0..60_000).map(|i| format!("{{\"src\":\"s{i}\",\"trg\":\"t{i}\"}}\n")).collect();
-    let corpus = Corpus::open(&[file(&dir, "a.jsonl", rows)], &CorpusConfig::default()).expect("a corpus");
+    let corpus = PairCorpus::open(&[file(&dir, "a.jsonl", rows)], &CorpusConfig::default()).expect("a corpus");
     let parser = RowParser::new(corpus.config());
     let mut seen = Vec::new();
-    let first_sources = |(): &mut (), block: Block| {
+    let first_sources = |(): &mut (), block: PairBlock| {
         Ok(block.rows(&parser).map(|(line, row)| (line, row.expect("good").source.into_owned())).collect::<Vec<_>>())
     };
     for_each_block(
@@ -202,7 +203,7 @@ fn blocks_come_back_in_order_from_many_threads() {
 fn errors_and_panics_of_any_thread_end_the_work() {
     let dir = tempfile::tempdir().expect("a folder");
     let rows = "{\"src\":\"a\",\"trg\":\"b\"}\n".repeat(100_000);
-    let corpus = Corpus::open(&[file(&dir, "a.jsonl", rows)], &CorpusConfig::default()).expect("a corpus");
+    let corpus = PairCorpus::open(&[file(&dir, "a.jsonl", rows)], &CorpusConfig::default()).expect("a corpus");
     let panics =
         for_each_block(corpus.blocks(), 4, || (), |(), _| -> Result<()> { panic!("broken {}", 7) }, |()| Ok(()));
     assert_eq!(panics.expect_err("a panic").to_string(), "a data worker panicked: broken 7");

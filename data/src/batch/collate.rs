@@ -1,10 +1,11 @@
-//! Rows of ids into the padded rows of a batch.
+//! Pairs of ids into the padded rows of a batch.
 
-use crate::host_batch::{HostBatch, Layout, Shape};
+use crate::host_batch::{HostBatch, PairParts, Shape};
 use crate::tokenizer::SpecialIds;
 
-/// Writes rows into a batch whose shape is fixed beforehand. The batch's buffer is reused.
-pub(crate) struct Collator<'a> {
+/// Writes pairs into a batch whose shape is fixed in advance. The batch's buffer is reused.
+#[derive(Debug)]
+pub struct Collator<'a> {
     batch: &'a mut HostBatch,
     special: SpecialIds,
     row: usize,
@@ -12,24 +13,18 @@ pub(crate) struct Collator<'a> {
 
 impl<'a> Collator<'a> {
     /// Makes room for `shape` and fills it with padding.
-    pub(crate) fn new(batch: &'a mut HostBatch, shape: Shape, special: SpecialIds) -> Self {
-        let Shape { batch_size, source_len, target_len } = shape;
-        batch.ids.clear();
-        batch.ids.resize(batch_size * (source_len + 2 * target_len + 2), special.pad as i32);
-        batch.rows.clear();
-        (batch.layout, batch.boundaries) = (Layout::Pairs, false);
-        (batch.batch_size, batch.source_len, batch.target_len) = (batch_size, source_len, target_len);
-        (batch.source_tokens, batch.target_tokens) = (0, 0);
+    pub fn new(batch: &'a mut HostBatch, shape: Shape, special: SpecialIds) -> Self {
+        batch.start_pairs(shape, special.pad);
         Self { batch, special, row: 0 }
     }
 
-    /// Adds a row; `source` and `target` come without special tokens. Returns their largest ids.
+    /// Adds a row. `source` and `target` come without special tokens. Returns their largest ids.
     ///
     /// # Panics
     ///
     /// If a row is longer than the shape allows, or if there are more rows than it has.
-    pub(crate) fn push<T: Copy + Into<u32>>(&mut self, number: u32, source: &[T], target: &[T]) -> (u32, u32) {
-        let HostBatch { batch_size, source_len, target_len, .. } = *self.batch;
+    pub fn push<T: Copy + Into<u32>>(&mut self, number: u32, source: &[T], target: &[T]) -> (u32, u32) {
+        let Shape { batch_size, source_len, target_len } = self.batch.shape();
         assert!(self.row < batch_size, "the batch has {batch_size} rows and no room for another");
         assert!(
             source.len() < source_len && target.len() < target_len,
@@ -37,21 +32,23 @@ impl<'a> Collator<'a> {
             source.len(),
             target.len()
         );
-        let (sources, rest) = self.batch.ids.split_at_mut(batch_size * source_len);
-        let (inputs, rest) = rest.split_at_mut(batch_size * target_len);
-        let (labels, lengths) = rest.split_at_mut(batch_size * target_len);
-        let eos = self.special.eos as i32;
+        let (row, eos) = (self.row, self.special.eos as i32);
+        let parts: PairParts<&mut [i32]> = self.batch.pair_parts_mut();
 
-        let max_source = copy(source, &mut sources[self.row * source_len..]);
-        sources[self.row * source_len + source.len()] = eos;
-        let target_row = self.row * target_len;
-        let max_target = copy(target, &mut labels[target_row..]);
-        labels[target_row + target.len()] = eos;
-        inputs[target_row] = self.special.bos as i32;
-        inputs[target_row + 1..target_row + 1 + target.len()]
-            .copy_from_slice(&labels[target_row..target_row + target.len()]);
-        lengths[self.row] = source.len() as i32 + 1;
-        lengths[batch_size + self.row] = target.len() as i32 + 1;
+        let source_row = &mut parts.source[row * source_len..];
+        let max_source = copy(source, source_row);
+        source_row[source.len()] = eos;
+
+        let labels = &mut parts.labels[row * target_len..];
+        let max_target = copy(target, labels);
+        labels[target.len()] = eos;
+
+        let input = &mut parts.target_input[row * target_len..];
+        input[0] = self.special.bos as i32;
+        input[1..=target.len()].copy_from_slice(&labels[..target.len()]);
+
+        parts.source_lengths[row] = source.len() as i32 + 1;
+        parts.target_lengths[row] = target.len() as i32 + 1;
 
         self.batch.source_tokens += source.len() as u64 + 1;
         self.batch.target_tokens += target.len() as u64 + 1;

@@ -1,10 +1,10 @@
 //! One row of text: a pair, or the reason why not.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use super::CorpusConfig;
-use super::json::JsonFields;
+use crate::corpus::RowProblem;
+use crate::corpus::json::JsonFields;
 
 /// The two texts of a row, borrowed from its line where JSON escapes allow.
 #[derive(Debug, PartialEq)]
@@ -13,48 +13,18 @@ pub(crate) struct Pair<'a> {
     pub(crate) target: Cow<'a, str>,
 }
 
-/// Why a row cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RowProblem {
-    /// No JSON, no such field, a wrong type, a wrong encoding.
-    Malformed(String),
-    /// No text on either side.
-    Empty,
-    /// A document without text.
-    NoText,
-    /// Text on one side only; which side is empty.
-    OneSided(&'static str),
-    /// More tokens than allowed; the text says how many.
-    OverLong(String),
-}
-
-impl RowProblem {
-    /// Whether a row of so many tokens (eos included) can be used.
-    pub(crate) fn of_lengths(source_tokens: usize, target_tokens: usize, config: &CorpusConfig) -> Option<Self> {
-        for (side, tokens, max) in
-            [("source", source_tokens, config.max_source_len), ("target", target_tokens, config.max_target_len)]
-        {
-            if tokens == 1 {
-                return Some(Self::Malformed(format!("the {side} has no tokens after normalization")));
-            }
-            if max != 0 && tokens > max {
-                return Some(Self::OverLong(format!("the {side} has {tokens} tokens, {max} are allowed")));
-            }
+/// Returns why a pair of so many tokens (eos included) cannot be used, if it cannot.
+pub(crate) fn length_problem(source_tokens: usize, target_tokens: usize, config: &CorpusConfig) -> Option<RowProblem> {
+    let sides = [("source", source_tokens, config.max_source_len), ("target", target_tokens, config.max_target_len)];
+    for (side, tokens, max) in sides {
+        if tokens == 1 {
+            return Some(RowProblem::Malformed(format!("the {side} has no tokens after normalization")));
         }
-        None
-    }
-}
-
-impl fmt::Display for RowProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed(found) => f.write_str(found),
-            Self::Empty => f.write_str("both sides are empty"),
-            Self::NoText => f.write_str("there is no text"),
-            Self::OneSided(side) => write!(f, "one-sided pair: the {side} is empty"),
-            Self::OverLong(found) => f.write_str(found),
+        if max != 0 && tokens > max {
+            return Some(RowProblem::OverLong(format!("the {side} has {tokens} tokens, {max} are allowed")));
         }
     }
+    None
 }
 
 /// Takes rows apart as the configuration says.

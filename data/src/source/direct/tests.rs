@@ -12,13 +12,13 @@ fn text_config() -> TokenizerConfig {
     TokenizerConfig { vocab_size: 460, ..TokenizerConfig::default() }
 }
 
-fn rewritten(fixture: &Fixture, name: &str, contents: impl AsRef<[u8]>, config: &CorpusConfig) -> Corpus {
+fn rewritten(fixture: &Fixture, name: &str, contents: impl AsRef<[u8]>, config: &CorpusConfig) -> PairCorpus {
     let path = fixture.dir.path().join(name);
     std::fs::write(&path, contents).expect("a writable folder");
-    Corpus::open(&[path], config).expect("a corpus")
+    PairCorpus::open(&[path], config).expect("a corpus")
 }
 
-fn error(corpus: &Corpus, fixture: &Fixture) -> String {
+fn error(corpus: &PairCorpus, fixture: &Fixture) -> String {
     DirectSource::open(corpus, &fixture.tokenizers, &config()).map(|_| ()).expect_err("refused").to_string()
 }
 
@@ -31,7 +31,7 @@ fn jsonl_and_tsv_give_the_same_batches() {
     let fixture = Fixture::new(&rows, &text_config(), &CorpusConfig::default());
     let tsv: String = rows.iter().map(|e| format!("{}\t{}\r\n", e.source, e.target)).collect();
     let tsv = rewritten(&fixture, "rows.tsv", format!("\u{feff}{tsv}"), &CorpusConfig::default());
-    let read = |corpus: &Corpus| {
+    let read = |corpus: &PairCorpus| {
         let source = DirectSource::open(corpus, &fixture.tokenizers, &config()).expect("a good corpus");
         let pass = OnePass::new(Arc::new(source), &config()).expect("starts");
         pass.map(|batch| batch.expect("a batch")).collect::<Vec<_>>()
@@ -43,10 +43,10 @@ fn jsonl_and_tsv_give_the_same_batches() {
 
 #[test]
 fn rows_with_too_many_tokens_are_left_out_and_counted() {
-    let mut rows = crate::numbers::examples(300, 0, 9, 1).expect("valid settings").train;
+    let mut rows = crate::built_in::numbers::examples(300, 0, 9, 1).expect("valid settings").train;
     rows[5].target = "one ".repeat(40);
     let config = CorpusConfig { max_target_len: 39, max_bad_rows: 0.01, ..CorpusConfig::default() };
-    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &config);
+    let fixture = Fixture::new(&rows, &crate::built_in::numbers::tokenizer_config(), &config);
     let source =
         Arc::new(DirectSource::open(&fixture.corpus, &fixture.tokenizers, &self::config()).expect("a good corpus"));
     let pass = OnePass::new(source.clone(), &self::config()).expect("starts");
@@ -79,7 +79,7 @@ fn files_that_cannot_be_read_in_any_order_are_refused() {
     assert!(error(&packed, &fixture).contains("needs rows in any order and so an uncompressed file"));
     let path = fixture.dir.path().join("rows.jsonl");
     let both = PathBuf::from(format!("{0},{0}", path.display()));
-    let parallel = Corpus::open(&[both], &CorpusConfig::default()).expect("two files");
+    let parallel = PairCorpus::open(&[both], &CorpusConfig::default()).expect("two files");
     assert!(error(&parallel, &fixture).contains("direct mode reads JSONL and TSV"));
     let utf16 = rewritten(&fixture, "utf16.jsonl", [0xff, 0xfe, b'{', 0], &CorpusConfig::default());
     assert!(error(&utf16, &fixture).contains("UTF-16"), "{}", error(&utf16, &fixture));
@@ -108,8 +108,8 @@ fn one_row_is_enough() {
 
 #[test]
 fn a_text_that_changes_during_the_run_ends_it() {
-    let rows = crate::numbers::examples(300, 0, 9, 1).expect("valid settings").train;
-    let fixture = Fixture::new(&rows, &crate::numbers::tokenizer_config(), &CorpusConfig::default());
+    let rows = crate::built_in::numbers::examples(300, 0, 9, 1).expect("valid settings").train;
+    let fixture = Fixture::new(&rows, &crate::built_in::numbers::tokenizer_config(), &CorpusConfig::default());
     let path = fixture.corpus.inputs()[0].files()[0].to_path_buf();
     let whole = std::fs::read(&path).expect("there");
     for workers in [0, 2] {

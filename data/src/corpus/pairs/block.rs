@@ -1,16 +1,17 @@
-//! Blocks of whole rows, read in order, parsed by whoever takes them.
+//! PairBlocks of whole rows, read in order, parsed by whoever takes them.
 
 use std::ops::Range;
 
-use super::line_reader::LineReader;
-use super::{CorpusInput, Pair, RowParser, RowProblem};
+use super::{CorpusInput, Pair, RowParser};
+use crate::corpus::RowProblem;
+use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
 
 /// Text of one block: large enough that handing it over costs nothing, small enough that a few workers share a corpus.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Some consecutive rows of one entry of the corpus.
-pub(crate) struct Block {
+pub(crate) struct PairBlock {
     /// Which entry.
     pub(crate) input: usize,
     /// Number of the first row's line, from 1.
@@ -28,7 +29,7 @@ enum RowKind {
     Parallel,
 }
 
-impl Block {
+impl PairBlock {
     /// The rows with their line numbers.
     pub(crate) fn rows<'a>(
         &'a self,
@@ -48,7 +49,7 @@ impl Block {
 }
 
 /// All blocks of a corpus, in order.
-pub(crate) struct Blocks<'a> {
+pub(crate) struct PairBlocks<'a> {
     inputs: &'a [CorpusInput],
     next_input: usize,
     open: Option<OpenInput>,
@@ -60,7 +61,7 @@ struct OpenInput {
     second: Option<LineReader>,
 }
 
-impl<'a> Blocks<'a> {
+impl<'a> PairBlocks<'a> {
     pub(crate) fn new(inputs: &'a [CorpusInput]) -> Self {
         Self { inputs, next_input: 0, open: None }
     }
@@ -76,7 +77,7 @@ impl<'a> Blocks<'a> {
         Ok(Some(OpenInput { kind, first: LineReader::open(first)?, second }))
     }
 
-    fn next_block(&mut self) -> Result<Option<Block>> {
+    fn next_block(&mut self) -> Result<Option<PairBlock>> {
         loop {
             let open = match &mut self.open {
                 Some(open) => open,
@@ -86,7 +87,7 @@ impl<'a> Blocks<'a> {
                 },
             };
             let index = self.next_input - 1;
-            let mut block = Block {
+            let mut block = PairBlock {
                 input: index,
                 first_line: open.first.line + 1,
                 kind: open.kind,
@@ -103,7 +104,7 @@ impl<'a> Blocks<'a> {
 }
 
 /// Adds one row to the block; `false` at the end of the entry.
-fn read_row(open: &mut OpenInput, block: &mut Block, input: &CorpusInput) -> Result<bool> {
+fn read_row(open: &mut OpenInput, block: &mut PairBlock, input: &CorpusInput) -> Result<bool> {
     let start = block.bytes.len();
     let first = open.first.read_line(&mut block.bytes)?;
     let middle = block.bytes.len();
@@ -130,8 +131,8 @@ fn read_row(open: &mut OpenInput, block: &mut Block, input: &CorpusInput) -> Res
     Ok(first)
 }
 
-impl Iterator for Blocks<'_> {
-    type Item = Result<Block>;
+impl Iterator for PairBlocks<'_> {
+    type Item = Result<PairBlock>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.next_block().transpose()

@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::rows::{Around, RowFormat, RowWriter};
-use crate::bucket::Buckets;
-use crate::cache::{Kind, TokenCache};
+use super::{BatchSource, BatchWorker};
+use crate::batch::{Around, Buckets, DocumentOrder, EpochPlan, RowFormat, RowWriter};
+use crate::cache::{CacheKind, TokenCache};
 use crate::corpus::{Packing, Task, TextConfig};
-use crate::document_order::DocumentOrder;
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
-use crate::loader::{BatchSource, BatchWorker, LoaderConfig};
-use crate::plan::EpochPlan;
-use crate::sampler::{Order, Stream};
+use crate::loader_config::LoaderConfig;
+use crate::sampler::{Order, ShuffleOf};
 use crate::tokenizer::TextTokenizer;
 
 /// Rows for a language model, packed from the documents of a token cache.
@@ -83,7 +81,7 @@ impl TextSource {
             return Err(Error::Invalid(problems.join("\n")));
         }
         tokenizer.check(task)?;
-        if cache.kind() != Kind::Text {
+        if cache.kind() != CacheKind::Text {
             return Err(Error::cache(cache.path(), "holds pairs, wanted documents of plain text"));
         }
         if cache.tokenizer_fingerprint() != tokenizer.fingerprint() {
@@ -242,7 +240,7 @@ impl BatchSource for TextSource {
         match &self.rows {
             Rows::Packed { n_rows, batch_size } => {
                 let documents = DocumentOrder::new(self.cache.n_rows(), order, |document| self.places(document));
-                let rows = order.indices(*n_rows, Stream::Rows);
+                let rows = order.indices(*n_rows, ShuffleOf::Rows);
                 EpochPlan::packed(rows, Shape::text(*batch_size, self.seq_len), documents)
             }
             Rows::Sentences { buckets, .. } => buckets.plan(order),

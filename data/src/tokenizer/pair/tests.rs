@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use super::super::{Normalization, TokenizerKind};
 use super::*;
 use crate::corpus::{CorpusConfig, Example};
 use crate::fixtures::{Fixture, multilingual};
@@ -8,7 +9,7 @@ fn config(kind: TokenizerKind) -> TokenizerConfig {
     TokenizerConfig { kind, vocab_size: 460, ..TokenizerConfig::default() }
 }
 
-fn trained(config: &TokenizerConfig) -> Tokenizers {
+fn trained(config: &TokenizerConfig) -> PairTokenizers {
     let rows: Vec<_> = std::iter::repeat_n(multilingual(), 3).flatten().collect();
     Fixture::new(&rows, config, &CorpusConfig::default()).tokenizers
 }
@@ -85,7 +86,7 @@ fn what_the_vocabulary_cannot_spell_becomes_bytes_or_unknown() {
 #[test]
 fn training_twice_gives_the_same_vocabulary() {
     for kind in KINDS {
-        let rows = crate::numbers::examples(3000, 0, 9, 1).expect("valid settings").train;
+        let rows = crate::built_in::numbers::examples(3000, 0, 9, 1).expect("valid settings").train;
         let rows: Vec<Example> = rows.into_iter().chain(multilingual()).collect();
         let config = TokenizerConfig { vocab_size: 600, ..config(kind) };
         let train = || Fixture::new(&rows, &config, &CorpusConfig::default()).tokenizers;
@@ -105,14 +106,14 @@ fn saved_tokenizers_are_loaded_as_they_were() {
         assert_eq!(tokenizers.is_joint(), joint);
         let dir = tempfile::tempdir().expect("a folder");
         tokenizers.save(dir.path()).expect("a writable folder");
-        let loaded = Tokenizers::load_dir(dir.path()).expect("complete");
+        let loaded = PairTokenizers::load_dir(dir.path()).expect("complete");
         assert_eq!(loaded.fingerprint(), tokenizers.fingerprint());
         assert_eq!(loaded.special(), tokenizers.special());
         assert_eq!(loaded.encode_sources(&texts()).unwrap(), tokenizers.encode_sources(&texts()).unwrap());
         assert_eq!(loaded.encode_targets(&texts()).unwrap(), tokenizers.encode_targets(&texts()).unwrap());
         if joint {
             let path = Some(dir.path().join("tokenizer.json"));
-            let by_path = Tokenizers::load(&TokenizerConfig { path, ..config }).expect("complete");
+            let by_path = PairTokenizers::load(&TokenizerConfig { path, ..config }).expect("complete");
             assert_eq!(by_path.fingerprint(), tokenizers.fingerprint());
         }
     }
@@ -161,11 +162,12 @@ fn any_tokenizer_json_can_be_loaded() {
     let path = Some(foreign(dir.path()));
     let eos_token = "<|end|>".to_owned();
     let config = TokenizerConfig { path, eos_token, ..TokenizerConfig::default() };
-    let text = Tokenizers::load(&config).expect_err("no padding token").to_string();
+    let text = PairTokenizers::load(&config).expect_err("no padding token").to_string();
     assert!(text.contains("has no \"<pad>\", \"<s>\", \"<unk>\"; its special tokens are \"<|end|>\""), "{text}");
     assert!(text.contains("tokenizer.add_missing_tokens = true"), "{text}");
 
-    let tokenizers = Tokenizers::load(&TokenizerConfig { add_missing_tokens: true, ..config }).expect("complete now");
+    let tokenizers =
+        PairTokenizers::load(&TokenizerConfig { add_missing_tokens: true, ..config }).expect("complete now");
     assert_eq!(tokenizers.added_tokens(), ["<pad>", "<s>", "<unk>"]);
     assert_eq!(tokenizers.special(), SpecialIds { pad: 29, bos: 30, eos: 28, unk: 31 });
     assert_eq!(tokenizers.source_vocab_size(), 32);
@@ -176,14 +178,14 @@ fn any_tokenizer_json_can_be_loaded() {
     }
     assert_eq!(tokenizers.decode(&row).expect("decodes"), "hello world");
     tokenizers.save(dir.path()).expect("a writable folder");
-    assert_eq!(Tokenizers::load_dir(dir.path()).expect("complete").fingerprint(), tokenizers.fingerprint());
+    assert_eq!(PairTokenizers::load_dir(dir.path()).expect("complete").fingerprint(), tokenizers.fingerprint());
 }
 
 #[test]
 fn tokenizers_that_cannot_work_are_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("tokenizer.json");
-    let load = |config: TokenizerConfig| Tokenizers::load(&config).expect_err("refused").to_string();
+    let load = |config: TokenizerConfig| PairTokenizers::load(&config).expect_err("refused").to_string();
     let config = TokenizerConfig { path: Some(path.clone()), ..TokenizerConfig::default() };
     assert!(load(config.clone()).contains("tokenizer.json: reading the tokenizer failed"));
     std::fs::write(&path, "{\"version\":").expect("a writable folder");
@@ -202,14 +204,14 @@ fn a_vocabulary_that_is_too_small_is_refused() {
         let rows = multilingual();
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("rows.jsonl");
-        crate::numbers::write_jsonl(&path, &rows).expect("a writable folder");
-        let corpus = Corpus::open(&[path], &CorpusConfig::default()).expect("a corpus");
+        crate::built_in::numbers::write_jsonl(&path, &rows).expect("a writable folder");
+        let corpus = PairCorpus::open(&[path], &CorpusConfig::default()).expect("a corpus");
         let small = TokenizerConfig { vocab_size: 280, ..config(kind) };
-        let text = Tokenizers::train(&small, &corpus, 1).expect_err("too small").to_string();
+        let text = PairTokenizers::train(&small, &corpus, 1).expect_err("too small").to_string();
         assert!(text.contains("vocab_size = 280 is too small: the text has"), "{text}");
         assert!(text.contains("set tokenizer.vocab_size to at least"), "{text}");
         let tiny = TokenizerConfig { vocab_size: 200, ..config(kind) };
-        assert!(Tokenizers::train(&tiny, &corpus, 1).expect_err("too small").to_string().contains("260 special"));
+        assert!(PairTokenizers::train(&tiny, &corpus, 1).expect_err("too small").to_string().contains("260 special"));
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::document_order::DocumentOrder;
+use super::document_order::DocumentOrder;
 use crate::host_batch::Shape;
-use crate::sampler::{Order, Stream};
+use crate::sampler::{Order, ShuffleOf};
 
 /// The batches of one epoch: which rows they have, and for packed text where rows come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl EpochPlan {
     }
 
     pub(crate) fn shuffle_batches(&mut self, order: Order) {
-        order.apply(&mut self.batches, Stream::Batches);
+        order.apply(&mut self.batches, ShuffleOf::Batches);
     }
 
     /// Batches of the epoch.

@@ -1,56 +1,29 @@
-//! Where batches come from: what the worker pool runs.
+//! Batches of pairs from a token cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::LoaderConfig;
-use crate::bucket::Buckets;
-use crate::cache::{Kind, TokenCache, Tokens};
-use crate::collate::Collator;
+use super::{BatchSource, BatchWorker};
+use crate::batch::{Buckets, Collator, EpochPlan};
+use crate::cache::{CacheKind, TokenCache, Tokens};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
-use crate::plan::EpochPlan;
+use crate::loader_config::LoaderConfig;
 use crate::sampler::Order;
-use crate::tokenizer::{SpecialIds, Tokenizers};
-
-/// A data set that can be cut into batches. Implement it to feed the loader from somewhere else.
-pub trait BatchSource: Send + Sync + 'static {
-    /// The batches of an epoch: a pure function of `order`.
-    fn plan(&self, order: Order) -> EpochPlan;
-
-    /// Batches of every epoch; all plans have as many.
-    fn batches_per_epoch(&self) -> u64;
-
-    /// Batches of each shape in an epoch, if shapes are known before rows are read.
-    fn shapes(&self) -> Option<BTreeMap<Shape, usize>>;
-
-    /// Fingerprint of the rows, in hex. With the loader's configuration and a seed it decides every batch: a run must not
-    /// be resumed on a source with another one.
-    fn fingerprint(&self) -> String;
-
-    /// What one thread needs to make batches.
-    fn worker(self: Arc<Self>) -> Box<dyn BatchWorker>;
-}
-
-/// Makes batches on one thread.
-pub trait BatchWorker: Send {
-    /// Fills `batch`, a used buffer, with batch `index` of a plan. Everything but `next` must be set. A batch without rows is
-    /// skipped.
-    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()>;
-}
+use crate::tokenizer::{PairTokenizers, SpecialIds};
 
 /// Batches from a token cache.
 #[derive(Debug)]
-pub struct CachedSource {
+pub struct PairSource {
     cache: TokenCache,
     buckets: Buckets,
     special: SpecialIds,
 }
 
-impl CachedSource {
+impl PairSource {
     /// Sorts the rows of a cache into buckets. The cache must have been made with these tokenizers.
-    pub fn new(cache: TokenCache, tokenizers: &Tokenizers, config: &LoaderConfig) -> Result<Self> {
-        if cache.kind() != Kind::Pairs {
+    pub fn new(cache: TokenCache, tokenizers: &PairTokenizers, config: &LoaderConfig) -> Result<Self> {
+        if cache.kind() != CacheKind::Pairs {
             return Err(Error::cache(cache.path(), "holds documents of plain text, wanted pairs"));
         }
         if cache.tokenizer_fingerprint() != tokenizers.fingerprint() {
@@ -72,7 +45,7 @@ impl CachedSource {
     }
 }
 
-impl BatchSource for CachedSource {
+impl BatchSource for PairSource {
     fn plan(&self, order: Order) -> EpochPlan {
         self.buckets.plan(order)
     }
@@ -94,7 +67,7 @@ impl BatchSource for CachedSource {
     }
 }
 
-impl BatchWorker for Arc<CachedSource> {
+impl BatchWorker for Arc<PairSource> {
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
         let (rows, shape) = plan.batch(index);
         let mut collator = Collator::new(batch, shape, self.special);

@@ -1,6 +1,6 @@
 //! The order in which the documents of an epoch are packed.
 
-use crate::sampler::{Order, Stream};
+use crate::sampler::{Order, ShuffleOf};
 
 /// Documents from one waypoint to the next: finding a place walks at most so many, and a waypoint costs eight bytes.
 const STRIDE: usize = 16;
@@ -21,7 +21,7 @@ impl DocumentOrder {
     pub(crate) fn new(n_documents: usize, order: Order, places: impl Fn(usize) -> u64) -> Self {
         let documents = match order {
             Order::Sequential => None,
-            Order::Shuffled { .. } => Some(order.indices(n_documents as u32, Stream::Documents)),
+            Order::Shuffled { .. } => Some(order.indices(n_documents as u32, ShuffleOf::Documents)),
         };
         let mut all =
             Self { documents, waypoints: Vec::with_capacity(n_documents / STRIDE + 1), n_documents, n_places: 0 };

@@ -11,16 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use crate::bucket::{Buckets, round_up};
+use super::{BatchSource, BatchWorker};
+use crate::batch::{Buckets, Collator, EpochPlan, round_up};
 use crate::cache::MappedFile;
-use crate::collate::Collator;
-use crate::corpus::{Corpus, CorpusConfig, CorpusInput, Pair, RowParser, RowProblem, RowReport};
+use crate::corpus::{CorpusConfig, CorpusInput, Pair, PairCorpus, RowParser, RowProblem, RowReport, length_problem};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
-use crate::loader::{BatchSource, BatchWorker, LoaderConfig};
-use crate::plan::EpochPlan;
+use crate::loader_config::LoaderConfig;
 use crate::sampler::Order;
-use crate::tokenizer::{Encoder, Tokenizers};
+use crate::tokenizer::{PairEncoder, PairTokenizers};
 
 /// Rows that are tokenized to estimate tokens from bytes.
 const SAMPLE_ROWS: usize = 2000;
@@ -32,7 +31,7 @@ pub struct DirectSource {
     rows: Vec<RowSpan>,
     buckets: Buckets,
     parser: RowParser,
-    tokenizers: Tokenizers,
+    tokenizers: PairTokenizers,
     corpus: CorpusConfig,
     bucket_multiple: usize,
     report: RowReport,
@@ -66,7 +65,7 @@ struct RowSpan {
 impl DirectSource {
     /// Finds the rows of uncompressed JSONL or TSV files. Bad rows are counted and refused as elsewhere, except that rows
     /// with too many tokens are only found, left out and counted when their batch is made.
-    pub fn open(corpus: &Corpus, tokenizers: &Tokenizers, config: &LoaderConfig) -> Result<Self> {
+    pub fn open(corpus: &PairCorpus, tokenizers: &PairTokenizers, config: &LoaderConfig) -> Result<Self> {
         let parser = RowParser::new(corpus.config());
         let mut files = Vec::new();
         let mut rows = Vec::new();
@@ -217,7 +216,12 @@ struct TokenEstimate {
 
 impl TokenEstimate {
     /// Tokenizes rows from all over the corpus. Four rows out of five have more bytes a token than the ratio taken.
-    fn from_sample(files: &[TextFile], rows: &[RowSpan], parser: &RowParser, tokenizers: &Tokenizers) -> Result<Self> {
+    fn from_sample(
+        files: &[TextFile],
+        rows: &[RowSpan],
+        parser: &RowParser,
+        tokenizers: &PairTokenizers,
+    ) -> Result<Self> {
         let mut encoder = tokenizers.encoder();
         let (mut source, mut target, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         let mut ratio = |text: &str, is_source: bool| {
@@ -286,7 +290,7 @@ impl BatchSource for DirectSource {
 
 struct DirectWorker {
     source: Arc<DirectSource>,
-    encoder: Encoder,
+    encoder: PairEncoder,
     /// Ids of all rows of a batch, source and target in turn.
     ids: Vec<u32>,
     /// Row number, end of its source ids, end of its target ids.
@@ -308,7 +312,7 @@ impl BatchWorker for DirectWorker {
             let middle = ids.len();
             encoder.encode_target(&pair.target, ids)?;
             let (source_tokens, target_tokens) = (middle - start + 1, ids.len() - middle + 1);
-            if RowProblem::of_lengths(source_tokens, target_tokens, &source.corpus).is_some() {
+            if length_problem(source_tokens, target_tokens, &source.corpus).is_some() {
                 source.over_long.fetch_add(1, Ordering::Relaxed);
                 ids.truncate(start);
                 continue;

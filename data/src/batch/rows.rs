@@ -1,17 +1,17 @@
 //! Documents into the rows of a batch.
 
 use crate::cache::Tokens;
-use crate::host_batch::{HostBatch, Layout, Shape};
+use crate::host_batch::{HostBatch, Shape, TextParts};
 
 /// What stands around a document's tokens on one side of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Around {
-    pub(super) before: Vec<i32>,
-    pub(super) behind: Vec<i32>,
+pub(crate) struct Around {
+    pub(crate) before: Vec<i32>,
+    pub(crate) behind: Vec<i32>,
 }
 
 impl Around {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.before.len() + self.behind.len()
     }
 
@@ -45,19 +45,19 @@ impl Around {
 
 /// What every row is made of.
 #[derive(Debug, Clone)]
-pub(super) struct RowFormat {
+pub(crate) struct RowFormat {
     /// Around what the model reads.
-    pub(super) input: Around,
+    pub(crate) input: Around,
     /// Around the labels; as long as around the input.
-    pub(super) labels: Around,
+    pub(crate) labels: Around,
     /// Fills the input of places without a token.
-    pub(super) fill: i32,
+    pub(crate) fill: i32,
     /// Positions start again at each document, and documents have numbers.
-    pub(super) boundaries: bool,
+    pub(crate) boundaries: bool,
 }
 
 /// Writes documents into a batch whose shape is fixed beforehand. The batch's buffer is reused.
-pub(super) struct RowWriter<'a> {
+pub(crate) struct RowWriter<'a> {
     batch: &'a mut HostBatch,
     format: &'a RowFormat,
     /// Rows that are done.
@@ -70,19 +70,14 @@ pub(super) struct RowWriter<'a> {
 
 impl<'a> RowWriter<'a> {
     /// Makes room for `shape`.
-    pub(super) fn new(batch: &'a mut HostBatch, shape: Shape, format: &'a RowFormat) -> Self {
-        let places = shape.batch_size * shape.target_len;
-        // Every place is written below: what a used buffer holds does not matter.
-        batch.ids.resize(4 * places + shape.batch_size, 0);
-        batch.rows.clear();
-        (batch.layout, batch.boundaries) = (Layout::Text, format.boundaries);
-        (batch.batch_size, batch.source_len, batch.target_len) = (shape.batch_size, 0, shape.target_len);
-        (batch.source_tokens, batch.target_tokens) = (0, 0);
+    pub(crate) fn new(batch: &'a mut HostBatch, shape: Shape, format: &'a RowFormat) -> Self {
+        // Every place is written below: it does not matter what a used buffer holds.
+        batch.start_text(shape, format.boundaries);
         Self { batch, format, rows: 0, filled: 0, documents: 0 }
     }
 
     /// Places of the open row that are free.
-    pub(super) fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.batch.target_len - self.filled
     }
 
@@ -91,40 +86,49 @@ impl<'a> RowWriter<'a> {
     /// # Panics
     ///
     /// If there is no room for them.
-    pub(super) fn push(&mut self, tokens: Tokens<'_>, from: usize, len: usize) -> u32 {
+    pub(crate) fn push(&mut self, tokens: Tokens<'_>, from: usize, len: usize) -> u32 {
         assert!(len <= self.room(), "{len} places of a document, but {} are free", self.room());
-        let largest = self.format.input.copy(tokens, from, self.part(0, self.filled, len));
-        let of_labels = self.format.labels.copy(tokens, from, self.part(1, self.filled, len));
-        let (start, number) = if self.format.boundaries { (0, self.documents) } else { (self.filled, 0) };
-        fill_positions(self.part(2, self.filled, len), start);
-        self.part(3, self.filled, len).fill(number);
+        let format = self.format;
+        let (start, number) = if format.boundaries { (0, self.documents) } else { (self.filled, 0) };
+        let open = self.open(len);
+        let largest = format.input.copy(tokens, from, open.input);
+        let of_labels = format.labels.copy(tokens, from, open.labels);
+        fill_positions(open.positions, start);
+        open.documents.fill(number);
         self.documents = number + 1;
         self.filled += len;
         largest.max(of_labels)
     }
 
     /// Pads the open row and opens the next.
-    pub(super) fn end_row(&mut self, number: u32) {
-        let (filled, room) = (self.filled, self.room());
-        let (fill, documents) = (self.format.fill, self.documents);
-        self.part(0, filled, room).fill(fill);
-        self.part(1, filled, room).fill(HostBatch::NOT_COUNTED);
-        let start = if self.format.boundaries { 0 } else { filled };
-        fill_positions(self.part(2, filled, room), start);
-        self.part(3, filled, room).fill(documents);
-        let lengths = 4 * self.batch.batch_size * self.batch.target_len;
-        self.batch.ids[lengths + self.rows] = filled as i32;
+    pub(crate) fn end_row(&mut self, number: u32) {
+        let (filled, documents) = (self.filled, self.documents);
+        let (fill, boundaries) = (self.format.fill, self.format.boundaries);
+        let open = self.open(self.room());
+        open.input.fill(fill);
+        open.labels.fill(HostBatch::NOT_COUNTED);
+        fill_positions(open.positions, if boundaries { 0 } else { filled });
+        open.documents.fill(documents);
+        open.lengths[0] = filled as i32;
+
         self.batch.target_tokens += filled as u64;
         self.batch.rows.push(number);
         self.rows += 1;
         (self.filled, self.documents) = (0, 0);
     }
 
-    /// `len` places from `start` on of the open row, in one of the four parts.
-    fn part(&mut self, part: usize, start: usize, len: usize) -> &mut [i32] {
-        let HostBatch { batch_size, target_len, .. } = *self.batch;
-        let start = (part * batch_size + self.rows) * target_len + start;
-        &mut self.batch.ids[start..start + len]
+    /// Returns the next `len` places of the open row, and its length.
+    fn open(&mut self, len: usize) -> TextParts<&mut [i32]> {
+        let start = self.rows * self.batch.target_len + self.filled;
+        let (places, row) = (start..start + len, self.rows..=self.rows);
+        let TextParts { input, labels, positions, documents, lengths } = self.batch.text_parts_mut();
+        TextParts {
+            input: &mut input[places.clone()],
+            labels: &mut labels[places.clone()],
+            positions: &mut positions[places.clone()],
+            documents: &mut documents[places],
+            lengths: &mut lengths[row],
+        }
     }
 }
 

@@ -12,11 +12,11 @@
 
 use std::collections::BTreeMap;
 
+use super::plan::EpochPlan;
 use crate::error::{Error, Result};
 use crate::host_batch::Shape;
-use crate::loader::LoaderConfig;
-use crate::plan::EpochPlan;
-use crate::sampler::{Order, Stream};
+use crate::loader_config::LoaderConfig;
+use crate::sampler::{Order, ShuffleOf};
 
 /// The buckets of a data set. Epoch by epoch they deal rows into batches.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl Buckets {
     pub fn plan(&self, order: Order) -> EpochPlan {
         let mut queues: Vec<Vec<u32>> =
             self.buckets.iter().map(|b| Vec::with_capacity(b.rows + b.shape.batch_size)).collect();
-        for row in order.indices(self.of_row.len() as u32, Stream::Rows) {
+        for row in order.indices(self.of_row.len() as u32, ShuffleOf::Rows) {
             queues[self.of_row[row as usize] as usize].push(row);
         }
         let mut plan = EpochPlan::with_capacity(self.of_row.len());

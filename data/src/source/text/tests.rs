@@ -1,7 +1,7 @@
 use super::*;
 use crate::cache::Tokens;
 use crate::fixtures::{Fixture, TextFixture, stories};
-use crate::host_batch::{Layout, Position};
+use crate::host_batch::{BatchLayout, Position};
 use crate::loader::{Loader, OnePass, Rank};
 use crate::tokenizer::{TokenizerConfig, TokenizerKind};
 
@@ -122,7 +122,7 @@ fn inputs_are_the_labels_one_place_later() {
     let (start, end) = (special.bos.expect("there") as i32, special.eos.expect("there") as i32);
     let source = Arc::new(fixture.source(Task::Lm, &text(Packing::Documents, 64), &loader(0, 256)));
     for batch in epochs(&source, 0, 256, 1).iter().flatten() {
-        assert_eq!((batch.layout, batch.boundaries), (Layout::Text, true));
+        assert_eq!((batch.layout, batch.boundaries), (BatchLayout::Text, true));
         for row in 0..batch.batch_size {
             let range = row * 64..row * 64 + batch.lengths()[row] as usize;
             let (input, labels) = (&batch.target_input()[range.clone()], &batch.labels()[range.clone()]);
@@ -280,7 +280,7 @@ fn what_does_not_fit_is_refused() {
     let cache = TokenCache::open(&pairs.cache_path()).expect("a cache");
     let error = TextSource::new(cache, &fixture.tokenizer, Task::Lm, &good, &loader(0, 640));
     assert!(error.expect_err("refused").to_string().contains("holds pairs, wanted documents"));
-    let error = crate::loader::CachedSource::new(fixture.cache(), &pairs.tokenizers, &loader(0, 640));
+    let error = crate::source::PairSource::new(fixture.cache(), &pairs.tokenizers, &loader(0, 640));
     assert!(error.expect_err("refused").to_string().contains("holds documents of plain text, wanted pairs"));
 }
 

@@ -1,0 +1,14 @@
+//! Rows to batches: which rows a batch has and what its shape is ([`EpochPlan`], [`Buckets`]), and how rows are written
+//! into its buffer ([`Collator`] for pairs, [`RowWriter`] for text).
+
+mod bucket;
+mod collate;
+mod document_order;
+mod plan;
+mod rows;
+
+pub use bucket::{Buckets, round_up};
+pub use collate::Collator;
+pub(crate) use document_order::DocumentOrder;
+pub use plan::EpochPlan;
+pub(crate) use rows::{Around, RowFormat, RowWriter};

@@ -1,0 +1,44 @@
+//! Data sets that can be cut into batches: pairs and texts from a token cache, and pairs straight from text files.
+
+mod direct;
+mod pairs;
+mod text;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use direct::DirectSource;
+pub use pairs::PairSource;
+pub use text::TextSource;
+
+use crate::batch::EpochPlan;
+use crate::error::Result;
+use crate::host_batch::{HostBatch, Shape};
+use crate::sampler::Order;
+
+/// A data set that can be cut into batches. Implement it to feed the loader from a data set of your own.
+pub trait BatchSource: Send + Sync + 'static {
+    /// Plans the batches of an epoch. A pure function of `order`; [`Buckets::plan`](crate::Buckets::plan) is the usual
+    /// implementation.
+    fn plan(&self, order: Order) -> EpochPlan;
+
+    /// Returns the number of batches of an epoch. All plans have as many.
+    fn batches_per_epoch(&self) -> u64;
+
+    /// Returns the number of batches of each shape in an epoch; `None` if rows must be read to know.
+    fn shapes(&self) -> Option<BTreeMap<Shape, usize>>;
+
+    /// Returns a fingerprint of the rows, in hex. Together with the loader's configuration and a seed it decides every
+    /// batch: a run must not be resumed on a source with another fingerprint.
+    fn fingerprint(&self) -> String;
+
+    /// Returns what one thread needs to make batches.
+    fn worker(self: Arc<Self>) -> Box<dyn BatchWorker>;
+}
+
+/// Makes batches on one thread.
+pub trait BatchWorker: Send {
+    /// Fills `batch`, a used buffer, with batch `index` of a plan: everything but `next`. The loader skips a batch without
+    /// rows. [`Collator`](crate::Collator) writes batches of pairs.
+    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()>;
+}
