@@ -21,7 +21,7 @@ mod translate;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]
@@ -46,6 +46,12 @@ enum Command {
     Check(check::Args),
     Compare(compare::Args),
     Doctor(doctor::Args),
+}
+
+/// The command line as clap knows it, so that tests can parse what documents tell people to type.
+#[doc(hidden)]
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Parses the command line, runs it, and reports an error in one place.
@@ -112,8 +118,6 @@ fn end_with_the_reader() {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
