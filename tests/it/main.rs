@@ -2,6 +2,7 @@
 
 mod bad_data;
 mod bad_requests;
+mod compatibility;
 mod en_it;
 mod faults;
 mod fuzz;
