@@ -1,12 +1,13 @@
-//! Host batch -> device batch: the only place that knows both.
+//! Copies host batches to the device and makes model batches of them.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use kiln_data::{BatchLayout, HostBatch};
 use kiln_model::{Batch, PairBatch, TextBatch};
 
-/// Copies `host` to `device` in one transfer and cuts the parts out of it there.
+/// Copies `host` to `device` in one transfer and slices the batch's tensors out of it there.
 ///
-/// The copy is only enqueued on a GPU, so a batch uploaded while the previous step runs costs the step nothing.
+/// On a GPU the call enqueues the copy and returns. The copy waits for its turn on the stream. Whether it overlaps with the
+/// step before it has not been measured.
 pub fn upload(host: &HostBatch, device: &Device) -> Batch {
     // Token ids carry no gradient, and the plain device spares them the autodiff layer.
     let device = device.clone().inner();
