@@ -15,7 +15,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use kiln::config::Precision;
 use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu};
 use kiln::generate::batching::{SourceBatch, SourceRow};
-use kiln::generate::beam::BeamConfig;
+use kiln::generate::beam::{BeamConfig, LengthNormalization};
 use kiln::generate::{Targets, TokenRules, beam_search, greedy};
 use kiln_data::SpecialIds;
 use kiln_model::TransformerConfig;
@@ -56,7 +56,7 @@ fn bench_generate(criterion: &mut Criterion) {
         bencher.iter(|| black_box(greedy(begin(), &rules, steps_per_sync).expect("tokens")));
     });
     for beam_size in [4, 8] {
-        let config = BeamConfig { beam_size, length_penalty: 0.6, n_best: 1 };
+        let config = BeamConfig { beam_size, length_penalty: 0.6, normalization: LengthNormalization::Wu, n_best: 1 };
         group.bench_function(BenchmarkId::new(format!("beam_{beam_size}"), &described), |bencher| {
             bencher.iter(|| black_box(beam_search(begin(), &rules, &config).expect("tokens")));
         });

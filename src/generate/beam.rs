@@ -1,9 +1,27 @@
-//! Beam search with the length penalty of Wu et al. 2016.
+//! Beam search, exact within its beams: it stops when no beam can reach a better target than those it has kept.
+//!
+//! # What is searched
+//! Each step keeps the `beam_size` likeliest unfinished targets of a source: its beams. A target counts as finished when it
+//! ends within the first `beam_size` candidates of its step, or when it is among them at the source's limit. The `n_best`
+//! finished targets with the highest scores are kept and returned.
+//!
+//! # When the search stops
+//! A beam is dropped as soon as it cannot beat the worst kept target at any length that is left. Log-probabilities only
+//! fall, so the bound is the beam's log-probability at the length that favours it most: the limit if `length_penalty` is
+//! positive, the next length if it is negative. A source is done when it has no beam left. This is the rule of
+//! `transformers` under `early_stopping="never"`. Its default, `early_stopping=False`, uses the beam's current length:
+//! the result is the same for penalties up to 0, but a positive penalty can stop it before the best target is found.
+//!
+//! # Greedy search as a lower bound
+//! Beams can lose the prefix that greedy search follows and end with a target that scores worse. So that more beams never
+//! give less than one, greedy search's prefix is followed in a row of its own after the beams have lost it. Its target is
+//! returned only if it scores higher than all others.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{ExecutionError, Transaction};
+use burn::tensor::{ExecutionError, Tensor, Transaction};
 
 use super::batching::int_tensor;
 use super::sequences::{Begun, Sequences, TokenRules};
@@ -13,93 +31,192 @@ use super::sequences::{Begun, Sequences, TokenRules};
 pub struct Scored {
     /// Token ids without the end token.
     pub tokens: Vec<u32>,
-    /// Sum of the log-probabilities of its tokens, the end token included.
+    /// Sum of the log-probabilities of its tokens. It includes the end token unless the target stops at its limit.
     pub log_prob: f64,
-    /// `log_prob / ((5 + length) / 6)^length_penalty`, with the end token in the length.
+    /// `log_prob` divided by the length penalty; the length counts the same tokens as `log_prob`.
     pub score: f64,
 }
 
-/// How beams are searched.
+impl Scored {
+    /// Better first; ties by tokens.
+    fn order(&self, other: &Self) -> Ordering {
+        other.score.total_cmp(&self.score).then_with(|| self.tokens.cmp(&other.tokens))
+    }
+}
+
+/// What a log-probability is divided by, so that targets of different lengths can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LengthNormalization {
+    /// `((5 + length) / 6)^length_penalty` (Wu et al. 2016).
+    #[default]
+    Wu,
+    /// `length^length_penalty`, the formula of `transformers`.
+    Power,
+}
+
+impl LengthNormalization {
+    fn divisor(self, length: usize, length_penalty: f64) -> f64 {
+        let base = match self {
+            Self::Wu => (5.0 + length as f64) / 6.0,
+            Self::Power => length as f64,
+        };
+        base.powf(length_penalty)
+    }
+}
+
+/// Settings of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamConfig {
-    /// Unfinished targets kept per source.
+    /// Unfinished targets kept per source; 1 is greedy search.
     pub beam_size: usize,
     /// Exponent of the length penalty; 0 compares plain log-probabilities.
     pub length_penalty: f64,
-    /// Targets returned per source.
+    /// Formula of the length penalty.
+    pub normalization: LengthNormalization,
+    /// Targets returned per source, at most `beam_size`.
     pub n_best: usize,
 }
 
 impl BeamConfig {
     fn score(&self, log_prob: f64, length: usize) -> f64 {
-        log_prob / ((5.0 + length as f64) / 6.0).powf(self.length_penalty)
+        log_prob / self.normalization.divisor(length, self.length_penalty)
+    }
+
+    /// Returns the highest score that a target of `length` tokens can still reach if it goes on, to `limit` at most. The
+    /// penalty is monotonic in the length, so its extremes lie at the ends.
+    fn reachable(&self, log_prob: f64, length: usize, limit: usize) -> f64 {
+        self.score(log_prob, length + 1).max(self.score(log_prob, limit))
     }
 }
 
-/// An unfinished target.
-struct Beam {
+/// An unfinished target: a row of the cache.
+struct Live {
     source: usize,
     tokens: Vec<u32>,
     log_prob: f64,
+    /// Whether it is one of the beams. A row that is not is followed only because it is greedy search's prefix.
+    beam: bool,
+    /// Whether it is the prefix that greedy search follows.
+    greedy: bool,
 }
 
-/// One way to continue a beam.
+/// One way to continue a row of the cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Candidate {
-    /// Row of the cache.
     row: usize,
     token: u32,
+    /// Of the row and the token.
     log_prob: f64,
 }
 
-/// Finishes every row of `begun`, a source; each gets its best targets, best first: at least one, at most `n_best`.
+impl Candidate {
+    fn same_place(&self, other: &Self) -> bool {
+        (self.row, self.token) == (other.row, other.token)
+    }
+
+    /// Likelier first; ties by row and token, so that equal scores do not depend on the device.
+    fn order(&self, other: &Self) -> Ordering {
+        other.log_prob.total_cmp(&self.log_prob).then_with(|| (self.row, self.token).cmp(&(other.row, other.token)))
+    }
+}
+
+/// The likeliest tokens of every row of the cache.
+struct Likeliest {
+    /// Tokens per row.
+    width: usize,
+    /// `[rows * width]`, the likeliest of each row first.
+    tokens: Vec<i64>,
+    /// As `tokens`.
+    log_probs: Vec<f32>,
+    /// The token that greedy search would take, `[rows]`. It decides ties as greedy search does.
+    greedy: Vec<i64>,
+}
+
+impl Likeliest {
+    fn read(logits: Tensor<2>, width: usize) -> Result<Self, ExecutionError> {
+        let greedy = logits.clone().argmax(1);
+        let (log_probs, tokens) = log_softmax(logits, 1).topk_with_indices(width, 1);
+        // Host sync: a few candidates per row.
+        let read = Transaction::default().register(log_probs).register(tokens).register(greedy).try_execute()?;
+        let [log_probs, tokens, greedy] = read.try_into().expect("three tensors were registered");
+        Ok(Self {
+            width,
+            tokens: tokens.iter::<i64>().collect(),
+            log_probs: log_probs.iter::<f32>().collect(),
+            greedy: greedy.iter::<i64>().collect(),
+        })
+    }
+
+    /// Returns the continuations of one row of the cache, the likeliest first.
+    fn candidates(&self, row: usize, log_prob: f64) -> impl Iterator<Item = Candidate> {
+        let places = row * self.width..(row + 1) * self.width;
+        places.map(move |place| Candidate {
+            row,
+            token: self.tokens[place] as u32,
+            log_prob: log_prob + f64::from(self.log_probs[place]),
+        })
+    }
+
+    /// Returns the continuation of one row that greedy search would choose.
+    fn greedy(&self, row: usize, log_prob: f64) -> Candidate {
+        let log_prob = log_prob + f64::from(self.log_probs[row * self.width]);
+        Candidate { row, token: self.greedy[row] as u32, log_prob }
+    }
+}
+
+/// What has been found for one source.
+struct Found {
+    /// Tokens that a target may have, an end token included.
+    limit: usize,
+    /// The best finished targets, best first, at most `n_best`.
+    kept: Vec<Scored>,
+    /// Greedy search's target, once it has finished.
+    greedy: Option<Scored>,
+}
+
+/// Finishes every row of `begun`, a source; each gets its best targets, best first: at least one, at most `n_best`. The
+/// best never scores below greedy search's target.
 ///
-/// Each step keeps the `beam_size` likeliest unfinished targets of a source. A target that ends counts when it is among the first
-/// `beam_size` candidates. A source is done when `beam_size` targets have ended, when no unfinished one can still
-/// win, or at its limit; what is unfinished then is returned only if fewer than `n_best` have ended.
+/// # Errors
+/// If the device fails.
+///
+/// # Panics
+/// If `config.beam_size` or `config.n_best` is 0.
 pub fn beam_search<S: Sequences>(
     begun: Begun<S>,
     rules: &TokenRules,
     config: &BeamConfig,
 ) -> Result<Vec<Vec<Scored>>, ExecutionError> {
+    assert!(config.beam_size > 0 && config.n_best > 0, "beam search needs at least one beam and one result");
     let Begun { mut sequences, mut logits, limits } = begun;
     let device = logits.device();
     let vocab_size = logits.dims()[1];
     let never = rules.bias(vocab_size, &device);
-    let mut finished: Vec<Vec<Scored>> = limits.iter().map(|_| Vec::new()).collect();
-    // One beam per row of the cache, sources in order.
-    let mut live: Vec<Beam> =
-        (0..limits.len()).map(|source| Beam { source, tokens: Vec::new(), log_prob: 0.0 }).collect();
     // Each end token may take one place of the candidates, so this many are always enough.
     let width = (2 * config.beam_size).max(config.beam_size + rules.ends.len()).min(vocab_size);
+
+    let mut found: Vec<Found> =
+        limits.into_iter().map(|limit| Found { limit, kept: Vec::new(), greedy: None }).collect();
+    // Rows of the cache: the sources in order, the beams of each before the row that only greedy search follows.
+    let mut live: Vec<Live> = (0..found.len())
+        .map(|source| Live { source, tokens: Vec::new(), log_prob: 0.0, beam: true, greedy: true })
+        .collect();
+
     while !live.is_empty() {
-        let masked = logits.cast(never.dtype()) + never.clone();
-        let (log_probs, tokens) = log_softmax(masked, 1).topk_with_indices(width, 1);
-        // Host sync: a few candidates per row.
-        let read = Transaction::default().register(log_probs).register(tokens).try_execute()?;
-        let [log_probs, tokens] = read.try_into().expect("two tensors were registered");
-        let log_probs: Vec<f32> = log_probs.iter::<f32>().collect();
-        let tokens: Vec<i64> = tokens.iter::<i64>().collect();
+        let likeliest = Likeliest::read(logits.cast(never.dtype()) + never.clone(), width)?;
 
         let (mut next, mut origins) = (Vec::new(), Vec::new());
         let mut first = 0;
-        while first < live.len() {
-            let source = live[first].source;
-            let n_rows = live[first..].iter().take_while(|beam| beam.source == source).count();
-            let mut candidates = Vec::with_capacity(n_rows * width);
-            for (row, beam) in live.iter().enumerate().skip(first).take(n_rows) {
-                for place in row * width..(row + 1) * width {
-                    let log_prob = beam.log_prob + f64::from(log_probs[place]);
-                    candidates.push(Candidate { row, token: tokens[place] as u32, log_prob });
-                }
-            }
-            first += n_rows;
-            let limit = limits[source];
-            for (beam, origin) in advance(&live, candidates, &mut finished[source], limit, rules, config) {
-                next.push(beam);
+        for of_source in live.chunk_by(|a, b| a.source == b.source) {
+            let rows = first..first + of_source.len();
+            first = rows.end;
+            for (row, origin) in found[of_source[0].source].advance(&live, rows, &likeliest, rules, config) {
+                next.push(row);
                 origins.push(origin);
             }
         }
-        let same_sources = next.iter().map(|beam| beam.source).eq(live.iter().map(|beam| beam.source));
+
+        let same_sources = next.iter().map(|row: &Live| row.source).eq(live.iter().map(|row| row.source));
         let unmoved = same_sources && origins.iter().copied().eq(0..live.len());
         live = next;
         if live.is_empty() {
@@ -108,79 +225,93 @@ pub fn beam_search<S: Sequences>(
         if !unmoved {
             if same_sources { sequences.reorder_beams(&origins) } else { sequences.select(&origins) }
         }
-        logits = sequences.step(int_tensor(live.iter().map(|beam| last_token(beam).cast_signed()).collect(), &device));
+        logits = sequences.step(int_tensor(live.iter().map(last_token).collect(), &device));
     }
-    for targets in &mut finished {
-        targets.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.tokens.cmp(&b.tokens)));
-        targets.truncate(config.n_best);
-    }
-    Ok(finished)
+    Ok(found.into_iter().map(|found| found.best(config)).collect())
 }
 
-fn last_token(beam: &Beam) -> u32 {
-    *beam.tokens.last().expect("a beam that has been advanced has a token")
+fn last_token(row: &Live) -> i32 {
+    row.tokens.last().expect("a row that has been advanced has a token").cast_signed()
 }
 
-/// One step of one source: moves ended candidates to `finished` and returns the beams that go on, each with the row it
-/// came from; none when the source is done.
-fn advance(
-    live: &[Beam],
-    mut candidates: Vec<Candidate>,
-    finished: &mut Vec<Scored>,
-    limit: usize,
-    rules: &TokenRules,
-    config: &BeamConfig,
-) -> Vec<(Beam, usize)> {
-    candidates.sort_by(better);
-    let mut next: Vec<(Beam, usize)> = Vec::with_capacity(config.beam_size);
-    for (rank, candidate) in candidates.into_iter().enumerate() {
-        let Candidate { row, token, log_prob } = candidate;
-        let beam = &live[row];
-        let length = beam.tokens.len() + 1;
-        // Forbidden tokens appear among the candidates when the vocabulary is smaller than the beam.
-        if log_prob == f64::NEG_INFINITY {
-            break;
-        }
-        if rules.is_end(token) {
-            if rank < config.beam_size {
-                let score = config.score(log_prob, length);
-                finished.push(Scored { tokens: beam.tokens.clone(), log_prob, score });
-            }
-        } else if next.len() < config.beam_size {
-            let mut tokens = Vec::with_capacity(length);
-            tokens.extend_from_slice(&beam.tokens);
-            tokens.push(token);
-            next.push((Beam { source: beam.source, tokens, log_prob }, row));
-        }
-        if rank + 1 >= config.beam_size && next.len() == config.beam_size {
-            break;
-        }
-    }
-    let Some(length) = next.first().map(|(beam, _)| beam.tokens.len()) else { return next };
-    if length >= limit {
-        for (beam, _) in next.drain(..) {
-            if finished.len() >= config.n_best {
+impl Found {
+    /// Takes one step with the source's `rows` of the cache: keeps the targets that finish, and returns the rows that go
+    /// on, each with the row it continues. It returns none when the source is done.
+    fn advance(
+        &mut self,
+        live: &[Live],
+        rows: Range<usize>,
+        likeliest: &Likeliest,
+        rules: &TokenRules,
+        config: &BeamConfig,
+    ) -> Vec<(Live, usize)> {
+        let length = live[rows.start].tokens.len() + 1;
+        let limit = self.limit;
+        let finishes = |candidate: &Candidate| rules.is_end(candidate.token) || length >= limit;
+        let finished = |candidate: &Candidate| {
+            let mut tokens = live[candidate.row].tokens.clone();
+            tokens.extend(Some(candidate.token).filter(|token| !rules.is_end(*token)));
+            Scored { tokens, log_prob: candidate.log_prob, score: config.score(candidate.log_prob, length) }
+        };
+
+        // Tokens that are never written appear here when the vocabulary is small; they are impossible.
+        let possible = |candidate: &Candidate| candidate.log_prob != f64::NEG_INFINITY;
+        let greedy_row = rows.clone().find(|&row| live[row].greedy);
+        let greedy = greedy_row.map(|row| likeliest.greedy(row, live[row].log_prob)).filter(possible);
+        let mut candidates: Vec<Candidate> = if config.beam_size == 1 {
+            greedy.into_iter().collect() // one beam is greedy search
+        } else {
+            let beams = rows.filter(|&row| live[row].beam);
+            beams.flat_map(|row| likeliest.candidates(row, live[row].log_prob)).filter(possible).collect()
+        };
+        candidates.sort_by(Candidate::order);
+
+        let mut next: Vec<(Candidate, bool)> = Vec::with_capacity(config.beam_size + 1);
+        for (rank, candidate) in candidates.into_iter().enumerate() {
+            let among_first = rank < config.beam_size;
+            if finishes(&candidate) {
+                if among_first {
+                    self.keep(finished(&candidate), config.n_best);
+                }
+            } else if next.len() < config.beam_size {
+                next.push((candidate, true));
+            } else if !among_first {
                 break;
             }
-            let score = config.score(beam.log_prob, length);
-            finished.push(Scored { tokens: beam.tokens, log_prob: beam.log_prob, score });
         }
-        return Vec::new();
-    }
-    if finished.len() >= config.beam_size || cannot_improve(finished, next[0].0.log_prob, length, limit, config) {
-        return Vec::new();
-    }
-    next
-}
+        match greedy {
+            Some(greedy) if finishes(&greedy) => self.greedy = Some(finished(&greedy)),
+            Some(greedy) if next.iter().all(|(beam, _)| !beam.same_place(&greedy)) => next.push((greedy, false)),
+            _ => {}
+        }
 
-/// Likelier first; ties by row and token, so that equal scores do not depend on the device.
-fn better(a: &Candidate, b: &Candidate) -> Ordering {
-    b.log_prob.total_cmp(&a.log_prob).then_with(|| (a.row, a.token).cmp(&(b.row, b.token)))
-}
+        // Only rows that can still change the result go on.
+        next.retain(|(candidate, beam)| {
+            let rival = if *beam { self.kept.get(config.n_best - 1) } else { self.kept.first() };
+            rival.is_none_or(|rival| config.reachable(candidate.log_prob, length, limit) > rival.score)
+        });
+        let go_on = |(candidate, beam): (Candidate, bool)| {
+            let Live { source, tokens, .. } = &live[candidate.row];
+            let tokens = [tokens.as_slice(), &[candidate.token]].concat();
+            let greedy = greedy.is_some_and(|greedy| greedy.same_place(&candidate));
+            (Live { source: *source, tokens, log_prob: candidate.log_prob, beam, greedy }, candidate.row)
+        };
+        next.into_iter().map(go_on).collect()
+    }
 
-/// Whether `n_best` finished targets score at least what the best unfinished one could still reach: log-probabilities only
-/// fall, and the penalty is largest or smallest at one end of the lengths that are left.
-fn cannot_improve(finished: &[Scored], log_prob: f64, length: usize, limit: usize, config: &BeamConfig) -> bool {
-    let reachable = config.score(log_prob, length + 1).max(config.score(log_prob, limit));
-    finished.iter().filter(|target| target.score >= reachable).count() >= config.n_best
+    /// Keeps `target` if it is one of the `n_best` best.
+    fn keep(&mut self, target: Scored, n_best: usize) {
+        let place = self.kept.partition_point(|kept| kept.order(&target).is_le());
+        self.kept.insert(place, target);
+        self.kept.truncate(n_best);
+    }
+
+    /// Returns the targets of a source that is done, best first.
+    fn best(mut self, config: &BeamConfig) -> Vec<Scored> {
+        let greedy_wins = |greedy: &Scored| self.kept.first().is_none_or(|best| greedy.score > best.score);
+        if let Some(greedy) = self.greedy.take().filter(greedy_wins) {
+            self.keep(greedy, config.n_best);
+        }
+        self.kept
+    }
 }

@@ -1,4 +1,6 @@
+mod beam;
 mod text;
+mod transformers;
 
 use burn::tensor::FloatDType;
 use burn::tensor::activation::log_softmax;
@@ -6,7 +8,7 @@ use kiln_data::SpecialIds;
 use kiln_model::{EncoderDecoder, TransformerConfig};
 
 use super::batching::{SourceBatch, SourceRow, int_tensor};
-use super::beam::{BeamConfig, Scored};
+use super::beam::{BeamConfig, LengthNormalization, Scored};
 use super::*;
 
 const SPECIAL: SpecialIds = SpecialIds { pad: 0, bos: 1, eos: 2, unk: 3 };
@@ -54,18 +56,24 @@ fn next_log_probs(model: &EncoderDecoder, batch: &SourceBatch, row: usize, prefi
     log_softmax(logits, 1).into_data().iter::<f64>().collect()
 }
 
-/// All targets of one source that end within its limit, best first: the answer that beam search approximates.
+/// All targets of one source that end within its limit or are cut at it, best first: the answer that beam search
+/// approximates.
 fn all_targets(model: &EncoderDecoder, batch: &SourceBatch, row: usize, length_penalty: f64) -> Vec<Scored> {
     let mut found = Vec::new();
     let mut open = vec![(Vec::new(), 0.0)];
     while let Some((prefix, log_prob)) = open.pop() {
         for (token, next) in next_log_probs(model, batch, row, &prefix).into_iter().enumerate() {
             let (token, log_prob, length) = (token as u32, log_prob + next, prefix.len() + 1);
+            let score = log_prob / ((5.0 + length as f64) / 6.0).powf(length_penalty);
             if token == SPECIAL.eos {
-                let score = log_prob / ((5.0 + length as f64) / 6.0).powf(length_penalty);
                 found.push(Scored { tokens: prefix.clone(), log_prob, score });
-            } else if next > f64::NEG_INFINITY && length < batch.limits[row] {
-                open.push(([prefix.as_slice(), &[token]].concat(), log_prob));
+            } else if next > f64::NEG_INFINITY {
+                let tokens = [prefix.as_slice(), &[token]].concat();
+                if length < batch.limits[row] {
+                    open.push((tokens, log_prob));
+                } else {
+                    found.push(Scored { tokens, log_prob, score });
+                }
             }
         }
     }
@@ -79,7 +87,7 @@ fn a_beam_wide_enough_finds_what_trying_everything_finds() {
     for (seed, length_penalty) in [(1, 0.0), (2, 0.6), (3, 1.5), (4, -0.5)] {
         let model = model(vocab_size, seed);
         let batch = sources(&[4, 2, 6], &[4, 3, 2], vocab_size);
-        let config = BeamConfig { beam_size: 150, length_penalty, n_best: 4 };
+        let config = BeamConfig { beam_size: 150, length_penalty, normalization: LengthNormalization::Wu, n_best: 4 };
         let found = beam_search(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), &config)
             .expect("the CPU answers");
         for (row, found) in found.iter().enumerate() {
@@ -102,7 +110,8 @@ fn narrow_beams_keep_their_own_histories() {
     for seed in 0..4 {
         let model = model(vocab_size, seed);
         let batch = sources(&[3, 8, 5, 5], &[12, 9, 12, 1], vocab_size);
-        let config = BeamConfig { beam_size: 3, length_penalty: 0.6, n_best: 3 };
+        let config =
+            BeamConfig { beam_size: 3, length_penalty: 0.6, normalization: LengthNormalization::Wu, n_best: 3 };
         for (row, found) in beam_search(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), &config)
             .expect("an answer")
             .into_iter()
@@ -143,7 +152,8 @@ fn one_beam_is_greedy_whatever_the_batch_and_the_interval_of_looking() {
                 "every {steps} steps"
             );
         }
-        let config = BeamConfig { beam_size: 1, length_penalty: 0.6, n_best: 1 };
+        let config =
+            BeamConfig { beam_size: 1, length_penalty: 0.6, normalization: LengthNormalization::Wu, n_best: 1 };
         let beams =
             beam_search(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), &config).expect("an answer");
         for (row, tokens) in one_by_one.iter().enumerate() {

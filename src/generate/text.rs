@@ -8,7 +8,7 @@ use kiln_data::{DecodeStream, TextTokenizer};
 use kiln_model::{DecoderOnly, Prompts};
 
 use super::batching;
-use super::beam::BeamConfig;
+use super::beam::{BeamConfig, LengthNormalization};
 use super::error::Interruption;
 use super::sample::{SampledRow, Sampling, sample};
 use super::sequences::{Begun, Texts, TokenRules};
@@ -182,7 +182,7 @@ impl TextGenerator {
         let GenerateConfig { beam_size, length_penalty, .. } = self.config;
         let plain_greedy = sampling.greedy && sampling.repetition_penalty == 1.0 && self.config.stop.is_empty();
         let found = if beam_size > 1 {
-            let config = BeamConfig { beam_size, length_penalty, n_best: 1 };
+            let config = BeamConfig { beam_size, length_penalty, normalization: LengthNormalization::Wu, n_best: 1 };
             let found = beam_search(begun, &self.rules, &config)?;
             found.into_iter().map(|best| best.into_iter().next().map_or(Vec::new(), |best| best.tokens)).collect()
         } else if plain_greedy && rows.len() > 1 {

@@ -6,7 +6,7 @@ use kiln_data::PairTokenizers;
 use kiln_model::EncoderDecoder;
 
 use super::batching::{self, SourceBatch, SourceRow};
-use super::beam::{BeamConfig, Scored};
+use super::beam::{BeamConfig, LengthNormalization, Scored};
 use super::error::Interruption;
 use super::sample::{SampledRow, Sampling, sample};
 use super::sequences::{Begun, Targets, TokenRules};
@@ -85,7 +85,7 @@ impl Translator {
         if n_best > beam_size {
             return Err(GenerateError::TooFewBeams { n_best, beam_size });
         }
-        let config = BeamConfig { beam_size, length_penalty, n_best };
+        let config = BeamConfig { beam_size, length_penalty, normalization: LengthNormalization::Wu, n_best };
         let decoded = self.decode(lines, |begun, rules, _| Ok(beam_search(begun, rules, &config)?))?;
         let empty = || vec![Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, n_tokens: 0 }];
         let hypothesis = |found: Scored| {
