@@ -18,8 +18,8 @@ use criterion::{
 use kiln::config::Precision;
 use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu};
 use kiln_kernels::{
-    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, add_norm,
-    attention, cross_entropy, dropout, embed, linear, linear_activated, rotary, set_plain_operators, swiglu,
+    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, Settings,
+    add_norm, attention, cross_entropy, dropout, embed, linear, linear_activated, rotary, swiglu,
 };
 
 /// Results in memory at once.
@@ -95,7 +95,7 @@ impl Place {
         let (_, forward) = build(&self.untracked());
         let (input, run) = build(self);
         for (plain, how) in [(false, "fused"), (true, "plain")] {
-            set_plain_operators(plain);
+            let _installed = Settings { reference_operators: plain, ..Settings::current() }.install();
             self.bench(&mut group, format!("{how} forward"), &forward, |y| first(y.clone()));
             let with_backward = || {
                 let y = run();
@@ -106,7 +106,6 @@ impl Place {
                 first(y.clone()) + first(input.grad(gradients).expect("a gradient of the input"))
             });
         }
-        set_plain_operators(false);
         group.finish();
     }
 

@@ -155,7 +155,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let given = config.clone();
     note(&headline(&config, &device, &dir));
     let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
-    kiln_kernels::set_plain_operators(args.plain_operators);
+    let operators = kiln_kernels::Settings { reference_operators: args.plain_operators, ..Default::default() };
+    let _installed = operators.install();
     let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
     let samples = samples(&data.valid_examples);
     let next = next_command(config.task, &samples, data.prompt.as_deref(), &dir);

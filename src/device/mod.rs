@@ -120,7 +120,7 @@ pub fn kernel_folder() -> Option<PathBuf> {
 #[cfg(feature = "cuda")]
 fn open_cuda(wanted: DeviceChoice, index: usize) -> Result<Device, DeviceError> {
     if let Some(folder) = kernel_folder() {
-        kiln_kernels::keep_kernels(&folder);
+        kiln_kernels::compilation::keep_kernels(&folder);
     }
     match n_gpus() {
         0 => Err(DeviceError::NoGpu(wanted)),

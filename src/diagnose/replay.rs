@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, FloatDType, Tensor, Transaction};
-use kiln_kernels::{AdamWState, set_deterministic};
+use kiln_kernels::Settings;
+use kiln_kernels::optim::AdamWState;
 
 use super::step_time::{Effort, pace};
 use super::workload::Workload;
@@ -46,12 +47,11 @@ pub fn compare(
     effort: Effort,
     steps: usize,
 ) -> Result<Comparison> {
-    // Otherwise a GPU's backend adds up losses in the order it likes. The switch is the whole process's: the CPU, which needs it not,
-    // leaves it to whoever else computes there.
-    set_deterministic(!is_cpu(device));
+    // Otherwise a GPU's backend sums the losses in any order.
+    let installed = Settings { deterministic: !is_cpu(device), ..Settings::current() }.install();
     let computed = train(workload, dtype, device, effort, steps, Capture::Off);
     let replayed = train(workload, dtype, device, effort, steps, Capture::On);
-    set_deterministic(false);
+    drop(installed);
     let ((wanted, computed, _), (found, replayed, mut captured)) = (computed?, replayed?);
     if captured.n_recorded() == 0 {
         bail!("nothing was replayed: {}", captured.take_notes().join("; "));

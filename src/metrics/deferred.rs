@@ -4,7 +4,7 @@
 //! one transaction. Every value is kept and reported for its true step.
 
 use burn::tensor::{ExecutionError, Tensor, TensorData, Transaction};
-use kiln_kernels::{StepNumbers, StepReport};
+use kiln_kernels::optim::{StepNumbers, StepReport};
 
 use super::StepMetrics;
 

@@ -3,7 +3,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor};
-use kiln_kernels::{
+use kiln_kernels::optim::{
     AdamWHyper, AdamWState, Coefficients, Counters, LossScaling, Progress, StepNumbers, StepPolicy, adamw_step, prepare,
 };
 
@@ -304,7 +304,7 @@ mod tests {
     fn the_table_names_every_parameter_and_decays_matrices_only() {
         let table = ParamTable::of(&toy(&Device::flex()));
         let found: Vec<_> = table.entries().iter().map(|e| (e.path.as_str(), e.decayed, e.offset, e.len())).collect();
-        let gap = kiln_kernels::ALIGNMENT;
+        let gap = kiln_kernels::optim::ALIGNMENT;
         assert_eq!(found, [("weight", true, 0, 6), ("bias", false, gap, 2), ("gain", false, 2 * gap, 1)]);
         assert_eq!((table.n_params(), table.n_decayed(), table.flat_len()), (9, gap, 3 * gap));
     }

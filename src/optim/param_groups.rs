@@ -5,7 +5,7 @@
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};
-use kiln_kernels::{Flat, Part, Place, gather, view};
+use kiln_kernels::optim::{Flat, Part, Place, gather, view};
 
 /// One parameter's place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl ParamTable {
     }
 
     /// Gives `module` the weights of the flat tensor `weights`: views of it where the backend has them, see
-    /// [`kiln_kernels::view`]. Each stays a leaf of the autodiff graph if it was one.
+    /// [`kiln_kernels::optim::view`]. Each stays a leaf of the autodiff graph if it was one.
     ///
     /// # Panics
     /// If `module` is not the one the table was made of.

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::TensorData;
 use kiln_data::BatchSource;
-use kiln_kernels::{attention_is_fused, set_deterministic};
+use kiln_kernels::attention_is_fused;
 
 use super::feed::upload_split;
 use super::probe::largest_batch;
@@ -35,7 +35,6 @@ pub(super) fn ensure_repeatable(state: &TrainState, train: &Arc<dyn BatchSource>
             state.dtype,
             device_name(&state.device)
         );
-        set_deterministic(true);
     }
     let batch = largest_batch(train, state)?;
     let micro_batches: Vec<_> = upload_split(&batch, splits, &state.device).into_iter().take(2).collect();

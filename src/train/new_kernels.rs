@@ -1,7 +1,7 @@
 //! Kernels that were launched for the first time while the loop ran, and had to be compiled or read from the cache then: each
 //! is a pause, and in steady state there are none.
 
-use kiln_kernels::kernel_count;
+use kiln_kernels::compilation::kernel_count;
 
 /// Counts them by line of metrics.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use burn::tensor::{Device, FloatDType, TensorData, Transaction};
 use kiln_data::Position;
-use kiln_kernels::{AdamWState, Counters, LossScaling, Progress};
+use kiln_kernels::optim::{AdamWState, Counters, LossScaling, Progress};
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::provenance::Provenance;

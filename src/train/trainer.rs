@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use burn::module::Module;
 use burn::tensor::Device;
 use kiln_data::{BatchSource, Example, Loader, OnePass, panic_text};
+use kiln_kernels::Settings;
 use kiln_model::Transformer;
 
 use super::capture::CapturedSteps;
@@ -104,6 +105,7 @@ pub struct Outcome {
 /// Trains.
 pub struct Trainer {
     config: Config,
+    operators: Settings,
     state: TrainState,
     feed: GroupFeed,
     valid: Option<Arc<dyn BatchSource>>,
@@ -131,6 +133,10 @@ impl Trainer {
         let Setup { mut config, run_dir, device, vocabulary, weights, train, valid, valid_bytes, .. } = setup;
         let Setup { valid_examples, mut logging, stop, save_now, auto_micro_batch, .. } = setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
+        // On the CPU every sum has a fixed order anyway.
+        let operators =
+            Settings { deterministic: config.train.deterministic && !is_cpu(&device), ..Settings::current() };
+        let _installed = operators.install();
         let checkpoints = Checkpoints::of_run(&run_dir);
         checkpoints.clean()?;
         if let Some(resume) = &resume {
@@ -194,6 +200,7 @@ impl Trainer {
         Ok(Self {
             measured: Measured::start(peak_flops_per_sec(&device, dtype)),
             config,
+            operators,
             state,
             feed,
             valid,
@@ -226,6 +233,7 @@ impl Trainer {
 
     /// Trains to the end, or until stopped.
     pub fn run(&mut self) -> Result<Outcome> {
+        let _installed = self.operators.install();
         if let Some(ended) = self.finished(self.state.train_secs) {
             let what = if ended == Ended::Steps { "train.steps" } else { "train.max_minutes" };
             self.logging.note(&format!(

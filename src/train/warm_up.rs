@@ -13,7 +13,8 @@ use anyhow::{Context, Result};
 use burn::module::Param;
 use burn::tensor::{DType, FloatDType, Tensor};
 use kiln_data::{BatchSource, EpochPlan, Order, Shape};
-use kiln_kernels::{ALIGNMENT, KernelCount, kernel_count};
+use kiln_kernels::compilation::{KernelCount, kernel_count};
+use kiln_kernels::optim::ALIGNMENT;
 
 use super::probe::{bytes, forward, forward_backward, read};
 use super::state::TrainState;

@@ -1,4 +1,8 @@
-//! A kernel is compiled when it is first launched. Here compiled kernels are kept between processes, and counted.
+//! The cache of compiled kernels.
+//!
+//! A kernel is compiled when it is first launched. [`keep_kernels`] keeps compiled kernels between processes, and
+//! [`kernel_count`] counts them. Both are process-wide: CubeCL reads its configuration once, when it opens the first
+//! device.
 
 #[cfg(feature = "cuda")]
 use std::fs;
@@ -13,35 +17,38 @@ use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 #[cfg(feature = "cuda")]
 use cubecl::execution::{ProcessMode, ProcessModeOverride, StatisticsCollector};
 
-/// Kernels that were launched for the first time, and choices between kernels that were made for the first time, since
-/// [`keep_kernels`].
+/// First launches of kernels and first autotune choices since [`keep_kernels`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KernelCount {
-    /// Kernels that had to be compiled.
+    /// Kernels that this process compiled.
     pub compiled: usize,
-    /// Kernels that an earlier process had compiled.
+    /// Kernels loaded from the cache of an earlier process.
     pub loaded: usize,
-    /// Choices between several kernels that were made by timing them.
+    /// Autotune choices between several kernels, made by timing them.
     pub tuned: usize,
 }
 
 impl KernelCount {
-    /// Kernels that were launched for the first time, wherever they came from.
+    /// Returns the number of kernels launched for the first time, compiled or loaded.
     pub fn first_launched(&self) -> usize {
         self.compiled + self.loaded
     }
 }
 
-/// Databases of other builds that are left in the folder: their kernels are of no use to this build.
+/// Number of other builds' databases that stay in the folder. This build cannot use their kernels.
 #[cfg(feature = "cuda")]
 const OTHER_BUILDS: usize = 3;
 
-/// Keeps compiled kernels and the choices of autotune in a file of `folder`, so that the next process of the same executable
-/// finds them, and begins to count, see [`kernel_count`]. Call it before the first device is opened; later it does nothing.
+/// Caches compiled kernels and autotune choices in a file of `folder`, for the next process of the same executable, and
+/// starts the counters of [`kernel_count`].
 ///
-/// Each executable has a file of its own: a kernel's name does not tell which code it was compiled from. Of other
-/// executables' files the oldest are deleted. A `cubecl.toml` that names another place is obeyed. A folder that cannot be
-/// written costs the compilation and nothing else. Backends that compile nothing keep nothing.
+/// Call it before the first device is opened: later calls have no effect. The cache belongs to the process, not to a
+/// run.
+///
+/// Each executable has a file of its own, because a kernel's name does not identify the code it was compiled from. The
+/// oldest files of other executables are deleted. A `cubecl.toml` that names another location takes precedence. If
+/// `folder` cannot be written, kernels are compiled again in the next process. Backends without a compiler cache
+/// nothing.
 pub fn keep_kernels(folder: &Path) {
     #[cfg(feature = "cuda")]
     {
@@ -62,7 +69,8 @@ pub fn keep_kernels(folder: &Path) {
     let _ = folder;
 }
 
-/// What was compiled, loaded and tuned since [`keep_kernels`]; `None` if it was not called or nothing compiles.
+/// Returns what was compiled, loaded and tuned since [`keep_kernels`], or `None` if it was not called or the build has
+/// no kernels to compile.
 pub fn kernel_count() -> Option<KernelCount> {
     #[cfg(feature = "cuda")]
     {
@@ -77,11 +85,11 @@ pub fn kernel_count() -> Option<KernelCount> {
 #[cfg(feature = "cuda")]
 static COUNTER: OnceLock<Counter> = OnceLock::new();
 
-/// Counts for as long as it is there: to the end of the process.
+/// Counts until the process ends.
 #[cfg(feature = "cuda")]
 struct Counter {
     collector: StatisticsCollector,
-    /// Launches run as ever; only under an override are they counted.
+    /// Launches run as usual; CubeCL counts them only under an override.
     _counted: ProcessModeOverride,
 }
 
@@ -94,7 +102,7 @@ impl Counter {
     }
 }
 
-/// A name for this executable that another build of it does not have: its length and when it was written.
+/// Returns a name that distinguishes this executable from other builds of it: its length and modification time.
 #[cfg(feature = "cuda")]
 fn executable() -> String {
     let metadata = std::env::current_exe().and_then(fs::metadata);
@@ -104,7 +112,7 @@ fn executable() -> String {
     format!("{:x}-{nanos:x}", metadata.map_or(0, |metadata| metadata.len()))
 }
 
-/// Deletes all but the newest databases of other executables.
+/// Deletes all but the newest [`OTHER_BUILDS`] databases of other executables.
 #[cfg(feature = "cuda")]
 fn forget_others(folder: &Path, own: &str) {
     let Ok(entries) = fs::read_dir(folder) else { return };
@@ -116,11 +124,12 @@ fn forget_others(folder: &Path, own: &str) {
             is_other.then_some((entry.metadata().ok()?.modified().ok()?, name))
         })
         .collect();
+
     others.sort();
     others.truncate(others.len().saturating_sub(OTHER_BUILDS));
     for (_, name) in others {
         for suffix in ["", "-wal", "-shm", "-tshm"] {
-            // Whoever still has it open keeps it; what cannot be deleted stays.
+            // A process that has the file open keeps its contents; a file that cannot be deleted stays.
             let _ = fs::remove_file(folder.join(format!("{name}{suffix}")));
         }
     }

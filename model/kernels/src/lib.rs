@@ -1,22 +1,29 @@
-//! The operators a Transformer trains with, as functions over Burn tensors.
+//! Fused operators for training Transformers, as functions over Burn tensors.
 //!
-//! Each operator lives in a folder of its own: `mod.rs` is the public function (shapes, dtypes, errors, source of the
-//! algorithm), `reference.rs` the same function in plain Burn operations (the CPU path and the test oracle), `kernel.rs`
-//! the CubeCL kernel for CUDA and `autodiff.rs` its backward. Operators without a kernel run their reference everywhere.
+//! The root holds the operators and their arguments. Three modules hold the rest: [`optim`] (AdamW over all parameters
+//! at once), [`capture`] (CUDA graphs) and [`compilation`] (the cache of compiled kernels). [`Settings`] chooses, per
+//! thread, between kernels and references.
+//!
+//! Each operator has a folder. `mod.rs` is the public function with its shapes, dtypes, errors and the source of the
+//! algorithm. `reference.rs` is the same function in plain Burn operations, the oracle of the tests. `ops.rs` declares
+//! the backend extension, `autodiff.rs` its backward, `cpu.rs` (or `ops.rs`, where it is short) the CPU loops, and
+//! `kernel.rs` or `gpu/` the CubeCL kernels with their launches. Operators without a kernel run their reference
+//! everywhere.
 //!
 //! Activations are two-dimensional, `[rows, features]`, so that no operator has to guess which dimensions fold.
 //!
-//! Legend of shapes: B batch, T query (target) length, S key (source) length, H heads, K head dimension, D = H * K,
-//! M rows, N columns, V vocabulary.
-
+//! Legend of shapes: B batch, T query (target) length, S key (source) length, H heads, G heads of keys and values,
+//! K head dimension, D = H * K, M rows, N columns, F feed-forward width, V vocabulary.
+//!
+//! CubeCL's names and CUDA's: a *cube* is a block, a *plane* is a warp, a *unit* is a thread. Comments use CUDA's
+//! words, code uses CubeCL's.
 // The fusion types of a deep backend stack need more than the default depth to resolve.
 #![recursion_limit = "256"]
 
 mod activation;
-mod adamw;
 mod attention;
-mod capture;
-mod compilation;
+pub mod capture;
+pub mod compilation;
 mod cross_entropy;
 mod deterministic;
 mod dropout;
@@ -28,24 +35,18 @@ mod linear;
 mod linear_cross_entropy;
 mod maybe;
 mod norm;
-mod plain;
+pub mod optim;
 mod random;
 mod reduce;
 mod rotary;
+mod settings;
 mod swiglu;
 #[cfg(test)]
 mod testing;
 
 pub use activation::Activation;
-pub use adamw::{
-    ALIGNMENT, AdamWHyper, AdamWState, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress, StepNumbers,
-    StepPolicy, StepReport, adamw_step, gather, prepare, view,
-};
 pub use attention::{AttentionConfig, AttentionMask, Projected, attention, attention_is_fused};
-pub use capture::{CaptureError, Captured, can_capture, capture, overwrite};
-pub use compilation::{KernelCount, keep_kernels, kernel_count};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
-pub use deterministic::set_deterministic;
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::{embed, embedding};
 pub use linear::{
@@ -53,7 +54,12 @@ pub use linear::{
 };
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
 pub use norm::{Branch, Norm, add_norm, layer_norm, rms_norm};
-pub use plain::{plain_operators, set_plain_operators};
 pub use random::random_words;
 pub use rotary::rotary;
+pub use settings::{Settings, SettingsGuard};
 pub use swiglu::swiglu;
+
+/// The example of the README, compiled and run by the doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

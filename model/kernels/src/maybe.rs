@@ -1,11 +1,11 @@
-//! Optional tensors of backend extensions.
+//! Optional tensor arguments of backend extensions.
 
 use burn::backend::tensor::FloatTensor;
 #[cfg(feature = "cuda")]
 use burn::backend::tensor::IntTensor;
 use burn::backend::{Backend, ExtensionType};
 
-/// The derive goes by the name of the tensor's type: one enum for each, made by one macro.
+/// Defines an optional tensor. The derive recognizes a tensor by the name of its type, so each kind needs its own enum.
 macro_rules! maybe {
     ($(#[$meta:meta])* $name:ident, $tensor:ident) => {
         $(#[$meta])*
@@ -34,12 +34,12 @@ macro_rules! maybe {
 }
 
 maybe!(
-    /// A tensor of floats that may be missing.
+    /// An optional tensor of floats.
     Maybe, FloatTensor
 );
 
 #[cfg(feature = "cuda")]
 maybe!(
-    /// A tensor of integers that may be missing.
+    /// An optional tensor of integers.
     MaybeInts, IntTensor
 );

@@ -1,4 +1,4 @@
-//! What the operators' tests share: devices, random tensors, and how close is close enough.
+//! Shared parts of the operators' tests: devices, random tensors, tolerances and timings.
 
 #[cfg(feature = "cuda")]
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,12 +10,12 @@ static CUDA_DEVICE: RwLock<()> = RwLock::new(());
 
 #[cfg(feature = "cuda")]
 thread_local! {
-    // Taken when a test first asks for the device, given back when its thread ends.
+    // Acquired when a test first asks for the device, released when the test's thread ends.
     static SHARED: RwLockReadGuard<'static, ()> = CUDA_DEVICE.read().unwrap_or_else(PoisonError::into_inner);
     static ALONE: RwLockWriteGuard<'static, ()> = CUDA_DEVICE.write().unwrap_or_else(PoisonError::into_inner);
 }
 
-/// The CPU, and the first CUDA device where this build and this machine have one.
+/// Returns the CPU, and the first CUDA device if this build and this machine have one.
 pub(crate) fn devices() -> Vec<(&'static str, Device)> {
     let mut devices = vec![("cpu", Device::flex())];
     match cuda() {
@@ -25,7 +25,8 @@ pub(crate) fn devices() -> Vec<(&'static str, Device)> {
     devices
 }
 
-/// The first CUDA device, or why there is none. Other tests use it meanwhile, but none that asked for it alone.
+/// Returns the first CUDA device, or the reason for its absence. Other tests may share it, except those that need it
+/// alone.
 pub(crate) fn cuda() -> Result<Device, &'static str> {
     let device = find_cuda()?;
     #[cfg(feature = "cuda")]
@@ -33,7 +34,8 @@ pub(crate) fn cuda() -> Result<Device, &'static str> {
     Ok(device)
 }
 
-/// [`cuda`] for this test alone, until its thread ends: a recording is lost if another thread waits for the device meanwhile.
+/// Returns [`cuda`] for this test alone, until its thread ends. A recording is lost if another thread waits for the
+/// device.
 pub(crate) fn cuda_alone() -> Result<Device, &'static str> {
     let device = find_cuda()?;
     #[cfg(feature = "cuda")]
@@ -51,7 +53,7 @@ fn find_cuda() -> Result<Device, &'static str> {
     Err("built without the feature `cuda`")
 }
 
-/// Deterministic values in [-1, 1), exact in bf16 so that every dtype starts from the same numbers.
+/// Returns deterministic values in [-1, 1), exact in bf16 so that every dtype starts from the same numbers.
 pub(crate) fn values(len: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -71,7 +73,7 @@ pub(crate) fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.cast(DType::F32).into_data().try_to_vec::<f32>().expect("f32 data")
 }
 
-/// `‖a - b‖ / ‖b‖`, infinite where `a` is not finite.
+/// Returns `‖a - b‖ / ‖b‖`, or infinity if an element of `a` is not finite.
 pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len(), "different lengths");
     if a.iter().any(|x| !x.is_finite()) {
@@ -83,19 +85,20 @@ pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
     if norm == 0.0 { difference.sqrt() } else { (difference / norm).sqrt() }
 }
 
-/// Fails unless `a` is as near to the f32 reference `b` as its dtype allows.
+/// Panics unless `a` is as close to the f32 reference `b` as its dtype allows.
 pub(crate) fn assert_close(what: &str, dtype: DType, a: &[f32], b: &[f32]) {
     let allowed = if dtype == DType::F32 { 2e-6 } else { 6e-3 };
     let found = distance(a, b);
     assert!(found <= allowed, "{what} in {dtype:?}: relative distance {found:.2e}, allowed {allowed:.0e}");
 }
 
-/// The CUDA device if timings are asked for (`KILN_TIMES= cargo test --release --features cuda times -- --nocapture`).
+/// Returns the CUDA device if timings are requested
+/// (`KILN_TIMES= cargo test --release --features cuda times -- --nocapture`).
 pub(crate) fn timing_device() -> Option<Device> {
     std::env::var_os("KILN_TIMES").and_then(|_| cuda_alone().ok())
 }
 
-/// Runs until the device's clock has risen, which takes a fifth of a second from idle.
+/// Runs until the device has raised its clock, which takes 0.2 s from idle.
 pub(crate) fn warm<T>(device: &Device, run: &mut impl FnMut() -> T) {
     let start = std::time::Instant::now();
     while start.elapsed().as_secs_f64() < 0.3 {
@@ -105,9 +108,10 @@ pub(crate) fn warm<T>(device: &Device, run: &mut impl FnMut() -> T) {
     }
 }
 
-/// Prints how long one `run` takes and the rate at which it moves `bytes`, over many runs in a row: kernels queue up behind
-/// each other, so the host's time to launch them shows only where it is the longer one. Results are kept until the device
-/// is done; what is dropped before is never computed. Only what has `KILN_TIMES` in its name.
+/// Prints how long one `run` takes and the rate at which it moves `bytes`, averaged over runs in a row. Kernels queue
+/// up behind each other, so the host's launch time shows only where it is the longer one. Results are kept until the
+/// device has finished, because a result that is dropped earlier is never computed. Skips timings whose name does not
+/// contain the value of `KILN_TIMES`.
 pub(crate) fn time<T>(what: &str, bytes: usize, device: &Device, mut run: impl FnMut() -> T) {
     const RUNS: usize = 20;
     if !std::env::var("KILN_TIMES").is_ok_and(|part| what.contains(&part)) {

@@ -14,9 +14,10 @@ use anyhow::Result;
 pub use beside::{Beside, beside};
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use calls::Calls;
+use kiln_kernels::optim::gather;
 use kiln_kernels::{
     Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, Projection,
-    add_norm, attention, cross_entropy, embed, gather, linear, linear_activated, linear_cross_entropy, linear_residual,
+    add_norm, attention, cross_entropy, embed, linear, linear_activated, linear_cross_entropy, linear_residual,
     linear_transposed, linear_weight_gradient,
 };
 use kiln_model::TransformerConfig;

@@ -1,7 +1,7 @@
 //! How a recording is made, tested and fed. On the CPU nothing is recorded, but all else here works there too.
 
 use burn::tensor::{Int, Tensor, Transaction};
-use kiln_kernels::{CaptureError, Captured, capture, overwrite};
+use kiln_kernels::capture::{CaptureError, Captured, capture, overwrite};
 use kiln_model::{Batch, DropoutStream};
 
 use super::{Record, Replay, Results, TrainState};

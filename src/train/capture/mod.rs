@@ -25,7 +25,8 @@ use std::fmt;
 use burn::tensor::Device;
 use graph::Graphs;
 use kiln_data::Shape;
-use kiln_kernels::{CaptureError, can_capture, plain_operators};
+use kiln_kernels::Settings;
+use kiln_kernels::capture::{CaptureError, can_capture};
 use kiln_model::Batch;
 
 use super::feed::shape_of;
@@ -127,7 +128,7 @@ impl CapturedSteps {
         let mut steps = Self::with_recorder(mode, Box::new(Graphs));
         let obstacle = match can_capture(device) {
             false => "the CPU has no CUDA graphs",
-            true if plain_operators() => "plain operators make new weights in every step",
+            true if Settings::current().reference_operators => "reference operators make new weights in every step",
             true => return steps,
         };
         steps.policy = None;

@@ -1,4 +1,4 @@
-//! One node for the whole of attention; what it keeps does not grow with T x S.
+//! The gradient of attention: one node, whose state does not grow with T x S.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{AutodiffBackend, Backend};
@@ -13,7 +13,7 @@ use crate::maybe::MaybeInts;
 
 impl<B: Backend, C: CheckpointStrategy> MaybeInts<Autodiff<B, C>> {
     fn below(self) -> MaybeInts<B> {
-        // The graph has no integers: they are those below it.
+        // Integers carry no gradient: they are the same in the inner backend.
         self.into_option().into()
     }
 }

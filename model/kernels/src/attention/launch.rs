@@ -72,9 +72,9 @@ impl Call {
         }
     }
 
-    /// The cubes for `heads` heads of `tiles` tiles, and what `cube_place` finds its own with: the heads that are worked on at
-    /// once, and the bits of the tiles that are. Queries, keys and values of so many heads take 8 MiB: those of two such
-    /// groups stay in L2 with what is written.
+    /// The cubes for `heads` heads of `tiles` tiles, and what `cube_place` finds its own with: the heads that are
+    /// worked on at once, and the bits of the tiles that are. Queries, keys and values of so many heads take 8 MiB:
+    /// those of two such groups stay in L2 with what is written.
     fn cubes(&self, heads: usize, tiles: usize) -> (CubeCount, u32, u32) {
         let [t, s] = self.lens;
         let bytes = 2 * self.spec.head_dim * (t + 2 * s);

@@ -1,4 +1,4 @@
-//! Scaled dot-product attention over heads (Vaswani et al. 2017, section 3.2), reading queries, keys and values in the
+//! Scaled dot-product attention over heads (Vaswani et al. 2017, section 3.2). It reads queries, keys and values in the
 //! layout that their projection wrote.
 
 #[cfg(feature = "cuda")]
@@ -21,19 +21,19 @@ pub(crate) use compiled::offline_kernels;
 
 use crate::dropout::DropoutStream;
 #[cfg(feature = "cuda")]
-use crate::plain::plain_operators;
+use crate::settings::reference_operators;
 
-/// What the input projections wrote.
+/// Queries, keys and values as the input projections wrote them.
 #[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "made and taken apart once a call; a box would cost more")]
+#[expect(clippy::large_enum_variant, reason = "built and destructured once per call; a box would cost more")]
 pub enum Projected {
-    /// One product gave queries, keys and values: `[B * T, (H + 2 * G) * K]`, columns `q | k | v`, heads side by side in
-    /// each.
+    /// One product gave queries, keys and values: `[B * T, (H + 2 * G) * K]`, columns `q | k | v`, heads side by side
+    /// in each.
     SelfAttention {
         /// `[B * T, (H + 2 * G) * K]`
         qkv: Tensor<2>,
     },
-    /// Queries look at another sequence (an encoder's output, or the keys and values of earlier steps).
+    /// Queries attend to another sequence (an encoder's output, or the keys and values of earlier steps).
     Cross {
         /// `[B * T, H * K]`
         query: Tensor<2>,
@@ -42,42 +42,43 @@ pub enum Projected {
     },
 }
 
-/// How attention is taken.
+/// The shape of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionConfig {
     /// B: rows are `B * T`, batch outermost.
     pub batch_size: usize,
     /// H: heads of the queries.
     pub n_heads: usize,
-    /// G: heads of the keys and values, a divisor of H; each serves H / G heads of queries that stand side by side (grouped
-    /// queries, Ainslie et al. 2023). H where every head has its own.
+    /// G: heads of the keys and values, a divisor of H. Each serves H / G adjacent heads of queries (grouped queries,
+    /// Ainslie et al. 2023). H if every head has keys of its own.
     pub n_kv_heads: usize,
-    /// Query t sees keys up to `t + S - T` only (aligned at the end, so that cached decoding sees its past).
+    /// Query t sees only keys up to `t + S - T`: the sequences are aligned at the end, so that cached decoding sees its
+    /// past.
     pub causal: bool,
 }
 
-/// Which keys a query does not see, besides causality.
+/// Keys that a query does not see, in addition to causality.
 #[derive(Debug, Clone, Default)]
 pub struct AttentionMask {
-    /// `[B]`: how many keys of each batch row are real (right padding). A row needs at least one. None: all.
+    /// `[B]`: the number of non-padding keys of each batch row (right padding), at least one. `None`: all keys.
     pub key_lengths: Option<Tensor<1, Int>>,
-    /// `[B * T]`: the document of each position, numbers that never fall along a row; a query sees its own document only
-    /// (packed rows). For attention of a sequence to itself.
+    /// `[B * T]`: the document of each position, non-decreasing along a row. A query sees only its own document (packed
+    /// rows). For self-attention only.
     pub documents: Option<Tensor<1, Int>>,
 }
 
 impl AttentionMask {
-    /// Right padding alone.
+    /// Masks right padding only.
     pub fn key_lengths(lengths: Tensor<1, Int>) -> Self {
         Self { key_lengths: Some(lengths), documents: None }
     }
 }
 
-/// Whether [`attention`] has a kernel for this dtype and head dimension on `device`. Elsewhere it runs its reference, products and
-/// softmax of the backend, which on a GPU are autotuned.
+/// Returns whether [`attention`] has a kernel for this dtype and head dimension on `device`. Otherwise it runs its
+/// reference, whose products and softmax come from the backend and are autotuned on a GPU.
 pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> bool {
     #[cfg(feature = "cuda")]
-    return !plain_operators() && launch::serves(device, dtype, head_dim);
+    return !reference_operators() && launch::serves(device, dtype, head_dim);
     #[cfg(not(feature = "cuda"))]
     {
         let _ = (device, dtype, head_dim);
@@ -85,18 +86,18 @@ pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> boo
     }
 }
 
-/// `dropout(softmax(q kᵀ / sqrt(K))) v` per head, softmax in f32.
+/// Computes `dropout(softmax(q kᵀ / sqrt(K))) v` per head, with the softmax in f32.
 ///
-/// Rows of the result that belong to padded queries are finite and mean nothing. `dropout` is the share of
-/// probabilities to drop and where their random numbers come from.
+/// `dropout` is the probability of dropping a weight of the softmax, and the source of the random numbers. Rows of the
+/// result that belong to padded queries are finite but undefined.
 ///
 /// # Shapes
 /// - `projected`: see [`Projected`]
 /// - result: `[B * T, H * K]`
 ///
 /// # Panics
-/// If rows are not a multiple of `batch_size`, columns not of the heads, `n_heads` not of `n_kv_heads`, or documents are
-/// given for attention to another sequence.
+/// If the rows are not a multiple of `batch_size`, the columns do not match the heads, `n_heads` is not a multiple of
+/// `n_kv_heads`, or documents are given for attention to another sequence.
 pub fn attention(
     projected: Projected,
     mask: &AttentionMask,
@@ -110,7 +111,7 @@ pub fn attention(
     }
     if let Some(documents) = &mask.documents {
         let Projected::SelfAttention { qkv } = &projected else {
-            panic!("documents belong to attention of a sequence to itself");
+            panic!("documents need self-attention");
         };
         assert_eq!(documents.dims(), [qkv.dims()[0]], "one document number per position");
     }

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Shape};
 
 use crate::maybe::MaybeInts;
 
-/// Everything about a call that is not a tensor.
+/// The arguments of a call that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FlashSpec {
     /// B
@@ -19,13 +19,14 @@ pub(crate) struct FlashSpec {
     /// K
     pub(crate) head_dim: usize,
     pub(crate) causal: bool,
-    /// Site of the random stream and share of probabilities that are dropped; 0 for none.
+    /// Site of the random stream.
     pub(crate) site: u32,
+    /// Probability of dropping a weight of the softmax; 0 for none.
     pub(crate) dropout: f32,
 }
 
 impl FlashSpec {
-    /// `[B * T, H * K]` and `[B * H, T]`: the result, and the log of each query's sum of exponentials.
+    /// Describes the result, `[B * T, H * K]`, and the log of each query's sum of exponentials, `[B * H * T]`.
     fn output(&self, query: &TensorSpec) -> (TensorSpec, TensorSpec) {
         let rows = query.shape[0];
         let out = TensorSpec::new(Shape::new([rows, self.n_heads * self.head_dim]), query.dtype);
@@ -34,10 +35,10 @@ impl FlashSpec {
     }
 }
 
-/// Mask and random state, as far as they are given: key lengths `[B]`, documents `[B * T]`, a random stream's `[4]`.
+/// Optional tensors: key lengths `[B]`, documents `[B * T]`, the state of a random stream `[4]`.
 #[backend_extension(Flex, Cube, Fusion, Autodiff)]
 pub(crate) trait FlashOps: Backend {
-    /// The result `[B * T, H * K]`, and for backward the binary logarithm of each query's sum of exponentials,
+    /// Returns the result `[B * T, H * K]`, and for backward the binary logarithm of each query's sum of exponentials,
     /// `[B * H * T]` in f32.
     #[fusion(meta = |qkv, _lengths, _documents, _random, spec| spec.output(qkv))]
     fn flash_self(
@@ -48,7 +49,7 @@ pub(crate) trait FlashOps: Backend {
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// The gradient of `qkv`.
+    /// Returns the gradient of `qkv`.
     #[fusion(dtype = qkv, shape = qkv)]
     fn flash_self_backward(
         qkv: FloatTensor<Self>,
@@ -61,7 +62,7 @@ pub(crate) trait FlashOps: Backend {
         spec: FlashSpec,
     ) -> FloatTensor<Self>;
 
-    /// As [`FlashOps::flash_self`], for queries that look at another sequence.
+    /// Computes [`FlashOps::flash_self`] for queries that attend to another sequence.
     #[fusion(meta = |query, _key_value, _lengths, _random, spec| spec.output(query))]
     fn flash_cross(
         query: FloatTensor<Self>,
@@ -71,7 +72,7 @@ pub(crate) trait FlashOps: Backend {
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// The gradients of `query` and `key_value`.
+    /// Returns the gradients of `query` and `key_value`.
     #[fusion(meta = |query, key_value, _out, _lse, _d_out, _lengths, _random, _spec| (query.clone(), key_value.clone()))]
     fn flash_cross_backward(
         query: FloatTensor<Self>,
@@ -85,7 +86,7 @@ pub(crate) trait FlashOps: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// Never called: [`super::attention`] computes in plain operations where there is no kernel.
+/// Never called: [`super::attention`] runs its reference where it has no kernel.
 impl FlashOps for Flex {
     fn flash_self(
         _: FloatTensor<Self>,
@@ -94,7 +95,7 @@ impl FlashOps for Flex {
         _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("attention on the CPU is made of plain operations")
+        unreachable!("attention on the CPU runs its reference")
     }
 
     fn flash_self_backward(
@@ -107,7 +108,7 @@ impl FlashOps for Flex {
         _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> FloatTensor<Self> {
-        unreachable!("attention on the CPU is made of plain operations")
+        unreachable!("attention on the CPU runs its reference")
     }
 
     fn flash_cross(
@@ -117,7 +118,7 @@ impl FlashOps for Flex {
         _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("attention on the CPU is made of plain operations")
+        unreachable!("attention on the CPU runs its reference")
     }
 
     fn flash_cross_backward(
@@ -130,6 +131,6 @@ impl FlashOps for Flex {
         _: MaybeInts<Self>,
         _: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("attention on the CPU is made of plain operations")
+        unreachable!("attention on the CPU runs its reference")
     }
 }

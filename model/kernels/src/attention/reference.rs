@@ -1,4 +1,4 @@
-//! Attention in plain Burn operations. Scores of size T x S are in memory and saved for backward.
+//! Attention in plain Burn operations. Scores of size T x S are kept in memory for backward.
 
 use burn::tensor::{Bool, DType, Int, Tensor};
 
@@ -6,9 +6,10 @@ use super::{AttentionConfig, AttentionMask, Projected};
 use crate::dropout::{DropoutStream, dropout};
 use crate::linear::batched_product;
 
-/// Finite, so that a row without keys stays a number; its exponential is zero in f32.
+/// A masked score. It is finite, so that a row without keys stays finite; its exponential is 0 in f32.
 const MASKED: f64 = -1e30;
 
+/// See [`super::attention`].
 pub(crate) fn attention(
     projected: Projected,
     mask: &AttentionMask,
@@ -22,9 +23,10 @@ pub(crate) fn attention(
     let dtype = query.dtype();
     let device = query.device();
 
-    // [B * H, T, S]; the scale goes into the small operand.
+    // [B * H, T, S]. The scale is applied to the small operand.
     let scores = batched_product(query * (k as f64).powf(-0.5), key.swap_dims(1, 2)).cast(DType::F32);
     let mut scores = scores.reshape([b, h, t, s]);
+
     if let Some(lengths) = &mask.key_lengths {
         let position = Tensor::<1, Int>::arange(0..s as i64, &device).reshape([1, s]);
         let masked: Tensor<2, Bool> = position.greater_equal(lengths.clone().reshape([b, 1]));
@@ -41,6 +43,7 @@ pub(crate) fn attention(
         let masked: Tensor<2, Bool> = columns.greater(rows);
         scores = scores.mask_fill(masked.reshape([1, 1, t, s]).expand([b, h, t, s]), MASKED);
     }
+
     let scores = scores.reshape([b * h, t, s]);
     let exp = (scores.clone() - scores.detach().max_dim(2)).exp();
     let mut probabilities = exp.clone() / exp.sum_dim(2);
@@ -48,21 +51,23 @@ pub(crate) fn attention(
         let kept = kept(&probabilities, p, stream);
         probabilities = probabilities * kept;
     }
+
     batched_product(probabilities.cast(dtype), value).reshape([b, h, t, k]).swap_dims(1, 2).reshape([b * t, h * k])
 }
 
-/// 0 or `1 / (1 - p)` for each probability. The random numbers of a row are dealt out to its keys in tiles of 64, in the order
-/// in which the units of a matrix product hold them: one Philox block serves keys `c`, `c + 1` and every eight keys on.
+/// Returns 0 or `1 / (1 - p)` for each probability. The random numbers of a row are distributed to its keys in tiles of
+/// 64, in the register layout of a matrix product: one Philox block serves keys `c` and `c + 1` of every eight keys.
 fn kept(probabilities: &Tensor<3>, p: f64, stream: &DropoutStream) -> Tensor<3> {
     let [heads, t, s] = probabilities.dims();
     let (rows, padded) = (heads * t, s.next_multiple_of(64));
     let ones = Tensor::<2>::ones([rows, padded], (&probabilities.device().inner(), DType::F32));
     // [row and half of a tile, pair of keys, every eight keys, key of the pair]
-    let dealt = dropout(ones, p, stream).reshape([rows * padded / 32, 4, 4, 2]).swap_dims(1, 2);
-    Tensor::from_inner(dealt.reshape([rows, padded]).narrow(1, 0, s).reshape([heads, t, s]))
+    let distributed = dropout(ones, p, stream).reshape([rows * padded / 32, 4, 4, 2]).swap_dims(1, 2);
+    Tensor::from_inner(distributed.reshape([rows, padded]).narrow(1, 0, s).reshape([heads, t, s]))
 }
 
-/// Queries, keys and values, each `[B * H, length, K]`; keys and values are repeated for the queries that share them.
+/// Splits into queries, keys and values, each `[B * H, length, K]`. Keys and values are repeated for the queries that
+/// share them.
 fn split_heads(projected: Projected, config: &AttentionConfig) -> (Tensor<3>, Tensor<3>, Tensor<3>) {
     let AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, .. } = *config;
     let heads = |x: Tensor<2>, n: usize| {

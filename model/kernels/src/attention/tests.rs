@@ -33,7 +33,7 @@ impl Case {
     }
 }
 
-/// `(output, gradients of the inputs)` for the loss `sum(output * weights)`.
+/// Returns `(output, gradients of the inputs)` for the loss `sum(output * weights)`.
 fn run(device: &Device, dtype: DType, case: &Case, inputs: &[Vec<f32>]) -> (Vec<f32>, Vec<Vec<f32>>) {
     run_with(attention, device, dtype, case, inputs, None)
 }
@@ -67,7 +67,7 @@ fn run_with(
     (host(out), leaves.iter().map(|x| host(x.grad(&grads).expect("a gradient"))).collect())
 }
 
-/// The definition, in f64 loops.
+/// Computes the definition in f64 loops.
 fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
     let Case { b, h, g, t, s, k, causal, lengths, documents, packed } = *case;
     let d = h * k;
@@ -120,7 +120,7 @@ fn cases() -> Vec<Case> {
         Case { documents: Some(|i| i32::from(i > 2)), causal: true, lengths: Some(&[5, 5]), ..base },
         Case { b: 3, h: 8, g: 8, t: 64, s: 64, k: 64, causal: true, lengths: Some(&[64, 33, 1]), ..base },
         Case { b: 3, h: 8, g: 8, t: 40, s: 72, k: 64, lengths: Some(&[72, 33, 1]), packed: false, ..base },
-        // One tile, whole and in part, by itself and beside other keys, in both head dimensions.
+        // One tile, full and partial, self-attention and cross-attention, in both head dimensions.
         Case { t: 33, s: 33, documents: Some(|i| (i / 9) as i32), causal: true, ..wide },
         Case { t: 40, s: 57, packed: false, lengths: Some(&[57, 20]), ..wide },
         Case { t: 20, s: 60, packed: false, causal: true, ..wide },
@@ -133,7 +133,7 @@ fn cases() -> Vec<Case> {
         Case { t: 72, s: 136, causal: true, packed: false, ..wide },
         Case { t: 200, s: 200, documents: Some(|i| [0, 1, 1, 4][i / 50]), causal: true, ..wide },
         Case { t: 200, s: 200, documents: Some(|i| i32::from(i >= 70)), lengths: Some(&[200, 130]), ..wide },
-        // Many turns of the slots, odd and even.
+        // Many turns of the pipeline, odd and even.
         Case { b: 1, h: 2, g: 1, t: 520, s: 520, causal: true, ..wide },
         Case { h: 1, g: 1, t: 500, s: 500, causal: true, lengths: Some(&[500, 130]), ..wide },
         Case { b: 1, h: 1, g: 1, t: 500, s: 500, documents: Some(|i| (i / 170) as i32), causal: true, ..wide },
@@ -175,7 +175,7 @@ fn gradients_equal_central_differences() {
                 expected(case, inputs).iter().zip(&weights).map(|(&o, &w)| f64::from(o) * f64::from(w)).sum()
             };
             for (part, grad) in grads.iter().enumerate() {
-                // Every seventh element: enough to meet each of q, k, v in each head.
+                // Every seventh element covers each of q, k and v in each head.
                 let picked: Vec<usize> = (0..grad.len()).step_by(7).collect();
                 let step = 1.0 / 64.0;
                 let numeric: Vec<f32> = picked
@@ -210,7 +210,7 @@ fn bf16_gradients_follow_f32() {
     }
 }
 
-/// Whatever runs on a device drops the probabilities that the plain operations on the CPU drop.
+/// Every device drops the probabilities that the reference on the CPU drops.
 #[test]
 fn dropped_probabilities_are_the_same_everywhere() {
     for (name, device) in devices() {
@@ -238,7 +238,7 @@ fn heads_that_do_not_group_are_refused() {
     run(&Device::flex(), DType::F32, &case, &inputs(&case));
 }
 
-/// Forward, and forward with backward.
+/// Times forward alone, and forward with backward.
 #[test]
 fn times() {
     let Some(device) = crate::testing::timing_device() else { return };

@@ -1,4 +1,4 @@
-//! New contents for a tensor on CubeCL devices.
+//! Overwriting a tensor on CubeCL devices.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
@@ -20,9 +20,9 @@ fn copy<E: Int>(source: &[E], target: &mut [E], n: u32, #[define(E)] _dtype: Ele
 
 impl OverwriteOps for CubeBackend {
     fn overwrite(target: CubeTensor, source: CubeTensor) -> CubeTensor {
-        assert!(target.is_contiguous(), "only a tensor without gaps is written over");
+        assert!(target.is_contiguous(), "only a contiguous tensor can be overwritten");
         let (source, n) = (into_contiguous(source), target.meta.shape().num_elements());
-        // SAFETY: both have `n` elements; units beyond do nothing.
+        // SAFETY: both have `n` elements; threads beyond do nothing.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             copy::launch_unchecked(

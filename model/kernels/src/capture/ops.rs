@@ -1,4 +1,4 @@
-//! New contents for a tensor as a backend extension.
+//! Overwriting a tensor as a backend extension.
 
 use burn::backend::tensor::IntTensor;
 use burn::backend::{Backend, backend_extension};
@@ -6,7 +6,7 @@ use burn_flex::Flex;
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
 pub(crate) trait OverwriteOps: Backend {
-    /// `source` in the buffer of `target` where the backend can.
+    /// Returns `source`, in the buffer of `target` where the backend can.
     #[fusion(dtype = target, shape = target)]
     fn overwrite(target: IntTensor<Self>, source: IntTensor<Self>) -> IntTensor<Self>;
 }

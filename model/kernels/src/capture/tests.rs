@@ -8,12 +8,12 @@ fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(values, (device, DType::I32))
 }
 
-/// The CUDA device, for this test alone, or a printed reason.
+/// Returns the CUDA device for this test alone, or prints why there is none.
 fn gpu() -> Option<Device> {
     cuda_alone().inspect_err(|reason| eprintln!("skipped on CUDA: {reason}")).ok()
 }
 
-/// Rows of a table picked by `ids`, dropout, a product, a loss; and the gradient of the table.
+/// Computes a loss from rows of a table, with dropout and a product, and the gradient of the table.
 fn forward_backward(table: &Tensor<2>, ids: &Tensor<1, Int>, state: &Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
     let stream = DropoutStream::over(state.clone());
     let rows = crate::embedding(ids.clone(), table.clone());
@@ -24,13 +24,13 @@ fn forward_backward(table: &Tensor<2>, ids: &Tensor<1, Int>, state: &Tensor<1, I
 }
 
 #[test]
-fn the_cpu_says_why_it_records_nothing() {
+fn the_cpu_says_why_it_cannot_record() {
     let error = capture(&Device::flex().autodiff(), || 1, |_| ()).expect_err("no graphs").to_string();
     assert!(error.contains("CPU"), "{error}");
 }
 
 #[test]
-fn a_tensor_gets_the_numbers_of_another() {
+fn overwrite_copies_the_numbers_of_another_tensor() {
     for (name, device) in devices() {
         let target = ids(&[1, 2, 3, 4, 5], &device).narrow(0, 1, 3);
         let seen = target.clone();
@@ -42,7 +42,7 @@ fn a_tensor_gets_the_numbers_of_another() {
 }
 
 #[test]
-fn replays_equal_the_work_itself_bit_for_bit() {
+fn replays_equal_eager_work_bit_for_bit() {
     let Some(device) = gpu() else { return };
     let table = tensor::<2>(&values(50 * 32, 3), [50, 32], DType::F32, &device).autodiff().require_grad();
     let batch = |step: u64| {
@@ -70,7 +70,7 @@ fn replays_equal_the_work_itself_bit_for_bit() {
 }
 
 #[test]
-fn recordings_keep_out_of_each_other_and_of_later_memory() {
+fn recordings_write_neither_to_each_other_nor_to_later_memory() {
     let Some(device) = gpu() else { return };
     let square = |n: usize| {
         let x = tensor::<1>(&values(n, n as u64), [n], DType::F32, &device);
@@ -82,7 +82,10 @@ fn recordings_keep_out_of_each_other_and_of_later_memory() {
     for (captured, [wanted, _]) in &recordings {
         assert_eq!(host(captured.replay().expect("a replay").clone()), *wanted);
     }
-    assert!(bystanders.into_iter().all(|x| host(x).iter().all(|&v| v == 7.0)), "a replay wrote to memory of others");
+    assert!(
+        bystanders.into_iter().all(|x| host(x).iter().all(|&v| v == 7.0)),
+        "a replay overwrote memory of another tensor"
+    );
 }
 
 #[test]
@@ -118,7 +121,7 @@ fn another_thread_cannot_replay() {
     let Some(device) = gpu() else { return };
     let x = tensor::<1>(&values(64, 1), [64], DType::F32, &device);
     let (captured, _) = capture(&device, move || x.clone() * 2.0, |_| ()).expect("a recording");
-    let replay = move || captured.replay().map(|_| ()).expect_err("elsewhere").to_string();
+    let replay = move || captured.replay().map(|_| ()).expect_err("another thread").to_string();
     let error = std::thread::spawn(replay).join().expect("no panic");
     assert!(error.contains("another thread"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! One node from logits to losses.
+//! The gradient of cross-entropy: one node from logits to losses.
 
 use burn::backend::Backend;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -17,7 +17,7 @@ struct CrossEntropyRows {
 }
 
 impl<B: Backend + CrossEntropyOps> Backward<B, 1> for CrossEntropyRows {
-    /// Logits, labels, what forward returned.
+    /// Logits, labels, and the result of forward.
     type State = (FloatTensor<B>, IntTensor<B>, FloatTensor<B>);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {

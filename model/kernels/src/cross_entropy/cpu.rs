@@ -25,6 +25,7 @@ impl CrossEntropyOps for Flex {
                 [log_sum - (1.0 - smoothing) * at_label - smoothing * mean, log_sum - at_label, log_sum]
             })
             .collect();
+
         let part = |i: usize| per_row.iter().map(move |row| row[i]);
         let values: Vec<f32> = part(0).chain(part(1)).chain(part(2)).collect();
         tensor(values, [3, labels.len()], DType::F32)
@@ -42,6 +43,7 @@ impl CrossEntropyOps for Flex {
         let (mut gradient, labels, rows, drows) = (floats(logits), ints(labels), floats(rows), floats(drows));
         let n = labels.len();
         let spread = smoothing / shape[1] as f32;
+
         gradient.par_chunks_mut(shape[1]).enumerate().for_each(|(row, z)| {
             if labels[row] == ignored {
                 return z.fill(0.0);
@@ -52,6 +54,7 @@ impl CrossEntropyOps for Flex {
             }
             z[labels[row] as usize] -= (1.0 - smoothing) * scale;
         });
+
         tensor(gradient, shape, dtype)
     }
 }

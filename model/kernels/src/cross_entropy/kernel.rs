@@ -1,6 +1,6 @@
-//! Cross-entropy on CubeCL devices: a row is a cube's at a time, its logits read once forward, read and written once backward.
-//! Where nothing else needs the logits any more, their gradient is written over them: of such rows each cube takes many, the next
-//! ones on their way through shared memory while it works on one.
+//! Cross-entropy on CubeCL devices: a row is a cube's at a time, its logits read once forward, read and written once
+//! backward. Where nothing else needs the logits any more, their gradient is written over them: of such rows each cube
+//! takes many, the next ones on their way through shared memory while it works on one.
 
 use std::f32::consts::LOG2_E;
 
@@ -306,8 +306,8 @@ fn ask<F: Float, N: Size>(
     }
 }
 
-/// [`forward`] for rows `first..` of `rows`, of which these are `count`, and `scale` times the gradient of their losses.
-/// `dlogits` may be the buffer of `logits`: nothing is read any more that has been written.
+/// [`forward`] for rows `first..` of `rows`, of which these are `count`, and `scale` times the gradient of their
+/// losses. `dlogits` may be the buffer of `logits`: nothing is read any more that has been written.
 #[cube(launch_unchecked)]
 fn forward_backward<F: Float, N: Size>(
     logits: &[Vector<F, N>],
@@ -370,7 +370,8 @@ fn forward_backward<F: Float, N: Size>(
             if UNIT_POS == 0 {
                 write_losses::<F, N>(logits, base, &sums, label, out, at_row, rows, smoothing, ignored, row);
             }
-            // The logit of the label has been read before its gradient takes its place, and the sums before the next row's.
+            // The logit of the label has been read before its gradient takes its place, and the sums before the next
+            // row's.
             sync_cube();
             let slope = slope::<N>(sums.log_sum, label, smoothing, kept, row);
             write_gradient::<F, N>(logits, base, dlogits, base, &slope, row);
@@ -467,8 +468,8 @@ pub(crate) fn losses(
 ) {
     let (width, row) = row_shape(logits, UNITS);
     let dtype = dtype_to_storage_type(logits.dtype);
-    // SAFETY: one cube per row, columns guarded by the vectors of a row; labels are ids of the vocabulary; rows `first..`
-    // are rows of `labels` and `out`.
+    // SAFETY: one cube per row, columns guarded by the vectors of a row; labels are ids of the vocabulary; rows
+    // `first..` are rows of `labels` and `out`.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
         forward::launch_unchecked(

@@ -16,42 +16,44 @@ pub(crate) use kernel::tests::offline_kernels;
 pub(crate) use ops::CrossEntropyOps;
 
 use crate::deterministic::sum;
-use crate::plain::plain_operators;
+use crate::settings::reference_operators;
 
-/// How the loss is taken.
+/// How the loss is computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CrossEntropyConfig {
-    /// Mass spread evenly over the vocabulary, in [0, 1).
+    /// Probability mass spread evenly over the vocabulary, in [0, 1).
     pub label_smoothing: f64,
-    /// Rows with this label count nothing: the padding id.
+    /// Rows with this label do not count: the padding id.
     pub ignore_index: i64,
 }
 
-/// Sums over the rows that count; divide by their number for a mean.
+/// Sums over the rows that count. Divide by their number for a mean.
 #[derive(Debug, Clone)]
 pub struct CrossEntropy {
-    /// Smoothed loss in nats, `[1]`, f32. This is what is differentiated.
+    /// Smoothed loss in nats, `[1]`, f32, to be differentiated.
     pub loss_sum: Tensor<1>,
     /// Negative log-likelihood of the labels in nats, `[1]`, f32, outside the graph.
     pub nll_sum: Tensor<1>,
 }
 
-/// The sum over rows of `(1 - e) * nll + e * mean over v of -log p(v)`, in closed form: with `lse` the log of the sum of
-/// exponentials, a row's loss is `lse - (1 - e) * z[label] - e * mean(z)`. No one-hot of size V exists and nothing of the
-/// size of the logits is kept in f32; the arithmetic is f32.
+/// Returns the sum over rows of `(1 - e) * nll + e * mean over v of -log p(v)`, with `e` the label smoothing.
+///
+/// The closed form is `lse - (1 - e) * z[label] - e * mean(z)` per row, with `lse` the log of the sum of exponentials
+/// of the logits `z`. It needs neither a one-hot tensor nor an f32 copy of the logits. The arithmetic is f32.
 ///
 /// # Shapes
 /// - `logits`: `[M, V]`
-/// - `labels`: `[M]`, each in `0..V`; rows with `ignore_index` are left out
+/// - `labels`: `[M]`, each in `0..V`; rows with `ignore_index` do not count
 ///
 /// # Panics
-/// If `logits` and `labels` differ in rows.
+/// If `logits` and `labels` differ in their number of rows.
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEntropyConfig) -> CrossEntropy {
     let ([rows, _], [n_labels]) = (logits.dims(), labels.dims());
     assert_eq!(rows, n_labels, "{rows} rows of logits, but {n_labels} labels");
-    if plain_operators() {
+    if reference_operators() {
         return reference::cross_entropy(logits, labels, config);
     }
+
     let smoothing = config.label_smoothing as f32;
     let ignored = i32::try_from(config.ignore_index).expect("an ignored label of 32 bits");
     let rows: Tensor<2> = Tensor::from_dispatch(Dispatch::cross_entropy_rows(
@@ -64,7 +66,7 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEn
 }
 
 impl CrossEntropy {
-    /// From what [`CrossEntropyOps::cross_entropy_rows`] returns.
+    /// Sums the result of [`CrossEntropyOps::cross_entropy_rows`].
     pub(crate) fn of_rows(rows: Tensor<2>) -> Self {
         let nll_sum = sum(rows.clone().detach().narrow(0, 1, 1));
         Self { loss_sum: sum(rows.narrow(0, 0, 1)), nll_sum }

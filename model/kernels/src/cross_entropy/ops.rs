@@ -7,8 +7,8 @@ use burn::tensor::{DType, Shape};
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait CrossEntropyOps: Backend {
-    /// `[3, M]`, f32: each row's loss, its negative log-likelihood (both 0 where the label is `ignored`), and the log of
-    /// its sum of exponentials. Only the loss has a gradient.
+    /// Returns `[3, M]`, f32: each row's loss, its negative log-likelihood (both 0 where the label is `ignored`), and
+    /// the log of its sum of exponentials. Only the loss has a gradient.
     #[fusion(dtype = DType::F32, shape = Shape::new([3, logits[0]]))]
     fn cross_entropy_rows(
         logits: FloatTensor<Self>,
@@ -17,7 +17,8 @@ pub(crate) trait CrossEntropyOps: Backend {
         ignored: i32,
     ) -> FloatTensor<Self>;
 
-    /// The gradient of the logits from what forward returned (`rows`) and its gradient (`drows`), both `[3, M]`.
+    /// Returns the gradient of the logits from the result of forward (`rows`) and its gradient (`drows`), both `[3,
+    /// M]`.
     #[fusion(dtype = logits, shape = logits)]
     fn cross_entropy_rows_backward(
         logits: FloatTensor<Self>,

@@ -5,7 +5,7 @@ use crate::testing::{assert_close, devices, host, tensor, values};
 
 const PAD: i64 = 0;
 
-/// `(loss, nll, dlogits)` by the definition, in f64.
+/// Returns `(loss, nll, dlogits)` by the definition, in f64.
 fn expected(logits: &[f32], labels: &[i32], vocabulary: usize, smoothing: f64) -> (f32, f32, Vec<f32>) {
     let (mut loss, mut nll, mut gradient) = (0.0, 0.0, vec![0f32; logits.len()]);
     for (row, &label) in labels.iter().enumerate().filter(|&(_, &label)| i64::from(label) != PAD) {

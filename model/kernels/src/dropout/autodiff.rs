@@ -1,4 +1,4 @@
-//! Dropout is linear in its input: backward drops and scales the gradient with the same counter.
+//! The gradient of dropout. It is linear in its input, so backward drops and scales the gradient with the same counter.
 
 use burn::backend::Backend;
 use burn::backend::tensor::{FloatTensor, IntTensor};

@@ -36,16 +36,16 @@ pub(crate) fn philox(quad: u32, site: u32, state: &[i32]) -> (u32, u32, u32, u32
     (c0, c1, c2, c3)
 }
 
-/// `scale`, or 0 if 16 bits of `word`, its `upper` or lower ones, say that the element is dropped. They are compared where they
-/// weigh most: the upper ones as they stand.
+/// `scale`, or 0 if 16 bits of `word`, its `upper` or lower ones, say that the element is dropped. They are compared
+/// where they weigh most: the upper ones as they stand.
 #[cube]
 fn factor(word: u32, #[comptime] upper: bool, limit: u32, scale: f32) -> f32 {
     let weighed = if comptime![upper] { word } else { word << 16 };
     select(weighed >= limit << 16, scale, 0.0f32)
 }
 
-/// What dropout multiplies vector number `at` of a tensor with: `scale`, or 0 for what is dropped. One Philox block serves
-/// eight elements.
+/// What dropout multiplies vector number `at` of a tensor with: `scale`, or 0 for what is dropped. One Philox block
+/// serves eight elements.
 #[cube]
 pub(crate) fn keep_factors<N: Size>(at: u32, site: u32, state: &[i32], limit: u32, scale: f32) -> Vector<f32, N> {
     let width = N::value().comptime();

@@ -1,4 +1,4 @@
-//! Dropout as a part of other operators.
+//! Dropout inside other operators.
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, ExtensionType};
@@ -10,7 +10,7 @@ use super::ops::DropoutOps;
 #[cfg(feature = "cuda")]
 use super::threshold_16;
 
-/// What is dropped: the counter of [`DropoutStream`], site and probability.
+/// Selects the dropped elements: the counter of [`DropoutStream`], site and probability.
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cuda"))]
 pub(crate) enum Mask<B: Backend> {
@@ -19,7 +19,7 @@ pub(crate) enum Mask<B: Backend> {
 }
 
 impl Mask<Dispatch> {
-    /// The mask of the next site for a tensor of `n` elements. A site is taken whatever the probability.
+    /// Takes the next site's mask for a tensor of `n` elements. A site is taken even if the probability is 0.
     pub(crate) fn take(dropout: Option<(f64, &DropoutStream)>, n: usize) -> Self {
         let Some((p, stream)) = dropout else { return Mask::None };
         assert!((0.0..1.0).contains(&p), "a dropout probability of {p}");
@@ -35,7 +35,7 @@ impl<B: Backend> Mask<B> {
         matches!(self, Mask::Some { .. })
     }
 
-    /// Integers have no autodiff: the same mask for a backend around this one or inside it.
+    /// Returns the same mask for a backend that wraps this one or is wrapped by it. Integers carry no gradient.
     pub(crate) fn convert<C: Backend<IntTensorPrimitive = IntTensor<B>>>(self) -> Mask<C> {
         match self {
             Mask::Some { state, site, p } => Mask::Some { state, site, p },
@@ -43,7 +43,7 @@ impl<B: Backend> Mask<B> {
         }
     }
 
-    /// `x` with its elements dropped.
+    /// Drops elements of `x`.
     pub(crate) fn apply(&self, x: FloatTensor<B>) -> FloatTensor<B>
     where
         B: DropoutOps,
@@ -55,10 +55,10 @@ impl<B: Backend> Mask<B> {
     }
 }
 
-/// [`Mask`] as the kernels take it.
+/// [`Mask`] as kernels take it.
 #[cfg(feature = "cuda")]
 pub(crate) struct Dropping {
-    /// `None` if nothing is dropped; the rest means nothing then.
+    /// `None` if nothing is dropped. The other fields are unused then.
     pub(crate) state: Option<CubeTensor>,
     pub(crate) site: u32,
     pub(crate) limit: u32,

@@ -1,8 +1,8 @@
-//! Dropout (Srivastava et al. 2014) from a counter: no mask is stored, and the same counter gives the same mask on every
+//! Dropout (Srivastava et al. 2014) from a counter. No mask is stored: the same counter gives the same mask on every
 //! backend, in every process, in forward and in backward.
 //!
-//! Bits come from Philox4x32-7 (Salmon et al. 2011): key = seed, counter = (element / 8, site, draw), sixteen
-//! bits for each element: a probability is rounded to a multiple of 2^-16.
+//! Bits come from Philox4x32-7 (Salmon et al. 2011) with key = seed and counter = (element / 8, site, draw). Each
+//! element uses sixteen bits, which rounds the probability to a multiple of 2^-16.
 
 mod autodiff;
 #[cfg(feature = "cuda")]
@@ -24,8 +24,8 @@ pub(crate) use mask::Mask;
 #[cfg(feature = "cuda")]
 pub(crate) use mask::MaskMetadata;
 
-/// The random stream of one forward pass. Its seed and draw lie in a device tensor, so that a captured step can be
-/// replayed with a new draw; each call to [`dropout`] takes the next site.
+/// The random stream of one forward pass. Each call to [`dropout`] takes the next site of it. Seed and draw lie in a
+/// device tensor, so that a captured step can be replayed with a new draw.
 #[derive(Debug)]
 pub struct DropoutStream {
     /// `[4]`: seed low and high, draw low and high, as the bits of 32-bit integers.
@@ -34,25 +34,25 @@ pub struct DropoutStream {
 }
 
 impl DropoutStream {
-    /// The stream of draw number `draw` (a micro-step's index) under `seed`.
+    /// Creates the stream of draw number `draw` (a micro-step's index) under `seed`.
     pub fn new(seed: u64, draw: u64, device: &Device) -> Self {
         Self::over(Self::words(seed, draw, device))
     }
 
-    /// Seed and draw on the device, `[4]`.
+    /// Uploads seed and draw, `[4]`.
     pub fn words(seed: u64, draw: u64, device: &Device) -> Tensor<1, Int> {
         let words = [seed as u32, (seed >> 32) as u32, draw as u32, (draw >> 32) as u32].map(u32::cast_signed);
         Tensor::from_data(TensorData::from(words), (device, DType::I32))
     }
 
-    /// The stream of the [`Self::words`] that `state` holds whenever an operator runs: a captured step draws anew after
-    /// [`overwrite`](crate::overwrite).
+    /// Creates a stream that reads its [`Self::words`] from `state` whenever an operator runs. A captured step draws
+    /// new numbers after [`overwrite`](crate::capture::overwrite).
     pub fn over(state: Tensor<1, Int>) -> Self {
         assert_eq!(state.dims(), [4], "seed and draw are four words");
         Self { state, next_site: Cell::new(0) }
     }
 
-    /// The number of the next call, and the device's copy of seed and draw.
+    /// Takes the next site. Returns it with the device's copy of seed and draw.
     pub(crate) fn take(&self) -> (u32, &Tensor<1, Int>) {
         let site = self.next_site.get();
         self.next_site.set(site + 1);
@@ -63,7 +63,7 @@ impl DropoutStream {
 /// Zeroes each element with probability `p` and scales the rest by `1 / (1 - p)`.
 ///
 /// # Shapes
-/// - `x`: `[M, N]`; result the same
+/// - `x`, result: `[M, N]`
 ///
 /// # Panics
 /// If `p` is not in [0, 1) or `x` has more than 2^34 elements.
@@ -72,7 +72,8 @@ pub fn dropout(x: Tensor<2>, p: f64, stream: &DropoutStream) -> Tensor<2> {
     Tensor::from_dispatch(mask.apply(x.into_dispatch()))
 }
 
-/// Elements whose sixteen random bits are below this are dropped. Sixteen bits hold it too.
+/// Returns the threshold of dropout: elements whose sixteen random bits are below it are dropped. It fits into sixteen
+/// bits.
 pub(crate) fn threshold_16(p: f32) -> u32 {
     (p * 65_536.0).round().min(65_535.0) as u32
 }

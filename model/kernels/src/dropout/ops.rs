@@ -16,7 +16,7 @@ const BLOCK: usize = 8;
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait DropoutOps: Backend {
-    /// `state`: `[4]`, seed and draw as in [`super::DropoutStream`].
+    /// Drops elements of `x`. `state`: `[4]`, seed and draw as in [`super::DropoutStream`].
     #[fusion(dtype = x, shape = x)]
     fn dropout(x: FloatTensor<Self>, state: IntTensor<Self>, site: u32, p: f32) -> FloatTensor<Self>;
 }
@@ -43,17 +43,18 @@ impl DropoutOps for Flex {
     }
 }
 
-/// Blocks of eight share one Philox call; runs of blocks go to threads.
+/// Applies `mask` and `scale` to blocks of eight elements, which share one Philox call. Threads take many blocks at a
+/// time.
 fn apply<E: Element + Default + Send>(
     data: &mut TensorData,
     mask: impl Fn(usize) -> [bool; BLOCK] + Sync,
     scale: impl Fn(E) -> E + Sync,
 ) {
-    const RUN_BLOCKS: usize = 2048;
+    const BLOCKS_PER_TASK: usize = 2048;
     let values = data.as_mut_slice::<E>().expect("contiguous data of the tensor's own dtype");
-    values.par_chunks_mut(BLOCK * RUN_BLOCKS).enumerate().for_each(|(run, values)| {
+    values.par_chunks_mut(BLOCK * BLOCKS_PER_TASK).enumerate().for_each(|(task, values)| {
         for (block, values) in values.chunks_mut(BLOCK).enumerate() {
-            for (value, keep) in values.iter_mut().zip(mask(run * RUN_BLOCKS + block)) {
+            for (value, keep) in values.iter_mut().zip(mask(task * BLOCKS_PER_TASK + block)) {
                 *value = if keep { scale(*value) } else { E::default() };
             }
         }

@@ -1,11 +1,11 @@
-//! Philox4x32-7 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): with seven rounds it passes all tests of
-//! BigCrush (section 4, table 2). FlashAttention draws with as many; PyTorch takes the ten that leave a margin.
+//! Philox4x32-7 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). With seven rounds it passes all
+//! tests of BigCrush (section 4, table 2). FlashAttention uses seven rounds too; PyTorch uses ten, for a margin.
 
 pub(crate) const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 pub(crate) const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 pub(crate) const ROUNDS: u32 = 7;
 
-/// Four random words for `counter` under `key`.
+/// Returns four random words for `counter` under `key`.
 pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..ROUNDS {
         let p0 = u64::from(MULTIPLIER[0]) * u64::from(counter[0]);
@@ -21,7 +21,7 @@ pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 mod tests {
     use super::philox;
 
-    /// The known answers that Random123 publishes (`kat_vectors`, philox 4x32, 7 rounds).
+    /// Compares with the known answers that Random123 publishes (`kat_vectors`, philox 4x32, 7 rounds).
     #[test]
     fn known_answers() {
         assert_eq!(philox([0; 4], [0; 2]), [0x5f6f_b709, 0x0d89_3f64, 0x4f12_1f81, 0x4f73_0a48]);

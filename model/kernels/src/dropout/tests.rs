@@ -16,7 +16,7 @@ fn run(device: &Device, dtype: DType, draw: u64, sites: usize) -> (Vec<f32>, Vec
     (host(y), host(x.grad(&grads).expect("a gradient")))
 }
 
-/// The mask of a seed is part of the format: a run resumed on another device must go on with the same bits.
+/// The mask of a seed is part of the format: a run resumed on another device must continue with the same bits.
 #[test]
 fn every_device_drops_the_same_elements() {
     let (reference, _) = run(&Device::flex(), DType::F32, 7, 1);
@@ -42,20 +42,20 @@ fn draws_and_sites_differ() {
 }
 
 #[test]
-fn the_share_dropped_is_the_probability() {
+fn the_dropped_fraction_is_the_probability() {
     for (name, device) in devices() {
         let n = 1 << 20;
         let x = tensor(&vec![1.0; n], [1024, n / 1024], DType::F32, &device);
         let y = host(dropout(x, 0.1, &DropoutStream::new(3, 0, &device)));
         let dropped = y.iter().filter(|&&v| v == 0.0).count() as f64 / n as f64;
-        // Four standard deviations of a binomial share.
+        // Four standard deviations of a binomial fraction.
         assert!((dropped - 0.1).abs() < 4.0 * (0.09 / n as f64).sqrt(), "{dropped} dropped on {name}");
         let mean = y.iter().map(|&v| f64::from(v)).sum::<f64>() / n as f64;
         assert!((mean - 1.0).abs() < 2e-3, "mean {mean} on {name}");
     }
 }
 
-/// Kernels compare it with sixteen bits.
+/// Kernels compare the threshold with sixteen bits.
 #[test]
 fn a_threshold_has_sixteen_bits() {
     assert_eq!([0.0, 0.1, 0.5, 0.999_999].map(threshold_16), [0, 6_554, 32_768, 65_535]);

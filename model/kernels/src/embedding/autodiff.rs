@@ -1,4 +1,4 @@
-//! One node, which keeps the ids.
+//! The gradient of a lookup: one node, which keeps the ids.
 
 use burn::backend::Backend;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -12,11 +12,11 @@ use super::ops::{EmbeddingOps, Lookup};
 use crate::dropout::Mask;
 use crate::maybe::Maybe;
 
-/// Parents: table and positions; where there are none, the table stands for them and gets nothing.
+/// The parents are table and positions. Without positions the table takes their place and gets no gradient from it.
 #[derive(Debug)]
 struct Embed {
     lookup: Lookup,
-    placed: bool,
+    has_positions: bool,
 }
 
 impl<B: Backend + EmbeddingOps> Backward<B, 2> for Embed {
@@ -25,7 +25,7 @@ impl<B: Backend + EmbeddingOps> Backward<B, 2> for Embed {
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let dy = grads.consume::<B>(&ops.node);
         let ((ids, drop), [table, positions]) = (ops.state, ops.parents);
-        if let Some(node) = positions.filter(|_| self.placed) {
+        if let Some(node) = positions.filter(|_| self.has_positions) {
             grads.register::<B>(node.id, B::position_gradient(dy.clone(), drop.clone(), self.lookup));
         }
         if let Some(node) = table {
@@ -44,7 +44,7 @@ impl<B: Backend + EmbeddingOps, C: CheckpointStrategy> EmbeddingOps for Autodiff
     ) -> FloatTensor<Self> {
         let (positions, drop) = (positions.into_option(), drop.convert::<B>());
         let nodes = [table.node(), positions.as_ref().unwrap_or(&table).node()];
-        let prep = Embed { lookup, placed: positions.is_some() }.prepare::<C>(nodes).compute_bound().stateful();
+        let prep = Embed { lookup, has_positions: positions.is_some() }.prepare::<C>(nodes).compute_bound().stateful();
         let (table, positions) = (table.into_primitive(), positions.map(|it| it.into_primitive()).into());
         match prep {
             OpsKind::Tracked(prep) => {

@@ -1,10 +1,12 @@
 //! A lookup is one pass: a unit for each vector of the result.
 //!
-//! The gradient of a table: tokens are sorted by id, and a plane adds up each 32 of them in their order. The sort counts: atomic
-//! additions of integers find where an id's tokens are, and what order they leave them in is put right before anything is summed.
+//! The gradient of a table: tokens are sorted by id, and a plane adds up each 32 of them in their order. The sort
+//! counts: atomic additions of integers find where an id's tokens are, and what order they leave them in is put right
+//! before anything is summed.
 //!
-//! Where the tokens of one id fill more than a segment of 32, the segments leave partial sums, and a second pass adds those
-//! in their order. Work is dealt out by tokens, not by ids: a token that makes up a tenth of the text costs no more.
+//! Where the tokens of one id fill more than a segment of 32, the segments leave partial sums, and a second pass adds
+//! those in their order. Work is dealt out by tokens, not by ids: a token that makes up a tenth of the text costs no
+//! more.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -101,8 +103,8 @@ fn deal(ids: &[i32], places: &mut [Atomic<u32>], dealt: &mut [u32], n: u32) {
     }
 }
 
-/// Puts the tokens of each id in their order: a token's place is the number of those before it. Units of a plane look after places
-/// that lie as far apart as there are cubes, so that an id with many tokens is spread over all of them.
+/// Puts the tokens of each id in their order: a token's place is the number of those before it. Units of a plane look
+/// after places that lie as far apart as there are cubes, so that an id with many tokens is spread over all of them.
 #[cube(launch_unchecked)]
 fn settle(ids: &[i32], ends: &[u32], dealt: &[u32], quads: &[Quad], order: &mut [u32], sorted: &mut [i32], n: u32) {
     let mine = UNIT_POS * CUBE_COUNT as u32 + CUBE_POS as u32;
@@ -192,9 +194,9 @@ fn look_up<F: Float, N: Size>(
     }
 }
 
-/// A plane adds up 32 columns of the rows of one segment of the sorted tokens, each times `scale` where it is not dropped. The sum
-/// of an id that lies in this segment alone is its gradient; that of one which goes on from the segment before is left in
-/// `head`, that of one which begins here and goes on in `tail`.
+/// A plane adds up 32 columns of the rows of one segment of the sorted tokens, each times `scale` where it is not
+/// dropped. The sum of an id that lies in this segment alone is its gradient; that of one which goes on from the
+/// segment before is left in `head`, that of one which begins here and goes on in `tail`.
 #[cube(launch_unchecked)]
 fn accumulate<F: Float, N: Size>(
     dy: &[Vector<F, N>],
@@ -399,8 +401,8 @@ impl EmbeddingOps for CubeBackend {
         let Dropping { state, site, limit, scale } = Dropping::new(drop);
         let dropped = state.is_some();
         let cubes = CubeCount::Static((segments as u32).div_ceil(PLANES), vectors.div_ceil(COLUMNS), 1);
-        // SAFETY: `order` is a permutation of the tokens, ids are rows of the table, columns and tokens are guarded; every
-        // segment has its place in `head` and `tail`.
+        // SAFETY: `order` is a permutation of the tokens, ids are rows of the table, columns and tokens are guarded;
+        // every segment has its place in `head` and `tail`.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             count::launch_unchecked(

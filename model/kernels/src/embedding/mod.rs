@@ -1,4 +1,4 @@
-//! Rows of a table, and what makes them a model's input: their places and dropout.
+//! Embedding: rows of a table, with their positions and dropout.
 
 mod autodiff;
 #[cfg(feature = "cuda")]
@@ -14,12 +14,11 @@ use burn::tensor::{Int, Tensor};
 pub(crate) use kernel::tests::offline_kernels;
 use ops::{EmbeddingOps, Lookup};
 
-use crate::DropoutStream;
-use crate::dropout::Mask;
+use crate::dropout::{DropoutStream, Mask};
 use crate::maybe::Maybe;
-use crate::plain::plain_operators;
+use crate::settings::reference_operators;
 
-/// [`embed`] as it is most often wanted: the rows alone.
+/// Returns rows of a table: [`embed`] without scale, positions and dropout.
 ///
 /// # Shapes
 /// - `ids`: `[M]`, each in `0..V`
@@ -32,8 +31,10 @@ pub fn embedding(ids: Tensor<1, Int>, table: Tensor<2>) -> Tensor<2> {
     embed(ids, table, 1.0, None, None)
 }
 
-/// `dropout(scale * table[ids] + positions)`, rounded once. Row m stands at place `m % T`. The gradient of the table adds the rows
-/// of each id in the order of their tokens, that of the positions their rows, both in f32: they do not change from run to run.
+/// Computes `dropout(scale * table[ids] + positions)`, rounded once. Row m is at position `m % T`.
+///
+/// The gradient of the table adds the rows of each id in the order of their tokens. The gradient of the positions adds
+/// the rows of each position in order. Both sums are f32 and have the same bits in every run.
 ///
 /// # Shapes
 /// - `ids`: `[M]`, each in `0..V`
@@ -42,8 +43,8 @@ pub fn embedding(ids: Tensor<1, Int>, table: Tensor<2>) -> Tensor<2> {
 /// - result: `[M, D]`
 ///
 /// # Panics
-/// If M does not divide into rows of T positions, or the probability is not in [0, 1). Ids out of range are refused on the CPU and
-/// undefined on a GPU: check them where they are made.
+/// If M is not a multiple of T, or the probability is not in [0, 1). On the CPU also if an id is out of range; on a GPU
+/// the result of such an id is undefined. Check ids where they are made.
 pub fn embed(
     ids: Tensor<1, Int>,
     table: Tensor<2>,
@@ -60,9 +61,11 @@ pub fn embed(
         assert_eq!(positions.dtype(), table.dtype(), "positions and table of two dtypes");
         length = t;
     }
-    if plain_operators() {
+
+    if reference_operators() {
         return reference::embed(ids, table, scale, positions, mask);
     }
+
     let lookup = Lookup { scale: scale as f32, rows, length };
     let positions = Maybe::from(positions.map(Tensor::into_dispatch));
     Tensor::from_dispatch(Dispatch::embed(table.into_dispatch(), ids.into_dispatch(), positions, mask, lookup))

@@ -1,4 +1,4 @@
-//! Table rows and their gradients as a backend extension, and its CPU loops.
+//! Embedding and its gradients as a backend extension, with the CPU loops.
 
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
@@ -17,14 +17,14 @@ use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
 
-/// The numbers of a lookup.
+/// The numeric arguments of a lookup.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lookup {
-    /// Rows of the table are multiplied by this.
+    /// Factor of the table's rows.
     pub(crate) scale: f32,
     /// V
     pub(crate) rows: usize,
-    /// T; 1 where there are no positions.
+    /// T; 1 without positions.
     pub(crate) length: usize,
 }
 
@@ -51,7 +51,7 @@ fn of_positions(dy: &TensorSpec, _drop: &MaskMetadata, lookup: &Lookup) -> Tenso
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait EmbeddingOps: Backend {
-    /// `[M, D]`: `drop(scale * table[ids[m]] + positions[m % T])`.
+    /// Returns `[M, D]`: `drop(scale * table[ids[m]] + positions[m % T])`.
     #[fusion(meta = embedded)]
     fn embed(
         table: FloatTensor<Self>,
@@ -61,7 +61,7 @@ pub(crate) trait EmbeddingOps: Backend {
         lookup: Lookup,
     ) -> FloatTensor<Self>;
 
-    /// `[V, D]`: row v is `scale` times the sum of `drop(dy[m])` over the m whose id is v, in the order of m.
+    /// Returns `[V, D]`: row v is `scale` times the sum of `drop(dy[m])` over the rows m with id v, in the order of m.
     #[fusion(meta = of_table)]
     fn table_gradient(
         dy: FloatTensor<Self>,
@@ -70,7 +70,7 @@ pub(crate) trait EmbeddingOps: Backend {
         lookup: Lookup,
     ) -> FloatTensor<Self>;
 
-    /// `[T, D]`: row t is the sum of `drop(dy[m])` over the m at place t, in the order of m.
+    /// Returns `[T, D]`: row t is the sum of `drop(dy[m])` over the rows m at position t, in the order of m.
     #[fusion(meta = of_positions)]
     fn position_gradient(
         dy: FloatTensor<Self>,
@@ -94,7 +94,7 @@ impl EmbeddingOps for Flex {
         if let Maybe::Some(positions) = positions {
             let positions = floats(positions);
             for row in x.chunks_mut(positions.len()) {
-                row.iter_mut().zip(&positions).for_each(|(x, place)| *x += place);
+                row.iter_mut().zip(&positions).for_each(|(x, position)| *x += position);
             }
         }
         drop.apply(tensor(x, shape, dtype))
@@ -115,7 +115,7 @@ impl EmbeddingOps for Flex {
     fn position_gradient(dy: FlexTensor, drop: Mask<Self>, lookup: Lookup) -> FlexTensor {
         let dy = drop.apply(dy);
         let [n, d] = [dy.layout().shape()[0], dy.layout().shape()[1]];
-        // A batch row is a row of T D columns, which are summed.
+        // View each batch row as one row of T * D columns, and sum the columns.
         let rows = Self::float_reshape(dy, Shape::new([n / lookup.length, lookup.length * d]));
         Self::float_reshape(Self::column_sum(rows), Shape::new([lookup.length, d]))
     }

@@ -1,11 +1,11 @@
-//! Table rows in plain Burn operations.
+//! Embedding in plain Burn operations.
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor};
 
 use crate::dropout::Mask;
 
-/// In f32, so that the backend adds up the gradients in f32 too.
+/// See [`super::embed`]. The arithmetic is f32, so that the backend sums the gradients in f32 too.
 pub(crate) fn embed(
     ids: Tensor<1, Int>,
     table: Tensor<2>,
@@ -31,12 +31,12 @@ mod tests {
     use burn::tensor::TensorData;
 
     use super::*;
-    use crate::DropoutStream;
+    use crate::dropout::DropoutStream;
     use crate::testing::{assert_close, devices, host, tensor, values};
 
-    /// Rows alone; scaled, at a place each, and dropped; of a width that no vector divides.
+    /// Plain rows; scaled, with positions, and with dropout; a width that is not a multiple of a vector.
     #[test]
-    fn kernels_and_plain_operations_agree() {
+    fn kernels_and_references_agree() {
         for (name, device) in devices() {
             let device = device.autodiff();
             for (dtype, d) in [(DType::F32, 16), (DType::BF16, 16), (DType::F32, 7), (DType::BF16, 520)] {

@@ -7,7 +7,8 @@ fn ids(values: &[i32], device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), (device, DType::I32))
 }
 
-/// Ids as a text has them: one makes up a third, some are never there, runs of one id end at all places of a segment.
+/// Returns ids like those of a text: one id makes up a third, some never occur, and runs of one id end anywhere in a
+/// segment.
 fn text(n: usize, vocabulary: usize) -> Vec<i32> {
     let noise = values(n, 9);
     let id = |(i, x): (usize, &f32)| {
@@ -60,7 +61,7 @@ fn rows_and_their_gradient_equal_a_loop() {
                     wrong.push(format!("gradient of {what} in {dtype:?}: relative distance {distance:.1e}"));
                 }
                 if run().1 != found_gradient {
-                    wrong.push(format!("the gradient of {what} in {dtype:?} is another the second time"));
+                    wrong.push(format!("the gradient of {what} in {dtype:?} differs the second time"));
                 }
             }
         }

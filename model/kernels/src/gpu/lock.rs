@@ -39,7 +39,7 @@ const PTXAS_HEADER: &str = "\
 fn kernels() -> Vec<&'static Compiled> {
     let operators: [fn() -> &'static [Compiled]; 12] = [
         crate::activation::offline_kernels,
-        crate::adamw::offline_kernels,
+        crate::optim::offline_kernels,
         crate::attention::offline_kernels,
         crate::capture::offline_kernels,
         crate::cross_entropy::offline_kernels,

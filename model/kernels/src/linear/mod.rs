@@ -27,7 +27,7 @@ pub(crate) use ops::{Layout, LinearOps};
 use crate::activation::{self, Activation};
 use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
 use crate::maybe::Maybe;
-use crate::plain::plain_operators;
+use crate::settings::reference_operators;
 
 /// `x · weight + bias`. The bias is added before the result leaves the registers, its gradient summed in a fixed order.
 ///
@@ -58,7 +58,7 @@ pub fn linear_activated(
     activation: Activation,
     dropout: Option<(f64, &DropoutStream)>,
 ) -> Tensor<2> {
-    if plain_operators() {
+    if reference_operators() {
         let y = activation::reference::activate(reference::linear(x, weight, bias), activation);
         return match dropout {
             Some((p, stream)) => drop_out(y, p, stream),
@@ -84,7 +84,7 @@ pub fn linear_residual(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>,
     let [m, n] = check_operands(&x, &weight, bias.as_ref(), Layout::NN);
     assert_eq!(residual.dims(), [m, n], "a residual with the shape of the product");
     assert_eq!(residual.dtype(), x.dtype(), "a residual in the dtype of the product");
-    if plain_operators() {
+    if reference_operators() {
         return residual + reference::linear(x, weight, bias);
     }
     let bias = Maybe::from(bias.map(Tensor::into_dispatch));
@@ -122,7 +122,7 @@ fn activated(
     mask: Mask<Dispatch>,
 ) -> Tensor<2> {
     check_operands(&x, &weight, bias.as_ref(), layout);
-    if plain_operators() {
+    if reference_operators() {
         let weight = if layout == Layout::NT { weight.transpose() } else { weight };
         return reference::linear(x, weight, bias);
     }
@@ -163,7 +163,7 @@ pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>
 pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
     Layout::TN.check(&x.dims(), &dy.dims());
     assert_eq!(x.dtype(), dy.dtype(), "a product of two dtypes");
-    if plain_operators() {
+    if reference_operators() {
         return reference::linear(x.transpose(), dy, None);
     }
     Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), Layout::TN))
@@ -184,7 +184,7 @@ pub fn linear_weight_gradient_onto(x: Tensor<2>, dy: Tensor<2>, sum: Tensor<2>) 
     Layout::TN.check(&x.dims(), &dy.dims());
     assert_eq!(x.dtype(), dy.dtype(), "a product of two dtypes");
     assert_eq!(sum.dims(), [x.dims()[1], dy.dims()[1]], "a sum with the shape of the weight");
-    if plain_operators() {
+    if reference_operators() {
         let dtype = sum.dtype();
         return sum + reference::linear(x.transpose(), dy, None).cast(dtype);
     }

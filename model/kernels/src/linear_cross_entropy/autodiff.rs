@@ -1,4 +1,4 @@
-//! One node, whose gradients forward has computed but for a factor.
+//! The gradient of the fused head: one node. Forward has computed its gradients except for a factor.
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata};
@@ -15,7 +15,7 @@ use crate::maybe::Maybe;
 #[derive(Debug)]
 struct HeadLosses {
     dtype: DType,
-    /// Without a bias the weight stands in for it as a parent, and gets nothing from it.
+    /// Without a bias the weight takes its place as a parent and gets no gradient from it.
     has_bias: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The chunks on the CPU, from the operators that the whole is made of.
+//! The chunks on the CPU, composed of the crate's other operators.
 
 use burn::backend::ops::{FloatTensorOps, IntTensorOps};
 use burn::backend::{Flex, TensorMetadata};
@@ -12,7 +12,7 @@ use crate::host::tensor;
 use crate::linear::{Layout, LinearOps};
 use crate::maybe::Maybe;
 
-/// The chunk of rows that begins at `first`: its input, labels and logits.
+/// Returns input, labels and logits of the `len` rows from `first` on.
 fn chunk(
     (x, weight, bias, labels): (&FlexTensor, &FlexTensor, &Maybe<Flex>, &FlexTensor),
     head: Head,
@@ -49,7 +49,7 @@ impl LinearCrossEntropyOps for Flex {
         wanted: Wanted,
     ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
         let Head { smoothing, ignored, .. } = head;
-        let wide = |x: FlexTensor| Self::float_cast(x, FloatDType::F32);
+        let in_f32 = |x: FlexTensor| Self::float_cast(x, FloatDType::F32);
         let scale = gradient_scale(x.dtype());
         let (mut losses, mut dx): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
         let (mut dweight, mut dbias): (Option<FlexTensor>, Option<FlexTensor>) = (None, None);
@@ -57,23 +57,26 @@ impl LinearCrossEntropyOps for Flex {
             Some(sum) => Self::float_add(sum, part),
             None => part,
         };
+
         for at in head.chunks(x.shape()[0]) {
             let (x, labels, logits) = chunk((&x, &weight, &bias, &labels), head, at);
             let rows = Self::cross_entropy_rows(logits.clone(), labels.clone(), smoothing, ignored);
             let drows = tensor(vec![scale; 3 * at.1], [3, at.1], DType::F32);
             let dlogits = Self::cross_entropy_rows_backward(logits, labels, rows.clone(), drows, smoothing, ignored);
             losses.push(rows);
+
             if wanted.bias {
-                dbias = Some(add(dbias, Self::column_sum(wide(dlogits.clone()))));
+                dbias = Some(add(dbias, Self::column_sum(in_f32(dlogits.clone()))));
             }
             if wanted.x {
                 dx.push(Self::product(dlogits.clone(), weight.clone(), head.layout.of_input_gradient()));
             }
             if wanted.weight {
                 let (a, b) = head.layout.for_weight_gradient(x, dlogits);
-                dweight = Some(add(dweight, Self::product(wide(a), wide(b), Layout::TN)));
+                dweight = Some(add(dweight, Self::product(in_f32(a), in_f32(b), Layout::TN)));
             }
         }
+
         let nothing = || tensor(vec![0.0], [1], DType::F32);
         let dx = if wanted.x { Self::float_cat(dx, 0) } else { nothing() };
         (Self::float_cat(losses, 1), dx, dweight.unwrap_or_else(nothing), dbias.unwrap_or_else(nothing))

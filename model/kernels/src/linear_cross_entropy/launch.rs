@@ -1,4 +1,4 @@
-//! The chunks on CubeCL devices: one buffer of logits, which the chunks take in turn.
+//! The chunks on CubeCL devices. They share one buffer of logits.
 
 use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
@@ -15,7 +15,7 @@ use crate::linear::launch::{Epilogue, empty_matrix, operand, product_in_f32, pro
 use crate::maybe::Maybe;
 use crate::reduce::columns::sum_onto;
 
-/// The `len` rows of `matrix` from `first` on, without a copy.
+/// Returns the `len` rows of `matrix` from `first` on, without a copy.
 fn rows_of(matrix: &CubeTensor, (first, len): (usize, usize)) -> CubeTensor {
     let [rows, columns] = [matrix.meta.shape()[0], matrix.meta.shape()[1]];
     let pitch = matrix.meta.strides()[0];
@@ -25,7 +25,7 @@ fn rows_of(matrix: &CubeTensor, (first, len): (usize, usize)) -> CubeTensor {
     CubeTensor { handle, meta: Box::new(Metadata::new([len, columns], strides![pitch, 1])), ..matrix.clone() }
 }
 
-/// What every chunk reads, and the buffer of its logits.
+/// The tensors that every chunk reads, and the buffer of logits.
 struct Chunks {
     x: CubeTensor,
     weight: CubeTensor,
@@ -90,10 +90,11 @@ impl LinearCrossEntropyOps for CubeBackend {
         let dx = if wanted.x { empty_matrix(&chunks.x, [rows, d], chunks.x.dtype) } else { nothing() };
         let [k, n] = [chunks.weight.meta.shape()[0], chunks.weight.meta.shape()[1]];
         let mut dweight = if wanted.weight { empty_matrix(&chunks.x, [k, n], DType::F32) } else { nothing() };
-        // As long as a row of logits with its gap.
+        // As long as a row of logits including its padding.
         let pitch = row_pitch(&chunks.buffer);
         let dbias = if wanted.bias { empty(&chunks.x, [pitch], DType::F32) } else { nothing() };
         let loss = (head.smoothing, head.ignored, gradient_scale(chunks.x.dtype));
+
         for at in chunks.at() {
             let x = rows_of(&chunks.x, at);
             let logits = chunks.logits(x.clone(), at.1);
@@ -119,13 +120,14 @@ impl LinearCrossEntropyOps for CubeBackend {
                 dweight = product_in_f32(a, b, Layout::TN, dweight, is_first);
             }
         }
+
         let vocabulary = head.vocabulary(chunks.weight.meta.shape());
         let dbias = if wanted.bias { leading(dbias, vocabulary) } else { dbias };
         (out, dx, dweight, dbias)
     }
 }
 
-/// The first `len` numbers of `vector`.
+/// Returns the first `len` numbers of `vector`.
 fn leading(vector: CubeTensor, len: usize) -> CubeTensor {
     let behind = (vector.meta.shape()[0] - len) * vector.dtype.size();
     let handle = vector.handle.offset_end(behind as u64);

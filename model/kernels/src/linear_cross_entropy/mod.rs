@@ -1,12 +1,14 @@
-//! The output projection and the cross-entropy of its logits in one operator, a chunk of rows at a time, so that
-//! `[rows, vocabulary]` never exists at once (Hsu et al. 2024, Liger Kernel: fused linear cross-entropy).
+//! The output projection and the cross-entropy of its logits in one operator (Hsu et al. 2024, Liger Kernel: fused
+//! linear cross-entropy). It works on chunks of rows, so that `[rows, vocabulary]` never exists at once.
 //!
-//! Training computes a chunk's gradients where its logits are, right after its losses: they are written over the logits,
-//! become the chunk's rows of the gradient of the input, and are added to the gradient of the weight in f32. Nothing is
-//! computed twice, and nothing but the gradients is kept for backward, which multiplies them by the gradient of the loss.
+//! In training a chunk's gradients are computed right after its losses, while its logits exist. The gradient of the
+//! logits overwrites them, becomes the chunk's rows of the input gradient, and is accumulated into the f32 gradient of
+//! the weight. Nothing is computed twice. Only the gradients are kept; backward multiplies them by the gradient of the
+//! loss.
 //!
-//! It saves more than the logits: CubeCL's pools make every page as large as the largest tensor so far, so logits in one piece
-//! make all other memory come in pieces of that size, the last of which is mostly empty.
+//! This saves more memory than the logits themselves. CubeCL's pools make every page as large as the largest tensor so
+//! far, so a single tensor of logits would make all other memory come in pages of that size, the last of which is
+//! mostly empty.
 
 mod autodiff;
 mod cpu;
@@ -23,20 +25,22 @@ use ops::{Head, LinearCrossEntropyOps};
 use crate::cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 use crate::linear::{Layout, linear, linear_transposed};
 use crate::maybe::Maybe;
-use crate::plain::plain_operators;
+use crate::settings::reference_operators;
 
-/// Hidden states to logits.
+/// The projection from hidden states to logits.
 #[derive(Debug, Clone)]
 pub struct Projection {
     /// `[D, V]`, or `[V, D]` if it is `transposed`.
     pub weight: Tensor<2>,
-    /// The weight is stored by output row: a tied embedding.
+    /// Whether the weight has one row per vocabulary entry, as a tied embedding has.
     pub transposed: bool,
     /// `[V]`
     pub bias: Option<Tensor<1>>,
 }
 
 impl Projection {
+    /// Returns the logits of `x`.
+    ///
     /// # Shapes
     /// - `x`: `[M, D]`
     /// - result: `[M, V]`
@@ -53,14 +57,15 @@ impl Projection {
     }
 }
 
-/// [`cross_entropy`] of `projection`'s logits of `x`, `chunk_rows` rows at a time; 0: of all at once.
+/// Returns the [`cross_entropy`] of `projection`'s logits of `x`, computed in chunks of `chunk_rows` rows; 0 means one
+/// chunk.
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
-/// - `labels`: `[M]`, each in `0..V`; rows with `ignore_index` are left out
+/// - `labels`: `[M]`, each in `0..V`; rows with `ignore_index` do not count
 ///
 /// # Panics
-/// If shapes or dtypes do not fit, or there is no row.
+/// If shapes or dtypes do not fit, or `x` has no rows.
 pub fn linear_cross_entropy(
     x: Tensor<2>,
     projection: Projection,
@@ -68,9 +73,10 @@ pub fn linear_cross_entropy(
     config: &CrossEntropyConfig,
     chunk_rows: usize,
 ) -> CrossEntropy {
-    if chunk_rows == 0 || plain_operators() {
+    if chunk_rows == 0 || reference_operators() {
         return cross_entropy(projection.logits(x), labels, config);
     }
+
     let layout = projection.layout();
     let Projection { weight, bias, .. } = projection;
     let ([rows, _], [n_labels]) = (x.dims(), labels.dims());
@@ -87,6 +93,7 @@ pub fn linear_cross_entropy(
         assert_eq!(bias.dims(), [head.vocabulary(&weight.dims())], "a bias for each column");
         assert_eq!(bias.dtype(), x.dtype(), "a bias in the dtype of the product");
     }
+
     CrossEntropy::of_rows(Tensor::from_dispatch(Dispatch::linear_cross_entropy(
         x.into_dispatch(),
         weight.into_dispatch(),

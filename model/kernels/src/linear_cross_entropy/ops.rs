@@ -1,4 +1,4 @@
-//! The output projection with the loss of its logits, as a backend extension.
+//! The fused output projection and loss as a backend extension.
 
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
@@ -13,18 +13,18 @@ use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
 
-/// Everything about a call that is not a tensor.
+/// The arguments of a call that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Head {
-    /// NN for a weight `[D, V]`, NT for one of `[V, D]`.
+    /// NN for a weight `[D, V]`, NT for a weight `[V, D]`.
     pub(crate) layout: Layout,
     pub(crate) smoothing: f32,
     pub(crate) ignored: i32,
-    /// Rows whose logits exist at a time.
+    /// Rows of a chunk.
     pub(crate) chunk_rows: usize,
 }
 
-/// Which gradients are wanted. Of one that is not, a single number stands for the tensor and means nothing.
+/// Which gradients to compute. A gradient that is not wanted is an undefined tensor of one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) x: bool,
@@ -33,20 +33,20 @@ pub(crate) struct Wanted {
 }
 
 impl Head {
-    /// Columns of the logits.
+    /// Returns the number of columns of the logits.
     pub(crate) fn vocabulary(&self, weight: &[usize]) -> usize {
         if self.layout == Layout::NT { weight[0] } else { weight[1] }
     }
 
-    /// First row and number of rows of each chunk of `rows`.
+    /// Returns the first row and the number of rows of each chunk.
     pub(crate) fn chunks(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let size = self.chunk_rows;
         (0..rows).step_by(size).map(move |first| (first, size.min(rows - first)))
     }
 }
 
-/// What the gradients are multiplied by before they are rounded to `dtype`. The loss scale of fp16 training is not known in
-/// forward; without one, probabilities below 2^-14 would lose digits. A power of two is undone without a trace.
+/// Returns the factor of the gradients before they are rounded to `dtype`. Forward does not know the loss scale of fp16
+/// training; without a factor, probabilities below 2^-14 would lose digits. Dividing by a power of two is exact.
 pub(crate) fn gradient_scale(dtype: DType) -> f32 {
     if dtype == DType::F16 { 256.0 } else { 1.0 }
 }
@@ -75,8 +75,8 @@ fn with_gradients(
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait LinearCrossEntropyOps: Backend {
-    /// What [`CrossEntropyOps::cross_entropy_rows`](crate::cross_entropy::CrossEntropyOps::cross_entropy_rows) makes of the
-    /// logits of `x`. The gradient holds if every row's loss has the same.
+    /// Returns [`CrossEntropyOps::cross_entropy_rows`](crate::cross_entropy::CrossEntropyOps::cross_entropy_rows) of
+    /// the logits of `x`. Its gradient is correct if all rows' losses have the same gradient.
     #[fusion(dtype = DType::F32, shape = Shape::new([3, x[0]]))]
     fn linear_cross_entropy(
         x: FloatTensor<Self>,
@@ -86,8 +86,8 @@ pub(crate) trait LinearCrossEntropyOps: Backend {
         head: Head,
     ) -> FloatTensor<Self>;
 
-    /// The same, and [`gradient_scale`] times the gradients of the sum of losses: of `x` in its dtype, of weight and bias in
-    /// f32.
+    /// Returns the same losses, and [`gradient_scale`] times the gradients of their sum: of `x` in its dtype, of weight
+    /// and bias in f32.
     #[fusion(meta = with_gradients)]
     fn linear_cross_entropy_with_gradients(
         x: FloatTensor<Self>,

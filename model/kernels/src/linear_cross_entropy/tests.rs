@@ -6,7 +6,7 @@ use crate::testing::{assert_close, devices, distance, host, tensor, time, timing
 
 const PAD: i64 = 3;
 
-/// A head and rows to put through it.
+/// A head and the rows it projects.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     rows: usize,
@@ -17,7 +17,7 @@ struct Case {
     label_smoothing: f64,
 }
 
-/// `[loss, nll, dx, dweight, dbias]` of three times the loss.
+/// Returns `[loss, nll, dx, dweight, dbias]` for a gradient of 3 of the loss.
 fn run(case: Case, chunk_rows: usize, dtype: DType, device: &Device) -> [Vec<f32>; 5] {
     let Case { rows, d, vocabulary, transposed, bias, label_smoothing } = case;
     let device = device.clone().autodiff();
@@ -42,8 +42,8 @@ fn run(case: Case, chunk_rows: usize, dtype: DType, device: &Device) -> [Vec<f32
     ]
 }
 
-/// Vocabularies that divide by 8 and that do not, tails of rows, chunks larger than the batch, more rows in a chunk than a
-/// device has multiprocessors.
+/// Vocabularies that are multiples of 8 and that are not, incomplete last chunks, chunks larger than the batch, and
+/// more rows in a chunk than a device has multiprocessors.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (rows, d, vocabulary) in
@@ -70,7 +70,7 @@ fn chunks_equal_the_whole() {
                     let parts = ["loss", "nll", "dx", "dweight", "dbias"];
                     for (part, (got, expected)) in parts.into_iter().zip(chunked.iter().zip(&whole)) {
                         let what = format!("{part} of {case:?} by {chunk_rows} on {name}");
-                        // The logits themselves are rounded, and their error is that of probabilities.
+                        // The logits are rounded, and probabilities inherit their error.
                         let allowed = if dtype == DType::F32 { 2e-6 } else { 1e-2 };
                         let found = distance(got, expected);
                         assert!(found <= allowed, "{what} in {dtype:?}: {found:.1e}, allowed {allowed:.0e}");
@@ -98,7 +98,7 @@ fn the_whole_equals_the_definition_where_rows_have_gaps() {
     }
 }
 
-/// Gradients that nobody asks for are not there, and those of the others do not change.
+/// Gradients that are not requested do not exist, and the others do not change.
 #[test]
 fn frozen_weights_get_nothing() {
     for (name, device) in devices() {

@@ -1,10 +1,17 @@
-//! Two results from one kernel, and one kernel for the gradients of both.
+//! The gradient of [`add_norm`](super::add_norm): two results from one kernel, and one kernel for the gradients of
+//! both.
 //!
-//! A node of the autodiff graph has one output. So the operator is three: an inner one that has the inputs as parents and
-//! does the work in backward, and one for each result, whose only parent is the inner one. In backward the two come first
-//! (a node runs after all that depend on it), put their gradient into a drawer that they share with the inner one, and
-//! register none; the inner one takes both out. That way the gradient of the residual stream and the gradient through the
-//! norm are added inside the kernel that computes the latter, whatever else uses the results, and either may go unused.
+//! A node of the autodiff graph has one output, so the operator is three nodes:
+//!
+//! ```text
+//!   x, branch, weight, bias, gamma, beta  -->  inner  --+-->  sum     (the residual stream)
+//!                                                       '-->  normed
+//! ```
+//!
+//! In backward the output nodes run first, because a node runs after all nodes that depend on it. They put their
+//! gradient into a slot shared with the inner node and register none; the inner node takes both. The kernel can thus
+//! add the gradient of the residual stream to the gradient through the norm, wherever the results are used, and either
+//! result may go unused.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,20 +28,20 @@ use crate::dropout::Mask;
 use crate::linear::{Layout, LinearOps, register_products};
 use crate::maybe::Maybe;
 
-/// Gradients on their way from the results to the inner node.
+/// Gradients passed from the output nodes to the inner node.
 #[derive(Debug)]
-struct Drawer<B: Backend> {
+struct OutputGradients<B: Backend> {
     sum: Option<FloatTensor<B>>,
     normed: Option<FloatTensor<B>>,
 }
 
-type Shared<B> = Arc<Mutex<Drawer<B>>>;
+type Shared<B> = Arc<Mutex<OutputGradients<B>>>;
 
-fn open<B: Backend>(shared: &Shared<B>) -> std::sync::MutexGuard<'_, Drawer<B>> {
+fn open<B: Backend>(shared: &Shared<B>) -> std::sync::MutexGuard<'_, OutputGradients<B>> {
     shared.lock().expect("no thread fails while it holds a gradient")
 }
 
-/// One of the two results.
+/// An output node.
 #[derive(Debug, Clone, Copy)]
 enum Output {
     Sum,
@@ -46,10 +53,10 @@ impl<B: Backend> Backward<B, 1> for Output {
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let gradient = Some(grads.consume::<B>(&ops.node));
-        let mut drawer = open(&ops.state);
+        let mut gradients = open(&ops.state);
         match self {
-            Output::Sum => drawer.sum = gradient,
-            Output::Normed => drawer.normed = gradient,
+            Output::Sum => gradients.sum = gradient,
+            Output::Normed => gradients.normed = gradient,
         }
     }
 }
@@ -59,19 +66,20 @@ struct AddNorm {
     kind: Kind,
 }
 
-/// What [`AddNorm`] keeps.
+/// The tensors that [`AddNorm`] keeps for backward.
 #[derive(Debug, Clone)]
 struct Saved<B: Backend> {
     sum: FloatTensor<B>,
     statistics: FloatTensor<B>,
-    /// Where the branch is a product, its operands.
+    /// The operands of the branch, if it is a product.
     product: Option<[FloatTensor<B>; 2]>,
     gamma: FloatTensor<B>,
     drop: Mask<B>,
     gradients: Shared<B>,
 }
 
-/// Parents: x, branch, weight, bias, gamma, beta; a missing one is represented by x or gamma and gets nothing.
+/// Which optional parents exist. The parents are x, branch, weight, bias, gamma and beta; x or gamma takes the place of
+/// a missing one, which gets no gradient.
 #[derive(Debug, Clone, Copy)]
 struct Present {
     branch: bool,
@@ -84,8 +92,8 @@ impl<B: Backend + NormOps + LinearOps> Backward<B, 6> for AddNorm {
 
     fn backward(self, ops: Ops<Self::State, 6>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let (Saved { sum, statistics, product, gamma, drop, gradients }, present) = ops.state;
-        let Drawer { sum: dsum, normed } =
-            std::mem::replace(&mut *open(&gradients), Drawer { sum: None, normed: None });
+        let OutputGradients { sum: dsum, normed } =
+            std::mem::replace(&mut *open(&gradients), OutputGradients { sum: None, normed: None });
         let dy = normed.unwrap_or_else(|| B::float_zeros(sum.shape(), &sum.device(), sum.dtype().into()));
         let [x, branch, weight, bias, gamma_node, beta] = ops.parents;
         let branch = branch.filter(|_| present.branch);
@@ -145,7 +153,7 @@ impl<B: Backend + NormOps + LinearOps, C: CheckpointStrategy> NormOps for Autodi
         };
         let (sum, normed, statistics) =
             B::add_norm_with_statistics(x, branch, bias, drop.clone(), gamma.clone(), beta, kind);
-        let gradients = Arc::new(Mutex::new(Drawer { sum: None, normed: None }));
+        let gradients = Arc::new(Mutex::new(OutputGradients { sum: None, normed: None }));
         let inner = match prep {
             OpsKind::Tracked(prep) => {
                 let saved = Saved { sum: sum.clone(), statistics, product, gamma, drop, gradients: gradients.clone() };

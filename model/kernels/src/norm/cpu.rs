@@ -11,7 +11,7 @@ use crate::host::{floats, tensor};
 use crate::linear::LinearOps;
 use crate::maybe::Maybe;
 
-/// Rows whose parameter gradients are summed by one thread; fixed, so that sums do not depend on the number of threads.
+/// Rows whose parameter gradients one thread sums. It is fixed, so that sums do not depend on the number of threads.
 const BLOCK_ROWS: usize = 64;
 
 impl NormOps for Flex {
@@ -33,9 +33,11 @@ impl NormOps for Flex {
             };
             sum = Self::float_add(sum, drop.apply(branch));
         }
+
         let (values, gamma) = (floats(sum.clone()), floats(gamma));
         let d = gamma.len();
         let beta = if let Maybe::Some(beta) = beta { floats(beta) } else { vec![0.0; d] };
+
         let mut y = vec![0f32; values.len()];
         let rows: Vec<[f32; 2]> = values.par_chunks(d).with_min_len(BLOCK_ROWS).map(|x| statistics(x, kind)).collect();
         let blocks = y.par_chunks_mut(BLOCK_ROWS * d).zip(values.par_chunks(BLOCK_ROWS * d));
@@ -46,6 +48,7 @@ impl NormOps for Flex {
                 }
             }
         });
+
         let statistics = tensor(rows.concat(), [rows.len(), 2], DType::F32);
         (sum, tensor(y, shape, dtype), statistics)
     }
@@ -63,6 +66,7 @@ impl NormOps for Flex {
         let (x, statistics, gamma, dy) = (floats(sum), floats(statistics), floats(gamma), floats(dy));
         let d = gamma.len();
         let block = BLOCK_ROWS * d;
+
         let mut dx = if let Maybe::Some(dsum) = dsum { floats(dsum) } else { vec![0f32; x.len()] };
         let partial: Vec<(Vec<f32>, Vec<f32>)> = dx
             .par_chunks_mut(block)
@@ -77,6 +81,7 @@ impl NormOps for Flex {
                 (dgamma, dbeta)
             })
             .collect();
+
         let (mut dgamma, mut dbeta) = (vec![0f32; d], vec![0f32; d]);
         for (block_dgamma, block_dbeta) in partial {
             for j in 0..d {
@@ -84,6 +89,7 @@ impl NormOps for Flex {
                 dbeta[j] += block_dbeta[j];
             }
         }
+
         let dx = tensor(dx, shape, DType::F32);
         let dbranch = drop.apply(dx.clone());
         let [dgamma, dbeta] = [dgamma, dbeta].map(|sums| tensor(sums, [d], DType::F32));
@@ -93,8 +99,8 @@ impl NormOps for Flex {
     }
 }
 
-/// With `n = (x - mean) * inverse` and `g = dy * gamma`: adds `inverse * (g - mean(g) - n * mean(g * n))` to `dx`; without
-/// a mean the middle term is missing.
+/// Adds a row's gradient to `dx`: with `n = (x - mean) * inverse` and `g = dy * gamma`, it is
+/// `inverse * (g - mean(g) - n * mean(g * n))`, without the middle term if the mean is not subtracted.
 fn backward_row(
     dx: &mut [f32],
     x: &[f32],
@@ -114,6 +120,7 @@ fn backward_row(
         dgamma[j] += dy[j] * normalized;
         dbeta[j] += dy[j];
     }
+
     let mean_g = if kind.centered { (sum / d as f64) as f32 } else { 0.0 };
     let mean_product = (sum_product / d as f64) as f32;
     for j in 0..d {
@@ -122,12 +129,12 @@ fn backward_row(
     }
 }
 
-/// Mean (0 if it is not subtracted), and one over the root of the mean square of what remains plus `eps`. Sums are f64: one
-/// after the other, thousands of f32 would lose digits.
+/// Returns the mean (0 without centering), and the inverse root of the remaining mean square plus `eps`. Sums are f64:
+/// a sequential sum of thousands of f32 would lose digits.
 fn statistics(x: &[f32], kind: Kind) -> [f32; 2] {
     let n = x.len() as f64;
-    let wide = || x.iter().map(|&x| f64::from(x));
-    let mean = if kind.centered { wide().sum::<f64>() / n } else { 0.0 };
-    let square = wide().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
+    let in_f64 = || x.iter().map(|&x| f64::from(x));
+    let mean = if kind.centered { in_f64().sum::<f64>() / n } else { 0.0 };
+    let square = in_f64().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
     [mean as f32, (square + f64::from(kind.eps)).sqrt().recip() as f32]
 }

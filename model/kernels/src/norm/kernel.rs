@@ -1,7 +1,8 @@
-//! Normalization on CubeCL devices: rows in registers, every byte of the inputs read once and of the results written once.
+//! Normalization on CubeCL devices: rows in registers, every byte of the inputs read once and of the results written
+//! once.
 //!
-//! Backward also sums the gradients of the parameters, in registers that leave room for few warps. What the next rows need comes
-//! through shared memory therefore, a few turns ahead.
+//! Backward also sums the gradients of the parameters, in registers that leave room for few warps. What the next rows
+//! need comes through shared memory therefore, a few turns ahead.
 
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
@@ -133,7 +134,8 @@ fn load_row<F: Float, N: Size>(
     }
 }
 
-/// Subtracts the mean of the row (if any is subtracted) and returns it, and one over the root of the mean square plus `eps`.
+/// Subtracts the mean of the row (if any is subtracted) and returns it, and one over the root of the mean square plus
+/// `eps`.
 #[cube]
 fn center<N: Size>(held: &mut Array<Vector<f32, N>>, eps: f32, #[comptime] config: RowConfig) -> (f32, f32) {
     let slots = comptime![config.slots()];
@@ -327,8 +329,8 @@ fn row_part<F: Float, N: Size>(
     ((value - mean) * inverse_root, gradient)
 }
 
-/// `dx` and `dbranch`, and each cube's sums of the parameter gradients over its rows in `partial[cube]`: dgamma, dbeta, and
-/// the gradient of the branch's bias if it is wanted.
+/// `dx` and `dbranch`, and each cube's sums of the parameter gradients over its rows in `partial[cube]`: dgamma, dbeta,
+/// and the gradient of the branch's bias if it is wanted.
 #[cube(launch_unchecked)]
 pub(super) fn backward<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -477,8 +479,8 @@ pub(super) fn backward<F: Float, N: Size>(
             }
         }
     } else {
-        // The planes of a cube add up in their order, one vector of columns per unit; the parameters take turns in the same
-        // shared memory.
+        // The planes of a cube add up in their order, one vector of columns per unit; the parameters take turns in the
+        // same shared memory.
         let planes = comptime![UNITS / 32];
         let mut shared = Shared::<[Vector<f32, N>]>::new_slice(comptime![(config.vectors * planes) as usize]);
         #[unroll]
@@ -512,7 +514,8 @@ pub(super) fn backward<F: Float, N: Size>(
     }
 }
 
-/// Adds the cubes' sums of a parameter's gradient in a fixed order: 32 columns a cube, every 32nd partial sum a unit, then the
+/// Adds the cubes' sums of a parameter's gradient in a fixed order: 32 columns a cube, every 32nd partial sum a unit,
+/// then the
 /// 32. `CUBE_POS_Y` is the parameter's number.
 #[cube(launch_unchecked)]
 pub(super) fn reduce_partial<F: Float>(

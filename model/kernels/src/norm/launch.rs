@@ -104,8 +104,8 @@ impl NormOps for CubeBackend {
         let sums = (cubes * config.parameters()) as usize * d;
         let partial = client.empty(sums * size_of::<f32>());
         let or_x = |tensor: Option<CubeTensor>| tensor.unwrap_or_else(|| x.clone()).into_buffer_arg();
-        // SAFETY: as in forward; `partial` holds a row of f32 for each cube and parameter; a `dbias` that is not wanted is not
-        // touched.
+        // SAFETY: as in forward; `partial` holds a row of f32 for each cube and parameter; a `dbias` that is not wanted
+        // is not touched.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             backward::launch_unchecked(

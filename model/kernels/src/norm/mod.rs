@@ -1,4 +1,4 @@
-//! Normalization over features, and the residual sum before it.
+//! Normalization over features, fused with the residual sum before it.
 
 mod autodiff;
 mod cpu;
@@ -20,11 +20,13 @@ use ops::{Addend, Kind, NormOps};
 use crate::dropout::{DropoutStream, Mask};
 use crate::linear::{Layout, check_operands};
 use crate::maybe::Maybe;
-use crate::plain::plain_operators;
+use crate::settings::reference_operators;
 
-/// A normalization's parameters. With `beta` it is layer normalization (Ba et al. 2016): `(x - mean) / sqrt(var + eps) *
-/// gamma + beta` with the biased variance; without, root mean square normalization (Zhang and Sennrich 2019): `x /
-/// sqrt(mean(x^2) + eps) * gamma`.
+/// Parameters of a normalization.
+///
+/// With `beta` it is layer normalization (Ba et al. 2016), `(x - mean) / sqrt(var + eps) * gamma + beta`, with the
+/// biased variance. Without, it is root mean square normalization (Zhang and Sennrich 2019), `x / sqrt(mean(x^2) +
+/// eps) * gamma`.
 #[derive(Debug, Clone)]
 pub struct Norm {
     /// Scale, `[D]`.
@@ -35,9 +37,11 @@ pub struct Norm {
     pub eps: f64,
 }
 
-/// What a part of a layer adds to the residual stream: `x · weight + bias`, or without a weight, `x + bias`. The part's last
-/// projection is left to the sum: where nothing is dropped, the product adds the stream to its results while they are in
-/// registers; and the pass that computes the branch's gradient sums that of the bias on the way.
+/// The addend of a residual sum: `x * weight + bias`, or `x + bias` without a weight.
+///
+/// A layer's last projection is passed unevaluated, so that [`add_norm`] can fuse it. Without dropout, the product adds
+/// the residual stream in its epilogue. The kernel that computes the gradient of the branch also sums the gradient of
+/// the bias.
 #[derive(Debug, Clone)]
 pub struct Branch {
     /// `[M, K]`; without a weight `[M, D]`
@@ -54,12 +58,13 @@ impl From<Tensor<2>> for Branch {
     }
 }
 
-/// `sum = x + dropout(branch)` and `norm(sum)`, but for the branch's product in one pass over memory: what stands between
-/// two parts of a Transformer's layer. Without a branch, `sum` is `x`. Returns `(sum, normed)`; either may go unused.
+/// Computes `sum = x + dropout(branch)` and `normed = norm(sum)` in one pass over memory (and the product of the
+/// branch, if it has one). This is what stands between two parts of a Transformer layer. Without a branch, `sum` is
+/// `x`. Returns `(sum, normed)`; either may go unused.
 ///
-/// Backward is one pass too: it adds the gradient of `sum` (the residual stream's) to the gradient through the norm, and
-/// drops what forward dropped. It reads `sum` again; beside it only two numbers a row are kept.
-/// Statistics and parameter gradients are computed in f32 whatever the dtype of `x`, the latter in a fixed order.
+/// Backward is one pass too: it adds the gradient of `sum` (the residual stream) to the gradient through the norm, and
+/// drops what forward dropped. It reads `sum` again; otherwise only two numbers per row are kept. Statistics and
+/// parameter gradients are f32, and the parameter gradients are summed in a fixed order.
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -78,6 +83,7 @@ pub fn add_norm(
     let Norm { gamma, beta, eps } = norm;
     let bias = branch.as_ref().and_then(|branch| branch.bias.as_ref());
     let kind = Kind { eps: eps as f32, centered: beta.is_some(), bias: bias.is_some() };
+
     for parameter in [Some(&gamma), beta.as_ref(), bias].into_iter().flatten() {
         assert!(parameter.dims() == [d], "gamma, beta and bias must have {d} elements");
         assert!(parameter.dtype() == dtype, "gamma, beta and bias must be {dtype:?}");
@@ -86,9 +92,11 @@ pub fn add_norm(
         let shape = weight.as_ref().map_or(x.dims(), |weight| check_operands(x, weight, None, Layout::NN));
         assert!(shape == dims && x.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
     }
-    if plain_operators() {
+
+    if reference_operators() {
         return reference::add_norm(x, branch, dropout, Norm { gamma, beta, eps });
     }
+
     let drop = Mask::take(dropout.filter(|_| branch.is_some()), dims[0] * d);
     let (branch, bias) = match branch {
         Some(Branch { x, weight: Some(weight), bias }) => {
@@ -103,7 +111,7 @@ pub fn add_norm(
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))
 }
 
-/// Layer normalization of `x`, see [`Norm`].
+/// Computes the layer normalization of `x`, see [`Norm`].
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -111,12 +119,12 @@ pub fn add_norm(
 /// - result: `[M, D]`
 ///
 /// # Panics
-/// If the sizes or dtypes of `gamma` and `beta` are not those of a row of `x`.
+/// If `gamma` or `beta` differs from a row of `x` in size or dtype.
 pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> Tensor<2> {
     add_norm(x, None, None, Norm { gamma, beta: Some(beta), eps }).1
 }
 
-/// Root mean square normalization of `x`, see [`Norm`].
+/// Computes the root mean square normalization of `x`, see [`Norm`].
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -124,7 +132,7 @@ pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> 
 /// - result: `[M, D]`
 ///
 /// # Panics
-/// If the size or dtype of `gamma` is not that of a row of `x`.
+/// If `gamma` differs from a row of `x` in size or dtype.
 pub fn rms_norm(x: Tensor<2>, gamma: Tensor<1>, eps: f64) -> Tensor<2> {
     add_norm(x, None, None, Norm { gamma, beta: None, eps }).1
 }

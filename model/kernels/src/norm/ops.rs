@@ -1,4 +1,4 @@
-//! Normalization with what is added before it, as a backend extension.
+//! The residual sum and its normalization as a backend extension.
 
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
@@ -15,23 +15,23 @@ use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
 
-/// Which normalization, and of what.
+/// The normalization, and whether the branch has a bias.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) eps: f32,
     /// Whether the mean is subtracted.
     pub(crate) centered: bool,
-    /// Whether there is a branch, and it has a bias.
+    /// Whether there is a branch with a bias.
     pub(crate) bias: bool,
 }
 
-/// What is added to the residual stream.
+/// The addend of the residual sum.
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cuda"))]
 pub(crate) enum Addend<B: Backend> {
     None,
     Branch(FloatTensor<B>),
-    /// `x · weight`, which is yet to be computed.
+    /// `x * weight`, not yet computed.
     Product {
         x: FloatTensor<B>,
         weight: FloatTensor<B>,
@@ -39,8 +39,9 @@ pub(crate) enum Addend<B: Backend> {
 }
 
 impl<B: Backend + LinearOps> Addend<B> {
-    /// The sum, as far as products make it, and what is left to be added to it: a branch and its bias. A product that nothing
-    /// is dropped of is added where it is computed.
+    /// Computes the product of the branch, if it has one. Returns the sum so far, and the branch and bias that still
+    /// have to be added to it. Without dropout, the product adds the residual stream in its epilogue, so nothing is
+    /// left to add.
     pub(crate) fn multiplied(self, sum: FloatTensor<B>, bias: Maybe<B>, drop: &Mask<B>) -> Remainder<B> {
         match (self, drop) {
             (Addend::Product { x, weight }, Mask::None) => {
@@ -55,7 +56,7 @@ impl<B: Backend + LinearOps> Addend<B> {
     }
 }
 
-/// See [`Addend::multiplied`].
+/// The rest of a residual sum, see [`Addend::multiplied`].
 pub(crate) struct Remainder<B: Backend> {
     pub(crate) sum: FloatTensor<B>,
     pub(crate) branch: Option<FloatTensor<B>>,
@@ -90,7 +91,8 @@ fn gradients(
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait NormOps: Backend {
-    /// `(sum, normed)`: `sum = x + drop(branch + bias)`, `normed = norm(sum)`. Without a branch, `sum` is `x` itself.
+    /// Returns `(sum, normed)`: `sum = x + drop(branch + bias)`, `normed = norm(sum)`. Without a branch, `sum` is `x`
+    /// itself.
     #[fusion(default)]
     fn add_norm(
         x: FloatTensor<Self>,
@@ -105,8 +107,8 @@ pub(crate) trait NormOps: Backend {
         (sum, normed)
     }
 
-    /// [`Self::add_norm`], and for backward the statistics: `[M, 2]`, f32, each row's mean (0 if none is subtracted) and one
-    /// over its root mean square.
+    /// Returns [`Self::add_norm`] and the row statistics for backward, `[M, 2]`, f32: each row's mean (0 without
+    /// centering) and the inverse of its root mean square.
     #[fusion(meta = added)]
     fn add_norm_with_statistics(
         x: FloatTensor<Self>,
@@ -118,9 +120,9 @@ pub(crate) trait NormOps: Backend {
         kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
-    /// `(dx, dbranch, dgamma, dbeta, dbias)` from the sum and statistics that forward returned and the gradients of sum and
-    /// norm. `dbranch` is `dx` itself where nothing is dropped; `dbeta` means nothing where there is no mean, `dbias` where
-    /// there is no bias.
+    /// Returns `(dx, dbranch, dgamma, dbeta, dbias)` from the sum and statistics of forward and the gradients of sum
+    /// and norm. Without dropout `dbranch` is `dx` itself. `dbeta` is undefined without centering, `dbias` without a
+    /// bias.
     #[allow(clippy::type_complexity, reason = "the extension wants the tuple spelled out")]
     #[fusion(meta = gradients)]
     fn add_norm_backward(

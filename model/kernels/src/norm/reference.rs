@@ -6,6 +6,7 @@ use super::{Branch, Norm};
 use crate::dropout::{DropoutStream, dropout};
 use crate::linear::reference::linear;
 
+/// See [`super::add_norm`].
 pub(crate) fn add_norm(
     x: Tensor<2>,
     branch: Option<Branch>,
@@ -17,11 +18,13 @@ pub(crate) fn add_norm(
         (None, Some(bias)) => (x.clone().cast(DType::F32) + bias.cast(DType::F32).unsqueeze()).cast(x.dtype()),
         (None, None) => x,
     });
+
     let sum = match (branch, drop) {
         (Some(branch), Some((p, stream))) => x + dropout(branch, p, stream),
         (Some(branch), None) => x + branch,
         (None, _) => x,
     };
+
     let Norm { gamma, beta, eps } = norm;
     let normed = match beta {
         Some(beta) => layer_norm(sum.clone(), gamma, beta, eps),

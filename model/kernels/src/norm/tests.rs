@@ -9,7 +9,7 @@ use crate::testing::{assert_close, devices, host, tensor, time, timing_device, v
 
 const EPS: f64 = 1e-5;
 
-/// `(y, dx, dgamma, dbeta)` by the formulas, in f64.
+/// Returns `(y, dx, dgamma, dbeta)` by the formulas, in f64.
 fn expected(m: usize, d: usize) -> [Vec<f32>; 4] {
     let [x, gamma, beta, dy] = inputs(m, d).map(|v| v.into_iter().map(f64::from).collect::<Vec<_>>());
     let (mut y, mut dx, mut dgamma, mut dbeta) = (vec![0.0; m * d], vec![0.0; m * d], vec![0.0; d], vec![0.0; d]);
@@ -75,7 +75,7 @@ fn kernel_and_reference_agree() {
             let beta = tensor(&beta, [d], dtype, &device);
             let plain = host(reference::layer_norm(x.clone(), gamma.clone(), beta.clone(), EPS));
             assert_close(
-                &format!("against plain operations on {name}"),
+                &format!("against the reference on {name}"),
                 dtype,
                 &host(layer_norm(x, gamma, beta, EPS)),
                 &plain,
@@ -84,7 +84,7 @@ fn kernel_and_reference_agree() {
     }
 }
 
-/// `(y, dx, dgamma)` by the formulas, in f64.
+/// Returns `(y, dx, dgamma)` by the formulas, in f64.
 fn expected_rms(m: usize, d: usize) -> [Vec<f32>; 3] {
     let [x, gamma, _, dy] = inputs(m, d).map(|v| v.into_iter().map(f64::from).collect::<Vec<_>>());
     let (mut y, mut dx, mut dgamma) = (vec![0.0; m * d], vec![0.0; m * d], vec![0.0; d]);
@@ -140,8 +140,8 @@ struct Case {
     uses_normed: bool,
 }
 
-/// `(sum, normed, dx, dbranch, dweight, dbias, dgamma, dbeta)`, fused or by plain operations; what a case does not have is
-/// empty.
+/// Returns `(sum, normed, dx, dbranch, dweight, dbias, dgamma, dbeta)`, fused or by the reference. Entries that a case
+/// lacks are empty.
 fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Device) -> [Vec<f32>; 8] {
     let device = device.clone().autodiff();
     let matrix = |seed: u64| tensor(&values(m * d, seed), [m, d], dtype, &device);
@@ -172,7 +172,7 @@ fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Devic
     };
     let mut loss = Tensor::<1>::zeros([1], (&device, dtype));
     if case.uses_sum {
-        // Twice, as the stream is used by a later sum and by others.
+        // Use the sum twice, like the residual stream of a layer.
         loss = loss + (sum.clone() * matrix(7)).sum() + (sum.clone() * matrix(8)).sum();
     }
     if case.uses_normed {
@@ -188,8 +188,9 @@ fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Devic
 }
 
 #[test]
-fn a_sum_and_its_norm_equal_plain_operations() {
-    // Rows of a plane and of a cube, of several vectors and of odd ones; more rows than the grid of backward.
+fn a_sum_and_its_norm_equal_the_reference() {
+    // Rows that take a warp and rows that take a block; several vectors and odd widths; more rows than backward has
+    // blocks.
     let shapes = [[1, 8], [5, 6], [70, 100], [33, 768], [19, 2048], [3, 4104], [2500, 64]];
     for (name, device) in devices() {
         for (i, shape) in shapes.into_iter().enumerate() {
@@ -227,7 +228,7 @@ fn a_sum_and_its_norm_equal_plain_operations() {
     }
 }
 
-/// What a step does with 16 x 1024 tokens of 768 features and 400 x 64 of 512.
+/// Times a step with 16 x 1024 tokens of 768 features, and with 400 x 64 tokens of 512.
 #[test]
 fn times() {
     let Some(device) = timing_device() else { return };

@@ -1,4 +1,4 @@
-//! Integers carry no gradient: the graph is passed by.
+//! Integers carry no gradient, so this bypasses the graph.
 
 use burn::backend::Backend;
 use burn::backend::tensor::IntTensor;

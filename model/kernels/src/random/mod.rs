@@ -1,7 +1,7 @@
-//! Random integers from a counter: the same on every backend and in every process.
+//! Random integers from a counter, the same on every backend and in every process.
 //!
-//! Bits come from Philox4x32-7 (Salmon et al. 2011): key = seed, counter = (element, site, draw), as for
-//! [`dropout`](crate::dropout).
+//! Bits come from Philox4x32-7 (Salmon et al. 2011) with key = seed and counter = (element, site, draw), as for
+//! [`dropout`](crate::dropout()).
 
 mod autodiff;
 #[cfg(feature = "cuda")]
@@ -18,8 +18,8 @@ use ops::RandomOps;
 
 use crate::dropout::DropoutStream;
 
-/// Four independent words for each of `n` elements, uniform in 0..2^31 (31 bits, for integers have a sign). Takes one site
-/// of `stream`, as a call of [`dropout`](crate::dropout) does.
+/// Returns four independent words for each of `n` elements, uniform in 0..2^31 (31 bits, because integers are signed).
+/// Takes one site of `stream`, like a call of [`dropout`](crate::dropout()).
 ///
 /// # Shapes
 /// - result: `[4, n]`, i32, on the stream's device

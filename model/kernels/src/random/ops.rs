@@ -1,4 +1,4 @@
-//! Random words as a backend extension, and the CPU loop.
+//! Random words as a backend extension, with the CPU loop.
 
 use burn::backend::tensor::IntTensor;
 use burn::backend::{Backend, backend_extension};
@@ -12,7 +12,7 @@ use crate::host::ints;
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait RandomOps: Backend {
-    /// `state`: `[4]`, seed and draw as in [`crate::DropoutStream`].
+    /// Returns `[4, n]` words. `state`: `[4]`, seed and draw as in [`crate::DropoutStream`].
     #[fusion(dtype = DType::I32, shape = Shape::new([4, *n]))]
     fn random_words(state: IntTensor<Self>, site: u32, n: usize) -> IntTensor<Self>;
 }

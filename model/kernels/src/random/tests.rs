@@ -34,6 +34,6 @@ fn words_are_spread_evenly() {
         assert!(*word >= 0, "{word} is negative");
         counts[(word >> 27) as usize] += 1;
     }
-    // 25,000 each, with a standard deviation of 153.
+    // The expected count is 25,000, with a standard deviation of 153.
     assert!(counts.iter().all(|&count| count.abs_diff(25_000) < 800), "{counts:?}");
 }

@@ -1,4 +1,4 @@
-//! One node, which keeps what the angles come from.
+//! The gradient of rotary embedding: one node, which keeps positions and frequencies.
 
 use burn::backend::Backend;
 use burn::backend::tensor::{FloatTensor, IntTensor};

@@ -12,8 +12,8 @@ use crate::gpu::memory::{empty_like, vector_width};
 
 const UNITS: u32 = 128;
 
-/// A unit takes one vector of pairs in all heads of a row, and the columns behind the rotated heads in turns with the others
-/// of its row. `vectors` of them make up half a head.
+/// A unit takes one vector of pairs in all heads of a row, and the columns behind the rotated heads in turns with the
+/// others of its row. `vectors` of them make up half a head.
 #[cube(launch_unchecked)]
 fn rotate<F: Float, N: Size>(
     x: &[Vector<F, N>],

@@ -1,4 +1,4 @@
-//! Positions as rotations of queries and keys.
+//! Rotary position embedding: positions as rotations of queries and keys.
 
 mod autodiff;
 #[cfg(feature = "cuda")]
@@ -14,21 +14,22 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Int, IntDType, Tensor, TensorData};
 use ops::{RotaryOps, RotarySpec};
 
-use crate::plain::plain_operators;
+use crate::settings::reference_operators;
 
-/// Rotary position embedding (Su et al. 2021, "RoFormer") in the layout that the projection wrote: the first
-/// `n_rotated_heads` heads of each row are rotated, the rest (the values) is copied. Of a head of size K, features `i` and
-/// `i + K / 2` form a pair ("rotate half", as in Hugging Face's Llama), turned by `position * theta^(-2 i / K)`.
+/// Applies rotary position embedding (Su et al. 2021, "RoFormer") in the layout that the projection wrote: rotates the
+/// first `n_rotated_heads` heads of each row and copies the rest (the values). In a head of size K, features `i` and
+/// `i + K / 2` form a pair ("rotate half", as in Hugging Face's Llama), rotated by `position * theta^(-2 i / K)`.
 ///
-/// Angles and products are computed in f32 whatever the dtype of `qkv`; the result has that dtype.
+/// Angles and products are computed in f32. The result has the dtype of `qkv`.
 ///
 /// # Shapes
-/// - `qkv`: `[M, N]`, heads side by side, the rotated ones first
+/// - `qkv`: `[M, N]`, heads side by side, rotated heads first
 /// - `positions`: `[M]`
 /// - result: `[M, N]`
 ///
 /// # Panics
-/// If `head_dim` is odd, `positions` has not one number a row, or the rotated heads do not fit into a row.
+/// If `head_dim` is odd, if `positions` does not have one number per row, or if the rotated heads do not fit into a
+/// row.
 pub fn rotary(
     qkv: Tensor<2>,
     positions: Tensor<1, Int>,
@@ -44,9 +45,10 @@ pub fn rotary(
     if rotated == 0 {
         return qkv;
     }
-    if plain_operators() {
+    if reference_operators() {
         return reference::rotary(qkv, positions, n_rotated_heads, head_dim, theta);
     }
+
     let positions = positions.cast(IntDType::I32).into_dispatch();
     let frequencies = frequencies(head_dim, theta, &qkv.device().inner()).into_dispatch();
     let spec = RotarySpec { n_rotated_heads, head_dim, back: false };
@@ -54,17 +56,18 @@ pub fn rotary(
 }
 
 thread_local! {
-    /// The tables of the models in use: one upload a model instead of one a layer and step.
+    /// The tables of the models in use: one upload per model instead of one per layer and step.
     static FREQUENCIES: RefCell<Vec<(usize, f64, Device, Tensor<1>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `[K / 2]`, f32: the radians that a position turns each pair of a head by.
+/// Returns the angle in radians by which one position rotates each pair of a head, `[K / 2]`, f32.
 fn frequencies(head_dim: usize, theta: f64, device: &Device) -> Tensor<1> {
     FREQUENCIES.with_borrow_mut(|tables| {
         let known = tables.iter().find(|(k, t, d, _)| *k == head_dim && *t == theta && d == device);
         if let Some((.., table)) = known {
             return table.clone();
         }
+
         let table: Vec<f32> = (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64) as f32).collect();
         let table = Tensor::from_data(TensorData::new(table, [head_dim / 2]), (device, DType::F32));
         tables.push((head_dim, theta, device.clone(), table.clone()));

@@ -1,4 +1,4 @@
-//! Rotary embedding as a backend extension, and its CPU loops.
+//! Rotary embedding as a backend extension, with its CPU loops.
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
@@ -7,18 +7,18 @@ use rayon::prelude::*;
 
 use crate::host::{floats, ints, tensor};
 
-/// What is rotated, and which way.
+/// The rotated heads, and the direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct RotarySpec {
     pub(crate) n_rotated_heads: usize,
     pub(crate) head_dim: usize,
-    /// Turns back: what the gradient takes, since a rotation's transpose is the rotation back.
+    /// Rotates in the opposite direction, as the gradient does: the transpose of a rotation is its inverse.
     pub(crate) back: bool,
 }
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait RotaryOps: Backend {
-    /// `[M, N]` from `[M, N]`, `[M]` positions (i32) and the `[K / 2]` radians (f32) that a position turns each pair by.
+    /// Returns `[M, N]` from `[M, N]`, `[M]` positions (i32) and the `[K / 2]` angles (radians, f32) of one position.
     #[fusion(dtype = qkv, shape = qkv)]
     fn fused_rotary(
         qkv: FloatTensor<Self>,

@@ -20,6 +20,6 @@ pub(crate) fn rotary(
     let (a, b) = (heads.clone().narrow(2, 0, half), heads.narrow(2, half, half));
     let first = a.clone() * cos.clone() - b.clone() * sin.clone();
     let second = b * cos + a * sin;
-    let turned = Tensor::cat(vec![first, second], 2).reshape([m, rotated]).cast(dtype);
-    if rotated == n { turned } else { Tensor::cat(vec![turned, qkv.narrow(1, rotated, n - rotated)], 1) }
+    let rotated_heads = Tensor::cat(vec![first, second], 2).reshape([m, rotated]).cast(dtype);
+    if rotated == n { rotated_heads } else { Tensor::cat(vec![rotated_heads, qkv.narrow(1, rotated, n - rotated)], 1) }
 }

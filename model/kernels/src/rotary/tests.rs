@@ -5,8 +5,8 @@ use crate::testing::{assert_close, devices, host, tensor, values};
 
 const THETA: f64 = 10_000.0;
 
-/// Turns each pair by `direction` times its angle, in f64.
-fn turned(x: &[f32], positions: &[i32], columns: usize, heads: usize, head_dim: usize, direction: f64) -> Vec<f32> {
+/// Rotates each pair by `direction` times its angle, in f64.
+fn expected(x: &[f32], positions: &[i32], columns: usize, heads: usize, head_dim: usize, direction: f64) -> Vec<f32> {
     let mut y = x.to_vec();
     let half = head_dim / 2;
     for (row, &position) in positions.iter().enumerate() {
@@ -38,15 +38,15 @@ fn values_and_gradients_equal_the_formulas() {
         {
             let columns = (rotated + copied) * head_dim;
             let (x, dy, positions) = (values(m * columns, 1), values(m * columns, 2), positions_of(m));
-            let y = turned(&x, &positions, columns, rotated, head_dim, 1.0);
-            // A rotation's transpose is the rotation back.
-            let dx = turned(&dy, &positions, columns, rotated, head_dim, -1.0);
+            let y = expected(&x, &positions, columns, rotated, head_dim, 1.0);
+            // The transpose of a rotation is its inverse.
+            let dx = expected(&dy, &positions, columns, rotated, head_dim, -1.0);
             for dtype in [DType::F32, DType::BF16] {
                 let x = tensor(&x, [m, columns], dtype, &device).require_grad();
                 let found = rotary(x.clone(), ints(&positions, &device), rotated, head_dim, THETA);
                 let grads = (found.clone() * tensor(&dy, [m, columns], dtype, &device)).sum().backward();
                 let what = format!("[{m}, ({rotated} + {copied}) x {head_dim}] on {name}");
-                // An angle of a thousand radians is known to 6e-5 in f32.
+                // In f32 an angle of a thousand radians has an error of 6e-5.
                 let allowed = if dtype == DType::F32 { 1e-4 } else { 6e-3 };
                 for (part, found, wanted) in
                     [("y", host(found), &y), ("dx", host(x.grad(&grads).expect("a gradient")), &dx)]
@@ -59,9 +59,9 @@ fn values_and_gradients_equal_the_formulas() {
     }
 }
 
-/// What rotary embedding is for: scores depend on the distance of two positions only.
+/// The purpose of rotary embedding: scores depend only on the distance of two positions.
 #[test]
-fn scores_depend_on_distance_only() {
+fn scores_depend_only_on_distance() {
     for (name, device) in devices() {
         let d = 64;
         let score = |query_at: i32, key_at: i32| {

@@ -1,4 +1,4 @@
-//! One node, which keeps `gate | up`.
+//! The gradient of SwiGLU: one node, which keeps `gate | up`.
 
 use burn::backend::Backend;
 use burn::backend::tensor::FloatTensor;

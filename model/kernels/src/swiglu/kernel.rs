@@ -12,7 +12,8 @@ use crate::gpu::memory::{empty, empty_like, vector_width};
 
 const UNITS: u32 = 256;
 
-/// Where vector `at` of the `[M, F]` result has its gate, given `vectors` vectors of a row; the `up` is `vectors` further.
+/// Where vector `at` of the `[M, F]` result has its gate, given `vectors` vectors of a row; the `up` is `vectors`
+/// further.
 #[cube]
 fn gate_of(at: usize, vectors: u32) -> usize {
     let row = at / vectors as usize;

@@ -1,4 +1,4 @@
-//! The gated activation of a feed-forward block.
+//! SwiGLU, the gated activation of a feed-forward block.
 
 mod autodiff;
 #[cfg(feature = "cuda")]
@@ -14,10 +14,10 @@ use burn::tensor::Tensor;
 pub(crate) use kernel::tests::offline_kernels;
 use ops::SwigluOps;
 
-use crate::plain::plain_operators;
+use crate::settings::reference_operators;
 
-/// SwiGLU (Shazeer 2020, "GLU variants improve Transformer"): `silu(gate) * up`, where one product gave both. Computed in
-/// f32 whatever the dtype of `gate_up`; the result has that dtype. Backward reads `gate_up` again: nothing else is kept.
+/// Computes SwiGLU (Shazeer 2020, "GLU variants improve Transformer"): `silu(gate) * up`, where one product gave both
+/// operands. The arithmetic is f32; the result has the dtype of `gate_up`. Only `gate_up` is kept for backward.
 ///
 /// # Shapes
 /// - `gate_up`: `[M, 2 * F]`, columns `gate | up`
@@ -28,7 +28,7 @@ use crate::plain::plain_operators;
 pub fn swiglu(gate_up: Tensor<2>) -> Tensor<2> {
     let [_, columns] = gate_up.dims();
     assert!(columns.is_multiple_of(2), "{columns} columns do not split into gate and up");
-    if plain_operators() {
+    if reference_operators() {
         return reference::swiglu(gate_up);
     }
     Tensor::from_dispatch(Dispatch::fused_swiglu(gate_up.into_dispatch()))

@@ -1,4 +1,4 @@
-//! SwiGLU as a backend extension, and its CPU loops.
+//! SwiGLU as a backend extension, with its CPU loops.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
@@ -11,11 +11,11 @@ use crate::host::{floats, sigmoid, tensor};
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait SwigluOps: Backend {
-    /// `[M, F]` from `gate | up`, `[M, 2 * F]`.
+    /// Returns `[M, F]` from `gate | up`, `[M, 2 * F]`.
     #[fusion(dtype = gate_up, shape = Shape::new([gate_up[0], gate_up[1] / 2]))]
     fn fused_swiglu(gate_up: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// The gradient of `gate_up`.
+    /// Returns the gradient of `gate_up`.
     #[fusion(dtype = gate_up, shape = gate_up)]
     fn fused_swiglu_backward(gate_up: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
 }

@@ -3,7 +3,7 @@ use burn::tensor::DType;
 use super::{reference, swiglu};
 use crate::testing::{assert_close, devices, host, tensor, values};
 
-/// `(y, dx)` by the formulas, in f64.
+/// Returns `(y, dx)` by the formulas, in f64.
 fn expected(x: &[f32], dy: &[f32], f: usize) -> [Vec<f32>; 2] {
     let (mut y, mut dx) = (vec![0f32; dy.len()], vec![0f32; x.len()]);
     for (i, dy) in dy.iter().enumerate() {
@@ -44,7 +44,7 @@ fn kernel_and_reference_agree() {
         for dtype in [DType::F32, DType::BF16] {
             let x = tensor(&values(65 * 256, 1), [65, 256], dtype, &device);
             let plain = host(reference::swiglu(x.clone()));
-            assert_close(&format!("against plain operations on {name}"), dtype, &host(swiglu(x)), &plain);
+            assert_close(&format!("against the reference on {name}"), dtype, &host(swiglu(x)), &plain);
         }
     }
 }

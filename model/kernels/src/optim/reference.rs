@@ -2,7 +2,7 @@
 
 use burn::tensor::{Bool, DType, Tensor};
 
-use super::progress::{BLOCK, COLUMNS};
+use super::slots::{BLOCK, COLUMNS, progress as at, step};
 use super::{AdamWHyper, AdamWState, Coefficients, Flat, Progress, StepNumbers, StepPolicy};
 
 /// See [`super::prepare`]. Flags are 0 or 1.
@@ -14,60 +14,76 @@ pub(crate) fn prepare(
     coefficients: &Coefficients,
     policy: &StepPolicy,
 ) -> (StepNumbers, Progress) {
-    let [scale, good, block, row, stopped] = [0, 1, 2, 3, 4].map(|at| number(&progress.values, at));
-    let not = |flag: &Tensor<1>| -flag.clone() + 1.0;
+    let [scale, good_steps, block, row, stopped] =
+        [at::LOSS_SCALE, at::GOOD_STEPS, at::BLOCKS, at::UPDATES, at::STOPPED]
+            .map(|slot| number(&progress.values, slot));
+
+    // Norm and clipping of the divided gradient.
     let unscale = match policy.scaling {
         Some(scaling) => scale.clone().recip() * scaling.unit,
         None => scale.ones_like(),
     };
-    let share = divisor.clamp_min(1.0).recip() * unscale;
+    let per_label = divisor.clamp_min(1.0).recip() * unscale;
     let values = gradient.values.clone().cast(DType::F32);
-    let norm = (values.clone() * values).sum().sqrt() * share.clone();
+    let norm = (values.clone() * values).sum().sqrt() * per_label.clone();
     let clip = match policy.max_norm > 0.0 {
         true => ((norm.clone() + 1e-6).recip() * policy.max_norm).clamp_max(1.0),
         false => norm.ones_like(),
     };
+
+    // Whether the update is made, and with which coefficients.
     let finite = is_finite(&norm) * is_finite(&loss);
     let taken = finite.clone() * not(&stopped);
-
     let rows = (coefficients.values.dims()[0] - 1) / COLUMNS;
     let table = coefficients.values.clone().narrow(0, 1, rows * COLUMNS).reshape([rows, COLUMNS]);
     let ahead = (block.clone() - number(&coefficients.values, 0)) * BLOCK as f32 + row.clone();
     let coefficients = table.select(0, ahead.clamp(0.0, (rows - 1) as f32).int()).reshape([COLUMNS]);
 
+    // The counters after the step.
     let next = row.clone() + taken.clone();
     let wraps = flag(next.clone().greater_equal_elem(BLOCK as f32));
     let (next_block, next_row) = (block.clone() + wraps.clone(), next * not(&wraps));
-    let (next_scale, next_good, next_stopped) = match policy.scaling {
-        Some(scaling) => {
-            let run = (good.clone() + 1.0) * finite.clone();
-            let (grown, lowered) = (scale.clone() * scaling.growth_factor, scale.clone() * scaling.backoff_factor);
-            let grows = flag(run.clone().greater_equal_elem(scaling.growth_interval as f32));
-            let raised = scale.clone().mask_where((grows.clone() * is_finite(&grown)).greater_elem(0.5), grown);
-            let fails = flag(lowered.clone().lower_elem(scaling.floor)) * not(&finite);
-            let next_stopped = (stopped + fails).clamp_max(1.0);
-            let kept = next_stopped.clone().greater_elem(0.5);
-            let next_scale =
-                lowered.mask_where(finite.greater_elem(0.5), raised).mask_where(kept.clone(), scale.clone());
-            (next_scale, (run * not(&grows)).mask_where(kept, good), next_stopped)
-        }
-        None if policy.stops => (scale.clone(), good, (stopped + not(&finite)).clamp_max(1.0)),
-        None => (scale.clone(), good, stopped),
-    };
-    let numbers = vec![norm, clip * share, taken, coefficients, scale, block, row, next_stopped.clone()];
-    let progress = vec![next_scale, next_good, next_block, next_row, next_stopped];
+    let [next_scale, next_good_steps, next_stopped] = rescaled([scale.clone(), good_steps, stopped], &finite, policy);
+
+    // In the order of the slots.
+    let numbers = vec![norm, clip * per_label, taken, coefficients, scale, block, row, next_stopped.clone()];
+    let progress = vec![next_scale, next_good_steps, next_block, next_row, next_stopped];
     (StepNumbers { values: Tensor::cat(numbers, 0) }, Progress { values: Tensor::cat(progress, 0) })
 }
 
-fn number(of: &Tensor<1>, at: usize) -> Tensor<1> {
-    of.clone().narrow(0, at, 1)
+/// Returns loss scale, good steps and the stop flag after a step.
+fn rescaled([scale, good_steps, stopped]: [Tensor<1>; 3], finite: &Tensor<1>, policy: &StepPolicy) -> [Tensor<1>; 3] {
+    let Some(scaling) = policy.scaling else {
+        let stopped = if policy.stops { (stopped + not(finite)).clamp_max(1.0) } else { stopped };
+        return [scale, good_steps, stopped];
+    };
+
+    let in_a_row = (good_steps.clone() + 1.0) * finite.clone();
+    let (grown, lowered) = (scale.clone() * scaling.growth_factor, scale.clone() * scaling.backoff_factor);
+    let grows = flag(in_a_row.clone().greater_equal_elem(scaling.growth_interval as f32));
+    let raised = scale.clone().mask_where((grows.clone() * is_finite(&grown)).greater_elem(0.5), grown);
+
+    let fails = flag(lowered.clone().lower_elem(scaling.floor)) * not(finite);
+    let next_stopped = (stopped + fails).clamp_max(1.0);
+    let kept = next_stopped.clone().greater_elem(0.5);
+    let next_scale = lowered.mask_where(finite.clone().greater_elem(0.5), raised).mask_where(kept.clone(), scale);
+    let next_good_steps = (in_a_row * not(&grows)).mask_where(kept, good_steps);
+    [next_scale, next_good_steps, next_stopped]
+}
+
+fn number(of: &Tensor<1>, slot: usize) -> Tensor<1> {
+    of.clone().narrow(0, slot, 1)
+}
+
+fn not(flag: &Tensor<1>) -> Tensor<1> {
+    -flag.clone() + 1.0
 }
 
 fn flag(of: Tensor<1, Bool>) -> Tensor<1> {
     of.float().cast(DType::F32)
 }
 
-/// What is not finite is no number once multiplied by zero, and not equal to itself then.
+/// Returns 1 if `x` is finite: otherwise `0 * x` is NaN, which does not equal itself.
 fn is_finite(x: &Tensor<1>) -> Tensor<1> {
     let zero = x.clone() * 0.0;
     flag(zero.clone().equal(zero))
@@ -76,20 +92,25 @@ fn is_finite(x: &Tensor<1>) -> Tensor<1> {
 /// See [`super::adamw_step`]. Every tensor of the result is a new one.
 pub(crate) fn adamw_step(state: AdamWState, gradient: Flat, numbers: &StepNumbers, hyper: &AdamWHyper) -> AdamWState {
     let AdamWState { master, m, v, weights } = state;
-    let number = |at: usize| number(&numbers.values, at);
+    let number = |slot: usize| number(&numbers.values, slot);
     let n = master.dims()[0];
-    // Not a comparison of an `arange`: Burn counts by a running sum, which takes a GPU 20 s for 14 million.
+
+    // Not a comparison with an `arange`: Burn counts by a running sum, which takes a GPU 20 s for 14 million elements.
     let mut decay = master.ones_like();
     if hyper.n_decayed > 0 {
-        let decayed = (-number(5) + 1.0).expand([hyper.n_decayed]);
+        let decayed = (-number(step::DECAY) + 1.0).expand([hyper.n_decayed]);
         decay = decay.slice_assign(0..hyper.n_decayed, decayed);
     }
-    let g = gradient.values.cast(DType::F32) * number(1);
+
+    let g = gradient.values.cast(DType::F32) * number(step::GRADIENT_FACTOR);
     let next_m = m.clone() * hyper.beta1 + g.clone() * (1.0 - hyper.beta1);
     let next_v = v.clone() * hyper.beta2 + g.clone() * g * (1.0 - hyper.beta2);
-    let update = next_m.clone() * number(3) / (next_v.clone().sqrt() * number(4) + hyper.eps);
+    let denominator = next_v.clone().sqrt() * number(step::SECOND_MOMENT) + hyper.eps;
+    let update = next_m.clone() * number(step::LEARNING_RATE) / denominator;
     let next_master = master.clone() * decay - update;
-    let skipped = number(2).equal_elem(0.0).expand([n]);
+
+    // A step that is not taken keeps everything.
+    let skipped = number(step::TAKEN).equal_elem(0.0).expand([n]);
     let or_before = |next: Tensor<1>, before: Tensor<1>| next.mask_where(skipped.clone(), before);
     let master = or_before(next_master, master);
     let weights = weights.map(|weights| master.clone().cast(weights.dtype()));
@@ -99,11 +120,11 @@ pub(crate) fn adamw_step(state: AdamWState, gradient: Flat, numbers: &StepNumber
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adamw::{ALIGNMENT, Counters, LossScaling, Place, gather};
+    use crate::optim::{ALIGNMENT, Counters, LossScaling, Place, gather};
     use crate::testing::{assert_close, devices, host, tensor, values};
 
-    /// Four steps over two tensors, the first of them decayed, the second step with a gradient that is not finite: master, moments,
-    /// weights, norms, and everything that was counted.
+    /// Makes four steps over two tensors, the first of them decayed, and returns master, moments, weights, norms and
+    /// all counters. The gradient of the second step is not finite.
     fn run(device: &burn::tensor::Device, policy: StepPolicy, plain: bool) -> [Vec<f32>; 6] {
         let n = 2 * ALIGNMENT;
         let hyper = AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: 0.1, n_decayed: ALIGNMENT };
@@ -123,13 +144,13 @@ mod tests {
             let flat = gather(parts, &places, n, DType::BF16, device, None);
             let divisor = Tensor::from_data([4.0f32], (device, DType::F32));
             let loss = Tensor::ones([1], (device, DType::F32));
-            let prepare = if plain { prepare } else { crate::prepare };
+            let prepare = if plain { prepare } else { crate::optim::prepare };
             let (numbers, after) = prepare(&flat, divisor, loss, progress, &coefficients, &policy);
             progress = after;
             norms.push(host(numbers.norm())[0]);
-            counted.extend(host(numbers.values().clone().narrow(0, 2, 8)));
+            counted.extend(host(numbers.values().clone().narrow(0, step::TAKEN, step::LEN - step::TAKEN)));
             counted.extend(host(progress.values().clone()));
-            let take = if plain { adamw_step } else { crate::adamw_step };
+            let take = if plain { adamw_step } else { crate::optim::adamw_step };
             state = take(state, flat, &numbers, &hyper);
         }
         let AdamWState { master, m, v, weights } = state;
@@ -137,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_and_plain_operations_agree() {
+    fn kernels_and_references_agree() {
         let scaling =
             |floor| LossScaling { unit: 2.0, growth_factor: 2.0, growth_interval: 2, backoff_factor: 0.5, floor };
         for (name, device) in devices() {

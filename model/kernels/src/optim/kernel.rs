@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::flat::{ALIGNMENT, CHUNK};
 use super::ops::PARTS;
-use super::progress::{BLOCK, COLUMNS};
+use super::slots::{BLOCK, COLUMNS};
 use crate::gpu::reduce::{cube_sum, sum_of};
 
 /// Units of a cube in all passes over flat tensors.
@@ -46,8 +46,8 @@ fn gather_chunk<F: Float, G: Float, N: Size>(
     square
 }
 
-/// Lengths and offsets count vectors, `firsts` chunks of this launch; part `i` owns the chunks from `firsts[i]` to before
-/// `firsts[i + 1]`. A cube takes one chunk.
+/// Lengths and offsets count vectors, `firsts` chunks of this launch; part `i` owns the chunks from `firsts[i]` to
+/// before `firsts[i + 1]`. A cube takes one chunk.
 #[cube(launch_unchecked)]
 pub(super) fn gather<F: Float, G: Float, N: Size>(
     parts: Sequence<Box<[Vector<F, N>]>>,
@@ -75,8 +75,8 @@ pub(super) fn gather<F: Float, G: Float, N: Size>(
     }
 }
 
-/// One cube: the numbers of a step, and what it makes of `progress`; see [`super::prepare`]. `n` sums of squares, `rows` rows of
-/// coefficients.
+/// One cube: the numbers of a step, and what it makes of `progress`; see [`super::prepare`]. `n` sums of squares,
+/// `rows` rows of coefficients.
 #[cube(launch_unchecked)]
 pub(super) fn prepare(
     squares: &[f32],

@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 use super::flat::{ALIGNMENT, CHUNK};
 use super::kernel::{PREPARE_UNITS, UNITS, gather, prepare, step};
 use super::ops::{AdamWOps, Factors, Parts, Segment};
-use super::progress::{COLUMNS, NUMBERS};
+use super::slots::{COLUMNS, step as step_slots};
 use super::{LossScaling, StepPolicy};
 use crate::gpu::memory::empty;
 
@@ -89,11 +89,11 @@ impl AdamWOps for CubeBackend {
     ) -> (CubeTensor, CubeTensor) {
         let [squares, divisor, loss, coefficients] = [squares, divisor, loss, coefficients].map(into_contiguous);
         let (n, rows) = (squares.meta.shape()[0], (coefficients.meta.shape()[0] - 1) / COLUMNS);
-        let out = empty(&squares, [NUMBERS], DType::F32);
+        let out = empty(&squares, [step_slots::LEN], DType::F32);
         let unscaled =
             LossScaling { unit: 1.0, growth_factor: 1.0, growth_interval: 1, backoff_factor: 1.0, floor: 0.0 };
         let scaling = policy.scaling.unwrap_or(unscaled);
-        // SAFETY: `n` sums are read and one of `rows` rows, `NUMBERS` numbers and all of `progress` are written.
+        // SAFETY: `n` sums are read and one of `rows` rows, the numbers of a step and all of `progress` are written.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             prepare::launch_unchecked(

@@ -1,13 +1,13 @@
 use burn::tensor::{DType, Device, Tensor};
 
-use super::progress::BLOCK;
+use super::slots::{BLOCK, step};
 use super::{
     ALIGNMENT, AdamWHyper, AdamWState, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress, StepNumbers,
     StepPolicy, StepReport, adamw_step, gather, prepare, view,
 };
 use crate::testing::{assert_close, devices, distance, host, tensor, time, timing_device, values};
 
-/// Places for tensors of these lengths, end to end, and the length of the whole.
+/// Returns places for tensors of these lengths, one behind the other, and the length of the whole.
 fn places(lens: &[usize]) -> (Vec<Place>, usize) {
     let mut offset = 0;
     let places = lens
@@ -37,14 +37,14 @@ fn fresh(updates: u64, loss_scale: f32, device: &Device) -> Progress {
     Progress::new(Counters { updates, loss_scale, good_steps: 0 }, device)
 }
 
-/// The numbers of a first step.
+/// Returns the numbers of a first step.
 fn first(gradient: &Flat, divisor: f32, max_norm: f64, device: &Device) -> StepNumbers {
     let coefficients = Coefficients::new(&HYPER, |_| 0.1, 0, 1, device);
     let (divisor, loss) = (scalar(divisor, device), scalar(1.0, device));
     prepare(gradient, divisor, loss, fresh(0, 1.0, device), &coefficients, &StepPolicy { max_norm, ..UNSCALED }).0
 }
 
-/// Lengths that end on a vector, in the middle of one, on a chunk and beyond one; more parts than a launch takes.
+/// Lengths that end on a vector, within a vector, on a chunk and beyond a chunk; more parts than one launch takes.
 const LENS: [usize; 19] = [8, 1, 256, 4096, 4097, 12_288, 5, 768, 3, 2, 9000, 64, 100, 24, 1, 640, 7, 512, 33];
 
 #[test]
@@ -96,7 +96,7 @@ fn a_view_shows_its_part() {
     }
 }
 
-/// Ten steps against PyTorch's update, one scalar at a time in f64.
+/// Compares ten steps with PyTorch's update, one scalar at a time in f64.
 #[test]
 fn ten_steps_equal_the_scalar_recurrence() {
     let (n, n_decayed) = (5000, 2 * ALIGNMENT);
@@ -108,7 +108,7 @@ fn ten_steps_equal_the_scalar_recurrence() {
         {
             let start = values(n, 1);
             let mut state = AdamWState::new(flat(&start, DType::F32, &device).values, weight_dtype);
-            // Views taken before the first step.
+            // A view taken before the first step.
             let seen = view(state.compute_weights(), ALIGNMENT, [2, 24]);
             let mut p: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
             let (mut m, mut v) = (vec![0f64; n], vec![0f64; n]);
@@ -183,7 +183,7 @@ fn a_gradient_that_is_not_finite_changes_nothing() {
     }
 }
 
-/// Prepares a step for each `(gradient, loss)` and returns what it was, with the counters after it.
+/// Prepares a step for each `(gradient, loss)` and returns its report, the counters after it and its coefficients.
 fn reports(
     steps: &[(f32, f32)],
     mut progress: Progress,
@@ -197,17 +197,18 @@ fn reports(
         let (numbers, after) = prepare(&gradient, one, loss, progress.clone(), coefficients, policy);
         progress = after;
         let numbers = host(numbers.values().clone());
+        let coefficients = [step::LEARNING_RATE, step::SECOND_MOMENT, step::DECAY].map(|slot| numbers[slot]);
         let counters = Progress::counters(&progress.values().clone().into_data());
-        (StepNumbers::report(&numbers), counters, [numbers[3], numbers[4], numbers[5]])
+        (StepNumbers::report(&numbers), counters, coefficients)
     };
     steps.iter().map(report).collect()
 }
 
 #[test]
-fn an_update_left_out_moves_neither_schedule_nor_bias_corrections() {
+fn a_skipped_update_advances_neither_schedule_nor_bias_corrections() {
     let lr = |update: u64| update as f64 / 1000.0;
     for (name, device) in devices() {
-        // Over the edge of a block, in a table that begins a block before.
+        // Across the end of a block, in a table that begins a block earlier.
         let before = 2 * BLOCK as u64 - 2;
         let coefficients = Coefficients::new(&HYPER, lr, before, before + 5, &device);
         assert!(coefficients.last() >= before + 5);
@@ -255,7 +256,7 @@ fn the_loss_scale_grows_backs_off_and_stops_the_run_at_its_floor() {
             (8.0, 1, 6),
             (8.0, 0, 6),
             (4.0, 0, 6),
-            (2.0, 0, 6), // it can sink no further
+            (2.0, 0, 6), // at the floor
             (2.0, 0, 6),
             (2.0, 0, 6),
         ];
@@ -263,7 +264,7 @@ fn the_loss_scale_grows_backs_off_and_stops_the_run_at_its_floor() {
         let stopped: Vec<_> = found.iter().map(|(report, ..)| report.stopped).collect();
         assert_eq!(stopped.iter().position(|stopped| *stopped), Some(9), "on {name}");
         assert!(stopped[9..].iter().all(|stopped| *stopped) && !found[11].0.taken, "for good on {name}");
-        // 8 in gradients that were scaled by 8 / 4.
+        // A gradient of 8, scaled by 8 / 4.
         assert_eq!(found[0].0.norm, 4.0, "on {name}");
     }
 }

@@ -1,4 +1,4 @@
-//! The optimizer's operators as a backend extension. None has a gradient.
+//! The optimizer's operators as a backend extension. None of them has a gradient.
 
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
@@ -8,10 +8,10 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use burn::tensor::{DType, Shape};
 
 #[cfg(feature = "cuda")]
-use super::progress::NUMBERS;
+use super::slots::step;
 use super::{AdamWHyper, StepPolicy};
 
-/// Tensors gathered by one launch. Each is an argument of the kernel, and their number is part of its code.
+/// Tensors gathered by one launch. Each is an argument of the kernel, so their number is compiled into it.
 pub(crate) const PARTS: usize = 16;
 
 /// [`PARTS`] tensors of any shape; backend extensions take no lists.
@@ -37,7 +37,7 @@ pub(crate) struct Parts<B: Backend> {
 }
 
 impl<B: Backend> Parts<B> {
-    /// The last part stands in for those that are missing; no segment names it twice.
+    /// Fills up with the last part. No segment names it twice.
     pub(crate) fn new(mut parts: Vec<FloatTensor<B>>) -> Self {
         let last = parts.last().expect("at least one part").clone();
         parts.resize(PARTS, last);
@@ -52,7 +52,7 @@ impl<B: Backend> Parts<B> {
     }
 }
 
-/// Where one of the parts goes.
+/// Destination of one part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
     /// First element of the flat tensor.
@@ -102,8 +102,8 @@ fn gathered(
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
 pub(crate) trait AdamWOps: Backend {
-    /// Writes (or adds) `parts` to their segments of `values`, in place where the backend can, and the sum of squares of
-    /// each chunk of what is there then to `squares`.
+    /// Writes `parts` to their segments of `values` or adds them, in place where the backend can. Then writes each
+    /// chunk's sum of squares to `squares`.
     #[fusion(meta = gathered)]
     fn flat_gather(
         #[extension_type] parts: Parts<Self>,
@@ -113,13 +113,13 @@ pub(crate) trait AdamWOps: Backend {
         accumulate: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// `shape` numbers of `flat` from `offset` on.
+    /// Returns the numbers of `flat` from `offset` on, in `shape`.
     #[fusion(dtype = flat, shape = Shape::from(shape.clone()))]
     fn flat_view(flat: FloatTensor<Self>, offset: usize, shape: Vec<usize>) -> FloatTensor<Self>;
 
-    /// `(numbers, progress)`, see [`super::prepare`]; `progress` in place where the backend can.
+    /// Returns `(numbers, progress)`, see [`super::prepare`]; updates `progress` in place where the backend can.
     #[fusion(meta = |_squares, _divisor, _loss, _coefficients, progress, _policy| {
-        (TensorSpec::new(Shape::new([NUMBERS]), DType::F32), progress.clone())
+        (TensorSpec::new(Shape::new([step::LEN]), DType::F32), progress.clone())
     })]
     fn adamw_prepare(
         squares: FloatTensor<Self>,
@@ -130,7 +130,7 @@ pub(crate) trait AdamWOps: Backend {
         policy: StepPolicy,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// `(master, m, v)`.
+    /// Returns `(master, m, v)`.
     #[fusion(meta = |master, m, v, _gradient, _numbers, _factors| (master.clone(), m.clone(), v.clone()))]
     fn adamw(
         master: FloatTensor<Self>,
@@ -141,7 +141,7 @@ pub(crate) trait AdamWOps: Backend {
         factors: Factors,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
-    /// `(master, m, v, weights)`.
+    /// Returns `(master, m, v, weights)`.
     #[fusion(meta = |master, m, v, weights, _gradient, _numbers, _factors| {
         (master.clone(), m.clone(), v.clone(), weights.clone())
     })]

@@ -1,4 +1,4 @@
-//! Many tensors end to end in one.
+//! One flat tensor that holds many tensors, one behind the other.
 
 use burn::backend::Dispatch;
 use burn::backend::tensor::FloatTensor;
@@ -6,14 +6,14 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::ops::{AdamWOps, PARTS, Parts, Segment};
 
-/// Every tensor begins at a multiple of this many elements of the flat one. It makes a slice of a flat bf16 or f32 tensor
-/// begin at a multiple of 512 bytes, where the backend's kernels, TMA among them, take it without a copy.
+/// Alignment of the tensors in a flat one, in elements. A slice of a flat bf16 or f32 tensor then begins at a multiple
+/// of 512 bytes, where the backend's kernels, including TMA, read it without a copy.
 pub const ALIGNMENT: usize = 256;
-/// Elements that one cube gathers, and whose squares it sums.
+/// Elements that one block gathers, and whose squares it sums.
 pub(super) const CHUNK: usize = 4096;
 
-/// Where a tensor lies in a flat one. Places follow each other in ascending order; the gap behind each, up to the next
-/// multiple of [`ALIGNMENT`], is filled with zeros.
+/// Where a tensor lies in a flat one. Places are in ascending order. Zeros fill the gap behind each place, up to the
+/// next multiple of [`ALIGNMENT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// First element, a multiple of [`ALIGNMENT`].
@@ -23,18 +23,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// Elements with the gap behind.
+    /// Returns the number of elements including the gap behind.
     pub fn padded_len(&self) -> usize {
         self.len.next_multiple_of(ALIGNMENT)
     }
 
-    /// Chunks whose squares are summed one by one.
+    /// Returns the number of chunks, each of which has its own sum of squares.
     pub fn n_chunks(&self) -> usize {
         self.padded_len().div_ceil(CHUNK)
     }
 }
 
-/// A tensor of any rank that is to lie in a flat one.
+/// A tensor of any rank, to be copied into a flat one.
 #[derive(Debug, Clone)]
 pub struct Part {
     tensor: FloatTensor<Dispatch>,
@@ -58,26 +58,37 @@ pub struct Flat {
     pub(super) squares: Tensor<1>,
 }
 
-/// Copies `parts` to their `places` in a flat tensor of `n` elements in `dtype`, or adds them to those of `onto` (whose
-/// dtype stays). On a GPU `onto` is written in place, a few launches for all parts.
+/// Copies `parts` to their `places` in a flat tensor of `n` elements in `dtype`. With `accumulate_into`, adds them to
+/// that tensor instead, whose dtype stays. On a GPU this takes a few launches for all parts and updates
+/// `accumulate_into` in place.
 ///
 /// # Panics
-/// If parts and places differ in number or length, parts in dtype, or `onto` has another length.
-pub fn gather(parts: Vec<Part>, places: &[Place], n: usize, dtype: DType, device: &Device, onto: Option<Flat>) -> Flat {
+/// If parts and places differ in number or length, parts differ in dtype, or `accumulate_into` has another length.
+pub fn gather(
+    parts: Vec<Part>,
+    places: &[Place],
+    n: usize,
+    dtype: DType,
+    device: &Device,
+    accumulate_into: Option<Flat>,
+) -> Flat {
     assert_eq!(parts.len(), places.len(), "a place for each part");
+
     let part_dtype = parts.first().map_or(dtype, |part| part.dtype);
     for (part, place) in parts.iter().zip(places) {
         assert_eq!(part.len, place.len, "a part with the length of its place");
         assert_eq!(part.dtype, part_dtype, "parts of one dtype");
         assert!(place.offset.is_multiple_of(ALIGNMENT) && place.offset + place.padded_len() <= n, "{place:?} of {n}");
     }
-    let accumulate = onto.is_some();
+
+    let accumulate = accumulate_into.is_some();
     let n_chunks: usize = places.iter().map(Place::n_chunks).sum();
-    let flat = onto.unwrap_or_else(|| Flat {
+    let flat = accumulate_into.unwrap_or_else(|| Flat {
         values: Tensor::empty([n], (device, dtype)),
         squares: Tensor::empty([n_chunks], (device, DType::F32)),
     });
-    assert_eq!(flat.values.dims(), [n], "the length of what is added to");
+    assert_eq!(flat.values.dims(), [n], "the length of the tensor that is added to");
+
     let (mut values, mut squares) = (flat.values.into_dispatch(), flat.squares.into_dispatch());
     let mut first_chunk = 0;
     for (parts, places) in parts.chunks(PARTS).zip(places.chunks(PARTS)) {
@@ -96,21 +107,21 @@ pub fn gather(parts: Vec<Part>, places: &[Place], n: usize, dtype: DType, device
 }
 
 impl Flat {
-    /// The sums of squares of its chunks, `[number of chunks]`, f32, in the order of the places: where two differ, the tensors
-    /// do.
+    /// Returns the chunks' sums of squares, `[number of chunks]`, f32, in the order of the places. Equal tensors have
+    /// equal sums.
     pub fn squares(&self) -> &Tensor<1> {
         &self.squares
     }
 }
 
-/// `shape` numbers of `flat` (`[n]`) from `offset` on. On a GPU no copy is made: the result shows what is later written to
-/// `flat` in place, see [`super::adamw_step`].
+/// Returns the numbers of `flat` (`[n]`) from `offset` on, in `shape`. On a GPU the result is a view, not a copy: it
+/// shows what is later written to `flat` in place, see [`super::adamw_step`].
 ///
 /// # Panics
-/// If the numbers are not there, or `offset` is not a multiple of [`ALIGNMENT`].
+/// If the view exceeds `flat`, or `offset` is not a multiple of [`ALIGNMENT`].
 pub fn view<const D: usize>(flat: &Tensor<1>, offset: usize, shape: [usize; D]) -> Tensor<D> {
     let len: usize = shape.iter().product();
-    assert!(offset.is_multiple_of(ALIGNMENT), "a view at {offset}, which is no multiple of {ALIGNMENT}");
+    assert!(offset.is_multiple_of(ALIGNMENT), "a view at {offset}, which is not a multiple of {ALIGNMENT}");
     assert!(offset + len <= flat.dims()[0], "{len} numbers at {offset} of {}", flat.dims()[0]);
     Tensor::from_dispatch(Dispatch::flat_view(flat.clone().into_dispatch(), offset, shape.to_vec()))
 }

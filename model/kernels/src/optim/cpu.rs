@@ -1,0 +1,173 @@
+//! The optimizer on the CPU: chunks in parallel, sums in a fixed order.
+
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::{DType, Shape, Slice};
+use burn_flex::{Flex, FlexTensor};
+use rayon::prelude::*;
+
+use super::StepPolicy;
+use super::flat::{ALIGNMENT, CHUNK};
+use super::ops::{AdamWOps, Factors, Parts, Segment};
+use super::slots::{BLOCK, COLUMNS, progress, step};
+use crate::host::{floats, tensor};
+
+impl AdamWOps for Flex {
+    fn flat_gather(
+        parts: Parts<Self>,
+        values: FlexTensor,
+        squares: FlexTensor,
+        segments: Vec<Segment>,
+        accumulate: bool,
+    ) -> (FlexTensor, FlexTensor) {
+        let dtype = values.dtype();
+        let (mut values, mut squares) = (floats(values), floats(squares));
+
+        for (part, segment) in parts.into_vec().into_iter().zip(segments) {
+            let part = floats(part);
+            let target = &mut values[segment.offset..segment.offset + segment.len.next_multiple_of(ALIGNMENT)];
+            let squares = &mut squares[segment.first_chunk..];
+
+            target.par_chunks_mut(CHUNK).zip(squares).enumerate().for_each(|(i, (chunk, square))| {
+                let part = &part[(i * CHUNK).min(part.len())..];
+                for (j, value) in chunk.iter_mut().enumerate() {
+                    let added = part.get(j).copied().unwrap_or(0.0);
+                    *value = if accumulate { *value + added } else { added };
+                }
+                *square = chunk.iter().map(|x| x * x).sum();
+            });
+        }
+        (flat(values, dtype), flat(squares, DType::F32))
+    }
+
+    fn flat_view(flat: FlexTensor, offset: usize, shape: Vec<usize>) -> FlexTensor {
+        let len: usize = shape.iter().product();
+        Self::float_reshape(Self::float_slice(flat, &[Slice::from(offset..offset + len)]), Shape::from(shape))
+    }
+
+    fn adamw_prepare(
+        squares: FlexTensor,
+        divisor: FlexTensor,
+        loss: FlexTensor,
+        coefficients: FlexTensor,
+        progress: FlexTensor,
+        policy: StepPolicy,
+    ) -> (FlexTensor, FlexTensor) {
+        let before = floats(progress);
+        let coefficients = floats(coefficients);
+        assert_eq!(before.len(), progress::LEN, "the counters of a run: {before:?}");
+
+        // Norm and clipping of the divided gradient.
+        let scale = before[progress::LOSS_SCALE];
+        let unscale = policy.scaling.map_or(1.0, |scaling| f64::from(scaling.unit) / f64::from(scale));
+        let per_label = unscale / f64::from(floats(divisor)[0].max(1.0));
+        let norm = floats(squares).into_iter().map(f64::from).sum::<f64>().sqrt() * per_label;
+        let clip = if policy.max_norm > 0.0 { (policy.max_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
+
+        // Whether the update is made, and with which coefficients.
+        let is_finite = (norm as f32).is_finite() && floats(loss)[0].is_finite();
+        let is_taken = is_finite && before[progress::STOPPED] == 0.0;
+        let (first_block, rows) = (coefficients[0], &coefficients[1..]);
+        let ahead = (before[progress::BLOCKS] - first_block).max(0.0) as usize * BLOCK;
+        let row = (ahead + before[progress::UPDATES] as usize).min(rows.len() / COLUMNS - 1);
+
+        let after = advance(&before, is_finite, is_taken, policy);
+
+        let mut numbers = vec![0f32; step::LEN];
+        numbers[step::NORM] = norm as f32;
+        numbers[step::GRADIENT_FACTOR] = (clip * per_label) as f32;
+        numbers[step::TAKEN] = f32::from(u8::from(is_taken));
+        numbers[step::COEFFICIENTS..][..COLUMNS].copy_from_slice(&rows[COLUMNS * row..][..COLUMNS]);
+        numbers[step::LOSS_SCALE] = scale;
+        numbers[step::BLOCKS] = before[progress::BLOCKS];
+        numbers[step::UPDATES] = before[progress::UPDATES];
+        numbers[step::STOPPED] = after[progress::STOPPED];
+        (flat(numbers, DType::F32), flat(after, DType::F32))
+    }
+
+    fn adamw(
+        master: FlexTensor,
+        m: FlexTensor,
+        v: FlexTensor,
+        gradient: FlexTensor,
+        numbers: FlexTensor,
+        factors: Factors,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        let numbers = floats(numbers);
+        if numbers[step::TAKEN] == 0.0 {
+            return (master, m, v);
+        }
+
+        let gradient = floats(gradient);
+        let [mut master, mut m, mut v] = [master, m, v].map(floats);
+        let chunks = master.par_chunks_mut(CHUNK).zip(m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK)));
+        chunks.zip(gradient.par_chunks(CHUNK)).enumerate().for_each(|(i, ((master, (m, v)), gradient))| {
+            for j in 0..gradient.len() {
+                let is_decayed = i * CHUNK + j < factors.n_decayed;
+                let decay = if is_decayed { 1.0 - numbers[step::DECAY] } else { 1.0 };
+                let g = gradient[j] * numbers[step::GRADIENT_FACTOR];
+
+                m[j] = factors.beta1 * m[j] + factors.rest1 * g;
+                v[j] = factors.beta2 * v[j] + factors.rest2 * g * g;
+
+                let denominator = v[j].sqrt() * numbers[step::SECOND_MOMENT] + factors.eps;
+                master[j] = master[j] * decay - numbers[step::LEARNING_RATE] * m[j] / denominator;
+            }
+        });
+        (flat(master, DType::F32), flat(m, DType::F32), flat(v, DType::F32))
+    }
+
+    fn adamw_mixed(
+        master: FlexTensor,
+        m: FlexTensor,
+        v: FlexTensor,
+        weights: FlexTensor,
+        gradient: FlexTensor,
+        numbers: FlexTensor,
+        factors: Factors,
+    ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+        let dtype = weights.dtype();
+        let (master, m, v) = Self::adamw(master, m, v, gradient, numbers, factors);
+        let weights = flat(floats(master.clone()), dtype);
+        (master, m, v, weights)
+    }
+}
+
+/// Returns the counters after a step: updates, loss scale and the stop flag.
+fn advance(before: &[f32], is_finite: bool, is_taken: bool, policy: StepPolicy) -> Vec<f32> {
+    let mut after = before.to_vec();
+    if is_taken {
+        after[progress::UPDATES] += 1.0;
+        if after[progress::UPDATES] == BLOCK as f32 {
+            after[progress::BLOCKS] += 1.0;
+            after[progress::UPDATES] = 0.0;
+        }
+    }
+
+    match policy.scaling {
+        Some(scaling) if before[progress::STOPPED] == 0.0 => {
+            let scale = before[progress::LOSS_SCALE];
+            let good_steps = if is_finite { before[progress::GOOD_STEPS] + 1.0 } else { 0.0 };
+            after[progress::GOOD_STEPS] = good_steps;
+            if good_steps >= scaling.growth_interval as f32 {
+                let grown = scale * scaling.growth_factor;
+                after[progress::LOSS_SCALE] = if grown.is_finite() { grown } else { scale };
+                after[progress::GOOD_STEPS] = 0.0;
+            }
+
+            let lowered = after[progress::LOSS_SCALE] * scaling.backoff_factor;
+            if !is_finite && lowered < scaling.floor {
+                after[progress::STOPPED] = 1.0;
+            } else if !is_finite {
+                after[progress::LOSS_SCALE] = lowered;
+            }
+        }
+        None if policy.stops && !is_finite => after[progress::STOPPED] = 1.0,
+        _ => {}
+    }
+    after
+}
+
+fn flat(values: Vec<f32>, dtype: DType) -> FlexTensor {
+    let n = values.len();
+    tensor(values, [n], dtype)
+}

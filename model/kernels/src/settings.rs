@@ -1,0 +1,113 @@
+//! How the operators called on one thread compute.
+//!
+//! An operator reads the settings once, when it is called and on the thread that calls it. The backend's own threads
+//! never read them, so a lazily executed operator keeps the settings it was called with. Backward passes run the
+//! operators chosen by forward.
+//!
+//! The cache of compiled kernels is not a setting: CubeCL configures it once per process, see
+//! [`compilation::keep_kernels`](crate::compilation::keep_kernels).
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+thread_local! {
+    static CURRENT: Cell<Settings> = const { Cell::new(Settings { reference_operators: false, deterministic: false }) };
+}
+
+/// How operators compute. The default: fast kernels, and sums in whatever order the backend prefers.
+///
+/// ```
+/// use kiln_kernels::Settings;
+///
+/// let fast = Settings::current();
+/// {
+///     let _installed = Settings { reference_operators: true, ..fast }.install();
+///     // Operators called here, on this thread, run their references.
+///     assert!(Settings::current().reference_operators);
+/// }
+/// assert_eq!(Settings::current(), fast);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// Every operator runs its reference (`reference.rs` in its folder, plain Burn operations) instead of its kernel:
+    /// a baseline for the results and the speed of the kernels.
+    ///
+    /// The backend's autodiff computes the gradients, the backend computes the products, and the arithmetic between
+    /// them is f32. Dropout and masking draw the same random bits either way, and gradients are flattened by the same
+    /// copy. Reference operators are slow and keep attention scores of size T x S.
+    pub reference_operators: bool,
+    /// Every sum has a fixed order, so that two runs give the same bits.
+    ///
+    /// Operators that run their reference on a GPU still depend on the backend's autotune; one of them is attention
+    /// where [`attention_is_fused`](crate::attention_is_fused) returns false.
+    pub deterministic: bool,
+}
+
+impl Settings {
+    /// Returns the settings of the calling thread.
+    pub fn current() -> Self {
+        CURRENT.get()
+    }
+
+    /// Applies these settings to the operators that the calling thread calls while the guard lives.
+    #[must_use = "dropping the guard restores the previous settings"]
+    pub fn install(self) -> SettingsGuard {
+        SettingsGuard { previous: CURRENT.replace(self), thread_bound: PhantomData }
+    }
+}
+
+/// Restores the thread's previous [`Settings`] when dropped.
+#[derive(Debug)]
+pub struct SettingsGuard {
+    previous: Settings,
+    /// The guard restores the settings of its own thread: it must not move to another one.
+    thread_bound: PhantomData<*const ()>,
+}
+
+impl Drop for SettingsGuard {
+    fn drop(&mut self) {
+        CURRENT.set(self.previous);
+    }
+}
+
+/// Returns whether operators called on this thread run their references.
+pub(crate) fn reference_operators() -> bool {
+    Settings::current().reference_operators
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFERENCE: Settings = Settings { reference_operators: true, deterministic: false };
+
+    #[test]
+    fn guards_nest_and_restore() {
+        let before = Settings::current();
+        let outer = REFERENCE.install();
+        {
+            let _inner = Settings { deterministic: true, ..Settings::current() }.install();
+            assert_eq!(Settings::current(), Settings { reference_operators: true, deterministic: true });
+        }
+        assert_eq!(Settings::current(), REFERENCE);
+        drop(outer);
+        assert_eq!(Settings::current(), before);
+    }
+
+    #[test]
+    fn a_panic_restores_too() {
+        let failed = std::panic::catch_unwind(|| {
+            let _installed = REFERENCE.install();
+            panic!("while installed");
+        });
+        assert!(failed.is_err());
+        assert_eq!(Settings::current(), Settings::default());
+    }
+
+    #[test]
+    fn two_threads_differ() {
+        let _installed = REFERENCE.install();
+        let other = std::thread::spawn(Settings::current).join().expect("no panic");
+        assert_eq!((Settings::current(), other), (REFERENCE, Settings::default()));
+    }
+}
