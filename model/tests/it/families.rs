@@ -2,7 +2,7 @@
 //! `model/fixtures/make_family_parity.py` makes the numbers.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use kiln_kernels::AdamWHyper;
+use kiln_kernels::optim::AdamWHyper;
 use kiln_model::hf::{self, ElementType, FileTensor};
 use kiln_model::{Batch, PairBatch, TextBatch, Transformer, TransformerConfig};
 use serde::Deserialize;

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{DType, Int, Tensor};
-use kiln_kernels::AdamWHyper;
+use kiln_kernels::optim::AdamWHyper;
 use kiln_model::mlm::{MaskConfig, mask_tokens};
 use kiln_model::{DropoutStream, EncoderDecoder, NormPlacement, Positions, Prompts, TextBatch, TransformerConfig};
 

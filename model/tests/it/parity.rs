@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use burn::tensor::{DType, Tensor, TensorData};
-use kiln_kernels::AdamWHyper;
+use kiln_kernels::optim::AdamWHyper;
 use kiln_model::{PairBatch, TransformerConfig};
 use serde::Deserialize;
 

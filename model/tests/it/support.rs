@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
-use kiln_kernels::{
+use kiln_kernels::optim::{
     AdamWHyper, AdamWState, Coefficients, Counters, Flat, Place, Progress, StepPolicy, adamw_step, gather, prepare,
 };
 use kiln_model::{
