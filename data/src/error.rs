@@ -1,4 +1,4 @@
-//! What can go wrong between a text file and a batch. Each message says where, what was found and what to do.
+//! Errors between a text file and a batch. Each message says where, what was found and what to do.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was being done to it.
+        /// What the program was doing with it.
         action: &'static str,
-        /// What the operating system says.
+        /// The operating system's error.
         #[source]
         error: std::io::Error,
     },
-    /// A setting or an input that cannot work; the text says what to do.
+    /// An invalid setting or input; the text says what to do.
     #[error("{0}")]
     Invalid(String),
-    /// A corpus file as a whole cannot be used.
+    /// A corpus file is unusable as a whole.
     #[error("{}: {problem}", path.display())]
     Corpus {
         /// The file.
@@ -29,13 +29,13 @@ pub enum Error {
         /// What was found and what to do.
         problem: String,
     },
-    /// More rows than tolerated cannot be used.
+    /// More rows are unusable than tolerated.
     #[error("{0}")]
     BadRows(String),
-    /// A tokenizer could not be loaded, trained, saved or applied.
+    /// A tokenizer cannot be loaded, trained, saved or applied.
     #[error("tokenizer{}: {problem}", path.as_deref().map(|p| format!(" {}", p.display())).unwrap_or_default())]
     Tokenizer {
-        /// The file, if it came from one.
+        /// The file, if the tokenizer came from one.
         path: Option<PathBuf>,
         /// What was found and what to do.
         problem: String,
@@ -48,15 +48,15 @@ pub enum Error {
         /// What was found and what was wanted.
         problem: String,
     },
-    /// The code of a worker thread panicked.
+    /// A worker thread panicked.
     #[error("a data worker panicked: {0}")]
     WorkerPanicked(String),
-    /// The loader was asked for a batch after it had failed.
+    /// The caller asked a failed loader for another batch.
     #[error("the loader stopped after an earlier error: {0}")]
     Stopped(String),
 }
 
-/// A result of this crate.
+/// A result whose error is [`enum@Error`] by default.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -82,13 +82,13 @@ impl Error {
         Self::Tokenizer { path: path.map(Into::into), problem: problem.into() }
     }
 
-    /// A worker's panic, from what `catch_unwind` caught.
+    /// Wraps a worker's panic, as `catch_unwind` returns it.
     pub fn from_panic(panic: Box<dyn Any + Send>) -> Self {
         Self::WorkerPanicked(panic_text(&*panic))
     }
 }
 
-/// What a panic says, from what `catch_unwind` caught.
+/// Returns the message of a panic, as `catch_unwind` returns it.
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()

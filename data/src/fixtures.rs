@@ -9,7 +9,7 @@ use crate::loader_config::LoaderConfig;
 use crate::source::{PairSource, TextSource};
 use crate::tokenizer::{PairTokenizers, TextTokenizer, TokenizerConfig};
 
-/// A folder with a corpus, its tokenizers and, when asked for, its cache.
+/// A folder with a corpus, its tokenizers and, if needed, its cache.
 pub(crate) struct Fixture {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) corpus: PairCorpus,
@@ -43,7 +43,7 @@ impl Fixture {
     }
 }
 
-/// A folder with plain text, a tokenizer made for it and, when asked for, its cache.
+/// A folder with plain text, a tokenizer trained on it and, if needed, its cache.
 pub(crate) struct TextFixture {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) corpus: TextCorpus,
@@ -51,7 +51,7 @@ pub(crate) struct TextFixture {
 }
 
 impl TextFixture {
-    /// One document a line; the vocabulary is trained on them.
+    /// Writes one document per line and trains the vocabulary on them.
     pub(crate) fn new(documents: &[String], tokenizer: &TokenizerConfig) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("documents.jsonl");

@@ -65,3 +65,8 @@ pub use tokenizer::{
     DecodeStream, Normalization, PairEncoder, PairTokenizers, SpecialIds, TextEncoder, TextSpecialIds, TextTokenizer,
     TokenizerConfig, TokenizerKind,
 };
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,23 +1,23 @@
-//! Batching, workers and prefetch.
+//! Settings of batching, workers and prefetching.
 
 use serde::{Deserialize, Serialize};
 
-/// How rows become batches and who makes them.
+/// How rows become batches, and how many threads make them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoaderConfig {
     /// Budget of one batch in tokens: rows times the longer of padded source and padded target length.
     pub batch_tokens: usize,
-    /// Padded lengths are multiples of this many tokens. 8 keeps shapes few; 4 pads less where rows are short. Row counts
-    /// are multiples of 8 in any case, once there are that many.
+    /// Padded lengths are multiples of this many tokens. 8 keeps the number of shapes small; 4 pads less where rows are
+    /// short. Batches of 8 rows or more have a multiple of 8 rows in any case.
     pub bucket_multiple: usize,
-    /// Length buckets at most. More of them pad less, but each is one more shape for the GPU to tune.
+    /// Largest number of length buckets. More buckets pad less, but each is one more shape for the GPU to tune.
     pub max_buckets: usize,
-    /// Worker threads; 0 makes batches inline on the calling thread.
+    /// Worker threads; 0 makes batches on the calling thread.
     pub num_workers: usize,
-    /// Batches that each worker may be ahead.
+    /// Batches that each worker may prepare in advance.
     pub prefetch_factor: usize,
-    /// Another order of rows and batches every epoch; `false` keeps the order of the files within length buckets.
+    /// Shuffles rows and batches differently in every epoch; `false` keeps the order of the files within length buckets.
     pub shuffle: bool,
 }
 
@@ -35,11 +35,11 @@ impl Default for LoaderConfig {
 }
 
 impl LoaderConfig {
-    /// Everything that cannot work, each with its remedy.
+    /// Returns all invalid settings, each with a remedy.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.bucket_multiple == 0 {
-            problems.push("loader.bucket_multiple = 0: set 8 (or 1 for exact lengths)".into());
+            problems.push("loader.bucket_multiple = 0 is not a multiple: set 8 (or 1 for exact lengths)".into());
         }
         if self.batch_tokens == 0 || self.batch_tokens < self.bucket_multiple {
             problems.push(format!(
@@ -49,26 +49,26 @@ impl LoaderConfig {
             ));
         }
         if self.max_buckets == 0 {
-            problems.push("loader.max_buckets = 0: set at least 1; 16 suits most corpora".into());
+            problems.push(
+                "loader.max_buckets = 0 leaves no bucket for any row: set at least 1; 16 suits most corpora".into(),
+            );
         }
         if self.max_buckets > 4096 {
             problems.push(format!(
-                "loader.max_buckets = {}: every bucket is a shape of its own for the GPU; 8 to 64 are plenty",
+                "loader.max_buckets = {} is more than 4096, and the GPU tunes each bucket's shape: set 8 to 64",
                 self.max_buckets
             ));
         }
         if self.num_workers > 0 && self.prefetch_factor == 0 {
             problems.push(
-                "loader.prefetch_factor = 0 with worker threads would keep them idle: set at least 1, or \
-                 loader.num_workers = 0 to work inline"
+                "loader.prefetch_factor = 0 would keep the worker threads idle: set at least 1, or set \
+                 loader.num_workers = 0 to make batches on the calling thread"
                     .into(),
             );
         }
         if self.num_workers > 1024 {
-            problems.push(format!(
-                "loader.num_workers = {}: more threads than any machine here has cores; 2 to 16 is usual",
-                self.num_workers
-            ));
+            problems
+                .push(format!("loader.num_workers = {} is more than 1024 threads: 2 to 16 is usual", self.num_workers));
         }
         problems
     }

@@ -1,8 +1,8 @@
-//! Numbered results that arrive in any order and leave in theirs.
+//! Numbered results that arrive in any order and leave in the order of their numbers.
 
 use std::collections::VecDeque;
 
-/// Holds what arrived early until its turn.
+/// Holds results that arrived early until it is their turn.
 #[derive(Debug)]
 pub(crate) struct Reorder<T> {
     next: u64,
@@ -11,12 +11,16 @@ pub(crate) struct Reorder<T> {
 }
 
 impl<T> Reorder<T> {
-    /// Starts at a number.
+    /// The first result to leave is number `next`.
     pub(crate) fn new(next: u64) -> Self {
         Self { next, slots: VecDeque::new() }
     }
 
-    /// Keeps a result until its turn.
+    /// Adds a result.
+    ///
+    /// # Panics
+    ///
+    /// If the number arrived before.
     pub(crate) fn insert(&mut self, number: u64, value: T) {
         let offset = number.checked_sub(self.next).expect("a number arrives once") as usize;
         if self.slots.len() <= offset {
@@ -27,7 +31,7 @@ impl<T> Reorder<T> {
         *slot = Some(value);
     }
 
-    /// The next result in order, if it has arrived.
+    /// Returns the next result in order, if it has arrived.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let value = self.slots.front_mut()?.take()?;
         self.slots.pop_front();

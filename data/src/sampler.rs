@@ -3,10 +3,10 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Which order an epoch has.
+/// The order of the rows in an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// As in the files.
+    /// The order of the files.
     Sequential,
     /// Shuffled, differently in each epoch.
     Shuffled {
@@ -17,7 +17,7 @@ pub enum Order {
     },
 }
 
-/// What is put in order; each has a random stream of its own.
+/// What is shuffled. Each has its own stream of random numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ShuffleOf {
     Rows,
@@ -26,14 +26,14 @@ pub(crate) enum ShuffleOf {
 }
 
 impl Order {
-    /// The numbers below `n` in this order.
+    /// Returns the numbers below `n` in this order.
     pub(crate) fn indices(self, n: u32, of: ShuffleOf) -> Vec<u32> {
         let mut indices: Vec<u32> = (0..n).collect();
         self.apply(&mut indices, of);
         indices
     }
 
-    /// Puts items into this order (Fisher and Yates).
+    /// Puts items into this order (Fisher-Yates shuffle).
     pub(crate) fn apply<T>(self, items: &mut [T], of: ShuffleOf) {
         let Self::Shuffled { seed, epoch } = self else { return };
         let mut random = generator(seed, epoch, of);
@@ -49,7 +49,7 @@ fn generator(seed: u64, epoch: u64, of: ShuffleOf) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(*hasher.finalize().as_bytes())
 }
 
-/// A number below `bound`, each equally likely (Lemire 2019).
+/// Returns a uniformly distributed number below `bound` (Lemire 2019).
 pub(crate) fn below(random: &mut impl Rng, bound: u32) -> u32 {
     let threshold = bound.wrapping_neg() % bound;
     loop {
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_shuffle_is_a_permutation_and_depends_on_everything() {
-        let order = |seed, epoch, stream| Order::Shuffled { seed, epoch }.indices(1000, stream);
+        let order = |seed, epoch, of| Order::Shuffled { seed, epoch }.indices(1000, of);
         let first = order(1, 0, ShuffleOf::Rows);
         let mut sorted = first.clone();
         sorted.sort_unstable();
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_order_never_changes_between_versions() {
-        // A resumed run must see the same rows: these numbers may only change with a new format of checkpoints.
+        // A resumed run must see the same rows: these numbers may only change with a new checkpoint format.
         let order = Order::Shuffled { seed: 42, epoch: 7 }.indices(10, ShuffleOf::Rows);
         assert_eq!(order, [4, 1, 8, 0, 7, 3, 5, 9, 2, 6]);
     }

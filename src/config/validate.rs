@@ -34,11 +34,9 @@ impl Config {
     }
 
     fn validate_data(&self, problems: &mut Vec<String>) {
-        // The corpus knows itself as `corpus`; here it is a part of `data`.
-        problems
-            .extend(self.data.corpus.validate().into_iter().map(|problem| problem.replace("corpus.", "data.corpus.")));
-        let text = self.data.text.validate(if self.task == Task::Translation { 0 } else { self.model.max_positions });
-        problems.extend(text.into_iter().map(|problem| problem.replace("text.", "data.text.")));
+        problems.extend(self.data.corpus.validate());
+        let max_positions = if self.task == Task::Translation { 0 } else { self.model.max_positions };
+        problems.extend(self.data.text.validate(max_positions));
         if self.data.train.is_empty() && !self.data.valid.is_empty() {
             problems.push(
                 "data.valid names validation text, but data.train names no training text; set data.train, or remove \

@@ -2,12 +2,12 @@
 //!
 //! 1. Rows fall into cells by their source and target length, both rounded up ([`round_up`]).
 //! 2. Neighbouring cells merge, cheapest in padding first, until at most `max_buckets` are left and each can fill a batch.
-//!    A bucket's shape is then fixed: the longest lengths in it and as many rows as the budget allows.
-//! 3. An epoch deals the rows, in the sampler's order, to their buckets and cuts full batches. What is left of a bucket
-//!    at the end is dealt to the next wider one instead of making a batch of an odd shape; only the widest keep a partial
+//!    A bucket's shape is then fixed: its longest lengths, and as many rows as the budget allows.
+//! 3. An epoch distributes the rows, in the sampler's order, to their buckets and cuts full batches. The rows left in a
+//!    bucket move to the next wider one instead of making a batch of an odd shape; only the widest buckets keep a partial
 //!    batch.
 //!
-//! Bucket sizes do not depend on the epoch, so every epoch has the same number of batches of the same shapes, and a
+//! Bucket sizes do not depend on the epoch. So every epoch has the same number of batches of the same shapes, and a
 //! position in the data is plain arithmetic.
 
 use std::collections::BTreeMap;
@@ -18,28 +18,28 @@ use crate::host_batch::Shape;
 use crate::loader_config::LoaderConfig;
 use crate::sampler::{Order, ShuffleOf};
 
-/// The buckets of a data set. Epoch by epoch they deal rows into batches.
+/// The buckets of a data set. They distribute the rows of each epoch into batches.
 #[derive(Debug)]
 pub struct Buckets {
     /// From narrow to wide.
     buckets: Vec<Bucket>,
     /// Bucket of each row.
     of_row: Vec<u16>,
-    /// Tokens that are not padding, both sides.
+    /// Non-padding tokens of both sides.
     tokens: u64,
 }
 
 #[derive(Debug)]
 struct Bucket {
-    /// Of a full batch.
+    /// Shape of a full batch.
     shape: Shape,
     rows: usize,
-    /// Which bucket takes what is left at the end of an epoch.
+    /// The bucket that takes the rows left at the end of an epoch.
     wider: Option<usize>,
 }
 
-/// Rounds a length up: to multiples of `multiple` while it is short, of 2, 4, 8 .. times as much as it grows, so that a
-/// length is padded by an eighth at most and long corpora do not have hundreds of lengths.
+/// Rounds a length up to a multiple of `multiple`, and longer lengths to a multiple of 2, 4, 8 .. times as much. This pads
+/// a long row by an eighth at most, and keeps the number of different lengths small.
 pub fn round_up(len: usize, multiple: usize) -> usize {
     let mut step = multiple;
     while len > 16 * step {
@@ -48,7 +48,7 @@ pub fn round_up(len: usize, multiple: usize) -> usize {
     len.next_multiple_of(step)
 }
 
-/// A set of rows that will share a shape.
+/// Rows that will share a shape.
 #[derive(Debug, Clone)]
 struct Cell {
     source_len: usize,
@@ -63,7 +63,7 @@ impl Cell {
         self.rows * (source_len + target_len)
     }
 
-    /// Tokens of padding that merging two cells would add.
+    /// Returns the padding tokens that merging two cells would add.
     fn merge_cost(&self, other: &Self) -> usize {
         let (s, t) = (self.source_len.max(other.source_len), self.target_len.max(other.target_len));
         self.padded(s, t) + other.padded(s, t)
@@ -72,19 +72,45 @@ impl Cell {
     }
 }
 
-/// Large batches have multiples of this many rows: products over all positions then have sides that tensor cores like,
-/// whatever the length.
+/// Large batches have a multiple of this many rows: the sides of matrix products over all positions are then multiples of
+/// 8 at any length, as tensor cores need.
 const ROW_MULTIPLE: usize = 8;
 
-/// Rows of a full batch: as many as the budget allows, in eights once there are that many.
+/// Returns the rows of a full batch: as many as the budget allows, rounded down to a multiple of 8 from 8 on.
 fn full_batch(source_len: usize, target_len: usize, config: &LoaderConfig) -> usize {
     let rows = config.batch_tokens / source_len.max(target_len);
     if rows >= ROW_MULTIPLE { rows - rows % ROW_MULTIPLE } else { rows }
 }
 
+impl Bucket {
+    /// The bucket of cell `i` of the merged cells.
+    fn new(i: usize, merged: &[Cell], config: &LoaderConfig) -> Self {
+        let cell = &merged[i];
+        let batch_size = full_batch(cell.source_len, cell.target_len, config);
+        let shape = Shape { batch_size, source_len: cell.source_len, target_len: cell.target_len };
+        // Sorted by area: the first that takes both lengths is the tightest.
+        let wider = (i + 1..merged.len())
+            .find(|j| merged[*j].source_len >= cell.source_len && merged[*j].target_len >= cell.target_len);
+        Self { shape, rows: cell.rows, wider }
+    }
+}
+
+fn too_long((source, target): (usize, usize), padded: (usize, usize), config: &LoaderConfig) -> Error {
+    Error::Invalid(format!(
+        "loader.batch_tokens = {} cannot hold the longest row ({source} source and {target} target tokens): set it to at \
+         least {}, or lower data.corpus.max_source_len and data.corpus.max_target_len",
+        config.batch_tokens,
+        padded.0.max(padded.1)
+    ))
+}
+
 impl Buckets {
-    /// Sorts rows into buckets by their source and target lengths (eos included). Lengths are padded to `max_lens` at
-    /// most (0: no limit), so that a model with fewer positions than the next multiple can take the batch.
+    /// Sorts rows into buckets by their source and target lengths, eos included. `max_lens` limits the padded lengths (0: no
+    /// limit), so that a batch fits a model with fewer positions than the next multiple.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration is invalid or a row is longer than the token budget.
     pub fn new(
         lengths: impl ExactSizeIterator<Item = (usize, usize)>,
         max_lens: (usize, usize),
@@ -94,6 +120,7 @@ impl Buckets {
         if !problems.is_empty() {
             return Err(Error::Invalid(problems.join("\n")));
         }
+        // Rows into cells.
         let pad = |len: usize, max: usize| {
             let padded = round_up(len, config.bucket_multiple);
             if max == 0 { padded } else { padded.min(max.max(len)) }
@@ -105,16 +132,13 @@ impl Buckets {
             tokens += (source + target) as u64;
             let key = (pad(source, max_lens.0), pad(target, max_lens.1));
             if key.0.max(key.1) > config.batch_tokens {
-                return Err(Error::Invalid(format!(
-                    "loader.batch_tokens = {} cannot hold the longest row ({source} source and {target} target tokens): \
-                     set it to at least {}, or lower corpus.max_source_len and corpus.max_target_len",
-                    config.batch_tokens,
-                    key.0.max(key.1)
-                )));
+                return Err(too_long((source, target), key, config));
             }
             *cells.entry(key).or_default() += 1;
             cell_of_row.push(key);
         }
+
+        // Cells into buckets.
         let cells: Vec<_> = cells
             .into_iter()
             .enumerate()
@@ -122,43 +146,39 @@ impl Buckets {
             .collect();
         let keys: Vec<_> = cells.iter().map(|cell| (cell.source_len, cell.target_len)).collect();
         let merged = merge(cells, config);
+        let buckets = (0..merged.len()).map(|i| Bucket::new(i, &merged, config)).collect();
+
+        // Rows into buckets.
         let mut bucket_of_cell = vec![0; keys.len()];
         for (bucket, cell) in merged.iter().enumerate() {
             for member in &cell.members {
                 bucket_of_cell[*member] = bucket as u16;
             }
         }
-        let cell_number: BTreeMap<_, _> = keys.iter().zip(&bucket_of_cell).collect();
-        let of_row = cell_of_row.iter().map(|key| *cell_number[key]).collect();
-        let buckets = (0..merged.len()).map(|i| {
-            let cell = &merged[i];
-            let batch_size = full_batch(cell.source_len, cell.target_len, config);
-            let shape = Shape { batch_size, source_len: cell.source_len, target_len: cell.target_len };
-            // Sorted by area: the first that takes both lengths is the tightest.
-            let wider = (i + 1..merged.len())
-                .find(|j| merged[*j].source_len >= cell.source_len && merged[*j].target_len >= cell.target_len);
-            Bucket { shape, rows: cell.rows, wider }
-        });
-        Ok(Self { buckets: buckets.collect(), of_row, tokens })
+        let bucket_of_key: BTreeMap<_, _> = keys.iter().zip(&bucket_of_cell).collect();
+        let of_row = cell_of_row.iter().map(|key| *bucket_of_key[key]).collect();
+        Ok(Self { buckets, of_row, tokens })
     }
 
-    /// Rows in all buckets.
+    /// Returns the number of rows in all buckets.
     pub fn n_rows(&self) -> usize {
         self.of_row.len()
     }
 
-    /// Deals the rows of an epoch into batches.
+    /// Distributes the rows of an epoch into batches.
     pub fn plan(&self, order: Order) -> EpochPlan {
         let mut queues: Vec<Vec<u32>> =
             self.buckets.iter().map(|b| Vec::with_capacity(b.rows + b.shape.batch_size)).collect();
         for row in order.indices(self.of_row.len() as u32, ShuffleOf::Rows) {
             queues[self.of_row[row as usize] as usize].push(row);
         }
+
         let mut plan = EpochPlan::with_capacity(self.of_row.len());
         for (i, bucket) in self.buckets.iter().enumerate() {
             let queue = std::mem::take(&mut queues[i]);
             let full = queue.chunks_exact(bucket.shape.batch_size);
             let left = full.remainder();
+
             let partial = match bucket.wider {
                 Some(wider) => {
                     queues[wider].extend_from_slice(left);
@@ -174,12 +194,12 @@ impl Buckets {
         plan
     }
 
-    /// Batches of an epoch.
+    /// Returns the number of batches of an epoch.
     pub fn batches_per_epoch(&self) -> u64 {
         self.shapes().values().map(|batches| *batches as u64).sum()
     }
 
-    /// Batches of each shape in an epoch; the same in every epoch.
+    /// Returns the number of batches of each shape in an epoch; the same in every epoch.
     pub fn shapes(&self) -> BTreeMap<Shape, usize> {
         let mut shapes = BTreeMap::new();
         let mut carried = vec![0; self.buckets.len()];
@@ -198,36 +218,39 @@ impl Buckets {
         shapes
     }
 
-    /// Share of padding among the source and target tokens of an epoch, in [0, 1).
+    /// Returns the share of padding among the source and target tokens of an epoch, in [0, 1).
     pub fn padding_ratio(&self) -> f64 {
         let padded: usize = self.shapes().iter().map(|(shape, batches)| shape.padded_tokens() * batches).sum();
         if padded == 0 { 0.0 } else { 1.0 - self.tokens as f64 / padded as f64 }
     }
 }
 
-/// Merges cells until there are few enough and each fills a batch; returns them sorted by area.
+/// Merges cells until there are few enough and each fills a batch. Returns them sorted by area.
 fn merge(mut cells: Vec<Cell>, config: &LoaderConfig) -> Vec<Cell> {
-    // Cheapest partner of each cell. Kept up to date, so that merging n cells takes about n^2 steps, not n^3.
+    // The cheapest partner of each cell. Keeping it up to date makes merging n cells take about n^2 steps, not n^3.
     let partner_of = |cells: &[Cell], i: usize| {
         let others = (0..cells.len()).filter(|j| *j != i);
         others.map(|j| (cells[i].merge_cost(&cells[j]), j)).min()
     };
     let mut partners: Vec<_> = (0..cells.len()).map(|i| partner_of(&cells, i)).collect();
+
     while cells.len() > 1 {
         let small = |cell: &Cell| cell.rows < full_batch(cell.source_len, cell.target_len, config);
         let too_many = cells.len() > config.max_buckets;
         let candidates = (0..cells.len()).filter(|i| too_many || small(&cells[*i]));
         let Some((_, a)) = candidates.map(|i| (partners[i].expect("there are two cells").0, i)).min() else { break };
+
+        // Cell b merges into cell a; the last cell moves to place b.
         let (_, b) = partners[a].expect("there are two cells");
         let gone = cells.swap_remove(b);
         partners.swap_remove(b);
-        // The last cell has moved to place b.
         let (moved, a) = (cells.len(), if a == cells.len() { b } else { a });
         let cell = &mut cells[a];
         cell.source_len = cell.source_len.max(gone.source_len);
         cell.target_len = cell.target_len.max(gone.target_len);
         cell.rows += gone.rows;
         cell.members.extend(gone.members);
+
         for i in 0..cells.len() {
             let stale = partners[i].is_none_or(|(_, j)| j == a || j == b || j == moved);
             if i == a || stale {

@@ -1,23 +1,24 @@
-//! The order in which the documents of an epoch are packed.
+//! The order in which an epoch packs documents into rows.
 
 use crate::sampler::{Order, ShuffleOf};
 
-/// Documents from one waypoint to the next: finding a place walks at most so many, and a waypoint costs eight bytes.
+/// Documents from one waypoint to the next. A lookup walks over at most so many, and each waypoint takes eight bytes.
 const STRIDE: usize = 16;
 
-/// Documents one behind the other, and which of them has a given place.
+/// Documents in a row, and a lookup of the document at a given place. A document takes one place per token and per
+/// special token around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DocumentOrder {
-    /// Document numbers in their order; `None` if that is the order of the files.
+    /// Document numbers in order; `None` for the order of the files.
     documents: Option<Vec<u32>>,
-    /// The first place of every sixteenth document in that order.
+    /// The first place of every [`STRIDE`]th document in that order.
     waypoints: Vec<u64>,
     n_documents: usize,
     n_places: u64,
 }
 
 impl DocumentOrder {
-    /// Orders documents; `places` says how many each takes.
+    /// Orders documents; `places` returns the number of places of each.
     pub(crate) fn new(n_documents: usize, order: Order, places: impl Fn(usize) -> u64) -> Self {
         let documents = match order {
             Order::Sequential => None,
@@ -34,20 +35,22 @@ impl DocumentOrder {
         all
     }
 
-    /// The document at a turn.
+    /// Returns the document at index `turn` of the order.
     fn document(&self, turn: usize) -> usize {
         self.documents.as_ref().map_or(turn, |documents| documents[turn] as usize)
     }
 
-    /// The documents from the one that has `place` on, each with the number of its places that come before.
+    /// Returns the documents from the one at `place` on, each with the number of its places that lie before `place`.
     pub(crate) fn starting_at(
         &self,
         place: u64,
         places: impl Fn(usize) -> u64,
     ) -> impl Iterator<Item = (usize, u64)> + '_ {
+        // The last waypoint at or before the place.
         let waypoint = self.waypoints.partition_point(|start| *start <= place).saturating_sub(1);
         let mut turn = waypoint * STRIDE;
         let mut before = place - self.waypoints.get(waypoint).copied().unwrap_or(0);
+
         while turn < self.n_documents {
             let here = places(self.document(turn));
             if before < here {
@@ -56,6 +59,7 @@ impl DocumentOrder {
             before -= here;
             turn += 1;
         }
+
         (turn..self.n_documents).map(move |i| (self.document(i), if i == turn { before } else { 0 }))
     }
 }
@@ -89,13 +93,13 @@ mod tests {
 
     #[test]
     fn the_order_never_changes_between_versions() {
-        // A resumed run must see the same rows: these numbers may only change with a new format of checkpoints.
+        // A resumed run must see the same rows: these numbers may only change with a new checkpoint format.
         let all = DocumentOrder::new(10, Order::Shuffled { seed: 42, epoch: 7 }, |_| 1);
         assert_eq!(all.documents.expect("shuffled"), [0, 1, 9, 3, 4, 7, 8, 6, 5, 2]);
     }
 
     #[test]
-    fn memory_is_a_few_bytes_a_document() {
+    fn memory_is_a_few_bytes_per_document() {
         let order = Order::Shuffled { seed: 1, epoch: 0 };
         let all = DocumentOrder::new(1_000_000, order, |document| document as u64 % 900);
         let bytes = 4 * all.documents.as_ref().map_or(0, Vec::capacity) + 8 * all.waypoints.capacity();

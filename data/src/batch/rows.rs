@@ -1,9 +1,9 @@
-//! Documents into the rows of a batch.
+//! Documents into the packed rows of a batch.
 
 use crate::cache::Tokens;
 use crate::host_batch::{HostBatch, Shape, TextParts};
 
-/// What stands around a document's tokens on one side of a batch.
+/// Special tokens around a document, in the input or in the labels. Its `Debug` text is part of a source's fingerprint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Around {
     pub(crate) before: Vec<i32>,
@@ -15,7 +15,7 @@ impl Around {
         self.before.len() + self.behind.len()
     }
 
-    /// Writes the places `from ..` of a document to `to`, which they must fill. Returns the largest id of the document.
+    /// Copies the places from `from` on of a document to `to`, which they must fill. Returns the largest id of the document.
     fn copy(&self, tokens: Tokens<'_>, from: usize, to: &mut [i32]) -> u32 {
         match tokens {
             Tokens::Narrow(ids) => self.copy_ids(ids, from, to),
@@ -25,14 +25,16 @@ impl Around {
 
     fn copy_ids<T: Copy + Into<u32>>(&self, ids: &[T], from: usize, to: &mut [i32]) -> u32 {
         let end = from + to.len();
-        // The part of `0 .. len` that starts at place `start` and lies in `from .. end`.
+        // What `from..end` takes of a piece of `len` places that starts at place `start`.
         let part = |start: usize, len: usize| from.saturating_sub(start).min(len)..end.saturating_sub(start).min(len);
         let (before, rest) = (part(0, self.before.len()), self.before.len());
         let (middle, last) = (part(rest, ids.len()), part(rest + ids.len(), self.behind.len()));
+
         let (to_before, to) = to.split_at_mut(before.len());
         let (to_middle, to_last) = to.split_at_mut(middle.len());
         to_before.copy_from_slice(&self.before[before]);
         to_last.copy_from_slice(&self.behind[last]);
+
         let mut largest = 0;
         for (to, id) in to_middle.iter_mut().zip(&ids[middle]) {
             let id: u32 = (*id).into();
@@ -43,26 +45,26 @@ impl Around {
     }
 }
 
-/// What every row is made of.
+/// How rows are built. Its `Debug` text is part of a source's fingerprint.
 #[derive(Debug, Clone)]
 pub(crate) struct RowFormat {
-    /// Around what the model reads.
+    /// Special tokens around a document in the model's input.
     pub(crate) input: Around,
-    /// Around the labels; as long as around the input.
+    /// Special tokens around the labels; as many as around the input.
     pub(crate) labels: Around,
-    /// Fills the input of places without a token.
+    /// Fills padding places of the input.
     pub(crate) fill: i32,
-    /// Positions start again at each document, and documents have numbers.
+    /// Positions restart at each document, and documents have numbers.
     pub(crate) boundaries: bool,
 }
 
-/// Writes documents into a batch whose shape is fixed beforehand. The batch's buffer is reused.
+/// Writes documents into a batch whose shape is fixed in advance. The batch's buffer is reused.
 pub(crate) struct RowWriter<'a> {
     batch: &'a mut HostBatch,
     format: &'a RowFormat,
-    /// Rows that are done.
+    /// Complete rows.
     rows: usize,
-    /// Places of the open row that are filled.
+    /// Filled places of the open row.
     filled: usize,
     /// Documents in the open row.
     documents: i32,
@@ -76,7 +78,7 @@ impl<'a> RowWriter<'a> {
         Self { batch, format, rows: 0, filled: 0, documents: 0 }
     }
 
-    /// Places of the open row that are free.
+    /// Returns the number of free places of the open row.
     pub(crate) fn room(&self) -> usize {
         self.batch.target_len - self.filled
     }
@@ -85,7 +87,7 @@ impl<'a> RowWriter<'a> {
     ///
     /// # Panics
     ///
-    /// If there is no room for them.
+    /// If the open row lacks the room for them.
     pub(crate) fn push(&mut self, tokens: Tokens<'_>, from: usize, len: usize) -> u32 {
         assert!(len <= self.room(), "{len} places of a document, but {} are free", self.room());
         let format = self.format;
@@ -95,6 +97,7 @@ impl<'a> RowWriter<'a> {
         let of_labels = format.labels.copy(tokens, from, open.labels);
         fill_positions(open.positions, start);
         open.documents.fill(number);
+
         self.documents = number + 1;
         self.filled += len;
         largest.max(of_labels)

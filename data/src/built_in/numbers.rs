@@ -1,8 +1,7 @@
-//! The built-in task: numbers in digits -> English words.
+//! Numbers in digits -> English words.
 //!
-//! A real sequence-to-sequence task that needs no download: the output depends on every digit and its place, the lengths
-//! differ, and a held-out number can only be read by having understood the others. Everything is a pure function of a
-//! seed.
+//! A real sequence-to-sequence task without a download. The output depends on every digit and its place, the lengths differ,
+//! and a model can only read held-out numbers if it learned the rule. All rows are a pure function of a seed.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -16,10 +15,10 @@ use crate::error::{Error, Result};
 use crate::sampler::below;
 use crate::tokenizer::TokenizerConfig;
 
-/// The default range: 0 to 999,999.
+/// Digits of the default range, 0 to 999,999.
 pub const MAX_DIGITS: u32 = 6;
 
-/// Numbers below this are always in the training set: they are the words from which the others are put together.
+/// Numbers below this are always in the training set: their words make up all others.
 const ALWAYS_TRAINED: u64 = 1000;
 
 /// One number in this many is held out.
@@ -50,11 +49,12 @@ const BELOW_TWENTY: [&str; 20] = [
 const TENS: [&str; 10] = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
 const SCALES: [&str; 7] = ["", "thousand", "million", "billion", "trillion", "quadrillion", "quintillion"];
 
-/// A number in English words: 105 is "one hundred five".
+/// Returns a number in English words: 105 is "one hundred five".
 pub fn in_words(number: u64) -> String {
     if number < 20 {
         return BELOW_TWENTY[number as usize].into();
     }
+
     let mut words: Vec<&str> = Vec::new();
     for (i, scale) in SCALES.iter().enumerate().rev() {
         let group = (number / 1000u64.pow(i as u32) % 1000) as usize;
@@ -84,24 +84,29 @@ pub fn in_words(number: u64) -> String {
 /// Rows of the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Numbers {
-    /// Rows to train on. Short numbers come again: each length is equally frequent.
+    /// Training rows. Each number of digits is equally frequent, so short numbers repeat.
     pub train: Vec<Example>,
-    /// Rows to test with: different numbers, none of which is in `train`.
+    /// Test rows: different numbers, none of them in `train`.
     pub held_out: Vec<Example>,
 }
 
-/// Draws `n_train` and `n_held_out` numbers of up to `max_digits` digits, each length equally likely.
+/// Samples `n_train` and `n_held_out` numbers of up to `max_digits` digits, each number of digits equally likely.
+///
+/// # Errors
+///
+/// If `max_digits` is not 4 to 18, or if there are too few held-out numbers.
 pub fn examples(n_train: usize, n_held_out: usize, max_digits: u32, seed: u64) -> Result<Numbers> {
     if !(4..=18).contains(&max_digits) {
-        return Err(Error::Invalid(format!("numbers of {max_digits} digits: choose 4 to 18")));
+        return Err(Error::Invalid(format!("cannot sample numbers of {max_digits} digits: choose 4 to 18")));
     }
     let available = (10u64.pow(max_digits) - ALWAYS_TRAINED) / HELD_OUT_ONE_IN;
     if n_held_out as u64 > available / 2 {
         return Err(Error::Invalid(format!(
-            "{n_held_out} held-out numbers of up to {max_digits} digits: at most {} can be drawn",
+            "cannot hold out {n_held_out} numbers of up to {max_digits} digits: at most {} are available",
             available / 2
         )));
     }
+
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut train = Vec::with_capacity(n_train);
     while train.len() < n_train {
@@ -110,8 +115,9 @@ pub fn examples(n_train: usize, n_held_out: usize, max_digits: u32, seed: u64) -
             train.push(example(number));
         }
     }
+
     let mut held_out = BTreeSet::new();
-    // Few short numbers are held out; drawing every length equally often would take long once they are used up.
+    // Few short numbers are held out. Sampling every length equally often would take long once they are used up.
     let mut misses = 0;
     while held_out.len() < n_held_out {
         let min_digits = if misses > 20 * n_held_out { max_digits } else { 4 };
@@ -123,12 +129,12 @@ pub fn examples(n_train: usize, n_held_out: usize, max_digits: u32, seed: u64) -
     Ok(Numbers { train, held_out: held_out.into_iter().map(example).collect() })
 }
 
-/// A vocabulary that fits the task: digits are read one by one.
+/// Returns a vocabulary that fits the task: every digit is a token.
 pub fn tokenizer_config() -> TokenizerConfig {
     TokenizerConfig { vocab_size: 96, byte_fallback: false, split_digits: true, ..TokenizerConfig::default() }
 }
 
-/// Writes rows as JSONL with the fields `src` and `trg`, unless the file already has just these.
+/// Writes rows as JSONL with the fields `src` and `trg`, unless the file has exactly this content.
 pub fn write_jsonl(path: &Path, examples: &[Example]) -> Result<()> {
     let mut text = Vec::new();
     for example in examples {
@@ -152,11 +158,11 @@ fn draw(random: &mut ChaCha8Rng, min_digits: u32, max_digits: u32) -> u64 {
     let digits = min_digits + below(random, max_digits - min_digits + 1);
     let low = if digits == 1 { 0 } else { 10u64.pow(digits - 1) };
     let span = 10u64.pow(digits) - low;
-    // 64 random bits against at most 60: the bias is far below one draw in a billion.
+    // Multiply and shift: the bias is at most the span over 2^64, below 10^-13 for six digits.
     low + ((u128::from(random.next_u64()) * u128::from(span)) >> 64) as u64
 }
 
-/// Which numbers are held out is a property of the number, not of how many rows are drawn.
+/// Whether a number is held out. Depends on the number and the seed, not on how many rows are sampled.
 fn is_held_out(number: u64, seed: u64) -> bool {
     let mut hasher = blake3::Hasher::new_derive_key("kiln-data 2026 held-out numbers");
     hasher.update(&seed.to_le_bytes()).update(&number.to_le_bytes());

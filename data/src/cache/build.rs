@@ -1,4 +1,4 @@
-//! Building a token cache: parse and tokenize in parallel, write in order, appear when complete.
+//! Building a token cache: parse and tokenize in parallel, write in order, rename when complete.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::TokenCache;
 use super::encode::{PairBlockEncoder, TextBlockEncoder};
 use super::fingerprint::{Ledger, pair_fingerprint, text_fingerprint};
-use super::format::{CacheKind, Header};
+use super::format::{CacheKind, Header, NOT_A_CACHE};
 use super::write::Writer;
 use crate::corpus::{PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
@@ -17,16 +17,20 @@ use crate::tokenizer::{PairTokenizers, TextTokenizer};
 pub struct Prepared {
     /// The cache.
     pub cache: TokenCache,
-    /// Why it was built; `None` if the one that was there fits.
+    /// Why it was built; `None` if the existing one fits.
     pub built_because: Option<String>,
 }
 
-/// Opens the cache at `path` if it was made from this text with these tokenizers, or else builds it: into a temporary
-/// file that is synced and renamed, so that an interrupted build leaves nothing behind that could be mistaken for a
-/// cache. A cache that is there is read once and compared with its hashes. A second process that wants the same cache waits
-/// and then uses it.
+/// Opens the cache of pairs at `path`, or builds it if it was not made from this text with these tokenizers.
 ///
-/// `progress` is called now and then with the number of rows seen so far.
+/// An existing cache is read once and compared with its hashes. A new one is written to a temporary file, synced and
+/// renamed, so that an interrupted build never leaves a partial cache. A second process that needs the same cache waits
+/// and then uses it. `progress` receives the number of rows read so far, from time to time.
+///
+/// # Errors
+///
+/// If the text cannot be read or changes meanwhile, if too many rows are bad, if the cache cannot be written, or if the
+/// file at `path` is not a token cache.
 pub fn prepare_pairs(
     path: &Path,
     corpus: &PairCorpus,
@@ -41,6 +45,7 @@ pub fn prepare_pairs(
         max_target_len: corpus.config().max_target_len as u32,
         ..Header::new(CacheKind::Pairs, tokenizers.fingerprint_hash())
     };
+
     let parser = RowParser::new(corpus.config());
     let write = |writer: &mut Writer, narrow: bool| {
         for_each_block(
@@ -55,10 +60,12 @@ pub fn prepare_pairs(
             },
         )
     };
+
     open_or_build(path, header, &|ledger| pair_fingerprint(corpus, ledger), &|report| corpus.check(report), write)
 }
 
-/// The same for plain text: the documents of `corpus`, tokenized. How they are packed into rows is not part of the cache.
+/// Does the same as [`prepare_pairs`] for plain text. The cache holds whole documents; [`TextSource`](crate::TextSource)
+/// packs them into rows.
 pub fn prepare_text(
     path: &Path,
     corpus: &TextCorpus,
@@ -72,6 +79,7 @@ pub fn prepare_text(
         target_vocab_size: vocab_size,
         ..Header::new(CacheKind::Text, tokenizer.fingerprint_hash())
     };
+
     let write = |writer: &mut Writer, narrow: bool| {
         for_each_block(
             corpus.blocks(),
@@ -85,11 +93,12 @@ pub fn prepare_text(
             },
         )
     };
+
     open_or_build(path, header, &|ledger| text_fingerprint(corpus, ledger), &|report| corpus.check(report), write)
 }
 
-/// `header` says what is wanted; the fingerprint of the corpus is filled in here. `write` writes all rows, with narrow
-/// tokens or wide ones.
+/// Opens or builds the cache that `header` describes; this function fills in the fingerprint of the corpus. `write` writes
+/// all rows, with 16-bit tokens if its second argument is true.
 fn open_or_build(
     path: &Path,
     mut header: Header,
@@ -100,8 +109,8 @@ fn open_or_build(
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io(folder, "creating the cache folder"))?;
     }
-    // Without a lock (a read-only folder, some network file systems) a cache that fits can still be used, and two builders
-    // at worst do the same work twice.
+    // Locking fails in read-only folders and on some network file systems. An existing cache is usable nevertheless, and two
+    // builders at worst do the same work twice.
     let lock = File::create(with_suffix(path, ".lock"));
     let _ = lock.as_ref().map(File::lock);
 
@@ -116,7 +125,7 @@ fn open_or_build(
             }
             Err(Error::Invalid(format!(
                 "token cache {}: the text changed while it was read, so the cache would hold neither the old nor the new \
-                 one: run again when nobody writes to the text",
+                 text: run again when nothing writes to it",
                 path.display()
             )))
         };
@@ -134,7 +143,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// `None` if the cache that is there fits. A file that is no cache at all is an error: it is not ours to replace.
+/// Returns why the cache must be built; `None` if the existing one fits. A file that is not a cache is an error: Kiln does
+/// not replace it.
 fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     match fs::metadata(path) {
         Err(_) => return Ok(Some("there is none yet".into())),
@@ -143,9 +153,10 @@ fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     }
     let cache = match TokenCache::open(path) {
         Ok(cache) => cache,
-        Err(Error::Cache { problem, .. }) if !problem.starts_with("is no token cache") => return Ok(Some(problem)),
+        Err(Error::Cache { problem, .. }) if !problem.starts_with(NOT_A_CACHE) => return Ok(Some(problem)),
         Err(error) => return Err(error),
     };
+
     let header = cache.header();
     let reason = if header.kind != wanted.kind {
         Some("it holds rows of another task")
@@ -154,8 +165,8 @@ fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     } else if header.corpus != wanted.corpus {
         Some("the text, its fields or the length limits changed")
     } else if cache.verify().is_err() {
-        // Reading it all costs less than the first epoch, which reads it too; a flipped bit would be another token.
-        Some("its tokens are not those that were written")
+        // A flipped bit would be another token. Reading all of it takes less time than the first epoch.
+        Some("its tokens differ from the ones that were written")
     } else {
         None
     };
@@ -179,13 +190,13 @@ fn build(
     writer.finish(header)?;
     fs::rename(&temporary.path, path).map_err(Error::io(path, "renaming the finished cache"))?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        // The rename itself must survive a power cut; not every system can sync a folder.
+        // The rename itself must survive a power cut. Not every system can sync a folder.
         let _ = File::open(folder).and_then(|folder| folder.sync_all());
     }
     Ok(())
 }
 
-/// Removes what is left of a build that failed; after the rename there is nothing left.
+/// Removes the file of a failed build. After the rename it no longer exists.
 struct Temporary {
     path: PathBuf,
 }

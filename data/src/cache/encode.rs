@@ -1,4 +1,4 @@
-//! Blocks of text into blocks of ids, on any thread.
+//! Blocks of text into blocks of ids, on worker threads.
 
 use crate::corpus::{
     DocumentPart, Pair, PairBlock, PairCorpus, RowParser, RowProblem, RowReport, TextBlock, TextCorpus, length_problem,
@@ -6,13 +6,13 @@ use crate::corpus::{
 use crate::error::Result;
 use crate::tokenizer::{PairEncoder, TextEncoder};
 
-/// The rows of one block as they will lie in the file.
+/// The rows of one block, as they will lie in the file.
 #[derive(Default)]
 pub(super) struct EncodedBlock {
     pub(super) tokens: Vec<u8>,
     /// Source tokens (0 for a document) and all tokens of each row.
     pub(super) rows: Vec<(u32, u32)>,
-    /// The first of `rows` is more of the document that the block before ended with.
+    /// Whether the first of `rows` continues the last document of the block before.
     pub(super) continues: bool,
     pub(super) report: RowReport,
 }
@@ -100,11 +100,12 @@ impl<'a> TextBlockEncoder<'a> {
                 }
                 Err(problem) => Some(problem),
             };
+
             if let Some(problem) = problem {
                 encoded.report.add_bad(path, line, &problem);
                 continue;
             }
-            // Only the first part of a block can belong to a document of the block before: a longer one fills blocks alone.
+            // Only the first part of a block can continue a document of the block before.
             if continues && !encoded.rows.is_empty() {
                 encoded.rows.last_mut().expect("not empty").1 += self.ids.len() as u32;
             } else {

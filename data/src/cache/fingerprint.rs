@@ -1,5 +1,5 @@
-//! The fingerprint of a corpus: a hash of the text and of how it is read, without reading the text again if the files
-//! have not been touched.
+//! The fingerprint of a corpus: a hash of the text and of how it is read. Files with the same size and time stamp as before
+//! are not read again.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use crate::corpus::{CorpusInput, PairCorpus, TextCorpus, TextFile, TextFormat};
 use crate::error::{Error, Result};
 
-/// A file changed less than this before it was hashed could change again without a new time stamp.
+/// A file that changed less than this before it was hashed could change again without a new time stamp.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What a file looked like when its contents had this hash.
+/// Size and time stamp of a file when its contents had this hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SeenFile {
     path: PathBuf,
@@ -25,26 +25,26 @@ pub(super) struct SeenFile {
     blake3: String,
 }
 
-/// The files behind a cache, kept beside it as JSON. It only saves time: the cache's header decides.
+/// The files behind a cache, saved next to it as JSON. It only saves time: the cache's header decides.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Ledger {
     files: Vec<SeenFile>,
 }
 
 impl Ledger {
-    /// Beside the cache.
+    /// Returns the path next to the cache.
     pub(super) fn path(cache: &Path) -> PathBuf {
         let mut name = cache.as_os_str().to_owned();
         name.push(".files.json");
         name.into()
     }
 
-    /// What the last run saw; nothing if there is none or it cannot be read.
+    /// Reads the ledger of the last run; empty if there is none or it cannot be read.
     pub(super) fn read(cache: &Path) -> Self {
         std::fs::read(Self::path(cache)).ok().and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
     }
 
-    /// Replaces the ledger. A failure is no reason to stop: the next run hashes the files again.
+    /// Replaces the ledger. Ignores failures: the next run then hashes the files again.
     pub(super) fn write(&self, cache: &Path) {
         let json = serde_json::to_vec_pretty(self).expect("plain data");
         let _ = std::fs::write(Self::path(cache), json);
@@ -55,11 +55,11 @@ impl Ledger {
     }
 }
 
-/// Hashes the corpus, or believes the ledger where size and time stamp are the same. Also returns what was seen now.
+/// Hashes a corpus of pairs, and trusts the ledger where size and time stamp are the same. Also returns the new ledger.
 pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(Hash, Ledger)> {
     let config = corpus.config();
     let mut hasher = blake3::Hasher::new();
-    // What decides which rows and tokens come out, besides the text.
+    // Limits that decide which rows are kept.
     hasher.update(format!("{} {}\0", config.max_source_len, config.max_target_len).as_bytes());
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
@@ -79,7 +79,7 @@ pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(
     Ok((hasher.finalize(), now))
 }
 
-/// The same for plain text.
+/// Does the same for plain text.
 pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(Hash, Ledger)> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"text\0");
@@ -111,6 +111,7 @@ fn hash_file(path: &Path, seen_before: &HashMap<&Path, &SeenFile>) -> Result<(Ha
     {
         return Ok((hash, Some((*seen).clone())));
     }
+
     let mut file = File::open(path).map_err(Error::io(path, "opening the corpus"))?;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
@@ -120,6 +121,7 @@ fn hash_file(path: &Path, seen_before: &HashMap<&Path, &SeenFile>) -> Result<(Ha
             n => hasher.update(&buffer[..n]),
         };
     }
+
     let after = stat()?;
     if after.len() != before.len() || after.modified().ok() != before.modified().ok() {
         return Err(Error::corpus(path, "changed while it was being read: try again when it is complete"));

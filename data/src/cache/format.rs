@@ -3,14 +3,14 @@
 //! | part | size in bytes |
 //! |---|---|
 //! | header | 512 |
-//! | tokens: source ids and target ids of each row, or those of each document, without special tokens | 2 or 4 each |
+//! | tokens: source ids and target ids of each row, or ids of each document, without special tokens | 2 or 4 each |
 //! | padding | up to a multiple of 8 |
-//! | offsets: where each row starts, in tokens, and where the last ends | 8 * (rows + 1) |
-//! | pairs only: source lengths, how many of a row's tokens are source | 4 * rows |
-//! | report: what became of the rows of the corpus, JSON | see header |
+//! | offsets: the start of each row, in tokens, and the end of the last row | 8 * (rows + 1) |
+//! | pairs only: source lengths, the number of source tokens in each row | 4 * rows |
+//! | report: counts of kept and bad rows of the corpus, JSON | see header |
 //!
-//! The header carries a hash of itself and of the index behind the tokens, so that a damaged file is found when it is
-//! opened; the tokens have a hash too, which `TokenCache::verify` compares.
+//! The header holds a hash of itself and of the index behind the tokens, so that opening a damaged file fails. It also
+//! holds a hash of the tokens, which `TokenCache::verify` compares.
 
 use std::ops::Range;
 use std::path::Path;
@@ -22,6 +22,8 @@ use crate::error::{Error, Result};
 const MAGIC: [u8; 8] = *b"KILNTOKS";
 const VERSION: u32 = 1;
 pub(super) const HEADER_BYTES: usize = 512;
+/// How the error about a foreign file begins.
+pub(super) const NOT_A_CACHE: &str = "is not a token cache";
 
 // The map is read as it lies on disk.
 const _: () =
@@ -36,7 +38,7 @@ pub(crate) enum CacheKind {
     Text = 1,
 }
 
-/// What a cache holds and what it was made from.
+/// What a cache holds, and what it was made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     /// 2 or 4.
@@ -53,12 +55,12 @@ pub(crate) struct Header {
     /// Fingerprint of the text and of how it was read.
     pub(crate) corpus: Hash,
     pub(crate) tokens_hash: Hash,
-    /// Of everything behind the tokens.
+    /// Hash of everything behind the tokens.
     pub(crate) index_hash: Hash,
     pub(crate) kind: CacheKind,
 }
 
-/// Where the parts lie, in bytes.
+/// The byte ranges of the parts.
 #[derive(Debug, Clone)]
 pub(crate) struct Sections {
     pub(crate) tokens: Range<usize>,
@@ -68,7 +70,7 @@ pub(crate) struct Sections {
 }
 
 impl Header {
-    /// The header of a cache of which only this is known yet.
+    /// Returns a header in which everything else is still to be filled in.
     pub(super) fn new(kind: CacheKind, tokenizer: Hash) -> Self {
         let nothing = Hash::from_bytes([0; 32]);
         Self {
@@ -112,14 +114,14 @@ impl Header {
     pub(super) fn read(path: &Path, file: &[u8]) -> Result<Self> {
         if !file.starts_with(&MAGIC) {
             let found = String::from_utf8_lossy(&file[..file.len().min(8)]).into_owned();
-            return Err(Error::cache(
-                path,
-                format!("is no token cache: it starts with {found:?}, wanted \"KILNTOKS\""),
-            ));
+            return Err(Error::cache(path, format!("{NOT_A_CACHE}: it starts with {found:?}, wanted \"KILNTOKS\"")));
         }
         let version = file.get(8..12).map(|b| u32::from_le_bytes(b.try_into().expect("4 bytes")));
         if let Some(version) = version.filter(|version| *version != VERSION) {
-            return Err(Error::cache(path, format!("has format version {version}, this program reads {VERSION}")));
+            return Err(Error::cache(
+                path,
+                format!("has format version {version}, this program reads version {VERSION}"),
+            ));
         }
         let Some((header, hash)) = file.get(..HEADER_BYTES).and_then(|header| header.split_last_chunk::<32>()) else {
             return Err(Error::cache(
@@ -130,6 +132,7 @@ impl Header {
         if blake3::hash(header) != *hash {
             return Err(Error::cache(path, "its header is damaged"));
         }
+
         let mut rest = &header[12..];
         let mut take = |n: usize| {
             let (head, tail) = rest.split_at(n);
@@ -144,12 +147,16 @@ impl Header {
             [u32_of(), u32_of(), u32_of(), u32_of()];
         let mut hash_of = || Hash::from_bytes(take(32).try_into().expect("32 bytes"));
         let [tokenizer, corpus, tokens_hash, index_hash] = [hash_of(), hash_of(), hash_of(), hash_of()];
-        // Zero in caches from before there were others.
+
+        // Zero in caches that are older than this field.
         let kind = match u32::from_le_bytes(take(4).try_into().expect("4 bytes")) {
             0 => CacheKind::Pairs,
             1 => CacheKind::Text,
-            kind => return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads 0 and 1"))),
+            kind => {
+                return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads kinds 0 and 1")));
+            }
         };
+
         Ok(Self {
             token_bytes,
             n_rows,
@@ -167,10 +174,10 @@ impl Header {
         })
     }
 
-    /// Finds the parts and checks the index, so that reading a row cannot leave the file.
+    /// Finds the parts and checks the index, so that reading a row stays within the file.
     pub(super) fn sections(&self, path: &Path, file: &[u8]) -> Result<Sections> {
         let damaged = |what: &str| Error::cache(path, format!("its index is damaged: {what}"));
-        let sections = self.layout().ok_or_else(|| damaged("sizes beyond this machine"))?;
+        let sections = self.layout().ok_or_else(|| damaged("its sizes do not fit into memory"))?;
         if file.len() != sections.report.end {
             return Err(Error::cache(
                 path,
@@ -185,23 +192,24 @@ impl Header {
         if blake3::hash(&file[sections.offsets.start..]) != self.index_hash {
             return Err(damaged("its hash differs"));
         }
+
         let cast = |range: &Range<usize>| bytemuck::try_cast_slice::<u8, u64>(&file[range.clone()]).ok();
-        let offsets = cast(&sections.offsets).ok_or_else(|| damaged("offsets are not aligned"))?;
+        let offsets = cast(&sections.offsets).ok_or_else(|| damaged("its offsets are not aligned"))?;
         let source_lens: &[u32] = bytemuck::try_cast_slice(&file[sections.source_lens.clone()])
-            .map_err(|_| damaged("lengths are not aligned"))?;
+            .map_err(|_| damaged("its lengths are not aligned"))?;
         let ends_meet = offsets.first() == Some(&0) && offsets.last() == Some(&self.n_tokens);
-        // Documents have no source: nothing to compare with.
+        // Documents have no source lengths to compare with.
         let rows_fit = offsets
             .windows(2)
             .zip(source_lens.iter().chain(std::iter::repeat(&0)))
             .all(|(row, source)| row[1].checked_sub(row[0]).is_some_and(|both| both >= u64::from(*source)));
         if !ends_meet || !rows_fit {
-            return Err(damaged("offsets that do not ascend"));
+            return Err(damaged("its offsets do not ascend"));
         }
         Ok(sections)
     }
 
-    /// `None` if the sizes do not fit into memory or the token width is unknown.
+    /// Returns the byte ranges; `None` if the sizes do not fit into memory or the token width is unknown.
     pub(super) fn layout(&self) -> Option<Sections> {
         if !matches!(self.token_bytes, 2 | 4) || self.n_rows > u64::from(u32::MAX) {
             return None;

@@ -1,7 +1,7 @@
-//! The token cache: a corpus parsed and tokenized once, kept as one file that is mapped into memory.
+//! The token cache: a corpus, parsed and tokenized once, in one memory-mapped file.
 //!
-//! Opening it costs a pass over the lengths, no more; the operating system pages tokens in as batches need them, and
-//! every worker reads the same pages.
+//! Opening it takes one pass over the lengths. The operating system pages tokens in as batches need them, and all workers
+//! read the same pages.
 
 mod build;
 mod encode;
@@ -30,7 +30,7 @@ pub struct TokenCache {
     report: RowReport,
 }
 
-/// The ids of one row, as wide as the vocabulary needs.
+/// The ids of one row: 16 bits each if the vocabulary fits, else 32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tokens<'a> {
     Narrow(&'a [u16]),
@@ -38,7 +38,11 @@ pub(crate) enum Tokens<'a> {
 }
 
 impl TokenCache {
-    /// Opens a cache and checks every count, length and offset in it. The ids themselves are checked as they are read.
+    /// Opens a cache and checks every count, length and offset in it. Ids are checked when batches read them.
+    ///
+    /// # Errors
+    ///
+    /// If the file is not a token cache, has another version, or is truncated or damaged.
     pub fn open(path: &Path) -> Result<Self> {
         let file = MappedFile::open(path, "opening the token cache")?;
         let header = Header::read(path, file.bytes())?;
@@ -48,35 +52,35 @@ impl TokenCache {
         Ok(Self { path: path.into(), file, header, sections, report })
     }
 
-    /// Reads everything and compares it with the hash made when the cache was built.
+    /// Reads all tokens and compares them with the hash from when the cache was built.
     pub fn verify(&self) -> Result<()> {
         if blake3::hash(&self.file.bytes()[self.sections.tokens.clone()]) == self.header.tokens_hash {
             return Ok(());
         }
-        Err(Error::cache(&self.path, "its tokens are not those that were written"))
+        Err(Error::cache(&self.path, "its tokens differ from the ones that were written"))
     }
 
-    /// Where it lies.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn n_rows(&self) -> usize {
         self.header.n_rows as usize
     }
 
-    /// Tokens of all rows as they are stored, without special tokens.
+    /// Returns the number of stored tokens of all rows, without special tokens.
     pub fn n_tokens(&self) -> u64 {
         self.header.n_tokens
     }
 
-    /// Source tokens of all rows, eos included; 0 for plain text.
+    /// Returns the number of source tokens of all rows, eos included; 0 for plain text.
     pub fn n_source_tokens(&self) -> u64 {
         self.source_lens().iter().map(|len| u64::from(*len) + 1).sum()
     }
 
-    /// Target tokens of all rows, eos included; 0 for plain text.
+    /// Returns the number of target tokens of all rows, eos included; 0 for plain text.
     pub fn n_target_tokens(&self) -> u64 {
         match self.header.kind {
             CacheKind::Pairs => self.header.n_tokens + 2 * self.header.n_rows - self.n_source_tokens(),
@@ -84,7 +88,7 @@ impl TokenCache {
         }
     }
 
-    /// Source and target length of a row of pairs in tokens, eos included.
+    /// Returns the source and target length of a pair in tokens, eos included.
     pub fn lengths(&self, row: usize) -> (usize, usize) {
         let offsets = self.offsets();
         let source = self.source_lens()[row] as usize;
@@ -92,29 +96,29 @@ impl TokenCache {
         (source + 1, both - source + 1)
     }
 
-    /// What became of the rows of the corpus.
+    /// Returns the counts of kept and bad rows of the corpus.
     pub fn report(&self) -> &RowReport {
         &self.report
     }
 
-    /// Fingerprint of the tokenizers that made it, in hex.
+    /// Returns the fingerprint of the tokenizers that made it, in hex.
     pub fn tokenizer_fingerprint(&self) -> String {
         self.header.tokenizer.to_hex().to_string()
     }
 
-    /// Fingerprint of the rows: the text, how it was read, and the ids it became; in hex.
+    /// Returns the fingerprint of the rows, in hex: of the text, of how it was read, and of its ids.
     pub fn fingerprint(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.header.corpus.as_bytes()).update(self.header.tokens_hash.as_bytes());
         hasher.finalize().to_hex().to_string()
     }
 
-    /// Longest allowed source and target rows in tokens, eos included; 0: no limit.
+    /// Returns the longest allowed source and target rows in tokens, eos included; 0: no limit.
     pub(crate) fn max_lens(&self) -> (usize, usize) {
         (self.header.max_source_len as usize, self.header.max_target_len as usize)
     }
 
-    /// Sizes of the vocabularies that made it.
+    /// Returns the sizes of the vocabularies that made it.
     pub(crate) fn vocab_sizes(&self) -> (usize, usize) {
         (self.header.source_vocab_size as usize, self.header.target_vocab_size as usize)
     }
@@ -123,7 +127,7 @@ impl TokenCache {
         &self.header
     }
 
-    /// Source and target ids of a row, without eos.
+    /// Returns the source and target ids of a pair, without eos.
     pub(crate) fn row(&self, row: usize) -> (Tokens<'_>, Tokens<'_>) {
         let offsets = self.offsets();
         let (start, end) = (offsets[row] as usize, offsets[row + 1] as usize);
@@ -138,18 +142,18 @@ impl TokenCache {
         }
     }
 
-    /// Whether rows are pairs or documents.
+    /// Returns whether rows are pairs or documents.
     pub(crate) fn kind(&self) -> CacheKind {
         self.header.kind
     }
 
-    /// Tokens of a document, without special tokens.
+    /// Returns the number of tokens of a document, without special tokens.
     pub(crate) fn document_len(&self, document: usize) -> u64 {
         let offsets = self.offsets();
         offsets[document + 1] - offsets[document]
     }
 
-    /// Ids of a document, without special tokens.
+    /// Returns the ids of a document, without special tokens.
     pub(crate) fn document(&self, document: usize) -> Tokens<'_> {
         let offsets = self.offsets();
         let range = offsets[document] as usize..offsets[document + 1] as usize;
@@ -160,7 +164,7 @@ impl TokenCache {
         }
     }
 
-    /// Start of each row in tokens, and the end of the last.
+    /// Returns the start of each row in tokens, and the end of the last row.
     fn offsets(&self) -> &[u64] {
         bytemuck::cast_slice(&self.file.bytes()[self.sections.offsets.clone()])
     }

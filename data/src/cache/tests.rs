@@ -167,7 +167,7 @@ fn bad_rows_are_reported_and_refused() {
         let error =
             prepare_pairs(&path, &corpus, &fixture.tokenizers, 2, &mut |_| ()).expect_err("refused").to_string();
         assert!(error.contains("0.25 % of the rows cannot be used, 0.00 % are tolerated"), "{error}");
-        assert!(error.contains("raise corpus.max_source_len"), "{error}");
+        assert!(error.contains("raise data.corpus.max_source_len"), "{error}");
     }
     let left: Vec<_> = fs::read_dir(fixture.dir.path())
         .expect("there")
@@ -192,11 +192,11 @@ fn truncated_damaged_and_foreign_files_are_refused() {
     };
     for len in [1, 8, 11, 100, 511, 512, 513, bytes.len() / 2, bytes.len() - 1] {
         let error = error_of(&bytes[..len]);
-        assert!(error.contains("truncated") || len == 1 && error.contains("is no token cache"), "{len}: {error}");
+        assert!(error.contains("truncated") || len == 1 && error.contains("is not a token cache"), "{len}: {error}");
     }
-    assert!(error_of(b"").contains("is no token cache: it starts with \"\""));
+    assert!(error_of(b"").contains("is not a token cache: it starts with \"\""));
     assert!(error_of(&[&bytes[..], b"x"].concat()).contains("was appended to"));
-    assert!(error_of(b"{\"src\": \"a\"}").contains("is no token cache: it starts with \"{\\\"src\\\": \""));
+    assert!(error_of(b"{\"src\": \"a\"}").contains("is not a token cache: it starts with \"{\\\"src\\\": \""));
     for at in [12, 16, 24, 40, 48, 56, 80, 200, 480, 511] {
         let mut bytes = bytes.clone();
         bytes[at] ^= 1;
@@ -204,7 +204,7 @@ fn truncated_damaged_and_foreign_files_are_refused() {
     }
     let mut version = bytes.clone();
     version[8] = 9;
-    assert!(error_of(&version).contains("has format version 9, this program reads 1"));
+    assert!(error_of(&version).contains("has format version 9, this program reads version 1"));
     let cache = TokenCache::open(&path).expect("undamaged");
     for section in [&cache.sections.offsets, &cache.sections.source_lens, &cache.sections.report] {
         let mut bytes = bytes.clone();
@@ -218,7 +218,7 @@ fn truncated_damaged_and_foreign_files_are_refused() {
     let other = fixture.dir.path().join("tokens.tokens");
     fs::write(&other, &tokens).expect("a writable folder");
     let error = TokenCache::open(&other).expect("its index is whole").verify().expect_err("damaged").to_string();
-    assert!(error.contains("its tokens are not those that were written"), "{error}");
+    assert!(error.contains("its tokens differ from the ones that were written"), "{error}");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn damaged_caches_are_built_again_and_foreign_files_are_left_alone() {
     let error = prepare_pairs(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ())
         .expect_err("not ours")
         .to_string();
-    assert!(error.contains("is no token cache: it starts with \"my thesi\""), "{error}");
+    assert!(error.contains("is not a token cache: it starts with \"my thesi\""), "{error}");
     assert_eq!(fs::read_to_string(fixture.cache_path()).expect("there"), "my thesis");
 }
 
@@ -263,7 +263,7 @@ fn folders_that_cannot_be_written_are_named() {
     let fixture = Fixture::numbers(50);
     let file = fixture.dir.path().join("rows.jsonl");
     let error = prepare_pairs(&file.join("x.tokens"), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ())
-        .expect_err("a file is no folder")
+        .expect_err("a file is not a folder")
         .to_string();
     assert!(error.contains("rows.jsonl: creating the cache folder failed"), "{error}");
 }
@@ -278,7 +278,7 @@ fn a_flipped_bit_among_the_tokens_is_found_before_they_are_used() {
     bad[super::format::HEADER_BYTES + 40] ^= 4;
     fs::write(fixture.cache_path(), bad).expect("writable");
     let again = build(&fixture);
-    assert_eq!(again.built_because.as_deref(), Some("its tokens are not those that were written"));
+    assert_eq!(again.built_because.as_deref(), Some("its tokens differ from the ones that were written"));
     drop(again);
     assert_eq!(fs::read(fixture.cache_path()).expect("there"), good);
 }

@@ -9,7 +9,7 @@ use super::format::{CacheKind, HEADER_BYTES, Header};
 use crate::corpus::RowReport;
 use crate::error::{Error, Result};
 
-/// Writes tokens as they come and keeps the index for the end.
+/// Writes tokens as they arrive, and the index at the end.
 pub(super) struct Writer {
     path: PathBuf,
     file: BufWriter<File>,
@@ -25,7 +25,7 @@ impl Writer {
     pub(super) fn create(path: &Path, kind: CacheKind) -> Result<Self> {
         let file = File::create(path).map_err(Error::io(path, "creating the token cache"))?;
         let mut file = BufWriter::with_capacity(1 << 20, file);
-        // The header comes last: until then the file has no magic number.
+        // The header is written last: until then the file has no magic number.
         file.write_all(&[0; HEADER_BYTES]).map_err(Error::io(path, "writing"))?;
         Ok(Self {
             path: path.into(),
@@ -57,7 +57,7 @@ impl Writer {
         }
         if self.offsets.len() > u32::MAX as usize {
             return Err(Error::Invalid(
-                "the corpus has more than 4,294,967,295 rows, which one cache cannot number: split it".into(),
+                "the corpus has more than 4,294,967,295 rows, the limit of one cache: split it".into(),
             ));
         }
         self.report.merge(block.report);
@@ -68,13 +68,14 @@ impl Writer {
         self.file.write_all(bytes).map_err(Error::io(&self.path, "writing"))
     }
 
-    /// Completes `header` and the file.
+    /// Completes `header`, and writes the index and the header.
     pub(super) fn finish(mut self, mut header: Header) -> Result<()> {
         let report = serde_json::to_vec(&self.report).expect("plain data");
         header.n_rows = self.offsets.len() as u64 - 1;
         header.n_tokens = *self.offsets.last().expect("starts with 0");
         header.report_bytes = report.len() as u64;
         header.tokens_hash = self.hasher.finalize();
+
         let padding = self.token_bytes.next_multiple_of(8) - self.token_bytes;
         self.write(&vec![0; padding as usize])?;
         let (offsets, source_lens) = (std::mem::take(&mut self.offsets), std::mem::take(&mut self.source_lens));
@@ -84,6 +85,7 @@ impl Writer {
             self.write(part)?;
         }
         header.index_hash = hasher.finalize();
+
         let finish = |file: &mut BufWriter<File>| {
             file.flush()?;
             file.get_mut().seek(SeekFrom::Start(0))?;

@@ -7,11 +7,11 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::problem::RowProblem;
 
-/// Takes the texts of N fields out of a JSON object.
+/// Extracts the texts of N fields from a JSON object.
 #[derive(Debug, Clone)]
 pub(super) struct JsonFields<const N: usize> {
     names: [String; N],
-    /// A field name with a dot may reach into nested objects; such rows take the slower way.
+    /// A field name has a dot and may reach into nested objects. Such rows are parsed as a whole, which is slower.
     nested: bool,
 }
 
@@ -21,7 +21,7 @@ impl<const N: usize> JsonFields<N> {
         Self { names, nested }
     }
 
-    /// The texts, borrowed from the line where JSON escapes allow.
+    /// Returns the texts, borrowed from the line where they have no escapes.
     pub(super) fn parse<'a>(&self, line: &'a str) -> Result<[Cow<'a, str>; N], RowProblem> {
         let found = if self.nested {
             let row: serde_json::Value = serde_json::from_str(line).map_err(malformed_json)?;
@@ -43,7 +43,7 @@ impl<const N: usize> JsonFields<N> {
 fn malformed_json(error: serde_json::Error) -> RowProblem {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or(&text);
-    RowProblem::Malformed(format!("no JSON object: {text} (byte {})", error.column()))
+    RowProblem::Malformed(format!("not a JSON object: {text} (byte {})", error.column()))
 }
 
 fn find_nested(row: &serde_json::Value, field: &str) -> Field<'static> {
@@ -52,14 +52,14 @@ fn find_nested(row: &serde_json::Value, field: &str) -> Field<'static> {
         None => Field::Missing,
         Some(serde_json::Value::String(text)) => Field::Text(text.clone().into()),
         Some(serde_json::Value::Null) => Field::Wrong("null"),
-        Some(serde_json::Value::Bool(_)) => Field::Wrong("a truth value"),
+        Some(serde_json::Value::Bool(_)) => Field::Wrong("a Boolean"),
         Some(serde_json::Value::Number(_)) => Field::Wrong("a number"),
         Some(serde_json::Value::Array(_)) => Field::Wrong("an array"),
         Some(serde_json::Value::Object(_)) => Field::Wrong("an object"),
     }
 }
 
-/// What stands in a field.
+/// The content of a field.
 enum Field<'a> {
     Missing,
     Wrong(&'static str),
@@ -85,7 +85,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Picks fields out of a JSON object; everything else is skipped without being stored.
+/// Picks fields out of a JSON object and skips everything else without storing it.
 struct FieldsVisitor<'p, const N: usize> {
     names: &'p [String; N],
 }
@@ -143,7 +143,7 @@ impl<'de> Visitor<'de> for FieldVisitor {
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(Field::Wrong("a truth value"))
+        Ok(Field::Wrong("a Boolean"))
     }
 
     fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {

@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// A longer line is no row of text but a wrong format (a JSON array, a binary file) read into memory as a whole.
+/// A longer line is a sign of a wrong format (a JSON array, a binary file). Refusing it bounds the memory.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Reads lines and counts them.
 pub(crate) struct LineReader {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
-    /// Lines read so far: after a line was read, its number.
+    /// Number of lines read so far, which is the number of the last line.
     pub(crate) line: u64,
     /// Bytes of (decompressed) text read so far.
     pub(crate) offset: u64,
 }
 
 impl LineReader {
-    /// Opens a file. Compression is recognized by the first bytes, whatever the name says.
+    /// Opens a file. Recognizes compression by the first bytes, whatever the name says.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::io(path, "opening the corpus"))?;
         let mut file = BufReader::with_capacity(1 << 18, file);
@@ -51,7 +51,7 @@ impl LineReader {
         }
     }
 
-    /// Appends the next line to `bytes`, without its end; `false` at the end of the file.
+    /// Appends the next line to `bytes`, without its line end. Returns `false` at the end of the file.
     pub(crate) fn read_line(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
         let start = bytes.len();
         if !self.read_line_with_end(bytes)? {
@@ -65,7 +65,7 @@ impl LineReader {
         Ok(true)
     }
 
-    /// Appends the next line to `bytes` as it stands in the file; `false` at the end of the file.
+    /// Appends the next line to `bytes`, with its line end. Returns `false` at the end of the file.
     pub(crate) fn read_line_with_end(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
         let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES);
         let read = limited.read_until(b'\n', bytes).map_err(Error::io(&self.path, "reading"))?;
@@ -77,13 +77,16 @@ impl LineReader {
         if read as u64 == MAX_LINE_BYTES && bytes.last() != Some(&b'\n') {
             return Err(Error::corpus(
                 &self.path,
-                format!("line {} is longer than 64 MiB: wanted one short row a line (no JSON array)", self.line),
+                format!(
+                    "line {} is longer than 64 MiB, wanted one short row per line (JSONL, not a JSON array)",
+                    self.line
+                ),
             ));
         }
         Ok(true)
     }
 
-    /// Counts the lines that are left.
+    /// Reads to the end of the file and returns the number of its lines.
     pub(crate) fn count_rest(&mut self) -> Result<u64> {
         let mut scrap = Vec::new();
         while self.read_line(&mut scrap)? {

@@ -1,4 +1,4 @@
-//! Work on the blocks of a corpus in parallel, results in order.
+//! Parallel work on the blocks of a corpus, with results in order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -8,9 +8,9 @@ use crossbeam_channel::bounded;
 use crate::error::{Error, Result};
 use crate::reorder::Reorder;
 
-/// Takes blocks of a corpus from `blocks` on one thread, maps them on `num_threads` threads (each with a state of its own from `init`)
-/// and hands the results to `sink` on the calling thread, in the order of the corpus. Memory is bounded: a few blocks a
-/// thread. The first error, in that order, ends everything.
+/// Reads the blocks of `corpus` on one thread and maps them on `num_threads` threads, each with its own state from `init`.
+/// Passes the results to `sink` on the calling thread, in the order of the corpus. Memory is bounded to a few blocks per
+/// thread. Stops at the first error, in the order of the corpus, and returns it.
 pub(crate) fn for_each_block<B: Send, S, T: Send>(
     corpus: impl Iterator<Item = Result<B>> + Send,
     num_threads: usize,
@@ -28,14 +28,18 @@ pub(crate) fn for_each_block<B: Send, S, T: Send>(
         for _ in 0..in_flight {
             ticket_sender.send(()).expect("the channel has room for every ticket");
         }
+
+        // Read.
         scope.spawn(move || {
             for (number, block) in (0..).zip(corpus) {
-                // Either fails only when the other side has stopped after an error.
+                // Either call fails only when the other side stopped after an error.
                 if tickets.recv().is_err() || block_sender.send((number, block)).is_err() {
                     break;
                 }
             }
         });
+
+        // Map.
         for _ in 0..num_threads {
             let (blocks, result_sender, init, map) = (blocks.clone(), result_sender.clone(), &init, &map);
             scope.spawn(move || {
@@ -50,6 +54,8 @@ pub(crate) fn for_each_block<B: Send, S, T: Send>(
             });
         }
         drop((blocks, result_sender));
+
+        // Collect in order.
         let mut reorder = Reorder::new(0);
         for (number, result) in results {
             reorder.insert(number, result);

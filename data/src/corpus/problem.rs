@@ -22,7 +22,7 @@ impl fmt::Display for RowProblem {
         match self {
             Self::Malformed(found) => f.write_str(found),
             Self::Empty => f.write_str("both sides are empty"),
-            Self::NoText => f.write_str("there is no text"),
+            Self::NoText => f.write_str("the document has no text"),
             Self::OneSided(side) => write!(f, "one-sided pair: the {side} is empty"),
             Self::OverLong(found) => f.write_str(found),
         }

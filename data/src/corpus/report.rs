@@ -1,4 +1,4 @@
-//! What became of the rows of a corpus.
+//! Counts of the rows of a corpus: kept ones and bad ones.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,42 +8,42 @@ use serde::{Deserialize, Serialize};
 use super::problem::RowProblem;
 use crate::error::{Error, Result};
 
-/// Rows that are shown of each kind of problem.
+/// Rows that a report shows of each kind of problem.
 const SHOWN_PER_KIND: u64 = 3;
 
-/// A row that cannot be used.
+/// An unusable row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadRow {
     /// Its file (the source file of a parallel corpus).
     pub file: PathBuf,
-    /// Its line, from 1.
+    /// Its line, counted from 1.
     pub line: u64,
-    /// Which count it is in.
+    /// The count that it is in.
     pub kind: BadRowKind,
     /// What was found.
     pub problem: String,
 }
 
-/// Why a row was left out.
+/// Why a row was skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadRowKind {
-    /// No readable pair.
+    /// The row is unreadable: broken JSON, a missing field, a wrong type or a wrong encoding.
     Malformed,
-    /// No text.
+    /// The row has no text.
     Empty,
-    /// Text on one side only.
+    /// The row has text on one side only.
     OneSided,
-    /// Too many tokens.
+    /// The row has too many tokens.
     OverLong,
 }
 
-/// Rows kept and left out, with the first few of each kind.
+/// Counts of kept and skipped rows, with the first few skipped rows of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowReport {
-    /// Rows that can be used.
+    /// Usable rows.
     pub kept: u64,
-    /// Rows without readable text pair: broken JSON, missing field, wrong type, wrong encoding.
+    /// Unreadable rows: broken JSON, a missing field, a wrong type or a wrong encoding.
     pub malformed: u64,
     /// Rows without text.
     pub empty: u64,
@@ -51,17 +51,17 @@ pub struct RowReport {
     pub one_sided: u64,
     /// Rows with more tokens than allowed on either side.
     pub over_long: u64,
-    /// The first few rows of each kind.
+    /// The first few skipped rows of each kind.
     pub shown: Vec<BadRow>,
 }
 
 impl RowReport {
-    /// Rows seen.
+    /// Returns the number of rows that were read.
     pub fn rows(&self) -> u64 {
         self.kept + self.bad()
     }
 
-    /// Rows left out.
+    /// Returns the number of rows that were skipped.
     pub fn bad(&self) -> u64 {
         self.malformed + self.empty + self.one_sided + self.over_long
     }
@@ -101,7 +101,7 @@ impl RowReport {
         }
     }
 
-    /// Refuses more than `max_bad_rows` (a share) of bad rows, and a corpus without good ones. `advice` says what to do.
+    /// Refuses a share of bad rows over `max_bad_rows`, and a corpus without good rows. `advice` says what to do.
     pub(crate) fn check(&self, max_bad_rows: f64, name: &dyn Fn() -> String, advice: &str) -> Result<()> {
         let share = self.bad() as f64 / self.rows().max(1) as f64;
         if self.kept > 0 && share <= max_bad_rows {

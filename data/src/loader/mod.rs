@@ -1,11 +1,11 @@
 //! Batches in a fixed order from a pool of worker threads.
 //!
-//! The global plan of an epoch is a list of batches that depends on seed and epoch alone. Batches of all epochs form one
-//! numbered stream; rank r of W takes numbers r, r + W, r + 2W .. of it, so that W ranks together see what one rank
-//! would, and a position counts global batches and means the same for any number of ranks.
+//! The global plan of an epoch is a list of batches that depends on seed and epoch alone. The batches of all epochs are
+//! numbered in one sequence. Rank r of W takes the numbers r, r + W, r + 2W .., so that W ranks together see the batches of
+//! one rank. A position counts global batches and means the same for any number of ranks.
 //!
-//! Workers take numbered jobs from a bounded channel and fill recycled buffers; results are put back in order. A worker
-//! can only be `prefetch_factor` batches ahead, so memory is bounded, and nothing depends on which of them was faster.
+//! Workers take numbered jobs from a bounded channel and fill recycled buffers; the loader puts the results back in order.
+//! A worker is at most `prefetch_factor` batches ahead, so memory is bounded. Which worker was faster does not matter.
 
 mod pool;
 
@@ -22,23 +22,23 @@ use crate::reorder::Reorder;
 use crate::sampler::Order;
 use crate::source::BatchSource;
 
-/// Which share of the batches a process takes.
+/// The share of the batches that one of several processes takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rank {
-    /// Number of this process, from 0.
+    /// Number of this process, counted from 0.
     pub rank: usize,
     /// Processes that share the data.
     pub world_size: usize,
 }
 
 impl Default for Rank {
-    /// One process that takes everything.
+    /// One process that takes all batches.
     fn default() -> Self {
         Self { rank: 0, world_size: 1 }
     }
 }
 
-/// An endless stream of batches, epoch after epoch.
+/// An endless sequence of batches, epoch after epoch.
 ///
 /// Equal sources, configurations, seeds and positions give equal batches, whatever the number of workers.
 pub struct Loader {
@@ -47,7 +47,7 @@ pub struct Loader {
     numbering: Numbering,
     /// Global number of this rank's next job.
     next_job: u64,
-    /// Jobs of the pool (or the inline worker) that were given out and not yet handed to the caller.
+    /// Jobs that were given out and whose batches the caller does not have yet.
     in_flight: usize,
     max_in_flight: usize,
     plans: BTreeMap<u64, PlanState>,
@@ -57,7 +57,7 @@ pub struct Loader {
     failed: Option<String>,
 }
 
-/// Who does the work.
+/// The threads that make batches: the caller's own or a pool.
 enum Engine {
     Inline(Box<Worker>),
     Pool(Pool),
@@ -75,7 +75,7 @@ struct Numbering {
     start: u64,
     rank: u64,
     world_size: u64,
-    /// First number that does not exist; for a single pass.
+    /// The number after the last batch; a single pass ends there.
     end: u64,
     /// `None` keeps the order of the files.
     seed: Option<u64>,
@@ -89,7 +89,7 @@ impl Numbering {
         }
     }
 
-    /// Position of the group of ranks after the one that `number` belongs to.
+    /// Returns the position after the group of batches, one per rank, that `number` belongs to.
     fn position_after(&self, number: u64) -> Position {
         let group = (number - self.start) / self.world_size;
         let next = self.start + (group + 1) * self.world_size;
@@ -98,12 +98,16 @@ impl Numbering {
 }
 
 impl Loader {
-    /// Starts at `start`; the batches before it are not produced.
+    /// Starts at `start`, without producing the batches before it.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration is invalid, the source is empty, or `start` is behind the end of an epoch.
     pub fn new(source: Arc<dyn BatchSource>, config: &LoaderConfig, seed: u64, start: Position) -> Result<Self> {
         Self::for_rank(source, config, seed, start, Rank::default())
     }
 
-    /// The same for one of several processes. All must start at the same position.
+    /// Does the same for one of several processes. All must start at the same position.
     pub fn for_rank(
         source: Arc<dyn BatchSource>,
         config: &LoaderConfig,
@@ -132,19 +136,20 @@ impl Loader {
         }
         let batches_per_epoch = source.batches_per_epoch();
         if batches_per_epoch == 0 {
-            return Err(Error::Invalid("the data set has no rows: there is nothing to load".into()));
+            return Err(Error::Invalid("the data set has no rows to load".into()));
         }
         if start.batch >= batches_per_epoch {
             return Err(Error::Invalid(format!(
-                "the position to start from is batch {} of epoch {}, but an epoch has {batches_per_epoch} batches: the \
-                 data or the loader's settings are not those of the checkpoint",
+                "cannot start at batch {} of epoch {}: an epoch has {batches_per_epoch} batches. The data or the loader's \
+                 settings differ from the checkpoint's",
                 start.batch, start.epoch
             )));
         }
+
         let max_in_flight = (config.num_workers * config.prefetch_factor).max(1);
         let engine = match config.num_workers {
             0 => Engine::Inline(Box::new(Worker::new(source.clone()))),
-            // Two more for the plans of this epoch and the next.
+            // Two more jobs are the plans of this epoch and the next.
             n => Engine::Pool(Pool::start(&source, n, max_in_flight + 2)?),
         };
         let numbering = Numbering {
@@ -155,6 +160,7 @@ impl Loader {
             end,
             seed,
         };
+
         Ok(Self {
             source,
             engine,
@@ -170,34 +176,38 @@ impl Loader {
         })
     }
 
-    /// The next batch. Hand it back with [`Loader::recycle`] when it is uploaded.
+    /// Returns the next batch. Give it back with [`Loader::recycle`] after the upload, so that its buffer is used again.
+    ///
+    /// # Errors
+    ///
+    /// If making the batch failed or its worker panicked. Every later call fails too.
     pub fn next_batch(&mut self) -> Result<HostBatch> {
-        Ok(self.advance()?.expect("an endless stream"))
+        Ok(self.advance()?.expect("an endless sequence"))
     }
 
-    /// Takes back a buffer.
+    /// Takes back the buffer of a batch.
     pub fn recycle(&mut self, batch: HostBatch) {
         if self.free.len() < self.max_in_flight + 2 {
             self.free.push(batch);
         }
     }
 
-    /// Batches of an epoch, all ranks together; the same in every epoch.
+    /// Returns the number of batches of an epoch, all ranks together; the same in every epoch.
     pub fn batches_per_epoch(&self) -> u64 {
         self.numbering.batches_per_epoch
     }
 
-    /// Batches of each shape in an epoch; `None` if rows must be read to know.
+    /// Returns the number of batches of each shape in an epoch; `None` if rows must be read to know.
     pub fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
         self.source.shapes()
     }
 
-    /// Buffers allocated so far. Stays at the prefetch depth and a few when batches are recycled.
+    /// Returns the number of buffers allocated so far. If batches are recycled, it stays near the prefetch depth.
     pub fn n_buffers(&self) -> usize {
         self.n_buffers
     }
 
-    /// `None` at the end of a single pass.
+    /// Returns the next batch; `None` at the end of a single pass.
     fn advance(&mut self) -> Result<Option<HostBatch>> {
         if let Some(error) = &self.failed {
             return Err(Error::Stopped(error.clone()));
@@ -224,6 +234,7 @@ impl Loader {
                 }
                 return Ok(Some(batch));
             }
+
             if self.in_flight == 0 && self.next_job >= self.numbering.end {
                 return Ok(None);
             }
@@ -238,7 +249,7 @@ impl Loader {
         }
     }
 
-    /// Keeps `max_in_flight` jobs in flight, and the plan of the next epoch on the way.
+    /// Keeps `max_in_flight` jobs in flight, and requests the plan of the next epoch.
     fn give_out_jobs(&mut self) -> Result<()> {
         while self.in_flight < self.max_in_flight && self.next_job < self.numbering.end {
             let number = self.next_job;
@@ -248,11 +259,13 @@ impl Loader {
                 self.n_buffers += 1;
                 HostBatch::default()
             });
+
             let index = (number % self.numbering.batches_per_epoch) as usize;
             self.next_job += self.numbering.world_size;
             self.in_flight += 1;
             self.give_out(Job::Batch { number, plan, index, buffer })?;
-            // Plans of past epochs are not needed again; the next one is made while this one is used up.
+
+            // Drop the plans of past epochs, and make the next one while this one is in use.
             self.plans = self.plans.split_off(&epoch);
             if (epoch + 1) * self.numbering.batches_per_epoch < self.numbering.end
                 && matches!(self.engine, Engine::Pool(_))
@@ -263,7 +276,7 @@ impl Loader {
         Ok(())
     }
 
-    /// The plan of an epoch if it is ready; asks for it otherwise.
+    /// Returns the plan of an epoch if it is ready, and requests it otherwise.
     fn plan_of(&mut self, epoch: u64) -> Result<Option<Arc<EpochPlan>>> {
         if let Entry::Vacant(vacant) = self.plans.entry(epoch) {
             vacant.insert(PlanState::Requested);
@@ -295,7 +308,7 @@ impl Loader {
                 assert_eq!(
                     plan.len() as u64,
                     self.numbering.batches_per_epoch,
-                    "a source plans as many batches as it says"
+                    "a source plans as many batches as `batches_per_epoch` returns"
                 );
                 self.plans.insert(epoch, PlanState::Ready(Arc::new(plan)));
             }
@@ -309,25 +322,25 @@ impl Loader {
     }
 }
 
-/// Every batch of a data set once, in the order of the files (within length buckets): for validation.
+/// Every batch of a data set once, in the order of the files within length buckets. For validation.
 pub struct OnePass {
     loader: Loader,
 }
 
 impl OnePass {
-    /// Starts at the beginning. Settings that shuffle are ignored.
+    /// Starts at the beginning; ignores `config.shuffle`.
     pub fn new(source: Arc<dyn BatchSource>, config: &LoaderConfig) -> Result<Self> {
         Self::for_rank(source, config, Rank::default())
     }
 
-    /// The same for one of several processes; the last ones may get a batch less.
+    /// Does the same for one of several processes. The last ranks may get one batch less.
     pub fn for_rank(source: Arc<dyn BatchSource>, config: &LoaderConfig, rank: Rank) -> Result<Self> {
         let end = source.batches_per_epoch();
         let loader = Loader::start(source, config, None, Position::default(), rank, end)?;
         Ok(Self { loader })
     }
 
-    /// Takes back a buffer.
+    /// Takes back the buffer of a batch.
     pub fn recycle(&mut self, batch: HostBatch) {
         self.loader.recycle(batch);
     }

@@ -13,21 +13,21 @@ use crate::host_batch::HostBatch;
 use crate::sampler::Order;
 use crate::source::{BatchSource, BatchWorker};
 
-/// Something to do.
+/// Work for a thread.
 pub(super) enum Job {
-    /// Deal the rows of an epoch.
+    /// Plan the batches of an epoch.
     Plan { epoch: u64, order: Order },
     /// Make a batch of a plan.
     Batch { number: u64, plan: Arc<EpochPlan>, index: usize, buffer: HostBatch },
 }
 
-/// Something done.
+/// The result of a job.
 pub(super) enum Done {
     Plan { epoch: u64, plan: Result<EpochPlan> },
     Batch { number: u64, batch: Result<HostBatch> },
 }
 
-/// Does jobs on the thread it lives on. What it needs of the source is made with the first batch.
+/// Does jobs on its thread. Asks the source for a [`BatchWorker`] at the first batch.
 pub(super) struct Worker {
     source: Arc<dyn BatchSource>,
     batches: Option<Box<dyn BatchWorker>>,
@@ -38,7 +38,7 @@ impl Worker {
         Self { source, batches: None }
     }
 
-    /// A panic becomes an error that carries its message.
+    /// Does a job. A panic becomes an error with its message.
     pub(super) fn run(&mut self, job: Job) -> Done {
         match job {
             Job::Plan { epoch, order } => {
@@ -57,7 +57,7 @@ impl Worker {
     }
 }
 
-/// Threads that do jobs. Dropping it ends and joins them; a job that is running is finished first.
+/// Threads that do jobs. Dropping the pool ends and joins them, after the running jobs.
 pub(super) struct Pool {
     /// `None` once the pool is closing.
     jobs: Option<Sender<Job>>,
@@ -67,8 +67,8 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Starts threads. At most `max_jobs` jobs may be in flight: then neither side ever waits for room in a channel,
-    /// so nothing can lock up.
+    /// Starts the threads. The caller must keep at most `max_jobs` jobs in flight: then neither side ever waits for room in a
+    /// channel, so a deadlock is impossible.
     pub(super) fn start(source: &Arc<dyn BatchSource>, num_workers: usize, max_jobs: usize) -> Result<Self> {
         let (jobs, todo) = bounded::<Job>(max_jobs);
         let (done, results) = bounded::<Done>(max_jobs);
@@ -85,7 +85,7 @@ impl Pool {
                 }
             };
             let thread = thread::Builder::new().name(format!("kiln-loader-{i}")).spawn(work).map_err(|e| {
-                Error::Invalid(format!("starting loader thread {i} failed ({e}): lower loader.num_workers"))
+                Error::Invalid(format!("cannot start loader thread {i} ({e}): lower loader.num_workers"))
             })?;
             pool.threads.push(thread);
         }
@@ -97,7 +97,7 @@ impl Pool {
         jobs.send(job).expect("workers live as long as the pool");
     }
 
-    /// Waits for the next result, whichever it is.
+    /// Waits for the next result of any job.
     pub(super) fn receive(&self) -> Done {
         self.results.recv().expect("workers live as long as the pool")
     }
@@ -108,7 +108,7 @@ impl Drop for Pool {
         self.closing.store(true, Ordering::Relaxed);
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            // Panics of jobs are caught; there is nothing left to report.
+            // Panics of jobs are caught, so there is nothing left to report.
             let _ = thread.join();
         }
     }

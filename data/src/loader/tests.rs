@@ -316,7 +316,7 @@ fn positions_and_data_that_do_not_fit_are_refused() {
     let source = Scripted::new(10, |_, _| Ok(()));
     let start = |source: Arc<Scripted>, position| Loader::new(source, &config(0), 0, position).map(|_| ());
     let error = start(source, at(2, 10)).expect_err("beyond the epoch").to_string();
-    assert!(error.contains("batch 10 of epoch 2, but an epoch has 10 batches"), "{error}");
+    assert!(error.contains("batch 10 of epoch 2: an epoch has 10 batches"), "{error}");
     let error = start(Scripted::new(0, |_, _| Ok(())), at(0, 0)).expect_err("empty").to_string();
     assert!(error.contains("no rows"), "{error}");
 

@@ -1,9 +1,9 @@
-//! Direct mode: no cache; workers parse and tokenize the rows of each batch from the text itself.
+//! Direct mode: batches of pairs without a token cache. Workers parse and tokenize the rows of each batch from the text.
 //!
-//! One pass when the data set is opened finds where the rows are, which of them are bad, and how long their texts are in
-//! bytes. Buckets need lengths in tokens: they are estimated from bytes by the ratio of a sample, on the safe side.
-//! True lengths are known after tokenization, when the shape of the batch is rounded; so shapes vary more than from the
-//! cache, and a batch can exceed its budget a little where a text is unusually dense.
+//! Opening the data set takes one pass over the text. It finds the rows, the bad ones among them, and their lengths in
+//! bytes. Buckets need lengths in tokens, which are estimated from the bytes with the ratio of a sample, on the safe side.
+//! The true lengths are known after tokenization, when the shape of the batch is rounded. So shapes vary more than from
+//! the cache, and a batch of unusually dense text can exceed its budget a little.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use crate::loader_config::LoaderConfig;
 use crate::sampler::Order;
 use crate::tokenizer::{PairEncoder, PairTokenizers};
 
-/// Rows that are tokenized to estimate tokens from bytes.
+/// Rows of the sample that estimates tokens from bytes.
 const SAMPLE_ROWS: usize = 2000;
 
-/// Batches straight from text files.
+/// Batches of pairs straight from uncompressed JSONL and TSV files.
 #[derive(Debug)]
 pub struct DirectSource {
     files: Vec<TextFile>,
@@ -43,18 +43,18 @@ struct TextFile {
     path: PathBuf,
     map: MappedFile,
     tsv: bool,
-    seen: Seen,
+    seen: FileState,
 }
 
-/// What shows that somebody writes to a file: the map would show new text under old offsets, and the rows that come out would be
-/// those of no corpus at all.
+/// Size and time stamp of a file, to notice that somebody writes to it. The map would show new text under old offsets, and
+/// the resulting rows would not belong to any corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct FileState {
     bytes: u64,
     modified: Option<SystemTime>,
 }
 
-/// Where a row's line lies.
+/// The place of a row's line.
 #[derive(Debug, Clone, Copy)]
 struct RowSpan {
     start: u64,
@@ -63,45 +63,29 @@ struct RowSpan {
 }
 
 impl DirectSource {
-    /// Finds the rows of uncompressed JSONL or TSV files. Bad rows are counted and refused as elsewhere, except that rows
-    /// with too many tokens are only found, left out and counted when their batch is made.
+    /// Finds the rows of uncompressed JSONL or TSV files. Counts bad rows and refuses too many of them, as
+    /// [`prepare_pairs`](crate::prepare_pairs) does. Only rows with too many tokens are found later: they are skipped and
+    /// counted when their batch is made.
+    ///
+    /// # Errors
+    ///
+    /// If a file is compressed, parallel or unreadable, if too many rows are bad, or if the configuration is invalid.
     pub fn open(corpus: &PairCorpus, tokenizers: &PairTokenizers, config: &LoaderConfig) -> Result<Self> {
         let parser = RowParser::new(corpus.config());
-        let mut files = Vec::new();
-        let mut rows = Vec::new();
-        let mut text_bytes = Vec::new();
-        let mut report = RowReport::default();
-        for input in corpus.inputs() {
-            let file = TextFile::open(input)?;
-            for (number, line) in (1..).zip(file.lines()) {
-                let text = &file.map.bytes()[line.clone()];
-                match file.parse(text, &parser) {
-                    Ok(pair) => {
-                        report.add_kept(1);
-                        let len = u32::try_from(line.len())
-                            .map_err(|_| Error::corpus(&file.path, format!("line {number} is longer than 4 GiB")))?;
-                        rows.push(RowSpan { start: line.start as u64, len, file: files.len() as u32 });
-                        text_bytes.push((pair.source.len() as u32, pair.target.len() as u32));
-                    }
-                    Err(problem) => report.add_bad(&file.path, number, &problem),
-                }
-            }
-            files.push(file);
-        }
+        let FoundRows { files, rows, text_bytes, report } = FoundRows::of(corpus, &parser)?;
         corpus.check(&report)?;
-        if rows.len() > u32::MAX as usize {
-            return Err(Error::Invalid("the corpus has more than 4,294,967,295 rows: split it".into()));
-        }
+
         let estimate = TokenEstimate::from_sample(&files, &rows, &parser, tokenizers)?;
         let limits = (corpus.config().max_source_len, corpus.config().max_target_len);
         let cap = |len: usize, max: usize| if max == 0 { len } else { len.min(max) };
         let lengths = text_bytes.iter().map(|(source, target)| {
             let source = estimate.tokens(*source, estimate.source_bytes_per_token);
             let target = estimate.tokens(*target, estimate.target_bytes_per_token);
-            // A row that seems too long may not be: let it ride with the longest.
+            // A row that seems too long may not be: count it among the longest.
             (cap(source, limits.0).min(config.batch_tokens), cap(target, limits.1).min(config.batch_tokens))
         });
         let buckets = Buckets::new(lengths, limits, config)?;
+
         Ok(Self {
             files,
             rows,
@@ -115,17 +99,17 @@ impl DirectSource {
         })
     }
 
-    /// What became of the rows when the files were opened.
+    /// Returns the counts of kept and bad rows, taken when the files were opened.
     pub fn report(&self) -> &RowReport {
         &self.report
     }
 
-    /// Times that a row was left out of a batch because it has too many tokens (again in each epoch).
+    /// Returns how often a batch skipped a row with too many tokens. Each epoch counts again.
     pub fn over_long_rows(&self) -> u64 {
         self.over_long.load(Ordering::Relaxed)
     }
 
-    /// Estimated shapes.
+    /// Returns the buckets, made from estimated lengths.
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
     }
@@ -136,6 +120,44 @@ impl DirectSource {
         file.parse(file.line(span), &self.parser).map_err(|problem| {
             Error::corpus(&file.path, format!("changed during the run: the row at byte {} is {problem}", span.start))
         })
+    }
+}
+
+/// The rows of all files.
+#[derive(Default)]
+struct FoundRows {
+    files: Vec<TextFile>,
+    rows: Vec<RowSpan>,
+    /// Length of source and target of each row.
+    text_bytes: Vec<(u32, u32)>,
+    report: RowReport,
+}
+
+impl FoundRows {
+    fn of(corpus: &PairCorpus, parser: &RowParser) -> Result<Self> {
+        let mut found = Self::default();
+        for input in corpus.inputs() {
+            let file = TextFile::open(input)?;
+            for (number, line) in (1..).zip(file.lines()) {
+                let text = &file.map.bytes()[line.clone()];
+                match file.parse(text, parser) {
+                    Ok(pair) => {
+                        found.report.add_kept(1);
+                        let len = u32::try_from(line.len())
+                            .map_err(|_| Error::corpus(&file.path, format!("line {number} is longer than 4 GiB")))?;
+                        found.rows.push(RowSpan { start: line.start as u64, len, file: found.files.len() as u32 });
+                        found.text_bytes.push((pair.source.len() as u32, pair.target.len() as u32));
+                    }
+                    Err(problem) => found.report.add_bad(&file.path, number, &problem),
+                }
+            }
+            found.files.push(file);
+        }
+
+        if found.rows.len() > u32::MAX as usize {
+            return Err(Error::Invalid("the corpus has more than 4,294,967,295 rows: split it".into()));
+        }
+        Ok(found)
     }
 }
 
@@ -151,12 +173,12 @@ impl TextFile {
                 ));
             }
         };
-        let seen = Seen::of(path)?;
+        let seen = FileState::of(path)?;
         let map = MappedFile::open(path, "opening the corpus")?;
         if matches!(map.bytes(), [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..]) {
             return Err(Error::corpus(
                 path,
-                "direct mode needs rows in any order and so an uncompressed file: decompress it, or use the token cache \
+                "is compressed, and direct mode reads rows in any order: decompress it, or use the token cache \
                  (data.direct = false)",
             ));
         }
@@ -166,19 +188,19 @@ impl TextFile {
         Ok(Self { path: path.clone(), map, tsv, seen })
     }
 
-    /// Refuses a file that is not what it was when it was opened.
+    /// Fails if the file changed since it was opened.
     fn check_unchanged(&self) -> Result<()> {
-        if Seen::of(&self.path)? == self.seen {
+        if FileState::of(&self.path)? == self.seen {
             return Ok(());
         }
         Err(Error::corpus(
             &self.path,
-            "changed during the run, and direct mode reads it as it goes: put it back, or start a new run and leave the text \
-             alone (with data.direct = false the token cache keeps what was read)",
+            "changed during the run, and direct mode reads it in every epoch: restore it, or start a new run and do not edit \
+             the text (with data.direct = false the token cache keeps a copy)",
         ))
     }
 
-    /// The lines, without their ends.
+    /// Returns the byte ranges of the lines, without line ends.
     fn lines(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         let bytes = self.map.bytes();
         let mut start = if bytes.starts_with(&[0xef, 0xbb, 0xbf]) { 3 } else { 0 };
@@ -201,21 +223,22 @@ impl TextFile {
     }
 }
 
-impl Seen {
+impl FileState {
     fn of(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(Error::io(path, "reading its size and time stamp"))?;
         Ok(Self { bytes: metadata.len(), modified: metadata.modified().ok() })
     }
 }
 
-/// Tokens of a text by its bytes.
+/// Estimates the tokens of a text from its bytes.
 struct TokenEstimate {
     source_bytes_per_token: f64,
     target_bytes_per_token: f64,
 }
 
 impl TokenEstimate {
-    /// Tokenizes rows from all over the corpus. Four rows out of five have more bytes a token than the ratio taken.
+    /// Tokenizes a sample of rows from the whole corpus and takes the 20th percentile: four of five rows have more
+    /// bytes per token than the chosen ratio.
     fn from_sample(
         files: &[TextFile],
         rows: &[RowSpan],
@@ -240,6 +263,7 @@ impl TokenEstimate {
                 target.push(ratio(&pair.target, false)?);
             }
         }
+
         let low_fifth = |ratios: &mut Vec<f64>| {
             ratios.sort_by(f64::total_cmp);
             ratios.get(ratios.len() / 5).copied().unwrap_or(1.0)
@@ -247,7 +271,7 @@ impl TokenEstimate {
         Ok(Self { source_bytes_per_token: low_fifth(&mut source), target_bytes_per_token: low_fifth(&mut target) })
     }
 
-    /// Tokens with eos.
+    /// Returns the estimated number of tokens, eos included.
     fn tokens(&self, bytes: u32, bytes_per_token: f64) -> usize {
         (f64::from(bytes) / bytes_per_token).ceil() as usize + 1
     }
@@ -266,7 +290,7 @@ impl BatchSource for DirectSource {
         None
     }
 
-    /// Reads the text once more, at the speed of hashing.
+    /// Reads and hashes the whole text.
     fn fingerprint(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.tokenizers.fingerprint().as_bytes());
@@ -304,6 +328,8 @@ impl BatchWorker for DirectWorker {
         source.files.iter().try_for_each(TextFile::check_unchanged)?;
         ids.clear();
         ends.clear();
+
+        // Tokenize all rows, to know the longest.
         let (mut source_len, mut target_len) = (0, 0);
         for &row in rows {
             let pair = source.pair(row)?;
@@ -311,6 +337,7 @@ impl BatchWorker for DirectWorker {
             encoder.encode_source(&pair.source, ids)?;
             let middle = ids.len();
             encoder.encode_target(&pair.target, ids)?;
+
             let (source_tokens, target_tokens) = (middle - start + 1, ids.len() - middle + 1);
             if length_problem(source_tokens, target_tokens, &source.corpus).is_some() {
                 source.over_long.fetch_add(1, Ordering::Relaxed);
@@ -320,6 +347,8 @@ impl BatchWorker for DirectWorker {
             ends.push((row, middle, ids.len()));
             (source_len, target_len) = (source_tokens.max(source_len), target_tokens.max(target_len));
         }
+
+        // Fix the shape and write them.
         let pad = |len: usize, max: usize| {
             let padded = round_up(len, source.bucket_multiple);
             if max == 0 { padded } else { padded.min(max) }

@@ -12,7 +12,7 @@ use crate::loader_config::LoaderConfig;
 use crate::sampler::Order;
 use crate::tokenizer::{PairTokenizers, SpecialIds};
 
-/// Batches from a token cache.
+/// Batches of pairs from a token cache.
 #[derive(Debug)]
 pub struct PairSource {
     cache: TokenCache,
@@ -21,7 +21,11 @@ pub struct PairSource {
 }
 
 impl PairSource {
-    /// Sorts the rows of a cache into buckets. The cache must have been made with these tokenizers.
+    /// Sorts the rows of a cache into buckets.
+    ///
+    /// # Errors
+    ///
+    /// If the cache holds plain text or was made with other tokenizers, or if the configuration is invalid.
     pub fn new(cache: TokenCache, tokenizers: &PairTokenizers, config: &LoaderConfig) -> Result<Self> {
         if cache.kind() != CacheKind::Pairs {
             return Err(Error::cache(cache.path(), "holds documents of plain text, wanted pairs"));
@@ -34,12 +38,12 @@ impl PairSource {
         Ok(Self { buckets, special: tokenizers.special(), cache })
     }
 
-    /// The cache.
+    /// Returns the cache.
     pub fn cache(&self) -> &TokenCache {
         &self.cache
     }
 
-    /// Shapes and padding.
+    /// Returns the buckets, which know shapes and padding.
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
     }
@@ -78,6 +82,7 @@ impl BatchWorker for Arc<PairSource> {
                 (Tokens::Wide(source), Tokens::Wide(target)) => collator.push(*row, source, target),
                 _ => unreachable!("a cache has one token width"),
             };
+
             // A damaged file must not become an index out of range on the device.
             if max_source as usize >= source_vocab || max_target as usize >= target_vocab {
                 return Err(Error::cache(

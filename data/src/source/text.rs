@@ -17,26 +17,27 @@ use crate::tokenizer::TextTokenizer;
 ///
 /// # Which tokens are labels
 ///
-/// A document of n tokens d0 .. dn-1 takes n + 1 places when the next token is to be predicted:
+/// When the model learns to predict the next token, a document of n tokens d0 .. dn-1 takes n + 1 places:
 ///
 /// | place | 0 | 1 | .. | n-1 | n |
 /// |---|---|---|---|---|---|
 /// | input | start | d0 | .. | dn-2 | dn-1 |
 /// | label | d0 | d1 | .. | dn-1 | end |
 ///
-/// The start token is the vocabulary's `bos`, or the end-of-text token where both are one (GPT-2). So every token of every
-/// document, and an end for each, is a label exactly once; a start token is never one. For masked language modelling a
-/// document takes the places of its tokens and of those that go around it (`[CLS]`, `[SEP]`), and labels are the input.
+/// The start token is the vocabulary's `bos`, or the end-of-text token where both are the same (GPT-2). So every token of
+/// every document, and one end token per document, is a label exactly once; a start token never is. For masked language
+/// modelling a document takes one place per token and per special token around it (`[CLS]`, `[SEP]`), and the labels are
+/// the input.
 ///
-/// Packed rows are cut from the places of all documents one behind the other: row r has places r T .. (r + 1) T. A document
-/// that reaches beyond its row goes on in the next; its second part is read without the first, but a label stays the label of
-/// the token before it, so a cut loses and repeats nothing. Only the last row is padded.
+/// Packed rows are cut from the places of all documents in sequence: row r has places r T .. (r + 1) T. A document that
+/// reaches beyond its row continues in the next. The model reads its second part without the first, but the label stays the
+/// label of the token before it, so a cut loses and repeats nothing. Only the last row is padded.
 ///
 /// # Order
 ///
-/// Every epoch packs the documents in another order and shuffles the rows that come out, both as the seed and the epoch say:
-/// documents meet other neighbours and are cut at other places, and the parts of a long document do not follow each other.
-/// The order is computed from the lengths alone, so any position is reached without reading a token.
+/// Every epoch packs the documents in another order and shuffles the resulting rows. Seed and epoch decide both orders. So
+/// documents get other neighbours and are cut at other places, and the parts of a long document do not follow each other.
+/// The order depends on the lengths alone, so a loader starts at any position without reading a token.
 #[derive(Debug)]
 pub struct TextSource {
     cache: TokenCache,
@@ -44,20 +45,20 @@ pub struct TextSource {
     rows: Rows,
     seq_len: usize,
     vocab_size: usize,
-    /// Of everything besides the cache that decides what is in a row.
+    /// Everything that decides the content of a row, except the cache. Part of the fingerprint.
     settings: String,
 }
 
-/// What the rows are.
+/// How rows are made of documents.
 #[derive(Debug)]
 enum Rows {
-    /// Documents one behind the other.
+    /// Documents in sequence.
     Packed {
         n_rows: u32,
-        /// Of a full batch.
+        /// Rows of a full batch.
         batch_size: usize,
     },
-    /// A document each, or consecutive parts of a long one.
+    /// One row per document, or several consecutive ones for a long document.
     Sentences {
         /// Document and first place of each row.
         parts: Vec<(u32, u32)>,
@@ -66,9 +67,13 @@ enum Rows {
 }
 
 impl TextSource {
-    /// Packs the documents of a cache for a task. The cache must have been made with this tokenizer, and `text.seq_len` must
-    /// be known ([`TextConfig::resolved`]). Packed batches have `batch_tokens / seq_len` rows; the last of an epoch has
-    /// what is left.
+    /// Packs the documents of a cache for a task. Replace a `text.seq_len` of 0 first ([`TextConfig::resolved`]). Packed
+    /// batches have `batch_tokens / seq_len` rows; the last batch of an epoch has the remaining rows.
+    ///
+    /// # Errors
+    ///
+    /// If the cache holds pairs or was made with another tokenizer, if the tokenizer lacks a token that the task needs, or if
+    /// the settings are invalid.
     pub fn new(
         cache: TokenCache,
         tokenizer: &TextTokenizer,
@@ -87,23 +92,26 @@ impl TextSource {
         if cache.tokenizer_fingerprint() != tokenizer.fingerprint() {
             return Err(Error::cache(cache.path(), "was made with another tokenizer"));
         }
+
         let format = row_format(tokenizer, task, text.packing);
         let seq_len = text.seq_len;
         if seq_len <= format.input.len() {
             return Err(Error::Invalid(format!(
-                "text.seq_len = {seq_len} leaves no room for text beside {} special tokens: set it to the model's positions, \
-                 or at least {}",
+                "data.text.seq_len = {seq_len} leaves no room for text next to {} special tokens: set it to the model's \
+                 positions, or at least {}",
                 format.input.len(),
                 format.input.len() + 1
             )));
         }
         if loader.batch_tokens < seq_len {
             return Err(Error::Invalid(format!(
-                "loader.batch_tokens = {} cannot hold one row of text.seq_len = {seq_len} tokens: raise it to a multiple of \
-                 {seq_len}, or lower text.seq_len",
+                "loader.batch_tokens = {} cannot hold one row of data.text.seq_len = {seq_len} tokens: raise it to a \
+                 multiple of {seq_len}, or lower data.text.seq_len",
                 loader.batch_tokens
             )));
         }
+
+        // Saved runs know this text as part of the source's fingerprint.
         let settings = format!("{task:?} {:?} {seq_len} {format:?}", text.packing);
         let mut source = Self {
             vocab_size: tokenizer.vocab_size(),
@@ -142,17 +150,17 @@ impl TextSource {
         Ok(())
     }
 
-    /// The cache.
+    /// Returns the cache.
     pub fn cache(&self) -> &TokenCache {
         &self.cache
     }
 
-    /// Tokens of an epoch without padding: labels, or for masked language modelling all tokens of the input.
+    /// Returns the number of non-padding tokens of an epoch: labels, or for masked language modelling all tokens of the input.
     pub fn n_tokens(&self) -> u64 {
         self.cache.n_tokens() + self.cache.n_rows() as u64 * self.format.input.len() as u64
     }
 
-    /// Rows of an epoch.
+    /// Returns the number of rows of an epoch.
     pub fn n_rows(&self) -> usize {
         match &self.rows {
             Rows::Packed { n_rows, .. } => *n_rows as usize,
@@ -160,7 +168,7 @@ impl TextSource {
         }
     }
 
-    /// Share of padding among the tokens of an epoch, in [0, 1).
+    /// Returns the share of padding among the tokens of an epoch, in [0, 1).
     pub fn padding_ratio(&self) -> f64 {
         match &self.rows {
             Rows::Packed { n_rows, .. } => 1.0 - self.n_tokens() as f64 / (f64::from(*n_rows) * self.seq_len as f64),
@@ -168,7 +176,7 @@ impl TextSource {
         }
     }
 
-    /// Places that a document takes.
+    /// Returns the number of places that a document takes.
     fn places(&self, document: usize) -> u64 {
         self.cache.document_len(document) + self.format.input.len() as u64
     }
@@ -208,14 +216,16 @@ impl TextSource {
 }
 
 fn too_many_rows(rows: u64) -> Error {
-    Error::Invalid(format!("the text has {rows} rows, more than 4,294,967,295: raise text.seq_len or split the text"))
+    Error::Invalid(format!(
+        "the text has {rows} rows, more than 4,294,967,295: raise data.text.seq_len or split the text"
+    ))
 }
 
 fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing) -> RowFormat {
     let special = tokenizer.special();
     let one = |id: Option<u32>| id.map(|id| id as i32).into_iter().collect::<Vec<_>>();
     let (input, labels) = match task {
-        // `TextTokenizer::check` has seen the end; a start is never missing where there is an end.
+        // `TextTokenizer::check` made sure of an end token, which also stands in for a missing start token.
         Task::Lm | Task::Translation => (
             Around { before: one(special.bos.or(special.eos)), behind: Vec::new() },
             Around { before: Vec::new(), behind: one(special.eos) },

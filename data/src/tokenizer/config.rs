@@ -1,35 +1,34 @@
-//! How the vocabulary comes about.
+//! Which vocabulary is loaded or trained.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The vocabulary: loaded from a file, or trained on the training text.
+/// The vocabulary: loaded from a file, or trained on the training text. The configuration table `[tokenizer]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenizerConfig {
-    /// A Hugging Face `tokenizer.json` for both sides, or for the source if `target_path` is given. Unset: train one.
+    /// A Hugging Face `tokenizer.json` for both sides, or for the source if `target_path` is set. Unset: train one.
     pub path: Option<PathBuf>,
     /// A second `tokenizer.json` for the target side.
     pub target_path: Option<PathBuf>,
     /// Algorithm to train.
     pub kind: TokenizerKind,
-    /// Entries of the trained vocabulary (of each, if they are separate), special tokens included. Small corpora can
-    /// end below it.
+    /// Entries of the trained vocabulary (of each, if there are two), special tokens included. A small corpus can give fewer.
     pub vocab_size: usize,
-    /// One vocabulary for both sides (needed to share embeddings three ways), or one each.
+    /// One vocabulary for both sides (needed to share embeddings three ways), or one for each.
     pub joint: bool,
-    /// Unicode normalization before tokenizing. WordPiece has BERT's own normalization instead.
+    /// Unicode normalization before tokenizing. WordPiece uses BERT's own normalization instead.
     pub normalization: Normalization,
-    /// Spell characters outside the vocabulary as UTF-8 bytes (256 entries) instead of the unknown token. Byte-level BPE
-    /// always does, WordPiece never.
+    /// Spells characters outside the vocabulary as UTF-8 bytes (256 entries) instead of the unknown token. Byte-level BPE
+    /// always does so, WordPiece never.
     pub byte_fallback: bool,
-    /// Share of the training text's characters whose kinds get an entry of their own, in (0.9, 1]; the rarest rest is
-    /// spelled as bytes or becomes unknown.
+    /// Share of the training text that must consist of characters with their own entry, in (0.9, 1]. The rarest characters
+    /// are spelled as bytes or become unknown.
     pub character_coverage: f64,
-    /// Every digit a token of its own.
+    /// Makes every digit a separate token.
     pub split_digits: bool,
-    /// WordPiece: fold upper case into lower case and strip accents.
+    /// WordPiece: converts upper case to lower case and strips accents.
     pub lowercase: bool,
     /// Spelling of the padding token.
     pub pad_token: String,
@@ -39,15 +38,17 @@ pub struct TokenizerConfig {
     pub eos_token: String,
     /// Spelling of the unknown token.
     pub unk_token: String,
-    /// Plain text: spelling of the token in front of a row for masked language modelling. Unset: found by its usual names.
+    /// Plain text: spelling of the token in front of a row for masked language modelling. Unset: the vocabulary's token with a
+    /// usual name.
     pub cls_token: Option<String>,
-    /// Plain text: spelling of the token behind a row for masked language modelling. Unset: found by its usual names.
+    /// Plain text: spelling of the token behind a row for masked language modelling. Unset: the vocabulary's token with a
+    /// usual name.
     pub sep_token: Option<String>,
-    /// Plain text: spelling of the token that hides others. Unset: found by its usual names.
+    /// Plain text: spelling of the token that hides others. Unset: the vocabulary's token with a usual name.
     pub mask_token: Option<String>,
-    /// Further special tokens that are never split, for example `<2it>`; a text may contain them.
+    /// Further tokens that are never split, for example `<2it>`. A text may contain them.
     pub extra_tokens: Vec<String>,
-    /// Append special tokens that a loaded `tokenizer.json` lacks, instead of refusing it.
+    /// Appends special tokens that a loaded `tokenizer.json` lacks, instead of refusing the file.
     pub add_missing_tokens: bool,
 }
 
@@ -81,21 +82,21 @@ impl Default for TokenizerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenizerKind {
-    /// Byte-pair encoding of words between spaces (Sennrich et al. 2016). For sentences: a line end is a letter like any
-    /// other, so plain text with lines is better off with byte-level BPE.
+    /// Byte-pair encoding of words between spaces (Sennrich et al. 2016). For sentences. It treats a line end as a letter, so
+    /// byte-level BPE suits plain text with several lines better.
     Bpe,
-    /// Unigram language model of words between spaces (Kudo 2018). Training runs on one thread, for equal results, and takes about five times as
-    /// long as BPE.
+    /// Unigram language model of words between spaces (Kudo 2018). Training uses one thread, so that results repeat, and takes
+    /// about five times as long as BPE.
     Unigram,
-    /// Byte-pair encoding over bytes, as GPT-2 and RoBERTa have it (Radford et al. 2019): spells every text without loss.
+    /// Byte-pair encoding over bytes, as in GPT-2 and RoBERTa (Radford et al. 2019). Spells every text without loss.
     ByteLevelBpe,
-    /// WordPiece over whole words, as BERT has it (Devlin et al. 2019): what it cannot spell is unknown, and it does not
-    /// keep the white space of a text.
+    /// WordPiece over whole words, as in BERT (Devlin et al. 2019). Words that it cannot spell become the unknown token, and
+    /// it does not keep the white space of a text.
     WordPiece,
 }
 
 impl TokenizerKind {
-    /// Every byte has an entry of its own.
+    /// Whether every byte has an entry.
     fn spells_bytes(self, byte_fallback: bool) -> bool {
         match self {
             Self::Bpe | Self::Unigram => byte_fallback,
@@ -109,24 +110,25 @@ impl TokenizerKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Normalization {
-    /// Canonical composition: equal-looking characters get one spelling. Lossless for the reader.
+    /// Canonical composition: characters that look the same get one spelling. Lossless for the reader.
     Nfc,
     /// Compatibility composition: also folds ligatures, full-width forms and no-break spaces.
     Nfkc,
-    /// Text as it is.
+    /// The text stays as it is.
     None,
 }
 
 impl TokenizerConfig {
-    /// Everything that cannot work for pairs, each with its remedy.
+    /// Returns all settings that are invalid for pairs, each with a remedy.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.target_path.is_some() && self.path.is_none() {
             problems.push(
-                "tokenizer.target_path without tokenizer.path: name the source side's tokenizer.json in tokenizer.path"
+                "tokenizer.target_path is set without tokenizer.path: set tokenizer.path to the source side's tokenizer.json"
                     .into(),
             );
         }
+
         let named = self.control_tokens();
         self.validate_training(named.len(), &mut problems);
         self.validate_names(&mut problems);
@@ -137,13 +139,14 @@ impl TokenizerConfig {
                 self.pad_token
             ));
         }
+
         if self.path.is_none() {
             for (i, (key, token)) in named.iter().enumerate() {
                 for (other, same) in &named[..i] {
                     if token == same && !token.is_empty() && (*other, *key) != ("pad_token", "eos_token") {
                         problems.push(format!(
                             "tokenizer.{other} and tokenizer.{key} are both \"{token}\": a trained vocabulary needs four \
-                             different ones"
+                             different tokens"
                         ));
                     }
                 }
@@ -152,12 +155,12 @@ impl TokenizerConfig {
         problems
     }
 
-    /// Everything that cannot work for plain text, each with its remedy.
+    /// Returns all settings that are invalid for plain text, each with a remedy.
     pub fn validate_for_text(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.target_path.is_some() {
             problems.push(
-                "tokenizer.target_path is for pairs: plain text has one vocabulary, which tokenizer.path names".into(),
+                "tokenizer.target_path is for pairs: plain text has one vocabulary, set it with tokenizer.path".into(),
             );
         }
         self.validate_training(self.text_controls().len(), &mut problems);
@@ -170,7 +173,7 @@ impl TokenizerConfig {
         if self.path.is_none() && self.vocab_size <= reserved {
             let byte_fallback = self.byte_fallback && self.kind != TokenizerKind::ByteLevelBpe;
             problems.push(format!(
-                "tokenizer.vocab_size = {} cannot hold {reserved} special and byte tokens and any text: raise it{}",
+                "tokenizer.vocab_size = {} cannot hold {reserved} special and byte tokens plus text: raise it{}",
                 self.vocab_size,
                 if byte_fallback { ", or set tokenizer.byte_fallback = false" } else { "" }
             ));
@@ -195,11 +198,12 @@ impl TokenizerConfig {
                 problems.push(format!("tokenizer.{key} is empty: give it a spelling such as \"<{name}>\""));
             }
         }
+
         for (i, token) in self.extra_tokens.iter().enumerate() {
             let taken = named.iter().any(|(_, t)| *t == token) || self.extra_tokens[..i].contains(token);
             if token.is_empty() || taken {
                 problems.push(format!(
-                    "tokenizer.extra_tokens has \"{token}\" twice, empty or among the other special tokens: remove it"
+                    "tokenizer.extra_tokens has \"{token}\", which is empty, a repetition or another special token: remove it"
                 ));
             }
         }
@@ -214,8 +218,8 @@ impl TokenizerConfig {
         ]
     }
 
-    /// Control tokens of a language model's vocabulary, in the order of their ids: those of BERT for WordPiece, those of
-    /// RoBERTa for the rest, which can be used with and without masks.
+    /// Returns the control tokens of a language model's vocabulary, in the order of their ids: BERT's for WordPiece, and
+    /// otherwise RoBERTa's, which work with and without masks.
     pub(super) fn text_controls(&self) -> Vec<String> {
         let defaults = Self::default();
         let or = |token: &Option<String>, usual: &str| token.clone().unwrap_or_else(|| usual.to_owned());
@@ -239,6 +243,7 @@ impl TokenizerConfig {
                 names
             }
         };
+
         let mut seen = Vec::new();
         controls.retain(|token| {
             !seen.contains(token) && {
@@ -249,7 +254,7 @@ impl TokenizerConfig {
         controls
     }
 
-    /// Entries of a trained vocabulary that are not learned from text.
+    /// Returns the number of entries of a trained vocabulary that are not learned from text.
     pub(crate) fn reserved_tokens(&self, n_controls: usize) -> usize {
         n_controls + self.extra_tokens.len() + if self.kind.spells_bytes(self.byte_fallback) { 256 } else { 0 }
     }

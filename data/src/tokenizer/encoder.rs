@@ -1,10 +1,10 @@
-//! Encoding on one thread, fast: pieces of texts are remembered (see [`super::pieces`]).
+//! Fast encoding on one thread, which remembers the pieces of texts (see [`super::pieces`]).
 //!
-//! Texts for which that does not hold (runs of spaces in some vocabularies, added tokens) take the ordinary way through
-//! `tokenizers` and give the same ids.
+//! Some texts cannot be divided into pieces (runs of spaces in some vocabularies, added tokens). `tokenizers` encodes them
+//! as a whole. Both ways give the same ids.
 //!
-//! Each thread has a table of its own, so that a lookup takes no lock; behind them stands one table for all threads, so
-//! that a piece is tokenized once and not once per thread.
+//! Each thread has its own table, so that a lookup takes no lock. All threads share a second table
+//! ([`super::words::SharedWords`]), so that a piece is tokenized once and not once per thread.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use super::pieces::{Pieces, matches_and_gaps, prefixed_words, with_meta};
 use super::vocabulary::Vocabulary;
 use crate::error::Result;
 
-/// Pieces that each thread remembers at most (about 100 bytes each).
+/// Largest number of pieces that a thread remembers (about 100 bytes each).
 const MAX_OWN_WORDS: usize = 1 << 18;
-/// Longer pieces are too rare to be worth it.
+/// Longer pieces are too rare to be worth remembering.
 const MAX_WORD_BYTES: usize = 64;
 
-/// A part of `SideEncoder::ids`, or a piece whose text must be encoded as a whole.
+/// A range of `Words::ids`, or a piece whose text must be encoded as a whole.
 #[derive(Debug, Clone, Copy)]
 enum Word {
     Ids { start: u32, len: u32 },
@@ -32,7 +32,7 @@ enum Word {
 #[derive(Debug)]
 pub(super) struct SideEncoder {
     vocabulary: Arc<Vocabulary>,
-    /// A copy of its own where every text passes through it: its internal cache is behind a lock.
+    /// A private copy if every text is encoded as a whole: the tokenizer's internal cache has a lock.
     own: Option<Box<Tokenizer>>,
     words: Words,
 }
@@ -54,16 +54,17 @@ impl SideEncoder {
         Ok(())
     }
 
-    /// `false` if the text must be encoded as a whole; `ids` then has too many.
+    /// Appends the ids of the pieces of a text. Returns `false` if the text must be encoded as a whole; `ids` is then invalid.
     fn encode_pieces(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<bool> {
         let Self { vocabulary, words, .. } = self;
-        // One piece after the other; the rest is passed over after one that needs its context, and after an error.
+        // Encodes one piece after the other. Skips the rest after an error or a piece that needs its context.
         let mut result = Ok(true);
         let mut each = |piece: &str| {
             if let Ok(true) = result {
                 result = words.encode(piece, vocabulary, ids);
             }
         };
+
         match &vocabulary.pieces {
             Pieces::Whole => return Ok(false),
             Pieces::Spaces { .. } => {
@@ -75,7 +76,7 @@ impl SideEncoder {
                 }
             }
             Pieces::WhiteSpace => {
-                // Other white space is cleaned away or changed before BERT's pre-tokenizer sees it.
+                // The normalizer removes or changes other white space before BERT's pre-tokenizer sees it.
                 text.split([' ', '\t', '\n', '\r']).filter(|word| !word.is_empty()).for_each(each);
             }
             Pieces::Pattern { pattern, add_prefix_space } => {
@@ -109,7 +110,7 @@ struct Words {
 }
 
 impl Words {
-    /// Appends the ids of a piece; `false` if it needs its context.
+    /// Appends the ids of a piece. Returns `false` if they depend on the text around it.
     fn encode(&mut self, piece: &str, vocabulary: &Vocabulary, ids: &mut Vec<u32>) -> Result<bool> {
         if piece.len() > MAX_WORD_BYTES {
             return vocabulary.encode_piece(piece, ids);
@@ -127,7 +128,7 @@ impl Words {
 
     fn learn(&mut self, piece: &str, vocabulary: &Vocabulary) -> Result<Word> {
         if self.known.len() >= MAX_OWN_WORDS {
-            // Bounded; the frequent pieces return at once.
+            // Start again: the frequent pieces return at once.
             self.known.clear();
             self.ids.clear();
         }

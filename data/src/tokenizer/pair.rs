@@ -1,4 +1,4 @@
-//! The vocabularies of pairs.
+//! The vocabularies of both sides of pairs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::error::{Error, Result};
 const SOURCE_FILE: &str = "source.tokenizer.json";
 const TARGET_FILE: &str = "target.tokenizer.json";
 
-/// The vocabularies of both sides. Cheap to clone.
+/// The vocabularies of both sides of pairs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct PairTokenizers {
     source: Arc<Vocabulary>,
-    /// The same as `source` if joint.
+    /// The same vocabulary as `source` if both sides share it.
     target: Arc<Vocabulary>,
     names: SpecialNames,
     special: SpecialIds,
-    /// Special tokens that the loaded source vocabulary lacked and that were appended.
+    /// Special tokens that were appended because the loaded source vocabulary lacked them.
     added: Vec<String>,
 }
 
 impl PairTokenizers {
-    /// Loads what `config.path` names, or trains on `corpus` if it names nothing.
+    /// Loads the files that `config.path` names, or trains on `corpus` if it is not set.
     pub fn load_or_train(config: &TokenizerConfig, corpus: &PairCorpus, num_threads: usize) -> Result<Self> {
         match &config.path {
             Some(_) => Self::load(config),
@@ -35,6 +35,10 @@ impl PairTokenizers {
     }
 
     /// Trains on the usable rows of a corpus. The result depends on text and configuration alone.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration is invalid, the text cannot be read, too many rows are bad, or the vocabulary is too small.
     pub fn train(config: &TokenizerConfig, corpus: &PairCorpus, num_threads: usize) -> Result<Self> {
         refuse(config.validate())?;
         let (source, target) = train::train(config, corpus, num_threads)?;
@@ -46,20 +50,24 @@ impl PairTokenizers {
     }
 
     /// Loads the `tokenizer.json` files that the configuration names.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read or lacks a special token, or if both sides number their special tokens differently.
     pub fn load(config: &TokenizerConfig) -> Result<Self> {
         refuse(config.validate())?;
         let path = config.path.as_deref().ok_or_else(|| {
-            Error::Invalid("tokenizer.path is not set: name a tokenizer.json, or train a tokenizer".into())
+            Error::Invalid("tokenizer.path is not set: set it to a tokenizer.json, or train a tokenizer".into())
         })?;
         Self::load_files(path, config.target_path.as_deref(), SpecialNames::from(config), config.add_missing_tokens)
     }
 
-    /// Loads what [`PairTokenizers::save`] wrote.
+    /// Loads the files that [`PairTokenizers::save`] wrote.
     pub fn load_dir(dir: &Path) -> Result<Self> {
         let names_file = dir.join(NAMES_FILE);
         let names = match std::fs::read(&names_file) {
             Ok(json) => serde_json::from_slice(&json)
-                .map_err(|e| Error::tokenizer(Some(&names_file), format!("no valid special tokens: {e}")))?,
+                .map_err(|e| Error::tokenizer(Some(&names_file), format!("has no valid special tokens: {e}")))?,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => SpecialNames::from(&TokenizerConfig::default()),
             Err(e) => return Err(Error::io(names_file, "reading")(e)),
         };
@@ -101,7 +109,7 @@ impl PairTokenizers {
         Ok(Self { source, target, names, special, added })
     }
 
-    /// Writes `tokenizer.json` (or one each for source and target) and `tokenizer_config.json` into a folder.
+    /// Writes `tokenizer.json` (or one file for each side) and `tokenizer_config.json` into a folder.
     pub fn save(&self, dir: &Path) -> Result<()> {
         let write = |name: &str, text: &str| {
             let path = dir.join(name);
@@ -118,32 +126,33 @@ impl PairTokenizers {
         write(NAMES_FILE, &format!("{names:#}\n"))
     }
 
-    /// Both sides share one vocabulary.
+    /// Whether both sides share one vocabulary.
     pub fn is_joint(&self) -> bool {
         Arc::ptr_eq(&self.source, &self.target)
     }
 
-    /// Ids of the special tokens.
+    /// Returns the ids of the special tokens.
     pub fn special(&self) -> SpecialIds {
         self.special
     }
 
-    /// Rows of the source embedding: the largest source id + 1.
+    /// Returns the rows of the source embedding: the largest source id + 1.
     pub fn source_vocab_size(&self) -> usize {
         self.source.size
     }
 
-    /// Rows of the target embedding: the largest target id + 1.
+    /// Returns the rows of the target embedding: the largest target id + 1.
     pub fn target_vocab_size(&self) -> usize {
         self.target.size
     }
 
-    /// Special tokens that the loaded files lacked and that were appended.
+    /// Returns the special tokens that were appended because the loaded files lacked them.
     pub fn added_tokens(&self) -> &[String] {
         &self.added
     }
 
-    /// blake3 of the serialized vocabularies and the special tokens, in hex: equal fingerprints give equal ids.
+    /// Returns the BLAKE3 hash of the serialized vocabularies and the special tokens, in hex. Equal fingerprints give equal
+    /// ids.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_hash().to_hex().to_string()
     }
@@ -158,18 +167,18 @@ impl PairTokenizers {
         hasher.finalize()
     }
 
-    /// A fast encoder for one thread.
+    /// Returns a fast encoder for one thread.
     pub fn encoder(&self) -> PairEncoder {
         PairEncoder::new(self.source.clone(), self.target.clone())
     }
 
-    /// Source rows: the ids of each text and eos.
+    /// Returns source rows: the ids of each text and eos.
     pub fn encode_sources<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
         let mut encoder = self.encoder();
         self.encode_rows(texts, |text, ids| encoder.encode_source(text, ids))
     }
 
-    /// Label rows: the ids of each text and eos.
+    /// Returns label rows: the ids of each text and eos.
     pub fn encode_targets<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
         let mut encoder = self.encoder();
         self.encode_rows(texts, |text, ids| encoder.encode_target(text, ids))
@@ -190,18 +199,18 @@ impl PairTokenizers {
         texts.iter().map(row).collect()
     }
 
-    /// The text of target ids, special tokens left out.
+    /// Returns the text of target ids, without special tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.target.decode(ids)
     }
 
-    /// The texts of several rows of target ids, special tokens left out.
+    /// Returns the texts of several rows of target ids, without special tokens.
     pub fn decode_batch<R: AsRef<[u32]>>(&self, rows: &[R]) -> Result<Vec<String>> {
         rows.iter().map(|ids| self.decode(ids.as_ref())).collect()
     }
 }
 
-/// Turns texts of pairs into ids. One for each thread; see [`PairTokenizers::encoder`].
+/// Encodes the texts of pairs. Take one for each thread; see [`PairTokenizers::encoder`].
 #[derive(Debug)]
 pub struct PairEncoder {
     source: SideEncoder,

@@ -1,30 +1,30 @@
-//! How a tokenizer divides texts, so that the parts can be remembered.
+//! How a tokenizer divides texts into pieces whose ids can be remembered.
 //!
-//! `tokenizers` builds strings with alignments for every text, which costs about a microsecond a token. Most tokenizers
-//! divide a text into short pieces before their model sees it, and the ids of the text are those of its pieces one after
-//! the other. Nearly every piece has been seen before, so a look-up replaces the work. This file reads off a
-//! `tokenizer.json` which pieces these are; where it cannot tell, texts stay whole.
+//! `tokenizers` builds strings with alignments for every text, which costs about a microsecond per token. Most tokenizers
+//! divide a text into short pieces before their model sees it, and the ids of the text are the ids of its pieces in
+//! sequence. Nearly every piece has occurred before, so a look-up replaces the work. This file reads the kind of pieces from
+//! a `tokenizer.json`. If it does not know them, texts stay whole.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 use tokenizers::utils::SysRegex;
 
-/// How GPT-2 divides texts; `tokenizers` has it built into its `ByteLevel` pre-tokenizer.
+/// The pattern with which GPT-2 divides texts. The `ByteLevel` pre-tokenizer of `tokenizers` has it built in.
 pub(super) const GPT2_PATTERN: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// The parts of a text whose ids do not depend on each other.
+/// The pieces of a text whose ids do not depend on each other.
 #[derive(Debug)]
 pub(crate) enum Pieces {
-    /// Words between single spaces: the Metaspace family of SentencePiece, which is what [`super::train`] makes for pairs.
-    /// Metaspace splits at every space, and NFC and NFKC never look across one (U+0020 neither combines nor is reordered).
+    /// Words between single spaces: the Metaspace family of SentencePiece, which [`super::train`] makes for pairs. Metaspace
+    /// splits at every space, and NFC and NFKC never look across one (U+0020 neither combines nor is reordered).
     Spaces {
         /// Stands for the space in front of a word.
         meta: char,
         /// Words are split further (at digits, say) before the model sees them.
         split_further: bool,
     },
-    /// Matches of a pattern and what lies between them, spelled as bytes: GPT-2, RoBERTa, Llama 3, Qwen.
+    /// Matches of a pattern and the gaps between them, spelled as bytes: GPT-2, RoBERTa, Llama 3, Qwen.
     Pattern {
         /// The pattern.
         pattern: SysRegex,
@@ -33,8 +33,8 @@ pub(crate) enum Pieces {
     },
     /// Words between white space: BERT.
     WhiteSpace,
-    /// A word with the spaces in front of it: Llama 2, whose model sees the whole text but has no token that could join
-    /// the end of a word to the space behind it.
+    /// A word with the spaces in front of it: Llama 2. Its model sees the whole text, but none of its tokens joins the end of a
+    /// word to the space behind it.
     Prefixed {
         /// Stands for a space.
         meta: char,
@@ -44,7 +44,7 @@ pub(crate) enum Pieces {
 }
 
 impl Pieces {
-    /// Reads off the parts of a tokenizer how it divides texts.
+    /// Reads from the parts of a `tokenizer.json` how it divides texts.
     pub(crate) fn of(parts: &Value) -> Self {
         let pre_tokenizer = &parts["pre_tokenizer"];
         let (first, rest) = match pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice) {
@@ -57,6 +57,7 @@ impl Pieces {
             || unicode_form(normalizer)
             || kind(normalizer) == "Sequence"
                 && normalizer["normalizers"].as_array().is_some_and(|all| all.iter().all(unicode_form));
+
         let found = match kind(first) {
             "Metaspace" if unicode_forms && added_tokens_fit_words(parts) => spaces(first, rest),
             "ByteLevel" | "Split" if unicode_forms => pattern(first, rest),
@@ -74,7 +75,7 @@ fn kind(part: &Value) -> &str {
     part["type"].as_str().unwrap_or_default()
 }
 
-/// Whether added tokens lie within words: none has a space in it or swallows those around it.
+/// Whether added tokens lie within words: none contains a space or strips the spaces around it.
 fn added_tokens_fit_words(parts: &Value) -> bool {
     parts["added_tokens"].as_array().into_iter().flatten().all(|token| {
         let strips = token["lstrip"] == Value::Bool(true) || token["rstrip"] == Value::Bool(true);
@@ -97,7 +98,7 @@ fn pattern(first: &Value, rest: &[Value]) -> Option<Pieces> {
         ("ByteLevel", []) if first["use_regex"] != Value::Bool(false) => (GPT2_PATTERN, first),
         ("Split", [byte_level]) if kind(byte_level) == "ByteLevel" => {
             let isolated = first["behavior"] == "Isolated" && first["invert"] != Value::Bool(true);
-            // Behind another splitter, `ByteLevel` would put a space in front of each piece.
+            // After another splitter, `ByteLevel` would put a space in front of each piece.
             if !isolated || byte_level["use_regex"] != Value::Bool(false) || byte_level["add_prefix_space"] != false {
                 return None;
             }
@@ -120,7 +121,7 @@ fn prefixed(parts: &Value) -> Option<Pieces> {
         && replace["content"].as_str().is_some_and(|content| content.chars().eq([meta]));
     let model = &parts["model"];
     let vocab = model["vocab"].as_object()?;
-    // Bytes for everything unknown: otherwise unknown characters of two words could fuse into one token.
+    // Unknown characters must become bytes: otherwise the ones of two words could fuse into one token.
     let bytes = model["byte_fallback"] == Value::Bool(true)
         && (0..=u8::MAX).all(|byte| vocab.contains_key(&format!("<0x{byte:02X}>")));
     let joins_words = |token: &String| token.trim_start_matches(meta).contains(meta);
@@ -128,7 +129,8 @@ fn prefixed(parts: &Value) -> Option<Pieces> {
     (fits && bytes && apart).then_some(Pieces::Prefixed { meta })
 }
 
-/// The characters that stand for bytes in byte-level vocabularies: printable Latin-1 for itself, the rest from U+0100 on.
+/// Returns the characters that stand for bytes in byte-level vocabularies: printable Latin-1 for itself, other bytes from
+/// U+0100 on.
 /// Source: `bytes_to_unicode` of GPT-2's `encoder.py`.
 pub(super) fn byte_characters() -> [char; 256] {
     let mut next = 0x100;
@@ -141,7 +143,7 @@ pub(super) fn byte_characters() -> [char; 256] {
     })
 }
 
-/// Where the matches of a pattern and the gaps between them end.
+/// Calls `each` with the matches of a pattern and the gaps between them, in order.
 pub(super) fn matches_and_gaps<'t>(pattern: &SysRegex, text: &'t str, mut each: impl FnMut(&'t str)) {
     let mut done = 0;
     for (start, end) in pattern.find_iter(text) {
@@ -157,7 +159,7 @@ pub(super) fn matches_and_gaps<'t>(pattern: &SysRegex, text: &'t str, mut each: 
     }
 }
 
-/// Words with the meta symbols in front of them.
+/// Calls `each` with the words of a text, each with the meta symbols in front of it.
 pub(super) fn prefixed_words(text: &str, meta: char, mut each: impl FnMut(&str)) {
     let mut start = 0;
     let mut previous = meta;
@@ -173,7 +175,7 @@ pub(super) fn prefixed_words(text: &str, meta: char, mut each: impl FnMut(&str))
     }
 }
 
-/// `text` as Llama 2 normalizes it.
+/// Returns `text` as Llama 2 normalizes it.
 pub(super) fn with_meta(text: &str, meta: char) -> Cow<'_, str> {
     if text.is_empty() {
         return Cow::Borrowed(text);

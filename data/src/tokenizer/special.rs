@@ -14,17 +14,17 @@ use crate::error::{Error, Result};
 /// Ids of the tokens that steer a sequence-to-sequence model; the same in the source and the target vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SpecialIds {
-    /// Fills rows up to the padded length; ignored by the loss.
+    /// Pads rows to the padded length; the loss ignores it.
     pub pad: u32,
     /// Starts the decoder.
     pub bos: u32,
     /// Ends every row.
     pub eos: u32,
-    /// Stands for what the vocabulary cannot spell.
+    /// Replaces text that the vocabulary cannot spell.
     pub unk: u32,
 }
 
-/// Spellings of the special tokens; written as `tokenizer_config.json`, where Hugging Face libraries look for them.
+/// Spellings of the special tokens. Saved as `tokenizer_config.json`, where Hugging Face libraries look for them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpecialNames {
     pad_token: String,
@@ -49,18 +49,21 @@ impl SpecialNames {
         [&self.pad_token, &self.bos_token, &self.eos_token, &self.unk_token]
     }
 
-    /// Their ids in a vocabulary that has them all.
+    /// Returns their ids in a vocabulary that has all of them.
     pub(super) fn ids(&self, vocabulary: &Vocabulary, path: Option<&Path>) -> Result<SpecialIds> {
         let [pad, bos, eos, unk] =
             self.all().map(|token| vocabulary.id(token).expect("present, trained or added before"));
         if pad == eos {
-            return Err(Error::tokenizer(path, "padding and end of sequence have the same id: name two tokens"));
+            return Err(Error::tokenizer(
+                path,
+                "gives padding and end of sequence the same id: set tokenizer.pad_token and tokenizer.eos_token to two tokens",
+            ));
         }
         Ok(SpecialIds { pad, bos, eos, unk })
     }
 }
 
-/// Appends special tokens that a `tokenizer.json` lacks, or refuses it. Returns what was added.
+/// Appends special tokens that a `tokenizer.json` lacks, or refuses the file. Returns the appended tokens.
 pub(super) fn add_missing_tokens(
     json: String,
     path: &Path,
@@ -73,22 +76,24 @@ pub(super) fn add_missing_tokens(
     if missing.is_empty() {
         return Ok((json, missing));
     }
+
     if !add_missing {
         let message = format!(
-            "has no {}; its special tokens are {}: set tokenizer.pad_token, bos_token, eos_token and unk_token to their \
-             spellings, or append what is missing with tokenizer.add_missing_tokens = true",
+            "has no {}; its special tokens are {}: set tokenizer.pad_token, tokenizer.bos_token, tokenizer.eos_token and \
+             tokenizer.unk_token to their spellings, or append missing ones with tokenizer.add_missing_tokens = true",
             quoted(missing.iter()),
             special_tokens_of(&loaded)
         );
         return Err(Error::tokenizer(Some(path), message));
     }
+
     let mut extended = loaded;
     extended.add_special_tokens(&missing.iter().map(|t| AddedToken::from(t, true)).collect::<Vec<_>>());
     let json = extended.to_string(true).map_err(|e| not_a_tokenizer(Some(path), &e))?;
     Ok((json, missing))
 }
 
-/// The spellings of a tokenizer's special tokens, for messages.
+/// Returns the spellings of a tokenizer's special tokens, for messages.
 pub(super) fn special_tokens_of(tokenizer: &Tokenizer) -> String {
     let mut special: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().filter(|(_, t)| t.special).collect();
     special.sort_by_key(|(id, _)| *id);
@@ -99,16 +104,16 @@ fn quoted<'a>(tokens: impl Iterator<Item = &'a String>) -> String {
     tokens.map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ")
 }
 
-/// Ids of the tokens that steer a language model, as far as the vocabulary has them.
+/// Ids of the tokens that steer a language model. `None` for a token that the vocabulary does not have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TextSpecialIds {
-    /// Fills rows. Never the same as `eos` or `sep`: such padding is no padding.
+    /// Pads rows. Never the same as `eos` or `sep`, which are not padding.
     pub pad: Option<u32>,
     /// Stands in front of a document.
     pub bos: Option<u32>,
     /// Stands behind a document (end of text).
     pub eos: Option<u32>,
-    /// Stands for what the vocabulary cannot spell.
+    /// Replaces text that the vocabulary cannot spell.
     pub unk: Option<u32>,
     /// Stands in front of a row for masked language modelling.
     pub cls: Option<u32>,
@@ -118,7 +123,7 @@ pub struct TextSpecialIds {
     pub mask: Option<u32>,
 }
 
-/// Spellings of a language model's special tokens, as far as the vocabulary has them; written as `tokenizer_config.json`.
+/// Spellings of the special tokens that a language model's vocabulary has. Saved as `tokenizer_config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TextNames {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,7 +142,7 @@ pub(super) struct TextNames {
     pub(super) mask_token: Option<String>,
 }
 
-/// What the tokens are called in the vocabularies of the world, most specific first.
+/// Usual names of special tokens, most specific first.
 const COMMON: [(&str, &[&str]); 7] = [
     ("pad_token", &["<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>", "<PAD>"]),
     ("bos_token", &["<s>", "<|begin_of_text|>", "<bos>", "[BOS]", "<|startoftext|>", "<|endoftext|>"]),
@@ -149,8 +154,9 @@ const COMMON: [(&str, &[&str]); 7] = [
 ];
 
 impl TextNames {
-    /// Finds the tokens of a vocabulary: what the configuration names, else what the `tokenizer_config.json` beside it names
-    /// (`hints`), else what is common. A spelling that the user chose and the vocabulary lacks is an error.
+    /// Finds the special tokens of a vocabulary by the spellings in the configuration, else by the spellings in `hints` (the
+    /// `tokenizer_config.json` next to it), else by their usual names. Fails if the vocabulary lacks a spelling from the
+    /// configuration.
     pub(super) fn find(
         tokenizer: &Tokenizer,
         config: &TokenizerConfig,
@@ -168,9 +174,11 @@ impl TextNames {
             config.sep_token.clone(),
             config.mask_token.clone(),
         ];
+
         let there = |token: &str| tokenizer.token_to_id(token).is_some();
         let added: HashSet<String> =
             tokenizer.get_added_tokens_decoder().into_values().map(|token| token.content).collect();
+
         let mut found = [const { None }; 7];
         for (((key, common), wanted), found) in COMMON.iter().zip(wanted).zip(&mut found) {
             if let Some(wanted) = wanted {
@@ -187,9 +195,9 @@ impl TextNames {
                 *found = Some(wanted);
                 continue;
             }
-            // A string, or an object with the string in it.
+            // The hint is a string, or an object that contains it.
             let hint = hints[key].as_str().or_else(|| hints[key]["content"].as_str()).filter(|token| there(token));
-            // A piece of ordinary text could look like a special token; those that were added come first.
+            // An ordinary piece could be spelled like a special token, so added tokens come first.
             let is_added = common.iter().copied().find(|token| added.contains(*token));
             let known = hint.or(is_added).or_else(|| common.iter().copied().find(|token| there(token)));
             *found = known.map(Into::into);
@@ -198,7 +206,7 @@ impl TextNames {
         Ok(Self { pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token })
     }
 
-    /// All spellings.
+    /// Returns all spellings.
     pub(super) fn all(&self) -> Vec<&str> {
         [
             &self.pad_token,
@@ -215,7 +223,7 @@ impl TextNames {
         .collect()
     }
 
-    /// Their ids. BERT's tokens stand in where a vocabulary has no others around documents, and the other way round.
+    /// Returns their ids. BERT's tokens replace missing tokens around documents, and the other way round.
     pub(super) fn ids(&self, vocabulary: &Vocabulary) -> TextSpecialIds {
         let id = |token: &Option<String>| token.as_deref().and_then(|token| vocabulary.id(token));
         let (bos, eos, cls, sep) = (id(&self.bos_token), id(&self.eos_token), id(&self.cls_token), id(&self.sep_token));

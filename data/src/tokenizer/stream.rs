@@ -1,28 +1,28 @@
-//! Text as its ids come, for a reader who watches.
+//! Text from ids as a model generates them.
 
 use std::sync::Arc;
 
 use super::vocabulary::Vocabulary;
 use crate::error::Result;
 
-/// A character takes four bytes at most, and so four tokens; a longer run of bytes is no character.
+/// Ids that are held back at most. A character takes at most four bytes, and so four tokens.
 const MAX_HELD_BACK: usize = 8;
 
-/// What bytes that are no (whole) character are decoded to.
+/// The decoded text of bytes that are not a whole character.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// Decodes ids one by one. A piece of text is handed out once it can no longer change: never half a character, and a space
-/// between two words together with the second. All pieces together are what [`super::TextTokenizer::decode`] makes of all
-/// ids, as long as these spell valid UTF-8.
+/// Decodes ids one by one. It returns a piece of text once later ids cannot change it: never half a character, and a space
+/// between two words together with the second word. All pieces together are the text that
+/// [`TextTokenizer::decode`](super::TextTokenizer::decode) returns for all ids, if these spell valid UTF-8.
 ///
-/// How a token is decoded depends on the ones before it (whether a space stands in front of a word, for one), so the last
-/// few ids are decoded again together with the new one, and the text they had before is cut off.
+/// The text of a token depends on the tokens before it: on whether a space stands in front of a word, for example. So the
+/// last few ids are decoded again together with the new one, and the text that they had before is cut off.
 #[derive(Debug, Clone)]
 pub struct DecodeStream {
     vocabulary: Arc<Vocabulary>,
-    /// The ids of the piece that was handed out last, and those that came after it.
+    /// The ids of the last returned piece, and all ids after it.
     ids: Vec<u32>,
-    /// How many of `ids` were handed out.
+    /// The number of `ids` whose text was returned.
     done: usize,
 }
 
@@ -31,7 +31,7 @@ impl DecodeStream {
         Self { vocabulary, ids: Vec::new(), done: 0 }
     }
 
-    /// Takes the next id and returns the text that is certain by now; often empty. Special tokens have none.
+    /// Takes the next id and returns the text that can no longer change, which is often empty. Special tokens have no text.
     pub fn push(&mut self, id: u32) -> Result<String> {
         if self.vocabulary.special_ids().contains(&id) {
             return Ok(String::new());
@@ -41,7 +41,7 @@ impl DecodeStream {
         self.hand_out(held_back > MAX_HELD_BACK)
     }
 
-    /// What was held back, at the end of a text; a character that was not completed shows as U+FFFD.
+    /// Ends the text and returns the rest of it. An incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> Result<String> {
         let rest = self.hand_out(true);
         self.ids.clear();
@@ -58,12 +58,12 @@ impl DecodeStream {
         if now.ends_with(REPLACEMENT) && !even_if_incomplete {
             return Ok(String::new());
         }
-        // A decoder that corrects what it said before (a stray byte, say) is followed from the first difference on.
+        // Some decoders change earlier text (after a stray byte, for example): continue at the first difference.
         let same = before.bytes().zip(now.bytes()).take_while(|(a, b)| a == b).count();
         let same = (0..=same).rev().find(|at| now.is_char_boundary(*at)).unwrap_or(0);
         let new = now[same..].to_owned();
         if new.is_empty() && !even_if_incomplete {
-            // Nothing to see yet: the next token is decoded in the same company.
+            // No text yet: the next token is decoded together with the same ids.
             return Ok(new);
         }
         self.ids.drain(..self.done);

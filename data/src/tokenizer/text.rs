@@ -14,22 +14,22 @@ use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
 use crate::corpus::{Task, TextCorpus};
 use crate::error::{Error, Result};
 
-/// A vocabulary for plain text, with what its special tokens are for. Cheap to clone.
+/// A vocabulary for plain text, and the roles of its special tokens. Cheap to clone.
 ///
-/// Special tokens are found by name: what [`TokenizerConfig`] says, else what a `tokenizer_config.json` or
-/// `special_tokens_map.json` beside the `tokenizer.json` says, else the names that are common. None of them must be there; [`TextTokenizer::check`] says whether
-/// a task misses one.
+/// Special tokens are found by their spelling: from [`TokenizerConfig`], else from a `tokenizer_config.json` or
+/// `special_tokens_map.json` next to the `tokenizer.json`, else by their usual names. All of them are optional;
+/// [`TextTokenizer::check`] fails if a task needs a missing one.
 #[derive(Debug, Clone)]
 pub struct TextTokenizer {
     vocabulary: Arc<Vocabulary>,
     names: TextNames,
     special: TextSpecialIds,
-    /// What the post-processor puts in front of and behind a text.
+    /// The tokens that the post-processor puts in front of and behind a text.
     around: (Vec<u32>, Vec<u32>),
 }
 
 impl TextTokenizer {
-    /// Loads what `config.path` names, or trains on `corpus` if it names nothing.
+    /// Loads the file that `config.path` names, or trains on `corpus` if it is not set.
     pub fn load_or_train(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Self> {
         match &config.path {
             Some(_) => Self::load(config),
@@ -38,6 +38,10 @@ impl TextTokenizer {
     }
 
     /// Trains on the usable documents of a text. The result depends on text and configuration alone.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration is invalid, the text cannot be read, too many documents are bad, or the vocabulary is too small.
     pub fn train(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Self> {
         refuse(config.validate_for_text())?;
         let json = train::train_on_text(config, corpus, num_threads)?;
@@ -45,22 +49,26 @@ impl TextTokenizer {
     }
 
     /// Loads the `tokenizer.json` that the configuration names.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or lacks a special token that the configuration names.
     pub fn load(config: &TokenizerConfig) -> Result<Self> {
         refuse(config.validate_for_text())?;
         let path = config.path.as_deref().ok_or_else(|| {
-            Error::Invalid("tokenizer.path is not set: name a tokenizer.json, or train a tokenizer".into())
+            Error::Invalid("tokenizer.path is not set: set it to a tokenizer.json, or train a tokenizer".into())
         })?;
         Self::load_file(path, config)
     }
 
-    /// Loads what [`TextTokenizer::save`] wrote, or the tokenizer of a Hugging Face folder.
+    /// Loads the files that [`TextTokenizer::save`] wrote, or the tokenizer of a Hugging Face folder.
     pub fn load_dir(dir: &Path) -> Result<Self> {
         Self::load_file(&dir.join(JOINT_FILE), &TokenizerConfig::default())
     }
 
     fn load_file(path: &Path, config: &TokenizerConfig) -> Result<Self> {
         let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
-        Self::parse(json, Some(path), config, &names_beside(path)?)
+        Self::parse(json, Some(path), config, &neighbouring_names(path)?)
     }
 
     fn parse(mut json: String, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
@@ -87,7 +95,11 @@ impl TextTokenizer {
         write(NAMES_FILE, &format!("{names:#}\n"))
     }
 
-    /// Whether the vocabulary has what a task needs; the error names what is missing.
+    /// Checks that the vocabulary has the tokens that a task needs.
+    ///
+    /// # Errors
+    ///
+    /// If a token is missing, which the error names, or if the task is translation, which needs pairs.
     pub fn check(&self, task: Task) -> Result<()> {
         let (missing, why, key) = match task {
             Task::Translation => {
@@ -113,20 +125,20 @@ impl TextTokenizer {
         ))
     }
 
-    /// Ids of the special tokens that the vocabulary has.
+    /// Returns the ids of the special tokens that the vocabulary has.
     pub fn special(&self) -> TextSpecialIds {
         self.special
     }
 
-    /// Ids of all special tokens, sorted: those that masked language modelling never hides.
+    /// Returns the ids of all special tokens, sorted. Masked language modelling never hides them.
     pub fn special_ids(&self) -> Vec<u32> {
         let mut ids: Vec<_> = self.vocabulary.special_ids().iter().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// What stands in front of and behind a text for masked language modelling: what the tokenizer's post-processor adds,
-    /// else the tokens that are named for it.
+    /// Returns the tokens in front of and behind a text for masked language modelling: the tokens that the tokenizer's
+    /// post-processor adds, else `cls` and `sep`.
     pub fn around(&self) -> (Vec<u32>, Vec<u32>) {
         let (before, behind) = &self.around;
         if before.is_empty() && behind.is_empty() {
@@ -135,17 +147,17 @@ impl TextTokenizer {
         (before.clone(), behind.clone())
     }
 
-    /// Rows of the embedding: the largest id + 1.
+    /// Returns the rows of the embedding: the largest id + 1.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.size
     }
 
-    /// The id of a token by its spelling.
+    /// Returns the id of a token by its spelling.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.vocabulary.id(token)
     }
 
-    /// blake3 of the serialized vocabulary and the special tokens, in hex: equal fingerprints give equal ids.
+    /// Returns the BLAKE3 hash of the serialized vocabulary and the special tokens, in hex. Equal fingerprints give equal ids.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_hash().to_hex().to_string()
     }
@@ -157,38 +169,38 @@ impl TextTokenizer {
         hasher.finalize()
     }
 
-    /// A fast encoder for one thread.
+    /// Returns a fast encoder for one thread.
     pub fn encoder(&self) -> TextEncoder {
         TextEncoder { side: SideEncoder::new(self.vocabulary.clone()) }
     }
 
-    /// The ids of a text, without special tokens.
+    /// Returns the ids of a text, without special tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         self.encoder().encode(text, &mut ids)?;
         Ok(ids)
     }
 
-    /// The ids of the beginning of a document, as a model that was trained on [`crate::TextSource`] has seen it: the token
-    /// that starts documents, if there is one, and the text.
+    /// Returns the ids of the beginning of a document, as [`TextSource`](crate::TextSource) shows it to a model: the token that
+    /// starts documents, if there is one, and the text.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids: Vec<u32> = self.special.bos.into_iter().collect();
         self.encoder().encode(text, &mut ids)?;
         Ok(ids)
     }
 
-    /// The text of some ids, special tokens left out.
+    /// Returns the text of some ids, without special tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.vocabulary.decode(ids)
     }
 
-    /// Decodes ids as they come.
+    /// Returns a decoder for ids that arrive one by one.
     pub fn decode_stream(&self) -> DecodeStream {
         DecodeStream::new(self.vocabulary.clone())
     }
 }
 
-/// Turns documents into ids. One for each thread; see [`TextTokenizer::encoder`].
+/// Encodes documents. Take one for each thread; see [`TextTokenizer::encoder`].
 #[derive(Debug)]
 pub struct TextEncoder {
     side: SideEncoder,
@@ -201,8 +213,8 @@ impl TextEncoder {
     }
 }
 
-/// What the files beside a `tokenizer.json` call its special tokens; the first that names one is right.
-fn names_beside(path: &Path) -> Result<Value> {
+/// Reads the spellings of special tokens from the files next to a `tokenizer.json`. The first file that names a token wins.
+fn neighbouring_names(path: &Path) -> Result<Value> {
     let mut names = serde_json::Map::new();
     for file in [NAMES_FILE, "special_tokens_map.json"] {
         if let Value::Object(more) = read_names(&path.with_file_name(file))? {
@@ -214,20 +226,20 @@ fn names_beside(path: &Path) -> Result<Value> {
     Ok(Value::Object(names))
 }
 
-/// What a file of names says; nothing if there is none.
+/// Reads a file of spellings; null if it does not exist.
 fn read_names(path: &Path) -> Result<Value> {
     match std::fs::read(path) {
         Ok(json) => serde_json::from_slice(&json)
-            .map_err(|e| Error::tokenizer(Some(path), format!("no valid special tokens: {e}"))),
+            .map_err(|e| Error::tokenizer(Some(path), format!("has no valid special tokens: {e}"))),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
         Err(e) => Err(Error::io(path, "reading")(e)),
     }
 }
 
-/// Appends the tokens for padding, ends of texts and masks that the vocabulary lacks.
+/// Appends the tokens for padding, ends of texts and masks that the vocabulary lacks. Returns whether it appended any.
 fn add_missing(tokenizer: &mut Tokenizer, config: &TokenizerConfig, hints: &Value) -> Result<bool> {
     let chosen = |token: &Option<String>| token.iter().cloned().collect::<Vec<_>>();
-    // Spellings that the user chose are looked for, and so must be there first.
+    // Spellings that the user chose: `TextNames::find` fails without them.
     let mut missing: Vec<String> = [&config.cls_token, &config.sep_token, &config.mask_token].map(chosen).concat();
     let defaults = TokenizerConfig::default();
     for (name, default) in [
@@ -243,6 +255,8 @@ fn add_missing(tokenizer: &mut Tokenizer, config: &TokenizerConfig, hints: &Valu
         tokenizer.add_special_tokens(&tokens.iter().map(|t| AddedToken::from(t, true)).collect::<Vec<_>>());
     };
     add(tokenizer, &missing);
+
+    // Roles that are still without a token.
     let names = TextNames::find(tokenizer, config, hints, None)?;
     let end = names.eos_token.as_ref().or(names.sep_token.as_ref());
     let pad = names.pad_token.as_ref().filter(|pad| Some(*pad) != end);
@@ -254,14 +268,14 @@ fn add_missing(tokenizer: &mut Tokenizer, config: &TokenizerConfig, hints: &Valu
     Ok(!missing.is_empty() || !more.is_empty())
 }
 
-/// The special tokens that a tokenizer's post-processor puts in front of and behind a text.
+/// Returns the special tokens that a tokenizer's post-processor puts in front of and behind a text.
 fn around(tokenizer: &mut Tokenizer, path: Option<&Path>) -> Result<(Vec<u32>, Vec<u32>)> {
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|e| not_a_tokenizer(path, &e))?;
     let encoding = tokenizer.encode("a", true).map_err(|e| not_a_tokenizer(path, &e))?;
     let (ids, special) = (encoding.get_ids(), encoding.get_special_tokens_mask());
     if special.iter().all(|special| *special == 1) {
-        // A vocabulary without the letter does not tell the front from the back.
+        // The vocabulary lacks the letter, so the front and the back cannot be distinguished.
         return Ok((Vec::new(), Vec::new()));
     }
     let before = special.iter().take_while(|special| **special == 1).count();

@@ -1,4 +1,4 @@
-//! One vocabulary: a Hugging Face tokenizer, made fit for training rows.
+//! One vocabulary: a Hugging Face tokenizer, prepared for training rows.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,31 +11,31 @@ use super::pieces::{Pieces, byte_characters};
 use super::words::SharedWords;
 use crate::error::{Error, Result};
 
-/// A tokenizer and what must be known of it.
+/// A tokenizer, and facts about it that encoding and decoding need.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
-    /// The file as it was loaded or trained; saved and fingerprinted as it is.
+    /// The file as it was loaded or trained, to be saved and fingerprinted.
     pub(crate) json: String,
     /// The largest id + 1.
     pub(crate) size: usize,
-    /// Adds no special tokens, never truncates or pads, and spells control tokens in a text as text.
+    /// Adds no special tokens, never truncates or pads, and encodes control tokens in a text as text.
     pub(crate) tokenizer: Tokenizer,
-    /// What texts can be divided into.
+    /// The pieces that texts can be divided into.
     pub(crate) pieces: Pieces,
     shared_words: SharedWords,
     in_text: AddedTokens,
     byte_characters: [char; 256],
-    /// Ids of control tokens: a text never contains them.
+    /// Ids of control tokens, which an encoded text never contains.
     controls: Vec<u32>,
-    /// Stands for a control token that a text could spell, and for what the vocabulary cannot spell.
+    /// Replaces a control token that a text spells, and text that the vocabulary cannot spell.
     unk: Option<u32>,
-    /// Ids that are left out when decoding.
+    /// Ids that decoding skips.
     skipped: HashSet<u32>,
 }
 
 impl Vocabulary {
-    /// Takes a `tokenizer.json` apart. `controls` are the spellings of tokens that steer a model; those that the
-    /// vocabulary lacks are passed over. `path` is named in errors.
+    /// Parses a `tokenizer.json`. `controls` are the spellings of tokens that steer a model; the ones that the vocabulary lacks
+    /// are ignored. Errors name `path`.
     pub(crate) fn parse(json: String, path: Option<&Path>, controls: &[&str], unk: Option<&str>) -> Result<Self> {
         let fail = |e: &dyn std::fmt::Display| not_a_tokenizer(path, e);
         let mut parts: Value = serde_json::from_str(&json).map_err(|e| fail(&e))?;
@@ -44,15 +44,17 @@ impl Vocabulary {
             parts[part] = Value::Null;
         }
         if parts["model"]["dropout"].is_number() {
-            // BPE dropout would draw other ids every time: the cache could not be reproduced.
+            // BPE dropout would sample other ids every time, so the cache could not be reproduced.
             parts["model"]["dropout"] = Value::Null;
         }
+
         let pieces = Pieces::of(&parts);
         let mut tokenizer: Tokenizer = serde_json::from_value(parts).map_err(|e| fail(&e))?;
         tokenizer.set_encode_special_tokens(true);
         let unk = unk.and_then(|token| tokenizer.token_to_id(token));
         let controls: Vec<u32> = controls.iter().filter_map(|token| tokenizer.token_to_id(token)).collect();
         skipped.extend(&controls);
+
         Ok(Self {
             size: tokenizer.get_vocab(true).values().max().map_or(0, |max| *max as usize + 1),
             controls: controls.into_iter().filter(|id| Some(*id) != unk).collect(),
@@ -67,12 +69,12 @@ impl Vocabulary {
         })
     }
 
-    /// The id of a token by its spelling.
+    /// Returns the id of a token by its spelling.
     pub(crate) fn id(&self, token: &str) -> Option<u32> {
         self.tokenizer.token_to_id(token)
     }
 
-    /// Ids that are left out when decoding: those of all special tokens.
+    /// Returns the ids of all special tokens, which decoding skips.
     pub(crate) fn special_ids(&self) -> &HashSet<u32> {
         &self.skipped
     }
@@ -86,8 +88,8 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Appends the ids that a piece has in every text. `false` if this piece is an exception: a word that holds an added
-    /// token, or normalizes to nothing, to spaces or to the meta symbol, is encoded differently inside a text.
+    /// Appends the ids that a piece has in every text. Returns `false` if they depend on the text around it: so they do for a
+    /// word that holds an added token, or normalizes to nothing, to spaces or to the meta symbol.
     pub(crate) fn encode_piece(&self, piece: &str, ids: &mut Vec<u32>) -> Result<bool> {
         match self.pieces {
             Pieces::Pattern { .. } => {
@@ -116,6 +118,7 @@ impl Vocabulary {
                 {
                     return Ok(false);
                 }
+
                 if split_further {
                     self.encode(&self.tokenizer, piece, ids)?;
                 } else {
@@ -127,7 +130,7 @@ impl Vocabulary {
         }
     }
 
-    /// The same, from the table of all threads if one of them has had the piece before.
+    /// Does the same, with the table that all threads share.
     pub(crate) fn encode_shared(&self, piece: &str, ids: &mut Vec<u32>) -> Result<bool> {
         self.shared_words.encode(piece, ids, |ids| self.encode_piece(piece, ids))
     }
@@ -147,10 +150,10 @@ impl Vocabulary {
         self.in_text.are_in(text)
     }
 
-    /// The text after normalization, as far as that never looks across a line end.
+    /// Returns the text after normalization, line by line: no normalization form looks across a line end.
     pub(crate) fn normalized<'t>(&self, text: &'t str) -> Result<Cow<'t, str>> {
         let Some(normalizer) = self.tokenizer.get_normalizer() else { return Ok(Cow::Borrowed(text)) };
-        // All Unicode forms leave ASCII as it is, and BERT's normalizer changes white space and case alone.
+        // All Unicode forms leave ASCII unchanged. BERT's normalizer changes its white space and case.
         if text.is_ascii() && !matches!(self.pieces, Pieces::WhiteSpace) {
             return Ok(Cow::Borrowed(text));
         }
@@ -169,33 +172,33 @@ impl Vocabulary {
         Ok(Cow::Owned(normalized))
     }
 
-    /// Some vocabularies can spell a control token by merges; a text must never end a sequence.
+    /// Replaces the id of a control token. Some vocabularies can spell one by merges, but a text must never end a sequence.
     fn never_control(&self, id: u32) -> u32 {
         if self.controls.contains(&id) { self.unk.unwrap_or(id) } else { id }
     }
 
-    /// The text of some ids, special tokens left out.
+    /// Returns the text of some ids, without special tokens.
     pub(crate) fn decode(&self, ids: &[u32]) -> Result<String> {
         let ids: Vec<u32> = ids.iter().copied().filter(|id| !self.skipped.contains(id)).collect();
         self.tokenizer.decode(&ids, false).map_err(|e| Error::tokenizer(None, format!("decoding {ids:?} failed: {e}")))
     }
 }
 
-/// Enough of a text to find it again.
+/// Returns enough of a text to find it again.
 fn beginning(text: &str) -> &str {
     let end = text.char_indices().nth(200).map_or(text.len(), |(end, _)| end);
     &text[..end]
 }
 
 pub(super) fn not_a_tokenizer(path: Option<&Path>, e: &dyn std::fmt::Display) -> Error {
-    Error::tokenizer(path, format!("is no Hugging Face tokenizer.json: {e}"))
+    Error::tokenizer(path, format!("is not a Hugging Face tokenizer.json: {e}"))
 }
 
 /// Spellings of added tokens that a text may contain.
 #[derive(Debug)]
 struct AddedTokens {
     spellings: Vec<String>,
-    /// Whether a spelling starts with this byte: in most texts nearly none does.
+    /// Whether a spelling starts with this byte. In most texts hardly any byte starts one.
     starts: [bool; 256],
 }
 
@@ -215,8 +218,8 @@ impl AddedTokens {
     }
 }
 
-/// Leaves only control tokens special, so that a text which spells one is encoded as text, while other added tokens
-/// (language codes, say) still match. Returns the ids that were special and the tokens that a text may contain.
+/// Marks only control tokens as special, so that a text which spells one is encoded as text, while other added tokens
+/// (such as language codes) still match. Returns the ids that were special and the tokens that a text may contain.
 fn free_text_of_controls(parts: &mut Value, controls: &[&str]) -> (HashSet<u32>, Vec<String>) {
     let (mut skipped, mut in_text) = (HashSet::new(), Vec::new());
     for token in parts["added_tokens"].as_array_mut().into_iter().flatten() {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Lengths like those of text: mostly short, a long tail, both sides alike but not equal.
+/// Lengths as in real text: mostly short, a long tail, both sides similar but not equal.
 fn lengths(n: usize) -> Vec<(usize, usize)> {
     let one = |i: usize| {
         let x = (i as f64 * 0.618_034).fract();

@@ -1,4 +1,4 @@
-//! PairBlocks of whole rows, read in order, parsed by whoever takes them.
+//! PairBlocks of whole rows, read in order, parsed by worker threads.
 
 use std::ops::Range;
 
@@ -7,18 +7,19 @@ use crate::corpus::RowProblem;
 use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
 
-/// Text of one block: large enough that handing it over costs nothing, small enough that a few workers share a corpus.
+/// Text of one block: large enough that passing it to another thread costs nothing, small enough that a few workers share
+/// a small corpus.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Some consecutive rows of one entry of the corpus.
 pub(crate) struct PairBlock {
-    /// Which entry.
+    /// Number of the entry.
     pub(crate) input: usize,
-    /// Number of the first row's line, from 1.
+    /// Line number of the first row, counted from 1.
     first_line: u64,
     kind: RowKind,
     bytes: Vec<u8>,
-    /// Lines within `bytes`; for parallel files source and target lines take turns.
+    /// Lines within `bytes`; for parallel files source and target lines alternate.
     lines: Vec<Range<usize>>,
 }
 
@@ -30,7 +31,7 @@ enum RowKind {
 }
 
 impl PairBlock {
-    /// The rows with their line numbers.
+    /// Parses the rows and returns them with their line numbers.
     pub(crate) fn rows<'a>(
         &'a self,
         parser: &'a RowParser,
@@ -86,6 +87,7 @@ impl<'a> PairBlocks<'a> {
                     None => return Ok(None),
                 },
             };
+
             let index = self.next_input - 1;
             let mut block = PairBlock {
                 input: index,
@@ -114,13 +116,14 @@ fn read_row(open: &mut OpenInput, block: &mut PairBlock, input: &CorpusInput) ->
         }
         return Ok(first);
     };
+
     let also = second.read_line(&mut block.bytes)?;
     if first != also {
         let (source, target) = (open.first.count_rest()?, second.count_rest()?);
         let files = input.files();
         return Err(Error::Invalid(format!(
-            "parallel files differ in length: {} has {source} lines, {} has {target}; line n of one must translate line \
-             n of the other",
+            "parallel files differ in length: {} has {source} lines, {} has {target}; line n of one must be the \
+             translation of line n of the other",
             files[0].display(),
             files[1].display()
         )));

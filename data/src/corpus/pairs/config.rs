@@ -1,13 +1,13 @@
-//! How rows are read.
+//! How pairs are read.
 
 use serde::{Deserialize, Serialize};
 
-/// How the rows of a corpus are read, and which of them can be used.
+/// How the rows of a corpus of pairs are read, and which rows are usable. The configuration table `[data.corpus]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorpusConfig {
-    /// Format of the files; `auto` goes by the name: `.jsonl`, `.ndjson` or `.json`, `.tsv`, or two names joined by
-    /// a comma (`news.en,news.it`) for parallel text. A further `.gz` or `.zst` means compressed.
+    /// Format of the files. `auto` decides by the name: `.jsonl`, `.ndjson` or `.json`, `.tsv`, or two names joined by a comma
+    /// (`news.en,news.it`) for parallel files. `.gz` or `.zst` may follow.
     pub format: CorpusFormat,
     /// JSONL: name of the field with the source text. A dot reaches into nested objects (`translation.en`).
     pub source_field: String,
@@ -17,11 +17,11 @@ pub struct CorpusConfig {
     pub source_column: usize,
     /// TSV: column of the target text, counted from 0.
     pub target_column: usize,
-    /// Longest source row in tokens, its eos included; longer rows are counted and left out. 0: the model's positions.
+    /// Longest source row in tokens, its eos included. Longer rows are counted and skipped. 0: the model's positions.
     pub max_source_len: usize,
-    /// Longest target row in tokens, its eos included; longer rows are counted and left out. 0: the model's positions.
+    /// Longest target row in tokens, its eos included. Longer rows are counted and skipped. 0: the model's positions.
     pub max_target_len: usize,
-    /// Tolerated share of rows that cannot be used (malformed, empty, one-sided or over-long), in [0, 1].
+    /// Tolerated share of unusable rows (malformed, empty, one-sided or over-long), in [0, 1].
     pub max_bad_rows: f64,
 }
 
@@ -40,59 +40,62 @@ impl Default for CorpusConfig {
     }
 }
 
-/// Formats of a text corpus.
+/// Formats of a corpus of pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CorpusFormat {
-    /// By the name of the file.
+    /// Decided by the name of the file.
     Auto,
-    /// One JSON object a line, with a source and a target field.
+    /// One JSON object per line, with a source and a target field.
     Jsonl,
-    /// Columns separated by tabs, no header, no quoting.
+    /// Tab-separated columns, without a header and without quoting.
     Tsv,
-    /// Two text files of equally many lines, written as `news.en,news.it`.
+    /// Two text files with the same number of lines, written as `news.en,news.it`.
     Parallel,
 }
 
 impl CorpusConfig {
-    /// Everything that cannot work, each with its remedy.
+    /// Returns all invalid settings, each with a remedy.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (key, name) in [("source_field", &self.source_field), ("target_field", &self.target_field)] {
             if name.is_empty() {
-                problems.push(format!("corpus.{key} is empty: name the JSON field, for example {key} = \"src\""));
+                problems.push(format!("data.corpus.{key} is empty: name the JSON field, for example {key} = \"src\""));
             }
         }
+
         if self.source_field == self.target_field {
             problems.push(format!(
-                "corpus.source_field and corpus.target_field are both \"{}\": name two different fields",
+                "data.corpus.source_field and data.corpus.target_field are both \"{}\": name two different fields",
                 self.source_field
             ));
         }
         if self.source_column == self.target_column {
             problems.push(format!(
-                "corpus.source_column and corpus.target_column are both {}: name two different columns, from 0",
+                "data.corpus.source_column and data.corpus.target_column are both {}: name two different columns, counted \
+                 from 0",
                 self.source_column
             ));
         }
+
         for (key, len) in [("max_source_len", self.max_source_len), ("max_target_len", self.max_target_len)] {
             if len == 1 {
                 problems.push(format!(
-                    "corpus.{key} = 1 leaves room for the end-of-sequence token alone: set at least 2, or 0 for the \
+                    "data.corpus.{key} = 1 leaves room for the end-of-sequence token alone: set at least 2, or 0 for the \
                      model's positions"
                 ));
             }
         }
         if !(0.0..=1.0).contains(&self.max_bad_rows) {
             problems.push(format!(
-                "corpus.max_bad_rows = {} is no share of the rows: set a number from 0 (none tolerated) to 1 (all)",
+                "data.corpus.max_bad_rows = {} is not a fraction: use 0 (reject any bad row) to 1 (accept all)",
                 self.max_bad_rows
             ));
         }
         problems
     }
 
-    /// The same with lengths of 0 replaced by the model's positions.
+    /// Replaces lengths of 0 by the model's positions.
     pub fn resolved(&self, max_positions: usize) -> Self {
         let or_positions = |len: usize| if len == 0 { max_positions } else { len };
         Self {

@@ -16,25 +16,25 @@ use crate::error::{Error, Result};
 /// A pair of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Example {
-    /// The text to read.
+    /// The text that the model reads.
     pub source: String,
-    /// The text to write.
+    /// The text that the model learns to write.
     pub target: String,
 }
 
 /// One entry of a corpus: a file of rows, or two parallel files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorpusInput {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Jsonl(PathBuf),
-    /// Columns separated by tabs.
+    /// Tab-separated columns.
     Tsv(PathBuf),
-    /// Line n of the first file and line n of the second file are a pair.
+    /// Two text files: line n of one is the translation of line n of the other.
     Parallel(PathBuf, PathBuf),
 }
 
 impl CorpusInput {
-    /// The files behind this entry.
+    /// Returns the files of this entry.
     pub fn files(&self) -> Vec<&Path> {
         match self {
             Self::Jsonl(path) | Self::Tsv(path) => vec![path],
@@ -42,22 +42,20 @@ impl CorpusInput {
         }
     }
 
-    /// The file that rows are named after in reports.
+    /// Returns the file that reports name for a row.
     pub(crate) fn main_file(&self) -> &Path {
         match self {
             Self::Jsonl(path) | Self::Tsv(path) | Self::Parallel(path, _) => path,
         }
     }
 
-    /// Finds out what `entry` names: by `format`, or by its ending without `.gz` and `.zst`.
+    /// Finds out the format of `entry`: `format` if it is given, or else by the name, without `.gz` and `.zst`.
     fn find(entry: &Path, format: CorpusFormat) -> Result<Self> {
         let text = entry.to_string_lossy();
         let two = match text.split_once(',') {
             Some((a, b)) if !entry.exists() => Some((PathBuf::from(a.trim()), PathBuf::from(b.trim()))),
             _ => None,
         };
-        let stem = text.trim_end_matches(".gz").trim_end_matches(".zst");
-        let ending = Path::new(stem).extension().map(|e| e.to_ascii_lowercase());
         let input = match (format, two) {
             (CorpusFormat::Auto | CorpusFormat::Parallel, Some((source, target))) => Self::Parallel(source, target),
             (CorpusFormat::Parallel, None) => {
@@ -68,29 +66,39 @@ impl CorpusInput {
             }
             (CorpusFormat::Jsonl, _) => Self::Jsonl(entry.into()),
             (CorpusFormat::Tsv, _) => Self::Tsv(entry.into()),
-            (CorpusFormat::Auto, None) => match ending.as_ref().and_then(|e| e.to_str()) {
-                Some("jsonl" | "ndjson" | "json") => Self::Jsonl(entry.into()),
-                Some("tsv") => Self::Tsv(entry.into()),
-                _ => {
-                    return Err(Error::corpus(
-                        entry,
-                        "the name does not tell the format: use .jsonl or .tsv (.gz and .zst may follow), join two \
-                         parallel files by a comma (`news.en,news.it`), or set corpus.format",
-                    ));
-                }
-            },
+            (CorpusFormat::Auto, None) => Self::by_name(entry)?,
         };
+
         for file in input.files() {
             let metadata = std::fs::metadata(file).map_err(Error::io(file, "opening the corpus"))?;
             if !metadata.is_file() {
-                return Err(Error::corpus(file, "is a folder, not a text file: name the files in it"));
+                return Err(Error::corpus(
+                    file,
+                    "is not a regular file: name text files, and for a folder the files in it",
+                ));
             }
         }
         Ok(input)
     }
+
+    /// Finds out the format of a single file by its name.
+    fn by_name(entry: &Path) -> Result<Self> {
+        let text = entry.to_string_lossy();
+        let stem = text.trim_end_matches(".gz").trim_end_matches(".zst");
+        let ending = Path::new(stem).extension().map(|e| e.to_ascii_lowercase());
+        match ending.as_ref().and_then(|e| e.to_str()) {
+            Some("jsonl" | "ndjson" | "json") => Ok(Self::Jsonl(entry.into())),
+            Some("tsv") => Ok(Self::Tsv(entry.into())),
+            _ => Err(Error::corpus(
+                entry,
+                "has no known ending: use .jsonl or .tsv (.gz and .zst may follow), join two parallel files by a comma \
+                 (`news.en,news.it`), or set data.corpus.format",
+            )),
+        }
+    }
 }
 
-/// The files of one data set and how to read them. Rows are numbered in the order of the files.
+/// The files of one data set of pairs and how to read them. Rows are numbered in the order of the files.
 #[derive(Debug, Clone)]
 pub struct PairCorpus {
     inputs: Vec<CorpusInput>,
@@ -98,27 +106,34 @@ pub struct PairCorpus {
 }
 
 impl PairCorpus {
-    /// Finds out the format of every entry and that every file exists; reads nothing yet.
+    /// Finds out the format of every entry. Reads nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// If a file does not exist or its format cannot be told from its name.
     pub fn open(entries: &[PathBuf], config: &CorpusConfig) -> Result<Self> {
         if entries.is_empty() {
-            return Err(Error::Invalid("no corpus files were named: give at least one .jsonl or .tsv file".into()));
+            return Err(Error::Invalid("no corpus files are named: name at least one .jsonl or .tsv file".into()));
         }
         let inputs = entries.iter().map(|e| CorpusInput::find(e, config.format)).collect::<Result<Vec<_>>>()?;
         Ok(Self { inputs, config: config.clone() })
     }
 
-    /// The entries, in order.
+    /// Returns the entries, in order.
     pub fn inputs(&self) -> &[CorpusInput] {
         &self.inputs
     }
 
-    /// How rows are read.
+    /// Returns how rows are read.
     pub fn config(&self) -> &CorpusConfig {
         &self.config
     }
 
-    /// Every usable row, in order, and what became of the others. Fails above the tolerated share of bad rows and
-    /// when nothing is left. Lengths are not checked here: that takes a tokenizer.
+    /// Reads every usable row, in order, and counts the others. Does not check lengths, which takes a tokenizer.
+    ///
+    /// # Errors
+    ///
+    /// If more rows are bad than `max_bad_rows` tolerates, or if no row is usable.
     pub fn read_all(&self) -> Result<(Vec<Example>, RowReport)> {
         let parser = RowParser::new(&self.config);
         let mut examples = Vec::new();
@@ -140,12 +155,12 @@ impl PairCorpus {
         Ok((examples, report))
     }
 
-    /// The text in blocks, in order.
+    /// Returns the text in blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<PairBlock>> + Send + '_ {
         block::PairBlocks::new(&self.inputs)
     }
 
-    /// Refuses a corpus without rows or with more bad rows than tolerated.
+    /// Refuses a corpus without rows, or with more bad rows than tolerated.
     pub(crate) fn check(&self, report: &RowReport) -> Result<()> {
         let name = || {
             let files: Vec<_> = self.inputs.iter().flat_map(|i| i.files()).map(|f| f.display().to_string()).collect();
@@ -155,10 +170,11 @@ impl PairCorpus {
             return Err(Error::Invalid(format!("the corpus is empty: {} has no rows", name())));
         }
         let advice = if report.over_long * 2 > report.bad() {
-            "raise corpus.max_source_len and corpus.max_target_len (and the model's positions); corpus.max_bad_rows raises \
-             the limit"
+            "raise data.corpus.max_source_len and data.corpus.max_target_len (and model.max_positions), or tolerate more bad \
+             rows with data.corpus.max_bad_rows"
         } else {
-            "correct them, or check corpus.format and the field names; corpus.max_bad_rows raises the limit"
+            "correct them, check data.corpus.format and the field names, or tolerate more bad rows with \
+             data.corpus.max_bad_rows"
         };
         report.check(self.config.max_bad_rows, &name, advice)
     }

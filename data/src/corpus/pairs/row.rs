@@ -1,4 +1,4 @@
-//! One row of text: a pair, or the reason why not.
+//! One row of text: a pair, or the reason why it cannot be used.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::CorpusConfig;
 use crate::corpus::RowProblem;
 use crate::corpus::json::JsonFields;
 
-/// The two texts of a row, borrowed from its line where JSON escapes allow.
+/// The two texts of a row, borrowed from its line where it has no JSON escapes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Pair<'a> {
     pub(crate) source: Cow<'a, str>,
@@ -27,7 +27,7 @@ pub(crate) fn length_problem(source_tokens: usize, target_tokens: usize, config:
     None
 }
 
-/// Takes rows apart as the configuration says.
+/// Parses rows as the configuration says.
 #[derive(Debug, Clone)]
 pub(crate) struct RowParser {
     fields: JsonFields<2>,
@@ -61,7 +61,9 @@ impl RowParser {
         let column = |number: usize| {
             line.split('\t').nth(number).ok_or_else(|| {
                 let n = line.split('\t').count();
-                RowProblem::Malformed(format!("no column {number} (from 0): the row has {n} separated by tabs"))
+                RowProblem::Malformed(format!(
+                    "no column {number} (counted from 0): the row has {n} tab-separated columns"
+                ))
             })
         };
         pair(column(self.source_column)?.into(), column(self.target_column)?.into())
@@ -76,7 +78,7 @@ fn utf8(line: &[u8]) -> Result<&str, RowProblem> {
     std::str::from_utf8(line).map_err(|e| {
         let at = e.valid_up_to();
         RowProblem::Malformed(format!(
-            "byte {} of the line is 0x{:02x}, no valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`",
+            "byte {} of the line is 0x{:02x}, not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`",
             at + 1,
             line[at]
         ))

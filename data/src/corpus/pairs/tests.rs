@@ -57,7 +57,7 @@ fn tsv_columns() {
     let (rows, report) = read(std::slice::from_ref(&path), &lenient()).expect("one good row");
     assert_eq!(rows, [pair("one", "uno")]);
     assert_eq!((report.malformed, report.one_sided), (1, 1));
-    assert_eq!(report.shown[0].problem, "no column 1 (from 0): the row has 1 separated by tabs");
+    assert_eq!(report.shown[0].problem, "no column 1 (counted from 0): the row has 1 tab-separated columns");
     let config = CorpusConfig { source_column: 2, target_column: 0, ..lenient() };
     assert_eq!(read(&[path], &config).expect("one good row").0, [pair("CC-BY", "one")]);
 }
@@ -118,7 +118,7 @@ fn bad_rows_are_counted_and_shown_with_file_and_line() {
     assert_eq!(
         shown,
         [
-            (2, "no JSON object: EOF while parsing a value (byte 17)"),
+            (2, "not a JSON object: EOF while parsing a value (byte 17)"),
             (3, "no field \"trg\": the row has \"src\""),
             (4, "field \"src\" is a number, wanted a string"),
             (7, "both sides are empty"),
@@ -135,14 +135,14 @@ fn bad_rows_are_counted_and_shown_with_file_and_line() {
 fn every_kind_of_malformed_row_says_what_was_found() {
     let parser = RowParser::new(&CorpusConfig::default());
     let problem = |line: &[u8]| parser.parse_jsonl(line).expect_err("a bad row").to_string();
-    assert_eq!(problem(b"[1]"), "no JSON object: invalid type: sequence, expected an object (byte 0)");
+    assert_eq!(problem(b"[1]"), "not a JSON object: invalid type: sequence, expected an object (byte 0)");
     assert_eq!(problem(b"{\"src\":\"a\",\"trg\":[\"b\"]}"), "field \"trg\" is an array, wanted a string");
     assert_eq!(problem(b"{\"src\":{},\"trg\":\"b\"}"), "field \"src\" is an object, wanted a string");
-    assert_eq!(problem(b"{\"src\":true,\"trg\":\"b\"}"), "field \"src\" is a truth value, wanted a string");
+    assert_eq!(problem(b"{\"src\":true,\"trg\":\"b\"}"), "field \"src\" is a Boolean, wanted a string");
     assert_eq!(problem(b"{\"src\":null,\"trg\":\"b\"}"), "field \"src\" is null, wanted a string");
     assert_eq!(problem(b"{}"), "no field \"src\": the row has no fields");
     assert!(problem(b"{\"src\":\"a\",\"trg\":\"b\"} x").contains("trailing characters"));
-    assert!(problem(b"{\"src\":\"caff\xe8\",\"trg\":\"b\"}").contains("byte 13 of the line is 0xe8, no valid UTF-8"));
+    assert!(problem(b"{\"src\":\"caff\xe8\",\"trg\":\"b\"}").contains("byte 13 of the line is 0xe8, not valid UTF-8"));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_share_of_bad_rows_below_the_limit_is_tolerated() {
     let path = file(&dir, "a.jsonl", format!("{good}{{}}\n"));
     assert_eq!(read(std::slice::from_ref(&path), &CorpusConfig::default()).expect("1 % is tolerated").0.len(), 99);
     let config = CorpusConfig { max_bad_rows: 0.009, ..CorpusConfig::default() };
-    assert!(error(&[path], &config).contains("corpus.max_bad_rows raises the limit"));
+    assert!(error(&[path], &config).contains("tolerate more bad rows with data.corpus.max_bad_rows"));
 }
 
 #[test]
@@ -162,11 +162,11 @@ fn whole_files_that_cannot_be_used() {
     let text = error(&[dir.path().join("none.jsonl")], &config);
     assert!(text.contains("none.jsonl: opening the corpus failed: No such file"), "{text}");
     assert!(error(&[file(&dir, "empty.jsonl", "")], &config).contains("the corpus is empty: "));
-    assert!(error(&[file(&dir, "a.docx", "x")], &config).contains("the name does not tell the format"));
+    assert!(error(&[file(&dir, "a.docx", "x")], &config).contains("has no known ending"));
     assert!(
         error(&[dir.path().into()], &CorpusConfig { format: CorpusFormat::Tsv, ..config.clone() }).contains("folder")
     );
-    assert!(error(&[], &config).contains("no corpus files were named"));
+    assert!(error(&[], &config).contains("no corpus files are named"));
     let utf16: Vec<u8> = "{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let utf16 = file(&dir, "utf16.jsonl", [&[0xff, 0xfe], &utf16[..]].concat());
     assert!(error(&[utf16], &config).contains("is UTF-16, wanted UTF-8"));

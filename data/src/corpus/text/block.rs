@@ -1,8 +1,8 @@
-//! Blocks of documents, read in order, taken apart by whoever takes them.
+//! Blocks of documents, read in order and parsed by worker threads.
 //!
-//! A long document is cut into stretches, so that no block is much larger than [`STRETCH_BYTES`] and several threads can
-//! share a book. A cut falls in front of a line end between two lines of letters: GPT-2's tokenizer and its relatives split
-//! there in any case, so a document has the same tokens whether it was cut or not.
+//! A long document is cut into parts, so that no block is much larger than [`PART_BYTES`] and several threads can share a
+//! book. A cut falls in front of a line end between two lines of letters. GPT-2's tokenizer and its relatives split there
+//! in any case, so cutting a document does not change its tokens.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,45 +14,45 @@ use crate::error::{Error, Result};
 
 /// Text of one block, unless a document is longer.
 const BLOCK_BYTES: usize = 256 << 10;
-/// A longer document is cut at the next place between two lines of letters, ..
-const STRETCH_BYTES: usize = 1 << 20;
-/// .. or, if that does not come, at the next end of a line.
-const MAX_STRETCH_BYTES: usize = 2 << 20;
+/// A longer document is cut at the next border between two lines of letters, ..
+const PART_BYTES: usize = 1 << 20;
+/// .. or, from this length on, at the next line end.
+const MAX_PART_BYTES: usize = 2 << 20;
 
 /// Some consecutive documents of one file.
 pub(crate) struct TextBlock {
-    /// Which file.
+    /// Number of the file.
     pub(crate) file: usize,
     format: TextFormat,
     bytes: Vec<u8>,
     parts: Vec<PartSpan>,
 }
 
-/// A document, or a part of a long one, within the bytes of a block.
+/// The place of a document, or of a part of a long one, within the bytes of a block.
 struct PartSpan {
     range: Range<usize>,
-    /// Number of its first line, from 1.
+    /// Number of its first line, counted from 1.
     line: u64,
-    /// Where it starts in the text of the file.
+    /// Byte offset in the (decompressed) text of the file.
     offset: u64,
-    /// The document started earlier.
+    /// The document started in an earlier part.
     continues: bool,
-    /// The document goes on.
+    /// The document continues in the next part.
     goes_on: bool,
 }
 
 /// A document, or a part of a long one.
 #[derive(Debug, PartialEq)]
 pub(crate) struct DocumentPart<'a> {
-    /// Number of its first line, from 1.
+    /// Number of its first line, counted from 1.
     pub(crate) line: u64,
-    /// Belongs to the document before.
+    /// Whether it continues the document before.
     pub(crate) continues: bool,
     pub(crate) text: Result<Cow<'a, str>, RowProblem>,
 }
 
 impl TextBlock {
-    /// The documents. A part of a long document that is not valid UTF-8 is an error: its beginning is already used.
+    /// Parses the documents. Invalid UTF-8 in a part of a long document is an error, since other parts may be in use already.
     pub(crate) fn document_parts<'a>(
         &'a self,
         corpus: &'a TextCorpus,
@@ -68,7 +68,7 @@ impl TextBlock {
         })
     }
 
-    /// The text of a part, with `\n` at the ends of lines.
+    /// Returns the text of a part, with `\n` as line ends.
     fn text(&self, part: &PartSpan) -> Result<Cow<'_, str>, RowProblem> {
         let bytes = &self.bytes[part.range.clone()];
         let text = std::str::from_utf8(bytes).map_err(|e| {
@@ -76,7 +76,7 @@ impl TextBlock {
             let line = part.line + bytes[..at].iter().filter(|b| **b == b'\n').count() as u64;
             let line_start = bytes[..at].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
             RowProblem::Malformed(format!(
-                "byte {} of line {line} (byte offset {}) is 0x{:02x}, no valid UTF-8: convert the file, for example with \
+                "byte {} of line {line} (byte offset {}) is 0x{:02x}, not valid UTF-8: convert the file, for example with \
                  `iconv -f latin1 -t utf-8`",
                 at - line_start + 1,
                 part.offset + at as u64,
@@ -111,11 +111,11 @@ pub(super) struct TextBlocks<'a> {
 struct OpenFile {
     format: TextFormat,
     reader: LineReader,
-    /// Read already, but part of the next stretch: a line end and the line behind it.
+    /// Bytes read already that belong to the next part: a line end and the line behind it.
     carried: Vec<u8>,
-    /// The next stretch belongs to the document before.
+    /// The next part continues the document before.
     continues: bool,
-    /// A part was read from this file.
+    /// Whether a part was read from this file.
     begun: bool,
 }
 
@@ -149,7 +149,7 @@ impl<'a> TextBlocks<'a> {
 }
 
 impl OpenFile {
-    /// Adds a document, or a part of one, to the block; `false` at the end of the file.
+    /// Adds a document, or a part of one, to the block. Returns `false` at the end of the file.
     fn read_part(&mut self, block: &mut TextBlock) -> Result<bool> {
         match self.format {
             TextFormat::Lines | TextFormat::Jsonl => self.read_line(block),
@@ -163,7 +163,7 @@ impl OpenFile {
             if !self.reader.read_line(&mut block.bytes)? {
                 return Ok(false);
             }
-            // A blank line holds nothing that could be lost; a row of JSONL without JSON is counted.
+            // A blank line is not a document. In JSONL it counts as an empty row.
             if self.format == TextFormat::Lines && block.bytes[start..].trim_ascii().is_empty() {
                 block.bytes.truncate(start);
                 continue;
@@ -182,6 +182,7 @@ impl OpenFile {
             (line, offset) = (line - 2, offset - self.carried.len() as u64);
             block.bytes.append(&mut self.carried);
         }
+
         loop {
             let end = block.bytes.len();
             let at_end = !self.reader.read_line_with_end(&mut block.bytes)?;
@@ -192,15 +193,19 @@ impl OpenFile {
                 (line, offset) = (self.reader.line + 1, self.reader.offset);
                 continue;
             }
+
             let nothing = end == start && !self.continues && (self.begun || self.format != TextFormat::Files);
             if at_end && nothing {
                 return Ok(false);
             }
+
+            // Read on, unless the document ends here or is long enough to cut.
             let goes_on = !at_end && !separator;
             let cut = if goes_on { cut_before(&block.bytes[start..end], &block.bytes[end..]) } else { None };
             if goes_on && cut.is_none() {
                 continue;
             }
+
             let range = match cut {
                 Some(len) => {
                     self.carried = block.bytes.split_off(start + len);
@@ -218,19 +223,19 @@ impl OpenFile {
     }
 }
 
-/// Where to cut a long stretch in front of `next`, the line that was read last: before the line end between them.
-fn cut_before(stretch: &[u8], next: &[u8]) -> Option<usize> {
-    if stretch.len() < STRETCH_BYTES {
+/// Returns where to cut a long part in front of `next`, the last line read: before the line end between them.
+fn cut_before(part: &[u8], next: &[u8]) -> Option<usize> {
+    if part.len() < PART_BYTES {
         return None;
     }
-    let text = stretch.strip_suffix(b"\n")?;
+    let text = part.strip_suffix(b"\n")?;
     let text = text.strip_suffix(b"\r").unwrap_or(text);
     let between_letters =
         text.last().is_some_and(u8::is_ascii_alphanumeric) && next.first().is_some_and(|b| !b.is_ascii_whitespace());
-    (between_letters || stretch.len() >= MAX_STRETCH_BYTES).then_some(text.len())
+    (between_letters || part.len() >= MAX_PART_BYTES).then_some(text.len())
 }
 
-/// Without the ends of lines at its end.
+/// Returns the text without line ends at its end.
 fn trim_line_ends(text: &[u8]) -> &[u8] {
     let len = text.iter().rposition(|b| !matches!(b, b'\n' | b'\r')).map_or(0, |last| last + 1);
     &text[..len]

@@ -13,7 +13,7 @@ use super::RowReport;
 use super::json::JsonFields;
 use crate::error::{Error, Result};
 
-/// One file and how its documents are told apart.
+/// One file and how it is divided into documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TextFile {
     pub(crate) path: PathBuf,
@@ -30,11 +30,15 @@ pub struct TextCorpus {
 }
 
 impl TextCorpus {
-    /// Finds all files: those named, and those in folders that are named, deep down and sorted by name; hidden ones are
-    /// left out. Reads nothing yet.
+    /// Finds all files: the named ones, and all files in named folders and their subfolders, sorted by name. Skips hidden
+    /// files in folders. Reads nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// If a file or folder does not exist, or a folder has no files.
     pub fn open(entries: &[PathBuf], config: &TextConfig) -> Result<Self> {
         if entries.is_empty() {
-            return Err(Error::Invalid("no text was named: give at least one file or folder".into()));
+            return Err(Error::Invalid("no text is named: name at least one file or folder".into()));
         }
         let mut paths = Vec::new();
         for entry in entries {
@@ -51,18 +55,21 @@ impl TextCorpus {
         Ok(Self { files, config: config.clone(), field: JsonFields::new([config.field.clone()]) })
     }
 
-    /// All files, in order.
+    /// Returns all files, in order.
     pub fn files(&self) -> impl ExactSizeIterator<Item = &Path> {
         self.files.iter().map(|file| &*file.path)
     }
 
-    /// How documents are read.
+    /// Returns how documents are read.
     pub fn config(&self) -> &TextConfig {
         &self.config
     }
 
-    /// Every document with text, in order, and what became of the others. Fails above the tolerated share of bad documents
-    /// and when nothing is left.
+    /// Reads every document with text, in order, and counts the others.
+    ///
+    /// # Errors
+    ///
+    /// If more documents are bad than `max_bad_rows` tolerates, or if no document is usable.
     pub fn read_all(&self) -> Result<(Vec<String>, RowReport)> {
         let mut documents: Vec<String> = Vec::new();
         let mut report = RowReport::default();
@@ -85,7 +92,7 @@ impl TextCorpus {
         Ok((documents, report))
     }
 
-    /// The text in blocks, in order.
+    /// Returns the text in blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<TextBlock>> + Send + '_ {
         TextBlocks::new(&self.files)
     }
@@ -102,7 +109,7 @@ impl TextCorpus {
         &self.field
     }
 
-    /// Refuses a text without documents or with more bad ones than tolerated.
+    /// Refuses a text without documents, or with more bad ones than tolerated.
     pub(crate) fn check(&self, report: &RowReport) -> Result<()> {
         let name = || {
             let names: Vec<_> = self.files().take(4).map(|file| file.display().to_string()).collect();
@@ -112,12 +119,13 @@ impl TextCorpus {
         if report.rows() == 0 {
             return Err(Error::Invalid(format!("the text is empty: {} has no documents", name())));
         }
-        let advice = "correct them, or check text.format and text.field; text.max_bad_rows raises the limit";
+        let advice = "correct them, check data.text.format and data.text.field, or tolerate more bad ones with \
+                      data.text.max_bad_rows";
         report.check(self.config.max_bad_rows, &name, advice)
     }
 }
 
-/// What `Auto` means for a file.
+/// Returns the format that `Auto` means for a file.
 fn format_of(path: &Path, format: TextFormat) -> TextFormat {
     if format != TextFormat::Auto {
         return format;

@@ -76,7 +76,7 @@ fn files_that_cannot_be_read_in_any_order_are_refused() {
     let fixture = Fixture::numbers(100);
     let packed = zstd::encode_all(&b"{}"[..], 1).expect("memory");
     let packed = rewritten(&fixture, "rows.jsonl.zst", packed, &CorpusConfig::default());
-    assert!(error(&packed, &fixture).contains("needs rows in any order and so an uncompressed file"));
+    assert!(error(&packed, &fixture).contains("is compressed, and direct mode reads rows in any order"));
     let path = fixture.dir.path().join("rows.jsonl");
     let both = PathBuf::from(format!("{0},{0}", path.display()));
     let parallel = PairCorpus::open(&[both], &CorpusConfig::default()).expect("two files");
@@ -117,16 +117,18 @@ fn a_text_that_changes_during_the_run_ends_it() {
         let source = DirectSource::open(&fixture.corpus, &fixture.tokenizers, &config).expect("a good corpus");
         let mut loader = Loader::new(Arc::new(source), &config, 1, Default::default()).expect("starts");
         loader.next_batch().expect("unchanged");
-        // As long as before, with the same rows in another order: nothing but the time stamp tells.
+
+        // As long as before, with the same rows in another order: only the time stamp shows the change.
         let reversed: Vec<u8> = whole.split_inclusive(|b| *b == b'\n').rev().flatten().copied().collect();
         let later = SystemTime::now() + std::time::Duration::from_secs(3600);
-        // In place and never shorter: a mapped file that is cut kills whoever reads it.
+        // In place and never shorter: reading a mapped file behind its end kills the process.
         let overwrite = |bytes: &[u8], modified: SystemTime| {
             let mut file = std::fs::File::options().write(true).open(&path)?;
             std::io::Write::write_all(&mut file, bytes)?;
             file.set_modified(modified)
         };
         overwrite(&reversed, later).expect("writable");
+
         let error = (0..100).find_map(|_| loader.next_batch().err()).expect("noticed").to_string();
         assert!(error.contains("changed during the run"), "{error}");
         drop(loader);

@@ -264,13 +264,13 @@ fn what_does_not_fit_is_refused() {
     let error = refused(Task::Translation, &good, &loader(0, 640));
     assert!(error.contains("translation learns from pairs"), "{error}");
     let error = refused(Task::Lm, &good, &loader(0, 63));
-    assert!(error.contains("loader.batch_tokens = 63 cannot hold one row of text.seq_len = 64"), "{error}");
+    assert!(error.contains("loader.batch_tokens = 63 cannot hold one row of data.text.seq_len = 64"), "{error}");
     let error = refused(Task::Lm, &text(Packing::Documents, 0), &loader(0, 640));
-    assert!(error.contains("text.seq_len = 0 leaves no room"), "{error}");
+    assert!(error.contains("data.text.seq_len = 0 leaves no room"), "{error}");
     let error = refused(Task::Mlm, &text(Packing::Documents, 2), &loader(0, 640));
-    assert!(error.contains("text.seq_len = 2 leaves no room for text beside 2 special tokens"), "{error}");
+    assert!(error.contains("data.text.seq_len = 2 leaves no room for text next to 2 special tokens"), "{error}");
     let error = refused(Task::Lm, &TextConfig { max_bad_rows: 2.0, ..good.clone() }, &loader(0, 0));
-    assert!(error.contains("text.max_bad_rows") && error.contains("loader.batch_tokens"), "{error}");
+    assert!(error.contains("data.text.max_bad_rows") && error.contains("loader.batch_tokens"), "{error}");
 
     let other = TextFixture::new(&stories(20, 60), &tokenizer(TokenizerKind::ByteLevelBpe));
     let error = TextSource::new(other.cache(), &fixture.tokenizer, Task::Lm, &good, &loader(0, 640));
@@ -312,4 +312,18 @@ fn recycled_buffers_bound_memory() {
         loader.recycle(batch);
     }
     assert!(loader.n_buffers() <= 2 * 3 + 1, "{}", loader.n_buffers());
+}
+
+#[test]
+fn the_settings_in_the_fingerprint_never_change_between_versions() {
+    // A resumed run compares fingerprints: this text may only change with a new checkpoint format.
+    let fixture = fixture();
+    let (bos, eos) = (fixture.tokenizer.special().bos.expect("bos"), fixture.tokenizer.special().eos.expect("eos"));
+    let pad = fixture.tokenizer.special().pad.expect("pad");
+    let source = fixture.source(Task::Lm, &text(Packing::Documents, 64), &loader(0, 640));
+    let wanted = format!(
+        "Lm Documents 64 RowFormat {{ input: Around {{ before: [{bos}], behind: [] }}, labels: Around {{ before: [], \
+         behind: [{eos}] }}, fill: {pad}, boundaries: true }}"
+    );
+    assert_eq!(source.settings, wanted);
 }

@@ -189,7 +189,7 @@ fn tokenizers_that_cannot_work_are_refused() {
     let config = TokenizerConfig { path: Some(path.clone()), ..TokenizerConfig::default() };
     assert!(load(config.clone()).contains("tokenizer.json: reading the tokenizer failed"));
     std::fs::write(&path, "{\"version\":").expect("a writable folder");
-    assert!(load(config.clone()).contains("is no Hugging Face tokenizer.json"));
+    assert!(load(config.clone()).contains("is not a Hugging Face tokenizer.json"));
 
     // Separate files must agree on the special ids.
     trained(&self::config(TokenizerKind::Bpe)).save(dir.path()).expect("a writable folder");
@@ -209,7 +209,7 @@ fn a_vocabulary_that_is_too_small_is_refused() {
         let small = TokenizerConfig { vocab_size: 280, ..config(kind) };
         let text = PairTokenizers::train(&small, &corpus, 1).expect_err("too small").to_string();
         assert!(text.contains("vocab_size = 280 is too small: the text has"), "{text}");
-        assert!(text.contains("set tokenizer.vocab_size to at least"), "{text}");
+        assert!(text.contains("set it to at least"), "{text}");
         let tiny = TokenizerConfig { vocab_size: 200, ..config(kind) };
         assert!(PairTokenizers::train(&tiny, &corpus, 1).expect_err("too small").to_string().contains("260 special"));
     }

@@ -237,7 +237,7 @@ fn names_come_from_the_user_then_from_the_folder() {
     let chosen = TokenizerConfig { pad_token: "<|reserved_special_token_0|>".into(), ..chosen };
     let loaded = TextTokenizer::load(&chosen).expect("complete");
     assert_eq!((loaded.special().bos, loaded.special().pad), (Some(1), Some(2)));
-    // Padding that is the end of texts is no padding.
+    // A padding token that also ends texts is not used as padding.
     let same = TokenizerConfig { pad_token: "<|end_of_text|>".into(), ..config.clone() };
     assert_eq!(TextTokenizer::load(&same).expect("complete").special().pad, None);
 
@@ -250,7 +250,7 @@ fn names_come_from_the_user_then_from_the_folder() {
     let text = error(TokenizerConfig { mask_token: Some("[M]".into()), ..config.clone() });
     assert!(text.contains("has no \"[M]\" for tokenizer.mask_token"), "{text}");
     std::fs::write(dir.path().join("tokenizer_config.json"), "{").expect("a writable folder");
-    assert!(error(config).contains("tokenizer_config.json: no valid special tokens"));
+    assert!(error(config).contains("tokenizer_config.json: has no valid special tokens"));
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn settings_that_cannot_work_are_all_named() {
     };
     let problems = config.validate_for_text();
     assert_eq!(problems.len(), 4, "{problems:#?}");
-    assert!(problems[1].ends_with("cannot hold 262 special and byte tokens and any text: raise it"), "{}", problems[1]);
+    assert!(problems[1].ends_with("cannot hold 262 special and byte tokens plus text: raise it"), "{}", problems[1]);
     let documents = stories(30, 10);
     let config = TokenizerConfig { kind: TokenizerKind::WordPiece, vocab_size: 20, ..TokenizerConfig::default() };
     let fixture = TextFixture::new(&documents, &TokenizerConfig::default());

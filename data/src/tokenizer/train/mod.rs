@@ -1,8 +1,8 @@
 //! Training a vocabulary: words are counted in parallel, then `tokenizers` trains on the counts.
 //!
-//! BPE and unigram vocabularies made here belong to the Metaspace family of SentencePiece: normalization, spaces written as
-//! `▁` in front of words, digits apart if wanted; characters outside the vocabulary become bytes. Byte-level BPE is
-//! GPT-2's, WordPiece is BERT's.
+//! BPE and unigram vocabularies from here belong to the Metaspace family of SentencePiece: normalization, `▁` for the space
+//! in front of a word, separate digits as an option, and bytes for characters outside the vocabulary. Byte-level BPE follows
+//! GPT-2, WordPiece follows BERT.
 
 mod models;
 mod parts;
@@ -15,7 +15,7 @@ use super::{TokenizerConfig, TokenizerKind};
 use crate::corpus::{PairCorpus, TextCorpus};
 use crate::error::{Error, Result};
 
-/// The `tokenizer.json` of both sides; no second one if they share it.
+/// Trains the `tokenizer.json` of both sides; no second one if they share it.
 pub(super) fn train(
     config: &TokenizerConfig,
     corpus: &PairCorpus,
@@ -27,14 +27,14 @@ pub(super) fn train(
     Ok((train(source)?, target.map(train).transpose()?))
 }
 
-/// The `tokenizer.json` of a language model.
+/// Trains the `tokenizer.json` of a language model.
 pub(super) fn train_on_text(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<String> {
     let controls = config.text_controls();
     let counts = count_documents(config, corpus, num_threads)?;
     train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, false)
 }
 
-/// The unknown token among the control tokens.
+/// Returns the unknown token among the control tokens.
 fn unknown<'a>(config: &'a TokenizerConfig, controls: &'a [String]) -> &'a str {
     controls.iter().find(|token| **token == config.unk_token).map_or("[UNK]", String::as_str)
 }
@@ -49,6 +49,7 @@ fn train_one(config: &TokenizerConfig, controls: &[String], words: WordCounts, f
         TokenizerKind::ByteLevelBpe => models::train_byte_level(config, reserved, words)?.into(),
         TokenizerKind::WordPiece => models::train_word_piece(config, reserved, unk, words)?.into(),
     };
+
     let mut tokenizer = Tokenizer::new(model);
     tokenizer.with_normalizer(parts::normalizer(config));
     tokenizer.with_pre_tokenizer(Some(parts::pre_tokenizer(config)?));
@@ -56,7 +57,8 @@ fn train_one(config: &TokenizerConfig, controls: &[String], words: WordCounts, f
     tokenizer.add_special_tokens(&controls.iter().map(|t| AddedToken::from(t, true)).collect::<Vec<_>>());
     let extra: Vec<_> = config.extra_tokens.iter().map(|t| AddedToken::from(t, false).normalized(false)).collect();
     tokenizer.add_tokens(&extra);
-    // Other libraries that load the file add special tokens as our rows have them.
+
+    // Other libraries that load the file then add the special tokens that Kiln's rows have.
     let around = match config.kind {
         _ if for_pairs => parts::template(&tokenizer, &["$A", &config.eos_token]),
         TokenizerKind::WordPiece => parts::template(&tokenizer, &[&controls[2], "$A", &controls[3]]),
@@ -70,13 +72,13 @@ fn failed(error: impl std::fmt::Display) -> Error {
     Error::tokenizer(None, format!("training failed: {error}"))
 }
 
-/// Every kind of character needs an entry, or the first merge would already be one too many.
+/// Refuses a vocabulary size that does not leave an entry for each character of the text.
 fn check_size(config: &TokenizerConfig, controls: &[String], words: &WordCounts) -> Result<()> {
     let reserved = config.reserved_tokens(controls.len());
     let characters = match config.kind {
         // All bytes are reserved.
         TokenizerKind::ByteLevelBpe => 0,
-        // Once at the start of a word and once inside it.
+        // One entry at the start of a word and one inside it.
         TokenizerKind::WordPiece => 2 * words.alphabet.len(),
         TokenizerKind::Bpe | TokenizerKind::Unigram => words.alphabet.len(),
     };
@@ -88,8 +90,8 @@ fn check_size(config: &TokenizerConfig, controls: &[String], words: &WordCounts)
     Err(Error::tokenizer(
         None,
         format!(
-            "vocab_size = {} is too small: the text has {} different characters and {reserved} entries are reserved; set \
-             tokenizer.vocab_size to at least {needed} (or lower tokenizer.character_coverage{})",
+            "tokenizer.vocab_size = {} is too small: the text has {} different characters and {reserved} entries are \
+             reserved; set it to at least {needed} (or lower tokenizer.character_coverage{})",
             config.vocab_size,
             words.alphabet.len(),
             if byte_fallback { ", or set tokenizer.byte_fallback = false" } else { "" }
@@ -97,8 +99,8 @@ fn check_size(config: &TokenizerConfig, controls: &[String], words: &WordCounts)
     ))
 }
 
-/// Tokens in front of the vocabulary, in the order of their ids: the control tokens, the user's, the bytes of
-/// `byte_fallback`.
+/// Returns the first tokens of the vocabulary, in the order of their ids: the control tokens, the extra tokens of the
+/// configuration, and the bytes of `byte_fallback`.
 fn reserved(config: &TokenizerConfig, controls: &[String]) -> Vec<String> {
     let fallback = config.byte_fallback && matches!(config.kind, TokenizerKind::Bpe | TokenizerKind::Unigram);
     let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>")).filter(|_| fallback);

@@ -1,4 +1,4 @@
-//! Models from word counts, the same ones on every run.
+//! Models from word counts, reproducible on every run.
 
 use std::cmp::Reverse;
 
@@ -21,13 +21,13 @@ pub(super) fn train_bpe(config: &TokenizerConfig, reserved: Vec<String>, unk: &s
     train_merges(config, reserved, builder.build().map_err(failed)?, |trainer| trainer, &words)
 }
 
-/// Without an unknown token: all bytes are in the vocabulary, whether the text has them or not.
+/// Without an unknown token: all bytes are in the vocabulary, also those that the text lacks.
 pub(super) fn train_byte_level(config: &TokenizerConfig, reserved: Vec<String>, words: WordCounts) -> Result<BPE> {
     let alphabet = ByteLevel::alphabet().into_iter().collect();
     train_merges(config, reserved, BPE::default(), |trainer| trainer.initial_alphabet(alphabet), &words)
 }
 
-/// As BERT's vocabulary was probably made: pairs are merged as for BPE, and pieces inside words are marked.
+/// Merges pairs as BPE does and marks pieces inside words, which is probably how BERT's vocabulary was made.
 pub(super) fn train_word_piece(
     config: &TokenizerConfig,
     reserved: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) fn train_word_piece(
 ) -> Result<WordPiece> {
     let builder = BPE::builder().unk_token(unk.into()).continuing_subword_prefix("##".into());
     let mark = |trainer: BpeTrainerBuilder| trainer.continuing_subword_prefix("##".into());
-    // The trainer would number pieces inside words as it meets them, in the order of a hash table.
+    // The trainer would number pieces inside words in the order of a hash table.
     let mut inside: Vec<String> = words.alphabet.iter().map(|c| format!("##{c}")).collect();
     inside.sort_unstable();
     let reserved = reserved.into_iter().chain(inside).collect();
@@ -76,7 +76,8 @@ pub(super) fn train_unigram(
         .vocab_size((config.vocab_size - reserved.len()) as u32)
         .build()
         .map_err(failed)?;
-    // The trainer adds floating-point sums in the order in which its threads finish; one thread always adds alike.
+
+    // The trainer adds floating-point sums in the order in which its threads finish. One thread always adds in the same order.
     let parallel = get_parallelism();
     set_parallelism(false);
     let mut trained = Unigram::default();
@@ -86,19 +87,19 @@ pub(super) fn train_unigram(
 
     let pieces = in_fixed_order(trained.iter().cloned().collect());
     let unk = reserved.iter().position(|token| token == unk);
-    // Reserved tokens are never the best spelling of a text, not even of one that contains them.
+    // With so low a score, a reserved token is never the best spelling of a text, even of one that contains it.
     let reserved = reserved.into_iter().map(|token| (token, -1000.0));
     Unigram::from(reserved.chain(pieces).collect(), unk, config.byte_fallback).map_err(failed)
 }
 
-/// The trainers count pairs in 32 bits: very large corpora are scaled down, rare words kept.
+/// Scales down the counts of very large corpora, since the trainers count pairs in 32 bits. Keeps rare words.
 fn scale_down(words: &WordCounts) -> impl Fn(u64) -> u64 + use<> {
     let divisor = words.n_characters().div_ceil(i32::MAX as u64).max(1);
     move |count| count.div_ceil(divisor)
 }
 
-/// Makes the trained pieces independent of hash order. The trainer gives single characters that it had pruned the
-/// lowest scores again, in the order of a hash set: hand those scores out by character. Scores keep six decimals, which
+/// Makes the trained pieces independent of hash order. The trainer gives the lowest scores to single characters that it had
+/// pruned, in the order of a hash set; this function distributes these scores by character. Scores keep six decimals, which
 /// any JSON reader restores exactly.
 fn in_fixed_order(mut pieces: Vec<(String, f64)>) -> Vec<(String, f64)> {
     for (_, score) in &mut pieces {
@@ -108,6 +109,7 @@ fn in_fixed_order(mut pieces: Vec<(String, f64)>) -> Vec<(String, f64)> {
     let single = |piece: &str| piece.chars().nth(1).is_none();
     let n_single = pieces.iter().filter(|(piece, _)| single(piece)).count();
     let ceiling = lowest + 1e-4 * n_single as f64 + 1e-6;
+
     let (mut low, mut rest): (Vec<_>, Vec<_>) =
         pieces.into_iter().partition(|(piece, score)| single(piece) && *score <= ceiling);
     let mut scores: Vec<f64> = low.iter().map(|(_, score)| *score).collect();

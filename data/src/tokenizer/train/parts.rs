@@ -1,4 +1,4 @@
-//! The steps of a trained tokenizer around its model.
+//! The steps of a trained tokenizer before and after its model.
 
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::decoders::byte_fallback::ByteFallback;
@@ -52,7 +52,7 @@ pub(super) fn pre_tokenizer(config: &TokenizerConfig) -> Result<PreTokenizerWrap
     })
 }
 
-/// How byte-level BPE divides texts.
+/// Returns the pattern with which byte-level BPE divides texts.
 pub(super) fn word_pattern(config: &TokenizerConfig) -> String {
     if config.split_digits { GPT2_PATTERN.replace(r" ?\p{N}+", r"\p{N}") } else { GPT2_PATTERN.into() }
 }
@@ -68,10 +68,10 @@ pub(super) fn decoder(config: &TokenizerConfig) -> DecoderWrapper {
     }
 }
 
-/// Special tokens around a text, `$A`.
+/// Returns the post-processor that puts special tokens around a text, `$A`.
 pub(super) fn template(tokenizer: &Tokenizer, single: &[&str]) -> Option<PostProcessorWrapper> {
     let pieces: Vec<String> = single.iter().map(|piece| (*piece).to_owned()).collect();
-    // The second text of a pair follows with what ends the first.
+    // The second text of a pair follows, with the same ending as the first.
     let behind: Vec<String> =
         single.iter().rev().take_while(|piece| **piece != "$A").map(|p| (*p).to_owned()).collect();
     let pair: Vec<String> = pieces.iter().cloned().chain(["$B".to_owned()]).chain(behind.into_iter().rev()).collect();

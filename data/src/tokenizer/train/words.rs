@@ -16,13 +16,13 @@ use crate::error::{Error, Result};
 /// Words as the model sees them (normalized, `▁` for the space in front), sorted, with their counts.
 pub(super) struct WordCounts {
     pub(super) words: Vec<(String, u64)>,
-    /// Different characters.
+    /// All characters of the words.
     pub(super) alphabet: AHashSet<char>,
 }
 
 pub(super) type Counts = AHashMap<Box<str>, u64>;
 
-/// Counts the words of both sides together if they share a vocabulary. Bad rows are left out, and refused if there are too
+/// Counts the words of pairs, of both sides together if they share a vocabulary. Skips bad rows, and fails if there are too
 /// many.
 pub(super) fn count_pairs(
     config: &TokenizerConfig,
@@ -31,6 +31,7 @@ pub(super) fn count_pairs(
 ) -> Result<(Counts, Option<Counts>)> {
     let parser = RowParser::new(corpus.config());
     let divider = Divider::new(config)?;
+
     let mut report = RowReport::default();
     let (mut source, mut target) = (Counts::new(), Counts::new());
     for_each_block(
@@ -67,6 +68,7 @@ pub(super) fn count_pairs(
 /// Counts the words of plain text.
 pub(super) fn count_documents(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Counts> {
     let divider = Divider::new(config)?;
+
     let mut report = RowReport::default();
     let mut counts = Counts::new();
     for_each_block(
@@ -97,7 +99,7 @@ pub(super) fn count_documents(config: &TokenizerConfig, corpus: &TextCorpus, num
     Ok(counts)
 }
 
-/// Divides texts roughly, so that few different strings have to be normalized and divided exactly.
+/// Divides texts coarsely, so that only few different strings must be normalized and divided exactly.
 enum Divider {
     Spaces,
     WhiteSpace,
@@ -148,27 +150,30 @@ impl WordCounts {
             }
             Ok::<_, Error>(())
         })?;
+
         if config.kind == TokenizerKind::ByteLevelBpe {
-            // Every byte is in the vocabulary, and special tokens are never spelled by it.
+            // Every byte is in the vocabulary, and no learned piece can spell a special token.
             let alphabet = counts.keys().flat_map(|word| word.chars()).collect();
             let mut words: Vec<_> = counts.into_iter().map(|(word, count)| (word.into_string(), count)).collect();
             words.sort_unstable();
             return Ok(Self { words, alphabet });
         }
+
         let mut alphabet = common_characters(&counts, config.character_coverage);
         let mut words: AHashMap<String, u64> = AHashMap::new();
         let reserved = super::reserved(config, controls);
         let reserved: Vec<&str> =
             reserved.iter().map(String::as_str).filter(|t| !t.starts_with("<0x")).chain(["<0x"]).collect();
-        // A text may spell a reserved token, so its characters are always known ..
+        // A text may spell a reserved token, so its characters must be known ..
         for c in reserved.iter().flat_map(|token| token.chars()) {
             alphabet.insert(c);
             *words.entry(c.into()).or_default() += 1;
         }
+
         for (word, count) in counts {
-            // Rare characters divide a word: their neighbours never stand side by side in it.
+            // Rare characters divide a word: the characters around one are never merged.
             for part in word.split(|c| !alphabet.contains(&c)).filter(|part| !part.is_empty()) {
-                // .. but no learned piece must be spelled like one.
+                // .. but no learned piece may be spelled like one.
                 if reserved.iter().any(|token| part.contains(token)) {
                     for c in part.chars() {
                         *words.entry(c.into()).or_default() += count;
@@ -178,12 +183,13 @@ impl WordCounts {
                 }
             }
         }
+
         let mut words: Vec<_> = words.into_iter().collect();
         words.sort_unstable();
         Ok(Self { words, alphabet })
     }
 
-    /// Total characters, each word as often as it occurs.
+    /// Returns the total number of characters, counting each word as often as it occurs.
     pub(super) fn n_characters(&self) -> u64 {
         self.words.iter().map(|(word, count)| word.chars().count() as u64 * count).sum()
     }
@@ -207,7 +213,7 @@ fn pre_tokenize(config: &TokenizerConfig, raw: &[(Box<str>, u64)]) -> Result<Cou
     Ok(counts)
 }
 
-/// The most frequent characters that together make up `coverage` of the text.
+/// Returns the most frequent characters that together make up `coverage` of the text.
 fn common_characters(counts: &Counts, coverage: f64) -> AHashSet<char> {
     let mut characters: AHashMap<char, u64> = AHashMap::new();
     for (word, count) in counts {
