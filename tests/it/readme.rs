@@ -1,33 +1,9 @@
 //! Checks that the commands and presets in the README and the documents exist.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use kiln::config::{Preset, Sources, load};
 
-/// The README and every page of `docs/`, from the root of the repository.
-fn documents() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut found = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
-    let mut folders = vec![root.join("docs")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder of documents") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                found.push(path);
-            }
-        }
-    }
-    found.retain(|path| path.exists());
-    found
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
+use crate::tidy::tree::{documents, read};
 
 /// The lines of a document's code blocks, and the code spans of its text.
 fn code(document: &str) -> (Vec<String>, Vec<String>) {
@@ -81,7 +57,7 @@ fn arguments(mut command: Vec<String>) -> Option<Vec<String>> {
     command.drain(..start);
     match command.first().map(String::as_str) {
         // `kiln -> kiln-data` draws an arrow.
-        Some("kiln") => Some(command.split_off(1)).filter(|rest| rest.first().is_none_or(|word| word.is_ascii())),
+        Some("kiln") => Some(command.split_off(1)).filter(|rest| !rest.iter().any(|word| word == "->" || word == "→")),
         Some("cargo") if command.get(1).is_some_and(|word| word == "run") => {
             let separator = command.iter().position(|word| word == "--")?;
             (!command.iter().any(|word| word == "--example")).then(|| command.split_off(separator + 1))
@@ -125,9 +101,9 @@ fn every_command_of_the_documents_is_accepted() {
         let of_lines = lines.iter().map(|line| (line, false));
         for (line, is_span) in of_lines.chain(spans.iter().map(|span| (span, true))) {
             for arguments in commands(line).into_iter().filter_map(arguments) {
-                of_the_readme += usize::from(path.ends_with("README.md") && !is_span);
+                of_the_readme += usize::from(path == "README.md" && !is_span);
                 if let Some(reason) = refusal(&arguments, is_span) {
-                    refused.push_str(&format!("\n{}: {line}\n{reason}", path.display()));
+                    refused.push_str(&format!("\n{path}: {line}\n{reason}"));
                 }
             }
         }
@@ -153,7 +129,7 @@ fn commands_that_kiln_does_not_know_are_refused() {
 
 #[test]
 fn every_preset_of_the_readme_can_be_tried() {
-    let readme = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"));
+    let readme = read("README.md");
     for preset in Preset::ALL {
         assert!(readme.contains(&format!("`{preset}`")), "{preset} is missing in the README");
     }

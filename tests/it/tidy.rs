@@ -8,7 +8,7 @@ mod lists;
 mod modules;
 mod phrases;
 mod scan;
-mod tree;
+pub(crate) mod tree;
 
 use std::collections::BTreeMap;
 use std::{env, fs};

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::phrases::documents;
 use super::scan::{word_at, words};
-use super::tree::{files, read, root, sources};
+use super::tree::{documents, files, read, root, sources};
 
 /// Folders of the repository whose files documents name by their path.
 const FOLDERS: [&str; 10] =

@@ -1,7 +1,7 @@
 //! Phrases that `docs/style.md` replaces, counted in documents, messages and comments.
 
 use super::lists::Offence;
-use super::tree::{Source, files, read};
+use super::tree::{Source, documents, read};
 
 /// What is looked for, in lower case and as whole words.
 const PHRASES: [&str; 16] = [
@@ -25,14 +25,6 @@ const PHRASES: [&str; 16] = [
 
 /// What is idiomatic although a phrase is in it.
 const IDIOMS: [&str; 3] = ["is no longer", "are no longer", "no matter"];
-
-/// The documents that are checked: dated results and fixtures are history and stay as they are.
-pub(super) fn documents() -> Vec<String> {
-    let mut found = files(&[".md"]);
-    found.retain(|path| !path.starts_with("benches/results/") || path.ends_with("README.md"));
-    found.retain(|path| !path.starts_with("tests/fixtures/"));
-    found
-}
 
 /// The number of phrases in each document and each file of the program.
 pub(super) fn count(sources: &[Source]) -> Vec<Offence> {

@@ -59,7 +59,15 @@ fn walk(folder: &Path, prefix: &str, found: &mut Vec<String>) {
     }
 }
 
-pub(super) fn read(path: &str) -> String {
+/// The documents that are checked: dated results and fixtures are history and stay as they are.
+pub(crate) fn documents() -> Vec<String> {
+    let mut found = files(&[".md"]);
+    found.retain(|path| !path.starts_with("benches/results/") || path.ends_with("README.md"));
+    found.retain(|path| !path.starts_with("tests/fixtures/"));
+    found
+}
+
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
