@@ -1,13 +1,13 @@
-"""The peer of Kiln's data loader: a PyTorch DataLoader with `tokenizers` in its workers, on the same rows.
+"""The PyTorch baseline of Kiln's data loader: a DataLoader with `tokenizers` in its workers, on the same rows.
 
 usage: loader_peer.py CORPUS.jsonl FOLDER [--workers 0,1,2,4,8] [--secs 10] [--cached]
 
-FOLDER holds `tokenizer.json`: the one that Kiln's example `loader_throughput` left there (see data/examples/). Batches are planned the
-same way as Kiln's direct mode plans them: rows sorted into length buckets by the bytes of their texts, shuffled, cut
-under a budget of padded tokens. Workers read lines at stored offsets, parse JSON, tokenize the batch with one
-call, and pad source, target input and labels into tensors: what a careful PyTorch user writes. With
---cached the ids of all rows are kept in memory (one flat array and offsets) and workers only gather and pad.
-Prints source and label tokens per second, without padding, after a warm-up of a second, as Kiln's bench does.
+FOLDER holds the `tokenizer.json` of Kiln's example `loader_throughput` (see data/examples/). The script plans batches as
+Kiln's direct mode does: it sorts rows into length buckets by the bytes of their texts, shuffles them, and cuts batches
+under a budget of padded tokens. Workers read lines at stored offsets, parse JSON, tokenize the batch with one call, and
+pad source, target input and labels into tensors, as a careful PyTorch user would write it. With --cached the ids of all
+rows stay in memory (one flat array and offsets), and workers only gather and pad.
+Prints non-padding source and label tokens per second after a warm-up of one second, as Kiln's benchmark does.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import os
 import random
 import time
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers are the parallelism
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers run in parallel already
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ PAD, BOS, EOS, MULTIPLE, MAX_LEN = 0, 1, 2, 8, 128
 
 
 class Rows(Dataset):
-    """Batches by their list of row numbers: `__getitem__` takes a whole batch, so that a worker tokenizes it at once."""
+    """Batches by lists of row numbers: `__getitem__` takes a whole batch, so that a worker tokenizes it with one call."""
 
     def __init__(self, corpus, tokenizer):
         self.corpus, self.tokenizer_path = corpus, tokenizer
@@ -42,7 +42,7 @@ class Rows(Dataset):
         self.text = self.tokenizer = None
 
     def __getitem__(self, rows):
-        if self.text is None:  # once in each worker
+        if self.text is None:  # once per worker
             self.text = mmap.mmap(os.open(self.corpus, os.O_RDONLY), 0, prot=mmap.PROT_READ)
             self.tokenizer = load_tokenizer(self.tokenizer_path)
         pairs = [json.loads(self.text[self.offsets[i] : self.offsets[i + 1]]) for i in rows]
@@ -52,7 +52,7 @@ class Rows(Dataset):
 
 
 class Cached(Dataset):
-    """The same from ids in memory."""
+    """The same batches, from ids in memory."""
 
     def __init__(self, rows, tokenizer):
         encoded, self.offsets = [], [0]
@@ -85,7 +85,7 @@ def load_tokenizer(path):
 
 
 def encode_batch(tokenizer, texts):
-    """Without special tokens, and without offsets where this version of `tokenizers` can leave them out."""
+    """Returns ids without special tokens; skips offsets if this version of `tokenizers` can."""
     encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
     return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
@@ -106,7 +106,7 @@ def collate(sources, targets):
 
 
 def plan(lengths, budget, seed):
-    """Full batches of rows with like lengths, in random order."""
+    """Returns full batches of rows with similar lengths, in random order."""
     order = list(range(len(lengths)))
     random.Random(seed).shuffle(order)
     padded = lambda i: (max(lengths[i]) + MULTIPLE - 1) // MULTIPLE * MULTIPLE
@@ -124,7 +124,7 @@ def plan(lengths, budget, seed):
 
 
 class Endless(torch.utils.data.Sampler):
-    """Epoch after epoch of batches."""
+    """Yields the batches of one epoch after the other."""
 
     def __init__(self, lengths, budget):
         self.lengths, self.budget = lengths, budget
@@ -162,7 +162,7 @@ def main():
     torch.set_num_threads(1)
 
     rows = Rows(args.corpus, tokenizer)
-    # Bytes a token, from a sample: the plan is made before anything is tokenized.
+    # Bytes per token, estimated from a sample: the plan is made before tokenizing.
     probe = load_tokenizer(tokenizer)
     with open(args.corpus, encoding="utf-8") as file:
         sample = [json.loads(line)["src"] for line, _ in zip(file, range(2000))]

@@ -4,9 +4,9 @@
 //! cargo run --release -p kiln-data --example loader_throughput -- [CORPUS.jsonl] [FOLDER]
 //! ```
 //!
-//! Without a corpus, numbers and their English words stand in. A corpus of another name than `.jsonl` or `.tsv` is plain text
-//! for a language model: rows of 1024 tokens, packed both ways, and sentences. Tokenizer and cache are kept in FOLDER, where
-//! `scripts/loader_peer.py` finds the same tokenizer. Counts source and label tokens without padding.
+//! Without a corpus, the example uses numbers and their English words. A corpus whose name does not end in `.jsonl` or `.tsv`
+//! is plain text for a language model: rows of 1024 tokens, packed in both ways, and sentences. Tokenizer and cache stay in
+//! FOLDER, where `scripts/loader_peer.py` finds the same tokenizer. Figures count non-padding source and label tokens.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn pair_throughput(corpus: Option<PathBuf>, folder: &Path, threads: usize) -> Re
     })?;
     timed("planning an epoch", || Ok(cached.plan(Order::Shuffled { seed: 1, epoch: 0 })))?;
     println!(
-        "{} batches an epoch, {} shapes, padding {:.2} %",
+        "{} batches per epoch, {} shapes, padding {:.2} %",
         cached.batches_per_epoch(),
         cached.buckets().shapes().len(),
         100.0 * cached.buckets().padding_ratio()
@@ -93,6 +93,7 @@ fn text_throughput(path: PathBuf, folder: &Path, threads: usize) -> Result<(), B
         tokenizer.save(folder)?;
         tokenizer
     };
+
     let cache = folder.join("text.tokens");
     for run in ["first", "second"] {
         let start = Instant::now();
@@ -106,6 +107,7 @@ fn text_throughput(path: PathBuf, folder: &Path, threads: usize) -> Result<(), B
             prepared.cache.report()
         );
     }
+
     let settings = [
         ("lm, documents", Task::Lm, Packing::Documents),
         ("lm, stream", Task::Lm, Packing::Stream),
@@ -152,7 +154,7 @@ fn tokenizers(
     Ok(tokenizers)
 }
 
-/// Over three seconds, after the first epoch's worth of a second has warmed up threads and their memory of words.
+/// Measures for three seconds, after one second that warms up the threads and their tables of words.
 fn tokens_per_second(source: Arc<dyn BatchSource>, config: &LoaderConfig) -> kiln_data::Result<f64> {
     let mut loader = Loader::new(source, config, 1, Position::default())?;
     let mut run = |secs: f64| {

@@ -48,6 +48,7 @@ impl LoaderConfig {
                 self.batch_tokens, self.bucket_multiple
             ));
         }
+
         if self.max_buckets == 0 {
             problems.push(
                 "loader.max_buckets = 0 leaves no bucket for any row: set at least 1; 16 suits most corpora".into(),
@@ -59,6 +60,7 @@ impl LoaderConfig {
                 self.max_buckets
             ));
         }
+
         if self.num_workers > 0 && self.prefetch_factor == 0 {
             problems.push(
                 "loader.prefetch_factor = 0 would keep the worker threads idle: set at least 1, or set \

@@ -1,7 +1,7 @@
-//! One entry point per reader of files from elsewhere. Each takes any bytes; what it must not do is panic.
+//! One entry point for each reader of foreign files. Each takes any bytes and must not panic.
 //!
-//! Hashes would stop most damaged files at the door, so each input is tried twice where there are any: as it is, and with its
-//! hashes made right, which is what somebody who means harm would do.
+//! Hashes would reject most damaged files at once. So each input with hashes is tried twice: as it is, and with corrected
+//! hashes, as an attacker would write them.
 
 use std::cell::RefCell;
 use std::fs;
@@ -20,10 +20,10 @@ use kiln_data::{
 };
 use kiln_model::{TransformerConfig, hf};
 
-/// An entry point: its name, which is that of its folder of seeds, and its function.
+/// An entry point: its name, which is also the name of its folder of seeds, and its function.
 pub type EntryPoint = (&'static str, fn(&[u8]));
 
-/// All of them.
+/// All entry points.
 pub const ENTRY_POINTS: [EntryPoint; 5] = [
     ("cache", fuzz_cache),
     ("checkpoint", fuzz_checkpoint),
@@ -33,9 +33,9 @@ pub const ENTRY_POINTS: [EntryPoint; 5] = [
 ];
 
 thread_local! {
-    /// Made once a thread: folders take longer to make than to read.
+    /// Made once per thread: making a folder takes longer than reading one.
     static FOLDER: tempfile::TempDir = tempfile::tempdir().expect("a folder");
-    /// The files of the good checkpoint lie here.
+    /// The folder of the good checkpoint.
     static CHECKPOINT: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
 }
 
@@ -44,7 +44,7 @@ fn path(name: &str) -> PathBuf {
 }
 
 fn write(path: &Path, bytes: &[u8]) {
-    // A new file each time: the one before may be mapped still.
+    // A new file each time: the one before may still be mapped.
     let _ = fs::remove_file(path);
     fs::write(path, bytes).expect("writable");
 }
@@ -60,7 +60,7 @@ fn tokenizers() -> &'static PairTokenizers {
     })
 }
 
-/// A token cache: opened, verified, and every batch made from it.
+/// Opens and verifies a token cache, and makes its batches.
 pub fn fuzz_cache(input: &[u8]) {
     let file = path("fuzzed.tokens");
     for bytes in [input.to_vec(), with_cache_hashes(input)] {
@@ -75,7 +75,7 @@ pub fn fuzz_cache(input: &[u8]) {
     }
 }
 
-/// Sets the hashes in a cache's header to what they would be; see the layout in `kiln_data`.
+/// Corrects the hashes in a cache's header. `data/src/cache/format.rs` documents the layout.
 fn with_cache_hashes(input: &[u8]) -> Vec<u8> {
     let mut bytes = input.to_vec();
     if bytes.len() < 512 {
@@ -92,7 +92,7 @@ fn with_cache_hashes(input: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A good cache, to begin with.
+/// Returns the bytes of a good cache, as a seed.
 pub fn good_cache() -> Vec<u8> {
     let (text, file) = (path("good.jsonl"), path("good.tokens"));
     numbers::write_jsonl(&text, &numbers::examples(40, 0, 4, 2).expect("numbers").train).expect("writable");
@@ -101,7 +101,7 @@ pub fn good_cache() -> Vec<u8> {
     fs::read(&file).expect("there")
 }
 
-/// A checkpoint one of whose files is replaced: the first byte says which, the rest is its content.
+/// Reads a checkpoint with one replaced file. The first byte chooses the file, the others are its content.
 pub fn fuzz_checkpoint(input: &[u8]) {
     let Some((&which, content)) = input.split_first() else { return };
     let dir = good_checkpoint();
@@ -113,6 +113,7 @@ pub fn fuzz_checkpoint(input: &[u8]) {
     let name = &names[usize::from(which) % names.len()];
     let (file, manifest) = (dir.join(name), dir.join(MANIFEST_FILE));
     let (good_file, good_manifest) = (fs::read(&file).expect("there"), fs::read(&manifest).expect("there"));
+
     write(&file, content);
     let read = || {
         let _ = checkpoint::verify(&dir);
@@ -120,6 +121,7 @@ pub fn fuzz_checkpoint(input: &[u8]) {
         let _ = checkpoint::read_weights(&dir);
     };
     read();
+
     if let Ok(mut parsed) = serde_json::from_slice::<Manifest>(&fs::read(&manifest).expect("there")) {
         for listed in parsed.files.iter_mut().filter(|listed| listed.name == *name) {
             (listed.bytes, listed.blake3) = (content.len() as u64, blake3::hash(content).to_hex().to_string());
@@ -130,11 +132,12 @@ pub fn fuzz_checkpoint(input: &[u8]) {
         assert!(!outside || checkpoint::read(&dir).is_err(), "a path outside the folder");
         read();
     }
+
     write(&manifest, &good_manifest);
     write(&file, &good_file);
 }
 
-/// The folder of a good checkpoint, made once a thread.
+/// Returns the folder of a good checkpoint, made once per thread.
 pub fn good_checkpoint() -> PathBuf {
     CHECKPOINT.with(|made| {
         made.borrow_mut()
@@ -145,6 +148,7 @@ pub fn good_checkpoint() -> PathBuf {
                     values: (0..shape.iter().product()).map(|i| i as f32 / 7.0).collect(),
                 };
                 let tensors = || vec![tensor("norm.gamma", &[3]), tensor("weight", &[2, 3])];
+
                 let state = TrainerState {
                     format: FORMAT,
                     step: 7,
@@ -160,6 +164,7 @@ pub fn good_checkpoint() -> PathBuf {
                     non_finite_steps: 0,
                     best: None,
                 };
+
                 let snapshot = Snapshot {
                     weights: tensors(),
                     first_moments: tensors(),
@@ -174,7 +179,7 @@ pub fn good_checkpoint() -> PathBuf {
     })
 }
 
-/// A model folder: the bytes are its safetensors file, its configuration that of a small Llama.
+/// Reads a model folder: the bytes as the safetensors file of a small Llama, as a configuration, and as an index of shards.
 pub fn fuzz_safetensors(input: &[u8]) {
     let dir = path("model");
     fs::create_dir_all(&dir).expect("writable");
@@ -189,6 +194,7 @@ pub fn fuzz_safetensors(input: &[u8]) {
     if let Ok(folder) = Folder::open(&dir) {
         let _ = hf::import(folder.config(), &folder.tensors());
     }
+
     // The same bytes as the configuration of a folder, and as an index of shards.
     write(&dir.join("config.json"), input);
     if let Ok(folder) = Folder::open(&dir) {
@@ -200,7 +206,7 @@ pub fn fuzz_safetensors(input: &[u8]) {
     let _ = fs::remove_file(dir.join("model.safetensors.index.json"));
 }
 
-/// Text: rows of pairs as JSONL, TSV and parallel files, and plain text in every format.
+/// Reads pairs as JSONL and TSV, and plain text in every format.
 pub fn fuzz_rows(input: &[u8]) {
     let tolerant = CorpusConfig { max_bad_rows: 1.0, ..CorpusConfig::default() };
     for format in [CorpusFormat::Jsonl, CorpusFormat::Tsv] {
@@ -221,12 +227,12 @@ pub fn fuzz_rows(input: &[u8]) {
     }
 }
 
-/// A configuration: as a run's own file, as a file of the command line, and line by line as `--set`.
+/// Reads a configuration: as a run's own file, as a file of the command line, and line by line as `--set`.
 pub fn fuzz_config(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     if let Ok(config) = Config::from_toml(&text) {
         let _ = config.validate();
-        let again = Config::from_toml(&config.to_toml()).expect("what was written can be read");
+        let again = Config::from_toml(&config.to_toml()).expect("written text can be read");
         assert_eq!(again.to_toml(), config.to_toml());
     }
     let file = path("config.toml");

@@ -197,6 +197,7 @@ mod tests {
             (1_000_000, "one million"),
             (2_000_000_003, "two billion three"),
         ];
+
         for (number, words) in cases {
             assert_eq!(in_words(number), words);
         }

@@ -88,10 +88,12 @@ fn batches_hold_the_rows_they_name() {
                     ids.resize(len, special.pad);
                     ids.into_iter().map(|id| id as i32).collect()
                 };
+
                 let source_ids = fixture.tokenizers.encode_sources(&[&example.source]).expect("encodes").remove(0);
                 let labels = fixture.tokenizers.encode_targets(&[&example.target]).expect("encodes").remove(0);
                 let mut input = vec![special.bos];
                 input.extend(&labels[..labels.len() - 1]);
+
                 assert_eq!(batch.source_lengths()[i] as usize, source_ids.len());
                 assert_eq!(batch.target_lengths()[i] as usize, labels.len());
                 tokens = (tokens.0 + source_ids.len() as u64, tokens.1 + labels.len() as u64);

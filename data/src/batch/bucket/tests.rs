@@ -33,6 +33,7 @@ fn every_row_is_in_one_batch_of_an_epoch_and_fits_it() {
             for order in [Order::Sequential, shuffled(0), shuffled(1)] {
                 let plan = buckets.plan(order);
                 assert_eq!(plan.len() as u64, buckets.batches_per_epoch());
+
                 let mut seen = vec![0; n];
                 let mut shapes = BTreeMap::<Shape, usize>::new();
                 for i in 0..plan.len() {
@@ -47,6 +48,7 @@ fn every_row_is_in_one_batch_of_an_epoch_and_fits_it() {
                     }
                     *shapes.entry(shape).or_default() += 1;
                 }
+
                 assert!(seen.iter().all(|times| *times == 1));
                 assert_eq!(shapes, buckets.shapes(), "the same shapes in every epoch");
             }

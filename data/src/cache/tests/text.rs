@@ -36,6 +36,7 @@ fn a_cache_holds_what_the_tokenizer_says() {
         assert_eq!((cache.kind(), cache.n_rows(), cache.report().kept), (CacheKind::Text, 20_000, 20_000));
         cache.verify().expect("undamaged");
         assert!(seen.is_sorted() && seen.len() > 1 && seen.last() == Some(&20_000));
+
         let mut tokens = 0;
         for (i, document) in documents.iter().enumerate() {
             let wanted = fixture.tokenizer.encode(document).expect("encodes");
@@ -43,6 +44,7 @@ fn a_cache_holds_what_the_tokenizer_says() {
             tokens += wanted.len() as u64;
         }
         assert_eq!((cache.n_tokens(), cache.n_source_tokens(), cache.n_target_tokens()), (tokens, 0, 0));
+
         // Bytes do not depend on threads.
         let bytes = fs::read(&path).expect("there");
         fs::remove_file(&path).expect("there");

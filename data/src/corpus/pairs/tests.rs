@@ -110,6 +110,7 @@ fn bad_rows_are_counted_and_shown_with_file_and_line() {
             .to_vec();
     text.extend(b"[\"a\",\"b\"]\n{\"src\":\"\xe8\",\"trg\":\"b\"}\n\n{\"src\":\" \",\"trg\":\"\"}\n{\"src\":\"a\",\"trg\":\" \"}\n");
     text.extend(b"{\"src\":\"a\",\"trg\":\"b\"} x\n{\"src\":null,\"trg\":\"b\"}\n");
+
     let path = file(&dir, "bad.jsonl", text);
     let (rows, report) = read(std::slice::from_ref(&path), &lenient()).expect("tolerated");
     assert_eq!(rows.len(), 1);
@@ -126,6 +127,7 @@ fn bad_rows_are_counted_and_shown_with_file_and_line() {
             (9, "one-sided pair: the target is empty"),
         ]
     );
+
     let text = error(&[path], &CorpusConfig::default());
     assert!(text.contains("bad.jsonl: 90.91 % of the rows cannot be used, 1.00 % are tolerated"), "{text}");
     assert!(text.contains("bad.jsonl:3: no field \"trg\""), "{text}");

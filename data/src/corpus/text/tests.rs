@@ -109,6 +109,7 @@ fn invalid_utf8_is_named_with_its_byte() {
     let wanted = "latin1.txt:3: byte 4 of line 4 (byte offset 21) is 0xe9, not valid UTF-8: convert the file";
     assert!(report.to_string().contains(wanted), "{report}");
     assert_eq!(text[21], 0xe9);
+
     let strict = TextConfig { max_bad_rows: 0.1, ..config(TextFormat::Auto) };
     let refused = error(&[path], &strict);
     assert!(refused.contains("33.33 % of the rows cannot be used, 10.00 % are tolerated"), "{refused}");
@@ -116,6 +117,7 @@ fn invalid_utf8_is_named_with_its_byte() {
         refused.contains(wanted) && refused.contains("tolerate more bad ones with data.text.max_bad_rows"),
         "{refused}"
     );
+
     // A file that is one document is refused as a whole.
     text.truncate(30);
     let refused = error(&[file(&dir, "one.txt", &text)], &config(TextFormat::Files));

@@ -76,6 +76,7 @@ fn every_token_is_a_label_once_an_epoch() {
                 for (_, label) in (0..source.cache.n_rows()).flat_map(|i| places(&source, i)) {
                     *wanted.entry(label).or_default() += 1;
                 }
+
                 for num_workers in [0, 3] {
                     for batches in epochs(&source, num_workers, batch_tokens, 2) {
                         let mut seen = BTreeMap::<i32, usize>::new();
@@ -83,6 +84,7 @@ fn every_token_is_a_label_once_an_epoch() {
                             *seen.entry(label).or_default() += 1;
                         }
                         assert_eq!(seen, wanted, "{packing:?} {task:?} {seq_len} {num_workers}");
+
                         let tokens: u64 = batches.iter().map(|batch| batch.target_tokens).sum();
                         assert_eq!(tokens, source.n_tokens());
                         let counted: usize = batches
@@ -152,6 +154,7 @@ fn padding_is_a_document_of_its_own() {
                     continue;
                 }
                 padded += 1;
+
                 let number = batch.documents()[start + len - 1] + 1;
                 assert!(batch.documents()[start + len..end].iter().all(|document| *document == number));
                 assert!(batch.labels()[start + len..end].iter().all(|id| *id == HostBatch::NOT_COUNTED));
@@ -218,6 +221,7 @@ fn any_number_of_workers_gives_the_same_batches_from_any_position() {
                 }
             }
         }
+
         // Ranks take turns.
         for rank in 0..2 {
             let rank = Rank { rank, world_size: 2 };

@@ -134,6 +134,7 @@ fn foreign(dir: &std::path::Path) -> PathBuf {
     let mut vocab: serde_json::Map<String, serde_json::Value> =
         alphabet.iter().enumerate().map(|(i, c)| (c.to_string(), i.into())).collect();
     vocab.insert("he".into(), 27.into());
+
     let json = serde_json::json!({
         "version": "1.0",
         "truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0},
@@ -151,6 +152,7 @@ fn foreign(dir: &std::path::Path) -> PathBuf {
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
             "vocab": vocab, "merges": [["h", "e"]]}
     });
+
     let path = dir.join("foreign.json");
     std::fs::write(&path, json.to_string()).expect("a writable folder");
     path

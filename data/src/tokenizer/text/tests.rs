@@ -140,6 +140,7 @@ fn remembered_pieces_give_the_ids_of_the_whole_text() {
         "ab",
         "##ab",
     ];
+
     let mut random = ChaCha8Rng::seed_from_u64(1);
     for (name, tokenizer) in everything() {
         let mut encoder = tokenizer.encoder();
@@ -319,6 +320,7 @@ fn byte_level_and_word_piece_can_be_trained() {
                 normalization,
                 ..TokenizerConfig::default()
             };
+
             let fixture = TextFixture::new(&documents, &config);
             let tokenizer = &fixture.tokenizer;
             let again = TextTokenizer::train(&config, &fixture.corpus, 1).expect("enough text");
@@ -327,9 +329,11 @@ fn byte_level_and_word_piece_can_be_trained() {
             for task in [Task::Lm, Task::Mlm] {
                 tokenizer.check(task).expect("complete");
             }
+
             tokenizer.save(fixture.dir.path()).expect("a writable folder");
             let loaded = TextTokenizer::load_dir(fixture.dir.path()).expect("complete");
             assert_eq!((loaded.fingerprint(), loaded.special()), (tokenizer.fingerprint(), tokenizer.special()));
+
             let digits = tokenizer.encode("1234").expect("encodes").len();
             assert!(!split_digits || digits == 4, "{digits}");
             if kind == TokenizerKind::ByteLevelBpe {
