@@ -7,7 +7,7 @@ use super::encoder::SideEncoder;
 use super::special::{SpecialIds, SpecialNames, add_missing_tokens};
 use super::vocabulary::Vocabulary;
 use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
-use crate::corpus::PairCorpus;
+use crate::corpus::{Example, PairCorpus};
 use crate::error::{Error, Result};
 
 const SOURCE_FILE: &str = "source.tokenizer.json";
@@ -41,7 +41,20 @@ impl PairTokenizers {
     /// If the configuration is invalid, the text cannot be read, too many rows are bad, or the vocabulary is too small.
     pub fn train(config: &TokenizerConfig, corpus: &PairCorpus, num_threads: usize) -> Result<Self> {
         refuse(config.validate())?;
-        let (source, target) = train::train(config, corpus, num_threads)?;
+        Self::trained(config, train::train_on_pairs(config, corpus, num_threads)?)
+    }
+
+    /// Trains on pairs in memory. The result is the same as for a corpus with these rows.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration is invalid or the vocabulary is too small.
+    pub fn train_on_examples(config: &TokenizerConfig, examples: &[Example], num_threads: usize) -> Result<Self> {
+        refuse(config.validate())?;
+        Self::trained(config, train::train_on_examples(config, examples, num_threads)?)
+    }
+
+    fn trained(config: &TokenizerConfig, (source, target): (String, Option<String>)) -> Result<Self> {
         let names = SpecialNames::from(config);
         let vocabulary = |json| Vocabulary::parse(json, None, &names.all(), Some(&names.unk_token)).map(Arc::new);
         let source = vocabulary(source)?;

@@ -231,3 +231,14 @@ fn settings_that_cannot_work_are_all_named() {
     };
     assert_eq!(config.validate().len(), 6, "{:#?}", config.validate());
 }
+
+#[test]
+fn pairs_in_memory_train_the_same_vocabulary_as_a_corpus() {
+    let rows: Vec<_> = std::iter::repeat_n(multilingual(), 3).flatten().collect();
+    for joint in [true, false] {
+        let config = TokenizerConfig { joint, ..config(TokenizerKind::Bpe) };
+        let from_corpus = trained(&config);
+        let from_memory = PairTokenizers::train_on_examples(&config, &rows, 2).expect("enough text");
+        assert_eq!(from_memory.fingerprint(), from_corpus.fingerprint());
+    }
+}

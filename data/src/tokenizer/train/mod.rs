@@ -10,19 +10,35 @@ mod words;
 
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
-use self::words::{WordCounts, count_documents, count_pairs};
+use self::words::{Counts, WordCounts, count_documents, count_examples, count_pairs};
 use super::{TokenizerConfig, TokenizerKind};
-use crate::corpus::{PairCorpus, TextCorpus};
+use crate::corpus::{Example, PairCorpus, TextCorpus};
 use crate::error::{Error, Result};
 
-/// Trains the `tokenizer.json` of both sides; no second one if they share it.
-pub(super) fn train(
+/// Trains the `tokenizer.json` of both sides on a corpus; no second one if they share it.
+pub(super) fn train_on_pairs(
     config: &TokenizerConfig,
     corpus: &PairCorpus,
     num_threads: usize,
 ) -> Result<(String, Option<String>)> {
+    train_sides(config, count_pairs(config, corpus, num_threads)?, num_threads)
+}
+
+/// Does the same for pairs in memory.
+pub(super) fn train_on_examples(
+    config: &TokenizerConfig,
+    examples: &[Example],
+    num_threads: usize,
+) -> Result<(String, Option<String>)> {
+    train_sides(config, count_examples(config, examples)?, num_threads)
+}
+
+fn train_sides(
+    config: &TokenizerConfig,
+    (source, target): (Counts, Option<Counts>),
+    num_threads: usize,
+) -> Result<(String, Option<String>)> {
     let controls = [&config.pad_token, &config.bos_token, &config.eos_token, &config.unk_token].map(Clone::clone);
-    let (source, target) = count_pairs(config, corpus, num_threads)?;
     let train = |counts| train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, true);
     Ok((train(source)?, target.map(train).transpose()?))
 }

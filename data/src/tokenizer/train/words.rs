@@ -10,7 +10,7 @@ use tokenizers::{
 
 use super::super::pieces::matches_and_gaps;
 use super::super::{TokenizerConfig, TokenizerKind};
-use crate::corpus::{DocumentPart, PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
+use crate::corpus::{DocumentPart, Example, PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
 
 /// Words as the model sees them (normalized, `▁` for the space in front), sorted, with their counts.
@@ -62,6 +62,17 @@ pub(super) fn count_pairs(
         },
     )?;
     corpus.check(&report)?;
+    Ok((source, (!config.joint).then_some(target)))
+}
+
+/// Counts the words of pairs in memory, of both sides together if they share a vocabulary.
+pub(super) fn count_examples(config: &TokenizerConfig, examples: &[Example]) -> Result<(Counts, Option<Counts>)> {
+    let divider = Divider::new(config)?;
+    let (mut source, mut target) = (Counts::new(), Counts::new());
+    for example in examples {
+        divider.add_words(&mut source, &example.source);
+        divider.add_words(if config.joint { &mut source } else { &mut target }, &example.target);
+    }
     Ok((source, (!config.joint).then_some(target)))
 }
 
