@@ -4,9 +4,10 @@
 //! cargo run --release -p kiln-data --example loader_throughput -- [CORPUS.jsonl] [FOLDER]
 //! ```
 //!
-//! Without a corpus, the example uses numbers and their English words. A corpus whose name does not end in `.jsonl` or `.tsv`
-//! is plain text for a language model: rows of 1024 tokens, packed in both ways, and sentences. Tokenizer and cache stay in
-//! FOLDER, where `scripts/loader_peer.py` finds the same tokenizer. Figures count non-padding source and label tokens.
+//! Without a corpus, the example uses numbers and their English words. A corpus whose name does not end in `.jsonl` or
+//! `.tsv` is plain text for a language model: rows of 1024 tokens, packed in both ways, and sentences. Tokenizer and
+//! cache stay in FOLDER, where `scripts/loader_peer.py` finds the same tokenizer. Figures count non-padding source and
+//! label tokens.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

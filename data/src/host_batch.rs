@@ -1,4 +1,5 @@
-//! A batch of padded or packed token rows in one contiguous host buffer. This file alone knows how the buffer is laid out.
+//! A batch of padded or packed token rows in one contiguous host buffer. This file alone knows how the buffer is laid
+//! out.
 
 use std::ops::Range;
 
@@ -58,8 +59,8 @@ pub enum BatchLayout {
     Text,
 }
 
-/// The parts of a batch of pairs, in the order in which they lie in [`HostBatch::ids`]. B batch, S padded source length,
-/// T padded target length.
+/// The parts of a batch of pairs, in the order in which they lie in [`HostBatch::ids`]. B batch, S padded source
+/// length, T padded target length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PairParts<P> {
     /// `[B, S]`: source ids, eos, padding.
@@ -83,8 +84,8 @@ pub struct TextParts<P> {
     pub labels: P,
     /// `[B, T]`: place of each token in its document, or in its row.
     pub positions: P,
-    /// `[B, T]`: number of each token's document within its row, from 0 and never descending; padding has a number of its
-    /// own.
+    /// `[B, T]`: number of each token's document within its row, from 0 and never descending; padding has a number of
+    /// its own.
     pub documents: P,
     /// `[B]`: non-padding tokens of each row.
     pub lengths: P,
@@ -111,8 +112,8 @@ pub struct HostBatch {
     pub boundaries: bool,
     /// Non-padding source tokens, each row's eos included; 0 for text.
     pub source_tokens: u64,
-    /// Non-padding labels, each row's eos included. For masked language modelling all tokens: the device decides which of
-    /// them are masked and so counted in the loss.
+    /// Non-padding labels, each row's eos included. For masked language modelling all tokens: the device decides which
+    /// of them are masked and so counted in the loss.
     pub target_tokens: u64,
     /// Row numbers in the data set, in the order of the batch's rows.
     pub rows: Vec<u32>,
@@ -121,8 +122,8 @@ pub struct HostBatch {
 }
 
 impl HostBatch {
-    /// Label of a place in a text where nothing is to be predicted. Not the padding token: many vocabularies have none, and
-    /// end-of-text tokens, which are labels like any other, stand in for it.
+    /// Label of a place in a text where nothing is to be predicted. Not the padding token: many vocabularies have none,
+    /// and end-of-text tokens, which are labels like any other, stand in for it.
     pub const NOT_COUNTED: i32 = -1;
 
     /// Makes a batch of pairs from its parts. Rows are numbered from 0.
@@ -290,8 +291,8 @@ impl HostBatch {
         if padded == 0 { 0.0 } else { 1.0 - (self.source_tokens + self.target_tokens) as f64 / padded as f64 }
     }
 
-    /// Cuts the batch by rows into `n` batches of about the same size, or fewer if there are fewer rows. Padding stays as it
-    /// is. Each batch continues after the whole one.
+    /// Cuts the batch by rows into `n` batches of about the same size, or fewer if there are fewer rows. Padding stays
+    /// as it is. Each batch continues after the whole one.
     pub fn split(&self, n: usize) -> Vec<Self> {
         let n = n.clamp(1, self.batch_size.max(1));
         (0..n).map(|i| self.slice(i * self.batch_size / n..(i + 1) * self.batch_size / n)).collect()

@@ -1,7 +1,7 @@
 //! Text to host batches: corpora, tokenizers, a memory-mapped token cache and a deterministic multi-worker loader.
 //!
-//! This crate knows nothing of tensors or devices. A [`HostBatch`] is one contiguous buffer of token rows that any framework
-//! can upload in one copy.
+//! This crate knows nothing of tensors or devices. A [`HostBatch`] is one contiguous buffer of token rows that any
+//! framework can upload in one copy.
 //!
 //! ```text
 //! pairs -corpus-> Example  -tokenizer-> ids -cache-> memory map -sampler-> buckets -Collator--> HostBatch
@@ -9,8 +9,8 @@
 //!                                               worker pool ------------------------'
 //! ```
 //!
-//! A [`PairSource`] makes batches of pairs for an encoder-decoder, a [`TextSource`] batches of plain text for a language
-//! model. A [`Loader`] produces the batches of either in an endless sequence, a [`OnePass`] each batch once.
+//! A [`PairSource`] makes batches of pairs for an encoder-decoder, a [`TextSource`] batches of plain text for a
+//! language model. A [`Loader`] produces the batches of either in an endless sequence, a [`OnePass`] each batch once.
 //! [`TextTokenizer::decode_stream`] turns the ids that a model generates into text as they arrive.
 //!
 //! By layer, lowest first; a module imports only from layers below it:

@@ -17,7 +17,8 @@ pub struct LoaderConfig {
     pub num_workers: usize,
     /// Batches that each worker may prepare in advance.
     pub prefetch_factor: usize,
-    /// Shuffles rows and batches differently in every epoch; `false` keeps the order of the files within length buckets.
+    /// Shuffles rows and batches differently in every epoch; `false` keeps the order of the files within length
+    /// buckets.
     pub shuffle: bool,
 }
 

@@ -1,7 +1,7 @@
 //! One entry point for each reader of foreign files. Each takes any bytes and must not panic.
 //!
-//! Hashes would reject most damaged files at once. So each input with hashes is tried twice: as it is, and with corrected
-//! hashes, as an attacker would write them.
+//! Hashes would reject most damaged files at once. So each input with hashes is tried twice: as it is, and with
+//! corrected hashes, as an attacker would write them.
 
 use std::cell::RefCell;
 use std::fs;
@@ -179,7 +179,8 @@ pub fn good_checkpoint() -> PathBuf {
     })
 }
 
-/// Reads a model folder: the bytes as the safetensors file of a small Llama, as a configuration, and as an index of shards.
+/// Reads a model folder: the bytes as the safetensors file of a small Llama, as a configuration, and as an index of
+/// shards.
 pub fn fuzz_safetensors(input: &[u8]) {
     let dir = path("model");
     fs::create_dir_all(&dir).expect("writable");

@@ -1,11 +1,11 @@
 //! Length buckets under a token budget: few fixed shapes, little padding, every row exactly once an epoch.
 //!
 //! 1. Rows fall into cells by their source and target length, both rounded up ([`round_up`]).
-//! 2. Neighbouring cells merge, cheapest in padding first, until at most `max_buckets` are left and each can fill a batch.
-//!    A bucket's shape is then fixed: its longest lengths, and as many rows as the budget allows.
+//! 2. Neighbouring cells merge, cheapest in padding first, until at most `max_buckets` are left and each can fill a
+//!    batch. A bucket's shape is then fixed: its longest lengths, and as many rows as the budget allows.
 //! 3. An epoch distributes the rows, in the sampler's order, to their buckets and cuts full batches. The rows left in a
-//!    bucket move to the next wider one instead of making a batch of an odd shape; only the widest buckets keep a partial
-//!    batch.
+//!    bucket move to the next wider one instead of making a batch of an odd shape; only the widest buckets keep a
+//!    partial batch.
 //!
 //! Bucket sizes do not depend on the epoch. So every epoch has the same number of batches of the same shapes, and a
 //! position in the data is plain arithmetic.
@@ -38,8 +38,8 @@ struct Bucket {
     wider: Option<usize>,
 }
 
-/// Rounds a length up to a multiple of `multiple`, and longer lengths to a multiple of 2, 4, 8 .. times as much. This pads
-/// a long row by an eighth at most, and keeps the number of different lengths small.
+/// Rounds a length up to a multiple of `multiple`, and longer lengths to a multiple of 2, 4, 8 .. times as much. This
+/// pads a long row by an eighth at most, and keeps the number of different lengths small.
 pub fn round_up(len: usize, multiple: usize) -> usize {
     let mut step = multiple;
     while len > 16 * step {
@@ -72,8 +72,8 @@ impl Cell {
     }
 }
 
-/// Large batches have a multiple of this many rows: the sides of matrix products over all positions are then multiples of
-/// 8 at any length, as tensor cores need.
+/// Large batches have a multiple of this many rows: the sides of matrix products over all positions are then multiples
+/// of 8 at any length, as tensor cores need.
 const ROW_MULTIPLE: usize = 8;
 
 /// Returns the rows of a full batch: as many as the budget allows, rounded down to a multiple of 8 from 8 on.
@@ -105,8 +105,8 @@ fn too_long((source, target): (usize, usize), padded: (usize, usize), config: &L
 }
 
 impl Buckets {
-    /// Sorts rows into buckets by their source and target lengths, eos included. `max_lens` limits the padded lengths (0: no
-    /// limit), so that a batch fits a model with fewer positions than the next multiple.
+    /// Sorts rows into buckets by their source and target lengths, eos included. `max_lens` limits the padded lengths
+    /// (0: no limit), so that a batch fits a model with fewer positions than the next multiple.
     ///
     /// # Errors
     ///

@@ -15,7 +15,8 @@ impl Around {
         self.before.len() + self.behind.len()
     }
 
-    /// Copies the places from `from` on of a document to `to`, which they must fill. Returns the largest id of the document.
+    /// Copies the places from `from` on of a document to `to`, which they must fill. Returns the largest id of the
+    /// document.
     fn copy(&self, tokens: Tokens<'_>, from: usize, to: &mut [i32]) -> u32 {
         match tokens {
             Tokens::Narrow(ids) => self.copy_ids(ids, from, to),

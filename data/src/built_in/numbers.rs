@@ -1,7 +1,7 @@
 //! Numbers in digits -> English words.
 //!
-//! A real sequence-to-sequence task without a download. The output depends on every digit and its place, the lengths differ,
-//! and a model can only read held-out numbers if it learned the rule. All rows are a pure function of a seed.
+//! A real sequence-to-sequence task without a download. The output depends on every digit and its place, the lengths
+//! differ, and a model can only read held-out numbers if it learned the rule. All rows are a pure function of a seed.
 
 use std::collections::BTreeSet;
 use std::io::Write;

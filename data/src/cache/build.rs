@@ -64,8 +64,8 @@ pub fn prepare_pairs(
     open_or_build(path, header, &|ledger| pair_fingerprint(corpus, ledger), &|report| corpus.check(report), write)
 }
 
-/// Does the same as [`prepare_pairs`] for plain text. The cache holds whole documents; [`TextSource`](crate::TextSource)
-/// packs them into rows.
+/// Does the same as [`prepare_pairs`] for plain text. The cache holds whole documents;
+/// [`TextSource`](crate::TextSource) packs them into rows.
 pub fn prepare_text(
     path: &Path,
     corpus: &TextCorpus,
@@ -97,8 +97,8 @@ pub fn prepare_text(
     open_or_build(path, header, &|ledger| text_fingerprint(corpus, ledger), &|report| corpus.check(report), write)
 }
 
-/// Opens or builds the cache that `header` describes; this function fills in the fingerprint of the corpus. `write` writes
-/// all rows, with 16-bit tokens if its second argument is true.
+/// Opens or builds the cache that `header` describes; this function fills in the fingerprint of the corpus. `write`
+/// writes all rows, with 16-bit tokens if its second argument is true.
 fn open_or_build(
     path: &Path,
     mut header: Header,
@@ -109,8 +109,8 @@ fn open_or_build(
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io(folder, "creating the cache folder"))?;
     }
-    // Locking fails in read-only folders and on some network file systems. An existing cache is usable nevertheless, and two
-    // builders at worst do the same work twice.
+    // Locking fails in read-only folders and on some network file systems. An existing cache is usable nevertheless,
+    // and two builders at worst do the same work twice.
     let lock = File::create(with_suffix(path, ".lock"));
     let _ = lock.as_ref().map(File::lock);
 
@@ -143,8 +143,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Returns why the cache must be built; `None` if the existing one fits. A file that is not a cache is an error: Kiln does
-/// not replace it.
+/// Returns why the cache must be built; `None` if the existing one fits. A file that is not a cache is an error: Kiln
+/// does not replace it.
 fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     match fs::metadata(path) {
         Err(_) => return Ok(Some("there is none yet".into())),

@@ -1,5 +1,5 @@
-//! The fingerprint of a corpus: a hash of the text and of how it is read. Files with the same size and time stamp as before
-//! are not read again.
+//! The fingerprint of a corpus: a hash of the text and of how it is read. Files with the same size and time stamp as
+//! before are not read again.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -25,9 +25,10 @@ impl MappedFile {
         if metadata.len() == 0 {
             return Ok(Self { map: None });
         }
-        // SAFETY: a map is sound as long as nobody changes the file meanwhile. Caches are written under another name, renamed
-        // when complete and never changed in place. Corpora belong to the user and, like any mapped input, must not be
-        // rewritten in place during a run. Any bytes are valid: they are only read as integers or checked as UTF-8.
+        // SAFETY: a map is sound as long as nobody changes the file meanwhile. Caches are written under another name,
+        // renamed when complete and never changed in place. Corpora belong to the user and, like any mapped input, must
+        // not be rewritten in place during a run. Any bytes are valid: they are only read as integers or checked as
+        // UTF-8.
         #[expect(unsafe_code, reason = "a memory map has no safe constructor; see SAFETY")]
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "mapping into memory"))?;
         Ok(Self { map: Some(map) })

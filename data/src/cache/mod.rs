@@ -1,7 +1,7 @@
 //! The token cache: a corpus, parsed and tokenized once, in one memory-mapped file.
 //!
-//! Opening it takes one pass over the lengths. The operating system pages tokens in as batches need them, and all workers
-//! read the same pages.
+//! Opening it takes one pass over the lengths. The operating system pages tokens in as batches need them, and all
+//! workers read the same pages.
 
 mod build;
 mod encode;

@@ -8,9 +8,9 @@ use crossbeam_channel::bounded;
 use crate::error::{Error, Result};
 use crate::reorder::Reorder;
 
-/// Reads the blocks of `corpus` on one thread and maps them on `num_threads` threads, each with its own state from `init`.
-/// Passes the results to `sink` on the calling thread, in the order of the corpus. Memory is bounded to a few blocks per
-/// thread. Stops at the first error, in the order of the corpus, and returns it.
+/// Reads the blocks of `corpus` on one thread and maps them on `num_threads` threads, each with its own state from
+/// `init`. Passes the results to `sink` on the calling thread, in the order of the corpus. Memory is bounded to a few
+/// blocks per thread. Stops at the first error, in the order of the corpus, and returns it.
 pub(crate) fn for_each_block<B: Send, S, T: Send>(
     corpus: impl Iterator<Item = Result<B>> + Send,
     num_threads: usize,

@@ -1,11 +1,12 @@
 //! Batches in a fixed order from a pool of worker threads.
 //!
 //! The global plan of an epoch is a list of batches that depends on seed and epoch alone. The batches of all epochs are
-//! numbered in one sequence. Rank r of W takes the numbers r, r + W, r + 2W .., so that W ranks together see the batches of
-//! one rank. A position counts global batches and means the same for any number of ranks.
+//! numbered in one sequence. Rank r of W takes the numbers r, r + W, r + 2W .., so that W ranks together see the
+//! batches of one rank. A position counts global batches and means the same for any number of ranks.
 //!
-//! Workers take numbered jobs from a bounded channel and fill recycled buffers; the loader puts the results back in order.
-//! A worker is at most `prefetch_factor` batches ahead, so memory is bounded. Which worker was faster does not matter.
+//! Workers take numbered jobs from a bounded channel and fill recycled buffers; the loader puts the results back in
+//! order. A worker is at most `prefetch_factor` batches ahead, so memory is bounded. Which worker was faster does not
+//! matter.
 
 mod pool;
 
@@ -176,7 +177,8 @@ impl Loader {
         })
     }
 
-    /// Returns the next batch. Give it back with [`Loader::recycle`] after the upload, so that its buffer is used again.
+    /// Returns the next batch. Give it back with [`Loader::recycle`] after the upload, so that its buffer is used
+    /// again.
     ///
     /// # Errors
     ///

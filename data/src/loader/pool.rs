@@ -67,8 +67,8 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Starts the threads. The caller must keep at most `max_jobs` jobs in flight: then neither side ever waits for room in a
-    /// channel, so a deadlock is impossible.
+    /// Starts the threads. The caller must keep at most `max_jobs` jobs in flight: then neither side ever waits for
+    /// room in a channel, so a deadlock is impossible.
     pub(super) fn start(source: &Arc<dyn BatchSource>, num_workers: usize, max_jobs: usize) -> Result<Self> {
         let (jobs, todo) = bounded::<Job>(max_jobs);
         let (done, results) = bounded::<Done>(max_jobs);

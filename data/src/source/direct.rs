@@ -1,9 +1,10 @@
-//! Direct mode: batches of pairs without a token cache. Workers parse and tokenize the rows of each batch from the text.
+//! Direct mode: batches of pairs without a token cache. Workers parse and tokenize the rows of each batch from the
+//! text.
 //!
 //! Opening the data set takes one pass over the text. It finds the rows, the bad ones among them, and their lengths in
-//! bytes. Buckets need lengths in tokens, which are estimated from the bytes with the ratio of a sample, on the safe side.
-//! The true lengths are known after tokenization, when the shape of the batch is rounded. So shapes vary more than from
-//! the cache, and a batch of unusually dense text can exceed its budget a little.
+//! bytes. Buckets need lengths in tokens, which are estimated from the bytes with the ratio of a sample, on the safe
+//! side. The true lengths are known after tokenization, when the shape of the batch is rounded. So shapes vary more
+//! than from the cache, and a batch of unusually dense text can exceed its budget a little.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,8 +47,8 @@ struct TextFile {
     seen: FileState,
 }
 
-/// Size and time stamp of a file, to notice that somebody writes to it. The map would show new text under old offsets, and
-/// the resulting rows would not belong to any corpus.
+/// Size and time stamp of a file, to notice that somebody writes to it. The map would show new text under old offsets,
+/// and the resulting rows would not belong to any corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileState {
     bytes: u64,
@@ -64,8 +65,8 @@ struct RowSpan {
 
 impl DirectSource {
     /// Finds the rows of uncompressed JSONL or TSV files. Counts bad rows and refuses too many of them, as
-    /// [`prepare_pairs`](crate::prepare_pairs) does. Only rows with too many tokens are found later: they are skipped and
-    /// counted when their batch is made.
+    /// [`prepare_pairs`](crate::prepare_pairs) does. Only rows with too many tokens are found later: they are skipped
+    /// and counted when their batch is made.
     ///
     /// # Errors
     ///
@@ -118,7 +119,7 @@ impl DirectSource {
         let span = self.rows[row as usize];
         let file = &self.files[span.file as usize];
         file.parse(file.line(span), &self.parser).map_err(|problem| {
-            Error::corpus(&file.path, format!("changed during the run: the row at byte {} is {problem}", span.start))
+            Error::corpus(&file.path, format!("changed during the run: the row at byte {}: {problem}", span.start))
         })
     }
 }

@@ -38,7 +38,7 @@ pub trait BatchSource: Send + Sync + 'static {
 
 /// Makes batches on one thread.
 pub trait BatchWorker: Send {
-    /// Fills `batch`, a used buffer, with batch `index` of a plan: everything but `next`. The loader skips a batch without
-    /// rows. [`Collator`](crate::Collator) writes batches of pairs.
+    /// Fills `batch`, a used buffer, with batch `index` of a plan: everything but `next`. The loader skips a batch
+    /// without rows. [`Collator`](crate::Collator) writes batches of pairs.
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()>;
 }

@@ -24,20 +24,20 @@ use crate::tokenizer::TextTokenizer;
 /// | input | start | d0 | .. | dn-2 | dn-1 |
 /// | label | d0 | d1 | .. | dn-1 | end |
 ///
-/// The start token is the vocabulary's `bos`, or the end-of-text token where both are the same (GPT-2). So every token of
-/// every document, and one end token per document, is a label exactly once; a start token never is. For masked language
-/// modelling a document takes one place per token and per special token around it (`[CLS]`, `[SEP]`), and the labels are
-/// the input.
+/// The start token is the vocabulary's `bos`, or the end-of-text token where both are the same (GPT-2). So every token
+/// of every document, and one end token per document, is a label exactly once; a start token never is. For masked
+/// language modelling a document takes one place per token and per special token around it (`[CLS]`, `[SEP]`), and the
+/// labels are the input.
 ///
 /// Packed rows are cut from the places of all documents in sequence: row r has places r T .. (r + 1) T. A document that
-/// reaches beyond its row continues in the next. The model reads its second part without the first, but the label stays the
-/// label of the token before it, so a cut loses and repeats nothing. Only the last row is padded.
+/// reaches beyond its row continues in the next. The model reads its second part without the first, but the label stays
+/// the label of the token before it, so a cut loses and repeats nothing. Only the last row is padded.
 ///
 /// # Order
 ///
-/// Every epoch packs the documents in another order and shuffles the resulting rows. Seed and epoch decide both orders. So
-/// documents get other neighbours and are cut at other places, and the parts of a long document do not follow each other.
-/// The order depends on the lengths alone, so a loader starts at any position without reading a token.
+/// Every epoch packs the documents in another order and shuffles the resulting rows. Seed and epoch decide both orders.
+/// So documents get other neighbours and are cut at other places, and the parts of a long document do not follow each
+/// other. The order depends on the lengths alone, so a loader starts at any position without reading a token.
 #[derive(Debug)]
 pub struct TextSource {
     cache: TokenCache,
@@ -67,13 +67,13 @@ enum Rows {
 }
 
 impl TextSource {
-    /// Packs the documents of a cache for a task. Replace a `text.seq_len` of 0 first ([`TextConfig::resolved`]). Packed
-    /// batches have `batch_tokens / seq_len` rows; the last batch of an epoch has the remaining rows.
+    /// Packs the documents of a cache for a task. Replace a `text.seq_len` of 0 first ([`TextConfig::resolved`]).
+    /// Packed batches have `batch_tokens / seq_len` rows; the last batch of an epoch has the remaining rows.
     ///
     /// # Errors
     ///
-    /// If the cache holds pairs or was made with another tokenizer, if the tokenizer lacks a token that the task needs, or if
-    /// the settings are invalid.
+    /// If the cache holds pairs or was made with another tokenizer, if the tokenizer lacks a token that the task needs,
+    /// or if the settings are invalid.
     pub fn new(
         cache: TokenCache,
         tokenizer: &TextTokenizer,
@@ -155,7 +155,8 @@ impl TextSource {
         &self.cache
     }
 
-    /// Returns the number of non-padding tokens of an epoch: labels, or for masked language modelling all tokens of the input.
+    /// Returns the number of non-padding tokens of an epoch: labels, or for masked language modelling all tokens of the
+    /// input.
     pub fn n_tokens(&self) -> u64 {
         self.cache.n_tokens() + self.cache.n_rows() as u64 * self.format.input.len() as u64
     }

@@ -14,17 +14,18 @@ pub struct TokenizerConfig {
     pub target_path: Option<PathBuf>,
     /// Algorithm to train.
     pub kind: TokenizerKind,
-    /// Entries of the trained vocabulary (of each, if there are two), special tokens included. A small corpus can give fewer.
+    /// Entries of the trained vocabulary (of each, if there are two), special tokens included. A small corpus can give
+    /// fewer.
     pub vocab_size: usize,
     /// One vocabulary for both sides (needed to share embeddings three ways), or one for each.
     pub joint: bool,
     /// Unicode normalization before tokenizing. WordPiece uses BERT's own normalization instead.
     pub normalization: Normalization,
-    /// Spells characters outside the vocabulary as UTF-8 bytes (256 entries) instead of the unknown token. Byte-level BPE
-    /// always does so, WordPiece never.
+    /// Spells characters outside the vocabulary as UTF-8 bytes (256 entries) instead of the unknown token. Byte-level
+    /// BPE always does so, WordPiece never.
     pub byte_fallback: bool,
-    /// Share of the training text that must consist of characters with their own entry, in (0.9, 1]. The rarest characters
-    /// are spelled as bytes or become unknown.
+    /// Share of the training text that must consist of characters with their own entry, in (0.9, 1]. The rarest
+    /// characters are spelled as bytes or become unknown.
     pub character_coverage: f64,
     /// Makes every digit a separate token.
     pub split_digits: bool,
@@ -38,11 +39,11 @@ pub struct TokenizerConfig {
     pub eos_token: String,
     /// Spelling of the unknown token.
     pub unk_token: String,
-    /// Plain text: spelling of the token in front of a row for masked language modelling. Unset: the vocabulary's token with a
-    /// usual name.
+    /// Plain text: spelling of the token in front of a row for masked language modelling. Unset: the vocabulary's token
+    /// with a usual name.
     pub cls_token: Option<String>,
-    /// Plain text: spelling of the token behind a row for masked language modelling. Unset: the vocabulary's token with a
-    /// usual name.
+    /// Plain text: spelling of the token behind a row for masked language modelling. Unset: the vocabulary's token with
+    /// a usual name.
     pub sep_token: Option<String>,
     /// Plain text: spelling of the token that hides others. Unset: the vocabulary's token with a usual name.
     pub mask_token: Option<String>,
@@ -82,16 +83,16 @@ impl Default for TokenizerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenizerKind {
-    /// Byte-pair encoding of words between spaces (Sennrich et al. 2016). For sentences. It treats a line end as a letter, so
-    /// byte-level BPE suits plain text with several lines better.
+    /// Byte-pair encoding of words between spaces (Sennrich et al. 2016). For sentences. It treats a line end as a
+    /// letter, so byte-level BPE suits plain text with several lines better.
     Bpe,
-    /// Unigram language model of words between spaces (Kudo 2018). Training uses one thread, so that results repeat, and takes
-    /// about five times as long as BPE.
+    /// Unigram language model of words between spaces (Kudo 2018). Training uses one thread, so that results repeat,
+    /// and takes about five times as long as BPE.
     Unigram,
     /// Byte-pair encoding over bytes, as in GPT-2 and RoBERTa (Radford et al. 2019). Spells every text without loss.
     ByteLevelBpe,
-    /// WordPiece over whole words, as in BERT (Devlin et al. 2019). Words that it cannot spell become the unknown token, and
-    /// it does not keep the white space of a text.
+    /// WordPiece over whole words, as in BERT (Devlin et al. 2019). Words that it cannot spell become the unknown
+    /// token, and it does not keep the white space of a text.
     WordPiece,
 }
 
@@ -218,8 +219,8 @@ impl TokenizerConfig {
         ]
     }
 
-    /// Returns the control tokens of a language model's vocabulary, in the order of their ids: BERT's for WordPiece, and
-    /// otherwise RoBERTa's, which work with and without masks.
+    /// Returns the control tokens of a language model's vocabulary, in the order of their ids: BERT's for WordPiece,
+    /// and otherwise RoBERTa's, which work with and without masks.
     pub(super) fn text_controls(&self) -> Vec<String> {
         let defaults = Self::default();
         let or = |token: &Option<String>, usual: &str| token.clone().unwrap_or_else(|| usual.to_owned());

@@ -1,7 +1,7 @@
 //! Fast encoding on one thread, which remembers the pieces of texts (see [`super::pieces`]).
 //!
-//! Some texts cannot be divided into pieces (runs of spaces in some vocabularies, added tokens). `tokenizers` encodes them
-//! as a whole. Both ways give the same ids.
+//! Some texts cannot be divided into pieces (runs of spaces in some vocabularies, added tokens). `tokenizers` encodes
+//! them as a whole. Both ways give the same ids.
 //!
 //! Each thread has its own table, so that a lookup takes no lock. All threads share a second table
 //! ([`super::words::SharedWords`]), so that a piece is tokenized once and not once per thread.
@@ -54,7 +54,8 @@ impl SideEncoder {
         Ok(())
     }
 
-    /// Appends the ids of the pieces of a text. Returns `false` if the text must be encoded as a whole; `ids` is then invalid.
+    /// Appends the ids of the pieces of a text. Returns `false` if the text must be encoded as a whole; `ids` is then
+    /// invalid.
     fn encode_pieces(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<bool> {
         let Self { vocabulary, words, .. } = self;
         // Encodes one piece after the other. Skips the rest after an error or a piece that needs its context.

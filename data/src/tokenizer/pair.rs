@@ -164,8 +164,8 @@ impl PairTokenizers {
         &self.added
     }
 
-    /// Returns the BLAKE3 hash of the serialized vocabularies and the special tokens, in hex. Equal fingerprints give equal
-    /// ids.
+    /// Returns the BLAKE3 hash of the serialized vocabularies and the special tokens, in hex. Equal fingerprints give
+    /// equal ids.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_hash().to_hex().to_string()
     }

@@ -1,9 +1,9 @@
 //! How a tokenizer divides texts into pieces whose ids can be remembered.
 //!
-//! `tokenizers` builds strings with alignments for every text, which costs about a microsecond per token. Most tokenizers
-//! divide a text into short pieces before their model sees it, and the ids of the text are the ids of its pieces in
-//! sequence. Nearly every piece has occurred before, so a look-up replaces the work. This file reads the kind of pieces from
-//! a `tokenizer.json`. If it does not know them, texts stay whole.
+//! `tokenizers` builds strings with alignments for every text, which costs about a microsecond per token. Most
+//! tokenizers divide a text into short pieces before their model sees it, and the ids of the text are the ids of its
+//! pieces in sequence. Nearly every piece has occurred before, so a look-up replaces the work. This file reads the kind
+//! of pieces from a `tokenizer.json`. If it does not know them, texts stay whole.
 
 use std::borrow::Cow;
 
@@ -16,8 +16,9 @@ pub(super) const GPT2_PATTERN: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}
 /// The pieces of a text whose ids do not depend on each other.
 #[derive(Debug)]
 pub(crate) enum Pieces {
-    /// Words between single spaces: the Metaspace family of SentencePiece, which [`super::train`] makes for pairs. Metaspace
-    /// splits at every space, and NFC and NFKC never look across one (U+0020 neither combines nor is reordered).
+    /// Words between single spaces: the Metaspace family of SentencePiece, which [`super::train`] makes for pairs.
+    /// Metaspace splits at every space, and NFC and NFKC never look across one (U+0020 neither combines nor is
+    /// reordered).
     Spaces {
         /// Stands for the space in front of a word.
         meta: char,
@@ -33,8 +34,8 @@ pub(crate) enum Pieces {
     },
     /// Words between white space: BERT.
     WhiteSpace,
-    /// A word with the spaces in front of it: Llama 2. Its model sees the whole text, but none of its tokens joins the end of a
-    /// word to the space behind it.
+    /// A word with the spaces in front of it: Llama 2. Its model sees the whole text, but none of its tokens joins the
+    /// end of a word to the space behind it.
     Prefixed {
         /// Stands for a space.
         meta: char,
@@ -129,9 +130,8 @@ fn prefixed(parts: &Value) -> Option<Pieces> {
     (fits && bytes && apart).then_some(Pieces::Prefixed { meta })
 }
 
-/// Returns the characters that stand for bytes in byte-level vocabularies: printable Latin-1 for itself, other bytes from
-/// U+0100 on.
-/// Source: `bytes_to_unicode` of GPT-2's `encoder.py`.
+/// Returns the characters that stand for bytes in byte-level vocabularies: printable Latin-1 for itself, other bytes
+/// from U+0100 on. Source: `bytes_to_unicode` of GPT-2's `encoder.py`.
 pub(super) fn byte_characters() -> [char; 256] {
     let mut next = 0x100;
     std::array::from_fn(|byte| match byte as u8 {

@@ -11,12 +11,12 @@ const MAX_HELD_BACK: usize = 8;
 /// The decoded text of bytes that are not a whole character.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// Decodes ids one by one. It returns a piece of text once later ids cannot change it: never half a character, and a space
-/// between two words together with the second word. All pieces together are the text that
+/// Decodes ids one by one. It returns a piece of text once later ids cannot change it: never half a character, and a
+/// space between two words together with the second word. All pieces together are the text that
 /// [`TextTokenizer::decode`](super::TextTokenizer::decode) returns for all ids, if these spell valid UTF-8.
 ///
-/// The text of a token depends on the tokens before it: on whether a space stands in front of a word, for example. So the
-/// last few ids are decoded again together with the new one, and the text that they had before is cut off.
+/// The text of a token depends on the tokens before it: on whether a space stands in front of a word, for example. So
+/// the last few ids are decoded again together with the new one, and the text that they had before is cut off.
 #[derive(Debug, Clone)]
 pub struct DecodeStream {
     vocabulary: Arc<Vocabulary>,
@@ -31,7 +31,8 @@ impl DecodeStream {
         Self { vocabulary, ids: Vec::new(), done: 0 }
     }
 
-    /// Takes the next id and returns the text that can no longer change, which is often empty. Special tokens have no text.
+    /// Takes the next id and returns the text that can no longer change, which is often empty. Special tokens have no
+    /// text.
     pub fn push(&mut self, id: u32) -> Result<String> {
         if self.vocabulary.special_ids().contains(&id) {
             return Ok(String::new());

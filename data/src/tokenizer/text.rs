@@ -41,7 +41,8 @@ impl TextTokenizer {
     ///
     /// # Errors
     ///
-    /// If the configuration is invalid, the text cannot be read, too many documents are bad, or the vocabulary is too small.
+    /// If the configuration is invalid, the text cannot be read, too many documents are bad, or the vocabulary is too
+    /// small.
     pub fn train(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Self> {
         refuse(config.validate_for_text())?;
         let json = train::train_on_text(config, corpus, num_threads)?;
@@ -157,7 +158,8 @@ impl TextTokenizer {
         self.vocabulary.id(token)
     }
 
-    /// Returns the BLAKE3 hash of the serialized vocabulary and the special tokens, in hex. Equal fingerprints give equal ids.
+    /// Returns the BLAKE3 hash of the serialized vocabulary and the special tokens, in hex. Equal fingerprints give
+    /// equal ids.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_hash().to_hex().to_string()
     }
@@ -181,8 +183,8 @@ impl TextTokenizer {
         Ok(ids)
     }
 
-    /// Returns the ids of the beginning of a document, as [`TextSource`](crate::TextSource) shows it to a model: the token that
-    /// starts documents, if there is one, and the text.
+    /// Returns the ids of the beginning of a document, as [`TextSource`](crate::TextSource) shows it to a model: the
+    /// token that starts documents, if there is one, and the text.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids: Vec<u32> = self.special.bos.into_iter().collect();
         self.encoder().encode(text, &mut ids)?;
@@ -213,7 +215,8 @@ impl TextEncoder {
     }
 }
 
-/// Reads the spellings of special tokens from the files next to a `tokenizer.json`. The first file that names a token wins.
+/// Reads the spellings of special tokens from the files next to a `tokenizer.json`. The first file that names a token
+/// wins.
 fn neighbouring_names(path: &Path) -> Result<Value> {
     let mut names = serde_json::Map::new();
     for file in [NAMES_FILE, "special_tokens_map.json"] {

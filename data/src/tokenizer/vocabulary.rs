@@ -34,8 +34,8 @@ pub(crate) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Parses a `tokenizer.json`. `controls` are the spellings of tokens that steer a model; the ones that the vocabulary lacks
-    /// are ignored. Errors name `path`.
+    /// Parses a `tokenizer.json`. `controls` are the spellings of tokens that steer a model; the ones that the
+    /// vocabulary lacks are ignored. Errors name `path`.
     pub(crate) fn parse(json: String, path: Option<&Path>, controls: &[&str], unk: Option<&str>) -> Result<Self> {
         let fail = |e: &dyn std::fmt::Display| not_a_tokenizer(path, e);
         let mut parts: Value = serde_json::from_str(&json).map_err(|e| fail(&e))?;
@@ -88,8 +88,8 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Appends the ids that a piece has in every text. Returns `false` if they depend on the text around it: so they do for a
-    /// word that holds an added token, or normalizes to nothing, to spaces or to the meta symbol.
+    /// Appends the ids that a piece has in every text. Returns `false` if they depend on the text around it: so they do
+    /// for a word that holds an added token, or normalizes to nothing, to spaces or to the meta symbol.
     pub(crate) fn encode_piece(&self, piece: &str, ids: &mut Vec<u32>) -> Result<bool> {
         match self.pieces {
             Pieces::Pattern { .. } => {
@@ -172,7 +172,8 @@ impl Vocabulary {
         Ok(Cow::Owned(normalized))
     }
 
-    /// Replaces the id of a control token. Some vocabularies can spell one by merges, but a text must never end a sequence.
+    /// Replaces the id of a control token. Some vocabularies can spell one by merges, but a text must never end a
+    /// sequence.
     fn never_control(&self, id: u32) -> u32 {
         if self.controls.contains(&id) { self.unk.unwrap_or(id) } else { id }
     }

@@ -7,8 +7,8 @@ use crate::corpus::RowProblem;
 use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
 
-/// Text of one block: large enough that passing it to another thread costs nothing, small enough that a few workers share
-/// a small corpus.
+/// Text of one block: large enough that passing it to another thread costs nothing, small enough that a few workers
+/// share a small corpus.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Some consecutive rows of one entry of the corpus.

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorpusConfig {
-    /// Format of the files. `auto` decides by the name: `.jsonl`, `.ndjson` or `.json`, `.tsv`, or two names joined by a comma
-    /// (`news.en,news.it`) for parallel files. `.gz` or `.zst` may follow.
+    /// Format of the files. `auto` decides by the name: `.jsonl`, `.ndjson` or `.json`, `.tsv`, or two names joined by
+    /// a comma (`news.en,news.it`) for parallel files. `.gz` or `.zst` may follow.
     pub format: CorpusFormat,
     /// JSONL: name of the field with the source text. A dot reaches into nested objects (`translation.en`).
     pub source_field: String,

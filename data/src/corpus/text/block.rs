@@ -1,8 +1,8 @@
 //! Blocks of documents, read in order and parsed by worker threads.
 //!
-//! A long document is cut into parts, so that no block is much larger than [`PART_BYTES`] and several threads can share a
-//! book. A cut falls in front of a line end between two lines of letters. GPT-2's tokenizer and its relatives split there
-//! in any case, so cutting a document does not change its tokens.
+//! A long document is cut into parts, so that no block is much larger than [`PART_BYTES`] and several threads can share
+//! a book. A cut falls in front of a line end between two lines of letters. GPT-2's tokenizer and its relatives split
+//! there in any case, so cutting a document does not change its tokens.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -52,7 +52,8 @@ pub(crate) struct DocumentPart<'a> {
 }
 
 impl TextBlock {
-    /// Parses the documents. Invalid UTF-8 in a part of a long document is an error, since other parts may be in use already.
+    /// Parses the documents. Invalid UTF-8 in a part of a long document is an error, since other parts may be in use
+    /// already.
     pub(crate) fn document_parts<'a>(
         &'a self,
         corpus: &'a TextCorpus,

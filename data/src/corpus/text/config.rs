@@ -19,8 +19,8 @@ pub enum Task {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextFormat {
-    /// Decided by the name of the file: `.jsonl`, `.ndjson` and `.json` are JSONL, all other files have blank lines between
-    /// documents.
+    /// Decided by the name of the file: `.jsonl`, `.ndjson` and `.json` are JSONL, all other files have blank lines
+    /// between documents.
     #[default]
     Auto,
     /// Documents separated by blank lines.
@@ -37,12 +37,12 @@ pub enum TextFormat {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Packing {
-    /// Documents in sequence in full rows. Positions restart at each document, and attention stops at its borders: the model
-    /// sees a document as if it had a row of its own.
+    /// Documents in sequence in full rows. Positions restart at each document, and attention stops at its borders: the
+    /// model sees a document as if it had a row of its own.
     #[default]
     Documents,
-    /// Documents in sequence in full rows, which the model reads as one text: positions continue, and attention sees the
-    /// documents before.
+    /// Documents in sequence in full rows, which the model reads as one text: positions continue, and attention sees
+    /// the documents before.
     Stream,
     /// One row per document, padded to the length of its bucket (see [`crate::LoaderConfig`]). For sentences.
     Sentences,
@@ -52,8 +52,8 @@ pub enum Packing {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TextConfig {
-    /// How a file is divided into documents. Any file may be compressed with gzip or zstd; a folder stands for all files in
-    /// it.
+    /// How a file is divided into documents. Any file may be compressed with gzip or zstd; a folder stands for all
+    /// files in it.
     pub format: TextFormat,
     /// JSONL: name of the field with the text. A dot reaches into nested objects (`page.text`).
     pub field: String,

@@ -30,8 +30,8 @@ pub struct TextCorpus {
 }
 
 impl TextCorpus {
-    /// Finds all files: the named ones, and all files in named folders and their subfolders, sorted by name. Skips hidden
-    /// files in folders. Reads nothing yet.
+    /// Finds all files: the named ones, and all files in named folders and their subfolders, sorted by name. Skips
+    /// hidden files in folders. Reads nothing yet.
     ///
     /// # Errors
     ///

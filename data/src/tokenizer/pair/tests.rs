@@ -28,7 +28,8 @@ fn texts_survive_a_round_trip() {
         let eos = tokenizers.special().eos;
         assert!(rows.iter().all(|row| row.iter().filter(|id| **id == eos).count() == 1 && row.last() == Some(&eos)));
         for (text, decoded) in texts().iter().zip(tokenizers.decode_batch(&rows).expect("decodes")) {
-            // NFC composes; a meta symbol in the text is a space ever after; one leading space belongs to the first word.
+            // NFC composes; a meta symbol in the text is a space ever after; one leading space belongs to the first
+            // word.
             let wanted = text.replace("e\u{301}", "é").replace('▁', " ");
             assert_eq!(decoded, wanted.strip_prefix(' ').unwrap_or(&wanted), "{kind:?}");
         }

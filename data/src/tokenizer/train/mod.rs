@@ -1,8 +1,8 @@
 //! Training a vocabulary: words are counted in parallel, then `tokenizers` trains on the counts.
 //!
-//! BPE and unigram vocabularies from here belong to the Metaspace family of SentencePiece: normalization, `▁` for the space
-//! in front of a word, separate digits as an option, and bytes for characters outside the vocabulary. Byte-level BPE follows
-//! GPT-2, WordPiece follows BERT.
+//! BPE and unigram vocabularies from here belong to the Metaspace family of SentencePiece: normalization, `▁` for the
+//! space in front of a word, separate digits as an option, and bytes for characters outside the vocabulary. Byte-level
+//! BPE follows GPT-2, WordPiece follows BERT.
 
 mod models;
 mod parts;

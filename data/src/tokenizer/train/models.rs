@@ -77,7 +77,8 @@ pub(super) fn train_unigram(
         .build()
         .map_err(failed)?;
 
-    // The trainer adds floating-point sums in the order in which its threads finish. One thread always adds in the same order.
+    // The trainer adds floating-point sums in the order in which its threads finish. One thread always adds in the same
+    // order.
     let parallel = get_parallelism();
     set_parallelism(false);
     let mut trained = Unigram::default();
@@ -98,9 +99,9 @@ fn scale_down(words: &WordCounts) -> impl Fn(u64) -> u64 + use<> {
     move |count| count.div_ceil(divisor)
 }
 
-/// Makes the trained pieces independent of hash order. The trainer gives the lowest scores to single characters that it had
-/// pruned, in the order of a hash set; this function distributes these scores by character. Scores keep six decimals, which
-/// any JSON reader restores exactly.
+/// Makes the trained pieces independent of hash order. The trainer gives the lowest scores to single characters that it
+/// had pruned, in the order of a hash set; this function distributes these scores by character. Scores keep six
+/// decimals, which any JSON reader restores exactly.
 fn in_fixed_order(mut pieces: Vec<(String, f64)>) -> Vec<(String, f64)> {
     for (_, score) in &mut pieces {
         *score = (*score * 1e6).round() / 1e6;

@@ -22,8 +22,8 @@ pub(super) struct WordCounts {
 
 pub(super) type Counts = AHashMap<Box<str>, u64>;
 
-/// Counts the words of pairs, of both sides together if they share a vocabulary. Skips bad rows, and fails if there are too
-/// many.
+/// Counts the words of pairs, of both sides together if they share a vocabulary. Skips bad rows, and fails if there are
+/// too many.
 pub(super) fn count_pairs(
     config: &TokenizerConfig,
     corpus: &PairCorpus,
