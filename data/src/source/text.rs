@@ -30,8 +30,8 @@ use crate::tokenizer::TextTokenizer;
 /// labels are the input.
 ///
 /// Packed rows are cut from the places of all documents in sequence: row r has places r T .. (r + 1) T. A document that
-/// reaches beyond its row continues in the next. The model reads its second part without the first, but the label stays
-/// the label of the token before it, so a cut loses and repeats nothing. Only the last row is padded.
+/// reaches beyond its row continues in the next. The model reads its second part without the first. The label of a
+/// token stays the next token, so a cut loses and repeats nothing. Only the last row is padded.
 ///
 /// # Order
 ///

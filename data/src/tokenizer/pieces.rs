@@ -1,9 +1,9 @@
 //! How a tokenizer divides texts into pieces whose ids can be remembered.
 //!
 //! `tokenizers` builds strings with alignments for every text, which costs about a microsecond per token. Most
-//! tokenizers divide a text into short pieces before their model sees it, and the ids of the text are the ids of its
-//! pieces in sequence. Nearly every piece has occurred before, so a look-up replaces the work. This file reads the kind
-//! of pieces from a `tokenizer.json`. If it does not know them, texts stay whole.
+//! tokenizers divide a text into short pieces before their model sees it. The ids of the text are the ids of its pieces
+//! in sequence. Nearly every piece has occurred before, so a look-up replaces the work. This file reads the kind of
+//! pieces from a `tokenizer.json`. If it does not know them, texts stay whole.
 
 use std::borrow::Cow;
 

@@ -154,9 +154,9 @@ const COMMON: [(&str, &[&str]); 7] = [
 ];
 
 impl TextNames {
-    /// Finds the special tokens of a vocabulary by the spellings in the configuration, else by the spellings in `hints`
-    /// (the `tokenizer_config.json` next to it), else by their usual names. Fails if the vocabulary lacks a spelling
-    /// from the configuration.
+    /// Finds the special tokens of a vocabulary by their spellings: in the configuration, else in `hints` (the
+    /// `tokenizer_config.json` next to it), else by their usual names. Fails if the vocabulary lacks a spelling from
+    /// the configuration.
     pub(super) fn find(
         tokenizer: &Tokenizer,
         config: &TokenizerConfig,

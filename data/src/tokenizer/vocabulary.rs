@@ -219,8 +219,8 @@ impl AddedTokens {
     }
 }
 
-/// Marks only control tokens as special, so that a text which spells one is encoded as text, while other added tokens
-/// (such as language codes) still match. Returns the ids that were special and the tokens that a text may contain.
+/// Marks only control tokens as special, so that a text which spells one is encoded as text. Other added tokens (such
+/// as language codes) still match. Returns the ids that were special and the tokens that a text may contain.
 fn free_text_of_controls(parts: &mut Value, controls: &[&str]) -> (HashSet<u32>, Vec<String>) {
     let (mut skipped, mut in_text) = (HashSet::new(), Vec::new());
     for token in parts["added_tokens"].as_array_mut().into_iter().flatten() {
