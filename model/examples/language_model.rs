@@ -16,7 +16,9 @@ use kiln_data::{
     Loader, LoaderConfig, Packing, Position, Task, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenizerConfig,
     prepare_text,
 };
-use kiln_model::{Activation, Architecture, DropoutStream, NormKind, Positions, Prompts, TextBatch, TransformerConfig};
+use kiln_model::{
+    Architecture, DropoutStream, FeedForwardActivation, NormKind, Positions, Prompts, TextBatch, TransformerConfig,
+};
 use training::{AdamW, folder, host, ids, scalar, write_counting};
 
 const STEPS: u64 = 200;
@@ -47,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         max_positions: 64,
         norm_kind: NormKind::RmsNorm,
         positions: Positions::Rotary,
-        activation: Activation::Swiglu,
+        activation: FeedForwardActivation::Swiglu,
         bias: false,
         dropout: 0.0,
         pad_id: tokenizer.special().pad.unwrap_or(0),

@@ -17,7 +17,7 @@ use kiln_data::{
     TokenizerKind, prepare_text,
 };
 use kiln_model::mlm::{MaskConfig, mask_tokens};
-use kiln_model::{Activation, Architecture, DropoutStream, Positions, TextBatch, TransformerConfig};
+use kiln_model::{Architecture, DropoutStream, FeedForwardActivation, Positions, TextBatch, TransformerConfig};
 use training::{AdamW, folder, host, ids, scalar, write_counting};
 
 const STEPS: u64 = 600;
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         embedding_norm: true,
         scale_embedding: false,
         positions: Positions::Rotary,
-        activation: Activation::Gelu,
+        activation: FeedForwardActivation::Gelu,
         dropout: 0.0,
         pad_id: tokenizer.special().pad.unwrap_or(0),
         ..TransformerConfig::default()

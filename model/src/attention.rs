@@ -1,5 +1,4 @@
-//! Multi-head attention (Vaswani et al. 2017, section 3.2): the projections around [`kiln_kernels::attention`], which
-//! does the rest.
+//! Multi-head attention (Vaswani et al. 2017, section 3.2): the projections before and after [`kiln_kernels::attention`].
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
@@ -11,7 +10,7 @@ use crate::kv_cache::{KeyValueBuffer, Step};
 use crate::linear::Linear;
 use crate::rows::Rows;
 
-/// How features divide into heads, and what happens inside.
+/// How features divide into heads, and the settings of the attention operator.
 #[derive(Debug, Clone, Copy)]
 struct Heads {
     /// H.
@@ -22,7 +21,7 @@ struct Heads {
     dim: usize,
     /// Base of the rotary wavelengths, if positions are rotary.
     rope_theta: Option<f64>,
-    /// Share of probabilities dropped in training.
+    /// Fraction of the probabilities dropped in training.
     dropout: f64,
 }
 
@@ -61,10 +60,10 @@ impl Heads {
     }
 }
 
-/// A sequence looks at itself. Queries, keys and values come from one product.
+/// Attention of a sequence to itself. One product computes queries, keys and values.
 #[derive(Module, Debug)]
 pub struct SelfAttention {
-    /// D to (H + 2 G) K, columns `q | k | v`, heads side by side in each.
+    /// D to (H + 2 G) K, columns `q | k | v`, heads next to each other in each.
     pub qkv: Linear,
     /// H K to D.
     pub output: Linear,
@@ -84,44 +83,56 @@ impl SelfAttention {
         }
     }
 
-    /// Causal positions look at no later one, which hides right padding from all real positions by itself.
+    /// Attends within each row, with dropout if there is a `stream`.
+    ///
+    /// With `causal`, a position sees itself and earlier ones only. That hides right padding from all real positions, so
+    /// the lengths of `rows` are not used.
     ///
     /// # Shapes
-    /// - `x`: `[B * T, D]`; what the result adds, the same
-    pub fn forward(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
-        let qkv = self.project(x, rows);
-        self.attend(qkv, rows, causal, stream)
+    /// - `x`: `[B * T, D]`; result the same
+    pub fn forward(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Tensor<2> {
+        self.output.forward(self.attend(self.project(x, rows), rows, causal, stream))
     }
 
-    /// Causal [`Self::forward`] that keeps keys and values for the steps to come.
+    /// [`Self::forward`] without the last product, which the residual sum computes.
     ///
     /// # Shapes
-    /// - `x`: `[B * T, D]`; what the result adds, the same
+    /// - `x`: `[B * T, D]`. The returned branch evaluates to `[B * T, D]`.
+    pub(crate) fn branch(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
+        self.output.branch(self.attend(self.project(x, rows), rows, causal, stream))
+    }
+
+    /// Causal [`Self::branch`] that keeps keys and values in `buffer` for later steps.
+    ///
+    /// # Shapes
+    /// - `x`: `[B * T, D]`. The returned branch evaluates to `[B * T, D]`.
     pub(crate) fn prefill(&self, x: Tensor<2>, rows: &Rows, buffer: &mut KeyValueBuffer) -> Branch {
         let qkv = self.project(x, rows);
         buffer.fill(qkv.clone().narrow(1, self.heads.query_width(), self.heads.key_value_width()), rows);
-        self.attend(qkv, rows, true, None)
+        self.output.branch(self.attend(qkv, rows, true, None))
     }
 
-    /// The next position of each row looks at itself and at the positions kept in `buffer`, where its own key and value
-    /// are added.
+    /// Attends from the next position of each row to itself and to the positions in `buffer`, after adding its key and
+    /// value there.
     ///
     /// # Shapes
-    /// - `x`: `[B, D]`; what the result adds, the same
+    /// - `x`: `[B, D]`. The returned branch evaluates to `[B, D]`.
     pub(crate) fn step(&self, x: Tensor<2>, buffer: &mut KeyValueBuffer, step: &Step) -> Branch {
         let [batch_size, _] = x.dims();
         let qkv = self.rotate(self.qkv.forward(x), || step.positions.clone());
+
         let (q, kv) = (self.heads.query_width(), self.heads.key_value_width());
         let query = qkv.clone().narrow(1, 0, q);
         buffer.write(qkv.narrow(1, q, kv), &step.slots);
+
         let projected = Projected::Cross { query, key_value: buffer.rows() };
         let mask = AttentionMask::key_lengths(step.lengths.clone());
-        self.output.to_branch(self.heads.attend(projected, &mask, batch_size, false, None))
+        self.output.branch(self.heads.attend(projected, &mask, batch_size, false, None))
     }
 
     fn project(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
         let ([n, _], device) = (x.dims(), x.device());
-        self.rotate(self.qkv.forward(x), || rows.places(n, &device))
+        self.rotate(self.qkv.forward(x), || rows.position_ids(n, &device))
     }
 
     fn rotate(&self, qkv: Tensor<2>, positions: impl FnOnce() -> Tensor<1, Int>) -> Tensor<2> {
@@ -132,17 +143,16 @@ impl SelfAttention {
         }
     }
 
-    fn attend(&self, qkv: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
+    fn attend(&self, qkv: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Tensor<2> {
         let mut mask = rows.mask();
         if causal {
             mask.key_lengths = None;
         }
-        let projected = Projected::SelfAttention { qkv };
-        self.output.to_branch(self.heads.attend(projected, &mask, rows.batch_size, causal, stream))
+        self.heads.attend(Projected::SelfAttention { qkv }, &mask, rows.batch_size, causal, stream)
     }
 }
 
-/// A target looks at the encoded source.
+/// Attention of a target to the encoded source.
 #[derive(Module, Debug)]
 pub struct CrossAttention {
     /// D to H K, of the target.
@@ -168,7 +178,7 @@ impl CrossAttention {
         }
     }
 
-    /// Keys and values of an encoded source, once for all target positions.
+    /// Computes keys and values of an encoded source, once for all target positions.
     ///
     /// # Shapes
     /// - `source`: `[B * S, D]`
@@ -177,10 +187,12 @@ impl CrossAttention {
         self.key_value.forward(source)
     }
 
+    /// Attends from each target position to the real positions of its source, with dropout if there is a `stream`.
+    ///
     /// # Shapes
-    /// - `x`: `[B * T, D]`; what the result adds, the same
-    /// - `key_value`: `[B * S, 2 * G * K]`, of [`Self::project`]
-    /// - `lengths`: `[B]`, source positions that are no padding
+    /// - `x`: `[B * T, D]`; result the same
+    /// - `key_value`: `[B * S, 2 * G * K]`, from [`Self::project`]
+    /// - `lengths`: `[B]`, non-padding source positions
     pub fn forward(
         &self,
         x: Tensor<2>,
@@ -188,9 +200,35 @@ impl CrossAttention {
         lengths: &Tensor<1, Int>,
         batch_size: usize,
         stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
+        self.output.forward(self.attend(x, key_value, lengths, batch_size, stream))
+    }
+
+    /// [`Self::forward`] without the last product, which the residual sum computes.
+    ///
+    /// # Shapes
+    /// As [`Self::forward`]. The returned branch evaluates to `[B * T, D]`.
+    pub(crate) fn branch(
+        &self,
+        x: Tensor<2>,
+        key_value: Tensor<2>,
+        lengths: &Tensor<1, Int>,
+        batch_size: usize,
+        stream: Option<&DropoutStream>,
     ) -> Branch {
+        self.output.branch(self.attend(x, key_value, lengths, batch_size, stream))
+    }
+
+    fn attend(
+        &self,
+        x: Tensor<2>,
+        key_value: Tensor<2>,
+        lengths: &Tensor<1, Int>,
+        batch_size: usize,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
         let projected = Projected::Cross { query: self.query.forward(x), key_value };
         let mask = AttentionMask::key_lengths(lengths.clone());
-        self.output.to_branch(self.heads.attend(projected, &mask, batch_size, false, stream))
+        self.heads.attend(projected, &mask, batch_size, false, stream)
     }
 }

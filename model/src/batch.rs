@@ -1,16 +1,16 @@
-//! What the model trains on: one batch of token ids on a device.
+//! Batches of token ids on a device, as the models read them.
 
 use burn::tensor::{Int, Tensor};
 
 use crate::rows::Rows;
 
-/// A batch of what the architecture reads: pairs for an encoder-decoder, text for the other two.
+/// A batch for any of the architectures: pairs for an encoder-decoder, text for the other two.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "a few per step; a box would cost more")]
 pub enum Batch {
     /// Sources and targets.
     Pairs(PairBatch),
-    /// Rows of one text each, or packed with several.
+    /// Texts, one per row or several packed into a row.
     Text(TextBatch),
 }
 
@@ -24,16 +24,16 @@ impl Batch {
     }
 }
 
-/// A right-padded batch of source and target sequences. Padded positions hold the padding id everywhere.
+/// A right-padded batch of source and target sequences. Every tensor of ids holds the padding id at padded positions.
 ///
 /// Rows of a sequence tensor are batch-major: token t of row b is element `b * T + t`.
 #[derive(Debug, Clone)]
 pub struct PairBatch {
-    /// Source ids, each row closed by the end token, `[B * S]`.
+    /// Source ids, each row followed by the end token, `[B * S]`.
     pub source: Tensor<1, Int>,
-    /// What the decoder reads: start token and target, `[B * T]`.
+    /// Input of the decoder: start token, then the target, `[B * T]`.
     pub target_input: Tensor<1, Int>,
-    /// What it should say next: target and end token, `[B * T]`.
+    /// The next token at each position: the target, then the end token, `[B * T]`.
     pub labels: Tensor<1, Int>,
     /// Real source tokens per row, at least 1 each, `[B]`.
     pub source_lengths: Tensor<1, Int>,
@@ -47,12 +47,12 @@ pub struct PairBatch {
     pub target_len: usize,
     /// Real source tokens of the whole batch.
     pub source_tokens: u64,
-    /// Real labels of the whole batch: the losses that a mean divides by.
+    /// Real labels of the whole batch, the divisor of a mean loss.
     pub target_tokens: u64,
 }
 
 impl PairBatch {
-    /// Cuts one uploaded tensor into the parts of a batch.
+    /// Slices one uploaded tensor into the tensors of a batch.
     ///
     /// # Shapes
     /// - `ids`: `[B * S + 2 * B * T + 2 * B]`: source, target input, labels, source lengths, target lengths, in this
@@ -70,6 +70,7 @@ impl PairBatch {
         let [found] = ids.dims();
         let wanted = b * s + 2 * b * t + 2 * b;
         assert_eq!(found, wanted, "a batch of {b} rows, {s} source and {t} target positions has {wanted} numbers");
+
         let mut start = 0;
         let mut next = |len: usize| {
             start += len;
@@ -95,41 +96,41 @@ impl PairBatch {
     }
 }
 
-/// A batch of text. Rows are right-padded with the padding id, or packed: several documents stand end to end in a row.
+/// A batch of text. Rows are right-padded with the padding id, or packed with several documents end to end.
 ///
 /// Rows of a tensor are batch-major: token t of row b is element `b * T + t`.
 #[derive(Debug, Clone)]
 pub struct TextBatch {
-    /// What the model reads, `[B * T]`.
+    /// Token ids, `[B * T]`.
     pub input: Tensor<1, Int>,
-    /// What it should say at each position, `[B * T]`: the next token of a decoder-only model, the token that stands there
-    /// of an encoder-only one. [`Self::NOT_COUNTED`] where nothing is to be said: at padding, and at tokens that are not
-    /// masked. (Not the padding id: tokenizers such as GPT-2's have none, and pad with the end-of-text token, which is a
-    /// label like any other.)
+    /// The token to predict at each position, `[B * T]`: the next one for a decoder-only model, the original one for an
+    /// encoder-only model. [`Self::NOT_COUNTED`] at padding and at tokens that are not masked.
+    ///
+    /// The padding id cannot say so: GPT-2's tokenizer, for one, pads with its end-of-text token, which is also a label.
     pub labels: Tensor<1, Int>,
-    /// Place of each token in its document, `[B * T]`, each in `0..max_positions`; None: 0 to T - 1 in every row.
+    /// Position of each token in its document, `[B * T]`, each in `0..max_positions`. None: 0 to T - 1 in every row.
     pub positions: Option<Tensor<1, Int>>,
-    /// Document of each token, `[B * T]`, numbers that never fall along a row: a token sees its own document only. None: a
-    /// row is one document.
+    /// Document number of each token, `[B * T]`, never decreasing along a row. A token sees only its own document. None:
+    /// each row is one document.
     pub documents: Option<Tensor<1, Int>>,
-    /// Kind of each token, `[B * T]`, each in `0..n_token_types`; None: kind 0. Models with token types only.
+    /// Type of each token, `[B * T]`, each in `0..n_token_types`. None: type 0. Only for models with token types.
     pub token_types: Option<Tensor<1, Int>>,
-    /// Tokens of each row that are no padding, at least 1 each, `[B]`.
+    /// Non-padding tokens of each row, at least 1 each, `[B]`.
     pub lengths: Tensor<1, Int>,
     /// B.
     pub batch_size: usize,
     /// T, padding included.
     pub seq_len: usize,
-    /// Tokens of the whole batch that are no padding.
+    /// Non-padding tokens of the whole batch.
     pub tokens: u64,
 }
 
 impl TextBatch {
-    /// The label of positions that do not count.
+    /// The label of positions that the loss ignores.
     pub const NOT_COUNTED: i32 = -1;
 
-    /// Cuts one uploaded tensor into the parts of a batch. Positions and documents are always in the tensor; `packed` says
-    /// whether they say anything, for plain attention is faster.
+    /// Slices one uploaded tensor into the tensors of a batch. The tensor always holds positions and documents. They are
+    /// used only if `packed`, since attention without documents is faster.
     ///
     /// # Shapes
     /// - `ids`: `[4 * B * T + B]`: input, labels, positions, documents, lengths, in this order
@@ -160,7 +161,7 @@ impl TextBatch {
         [self.batch_size, self.seq_len]
     }
 
-    /// How the rows make a batch.
+    /// The layout of the rows.
     pub fn rows(&self) -> Rows {
         Rows {
             batch_size: self.batch_size,

@@ -1,5 +1,5 @@
-//! The decoder stack: the whole target at once in training, one position at a time in decoding. With a source to look at
-//! it is the second half of an encoder-decoder, without one it is a decoder-only model.
+//! The decoder stack. Training computes the whole target at once, decoding one position per step. With cross-attention it
+//! is the second half of an encoder-decoder, without it a decoder-only model.
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
@@ -13,7 +13,7 @@ use crate::kv_cache::{DecoderCache, LayerCache, Memory, Step};
 use crate::norm::{Norm, Residual, ResidualStream};
 use crate::rows::Rows;
 
-/// Layers of causal self-attention, attention to the source if there is one, and feed-forward.
+/// Layers of causal self-attention, cross-attention if there is a source, and feed-forward.
 #[derive(Module, Debug)]
 pub struct Decoder {
     /// First layer first.
@@ -29,6 +29,8 @@ impl Decoder {
         Self { layers, norm }
     }
 
+    /// Computes the hidden states of a whole target.
+    ///
     /// # Shapes
     /// - `x`: `[B * T, D]`, embedded target; result the same
     pub fn forward(
@@ -42,25 +44,25 @@ impl Decoder {
         self.layers.iter().fold(x, |x, layer| layer.forward(x, rows, memory, stream)).end(&self.norm, stream)
     }
 
-    /// An empty target for each source.
+    /// Starts an empty target for each source.
     pub(crate) fn start(&self, memory: &Memory) -> DecoderCache {
         let layer = |layer: &DecoderLayer| {
-            let cross = layer.cross_attention.as_ref().expect("a decoder with a source attends to it");
+            let cross = layer.cross_attention.as_ref().expect("a decoder of an encoder-decoder has cross-attention");
             LayerCache::with_source(cross.project(memory.hidden.clone()), memory.batch_size)
         };
         DecoderCache::new(self.layers.iter().map(layer).collect(), memory.batch_size, Some(memory.lengths.clone()))
     }
 
-    /// An empty text in each row.
+    /// Starts an empty text in each row.
     pub(crate) fn start_without_source(&self, batch_size: usize) -> DecoderCache {
         DecoderCache::new(self.layers.iter().map(|_| LayerCache::default()).collect(), batch_size, None)
     }
 
-    /// The first positions of each row at once; `cache` has just been started.
+    /// Computes the first positions of each row at once and stores their keys and values in a fresh `cache`.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`, embedded; result the same
-    /// - `lengths`: `[B]`, positions of each row that are no padding
+    /// - `lengths`: `[B]`, non-padding positions of each row
     pub(crate) fn prefill(
         &self,
         x: Tensor<2>,
@@ -68,7 +70,8 @@ impl Decoder {
         rows: &Rows,
         cache: &mut DecoderCache,
     ) -> Tensor<2> {
-        assert!(cache.is_empty(), "a cache is filled once, at the start; it holds {} positions", cache.len());
+        assert!(cache.is_empty(), "only a fresh cache can be prefilled; this one holds {} positions", cache.len());
+
         let [n, _] = x.dims();
         let DecoderCache { layers, source_lengths, .. } = cache;
         let x =
@@ -79,7 +82,7 @@ impl Decoder {
         x.end(&self.norm, None)
     }
 
-    /// One position more.
+    /// Computes the next position of each row.
     ///
     /// # Shapes
     /// - `x`: `[B, D]`, embedded; result the same
@@ -101,15 +104,15 @@ impl Decoder {
 pub struct DecoderLayer {
     /// Norm of the self-attention branch.
     pub self_attention_norm: Norm,
-    /// Every position looks at itself and the ones before.
+    /// Each position attends to itself and earlier ones.
     pub self_attention: SelfAttention,
     /// Norm of the cross-attention branch; encoder-decoders only.
     pub cross_attention_norm: Option<Norm>,
-    /// Every position looks at the real positions of the source; encoder-decoders only.
+    /// Each position attends to the real positions of the source; encoder-decoders only.
     pub cross_attention: Option<CrossAttention>,
     /// Norm of the feed-forward branch.
     pub feed_forward_norm: Norm,
-    /// Each position by itself.
+    /// Transforms each position by itself.
     pub feed_forward: FeedForward,
     #[module(skip)]
     residual: Residual,
@@ -139,14 +142,14 @@ impl DecoderLayer {
     ) -> ResidualStream {
         let x = self
             .residual
-            .around(&self.self_attention_norm, x, stream, |x| self.self_attention.forward(x, rows, true, stream));
+            .around(&self.self_attention_norm, x, stream, |x| self.self_attention.branch(x, rows, true, stream));
         let source = memory.map(|memory| &memory.lengths);
         let hidden = || memory.expect("cross-attention needs a source").hidden.clone();
-        let x = self.look_at_source(x, rows.batch_size, |cross| cross.project(hidden()), source, stream);
-        self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.forward(x, stream))
+        let x = self.attend_to_source(x, rows.batch_size, |cross| cross.project(hidden()), source, stream);
+        self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.branch(x, stream))
     }
 
-    /// [`Self::forward`] that fills `cache`, without dropout.
+    /// [`Self::forward`] without dropout, which stores keys and values in `cache`.
     fn prefill(
         &self,
         x: ResidualStream,
@@ -157,11 +160,11 @@ impl DecoderLayer {
         let x = self
             .residual
             .around(&self.self_attention_norm, x, None, |x| self.self_attention.prefill(x, rows, &mut cache.target));
-        let x = self.look_at_source(x, rows.batch_size, |_| cache.source_rows(), source_lengths, None);
-        self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.forward(x, None))
+        let x = self.attend_to_source(x, rows.batch_size, |_| cache.source_rows(), source_lengths, None);
+        self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.branch(x, None))
     }
 
-    /// [`Self::forward`] for one position more in each row, without dropout.
+    /// [`Self::forward`] without dropout for the next position of each row.
     fn step(
         &self,
         x: ResidualStream,
@@ -173,12 +176,12 @@ impl DecoderLayer {
         let x = self
             .residual
             .around(&self.self_attention_norm, x, None, |x| self.self_attention.step(x, &mut cache.target, step));
-        let x = self.look_at_source(x, batch_size, |_| cache.source_rows(), source_lengths, None);
-        self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.forward(x, None))
+        let x = self.attend_to_source(x, batch_size, |_| cache.source_rows(), source_lengths, None);
+        self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.branch(x, None))
     }
 
-    /// The cross-attention branch; `x` itself where there is none.
-    fn look_at_source(
+    /// Adds the cross-attention branch; returns `x` if the layer has none.
+    fn attend_to_source(
         &self,
         x: ResidualStream,
         batch_size: usize,
@@ -188,6 +191,6 @@ impl DecoderLayer {
     ) -> ResidualStream {
         let (Some(norm), Some(cross)) = (&self.cross_attention_norm, &self.cross_attention) else { return x };
         let lengths = lengths.expect("cross-attention needs a source");
-        self.residual.around(norm, x, stream, |x| cross.forward(x, key_value(cross), lengths, batch_size, stream))
+        self.residual.around(norm, x, stream, |x| cross.branch(x, key_value(cross), lengths, batch_size, stream))
     }
 }

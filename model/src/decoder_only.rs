@@ -18,26 +18,26 @@ use crate::rows::Rows;
 
 /// Continues a text token by token.
 ///
-/// Dropout needs a [`DropoutStream`]; without one every method evaluates. Decoding on a model whose parameters are
-/// tracked records a graph that nobody uses: decode with [`Module::valid`].
+/// Methods apply dropout only if they are given a [`DropoutStream`]. Decode with the model that [`Module::valid`] returns:
+/// tracked parameters record a graph that decoding does not use.
 #[derive(Module, Debug)]
 pub struct DecoderOnly {
-    /// Of the tokens; also the output projection when embeddings are tied.
+    /// Token vectors; also the output projection when embeddings are tied.
     pub embedding: TokenEmbedding,
-    /// Of the positions.
+    /// Positions.
     pub positions: PositionEncoding,
-    /// Of the embedded text, if the configuration has embedding norms.
+    /// Norm of the embedded text, if the configuration has embedding norms.
     pub embedding_norm: Option<Norm>,
     /// Layers without cross-attention.
     pub decoder: Decoder,
-    /// D to V, unless it is the embedding.
+    /// Output projection, D to V, unless it is tied to the embedding.
     pub output: Option<Linear>,
     #[module(skip)]
     config: TransformerConfig,
 }
 
 impl TransformerConfig {
-    /// A decoder-only model with fresh weights; otherwise as [`Self::init`].
+    /// Initializes a decoder-only model. Otherwise as [`Self::init`].
     ///
     /// # Panics
     /// As [`Self::init`], and if this is another architecture.
@@ -57,28 +57,28 @@ impl TransformerConfig {
 }
 
 impl DecoderOnly {
-    /// The configuration that the model was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &TransformerConfig {
         &self.config
     }
 
-    /// Summed label-smoothed cross-entropy over the labels that count, and the number of them. Divide, over all
-    /// micro-batches.
+    /// Returns the label-smoothed cross-entropy summed over the labels that count, and their number. Add both up over all
+    /// micro-batches before dividing.
     pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         let hidden = self.read(batch, stream);
         self.token_loss(label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
     }
 
-    /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
+    /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.
     pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
         let hidden = self.read(batch, None);
         self.token_loss(label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
     }
 
-    /// Logits of the token after each position, given the positions up to it.
+    /// Returns the logits of the token after each position, given the positions up to it.
     ///
     /// # Shapes
-    /// - result: `[B * T, V]`; rows of padded positions mean nothing
+    /// - result: `[B * T, V]`; rows of padded positions have no meaning
     ///
     /// # Panics
     /// If T is above `max_positions`.
@@ -88,9 +88,9 @@ impl DecoderOnly {
 
     fn read(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
         let ([n], ids) = (batch.input.dims(), batch.input.clone());
-        let rows = batch.rows().placed(&self.config, n, &ids.device());
+        let rows = batch.rows().with_rotary_positions(&self.config, n, &ids.device());
         let (positions, norm) = (&self.positions, &self.embedding_norm);
-        let x = self.embedding.enter(ids, positions, norm, self.config.dropout, &rows, stream);
+        let x = self.embedding.layer_input(ids, positions, norm, self.config.dropout, &rows, stream);
         self.decoder.forward(x, &rows, None, stream)
     }
 
@@ -99,8 +99,8 @@ impl DecoderOnly {
         TokenLoss { config: &self.config, label_smoothing, ignored }
     }
 
-    /// Hidden states of token vectors that come from [`Self::embedding`], or from there and elsewhere: a
-    /// [`LearnedPrompt`](crate::LearnedPrompt), another model.
+    /// Returns the hidden states of token vectors from [`Self::embedding`]. Some may come from elsewhere: a
+    /// [`LearnedPrompt`](crate::LearnedPrompt), or another model.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
@@ -108,11 +108,11 @@ impl DecoderOnly {
     /// # Panics
     /// If T is above `max_positions`.
     pub fn hidden(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let (x, rows) = self.place(x, rows.clone(), stream);
+        let (x, rows) = self.layer_input(x, rows.clone(), stream);
         self.decoder.forward(x, &rows, None, stream)
     }
 
-    /// The output projection.
+    /// Applies the output projection.
     ///
     /// # Shapes
     /// - `hidden`: `[M, D]`
@@ -125,27 +125,27 @@ impl DecoderOnly {
         self.output.as_ref().map_or_else(|| self.embedding.projection(), Linear::projection)
     }
 
-    /// Begins `batch_size` empty texts.
+    /// Starts `batch_size` empty texts.
     pub fn start(&self, batch_size: usize) -> DecoderCache {
         self.decoder.start_without_source(batch_size)
     }
 
-    /// Begins a text with each prompt, and returns the logits of the token after its last one. Prompts may differ in length.
+    /// Starts a text with each prompt, and returns the logits of the token after the prompt. Prompts may differ in length.
     ///
     /// # Shapes
     /// - `ids`: `[B * T]`, right-padded with any id
-    /// - `lengths`: `[B]`, ids of each row that are no padding, at least 1 each
+    /// - `lengths`: `[B]`, non-padding ids of each row, at least 1 each
     /// - logits: `[B, V]`
     ///
     /// # Panics
     /// If `ids` does not divide into the rows or T is above `max_positions`. [`Prompts`](crate::Prompts) makes both tensors
-    /// and refuses what would be wrong about them.
+    /// and checks them first.
     pub fn prefill(&self, ids: Tensor<1, Int>, lengths: Tensor<1, Int>) -> (Tensor<2>, DecoderCache) {
         self.prefill_vectors(self.embedding.forward(ids), lengths)
     }
 
-    /// [`Self::prefill`] with token vectors that come from [`Self::embedding`], or from there and elsewhere: a
-    /// [`LearnedPrompt`](crate::LearnedPrompt) in front of what is typed.
+    /// [`Self::prefill`] with token vectors from [`Self::embedding`]. Some may come from elsewhere: a
+    /// [`LearnedPrompt`](crate::LearnedPrompt) in front of the user's text.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`
@@ -157,19 +157,19 @@ impl DecoderOnly {
     pub fn prefill_vectors(&self, x: Tensor<2>, lengths: Tensor<1, Int>) -> (Tensor<2>, DecoderCache) {
         let rows = Rows::of_lengths(lengths.clone());
         let mut cache = self.start(rows.batch_size);
-        let (x, rows) = self.place(x, rows, None);
+        let (x, rows) = self.layer_input(x, rows, None);
         let hidden = self.decoder.prefill(x, lengths, &rows, &mut cache);
         (self.project(rows.last(hidden)), cache)
     }
 
-    /// Appends one token to every text and returns the logits of the next.
+    /// Appends one token to every text and returns the logits of the next one.
     ///
     /// # Shapes
     /// - `ids`: `[B]`
     /// - result: `[B, V]`
     ///
     /// # Panics
-    /// If `ids` does not have one id per row of `cache`, or the longest text has reached `max_positions`.
+    /// If the number of ids differs from the rows of `cache`, or the longest text has reached `max_positions`.
     pub fn decode_step(&self, ids: Tensor<1, Int>, cache: &mut DecoderCache) -> Tensor<2> {
         let ([n], b) = (ids.dims(), cache.batch_size());
         assert_eq!(n, b, "{n} ids for {b} rows");
@@ -177,10 +177,10 @@ impl DecoderOnly {
         self.project(self.decoder.step(normalized(&self.embedding_norm, x), cache))
     }
 
-    /// Token vectors with their positions, ready for the layers.
-    fn place(&self, x: Tensor<2>, rows: Rows, stream: Option<&DropoutStream>) -> (Tensor<2>, Rows) {
-        let rows = rows.placed(&self.config, x.dims()[0], &x.device());
-        let x = self.positions.place(x, &self.embedding_norm, self.config.dropout, &rows, stream);
+    /// Computes the input of the layers from token vectors.
+    fn layer_input(&self, x: Tensor<2>, rows: Rows, stream: Option<&DropoutStream>) -> (Tensor<2>, Rows) {
+        let rows = rows.with_rotary_positions(&self.config, x.dims()[0], &x.device());
+        let x = self.positions.layer_input(x, &self.embedding_norm, self.config.dropout, &rows, stream);
         (x, rows)
     }
 }

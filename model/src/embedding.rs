@@ -1,4 +1,4 @@
-//! Token ids to vectors, and vectors back to logits over the same table.
+//! Token embeddings: from ids to vectors, and back to logits with the same table.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
@@ -9,8 +9,11 @@ use crate::norm::{Norm, dropout};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
 
-/// One vector per token, multiplied by `sqrt(d_model)` when it is looked up if the configuration says so (Vaswani et al.
-/// 2017, section 3.4): rows drawn small then serve as output projection too.
+/// One vector per token.
+///
+/// With [`TransformerConfig::scale_embedding`](crate::TransformerConfig::scale_embedding), looking a vector up multiplies it
+/// by `sqrt(d_model)` (Vaswani et al. 2017, section 3.4). The table itself then stays small enough to serve as the output
+/// projection as well.
 #[derive(Module, Debug)]
 pub struct TokenEmbedding {
     /// `[V, D]`
@@ -23,30 +26,32 @@ impl TokenEmbedding {
         Self { table: init.table("table", vocab_size), scaled: init.config.scale_embedding }
     }
 
-    /// Vectors of something else than tokens: never scaled.
+    /// Initializes a table for something other than tokens, which is never scaled.
     pub(crate) fn init_plain(init: &Init, n: usize) -> Self {
         Self { table: init.table("table", n), scaled: false }
     }
 
+    /// Looks up the vectors of `ids`.
+    ///
     /// # Shapes
     /// - `ids`: `[M]`, each in `0..V`
     /// - result: `[M, D]`
     ///
     /// # Panics
-    /// Ids out of range are refused on the CPU and undefined on a GPU, where looking at them would stop the device: check
-    /// them on the host, as [`Prompts`](crate::Prompts) does.
+    /// On the CPU, if an id is out of range. On a GPU the result is undefined then, since checking would stall the device.
+    /// Check ids on the host, as [`Prompts`](crate::Prompts) does.
     pub fn forward(&self, ids: Tensor<1, Int>) -> Tensor<2> {
-        self.placed(ids, None, None)
+        self.embed(ids, None, None)
     }
 
-    /// [`Self::forward`], and [`PositionEncoding::place`] of what it gives.
+    /// Computes the input of the layers: [`Self::forward`], then [`PositionEncoding::layer_input`].
     ///
     /// # Shapes
     /// - `ids`: `[B * T]`; result `[B * T, D]`
     ///
     /// # Panics
     /// As [`Self::forward`] and [`PositionEncoding::add_to`].
-    pub(crate) fn enter(
+    pub(crate) fn layer_input(
         &self,
         ids: Tensor<1, Int>,
         positions: &PositionEncoding,
@@ -55,30 +60,31 @@ impl TokenEmbedding {
         rows: &Rows,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        if positions.own_places(rows).is_some() {
-            return positions.place(self.forward(ids), norm, p, rows, stream);
+        if positions.per_token(rows).is_some() {
+            return positions.layer_input(self.forward(ids), norm, p, rows, stream);
         }
-        let vectors = positions.of_every_row(ids.dims()[0], rows);
+
+        let vectors = positions.shared_by_rows(ids.dims()[0], rows);
         match norm {
-            // One pass over memory.
-            None => self.placed(ids, vectors, stream.filter(|_| p > 0.0).map(|stream| (p, stream))),
-            Some(norm) => dropout(norm.forward(self.placed(ids, vectors, None)), p, stream),
+            // Lookup, sum and dropout in one pass over memory.
+            None => self.embed(ids, vectors, stream.filter(|_| p > 0.0).map(|stream| (p, stream))),
+            Some(norm) => dropout(norm.forward(self.embed(ids, vectors, None)), p, stream),
         }
     }
 
-    fn placed(
+    fn embed(
         &self,
         ids: Tensor<1, Int>,
-        places: Option<Tensor<2>>,
+        positions: Option<Tensor<2>>,
         dropout: Option<(f64, &DropoutStream)>,
     ) -> Tensor<2> {
         let table = self.table.val();
         let scale = if self.scaled { (table.dims()[1] as f64).sqrt() } else { 1.0 };
-        let places = places.map(|places| places.cast(table.dtype()));
-        kiln_kernels::embed(ids, table, scale, places, dropout)
+        let positions = positions.map(|vectors| vectors.cast(table.dtype()));
+        kiln_kernels::embed(ids, table, scale, positions, dropout)
     }
 
-    /// The table as output projection.
+    /// The table as the output projection.
     pub(crate) fn projection(&self) -> Projection {
         Projection { weight: self.table.val(), transposed: true, bias: None }
     }

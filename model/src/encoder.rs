@@ -27,6 +27,8 @@ impl Encoder {
         Self { layers, norm }
     }
 
+    /// Computes the hidden states of the source.
+    ///
     /// # Shapes
     /// - `x`: `[B * S, D]`, embedded source; result the same
     pub fn forward(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
@@ -40,11 +42,11 @@ impl Encoder {
 pub struct EncoderLayer {
     /// Norm of the attention branch.
     pub self_attention_norm: Norm,
-    /// Every position looks at all real ones.
+    /// Each position attends to all real ones.
     pub self_attention: SelfAttention,
     /// Norm of the feed-forward branch.
     pub feed_forward_norm: Norm,
-    /// Each position by itself.
+    /// Transforms each position by itself.
     pub feed_forward: FeedForward,
     #[module(skip)]
     residual: Residual,
@@ -65,7 +67,7 @@ impl EncoderLayer {
     fn forward(&self, x: ResidualStream, rows: &Rows, stream: Option<&DropoutStream>) -> ResidualStream {
         let x = self
             .residual
-            .around(&self.self_attention_norm, x, stream, |x| self.self_attention.forward(x, rows, false, stream));
-        self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.forward(x, stream))
+            .around(&self.self_attention_norm, x, stream, |x| self.self_attention.branch(x, rows, false, stream));
+        self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.branch(x, stream))
     }
 }

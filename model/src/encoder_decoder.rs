@@ -17,38 +17,38 @@ use crate::norm::{Norm, normalized};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
 
-/// Reads a source, predicts a target token by token.
+/// Encodes a source and predicts a target token by token.
 ///
-/// Dropout needs a [`DropoutStream`]; without one every method evaluates. Decoding on a model whose parameters are
-/// tracked records a graph that nobody uses: decode with [`Module::valid`].
+/// Methods apply dropout only if they are given a [`DropoutStream`]. Decode with the model that [`Module::valid`] returns:
+/// tracked parameters record a graph that decoding does not use.
 #[derive(Module, Debug)]
 pub struct EncoderDecoder {
-    /// Of the source; of everything when embeddings are tied three ways.
+    /// Token vectors of the source; of source, target and output when embeddings are tied three ways.
     pub source_embedding: TokenEmbedding,
-    /// Of the target, unless it is the source's.
+    /// Token vectors of the target, unless it shares the source's.
     pub target_embedding: Option<TokenEmbedding>,
-    /// Of the source.
+    /// Positions of the source.
     pub source_positions: PositionEncoding,
-    /// Of the target.
+    /// Positions of the target.
     pub target_positions: PositionEncoding,
-    /// Of the embedded source, if the configuration has embedding norms.
+    /// Norm of the embedded source, if the configuration has embedding norms.
     pub source_embedding_norm: Option<Norm>,
-    /// Of the embedded target, if the configuration has embedding norms.
+    /// Norm of the embedded target, if the configuration has embedding norms.
     pub target_embedding_norm: Option<Norm>,
-    /// Reads the source.
+    /// Layers over the source.
     pub encoder: Encoder,
-    /// Writes the target.
+    /// Layers over the target.
     pub decoder: Decoder,
-    /// D to V, unless it is the target's embedding.
+    /// Output projection, D to V, unless it is tied to the target's embedding.
     pub output: Option<Linear>,
-    /// Added to the logits, `[V]`; not trained. Only if the configuration has it.
+    /// A constant added to the logits, `[V]`, if the configuration has it. It is not trained.
     pub final_logits_bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     config: TransformerConfig,
 }
 
 impl TransformerConfig {
-    /// An encoder-decoder with fresh weights; otherwise as [`Self::init`].
+    /// Initializes an encoder-decoder. Otherwise as [`Self::init`].
     ///
     /// # Panics
     /// As [`Self::init`], and if this is another architecture.
@@ -76,27 +76,28 @@ impl TransformerConfig {
 }
 
 impl EncoderDecoder {
-    /// The configuration that the model was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &TransformerConfig {
         &self.config
     }
 
-    /// Summed label-smoothed cross-entropy over the real labels, and the number of them. Divide, over all micro-batches.
+    /// Returns the label-smoothed cross-entropy summed over the real labels, and their number. Add both up over all
+    /// micro-batches before dividing.
     pub fn loss(&self, batch: &PairBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         let hidden = self.read(batch, stream);
         self.token_loss(label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
     }
 
-    /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
+    /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.
     pub fn evaluate(&self, batch: &PairBatch, label_smoothing: f64) -> EvalSums {
         let hidden = self.read(batch, None);
         self.token_loss(label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
     }
 
-    /// Logits of every target position, each given the positions before it.
+    /// Returns the logits of every target position, given the positions before it.
     ///
     /// # Shapes
-    /// - result: `[B * T, V]`; rows of padded positions mean nothing
+    /// - result: `[B * T, V]`; rows of padded positions have no meaning
     pub fn logits(&self, batch: &PairBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
         self.project(self.read(batch, stream))
     }
@@ -110,11 +111,11 @@ impl EncoderDecoder {
         TokenLoss { config: &self.config, label_smoothing, ignored: self.config.pad_id.into() }
     }
 
-    /// Reads sources.
+    /// Encodes sources.
     ///
     /// # Shapes
     /// - `source`: `[B * S]`
-    /// - `lengths`: `[B]`, tokens that are no padding
+    /// - `lengths`: `[B]`, non-padding tokens
     ///
     /// # Panics
     /// If `source` does not divide into `batch_size` rows or S is above `max_positions`.
@@ -127,13 +128,13 @@ impl EncoderDecoder {
     ) -> Memory {
         let ([n], [n_lengths]) = (source.dims(), lengths.dims());
         assert!(n % batch_size == 0 && n_lengths == batch_size, "{n} ids, {n_lengths} lengths, {batch_size} rows");
-        let rows = Rows::of_lengths(lengths.clone()).placed(&self.config, n, &source.device());
+        let rows = Rows::of_lengths(lengths.clone()).with_rotary_positions(&self.config, n, &source.device());
         let (positions, norm) = (&self.source_positions, &self.source_embedding_norm);
-        let x = self.source_embedding.enter(source, positions, norm, self.config.dropout, &rows, stream);
+        let x = self.source_embedding.layer_input(source, positions, norm, self.config.dropout, &rows, stream);
         Memory { hidden: self.encoder.forward(x, &rows, stream), lengths, batch_size }
     }
 
-    /// Logits of whole targets.
+    /// Returns the logits of whole targets.
     ///
     /// # Shapes
     /// - `target_input`: `[B * T]`
@@ -156,20 +157,20 @@ impl EncoderDecoder {
         self.decoder.forward(x, &rows, Some(memory), stream)
     }
 
-    /// Begins one empty target per source; keys and values of the source are computed here, once.
+    /// Starts one empty target per source, and computes keys and values of the source for all steps.
     pub fn start(&self, memory: &Memory) -> DecoderCache {
         self.decoder.start(memory)
     }
 
-    /// Begins each target with given tokens (the start token first), and returns the logits of the token after the last.
+    /// Feeds the first tokens of each target (start token included), and returns the logits of the token after the last one.
     ///
     /// # Shapes
     /// - `ids`: `[B * T]`, right-padded
-    /// - `lengths`: `[B]`, ids of each row that are no padding, at least 1 each
+    /// - `lengths`: `[B]`, non-padding ids of each row, at least 1 each
     /// - result: `[B, V]`
     ///
     /// # Panics
-    /// If the rows are not those of `cache`, `cache` is not fresh, or T is above `max_positions`.
+    /// If the number of rows differs from `cache`, `cache` is not fresh, or T is above `max_positions`.
     pub fn prefill(&self, ids: Tensor<1, Int>, lengths: Tensor<1, Int>, cache: &mut DecoderCache) -> Tensor<2> {
         assert_eq!(lengths.dims(), [cache.batch_size()], "one length for each row of the cache");
         let (x, rows) = self.embed_target(ids, Rows::of_lengths(lengths.clone()), None);
@@ -177,14 +178,14 @@ impl EncoderDecoder {
         self.project(rows.last(hidden))
     }
 
-    /// Appends one token to every target and returns the logits of the next.
+    /// Appends one token to every target and returns the logits of the next one.
     ///
     /// # Shapes
-    /// - `ids`: `[B]`: the start token first, then what was chosen
+    /// - `ids`: `[B]`: in the first step the start token, then the tokens that were chosen
     /// - result: `[B, V]`
     ///
     /// # Panics
-    /// If `ids` does not have one id per row of `cache`, or the targets have reached `max_positions`.
+    /// If the number of ids differs from the rows of `cache`, or the targets have reached `max_positions`.
     pub fn decode_step(&self, ids: Tensor<1, Int>, cache: &mut DecoderCache) -> Tensor<2> {
         let ([n], b) = (ids.dims(), cache.batch_size());
         assert_eq!(n, b, "{n} ids for {b} rows");
@@ -195,9 +196,9 @@ impl EncoderDecoder {
 
     fn embed_target(&self, ids: Tensor<1, Int>, rows: Rows, stream: Option<&DropoutStream>) -> (Tensor<2>, Rows) {
         let [n] = ids.dims();
-        let rows = rows.placed(&self.config, n, &ids.device());
+        let rows = rows.with_rotary_positions(&self.config, n, &ids.device());
         let (positions, norm) = (&self.target_positions, &self.target_embedding_norm);
-        let x = self.target_embedding().enter(ids, positions, norm, self.config.dropout, &rows, stream);
+        let x = self.target_embedding().layer_input(ids, positions, norm, self.config.dropout, &rows, stream);
         (x, rows)
     }
 
@@ -205,7 +206,7 @@ impl EncoderDecoder {
         self.target_embedding.as_ref().unwrap_or(&self.source_embedding)
     }
 
-    /// `[M, D]` to `[M, V]`.
+    /// The output projection, `[M, D]` to `[M, V]`.
     fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
         self.projection().logits(hidden)
     }

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use kiln_kernels::{DropoutStream, Projection};
 
 use crate::batch::TextBatch;
-use crate::config::{Activation, Architecture, TieEmbeddings, TransformerConfig};
+use crate::config::{Architecture, FeedForwardActivation, TieEmbeddings, TransformerConfig};
 use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
 use crate::init::{Init, Role};
@@ -15,22 +15,22 @@ use crate::norm::Norm;
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
 
-/// Reads a text in both directions; its head says which token stands behind a mask.
+/// Encodes a text in both directions. Its head predicts masked tokens.
 ///
-/// Dropout needs a [`DropoutStream`]; without one every method evaluates.
+/// Methods apply dropout only if they are given a [`DropoutStream`].
 #[derive(Module, Debug)]
 pub struct EncoderOnly {
-    /// Of the tokens; also the output projection of the head when embeddings are tied.
+    /// Token vectors; also the output projection of the head when embeddings are tied.
     pub embedding: TokenEmbedding,
-    /// Of the kinds of token, if the configuration has some.
+    /// Vectors of token types, if the configuration has some.
     pub token_types: Option<TokenEmbedding>,
-    /// Of the positions.
+    /// Positions.
     pub positions: PositionEncoding,
-    /// Of the embedded text, if the configuration has embedding norms.
+    /// Norm of the embedded text, if the configuration has embedding norms.
     pub embedding_norm: Option<Norm>,
     /// The layers.
     pub encoder: Encoder,
-    /// D to D, of each row's first hidden state, if the configuration keeps one.
+    /// Projection of each row's first hidden state, D to D, if the configuration has it.
     pub pooler: Option<Linear>,
     /// Predicts masked tokens, if the configuration has it.
     pub head: Option<MaskedHead>,
@@ -38,20 +38,20 @@ pub struct EncoderOnly {
     config: TransformerConfig,
 }
 
-/// Hidden states to logits of the token that stands there (Devlin et al. 2019): a dense layer with activation and norm, then
-/// the output projection with a bias.
+/// Predicts the token at each position (Devlin et al. 2019): a dense layer with activation and norm, then the output
+/// projection with a bias.
 #[derive(Module, Debug)]
 pub struct MaskedHead {
     /// D to D.
     pub transform: Linear,
-    /// After the activation.
+    /// Norm after the activation.
     pub norm: Norm,
-    /// D to V, unless it is the embedding.
+    /// Output projection, D to V, unless it is tied to the embedding.
     pub output: Option<Linear>,
-    /// `[V]`
+    /// Bias of the logits, `[V]`.
     pub bias: Param<Tensor<1>>,
     #[module(skip)]
-    activation: Activation,
+    activation: FeedForwardActivation,
 }
 
 impl MaskedHead {
@@ -63,9 +63,9 @@ impl MaskedHead {
             output: (init.config.tie_embeddings == TieEmbeddings::None)
                 .then(|| Linear::init_without_bias(&init.at("output"), [d, v], Role::Plain)),
             bias: init.constant(v, 0.0),
-            // A gated activation halves its input, which the head's one matrix does not foresee: its ungated part.
+            // A gated activation needs twice the columns, which the head's matrix does not have: take its ungated part.
             activation: match init.config.activation {
-                Activation::Swiglu => Activation::Silu,
+                FeedForwardActivation::Swiglu => FeedForwardActivation::Silu,
                 activation => activation,
             },
         }
@@ -73,7 +73,7 @@ impl MaskedHead {
 }
 
 impl TransformerConfig {
-    /// An encoder-only model with fresh weights; otherwise as [`Self::init`].
+    /// Initializes an encoder-only model. Otherwise as [`Self::init`].
     ///
     /// # Panics
     /// As [`Self::init`], and if this is another architecture.
@@ -95,13 +95,14 @@ impl TransformerConfig {
 }
 
 impl EncoderOnly {
-    /// The configuration that the model was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &TransformerConfig {
         &self.config
     }
 
-    /// Summed label-smoothed cross-entropy over the labels that count, and the number of them. Divide, over all
-    /// micro-batches. For masked tokens, hand over what [`mask_tokens`](crate::mlm::mask_tokens) made of the batch.
+    /// Returns the label-smoothed cross-entropy summed over the labels that count, and their number. Add both up over all
+    /// micro-batches before dividing. To train on masked tokens, pass the result of
+    /// [`mask_tokens`](crate::mlm::mask_tokens).
     ///
     /// # Panics
     /// If the model has no head, or T is above `max_positions`.
@@ -110,7 +111,7 @@ impl EncoderOnly {
         self.token_loss(label_smoothing).loss(hidden, projection, batch.labels.clone())
     }
 
-    /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
+    /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.
     ///
     /// # Panics
     /// As [`Self::loss`].
@@ -119,10 +120,10 @@ impl EncoderOnly {
         self.token_loss(label_smoothing).evaluate(hidden, projection, batch.labels.clone())
     }
 
-    /// Logits of the token that stands at each position.
+    /// Returns the logits of the token at each position.
     ///
     /// # Shapes
-    /// - result: `[B * T, V]`; rows of padded positions mean nothing
+    /// - result: `[B * T, V]`; rows of padded positions have no meaning
     ///
     /// # Panics
     /// As [`Self::loss`].
@@ -130,10 +131,10 @@ impl EncoderOnly {
         self.project(self.read(batch, stream))
     }
 
-    /// Hidden states of a batch.
+    /// Returns the hidden states of a batch.
     ///
     /// # Shapes
-    /// - result: `[B * T, D]`; rows of padded positions mean nothing
+    /// - result: `[B * T, D]`; rows of padded positions have no meaning
     ///
     /// # Panics
     /// If T is above `max_positions`.
@@ -142,7 +143,7 @@ impl EncoderOnly {
         self.hidden(x, &batch.rows(), stream)
     }
 
-    /// Vectors of tokens and their kinds (None: kind 0), without positions.
+    /// Returns the vectors of tokens and their types (None: type 0), without positions.
     ///
     /// # Shapes
     /// - `ids`, `token_types`: `[M]`
@@ -156,8 +157,8 @@ impl EncoderOnly {
         }
     }
 
-    /// Hidden states of token vectors that come from [`Self::embed`], or from there and elsewhere: a
-    /// [`LearnedPrompt`](crate::LearnedPrompt), another model.
+    /// Returns the hidden states of token vectors from [`Self::embed`]. Some may come from elsewhere: a
+    /// [`LearnedPrompt`](crate::LearnedPrompt), or another model.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
@@ -165,25 +166,25 @@ impl EncoderOnly {
     /// # Panics
     /// If T is above `max_positions`.
     pub fn hidden(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let rows = rows.clone().placed(&self.config, x.dims()[0], &x.device());
-        let x = self.positions.place(x, &self.embedding_norm, self.config.dropout, &rows, stream);
+        let rows = rows.clone().with_rotary_positions(&self.config, x.dims()[0], &x.device());
+        let x = self.positions.layer_input(x, &self.embedding_norm, self.config.dropout, &rows, stream);
         self.encoder.forward(x, &rows, stream)
     }
 
-    /// The head.
+    /// Applies the head.
     ///
     /// # Shapes
     /// - `hidden`: `[M, D]`
     /// - result: `[M, V]`
     ///
     /// # Panics
-    /// If the model has none (see [`TransformerConfig::mlm_head`]).
+    /// If the model has no head (see [`TransformerConfig::mlm_head`]).
     pub fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
         let (hidden, projection) = self.head(hidden);
         projection.logits(hidden)
     }
 
-    /// The head as far as the output projection, and that.
+    /// Applies the head up to the output projection. Returns the hidden states and the projection.
     fn head(&self, hidden: Tensor<2>) -> (Tensor<2>, Projection) {
         let head = self.head.as_ref().expect("this model has no head for masked tokens (model.mlm_head = false)");
         let x = head.norm.forward(head.activation.after(&head.transform, hidden, None));
@@ -196,7 +197,7 @@ impl EncoderOnly {
         TokenLoss { config: &self.config, label_smoothing, ignored }
     }
 
-    /// `tanh(pooler(first hidden state))` of each row; None if the model has no pooler.
+    /// Returns `tanh(pooler(first hidden state))` of each row, or None if the model has no pooler.
     ///
     /// # Shapes
     /// - `hidden`: `[B * T, D]`

@@ -2,13 +2,13 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use kiln_kernels::{Branch, DropoutStream};
+use kiln_kernels::{Activation, Branch, DropoutStream};
 
-use crate::config::Activation;
+use crate::config::FeedForwardActivation;
 use crate::init::{Init, Role};
 use crate::linear::Linear;
 
-/// `activation(x · input) · output`, with dropout between.
+/// `activation(x · input) · output`, with dropout after the activation.
 #[derive(Module, Debug)]
 pub struct FeedForward {
     /// D to F; with SwiGLU to 2 F, columns `gate | up`.
@@ -16,14 +16,14 @@ pub struct FeedForward {
     /// F to D.
     pub output: Linear,
     #[module(skip)]
-    activation: Activation,
+    activation: FeedForwardActivation,
     dropout: f64,
 }
 
 impl FeedForward {
     pub(crate) fn init(init: &Init, n_layers: usize) -> Self {
         let (d, f) = (init.config.d_model, init.config.d_ff);
-        let inner = if init.config.activation == Activation::Swiglu { 2 * f } else { f };
+        let inner = if init.config.activation == FeedForwardActivation::Swiglu { 2 * f } else { f };
         Self {
             input: Linear::init(&init.at("input"), [d, inner], Role::Plain),
             output: Linear::init(&init.at("output"), [f, d], Role::EndOfBranch { n_layers }),
@@ -32,27 +32,42 @@ impl FeedForward {
         }
     }
 
+    /// Computes each position by itself, with dropout if there is a `stream`.
+    ///
     /// # Shapes
-    /// - `x`: `[M, D]`; what the result adds, the same
-    pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Branch {
+    /// - `x`: `[M, D]`; result the same
+    pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
+        self.output.forward(self.inner(x, stream))
+    }
+
+    /// [`Self::forward`] without the last product, which the residual sum computes.
+    ///
+    /// # Shapes
+    /// - `x`: `[M, D]`. The returned branch evaluates to `[M, D]`.
+    pub(crate) fn branch(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Branch {
+        self.output.branch(self.inner(x, stream))
+    }
+
+    /// The activated inner features, `[M, F]`.
+    fn inner(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
-        self.output.to_branch(self.activation.after(&self.input, x, dropout))
+        self.activation.after(&self.input, x, dropout)
     }
 }
 
-impl Activation {
-    /// The activation of `linear`'s result, with dropout.
+impl FeedForwardActivation {
+    /// Computes `linear`, then this activation, then dropout.
     ///
     /// # Shapes
     /// - `x`: `[M, n_in]`
     /// - result: `[M, n_out]`, for SwiGLU `[M, n_out / 2]`
     pub(crate) fn after(self, linear: &Linear, x: Tensor<2>, dropout: Option<(f64, &DropoutStream)>) -> Tensor<2> {
         let activation = match self {
-            Activation::Relu => kiln_kernels::Activation::Relu,
-            Activation::Gelu => kiln_kernels::Activation::Gelu,
-            Activation::GeluTanh => kiln_kernels::Activation::GeluTanh,
-            Activation::Silu => kiln_kernels::Activation::Silu,
-            Activation::Swiglu => {
+            Self::Relu => Activation::Relu,
+            Self::Gelu => Activation::Gelu,
+            Self::GeluTanh => Activation::GeluTanh,
+            Self::Silu => Activation::Silu,
+            Self::Swiglu => {
                 let y = kiln_kernels::swiglu(linear.forward(x));
                 return match dropout {
                     Some((p, stream)) => kiln_kernels::dropout(y, p, stream),

@@ -1,6 +1,7 @@
-//! First weights, drawn on the host: every parameter has a random stream of its own, derived from the seed and the
-//! parameter's path. So the weights are equal on every device and do not depend on the order of drawing, and a
-//! model with one more layer starts with the same weights in all the others.
+//! Initialization, on the host. Each parameter has its own random stream, derived from the seed and the parameter's path.
+//!
+//! The weights are therefore equal on every device and independent of the order of initialization. A model with one more
+//! layer starts with the same weights in all other layers.
 
 use std::f64::consts::TAU;
 use std::fmt::Display;
@@ -15,7 +16,7 @@ use crate::config::{Architecture, InitScheme, NormPlacement, TransformerConfig};
 /// Standard deviation of [`InitScheme::SmallNormal`].
 const SMALL_STD: f64 = 0.02;
 
-/// Draws the parameters of one module. [`Init::at`] goes to a part of it.
+/// Initializes the parameters of one module. [`Init::at`] descends to a submodule.
 pub(crate) struct Init<'a> {
     pub(crate) config: &'a TransformerConfig,
     seed: u64,
@@ -24,14 +25,14 @@ pub(crate) struct Init<'a> {
     path: String,
 }
 
-/// What a linear layer is for; the schemes treat these differently.
+/// The role of a linear layer, on which its distribution depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Role {
-    /// Nothing special.
+    /// Any other layer.
     Plain,
     /// Query, key or value projection: Xavier counts all three as one matrix of this fan-out.
     Projection {
-        /// Columns of the whole.
+        /// Columns of all three together.
         fan_out: usize,
     },
     /// The last product of a residual branch.
@@ -42,10 +43,10 @@ pub(crate) enum Role {
 }
 
 impl<'a> Init<'a> {
-    /// Draws a model of the given architecture.
+    /// Checks the configuration of a model of the given architecture.
     ///
     /// # Panics
-    /// If the configuration has a problem, is of another architecture, or a vocabulary that it needs is still 0.
+    /// If the configuration has a problem or another architecture, or if a vocabulary size that it needs is still 0.
     pub(crate) fn checked(
         config: &'a TransformerConfig,
         architecture: Architecture,
@@ -64,49 +65,50 @@ impl<'a> Init<'a> {
         Self::new(config, seed, dtype, device)
     }
 
-    /// Draws something beside a model.
+    /// Initializes something other than a model, such as a learned prompt.
     pub(crate) fn new(config: &'a TransformerConfig, seed: u64, dtype: DType, device: &'a Device) -> Self {
         Self { config, seed, dtype, device, path: String::new() }
     }
 
-    /// The part called `name` of this module.
+    /// Descends to the submodule `name`.
     pub(crate) fn at(&self, name: impl Display) -> Self {
         let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
         Self { path, ..*self }
     }
 
-    /// Weight of a linear layer, `[n_in, n_out]`.
+    /// The weight of a linear layer, `[n_in, n_out]`.
     pub(crate) fn linear_weight(&self, name: &str, [n_in, n_out]: [usize; 2], role: Role) -> Param<Tensor<2>> {
         match self.config.init {
             InitScheme::Xavier => {
                 let fan_out = if let Role::Projection { fan_out } = role { fan_out } else { n_out };
                 let bound = (6.0 / (n_in + fan_out) as f64).sqrt();
-                self.drawn(name, [n_in, n_out], |random| bound * (2.0 * unit(random) - 1.0))
+                self.random(name, [n_in, n_out], |random| bound * (2.0 * unit(random) - 1.0))
             }
             InitScheme::Scaled => {
                 let mut std = (2.0 / (5.0 * self.config.d_model as f64)).sqrt();
                 if let Role::EndOfBranch { n_layers } = role {
                     std /= (2.0 * n_layers as f64).sqrt();
                 }
-                self.drawn(name, [n_in, n_out], |random| std * normal(random))
+                self.random(name, [n_in, n_out], |random| std * normal(random))
             }
             InitScheme::SmallNormal => {
                 let mut std = SMALL_STD;
                 if let (Role::EndOfBranch { n_layers }, NormPlacement::Pre) = (role, self.config.norm) {
                     std /= (2.0 * n_layers as f64).sqrt();
                 }
-                self.drawn(name, [n_in, n_out], |random| std * normal(random))
+                self.random(name, [n_in, n_out], |random| std * normal(random))
             }
         }
     }
 
-    /// Table of token or position vectors, `[n, d_model]`: normal of standard deviation `d_model^-0.5`, or the small one.
+    /// A table of token or position vectors, `[n, d_model]`: normal with standard deviation `d_model^-0.5`, or the one of
+    /// [`InitScheme::SmallNormal`].
     pub(crate) fn table(&self, name: &str, n: usize) -> Param<Tensor<2>> {
         let std = match self.config.init {
             InitScheme::Xavier | InitScheme::Scaled => (self.config.d_model as f64).powf(-0.5),
             InitScheme::SmallNormal => SMALL_STD,
         };
-        self.drawn(name, [n, self.config.d_model], |random| std * normal(random))
+        self.random(name, [n, self.config.d_model], |random| std * normal(random))
     }
 
     /// A bias or a norm's scale, `[n]`.
@@ -114,26 +116,31 @@ impl<'a> Init<'a> {
         Param::from_tensor(Tensor::full([n], value, (self.device, self.dtype)))
     }
 
-    /// A parameter that is not trained, `[n]`, zero until a checkpoint fills it: part of the weights all the same.
+    /// A parameter that is not trained, `[n]`: zero until a checkpoint fills it, and saved with the other weights.
     pub(crate) fn frozen_zeros(&self, n: usize) -> Param<Tensor<1>> {
         self.constant(n, 0.0).set_require_grad(false)
     }
 
-    /// A tensor of the model that is not trained.
+    /// A constant tensor of the model.
     pub(crate) fn fixed<const D: usize>(&self, values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
         Tensor::from_data(TensorData::new(values, shape), (self.device, self.dtype))
     }
 
-    fn drawn(&self, name: &str, shape: [usize; 2], mut draw: impl FnMut(&mut ChaCha8Rng) -> f64) -> Param<Tensor<2>> {
+    fn random(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+        mut sample: impl FnMut(&mut ChaCha8Rng) -> f64,
+    ) -> Param<Tensor<2>> {
         let mut random = stream(self.seed, &self.at(name).path);
-        let values = (0..shape[0] * shape[1]).map(|_| draw(&mut random) as f32).collect();
+        let values = (0..shape[0] * shape[1]).map(|_| sample(&mut random) as f32).collect();
         Param::from_tensor(self.fixed(values, shape))
     }
 }
 
 /// The random stream of the parameter at `path`.
 fn stream(seed: u64, path: &str) -> ChaCha8Rng {
-    // FNV-1a: a few hundred paths do not collide in 64 bits, and it never changes between releases of anything.
+    // FNV-1a: a few hundred paths do not collide in 64 bits, and no release of any library can change it.
     let hash = path
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -159,11 +166,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn normal_draws_have_unit_variance() {
+    fn normal_samples_have_unit_variance() {
         let mut random = stream(1, "a");
-        let draws: Vec<f64> = (0..20_000).map(|_| normal(&mut random)).collect();
-        let mean = draws.iter().sum::<f64>() / 20_000.0;
-        let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0;
+        let samples: Vec<f64> = (0..20_000).map(|_| normal(&mut random)).collect();
+        let mean = samples.iter().sum::<f64>() / 20_000.0;
+        let variance = samples.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0;
         assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05, "mean {mean}, variance {variance}");
     }
 

@@ -1,4 +1,4 @@
-//! What decoding remembers: the encoded source, and every layer's keys and values of source and of earlier positions.
+//! The state of decoding: the encoded source, and each layer's keys and values of the source and of earlier positions.
 
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor};
 
@@ -9,7 +9,7 @@ use crate::rows::Rows;
 pub struct Memory {
     /// `[B * S, D]`
     pub hidden: Tensor<2>,
-    /// Source positions that are no padding, `[B]`.
+    /// Non-padding source positions, `[B]`.
     pub lengths: Tensor<1, Int>,
     /// B.
     pub batch_size: usize,
@@ -22,23 +22,25 @@ impl Memory {
     }
 }
 
-/// The state of a batch of unfinished targets. Made by `start` of a model, filled with prompts by `prefill`, advanced by
-/// `decode_step`. Prompts may differ in length: every row then has positions of its own.
+/// The state of a batch of unfinished targets.
+///
+/// A model's `start` creates it, `prefill` fills it with prompts, and `decode_step` advances it. Prompts may differ in
+/// length: each row then counts its own positions.
 #[derive(Debug, Clone)]
 pub struct DecoderCache {
     pub(crate) layers: Vec<LayerCache>,
     pub(crate) source_lengths: Option<Tensor<1, Int>>,
-    /// Positions of each row, `[B]`; None while all rows have `len`.
+    /// Positions of each row, `[B]`. None: all rows have `len`.
     lengths: Option<Tensor<1, Int>>,
     batch_size: usize,
     len: usize,
 }
 
-/// One position more of every row.
+/// The next position of every row.
 pub(crate) struct Step {
-    /// Its place in the row, `[B]`.
+    /// Its number in the row, `[B]`.
     pub(crate) positions: Tensor<1, Int>,
-    /// Places with this one, `[B]`.
+    /// Positions of the row, this one included, `[B]`.
     pub(crate) lengths: Tensor<1, Int>,
     /// Where its keys and values go.
     pub(crate) slots: Slots,
@@ -47,13 +49,13 @@ pub(crate) struct Step {
 /// Where a position's keys and values go in a [`KeyValueBuffer`].
 #[expect(clippy::large_enum_variant, reason = "one per position")]
 pub(crate) enum Slots {
-    /// The same place in every row.
+    /// The same position in every row.
     Same(usize),
-    /// Another place in each row.
+    /// Its own position in each row.
     Each {
         /// Row of the flat buffer `[B * capacity, W]` for each row of the batch, `[B]`.
         flat: Tensor<1, Int>,
-        /// The largest place.
+        /// The largest position.
         longest: usize,
     },
 }
@@ -63,28 +65,28 @@ impl DecoderCache {
         Self { layers, source_lengths, lengths: None, batch_size, len: 0 }
     }
 
-    /// Rows (B): targets in the making.
+    /// Rows (B): unfinished targets.
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    /// Target positions so far, of the longest row.
+    /// Target positions so far, in the longest row.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Positions of each row, `[B]`; None if all have [`Self::len`].
+    /// Positions of each row, `[B]`. None: all have [`Self::len`].
     pub(crate) fn lengths(&self) -> Option<&Tensor<1, Int>> {
         self.lengths.as_ref()
     }
 
-    /// True before the first position.
+    /// Whether no position has been decoded yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Makes row i what row `rows[i]` was: drops finished rows, widens one row to several beams, or moves beams from
-    /// one source to another.
+    /// Replaces row i by the former row `rows[i]`: to drop finished rows, to widen one row to several beams, or to move
+    /// beams from one source to another.
     ///
     /// # Shapes
     /// - `rows`: `[B']`, each in `0..B`, repetitions allowed; the batch has B' rows afterwards
@@ -100,9 +102,8 @@ impl DecoderCache {
         self.select_targets(rows);
     }
 
-    /// Says that the longest row has `len` positions, after [`Self::select`] has dropped longer ones: lengths of unequal rows
-    /// lie on the device, and without this the positions of the dropped row would go on being counted. Room that no row
-    /// needs any more is given back.
+    /// Sets the length of the longest row, after [`Self::select`] has dropped longer ones, and frees the memory that no row
+    /// needs any more. The host has to say so, because the lengths of unequal rows are on the device.
     ///
     /// # Panics
     /// If `len` is 0 or above [`Self::len`].
@@ -117,8 +118,8 @@ impl DecoderCache {
         self.len = len;
     }
 
-    /// [`Self::select`] for a step of beam search, where every row's new origin has the same source as the row: keys
-    /// and values of the source stay where they are.
+    /// [`Self::select`] for a step of beam search, where beams move only within their source. Keys and values of the source
+    /// stay where they are.
     ///
     /// # Shapes
     /// - `rows`: `[B]`, each in `0..B`
@@ -141,7 +142,7 @@ impl DecoderCache {
         [self.batch_size] = rows.dims();
     }
 
-    /// What the layers need to know of the position that comes next.
+    /// Describes the next position to the layers.
     pub(crate) fn next_step(&self, device: &Device) -> Step {
         let options = (&device.clone().inner(), DType::I32);
         match &self.lengths {
@@ -162,7 +163,7 @@ impl DecoderCache {
         }
     }
 
-    /// After a step.
+    /// Counts the position of `step`, after the layers have processed it.
     pub(crate) fn advance(&mut self, step: Step) {
         if self.lengths.is_some() {
             self.lengths = Some(step.lengths);
@@ -170,14 +171,14 @@ impl DecoderCache {
         self.len += 1;
     }
 
-    /// After prompts of `lengths`, padded to `len` positions.
+    /// Counts prompts of `lengths`, padded to `len` positions, after the layers have processed them.
     pub(crate) fn filled(&mut self, lengths: Tensor<1, Int>, len: usize) {
         self.lengths = Some(lengths);
         self.len = len;
     }
 }
 
-/// One decoder layer's share of a [`DecoderCache`].
+/// The keys and values of one decoder layer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LayerCache {
     /// Keys and values of the source, `[B, S, W]`.
@@ -187,6 +188,8 @@ pub(crate) struct LayerCache {
 }
 
 impl LayerCache {
+    /// A cache with the keys and values of the source and an empty target.
+    ///
     /// # Shapes
     /// - `key_value`: `[B * S, W]`, of the source
     pub(crate) fn with_source(key_value: Tensor<2>, batch_size: usize) -> Self {
@@ -195,7 +198,7 @@ impl LayerCache {
         Self { source, target: KeyValueBuffer::default() }
     }
 
-    /// `[B * S, W]`
+    /// Keys and values of the source, `[B * S, W]`.
     pub(crate) fn source_rows(&self) -> Tensor<2> {
         let source = self.source.as_ref().expect("a layer that looks at a source has one");
         let [b, s, width] = source.dims();
@@ -203,8 +206,10 @@ impl LayerCache {
     }
 }
 
-/// Keys and values of earlier positions, `[B, capacity, W]` with W = 2 G K. Room is made in chunks, so that a step writes
-/// one row and copies none, and shapes change (and GPU kernels are chosen) once per chunk. What is not written is zero.
+/// Keys and values of earlier positions, `[B, capacity, W]` with W = 2 G K. Unwritten positions are zero.
+///
+/// The capacity grows in chunks. A step then writes one row per sequence without copying the others, and shapes (and with
+/// them the choice of GPU kernels) change once per chunk.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeyValueBuffer {
     buffer: Option<Tensor<3>>,
@@ -214,12 +219,12 @@ impl KeyValueBuffer {
     /// Positions by which the buffer grows.
     const CHUNK: usize = 32;
 
-    /// Room that a buffer of `len` positions has.
+    /// Capacity of a buffer that holds `len` positions.
     fn capacity_of(len: usize) -> usize {
         len.next_multiple_of(Self::CHUNK)
     }
 
-    /// Puts the first positions of all rows in place, those of padding as zeros.
+    /// Stores the first positions of all rows. Padding becomes zeros.
     ///
     /// # Shapes
     /// - `key_value`: `[B * T, W]`
@@ -227,11 +232,14 @@ impl KeyValueBuffer {
         let ([n, width], b) = (key_value.dims(), rows.batch_size);
         let len = rows.len(n);
         let mut filled = key_value.reshape([b, len, width]);
+
         if let Some(lengths) = &rows.lengths {
-            let place = Tensor::<1, Int>::arange(0..len as i64, (&lengths.device(), lengths.dtype())).reshape([1, len]);
-            let padding = place.greater_equal(lengths.clone().reshape([b, 1]));
+            let position =
+                Tensor::<1, Int>::arange(0..len as i64, (&lengths.device(), lengths.dtype())).reshape([1, len]);
+            let padding = position.greater_equal(lengths.clone().reshape([b, 1]));
             filled = filled.mask_fill(padding.reshape([b, len, 1]).expand([b, len, width]), 0.0);
         }
+
         let room = Self::capacity_of(len) - len;
         if room > 0 {
             let zeros = Tensor::zeros([b, room, width], (&filled.device(), filled.dtype()));
@@ -240,7 +248,7 @@ impl KeyValueBuffer {
         self.buffer = Some(filled);
     }
 
-    /// Puts one position's keys and values in place.
+    /// Stores the keys and values of one position of each row, after growing the buffer if it is full.
     ///
     /// # Shapes
     /// - `key_value`: `[B, W]`
@@ -251,6 +259,7 @@ impl KeyValueBuffer {
             Slots::Each { longest, .. } => *longest,
         };
         let capacity = Self::capacity_of(position + 1);
+
         let options = (&key_value.device(), key_value.dtype());
         let buffer = match self.buffer.take() {
             None => Tensor::zeros([b, capacity, width], options),
@@ -260,12 +269,13 @@ impl KeyValueBuffer {
             }
             Some(buffer) => buffer,
         };
+
         self.buffer = Some(match slots {
             Slots::Same(position) => {
                 let row = key_value.reshape([b, 1, width]);
                 buffer.slice_assign([0..b, *position..*position + 1, 0..width], row)
             }
-            // The place is still zero, so adding is writing.
+            // The slot is still zero, so adding writes.
             Slots::Each { flat, .. } => buffer
                 .reshape([b * capacity, width])
                 .select_assign(0, flat.clone(), key_value, IndexingUpdateOp::Add)
@@ -273,14 +283,14 @@ impl KeyValueBuffer {
         });
     }
 
-    /// Keeps the room that `len` positions need.
+    /// Shrinks the buffer to the capacity that `len` positions need.
     fn shorten(&mut self, len: usize) {
         if let Some(buffer) = &mut self.buffer {
             buffer.inplace(|buffer| buffer.narrow(1, 0, Self::capacity_of(len)));
         }
     }
 
-    /// All positions, `[B * capacity, W]`; those not written yet are zero.
+    /// All positions, `[B * capacity, W]`. Unwritten ones are zero.
     pub(crate) fn rows(&self) -> Tensor<2> {
         let buffer = self.buffer.as_ref().expect("positions are written before they are read");
         let [b, capacity, width] = buffer.dims();

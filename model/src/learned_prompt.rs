@@ -1,8 +1,8 @@
 //! A short learned prompt (Lester et al. 2021, "The power of scale for parameter-efficient prompt tuning"): P trained vectors
-//! that stand among the token vectors of every row, at places of its own.
+//! inserted among the token vectors of each row, at positions that each row chooses.
 //!
-//! Where each output position comes from is one index tensor, so that putting the vectors in place is one gather and its
-//! gradient one scatter, whatever P and the batch are.
+//! One index tensor holds the origin of every output position. Inserting is then one gather and its gradient one scatter,
+//! for any P and batch size.
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Int, Tensor};
@@ -18,7 +18,7 @@ pub struct LearnedPrompt {
 }
 
 impl TransformerConfig {
-    /// A fresh prompt of `n_tokens` vectors for models of this configuration.
+    /// Initializes a prompt of `n_tokens` vectors for models of this configuration.
     ///
     /// # Panics
     /// If `n_tokens` is 0 or not below `max_positions`.
@@ -38,14 +38,14 @@ impl TransformerConfig {
 }
 
 impl LearnedPrompt {
-    /// Puts the prompt among the token vectors of each row.
+    /// Inserts the prompt among the token vectors of each row.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`
     /// - result: `[B * (T + P), D]`
     ///
     /// # Panics
-    /// If `x` is not of the shape that `insertion` was made for.
+    /// If `x` does not have the shape that `insertion` was made for.
     pub fn insert(&self, x: Tensor<2>, insertion: &Insertion) -> Tensor<2> {
         let ([n, _], [p, _]) = (x.dims(), self.table.dims());
         insertion.check(n, p);
@@ -53,7 +53,7 @@ impl LearnedPrompt {
     }
 }
 
-/// Where the tokens of a prompt stand in each row of a batch.
+/// The positions of a prompt's tokens in each row of a batch.
 #[derive(Debug, Clone)]
 pub struct Insertion {
     /// Row of `[tokens; prompt]` for each output position, `[B * (T + P)]`.
@@ -63,42 +63,45 @@ pub struct Insertion {
 }
 
 impl Insertion {
-    /// Rows of `len` tokens become rows of `len + P`; token p of the prompt stands at `places[b * P + p]` of row b.
+    /// Extends rows of `len` tokens to `len + P`. Token p of the prompt goes to position `positions[b * P + p]` of row b.
     ///
     /// # Shapes
-    /// - `places`: `[B * P]`, places in the longer rows: each in `0..len + P`, ascending in each row without repetition. They
-    ///   are on the device and are not checked here.
+    /// - `positions`: `[B * P]`, in the longer rows: each in `0..len + P`, strictly ascending in each row. They are not
+    ///   checked, because they are on the device.
     ///
     /// # Panics
-    /// If `places` does not divide into the rows.
-    pub fn new(places: Tensor<1, Int>, batch_size: usize, len: usize) -> Self {
-        let ([n], b) = (places.dims(), batch_size);
-        assert!(b > 0 && n > 0 && n.is_multiple_of(b), "{n} places of prompt tokens do not divide into {b} rows");
+    /// If `positions` does not divide into the rows.
+    pub fn new(positions: Tensor<1, Int>, batch_size: usize, len: usize) -> Self {
+        let ([n], b) = (positions.dims(), batch_size);
+        assert!(b > 0 && n > 0 && n.is_multiple_of(b), "{n} positions of prompt tokens do not divide into {b} rows");
+
         let (p, longer) = (n / b, len + n / b);
-        let options = (&places.device(), places.dtype());
+        let options = (&positions.device(), positions.dtype());
         let arange = |end: usize| Tensor::<1, Int>::arange(0..end as i64, options);
-        let places = places.reshape([b, 1, p]);
+        let positions = positions.reshape([b, 1, p]);
         let here = arange(longer).reshape([1, longer, 1]);
-        let is_prompt = places.clone().equal(here.clone()).int();
-        // Of a place without a prompt token: how many stand before it, and so by how much its token moved.
-        let before = places.lower(here.clone()).int().sum_dim(2).reshape([b, longer]);
+        let is_prompt = positions.clone().equal(here.clone()).int();
+
+        // The number of prompt tokens before each position: by how much a token at it has moved.
+        let before = positions.lower(here.clone()).int().sum_dim(2).reshape([b, longer]);
         let which = (is_prompt.clone() * arange(p).reshape([1, 1, p])).sum_dim(2).reshape([b, longer]);
         let first = (arange(b) * len as i64).reshape([b, 1]);
         let token = first + here.reshape([1, longer]) - before;
+
         let is_prompt = is_prompt.sum_dim(2).reshape([b, longer]).greater_elem(0);
         let origin = token.mask_where(is_prompt, which + (b * len) as i64).reshape([b * longer]);
         Self { origin, n_tokens: b * len, n_prompt: p }
     }
 
-    /// Ids of the longer rows, `fill` where the prompt stands: labels ([`TextBatch::NOT_COUNTED`](crate::TextBatch)), token
-    /// types.
+    /// Extends ids, such as labels or token types, to the longer rows, with `fill` at the prompt's positions. For labels
+    /// that is [`TextBatch::NOT_COUNTED`](crate::TextBatch).
     ///
     /// # Shapes
     /// - `ids`: `[B * T]`
     /// - result: `[B * (T + P)]`
     ///
     /// # Panics
-    /// If `ids` is not of the shape that this was made for.
+    /// If `ids` does not have the shape that the insertion was made for.
     pub fn ids(&self, ids: Tensor<1, Int>, fill: i32) -> Tensor<1, Int> {
         self.check(ids.dims()[0], self.n_prompt);
         let fill = Tensor::<1, Int>::full([self.n_prompt], fill, (&ids.device(), ids.dtype()));
@@ -107,6 +110,9 @@ impl Insertion {
 
     fn check(&self, n: usize, p: usize) {
         let (tokens, prompt) = (self.n_tokens, self.n_prompt);
-        assert!(n == tokens && p == prompt, "{n} tokens and a prompt of {p}, but places for {tokens} and {prompt}");
+        assert!(
+            n == tokens && p == prompt,
+            "{n} tokens and a prompt of {p}, but the insertion is for {tokens} and {prompt}"
+        );
     }
 }

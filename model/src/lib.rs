@@ -1,4 +1,6 @@
-//! Transformers for Burn that train: built from the fused operators of `kiln-kernels`, checked against PyTorch.
+//! Transformers for Burn, built from the fused operators of `kiln-kernels` and checked against PyTorch.
+//!
+//! The crate's README is its first example; here is an encoder-decoder that decodes one token:
 //!
 //! ```
 //! use burn::tensor::{DType, Device, Int, Tensor};
@@ -17,13 +19,13 @@
 //! assert_eq!(logits.dims(), [1, 50]);
 //! ```
 //!
-//! Three architectures are built from the same parts, as the configuration says:
+//! The configuration chooses one of three architectures, which share their layers:
 //!
-//! | model | in the shape of | reads | presets |
+//! | model | architecture of | batch | presets |
 //! |---|---|---|---|
 //! | [`EncoderDecoder`] | Vaswani et al. 2017, Marian, BART | [`PairBatch`] | `tiny`, `small`, `base`, `big`, `transformer_base`, `transformer_big` |
 //! | [`DecoderOnly`] | GPT-2, Llama | [`TextBatch`] | `gpt2_124m`, `gpt2_350m`, `llama_125m` |
-//! | [`EncoderOnly`] | BERT | [`TextBatch`] through [`mlm::mask_tokens`] | `bert_small` |
+//! | [`EncoderOnly`] | BERT | [`TextBatch`], masked by [`mlm::mask_tokens`] | `bert_small` |
 //!
 //! ```
 //! use burn::tensor::{DType, Device};
@@ -32,7 +34,7 @@
 //! let device = Device::flex();
 //! let config = TransformerConfig { n_decoder_layers: 1, ..TransformerConfig::llama_125m() }.with_vocab_size(50);
 //! let model = config.init_decoder_only(1, DType::F32, &device);
-//! // Prompts of unequal length; each row has positions of its own.
+//! // Prompts may differ in length: each row of the batch counts its own positions.
 //! let prompts = Prompts::new(&[vec![7, 8, 9], vec![3]], &config, &device)?;
 //! let (logits, mut cache) = model.prefill(prompts.ids, prompts.lengths);
 //! let next = logits.argmax(1).reshape([2]);
@@ -40,13 +42,26 @@
 //! # Ok::<(), kiln_model::PromptError>(())
 //! ```
 //!
-//! Reading order: [`TransformerConfig`], [`Batch`], one of the models, then the parts; [`Transformer`] is any of the three,
-//! [`hf`] knows the weight files of Hugging Face, `examples/` trains without the trainer. This crate opens no file and starts
-//! no thread.
+//! Reading order: [`TransformerConfig`], [`Batch`], one of the models, then its layers. [`Transformer`] is an enum of the
+//! three models. [`hf`] reads and writes the weights of Hugging Face models. The programs in `examples/` train without
+//! Kiln's trainer. This crate opens no files and starts no threads.
 //!
 //! Legend of shapes: B batch, S source length, T target length, D `d_model`, H heads, G heads of keys and values, K head
 //! dimension, F `d_ff`, V vocabulary, P tokens of a learned prompt, M any number of rows. Activations are two-dimensional,
 //! `[B * T, features]`, batch outermost.
+//!
+//! The modules by layer, lowest first; a module imports only from layers below it:
+//!
+//! | layer | modules |
+//! |---|---|
+//! | 0 | `config` shape of a model · `named_tensor` parameters on the host |
+//! | 1 | `rows` lengths, documents, positions · `init` first weights · `loss` · `flops` cost · `prompts` checked prompts |
+//! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `learned_prompt` |
+//! | 3 | `attention` · `feed_forward` · `position` · `mlm` masking |
+//! | 4 | `embedding` · `encoder` · `decoder` |
+//! | 5 | `encoder_decoder` · `decoder_only` · `encoder_only` |
+//! | 6 | `transformer` any of the three |
+//! | 7 | `hf` Hugging Face families |
 
 mod attention;
 mod batch;
@@ -66,6 +81,7 @@ mod learned_prompt;
 mod linear;
 mod loss;
 pub mod mlm;
+mod named_tensor;
 mod norm;
 mod position;
 mod prompts;
@@ -75,7 +91,8 @@ mod transformer;
 pub use attention::{CrossAttention, SelfAttention};
 pub use batch::{Batch, PairBatch, TextBatch};
 pub use config::{
-    Activation, Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
+    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
+    TransformerConfig,
 };
 pub use decoder::{Decoder, DecoderLayer};
 pub use decoder_only::DecoderOnly;
@@ -89,8 +106,14 @@ pub use kv_cache::{DecoderCache, Memory};
 pub use learned_prompt::{Insertion, LearnedPrompt};
 pub use linear::Linear;
 pub use loss::{EvalSums, LossSums};
+pub use named_tensor::NamedTensor;
 pub use norm::Norm;
 pub use position::PositionEncoding;
 pub use prompts::{PromptError, Prompts};
 pub use rows::Rows;
 pub use transformer::Transformer;
+
+/// The example of the README, compiled and run by the doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

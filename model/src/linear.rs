@@ -1,8 +1,8 @@
-//! A matrix and a bias.
+//! Matrix products with a bias.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use kiln_kernels::{Branch, DropoutStream, Projection};
+use kiln_kernels::{Activation, Branch, DropoutStream, Projection};
 
 use crate::init::{Init, Role};
 
@@ -16,7 +16,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A projection of a layer: with a bias, which starts at 0, if the configuration has biases.
+    /// Initializes a projection of a layer. If the configuration has biases, it has one, which starts at 0.
     pub(crate) fn init(init: &Init, shape: [usize; 2], role: Role) -> Self {
         if init.config.bias {
             Self::init_with_bias(init, shape, role)
@@ -34,6 +34,8 @@ impl Linear {
         Self { weight: init.linear_weight("weight", shape, role), bias: None }
     }
 
+    /// Computes `x · weight + bias`.
+    ///
     /// # Shapes
     /// - `x`: `[M, n_in]`
     /// - result: `[M, n_out]`
@@ -41,24 +43,24 @@ impl Linear {
         kiln_kernels::linear(x, self.weight.val(), self.bias.as_ref().map(Param::val))
     }
 
-    /// [`Self::forward`] as the end of a branch, which is left to the residual sum.
+    /// [`Self::forward`] as the end of a residual branch: the residual sum computes the product.
     ///
     /// # Shapes
-    /// - `x`: `[M, n_in]`
-    pub(crate) fn to_branch(&self, x: Tensor<2>) -> Branch {
+    /// - `x`: `[M, n_in]`. The returned branch evaluates to `[M, n_out]`.
+    pub(crate) fn branch(&self, x: Tensor<2>) -> Branch {
         Branch { x, weight: Some(self.weight.val()), bias: self.bias.as_ref().map(Param::val) }
     }
 
-    /// As what turns hidden states into logits.
+    /// The layer as the output projection, from hidden states to logits.
     pub(crate) fn projection(&self) -> Projection {
         Projection { weight: self.weight.val(), transposed: false, bias: self.bias.as_ref().map(Param::val) }
     }
 
-    /// [`Self::forward`], an activation of its result, and dropout.
+    /// Computes [`Self::forward`], then the activation, then dropout.
     pub(crate) fn forward_activated(
         &self,
         x: Tensor<2>,
-        activation: kiln_kernels::Activation,
+        activation: Activation,
         dropout: Option<(f64, &DropoutStream)>,
     ) -> Tensor<2> {
         kiln_kernels::linear_activated(x, self.weight.val(), self.bias.as_ref().map(Param::val), activation, dropout)

@@ -1,24 +1,24 @@
-//! What training minimizes.
+//! The training loss.
 
 use burn::tensor::{DType, Int, Tensor};
 use kiln_kernels::{CrossEntropy, CrossEntropyConfig, Projection, cross_entropy, linear_cross_entropy};
 
 use crate::config::TransformerConfig;
 
-/// Sums over the labels that count, on the device. Divide by `n_labels` for means, added up over micro-batches and ranks
-/// first.
+/// Sums over the labels that count, on the device. Add them up over micro-batches and ranks, then divide by `n_labels` for
+/// means.
 #[derive(Debug, Clone)]
 pub struct LossSums {
-    /// Label-smoothed cross-entropy in nats, `[1]`, f32. This is what is differentiated.
+    /// Label-smoothed cross-entropy in nats, `[1]`, f32. Training differentiates this one.
     pub loss_sum: Tensor<1>,
     /// Negative log-likelihood of the labels in nats, `[1]`, f32, outside the graph.
     pub nll_sum: Tensor<1>,
-    /// Labels that count, `[1]`, f32, outside the graph. The host need not know this number: the masking of an encoder-only
-    /// model's input happens on the device.
+    /// Labels that count, `[1]`, f32, outside the graph. It stays on the device, since masking the input of an encoder-only
+    /// model happens there too.
     pub n_labels: Tensor<1>,
 }
 
-/// [`LossSums`] of a validation batch, and how often the likeliest token was the label.
+/// [`LossSums`] of a validation batch, and the number of correct predictions.
 #[derive(Debug, Clone)]
 pub struct EvalSums {
     /// Losses and number of labels.
@@ -27,21 +27,21 @@ pub struct EvalSums {
     pub n_correct: Tensor<1>,
 }
 
-/// How losses are taken.
+/// How losses are computed.
 ///
-/// Always a sum: padding, micro-batches and ranks then cost nothing to get right, since the one division by the global
-/// number of real labels happens where that number is known.
+/// A loss is always a sum. The caller divides once, by the global number of real labels. So padding, micro-batches and
+/// ranks cannot bias the mean.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TokenLoss<'a> {
-    /// Says how many rows of logits exist at a time.
+    /// Decides how many rows of logits exist at once.
     pub(crate) config: &'a TransformerConfig,
     pub(crate) label_smoothing: f64,
-    /// Labels that do not count.
+    /// The label that does not count.
     pub(crate) ignored: i64,
 }
 
 impl TokenLoss<'_> {
-    /// Label-smoothed cross-entropy of the logits of `hidden`, summed over the labels that count.
+    /// Returns the label-smoothed cross-entropy of the logits of `hidden`, summed over the labels that count.
     ///
     /// # Shapes
     /// - `hidden`: `[M, D]`
@@ -53,7 +53,7 @@ impl TokenLoss<'_> {
         LossSums { loss_sum: sums.loss_sum, nll_sum: sums.nll_sum, n_labels }
     }
 
-    /// [`Self::loss`], and the number of right guesses.
+    /// [`Self::loss`], and the number of correct predictions.
     ///
     /// # Shapes
     /// As [`Self::loss`].
@@ -63,6 +63,7 @@ impl TokenLoss<'_> {
             0 => m,
             chunk_rows => chunk_rows,
         };
+
         let chunks = (0..m).step_by(chunk_rows.max(1)).map(|first| {
             let len = chunk_rows.min(m - first);
             let labels = labels.clone().narrow(0, first, len);
@@ -87,7 +88,7 @@ impl TokenLoss<'_> {
     }
 }
 
-/// The sum of zeros and ones, `[1]`, f32: exact up to 16 million.
+/// Sums zeros and ones, `[1]`, f32: exact up to 16 million.
 fn count(ones: Tensor<1, Int>) -> Tensor<1> {
     ones.sum().float().cast(DType::F32)
 }

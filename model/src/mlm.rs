@@ -1,7 +1,7 @@
-//! Masked language modelling (Devlin et al. 2019, section 3.1): which tokens an encoder-only model must guess.
+//! Masked language modelling (Devlin et al. 2019, section 3.1): chooses the tokens that an encoder-only model must predict.
 //!
-//! The choice is made on the device, in a fixed handful of operations over the whole batch, from counters: the same seed and
-//! draw mask the same tokens on every device, whatever the number of ranks' workers, and nothing is read back.
+//! The device chooses them, in a few operations over the whole batch, from a counter-based random stream. The same seed and
+//! step mask the same tokens on every device and for any number of loader threads. The host reads nothing back.
 
 use burn::tensor::{Bool, Int, Tensor};
 use kiln_kernels::{DropoutStream, random_words};
@@ -13,25 +13,25 @@ use crate::batch::TextBatch;
 pub struct MaskConfig {
     /// Id of the mask token.
     pub mask_id: u32,
-    /// Tokens that are never chosen: padding, start, end, separators, the mask itself.
+    /// Tokens that are never chosen: padding, start, end, separators, and the mask token itself.
     pub special_ids: Vec<u32>,
-    /// Tokens of the vocabulary, of which random replacements are drawn evenly.
+    /// Size of the vocabulary, from which random replacements are sampled uniformly.
     pub vocab_size: usize,
-    /// Share of the tokens to guess, in (0, 1]; 0.15 is usual.
+    /// Fraction of the tokens to predict, in (0, 1]; 0.15 is usual.
     pub select_share: f64,
-    /// Share of the chosen tokens that the mask token replaces, in [0, 1]; 0.8 is usual.
+    /// Fraction of the chosen tokens that the mask token replaces, in [0, 1]; 0.8 is usual.
     pub mask_share: f64,
-    /// Share of the chosen tokens that a random token replaces, in [0, 1]; 0.1 is usual. What is left stays as it is.
+    /// Fraction of the chosen tokens that a random token replaces, in [0, 1]; 0.1 is usual. The others stay as they are.
     pub random_share: f64,
 }
 
 impl MaskConfig {
-    /// The shares of BERT: 15 % are chosen; of these 80 % are masked, 10 % replaced, 10 % kept.
+    /// The fractions of BERT: 15 % are chosen; of these 80 % are masked, 10 % replaced, 10 % kept.
     pub fn new(mask_id: u32, special_ids: Vec<u32>, vocab_size: usize) -> Self {
         Self { mask_id, special_ids, vocab_size, select_share: 0.15, mask_share: 0.8, random_share: 0.1 }
     }
 
-    /// Everything that is impossible about this configuration; empty when tokens can be masked.
+    /// Returns all problems of this configuration, or nothing if tokens can be masked.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.vocab_size == 0 || self.vocab_size > i32::MAX as usize {
@@ -53,10 +53,10 @@ impl MaskConfig {
     }
 }
 
-/// The batch with chosen tokens hidden in `input`, and `labels` of chosen tokens only: the rest is
-/// [`TextBatch::NOT_COUNTED`], and so is what was not counted before. Takes one site of `stream`.
+/// Masks tokens of `input` and keeps only their `labels`. All others become [`TextBatch::NOT_COUNTED`]. Labels that were not
+/// counted before are never chosen. Uses one site of `stream`.
 ///
-/// A small batch may end up without a chosen token; its loss and its number of labels are then 0.
+/// A small batch may end up without a chosen token. Its loss and its number of labels are then 0.
 ///
 /// # Panics
 /// If [`MaskConfig::validate`] finds a problem.
@@ -87,13 +87,13 @@ pub fn mask_tokens(batch: &TextBatch, config: &MaskConfig, stream: &DropoutStrea
     }
 }
 
-/// 31-bit words below this are a `share` of them.
+/// The bound below which a fraction `share` of all 31-bit words lies.
 fn threshold(share: f64) -> i64 {
     // One less than 2^31 at a share of 1, since the words are compared as 32-bit integers.
     ((share * 2_147_483_648.0) as i64).min(i64::from(i32::MAX))
 }
 
-/// Where one of `special` stands: two comparisons with constants for each run of consecutive ids (BERT's are 0 and 100 to
+/// Finds the tokens in `special` by two comparisons with constants per range of consecutive ids (BERT's are 0 and 100 to
 /// 103), so that nothing is uploaded.
 ///
 /// # Shapes
@@ -102,30 +102,30 @@ fn special(ids: &Tensor<1, Int>, special: &[u32]) -> Tensor<1, Bool> {
     let inside = |&(first, last): &(u32, u32)| {
         ids.clone().greater_equal_elem(i64::from(first)).bool_and(ids.clone().lower_equal_elem(i64::from(last)))
     };
-    runs(special).iter().map(inside).reduce(Tensor::bool_or).unwrap_or_else(|| ids.clone().lower_elem(i32::MIN))
+    ranges(special).iter().map(inside).reduce(Tensor::bool_or).unwrap_or_else(|| ids.clone().lower_elem(i32::MIN))
 }
 
-/// First and last of each run of consecutive numbers, ascending.
-fn runs(ids: &[u32]) -> Vec<(u32, u32)> {
+/// First and last of each range of consecutive numbers, ascending.
+fn ranges(ids: &[u32]) -> Vec<(u32, u32)> {
     let mut ids = ids.to_vec();
     ids.sort_unstable();
-    let mut runs: Vec<(u32, u32)> = Vec::new();
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
     for id in ids {
-        match runs.last_mut() {
+        match ranges.last_mut() {
             Some((_, last)) if id <= *last + 1 => *last = id,
-            _ => runs.push((id, id)),
+            _ => ranges.push((id, id)),
         }
     }
-    runs
+    ranges
 }
 
 #[cfg(test)]
 mod tests {
-    use super::runs;
+    use super::ranges;
 
     #[test]
-    fn special_ids_are_runs() {
-        assert_eq!(runs(&[103, 0, 101, 100, 102, 101]), [(0, 0), (100, 103)]);
-        assert_eq!(runs(&[]), []);
+    fn special_ids_become_ranges() {
+        assert_eq!(ranges(&[103, 0, 101, 100, 102, 101]), [(0, 0), (100, 103)]);
+        assert_eq!(ranges(&[]), []);
     }
 }

@@ -1,4 +1,4 @@
-//! Normalization of features, and the residual branch that it belongs to.
+//! Normalization of features, and the residual sums around it.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -24,6 +24,8 @@ impl Norm {
         Self { gamma: init.constant(d, 1.0), beta, eps: init.config.norm_eps }
     }
 
+    /// Normalizes each row.
+    ///
     /// # Shapes
     /// - `x`: `[M, D]`; result the same
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
@@ -36,7 +38,7 @@ impl Norm {
     }
 }
 
-/// `x` through a norm that may be missing.
+/// Applies `norm` to `x`, if there is one.
 ///
 /// # Shapes
 /// - `x`: `[M, D]`; result the same
@@ -47,17 +49,17 @@ pub(crate) fn normalized(norm: &Option<Norm>, x: Tensor<2>) -> Tensor<2> {
     }
 }
 
-/// What flows from one part of a layer to the next. The last part's result is not added yet: the next norm does it, so that
-/// sum, dropout and norm are one pass over memory.
+/// The residual stream between two sublayers. The last sublayer's result is still pending: the next norm adds it, so that
+/// sum, dropout and norm take one pass over memory.
 #[derive(Debug)]
 pub(crate) struct ResidualStream {
     sum: Tensor<2>,
-    /// What is to be added, and the probability of its dropout.
+    /// The pending result, and the probability of its dropout.
     branch: Option<(Branch, f64)>,
 }
 
 impl ResidualStream {
-    /// The stream that begins with `x`, `[M, D]`.
+    /// Starts the stream with `x`, `[M, D]`.
     pub(crate) fn new(x: Tensor<2>) -> Self {
         Self { sum: x, branch: None }
     }
@@ -67,7 +69,7 @@ impl ResidualStream {
         self.sum.dims()[0]
     }
 
-    /// The sum so far, and its norm.
+    /// Adds the pending branch. Returns the sum and its norm.
     fn normed(self, norm: &Norm, stream: Option<&DropoutStream>) -> (Tensor<2>, Tensor<2>) {
         let Self { sum, branch } = self;
         let (branch, p) = branch.unzip();
@@ -75,7 +77,7 @@ impl ResidualStream {
         kiln_kernels::add_norm(sum, branch, dropout, norm.weights())
     }
 
-    /// The end of a stack: `norm` of the sum, or the sum itself after post-norm layers, which leave nothing to add.
+    /// Ends a stack: the norm of the sum, or the sum itself after post-norm layers, which leave no branch pending.
     pub(crate) fn end(self, norm: &Option<Norm>, stream: Option<&DropoutStream>) -> Tensor<2> {
         match norm {
             Some(norm) => self.normed(norm, stream).1,
@@ -87,7 +89,7 @@ impl ResidualStream {
     }
 }
 
-/// How a layer's parts are added to the residual stream.
+/// How a layer adds its sublayers to the residual stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Residual {
     placement: NormPlacement,
@@ -99,28 +101,28 @@ impl Residual {
         Self { placement: config.norm, dropout: config.dropout }
     }
 
-    /// Pre-norm: `x + dropout(part(norm(x)))`. Post-norm: `norm(x + dropout(part(x)))`.
+    /// Pre-norm: `x + dropout(sublayer(norm(x)))`. Post-norm: `norm(x + dropout(sublayer(x)))`.
     pub(crate) fn around(
         &self,
         norm: &Norm,
         x: ResidualStream,
         stream: Option<&DropoutStream>,
-        part: impl FnOnce(Tensor<2>) -> Branch,
+        sublayer: impl FnOnce(Tensor<2>) -> Branch,
     ) -> ResidualStream {
         match self.placement {
             NormPlacement::Pre => {
                 let (sum, normed) = x.normed(norm, stream);
-                ResidualStream { sum, branch: Some((part(normed), self.dropout)) }
+                ResidualStream { sum, branch: Some((sublayer(normed), self.dropout)) }
             }
             NormPlacement::Post => {
-                let branch = Some((part(x.sum.clone()), self.dropout));
+                let branch = Some((sublayer(x.sum.clone()), self.dropout));
                 ResidualStream::new(ResidualStream { sum: x.sum, branch }.normed(norm, stream).1)
             }
         }
     }
 }
 
-/// Dropout while there is a stream (training), nothing without (evaluation).
+/// Applies dropout if there is a stream (training), and returns `x` without one (evaluation).
 ///
 /// # Shapes
 /// - `x`: `[M, N]`; result the same

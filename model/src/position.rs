@@ -1,5 +1,5 @@
-//! Where a token stands: a vector per position, added to the token's. (Rotary positions are no vectors: they are in
-//! [`SelfAttention`](crate::SelfAttention).)
+//! Position vectors, added to the token vectors. Rotary positions work differently: see
+//! [`SelfAttention`](crate::SelfAttention).
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
@@ -11,8 +11,8 @@ use crate::kv_cache::DecoderCache;
 use crate::norm::{Norm, dropout, normalized};
 use crate::rows::Rows;
 
-/// Sinusoidal or learned positions: one of the two tables is there. With rotary positions there is none, and what is left
-/// is the limit of the length.
+/// Sinusoidal or learned positions, in one of the two tables. With rotary positions both are absent, and only the limit on
+/// the length remains.
 #[derive(Module, Debug)]
 pub struct PositionEncoding {
     /// Learned: `[max_positions, D]`.
@@ -43,22 +43,23 @@ impl PositionEncoding {
     ///
     /// # Panics
     /// If `x` does not divide into `rows`, or T is above `max_positions`. Explicit positions (see [`Rows::positions`]) are
-    /// on the device and are not checked here.
+    /// not checked, because they are on the device.
     pub fn add_to(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
         let [n, d] = x.dims();
-        if let Some((places, table)) = self.own_places(rows) {
+        if let Some((ids, table)) = self.per_token(rows) {
             self.check(rows.len(n));
-            return x.clone() + kiln_kernels::embedding(places, table).cast(x.dtype());
+            return x.clone() + kiln_kernels::embedding(ids, table).cast(x.dtype());
         }
-        let Some(vectors) = self.of_every_row(n, rows) else { return x };
+
+        let Some(vectors) = self.shared_by_rows(n, rows) else { return x };
         let [len, _] = vectors.dims();
         let vectors = vectors.cast(x.dtype()).reshape([1, len, d]);
         (x.reshape([rows.batch_size, len, d]) + vectors).reshape([n, d])
     }
 
-    /// [`Self::add_to`], then `norm` if there is one, then dropout with probability `p` while there is a stream: what the layers
-    /// begin with.
-    pub(crate) fn place(
+    /// Computes the input of the layers: [`Self::add_to`], then `norm` if there is one, then dropout with probability `p` if
+    /// there is a stream.
+    pub(crate) fn layer_input(
         &self,
         x: Tensor<2>,
         norm: &Option<Norm>,
@@ -69,16 +70,16 @@ impl PositionEncoding {
         dropout(normalized(norm, self.add_to(x, rows)), p, stream)
     }
 
-    /// The place of each token and the vectors of all places, where rows differ in them and vectors are added.
-    pub(crate) fn own_places(&self, rows: &Rows) -> Option<(Tensor<1, Int>, Tensor<2>)> {
+    /// The position of each token and the table of vectors, if `rows` has explicit positions and the model adds vectors.
+    pub(crate) fn per_token(&self, rows: &Rows) -> Option<(Tensor<1, Int>, Tensor<2>)> {
         rows.positions.clone().zip(self.vectors())
     }
 
-    /// What is added to the positions of every row of `n / B`, `[T, D]`; None with rotary positions.
+    /// The vectors that are added to every row alike, `[T, D]` with T = `n / B`; None with rotary positions.
     ///
     /// # Panics
     /// As [`Self::add_to`].
-    pub(crate) fn of_every_row(&self, n: usize, rows: &Rows) -> Option<Tensor<2>> {
+    pub(crate) fn shared_by_rows(&self, n: usize, rows: &Rows) -> Option<Tensor<2>> {
         let len = rows.len(n);
         self.check(len);
         self.vectors().map(|table| table.narrow(0, 0, len))
@@ -118,7 +119,7 @@ fn sinusoids(n: usize, d: usize) -> Vec<f32> {
     (0..n).flat_map(|p| (0..d).map(move |i| value(p, i) as f32)).collect()
 }
 
-/// The same rows with all sines before all cosines.
+/// Reorders each row: all sines, then all cosines.
 fn halves(interleaved: &[f32], d: usize) -> Vec<f32> {
     interleaved
         .chunks_exact(d)

@@ -1,24 +1,26 @@
-//! Prompts on their way to a decoder: checked on the host, where looking costs nothing.
+//! Prompts for a decoder, checked on the host, before they go to the device.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use crate::config::TransformerConfig;
 
-/// What is wrong with a batch of prompts. Rows and places count from 0.
+/// A problem with a batch of prompts. Rows and positions count from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PromptError {
-    /// The batch has no row.
-    #[error("no prompt; give at least one")]
+    /// The batch has no rows.
+    #[error("the batch has no prompts; give at least one")]
     NoPrompts,
-    /// A row has no token.
-    #[error("prompt {row} is empty; a decoder continues at least one token (the start or end-of-text token will do)")]
+    /// A row has no tokens.
+    #[error(
+        "prompt {row} is empty; a decoder needs at least one token to continue (the start or end-of-text token will do)"
+    )]
     Empty {
         /// Number of the prompt.
         row: usize,
     },
-    /// A row leaves no room to continue.
+    /// A row fills the model's positions and leaves no room to continue.
     #[error(
-        "prompt {row} has {len} tokens, but the model has {max_positions} positions, and the continuation needs one at least; \
+        "prompt {row} has {len} tokens, but the model has {max_positions} positions, of which the continuation needs at least one; \
          shorten the prompt to {} tokens",
         max_positions - 1
     )]
@@ -30,17 +32,17 @@ pub enum PromptError {
         /// Positions of the model.
         max_positions: usize,
     },
-    /// An id is none of the vocabulary's.
+    /// An id is outside the vocabulary.
     #[error(
-        "token {place} of prompt {row} has the id {id}, but the model has ids 0 to {}; tokenizer and weights do not belong \
+        "token {position} of prompt {row} has the id {id}, but the model has ids 0 to {}; tokenizer and weights do not belong \
          together",
         vocab_size - 1
     )]
     UnknownId {
         /// Number of the prompt.
         row: usize,
-        /// Place in the prompt.
-        place: usize,
+        /// Position in the prompt.
+        position: usize,
         /// The id.
         id: i64,
         /// Tokens of the model's vocabulary.
@@ -62,10 +64,10 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// Checks `rows` against the model and puts them on `device`.
+    /// Checks `rows` against the model and copies them to `device`.
     ///
     /// # Errors
-    /// If there is no row, or one is empty, longer than the model's positions less one, or holds an id outside the
+    /// If there are no rows, or if a row is empty, leaves no position for a continuation, or holds an id outside the
     /// vocabulary.
     pub fn new<I: Copy + Into<i64>>(
         rows: &[Vec<I>],
@@ -81,15 +83,17 @@ impl Prompts {
                 len if len >= max_positions => return Err(PromptError::TooLong { row, len, max_positions }),
                 _ => {}
             }
-            for (place, &id) in tokens.iter().enumerate() {
+
+            for (position, &id) in tokens.iter().enumerate() {
                 let (id, vocab_size) = (id.into(), config.vocab_size());
                 let known = usize::try_from(id).is_ok_and(|id| id < vocab_size);
                 match i32::try_from(id) {
-                    Ok(small) if known => ids[row * len + place] = small,
-                    _ => return Err(PromptError::UnknownId { row, place, id, vocab_size }),
+                    Ok(small) if known => ids[row * len + position] = small,
+                    _ => return Err(PromptError::UnknownId { row, position, id, vocab_size }),
                 }
             }
         }
+
         let device = device.clone().inner();
         let on_device = |values: Vec<i32>| {
             let n = values.len();

@@ -1,22 +1,25 @@
-//! How the rows of a sequence tensor make a batch: what every layer is told beside the hidden states.
+//! How a `[B * T, D]` tensor divides into sequences: what attention and positions need to know besides the values.
 
 use burn::tensor::{DType, Device, Int, Tensor};
 use kiln_kernels::AttentionMask;
 
 use crate::config::{Positions, TransformerConfig};
 
-/// B rows of T positions each, right-padded or packed with several documents.
+/// The layout of a batch of sequences: B rows of T positions each, right-padded or packed with several documents.
+///
+/// The layers receive hidden states as `[B * T, D]`. `Rows` tells them where each row ends, which positions may see each
+/// other, and which position of its document a token has.
 #[derive(Debug, Clone)]
 pub struct Rows {
     /// B.
     pub batch_size: usize,
-    /// Positions of each row that are no padding, `[B]`, at least 1 each; None: all, or it does not matter because the
-    /// attention is causal and right padding comes after everything real.
+    /// Non-padding positions of each row, `[B]`, at least 1 each. None: there is no padding, or attention is causal, so
+    /// that no real position sees the padding after it.
     pub lengths: Option<Tensor<1, Int>>,
-    /// Document of each position, `[B * T]`, numbers that never fall along a row: positions see their own document only.
-    /// None: a row is one document.
+    /// Document number of each position, `[B * T]`, never decreasing along a row. A position sees only its own document.
+    /// None: each row is one document.
     pub documents: Option<Tensor<1, Int>>,
-    /// Place of each token, `[B * T]`, each in `0..max_positions`; None: 0 to T - 1 in every row.
+    /// Position of each token in its document, `[B * T]`, each in `0..max_positions`. None: 0 to T - 1 in every row.
     pub positions: Option<Tensor<1, Int>>,
 }
 
@@ -44,16 +47,16 @@ impl Rows {
         n / b
     }
 
-    /// With every position's place written out if the model turns queries and keys by it, once for all layers.
-    pub(crate) fn placed(self, config: &TransformerConfig, n: usize, device: &Device) -> Self {
+    /// Fills in the position ids if the model rotates queries and keys by them, once for all layers.
+    pub(crate) fn with_rotary_positions(self, config: &TransformerConfig, n: usize, device: &Device) -> Self {
         if config.positions != Positions::Rotary {
             return self;
         }
-        let positions = Some(self.places(n, device));
+        let positions = Some(self.position_ids(n, device));
         Self { positions, ..self }
     }
 
-    /// The last real position of each row.
+    /// Selects the last real position of each row.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`
@@ -70,8 +73,8 @@ impl Rows {
         AttentionMask { key_lengths: self.lengths.clone(), documents: self.documents.clone() }
     }
 
-    /// The place of each of `n` positions, `[n]`.
-    pub(crate) fn places(&self, n: usize, device: &Device) -> Tensor<1, Int> {
+    /// The position of each of `n` tokens in its document, `[n]`.
+    pub(crate) fn position_ids(&self, n: usize, device: &Device) -> Tensor<1, Int> {
         match &self.positions {
             Some(positions) => positions.clone(),
             None => {

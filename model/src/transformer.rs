@@ -1,4 +1,4 @@
-//! One of the three Transformers, for a trainer that serves them all.
+//! An enum of the three models, for a trainer that trains any of them.
 
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::{DType, Device, Tensor};
@@ -11,19 +11,19 @@ use crate::encoder_decoder::EncoderDecoder;
 use crate::encoder_only::EncoderOnly;
 use crate::loss::{EvalSums, LossSums};
 
-/// A model of any architecture. Parameter paths are those of the model itself: the enum adds nothing to them.
+/// A model of any architecture. The enum adds nothing to the parameter paths of the model.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "one per run; a box would only cost a pointer to follow")]
 pub enum Transformer {
-    /// Reads a source, writes a target.
+    /// Translates a source into a target.
     EncoderDecoder(EncoderDecoder),
     /// Continues a text.
     DecoderOnly(DecoderOnly),
-    /// Fills in masked tokens.
+    /// Predicts masked tokens.
     EncoderOnly(EncoderOnly),
 }
 
-/// The same expression for whichever model it is.
+/// Evaluates the same expression for each of the models.
 macro_rules! each {
     ($self:expr, $model:ident => $result:expr) => {
         match $self {
@@ -34,7 +34,7 @@ macro_rules! each {
     };
 }
 
-/// The same change to whichever model it is.
+/// Applies the same change to each of the models.
 macro_rules! mapped {
     ($self:expr, $model:ident => $result:expr) => {
         match $self {
@@ -46,7 +46,7 @@ macro_rules! mapped {
 }
 
 impl TransformerConfig {
-    /// A model with fresh weights: a pure function of `self` and `seed`, whatever the device.
+    /// Initializes a model. The weights are a pure function of `self` and `seed`, and equal on every device.
     ///
     /// `dtype` is the compute dtype of weights and activations. On an autodiff device all parameters are tracked.
     ///
@@ -62,13 +62,13 @@ impl TransformerConfig {
 }
 
 impl Transformer {
-    /// The configuration that the model was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &TransformerConfig {
         each!(self, model => model.config())
     }
 
-    /// Summed label-smoothed cross-entropy over the labels that count, and the number of them, which only the device
-    /// knows. Divide, over all micro-batches.
+    /// Returns the label-smoothed cross-entropy summed over the labels that count, and their number, both on the device.
+    /// Add both up over all micro-batches before dividing.
     ///
     /// # Panics
     /// If the batch is of the wrong kind (pairs for an encoder-decoder, text for the others) or too long for the model.
@@ -81,7 +81,7 @@ impl Transformer {
         }
     }
 
-    /// [`Self::loss`] without dropout, and how often the likeliest token is the label.
+    /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.
     ///
     /// # Panics
     /// As [`Self::loss`].
@@ -94,10 +94,10 @@ impl Transformer {
         }
     }
 
-    /// Logits of every position.
+    /// Returns the logits of every position.
     ///
     /// # Shapes
-    /// - result: `[B * T, V]`; rows of padded positions mean nothing
+    /// - result: `[B * T, V]`; rows of padded positions have no meaning
     ///
     /// # Panics
     /// As [`Self::loss`].
@@ -119,8 +119,8 @@ impl Transformer {
     }
 }
 
-/// Written out, because the derived one would put the variant's name in front of every parameter path, and so in every
-/// checkpoint.
+/// Written by hand: the derived implementation would put the variant's name in front of every parameter path, and so into
+/// every checkpoint.
 impl Module for Transformer {
     fn collect_devices(&self, devices: Devices) -> Devices {
         each!(self, model => model.collect_devices(devices))

@@ -1,8 +1,8 @@
 //! A training run at one step, as plain host data: no device, no trainer.
 
 use kiln_data::Position;
+pub use kiln_model::NamedTensor;
 use kiln_model::TransformerConfig;
-pub use kiln_model::hf::NamedTensor;
 use serde::{Deserialize, Serialize};
 
 /// Version of the folder's layout and of `trainer_state.json`.

@@ -2,7 +2,7 @@
 //! script, so that the figures can stand side by side.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use kiln_model::{Activation, Batch, PairBatch, Positions, TextBatch, TransformerConfig, flops};
+use kiln_model::{Batch, FeedForwardActivation, PairBatch, Positions, TextBatch, TransformerConfig, flops};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -63,7 +63,7 @@ impl Workload {
             source_vocab_size: 32_000,
             target_vocab_size: 32_000,
             positions: Positions::Learned,
-            activation: Activation::GeluTanh,
+            activation: FeedForwardActivation::GeluTanh,
             dropout: 0.1,
             ..TransformerConfig::base()
         };

@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kiln_model::hf::{ElementType, NamedTensor};
+use kiln_model::NamedTensor;
+use kiln_model::hf::ElementType;
 use serde_json::json;
 
 use super::*;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use half::{bf16, f16};
-use kiln_model::hf::NamedTensor;
+use kiln_model::NamedTensor;
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::{FolderError, WEIGHTS_FILE};

@@ -1,11 +1,12 @@
-//! Configurations by name. Those with the size of a published model say so, and tests count their parameters.
+//! Configurations by name. Where a preset has the size of a published model, a test counts its parameters.
 
 use super::{
-    Activation, Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
+    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
+    TransformerConfig,
 };
 
 impl TransformerConfig {
-    /// 0.4 M parameters and the vocabulary: learns the built-in task on a CPU in minutes.
+    /// 0.4 M parameters plus the vocabulary: learns the built-in task on a CPU in minutes.
     pub fn tiny() -> Self {
         Self {
             d_model: 96,
@@ -19,27 +20,27 @@ impl TransformerConfig {
         }
     }
 
-    /// 5.5 M parameters and the vocabulary: a patient CPU or any GPU.
+    /// 5.5 M parameters plus the vocabulary: for any GPU, or for hours on a CPU.
     pub fn small() -> Self {
         Self { d_model: 256, n_heads: 4, d_ff: 1024, n_encoder_layers: 3, n_decoder_layers: 3, ..Self::default() }
     }
 
-    /// 44 M parameters and the vocabulary: "base" of Vaswani et al. 2017, with pre-norm.
+    /// 44 M parameters plus the vocabulary: "base" of Vaswani et al. 2017, with pre-norm.
     pub fn base() -> Self {
         Self::default()
     }
 
-    /// 176 M parameters and the vocabulary: "big" of Vaswani et al. 2017, with pre-norm.
+    /// 176 M parameters plus the vocabulary: "big" of Vaswani et al. 2017, with pre-norm.
     pub fn big() -> Self {
         Self { d_model: 1024, n_heads: 16, d_ff: 4096, dropout: 0.3, ..Self::default() }
     }
 
-    /// "base" of Vaswani et al. 2017 as printed, with post-norm: 63,082,496 parameters with its 37,000 tokens.
+    /// "base" of Vaswani et al. 2017 as published, with post-norm: 63,082,496 parameters with its 37,000 tokens.
     pub fn transformer_base() -> Self {
         Self { norm: NormPlacement::Post, ..Self::base() }
     }
 
-    /// "big" of Vaswani et al. 2017 as printed, with post-norm: 214,245,376 parameters with its 37,000 tokens.
+    /// "big" of Vaswani et al. 2017 as published, with post-norm: 214,245,376 parameters with its 37,000 tokens.
     pub fn transformer_big() -> Self {
         Self { norm: NormPlacement::Post, ..Self::big() }
     }
@@ -56,7 +57,7 @@ impl TransformerConfig {
             max_positions: 1024,
             scale_embedding: false,
             positions: Positions::Learned,
-            activation: Activation::GeluTanh,
+            activation: FeedForwardActivation::GeluTanh,
             activation_dropout: Some(0.0),
             attention_dropout: 0.1,
             init: InitScheme::SmallNormal,
@@ -69,8 +70,8 @@ impl TransformerConfig {
         Self { d_model: 1024, n_heads: 16, d_ff: 4096, n_decoder_layers: 24, ..Self::gpt2_124m() }
     }
 
-    /// A Llama of the shape of MobileLLM-125M (Liu et al. 2024), deep and thin with three heads of queries to one of keys
-    /// and values: 124,635,456 parameters with its 32,000 tokens.
+    /// A Llama in the shape of MobileLLM-125M (Liu et al. 2024), deep and thin, with three query heads per key/value head:
+    /// 124,635,456 parameters with its 32,000 tokens.
     pub fn llama_125m() -> Self {
         Self {
             architecture: Architecture::DecoderOnly,
@@ -84,7 +85,7 @@ impl TransformerConfig {
             norm_kind: NormKind::RmsNorm,
             scale_embedding: false,
             positions: Positions::Rotary,
-            activation: Activation::Swiglu,
+            activation: FeedForwardActivation::Swiglu,
             bias: false,
             dropout: 0.0,
             init: InitScheme::SmallNormal,
@@ -92,9 +93,9 @@ impl TransformerConfig {
         }
     }
 
-    /// BERT small (Turc et al. 2019; 4 layers of 512 features, 8 heads): with its 30,522 tokens 28,763,648 parameters as
-    /// published, that is with a pooler and without the head for masked tokens. This one is for training from scratch: it
-    /// has the head and no pooler, 28,795,194 parameters.
+    /// BERT small (Turc et al. 2019; 4 layers of 512 features, 8 heads), for training from scratch: with the head for masked
+    /// tokens and without the pooler it has 28,795,194 parameters with its 30,522 tokens. The published model has the pooler
+    /// instead of the head, and 28,763,648 parameters.
     pub fn bert_small() -> Self {
         Self {
             architecture: Architecture::EncoderOnly,
@@ -108,7 +109,7 @@ impl TransformerConfig {
             embedding_norm: true,
             scale_embedding: false,
             positions: Positions::Learned,
-            activation: Activation::Gelu,
+            activation: FeedForwardActivation::Gelu,
             n_token_types: 2,
             activation_dropout: Some(0.0),
             attention_dropout: 0.1,

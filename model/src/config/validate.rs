@@ -1,10 +1,10 @@
-//! What is impossible about a configuration, all of it at once.
+//! Reports all problems of a configuration at once.
 
 use super::{Architecture, Positions, TieEmbeddings, TransformerConfig};
 
 impl TransformerConfig {
-    /// Everything that is impossible about this configuration, each with its remedy; empty when a model can be built.
-    /// Vocabulary sizes of 0 pass: they are filled in from the tokenizer, and [`Self::init`] refuses them.
+    /// Returns all problems of this configuration with their remedies, or nothing if a model can be built. A vocabulary size
+    /// of 0 is not a problem yet: the tokenizer fills it in, and [`Self::init`] refuses it.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         self.validate_sizes(&mut problems);
@@ -32,7 +32,8 @@ impl TransformerConfig {
         }
         if self.max_positions < 2 {
             problems.push(format!(
-                "model.max_positions {} leaves no room for a token and its end; set it to the longest sequence in tokens",
+                "model.max_positions {} leaves no room for a token and the end token; set it to the length of the longest sequence in \
+                 tokens",
                 self.max_positions
             ));
         }
@@ -53,7 +54,7 @@ impl TransformerConfig {
         }
         if !self.n_heads.is_multiple_of(self.kv_heads()) {
             problems.push(format!(
-                "model.n_kv_heads {} does not divide model.n_heads {}; set it to a divisor, or to 0 for as many",
+                "model.n_kv_heads {} does not divide model.n_heads {}; set it to a divisor, or to 0 for the same number",
                 self.n_kv_heads, self.n_heads
             ));
         }
@@ -63,14 +64,15 @@ impl TransformerConfig {
         let sines = matches!(self.positions, Positions::Sinusoidal | Positions::SinusoidalHalves);
         if sines && !self.d_model.is_multiple_of(2) {
             problems.push(format!(
-                "model.d_model {} is odd, but sinusoidal positions come in pairs; make it even or set model.positions = \"learned\"",
+                "model.d_model {} is odd, but sinusoidal positions need pairs of features; make it even or set model.positions = \
+                 \"learned\"",
                 self.d_model
             ));
         }
         if self.positions == Positions::Rotary {
             if self.n_heads > 0 && !self.head_dim().is_multiple_of(2) {
                 problems.push(format!(
-                    "model.d_model {} and model.n_heads {} make heads of {} dimensions, but rotary positions turn pairs; choose \
+                    "model.d_model {} and model.n_heads {} make heads of {} dimensions, but rotary positions rotate pairs; choose \
                      numbers that make it even, or set model.positions = \"learned\"",
                     self.d_model,
                     self.n_heads,
@@ -98,7 +100,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Parts that only one architecture has.
+    /// Checks options that only one architecture has.
     fn validate_parts(&self, problems: &mut Vec<String>) {
         let architecture = match self.architecture {
             Architecture::EncoderDecoder => "encoder_decoder",
@@ -116,8 +118,9 @@ impl TransformerConfig {
             ),
         ] {
             if set {
-                problems
-                    .push(format!("model.{key} does not go with model.architecture = \"{architecture}\"; {remedy}"));
+                problems.push(format!(
+                    "model.{key} is not supported with model.architecture = \"{architecture}\"; {remedy}"
+                ));
             }
         }
     }
@@ -131,6 +134,7 @@ impl TransformerConfig {
                  set model.tie_embeddings = \"output\" or use a joint tokenizer"
             ));
         }
+
         let used = match self.architecture {
             Architecture::EncoderDecoder => vec![("source_vocab_size", source), ("target_vocab_size", target)],
             Architecture::DecoderOnly => vec![("target_vocab_size", target)],
@@ -187,6 +191,7 @@ mod tests {
             pad_id: 11,
             ..TransformerConfig::default()
         };
+
         let problems = config.validate().join("\n");
         for field in [
             "d_model 30",
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_of_the_newer_parts_are_named_too() {
+    fn problems_of_newer_options_are_named_too() {
         let config = TransformerConfig {
             architecture: Architecture::DecoderOnly,
             d_model: 12,
@@ -222,6 +227,7 @@ mod tests {
             pad_id: 9,
             ..TransformerConfig::default()
         };
+
         let problems = config.validate().join("\n");
         for field in [
             "n_kv_heads 3",
@@ -240,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_from_before_the_newer_parts_still_loads() {
+    fn a_configuration_without_the_newer_options_still_loads() {
         let old = r#"{"d_model":16,"n_heads":2,"d_ff":32,"n_encoder_layers":1,"n_decoder_layers":1,"source_vocab_size":5,
             "target_vocab_size":5,"max_positions":8,"norm":"pre","norm_eps":1e-5,"positions":"sinusoidal","activation":"relu",
             "dropout":0.1,"tie_embeddings":"three_way","init":"xavier","pad_id":0}"#;

@@ -1,4 +1,4 @@
-//! How much device memory training takes.
+//! Estimates the device memory of training.
 
 use burn::tensor::DType;
 
@@ -10,33 +10,36 @@ use crate::config::{Architecture, TransformerConfig};
 pub struct TrainBytes {
     /// Weights in the compute dtype.
     pub weights: u64,
-    /// Gradients: those of one backward in the compute dtype, and their f32 accumulation.
+    /// Gradients of one backward pass in the compute dtype, and their f32 accumulation.
     pub gradients: u64,
     /// f32 master weights.
     pub master: u64,
     /// Both f32 moments of AdamW.
     pub moments: u64,
-    /// What backward needs of the forward of one batch: an estimate.
+    /// An estimate of what one forward pass keeps for backward.
     pub activations: u64,
 }
 
 impl TrainBytes {
-    /// All of it; allocators and workspaces come on top.
+    /// The sum of all parts, without allocator overhead and workspaces.
     pub fn total(&self) -> u64 {
         self.weights + self.gradients + self.master + self.moments + self.activations
     }
 }
 
-/// Estimates the memory of training on batches of at most padded shape `[B, S, T]` in `dtype`; for text S is 0 and T the
+/// Estimates the memory of training on batches of at most padded shape `[B, S, T]` in `dtype`. For text, S is 0 and T the
 /// length of a row.
 ///
-/// Activations count what backward reads: per position of a layer the residual sums (from which norms are computed
-/// again), the inputs of its products (normed sum, attention output, activation), queries, keys and values, and both sides
-/// of the activation; dropout is kept as a seed. Attention in bf16 over heads of 64 or 128 dimensions keeps one f32 number
-/// per query and head (its kernel on the GPU computes probabilities again); other attention two f32 matrices of queries x
-/// keys and one in `dtype` per head. At the end a chunk of logits (`logits_chunk`), over which its gradient is
-/// written, and what the chunks' gradients become: of the hidden states, and in f32 of the projection. Allocators round up and
-/// keep blocks for later, and the passing buffers of the operators come on top.
+/// Activations are what backward reads:
+///
+/// - Per position of a layer: the residual sums (norms are recomputed from them), the inputs of its products (normed sum,
+///   attention output, activation), queries, keys and values, and both sides of the activation. Dropout keeps a seed only.
+/// - Per head of bf16 attention over 64 or 128 dimensions: one f32 number per query, since the GPU kernel recomputes
+///   probabilities. Other attention keeps two f32 matrices of queries by keys, and one in `dtype`.
+/// - At the output: one chunk of logits (`logits_chunk`), which its gradient overwrites, the gradient of the hidden states,
+///   and the f32 gradient of the projection.
+///
+/// Allocator overhead and temporary buffers of operators are not counted.
 pub fn train_bytes(config: &TransformerConfig, dtype: impl Into<DType>, shape: [usize; 3]) -> TrainBytes {
     let n = n_params(config).total();
     let dtype = dtype.into();
@@ -54,7 +57,7 @@ fn activation_bytes(config: &TransformerConfig, dtype: DType, shape: [usize; 3])
     let element = dtype.size() as u64;
     let Sizes { d, f, inner, query, key_value, n_encoder, n_decoder, .. } = Sizes::of(config);
     let [b, s, t] = shape.map(|n| n as u64);
-    // Residual sum and what the norm makes of it.
+    // The residual sum and its norm.
     let norm = element * 2 * d;
     let attention = norm + element * (query + key_value + query);
     let feed_forward = norm + element * (inner + f);
@@ -74,7 +77,7 @@ fn activation_bytes(config: &TransformerConfig, dtype: DType, shape: [usize; 3])
     b * (layers + (s + t) * element * 2 * d) + head_bytes(config, element, b * t)
 }
 
-/// Logits of one chunk, and the gradients of all of them.
+/// Logits of one chunk, and the gradients of all chunks.
 fn head_bytes(config: &TransformerConfig, element: u64, rows: u64) -> u64 {
     let (vocabulary, d) = (config.vocab_size() as u64, config.d_model as u64);
     match config.logits_chunk(rows as usize) as u64 {
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sixteen_bit_training_state_is_sixteen_bytes_a_parameter_and_its_accumulator() {
+    fn sixteen_bit_training_state_is_sixteen_bytes_per_parameter_and_its_accumulator() {
         let config = TransformerConfig::base().with_vocab_size(32_000);
         let n = n_params(&config).total();
         let bytes = train_bytes(&config, DType::BF16, [400, 64, 64]);
@@ -97,9 +100,9 @@ mod tests {
         assert!((4..12).contains(&(bytes.activations >> 30)), "{} GiB", bytes.activations >> 30);
     }
 
-    /// The sum of everything, and the logits that are not there.
+    /// Sums everything by hand, with and without chunks of logits.
     #[test]
-    fn gpt2_keeps_24_kib_a_token_and_layer_and_no_logits() {
+    fn gpt2_keeps_24_kib_per_token_and_layer_and_no_logits() {
         let gpt2 = TransformerConfig::gpt2_124m().with_vocab_size(50_304);
         let activations = |config: &TransformerConfig| train_bytes(config, DType::BF16, [16, 0, 1024]).activations;
         let whole = activations(&TransformerConfig { logits_chunk_rows: Some(0), ..gpt2.clone() });

@@ -1,5 +1,5 @@
-//! What a configuration costs, by arithmetic alone: parameters, floating-point operations and bytes. The numbers under
-//! an MFU and under a memory estimate.
+//! The cost of a configuration, computed from its numbers: parameters, floating-point operations and bytes. MFU and memory
+//! estimates are based on them.
 
 mod memory;
 mod params;
@@ -7,35 +7,38 @@ mod params;
 pub use memory::{TrainBytes, train_bytes};
 pub use params::{ParamCount, n_params};
 
-use crate::config::{Activation, Architecture, TransformerConfig};
+use crate::config::{Architecture, FeedForwardActivation, TransformerConfig};
 
 /// Floating-point operations of one batch, forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainFlops {
-    /// Products with weights.
+    /// Matrix products with weights.
     pub weights: f64,
     /// Scores and weighted sums of attention.
     pub attention: f64,
 }
 
 impl TrainFlops {
-    /// Both.
+    /// The sum of both.
     pub fn total(&self) -> f64 {
         self.weights + self.attention
     }
 }
 
-/// Operations that training on one batch of padded shape `[B, S, T]` needs; for text S is 0 and T the length of a row.
+/// Counts the operations of training on one batch of padded shape `[B, S, T]`. For text, S is 0 and T the length of a row.
 ///
-/// A multiplication and an addition count 2; backward costs twice the forward; so a weight that meets `n` tokens costs
-/// `6 * n` (Kaplan et al. 2020). Encoder weights and the decoder's key-value projection of the source meet `B * S`
-/// tokens, the other decoder weights and the output projection `B * T`; the weights of a model that reads text all meet
-/// `B * T`. Attention of `t` queries and `s` keys adds `12 * t * s * D` per row and layer, half of it where it is causal;
-/// rows packed with several documents are counted as if they were one. Not counted: embedding look-ups, biases, norms,
-/// activations, softmax, the optimizer, and anything that is computed twice.
+/// A multiplication and an addition count 2, and backward costs twice the forward pass. A weight that is applied to `n`
+/// tokens therefore costs `6 * n` (Kaplan et al. 2020):
 ///
-/// MFU = this / step time / peak of the device. The shape is the padded one: for an MFU of useful work alone, multiply
-/// by the share of real tokens.
+/// - Encoder weights and the decoder's key-value projection of the source are applied to `B * S` tokens.
+/// - The other decoder weights, the output projection and all weights of a model of text are applied to `B * T` tokens.
+/// - Attention of `t` queries to `s` keys adds `12 * t * s * D` per row and layer, or half of it if causal. Rows packed with
+///   several documents count as one document.
+///
+/// Embedding lookups, biases, norms, activations, softmax, the optimizer and recomputation do not count.
+///
+/// MFU = this / step time / peak of the device. The shape includes padding: for an MFU of useful work, multiply by the
+/// fraction of real tokens.
 pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> TrainFlops {
     let sizes = Sizes::of(config);
     let Sizes { d, n_encoder, n_decoder, .. } = sizes;
@@ -85,7 +88,7 @@ impl Sizes {
         Self {
             d: config.d_model as u64,
             f: config.d_ff as u64,
-            inner: config.d_ff as u64 * if config.activation == Activation::Swiglu { 2 } else { 1 },
+            inner: config.d_ff as u64 * if config.activation == FeedForwardActivation::Swiglu { 2 } else { 1 },
             query: config.n_heads as u64 * head_dim,
             key_value: 2 * config.kv_heads() as u64 * head_dim,
             bias: u64::from(config.bias),
@@ -96,7 +99,7 @@ impl Sizes {
         }
     }
 
-    /// Parameters of self-attention, or its matrices alone.
+    /// Parameters of self-attention, or those of its matrices only.
     fn self_attention(&self, with_biases: bool) -> u64 {
         self.product(self.d, self.query + self.key_value, with_biases) + self.product(self.query, self.d, with_biases)
     }

@@ -1,12 +1,12 @@
-//! How many parameters a configuration has.
+//! Counts the parameters of a configuration.
 
 use super::Sizes;
 use crate::config::{Architecture, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
-/// Parameters by part.
+/// Number of parameters by part of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParamCount {
-    /// Token tables that are not also the output projection, kinds of token, and norms of embeddings.
+    /// Token tables that are not tied to the output projection, token types, and norms of embeddings.
     pub embeddings: u64,
     /// Learned positions.
     pub positions: u64,
@@ -14,15 +14,14 @@ pub struct ParamCount {
     pub encoder: u64,
     /// Decoder layers and final norm.
     pub decoder: u64,
-    /// What stands between the layers and the output projection, and the projection's bias: the head for masked tokens, a
-    /// pooler, a constant bias of the logits.
+    /// The head for masked tokens with its bias, the pooler, and the constant bias of the logits.
     pub head: u64,
-    /// Output projection, the tied table included.
+    /// The output projection, also if it is tied to a table.
     pub output_projection: u64,
 }
 
 impl ParamCount {
-    /// All of them.
+    /// The sum of all parts.
     pub fn total(&self) -> u64 {
         self.embeddings + self.positions + self.encoder + self.decoder + self.head + self.output_projection
     }
@@ -38,22 +37,25 @@ pub fn n_params(config: &TransformerConfig) -> ParamCount {
     let cross =
         if config.architecture == Architecture::EncoderDecoder { sizes.cross_attention(true) + norm } else { 0 };
     let decoder_layer = encoder_layer + cross;
+
     let (n_sides, n_tables) = match config.architecture {
         Architecture::EncoderDecoder => (2, source_vocab + target_vocab),
         Architecture::DecoderOnly => (1, target_vocab),
         Architecture::EncoderOnly => (1, source_vocab),
     };
+
     let masked_head = config.architecture == Architecture::EncoderOnly && config.mlm_head;
     let projects = config.architecture != Architecture::EncoderOnly || masked_head;
     let vocab = config.vocab_size() as u64;
     let output_projection = if projects { vocab * d } else { 0 };
-    // Tables in all, less the one that is the output projection, less the one that is also the other side's.
+    // All tables, less the one tied to the output projection, less the one tied to the other side's.
     let tables = match config.tie_embeddings {
         _ if !projects => n_tables * d,
         TieEmbeddings::ThreeWay => 0,
         TieEmbeddings::Output => n_tables * d - output_projection,
         TieEmbeddings::None => n_tables * d,
     };
+
     let bias = u64::from(config.bias);
     let dense = d * d + bias * d;
     ParamCount {

@@ -1,14 +1,14 @@
-//! BERT: the reference is `transformers/models/bert`.
+//! BERT, after `transformers/models/bert`.
 
 use serde_json::{Map, Value, json};
 
 use super::demands::{ACTIVATIONS, Demands, GELU, object};
 use super::fields::Fields;
-use super::table::{Layout, Line, Part, Skipped, Table};
+use super::table::{Layout, Line, Skipped, Sublayer, Table};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
 const SKIPPED: &[Skipped] = &[
-    // Of an untied head: see `add_head`. In a tied one it is a parameter, and those come first.
+    // Belongs to an untied head: see `add_head`. In a tied head it is a parameter, and parameters are looked up first.
     Skipped { suffix: "cls.predictions.bias", lost: None },
     Skipped { suffix: "embeddings.position_ids", lost: None },
     Skipped { suffix: "embeddings.token_type_ids", lost: None },
@@ -30,25 +30,27 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     table.add_rows("positions.table", "bert.embeddings.position_embeddings.weight", positions, 0);
     let types = [config.n_token_types, d];
     table.add_rows("token_types.table", "bert.embeddings.token_type_embeddings.weight", types, 0);
-    table.add("", "bert.embeddings.", &[("embedding_norm", Part::LayerNorm, d, &[("LayerNorm", d)])]);
+    table.add("", "bert.embeddings.", &[("embedding_norm", Sublayer::LayerNorm, d, &[("LayerNorm", d)])]);
+
     let layer: [Line<'_>; 6] = [
         (
             "self_attention.qkv",
-            Part::Linear,
+            Sublayer::Linear,
             d,
             &[("attention.self.query", d), ("attention.self.key", d), ("attention.self.value", d)],
         ),
-        ("self_attention.output", Part::Linear, d, &[("attention.output.dense", d)]),
-        ("self_attention_norm", Part::LayerNorm, d, &[("attention.output.LayerNorm", d)]),
-        ("feed_forward.input", Part::Linear, d, &[("intermediate.dense", f)]),
-        ("feed_forward.output", Part::Linear, f, &[("output.dense", d)]),
-        ("feed_forward_norm", Part::LayerNorm, d, &[("output.LayerNorm", d)]),
+        ("self_attention.output", Sublayer::Linear, d, &[("attention.output.dense", d)]),
+        ("self_attention_norm", Sublayer::LayerNorm, d, &[("attention.output.LayerNorm", d)]),
+        ("feed_forward.input", Sublayer::Linear, d, &[("intermediate.dense", f)]),
+        ("feed_forward.output", Sublayer::Linear, f, &[("output.dense", d)]),
+        ("feed_forward_norm", Sublayer::LayerNorm, d, &[("output.LayerNorm", d)]),
     ];
     for i in 0..config.n_encoder_layers {
         table.add(&format!("encoder.layers.{i}."), &format!("bert.encoder.layer.{i}."), &layer);
     }
+
     if config.pooler {
-        table.add("", "bert.", &[("pooler", Part::Linear, d, &[("pooler.dense", d)])]);
+        table.add("", "bert.", &[("pooler", Sublayer::Linear, d, &[("pooler.dense", d)])]);
     }
     if config.mlm_head {
         add_head(&mut table, config, [d, v]);
@@ -56,16 +58,16 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     table
 }
 
-/// The head that predicts masked tokens.
+/// Adds the head that predicts masked tokens.
 fn add_head(table: &mut Table, config: &TransformerConfig, [d, v]: [usize; 2]) {
     let head: [Line<'_>; 2] = [
-        ("transform", Part::Linear, d, &[("transform.dense", d)]),
-        ("norm", Part::LayerNorm, d, &[("transform.LayerNorm", d)]),
+        ("transform", Sublayer::Linear, d, &[("transform.dense", d)]),
+        ("norm", Sublayer::LayerNorm, d, &[("transform.LayerNorm", d)]),
     ];
     table.add("head.", "cls.predictions.", &head);
     if config.tie_embeddings == TieEmbeddings::None {
-        table.add("", "cls.predictions.", &[("head.output", Part::LinearWithoutBias, d, &[("decoder", v)])]);
-        // transformers keeps two biases then, and adds this one.
+        table.add("", "cls.predictions.", &[("head.output", Sublayer::LinearWithoutBias, d, &[("decoder", v)])]);
+        // transformers keeps two biases in this case, and adds this one.
         table.add_one("head.bias", "cls.predictions.decoder.bias", Layout::Vector, v);
     } else {
         table.add_one("head.bias", "cls.predictions.bias", Layout::Vector, v);
@@ -74,12 +76,13 @@ fn add_head(table: &mut Table, config: &TransformerConfig, [d, v]: [usize; 2]) {
     }
 }
 
-/// `has` tells whether the file holds a tensor whose name ends so: neither the pooler nor, in files of the bare model, the
-/// head shows in `config.json`.
+/// `has` looks for a tensor by the end of its name: `config.json` mentions neither the pooler nor, for the bare model, the
+/// head.
 pub(super) fn read(fields: &mut Fields<'_>, has: &dyn Fn(&str) -> bool) -> TransformerConfig {
     fields.only("position_embedding_type", "absolute", "Kiln's encoder adds a vector per position");
-    fields.only("is_decoder", false, "a BERT that writes is another model");
-    fields.only("add_cross_attention", false, "a BERT that reads another encoder is another model");
+    fields.only("is_decoder", false, "Kiln's BERT is an encoder");
+    fields.only("add_cross_attention", false, "Kiln's BERT has no cross-attention");
+
     TransformerConfig {
         architecture: Architecture::EncoderOnly,
         d_model: fields.size("hidden_size"),
@@ -107,7 +110,7 @@ pub(super) fn read(fields: &mut Fields<'_>, has: &dyn Fn(&str) -> bool) -> Trans
     .with_vocab_size(fields.size("vocab_size"))
 }
 
-/// Whether `config.json` says that the file holds the head, so that a missing one is an error.
+/// Whether `config.json` promises the head, so that a missing one is an error.
 fn is_masked_lm(fields: &Fields<'_>) -> bool {
     let names = fields.get("architectures").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     names.into_iter().any(|name| matches!(name, "BertForMaskedLM" | "BertForPreTraining"))
@@ -123,8 +126,9 @@ pub(super) fn write(config: &TransformerConfig) -> (Map<String, Value>, Vec<Stri
     demands.equal("embedding_norm", config.embedding_norm, true);
     demands.equal("scale_embedding", config.scale_embedding, false);
     if config.n_token_types == 0 {
-        demands.0.push("model.n_token_types is 0, this family has at least 1".to_owned());
+        demands.0.push("model.n_token_types is 0, but this family has at least 1".to_owned());
     }
+
     let activation = demands.activation(config.activation);
     let written = object(json!({
         "architectures": [if config.mlm_head { "BertForMaskedLM" } else { "BertModel" }],

@@ -1,28 +1,28 @@
-//! What the families have in common when a model is written: names of activations, and what a family demands.
+//! Shared by the families' exports: names of activations, and checks of what a family requires.
 
 use std::fmt::Debug;
 
 use serde_json::{Map, Value};
 
-use crate::config::Activation;
+use crate::config::FeedForwardActivation;
 
-/// Names of the activations that are no gated products; the first of equal ones is written.
-pub(super) const ACTIVATIONS: [(&str, Activation); 8] = [
-    ("gelu", Activation::Gelu),
-    ("gelu_new", Activation::GeluTanh),
-    ("relu", Activation::Relu),
-    ("silu", Activation::Silu),
-    ("swish", Activation::Silu),
-    ("gelu_pytorch_tanh", Activation::GeluTanh),
-    ("gelu_fast", Activation::GeluTanh),
-    ("gelu_python", Activation::Gelu),
+/// Names of the element-wise activations. Where several names mean the same, export writes the first.
+pub(super) const ACTIVATIONS: [(&str, FeedForwardActivation); 8] = [
+    ("gelu", FeedForwardActivation::Gelu),
+    ("gelu_new", FeedForwardActivation::GeluTanh),
+    ("relu", FeedForwardActivation::Relu),
+    ("silu", FeedForwardActivation::Silu),
+    ("swish", FeedForwardActivation::Silu),
+    ("gelu_pytorch_tanh", FeedForwardActivation::GeluTanh),
+    ("gelu_fast", FeedForwardActivation::GeluTanh),
+    ("gelu_python", FeedForwardActivation::Gelu),
 ];
 
-/// Places in [`ACTIVATIONS`].
+/// Indices into [`ACTIVATIONS`].
 pub(super) const GELU: usize = 0;
 pub(super) const GELU_NEW: usize = 1;
 
-/// What a family demands of a model: what was found is named where it differs.
+/// Collects the differences between a model and what a family requires.
 pub(super) struct Demands(pub(super) Vec<String>);
 
 impl Demands {
@@ -30,19 +30,21 @@ impl Demands {
         Self(Vec::new())
     }
 
-    /// `found` must be `wanted`.
+    /// Requires `found` to be `wanted`.
     pub(super) fn equal<T: PartialEq + Debug>(&mut self, field: &str, found: T, wanted: T) {
         if found != wanted {
-            self.0.push(format!("model.{field} is {found:?}, this family has {wanted:?}"));
+            self.0.push(format!("model.{field} is {found:?}, but this family has {wanted:?}"));
         }
     }
 
-    /// The activation's name, if it has one.
-    pub(super) fn activation(&mut self, activation: Activation) -> &'static str {
+    /// The name of an element-wise activation.
+    pub(super) fn activation(&mut self, activation: FeedForwardActivation) -> &'static str {
         let found = ACTIVATIONS.iter().find(|(_, known)| *known == activation);
         found.map_or_else(
             || {
-                self.0.push(format!("model.activation is {activation:?}, this family has ungated activations"));
+                self.0.push(format!(
+                    "model.activation is {activation:?}, but this family has element-wise activations only"
+                ));
                 ""
             },
             |(name, _)| name,
@@ -54,6 +56,6 @@ impl Demands {
 pub(super) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,
-        other => unreachable!("{other} is no object"),
+        other => unreachable!("{other} is not an object"),
     }
 }

@@ -1,40 +1,40 @@
-//! What keeps a Hugging Face model out of Kiln, or a Kiln model out of Hugging Face's.
+//! Why a model cannot be imported from or exported to Hugging Face.
 
 use thiserror::Error;
 
 use super::Family;
 
-/// Every variant lists everything that is wrong, each with its name.
+/// Each variant lists all problems by name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HfError {
-    /// `config.json` names a family that Kiln does not have, or none.
+    /// `config.json` names an unsupported family, or none.
     #[error("config.json: {found}; Kiln reads gpt2, llama, bert, bart and marian")]
     Family {
-        /// What it says instead.
+        /// The content of `config.json`, in words.
         found: String,
     },
-    /// `config.json` asks for something that Kiln's models do not do.
-    #[error("config.json ({family}) does not describe a model that Kiln has:\n{}", lines(problems))]
+    /// `config.json` describes a model that Kiln does not support.
+    #[error("config.json ({family}) describes a model that Kiln does not support:\n{}", lines(problems))]
     Config {
-        /// The family it names.
+        /// Its family.
         family: Family,
-        /// One line for each field.
+        /// One line per field.
         problems: Vec<String>,
     },
-    /// The tensors are not those of the model.
-    #[error("the weights are not those of the {family} model in config.json:\n{}", lines(problems))]
+    /// The tensors do not fit the model.
+    #[error("the weights do not fit the {family} model of config.json:\n{}", lines(problems))]
     Tensors {
         /// The family.
         family: Family,
-        /// One line for each tensor.
+        /// One line per tensor.
         problems: Vec<String>,
     },
-    /// The family's Hugging Face implementation cannot compute what the Kiln model does.
-    #[error("this model cannot be written as {family}:\n{}", lines(problems))]
+    /// The family's Hugging Face implementation cannot compute the same as the Kiln model.
+    #[error("this model cannot be exported as {family}:\n{}", lines(problems))]
     NotExpressible {
         /// The family.
         family: Family,
-        /// One line for each field.
+        /// One line per field.
         problems: Vec<String>,
     },
 }

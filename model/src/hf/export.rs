@@ -1,13 +1,12 @@
-//! Kiln's parameters to a file's tensors.
+//! Converts Kiln's parameters to the tensors of a file.
 
 use std::collections::HashMap;
 
 use super::table::{Layout, Piece, Row, Table};
-use super::tensor::NamedTensor;
+use crate::named_tensor::NamedTensor;
 
-/// Makes every tensor of `table` out of `weights`, under their Hugging Face names and in f32. Copies of tied tensors are
-/// not written, as `transformers` does not write them. The error lists every parameter that is missing, misshaped or
-/// unknown.
+/// Converts `weights` to the tensors of `table`, in f32 and with their Hugging Face names. Like `transformers`, it leaves out
+/// copies of tied tensors. The error lists all parameters that are missing, misshaped or unknown.
 pub(super) fn export(table: &Table, weights: &[NamedTensor]) -> Result<Vec<NamedTensor>, Vec<String>> {
     let mut by_name: HashMap<_, _> = weights.iter().map(|weight| (weight.name.as_str(), weight)).collect();
     let (mut problems, mut tensors) = (Vec::new(), Vec::new());
@@ -26,7 +25,7 @@ pub(super) fn export(table: &Table, weights: &[NamedTensor]) -> Result<Vec<Named
     if problems.is_empty() { Ok(tensors) } else { Err(problems) }
 }
 
-/// The pieces of a parameter.
+/// Splits a parameter into its pieces.
 fn split(row: &Row, values: &[f32]) -> Vec<NamedTensor> {
     let mut first = 0;
     let piece = |piece: &Piece| {
@@ -55,13 +54,13 @@ fn split(row: &Row, values: &[f32]) -> Vec<NamedTensor> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::Part;
+    use super::super::table::Sublayer;
     use super::*;
 
     fn table() -> Table {
         let mut table = Table::default();
         table.add_rows("positions.table", "wpe.weight", [2, 2], 1);
-        table.add("", "", &[("qkv", Part::Linear, 2, &[("q", 1), ("k", 2)])]);
+        table.add("", "", &[("qkv", Sublayer::Linear, 2, &[("q", 1), ("k", 2)])]);
         table
     }
 

@@ -1,15 +1,15 @@
-//! Reading `config.json`: every problem is collected, none stops the reading.
+//! Reads `config.json` and collects all problems instead of stopping at the first.
 
 use serde_json::{Map, Value};
 
 use crate::config::TieEmbeddings;
 
-/// The fields of one `config.json`. A field that is `null` counts as absent, as in `transformers`.
+/// The fields of one `config.json`. As in `transformers`, `null` means absent.
 pub(super) struct Fields<'a> {
     object: &'a Map<String, Value>,
-    /// What is refused.
+    /// Reasons to refuse the file.
     pub(super) problems: Vec<String>,
-    /// What is accepted, but not quite the same here.
+    /// Accepted fields that mean something slightly different in Kiln.
     pub(super) notes: Vec<String>,
 }
 
@@ -22,18 +22,18 @@ impl<'a> Fields<'a> {
         self.object.get(key).filter(|value| !value.is_null())
     }
 
-    /// A size that decides shapes; it has to be there.
+    /// Reads a size that determines shapes, and must be present.
     pub(super) fn size(&mut self, key: &str) -> usize {
         match self.get(key) {
             Some(_) => self.size_or(key, 1),
             None => {
-                self.problems.push(format!("{key} is missing; it decides the shapes of the weights"));
+                self.problems.push(format!("{key} is missing; it determines the shapes of the weights"));
                 1
             }
         }
     }
 
-    /// A whole number, or `default` if absent.
+    /// Reads a whole number, or returns `default` if it is absent.
     pub(super) fn size_or(&mut self, key: &str, default: usize) -> usize {
         let Some(value) = self.get(key) else { return default };
         match value.as_u64().and_then(|n| usize::try_from(n).ok()) {
@@ -53,7 +53,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Kiln has one share of dropout where the file has two; the first is taken. It matters to training alone.
+    /// Reads two dropout rates that are one in Kiln. The first one counts; it affects training only.
     pub(super) fn one_dropout(&mut self, [first, second]: [(&str, f64); 2]) -> f64 {
         let (x, y) = (self.number_or(first.0, first.1), self.number_or(second.0, second.1));
         if x != y {
@@ -68,17 +68,17 @@ impl<'a> Fields<'a> {
     pub(super) fn flag_or(&mut self, key: &str, default: bool) -> bool {
         let Some(value) = self.get(key) else { return default };
         value.as_bool().unwrap_or_else(|| {
-            self.problems.push(format!("{key} is {value}, neither true nor false"));
+            self.problems.push(format!("{key} is {value}, not true or false"));
             default
         })
     }
 
-    /// Whether the output projection is the token table of the same side.
+    /// Reads whether the output projection is tied to the token table of the same side.
     pub(super) fn tied_output_or(&mut self, default: bool) -> TieEmbeddings {
         if self.flag_or("tie_word_embeddings", default) { TieEmbeddings::Output } else { TieEmbeddings::None }
     }
 
-    /// The field's text, one of `choices`; what stands for it. `default` is an index.
+    /// Reads a text that must be one of `choices`, and returns its meaning. `default` is an index.
     pub(super) fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], default: usize) -> T {
         let Some(value) = self.get(key) else { return choices[default].1 };
         let found = choices.iter().find(|(name, _)| value.as_str() == Some(name));
@@ -92,7 +92,7 @@ impl<'a> Fields<'a> {
         )
     }
 
-    /// Refuses any value but `wanted`; absent counts as `wanted`.
+    /// Refuses any value but `wanted`, unless the field is absent.
     pub(super) fn only(&mut self, key: &str, wanted: impl Into<Value>, why: &str) {
         let wanted = wanted.into();
         if let Some(value) = self.get(key)
@@ -103,7 +103,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Two fields that Kiln keeps as one.
+    /// Refuses different values of two fields that are one in Kiln.
     pub(super) fn same<T: PartialEq + std::fmt::Display>(&mut self, [(a, x), (b, y)]: [(&str, &T); 2], why: &str) {
         if x != y {
             self.problems.push(format!("{a} {x} and {b} {y} differ, which is not supported: {why}"));
@@ -134,8 +134,8 @@ mod tests {
             [
                 "a is -1, not a whole number",
                 "b is \"x\", not a number",
-                "c is 1.0, neither true nor false",
-                "d is missing; it decides the shapes of the weights",
+                "c is 1.0, not true or false",
+                "d is missing; it determines the shapes of the weights",
                 "e \"swish\" is not supported; supported: relu, gelu",
                 "f true is not supported, only false: because",
             ]

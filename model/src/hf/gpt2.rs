@@ -1,10 +1,10 @@
-//! GPT-2: the reference is `transformers/models/gpt2`.
+//! GPT-2, after `transformers/models/gpt2`.
 
 use serde_json::{Map, Value, json};
 
 use super::demands::{ACTIVATIONS, Demands, GELU_NEW, object};
 use super::fields::Fields;
-use super::table::{Line, Part, Skipped, Table};
+use super::table::{Line, Skipped, Sublayer, Table};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
 const SKIPPED: &[Skipped] = &[
@@ -18,27 +18,30 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     let mut table = Table { optional_prefix: "transformer.", skipped: SKIPPED, ..Table::default() };
     table.add_rows("embedding.table", "transformer.wte.weight", [v, d], 0);
     table.add_rows("positions.table", "transformer.wpe.weight", [config.max_positions, d], 0);
+
     let layer: [Line<'_>; 6] = [
-        ("self_attention_norm", Part::LayerNorm, d, &[("ln_1", d)]),
-        ("self_attention.qkv", Part::Conv1d, d, &[("attn.c_attn", 3 * d)]),
-        ("self_attention.output", Part::Conv1d, d, &[("attn.c_proj", d)]),
-        ("feed_forward_norm", Part::LayerNorm, d, &[("ln_2", d)]),
-        ("feed_forward.input", Part::Conv1d, d, &[("mlp.c_fc", f)]),
-        ("feed_forward.output", Part::Conv1d, f, &[("mlp.c_proj", d)]),
+        ("self_attention_norm", Sublayer::LayerNorm, d, &[("ln_1", d)]),
+        ("self_attention.qkv", Sublayer::Conv1d, d, &[("attn.c_attn", 3 * d)]),
+        ("self_attention.output", Sublayer::Conv1d, d, &[("attn.c_proj", d)]),
+        ("feed_forward_norm", Sublayer::LayerNorm, d, &[("ln_2", d)]),
+        ("feed_forward.input", Sublayer::Conv1d, d, &[("mlp.c_fc", f)]),
+        ("feed_forward.output", Sublayer::Conv1d, f, &[("mlp.c_proj", d)]),
     ];
     for i in 0..config.n_decoder_layers {
         table.add(&format!("decoder.layers.{i}."), &format!("transformer.h.{i}."), &layer);
     }
-    table.add("decoder.", "transformer.", &[("norm", Part::LayerNorm, d, &[("ln_f", d)])]);
+
+    table.add("decoder.", "transformer.", &[("norm", Sublayer::LayerNorm, d, &[("ln_f", d)])]);
     table.add_output(config.tie_embeddings, [d, v], "transformer.wte.weight");
     table
 }
 
 pub(super) fn read(fields: &mut Fields<'_>) -> TransformerConfig {
     let d_model = fields.size("n_embd");
-    fields.only("scale_attn_weights", true, "Kiln divides scores by the root of the head's size");
+    fields.only("scale_attn_weights", true, "Kiln divides scores by the square root of the head dimension");
     fields.only("scale_attn_by_inverse_layer_idx", false, "Kiln scales all layers alike");
-    fields.only("add_cross_attention", false, "a GPT-2 that reads an encoder is another model");
+    fields.only("add_cross_attention", false, "Kiln's GPT-2 has no cross-attention");
+
     TransformerConfig {
         architecture: Architecture::DecoderOnly,
         d_model,
@@ -71,6 +74,7 @@ pub(super) fn write(config: &TransformerConfig) -> (Map<String, Value>, Vec<Stri
     demands.equal("n_kv_heads", config.kv_heads(), config.n_heads);
     demands.equal("embedding_norm", config.embedding_norm, false);
     demands.equal("scale_embedding", config.scale_embedding, false);
+
     let activation = demands.activation(config.activation);
     let written = object(json!({
         "architectures": ["GPT2LMHeadModel"],

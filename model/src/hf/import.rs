@@ -1,32 +1,25 @@
-//! A file's tensors to Kiln's parameters.
+//! Converts the tensors of a file to Kiln's parameters.
 
 use std::collections::HashMap;
 
 use super::table::{Layout, Row, Skipped, Table};
-use super::tensor::{FileTensor, NamedTensor};
+use super::tensor::FileTensor;
+use crate::named_tensor::NamedTensor;
 
-/// What came of the tensors of a file.
+/// The result of an import.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) weights: Vec<NamedTensor>,
     pub(super) notes: Vec<String>,
 }
 
-/// Makes every parameter of `table` out of `tensors`. The error lists every tensor that is missing, of a wrong shape or
-/// type, or unknown.
+/// Converts `tensors` to the parameters of `table`. The error lists all tensors that are missing, misshaped, of the wrong type
+/// or unknown.
 pub(super) fn import(table: &Table, tensors: &[FileTensor<'_>]) -> Result<Taken, Vec<String>> {
     let mut problems = Vec::new();
     let found = Found::sort(table, tensors, &mut problems);
-    for (copy, original) in &table.copies {
-        // A copy that differs is a model whose matrices are not tied, whatever its config.json says.
-        if let (Some(a), Some(b)) = (found.copies.get(copy.as_str()), found.originals.get(original.as_str()))
-            && a.problem().is_none()
-            && b.problem().is_none()
-            && (a.shape != b.shape || a.values() != b.values())
-        {
-            problems.push(format!("tied: {copy} is not equal to {original}; does config.json say that they are tied?"));
-        }
-    }
+    check_copies(table, &found, &mut problems);
+
     let mut weights = Vec::with_capacity(table.rows.len());
     for row in &table.rows {
         let n_before = problems.len();
@@ -36,6 +29,7 @@ pub(super) fn import(table: &Table, tensors: &[FileTensor<'_>]) -> Result<Taken,
             weights.push(NamedTensor { name, values: vec![0.0; shape.iter().product()], shape });
             continue;
         }
+
         for (piece, tensor) in row.pieces.iter().zip(&pieces) {
             let wanted = row.layout.theirs(piece.width);
             match tensor {
@@ -46,16 +40,31 @@ pub(super) fn import(table: &Table, tensors: &[FileTensor<'_>]) -> Result<Taken,
                 Some(tensor) => problems.extend(tensor.problem().map(|problem| format!("unreadable: {problem}"))),
             }
         }
+
         if problems.len() == n_before {
             let pieces: Vec<_> = pieces.into_iter().flatten().map(FileTensor::values).collect();
             weights.push(NamedTensor { name: row.ours.clone(), shape: row.shape(), values: join(row, &pieces) });
         }
     }
+
     problems.sort();
     if problems.is_empty() { Ok(Taken { weights, notes: found.notes }) } else { Err(problems) }
 }
 
-/// The tensors of a file by their full names.
+/// Compares copies with their originals. Different ones mean that the matrices are not tied, whatever `config.json` says.
+fn check_copies(table: &Table, found: &Found<'_, '_>, problems: &mut Vec<String>) {
+    for (copy, original) in &table.copies {
+        if let (Some(a), Some(b)) = (found.copies.get(copy.as_str()), found.originals.get(original.as_str()))
+            && a.problem().is_none()
+            && b.problem().is_none()
+            && (a.shape != b.shape || a.values() != b.values())
+        {
+            problems.push(format!("tied: {copy} is not equal to {original}; does config.json say that they are tied?"));
+        }
+    }
+}
+
+/// The tensors of a file by their full names, and notes about skipped ones.
 struct Found<'a, 'b> {
     originals: HashMap<&'a str, &'a FileTensor<'b>>,
     copies: HashMap<&'a str, &'a FileTensor<'b>>,
@@ -63,6 +72,7 @@ struct Found<'a, 'b> {
 }
 
 impl<'a, 'b> Found<'a, 'b> {
+    /// Looks up each tensor in the table. Unknown and repeated tensors are problems.
     fn sort(table: &'a Table, tensors: &'a [FileTensor<'b>], problems: &mut Vec<String>) -> Self {
         let wanted: HashMap<&str, &str> = table
             .rows
@@ -75,6 +85,7 @@ impl<'a, 'b> Found<'a, 'b> {
             .iter()
             .map(|(copy, _)| (copy.strip_prefix(table.optional_prefix).unwrap_or(copy), &**copy))
             .collect();
+
         let mut found = Self { originals: HashMap::new(), copies: HashMap::new(), notes: Vec::new() };
         let mut lost: Vec<(&str, Vec<&str>)> = Vec::new();
         for tensor in tensors {
@@ -95,16 +106,18 @@ impl<'a, 'b> Found<'a, 'b> {
                 problems.push(format!("extra: {} {:?}", tensor.name, tensor.shape));
                 None
             };
+
             if let Some(before) = before {
-                problems.push(format!("extra: {} is there a second time as {}", before.name, tensor.name));
+                problems.push(format!("extra: {} occurs a second time as {}", before.name, tensor.name));
             }
         }
+
         found.notes =
             lost.into_iter().map(|(what, names)| format!("left out: {} ({what})", names.join(", "))).collect();
         found
     }
 
-    /// The tensor `name`, or a copy of it.
+    /// The tensor `name`, or else a copy of it.
     fn piece(&self, table: &Table, name: &str) -> Option<&'a FileTensor<'b>> {
         let copy = || {
             let names = table.copies.iter().filter(|(_, original)| original == name);
@@ -114,7 +127,7 @@ impl<'a, 'b> Found<'a, 'b> {
     }
 }
 
-/// The elements of a parameter from those of its pieces.
+/// Joins the pieces of a parameter.
 fn join(row: &Row, pieces: &[Vec<f32>]) -> Vec<f32> {
     let (n_rows, width) = (row.layout.n_rows(), row.width());
     if let (Layout::Vector | Layout::OneRow | Layout::Conv1d { .. }, [only]) = (row.layout, pieces) {
@@ -138,8 +151,8 @@ fn join(row: &Row, pieces: &[Vec<f32>]) -> Vec<f32> {
     joined
 }
 
-/// Writes the transpose of `values` (`[rows, columns]`) into the columns from `first` of a matrix `width` wide. In tiles,
-/// so that neither side is read with a long stride throughout.
+/// Writes the transpose of `values` (`[rows, columns]`) into columns `first..` of a matrix with `width` columns. It works in
+/// tiles, so that neither side is accessed with a long stride throughout.
 fn transpose(values: &[f32], [rows, columns]: [usize; 2], into: &mut [f32], width: usize, first: usize) {
     const TILE: usize = 32;
     for row_tile in (0..rows).step_by(TILE) {
@@ -155,7 +168,7 @@ fn transpose(values: &[f32], [rows, columns]: [usize; 2], into: &mut [f32], widt
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::Part;
+    use super::super::table::Sublayer;
     use super::super::tensor::ElementType;
     use super::*;
 
@@ -165,7 +178,7 @@ mod tests {
         table.add(
             "layer.",
             "model.h.",
-            &[("qkv", Part::Linear, 3, &[("q", 2), ("k", 1)]), ("norm", Part::LayerNorm, 3, &[("ln", 3)])],
+            &[("qkv", Sublayer::Linear, 3, &[("q", 2), ("k", 1)]), ("norm", Sublayer::LayerNorm, 3, &[("ln", 3)])],
         );
         table.add_copy("lm_head.weight", "model.embed.weight");
         table.skipped = &[
@@ -240,11 +253,11 @@ mod tests {
         assert_eq!(
             import(&table(), &tensors).expect_err("much is wrong"),
             [
-                "extra: h.k.bias is there a second time as model.h.k.bias",
+                "extra: h.k.bias occurs a second time as model.h.k.bias",
                 "extra: h.other [1]",
                 "misshaped: h.q.weight is [3, 2], wanted [2, 3]",
                 "missing: model.h.ln.bias [3]",
-                "unreadable: h.q.bias is I64; F32, F16 and BF16 are read",
+                "unreadable: h.q.bias is I64; supported: F32, F16 and BF16",
             ]
         );
     }

@@ -1,18 +1,18 @@
-//! Weights and configurations of Hugging Face `transformers`, in both directions.
+//! Converts weights and configurations from and to Hugging Face `transformers`.
 //!
-//! Five families are known. Each has one table of names and layouts (`table` in its file here), which importing reads one
-//! way and exporting the other, and one mapping between its `config.json` and [`TransformerConfig`].
+//! Kiln supports five families. Each has one table of names and layouts (`table` in its file) that both import and export
+//! use, and one mapping between its `config.json` and [`TransformerConfig`].
 //!
-//! | family | Kiln | what is particular |
+//! | family | Kiln | particularities |
 //! |---|---|---|
-//! | `gpt2` | decoder-only | Conv1D weights lie as Kiln's do, queries, keys and values in one |
+//! | `gpt2` | decoder-only | Conv1D weights have Kiln's layout, with queries, keys and values fused |
 //! | `llama` | decoder-only | RMSNorm, rotary positions, SwiGLU, grouped queries |
 //! | `bert` | encoder-only | with or without the head that predicts masked tokens |
-//! | `bart` | encoder-decoder | two unused rows in front of the positions; a bias on the logits |
-//! | `marian` | encoder-decoder | sines and cosines in halves; a bias on the logits |
+//! | `bart` | encoder-decoder | two unused rows before the positions; a bias on the logits |
+//! | `marian` | encoder-decoder | positions with all sines before all cosines; a bias on the logits |
 //!
-//! Weights are exchanged with torch's `[n_out, n_in]` matrices transposed and fused projections joined. This module opens
-//! no file: tensors and JSON values come in and go out.
+//! Import transposes PyTorch's `[n_out, n_in]` matrices and joins projections that Kiln fuses; export reverses both. This
+//! module opens no files: its functions take and return tensors and JSON values.
 //!
 //! ```
 //! use kiln_model::hf;
@@ -43,9 +43,10 @@ use serde_json::{Map, Value, json};
 pub use error::HfError;
 use fields::Fields;
 use table::Table;
-pub use tensor::{ElementType, FileTensor, NamedTensor};
+pub use tensor::{ElementType, FileTensor};
 
 use crate::config::{Architecture, Positions, TransformerConfig};
+use crate::named_tensor::NamedTensor;
 
 /// A model family of `transformers`, by the `model_type` of its `config.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +86,7 @@ impl Family {
         known.ok_or_else(|| family(format!("model_type {model_type} is not supported")))
     }
 
-    /// The family that comes closest to a model; whether it can express it is told by its mapping.
+    /// The family closest to a model. Its mapping reports whether it can express the model.
     fn nearest(config: &TransformerConfig) -> Self {
         match (config.architecture, config.positions) {
             (Architecture::DecoderOnly, Positions::Rotary) => Self::Llama,
@@ -112,47 +113,48 @@ impl fmt::Display for Family {
     }
 }
 
-/// Ids of special tokens that `config.json` may hold.
+/// Ids of the special tokens in `config.json`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenIds {
-    /// Fills rows.
+    /// Padding.
     pub pad: Option<u32>,
-    /// Begins a text.
+    /// Start of a text.
     pub bos: Option<u32>,
-    /// Ends a text; the first one, if there are several.
+    /// End of a text; the first one, if there are several.
     pub eos: Option<u32>,
-    /// Begins what a decoder writes.
+    /// First input of a decoder.
     pub decoder_start: Option<u32>,
 }
 
-/// A model that came from Hugging Face.
+/// A model imported from Hugging Face.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Imported {
-    /// What it was.
+    /// Its family.
     pub family: Family,
-    /// Its shape in Kiln. `pad_id` is 0 where `config.json` names no padding token.
+    /// Its configuration in Kiln. `pad_id` is 0 if `config.json` names no padding token.
     pub config: TransformerConfig,
     /// Special tokens.
     pub tokens: TokenIds,
     /// Every parameter of the model.
     pub weights: Vec<NamedTensor>,
-    /// What was left out or is not quite the same; show it.
+    /// What was left out or differs slightly. Show these lines to the user.
     pub notes: Vec<String>,
 }
 
-/// Makes a Kiln model of a `config.json` and the tensors of its weight files.
+/// Imports a model from a `config.json` and the tensors of its weight files.
 ///
-/// Names may come with or without the prefix of the bare model (`transformer.`, `model.`, `bert.`); second copies of tied
-/// matrices must equal the first; constants that older files hold (`attn.bias`, `position_ids`, ...) are skipped.
+/// Names may have or lack the prefix of the bare model (`transformer.`, `model.`, `bert.`). Second copies of tied matrices
+/// must equal the first. Constants in older files (`attn.bias`, `position_ids`, ...) are skipped.
 ///
 /// # Errors
-/// If the family or one of its options is not supported, or if tensors are missing, unknown, of another shape or of a
-/// type other than f32, f16 and bf16. Each error lists all.
+/// If the family or one of its options is not supported, or if tensors are missing, unknown, misshaped or of a type other
+/// than f32, f16 and bf16. Each error lists all problems of its kind.
 pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, HfError> {
-    let no_object = HfError::Family { found: "it is no JSON object".to_owned() };
+    let no_object = HfError::Family { found: "it is not a JSON object".to_owned() };
     let object = config.as_object().ok_or(no_object)?;
     let family = Family::of_json(object)?;
     let mut fields = Fields::new(object);
+
     let has = |end: &str| tensors.iter().any(|tensor| tensor.name.ends_with(end));
     let mut config = match family {
         Family::Gpt2 => gpt2::read(&mut fields),
@@ -168,6 +170,7 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
         decoder_start: token_id(&mut fields, "decoder_start_token_id"),
     };
     config.pad_id = tokens.pad.unwrap_or(0);
+
     let Fields { mut problems, mut notes, .. } = fields;
     if problems.is_empty() {
         problems = config.validate();
@@ -175,32 +178,33 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
     if !problems.is_empty() {
         return Err(HfError::Config { family, problems });
     }
+
     let taken =
         import::import(&family.table(&config), tensors).map_err(|problems| HfError::Tensors { family, problems })?;
     notes.extend(taken.notes);
     Ok(Imported { family, config, tokens, weights: taken.weights, notes })
 }
 
-/// A model for Hugging Face.
+/// A model exported to Hugging Face.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exported {
-    /// What it is there.
+    /// Its family.
     pub family: Family,
-    /// `config.json`, without the `dtype` that the weights are stored in.
+    /// `config.json`, without the `dtype` of the stored weights.
     pub config: Value,
-    /// `generation_config.json`; none for models that do not generate.
+    /// `generation_config.json`, for models that generate text.
     pub generation_config: Option<Value>,
     /// The contents of `model.safetensors`, in f32.
     pub tensors: Vec<NamedTensor>,
 }
 
-/// Writes a Kiln model as the family of `transformers` that computes the same.
+/// Exports a model to the family of `transformers` that computes the same.
 ///
-/// Sinusoidal positions that alternate sine and cosine become Marian's halves, and the weights' features are reordered
-/// with them.
+/// Alternating sines and cosines become Marian's order of positions, and the features of the weights are reordered with
+/// them.
 ///
 /// # Errors
-/// If no family computes the same, with all that stands in the way, or if `weights` are not those of `config`.
+/// If no family computes the same (the error lists every difference), or if `weights` do not fit `config`.
 pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &TokenIds) -> Result<Exported, HfError> {
     let family = Family::nearest(config);
     let reordered;
@@ -210,6 +214,7 @@ pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &Toke
     } else {
         (config, weights)
     };
+
     let (written, problems) = match family {
         Family::Gpt2 => gpt2::write(config),
         Family::Llama => llama::write(config),
@@ -220,42 +225,45 @@ pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &Toke
     if !problems.is_empty() {
         return Err(HfError::NotExpressible { family, problems });
     }
+
     let tensors =
         export::export(&family.table(config), weights).map_err(|problems| HfError::Tensors { family, problems })?;
+
     let ids = ids_json(family, tokens);
     let generation_config = (family != Family::Bert).then(|| {
         let mut generation = ids.clone();
         if family == Family::Marian {
-            // Its padding begins what it writes, and stands nowhere else.
+            // Marian starts its output with the padding token, which must not occur again.
             generation.extend(tokens.pad.map(|pad| ("bad_words_ids".to_owned(), json!([[pad]]))));
         }
         Value::Object(generation)
     });
+
     let mut json = Map::from_iter([("model_type".to_owned(), json!(family.name()))]);
     json.extend(written);
     json.extend(ids);
     Ok(Exported { family, config: Value::Object(json), generation_config, tensors })
 }
 
-/// A token's id; the first of a list.
+/// Reads a token's id; of a list, the first.
 fn token_id(fields: &mut Fields<'_>, key: &str) -> Option<u32> {
     let mut value = fields.get(key)?;
     if let Value::Array(several) = value {
         fields.notes.push(format!("{key} {value}: the first one is used"));
         value = several.first()?;
     }
-    // Some files say -1 for "none".
+    // Some files have -1 for "none".
     if value.as_i64() == Some(-1) {
         return None;
     }
     let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
     if id.is_none() {
-        fields.problems.push(format!("{key} is {value}, not a token's id"));
+        fields.problems.push(format!("{key} is {value}, not a token id"));
     }
     id
 }
 
-/// The fields of special tokens. Absent ones are spelled out as `null`: their defaults belong to the family's original
+/// The fields of special tokens. Absent tokens are written as `null`, because the defaults refer to the family's original
 /// vocabulary.
 fn ids_json(family: Family, tokens: &TokenIds) -> Map<String, Value> {
     let mut ids = Map::from_iter([

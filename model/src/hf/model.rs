@@ -1,15 +1,16 @@
-//! An imported model, ready to use in a plain Burn program.
+//! Turns an import into a model for a plain Burn program.
 
 use std::collections::HashMap;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
-use super::{Imported, NamedTensor};
+use super::Imported;
+use crate::named_tensor::NamedTensor;
 use crate::transformer::Transformer;
 
 impl Imported {
-    /// The model on `device`, its weights rounded to `dtype`. On an autodiff device all parameters are tracked.
+    /// Builds the model on `device`, with weights rounded to `dtype`. On an autodiff device all parameters are tracked.
     pub fn into_model(self, dtype: FloatDType, device: &Device) -> Transformer {
         let model = self.config.init(0, DType::from(dtype), device);
         let weights = self.weights.into_iter().map(|weight| (weight.name.clone(), weight)).collect();
@@ -17,7 +18,7 @@ impl Imported {
     }
 }
 
-/// Puts weights in the place of those that were drawn.
+/// Replaces the initial weights.
 struct Put {
     path: Vec<String>,
     weights: HashMap<String, NamedTensor>,
@@ -37,9 +38,9 @@ impl ModuleMapper for Put {
         let weight = self.weights.remove(&path).unwrap_or_else(|| panic!("the family's table has no row for {path}"));
         assert_eq!(weight.shape, param.dims(), "shape of {path}");
         let (autodiff, require_grad) = (param.is_autodiff(), param.is_require_grad());
-        param.map(|drawn| {
+        param.map(|initial| {
             let data = TensorData::new(weight.values, weight.shape);
-            let tensor = Tensor::from_data(data, (&drawn.device(), drawn.dtype()));
+            let tensor = Tensor::from_data(data, (&initial.device(), initial.dtype()));
             if autodiff { tensor.set_require_grad(require_grad) } else { tensor }
         })
     }

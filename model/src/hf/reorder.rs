@@ -1,13 +1,13 @@
-//! Features in another order, for a model whose positions stand in another order.
+//! Reorders features, to export a model whose sinusoidal positions have another order.
 //!
-//! Kiln's sinusoidal positions alternate sine and cosine as in the paper; Marian's come in halves. Nothing else in a
-//! Transformer knows the order of the features of its hidden states: norms take means over all of them, and every matrix
-//! has a row or a column for each. So a model whose rows and columns are reordered computes the same.
+//! Kiln's positions alternate sine and cosine as in the paper. Marian's have all sines before all cosines. The rest of a
+//! Transformer does not depend on the order of hidden features: norms average over all of them, and each matrix has one row
+//! or column per feature. Reordering these rows and columns therefore leaves the result unchanged.
 
-use super::tensor::NamedTensor;
 use crate::config::{Positions, TransformerConfig};
+use crate::named_tensor::NamedTensor;
 
-/// The encoder-decoder of `config` and `weights` with its features in the order of [`Positions::SinusoidalHalves`].
+/// Reorders the features of an encoder-decoder to [`Positions::SinusoidalHalves`].
 pub(super) fn to_halves(config: &TransformerConfig, weights: &[NamedTensor]) -> (TransformerConfig, Vec<NamedTensor>) {
     let d = config.d_model;
     let order: Vec<usize> = (0..d).step_by(2).chain((1..d).step_by(2)).collect();
@@ -15,7 +15,7 @@ pub(super) fn to_halves(config: &TransformerConfig, weights: &[NamedTensor]) -> 
     (TransformerConfig { positions: Positions::SinusoidalHalves, ..config.clone() }, weights)
 }
 
-/// Which dimension of a parameter runs over the features of hidden states.
+/// The dimension of a parameter that runs over hidden features.
 enum Features {
     Rows,
     Columns,
@@ -39,7 +39,7 @@ fn reordered(weight: &NamedTensor, order: &[usize]) -> NamedTensor {
     let rows = || weight.values.chunks_exact(width);
     let values = match features_of(&weight.name) {
         Features::None => weight.values.clone(),
-        // A misshaped parameter is left alone: exporting names it.
+        // A misshaped parameter stays as it is: the export reports it.
         Features::Columns if width == order.len() => {
             rows().flat_map(|row| order.iter().map(|feature| row[*feature])).collect()
         }

@@ -1,23 +1,23 @@
-//! BART and Marian: the references are `transformers/models/bart` and `transformers/models/marian`, which differ in
-//! positions and in norms after the embeddings only.
+//! BART and Marian, after `transformers/models/bart` and `transformers/models/marian`. They differ only in positions and in
+//! norms after the embeddings.
 
 use serde_json::{Map, Value, json};
 
 use super::demands::{ACTIVATIONS, Demands, GELU, object};
 use super::fields::Fields;
-use super::table::{Layout, Line, OUTPUT, Part, Skipped, Table};
+use super::table::{Layout, Line, OUTPUT, Skipped, Sublayer, Table};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
 
-/// `transformers` leaves `nn.LayerNorm` at its default here and has no field for it.
+/// The default of `nn.LayerNorm`: `transformers` has no field for it in these families.
 const NORM_EPS: f64 = 1e-5;
 
-/// BART's positions begin at 2; the rows before are never looked up.
+/// BART's positions begin at 2. The rows before are never looked up.
 const UNUSED_POSITIONS: usize = 2;
 
 const BART_SKIPPED: &[Skipped] = &[];
 
 const MARIAN_SKIPPED: &[Skipped] = &[
-    // The sines and cosines, in files of older versions.
+    // Sines and cosines, in files of older versions.
     Skipped { suffix: "embed_positions.weight", lost: None },
 ];
 
@@ -27,37 +27,40 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     let skipped = if learned { BART_SKIPPED } else { MARIAN_SKIPPED };
     let mut table = Table { optional_prefix: "model.", skipped, ..Table::default() };
     add_embeddings(&mut table, config);
+
     for (ours, theirs) in [("source", "encoder"), ("target", "decoder")] {
         if learned {
             let (ours, theirs) = (format!("{ours}_positions.table"), format!("model.{theirs}.embed_positions.weight"));
             table.add_rows(&ours, &theirs, [config.max_positions, d], UNUSED_POSITIONS);
         }
         if config.embedding_norm {
-            let line = [("embedding_norm", Part::LayerNorm, d, &[("layernorm_embedding", d)][..])];
+            let line = [("embedding_norm", Sublayer::LayerNorm, d, &[("layernorm_embedding", d)][..])];
             table.add(&format!("{ours}_"), &format!("model.{theirs}."), &line);
         }
     }
+
     let self_attention: [Line<'_>; 3] = [
         (
             "self_attention.qkv",
-            Part::Linear,
+            Sublayer::Linear,
             d,
             &[("self_attn.q_proj", d), ("self_attn.k_proj", d), ("self_attn.v_proj", d)],
         ),
-        ("self_attention.output", Part::Linear, d, &[("self_attn.out_proj", d)]),
-        ("self_attention_norm", Part::LayerNorm, d, &[("self_attn_layer_norm", d)]),
+        ("self_attention.output", Sublayer::Linear, d, &[("self_attn.out_proj", d)]),
+        ("self_attention_norm", Sublayer::LayerNorm, d, &[("self_attn_layer_norm", d)]),
     ];
     let cross_attention: [Line<'_>; 4] = [
-        ("cross_attention.query", Part::Linear, d, &[("encoder_attn.q_proj", d)]),
-        ("cross_attention.key_value", Part::Linear, d, &[("encoder_attn.k_proj", d), ("encoder_attn.v_proj", d)]),
-        ("cross_attention.output", Part::Linear, d, &[("encoder_attn.out_proj", d)]),
-        ("cross_attention_norm", Part::LayerNorm, d, &[("encoder_attn_layer_norm", d)]),
+        ("cross_attention.query", Sublayer::Linear, d, &[("encoder_attn.q_proj", d)]),
+        ("cross_attention.key_value", Sublayer::Linear, d, &[("encoder_attn.k_proj", d), ("encoder_attn.v_proj", d)]),
+        ("cross_attention.output", Sublayer::Linear, d, &[("encoder_attn.out_proj", d)]),
+        ("cross_attention_norm", Sublayer::LayerNorm, d, &[("encoder_attn_layer_norm", d)]),
     ];
     let feed_forward: [Line<'_>; 3] = [
-        ("feed_forward.input", Part::Linear, d, &[("fc1", f)]),
-        ("feed_forward.output", Part::Linear, f, &[("fc2", d)]),
-        ("feed_forward_norm", Part::LayerNorm, d, &[("final_layer_norm", d)]),
+        ("feed_forward.input", Sublayer::Linear, d, &[("fc1", f)]),
+        ("feed_forward.output", Sublayer::Linear, f, &[("fc2", d)]),
+        ("feed_forward_norm", Sublayer::LayerNorm, d, &[("final_layer_norm", d)]),
     ];
+
     for i in 0..config.n_encoder_layers {
         let (ours, theirs) = (format!("encoder.layers.{i}."), format!("model.encoder.layers.{i}."));
         table.add(&ours, &theirs, &self_attention);
@@ -72,7 +75,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     table
 }
 
-/// The token tables, the output projection and the bias on the logits.
+/// Adds the token tables, the output projection and the bias on the logits.
 fn add_embeddings(table: &mut Table, config: &TransformerConfig) {
     const ENCODER: &str = "model.encoder.embed_tokens.weight";
     const DECODER: &str = "model.decoder.embed_tokens.weight";
@@ -117,7 +120,7 @@ pub(super) fn read_marian(fields: &mut Fields<'_>) -> TransformerConfig {
         (true, false) => {
             fields.problems.push(
                 "share_encoder_decoder_embeddings true with tie_word_embeddings false is not supported: Kiln shares all three \
-                 matrices, or those of target and output, or none"
+                 matrices, target and output, or none"
                     .to_owned(),
             );
             TieEmbeddings::None
@@ -127,19 +130,24 @@ pub(super) fn read_marian(fields: &mut Fields<'_>) -> TransformerConfig {
     TransformerConfig { positions, tie_embeddings, source_vocab_size, target_vocab_size, ..read(fields) }
 }
 
-/// What both have.
+/// Reads the fields that both families have.
 fn read(fields: &mut Fields<'_>) -> TransformerConfig {
     fields.only("normalize_before", false, "transformers normalizes after the sum in this family");
     fields.only("add_final_layer_norm", false, "transformers has no norm after the stacks in this family");
+
     let n_heads = fields.size("encoder_attention_heads");
     let decoder_heads = fields.size("decoder_attention_heads");
     fields.same(
         [("encoder_attention_heads", &n_heads), ("decoder_attention_heads", &decoder_heads)],
-        "Kiln's stacks have equal heads",
+        "Kiln's encoder and decoder have the same number of heads",
     );
     let d_ff = fields.size("encoder_ffn_dim");
     let decoder_ffn = fields.size("decoder_ffn_dim");
-    fields.same([("encoder_ffn_dim", &d_ff), ("decoder_ffn_dim", &decoder_ffn)], "Kiln's stacks have equal layers");
+    fields.same(
+        [("encoder_ffn_dim", &d_ff), ("decoder_ffn_dim", &decoder_ffn)],
+        "Kiln's encoder and decoder have the same d_ff",
+    );
+
     TransformerConfig {
         architecture: Architecture::EncoderDecoder,
         d_model: fields.size("d_model"),

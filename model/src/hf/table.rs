@@ -1,29 +1,29 @@
-//! The table of a family: which Kiln parameter is which tensor of the file, and how it lies there. Both directions,
-//! [`super::import`] and [`super::export`], read the same rows.
+//! The table of a family: which tensors of the file make up each Kiln parameter, and their layout. [`super::import`] and
+//! [`super::export`] read the same rows.
 
 use crate::config::TieEmbeddings;
 
-/// The projection to the vocabulary in families that write.
+/// The projection to the vocabulary, in families that generate text.
 pub(super) const OUTPUT: &str = "lm_head.weight";
 
-/// All rows for one configuration, and what may stand in a file besides.
+/// All rows for one configuration, and other tensors that a file may hold.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) rows: Vec<Row>,
-    /// Files of the bare model leave this out of their names.
+    /// A prefix that names lack in files of the bare model.
     pub(super) optional_prefix: &'static str,
-    /// Copies of a tensor that some files hold under a second name: `(copy, original)`.
+    /// Second names of tensors in some files: `(copy, original)`.
     pub(super) copies: Vec<(String, String)>,
-    /// Ends of names that are no parameters here.
+    /// Tensors that are not parameters in Kiln.
     pub(super) skipped: &'static [Skipped],
 }
 
-/// Tensors that are left out.
+/// Tensors that import leaves out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Skipped {
     /// End of the name.
     pub(super) suffix: &'static str,
-    /// What is lost; nothing for constants that the code computes by itself.
+    /// What is lost with them. None for constants that the code computes by itself.
     pub(super) lost: Option<&'static str>,
 }
 
@@ -33,9 +33,9 @@ pub(super) struct Row {
     /// Path of the parameter.
     pub(super) ours: String,
     pub(super) layout: Layout,
-    /// Tensors of the file: end to end in a vector, side by side in the columns of a matrix.
+    /// Tensors of the file: end to end in a vector, next to each other in the columns of a matrix.
     pub(super) pieces: Vec<Piece>,
-    /// Absent in a file, it is zeros.
+    /// Whether the parameter is zero if the file lacks it.
     pub(super) zeros_if_absent: bool,
 }
 
@@ -43,22 +43,22 @@ pub(super) struct Row {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) theirs: String,
-    /// Its share of the parameter's last dimension.
+    /// Elements that it fills in the parameter's last dimension.
     pub(super) width: usize,
 }
 
-/// How the file lays a parameter out.
+/// The layout of a parameter in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// `[n]` in both.
     Vector,
     /// `[1, n]` in the file, `[n]` here.
     OneRow,
-    /// `[n, d]` in both, with `unused` further rows in front in the file.
+    /// `[n, d]` in both, after `unused` more rows in the file.
     Rows { n: usize, unused: usize },
     /// `[n_in, n_out]` in both: GPT-2's Conv1D.
     Conv1d { n_in: usize },
-    /// `[n_out, n_in]` in the file, as torch's Linear has it; `[n_in, n_out]` here.
+    /// `[n_out, n_in]` in the file, as in PyTorch's Linear; `[n_in, n_out]` here.
     Linear { n_in: usize },
 }
 
@@ -83,7 +83,7 @@ impl Layout {
         }
     }
 
-    /// Rows of the parameter here, each of which holds a stretch of every piece.
+    /// Rows of the parameter here. Each holds a part of every piece.
     pub(super) fn n_rows(self) -> usize {
         match self {
             Self::Vector | Self::OneRow => 1,
@@ -105,9 +105,9 @@ impl Row {
     }
 }
 
-/// A weighted part of a layer in a family's table.
+/// A sublayer with weights, in a family's table.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum Sublayer {
     /// `gamma` and `beta` here, `weight` and `bias` there.
     LayerNorm,
     /// `gamma` here, `weight` there.
@@ -120,14 +120,14 @@ pub(super) enum Part {
     LinearWithoutBias,
 }
 
-/// One line of a family's table: our part, what it is, features that go in, and their part or parts with the features
-/// that come out of each.
-pub(super) type Line<'a> = (&'a str, Part, usize, &'a [(&'a str, usize)]);
+/// One line of a family's table: our sublayer, what it is, its input features, and the sublayers of the file with the output
+/// features of each.
+pub(super) type Line<'a> = (&'a str, Sublayer, usize, &'a [(&'a str, usize)]);
 
 impl Table {
-    /// Adds the rows of `lines`; names start with `ours` and `theirs`.
+    /// Adds the rows of `lines`. `ours` and `theirs` are the prefixes of the names.
     pub(super) fn add(&mut self, ours: &str, theirs: &str, lines: &[Line<'_>]) {
-        for &(name, part, n_in, pieces) in lines {
+        for &(name, sublayer, n_in, pieces) in lines {
             let row = |our_end: &str, their_end: &str, layout| Row {
                 ours: format!("{ours}{name}.{our_end}"),
                 layout,
@@ -137,25 +137,26 @@ impl Table {
                     .collect(),
                 zeros_if_absent: false,
             };
-            match part {
-                Part::LayerNorm => {
+
+            match sublayer {
+                Sublayer::LayerNorm => {
                     self.rows.extend([row("gamma", "weight", Layout::Vector), row("beta", "bias", Layout::Vector)]);
                 }
-                Part::RmsNorm => self.rows.push(row("gamma", "weight", Layout::Vector)),
-                Part::Linear => {
+                Sublayer::RmsNorm => self.rows.push(row("gamma", "weight", Layout::Vector)),
+                Sublayer::Linear => {
                     self.rows.push(row("weight", "weight", Layout::Linear { n_in }));
                     self.rows.push(row("bias", "bias", Layout::Vector));
                 }
-                Part::Conv1d => {
+                Sublayer::Conv1d => {
                     self.rows.push(row("weight", "weight", Layout::Conv1d { n_in }));
                     self.rows.push(row("bias", "bias", Layout::Vector));
                 }
-                Part::LinearWithoutBias => self.rows.push(row("weight", "weight", Layout::Linear { n_in })),
+                Sublayer::LinearWithoutBias => self.rows.push(row("weight", "weight", Layout::Linear { n_in })),
             }
         }
     }
 
-    /// Adds a table of `n` rows, `width` wide, behind `unused` rows in the file.
+    /// Adds a table of `[n, width]`, which follows `unused` rows in the file.
     pub(super) fn add_rows(&mut self, ours: &str, theirs: &str, [n, width]: [usize; 2], unused: usize) {
         self.add_one(ours, theirs, Layout::Rows { n, unused }, width);
     }
@@ -166,7 +167,7 @@ impl Table {
         self.rows.push(Row { ours: ours.to_owned(), layout, pieces, zeros_if_absent: false });
     }
 
-    /// Adds the projection to the vocabulary, `[d, v]`; a tied one is no more than a second name of `embedding`.
+    /// Adds the projection to the vocabulary, `[d, v]`. If it is tied, it is only a second name of `embedding`.
     pub(super) fn add_output(&mut self, tie: TieEmbeddings, [d, v]: [usize; 2], embedding: &str) {
         if tie == TieEmbeddings::None {
             self.add_one("output.weight", OUTPUT, Layout::Linear { n_in: d }, v);
@@ -175,12 +176,12 @@ impl Table {
         }
     }
 
-    /// Lets the last row be absent in files: it is zeros then.
+    /// Makes the last row optional: if a file lacks it, it is zeros.
     pub(super) fn zeros_if_absent(&mut self) {
         self.rows.last_mut().expect("a row was added before").zeros_if_absent = true;
     }
 
-    /// Says that files may hold `original` under the name `copy` as well, or instead.
+    /// Allows files to hold `original` under the name `copy` too, or instead.
     pub(super) fn add_copy(&mut self, copy: &str, original: &str) {
         self.copies.push((copy.to_owned(), original.to_owned()));
     }

@@ -1,17 +1,6 @@
-//! Tensors on the host, as files hold them and as Kiln names them.
+//! Tensors as Hugging Face files hold them.
 
 use half::{bf16, f16};
-
-/// A parameter of a model on the host.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NamedTensor {
-    /// Path of the parameter: `encoder.layers.0.self_attention.qkv.weight`; in an exported model its Hugging Face name.
-    pub name: String,
-    /// Its shape.
-    pub shape: Vec<usize>,
-    /// Its elements, last dimension fastest.
-    pub values: Vec<f32>,
-}
 
 /// How a file stores the elements of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,12 +11,12 @@ pub enum ElementType {
     F16,
     /// The upper half of an f32.
     Bf16,
-    /// Anything else, by the file's name for it. Buffers that are skipped may have it; weights may not.
+    /// Any other type, by its name in the file. Only buffers that are skipped may have it.
     Other(String),
 }
 
 impl ElementType {
-    /// Bytes of one element of a type that is read.
+    /// Bytes per element, for supported types.
     fn size_bytes(&self) -> Option<usize> {
         match self {
             Self::F32 => Some(4),
@@ -37,27 +26,27 @@ impl ElementType {
     }
 }
 
-/// A tensor of a Hugging Face file, its bytes still in the file's mapping.
+/// A tensor of a Hugging Face file, with its bytes still in the mapped file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileTensor<'a> {
     /// Name in the file.
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// What its bytes mean.
+    /// Type of its elements.
     pub element_type: ElementType,
     /// Little-endian elements, last dimension fastest.
     pub bytes: &'a [u8],
 }
 
 impl FileTensor<'_> {
-    /// Why the elements cannot be read, if so.
+    /// Reports why the elements cannot be read, if so.
     pub(super) fn problem(&self) -> Option<String> {
         let n: usize = self.shape.iter().product();
         match self.element_type.size_bytes() {
-            None => Some(format!("{} is {}; F32, F16 and BF16 are read", self.name, self.type_name())),
+            None => Some(format!("{} is {}; supported: F32, F16 and BF16", self.name, self.type_name())),
             Some(size) if self.bytes.len() != n * size => {
-                Some(format!("{} has {} bytes, its shape wants {}", self.name, self.bytes.len(), n * size))
+                Some(format!("{} has {} bytes, but its shape needs {}", self.name, self.bytes.len(), n * size))
             }
             Some(_) => None,
         }
@@ -70,7 +59,7 @@ impl FileTensor<'_> {
         }
     }
 
-    /// The elements as f32: exact for every type that is read.
+    /// The elements as f32. The conversion is exact for all supported types.
     pub(super) fn values(&self) -> Vec<f32> {
         let pairs = || self.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
         match &self.element_type {
@@ -104,9 +93,9 @@ mod tests {
     #[test]
     fn other_types_and_wrong_sizes_are_named() {
         let problem = tensor(ElementType::Other("I64".into()), &[0; 16]).problem().expect("refused");
-        assert_eq!(problem, "w is I64; F32, F16 and BF16 are read");
+        assert_eq!(problem, "w is I64; supported: F32, F16 and BF16");
         let problem = tensor(ElementType::F32, &[0; 7]).problem().expect("refused");
-        assert_eq!(problem, "w has 7 bytes, its shape wants 8");
+        assert_eq!(problem, "w has 7 bytes, but its shape needs 8");
         assert_eq!(tensor(ElementType::Bf16, &[0; 4]).problem(), None);
     }
 }

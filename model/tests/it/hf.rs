@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 
 use burn::tensor::{DType, Device, FloatDType};
-use kiln_model::hf::{self, ElementType, Family, FileTensor, HfError, Imported, NamedTensor};
+use kiln_model::hf::{self, ElementType, Family, FileTensor, HfError, Imported};
 use kiln_model::{
-    Activation, Batch, NormPlacement, PairBatch, Positions, TextBatch, TieEmbeddings, Transformer, TransformerConfig,
+    Batch, FeedForwardActivation, NamedTensor, NormPlacement, PairBatch, Positions, TextBatch, TieEmbeddings,
+    Transformer, TransformerConfig,
 };
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
@@ -231,12 +232,12 @@ fn every_tensor_that_does_not_fit_is_listed() {
     });
     assert_eq!(
         error.expect_err("refused").to_string(),
-        "the weights are not those of the bert model in config.json:\n  \
+        "the weights do not fit the bert model of config.json:\n  \
          extra: cls.other [32]\n  \
          misshaped: bert.encoder.layer.0.output.dense.weight is [48, 32], wanted [32, 48]\n  \
          missing: bert.encoder.layer.1.intermediate.dense.bias [48]\n  \
          missing: cls.predictions.transform.dense.bias [32]\n  \
-         unreadable: bert.embeddings.LayerNorm.bias is F64; F32, F16 and BF16 are read"
+         unreadable: bert.embeddings.LayerNorm.bias is F64; supported: F32, F16 and BF16"
     );
 }
 
@@ -268,7 +269,7 @@ fn every_variant_that_can_be_written_comes_back() {
         ("llama", |config| config.n_kv_heads = 1),
         ("bert", |config| config.tie_embeddings = TieEmbeddings::None),
         ("bert", |config| (config.mlm_head, config.pooler) = (false, true)),
-        ("bart", |config| config.activation = Activation::Silu),
+        ("bart", |config| config.activation = FeedForwardActivation::Silu),
         ("marian", |config| (config.tie_embeddings, config.source_vocab_size) = (TieEmbeddings::Output, 60)),
         ("marian", |config| (config.tie_embeddings, config.source_vocab_size) = (TieEmbeddings::None, 60)),
     ];
@@ -325,7 +326,7 @@ fn features_are_reordered_with_the_positions() {
 fn what_no_family_computes_is_not_written() {
     let config = TransformerConfig { source_vocab_size: 9, target_vocab_size: 9, ..TransformerConfig::tiny() };
     let error = hf::export(&config, &[], &hf::TokenIds::default()).expect_err("pre-norm").to_string();
-    assert!(error.starts_with("this model cannot be written as marian:\n"), "{error}");
-    assert!(error.contains("model.norm is Pre, this family has Post"), "{error}");
+    assert!(error.starts_with("this model cannot be exported as marian:\n"), "{error}");
+    assert!(error.contains("model.norm is Pre, but this family has Post"), "{error}");
     assert_eq!(Family::ALL.map(Family::name), FAMILIES);
 }

@@ -6,6 +6,7 @@ mod families;
 mod fixture;
 mod hf;
 mod invariance;
+mod layers;
 mod learning;
 mod mlm;
 mod parameters;

@@ -27,8 +27,8 @@ fn what_cannot_be_continued_is_refused_by_name() {
     assert_eq!(refused(&[]), PromptError::NoPrompts);
     assert_eq!(refused(&[vec![3], vec![]]), PromptError::Empty { row: 1 });
     assert_eq!(refused(&[vec![3; 64]]), PromptError::TooLong { row: 0, len: 64, max_positions: 64 });
-    assert_eq!(refused(&[vec![3, 12]]), PromptError::UnknownId { row: 0, place: 1, id: 12, vocab_size: 12 });
-    assert_eq!(refused(&[vec![-1]]), PromptError::UnknownId { row: 0, place: 0, id: -1, vocab_size: 12 });
+    assert_eq!(refused(&[vec![3, 12]]), PromptError::UnknownId { row: 0, position: 1, id: 12, vocab_size: 12 });
+    assert_eq!(refused(&[vec![-1]]), PromptError::UnknownId { row: 0, position: 0, id: -1, vocab_size: 12 });
     let text = refused(&[vec![3; 64]]).to_string();
     assert!(text.contains("64 tokens") && text.contains("shorten the prompt to 63 tokens"), "{text}");
     let text = refused(&[vec![3, 12]]).to_string();
@@ -199,7 +199,7 @@ fn a_prompt_of_a_masked_model_is_read_by_all_positions() {
 }
 
 #[test]
-#[should_panic(expected = "5 places of prompt tokens do not divide into 2 rows")]
+#[should_panic(expected = "5 positions of prompt tokens do not divide into 2 rows")]
 fn places_that_do_not_divide_are_refused() {
     Insertion::new(ids(&[0, 1, 2, 3, 4], &Device::flex()), 2, 4);
 }

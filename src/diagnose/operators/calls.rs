@@ -4,7 +4,7 @@ use std::fmt;
 
 use burn::tensor::{Device, Int, Tensor};
 use kiln_kernels::Activation;
-use kiln_model::{Activation as Configured, Batch, TextBatch};
+use kiln_model::{Batch, FeedForwardActivation as Configured, TextBatch};
 
 use super::super::workload::Workload;
 
