@@ -18,8 +18,8 @@ use criterion::{
 use kiln::config::Precision;
 use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu};
 use kiln_kernels::{
-    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, Settings,
-    add_norm, attention, cross_entropy, dropout, embed, linear, linear_activated, rotary, swiglu,
+    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, NormWeights, Projected,
+    Settings, add_norm, attention, cross_entropy, dropout, embed, linear, linear_activated, rotary, swiglu,
 };
 
 /// Results in memory at once.
@@ -181,7 +181,7 @@ fn operators(criterion: &mut Criterion) {
             let input = x.clone();
             let run = move || {
                 let branch = Branch { bias: bias.clone(), ..branch.clone().into() };
-                let norm = Norm { gamma: gamma.clone(), beta: beta.clone(), eps: 1e-5 };
+                let norm = NormWeights { gamma: gamma.clone(), beta: beta.clone(), eps: 1e-5 };
                 add_norm(x.clone(), Some(branch), Some((0.1, &stream)), norm).1
             };
             (input, run)

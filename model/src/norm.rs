@@ -32,9 +32,9 @@ impl Norm {
         kiln_kernels::add_norm(x, None, None, self.weights()).1
     }
 
-    fn weights(&self) -> kiln_kernels::Norm {
+    fn weights(&self) -> kiln_kernels::NormWeights {
         let beta = self.beta.as_ref().map(Param::val);
-        kiln_kernels::Norm { gamma: self.gamma.val(), beta, eps: self.eps }
+        kiln_kernels::NormWeights { gamma: self.gamma.val(), beta, eps: self.eps }
     }
 }
 

@@ -7,8 +7,8 @@ use burn::nn::{LayerNorm, Linear};
 use burn::tensor::{Device, Int, Tensor};
 use kiln_data::{Loader, LoaderConfig, Position, Task, TextSource, prepare_text};
 use kiln_kernels::{
-    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, Norm, Projected, Projection, add_norm,
-    attention, embed, linear, linear_activated, linear_cross_entropy,
+    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, NormWeights, Projected, Projection,
+    add_norm, attention, embed, linear, linear_activated, linear_cross_entropy,
 };
 
 use crate::model::{EPS, Layer, Model, N_HEADS};
@@ -79,6 +79,6 @@ fn bias(layer: &Linear) -> Option<Tensor<1>> {
     layer.bias.as_ref().map(|bias| bias.val())
 }
 
-fn norm(layer: &LayerNorm) -> Norm {
-    Norm { gamma: layer.gamma.val(), beta: layer.beta.as_ref().map(|beta| beta.val()), eps: EPS }
+fn norm(layer: &LayerNorm) -> NormWeights {
+    NormWeights { gamma: layer.gamma.val(), beta: layer.beta.as_ref().map(|beta| beta.val()), eps: EPS }
 }

@@ -53,7 +53,7 @@ pub use linear::{
     linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient, linear_weight_gradient_onto,
 };
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
-pub use norm::{Branch, Norm, add_norm, layer_norm, rms_norm};
+pub use norm::{Branch, NormWeights, add_norm, layer_norm, rms_norm};
 pub use random::random_words;
 pub use rotary::rotary;
 pub use settings::{Settings, SettingsGuard};

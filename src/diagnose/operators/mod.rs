@@ -16,9 +16,9 @@ use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use calls::Calls;
 use kiln_kernels::optim::gather;
 use kiln_kernels::{
-    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, Norm, Projected, Projection,
-    add_norm, attention, cross_entropy, embed, linear, linear_activated, linear_cross_entropy, linear_residual,
-    linear_transposed, linear_weight_gradient,
+    Activation, AttentionConfig, AttentionMask, Branch, CrossEntropyConfig, DropoutStream, NormWeights, Projected,
+    Projection, add_norm, attention, cross_entropy, embed, linear, linear_activated, linear_cross_entropy,
+    linear_residual, linear_transposed, linear_weight_gradient,
 };
 use kiln_model::TransformerConfig;
 use timing::Stopwatch;
@@ -257,7 +257,7 @@ impl Bench {
         let (gamma, beta, x) = (self.leaf([d]), self.leaf([d]), self.leaf([m, d]));
         let bias = bias.then(|| self.leaf([d]));
         let drop = (p > 0.0).then_some((p, &self.stream));
-        let norm = || Norm { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
+        let norm = || NormWeights { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
         let chain = || {
             let mut kept = vec![(x.clone(), x.clone())];
             for _ in 0..CHAIN {

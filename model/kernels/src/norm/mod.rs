@@ -28,7 +28,7 @@ use crate::settings::reference_operators;
 /// biased variance. Without, it is root mean square normalization (Zhang and Sennrich 2019), `x / sqrt(mean(x^2) +
 /// eps) * gamma`.
 #[derive(Debug, Clone)]
-pub struct Norm {
+pub struct NormWeights {
     /// Scale, `[D]`.
     pub gamma: Tensor<1>,
     /// Shift, `[D]`.
@@ -76,11 +76,11 @@ pub fn add_norm(
     x: Tensor<2>,
     branch: Option<Branch>,
     dropout: Option<(f64, &DropoutStream)>,
-    norm: Norm,
+    norm: NormWeights,
 ) -> (Tensor<2>, Tensor<2>) {
     let (dims, dtype) = (x.dims(), x.dtype());
     let d = dims[1];
-    let Norm { gamma, beta, eps } = norm;
+    let NormWeights { gamma, beta, eps } = norm;
     let bias = branch.as_ref().and_then(|branch| branch.bias.as_ref());
     let kind = Kind { eps: eps as f32, centered: beta.is_some(), bias: bias.is_some() };
 
@@ -94,7 +94,7 @@ pub fn add_norm(
     }
 
     if reference_operators() {
-        return reference::add_norm(x, branch, dropout, Norm { gamma, beta, eps });
+        return reference::add_norm(x, branch, dropout, NormWeights { gamma, beta, eps });
     }
 
     let drop = Mask::take(dropout.filter(|_| branch.is_some()), dims[0] * d);
@@ -121,7 +121,7 @@ pub fn add_norm(
 /// # Panics
 /// If `gamma` or `beta` differs from a row of `x` in size or dtype.
 pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> Tensor<2> {
-    add_norm(x, None, None, Norm { gamma, beta: Some(beta), eps }).1
+    add_norm(x, None, None, NormWeights { gamma, beta: Some(beta), eps }).1
 }
 
 /// Computes the root mean square normalization of `x`, see [`Norm`].
@@ -134,5 +134,5 @@ pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> 
 /// # Panics
 /// If `gamma` differs from a row of `x` in size or dtype.
 pub fn rms_norm(x: Tensor<2>, gamma: Tensor<1>, eps: f64) -> Tensor<2> {
-    add_norm(x, None, None, Norm { gamma, beta: None, eps }).1
+    add_norm(x, None, None, NormWeights { gamma, beta: None, eps }).1
 }

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Tensor};
 
-use super::{Branch, Norm};
+use super::{Branch, NormWeights};
 use crate::dropout::{DropoutStream, dropout};
 use crate::linear::reference::linear;
 
@@ -11,7 +11,7 @@ pub(crate) fn add_norm(
     x: Tensor<2>,
     branch: Option<Branch>,
     drop: Option<(f64, &DropoutStream)>,
-    norm: Norm,
+    norm: NormWeights,
 ) -> (Tensor<2>, Tensor<2>) {
     let branch = branch.map(|Branch { x, weight, bias }| match (weight, bias) {
         (Some(weight), bias) => linear(x, weight, bias),
@@ -25,7 +25,7 @@ pub(crate) fn add_norm(
         (None, _) => x,
     };
 
-    let Norm { gamma, beta, eps } = norm;
+    let NormWeights { gamma, beta, eps } = norm;
     let normed = match beta {
         Some(beta) => layer_norm(sum.clone(), gamma, beta, eps),
         None => rms_norm(sum.clone(), gamma, eps),

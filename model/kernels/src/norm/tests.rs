@@ -2,7 +2,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::ops::{Addend, Kind, NormOps};
-use super::{Branch, Norm, add_norm, layer_norm, reference, rms_norm};
+use super::{Branch, NormWeights, add_norm, layer_norm, reference, rms_norm};
 use crate::dropout::{DropoutStream, Mask, dropout};
 use crate::maybe::Maybe;
 use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
@@ -152,7 +152,7 @@ fn run(case: Case, fused: bool, [m, d]: [usize; 2], dtype: DType, device: &Devic
     let weight = tensor(&values(k * d, 10), [k, d], dtype, &device).require_grad();
     let (gamma, beta, bias) = (vector(3), vector(4), vector(5));
     let stream = DropoutStream::new(5, 6, &device);
-    let norm = Norm { gamma: gamma.clone(), beta: (!case.rms).then(|| beta.clone()), eps: EPS };
+    let norm = NormWeights { gamma: gamma.clone(), beta: (!case.rms).then(|| beta.clone()), eps: EPS };
     let (sum, normed) = if fused {
         let with_bias = || Branch {
             x: branch.clone(),
