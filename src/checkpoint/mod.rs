@@ -10,17 +10,18 @@
 //!     optimizer.safetensors  both moments of AdamW by parameter path
 //!     trainer_state.json     step, data position, best validation
 //!     manifest.json          size and BLAKE3 hash of every other file; written last
-//!   last                     a file that holds the name of the newest folder
+//!   last                     a file with the name of the newest folder
 //!   best                     the same for the best validation
 //! ```
 //!
-//! A checkpoint that was imported or averaged holds weights only: no `optimizer.safetensors` and no `trainer_state.json`.
-//! It can be used and started from, not resumed.
+//! An imported or averaged checkpoint holds weights only, without `optimizer.safetensors` and `trainer_state.json`. It can be
+//! used and can start a new run, but cannot be resumed.
 //!
-//! A checkpoint is written to `step-N.tmp`, synced to disk, then renamed: a kill at any moment leaves either the whole
-//! folder or one that nobody looks at.
+//! A checkpoint is written to `step-N.tmp`, synced to disk, then renamed. A kill at any moment leaves either the complete
+//! folder, or a temporary one that every reader ignores.
 
 mod average;
+mod manifest;
 mod read;
 mod resume;
 mod retention;
@@ -38,27 +39,27 @@ use thiserror::Error;
 use crate::files::FileError;
 
 pub use average::average;
-pub use read::{Weights, read, read_weights, verify};
+pub use manifest::{Manifest, ManifestFile};
+pub use read::{read, read_weights, verify};
 pub use resume::{Difference, NotTheSameRun, Resume, config_differences, find_resume};
 pub use saver::{SaveFailed, Saved, Saver};
-pub use snapshot::{Best, FORMAT, LossScale, NamedTensor, Snapshot, StoredFile, TrainerState};
-pub use tensors::{drawn_tensors, flat_tensor, load_model, named_tensors};
-pub use write::Manifest;
+pub use snapshot::{Best, FORMAT, LossScale, NamedTensor, Snapshot, StoredFile, TrainerState, Weights};
+pub use tensors::{flat_tensor, initial_tensors, load_model, named_tensors};
 
-/// Weights, by parameter path.
+/// The weights, by parameter path.
 pub const MODEL_FILE: &str = "model.safetensors";
-/// Moments of the optimizer.
+/// The moments of the optimizer.
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
-/// Counters.
+/// Counters and the data position.
 pub const STATE_FILE: &str = "trainer_state.json";
 /// The model's shape.
 pub const MODEL_CONFIG_FILE: &str = "config.json";
 /// The run's configuration.
 pub const RUN_CONFIG_FILE: &str = "config.toml";
-/// Sizes and hashes.
+/// Sizes and hashes of all other files.
 pub const MANIFEST_FILE: &str = "manifest.json";
 
-/// What is wrong with a checkpoint, and what to do.
+/// A problem with a checkpoint, and its remedy.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
     /// The operating system refused.
@@ -71,57 +72,57 @@ pub enum CheckpointError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Nothing there.
+    /// The checkpoint does not exist.
     #[error("there is no checkpoint {wanted} in {dir}{have}")]
     Missing {
-        /// What was asked for.
+        /// The name that was asked for.
         wanted: String,
-        /// Where.
+        /// The folder of checkpoints.
         dir: PathBuf,
-        /// What is there instead, in words.
+        /// The checkpoints that exist, in words.
         have: String,
     },
     /// The folder has no manifest.
     #[error("{0} has no manifest.json, so it is not a finished Kiln checkpoint; choose another one")]
     NotACheckpoint(PathBuf),
-    /// A file is not what was written.
+    /// A file has changed since it was written.
     #[error(
-        "{file} is damaged: found {found}, wanted {wanted}; do not use this checkpoint, take an older one (--checkpoint step-N)"
+        "{file} is damaged: found {found}, wanted {wanted}; do not use this checkpoint; use an older one (--checkpoint step-N)"
     )]
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What it is like.
+        /// Its size or hash, in words.
         found: String,
-        /// What the manifest says.
+        /// The size or hash in the manifest.
         wanted: String,
     },
-    /// The files are as they were written, but not as this Kiln writes them.
-    #[error("{file} is not of this version of Kiln: {reason}")]
+    /// The files are intact, but this version of Kiln cannot read them.
+    #[error("{file} was not written by this version of Kiln: {reason}")]
     Foreign {
         /// The file.
         file: PathBuf,
-        /// What is unexpected.
+        /// The unexpected content.
         reason: String,
     },
-    /// There are no moments and no counters.
+    /// The checkpoint has no moments and counters.
     #[error(
-        "{} holds weights only, because it was imported or averaged, so there is no training to resume; start a new run \
-         from it with kiln train --from", .0.display()
+        "{} holds weights only, because it was imported or averaged, so it cannot be resumed; start a new run from it \
+         with kiln train --from", .0.display()
     )]
     WeightsOnly(PathBuf),
-    /// Nothing that would stay is sound, so nothing was deleted.
+    /// No checkpoint that would be kept is sound, so none was deleted.
     #[error(
-        "older checkpoints in {} stay, because every newer one is damaged: {}; look after the disk", .dir.display(),
+        "older checkpoints in {} are kept, because all newer ones are damaged: {}; check the disk", .dir.display(),
         .damaged.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     )]
     NoneSound {
-        /// The checkpoints.
+        /// The folder of checkpoints.
         dir: PathBuf,
         /// What is wrong with each.
         damaged: Vec<CheckpointError>,
     },
-    /// The weights are not those of the model in `config.json`.
+    /// The weights do not fit the model of `config.json`.
     #[error("the weights do not fit the model of config.json: {0}")]
     Mismatch(String),
 }
@@ -145,16 +146,16 @@ pub struct Checkpoints {
     dir: PathBuf,
 }
 
-/// What [`Checkpoints::newest_sound`] finds.
+/// The result of [`Checkpoints::newest_sound`].
 #[derive(Debug)]
 pub struct NewestSound {
-    /// The newest sound checkpoint and its folder; `None` when there is none.
+    /// The newest sound checkpoint and its folder, if there is one.
     pub found: Option<(PathBuf, Snapshot)>,
-    /// What is wrong with the newer ones; show it.
+    /// The problems of newer checkpoints. Show them to the user.
     pub damaged: Vec<CheckpointError>,
 }
 
-/// The pointers beside the folders.
+/// The files that point to a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pointer {
     /// The newest checkpoint.
@@ -185,7 +186,7 @@ fn step_of(name: &str) -> Option<u64> {
 }
 
 impl Checkpoints {
-    /// The checkpoints of the run in `run_dir`; the folder need not exist yet.
+    /// The checkpoints of the run in `run_dir`. The folder need not exist yet.
     pub fn of_run(run_dir: &Path) -> Self {
         Self { dir: run_dir.join("checkpoints") }
     }
@@ -195,7 +196,7 @@ impl Checkpoints {
         &self.dir
     }
 
-    /// Finished checkpoints by step, oldest first. Temporary and foreign names are no checkpoints.
+    /// Lists finished checkpoints by step, oldest first. Temporary and foreign names are ignored.
     pub fn list(&self) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
@@ -213,7 +214,7 @@ impl Checkpoints {
         Ok(found)
     }
 
-    /// The folder that `pointer` names, if it is there.
+    /// The folder that `pointer` names, if both exist.
     pub fn pointed(&self, pointer: Pointer) -> Option<PathBuf> {
         let name = fs::read_to_string(self.dir.join(pointer.name())).ok()?;
         step_of(name.trim())?;
@@ -221,7 +222,7 @@ impl Checkpoints {
         path.is_dir().then_some(path)
     }
 
-    /// The folder for `wanted`: `last`, `best`, a folder's name or a step's number. Without a `last` pointer the newest
+    /// Finds the folder for `wanted`: `last`, `best`, a folder's name or a step's number. Without a `last` pointer, the newest
     /// folder is the last one.
     pub fn resolve(&self, wanted: &str) -> Result<PathBuf, CheckpointError> {
         let all = self.list()?;
@@ -243,7 +244,7 @@ impl Checkpoints {
         })
     }
 
-    /// The weights that a run without any training so far starts from, if it was given some.
+    /// Reads the weights that an untrained run starts from, if it has some.
     pub fn starting_weights(&self) -> Result<Option<Weights>, CheckpointError> {
         match self.list()?.as_slice() {
             [(0, path)] => match read(path) {
@@ -254,7 +255,7 @@ impl Checkpoints {
         }
     }
 
-    /// Reads the newest checkpoint that is sound.
+    /// Reads the newest sound checkpoint.
     pub fn newest_sound(&self) -> Result<NewestSound, CheckpointError> {
         let mut damaged = Vec::new();
         for (_, path) in self.list()?.into_iter().rev() {

@@ -1,35 +1,21 @@
-//! Reading: nothing is used before its size and hash are those of the manifest.
+//! Reading: checks size and hash of each file against the manifest before using it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-use kiln_model::TransformerConfig;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde::de::DeserializeOwned;
 
-use super::write::ManifestFile;
+use super::manifest::{Manifest, ManifestFile};
 use super::{
-    CheckpointError, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, Manifest, NamedTensor, OPTIMIZER_FILE,
-    STATE_FILE, Snapshot, StoredFile, TrainerState,
+    CheckpointError, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE, STATE_FILE,
+    Snapshot, StoredFile, TrainerState, Weights,
 };
 
-/// What using a checkpoint needs of it: all but the state of the training.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Weights {
-    /// Optimizer steps done.
-    pub step: u64,
-    /// f32 weights.
-    pub weights: Vec<NamedTensor>,
-    /// The model's shape.
-    pub model: TransformerConfig,
-    /// Files stored as they are: the run's `config.toml`, the tokenizer's files.
-    pub files: Vec<StoredFile>,
-}
-
-/// Checks that every file of the checkpoint in `dir` is as it was written.
+/// Checks that no file of the checkpoint in `dir` has changed since it was written.
 pub fn verify(dir: &Path) -> Result<Manifest, CheckpointError> {
     let manifest = read_manifest(dir)?;
     for file in &manifest.files {
@@ -62,7 +48,7 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
     Ok(Snapshot { weights, first_moments, second_moments, state, model, files })
 }
 
-/// Reads what using the weights needs. Everything but the optimizer's state is verified.
+/// Reads the weights and what is needed to use them. Verifies everything but the optimizer's state.
 pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
     let manifest = read_manifest(dir)?;
     let (mut weights, mut model, mut files) = (None, None, Vec::new());
@@ -95,14 +81,16 @@ fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
     };
     let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Damaged {
         file: path.clone(),
-        found: format!("no JSON ({error})"),
+        found: format!("invalid JSON ({error})"),
         wanted: "a manifest".to_string(),
     })?;
+
     let format = value.get("format").and_then(serde_json::Value::as_u64);
     if format != Some(u64::from(FORMAT)) {
-        let format = format.map_or("no format number".to_string(), |format| format!("format {format}"));
-        return Err(foreign(&path, format!("{format}, this version reads format {FORMAT}")));
+        let format = format.map_or("it has no format number".to_string(), |format| format!("format {format}"));
+        return Err(foreign(&path, format!("{format}; this version reads format {FORMAT}")));
     }
+
     let manifest: Manifest = serde_json::from_value(value).map_err(|error| CheckpointError::Damaged {
         file: path.clone(),
         found: error.to_string(),
@@ -116,14 +104,15 @@ fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
             wanted: manifest.digest,
         });
     }
+
     match manifest.files.iter().find(|file| file.name.contains(['/', '\\']) || file.name.starts_with('.')) {
-        Some(file) => Err(foreign(&path, format!("it lists {:?}, which is no plain file name", file.name))),
+        Some(file) => Err(foreign(&path, format!("it lists {:?}, which is not a plain file name", file.name))),
         None => Ok(manifest),
     }
 }
 
-/// Reads a file whose size and hash the manifest knows. The size is checked first, so a manifest cannot make this
-/// allocate more than the file has.
+/// Reads a file and compares its size and hash with the manifest. The size comes first, so that a damaged manifest cannot
+/// cause an allocation larger than the file.
 fn read_verified(dir: &Path, expected: &ManifestFile) -> Result<Vec<u8>, CheckpointError> {
     let path = dir.join(&expected.name);
     let damaged = |found: String, wanted: String| CheckpointError::Damaged { file: path.clone(), found, wanted };
@@ -155,7 +144,7 @@ fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, Checkpoint
     serde_json::from_slice(bytes).map_err(|error| foreign(path, error.to_string()))
 }
 
-/// All tensors of a file, in the order of their names.
+/// Reads all tensors of a file, sorted by name.
 fn tensors(path: &Path, bytes: &[u8]) -> Result<Vec<NamedTensor>, CheckpointError> {
     let file = SafeTensors::deserialize(bytes).map_err(|error| foreign(path, error.to_string()))?;
     let mut tensors = Vec::with_capacity(file.len());
@@ -170,7 +159,7 @@ fn tensors(path: &Path, bytes: &[u8]) -> Result<Vec<NamedTensor>, CheckpointErro
     Ok(tensors)
 }
 
-/// The two moments of each weight, in the order of `weights`.
+/// Reads both moments of each weight, in the order of `weights`.
 fn moments(
     path: &Path,
     bytes: &[u8],
@@ -184,13 +173,14 @@ fn moments(
             let name = format!("{moment}.{}", weight.name);
             let tensor = by_name.remove(&name).ok_or_else(|| foreign(path, format!("it has no {name}")))?;
             if tensor.shape != weight.shape {
-                let reason = format!("{name} has the shape {:?}, the weight {:?}", tensor.shape, weight.shape);
+                let reason = format!("{name} has the shape {:?}, its weight {:?}", tensor.shape, weight.shape);
                 return Err(foreign(path, reason));
             }
             found.push(NamedTensor { name: weight.name.clone(), ..tensor });
         }
         Ok(found)
     };
+
     let both = (of("m")?, of("v")?);
     match by_name.keys().min() {
         Some(name) => Err(foreign(path, format!("{name} belongs to no weight of {MODEL_FILE}"))),

@@ -1,4 +1,4 @@
-//! Continuing a run: only with the configuration, data and tokenizer it was begun with.
+//! Resumes a run, if configuration, data and tokenizer are the same as before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,21 +11,21 @@ use thiserror::Error;
 use super::{CheckpointError, Checkpoints, NewestSound, RUN_CONFIG_FILE, Snapshot};
 use crate::config::{Config, Schedule};
 
-/// A checkpoint to continue from.
+/// A checkpoint to resume from.
 #[derive(Debug)]
 pub struct Resume {
     /// Its folder.
     pub path: PathBuf,
-    /// What it holds.
+    /// Its content.
     pub snapshot: Snapshot,
-    /// Newer checkpoints that are damaged and were passed over; show them.
+    /// The problems of newer, damaged checkpoints that were skipped. Show them to the user.
     pub damaged: Vec<CheckpointError>,
 }
 
-/// One field whose value is not that of the checkpoint.
+/// A field whose value differs from the checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
-    /// `optim.lr`, or `data` and `tokenizer` for their contents.
+    /// A key such as `optim.lr`, or `data` or `tokenizer` for their contents.
     pub field: String,
     /// Value in the checkpoint.
     pub saved: String,
@@ -39,17 +39,17 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The run that would continue is not the run that was saved.
+/// The run differs from the one that was saved.
 #[derive(Debug, Clone, Error)]
 #[error(
-    "cannot resume from {}, because the run is not the same:\n{}\nSet these back, let single keys through with --allow KEY, or start a new run in another folder.",
+    "cannot resume from {}, because the run differs from the saved one:\n{}\nSet these back, accept single keys with --allow KEY, or start a new run in another folder.",
     path.display(),
     list(differences)
 )]
 pub struct NotTheSameRun {
     /// The checkpoint.
     pub path: PathBuf,
-    /// What differs.
+    /// The differences.
     pub differences: Vec<Difference>,
 }
 
@@ -57,8 +57,8 @@ fn list(differences: &[Difference]) -> String {
     differences.iter().map(|difference| format!("  {difference}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Fields that may change: they decide how fast, how often and how long, not which weights come out. What `data` and
-/// `tokenizer` say is compared by the contents' fingerprints instead.
+/// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
+/// their contents instead.
 const FREE: [&str; 18] = [
     "data.train",
     "data.valid",
@@ -80,8 +80,8 @@ const FREE: [&str; 18] = [
     "generate",
 ];
 
-/// Finds the newest sound checkpoint of the run in `run_dir` and checks that `config`, the data and the tokenizer are
-/// those it was made with. `allowed` names fields (`optim.lr`, `optim`) whose differences are accepted all the same.
+/// Finds the newest sound checkpoint of the run in `run_dir` and checks that it was saved with the same `config`, data and
+/// tokenizer. `allowed` names fields (`optim.lr`, `optim`) that may differ.
 pub fn find_resume(
     run_dir: &Path,
     config: &Config,
@@ -98,13 +98,18 @@ pub fn find_resume(
                 return Err(error).context(format!("no sound checkpoint in {}", checkpoints.dir().display()));
             }
             None => {
-                bail!("{} holds no checkpoint to resume from; start anew without --resume", checkpoints.dir().display())
+                bail!(
+                    "{} has no checkpoint to resume from; start the run without --resume",
+                    checkpoints.dir().display()
+                )
             }
         }
     };
+
     let saved_config = snapshot.file(RUN_CONFIG_FILE).map(String::from_utf8_lossy).unwrap_or_default();
     let saved_config = Config::from_toml(&saved_config)
         .with_context(|| format!("{} is not a configuration of this version", path.join(RUN_CONFIG_FILE).display()))?;
+
     let mut differences = config_differences(&saved_config, config);
     for (field, saved, now) in [
         ("data", snapshot.state.data_fingerprint.as_str(), data_fingerprint),
@@ -115,6 +120,7 @@ pub fn find_resume(
             differences.push(Difference { field: field.to_string(), saved: short(saved), now: short(now) });
         }
     }
+
     differences.retain(|difference| !allowed.iter().any(|allowed| is_within(&difference.field, allowed)));
     if !differences.is_empty() {
         return Err(NotTheSameRun { path, differences }.into());
@@ -122,12 +128,12 @@ pub fn find_resume(
     Ok(Resume { path, snapshot, damaged })
 }
 
-/// Fields of two configurations that decide the weights and differ.
+/// Lists differing fields of two configurations that affect the weights.
 pub fn config_differences(saved: &Config, now: &Config) -> Vec<Difference> {
     let (mut saved_fields, mut now_fields) = (BTreeMap::new(), BTreeMap::new());
     flatten("", &serde_json::to_value(saved).expect("plain values"), &mut saved_fields);
     flatten("", &serde_json::to_value(now).expect("plain values"), &mut now_fields);
-    // These two look only at the step, so a run with them can be made longer or shorter.
+    // These two schedules depend on the step only, so the length of the run may change.
     let any_length = matches!(saved.optim.schedule, Schedule::Constant | Schedule::Noam);
     let is_free =
         |field: &str| FREE.iter().any(|free| is_within(field, free)) || (any_length && field == "train.steps");
@@ -146,7 +152,7 @@ fn is_within(field: &str, whole: &str) -> bool {
     field.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Lists the leaves of `value`; arrays count as leaves. A key that is not set may be missing.
+/// Lists the leaves of `value`, including arrays. Keys without a value may be absent.
 fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(fields) => {

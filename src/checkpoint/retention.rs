@@ -1,4 +1,4 @@
-//! Which checkpoints stay: the last n and the best one, and always a sound one. And what a killed run leaves behind.
+//! Deletes old checkpoints, but always keeps a sound one, and cleans up after a killed run.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,10 @@ use super::{CheckpointError, Checkpoints, Pointer, Snapshot, folder_name, verify
 use crate::files::{remove_dir_if_there, rename, sync_dir};
 
 impl Checkpoints {
-    /// Deletes all but the newest `keep_last` checkpoints (at least one) and those the pointers name.
+    /// Deletes all checkpoints but the newest `keep_last` (at least one) and those that the pointers name.
     ///
-    /// Before anything is deleted, one of those that stay is read back and must be sound; if none is, nothing is
-    /// deleted and the error says which are damaged. So the last sound checkpoint outlives a disk that damages what was written
-    /// after it.
+    /// First it verifies that one of the kept checkpoints is sound. If none is, it deletes nothing, and the error lists the
+    /// damaged ones. The last sound checkpoint therefore survives a disk that damages later files.
     pub fn retain(&self, keep_last: usize) -> Result<(), CheckpointError> {
         let all = self.list()?;
         let pointed = [self.pointed(Pointer::Last), self.pointed(Pointer::Best)];
@@ -22,15 +21,17 @@ impl Checkpoints {
         if old.is_empty() {
             return Ok(());
         }
+
         let mut damaged = Vec::new();
         let is_sound = |path: &Path| verify(path).map_err(|error| damaged.push(error)).is_ok();
-        // The one just written is the likeliest to be sound, and still in the system's memory.
-        let stays = new.iter().rev().chain(kept.into_iter().rev()).map(|(_, path)| path.as_path());
-        if !{ stays }.any(is_sound) {
+        // The newest one is the most likely to be sound, and is still in the page cache.
+        let remaining = new.iter().rev().chain(kept.into_iter().rev()).map(|(_, path)| path.as_path());
+        if !{ remaining }.any(is_sound) {
             return Err(CheckpointError::NoneSound { dir: self.dir().to_path_buf(), damaged });
         }
+
         for (step, path) in old {
-            // A kill in the middle of deleting must not leave half a checkpoint under a good name.
+            // A kill during the deletion must not leave half a checkpoint under a valid name.
             let stale = self.dir().join(format!("{}.stale", folder_name(*step)));
             remove_dir_if_there(&stale)?;
             rename(path, &stale)?;
@@ -39,8 +40,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Deletes what a killed run left behind: unfinished saves and unfinished deletions. A checkpoint that was about to be replaced
-    /// by another of its step and has lost its name only gets it back.
+    /// Deletes unfinished saves and finishes deletions of a killed run. If a save was replacing a checkpoint of the same step,
+    /// the old one gets its name back.
     pub fn clean(&self) -> Result<(), CheckpointError> {
         let Ok(entries) = fs::read_dir(self.dir()) else { return Ok(()) };
         for entry in entries.flatten() {
@@ -61,8 +62,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Sets the pointers to what a run that continues from `snapshot` in the folder `resumed` knows: a kill between a save
-    /// and its pointers, or a newer checkpoint that is damaged, leaves them behind.
+    /// Sets the pointers for a run that resumes from `snapshot` in the folder `resumed`. They can be out of date after a kill
+    /// between a save and its pointers, or when a newer checkpoint is damaged.
     pub fn point_to(&self, resumed: &Path, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         let set = |pointer: Pointer, path: &Path| match path.file_name().and_then(|name| name.to_str()) {
             Some(name) if path.is_dir() && self.pointed(pointer).as_deref() != Some(path) => self.point(pointer, name),
@@ -76,7 +77,7 @@ impl Checkpoints {
     }
 }
 
-/// Whether `name` is a checkpoint's: other people's folders are not touched.
+/// Whether `name` is the name of a checkpoint. Other folders are left alone.
 fn is_own(name: &str) -> bool {
     super::step_of(name).is_some()
 }

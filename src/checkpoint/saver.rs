@@ -1,4 +1,4 @@
-//! Saving off the training thread: the loop pays for one copy from the device, a thread for hashing, writing and syncing.
+//! Saves checkpoints in the background: the training loop copies tensors from the device, a thread hashes, writes and syncs.
 
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
@@ -18,10 +18,10 @@ pub struct Saved {
     pub elapsed: Duration,
 }
 
-/// Why there is no checkpoint.
+/// Why a checkpoint could not be saved.
 #[derive(Debug, Error)]
 pub enum SaveFailed {
-    /// It could not be written, or older ones not be deleted.
+    /// It could not be written, or older ones could not be deleted.
     #[error(
         "the run goes no further without its checkpoint; free space or fix permissions, then continue with --resume"
     )]
@@ -29,41 +29,43 @@ pub enum SaveFailed {
     /// The thread could not be started.
     #[error("the run goes no further without its checkpoint: no thread can be started to write it")]
     Thread(#[source] std::io::Error),
-    /// A broken invariant while writing.
+    /// The thread panicked.
     #[error("the run goes no further without its checkpoint: writing it panicked: {0}")]
     Panicked(String),
 }
 
 type Job = JoinHandle<Result<Saved, SaveFailed>>;
 
-/// Writes snapshots of one run, one at a time and in order.
+/// Writes snapshots of one run, one after another and in order.
 ///
-/// At most one save is under way: host memory holds at most one snapshot besides the one that is being handed over. An
-/// error comes out of the next call, whichever it is. Dropping the saver waits for the save under way.
+/// At most one save is in progress, so host memory holds at most two snapshots: the one being written and the next. The next
+/// call of any method returns the error of a failed save. Dropping the saver waits for the save in progress.
 #[derive(Debug)]
 pub struct Saver {
     checkpoints: Checkpoints,
     keep_last: usize,
-    under_way: Option<Job>,
+    in_progress: Option<Job>,
 }
 
 impl Saver {
     /// Keeps the newest `keep_last` checkpoints and the best one.
     pub fn new(checkpoints: Checkpoints, keep_last: usize) -> Self {
-        Self { checkpoints, keep_last, under_way: None }
+        Self { checkpoints, keep_last, in_progress: None }
     }
 
-    /// Waits for the save under way, then begins this one. `snapshot` is called on the other thread: naming and sorting
-    /// what was copied from the device costs the loop nothing. Returns the save that was waited for.
+    /// Waits for the save in progress, then starts this one. Returns the save that it waited for.
+    ///
+    /// The thread calls `snapshot`, so that the training loop does not spend time on naming and sorting tensors.
     ///
     /// # Errors
-    /// If the save before failed; then this one is not begun.
+    /// If the previous save failed. Then this one is not started.
     pub fn begin(
         &mut self,
         is_best: bool,
         snapshot: impl FnOnce() -> Snapshot + Send + 'static,
     ) -> Result<Option<Saved>, SaveFailed> {
-        let before = self.wait()?;
+        let previous = self.wait()?;
+
         let (checkpoints, keep_last) = (self.checkpoints.clone(), self.keep_last);
         let save = move || {
             let start = Instant::now();
@@ -71,19 +73,20 @@ impl Saver {
             checkpoints.retain(keep_last)?;
             Ok(Saved { path, elapsed: start.elapsed() })
         };
+
         let thread = thread::Builder::new().name("kiln-save".into()).spawn(save).map_err(SaveFailed::Thread)?;
-        self.under_way = Some(thread);
-        Ok(before)
+        self.in_progress = Some(thread);
+        Ok(previous)
     }
 
-    /// The save that has ended since the last call, if one has. Does not wait.
+    /// Returns the save that has finished since the last call, if any, without waiting.
     pub fn poll(&mut self) -> Result<Option<Saved>, SaveFailed> {
-        if self.under_way.as_ref().is_some_and(JoinHandle::is_finished) { self.wait() } else { Ok(None) }
+        if self.in_progress.as_ref().is_some_and(JoinHandle::is_finished) { self.wait() } else { Ok(None) }
     }
 
-    /// Waits for the save under way, if there is one.
+    /// Waits for the save in progress, if there is one.
     pub fn wait(&mut self) -> Result<Option<Saved>, SaveFailed> {
-        match self.under_way.take().map(JoinHandle::join) {
+        match self.in_progress.take().map(JoinHandle::join) {
             None => Ok(None),
             Some(Ok(result)) => result.map(Some),
             Some(Err(panic)) => Err(SaveFailed::Panicked(panic_text(&*panic))),
@@ -93,7 +96,7 @@ impl Saver {
 
 impl Drop for Saver {
     fn drop(&mut self) {
-        // Whoever drops it on the way out of an error has an error to show already; what is on its way to disk is worth the wait.
+        // The save in progress is worth the wait. If the caller is returning an error, that error matters more.
         let _ = self.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! A training run at one step, as plain host data: no device, no trainer.
+//! A training run at one step, as plain data on the host, independent of device and trainer.
 
 use kiln_data::Position;
 pub use kiln_model::NamedTensor;
@@ -11,17 +11,30 @@ pub const FORMAT: u32 = 1;
 /// Everything that a resumed run needs to continue bit for bit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// f32 master weights. The order carries no meaning; names do.
+    /// f32 master weights. Their order has no meaning.
     pub weights: Vec<NamedTensor>,
-    /// AdamW's first moments, named and ordered as the weights.
+    /// AdamW's first moments, with the names and the order of the weights.
     pub first_moments: Vec<NamedTensor>,
-    /// AdamW's second moments, named and ordered as the weights.
+    /// AdamW's second moments, with the names and the order of the weights.
     pub second_moments: Vec<NamedTensor>,
-    /// Counters and position.
+    /// Counters and data position.
     pub state: TrainerState,
     /// The model's shape, vocabulary sizes filled in.
     pub model: TransformerConfig,
-    /// Files stored as they are: the run's `config.toml`, the tokenizer's files.
+    /// Files stored unchanged: the run's `config.toml` and the tokenizer's files.
+    pub files: Vec<StoredFile>,
+}
+
+/// A checkpoint without the state of its training: enough to use the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// f32 weights.
+    pub weights: Vec<NamedTensor>,
+    /// The model's shape.
+    pub model: TransformerConfig,
+    /// Files stored unchanged: the run's `config.toml` and the tokenizer's files.
     pub files: Vec<StoredFile>,
 }
 
@@ -42,17 +55,17 @@ pub struct TrainerState {
     pub format: u32,
     /// Optimizer steps done.
     pub step: u64,
-    /// Those of them that made no update. The schedule and Adam's bias corrections are functions of the others' number.
+    /// Steps that made no update. The learning rate and Adam's bias corrections depend on the number of the other steps.
     #[serde(default)]
     pub skipped_steps: u64,
-    /// fp16: the loss scale.
+    /// The loss scale, for fp16.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub loss_scale: Option<LossScale>,
-    /// Micro-batches done. Dropout and masks are functions of it and the seed.
+    /// Micro-batches done. Dropout and masking depend on it and on the seed.
     pub micro_steps: u64,
-    /// Where the data continues.
+    /// The position at which the data continues.
     pub position: Position,
-    /// Fingerprint of the training data's batches, as the loader's source gives it.
+    /// Fingerprint of the training batches, from the loader's source.
     pub data_fingerprint: String,
     /// Fingerprint of the tokenizers.
     pub tokenizer_fingerprint: String,
@@ -60,7 +73,7 @@ pub struct TrainerState {
     pub source_tokens: u64,
     /// Target tokens, or tokens of text, trained on, without padding.
     pub target_tokens: u64,
-    /// Seconds spent training, validation and saving left out; `train.max_minutes` counts them.
+    /// Seconds of training, without validation and saving. `train.max_minutes` limits them.
     pub train_secs: f64,
     /// Steps whose loss or gradient norm was not finite.
     pub non_finite_steps: u64,
@@ -72,13 +85,13 @@ pub struct TrainerState {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
-    /// What the loss of the next step is multiplied with.
+    /// The factor for the loss of the next step.
     pub scale: f32,
-    /// Steps without an overflow since it last changed.
+    /// Steps without an overflow since the last change of the scale.
     pub good_steps: u32,
 }
 
-/// A validation result to beat.
+/// The best validation result so far.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Best {

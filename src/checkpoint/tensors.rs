@@ -1,4 +1,4 @@
-//! Between named host tensors and the flat tensors of the optimizer.
+//! Converts between named host tensors and the flat tensors of the optimizer.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use kiln_model::{Transformer, TransformerConfig};
 use super::{CheckpointError, NamedTensor};
 use crate::optim::{ParamEntry, ParamTable};
 
-/// A model with `weights`, for evaluating and generating: not tracked, in `dtype`.
+/// Builds a model with `weights` in `dtype`, without autodiff, for evaluation and generation.
 pub fn load_model(
     config: &TransformerConfig,
     weights: &[NamedTensor],
@@ -22,14 +22,14 @@ pub fn load_model(
     Ok(table.attach(model, &masters.cast(dtype)))
 }
 
-/// Fresh weights of a model, named.
-pub fn drawn_tensors(config: &TransformerConfig, seed: u64) -> Vec<NamedTensor> {
+/// The initial weights of a model.
+pub fn initial_tensors(config: &TransformerConfig, seed: u64) -> Vec<NamedTensor> {
     let model = config.init(seed, FloatDType::F32, &Device::flex());
     let table = ParamTable::of(&model);
     named_tensors(&table, &table.flatten_weights(&model).into_data())
 }
 
-/// The parts of the flat tensor `flat`, named.
+/// Splits the flat tensor `flat` into named tensors.
 pub fn named_tensors(table: &ParamTable, flat: &TensorData) -> Vec<NamedTensor> {
     let flat: &[f32] = flat.as_slice().expect("optimizer state is f32");
     let values = |entry: &ParamEntry| flat[entry.offset..][..entry.len()].to_vec();
@@ -41,7 +41,7 @@ pub fn named_tensors(table: &ParamTable, flat: &TensorData) -> Vec<NamedTensor> 
     table.entries().iter().map(named).collect()
 }
 
-/// A flat tensor of `table` filled from `tensors`; names and shapes must be those of the table.
+/// Joins `tensors` into a flat tensor. Names and shapes must match the table.
 pub fn flat_tensor(table: &ParamTable, tensors: &[NamedTensor], device: &Device) -> Result<Tensor<1>, CheckpointError> {
     let by_name: HashMap<_, _> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut problems = Vec::new();
@@ -50,19 +50,22 @@ pub fn flat_tensor(table: &ParamTable, tensors: &[NamedTensor], device: &Device)
         match by_name.get(entry.path.as_str()) {
             None => problems.push(format!("{} is missing", entry.path)),
             Some(tensor) if tensor.shape != entry.shape => {
-                problems.push(format!("{} has the shape {:?}, the model {:?}", entry.path, tensor.shape, entry.shape));
+                problems
+                    .push(format!("{} has the shape {:?}, but the model {:?}", entry.path, tensor.shape, entry.shape));
             }
             Some(tensor) => flat[entry.offset..][..entry.len()].copy_from_slice(&tensor.values),
         }
     }
     if tensors.len() > table.entries().len() {
-        problems.push(format!("it holds {} tensors, the model has {}", tensors.len(), table.entries().len()));
+        problems.push(format!("it holds {} tensors, but the model has {}", tensors.len(), table.entries().len()));
     }
+
     if !problems.is_empty() {
         let more = problems.len().saturating_sub(5);
         problems.truncate(5);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
         return Err(CheckpointError::Mismatch(format!("{}{more}", problems.join("; "))));
     }
+
     Ok(Tensor::from_data(TensorData::new(flat, [table.flat_len()]), device))
 }

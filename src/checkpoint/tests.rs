@@ -8,7 +8,7 @@ use super::*;
 
 fn tensor(name: &str, shape: &[usize], seed: f32) -> NamedTensor {
     let n: usize = shape.iter().product();
-    // Values that decimal text would not carry exactly.
+    // Values without an exact decimal representation.
     let values = (0..n).map(|i| (i as f32 + seed).sin() / 3.0).collect();
     NamedTensor { name: name.to_string(), shape: shape.to_vec(), values }
 }
@@ -16,6 +16,7 @@ fn tensor(name: &str, shape: &[usize], seed: f32) -> NamedTensor {
 fn snapshot(step: u64) -> Snapshot {
     let named =
         |seed: f32| vec![tensor("decoder.norm.gamma", &[5], seed), tensor("encoder.weight", &[3, 4], seed + 9.0)];
+
     Snapshot {
         weights: named(step as f32),
         first_moments: named(0.5),
@@ -59,7 +60,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_was_saved_is_read_bit_for_bit() {
+fn a_snapshot_is_read_back_bit_for_bit() {
     let (_dir, checkpoints) = run();
     let saved = snapshot(20);
     let path = checkpoints.save(&saved, true).expect("a writable folder");
@@ -89,7 +90,7 @@ fn pointers_names_and_numbers_find_their_folder() {
 }
 
 #[test]
-fn any_flipped_bit_and_any_truncation_is_found_and_named_and_the_previous_one_used() {
+fn any_flipped_bit_or_truncation_is_reported_and_the_previous_checkpoint_used() {
     let (_dir, checkpoints) = run();
     checkpoints.save(&snapshot(10), false).expect("a writable folder");
     let path = checkpoints.save(&snapshot(20), false).expect("a writable folder");
@@ -109,6 +110,7 @@ fn any_flipped_bit_and_any_truncation_is_found_and_named_and_the_previous_one_us
             assert_eq!(damaged.len(), 1);
             fs::write(&file, &good).expect("writable");
         };
+
         for at in [0, good.len() / 3, good.len() - 2] {
             for bit in 0..8 {
                 let mut flipped = good.clone();
@@ -119,6 +121,7 @@ fn any_flipped_bit_and_any_truncation_is_found_and_named_and_the_previous_one_us
         for len in [0, 1, good.len() / 2, good.len() - 1] {
             check(Some(good[..len].to_vec()), &format!("{name} cut to {len} bytes"));
         }
+
         let longer = [good.as_slice(), b"x"].concat();
         check(Some(longer), &format!("{name} with a byte more"));
         check(None, &format!("{name} deleted"));
@@ -137,7 +140,7 @@ fn every_bit_of_the_manifest_counts() {
         let mut flipped = good.clone();
         flipped[at] ^= 1 << (at % 8);
         fs::write(&file, &flipped).expect("writable");
-        // White space may change; what is said may not.
+        // Only a change of white space may go unnoticed.
         if let Ok(found) = read(&path) {
             assert!(good[at].is_ascii_whitespace() && found == wanted, "byte {at} changed unnoticed");
         }
@@ -149,14 +152,18 @@ fn a_checkpoint_is_invisible_until_it_is_renamed() {
     let (_dir, checkpoints) = run();
     checkpoints.save(&snapshot(10), true).expect("a writable folder");
     let path = checkpoints.save(&snapshot(20), false).expect("a writable folder");
-    // As a kill just before the rename would leave it: all files there, the name temporary.
+    // A kill just before the rename leaves all files under the temporary name.
     fs::rename(&path, checkpoints.dir().join("step-00000020.tmp")).expect("renamed");
     assert_eq!(checkpoints.list().expect("readable").len(), 1);
     assert_eq!(read(&checkpoints.resolve("last").expect("the older one")).expect("sound").state.step, 10);
     assert_eq!(checkpoints.newest_sound().expect("readable").found.expect("the older one").1.state.step, 10);
     fs::write(checkpoints.dir().join("notes.tmp"), "mine").expect("writable");
     checkpoints.clean().expect("removable");
-    assert_eq!(names(checkpoints.dir()), ["best", "last", "notes.tmp", "step-00000010"], "only our own debris goes");
+    assert_eq!(
+        names(checkpoints.dir()),
+        ["best", "last", "notes.tmp", "step-00000010"],
+        "only our own leftovers are deleted"
+    );
     // And the same step can be saved again.
     checkpoints.save(&snapshot(20), false).expect("a writable folder");
     checkpoints.save(&snapshot(20), true).expect("replaced");
@@ -164,7 +171,7 @@ fn a_checkpoint_is_invisible_until_it_is_renamed() {
 }
 
 #[test]
-fn the_last_ones_and_the_best_one_stay() {
+fn the_last_checkpoints_and_the_best_one_are_kept() {
     let (_dir, checkpoints) = run();
     for step in 1..=6 {
         checkpoints.save(&snapshot(step), step == 2).expect("a writable folder");
@@ -179,17 +186,17 @@ fn the_last_ones_and_the_best_one_stay() {
 }
 
 #[test]
-fn other_formats_and_other_folders_are_told_apart() {
+fn other_formats_and_other_folders_are_reported() {
     let (dir, checkpoints) = run();
     let path = checkpoints.save(&snapshot(1), false).expect("a writable folder");
-    let error = read(dir.path()).expect_err("a run folder is no checkpoint").to_string();
+    let error = read(dir.path()).expect_err("a run folder is not a checkpoint").to_string();
     assert!(error.contains("no manifest.json"), "{error}");
     assert!(read(&dir.path().join("nowhere")).expect_err("nothing there").to_string().contains("cannot read"));
     let manifest = path.join(MANIFEST_FILE);
     let text = fs::read_to_string(&manifest).expect("text").replace("\"format\": 1", "\"format\": 7");
     fs::write(&manifest, text).expect("writable");
     let error = read(&path).expect_err("a later format").to_string();
-    assert!(error.contains("format 7, this version reads format 1"), "{error}");
+    assert!(error.contains("format 7; this version reads format 1"), "{error}");
 }
 
 #[test]
@@ -203,7 +210,7 @@ fn a_manifest_cannot_reach_outside_its_folder() {
     file.name = "../../secret".to_string();
     parsed.digest = parsed.computed_digest();
     fs::write(&manifest, serde_json::to_vec(&parsed).expect("JSON")).expect("writable");
-    assert!(read(&path).expect_err("a path outside").to_string().contains("no plain file name"));
+    assert!(read(&path).expect_err("a path outside").to_string().contains("not a plain file name"));
 }
 
 fn weights_only(step: u64) -> Weights {
@@ -249,22 +256,22 @@ fn an_average_of_two_models_is_refused() {
     other.weights[0].shape = vec![1, 5];
     let paths = [snapshot(1), other].map(|one| checkpoints.save(&one, false).expect("writable"));
     let error = average(&paths).expect_err("two models").to_string();
-    assert!(error.contains("step-00000002 is of another model than step 1"), "{error}");
+    assert!(error.contains("step-00000002 belongs to another model than step 1"), "{error}");
 }
 
 #[test]
-fn a_kill_while_one_of_the_same_step_is_replaced_loses_neither() {
+fn a_kill_while_a_checkpoint_is_replaced_loses_neither() {
     let (_dir, checkpoints) = run();
     let saved = snapshot(20);
     let path = checkpoints.save(&saved, true).expect("a writable folder");
     let stale = checkpoints.dir().join("step-00000020.stale");
-    // Between the two renames: the old one has lost its name, the new one has none yet.
+    // Between the two renames: the old checkpoint has lost its name, and the new one does not have it yet.
     fs::rename(&path, &stale).expect("renamed");
     fs::create_dir(checkpoints.dir().join("step-00000020.tmp")).expect("writable");
     checkpoints.clean().expect("removable");
     assert_eq!(read(&path).expect("it has its name again"), saved);
     assert_eq!(names(checkpoints.dir()), ["best", "last", "step-00000020"]);
-    // In the middle of a deletion: half of it is no checkpoint.
+    // During a deletion: half a checkpoint must go.
     fs::rename(&path, &stale).expect("renamed");
     fs::remove_file(stale.join(MODEL_FILE)).expect("there");
     checkpoints.clean().expect("removable");
@@ -272,7 +279,7 @@ fn a_kill_while_one_of_the_same_step_is_replaced_loses_neither() {
 }
 
 #[test]
-fn the_last_sound_one_stays_whatever_happens_to_the_newer_ones() {
+fn the_last_sound_checkpoint_is_kept_if_all_newer_ones_are_damaged() {
     let (_dir, checkpoints) = run();
     for step in [10, 20, 30] {
         checkpoints.save(&snapshot(step), false).expect("a writable folder");
@@ -283,17 +290,19 @@ fn the_last_sound_one_stays_whatever_happens_to_the_newer_ones() {
         *bytes.last_mut().expect("not empty") ^= 1;
         fs::write(&model, bytes).expect("writable");
     }
+
     let error = checkpoints.retain(2).expect_err("both newer ones are damaged").to_string();
     assert!(error.contains("step-00000020") && error.contains("step-00000030"), "{error}");
     let NewestSound { found, damaged } = checkpoints.newest_sound().expect("readable");
     let (path, found) = found.expect("the oldest");
     assert_eq!((found.state.step, damaged.len()), (10, 2));
-    // Continued from there, it is the last one, and its best one is the best.
+    // A run that resumes from it makes it the last one, and its best one the best.
     let best = checkpoints.dir().join(folder_name(1));
     assert_eq!(found.state.best.map(|best| best.step), Some(1));
     checkpoints.point_to(&path, &found).expect("writable");
     assert_eq!(checkpoints.resolve("last").expect("there"), path);
-    assert!(!best.exists() && checkpoints.resolve("best").is_err(), "a best one that is gone is not pointed to");
+    assert!(!best.exists() && checkpoints.resolve("best").is_err(), "the pointer skips a best checkpoint that is gone");
+
     checkpoints.save(&snapshot(11), false).expect("a writable folder");
     checkpoints.retain(1).expect("step 11 is sound");
     let steps: Vec<_> = checkpoints.list().expect("readable").into_iter().map(|(step, _)| step).collect();
@@ -301,7 +310,7 @@ fn the_last_sound_one_stays_whatever_happens_to_the_newer_ones() {
 }
 
 #[test]
-fn saves_go_on_beside_the_loop_one_at_a_time_and_in_order() {
+fn saves_run_in_the_background_one_after_another() {
     let (_dir, checkpoints) = run();
     let mut saver = Saver::new(checkpoints.clone(), 2);
     assert_eq!(saver.wait().expect("nothing to wait for"), None);
@@ -318,7 +327,7 @@ fn saves_go_on_beside_the_loop_one_at_a_time_and_in_order() {
 }
 
 #[test]
-fn a_save_that_fails_is_told_by_the_next_call() {
+fn the_next_call_returns_the_error_of_a_failed_save() {
     let (dir, _) = run();
     fs::write(dir.path().join("checkpoints"), "a file in the way").expect("writable");
     let mut saver = Saver::new(Checkpoints::of_run(dir.path()), 2);
@@ -328,5 +337,5 @@ fn a_save_that_fails_is_told_by_the_next_call() {
     saver.begin(false, || panic!("a broken invariant")).expect("it has only begun");
     let error = saver.wait().expect_err("it panicked").to_string();
     assert!(error.contains("a broken invariant"), "{error}");
-    assert_eq!(saver.poll().expect("told once"), None);
+    assert_eq!(saver.poll().expect("reported once"), None);
 }

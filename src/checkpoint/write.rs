@@ -1,4 +1,4 @@
-//! Writing: a temporary folder, synced, the manifest last, then one rename.
+//! Writing: fills a temporary folder, syncs it, writes the manifest last, then renames the folder.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,71 +6,34 @@ use std::path::{Path, PathBuf};
 
 use kiln_model::TransformerConfig;
 use safetensors::tensor::{Dtype, TensorView};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::manifest::{Manifest, ManifestFile};
 use super::{
     CheckpointError, Checkpoints, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE,
     Pointer, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
 };
 use crate::files::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
 
-/// `manifest.json`: what the folder holds. Its presence says that everything before it was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Manifest {
-    /// [`FORMAT`].
-    pub format: u32,
-    /// Version of Kiln that wrote it.
-    pub kiln: String,
-    /// Optimizer steps done.
-    pub step: u64,
-    /// Every other file.
-    pub files: Vec<ManifestFile>,
-    /// BLAKE3 hash of this manifest as compact JSON with an empty `digest`.
-    pub digest: String,
-}
-
-impl Manifest {
-    /// What [`Self::digest`] has to be.
-    pub fn computed_digest(&self) -> String {
-        let bare = Self { digest: String::new(), ..self.clone() };
-        blake3::hash(&serde_json::to_vec(&bare).expect("plain numbers and strings can be written")).to_hex().to_string()
-    }
-}
-
-/// One file of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ManifestFile {
-    /// Plain file name.
-    pub name: String,
-    /// Its size.
-    pub bytes: u64,
-    /// BLAKE3 hash of its content, hexadecimal.
-    pub blake3: String,
-}
-
 impl Checkpoints {
     /// Writes `snapshot` and moves the pointer `last` to it; with `is_best`, `best` too. Returns its folder.
     ///
-    /// A checkpoint of the same step that is there already is replaced: a run that resumed from an older one passes the
-    /// same steps again.
+    /// It replaces an existing checkpoint of the same step: a run that resumed from an older one repeats steps.
     pub fn save(&self, snapshot: &Snapshot, is_best: bool) -> Result<PathBuf, CheckpointError> {
-        let target = self.place(snapshot.state.step, |folder| folder.put_snapshot(snapshot))?;
+        let target = self.write_folder(snapshot.state.step, |folder| folder.put_snapshot(snapshot))?;
         if is_best {
             self.point(Pointer::Best, &folder_name(snapshot.state.step))?;
         }
         Ok(target)
     }
 
-    /// Writes `weights` as a checkpoint that can be used and started from, but not resumed, and moves the pointer `last` to
-    /// it. Returns its folder.
+    /// Writes a checkpoint of `weights` only, and moves the pointer `last` to it. Returns its folder.
     pub fn save_weights(&self, weights: &Weights) -> Result<PathBuf, CheckpointError> {
-        self.place(weights.step, |folder| folder.put_weights(&weights.weights, &weights.model, &weights.files))
+        self.write_folder(weights.step, |folder| folder.put_weights(&weights.weights, &weights.model, &weights.files))
     }
 
-    /// Fills a temporary folder by `write`, then puts it in its place.
-    fn place(
+    /// Lets `write` fill a temporary folder, then renames it to the checkpoint of `step`.
+    fn write_folder(
         &self,
         step: u64,
         write: impl FnOnce(&mut NewFolder<'_>) -> Result<(), CheckpointError>,
@@ -83,14 +46,16 @@ impl Checkpoints {
         if is_first && let Some(run_dir) = self.dir.parent() {
             sync_dir(run_dir)?;
         }
+
         let mut folder = NewFolder::new(&temporary, step);
         if let Err(error) = write(&mut folder).and_then(|()| folder.finish()) {
-            // A full disk should not stay full of half a checkpoint.
+            // Do not leave half a checkpoint on a full disk.
             let _ = fs::remove_dir_all(&temporary);
             return Err(error);
         }
+
         if target.exists() {
-            // A kill between the two renames leaves the old one as `.stale`, whole: `clean` gives it its name back.
+            // A kill between the two renames leaves the old checkpoint complete as `.stale`, and `clean` restores its name.
             let stale = self.dir.join(format!("{name}.stale"));
             remove_dir_if_there(&stale)?;
             rename(&target, &stale)?;
@@ -111,7 +76,7 @@ impl Checkpoints {
     }
 }
 
-/// A checkpoint's folder in the making.
+/// The folder of a checkpoint that is being written.
 struct NewFolder<'a> {
     dir: &'a Path,
     manifest: Manifest,
@@ -156,7 +121,7 @@ impl<'a> NewFolder<'a> {
         Ok(())
     }
 
-    /// The manifest says that everything before it was written.
+    /// Writes the manifest: the folder is complete.
     fn finish(&mut self) -> Result<(), CheckpointError> {
         self.manifest.digest = self.manifest.computed_digest();
         write_synced(&self.dir.join(MANIFEST_FILE), &json(&self.manifest))?;
@@ -170,7 +135,7 @@ fn safetensors_bytes<'a>(tensors: impl Iterator<Item = (String, &'a NamedTensor)
         let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes).expect("values fill their shape");
         (name, view)
     });
-    // "pt" is what loaders of other frameworks look for.
+    // Loaders of other frameworks expect "pt".
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     safetensors::serialize(views, Some(metadata)).expect("plain f32 tensors can be written")
 }

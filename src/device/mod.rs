@@ -1,4 +1,4 @@
-//! Where a run computes: parsing `--device`, opening it without panics, and saying how to get a GPU build.
+//! The device of a run: parses `--device`, opens the device without panics, and explains how to get a GPU build.
 
 pub mod peak;
 pub mod precision;
@@ -15,32 +15,32 @@ pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
 pub use precision::{PrecisionError, compute_dtype};
 pub use upload::upload;
 
-/// What `--device` asks for.
+/// The value of `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// The first GPU when this build and this machine have one, else the CPU.
+    /// The first GPU if this build and this machine support one, else the CPU.
     #[default]
     Auto,
     /// The CPU, through Burn's `flex` backend.
     Cpu,
-    /// The NVIDIA GPU with this index, as `nvidia-smi` and `CUDA_VISIBLE_DEVICES` count.
+    /// The NVIDIA GPU with this index, in the numbering of `nvidia-smi` and `CUDA_VISIBLE_DEVICES`.
     Cuda(usize),
 }
 
 /// Why a device cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceError {
-    /// The text is none of the known forms.
+    /// The text is not a device.
     #[error("unknown device {0:?}; use `cpu`, `cuda`, `cuda:1` (the second GPU) or `auto`")]
     Unknown(String),
     /// The binary was built without the `cuda` feature.
     #[error(
-        "this build has no GPU support, so there is no {0}; rebuild with `cargo build --release --features cuda`, or use `--device cpu`"
+        "this build has no GPU support, so it cannot use {0}; rebuild with `cargo build --release --features cuda`, or use `--device cpu`"
     )]
     NotBuilt(DeviceChoice),
-    /// No driver, or no GPU visible.
+    /// There is no driver, or no visible GPU.
     #[error(
-        "no NVIDIA GPU found for {0}: the driver library (libcuda) is missing or lists no device; \
+        "no NVIDIA GPU found for {0}: the driver library (libcuda) is missing or lists no devices; \
          check `nvidia-smi` and CUDA_VISIBLE_DEVICES, run `kiln doctor`, or use `--device cpu`"
     )]
     NoGpu(DeviceChoice),
@@ -49,9 +49,9 @@ pub enum DeviceError {
         "there is no {wanted}: this machine shows {found} GPU(s), counted from 0; see `nvidia-smi` and CUDA_VISIBLE_DEVICES"
     )]
     NoSuchGpu {
-        /// What was asked for.
+        /// The requested device.
         wanted: DeviceChoice,
-        /// GPUs that are there.
+        /// Number of GPUs on this machine.
         found: usize,
     },
 }
@@ -84,7 +84,10 @@ impl fmt::Display for DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The device, checked to be there. Plain: training asks for [`Device::autodiff`] itself.
+    /// Opens the device, without autodiff: training calls [`Device::autodiff`] itself.
+    ///
+    /// # Errors
+    /// If the device does not exist.
     pub fn open(self) -> Result<Device, DeviceError> {
         match self {
             Self::Cpu => Ok(Device::flex()),
@@ -94,23 +97,23 @@ impl DeviceChoice {
     }
 }
 
-/// GPUs this build can reach; 0 without the `cuda` feature or without a driver.
+/// Number of GPUs that this build can use: 0 without the `cuda` feature or without a driver.
 pub fn n_gpus() -> usize {
     #[cfg(feature = "cuda")]
     {
-        // Enumerating asks for the driver before it touches it, so a machine without one answers 0 instead of panicking.
+        // Enumerating looks for the driver first, so a machine without one returns 0 instead of panicking.
         Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().len()
     }
     #[cfg(not(feature = "cuda"))]
     0
 }
 
-/// Bytes that this process holds of the device's memory, free blocks of its pools included; `None` on the CPU.
+/// Bytes of device memory that this process holds, including free blocks of its pools; `None` on the CPU.
 pub fn reserved_bytes(device: &Device) -> Option<u64> {
     Some(device.clone().inner().memory_pool_usage()?.bytes_reserved)
 }
 
-/// Where compiled kernels are kept between processes: `kiln` in the user's cache folder; `None` for a user without one.
+/// The folder of compiled kernels that later processes reuse: `kiln` in the user's cache folder, if there is one.
 pub fn kernel_folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
@@ -134,12 +137,12 @@ fn open_cuda(wanted: DeviceChoice, _index: usize) -> Result<Device, DeviceError>
     Err(DeviceError::NotBuilt(wanted))
 }
 
-/// Whether `device` is the CPU backend, which computes at once: reading a tensor costs no wait there.
+/// Whether `device` is the CPU backend, which computes synchronously: reading a tensor does not wait.
 pub fn is_cpu(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
 }
 
-/// What to call `device` in logs: the GPU's name, or "CPU (4 threads)".
+/// The name of `device` in logs: the GPU's name, or "CPU (4 threads)".
 pub fn device_name(device: &Device) -> String {
     if is_cpu(device) {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -152,11 +155,11 @@ pub fn device_name(device: &Device) -> String {
     format!("{device:?}")
 }
 
-/// One line for a CPU-only build on a machine that has an NVIDIA GPU: how to use it. `None` otherwise.
+/// Explains how to use the machine's NVIDIA GPU, if this build does not support GPUs.
 pub fn gpu_hint() -> Option<String> {
     let gpu_here = Path::new("/dev/nvidia0").exists() || Path::new("/proc/driver/nvidia/gpus").exists();
     (cfg!(not(feature = "cuda")) && gpu_here).then(|| {
-        "this machine has an NVIDIA GPU, but this build is CPU only; rebuild with `cargo build --release --features cuda`"
+        "this machine has an NVIDIA GPU, but this build supports the CPU only; rebuild with `cargo build --release --features cuda`"
             .to_string()
     })
 }

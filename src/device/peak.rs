@@ -1,11 +1,11 @@
-//! Dense peak speeds of GPUs, for model FLOPs utilization.
+//! Peak speeds of GPUs for dense products, for model FLOPs utilization.
 
 use burn::tensor::{Device, FloatDType};
 
 use super::{device_name, is_cpu};
 
-/// Dense bf16 and f16 tensor-core peaks with f32 accumulation in FLOP/s, from NVIDIA's data sheets (figures "with sparsity" halved).
-/// The first name that is part of the device's counts.
+/// Tensor-core peaks for dense bf16 and f16 products with f32 accumulation, FLOP/s, from NVIDIA's data sheets (figures "with
+/// sparsity" halved). The first name that is part of the device's name counts.
 const HALF_PEAKS: [(&str, f64); 15] = [
     ("B200", 2250e12),
     ("GH200", 989e12),
@@ -45,13 +45,13 @@ const BANDWIDTHS: [(&str, f64); 17] = [
     ("RTX 3090", 0.936e12),
 ];
 
-/// Bandwidth of the memory of `device`, bytes a second; `None` where it is not known.
+/// Memory bandwidth of `device` in bytes per second, if known.
 pub fn peak_bytes_per_sec(device: &Device) -> Option<f64> {
     let name = (!is_cpu(device)).then(|| device_name(device))?;
     BANDWIDTHS.iter().find(|(part, _)| name.contains(part)).map(|(_, peak)| *peak)
 }
 
-/// Peak of `device` in the compute dtype, FLOP/s; `None` where it is not known, so that no utilization is shown.
+/// Peak of `device` in the compute dtype in FLOP/s, if known. Without it, no utilization is shown.
 pub fn peak_flops_per_sec(device: &Device, dtype: FloatDType) -> Option<f64> {
     let is_half = matches!(dtype, FloatDType::BF16 | FloatDType::F16);
     (is_half && !is_cpu(device)).then(|| peak_of_name(&device_name(device))).flatten()

@@ -1,4 +1,4 @@
-//! The dtype of weights and activations. Master weights, moments, statistics and reductions are f32 in every case.
+//! The dtype of weights and activations. Master weights, moments, statistics and reductions are always f32.
 
 use burn::tensor::{DType, Device, FloatDType};
 use thiserror::Error;
@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::is_cpu;
 use crate::config::Precision;
 
-/// The device cannot compute in the precision that was asked for.
+/// The device does not support the requested precision.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("train.precision = \"{wanted}\" is not supported by this device ({who}); use {instead}")]
 pub struct PrecisionError {
@@ -16,10 +16,11 @@ pub struct PrecisionError {
 }
 
 const NO_BF16: PrecisionError =
-    PrecisionError { wanted: "bf16", who: "GPUs from Ampere on have it", instead: "\"fp16\", \"f32\" or \"auto\"" };
-const NO_FP16: PrecisionError = PrecisionError { wanted: "fp16", who: "GPUs have it", instead: "\"f32\" or \"auto\"" };
+    PrecisionError { wanted: "bf16", who: "GPUs since Ampere support it", instead: "\"fp16\", \"f32\" or \"auto\"" };
+const NO_FP16: PrecisionError =
+    PrecisionError { wanted: "fp16", who: "GPUs support it", instead: "\"f32\" or \"auto\"" };
 
-/// The compute dtype for `precision` on `device`: `auto` is bf16 on a GPU that has it, f32 elsewhere.
+/// The compute dtype for `precision` on `device`: `auto` is bf16 on a GPU that supports it, and f32 elsewhere.
 pub fn compute_dtype(precision: Precision, device: &Device) -> Result<FloatDType, PrecisionError> {
     let has = |dtype: DType| device.clone().inner().supports_dtype(dtype);
     match precision {

@@ -1,7 +1,7 @@
-//! Folders as Hugging Face's `transformers` keeps them: `config.json`, `model.safetensors` (or shards with an index) and
-//! the tokenizer's files. What the tensors mean is the business of [`kiln_model::hf`].
+//! Reads and writes model folders of Hugging Face's `transformers`: `config.json`, `model.safetensors` (or shards with an
+//! index) and the tokenizer's files. [`kiln_model::hf`] interprets the tensors.
 //!
-//! Python pickles (`pytorch_model.bin`) are not read: unpickling runs whatever code the file holds.
+//! Kiln does not read Python pickles (`pytorch_model.bin`), because unpickling can run any code in the file.
 
 mod read;
 mod safetensors_file;
@@ -17,20 +17,20 @@ pub use read::Folder;
 pub use tokenizer_file::TokenizerFile;
 pub use write::{StoredType, write_folder};
 
-/// The model's configuration.
+/// The configuration of the model.
 pub const CONFIG_FILE: &str = "config.json";
 /// The weights in one file.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
-/// Which shard holds which weight.
+/// The index of shards: which file holds which weight.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
-/// The vocabulary and how text is cut.
+/// The tokenizer.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
-/// Spellings of special tokens.
+/// The special tokens.
 pub const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
-/// Ids that generating begins and ends with.
+/// The ids at which generation starts and ends.
 pub const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 
-/// What is wrong with a Hugging Face folder, and what to do.
+/// A problem with a Hugging Face folder, and its remedy.
 #[derive(Debug, Error)]
 pub enum FolderError {
     /// The operating system refused.
@@ -43,24 +43,24 @@ pub enum FolderError {
         /// The system's reason.
         source: io::Error,
     },
-    /// The path is no folder with a model.
+    /// The path is not a folder with a model.
     #[error("{}: {reason}", path.display())]
     NotAModel {
-        /// What was named.
+        /// The path.
         path: PathBuf,
-        /// What it lacks, and what to do.
+        /// What is missing, and the remedy.
         reason: String,
     },
-    /// A file is not what it should be.
+    /// A file has unexpected content.
     #[error("{}: {reason}", path.display())]
     BadFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The problem, and the remedy.
         reason: String,
     },
-    /// The target of an export is taken.
-    #[error("{}: this folder exists already and is not empty; name a new one", .0.display())]
+    /// The target of an export exists.
+    #[error("{}: this folder exists already and is not empty; choose a new one", .0.display())]
     Taken(PathBuf),
 }
 

@@ -1,4 +1,4 @@
-//! Reading a folder.
+//! Reads a model folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::safetensors_file::SafetensorsFile;
 use super::{CONFIG_FILE, FolderError, INDEX_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE};
 
-/// A model folder: its configuration read, its weights mapped and their sizes checked.
+/// An open model folder, with its configuration read, its weights mapped and their sizes checked.
 #[derive(Debug)]
 pub struct Folder {
     dir: PathBuf,
@@ -30,14 +30,14 @@ impl Folder {
     /// Opens the folder `dir`.
     ///
     /// # Errors
-    /// If it is none, has no `config.json` or no safetensors, or a file is cut short, is not listed or is listed and missing.
+    /// If the folder, its `config.json` or its safetensors do not exist, a file is truncated, or index and shards disagree.
     pub fn open(dir: &Path) -> Result<Self, FolderError> {
         let not_a_model = |reason: &str| FolderError::NotAModel { path: dir.to_path_buf(), reason: reason.to_owned() };
         if !dir.is_dir() {
-            return Err(not_a_model("no such folder; name one with a config.json and a model.safetensors"));
+            return Err(not_a_model("no such folder; give one with a config.json and a model.safetensors"));
         }
         if !dir.join(CONFIG_FILE).is_file() {
-            return Err(not_a_model("there is no config.json here, so it is no Hugging Face model folder"));
+            return Err(not_a_model("there is no config.json here, so it is not a Hugging Face model folder"));
         }
         let config = parse(&dir.join(CONFIG_FILE))?;
         let single = dir.join(WEIGHTS_FILE);
@@ -57,35 +57,36 @@ impl Folder {
         &self.config
     }
 
-    /// Every tensor of every shard, its bytes in the file's mapping.
+    /// All tensors of all shards, with their bytes in the mapped files.
     pub fn tensors(&self) -> Vec<FileTensor<'_>> {
         self.shards.iter().flat_map(SafetensorsFile::tensors).collect()
     }
 
-    /// The folder's `tokenizer.json`, if there is one.
+    /// Path of the folder's `tokenizer.json`, if it exists.
     pub fn tokenizer(&self) -> Option<PathBuf> {
         Some(self.dir.join(TOKENIZER_FILE)).filter(|path| path.is_file())
     }
 
-    /// The content of `tokenizer_config.json`; an empty object without one.
+    /// The content of `tokenizer_config.json`, or an empty object if it does not exist.
     pub fn tokenizer_config(&self) -> Result<Value, FolderError> {
         let path = self.dir.join(TOKENIZER_CONFIG_FILE);
         if path.is_file() { parse(&path) } else { Ok(Value::Object(serde_json::Map::new())) }
     }
 }
 
-/// Opens the files that `index` names; they hold the tensors that it says, and no others.
+/// Opens the files that `index` lists, and checks that they hold exactly the listed tensors.
 fn open_shards(dir: &Path, index: &Path) -> Result<Vec<SafetensorsFile>, FolderError> {
     let Index { weight_map } = parse(index)?;
     let files: BTreeSet<&String> = weight_map.values().collect();
     if let Some(file) = files.iter().find(|file| file.contains(['/', '\\']) || file.starts_with('.')) {
-        return Err(FolderError::bad_file(index, format!("names the shard {file:?}, which is no plain file name")));
+        return Err(FolderError::bad_file(index, format!("lists the shard {file:?}, which is not a plain file name")));
     }
     let missing: Vec<_> = files.iter().filter(|file| !dir.join(file).is_file()).map(|file| file.as_str()).collect();
     if !missing.is_empty() {
-        let reason = format!("names shards that are not here: {}; download them too", missing.join(", "));
+        let reason = format!("lists shards that are not here: {}; download them too", missing.join(", "));
         return Err(FolderError::bad_file(index, reason));
     }
+
     let shards = files.iter().map(|file| SafetensorsFile::open(&dir.join(file))).collect::<Result<Vec<_>, _>>()?;
     let mut problems = Vec::new();
     let mut unseen: BTreeMap<&str, &str> = weight_map.iter().map(|(name, file)| (&**name, &**file)).collect();
@@ -94,18 +95,19 @@ fn open_shards(dir: &Path, index: &Path) -> Result<Vec<SafetensorsFile>, FolderE
         for tensor in shard.tensors() {
             match unseen.get(tensor.name.as_str()) {
                 Some(wanted) if **wanted == *file => drop(unseen.remove(tensor.name.as_str())),
-                _ => problems.push(format!("{} in {file} is not listed there", tensor.name)),
+                _ => problems.push(format!("{} in {file} is not listed", tensor.name)),
             }
         }
     }
+
     problems.extend(unseen.into_iter().map(|(name, file)| format!("{name} is not in {file}")));
     if problems.is_empty() {
         return Ok(shards);
     }
-    Err(FolderError::bad_file(index, format!("does not belong to these shards: {}", problems.join("; "))))
+    Err(FolderError::bad_file(index, format!("does not match the shards: {}", problems.join("; "))))
 }
 
-/// Why there are no weights, and how to come by some.
+/// Explains why there are no weights, and how to get them.
 fn no_weights(dir: &Path) -> String {
     let has = |end: &str| {
         let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -114,7 +116,8 @@ fn no_weights(dir: &Path) -> String {
     if has(".bin") || has(".pt") || has(".pth") {
         return format!(
             "there is no {WEIGHTS_FILE} here, only a Python pickle, which can run any code when it is read; Kiln reads \
-             safetensors only: load the model with transformers where you trust it, and save it again with save_pretrained"
+             safetensors only: load the model with transformers on a machine where you trust it, and save it with \
+             save_pretrained"
         );
     }
     format!("there is neither {WEIGHTS_FILE} nor {INDEX_FILE} here")

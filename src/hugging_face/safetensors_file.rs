@@ -1,4 +1,4 @@
-//! One `.safetensors` file, mapped into memory: the only `unsafe` of this crate.
+//! A `.safetensors` file, mapped into memory: the only `unsafe` code of this crate.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,14 +12,14 @@ use serde::Deserialize;
 
 use super::FolderError;
 
-/// A mapped file whose header and size have been checked.
+/// A mapped file with checked header and size.
 #[derive(Debug)]
 pub(super) struct SafetensorsFile {
     pub(super) path: PathBuf,
     map: Mmap,
 }
 
-/// An entry of the header, as far as the size of the file follows from it.
+/// An entry of the header, reduced to what determines the size of the file.
 #[derive(Deserialize)]
 struct Extent {
     data_offsets: Option<[u64; 2]>,
@@ -30,22 +30,23 @@ impl SafetensorsFile {
         let file = File::open(path).map_err(FolderError::io("read", path))?;
         let metadata = file.metadata().map_err(FolderError::io("read", path))?;
         if !metadata.is_file() || metadata.len() < 8 {
-            let reason = format!("has {} bytes, a safetensors file at least 8; download it again", metadata.len());
+            let reason =
+                format!("has {} bytes, but a safetensors file has at least 8; download it again", metadata.len());
             return Err(FolderError::bad_file(path, reason));
         }
-        // SAFETY: a map is sound as long as nobody changes the file meanwhile; a model folder is not rewritten in place
-        // while it is read. Whatever the bytes are, they are only read as numbers or checked as UTF-8.
+        // SAFETY: a map is sound as long as nobody changes the file. Nobody should rewrite a model folder in place while it
+        // is read. All bytes are valid input: they are read as numbers or checked as UTF-8.
         #[expect(unsafe_code, reason = "a memory map has no safe constructor; see SAFETY")]
         let map = unsafe { Mmap::map(&file) }.map_err(FolderError::io("map", path))?;
         if let Some(reason) = size_problem(&map) {
             return Err(FolderError::bad_file(path, reason));
         }
         SafeTensors::deserialize(&map)
-            .map_err(|error| FolderError::bad_file(path, format!("is no safetensors file: {error}")))?;
+            .map_err(|error| FolderError::bad_file(path, format!("is not a safetensors file: {error}")))?;
         Ok(Self { path: path.to_path_buf(), map })
     }
 
-    /// All tensors, by name.
+    /// All tensors, sorted by name.
     pub(super) fn tensors(&self) -> Vec<FileTensor<'_>> {
         let file = SafeTensors::deserialize(&self.map).expect("checked when it was opened");
         let mut tensors: Vec<_> = file
@@ -66,22 +67,22 @@ impl SafetensorsFile {
         tensors
     }
 
-    /// The same bytes, borrowed from the map and not from the short-lived view of it.
+    /// The same bytes, borrowed from the map instead of its short-lived view.
     fn slice_of(&self, data: &[u8]) -> &[u8] {
         let first = data.as_ptr().addr() - self.map.as_ptr().addr();
         &self.map[first..first + data.len()]
     }
 }
 
-/// Compares the size of a file with what its header says, which the parser's own errors do not.
+/// Reports a file that is shorter than its header requires. The parser's own errors do not say so.
 fn size_problem(bytes: &[u8]) -> Option<String> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let length = u64::from_le_bytes(*length);
     let cut_short = |wanted: u64| {
-        format!("is cut short: it has {} bytes, its header speaks of {wanted}; download it again", bytes.len())
+        format!("is cut short: it has {} bytes, but its header requires {wanted}; download it again", bytes.len())
     };
     let Some(header) = usize::try_from(length).ok().and_then(|length| rest.get(..length)) else {
-        // A header of more than 100 MB is no header: the parser refuses it by the standard's limit.
+        // The standard limits a header to 100 MB, and the parser refuses a longer one.
         return (length <= 100_000_000).then(|| cut_short(length.saturating_add(8)));
     };
     let entries: HashMap<String, Extent> = serde_json::from_slice(header).ok()?;

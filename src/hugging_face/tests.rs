@@ -60,7 +60,7 @@ fn shards_are_read_through_their_index() {
 }
 
 #[test]
-fn an_index_that_does_not_fit_is_named() {
+fn an_index_that_does_not_match_its_shards_is_refused() {
     let (_parent, dir) = sharded();
     let index = |map: serde_json::Value| {
         fs::write(dir.join(INDEX_FILE), json!({"weight_map": map}).to_string()).expect("writable");
@@ -68,19 +68,19 @@ fn an_index_that_does_not_fit_is_named() {
     };
     let [one, two] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
     let text = index(json!({"a": one, "b": two, "c": "model-00003-of-00003.safetensors"}));
-    assert!(text.contains("names shards that are not here: model-00003-of-00003.safetensors"), "{text}");
+    assert!(text.contains("lists shards that are not here: model-00003-of-00003.safetensors"), "{text}");
     let text = index(json!({"a": one, "b": one, "c": two}));
     for part in ["b in model-00002-of-00002.safetensors is not listed", "b is not in model-00001", "c is not in"] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }
     let text = index(json!({"a": "../elsewhere.safetensors"}));
-    assert!(text.contains("which is no plain file name"), "{text}");
+    assert!(text.contains("which is not a plain file name"), "{text}");
     fs::write(dir.join(INDEX_FILE), "[]").expect("writable");
     assert!(error(&dir).contains("model.safetensors.index.json: cannot be read"), "{}", error(&dir));
 }
 
 #[test]
-fn what_is_no_model_folder_is_named() {
+fn other_folders_are_refused_with_a_reason() {
     let parent = tempfile::tempdir().expect("a folder");
     let dir = parent.path().join("model");
     assert!(error(&dir).contains("no such folder"), "{}", error(&dir));
@@ -96,23 +96,23 @@ fn what_is_no_model_folder_is_named() {
     fs::write(dir.join(CONFIG_FILE), "{}").expect("writable");
     assert!(error(&dir).contains("model.safetensors: has 5 bytes"), "{}", error(&dir));
     fs::write(dir.join(WEIGHTS_FILE), b"\x02\0\0\0\0\0\0\0[]").expect("writable");
-    assert!(error(&dir).contains("is no safetensors file"), "{}", error(&dir));
+    assert!(error(&dir).contains("is not a safetensors file"), "{}", error(&dir));
 }
 
 #[test]
-fn a_download_that_was_cut_short_is_noticed_wherever_it_was_cut() {
+fn a_truncated_download_is_noticed_at_any_length() {
     let parent = tempfile::tempdir().expect("a folder");
     let whole = fs::read(fixture("bert").join(WEIGHTS_FILE)).expect("committed");
     fs::write(parent.path().join(CONFIG_FILE), "{}").expect("writable");
     for length in [whole.len() - 1, whole.len() / 2, 100] {
         fs::write(parent.path().join(WEIGHTS_FILE), &whole[..length]).expect("writable");
         let text = error(parent.path());
-        assert!(text.contains(&format!("is cut short: it has {length} bytes, its header speaks of")), "{text}");
+        assert!(text.contains(&format!("is cut short: it has {length} bytes, but its header requires")), "{text}");
     }
 }
 
 #[test]
-fn what_is_written_can_be_read_in_every_type() {
+fn written_weights_can_be_read_in_every_type() {
     let parent = tempfile::tempdir().expect("a folder");
     for (stored, element_type) in [
         (StoredType::F32, ElementType::F32),
@@ -171,7 +171,7 @@ fn tokens_are_found_in_every_kind_of_vocabulary() {
     assert!(error.contains("its model has no vocab"), "{error}");
 }
 
-/// What Kiln puts around a text becomes a part of the file, unless the file has its own.
+/// The special tokens that Kiln puts around a text become part of the file, unless the file has its own.
 #[test]
 fn an_exported_tokenizer_puts_the_same_tokens_around_a_text() {
     let parent = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! What must be known of a `tokenizer.json` without encoding a text: which token has which id.
+//! Looks up tokens and ids in a `tokenizer.json`, without loading the tokenizer.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,34 +20,34 @@ impl TokenizerFile {
     pub fn read(path: &Path) -> Result<Self, FolderError> {
         let bytes = fs::read(path).map_err(FolderError::io("read", path))?;
         let json: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| FolderError::bad_file(path, format!("is no tokenizer.json: {error}")))?;
+            .map_err(|error| FolderError::bad_file(path, format!("is not a tokenizer.json: {error}")))?;
         let mut tokens = BTreeMap::new();
         match &json["model"]["vocab"] {
-            // Unigram: pairs of token and score, in the order of the ids.
+            // Unigram: pairs of token and score, in the order of ids.
             Value::Array(pieces) => tokens.extend(
                 pieces.iter().enumerate().filter_map(|(id, piece)| Some((id as u64, piece[0].as_str()?.to_owned()))),
             ),
             Value::Object(vocab) => {
                 tokens.extend(vocab.iter().filter_map(|(token, id)| Some((id.as_u64()?, token.clone()))));
             }
-            _ => return Err(FolderError::bad_file(path, "is no tokenizer.json: its model has no vocab")),
+            _ => return Err(FolderError::bad_file(path, "is not a tokenizer.json: its model has no vocab")),
         }
         let added = json["added_tokens"].as_array().into_iter().flatten();
         tokens.extend(added.filter_map(|token| Some((token["id"].as_u64()?, token["content"].as_str()?.to_owned()))));
         Ok(Self { json, tokens })
     }
 
-    /// The largest id and 1.
+    /// One more than the largest id.
     pub fn n_ids(&self) -> usize {
         self.tokens.last_key_value().map_or(0, |(id, _)| *id as usize + 1)
     }
 
-    /// Spelling of the token with this id.
+    /// The token with this id.
     pub fn token(&self, id: u32) -> Option<&str> {
         self.tokens.get(&u64::from(id)).map(String::as_str)
     }
 
-    /// Spelling of the token that the model itself uses for what it cannot spell.
+    /// The token that stands for unknown text.
     pub fn unknown(&self) -> Option<&str> {
         let model = &self.json["model"];
         let by_id = || self.token(u32::try_from(model["unk_id"].as_u64()?).ok()?);
@@ -59,45 +59,41 @@ impl TokenizerFile {
         self.tokens.values().any(|known| known == token)
     }
 
-    /// The special token that the file puts in front of a text, if its template says so.
+    /// The special token that the file's template puts before a text, if any.
     pub fn first_token_around(&self) -> Option<&str> {
         let processor = &self.json["post_processor"];
-        // BERT's and RoBERTa's kinds name it; a template spells it out.
+        // BERT's and RoBERTa's post-processors name it; a template lists it.
         let named = || processor["cls"][0].as_str();
         processor["single"][0]["SpecialToken"]["id"].as_str().or_else(named)
     }
 
-    /// The file's text with these tokens put around every text that is encoded, if nothing is put around it yet: whoever
-    /// loads the file elsewhere then feeds the model what it was trained on.
+    /// Returns the content of the file with a template that puts these tokens around every text, unless the file has one.
+    /// Programs that load the file then encode texts as in training.
     pub fn with_tokens_around(&self, before: &[u32], behind: &[u32]) -> String {
-        let mut json = self.json.clone();
+        let unchanged = || format!("{:#}\n", self.json);
         let special: Option<Vec<(&str, u32)>> =
             before.iter().chain(behind).map(|id| Some((self.token(*id)?, *id))).collect();
-        if let (Some(special), true) = (special.filter(|special| !special.is_empty()), json["post_processor"].is_null())
-        {
-            let piece = |token: &str, kind: u8| json!({"SpecialToken": {"id": token, "type_id": kind}});
-            let text = |name: &str, kind: u8| json!({"Sequence": {"id": name, "type_id": kind}});
-            let (front, back) = special.split_at(before.len());
-            let around = |name: &str, kind: u8| {
-                let front = front.iter().map(|(token, _)| piece(token, kind));
-                front
-                    .chain([text(name, kind)])
-                    .chain(back.iter().map(|(token, _)| piece(token, kind)))
-                    .collect::<Vec<_>>()
-            };
-            // In a pair the second text follows without a second beginning.
-            let second = [text("B", 1)].into_iter().chain(back.iter().map(|(token, _)| piece(token, 1)));
-            let tokens: serde_json::Map<String, Value> = special
-                .iter()
-                .map(|(token, id)| ((*token).to_owned(), json!({"id": token, "ids": [id], "tokens": [token]})))
-                .collect();
-            json["post_processor"] = json!({
-                "type": "TemplateProcessing",
-                "single": around("A", 0),
-                "pair": around("A", 0).into_iter().chain(second).collect::<Vec<_>>(),
-                "special_tokens": tokens,
-            });
+        let Some(special) = special.filter(|special| !special.is_empty()) else { return unchanged() };
+        if !self.json["post_processor"].is_null() {
+            return unchanged();
         }
+
+        let piece = |token: &str, text: u8| json!({"SpecialToken": {"id": token, "type_id": text}});
+        let sequence = |name: &str, text: u8| json!({"Sequence": {"id": name, "type_id": text}});
+        let (front, back) = special.split_at(before.len());
+        let front = front.iter().map(|(token, _)| piece(token, 0));
+        let end = |text: u8| back.iter().map(move |(token, _)| piece(token, text));
+        let single: Vec<Value> = front.chain([sequence("A", 0)]).chain(end(0)).collect();
+        // The second text of a pair has no start token of its own.
+        let pair: Vec<Value> = single.iter().cloned().chain([sequence("B", 1)]).chain(end(1)).collect();
+
+        let tokens: serde_json::Map<String, Value> = special
+            .iter()
+            .map(|(token, id)| ((*token).to_owned(), json!({"id": token, "ids": [id], "tokens": [token]})))
+            .collect();
+        let mut json = self.json.clone();
+        json["post_processor"] =
+            json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens});
         format!("{json:#}\n")
     }
 }

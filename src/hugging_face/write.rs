@@ -1,4 +1,4 @@
-//! Writing a folder: complete or not there.
+//! Writes a model folder, completely or not at all.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -11,19 +11,19 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use super::{FolderError, WEIGHTS_FILE};
 
-/// What the elements of the written weights are.
+/// The element type of the written weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum StoredType {
-    /// 32-bit floats: nothing is lost.
+    /// 32-bit floats, without loss.
     F32,
     /// bfloat16: half the size, 8 bits of precision.
     Bf16,
-    /// Half precision: half the size, 11 bits of precision, nothing above 65504.
+    /// Half precision: half the size, 11 bits of precision, at most 65504.
     F16,
 }
 
 impl StoredType {
-    /// Name in `config.json`.
+    /// The name in `config.json`.
     pub fn torch_name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -40,7 +40,7 @@ impl StoredType {
         }
     }
 
-    /// Little-endian elements, rounded to nearest.
+    /// Converts to little-endian elements, rounded to nearest.
     fn bytes(self, values: &[f32]) -> Vec<u8> {
         match self {
             Self::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -50,8 +50,8 @@ impl StoredType {
     }
 }
 
-/// Writes `tensors` and `files` (plain names and contents) into the new folder `dir`. A folder beside it is written first
-/// and renamed, so that `dir` is complete or not there.
+/// Writes `tensors` and `files` (plain names and contents) to the new folder `dir`. It fills a temporary folder next to `dir`
+/// and renames it, so that `dir` is never incomplete.
 pub fn write_folder(
     dir: &Path,
     tensors: &[NamedTensor],
@@ -61,19 +61,22 @@ pub fn write_folder(
     if dir.exists() && fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_some()) {
         return Err(FolderError::Taken(dir.to_path_buf()));
     }
+
     let mut name = dir.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let temporary = dir.with_file_name(name);
     remove_if_there(&temporary)?;
     fs::create_dir_all(&temporary).map_err(FolderError::io("create", &temporary))?;
+
     let written = write_all(&temporary, tensors, stored, files).and_then(|()| {
         if dir.exists() {
-            fs::remove_dir(dir).map_err(FolderError::io("replace", dir))?; // empty: see above
+            // It is empty: see above.
+            fs::remove_dir(dir).map_err(FolderError::io("replace", dir))?;
         }
         fs::rename(&temporary, dir).map_err(FolderError::io("rename to", dir))
     });
     if written.is_err() {
-        // A full disk should not stay full of half a model.
+        // Do not leave half a model on a full disk.
         let _ = fs::remove_dir_all(&temporary);
     }
     written
@@ -90,13 +93,15 @@ fn write_all(
         let view = TensorView::new(stored.dtype(), tensor.shape.clone(), bytes).expect("values fill their shape");
         (tensor.name.clone(), view)
     });
+
     let path = dir.join(WEIGHTS_FILE);
-    // transformers refuses files that do not say which framework wrote them.
+    // transformers refuses files that do not name the framework that wrote them.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     safetensors::serialize_to_file(views, Some(metadata), &path)
         .map_err(io::Error::other)
         .and_then(|()| File::open(&path)?.sync_all())
         .map_err(FolderError::io("write", &path))?;
+
     for (name, content) in files {
         let path = dir.join(name);
         fs::write(&path, content)

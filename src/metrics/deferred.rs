@@ -1,21 +1,21 @@
-//! Measurements that stay on the device until somebody waits anyway.
+//! Measurements that stay on the device until the next host sync.
 //!
-//! The training step leaves its sums in small device tensors; [`DeferredMetrics::drain`] reads all that have piled up in
-//! one transaction. Every value is kept and reported for its true step.
+//! Each training step leaves its sums in small device tensors. [`DeferredMetrics::drain`] reads all pending ones in one
+//! transaction. Each value is reported for the step at which it was measured.
 
 use burn::tensor::{ExecutionError, Tensor, TensorData, Transaction};
 use kiln_kernels::optim::{StepNumbers, StepReport};
 
 use super::StepMetrics;
 
-/// What one optimizer step measured, still on the device.
+/// Measurements of one optimizer step, still on the device.
 #[derive(Debug, Clone)]
 pub struct Measures {
     /// Smoothed loss, summed over the step's labels, `[1]`, f32.
     pub loss_sum: Tensor<1>,
     /// Negative log-likelihood, summed over the step's labels, `[1]`, f32.
     pub nll_sum: Tensor<1>,
-    /// Labels that count, `[1]`, f32: only the device knows how many tokens it has masked.
+    /// Labels that count, `[1]`, f32. Only the device knows how many tokens it has masked.
     pub target_tokens: Tensor<1>,
     /// Gradient norm, loss scale, and what became of the step: [`StepNumbers::values`], the norm first.
     pub numbers: Tensor<1>,
@@ -28,18 +28,18 @@ impl Measures {
     }
 }
 
-/// What the host knows about a step without asking the device.
+/// What the host knows about a step without a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepFacts {
     /// Optimizer steps done, this one included.
     pub step: u64,
     /// Epoch of the step's first batch.
     pub epoch: u64,
-    /// Whether the loss is scaled: f16.
+    /// Whether the loss is scaled, as in fp16.
     pub is_scaled: bool,
-    /// Tokens without padding: source and target, or the tokens of rows of text.
+    /// Non-padding tokens: source and target, or tokens of text.
     pub tokens: u64,
-    /// Those of them that are a source.
+    /// Source tokens among them.
     pub source_tokens: u64,
     /// Positions computed, padding included.
     pub padded_tokens: u64,
@@ -58,18 +58,20 @@ impl DeferredMetrics {
         self.pending.push((facts, Tensor::cat(vec![loss_sum, nll_sum, target_tokens, numbers], 0)));
     }
 
-    /// Steps waiting to be read.
+    /// Number of steps that have not been read.
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether no step waits.
+    /// Whether all steps have been read.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Reads everything that is pending, oldest step first: waits for the device. `lr` is the learning rate of an update. On
-    /// an error the pending steps are lost; so is the device.
+    /// Reads all pending steps, oldest first, and waits for the device. `lr` is the learning rate of an update.
+    ///
+    /// # Errors
+    /// If the device has failed. The pending steps are lost then.
     pub fn drain(&mut self, lr: impl Fn(u64) -> f64) -> Result<Vec<StepMetrics>, ExecutionError> {
         let (facts, tensors): (Vec<_>, Vec<_>) = self.pending.drain(..).unzip();
         let values = tensors.into_iter().fold(Transaction::default(), Transaction::register).try_execute()?;
@@ -82,7 +84,8 @@ fn measured(facts: StepFacts, values: &TensorData, lr: impl Fn(u64) -> f64) -> S
     let [loss_sum, nll_sum, target_tokens, numbers @ ..] = values else { panic!("measurements of a step: {values:?}") };
     let (&loss_sum, &nll_sum, &target_tokens) = (loss_sum, nll_sum, target_tokens);
     let StepReport { norm, taken, update, loss_scale, stopped } = StepNumbers::report(numbers);
-    // A group in which nothing was masked has no loss, which is not the same as a loss that is no number.
+
+    // A step without masked tokens has no labels. Its loss is 0, not NaN.
     let per_label = |sum: f32| f64::from(sum) / f64::from(target_tokens).max(1.0);
     StepMetrics {
         step: facts.step,
@@ -110,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Of a step that was taken unless a number is not finite.
+    /// Measurements of a step, which was skipped if a number is not finite.
     fn measures(loss_sum: f32, nll_sum: f32, target_tokens: f32, grad_norm: f32, update: u64) -> Measures {
         let tensor = |value: f32| Tensor::<1>::from_data([value], &Device::flex());
         let taken = f32::from(u8::from(loss_sum.is_finite() && grad_norm.is_finite()));

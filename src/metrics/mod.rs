@@ -1,8 +1,8 @@
-//! What a run measures, as plain numbers on the host: made by the trainer, written by [`crate::logging`].
+//! Measurements of a run, as plain numbers on the host. The trainer makes them, [`crate::logging`] writes them.
 //!
-//! Tokens are counted without padding; losses are nats per target token (label): the words of a translation, the next
-//! tokens of a text (`lm`), the masked ones (`mlm`). A value always carries the optimizer step it was measured at, even
-//! when it was read from the device several steps later.
+//! Token counts exclude padding. Losses are in nats per target token (label): per token of a translation, per next token of
+//! a text (`lm`), per masked token (`mlm`). Each value carries the optimizer step at which it was measured, even if it was
+//! read from the device several steps later.
 
 pub mod deferred;
 pub mod outliers;
@@ -15,12 +15,12 @@ pub use outliers::Outliers;
 pub use span::{Span, SpanClock, SpanTotals};
 pub use throughput::{Throughput, ThroughputMeter};
 
-/// What one optimizer step did.
+/// Measurements of one optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepMetrics {
     /// Optimizer steps done, this one included: the first step is 1.
     pub step: u64,
-    /// Passes over the training data begun before this step's first batch, counted from 0.
+    /// Epoch of this step's first batch, counted from 0.
     pub epoch: u64,
     /// Training loss with label smoothing, nats per target token.
     pub loss: f64,
@@ -30,47 +30,47 @@ pub struct StepMetrics {
     pub grad_norm: f64,
     /// Learning rate of this step's update.
     pub lr: f64,
-    /// Updates made so far: steps without those that were skipped. The learning rate is a function of it.
+    /// Updates so far: steps that were not skipped. The learning rate depends on this number.
     #[serde(default)]
     pub updates: u64,
-    /// fp16: what the loss was multiplied with.
+    /// fp16: the factor of the loss.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub loss_scale: Option<f64>,
-    /// Whether the step made no update, because its loss or gradient was not finite.
+    /// Whether the step was skipped, because its loss or gradient was not finite.
     #[serde(skip_serializing_if = "is_false", default)]
     pub skipped: bool,
-    /// Whether the device has ended the run with this step: no later one makes an update.
+    /// Whether the device has stopped the run at this step: no later step makes an update.
     #[serde(skip_serializing_if = "is_false", default)]
     pub stopped: bool,
-    /// Tokens without padding, all micro-batches together: source and target, or the tokens of rows of text.
+    /// Non-padding tokens of all micro-batches: source and target, or tokens of text.
     pub tokens: u64,
-    /// Those of them that are a source; 0 for text.
+    /// Source tokens among them; 0 for text.
     pub source_tokens: u64,
-    /// Labels: what the losses are means over.
+    /// Labels, over which the losses are means.
     pub target_tokens: u64,
     /// Positions computed, padding included.
     pub padded_tokens: u64,
-    /// Set if the loss is an outlier: how many standard deviations above the mean of the steps before, see [`Outliers`].
+    /// If the loss is an outlier: standard deviations above the mean of earlier steps, see [`Outliers`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub loss_z: Option<f64>,
-    /// The same for the gradient norm.
+    /// If the gradient norm is an outlier: the same for it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub grad_norm_z: Option<f64>,
 }
 
 impl StepMetrics {
-    /// Whether loss and gradient norm are ordinary numbers.
+    /// Whether loss and gradient norm are finite.
     pub fn is_finite(&self) -> bool {
         self.loss.is_finite() && self.grad_norm.is_finite()
     }
 
-    /// Whether this is a step that dynamic loss scaling leaves out now and then: the scale was too high for it, and a lower
-    /// one is tried next.
+    /// Whether dynamic loss scaling skipped this step, because its scale was too high. That is normal: the next step has a
+    /// lower scale.
     pub fn is_overflow(&self) -> bool {
         self.loss_scale.is_some() && self.skipped && !self.stopped
     }
 
-    /// Whether loss or gradient were not finite when they should have been.
+    /// Whether loss or gradient are not finite for another reason than the loss scale.
     pub fn has_failed(&self) -> bool {
         !self.is_finite() && !self.is_overflow()
     }
@@ -86,7 +86,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The steps since the last line together: one per `train.log_every` steps.
+/// Summary of the last `train.log_every` steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WindowMetrics {
     /// Last step of the window.
@@ -95,39 +95,39 @@ pub struct WindowMetrics {
     pub loss: f64,
     /// Mean negative log-likelihood, weighted by target tokens; nats per target token.
     pub nll: f64,
-    /// Gradient norm of the last step, before clipping; the last that made an update, where loss scaling left some out.
+    /// Gradient norm before clipping of the last step that loss scaling did not skip.
     pub grad_norm: f64,
     /// Learning rate of the last step.
     pub lr: f64,
     /// fp16: loss scale of the last step.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub loss_scale: Option<f64>,
-    /// fp16: steps of the window that made no update, because the loss scale was too high.
+    /// fp16: steps that were skipped because the loss scale was too high.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub overflows: u64,
     /// Speed over the window.
     #[serde(flatten)]
     pub throughput: Throughput,
-    /// Share of the window's wall time in which training waited for the data loader, 0 to 1.
+    /// Fraction of the window's wall time in which training waited for the data loader, 0 to 1.
     pub data_wait_share: f64,
     /// Steps of the window whose loss or gradient norm was not finite.
     pub non_finite_steps: u64,
-    /// Kernels that were launched for the first time in the window, and compiled then or read from the cache: 0 in steady state.
-    /// Absent where nothing is compiled.
+    /// Kernels launched for the first time in the window, and so compiled or read from the cache: 0 in steady state. Absent
+    /// if the device compiles no kernels.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub new_kernels: Option<usize>,
-    /// Bytes of the device's memory that the run holds at the end of the window, free blocks of its pools included: flat in steady
-    /// state. Absent on the CPU.
+    /// Bytes of device memory that the run holds at the end of the window, including free blocks of its pools: constant in
+    /// steady state. Absent on the CPU.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
 }
 
 impl WindowMetrics {
-    /// Sums up the steps of one window; `None` when there are none.
+    /// Summarizes the steps of one window; `None` if there are none.
     pub fn new(steps: &[StepMetrics], throughput: Throughput, data_wait_share: f64) -> Option<Self> {
         let last = steps.last()?;
         let overflows = steps.iter().filter(|step| step.is_overflow()).count();
-        // A loss that overflowed in its step says nothing about the others.
+        // Leave out steps that overflowed, unless all did.
         let counted = || steps.iter().filter(|step| !step.is_overflow() || overflows == steps.len());
         let target_tokens: u64 = counted().map(|step| step.target_tokens).sum();
         let mean = |value: fn(&StepMetrics) -> f64| {
@@ -150,7 +150,7 @@ impl WindowMetrics {
     }
 }
 
-/// One pass over the validation data.
+/// Measurements of one pass over the validation data.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ValidationMetrics {
     /// Optimizer steps done.
@@ -159,15 +159,15 @@ pub struct ValidationMetrics {
     pub loss: f64,
     /// Negative log-likelihood, nats per target token; perplexity is its exponential.
     pub nll: f64,
-    /// Labels: target tokens without padding, tokens of a text, or masked ones.
+    /// Labels: non-padding target tokens, tokens of text, or masked tokens.
     pub target_tokens: u64,
-    /// lm: bits per UTF-8 byte of the text, which can be compared between vocabularies.
+    /// lm: bits per UTF-8 byte of the text, which are comparable across vocabularies.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bits_per_byte: Option<f64>,
-    /// mlm: share of the masked tokens for which the right one was the likeliest, 0 to 1.
+    /// mlm: fraction of masked tokens that were predicted correctly, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub masked_accuracy: Option<f64>,
-    /// mlm: the same for the best guess that looks at nothing: always the most frequent token.
+    /// mlm: the same for a baseline that always predicts the most frequent token.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unigram_accuracy: Option<f64>,
     /// Corpus BLEU of generated text, 0 to 100.
@@ -176,7 +176,7 @@ pub struct ValidationMetrics {
     /// chrF2 of generated text, 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub chrf: Option<f64>,
-    /// Share of generated lines equal to their reference, 0 to 1.
+    /// Fraction of generated lines that equal their reference, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exact_match: Option<f64>,
     /// Wall time of the validation, seconds.
@@ -237,7 +237,7 @@ pub(crate) mod tests {
         assert_eq!((window.non_finite_steps, window.overflows), (0, 1));
         assert_eq!((window.loss, window.grad_norm, window.loss_scale), (1.0, 1.0, Some(4.0)));
         let window = WindowMetrics::new(&[stopped], Throughput::default(), 0.0).expect("a step");
-        assert_eq!((window.non_finite_steps, window.overflows), (1, 0), "the end is no overflow like any other");
+        assert_eq!((window.non_finite_steps, window.overflows), (1, 0), "a stop is not an overflow");
         assert!(WindowMetrics::new(&[], Throughput::default(), 0.0).is_none());
     }
 }

@@ -1,16 +1,16 @@
-//! Steps that stand out: z-scores of loss and gradient norm against the steps before.
+//! Marks outliers: steps whose loss or gradient norm is far above earlier steps.
 //!
-//! The statistics start anew when a run is resumed; marks are for people and decide nothing.
+//! The statistics restart when a run is resumed. The marks are information for people; nothing depends on them.
 
 use std::collections::VecDeque;
 
 use super::StepMetrics;
 
-/// Steps that a value is compared with.
+/// Number of earlier steps that a value is compared with.
 const WINDOW: usize = 128;
-/// With fewer, a mean says little.
+/// Fewer steps do not give a reliable mean.
 const MIN_STEPS: usize = 32;
-/// Standard deviations above the mean from which on a value is marked.
+/// Values at least this many standard deviations above the mean are marked.
 const THRESHOLD: f64 = 6.0;
 
 /// Marks outliers among the steps of a run.
@@ -21,7 +21,7 @@ pub struct Outliers {
 }
 
 impl Outliers {
-    /// Sets [`StepMetrics::loss_z`] and [`StepMetrics::grad_norm_z`] where they stand out. Call it with every step, in order.
+    /// Sets [`StepMetrics::loss_z`] and [`StepMetrics::grad_norm_z`] of an outlier. Call it for every step, in order.
     pub fn mark(&mut self, step: &mut StepMetrics) {
         let marked = |z: Option<f64>| z.filter(|z| *z >= THRESHOLD);
         step.loss_z = marked(self.loss.z_score(step.loss));
@@ -29,13 +29,13 @@ impl Outliers {
     }
 }
 
-/// The last values of one measure. An outlier joins them like any other: a lasting change is no longer one.
+/// The last values of one measurement. Outliers join them too, so a lasting change soon stops being an outlier.
 #[derive(Debug, Default)]
 struct Recent(VecDeque<f64>);
 
 impl Recent {
-    /// How far `value` lies above the mean of the values before it, in standard deviations; then remembers it. `None` while
-    /// there are too few, and for a value that is not finite, which is reported elsewhere.
+    /// Returns how far `value` is above the mean of earlier values, in standard deviations, and adds it to them. `None` if
+    /// there are too few, or if `value` is not finite, which is reported elsewhere.
     fn z_score(&mut self, value: f64) -> Option<f64> {
         if !value.is_finite() {
             return None;

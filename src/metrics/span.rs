@@ -1,12 +1,12 @@
-//! Where the wall time of the training loop goes, on the host's clock.
+//! Wall time of the phases of the training loop, on the host's clock.
 //!
-//! The device works asynchronously: `Step` is the time to enqueue a step, and the wait for the device shows up in
-//! `Drain`, the loop's only ordinary host sync. `DataWait` is the time the loop stood still because the loader had no
-//! batch ready; its share of the total says whether the loader keeps up.
+//! The device works asynchronously. `Step` is the time to enqueue a step. The wait for the device is part of `Drain`, the
+//! loop's only regular host sync. `DataWait` is the time the loop waited for a batch; its fraction of the total shows
+//! whether the loader keeps up.
 
 use std::time::{Duration, Instant};
 
-/// What the training loop is doing.
+/// A phase of the training loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
     /// Waiting for the loader's next batch.
@@ -47,10 +47,10 @@ pub struct SpanClock {
     spent: [Duration; Span::ALL.len()],
 }
 
-/// What a [`SpanClock`] counted.
+/// Totals of a [`SpanClock`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SpanTotals {
-    /// Wall time of the whole stretch.
+    /// Wall time of the whole period.
     pub elapsed: Duration,
     spent: [Duration; Span::ALL.len()],
 }
@@ -61,7 +61,7 @@ impl SpanClock {
         Self { since: Instant::now(), spent: Default::default() }
     }
 
-    /// Runs `work` and books its time under `span`. Spans do not nest.
+    /// Runs `work` and adds its time to `span`. Spans do not nest.
     pub fn time<R>(&mut self, span: Span, work: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = work();
@@ -69,12 +69,12 @@ impl SpanClock {
         result
     }
 
-    /// Books `spent` under `span`.
+    /// Adds `spent` to `span`.
     pub fn add(&mut self, span: Span, spent: Duration) {
         self.spent[span as usize] += spent;
     }
 
-    /// The totals since the last call; the clock starts again.
+    /// The totals since the last call. The clock restarts.
     pub fn take(&mut self) -> SpanTotals {
         let now = Instant::now();
         let totals = SpanTotals { elapsed: now - self.since, spent: self.spent };
@@ -89,18 +89,18 @@ impl SpanTotals {
         self.spent[span as usize]
     }
 
-    /// Wall time of training proper: without validation and checkpoints, which speeds leave out.
+    /// Wall time of training without validation and checkpoints. Speeds refer to it.
     pub fn training(&self) -> Duration {
         self.elapsed.saturating_sub(self.spent(Span::Validate)).saturating_sub(self.spent(Span::Save))
     }
 
-    /// Share of the training time spent waiting for data, 0 to 1.
+    /// Fraction of the training time spent waiting for data, 0 to 1.
     pub fn data_wait_share(&self) -> f64 {
         let training = self.training().as_secs_f64();
         if training > 0.0 { self.spent(Span::DataWait).as_secs_f64() / training } else { 0.0 }
     }
 
-    /// Adds another stretch, for totals over a run.
+    /// Adds another period, for totals over a run.
     pub fn merge(&mut self, other: &SpanTotals) {
         self.elapsed += other.elapsed;
         for (mine, theirs) in self.spent.iter_mut().zip(other.spent) {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_books_time_under_its_span_and_starts_again() {
+    fn the_clock_adds_time_to_its_span_and_restarts() {
         let mut clock = SpanClock::start();
         let answer = clock.time(Span::DataWait, || {
             std::thread::sleep(Duration::from_millis(5));

@@ -1,10 +1,10 @@
-//! Tokens per second that mean something, and model FLOPs utilization.
+//! Effective tokens per second, and model FLOPs utilization.
 //!
-//! - Effective tokens: source tokens (with their end-of-sentence) + target labels, or the tokens of rows of text, padding
-//!   excluded. Other trainers count target only, or padding too, so the padding ratio stands beside every speed.
-//! - `mfu = flops / (elapsed_secs * peak_flops_per_sec)`, where `flops` are those of the model's forward and backward
-//!   pass at the shapes computed (matrix products and attention, causal halves counted as half, no recomputation), and
-//!   the peak is the device's dense one for the compute precision.
+//! - Effective tokens are non-padding tokens: source tokens (with their end token) and target labels, or tokens of text.
+//!   Some trainers count target tokens only, or padding too, so each speed is reported with its padding ratio.
+//! - `mfu = flops / (elapsed_secs * peak_flops_per_sec)`. `flops` counts matrix products and attention of the forward and
+//!   backward pass at the computed shapes, causal attention by half, without recomputation. The peak is the device's peak
+//!   for dense products in the compute precision.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use super::StepMetrics;
 
-/// Speed over a stretch of training.
+/// Speed over a period of training.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Throughput {
-    /// Tokens per second, without padding: source and target, or the tokens of rows of text.
+    /// Non-padding tokens per second: source and target, or tokens of text.
     pub tokens_per_sec: f64,
-    /// Source tokens per second, without padding; 0 for text.
+    /// Non-padding source tokens per second; 0 for text.
     pub source_tokens_per_sec: f64,
     /// Labels per second.
     pub target_tokens_per_sec: f64,
-    /// Share of the computed positions that were padding, 0 to 1.
+    /// Fraction of the computed positions that were padding, 0 to 1.
     pub padding_ratio: f64,
     /// Optimizer steps per second.
     pub steps_per_sec: f64,
     /// Model FLOPs per second, forward and backward.
     pub flops_per_sec: f64,
-    /// Share of the device's peak, 0 to 1; absent when the peak is not known.
+    /// Fraction of the device's peak, 0 to 1; absent if the peak is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mfu: Option<f64>,
 }
@@ -44,7 +44,7 @@ pub struct ThroughputMeter {
 }
 
 impl ThroughputMeter {
-    /// Counts one optimizer step; `flops` are those of its forward and backward passes.
+    /// Counts one optimizer step with the FLOPs of its forward and backward passes.
     pub fn push(&mut self, step: &StepMetrics, flops: f64) {
         self.tokens += step.tokens;
         self.source_tokens += step.source_tokens;
@@ -54,7 +54,7 @@ impl ThroughputMeter {
         self.flops += flops;
     }
 
-    /// The speed of the counted work over `elapsed`; `peak_flops_per_sec` gives the MFU.
+    /// The speed of the counted work over `elapsed`, with the MFU if the peak is known.
     pub fn over(&self, elapsed: Duration, peak_flops_per_sec: Option<f64>) -> Throughput {
         let secs = elapsed.as_secs_f64().max(1e-9);
         let padding = self.padded_tokens.saturating_sub(self.tokens);
@@ -70,7 +70,7 @@ impl ThroughputMeter {
         }
     }
 
-    /// The speed since the last call; counting starts again.
+    /// The speed since the last call. Counting restarts.
     pub fn take(&mut self, elapsed: Duration, peak_flops_per_sec: Option<f64>) -> Throughput {
         std::mem::take(self).over(elapsed, peak_flops_per_sec)
     }

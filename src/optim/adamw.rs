@@ -1,5 +1,5 @@
-//! AdamW over one flat tensor of all parameters: f32 master weights and moments here, weights of the compute dtype shared
-//! with the module.
+//! AdamW over one flat tensor of all parameters. It owns f32 master weights and moments, and shares weights of the compute
+//! dtype with the module.
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -10,25 +10,25 @@ use kiln_kernels::optim::{
 use super::{FlatGradients, LearningRate, ParamTable};
 use crate::config::OptimConfig;
 
-/// Updates for which coefficients are computed ahead.
+/// Number of updates whose coefficients are computed ahead.
 const AHEAD: u64 = 1024;
 
-/// The optimizer: flat state, the table that says what lies where, and how far it has come.
+/// The optimizer: its flat state, the table of parameters in it, and its progress.
 #[derive(Debug, Clone)]
 pub struct AdamW {
     hyper: AdamWHyper,
     policy: StepPolicy,
     learning_rate: LearningRate,
     table: ParamTable,
-    /// Both `None` only while a step is taken.
+    /// Both are `None` only during a step.
     state: Option<AdamWState>,
     progress: Option<Progress>,
     coefficients: Coefficients,
-    /// Updates made: the last count that was read from the device, and what it has become if every step since was taken.
+    /// Updates made: the last count read from the device, and the count if no step since then was skipped.
     updates: [u64; 2],
 }
 
-/// What an [`AdamW`] is made with, besides a module.
+/// Settings of an [`AdamW`].
 #[derive(Debug, Clone)]
 pub struct AdamWSetup<'a> {
     /// Hyperparameters.
@@ -37,22 +37,22 @@ pub struct AdamWSetup<'a> {
     pub learning_rate: LearningRate,
     /// Dynamic loss scaling, for f16.
     pub scaling: Option<LossScaling>,
-    /// Whether, without scaling, no step is taken any more after one whose loss or gradient was not finite.
+    /// Whether a loss or gradient that is not finite stops all later updates. Without loss scaling only.
     pub stops: bool,
-    /// Updates made and loss scale to begin with.
+    /// Initial number of updates and loss scale.
     pub counters: Counters,
 }
 
 impl AdamW {
-    /// A fresh optimizer whose master weights are `module`'s: give it the module in f32, before any cast, and the master
-    /// weights are the initial ones exactly. The module is to compute in `dtype`, see [`Self::attach`].
+    /// Creates an optimizer whose master weights are the weights of `module`. Pass the module in f32, before any cast, so that
+    /// the master weights are exact. The module will compute in `dtype`, see [`Self::attach`].
     pub fn new<M: Module>(module: &M, setup: AdamWSetup<'_>, dtype: FloatDType) -> Self {
         let table = ParamTable::of(module);
         let state = AdamWState::new(table.flatten_weights(module), dtype.into());
         Self::with_state(table, state, setup)
     }
 
-    /// A fresh optimizer of another module in f32, which does everything as this one does.
+    /// Creates an optimizer with the same settings for another module in f32.
     pub fn like<M: Module>(&self, module: &M, dtype: FloatDType) -> Self {
         let table = ParamTable::of(module);
         let state = AdamWState::new(table.flatten_weights(module), dtype.into());
@@ -63,10 +63,10 @@ impl AdamW {
         Self { hyper, table, state, progress, coefficients, updates: [0; 2], ..self.clone() }
     }
 
-    /// An optimizer that continues: flat f32 tensors of master weights and both moments.
+    /// Restores an optimizer from flat f32 tensors of master weights and both moments.
     ///
     /// # Panics
-    /// If they do not have the table's length.
+    /// If a tensor does not have the table's length.
     pub fn restored(
         table: ParamTable,
         [master, m, v]: [Tensor<1>; 3],
@@ -92,7 +92,7 @@ impl AdamW {
         Self { hyper, policy, learning_rate, table, state: Some(state), progress, coefficients, updates }
     }
 
-    /// Where each parameter lies.
+    /// The table of parameters.
     pub fn table(&self) -> &ParamTable {
         &self.table
     }
@@ -102,13 +102,12 @@ impl AdamW {
         &self.learning_rate
     }
 
-    /// Master weights, moments, and weights of the compute dtype. On a GPU the next step writes over them: read them, do
-    /// not keep them.
+    /// Master weights, moments, and weights of the compute dtype. On a GPU the next step overwrites them, so do not keep them.
     pub fn state(&self) -> &AdamWState {
         self.state.as_ref().expect("a state between steps")
     }
 
-    /// Updates made and loss scale. On a GPU the next step writes over them.
+    /// Updates made and loss scale. On a GPU the next step overwrites them.
     pub fn progress(&self) -> &Progress {
         self.progress.as_ref().expect("a state between steps")
     }
@@ -118,25 +117,25 @@ impl AdamW {
         self.policy.scaling.is_some()
     }
 
-    /// What the loss is to be multiplied with before it is differentiated, `[1]`, f32; `None`: nothing.
+    /// The factor for the loss before differentiation, `[1]`, f32; `None` without loss scaling.
     pub fn loss_factor(&self) -> Option<Tensor<1>> {
         self.loss_factor_at_call()()
     }
 
-    /// [`Self::loss_factor`] of the time it is called at, on a GPU, where the scale lies in the same buffer for good.
+    /// A function that returns the current [`Self::loss_factor`] whenever it is called. On a GPU only, where the scale stays
+    /// in the same buffer.
     pub fn loss_factor_at_call(&self) -> impl Fn() -> Option<Tensor<1>> + Send + use<> {
         let scaled = self.policy.scaling.map(|scaling| (self.progress().clone(), scaling.unit));
         move || scaled.as_ref().map(|(progress, unit)| progress.loss_scale() / *unit)
     }
 
-    /// Divides `gradients` by `divisor`, clips them to the global norm and takes a step: only the device knows whether it
-    /// does, see [`prepare`]. Nothing here waits for it.
+    /// Divides `gradients` by `divisor`, clips them to the global norm and updates the weights. The device decides whether to
+    /// skip the update, see [`prepare`]. The host does not wait for it.
     ///
-    /// Gradients of a sum of losses are divided by the number of labels (`[1]`, f32) here, where the device knows it. The
-    /// division rides on the factor that clips, so it costs no pass over the gradients. A group without a single label has
-    /// gradients of zero, and its divisor counts as 1.
+    /// For gradients of a sum of losses, `divisor` is the number of labels (`[1]`, f32). The division is part of the clipping
+    /// factor, so it needs no pass over the gradients. A divisor of 0 counts as 1: without labels all gradients are zero.
     ///
-    /// `loss`, `[1]`, is only looked at: the step is not taken if it or the norm is not finite.
+    /// `loss`, `[1]`, only decides about the update, which is skipped if the loss or the norm is not finite.
     pub fn step(&mut self, gradients: FlatGradients, divisor: Tensor<1>, loss: Tensor<1>) -> StepNumbers {
         let FlatGradients(gradients) = gradients;
         let device = divisor.device();
@@ -144,38 +143,38 @@ impl AdamW {
         if self.updates[1] > self.coefficients.last() {
             self.coefficients = coefficients(&self.hyper, &self.learning_rate, self.updates, &device);
         }
+
         let progress = self.progress.take().expect("a state between steps");
         let (numbers, progress) = prepare(&gradients, divisor, loss, progress, &self.coefficients, &self.policy);
         self.progress = Some(progress);
         let state = self.state.take().expect("a state between steps");
         self.state = Some(adamw_step(state, gradients, &numbers, &self.hyper));
         if AdamWState::is_updated_in_place(&device) {
-            // What reads the module's weights next must not be moved before the step: the backend's queue does not know
-            // that it changes them. A failure of the device shows when the next tensor is read.
+            // The backend's queue does not know that the step changes the module's weights. Flush it, so that no later read
+            // of the weights moves before the step. The next tensor that is read reports a failure of the device.
             let _ = device.flush();
         }
         numbers
     }
 
-    /// Tells how many updates have been made up to now, once that has been read from the device: coefficients of earlier
-    /// ones need not be kept.
+    /// Sets the number of updates after reading it from the device. Coefficients of earlier updates can then be dropped.
     pub fn observe(&mut self, updates: u64) {
         self.updates = [updates; 2];
     }
 
-    /// Gives `module` the weights: views of the flat tensor, which every later step on a GPU changes with it.
+    /// Replaces the weights of `module` by views of the flat tensor. On a GPU later steps change them in place.
     pub fn attach<M: Module>(&self, module: M) -> M {
         self.table.attach(module, self.state().compute_weights())
     }
 
-    /// Gives the attached `module` the weights after a step. On a GPU it has them already.
+    /// Updates the weights of the attached `module` after a step. On a GPU it has them already.
     pub fn write_back<M: Module>(&self, module: M) -> M {
         let in_place = AdamWState::is_updated_in_place(&self.state().master.device());
         if in_place { module } else { self.attach(module) }
     }
 }
 
-/// Coefficients for the update after `updates` and some more.
+/// Coefficients of the next updates.
 fn coefficients(hyper: &AdamWHyper, rate: &LearningRate, updates: [u64; 2], device: &Device) -> Coefficients {
     let [from, to] = updates;
     Coefficients::new(hyper, |update| rate.at(update), from, to + AHEAD, device)
@@ -219,7 +218,7 @@ mod tests {
         Tensor::ones([1], &device.clone().inner())
     }
 
-    /// The textbook loop over scalars, in f64.
+    /// AdamW as a loop over scalars in f64.
     struct Reference {
         weights: Vec<f64>,
         m: Vec<f64>,
@@ -256,7 +255,7 @@ mod tests {
         .concat()
     }
 
-    /// A loss whose gradients are known: `sum(c * w^2) / 2` has the gradient `c * w`.
+    /// Gradients of `sum(c * w^2) / 2`, which are `c * w`.
     fn gradients(module: &Toy, table: &ParamTable, c: f64) -> FlatGradients {
         let loss = (module.weight.val().powi_scalar(2).sum()
             + module.bias.val().powi_scalar(2).sum()
@@ -277,12 +276,14 @@ mod tests {
                 weight_decay: 0.1,
                 ..OptimConfig::default()
             };
+
             let mut module = toy(&device);
             let mut optimizer = AdamW::new(&module, setup(&config), FloatDType::F32);
             module = optimizer.attach(module);
             let initial: Vec<f64> = weights(&module).into_iter().map(f64::from).collect();
             let zeros = vec![0.0; initial.len()];
             let mut reference = Reference { weights: initial, m: zeros.clone(), v: zeros, n_decayed: 6 };
+
             for step in 1..=8 {
                 let (lr, c) = (optimizer.learning_rate().at(step as u64), step as f64);
                 let n_labels = Tensor::<1>::from_data([divisor as f32], &device.clone().inner());
@@ -338,11 +339,11 @@ mod tests {
         let module = optimizer.attach(module);
         assert_eq!(module.weight.val().dtype(), burn::tensor::DType::BF16);
         let restored = weights(&optimizer.table().attach(module, &optimizer.state().master));
-        assert_eq!(restored, before, "0.1 is no bf16 number, but the master keeps it");
+        assert_eq!(restored, before, "bf16 cannot represent 0.1, but the master keeps it");
     }
 
     #[test]
-    fn a_step_whose_gradient_is_not_finite_is_not_taken() {
+    fn a_step_with_a_gradient_that_is_not_finite_is_skipped() {
         let device = Device::flex().autodiff();
         let module = toy(&device);
         let mut optimizer = AdamW::new(&module, setup(&OptimConfig::default()), FloatDType::F32);
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn coefficients_go_on_however_long_nobody_reads_the_count() {
+    fn coefficients_continue_if_nobody_reads_the_count() {
         let device = Device::flex().autodiff();
         let module = toy(&device);
         let config = OptimConfig { lr: 1e-6, schedule: Schedule::Constant, ..OptimConfig::default() };

@@ -1,4 +1,4 @@
-//! From gradients to new weights: parameters in one flat tensor, AdamW, the learning rate.
+//! Updates weights from gradients: parameters in one flat tensor, AdamW, and the learning rate.
 
 pub mod adamw;
 pub mod param_groups;

@@ -1,21 +1,21 @@
-//! Where each parameter of a module lies in the optimizer's flat tensors.
+//! The layout of a module's parameters in the optimizer's flat tensors.
 //!
-//! All parameters stand end to end in one tensor, those that are decayed first. So an optimizer step is a handful of
-//! operations whatever the number of layers, and a checkpoint can name every slice.
+//! All parameters are end to end in one tensor, first those with weight decay. An optimizer step then takes a few operations
+//! for any number of layers, and a checkpoint can name each slice.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};
 use kiln_kernels::optim::{Flat, Part, Place, gather, view};
 
-/// One parameter's place.
+/// A parameter and its slice of the flat tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamEntry {
-    /// Path in the module: `encoder.layers.0.self_attention.qkv.weight`.
+    /// Path in the module, such as `encoder.layers.0.self_attention.qkv.weight`.
     pub path: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Whether weight decay applies. As in nanoGPT and Hugging Face's trainer, the rank decides: matrices, embeddings
-    /// among them, are decayed; biases and the gains of norms are not.
+    /// Whether weight decay applies. As in nanoGPT and Hugging Face's trainer, the rank decides: matrices, including
+    /// embeddings, are decayed; biases and scales of norms are not.
     pub decayed: bool,
     /// First element in the flat tensor.
     pub offset: usize,
@@ -27,18 +27,18 @@ impl ParamEntry {
         self.shape.iter().product()
     }
 
-    /// Whether the parameter has no element at all.
+    /// Whether the parameter has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its place in the flat tensor.
+    /// Its slice of the flat tensor.
     pub fn place(&self) -> Place {
         Place { offset: self.offset, len: self.len() }
     }
 }
 
-/// Gradients of all parameters, flat.
+/// The gradients of all parameters, in a flat tensor.
 #[derive(Debug, Clone)]
 pub struct FlatGradients(pub Flat);
 
@@ -51,15 +51,16 @@ pub struct ParamTable {
 }
 
 impl ParamTable {
-    /// The table of `module`.
+    /// Makes the table of `module`.
     ///
     /// # Panics
-    /// If the module shows one parameter twice (a shared weight must be one field), or has none.
+    /// If the module visits a parameter twice (a shared weight must be one field), or has none.
     pub fn of<M: Module>(module: &M) -> Self {
         let mut visitor = TableVisitor::default();
         module.visit(&mut visitor);
         let mut entries = visitor.entries;
         assert!(!entries.is_empty(), "a module without parameters");
+
         let mut len = 0;
         let mut n_decayed = 0;
         for decayed in [true, false] {
@@ -74,22 +75,22 @@ impl ParamTable {
         Self { entries, n_decayed, len }
     }
 
-    /// The entries, in visiting order.
+    /// All parameters, in visiting order.
     pub fn entries(&self) -> &[ParamEntry] {
         &self.entries
     }
 
-    /// Elements of a flat tensor, the gaps between parameters included.
+    /// Elements of a flat tensor, including gaps between parameters.
     pub fn flat_len(&self) -> usize {
         self.len
     }
 
-    /// Elements of a flat tensor before this one belong to decayed parameters, those from it on do not.
+    /// The first element of a flat tensor without weight decay.
     pub fn n_decayed(&self) -> usize {
         self.n_decayed
     }
 
-    /// All trainable parameters.
+    /// Number of trainable parameters.
     pub fn n_params(&self) -> usize {
         self.entries.iter().map(ParamEntry::len).sum()
     }
@@ -102,8 +103,8 @@ impl ParamTable {
         self.flatten(visitor.parts, DType::F32, &device, None).values
     }
 
-    /// Takes the gradients of `module`'s parameters out of `gradients`: in `dtype`, or added to those of `before` (whose
-    /// dtype stays). A parameter that took no part in the loss has a gradient of zeros.
+    /// Removes the gradients of `module`'s parameters from `gradients` and returns them in `dtype`, or added to `before` in its
+    /// dtype. Parameters that did not affect the loss have zero gradients.
     pub fn flatten_gradients<M: Module>(
         &self,
         module: &M,
@@ -118,8 +119,7 @@ impl ParamTable {
         FlatGradients(self.flatten(visitor.parts, dtype.into(), &device, before))
     }
 
-    /// `gradients` in `dtype`, or added to those of `before` (whose dtype stays), as [`Self::flatten_gradients`] would have
-    /// done it with the same numbers.
+    /// Returns `gradients` in `dtype`, or added to `before` in its dtype, with the same result as [`Self::flatten_gradients`].
     pub fn accumulate(
         &self,
         gradients: FlatGradients,
@@ -137,11 +137,11 @@ impl ParamTable {
         gather(parts, &places, self.len, dtype, device, onto)
     }
 
-    /// Gives `module` the weights of the flat tensor `weights`: views of it where the backend has them, see
-    /// [`kiln_kernels::optim::view`]. Each stays a leaf of the autodiff graph if it was one.
+    /// Replaces the weights of `module` by slices of the flat tensor `weights`: views where the backend supports them, see
+    /// [`kiln_kernels::optim::view`]. Leaves of the autodiff graph remain leaves.
     ///
     /// # Panics
-    /// If `module` is not the one the table was made of.
+    /// If the table was not made of this `module`.
     pub fn attach<M: Module>(&self, module: M, weights: &Tensor<1>) -> M {
         let mut mapper = Attach { entries: self.entries.iter(), weights };
         let module = module.map(&mut mapper);
@@ -169,7 +169,7 @@ impl ModuleVisitor for TableVisitor {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let path = self.path.join(".");
         if let Some(first) = self.seen.insert(param.id, path.clone()) {
-            panic!("{path} and {first} are one parameter; a shared weight must be one field of the module");
+            panic!("{path} and {first} are the same parameter; a shared weight must be one field of the module");
         }
         self.entries.push(ParamEntry { path, shape: param.dims().to_vec(), decayed: D >= 2, offset: 0 });
     }
@@ -211,10 +211,10 @@ struct Attach<'a> {
 
 impl ModuleMapper for Attach<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let entry = self.entries.next().expect("the module has no more parameters than the table");
+        let entry = self.entries.next().expect("the module has more parameters than the table");
         let (autodiff, require_grad) = (param.is_autodiff(), param.is_require_grad());
         let dims = param.dims();
-        assert_eq!(dims.as_slice(), entry.shape.as_slice(), "the shape of {} is not the table's", entry.path);
+        assert_eq!(dims.as_slice(), entry.shape.as_slice(), "shape of {} differs from the table", entry.path);
         param.map(|_| {
             let weight = view(self.weights, entry.offset, dims);
             if autodiff { weight.autodiff().set_require_grad(require_grad) } else { weight }

@@ -1,10 +1,10 @@
-//! The learning rate as a pure function of the optimizer step: nothing to save, nothing to get out of step on resume.
+//! The learning rate as a pure function of the optimizer step. It has no state that a checkpoint would have to save.
 
 use std::f64::consts::PI;
 
 use crate::config::{OptimConfig, Schedule};
 
-/// A schedule with its numbers filled in.
+/// A learning-rate schedule and its numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LearningRate {
     schedule: Schedule,
@@ -17,7 +17,7 @@ pub struct LearningRate {
 }
 
 impl LearningRate {
-    /// The schedule of `config` over `steps` optimizer steps; `d_model` matters for `noam` only.
+    /// The schedule of `config` over `steps` optimizer steps. Only `noam` uses `d_model`.
     pub fn new(config: &OptimConfig, steps: u64, d_model: usize) -> Self {
         Self {
             schedule: config.schedule,
@@ -30,10 +30,10 @@ impl LearningRate {
         }
     }
 
-    /// The learning rate of optimizer step `step`, counted from 1. Warm-up reaches `lr` at step `warmup_steps`, decay its
-    /// end at the last step; past the last step the rate stays where it ended.
+    /// The learning rate of optimizer step `step`, counted from 1. Warm-up reaches `lr` at step `warmup_steps`, and decay ends
+    /// at the last step. Later steps keep the final rate.
     ///
-    /// - `constant`, `cosine`, `linear`, `warmup_stable_decay`: `lr * step / warmup_steps` first, then their shape
+    /// - `constant`, `cosine`, `linear`, `warmup_stable_decay`: during warm-up `lr * step / warmup_steps`, then their shape
     /// - `noam`: `lr * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)` (Vaswani et al. 2017, section 5.3)
     pub fn at(&self, step: u64) -> f64 {
         let step = step.max(1);
@@ -57,15 +57,15 @@ impl LearningRate {
         }
     }
 
-    /// Share of the way from step `start` to the last one, 0 to 1.
+    /// Progress from step `start` to the last step, 0 to 1.
     fn progress(&self, start: u64, step: u64) -> f64 {
         let (done, all) = (step.saturating_sub(start), self.steps.saturating_sub(start).max(1));
         (done as f64 / all as f64).min(1.0)
     }
 
-    /// `min_lr + share * (lr - min_lr)`.
-    fn decayed(&self, share: f64) -> f64 {
-        self.min_lr + share * (self.lr - self.min_lr)
+    /// `min_lr + fraction * (lr - min_lr)`.
+    fn decayed(&self, fraction: f64) -> f64 {
+        self.min_lr + fraction * (self.lr - self.min_lr)
     }
 }
 
@@ -119,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn warmup_stable_decay_holds_then_falls_over_its_share() {
+    fn warmup_stable_decay_holds_then_falls_over_its_fraction() {
         let stable = rate(Schedule::WarmupStableDecay, 10, 0.5, 0.2);
         close(stable.at(11), 2.0);
         close(stable.at(80), 2.0);
         close(stable.at(90), 1.5);
         close(stable.at(100), 1.0);
-        // A decay that would begin inside the warm-up begins at its end.
+        // Decay does not begin before the end of the warm-up.
         let all_decay = rate(Schedule::WarmupStableDecay, 10, 0.0, 1.0);
         close(all_decay.at(10), 2.0);
         close(all_decay.at(55), 1.0);

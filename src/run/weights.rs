@@ -8,7 +8,7 @@ use kiln_model::{Positions, TransformerConfig};
 
 use super::error::RunError;
 use super::trained_model::TrainedModel;
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Weights, drawn_tensors, read_weights};
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Weights, initial_tensors, read_weights};
 use crate::config::Config;
 
 /// Makes a run with a single checkpoint, which can be used and started from. Returns the checkpoint's folder.
@@ -33,7 +33,7 @@ pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: &Chec
     }
     let mut weights = read_weights(&run.path)?;
     if config.model.mlm_head && !run.model.mlm_head {
-        let drawn = drawn_tensors(&config.model, config.seed);
+        let drawn = initial_tensors(&config.model, config.seed);
         weights.weights.extend(drawn.into_iter().filter(|tensor| tensor.name.starts_with("head.")));
     }
     weights.step = 0;
