@@ -1,4 +1,4 @@
-//! A small Llama learns to count, then continues two prompts of unequal length with a key/value cache.
+//! Trains a small Llama to count, then continues two prompts of different lengths with a key/value cache.
 //!
 //! ```text
 //! cargo run --release -p kiln-model --example language_model
@@ -65,23 +65,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         let shape = [rows.batch_size, rows.target_len];
         let batch = TextBatch::from_contiguous(ids(&rows.ids, &device), shape, rows.target_tokens, rows.boundaries);
         let stream = DropoutStream::new(1, step, &device);
+
         let sums = model.loss(&batch, 0.0, Some(&stream));
         let loss = sums.loss_sum / sums.n_labels;
         if step % 50 == 0 || step + 1 == STEPS {
             println!("step {step:3}: loss {:.3}", scalar(&loss));
         }
-        let share = 1.0 - step as f64 / STEPS as f64;
-        model = optimizer.step(model, &loss.backward(), share);
+
+        let decay = 1.0 - step as f64 / STEPS as f64;
+        model = optimizer.step(model, &loss.backward(), decay);
         loader.recycle(rows);
     }
 
-    // Both prompts at once: each row has positions and a cache of its own.
+    // Continue both prompts in one batch. Each row counts its own positions.
     let model = model.valid();
     let prompts = ["forty one, forty two,", "one hundred seven, one hundred eight, one hundred nine,"];
     let mut rows: Vec<Vec<u32>> = prompts.iter().map(|text| tokenizer.encode_prompt(text)).collect::<Result<_, _>>()?;
     let starts: Vec<usize> = rows.iter().map(Vec::len).collect();
     let Prompts { ids: prompt, lengths, batch_size, .. } = Prompts::new(&rows, &config, &device)?;
     let (mut logits, mut cache) = model.prefill(prompt, lengths);
+
     for _ in 0..12 {
         let next = logits.argmax(1).reshape([batch_size]).cast(DType::I32);
         for (row, id) in rows.iter_mut().zip(host(&next)) {

@@ -1,4 +1,4 @@
-//! A small BERT (with rotary positions) learns to fill in words of counting, masked on the device, then fills one in.
+//! Trains a small BERT (with rotary positions) on masked words of counting, then predicts one masked word.
 //!
 //! ```text
 //! cargo run --release -p kiln-model --example masked_language_model
@@ -17,7 +17,9 @@ use kiln_data::{
     TokenizerKind, prepare_text,
 };
 use kiln_model::mlm::{MaskConfig, mask_tokens};
-use kiln_model::{Architecture, DropoutStream, FeedForwardActivation, Positions, TextBatch, TransformerConfig};
+use kiln_model::{
+    Architecture, DropoutStream, EncoderOnly, FeedForwardActivation, Positions, TextBatch, TransformerConfig,
+};
 use training::{AdamW, folder, host, ids, scalar, write_counting};
 
 const STEPS: u64 = 600;
@@ -69,6 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let shape = [rows.batch_size, rows.target_len];
         let batch = TextBatch::from_contiguous(ids(&rows.ids, &device), shape, rows.target_tokens, rows.boundaries);
         let batch = mask_tokens(&batch, &masking, &DropoutStream::new(1, step, &device));
+
         let sums = model.loss(&batch, 0.0, None);
         let loss = sums.loss_sum / sums.n_labels;
         if step % 50 == 0 || step + 1 == STEPS {
@@ -76,31 +79,43 @@ fn main() -> Result<(), Box<dyn Error>> {
             let accuracy = scalar(&sums.n_correct) / scalar(&sums.losses.n_labels);
             println!("step {step:3}: loss {:.3}, {:.0} % of the masked tokens", scalar(&loss), 100.0 * accuracy);
         }
-        let share = 1.0 - step as f64 / STEPS as f64;
-        model = optimizer.step(model, &loss.backward(), share);
+
+        let decay = 1.0 - step as f64 / STEPS as f64;
+        model = optimizer.step(model, &loss.backward(), decay);
         loader.recycle(rows);
     }
 
+    fill_in(&model.valid(), &tokenizer, mask_id, &device)
+}
+
+/// Masks one word of a sentence and prints the model's prediction.
+fn fill_in(
+    model: &EncoderOnly,
+    tokenizer: &TextTokenizer,
+    mask_id: u32,
+    device: &Device,
+) -> Result<(), Box<dyn Error>> {
     let sentence = "one hundred thirty one, one hundred thirty two, one hundred thirty three, one hundred thirty four";
     let (before, behind) = tokenizer.around();
     let mut row = [before, tokenizer.encode(sentence)?, behind].concat();
-    // The unit of thirty three.
+    // The last word of "thirty three".
     let unit = tokenizer.id("three").ok_or("no token for three")?;
     let hidden = row.iter().position(|&id| id == unit).ok_or("three is not in the sentence")?;
     row[hidden] = mask_id;
+
     let row: Vec<i32> = row.into_iter().map(u32::cast_signed).collect();
     let batch = TextBatch {
-        input: ids(&row, &device),
-        labels: ids(&row, &device),
+        input: ids(&row, device),
+        labels: ids(&row, device),
         positions: None,
         documents: None,
         token_types: None,
-        lengths: ids(&[row.len() as i32], &device),
+        lengths: ids(&[row.len() as i32], device),
         batch_size: 1,
         seq_len: row.len(),
         tokens: row.len() as u64,
     };
-    let guesses = host(&model.valid().logits(&batch, None).argmax(1).reshape([row.len()]));
+    let guesses = host(&model.logits(&batch, None).argmax(1).reshape([row.len()]));
     println!("{sentence}: token {hidden} is hidden, the guess is {:?}", tokenizer.decode(&guesses[hidden..=hidden])?);
     Ok(())
 }

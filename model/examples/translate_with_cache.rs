@@ -1,5 +1,5 @@
-//! A small encoder-decoder learns to read numbers out (512 -> "five hundred twelve"), then translates a batch of unseen ones
-//! greedily with a key/value cache, dropping rows that are finished.
+//! Trains a small encoder-decoder to spell numbers (512 -> "five hundred twelve"), then translates a batch of unseen numbers
+//! greedily with a key/value cache, dropping finished rows.
 //!
 //! ```text
 //! cargo run --release -p kiln-model --example translate_with_cache
@@ -56,8 +56,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         if step % 50 == 0 || step + 1 == STEPS {
             println!("step {step:3}: loss {:.3}", scalar(&loss));
         }
-        let share = 1.0 - step as f64 / STEPS as f64;
-        model = optimizer.step(model, &loss.backward(), share);
+
+        let decay = 1.0 - step as f64 / STEPS as f64;
+        model = optimizer.step(model, &loss.backward(), decay);
         loader.recycle(rows);
     }
 
@@ -68,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Greedy translations. Rows leave the batch, and the cache, when they end.
+/// Translates greedily. Finished rows leave the batch and the cache.
 fn translate(
     model: &EncoderDecoder,
     tokenizers: &PairTokenizers,
@@ -90,6 +91,7 @@ fn translate(
     let mut targets = vec![vec![]; rows.len()];
     while !open.is_empty() && cache.len() < model.config().max_positions {
         let chosen = host(&model.decode_step(ids(&next, device), &mut cache).argmax(1).reshape([open.len()]));
+
         let going: Vec<usize> = (0..open.len()).filter(|&i| chosen[i] != special.eos).collect();
         if going.len() < open.len() {
             let kept: Vec<i32> = going.iter().map(|&i| i as i32).collect();
@@ -98,6 +100,7 @@ fn translate(
                 cache.select(&ids(&kept, device));
             }
         }
+
         next = going.iter().map(|&i| chosen[i].cast_signed()).collect();
         for (&row, &id) in open.iter().zip(&next) {
             targets[row].push(id.cast_unsigned());

@@ -1,4 +1,4 @@
-//! What the examples share: AdamW over whatever module, and a text to learn from.
+//! Shared by the examples: AdamW for any module, and a training text.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -8,8 +8,7 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
 use kiln_data::built_in::numbers;
 
-/// First and second moment of every parameter, found by its id. (The trainer does the same in one pass over flat tensors,
-/// with `kiln_kernels::adamw_step`; Burn's own optimizers do as well.)
+/// AdamW with the moments of each parameter by its id. Kiln's trainer does the same in one pass over flat tensors, with `kiln_kernels::adamw_step`; Burn's own optimizers do as well.)
 pub(crate) struct AdamW {
     lr: f64,
     step: i32,
@@ -20,15 +19,15 @@ impl AdamW {
     const BETAS: (f64, f64) = (0.9, 0.98);
     const WEIGHT_DECAY: f64 = 0.01;
 
-    /// Learning rate `lr`, the rest as usual.
+    /// An optimizer with learning rate `lr` and the usual other settings.
     pub(crate) fn new(lr: f64) -> Self {
         Self { lr, step: 0, moments: HashMap::new() }
     }
 
-    /// The model after one step; the learning rate grows to its full size in the first 20 and is then `share` of it.
-    pub(crate) fn step<M: Module>(&mut self, model: M, gradients: &Gradients, share: f64) -> M {
+    /// Returns the model after one step. The learning rate warms up over 20 steps and is scaled by `decay`.
+    pub(crate) fn step<M: Module>(&mut self, model: M, gradients: &Gradients, decay: f64) -> M {
         self.step += 1;
-        let lr = self.lr * share * (f64::from(self.step) / 20.0).min(1.0);
+        let lr = self.lr * decay * (f64::from(self.step) / 20.0).min(1.0);
         model.map(&mut Update { lr, step: self.step, moments: &mut self.moments, gradients })
     }
 }
@@ -67,25 +66,25 @@ pub(crate) fn host(ids: &Tensor<1, Int>) -> Vec<u32> {
     ids.to_data().convert::<u32>().try_to_vec().expect("converted to u32")
 }
 
-/// A number on the host.
+/// The number of a tensor with one element.
 pub(crate) fn scalar(tensor: &Tensor<1>) -> f64 {
     tensor.to_data().iter::<f64>().next().expect("one number")
 }
 
-/// A folder for the example's files.
+/// Creates a folder for the example's files.
 pub(crate) fn folder(name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let folder = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
-/// A text file of documents that count: "forty, forty one, forty two, ...".
+/// Writes a text file of documents that count: "forty, forty one, forty two, ...".
 pub(crate) fn write_counting(path: &Path) -> Result<(), Box<dyn Error>> {
     let document = |first: u64| {
         let words: Vec<String> = (first..first + 12).map(numbers::in_words).collect();
         words.join(", ")
     };
-    // In no order, as a corpus is; a prime stride meets every start.
+    // In shuffled order, like a real corpus: a stride without common factors reaches every start.
     let documents: Vec<String> = (0..480).map(|i| document(i * 101 % 480)).collect();
     Ok(std::fs::write(path, documents.join("\n\n"))?)
 }

@@ -1,4 +1,4 @@
-//! Decoding with a cache gives what the full forward gives.
+//! Decoding with a cache computes the same as a full forward pass.
 
 use burn::tensor::{DType, Device};
 use kiln_model::{
@@ -22,7 +22,7 @@ fn started(model: &EncoderDecoder, pairs: &[Pair], device: &Device) -> DecoderCa
     model.start(&model.encode(batch.source, batch.source_lengths, batch.batch_size, None))
 }
 
-/// Logits of every position of every row, `[B * T, V]` flat, from the full forward.
+/// Logits of all positions of all rows, `[B * T, V]` flat, from a full forward pass.
 fn full(model: &EncoderDecoder, pairs: &[Pair], device: &Device) -> Vec<f32> {
     values(model.logits(&batch(pairs, [0, 0], device), None))
 }
@@ -32,7 +32,7 @@ fn input(pairs: &[Pair], t: usize) -> Vec<i32> {
     pairs.iter().map(|(_, target)| if t == 0 { START } else { target[t - 1] }).collect()
 }
 
-/// Steps from position `from` on equal the full forward's rows.
+/// Checks that the steps from position `from` on equal the rows of the full forward pass.
 fn assert_steps(
     model: &EncoderDecoder,
     cache: &mut DecoderCache,
@@ -84,7 +84,7 @@ fn bart_marian_and_t5_like_equal_the_full_forward() {
 }
 
 #[test]
-fn targets_that_begin_with_several_tokens_go_on_as_if_they_had_been_decoded() {
+fn prefilled_targets_continue_like_decoded_ones() {
     let device = Device::flex();
     for config in [bart_config(), marian_config(), t5_like_config(), small_config()] {
         let model = config.init_encoder_decoder(3, DType::F32, &device);
@@ -102,7 +102,7 @@ fn targets_that_begin_with_several_tokens_go_on_as_if_they_had_been_decoded() {
 }
 
 #[test]
-fn selected_rows_go_on_as_themselves() {
+fn selected_rows_continue_unchanged() {
     let device = Device::flex();
     let model = small_config().init_encoder_decoder(4, DType::F32, &device);
     let before = pairs(3, 8);
@@ -113,7 +113,7 @@ fn selected_rows_go_on_as_themselves() {
     cache.select(&ids(&rows, &device));
     assert_eq!(cache.batch_size(), 4);
     let mut after: Vec<_> = rows.iter().map(|&row| before[row as usize].clone()).collect();
-    after[3].1[5] = 3 + (after[3].1[5] - 2) % 9; // two of one origin part ways
+    after[3].1[5] = 3 + (after[3].1[5] - 2) % 9; // two rows of the same origin diverge
     assert_steps(&model, &mut cache, &after, 3..9, &device);
 }
 

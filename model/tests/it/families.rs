@@ -1,5 +1,5 @@
-//! Logits, loss, every gradient and fifty AdamW steps equal those of Hugging Face's `transformers`, family by family, in f32.
-//! `model/fixtures/make_family_parity.py` makes the numbers.
+//! In f32, logits, loss, all gradients and fifty AdamW steps of each family equal Hugging Face's `transformers`.
+//! `model/fixtures/make_family_parity.py` computes the reference numbers.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use kiln_kernels::optim::AdamWHyper;
@@ -16,7 +16,7 @@ const NAMES: [&str; 5] = ["gpt2", "llama", "bert", "bart", "marian"];
 
 const RELATIVE: f32 = 1e-4;
 
-/// Largest difference of a training loss, nats per token, anywhere in the fifty steps.
+/// Largest allowed difference of a training loss over the fifty steps, in nats per token.
 const TRAJECTORY: f64 = 1e-3;
 
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ struct Family {
     bf16: Bf16,
 }
 
-/// How far off PyTorch is when it computes in bf16.
+/// Errors of PyTorch in bf16.
 #[derive(Debug, Deserialize)]
 struct Bf16 {
     loss_error: f64,
@@ -47,7 +47,7 @@ fn read(name: &str) -> (Family, Fixture) {
     (family, Fixture::read(&folder.join("parity.safetensors")))
 }
 
-/// Batch number `i` of the fixture.
+/// Batch `i` of the fixture.
 fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) -> Batch {
     let column = |part: &str| fixture.ints.get(&format!("batch.{i}.{part}")).cloned();
     let tensor = |values: Vec<i32>| {
@@ -55,6 +55,7 @@ fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) -> Batch {
         Tensor::<1, burn::tensor::Int>::from_data(TensorData::new(values, [n]), (device, DType::I32))
     };
     let part = |name: &str| tensor(column(name).unwrap_or_else(|| panic!("batch {i} has no {name}")));
+
     if kind == "pairs" {
         let [source, target_input, labels] = ["source", "target_input", "labels"].map(part);
         let [source_lengths, target_lengths] = ["source_lengths", "target_lengths"].map(part);
@@ -73,6 +74,7 @@ fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) -> Batch {
             target_tokens: 0,
         });
     }
+
     let [input, labels, lengths] = ["input", "labels", "lengths"].map(part);
     let [batch_size] = lengths.dims();
     let seq_len = input.dims()[0] / batch_size;
@@ -81,8 +83,8 @@ fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) -> Batch {
     Batch::Text(TextBatch { input, labels, positions, documents, token_types, lengths, batch_size, seq_len, tokens: 0 })
 }
 
-/// Which rows of the logits belong to no padding: the others mean nothing, and differ (a padded query of a causal model sees
-/// padded keys here, and none there).
+/// The non-padding rows of the logits. The other rows have no meaning, and differ: a padded query of a causal model sees
+/// padded keys in Kiln, but not in PyTorch.
 fn real_positions(batch: &Batch) -> Vec<bool> {
     let (lengths, len) = match batch {
         Batch::Pairs(batch) => (&batch.target_lengths, batch.target_len),
@@ -135,7 +137,7 @@ fn check(name: &str) {
             assert!(found.keys().eq(wanted.keys()), "gradients of {:?}", found.keys());
             let largest = wanted.values().flatten().fold(0.0_f32, |largest, x| largest.max(x.abs()));
             for (path, wanted) in &wanted {
-                // Key biases have no gradient but rounding, hence the floor of a millionth of the largest gradient.
+                // Gradients of key biases are rounding errors, hence the floor of a millionth of the largest gradient.
                 assert_close(&found[path], wanted, RELATIVE, 1e-6 * largest, &format!("gradient of {path}"));
             }
         }
@@ -149,7 +151,7 @@ fn check(name: &str) {
     }
 }
 
-/// How far loss and gradients of the first batch are off on `device`, in `dtype`.
+/// Errors of loss and gradients of the first batch on `device`, in `dtype`.
 fn errors(family: &Family, fixture: &Fixture, dtype: DType, device: &Device) -> (f64, f64) {
     let model = with_weights(family.config.init(1, dtype, device), &fixture.group("weights."));
     let sums = model.loss(&batch(fixture, &family.kind, 0, device), family.label_smoothing, None);
@@ -158,25 +160,25 @@ fn errors(family: &Family, fixture: &Fixture, dtype: DType, device: &Device) -> 
     (error, distance(&gradients(&model, &loss.backward()), &fixture.group("gradients.")))
 }
 
-/// Loss and gradients in bf16 are as near to f32 as PyTorch's own are: at most three times as far off, since rounding falls
-/// elsewhere, and sixteen features average little of it away (norms, softmax and losses compute in f32 on both sides).
+/// Checks that errors in bf16 are at most three times the errors of PyTorch. They differ because rounding happens in other
+/// places and sixteen features average out little of it. Norms, softmax and losses compute in f32 on both sides.
 fn assert_near_in_bf16(name: &str, device: &Device) {
     let (family, fixture) = read(name);
     let (loss, gradient) = errors(&family, &fixture, DType::BF16, device);
     println!("{name}: loss off by {loss:.4}, gradients by {gradient:.4}; PyTorch {:?}", family.bf16);
     assert!(gradient < 3.0 * family.bf16.gradient_error, "{name}: gradients are off by {gradient}");
-    // A single number may be near by luck on their side: hence a floor.
+    // A single number of PyTorch may be accurate by chance, hence a floor.
     assert!(loss < 3.0 * family.bf16.loss_error.max(4e-3), "{name}: the loss is off by {loss}");
 }
 
 #[test]
-fn bf16_is_off_by_no_more_than_pytorch_is() {
+fn bf16_errors_are_like_those_of_pytorch() {
     for name in NAMES {
         assert_near_in_bf16(name, &train_device());
     }
 }
 
-/// A GPU rounds the factors of f32 products to ten bits where it uses its tensor cores.
+/// Tensor cores round the factors of f32 products to ten bits.
 #[test]
 fn a_gpu_gives_the_same_losses_and_gradients() {
     let Some(device) = cuda() else { return };
@@ -189,8 +191,8 @@ fn a_gpu_gives_the_same_losses_and_gradients() {
     }
 }
 
-/// The folder that `transformers` wrote beside the fixture holds, by the tables of `hf`, the very weights that the fixture
-/// has under Kiln's names.
+/// The folder that `transformers` wrote next to the fixture holds, read through the tables of `hf`, exactly the weights that
+/// the fixture has under Kiln's names.
 #[test]
 fn imported_folders_are_the_fixtures_weights() {
     for name in NAMES {
@@ -198,6 +200,7 @@ fn imported_folders_are_the_fixtures_weights() {
         let bytes = |file: &str| std::fs::read(folder.join(file)).expect("fixtures are committed");
         let (config, bytes) = (bytes("config.json"), bytes("model.safetensors"));
         let config = serde_json::from_slice(&config).expect("config.json");
+
         let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
         let views = file.tensors();
         let tensors: Vec<FileTensor<'_>> = views
@@ -209,6 +212,7 @@ fn imported_folders_are_the_fixtures_weights() {
                 bytes: view.data(),
             })
             .collect();
+
         let imported = hf::import(&config, &tensors).unwrap_or_else(|error| panic!("{name}: {error}"));
         let wanted = read(name).1.group("weights.");
         let found: ByPath = imported.weights.into_iter().map(|tensor| (tensor.name, tensor.values)).collect();

@@ -1,4 +1,4 @@
-//! Numbers that PyTorch made, read from `model/fixtures`.
+//! Reads numbers computed by PyTorch from `model/fixtures`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl Fixture {
         Self { floats, ints }
     }
 
-    /// The part of the file under `prefix`.
+    /// The tensors under `prefix`.
     pub(crate) fn group(&self, prefix: &str) -> ByPath {
         let inside = |(key, values): (&String, &Vec<f32>)| Some((key.strip_prefix(prefix)?.to_owned(), values.clone()));
         self.floats.iter().filter_map(inside).collect()
@@ -52,8 +52,8 @@ pub(crate) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures")
 }
 
-/// Key biases have no gradient but rounding (softmax does not see a constant), which AdamW divides by its own size: after a
-/// step they are noise on both sides, and change nothing. All other elements are compared.
+/// Leaves out key biases and compares all other elements. Softmax ignores a constant, so the gradients of key biases are
+/// rounding errors, and AdamW scales them to full steps. After a step, key biases are noise on both sides and have no effect.
 pub(crate) fn without_key_bias(path: &str, d: usize) -> impl Fn(&[f32]) -> Vec<f32> {
     let keys = match path {
         _ if path.ends_with("qkv.bias") => d..2 * d,

@@ -1,4 +1,4 @@
-//! Models that `transformers` wrote give the same logits here, and come back from a round trip as they were.
+//! Models written by `transformers` give the same logits in Kiln, and survive a round trip unchanged.
 //! `model/fixtures/hf/make.py` makes the folders.
 
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ fn import(family: &str) -> Imported {
     hf::import(&config(family), &tensors(&bytes)).unwrap_or_else(|error| panic!("{family}: {error}"))
 }
 
-/// Elements of an exported tensor as a file would hold them.
+/// Elements of an exported tensor, as bytes of a file.
 fn file_bytes(tensor: &NamedTensor) -> Vec<u8> {
     tensor.values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
@@ -111,7 +111,7 @@ fn logits(model: &Transformer, expected: &Expected, device: &Device) -> Vec<f32>
 }
 
 #[test]
-fn logits_are_those_of_transformers() {
+fn logits_equal_those_of_transformers() {
     let device = Device::flex();
     for family in FAMILIES {
         let imported = import(family);
@@ -120,7 +120,7 @@ fn logits_are_those_of_transformers() {
         let v = imported.config.vocab_size();
         let model = imported.into_model(FloatDType::F32, &device);
         let found = logits(&model, &expected, &device);
-        // Padded positions of a text mean nothing.
+        // Padded positions of a text have no meaning.
         let t = found.len() / v / expected.lengths.len();
         let real = |values: &[f32]| -> Vec<f32> {
             let rows = values.chunks_exact(v).enumerate();
@@ -146,15 +146,17 @@ fn each_table_names_the_parameters_of_its_model() {
 fn a_round_trip_changes_nothing() {
     for family in FAMILIES {
         let first = import(family);
-        let exported = hf::export(&first.config, &first.weights, &first.tokens).expect("what came can go");
+        let exported =
+            hf::export(&first.config, &first.weights, &first.tokens).expect("an imported model can be exported");
         assert_eq!(exported.family, first.family);
         let bytes: Vec<_> = exported.tensors.iter().map(file_bytes).collect();
-        let again = hf::import(&exported.config, &file_tensors(&exported.tensors, &bytes)).expect("what went can come");
+        let again = hf::import(&exported.config, &file_tensors(&exported.tensors, &bytes))
+            .expect("an exported model can be imported");
         assert_eq!(again.config, first.config, "{family}");
         assert_eq!(again.tokens, first.tokens, "{family}");
         assert_eq!(sorted(again.weights), sorted(first.weights), "{family}");
 
-        // The tensors are those of the original file, under the same names.
+        // The exported tensors have the names and shapes of the original file.
         let original = read(family, "model.safetensors");
         let mut original: Vec<_> = tensors(&original).into_iter().map(|t| (t.name, t.shape)).collect();
         let mut written: Vec<_> = exported.tensors.into_iter().map(|t| (t.name, t.shape)).collect();
@@ -164,7 +166,7 @@ fn a_round_trip_changes_nothing() {
     }
 }
 
-/// The import of a fixture whose `config.json` and tensors are changed first.
+/// Imports a fixture after changes to its `config.json` and tensors.
 fn changed(
     family: &str,
     config_change: Value,
@@ -180,7 +182,7 @@ fn changed(
 }
 
 #[test]
-fn what_kiln_does_not_have_is_refused_by_name() {
+fn unsupported_options_are_refused_by_name() {
     for (family, change, wanted) in [
         ("gpt2", json!({"model_type": "t5"}), "model_type \"t5\" is not supported; Kiln reads gpt2, llama, bert"),
         ("gpt2", json!({"model_type": null}), "model_type null is not supported"),
@@ -254,14 +256,14 @@ fn a_bert_without_head_is_an_encoder() {
     let exported = hf::export(&imported.config, &imported.weights, &imported.tokens).expect("expressible");
     assert_eq!(exported.config["architectures"], json!(["BertModel"]));
     assert_eq!(exported.generation_config, None);
-    // A file that should have a head and has none is another matter.
+    // But a file that should have a head and lacks it is refused.
     let error = changed("bert", json!({}), |tensors| tensors.retain(|tensor| !tensor.name.starts_with("cls.")));
     assert!(error.expect_err("refused").to_string().contains("missing: cls.predictions.bias [120]"));
 }
 
-/// Tied and untied matrices, biases or none, two vocabularies, heads or none: what the fixtures do not have.
+/// Variants that the fixtures lack: tied and untied matrices, biases, two vocabularies, heads.
 #[test]
-fn every_variant_that_can_be_written_comes_back() {
+fn every_exportable_variant_survives_a_round_trip() {
     type Change = fn(&mut TransformerConfig);
     let variants: [(&str, Change); 8] = [
         ("gpt2", |config| config.tie_embeddings = TieEmbeddings::None),
@@ -276,6 +278,7 @@ fn every_variant_that_can_be_written_comes_back() {
     for (i, (family, change)) in variants.into_iter().enumerate() {
         let Imported { mut config, tokens, .. } = import(family);
         change(&mut config);
+
         let model = config.init(3, DType::F32, &Device::flex());
         let values = weights(&model);
         let named: Vec<_> = shapes(&model)
@@ -292,7 +295,7 @@ fn every_variant_that_can_be_written_comes_back() {
     }
 }
 
-/// Kiln's own encoder-decoder has sines and cosines in turn; written as Marian it computes the same.
+/// Kiln's own encoder-decoder alternates sines and cosines. Exported as Marian, it computes the same.
 #[test]
 fn features_are_reordered_with_the_positions() {
     let device = train_device();
@@ -301,7 +304,7 @@ fn features_are_reordered_with_the_positions() {
         let model = config.init(5, DType::F32, &device);
         let shapes = shapes(&model);
         let mut values = weights(&model);
-        // Biases and norms start as constants, which no order changes.
+        // Biases and norms start as constants, whose order would not matter.
         for (i, value) in values.values_mut().flatten().enumerate() {
             *value += (i as f32).sin() / 8.0;
         }
@@ -310,6 +313,7 @@ fn features_are_reordered_with_the_positions() {
             .into_iter()
             .map(|(name, shape)| NamedTensor { values: values[&name].clone(), name, shape })
             .collect();
+
         let ids = hf::TokenIds { pad: Some(0), ..hf::TokenIds::default() };
         let exported = hf::export(&config, &named, &ids).expect("post-norm");
         let bytes: Vec<_> = exported.tensors.iter().map(file_bytes).collect();
@@ -323,7 +327,7 @@ fn features_are_reordered_with_the_positions() {
 }
 
 #[test]
-fn what_no_family_computes_is_not_written() {
+fn a_model_that_no_family_computes_is_refused() {
     let config = TransformerConfig { source_vocab_size: 9, target_vocab_size: 9, ..TransformerConfig::tiny() };
     let error = hf::export(&config, &[], &hf::TokenIds::default()).expect_err("pre-norm").to_string();
     assert!(error.starts_with("this model cannot be exported as marian:\n"), "{error}");

@@ -1,4 +1,4 @@
-//! What must not change a loss, a logit or a gradient.
+//! Changes of the input that must not affect losses, logits or gradients.
 
 use burn::tensor::DType;
 use kiln_model::{DropoutStream, EncoderDecoder, PairBatch, TransformerConfig};
@@ -35,7 +35,7 @@ fn padding_changes_no_loss_and_no_gradient() {
 }
 
 #[test]
-fn what_stands_in_padding_is_not_read() {
+fn padding_is_never_read() {
     let device = train_device();
     let model = small_config().init_encoder_decoder(1, DType::F32, &device);
     let clean = batch(&[(vec![5, 6], vec![7, 8, 9]), (vec![4, 5, 6, 7], vec![3])], [8, 0], &device);
@@ -77,7 +77,7 @@ fn one_batch_of_32_equals_32_of_one() {
 }
 
 #[test]
-fn dropout_is_a_function_of_seed_and_draw() {
+fn dropout_is_a_function_of_seed_and_step() {
     let device = train_device();
     let model = TransformerConfig { dropout: 0.3, ..small_config() }.init_encoder_decoder(1, DType::F32, &device);
     let batch = batch(&pairs(4), [0, 0], &device);

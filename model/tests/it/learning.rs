@@ -1,4 +1,4 @@
-//! Toy tasks that a correct model learns in seconds: copy and reverse random sequences that it has never seen.
+//! Toy tasks that a correct model learns in seconds, such as copying and reversing unseen random sequences.
 
 use burn::module::Module;
 use burn::tensor::{DType, Int, Tensor};
@@ -35,7 +35,7 @@ fn host(ids: &Tensor<1, Int>) -> Vec<i32> {
     ids.to_data().convert::<i32>().try_to_vec().expect("converted to i32")
 }
 
-/// Trains on fresh random sequences; returns the share of 200 unseen ones that come out right.
+/// Trains on random sequences. Returns the fraction of 200 unseen ones that the model translates correctly.
 fn learn(config: TransformerConfig, steps: usize, task: fn(&[i32]) -> Vec<i32>) -> f64 {
     let device = train_device();
     let mut model = config.init_encoder_decoder(1, DType::F32, &device);
@@ -65,14 +65,14 @@ fn config() -> TransformerConfig {
     TransformerConfig { d_model: 32, n_heads: 4, d_ff: 64, n_encoder_layers: 1, n_decoder_layers: 1, ..small_config() }
 }
 
-/// `START row END row`, where the second row is what counts.
-fn told_twice(row: &[i32]) -> (Vec<i32>, Vec<i32>) {
+/// `START row END row`, with labels for the second row only.
+fn repeated(row: &[i32]) -> (Vec<i32>, Vec<i32>) {
     let text = [&[START], row, &[END], row].concat();
     let labels = (1..text.len()).map(|at| if at > row.len() + 1 { text[at] } else { TextBatch::NOT_COUNTED });
     (text[..text.len() - 1].to_vec(), labels.collect())
 }
 
-/// A Llama learns to say a row again; asked in one batch of prompts of all lengths.
+/// A Llama learns to repeat a row. The test decodes one batch of prompts of different lengths.
 #[test]
 fn a_decoder_repeats_what_it_read() {
     let device = train_device();
@@ -80,10 +80,11 @@ fn a_decoder_repeats_what_it_read() {
     let mut model = config.init_decoder_only(1, DType::F32, &device);
     let hyper = AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: 0.0, n_decayed: 0 };
     let mut optimizer = Optimizer::new(&model, 4e-3, hyper, 1.0);
+
     let steps = 400;
     for step in 0..steps {
         let (texts, labels): (Vec<_>, Vec<_>) =
-            random_rows(48, 1..=MAX_LEN, step as u64).iter().map(|row| told_twice(row)).unzip();
+            random_rows(48, 1..=MAX_LEN, step as u64).iter().map(|row| repeated(row)).unzip();
         let mut batch = text_batch(&texts, 2 * MAX_LEN + 1, &device);
         let padded = labels.into_iter().flat_map(|row: Vec<i32>| {
             let padding = batch.seq_len - row.len();
@@ -95,6 +96,7 @@ fn a_decoder_repeats_what_it_read() {
         let found = gradients(&model, &(sums.loss_sum / sums.n_labels).backward());
         (model, _) = optimizer.step(model, &found);
     }
+
     let (model, device) = (model.valid(), burn::tensor::Device::flex());
     let rows = random_rows(100, 1..=MAX_LEN, u64::MAX);
     let prompts: Vec<Vec<i32>> = rows.iter().map(|row| [&[START], row.as_slice(), &[END]].concat()).collect();
@@ -120,7 +122,7 @@ fn an_encoder_fills_in_what_is_masked() {
     let hyper = AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: 0.0, n_decayed: 0 };
     let mut optimizer = Optimizer::new(&model, 4e-3, hyper, 1.0);
     let batch = |step: u64| {
-        // Nine tokens, 3 to 11, counting on from a random one.
+        // The tokens 3 to 11 in ascending order, from a random start.
         let rows: Vec<Vec<i32>> = random_rows(32, 1..=1, step)
             .iter()
             .enumerate()
@@ -131,6 +133,7 @@ fn an_encoder_fills_in_what_is_masked() {
         batch.labels = batch.input.clone().mask_fill(padding, TextBatch::NOT_COUNTED);
         mask_tokens(&batch, &masking, &DropoutStream::new(1, step, &device))
     };
+
     let steps = 300;
     for step in 0..steps {
         let sums = model.loss(&batch(step), 0.0, None);
@@ -138,9 +141,10 @@ fn an_encoder_fills_in_what_is_masked() {
         let found = gradients(&model, &(sums.loss_sum / sums.n_labels).backward());
         (model, _) = optimizer.step(model, &found);
     }
+
     let sums = model.evaluate(&batch(u64::MAX), 0.0);
     let accuracy = scalar(sums.n_correct) / scalar(sums.losses.n_labels);
-    // One token in nine is right by chance.
+    // One token in nine is correct by chance.
     assert!(accuracy >= 0.9, "{accuracy} of unseen masked tokens");
 }
 

@@ -1,4 +1,4 @@
-//! The model as its users see it: on the CPU, through the public interface.
+//! Tests of the public interface, on the CPU unless they say otherwise.
 #![allow(missing_docs, reason = "tests are named after what they show")]
 
 mod decoding;

@@ -1,4 +1,4 @@
-//! Masking for masked language modelling: shares, exclusions, seeds.
+//! Masking for masked language modelling: fractions, excluded tokens, seeds.
 
 use burn::tensor::{Device, Int, Tensor};
 use kiln_model::mlm::{MaskConfig, mask_tokens};
@@ -22,18 +22,19 @@ fn text(rows: usize, len: usize, device: &Device) -> TextBatch {
     let (mut input, mut labels, mut lengths) = (vec![], vec![], vec![]);
     for row in 0..rows {
         let real = if row + 1 == rows { len / 2 } else { len };
-        for place in 0..len {
-            let token = match place {
+        for position in 0..len {
+            let token = match position {
                 0 => 1,
-                _ if place + 1 == real => 2,
-                _ if place >= real => 0,
-                _ => 5 + ((row * 31 + place * 7) % (VOCAB - 5)) as i32,
+                _ if position + 1 == real => 2,
+                _ if position >= real => 0,
+                _ => 5 + ((row * 31 + position * 7) % (VOCAB - 5)) as i32,
             };
             input.push(token);
-            labels.push(if place < real { token } else { TextBatch::NOT_COUNTED });
+            labels.push(if position < real { token } else { TextBatch::NOT_COUNTED });
         }
         lengths.push(real as i32);
     }
+
     TextBatch {
         input: ids(&input, device),
         labels: ids(&labels, device),
@@ -48,19 +49,20 @@ fn text(rows: usize, len: usize, device: &Device) -> TextBatch {
 }
 
 #[test]
-fn fifteen_percent_are_chosen_and_dealt_out_80_10_10() {
+fn fifteen_percent_are_chosen_and_divided_80_10_10() {
     let device = Device::flex();
     let batch = text(200, 500, &device);
     let masked = mask_tokens(&batch, &config(), &DropoutStream::new(7, 1, &device));
     let (before, input, labels) = (host(&batch.input), host(&masked.input), host(&masked.labels));
+
     let eligible = before.iter().filter(|&&id| id > 4).count() as f64;
     let (mut chosen, mut hidden, mut kept, mut replaced) = (0.0, 0.0, 0.0, vec![]);
     for ((&before, &input), &label) in before.iter().zip(&input).zip(&labels) {
         if label == TextBatch::NOT_COUNTED {
-            assert_eq!(input, before, "a token that is not chosen stays");
+            assert_eq!(input, before, "a token that is not chosen does not change");
             continue;
         }
-        assert_eq!(label, before, "the label is the token that stood there");
+        assert_eq!(label, before, "the label is the original token");
         assert!(before > 4, "special token {before} is chosen");
         chosen += 1.0;
         match input {
@@ -69,6 +71,7 @@ fn fifteen_percent_are_chosen_and_dealt_out_80_10_10() {
             _ => replaced.push(f64::from(input)),
         }
     }
+
     // Ten standard deviations of the counts, about 15,000 of 100,000.
     assert!((chosen / eligible - 0.15).abs() < 0.012, "{chosen} of {eligible}");
     assert!((hidden / chosen - 0.8).abs() < 0.03, "{hidden} of {chosen} are masked");
@@ -80,7 +83,7 @@ fn fifteen_percent_are_chosen_and_dealt_out_80_10_10() {
 }
 
 #[test]
-fn masks_are_a_function_of_seed_and_draw() {
+fn masks_are_a_function_of_seed_and_step() {
     let device = Device::flex();
     let batch = text(4, 64, &device);
     let labels = |seed, draw| host(&mask_tokens(&batch, &config(), &DropoutStream::new(seed, draw, &device)).labels);

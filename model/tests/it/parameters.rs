@@ -21,6 +21,7 @@ fn paths_are_readable_and_in_a_fixed_order() {
         .into_iter()
         .map(|(path, dims)| format!("{path} {dims:?}"))
         .collect();
+
     let wanted = "\
         source_embedding.table [12, 16]
         target_embedding.table [12, 16]
@@ -67,7 +68,7 @@ fn paths_are_readable_and_in_a_fixed_order() {
 }
 
 #[test]
-fn counted_parameters_are_those_of_the_model() {
+fn counted_parameters_equal_those_of_the_model() {
     for norm in [NormPlacement::Pre, NormPlacement::Post] {
         for positions in [Positions::Sinusoidal, Positions::Learned] {
             for tie_embeddings in [TieEmbeddings::ThreeWay, TieEmbeddings::Output, TieEmbeddings::None] {
@@ -81,7 +82,7 @@ fn counted_parameters_are_those_of_the_model() {
 }
 
 #[test]
-fn counted_parameters_are_those_of_every_family() {
+fn counted_parameters_equal_those_of_every_family() {
     let pooled = TransformerConfig { pooler: true, mlm_head: false, ..bert_config() };
     let untied = TransformerConfig { tie_embeddings: TieEmbeddings::None, ..bert_config() };
     let tied = TransformerConfig { tie_embeddings: TieEmbeddings::Output, ..llama_config() };
@@ -127,6 +128,7 @@ fn paths_of_a_bert_hold_its_head() {
     let config = TransformerConfig { n_encoder_layers: 1, pooler: true, ..bert_config() };
     let found: Vec<String> =
         shapes(&config.init(1, DType::F32, &Device::flex())).into_iter().map(|(path, _)| path).collect();
+
     let wanted = "\
         embedding.table
         token_types.table
@@ -156,7 +158,7 @@ fn paths_of_a_bert_hold_its_head() {
 }
 
 #[test]
-fn small_normal_init_is_one_scale_but_at_the_ends_of_pre_norm_branches() {
+fn small_normal_init_has_one_scale_except_at_the_ends_of_pre_norm_branches() {
     let config = TransformerConfig {
         d_model: 64,
         n_decoder_layers: 8,
@@ -194,7 +196,7 @@ fn weights_depend_on_seed_and_path_only() {
     let path = "encoder.layers.1.self_attention.qkv.weight";
     assert_ne!(first[path], of(&config, 8)[path]);
     assert_ne!(first[path], first["encoder.layers.0.self_attention.qkv.weight"]);
-    // Another layer and another table leave the rest as it was.
+    // One more layer and another table leave all other weights unchanged.
     let grown = TransformerConfig { n_encoder_layers: 3, tie_embeddings: TieEmbeddings::Output, ..config };
     let grown = of(&grown, 7);
     for (path, values) in &first {
@@ -224,7 +226,7 @@ fn xavier_fills_its_bounds() {
 }
 
 #[test]
-fn scaled_init_shrinks_what_ends_a_branch() {
+fn scaled_init_shrinks_the_ends_of_branches() {
     let config = TransformerConfig {
         d_model: 64,
         source_vocab_size: 100,

@@ -1,5 +1,5 @@
-//! Logits, loss, every gradient and ten AdamW steps equal PyTorch's own Transformer layers, within 1e-4 relative in
-//! f32. `model/fixtures/make_parity.py` makes the numbers.
+//! In f32, logits, loss, all gradients and ten AdamW steps equal PyTorch's own Transformer layers to a relative 1e-4.
+//! `model/fixtures/make_parity.py` computes the reference numbers.
 
 use std::collections::HashMap;
 
@@ -82,8 +82,8 @@ fn check(name: &str) {
     }
 }
 
-/// Gradients of key biases are zero in exact arithmetic (softmax does not see a constant), so what both sides hold is
-/// rounding: hence a floor of a millionth of the model's largest gradient.
+/// Compares gradients with a floor of a millionth of the largest one: gradients of key biases are zero in exact arithmetic,
+/// because softmax ignores a constant, so both sides hold rounding errors.
 fn compare_gradients(found: &ByPath, wanted: &ByPath) {
     let largest = wanted.values().flatten().fold(0.0_f32, |largest, x| largest.max(x.abs()));
     for (path, wanted) in wanted {

@@ -1,4 +1,4 @@
-//! Prompts: those that users type, checked; and those that are learned.
+//! Prompts: checks of given prompts, and learned prompts.
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -21,7 +21,7 @@ fn prompts_are_padded_to_the_longest() {
 }
 
 #[test]
-fn what_cannot_be_continued_is_refused_by_name() {
+fn prompts_that_cannot_be_continued_are_refused_by_name() {
     let config = gpt2_config(); // 64 positions, 12 tokens
     let refused = |rows: &[Vec<i32>]| Prompts::new(rows, &config, &Device::flex()).expect_err("unsound prompts");
     assert_eq!(refused(&[]), PromptError::NoPrompts);
@@ -66,17 +66,17 @@ fn a_cache_is_filled_once() {
 
 const P: usize = 3;
 
-/// Places of the prompt in two rows of 4 + 3.
-const PLACES: [i32; 2 * P] = [0, 1, 4, 2, 5, 6];
+/// Positions of the prompt in two rows of 4 + 3.
+const POSITIONS: [i32; 2 * P] = [0, 1, 4, 2, 5, 6];
 
-/// The definition, place by place: what stands in the longer rows, as (row of the tokens) or (row of the prompt).
+/// The origin of each position of the longer rows: a row of the tokens (`Ok`) or of the prompt (`Err`).
 fn origins() -> Vec<Result<usize, usize>> {
     let mut origins = vec![];
     for row in 0..2 {
-        let places = &PLACES[row * P..][..P];
+        let positions = &POSITIONS[row * P..][..P];
         let mut token = row * 4;
-        for place in 0..7 {
-            match places.iter().position(|&at| at == place) {
+        for here in 0..7 {
+            match positions.iter().position(|&position| position == here) {
                 Some(prompt) => origins.push(Err(prompt)),
                 None => {
                     origins.push(Ok(token));
@@ -89,12 +89,12 @@ fn origins() -> Vec<Result<usize, usize>> {
 }
 
 #[test]
-fn a_learned_prompt_stands_where_it_is_told_and_gathers_its_gradient() {
+fn a_learned_prompt_is_inserted_and_gathers_its_gradient() {
     let device = train_device();
     let prompt = gpt2_config().init_learned_prompt(P, 1, DType::F32, &device);
     let numbers: Vec<f32> = (0..8 * 16).map(|i| i as f32).collect();
     let tokens = Tensor::<2>::from_data(TensorData::new(numbers.clone(), [8, 16]), &device).require_grad();
-    let insertion = Insertion::new(ids(&PLACES, &device), 2, 4);
+    let insertion = Insertion::new(ids(&POSITIONS, &device), 2, 4);
 
     let out = prompt.insert(tokens.clone(), &insertion);
     let table = values(prompt.table.val());
@@ -111,25 +111,25 @@ fn a_learned_prompt_stands_where_it_is_told_and_gathers_its_gradient() {
         [-1.0, -1.0, 10.0, 11.0, -1.0, 12.0, 13.0, 20.0, 21.0, -1.0, 22.0, 23.0, -1.0, -1.0]
     );
 
-    // d(sum(out * weights)): each token gets the weight of its place, each prompt vector the sum over both rows.
+    // d(sum(out * weights)): a token gets the weight of its position, a prompt vector the sum over both rows.
     let weights: Vec<f32> = (0..14 * 16).map(|i| ((i * 7) % 31) as f32).collect();
     let loss = (out * Tensor::<2>::from_data(TensorData::new(weights.clone(), [14, 16]), &device)).sum();
     let gradients = loss.backward();
     let (mut of_tokens, mut of_prompt) = (vec![0.0; 8 * 16], vec![0.0; P * 16]);
-    for (place, origin) in origins().into_iter().enumerate() {
+    for (position, origin) in origins().into_iter().enumerate() {
         let (into, row) = match origin {
             Ok(token) => (&mut of_tokens, token),
             Err(prompt) => (&mut of_prompt, prompt),
         };
         for i in 0..16 {
-            into[row * 16 + i] += weights[place * 16 + i];
+            into[row * 16 + i] += weights[position * 16 + i];
         }
     }
     assert_eq!(values(tokens.grad(&gradients).expect("a gradient")), of_tokens);
     assert_eq!(values(prompt.table.val().grad(&gradients).expect("a gradient")), of_prompt);
 }
 
-/// A frozen model learns a task through its prompt alone.
+/// A frozen model learns a task through its prompt only.
 #[test]
 fn prompt_tuning_lowers_the_loss_of_a_frozen_model() {
     let device = train_device();
@@ -138,8 +138,8 @@ fn prompt_tuning_lowers_the_loss_of_a_frozen_model() {
     let mut prompt = config.init_learned_prompt(P, 2, DType::F32, &device);
     let rows = random_rows(6, 5..=5, 4);
     let batch = text_batch(&rows, 0, &device);
-    let places: Vec<i32> = (0..6).flat_map(|_| 0..P as i32).collect();
-    let insertion = Insertion::new(ids(&places, &device), 6, 5);
+    let positions: Vec<i32> = (0..6).flat_map(|_| 0..P as i32).collect();
+    let insertion = Insertion::new(ids(&positions, &device), 6, 5);
     let labels = insertion.ids(batch.labels.clone(), TextBatch::NOT_COUNTED);
     let loss = |prompt: &kiln_model::LearnedPrompt| {
         let x = prompt.insert(model.embedding.forward(batch.input.clone()), &insertion);
@@ -148,6 +148,7 @@ fn prompt_tuning_lowers_the_loss_of_a_frozen_model() {
             kiln_kernels::CrossEntropyConfig { label_smoothing: 0.0, ignore_index: TextBatch::NOT_COUNTED.into() };
         kiln_kernels::cross_entropy(logits, labels.clone(), &config).loss_sum / 24.0
     };
+
     let before = scalar(loss(&prompt));
     for _ in 0..60 {
         let gradients = loss(&prompt).backward();
@@ -179,13 +180,13 @@ fn a_learned_prompt_goes_before_cached_decoding() {
 }
 
 #[test]
-fn a_prompt_of_a_masked_model_is_read_by_all_positions() {
+fn all_positions_of_a_masked_model_see_its_prompt() {
     let device = Device::flex();
     let config = TransformerConfig { n_encoder_layers: 1, ..bert_config() };
     let model = config.init_encoder_only(1, DType::F32, &device);
     let batch = text_batch(&random_rows(2, 4..=4, 1), 0, &device);
     let prompt = |seed| config.init_learned_prompt(P, seed, DType::F32, &device);
-    let insertion = Insertion::new(ids(&PLACES, &device), 2, 4);
+    let insertion = Insertion::new(ids(&POSITIONS, &device), 2, 4);
     let rows = Rows::of_lengths(batch.lengths.clone() + P as i32);
     let hidden = |seed| {
         let x = model.embed(batch.input.clone(), None);
@@ -200,6 +201,6 @@ fn a_prompt_of_a_masked_model_is_read_by_all_positions() {
 
 #[test]
 #[should_panic(expected = "5 positions of prompt tokens do not divide into 2 rows")]
-fn places_that_do_not_divide_are_refused() {
+fn positions_that_do_not_divide_into_rows_are_refused() {
     Insertion::new(ids(&[0, 1, 2, 3, 4], &Device::flex()), 2, 4);
 }

@@ -1,4 +1,4 @@
-//! Decoder-only and encoder-only models: cached decoding, and what must not change a loss.
+//! Decoder-only and encoder-only models: cached decoding, and changes of the input that must not affect a loss.
 
 use burn::tensor::{DType, Device};
 use kiln_model::{Batch, DecoderCache, DecoderOnly, TextBatch, Transformer, TransformerConfig};
@@ -10,7 +10,7 @@ use crate::support::{
 
 const TOLERANCE: f32 = 1e-5;
 
-/// Logits of every position of each row by itself: no padding, no cache.
+/// Logits of all positions of each row, computed alone, without padding and cache.
 fn alone(model: &DecoderOnly, rows: &[Vec<i32>], device: &Device) -> Vec<Vec<f32>> {
     let v = model.config().vocab_size();
     rows.iter()
@@ -21,8 +21,8 @@ fn alone(model: &DecoderOnly, rows: &[Vec<i32>], device: &Device) -> Vec<Vec<f32
         .collect()
 }
 
-/// `rows` begin with prompts of `begin` tokens and are then fed token by token: every step gives the logits that the row
-/// alone gives. Rows are to be equally long after their prompts.
+/// Feeds `rows` token by token after prompts of `begin` tokens, and checks that each step gives the logits of the row alone.
+/// Rows must have the same length after their prompts.
 fn assert_continues(
     model: &DecoderOnly,
     mut cache: DecoderCache,
@@ -80,7 +80,7 @@ fn prompts_of_unequal_length_equal_each_row_alone() {
     let device = Device::flex();
     for config in [gpt2_config(), llama_config()] {
         let model = config.init_decoder_only(4, DType::F32, &device);
-        // The longest prompt stands right before the end of a chunk of 32, so that rows cross it at different steps.
+        // The longest prompt ends just before a chunk of 32, so that rows cross its boundary at different steps.
         for begin in [[5, 1, 3], [31, 2, 30]] {
             let rows = rows(&begin, 6);
             let cache = prefilled(&model, &rows, &begin, &device);
@@ -90,7 +90,7 @@ fn prompts_of_unequal_length_equal_each_row_alone() {
 }
 
 #[test]
-fn selected_rows_of_unequal_length_go_on_as_themselves() {
+fn selected_rows_of_unequal_length_continue_unchanged() {
     let device = Device::flex();
     for config in [gpt2_config(), llama_config()] {
         let model = config.init_decoder_only(5, DType::F32, &device);
@@ -103,21 +103,22 @@ fn selected_rows_of_unequal_length_go_on_as_themselves() {
         cache.select(&ids(&order, &device));
         let mut after: Vec<Vec<i32>> = order.iter().map(|&row| before[row as usize].clone()).collect();
         let begin: Vec<usize> = order.iter().map(|&row| begin[row as usize] + 3).collect();
-        after[1][4] = 3 + (after[1][4] - 2) % 9; // two of one origin part ways
+        after[1][4] = 3 + (after[1][4] - 2) % 9; // two rows of the same origin diverge
         assert_continues(&model, cache, &after, &begin, 5, &device);
     }
 }
 
-/// In bf16, so that the kernels run; the CPU in f32 says what is right.
+/// The GPU computes in bf16, so that its kernels run. The reference is the CPU in f32.
 #[test]
 fn a_gpu_continues_prompts_of_unequal_length() {
     let Some(gpu) = cuda() else { return };
     let cpu = Device::flex();
     for config in [gpt2_config(), llama_config()] {
-        // Heads of 64 dimensions are those of the attention kernel.
+        // The attention kernel supports heads of 64 dimensions.
         let config = TransformerConfig { d_model: 64 * config.n_heads, ..config };
         let (model, exact) =
             (config.init_decoder_only(4, DType::BF16, &gpu), config.init_decoder_only(4, DType::F32, &cpu));
+
         let begin = [31, 2, 30];
         let rows = rows(&begin, 6);
         let prompts: Vec<Vec<i32>> = rows.iter().zip(begin).map(|(row, len)| row[..len].to_vec()).collect();
@@ -151,7 +152,7 @@ fn assert_same(found: &(f64, ByPath), wanted: &(f64, ByPath)) {
     }
 }
 
-/// Labels of an encoder-only model: some of the tokens themselves.
+/// Labels for an encoder-only model: some of the tokens.
 fn labelled(mut batch: TextBatch, config: &TransformerConfig) -> TextBatch {
     if config.architecture == kiln_model::Architecture::EncoderOnly {
         let counted = batch.labels.clone().not_equal_elem(TextBatch::NOT_COUNTED);
@@ -199,7 +200,7 @@ fn packed_documents_are_documents_alone() {
 }
 
 #[test]
-fn a_contiguous_upload_is_cut_as_laid_out() {
+fn a_contiguous_upload_is_sliced_in_the_documented_order() {
     let device = Device::flex();
     let numbers: Vec<i32> = (0..4 * 6 + 2).collect();
     let batch = TextBatch::from_contiguous(ids(&numbers, &device), [2, 3], 5, true);
@@ -216,7 +217,7 @@ fn a_contiguous_upload_is_cut_as_laid_out() {
 }
 
 #[test]
-fn evaluation_counts_right_guesses() {
+fn evaluation_counts_correct_predictions() {
     let device = Device::flex();
     for config in [gpt2_config(), bert_config()] {
         let model = config.init(2, DType::F32, &device);
