@@ -89,6 +89,6 @@ mod tests {
         assert!(step.loss_z.is_some_and(|z| z > 50.0) && step.grad_norm_z.is_none(), "{step:?}");
         (step.loss, step.grad_norm) = (3.0, 0.0);
         outliers.mark(&mut step);
-        assert_eq!((step.loss_z, step.grad_norm_z), (None, None), "a small value is no alarm");
+        assert_eq!((step.loss_z, step.grad_norm_z), (None, None), "a small value is not marked");
     }
 }

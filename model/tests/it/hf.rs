@@ -183,7 +183,7 @@ fn changed(
 
 #[test]
 fn unsupported_options_are_refused_by_name() {
-    for (family, change, wanted) in [
+    let cases = [
         ("gpt2", json!({"model_type": "t5"}), "model_type \"t5\" is not supported; Kiln reads gpt2, llama, bert"),
         ("gpt2", json!({"model_type": null}), "model_type null is not supported"),
         (
@@ -213,7 +213,9 @@ fn unsupported_options_are_refused_by_name() {
             json!({"n_heads": 3, "encoder_attention_heads": 5, "decoder_attention_heads": 5}),
             "model.n_heads 5",
         ),
-    ] {
+    ];
+
+    for (family, change, wanted) in cases {
         let error = changed(family, change.clone(), |_| ()).expect_err("refused").to_string();
         assert!(error.contains(wanted), "{family} {change}: {error}");
     }
