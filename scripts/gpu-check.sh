@@ -67,7 +67,7 @@ plain()   { # kernels beside definitions, and another seed
   for what in lm mt; do
     if [ $what = lm ]; then [ -n "${LM:-}" ] || lacks LM || return; task=$(texts); else [ -n "${EN_IT:-}" ] || lacks EN_IT || return; task=$(pairs); fi
     task="$task $(short) --set train.log_every=$((STEPS / 20))"
-    train $what-kernels $task && train $what-plain $task --plain-operators && train $what-seed $task --set seed=2 || return 1
+    train $what-kernels $task && train $what-plain $task --reference-operators && train $what-seed $task --set seed=2 || return 1
     echo "$what:"; "$KILN" compare "$OUT/$what-kernels" "$OUT/$what-plain" "$OUT/$what-seed" | tail -n 2
   done
 }

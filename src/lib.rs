@@ -53,3 +53,7 @@ pub mod optim;
 pub mod run;
 pub mod train;
 pub mod units;
+
+pub use config::Config;
+pub use eval::Model;
+pub use run::Run;

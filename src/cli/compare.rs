@@ -14,9 +14,9 @@ use crate::diagnose::compare::{Comparison, Losses, losses};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   kiln train --task lm --set train.steps=200 --run runs/fused
-  kiln train --task lm --set train.steps=200 --run runs/plain --plain-operators
+  kiln train --task lm --set train.steps=200 --run runs/reference --reference-operators
   kiln train --task lm --set train.steps=200 --run runs/seed --set seed=2
-  kiln compare runs/fused runs/plain runs/seed")]
+  kiln compare runs/fused runs/reference runs/seed")]
 pub(super) struct Args {
     /// Run folders; the first is what the others are compared with
     #[arg(required = true, num_args = 2..)]

@@ -73,14 +73,19 @@ pub(super) struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// Opens the device; says so in one line when a GPU lies idle because this build cannot use it.
+    /// Opens the device.
     pub(super) fn open(&self) -> Result<Device, DeviceError> {
+        self.choice().open()
+    }
+
+    /// Returns the device that was asked for. Prints a hint if a GPU is idle because this build cannot use it.
+    pub(super) fn choice(&self) -> DeviceChoice {
         if self.device == DeviceChoice::Auto
             && let Some(hint) = gpu_hint()
         {
             eprintln!("note: {hint}");
         }
-        self.device.open()
+        self.device
     }
 }
 

@@ -3,6 +3,7 @@
 //! Order of precedence: preset < file < `--set`, put together by [`load`]. Unknown keys are refused; [`Config::validate`]
 //! reports every impossible combination at once, each with its remedy, before any work.
 
+mod builder;
 mod generate;
 mod overrides;
 pub mod presets;
@@ -15,6 +16,7 @@ use kiln_data::{CorpusConfig, LoaderConfig, TextConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
+pub use builder::ConfigBuilder;
 pub use generate::GenerateConfig;
 pub use kiln_data::Task;
 pub use overrides::{ConfigError, Sources, load};

@@ -24,16 +24,23 @@ pub struct Evaluation {
 /// Translates the sources of `examples` and scores the result.
 pub fn evaluate(translator: &Translator, examples: &[Example]) -> Result<Evaluation, GenerateError> {
     let sources: Vec<&str> = examples.iter().map(|example| example.source.as_str()).collect();
-    let references: Vec<&str> = examples.iter().map(|example| example.target.as_str()).collect();
     let start = std::time::Instant::now();
     let hypotheses = translator.translate(&sources, 0)?;
-    let generate_secs = start.elapsed().as_secs_f64();
+    Ok(score(hypotheses, examples, start.elapsed().as_secs_f64()))
+}
+
+/// Scores generated lines against the targets of `examples`; generating them took `generate_secs`.
+///
+/// # Panics
+/// If there are not as many lines as examples.
+pub fn score(hypotheses: Vec<String>, examples: &[Example], generate_secs: f64) -> Evaluation {
+    let references: Vec<&str> = examples.iter().map(|example| example.target.as_str()).collect();
     let equal = hypotheses.iter().zip(&references).filter(|(found, wanted)| found.trim() == wanted.trim()).count();
-    Ok(Evaluation {
+    Evaluation {
         bleu: corpus_bleu(&hypotheses, &references),
         chrf: corpus_chrf(&hypotheses, &references),
         exact_match: equal as f64 / examples.len().max(1) as f64,
         hypotheses,
         generate_secs,
-    })
+    }
 }

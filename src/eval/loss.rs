@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 use kiln_data::HostBatch;
-use kiln_model::{Batch, DropoutStream, TextBatch, Transformer};
+use kiln_model::{Batch, DropoutStream, TextBatch};
 
-use super::Masking;
+use super::{Masking, Model};
 use crate::device::upload;
 
 /// Seed of the masks of every validation: each measures the same masked tokens, so that their numbers can be compared, also
@@ -48,8 +48,8 @@ pub struct MaskedAccuracy {
 /// `masking`, over tokens that are masked in the same places every time.
 ///
 /// All batches are enqueued before the one host sync at the end.
-pub fn validation_loss<E: Into<anyhow::Error>>(
-    model: &Transformer,
+pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
+    model: &M,
     batches: impl Iterator<Item = Result<HostBatch, E>>,
     label_smoothing: f64,
     masking: Option<&Masking>,
@@ -65,7 +65,7 @@ pub fn validation_loss<E: Into<anyhow::Error>>(
             continue;
         };
         let batch = masking.mask(&batch, &DropoutStream::new(VALIDATION_MASKS, number, device));
-        let found = model.evaluate(&batch, label_smoothing);
+        let found = model.evaluate(&batch, label_smoothing).context("this model cannot be scored on masked tokens")?;
         let losses = found.losses;
         sums = sums.register(Tensor::cat(vec![losses.loss_sum, losses.nll_sum, losses.n_labels, found.n_correct], 0));
         if let Batch::Text(batch) = batch {

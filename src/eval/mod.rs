@@ -7,7 +7,9 @@ pub mod evaluation;
 mod golden;
 pub mod loss;
 mod masking;
+mod model;
 
-pub use evaluation::{Evaluation, evaluate};
+pub use evaluation::{Evaluation, evaluate, score};
 pub use loss::{MaskedAccuracy, ValidationLoss, validation_loss};
 pub use masking::Masking;
+pub use model::Model;

@@ -104,8 +104,8 @@ impl Drop for Console {
     }
 }
 
-/// A closed stderr is no reason to stop training.
-fn print_line(line: &str) {
+/// Prints a line to stderr. A closed stderr does not stop the training.
+pub fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -48,6 +48,15 @@ pub enum RunError {
         /// What the task can do.
         instead: &'static str,
     },
+    /// There is no text to score the run on.
+    #[error("this run has no validation text; name {0} with --data")]
+    NoValidationText(&'static str),
+    /// The model has no head for masked tokens.
+    #[error(
+        "{dir} has no head for masked tokens, so there is nothing to score; give it one with kiln train --from {dir} --set \
+         model.mlm_head=true", dir = .0.display()
+    )]
+    NoMaskedHead(PathBuf),
     /// The weights of another run do not fit the configured model.
     #[error(
         "--from {}: these weights belong to another model than model.* of the configuration; of these keys, only dropout, \

@@ -88,7 +88,7 @@ fn free(dir: PathBuf, option: &str) -> Result<PathBuf, RunError> {
 }
 
 /// Returns whether the folder is missing or holds nothing but caches.
-fn is_free(dir: &Path) -> Result<bool, RunError> {
+pub(super) fn is_free(dir: &Path) -> Result<bool, RunError> {
     match fs::read_dir(dir) {
         Ok(mut entries) => {
             let is_before = |name: &str| BEFORE_THE_RUN.contains(&name);

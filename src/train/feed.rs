@@ -1,4 +1,4 @@
-//! Micro-batches in groups, on the device one group ahead of the step that needs them.
+//! Groups of micro-batches, uploaded to the device one step ahead.
 
 use burn::tensor::Device;
 use kiln_data::{HostBatch, Loader, Position, Shape};
@@ -17,13 +17,13 @@ pub struct Group {
     pub batches: Vec<Batch>,
     /// Epoch in which the group begins.
     pub epoch: u64,
-    /// Where the data continues after it.
+    /// Position in the data after the group.
     pub next: Position,
 }
 
 impl Group {
-    /// What the host knows about the step that `state` has just taken over it.
-    pub fn facts(&self, state: &TrainState) -> StepFacts {
+    /// Returns what the host knows about the step that `state` has just taken over this group.
+    pub fn facts<M>(&self, state: &TrainState<M>) -> StepFacts {
         let sum = |side: usize| -> u64 { self.batches.iter().map(|batch| tokens_of(batch)[side]).sum() };
         let (source_tokens, target_tokens) = (sum(0), sum(1));
         StepFacts {
@@ -36,23 +36,23 @@ impl Group {
         }
     }
 
-    /// Shapes of the batches.
+    /// Returns the shapes of the batches.
     pub fn shapes(&self) -> impl Iterator<Item = Shape> {
         self.batches.iter().map(shape_of)
     }
 
-    /// Positions, padding included.
+    /// Returns the number of positions, including padding.
     pub fn padded_tokens(&self) -> u64 {
         self.shapes().map(|shape| shape.padded_tokens() as u64).sum()
     }
 
-    /// The shape that needs most memory.
+    /// Returns the shape that needs most memory.
     pub fn largest_shape(&self) -> Option<Shape> {
         self.shapes().max_by_key(Shape::padded_tokens)
     }
 }
 
-/// Its padded shape.
+/// Returns the padded shape of a batch.
 pub(super) fn shape_of(batch: &Batch) -> Shape {
     match batch {
         Batch::Pairs(batch) => {
@@ -62,7 +62,7 @@ pub(super) fn shape_of(batch: &Batch) -> Shape {
     }
 }
 
-/// Source tokens, and target tokens or those of text, without padding.
+/// Returns the non-padding source tokens, and the non-padding target tokens or tokens of text.
 pub(super) fn tokens_of(batch: &Batch) -> [u64; 2] {
     match batch {
         Batch::Pairs(batch) => [batch.source_tokens, batch.target_tokens],
@@ -89,14 +89,14 @@ pub struct GroupFeed {
 }
 
 impl GroupFeed {
-    /// `position` is where `loader` was started. A group is `train.grad_accum_steps` batches, each cut into
-    /// `train.split_batches`.
+    /// Makes a feed from a loader that was started at `position`. A group is `train.grad_accum_steps` batches, each cut into
+    /// `train.split_batches` micro-batches.
     pub fn new(loader: Loader, position: Position, train: &TrainConfig, device: Device) -> Self {
         let (grad_accum_steps, splits) = (train.grad_accum_steps.max(1), train.split_batches.max(1));
         Self { loader, device, grad_accum_steps, splits, position, ahead: None }
     }
 
-    /// The next group: the one uploaded ahead, if there is one.
+    /// Returns the next group: the one that was uploaded ahead, if there is one.
     pub fn next_group(&mut self, clock: &mut SpanClock) -> kiln_data::Result<Group> {
         match self.ahead.take() {
             Some(group) => Ok(group),
@@ -104,7 +104,7 @@ impl GroupFeed {
         }
     }
 
-    /// Uploads the group after the next call's. Call it while the device is busy with a step.
+    /// Uploads the next group ahead. Call it while the device is busy with a step.
     pub fn prefetch(&mut self, clock: &mut SpanClock) -> kiln_data::Result<()> {
         if self.ahead.is_none() {
             self.ahead = Some(self.load(clock)?);
@@ -115,6 +115,7 @@ impl GroupFeed {
     fn load(&mut self, clock: &mut SpanClock) -> kiln_data::Result<Group> {
         let epoch = self.position.epoch;
         let mut batches = Vec::with_capacity(self.grad_accum_steps);
+
         for _ in 0..self.grad_accum_steps {
             let host = clock.time(Span::DataWait, || self.loader.next_batch())?;
             batches.extend(clock.time(Span::Upload, || upload_split(&host, self.splits, &self.device)));

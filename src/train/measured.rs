@@ -1,24 +1,25 @@
-//! What the loop counts on the host: time, tokens and FLOPs, since the last line and since the start.
+//! The counters of the loop on the host: time, tokens and FLOPs, since the last line of metrics and since the start.
 
 use std::time::{Duration, Instant};
 
 use kiln_data::Shape;
-use kiln_model::{TransformerConfig, flops};
 
 use super::feed::Group;
 use super::new_kernels::NewKernels;
-use super::trainer::Outcome;
+use super::outcome::Outcome;
+use crate::eval::Model;
 use crate::metrics::{SpanClock, SpanTotals, StepMetrics, ThroughputMeter};
 
-/// The host's clocks and counters since the last line, and since the start.
+/// The host's clocks and counters.
 pub(super) struct Measured {
+    /// Peak of the device; `None` if it or the model's FLOPs are not known.
     pub(super) peak_flops_per_sec: Option<f64>,
     pub(super) clock: SpanClock,
     pub(super) window_start: Instant,
     pub(super) window: ThroughputMeter,
     pub(super) run: ThroughputMeter,
     pub(super) run_totals: SpanTotals,
-    /// FLOPs of the pending steps, in their order.
+    /// FLOPs of the pending steps, in order.
     pub(super) flops: Vec<f64>,
     pub(super) new_kernels: NewKernels,
     /// Largest batch among the pending steps, for the message when memory runs out.
@@ -40,34 +41,38 @@ impl Measured {
         }
     }
 
-    /// Forgets the time since the last window.
+    /// Starts the clocks anew.
     pub(super) fn restart(&mut self) {
         self.clock.take();
         self.new_kernels = NewKernels::start();
         self.window_start = Instant::now();
     }
 
-    /// Ends a stretch of validation and saving, which is no training time.
+    /// Excludes the validation and saving that just ended from the training time.
     pub(super) fn leave_out(&mut self) {
         self.run_totals.merge(&self.clock.take());
         self.window_start = Instant::now();
     }
 
-    pub(super) fn count(&mut self, group: &Group, model: &TransformerConfig) {
-        let of_shape = |Shape { batch_size, source_len, target_len }| {
-            flops::train_flops_per_batch(model, [batch_size, source_len, target_len]).total()
-        };
-        self.flops.push(group.shapes().map(of_shape).sum());
+    /// Counts a step over `group`.
+    pub(super) fn count(&mut self, group: &Group, model: &impl Model) {
+        let flops: Option<f64> = group.shapes().map(|shape| model.train_flops(shape)).sum();
+        if flops.is_none() {
+            self.peak_flops_per_sec = None;
+        }
+        self.flops.push(flops.unwrap_or_default());
+
         let larger = group.largest_shape().into_iter().chain(self.largest);
         self.largest = larger.max_by_key(Shape::padded_tokens);
     }
 
-    /// Counts the steps of a window and returns where its time went.
+    /// Counts the steps of a window and returns how its time was spent.
     pub(super) fn end_window(&mut self, steps: &[StepMetrics]) -> SpanTotals {
         for (step, flops) in steps.iter().zip(self.flops.drain(..)) {
             self.window.push(step, flops);
             self.run.push(step, flops);
         }
+
         self.largest = None;
         let totals = self.clock.take();
         self.run_totals.merge(&totals);
@@ -75,6 +80,7 @@ impl Measured {
         totals
     }
 
+    /// Writes the totals of this process into the outcome.
     pub(super) fn summarize(&self, outcome: &mut Outcome) {
         let training: Duration = self.run_totals.training();
         outcome.throughput = self.run.over(training, self.peak_flops_per_sec);

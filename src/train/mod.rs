@@ -1,25 +1,32 @@
-//! Training: what changes ([`state`]), one step ([`step`]), replayed where it recurs ([`capture`]), and the loop
-//! ([`trainer`]).
+//! Training: the loop ([`trainer`]), one optimizer step ([`step`]), what it changes ([`state`]), and what goes in and comes out
+//! ([`Setup`], [`Outcome`]).
+//!
+//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `state` (weights
+//! and counters) and `due` (logging, validation, saving). `preflight` runs before the first step and `guard` handles failures;
+//! [`capture`] replaces the computation of gradients by a replay.
 
+mod assemble;
 pub mod capture;
-mod deterministic;
-mod device_failure;
+mod due;
 pub mod feed;
+mod guard;
 mod measured;
 mod new_kernels;
-mod non_finite;
-mod probe;
+mod outcome;
+mod preflight;
 mod provenance;
+mod setup;
 pub mod state;
 pub mod step;
 pub mod trainer;
-mod warm_up;
 
 pub use capture::CapturedSteps;
+pub use outcome::{Ended, Outcome};
 pub use provenance::Provenance;
+pub use setup::{Setup, Signals, Validation};
 pub use state::TrainState;
 pub use step::train_step;
-pub use trainer::{Ended, Outcome, Setup, Trainer};
+pub use trainer::Trainer;
 
 #[cfg(test)]
 mod tests;

@@ -1,21 +1,21 @@
-//! Kernels that were launched for the first time while the loop ran, and had to be compiled or read from the cache then: each
-//! is a pause, and in steady state there are none.
+//! Counts kernels that the loop launches for the first time. Each is a pause, because it must be compiled or read from the cache;
+//! the steady state has none.
 
 use kiln_kernels::compilation::kernel_count;
 
-/// Counts them by line of metrics.
+/// Counts new kernels per line of metrics.
 #[derive(Debug)]
 pub(super) struct NewKernels {
-    /// All of the process so far; `None` where nothing is compiled.
+    /// Returns the number of kernels of this process; `None` where nothing is compiled.
     total: fn() -> Option<usize>,
-    /// At the last line.
+    /// Total at the last line.
     last: usize,
-    /// At the first line of the loop, before which the last few kernels have their turn.
+    /// Total at the first line of the loop: the kernels before it are expected.
     first_line: Option<usize>,
 }
 
 impl NewKernels {
-    /// Counts from now on.
+    /// Starts counting.
     pub(super) fn start() -> Self {
         Self::counting(|| kernel_count().map(|count| count.first_launched()))
     }
@@ -24,14 +24,14 @@ impl NewKernels {
         Self { total, last: total().unwrap_or(0), first_line: None }
     }
 
-    /// Those since the last line.
+    /// Returns the kernels since the last line.
     pub(super) fn take(&mut self) -> Option<usize> {
         let total = (self.total)()?;
         self.first_line.get_or_insert(total);
         Some(total - std::mem::replace(&mut self.last, total))
     }
 
-    /// Leaves out what `work` launches for the first time: text that is generated at the end of a run has shapes of its own.
+    /// Excludes the kernels that `work` launches first: text that is generated at the end of a run has shapes of its own.
     pub(super) fn without<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let before = (self.total)().unwrap_or(0);
         let done = work();
@@ -41,7 +41,7 @@ impl NewKernels {
         done
     }
 
-    /// Those since the first line.
+    /// Returns the kernels since the first line.
     pub(super) fn late(&self) -> Option<usize> {
         Some((self.total)()? - self.first_line?)
     }

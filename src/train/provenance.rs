@@ -1,4 +1,4 @@
-//! What a checkpoint carries besides the trainer's own state: where its data and vocabulary came from.
+//! The origin of a checkpoint: fingerprints of its data and vocabulary, and the files that are stored with it.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile};
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 
-/// What a snapshot carries that is not the trainer's: fingerprints and files.
+/// The part of a snapshot that does not change during training.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
     /// Fingerprint of the training data.
@@ -21,7 +21,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// Collects the files by saving the tokenizers once inside `run_dir`, which also shows early that it can be written.
+    /// Collects the files by saving the tokenizers once inside `run_dir`. This also shows early that the folder can be written.
     pub fn new(config: &Config, data_fingerprint: String, vocabulary: &Vocabulary, run_dir: &Path) -> Result<Self> {
         Ok(Self {
             data_fingerprint,
@@ -31,12 +31,12 @@ impl Provenance {
     }
 }
 
-/// `config.toml` and the tokenizer's files.
+/// Returns `config.toml` and the tokenizer's files.
 fn stored_files(config: &Config, vocabulary: &Vocabulary, run_dir: &Path) -> Result<Vec<StoredFile>> {
     let dir = run_dir.join("checkpoints").join("tokenizer.tmp");
     let read = || -> Result<Vec<StoredFile>> {
         if dir.exists() {
-            fs::remove_dir_all(&dir)?; // left by a run that was killed here
+            fs::remove_dir_all(&dir)?; // left by a run that was killed at this point
         }
         fs::create_dir_all(&dir)?;
         vocabulary.save(&dir)?;

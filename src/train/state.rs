@@ -1,6 +1,7 @@
-//! What training changes: weights, moments, counters; and its way to and from a device-free [`Snapshot`].
+//! The state that training changes: weights, moments and counters; and its conversion to and from a device-free [`Snapshot`].
 
 use anyhow::{Context, Result};
+use burn::module::Module;
 use burn::tensor::{Device, FloatDType, TensorData, Transaction};
 use kiln_data::Position;
 use kiln_kernels::optim::{AdamWState, Counters, LossScaling, Progress};
@@ -11,45 +12,47 @@ use crate::checkpoint::{
     Best, FORMAT, LossScale, NamedTensor, Snapshot, StoredFile, TrainerState, flat_tensor, named_tensors,
 };
 use crate::config::{Config, LossScaleConfig, NonFinite};
-use crate::eval::Masking;
+use crate::eval::{Masking, Model};
 use crate::optim::{AdamW, AdamWSetup, LearningRate, ParamTable};
 
-/// A run in the making. With its configuration and its data it decides every later weight.
+/// The state of a run. Together with the configuration and the data it determines every later weight.
 #[derive(Debug)]
-pub struct TrainState {
+pub struct TrainState<M = Transformer> {
     /// Weights in the compute dtype, tracked by autodiff.
-    pub model: Transformer,
+    pub model: M,
+    /// The configured shape of the model, for the checkpoints.
+    pub shape: TransformerConfig,
     /// f32 master weights and moments.
     pub optimizer: AdamW,
     /// Compute dtype.
     pub dtype: FloatDType,
-    /// Where the model lives, without autodiff.
+    /// The model's device, without autodiff.
     pub device: Device,
     /// Seed of the dropout and masking streams.
     pub seed: u64,
-    /// mlm: how tokens are masked; none to begin with, for only the tokenizer knows the mask.
+    /// mlm: how tokens are masked. The constructors leave it empty, because only the tokenizer knows the mask token.
     pub masking: Option<Masking>,
     /// Label smoothing of the training loss.
     pub label_smoothing: f64,
-    /// Optimizer steps done, those that made no update included.
+    /// Optimizer steps done, including steps without an update.
     pub step: u64,
     /// Micro-batches done.
     pub micro_steps: u64,
-    /// Where the data continues after the last step.
+    /// Position in the data after the last step.
     pub position: Position,
-    /// Source tokens trained on, without padding.
+    /// Non-padding source tokens trained on.
     pub source_tokens: u64,
-    /// Target tokens, or tokens of text, trained on, without padding.
+    /// Non-padding target tokens, or tokens of text, trained on.
     pub target_tokens: u64,
     /// Seconds spent training.
     pub train_secs: f64,
-    /// Steps whose loss or gradient norm was not finite, as far as they have been read.
+    /// Steps with a loss or gradient norm that was not finite, among the steps whose metrics have been read.
     pub non_finite_steps: u64,
     /// The best validation so far.
     pub best: Option<Best>,
 }
 
-/// A state on its way to disk: read from the device, not yet named.
+/// A copy of the state on the host, before its tensors are named.
 pub struct HostCopy {
     table: ParamTable,
     /// Master weights and both moments, flat.
@@ -60,7 +63,7 @@ pub struct HostCopy {
 }
 
 impl HostCopy {
-    /// Names the parts. It copies everything once more: call it where nobody waits.
+    /// Names the tensors. This copies everything once more, so call it on a background thread.
     pub fn into_snapshot(self) -> Snapshot {
         let named = |part: usize| named_tensors(&self.table, &self.flat[part]);
         let (weights, first_moments, second_moments) = (named(0), named(1), named(2));
@@ -70,57 +73,47 @@ impl HostCopy {
 }
 
 impl TrainState {
-    /// A fresh start. `model` has its vocabulary sizes filled in.
+    /// Starts from initial weights. `model` has its vocabulary sizes filled in.
     pub fn new(config: &Config, model: &TransformerConfig, dtype: FloatDType, device: &Device) -> Self {
-        let drawn = draw(config, model, device);
-        let optimizer = AdamW::new(&drawn, optimizer_setup(config, model, dtype, 0, None), dtype);
-        Self::at_step_0(config, drawn, optimizer, dtype, device)
+        Self::begin(config, model, initial_weights(model, config.seed, device), dtype)
+    }
+}
+
+impl<M: Model> TrainState<M> {
+    /// Starts from the weights of `module`, which are in f32 and tracked by autodiff.
+    pub fn begin(config: &Config, shape: &TransformerConfig, module: M, dtype: FloatDType) -> Self {
+        let optimizer = AdamW::new(&module, optimizer_setup(config, shape, dtype, 0, None), dtype);
+        Self::at_step_0(config, shape, module, optimizer, dtype)
     }
 
-    /// `model` with the weights of `optimizer`.
-    fn at_step_0(config: &Config, model: Transformer, optimizer: AdamW, dtype: FloatDType, device: &Device) -> Self {
-        Self {
-            model: optimizer.attach(model),
-            optimizer,
-            dtype,
-            device: device.clone().inner(),
-            seed: config.seed,
-            masking: None,
-            label_smoothing: config.train.label_smoothing,
-            step: 0,
-            micro_steps: 0,
-            position: Position::default(),
-            source_tokens: 0,
-            target_tokens: 0,
-            train_secs: 0.0,
-            non_finite_steps: 0,
-            best: None,
-        }
-    }
-
-    /// A fresh start from `weights` instead of drawn ones: imported, averaged, or of another run.
-    pub fn from_weights(
+    /// Starts from `weights` instead of the weights of `module`: imported, averaged, or of another run.
+    ///
+    /// # Errors
+    /// If the weights are not the parameters of the module.
+    pub fn begin_from(
         config: &Config,
-        model: &TransformerConfig,
+        shape: &TransformerConfig,
+        module: M,
         weights: &[NamedTensor],
         dtype: FloatDType,
-        device: &Device,
     ) -> Result<Self> {
-        let drawn = draw(config, model, device);
-        let table = ParamTable::of(&drawn);
-        let master = flat_tensor(&table, weights, &device.clone().inner())?;
+        let table = ParamTable::of(&module);
+        let master = flat_tensor(&table, weights, &device_of(&module))?;
         let moments = || master.zeros_like();
-        let setup = optimizer_setup(config, model, dtype, 0, None);
+        let setup = optimizer_setup(config, shape, dtype, 0, None);
         let optimizer = AdamW::restored(table, [master.clone(), moments(), moments()], setup, dtype);
-        Ok(Self::at_step_0(config, drawn, optimizer, dtype, device))
+        Ok(Self::at_step_0(config, shape, module, optimizer, dtype))
     }
 
-    /// Continues from `snapshot`.
-    pub fn restore(config: &Config, snapshot: &Snapshot, dtype: FloatDType, device: &Device) -> Result<Self> {
-        let drawn = draw(config, &snapshot.model, device);
-        let table = ParamTable::of(&drawn);
+    /// Continues from `snapshot`; `module` is a model of its shape.
+    ///
+    /// # Errors
+    /// If the snapshot does not hold the parameters of the module.
+    pub fn restore(config: &Config, snapshot: &Snapshot, module: M, dtype: FloatDType) -> Result<Self> {
+        let table = ParamTable::of(&module);
         let tensors = [&snapshot.weights, &snapshot.first_moments, &snapshot.second_moments];
-        let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &device.clone().inner()));
+        let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &device_of(&module)));
+
         let saved = snapshot.state.clone();
         let updates = saved.step.saturating_sub(saved.skipped_steps);
         let setup = optimizer_setup(config, &snapshot.model, dtype, updates, saved.loss_scale);
@@ -134,14 +127,30 @@ impl TrainState {
             train_secs: saved.train_secs,
             non_finite_steps: saved.non_finite_steps,
             best: saved.best,
-            ..Self::at_step_0(config, drawn, optimizer, dtype, device)
+            ..Self::at_step_0(config, &snapshot.model, module, optimizer, dtype)
         })
     }
 
-    /// Whether the model drops anything while it trains.
-    pub(super) fn has_dropout(&self) -> bool {
-        let config = self.model.config();
-        config.dropout > 0.0 || config.attention_dropout > 0.0 || config.activation_dropout.is_some_and(|p| p > 0.0)
+    /// Gives `module` the weights of `optimizer`.
+    fn at_step_0(config: &Config, shape: &TransformerConfig, module: M, optimizer: AdamW, dtype: FloatDType) -> Self {
+        Self {
+            device: device_of(&module),
+            model: optimizer.attach(module),
+            shape: shape.clone(),
+            optimizer,
+            dtype,
+            seed: config.seed,
+            masking: None,
+            label_smoothing: config.train.label_smoothing,
+            step: 0,
+            micro_steps: 0,
+            position: Position::default(),
+            source_tokens: 0,
+            target_tokens: 0,
+            train_secs: 0.0,
+            non_finite_steps: 0,
+            best: None,
+        }
     }
 
     /// Copies everything to the host, in one transaction, and names it.
@@ -158,6 +167,7 @@ impl TrainState {
         // Host sync: master weights, moments and counters.
         let mut flat = read.try_execute().context("reading weights and moments from the device")?;
         let counters = Progress::counters(&flat.pop().expect("four tensors were asked for"));
+
         Ok(HostCopy {
             table: self.optimizer.table().clone(),
             flat,
@@ -179,28 +189,34 @@ impl TrainState {
                 non_finite_steps: self.non_finite_steps,
                 best: self.best,
             },
-            model: self.model.config().clone(),
+            model: self.shape.clone(),
             files: provenance.files.clone(),
         })
     }
 }
 
-/// Drawn in f32: the master weights of a fresh run are the drawn ones, whatever the compute dtype.
-fn draw(config: &Config, model: &TransformerConfig, device: &Device) -> Transformer {
-    model.init(config.seed, FloatDType::F32, &device.clone().inner().autodiff())
+/// Returns a model with initial weights in f32, tracked by autodiff: they are the master weights of a new run, whatever the compute
+/// dtype.
+pub(crate) fn initial_weights(model: &TransformerConfig, seed: u64, device: &Device) -> Transformer {
+    model.init(seed, FloatDType::F32, &device.clone().inner().autodiff())
 }
 
-/// An optimizer that has made `updates`; `loss_scale` is a saved one.
+/// The device of a module's parameters, without autodiff.
+fn device_of(module: &impl Module) -> Device {
+    module.devices().into_iter().next().expect("a model has parameters").inner()
+}
+
+/// Sets up an optimizer that has made `updates`. `loss_scale` is the saved one of a run that continues.
 fn optimizer_setup<'a>(
     config: &'a Config,
-    model: &TransformerConfig,
+    shape: &TransformerConfig,
     dtype: FloatDType,
     updates: u64,
     loss_scale: Option<LossScale>,
 ) -> AdamWSetup<'a> {
     let LossScaleConfig { init, growth_factor, backoff_factor, growth_interval, floor } = config.train.loss_scale;
-    // The loss that is differentiated is a sum over the labels of a micro-batch, and a scale is made for means. A power of two costs
-    // no digit.
+    // Backward differentiates the sum of the losses, but loss scales are chosen for their mean. The difference is corrected with a
+    // power of two near the batch size, because multiplying by it is exact.
     let unit = config.loader.batch_tokens.next_power_of_two() as f32;
     let scaling = LossScaling { unit, growth_factor, growth_interval, backoff_factor, floor };
     let scaling = (dtype == FloatDType::F16).then_some(scaling);
@@ -210,7 +226,7 @@ fn optimizer_setup<'a>(
     };
     AdamWSetup {
         config: &config.optim,
-        learning_rate: LearningRate::new(&config.optim, config.train.steps, model.d_model),
+        learning_rate: LearningRate::new(&config.optim, config.train.steps, shape.d_model),
         scaling,
         stops: config.train.non_finite == NonFinite::Stop,
         counters: Counters { updates, loss_scale: scale, good_steps },

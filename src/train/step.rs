@@ -1,4 +1,4 @@
-//! One optimizer step. Nothing here reads a tensor: the device is never waited for.
+//! One optimizer step. Nothing here reads a tensor, so the host never waits for the device.
 
 use std::ops::Add;
 
@@ -7,26 +7,87 @@ use kiln_model::{Batch, DropoutStream, Transformer};
 
 use super::feed::tokens_of;
 use super::state::TrainState;
-use crate::eval::Masking;
+use crate::eval::{Masking, Model};
 use crate::metrics::deferred::Measures;
 use crate::optim::{FlatGradients, ParamTable};
 
 /// Takes one optimizer step over `batches`, the micro-batches of one group.
 ///
-/// The loss is the sum over all labels of the group, divided once by their number, which the device counts: how they are
-/// dealt out to micro-batches does not matter. Counters of steps and micro-batches move; the data position is the caller's.
-/// Whether the step makes an update is decided, and counted, on the device.
+/// The loss is the sum over all labels of the group, divided once by their number, which the device counts. The result
+/// therefore does not depend on how the labels are distributed over micro-batches. Counters of steps and micro-batches advance;
+/// the caller keeps the data position. The device decides whether the step makes an update, and counts the updates.
 ///
 /// # Panics
 /// If the group is empty.
-pub fn train_step(state: &mut TrainState, batches: &[Batch]) -> Measures {
-    let (sums, gradients) = group_gradients(state, batches, state.micro_steps);
-    finish_step(state, batches, sums, gradients)
+pub fn train_step<M: Model>(state: &mut TrainState<M>, batches: &[Batch]) -> Measures {
+    train_step_with(state, batches, compute_gradients)
 }
 
-/// The optimizer's part of a step over `batches`, and the counters.
-pub(crate) fn finish_step(state: &mut TrainState, batches: &[Batch], sums: Sums, gradients: FlatGradients) -> Measures {
-    let Sums { loss, nll, n_labels } = sums;
+/// [`train_step`] with the sums and gradients of each micro-batch from `gradients_of`, which gets the gradients of the
+/// micro-batches before it and adds to them.
+pub(super) fn train_step_with<M: Model>(
+    state: &mut TrainState<M>,
+    batches: &[Batch],
+    gradients_of: impl FnMut(&TrainState<M>, &MicroBatch<'_>, Option<FlatGradients>) -> (Sums, FlatGradients),
+) -> Measures {
+    let (sums, gradients) = accumulate(state, batches, state.micro_steps, gradients_of);
+    update(state, batches, sums, gradients)
+}
+
+/// Computes sums and gradients of `batches`, the first of which is micro-batch number `first_micro_step` of the run. Changes
+/// nothing. Gradients carry the loss scale, if there is one.
+pub(crate) fn group_gradients<M: Model>(
+    state: &TrainState<M>,
+    batches: &[Batch],
+    first_micro_step: u64,
+) -> (Sums, FlatGradients) {
+    accumulate(state, batches, first_micro_step, compute_gradients)
+}
+
+/// Adds up the sums and gradients of a group.
+fn accumulate<M: Model>(
+    state: &TrainState<M>,
+    batches: &[Batch],
+    first_micro_step: u64,
+    mut gradients_of: impl FnMut(&TrainState<M>, &MicroBatch<'_>, Option<FlatGradients>) -> (Sums, FlatGradients),
+) -> (Sums, FlatGradients) {
+    // A sum of many gradients needs more precision than each of them.
+    let dtype = if batches.len() > 1 { FloatDType::F32 } else { state.dtype };
+    let loss_factor = state.optimizer.loss_factor();
+
+    let mut group: Option<(Sums, FlatGradients)> = None;
+    for (number, batch) in (first_micro_step..).zip(batches) {
+        let is_alone = batches.len() == 1;
+        let micro_batch = MicroBatch { batch, number, is_alone, dtype, loss_factor: loss_factor.as_ref() };
+        let (sums_before, gradients_before) = group.unzip();
+        let (sums, gradients) = gradients_of(state, &micro_batch, gradients_before);
+        let sums = match sums_before {
+            Some(before) => before + sums,
+            None => sums,
+        };
+        group = Some((sums, gradients));
+    }
+    group.expect("a group has at least one micro-batch")
+}
+
+/// Runs forward and backward of a micro-batch.
+pub(super) fn compute_gradients<M: Model>(
+    state: &TrainState<M>,
+    MicroBatch { batch, number, dtype, loss_factor, .. }: &MicroBatch<'_>,
+    before: Option<FlatGradients>,
+) -> (Sums, FlatGradients) {
+    let pass = Pass::of(state, *loss_factor);
+    let stream = pass.is_random().then(|| DropoutStream::new(state.seed, *number, &state.device));
+    pass.run(batch, stream.as_ref(), *dtype, before)
+}
+
+/// Updates the weights with the gradients of a group, and the counters.
+pub(crate) fn update<M: Model>(
+    state: &mut TrainState<M>,
+    batches: &[Batch],
+    sums: Sums,
+    gradients: FlatGradients,
+) -> Measures {
     for batch in batches {
         let [source_tokens, target_tokens] = tokens_of(batch);
         state.micro_steps += 1;
@@ -34,74 +95,52 @@ pub(crate) fn finish_step(state: &mut TrainState, batches: &[Batch], sums: Sums,
         state.target_tokens += target_tokens;
     }
     state.step += 1;
+
+    let Sums { loss, nll, n_labels } = sums;
     let numbers = state.optimizer.step(gradients, n_labels.clone(), loss.clone());
     state.model = state.optimizer.write_back(state.model.clone());
     Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers: numbers.values().clone() }
 }
 
-/// Sums and gradients of `batches`, the first of which is micro-batch number `first_micro_step` of the run. Changes nothing.
-/// Gradients carry the loss scale, if there is one.
-pub(crate) fn group_gradients(state: &TrainState, batches: &[Batch], first_micro_step: u64) -> (Sums, FlatGradients) {
-    group_gradients_from(state, batches, first_micro_step, |_, _| None)
+/// One micro-batch of a step.
+pub(super) struct MicroBatch<'a> {
+    pub(super) batch: &'a Batch,
+    /// Counted from the start of the run: it seeds masks and dropout.
+    pub(super) number: u64,
+    /// Whether the group has no other micro-batch.
+    pub(super) is_alone: bool,
+    /// Dtype of the accumulated gradients.
+    pub(super) dtype: FloatDType,
+    /// Factor of the loss before backward, `[1]`; `None` for 1.
+    pub(super) loss_factor: Option<&'a Tensor<1>>,
 }
 
-/// [`group_gradients`], where `known` may have the sums and gradients of a micro-batch with this number.
-pub(super) fn group_gradients_from(
-    state: &TrainState,
-    batches: &[Batch],
-    first_micro_step: u64,
-    mut known: impl FnMut(u64, &Batch) -> Option<(Sums, FlatGradients)>,
-) -> (Sums, FlatGradients) {
-    // A sum of many gradients needs more digits than each of them.
-    let accumulation = if batches.len() > 1 { FloatDType::F32 } else { state.dtype };
-    let factor = state.optimizer.loss_factor();
-    let pass = Pass::of(state, factor.as_ref());
-    let mut accumulated: Option<(Sums, FlatGradients)> = None;
-    for (micro_step, batch) in (first_micro_step..).zip(batches) {
-        let (before, gradients_before) = accumulated.unzip();
-        let (sums, gradients) = match known(micro_step, batch) {
-            Some(alone) if batches.len() == 1 => alone,
-            Some((sums, gradients)) => (sums, pass.table.accumulate(gradients, accumulation, gradients_before)),
-            None => {
-                let stream = pass.is_random().then(|| DropoutStream::new(state.seed, micro_step, &state.device));
-                pass.run(batch, stream.as_ref(), accumulation, gradients_before)
-            }
-        };
-        let sums = match before {
-            Some(before) => before + sums,
-            None => sums,
-        };
-        accumulated = Some((sums, gradients));
-    }
-    accumulated.expect("a group has at least one micro-batch")
-}
-
-/// What forward and backward of a micro-batch are made of, besides the batch. They change nothing.
-pub(super) struct Pass<'a> {
-    pub(super) model: &'a Transformer,
+/// The inputs of forward and backward, apart from the batch. Neither changes them.
+pub(super) struct Pass<'a, M = Transformer> {
+    pub(super) model: &'a M,
     pub(super) table: &'a ParamTable,
     pub(super) masking: Option<&'a Masking>,
     pub(super) label_smoothing: f64,
-    /// Whether the model drops anything.
-    pub(super) drops: bool,
-    /// What the loss is multiplied by before it is differentiated, `[1]`.
-    pub(super) factor: Option<&'a Tensor<1>>,
+    /// Whether the model has dropout.
+    pub(super) has_dropout: bool,
+    /// Factor of the loss before backward, `[1]`; `None` for 1.
+    pub(super) loss_factor: Option<&'a Tensor<1>>,
 }
 
-impl<'a> Pass<'a> {
-    pub(super) fn of(state: &'a TrainState, factor: Option<&'a Tensor<1>>) -> Self {
+impl<'a, M: Model> Pass<'a, M> {
+    pub(super) fn of(state: &'a TrainState<M>, loss_factor: Option<&'a Tensor<1>>) -> Self {
         let TrainState { model, optimizer, masking, label_smoothing, .. } = state;
         let (table, masking) = (optimizer.table(), masking.as_ref());
-        Self { model, table, masking, label_smoothing: *label_smoothing, drops: state.has_dropout(), factor }
+        Self { model, table, masking, label_smoothing: *label_smoothing, has_dropout: model.has_dropout(), loss_factor }
     }
 
-    /// Whether it needs a random stream.
+    /// Returns whether forward needs a random stream.
     pub(super) fn is_random(&self) -> bool {
-        self.drops || self.masking.is_some()
+        self.has_dropout || self.masking.is_some()
     }
 
-    /// Sums of `batch` and its gradients: in `dtype`, or added to those of `before`. Masks and dropout are sites of one
-    /// stream, which the seed and the number of the micro-batch decide.
+    /// Computes the sums of `batch` and its gradients: in `dtype`, or added to the gradients `before`. Masks and dropout are sites
+    /// of one stream, which is a function of the seed and the number of the micro-batch.
     pub(super) fn run(
         &self,
         batch: &Batch,
@@ -109,21 +148,25 @@ impl<'a> Pass<'a> {
         dtype: FloatDType,
         before: Option<FlatGradients>,
     ) -> (Sums, FlatGradients) {
+        // Forward.
         let masked = self.masking.zip(stream).map(|(masking, stream)| masking.mask(batch, stream));
-        let dropout = stream.filter(|_| self.drops);
+        let dropout = stream.filter(|_| self.has_dropout);
         let losses = self.model.loss(masked.as_ref().unwrap_or(batch), self.label_smoothing, dropout);
-        let scaled = match self.factor {
+
+        // Backward.
+        let scaled = match self.loss_factor {
             Some(factor) => losses.loss_sum.clone() * Tensor::from_inner(factor.clone()),
             None => losses.loss_sum.clone(),
         };
         let mut gradients = scaled.backward();
+
         let sums =
             Sums { loss: losses.loss_sum.inner(), nll: losses.nll_sum.inner(), n_labels: losses.n_labels.inner() };
         (sums, self.table.flatten_gradients(self.model, &mut gradients, dtype, before))
     }
 }
 
-/// What the micro-batches of a group add up to, on the device.
+/// Sums over the labels of a micro-batch or group, on the device.
 #[derive(Debug, Clone)]
 pub(crate) struct Sums {
     pub(super) loss: Tensor<1>,

@@ -97,13 +97,15 @@ impl Corpora {
             vocabulary: Vocabulary::Pairs(self.tokenizers.clone()),
             weights: None,
             train: self.source("train", &config.loader),
-            valid: Some(self.source("valid", &config.loader)),
-            valid_bytes: None,
-            valid_examples: self.rows.clone(),
+            validation: Validation {
+                source: Some(self.source("valid", &config.loader)),
+                n_bytes: None,
+                examples: self.rows.clone(),
+            },
             logging,
-            stop,
-            save_now: Arc::default(),
+            signals: Signals { stop, ..Signals::default() },
             auto_micro_batch: false,
+            reference_operators: false,
         }
     }
 

@@ -22,9 +22,9 @@ fn distance(ran: &Ran, letter: &str) -> f64 {
 fn plain_operators_learn_what_the_kernels_learn() {
     let place = Workplace::new();
     train(&place, "runs/fused", &[]);
-    let plain = train(&place, "runs/plain", &["--plain-operators"]);
-    assert!(plain.stderr.contains("plain definition"), "{plain:#?}");
-    assert!(place.read("runs/plain/metrics.jsonl").contains("plain definition"), "recorded with the run");
+    let plain = train(&place, "runs/plain", &["--reference-operators"]);
+    assert!(plain.stderr.contains("reference definition"), "{plain:#?}");
+    assert!(place.read("runs/plain/metrics.jsonl").contains("reference definition"), "recorded with the run");
     train(&place, "runs/seed", &["--set", "seed=2"]);
     let ran = place.run(&["compare", "runs/fused", "runs/plain", "runs/seed", "--windows", "4"]).ok();
     assert!(ran.stdout.contains("A = runs/fused") && ran.stdout.contains("13-16"), "{}", ran.stdout);

@@ -1,25 +1,23 @@
-//! `kiln train --dry-run`: everything but the training.
-
-use std::path::Path;
+//! `kiln train --dry-run`: everything except the training.
 
 use anyhow::Result;
-use burn::tensor::Device;
 use kiln_data::{Loader, LoaderConfig, Position, Shape};
 use kiln_model::flops::{TrainBytes, n_params, train_bytes};
 
-use crate::config::Config;
-use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name};
+use crate::run::Run;
 use crate::units::thousands;
 
 /// Batches shown.
 const N_BATCHES: usize = 3;
 
-/// Prints the configuration as TOML and the rest as its comments, so that the output is a configuration file.
-pub(super) fn print(config: &Config, data: &RunData, device: &Device, dir: &Path) -> Result<()> {
-    let dtype = compute_dtype(config.train.precision, device)?;
+/// Prints the configuration as TOML and everything else as comments, so that the output is a configuration file.
+pub(super) fn print(run: &Run, resume: bool) -> Result<()> {
+    let device = run.options.device.open()?;
+    let (config, data) = run.data(resume)?;
+    let dtype = compute_dtype(config.train.precision, &device)?;
     print!("{}", config.to_toml());
-    println!("\n# run folder {}, device {}, precision {dtype:?}", dir.display(), device_name(device));
+    println!("\n# run folder {}, device {}, precision {dtype:?}", run.dir().display(), device_name(&device));
 
     let params = n_params(&config.model);
     println!(
@@ -31,9 +29,10 @@ pub(super) fn print(config: &Config, data: &RunData, device: &Device, dir: &Path
         thousands(params.output_projection as f64)
     );
 
+    // The first batches.
     let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
     let mut loader = Loader::new(data.train.clone(), &inline, config.seed, Position::default())?;
-    println!("# {} batches an epoch", thousands(loader.batches_per_epoch() as f64));
+    println!("# {} batches per epoch", thousands(loader.batches_per_epoch() as f64));
     let mut seen = Vec::new();
     for number in 1..=N_BATCHES {
         let batch = loader.next_batch()?;
@@ -45,6 +44,7 @@ pub(super) fn print(config: &Config, data: &RunData, device: &Device, dir: &Path
         println!("# {} shapes in all", shapes.len());
         seen.extend(shapes.into_keys());
     }
+
     let bytes =
         |shape: Shape| train_bytes(&config.model, dtype, [shape.batch_size, shape.source_len, shape.target_len]);
     let shape = seen.into_iter().max_by_key(|shape| bytes(*shape).total()).expect("a data set has batches");

@@ -1,16 +1,16 @@
-//! What a language model writes right after its training, to see more than numbers.
+//! A text that a language model writes right after its training, to show more than numbers.
 
 use kiln_data::TextTokenizer;
 use kiln_model::Transformer;
 
-use crate::config::{Config, GenerateConfig};
-use crate::dataset::RunData;
+use crate::config::GenerateConfig;
+use crate::dataset::Vocabulary;
 use crate::generate::{GenerateError, TextGenerator};
 
-/// Tokens that are enough to get an impression.
+/// Tokens that give an impression.
 const MAX_TOKENS: usize = 60;
 
-/// How the validation text begins, and how to continue it.
+/// The start of the validation text, and the settings to continue it.
 pub(super) struct TextSample {
     tokenizer: TextTokenizer,
     config: GenerateConfig,
@@ -18,18 +18,18 @@ pub(super) struct TextSample {
 }
 
 impl TextSample {
-    /// None for a run that does not continue text, or has no validation text to begin with.
-    pub(super) fn of(config: &Config, data: &RunData) -> Option<Self> {
-        let max_new_tokens = config.generate.max_new_tokens.min(MAX_TOKENS);
+    /// Makes a sample; `None` for a run that does not continue text, or without validation text.
+    pub(super) fn of(config: &GenerateConfig, vocabulary: &Vocabulary, prompt: Option<&str>) -> Option<Self> {
+        let max_new_tokens = config.max_new_tokens.min(MAX_TOKENS);
         Some(Self {
-            tokenizer: data.vocabulary.text()?.clone(),
-            config: GenerateConfig { max_new_tokens, ..config.generate.clone() },
-            prompt: data.prompt.clone()?,
+            tokenizer: vocabulary.text()?.clone(),
+            config: GenerateConfig { max_new_tokens, ..config.clone() },
+            prompt: prompt?.to_owned(),
         })
     }
 
-    /// The prompt and what `model` writes behind it; `None` for a model that does not continue text, and for a prompt that
-    /// leaves it no room.
+    /// Returns the prompt and its continuation by `model`; `None` if the model does not continue text, or if the prompt leaves no
+    /// room for it.
     pub(super) fn write(&self, model: &Transformer) -> Result<Option<String>, GenerateError> {
         let Transformer::DecoderOnly(model) = model else { return Ok(None) };
         let generator = TextGenerator::new(model, self.tokenizer.clone(), self.config.clone())?;

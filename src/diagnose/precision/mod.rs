@@ -19,7 +19,7 @@ use crate::metrics::deferred::DeferredMetrics;
 use crate::metrics::{SpanClock, StepMetrics};
 use crate::train::TrainState;
 use crate::train::feed::GroupFeed;
-use crate::train::step::{finish_step, group_gradients};
+use crate::train::step::{group_gradients, update};
 
 /// A short training in one precision.
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
         // The two halves of `train_step`, to see what is handed from one to the other.
         let (sums, gradients) = group_gradients(&state, &group.batches, state.micro_steps);
         (gradients_dtype, n_micro_batches) = (gradients.0.values.dtype(), group.batches.len());
-        let measures = finish_step(&mut state, &group.batches, sums, gradients);
+        let measures = update(&mut state, &group.batches, sums, gradients);
         loss_dtype = measures.loss_sum.dtype();
         deferred.push(group.facts(&state), measures);
         if step == n_steps / 2 || step == n_steps {

@@ -1,28 +1,31 @@
-//! How a recording is made, tested and fed. On the CPU nothing is recorded, but all else here works there too.
+//! Makes, checks and feeds a recording. On the CPU nothing is recorded, but everything else here works there, too.
 
 use burn::tensor::{Int, Tensor, Transaction};
 use kiln_kernels::capture::{CaptureError, Captured, capture, overwrite};
 use kiln_model::{Batch, DropoutStream};
 
 use super::{Record, Replay, Results, TrainState};
+use crate::eval::Model;
 use crate::optim::{FlatGradients, ParamTable};
 use crate::train::step::{Pass, Sums};
 
-/// What the order of a sum of losses may change of it.
+/// Relative difference that the order of additions may make in a sum of losses.
 const SUM_TOLERANCE: f32 = 1e-5;
 
 /// Recordings on the device.
 pub(super) struct Graphs;
 
-impl Record for Graphs {
-    fn record(&mut self, state: &TrainState, batch: &Batch) -> Result<Box<dyn Replay>, CaptureError> {
-        // What it froze of its batch shows with another. All that is computed is computed before: what the recording then takes is
-        // the memory that is left free, and none is asked for beside it.
+impl<M: Model> Record<M> for Graphs {
+    fn record(&mut self, state: &TrainState<M>, batch: &Batch) -> Result<Box<dyn Replay<M>>, CaptureError> {
+        // Another batch shows whether the recording froze something of its own. Its gradients are computed before recording, so
+        // that nothing else needs memory while the recording takes the free memory.
         let (other, next) = (reversed(batch), state.micro_steps + 1);
         let mut inputs = Inputs::of(state, &other, next);
         let mut work = forward_backward(state, inputs.batch.clone(), inputs.words.clone());
         let wanted = fingerprint(&work())?;
         inputs.give(state, batch, state.micro_steps);
+
+        // Record.
         let table = state.optimizer.table();
         let (captured, [first, second]) = capture(&state.device, work, fingerprint)?;
         let (first, second, replayed) = (first?, second?, fingerprint(captured.replay()?)?);
@@ -30,7 +33,8 @@ impl Record for Graphs {
             Some(difference) => Err(CaptureError::new(format!("{what} gives other numbers: {difference}"))),
             None => Ok(()),
         };
-        // Whether a computation can be compared at all is the first question.
+
+        // Check: first whether the computation is repeatable at all, then the replays.
         agree("computing the same batch twice", &first, &second)?;
         agree("a replay", &replayed, &second)?;
         inputs.give(state, &other, next);
@@ -39,30 +43,32 @@ impl Record for Graphs {
     }
 }
 
-/// Seed and draw of micro-batch number `micro_step`.
-pub(super) fn words(state: &TrainState, micro_step: u64) -> Tensor<1, Int> {
+/// Returns the random words of micro-batch number `micro_step`: a function of seed and number.
+pub(super) fn words<M>(state: &TrainState<M>, micro_step: u64) -> Tensor<1, Int> {
     DropoutStream::words(state.seed, micro_step, &state.device)
 }
 
-/// Forward and backward of `batch` whenever it is called, with the weights of that time and the random numbers of `words`.
-pub(super) fn forward_backward(
-    state: &TrainState,
+/// Returns a function that runs forward and backward of `batch` with the weights at the time of the call and the random numbers of
+/// `words`.
+pub(super) fn forward_backward<M: Model>(
+    state: &TrainState<M>,
     batch: Batch,
     words: Option<Tensor<1, Int>>,
-) -> impl FnMut() -> Results + Send + use<> {
+) -> impl FnMut() -> Results + Send + use<M> {
     let (model, table, masking) = (state.model.clone(), state.optimizer.table().clone(), state.masking.clone());
-    let (label_smoothing, drops, dtype) = (state.label_smoothing, state.has_dropout(), state.dtype);
+    let (label_smoothing, has_dropout, dtype) = (state.label_smoothing, state.model.has_dropout(), state.dtype);
     let factor = state.optimizer.loss_factor_at_call();
     move || {
         let factor = factor();
         let stream = words.clone().map(DropoutStream::over);
         let masking = masking.as_ref();
-        let pass = Pass { model: &model, table: &table, masking, label_smoothing, drops, factor: factor.as_ref() };
+        let loss_factor = factor.as_ref();
+        let pass = Pass { model: &model, table: &table, masking, label_smoothing, has_dropout, loss_factor };
         pass.run(&batch, stream.as_ref(), dtype, None)
     }
 }
 
-/// Loss, negative log-likelihood, labels, and the sums of squares of all gradients. Waits for the device.
+/// Reads loss, negative log-likelihood, number of labels, and the sums of squares of all gradients. Waits for the device.
 fn fingerprint((sums, FlatGradients(gradients)): &Results) -> Result<Vec<f32>, CaptureError> {
     let parts = [&sums.loss, &sums.nll, &sums.n_labels, gradients.squares()];
     let read = parts.into_iter().cloned().fold(Transaction::default(), Transaction::register);
@@ -70,8 +76,8 @@ fn fingerprint((sums, FlatGradients(gradients)): &Results) -> Result<Vec<f32>, C
     Ok(data.into_iter().flat_map(|data| data.try_into_vec::<f32>().expect("sums are f32")).collect())
 }
 
-/// Where two fingerprints differ; `None` if in no bit. But for the sums of the losses, which only people look at: the backend may
-/// add them up in another order every time.
+/// Describes where two fingerprints differ; `None` if they agree bit for bit. The sums of the losses, which are only reported, may
+/// differ by rounding: the backend may add them in another order every time.
 pub(super) fn difference(table: &ParamTable, found: &[f32], wanted: &[f32]) -> Option<String> {
     let differ = |(found, wanted): (&f32, &f32)| found.to_bits() != wanted.to_bits();
     let far_apart = |found: f32, wanted: f32| (found - wanted).abs() > SUM_TOLERANCE * wanted.abs();
@@ -104,28 +110,28 @@ pub(super) fn difference(table: &ParamTable, found: &[f32], wanted: &[f32]) -> O
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// A copy of `source` in a buffer of its own: that of `source` may be somebody else's too.
+/// Copies `source` into a buffer of its own: the buffer of `source` may be shared.
 fn overwritable(source: &Tensor<1, Int>) -> Tensor<1, Int> {
     overwrite(source.zeros_like(), source.clone())
 }
 
-/// What a recording reads, in buffers of its own.
+/// The inputs of a recording, in buffers of its own.
 struct Inputs {
     batch: Batch,
-    /// If anything is random.
+    /// The random words, if anything is random.
     words: Option<Tensor<1, Int>>,
 }
 
 impl Inputs {
-    fn of(state: &TrainState, batch: &Batch, micro_step: u64) -> Self {
+    fn of<M: Model>(state: &TrainState<M>, batch: &Batch, micro_step: u64) -> Self {
         let words = Pass::of(state, None).is_random().then(|| overwritable(&words(state, micro_step)));
         let mut own = batch.clone();
         each_part(&mut own, batch, |target, source| *target = overwritable(source));
         Self { batch: own, words }
     }
 
-    /// Other contents, for a batch with the same [`Key`](super::Key).
-    fn give(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) {
+    /// Overwrites the inputs with a batch that has the same [`Key`](super::Key).
+    fn give<M>(&mut self, state: &TrainState<M>, batch: &Batch, micro_step: u64) {
         refill(&mut self.batch, batch);
         self.words = self.words.take().map(|target| overwrite(target, words(state, micro_step)));
     }
@@ -137,8 +143,8 @@ struct Recording {
     inputs: Inputs,
 }
 
-impl Replay for Recording {
-    fn run(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError> {
+impl<M: Model> Replay<M> for Recording {
+    fn run(&mut self, state: &TrainState<M>, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError> {
         self.inputs.give(state, batch, micro_step);
         let (Sums { loss, nll, n_labels }, gradients) = self.captured.replay()?;
         let [loss, nll, n_labels] = [loss, nll, n_labels].map(|sum| sum.clone() * 1.0);
@@ -146,12 +152,12 @@ impl Replay for Recording {
     }
 }
 
-/// Copies the numbers of `source` to the buffers of `target`, a batch with the same [`Key`](super::Key).
+/// Copies `source` into the buffers of `target`, a batch with the same [`Key`](super::Key).
 pub(super) fn refill(target: &mut Batch, source: &Batch) {
     each_part(target, source, |target, source| *target = overwrite(target.clone(), source.clone()));
 }
 
-/// A batch of the same shape that says something else: each part from its end.
+/// Returns another batch of the same shape: each part reversed.
 pub(super) fn reversed(batch: &Batch) -> Batch {
     let mut reversed = batch.clone();
     each_part(&mut reversed, batch, |target, source| *target = source.clone().flip([0]));

@@ -1,19 +1,18 @@
 //! Forward and backward of recurring shapes as CUDA graphs: the host enqueues one replay instead of some hundred kernels.
 //!
-//! What a replay can take over, and what it cannot:
-//! - Host numbers are frozen in it. None that matters is left: seed and draw of dropout lie in a tensor that is written over
-//!   before each replay, the loss scale and the counters of the optimizer are the device's own, and sites, probabilities and
-//!   shapes are the same whenever a shape comes back.
-//! - It reads the buffers that it was recorded with. The batch is copied into those of the first; weights stay where they are,
-//!   for the optimizer writes them in place. Sums and gradients come out in the same buffers each time, so the sums are
-//!   copied for whoever reads them later, and the gradients are the optimizer's at once, or added to those of the group.
-//! - The optimizer stays outside, two launches. A recording that the backend refuses leaves unreadable whatever it would have
-//!   written; of forward and backward that is nothing worth keeping, of the optimizer it would be the weights.
-//! - Each recording keeps its activations to itself for as long as it lives, see [`kiln_kernels::capture`]. Memory therefore
-//!   decides how many shapes are recorded.
+//! What a recording contains, and what it does not:
+//! - Numbers of the host are frozen in it, and all of them are constants of the shape: sites, probabilities, sizes. Seed and
+//!   micro-batch number of dropout lie in a tensor that is overwritten before each replay. The loss scale and the counters of
+//!   the optimizer live on the device.
+//! - It reads the buffers that it was recorded with. Each batch is copied into the buffers of the first one; the weights stay in
+//!   place, because the optimizer updates them in place. Sums and gradients come out in the same buffers each time. The sums
+//!   are therefore copied; the gradients are used by the optimizer at once, or added to the gradients of the group.
+//! - The optimizer, two launches, is not recorded. A recording that the backend refuses leaves its outputs unreadable. The outputs
+//!   of forward and backward can be computed again, but the outputs of the optimizer are the weights.
+//! - Each recording keeps its activations for as long as it lives, see [`kiln_kernels::capture`]. Memory therefore limits the
+//!   number of recorded shapes.
 //!
-//! A recording must give the gradients, bit for bit, that its batch gives without it, and another batch, before it takes part in
-//! training.
+//! Before a recording takes part in training, it must reproduce the gradients of its own batch and of another batch bit for bit.
 
 mod graph;
 #[cfg(test)]
@@ -27,47 +26,48 @@ use graph::Graphs;
 use kiln_data::Shape;
 use kiln_kernels::Settings;
 use kiln_kernels::capture::{CaptureError, can_capture};
-use kiln_model::Batch;
+use kiln_model::{Batch, Transformer};
 
 use super::feed::shape_of;
 use super::state::TrainState;
-use super::step::{Sums, finish_step, group_gradients_from};
+use super::step::{MicroBatch, Sums, compute_gradients, train_step_with};
 use crate::config::Capture;
 use crate::device::reserved_bytes;
+use crate::eval::Model;
 use crate::metrics::deferred::Measures;
 use crate::optim::FlatGradients;
 
 /// Sums and gradients of a micro-batch.
 type Results = (Sums, FlatGradients);
 
-/// When recordings are made.
+/// The rule for making recordings.
 #[derive(Debug, Clone, Copy)]
 struct Policy {
-    /// Micro-batches of a shape before it is recorded.
+    /// Micro-batches of a shape before the shape is recorded.
     times_before: u32,
-    /// Share of the device's memory up to which recordings may be made.
+    /// Share of the device's memory that may be in use for another recording to be made.
     memory_share: f64,
 }
 
 impl Policy {
-    /// `None` for never.
+    /// Returns the policy of a mode; `None` for never.
     fn of(mode: Capture) -> Option<Self> {
         match mode {
-            // A recording costs as much as seven to ten runs of forward and backward. It spares one in forty to a hundred where the
-            // device has always enough to do, and most of the time where it waits for the host.
+            // A recording costs as much as seven to ten runs of forward and backward. It saves 1 to 2.5 % of the time where the
+            // device is always busy, and most of the time where the device waits for the host.
             Capture::Auto => Some(Self { times_before: 500, memory_share: 0.4 }),
-            // Kernels are compiled and chosen by then.
+            // By then, kernels are compiled and chosen.
             Capture::On => Some(Self { times_before: 3, memory_share: 0.7 }),
             Capture::Off => None,
         }
     }
 }
 
-/// Micro-batches that can share a recording.
+/// Identifies micro-batches that can share a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     shape: Shape,
-    /// Whether a batch of text has positions, documents, token types.
+    /// Whether a batch of text has positions, documents and token types.
     parts: [bool; 3],
 }
 
@@ -82,48 +82,49 @@ impl Key {
 }
 
 /// A recording that takes part in training.
-trait Replay: Send {
-    /// Sums and gradients of `batch`, micro-batch number `micro_step` of the run. Both are the caller's until the next replay;
-    /// the sums for good.
-    fn run(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError>;
+trait Replay<M>: Send {
+    /// Computes sums and gradients of `batch`, micro-batch number `micro_step` of the run. The gradients are valid until the next
+    /// replay, the sums for good.
+    fn run(&mut self, state: &TrainState<M>, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError>;
 }
 
-/// How recordings are made.
-trait Record: Send {
+/// Makes recordings.
+trait Record<M>: Send {
     /// Records forward and backward of `batch`.
-    fn record(&mut self, state: &TrainState, batch: &Batch) -> Result<Box<dyn Replay>, CaptureError>;
+    fn record(&mut self, state: &TrainState<M>, batch: &Batch) -> Result<Box<dyn Replay<M>>, CaptureError>;
 }
 
-enum Entry {
-    /// How often.
+/// What is known about a shape.
+enum Entry<M> {
+    /// The number of its micro-batches so far.
     Seen(u32),
-    Recorded(Box<dyn Replay>),
-    /// Computed as it comes.
+    Recorded(Box<dyn Replay<M>>),
+    /// Always computed eagerly.
     Never,
 }
 
-/// Training steps that replay what recurs.
+/// Takes training steps, and replays forward and backward of shapes that recur.
 ///
-/// It holds on to the weights of the state it was first used with: use it with no other.
-pub struct CapturedSteps {
-    /// `None` where no more recordings are made.
+/// It keeps the weights of the state it was first used with, so it must not be used with another state.
+pub struct CapturedSteps<M: Model = Transformer> {
+    /// `None` if no more recordings are made.
     policy: Option<Policy>,
-    recorder: Box<dyn Record>,
-    entries: HashMap<Key, Entry>,
-    /// Bytes that the most expensive recording took.
+    recorder: Box<dyn Record<M>>,
+    entries: HashMap<Key, Entry<M>>,
+    /// Bytes of the largest recording.
     largest_bytes: u64,
     notes: Vec<String>,
 }
 
-impl fmt::Debug for CapturedSteps {
+impl<M: Model> fmt::Debug for CapturedSteps<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CapturedSteps").field("policy", &self.policy).field("recorded", &self.n_recorded()).finish()
     }
 }
 
-impl CapturedSteps {
-    /// Nothing recorded yet. Without graphs or with plain operators every step is computed as it comes: a plain optimizer makes
-    /// new weights, and a recording would go on with the old ones.
+impl<M: Model> CapturedSteps<M> {
+    /// Starts without recordings. On a device without graphs, or with reference operators, every step is computed eagerly: the
+    /// reference optimizer makes new weights in every step, and a recording would keep using the old ones.
     pub fn new(mode: Capture, device: &Device) -> Self {
         let mut steps = Self::with_recorder(mode, Box::new(Graphs));
         let obstacle = match can_capture(device) {
@@ -133,21 +134,21 @@ impl CapturedSteps {
         };
         steps.policy = None;
         if mode == Capture::On {
-            steps.notes.push(format!("train.capture: {obstacle}, so steps are computed as they come"));
+            steps.notes.push(format!("train.capture: {obstacle}, so steps are computed eagerly"));
         }
         steps
     }
 
-    fn with_recorder(mode: Capture, recorder: Box<dyn Record>) -> Self {
+    fn with_recorder(mode: Capture, recorder: Box<dyn Record<M>>) -> Self {
         Self { policy: Policy::of(mode), recorder, entries: HashMap::new(), largest_bytes: 0, notes: Vec::new() }
     }
 
-    /// Shapes that are replayed.
+    /// Returns the number of shapes that are replayed.
     pub fn n_recorded(&self) -> usize {
         self.entries.values().filter(|entry| matches!(entry, Entry::Recorded(_))).count()
     }
 
-    /// What people should know; each thing is said once.
+    /// Returns notes for the user, each once.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
@@ -156,14 +157,26 @@ impl CapturedSteps {
     ///
     /// # Panics
     /// If `batches` is empty.
-    pub fn step(&mut self, state: &mut TrainState, batches: &[Batch]) -> Measures {
-        let replay = |micro_step, batch: &Batch| self.replay(state, batch, micro_step);
-        let (sums, gradients) = group_gradients_from(state, batches, state.micro_steps, replay);
-        finish_step(state, batches, sums, gradients)
+    pub fn step(&mut self, state: &mut TrainState<M>, batches: &[Batch]) -> Measures {
+        train_step_with(state, batches, |state, micro_batch, before| self.gradients(state, micro_batch, before))
     }
 
-    /// Sums and gradients from a recording, if there is one or it is time to make it.
-    fn replay(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) -> Option<Results> {
+    /// Computes sums and gradients of a micro-batch, by replay if possible, and adds the gradients to those `before`.
+    fn gradients(
+        &mut self,
+        state: &TrainState<M>,
+        micro_batch: &MicroBatch<'_>,
+        before: Option<FlatGradients>,
+    ) -> Results {
+        match self.replay(state, micro_batch.batch, micro_batch.number) {
+            Some(replayed) if micro_batch.is_alone => replayed,
+            Some((sums, gradients)) => (sums, state.optimizer.table().accumulate(gradients, micro_batch.dtype, before)),
+            None => compute_gradients(state, micro_batch, before),
+        }
+    }
+
+    /// Replays a recording of the batch's shape, if there is one or it is time to make one.
+    fn replay(&mut self, state: &TrainState<M>, batch: &Batch, micro_step: u64) -> Option<Results> {
         if self.policy.is_none() && self.entries.is_empty() {
             return None;
         }
@@ -180,12 +193,12 @@ impl CapturedSteps {
         results.inspect_err(|error| self.give_up(key, error)).ok()
     }
 
-    fn record(&mut self, policy: Policy, state: &TrainState, batch: &Batch) -> Option<Box<dyn Replay>> {
+    fn record(&mut self, policy: Policy, state: &TrainState<M>, batch: &Batch) -> Option<Box<dyn Replay<M>>> {
         let before = reserved_bytes(&state.device);
         if !self.has_room(policy, state, before) {
             self.policy = None;
             self.notes.push(format!(
-                "steps of {} shape(s) are replayed as CUDA graphs; {:.0} % of memory would not do for more, so others are computed as they come",
+                "steps of {} shape(s) are replayed as CUDA graphs; {:.0} % of memory is not enough for more, so other steps are computed eagerly",
                 self.n_recorded(),
                 100.0 * policy.memory_share
             ));
@@ -197,19 +210,19 @@ impl CapturedSteps {
         recorded.inspect_err(|error| self.give_up(Key::of(batch), error)).ok()
     }
 
-    /// Before the first recording nobody knows what one costs, but not more than everything so far.
-    fn has_room(&self, policy: Policy, state: &TrainState, reserved: Option<u64>) -> bool {
+    /// Returns whether there is memory for another recording. The first one is assumed to need as much as all tensors so far.
+    fn has_room(&self, policy: Policy, state: &TrainState<M>, reserved: Option<u64>) -> bool {
         let Some((reserved, capacity)) = reserved.zip(state.device.memory_capacity()) else { return true };
         let next = if self.n_recorded() == 0 { reserved } else { self.largest_bytes };
         (reserved + next) as f64 <= policy.memory_share * capacity as f64
     }
 
-    /// What failed once would fail again: the recordings that work go on, no more are made.
+    /// Stops making recordings, because the next one would fail, too. Recordings that work stay in use.
     fn give_up(&mut self, key: Key, error: &CaptureError) {
         self.entries.insert(key, Entry::Never);
         self.policy = None;
         self.notes.push(format!(
-            "steps of shape {} are not replayed as a CUDA graph but computed as they come, and so are those of shapes to come: {error}",
+            "steps of shape {} are computed eagerly instead of being replayed as a CUDA graph, and so are steps of new shapes: {error}",
             key.shape
         ));
     }

@@ -31,8 +31,8 @@ struct FakeReplay {
     left: Option<u32>,
 }
 
-impl Record for Fake {
-    fn record(&mut self, _state: &TrainState, batch: &Batch) -> Result<Box<dyn Replay>, CaptureError> {
+impl Record<Transformer> for Fake {
+    fn record(&mut self, _state: &TrainState, batch: &Batch) -> Result<Box<dyn Replay<Transformer>>, CaptureError> {
         let shape = shape_of(batch);
         self.log.lock().expect("no panic").push(format!("record {shape}"));
         if self.refuses {
@@ -43,7 +43,7 @@ impl Record for Fake {
     }
 }
 
-impl Replay for FakeReplay {
+impl Replay<Transformer> for FakeReplay {
     fn run(&mut self, state: &TrainState, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError> {
         if self.left == Some(0) {
             return Err(CaptureError::new("the driver refuses"));

@@ -122,7 +122,8 @@ fn a_checkpoint_on_request_changes_nothing_and_the_run_goes_on() {
     let save_now = Arc::new(AtomicBool::new(false));
     let mut logging = Logging::silent();
     logging.add(AskAt { step: 5, save_now: save_now.clone() });
-    let setup = Setup { save_now, ..corpora.setup(&config, asked.path(), logging, Arc::default()) };
+    let signals = Signals { save_now, ..Signals::default() };
+    let setup = Setup { signals, ..corpora.setup(&config, asked.path(), logging, Arc::default()) };
     let outcome = Trainer::new(setup, None).expect("a trainer").run().expect("a run");
     assert_eq!(outcome.ended, Ended::Steps);
     let steps: Vec<_> =

@@ -73,13 +73,11 @@ impl TextRun {
             vocabulary: data.vocabulary,
             weights: None,
             train: data.train,
-            valid: data.valid,
-            valid_bytes: data.valid_bytes,
-            valid_examples: data.valid_examples,
+            validation: Validation { source: data.valid, n_bytes: data.valid_bytes, examples: data.valid_examples },
             logging,
-            stop,
-            save_now: Arc::default(),
+            signals: Signals { stop, ..Signals::default() },
             auto_micro_batch: false,
+            reference_operators: false,
         };
         let outcome = Trainer::new(setup, resume).expect("a trainer").run().expect("a run");
         (outcome, Rc::try_unwrap(records).expect("the trainer is gone").into_inner())

@@ -1,6 +1,6 @@
 //! Shapes that are run before the clock starts.
 
-use super::super::warm_up::warm_up;
+use super::super::preflight::warm_up;
 use super::*;
 
 #[test]

@@ -122,7 +122,7 @@ fn check_finds_what_is_wrong_and_says_so() {
     // Training finds its way all the same, from the checkpoint before.
     let ran = resume(&place, "half").ok();
     assert!(
-        ran.stderr.contains("passed over a damaged checkpoint") && ran.stderr.contains("tokens are not those"),
+        ran.stderr.contains("skipped a damaged checkpoint") && ran.stderr.contains("tokens are not those"),
         "{ran:#?}"
     );
     assert_same_end(&place, "runs/a", "half", STEPS);

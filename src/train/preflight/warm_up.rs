@@ -1,8 +1,8 @@
-//! Every shape once before the clock starts: kernels are compiled and chosen when they are first launched, and a training
-//! loop that meets its last shape after an hour would stop for it then.
+//! Runs every shape once before the clock starts. Kernels are compiled and chosen when they are first launched, so a shape that
+//! first appears after an hour would pause the training then.
 //!
-//! Each shape of the training data goes forward and backward, each of the validation data forward, and the optimizer takes a
-//! step on a scratch parameter. No weight, counter or stream of random numbers moves: the run is the same with and without.
+//! Each shape of the training data goes forward and backward, each shape of the validation data forward, and the optimizer takes
+//! a step on a scratch parameter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,14 +17,15 @@ use kiln_kernels::compilation::{KernelCount, kernel_count};
 use kiln_kernels::optim::ALIGNMENT;
 
 use super::probe::{bytes, forward, forward_backward, read};
-use super::state::TrainState;
+use crate::eval::Model;
+use crate::train::state::TrainState;
 
-/// What a warm-up did.
+/// The result of a warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Warmed {
+pub(in crate::train) struct Warmed {
     shapes: usize,
     elapsed: Duration,
-    /// Since the process began; `None` where nothing is compiled.
+    /// Kernels since the start of the process; `None` where nothing is compiled.
     kernels: Option<KernelCount>,
 }
 
@@ -33,20 +34,20 @@ impl fmt::Display for Warmed {
         write!(f, "warmed {} shapes in {:.1} s", self.shapes, self.elapsed.as_secs_f64())?;
         match self.kernels {
             Some(KernelCount { compiled, loaded, tuned }) => {
-                write!(f, ": {compiled} kernels compiled, {loaded} kept from before, {tuned} choices timed")
+                write!(f, ": {compiled} kernels compiled, {loaded} loaded from the cache, {tuned} choices timed")
             }
             None => Ok(()),
         }
     }
 }
 
-/// Runs every shape of the data once, cut into `splits` micro-batches, `show`ing how many of how many are done. `started` is
-/// when the first of them was tried.
+/// Runs every shape of the data once, cut into `splits` micro-batches. `show` gets the number of shapes that are done and of all
+/// shapes. `started` is the time at which the first one was tried.
 ///
 /// # Errors
 /// If the data cannot be read or the device fails.
-pub(super) fn warm_up(
-    state: &TrainState,
+pub(in crate::train) fn warm_up<M: Model>(
+    state: &TrainState<M>,
     [train, valid]: [Option<&Arc<dyn BatchSource>>; 2],
     [grad_accum_steps, splits]: [usize; 2],
     started: Instant,
@@ -56,6 +57,7 @@ pub(super) fn warm_up(
     let shapes: Vec<Vec<usize>> =
         plans.iter().map(|plan| plan.as_ref().map_or(Vec::new(), |(_, plan)| first_of_each(plan, state))).collect();
     let n_shapes = shapes.iter().map(Vec::len).sum();
+
     let mut done = 0;
     for (is_valid, (source, shapes)) in [false, true].into_iter().zip(plans.iter().zip(&shapes)) {
         let Some((source, plan)) = source else { continue };
@@ -71,12 +73,14 @@ pub(super) fn warm_up(
         }
     }
     show(done, n_shapes)?;
+
     step_on_scratch(state)?;
     Ok(Warmed { shapes: n_shapes, elapsed: started.elapsed(), kernels: kernel_count() })
 }
 
-/// The number of the first batch of each shape, those that need most memory first: what they leave behind serves the others.
-fn first_of_each(plan: &EpochPlan, state: &TrainState) -> Vec<usize> {
+/// Returns the number of the first batch of each shape. Shapes that need most memory come first: the memory pool that they leave
+/// behind serves the others.
+fn first_of_each<M: Model>(plan: &EpochPlan, state: &TrainState<M>) -> Vec<usize> {
     let mut first = BTreeMap::new();
     for index in 0..plan.len() {
         let Shape { batch_size, source_len, target_len } = plan.batch(index).1;
@@ -87,9 +91,9 @@ fn first_of_each(plan: &EpochPlan, state: &TrainState) -> Vec<usize> {
     indices
 }
 
-/// The optimizer's kernels do not depend on how many parameters there are, so a few stand in for the model's: on a GPU a step
-/// writes over weights and moments.
-fn step_on_scratch(state: &TrainState) -> Result<()> {
+/// Takes an optimizer step on a few scratch parameters, because on a GPU a step overwrites weights and moments. The optimizer's
+/// kernels do not depend on the number of parameters.
+fn step_on_scratch<M: Model>(state: &TrainState<M>) -> Result<()> {
     let device = state.device.clone().autodiff();
     let scratch = Param::from_tensor(Tensor::<1>::ones([ALIGNMENT], (&device, DType::F32)));
     let mut optimizer = state.optimizer.like(&scratch, state.dtype);

@@ -1,62 +1,59 @@
-//! The largest batches first: memory that does not suffice is told in the first minute, not on the longest batch at night.
+//! Runs the largest batches before training, so that a run that will not fit in memory fails in its first minute instead of
+//! hours later.
 //!
-//! Before the first step the training batch that needs most memory goes forward and backward, and the validation batch that
-//! does goes forward. Nothing is updated and no stream of random numbers moves, so the run is the same with and without.
+//! The training batch that needs most memory goes forward and backward, and the largest validation batch forward.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use burn::module::Module;
 use burn::tensor::Device;
 use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
-use kiln_model::flops::train_bytes;
 
-use super::device_failure::{allocation, explained};
-use super::feed::upload_split;
-use super::state::TrainState;
-use super::step::group_gradients;
-use crate::eval::validation_loss;
+use crate::eval::{Model, validation_loss};
 use crate::optim::FlatGradients;
+use crate::train::feed::upload_split;
+use crate::train::guard::{allocation, explained};
+use crate::train::state::TrainState;
+use crate::train::step::group_gradients;
 
 /// Why a probe failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The device has no room for this batch.
+    /// This batch does not fit into the device's memory.
     Memory { shape: Shape, reason: String },
     /// Anything else.
     Other(anyhow::Error),
 }
 
-/// Bytes that a training step on a batch of `shape` needs.
-pub(super) fn bytes(state: &TrainState, shape: Shape) -> u64 {
-    let shape = [shape.batch_size, shape.source_len, shape.target_len];
-    train_bytes(state.model.config(), state.dtype, shape).total()
+/// Returns the memory of a training step on a batch of `shape`, in bytes.
+pub(super) fn bytes<M: Model>(state: &TrainState<M>, shape: Shape) -> u64 {
+    state.model.train_bytes(shape, state.dtype)
 }
 
-/// Batch `index` of `plan`, as the loader would make it.
+/// Makes batch `index` of `plan`, as the loader would.
 pub(super) fn read(source: &Arc<dyn BatchSource>, plan: &EpochPlan, index: usize) -> Result<HostBatch> {
     let mut batch = HostBatch::default();
     let mut worker = source.clone().worker();
-    // As the loader does: a worker's panic is an error.
+    // A worker's panic is an error, as it is in the loader.
     catch_unwind(AssertUnwindSafe(|| worker.fill(plan, index, &mut batch))).map_err(kiln_data::Error::from_panic)??;
     Ok(batch)
 }
 
-/// The batch of `source` that needs most memory.
-pub(super) fn largest_batch(source: &Arc<dyn BatchSource>, state: &TrainState) -> Result<HostBatch> {
+/// Makes the batch of `source` that needs most memory.
+pub(super) fn largest_batch<M: Model>(source: &Arc<dyn BatchSource>, state: &TrainState<M>) -> Result<HostBatch> {
     let plan = source.plan(Order::Sequential);
     let largest = (0..plan.len()).max_by_key(|index| bytes(state, plan.batch(*index).1));
     read(source, &plan, largest.context("a data set has batches")?)
 }
 
-/// Forward and backward as in a step whose groups have `grad_accum_steps` such batches, each cut into `splits` micro-batches.
-pub(super) fn forward_backward(
-    state: &TrainState,
+/// Runs forward and backward as in a step over `grad_accum_steps` such batches, each cut into `splits` micro-batches.
+pub(super) fn forward_backward<M: Model>(
+    state: &TrainState<M>,
     batch: &HostBatch,
     [grad_accum_steps, splits]: [usize; 2],
 ) -> Result<()> {
-    // Two already accumulate into f32 gradients, which is the most that any number of micro-batches keeps.
+    // Two micro-batches already accumulate in f32, and more of them need no more memory.
     let n_uploads = grad_accum_steps.min(2);
     let mut batches: Vec<_> = (0..n_uploads).flat_map(|_| upload_split(batch, splits, &state.device)).collect();
     batches.truncate(2);
@@ -66,8 +63,8 @@ pub(super) fn forward_backward(
     sum.map_err(|error| anyhow!("{error}"))
 }
 
-/// Forward as in a validation.
-pub(super) fn forward(state: &TrainState, batch: &HostBatch) -> Result<()> {
+/// Runs forward as in a validation.
+pub(super) fn forward<M: Model>(state: &TrainState<M>, batch: &HostBatch) -> Result<()> {
     let model = state.model.valid();
     let batches = std::iter::once(anyhow::Ok(batch.clone()));
     // Host sync, as above.
@@ -75,8 +72,8 @@ pub(super) fn forward(state: &TrainState, batch: &HostBatch) -> Result<()> {
 }
 
 /// Tries the largest batches, each cut into `splits` micro-batches.
-pub(super) fn try_largest(
-    state: &TrainState,
+pub(super) fn try_largest<M: Model>(
+    state: &TrainState<M>,
     train: &Arc<dyn BatchSource>,
     valid: Option<&Arc<dyn BatchSource>>,
     grad_accum_steps: usize,
@@ -91,14 +88,15 @@ pub(super) fn try_largest(
     Ok(())
 }
 
-/// Gives the device all memory back that nobody holds. What failed before may fail here once more, and has been told.
+/// Returns all unused memory to the device. Earlier failures may show here once more; they have been reported.
 fn make_room(device: &Device) {
     drop(device.sync());
     device.memory_cleanup();
     drop(device.sync());
 }
 
-/// Backends panic or answer with an error when memory runs out, at the operation or at the next read.
+/// Catches failures of `attempt`: when memory runs out, a backend panics or returns an error, at the operation or at the next
+/// read.
 fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Failure> {
     let error = match catch_unwind(AssertUnwindSafe(attempt)) {
         Ok(Ok(())) => return Ok(()),
@@ -111,9 +109,11 @@ fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Fai
     })
 }
 
-/// Finds how many micro-batches every batch must be cut into: `splits` if they fit, otherwise, if `auto`, twice as many until they do.
-/// `attempt` tries a number; `note` gets a line about each that is too few. Each attempt is made with a state that `begin` has
-/// made for it, and the last one's is returned: a failed one may leave any tensor unreadable that it had a part in, weights too.
+/// Finds the number of micro-batches that every batch must be cut into: `splits` if they fit, otherwise, if `auto`, twice as many
+/// until they fit. `attempt` tries a number, and `note` gets a line about each that is too small.
+///
+/// Each attempt gets a fresh state from `begin`, because a failed one can leave every tensor it touched unreadable, including the
+/// weights. The state of the last attempt is returned.
 pub(super) fn fit<S>(
     device: &Device,
     splits: usize,
@@ -130,16 +130,18 @@ pub(super) fn fit<S>(
             Err(Failure::Other(error)) => return Err(error),
             Err(Failure::Memory { shape, reason }) => (shape, reason),
         };
+
         ensure!(
             auto && splits < shape.batch_size,
             "out of device memory for the largest batch, {} in {splits} micro-batch(es), tried before the first step; {} ({reason})",
             explained(shape),
             if auto {
-                "a single row is already too much: lower the length limits of the data or take a smaller model"
+                "a single row is already too much: lower the length limits of the data or use a smaller model"
             } else {
                 "start with --auto-micro-batch, or lower loader.batch_tokens and raise train.grad_accum_steps by the same factor"
             }
         );
+
         splits = (2 * splits).min(shape.batch_size);
         note(&format!("{shape} does not fit into memory: cutting every batch into {splits} micro-batches"))?;
         drop(state);

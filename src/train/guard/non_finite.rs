@@ -1,8 +1,8 @@
-//! A loss or gradient that is not finite: which step, which parameters, and the batch to look at.
+//! A loss or gradient that is not finite: names the step and the parameters, and saves the batch.
 //!
-//! The device makes no update from such a gradient. Where the run is to end ([`NonFinite::Stop`], or a loss scale that can sink no
-//! further) it makes none afterwards either, until the host reads of it: the weights are still those that the step failed with,
-//! so it can be computed again, exactly, and taken apart.
+//! The device makes no update from such a gradient. If the run must end ([`NonFinite::Stop`], or a loss scale at its lowest), the
+//! device makes no later update either, until the host reads the failure. The weights are then still those that the step failed
+//! with, so the step can be computed again exactly and examined.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,34 +13,35 @@ use burn::tensor::FloatDType;
 use kiln_data::{BatchLayout, BatchSource, HostBatch, Loader, LoaderConfig, Position};
 use serde::Serialize;
 
-use super::state::TrainState;
-use super::step::group_gradients;
 use crate::checkpoint::named_tensors;
 use crate::config::Config;
 #[cfg(doc)]
 use crate::config::NonFinite;
 use crate::device::upload;
+use crate::eval::Model;
 use crate::files::replace_file;
 use crate::metrics::StepMetrics;
 use crate::optim::FlatGradients;
+use crate::train::state::TrainState;
+use crate::train::step::group_gradients;
 
 /// Folder of the batches, in the run folder.
 const FOLDER: &str = "non-finite";
 /// Parameters named in a message.
 const N_NAMED: usize = 5;
 
-/// Where a step began: enough to compute it again.
+/// The start of a step: enough to compute it again.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct StepStart {
+pub(in crate::train) struct StepStart {
     /// Its number, from 1.
-    pub(super) step: u64,
+    pub(in crate::train) step: u64,
     /// Of its first micro-batch.
-    pub(super) position: Position,
+    pub(in crate::train) position: Position,
     /// Number of its first micro-batch.
-    pub(super) micro_step: u64,
+    pub(in crate::train) micro_step: u64,
 }
 
-/// What is written beside the batches.
+/// The file that describes a failed step.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     #[serde(flatten)]
@@ -49,8 +50,8 @@ struct Report<'a> {
     /// As text: JSON has no NaN.
     loss: String,
     grad_norm: String,
-    /// Parameters whose gradients were not finite and how many of their elements; `null` if the step was skipped, since its
-    /// weights are gone.
+    /// Parameters with gradients that were not finite, and the number of such elements; `null` if the step was skipped, because
+    /// its weights are gone.
     gradients: Option<Vec<(String, usize)>>,
     batches: Vec<BatchRecord<'a>>,
 }
@@ -68,8 +69,8 @@ struct BatchRecord<'a> {
     ids: &'a [i32],
 }
 
-/// Looks at what was measured, step by step, and acts on the first number that is not finite.
-pub(super) struct Watch {
+/// Checks the metrics of each step and acts on the first number that is not finite.
+pub(in crate::train) struct Watch {
     limit: u64,
     folder: PathBuf,
     source: Arc<dyn BatchSource>,
@@ -81,7 +82,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(config: &Config, run_dir: &Path, source: Arc<dyn BatchSource>) -> Self {
+    pub(in crate::train) fn new(config: &Config, run_dir: &Path, source: Arc<dyn BatchSource>) -> Self {
         Self {
             limit: config.train.max_non_finite_steps,
             folder: run_dir.join(FOLDER),
@@ -93,31 +94,38 @@ impl Watch {
         }
     }
 
-    /// Remembers where the next step begins.
-    pub(super) fn begin(&mut self, start: StepStart) {
+    /// Records the start of the next step.
+    pub(in crate::train) fn begin(&mut self, start: StepStart) {
         self.pending.push(start);
     }
 
-    /// How many of `steps` have happened: those after one that has ended the run have not.
-    pub(super) fn n_valid(steps: &[StepMetrics]) -> usize {
+    /// Returns how many of `steps` count: steps after one that ended the run made no update.
+    pub(in crate::train) fn n_valid(steps: &[StepMetrics]) -> usize {
         steps.iter().position(|step| step.stopped).map_or(steps.len(), |at| at + 1)
     }
 
-    /// Goes through the pending steps, whose measurements are `steps`. `n_before` steps of this run were not finite already.
-    /// Returns a line for people about each that was skipped.
+    /// Checks the pending steps, whose metrics are `steps`. `n_before` earlier steps of this run were not finite. Returns a note
+    /// on each step that was skipped.
     ///
     /// # Errors
     /// If a step was not finite and the policy is to stop, or if too many were skipped.
-    pub(super) fn look(&mut self, steps: &[StepMetrics], state: &TrainState, n_before: u64) -> Result<Vec<String>> {
+    pub(in crate::train) fn check<M: Model>(
+        &mut self,
+        steps: &[StepMetrics],
+        state: &TrainState<M>,
+        n_before: u64,
+    ) -> Result<Vec<String>> {
         let starts = std::mem::take(&mut self.pending);
         let failed = steps.iter().filter(|step| step.has_failed());
         let mut notes = Vec::new();
+
         for (n, step) in (n_before + 1..).zip(failed) {
             let start = starts.iter().find(|start| start.step == step.step).copied();
             let start = start.ok_or_else(|| anyhow!("step {} was measured but never begun", step.step))?;
             if step.stopped {
                 return Err(self.stop(step, start, state));
             }
+
             let batches = self.batches(start, state.seed)?;
             let path = self.write(step, start, state.seed, &batches, None)?;
             let what = format!(
@@ -137,9 +145,9 @@ impl Watch {
         Ok(notes)
     }
 
-    /// Computes the failed step again and tells what is known about it.
-    fn stop(&self, step: &StepMetrics, start: StepStart, state: &TrainState) -> anyhow::Error {
-        let told = || -> Result<String> {
+    /// Computes the failed step again and reports what it finds.
+    fn stop<M: Model>(&self, step: &StepMetrics, start: StepStart, state: &TrainState<M>) -> anyhow::Error {
+        let examine = || -> Result<String> {
             let batches = self.batches(start, state.seed)?;
             let gradients = culprits(state, &batches, start)?;
             let named: Vec<_> = gradients.iter().take(N_NAMED).map(|(name, n)| format!("{name} ({n})")).collect();
@@ -157,19 +165,20 @@ impl Watch {
             };
             Ok(format!("{named}; the batch is in {}", path.display()))
         };
-        let told = told().unwrap_or_else(|error| format!("and it could not be looked into: {error:#}"));
+
+        let found = examine().unwrap_or_else(|error| format!("and the step could not be examined: {error:#}"));
         let (even, remedy) = match step.loss_scale {
-            Some(scale) => (format!(" even with a loss scale of {scale}, which sinks no further"), FP16_REMEDY),
+            Some(scale) => (format!(" even with a loss scale of {scale}, the lowest one"), FP16_REMEDY),
             None => (String::new(), REMEDY),
         };
         anyhow!(
-            "step {}: {} is not finite{even}, so the run ends without that update and the last checkpoint stays; {told}. {remedy}",
+            "step {}: {} is not finite{even}, so the run ends without that update and the last checkpoint stays; {found}. {remedy}",
             step.step,
             what(step)
         )
     }
 
-    /// The micro-batches of a step, read again: their order is a pure function of seed and position.
+    /// Reads the micro-batches of a step again: their order is a pure function of seed and position.
     fn batches(&self, start: StepStart, seed: u64) -> kiln_data::Result<Vec<HostBatch>> {
         let mut loader = Loader::new(self.source.clone(), &self.loader, seed, start.position)?;
         let mut batches = Vec::new();
@@ -208,7 +217,7 @@ impl Watch {
 const REMEDY: &str = "A lower optim.lr, longer optim.warmup_steps or a smaller optim.max_grad_norm is the usual remedy; \
                       train.non_finite = \"skip\" goes on without such batches.";
 
-const FP16_REMEDY: &str = "Numbers beyond 65504 have no place in fp16: train.precision = \"bf16\" or \"f32\" is the usual remedy, or a \
+const FP16_REMEDY: &str = "fp16 has no numbers above 65504: train.precision = \"bf16\" or \"f32\" is the usual remedy, or a \
                            lower optim.lr.";
 
 fn what(step: &StepMetrics) -> String {
@@ -218,8 +227,8 @@ fn what(step: &StepMetrics) -> String {
     }
 }
 
-/// Parameters with gradients that are not finite, in the model's order, and how many of their elements.
-fn culprits(state: &TrainState, batches: &[HostBatch], start: StepStart) -> Result<Vec<(String, usize)>> {
+/// Returns the parameters with gradients that are not finite, in the model's order, and the number of such elements.
+fn culprits<M: Model>(state: &TrainState<M>, batches: &[HostBatch], start: StepStart) -> Result<Vec<(String, usize)>> {
     let uploaded: Vec<_> = batches.iter().map(|batch| upload(batch, &state.device)).collect();
     let (_, FlatGradients(gradients)) = group_gradients(state, &uploaded, start.micro_step);
     // Host sync: the run is over.

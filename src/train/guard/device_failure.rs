@@ -1,10 +1,10 @@
-//! What a failure of the device says, in words that name the batch and the remedy.
+//! Failures of the device, in words that name the batch and the remedy.
 
 use anyhow::{Error, anyhow};
 use kiln_data::Shape;
 
-/// Says which batch the device failed on and, if it was memory, what to do.
-pub(super) fn in_step(error: Error, shape: Option<Shape>) -> Error {
+/// Adds the batch that the device failed on and, if memory ran out, the remedy.
+pub(in crate::train) fn in_step(error: Error, shape: Option<Shape>) -> Error {
     let batch = shape.map_or(String::new(), |shape| format!(" on a batch of {}", explained(shape)));
     let text = format!("{error:#}");
     match allocation(&text) {
@@ -16,17 +16,17 @@ pub(super) fn in_step(error: Error, shape: Option<Shape>) -> Error {
     }
 }
 
-/// The line of a backend's report that says what could not be allocated: one failure comes as pages of everything that
-/// depended on it.
-pub(super) fn allocation(text: &str) -> Option<String> {
-    /// More than a device ever has; more than is free; more sizes of blocks than are kept.
-    const SAID: [&str; 3] =
+/// Returns the line of a backend's report that names the failed allocation: the report of one failure lists everything that
+/// depended on it, over pages.
+pub(in crate::train) fn allocation(text: &str) -> Option<String> {
+    /// Messages for more than the device has, more than is free, and more block sizes than are kept.
+    const MESSAGES: [&str; 3] =
         ["can't allocate buffer", "out of device memory allocating", "every page size the memory tracks"];
-    text.lines().find(|line| SAID.iter().any(|said| line.contains(said))).map(|line| line.trim().to_string())
+    text.lines().find(|line| MESSAGES.iter().any(|message| line.contains(message))).map(|line| line.trim().to_string())
 }
 
-/// A batch's shape, and what its numbers are.
-pub(super) fn explained(shape: Shape) -> String {
+/// Formats a batch's shape with a legend.
+pub(in crate::train) fn explained(shape: Shape) -> String {
     let legend = if shape.source_len == 0 { "rows x tokens" } else { "rows x (source + target) tokens" };
     format!("{shape} ({legend})")
 }

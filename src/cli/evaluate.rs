@@ -1,0 +1,203 @@
+//! `kiln evaluate`: scores a checkpoint on raw text.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::config_args::{DeviceArgs, GenerateArgs};
+use super::error::Usage;
+use super::lines::one_line;
+use crate::config::Task;
+use crate::eval::{bleu, chrf};
+use crate::run::{Scores, TrainedModel, score};
+
+/// Scores a checkpoint on raw text
+///
+/// Translation: loss, perplexity, BLEU and chrF2. The scores equal sacreBLEU's; the line below each score is its signature.
+/// The text is translated greedily, unless the run's configuration or --beam says otherwise.
+///
+/// lm: loss, perplexity and bits per byte.
+///
+/// mlm: loss and accuracy on masked tokens, next to the accuracy of always guessing the most frequent token. The masks are the
+/// same every time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kiln evaluate runs/numbers
+  kiln evaluate runs/en-it --data en-it.test.jsonl --beam 5
+  kiln evaluate runs/lm --data test.txt")]
+pub(super) struct Args {
+    /// Run folder, or a checkpoint's folder
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+
+    /// Text to score on, read as the run's data.corpus (pairs) or data.text says; may be repeated [default: the run's
+    /// validation text]
+    #[arg(long, value_name = "FILE")]
+    data: Vec<PathBuf>,
+
+    /// best, last, a step's number or its folder's name [default: best, or last without validation]
+    #[arg(long, value_name = "NAME")]
+    checkpoint: Option<String>,
+
+    #[command(flatten)]
+    generate: GenerateArgs,
+
+    /// Translation: writes the translations to FILE, one per line
+    #[arg(long, value_name = "FILE")]
+    hypotheses: Option<PathBuf>,
+
+    /// Prints one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let device = args.device.open()?;
+    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    if run.config.task != Task::Translation && (args.hypotheses.is_some() || !args.generate.is_empty()) {
+        return Err(Usage(
+            "options of translation do not apply to text: omit --hypotheses and the options that say how to generate"
+                .into(),
+        )
+        .into());
+    }
+
+    let generate = match run.config.task {
+        Task::Translation => args.generate.apply(&run.config.generate)?,
+        Task::Lm | Task::Mlm => run.config.generate.clone(),
+    };
+    let scores = score(&run, &args.data, generate, &device, &mut |line| eprintln!("{line}"))?;
+    if let (Some(path), Some(translation)) = (&args.hypotheses, &scores.translation) {
+        write_lines(path, &translation.hypotheses)?;
+    }
+    match args.json {
+        true => println!("{}", as_json(&scores)),
+        false => print!("{}", as_lines(&scores)),
+    }
+    Ok(())
+}
+
+fn write_lines(path: &Path, lines: &[String]) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let mut file = std::io::BufWriter::new(fs::File::create(path)?);
+        lines.iter().try_for_each(|line| writeln!(file, "{}", one_line(line)))?;
+        file.flush()
+    };
+    write().with_context(|| format!("{}: cannot write the translations", path.display()))
+}
+
+fn as_lines(Scores { loss, n_bytes, translation, .. }: &Scores) -> String {
+    let labels = match (translation, loss.masked) {
+        (Some(_), _) => "target tokens",
+        (None, Some(_)) => "masked tokens",
+        (None, None) => "tokens",
+    };
+    let mut text = format!(
+        "loss {:.4}  nll {:.4}  perplexity {:.3}  ({} {labels})\n",
+        loss.loss,
+        loss.nll,
+        loss.nll.exp(),
+        loss.target_tokens
+    );
+    if let Some(scores) = translation {
+        text += &format!(
+            "BLEU {}\n  {}\nchrF2 {:.2}\n  {}\nexact match {:.2}%\n",
+            scores.bleu,
+            bleu::SIGNATURE,
+            scores.chrf,
+            chrf::SIGNATURE,
+            100.0 * scores.exact_match
+        );
+    }
+    if let Some(n_bytes) = *n_bytes {
+        text += &format!("{:.4} bits per byte  ({n_bytes} bytes)\n", loss.bits_per_byte(n_bytes));
+    }
+    if let Some(masked) = loss.masked {
+        text += &format!(
+            "masked-token accuracy {:.2}%  (always the most frequent token: {:.2}%)\n",
+            100.0 * masked.model,
+            100.0 * masked.unigram
+        );
+    }
+    text
+}
+
+fn as_json(Scores { step, loss, n_bytes, translation }: &Scores) -> Value {
+    let mut json = json!({
+        "step": step,
+        "loss": loss.loss,
+        "nll": loss.nll,
+        "perplexity": loss.nll.exp(),
+        "target_tokens": loss.target_tokens,
+    });
+    if let Some(scores) = translation {
+        json["bleu"] = scores.bleu.score.into();
+        json["bleu_signature"] = bleu::SIGNATURE.into();
+        json["chrf"] = scores.chrf.into();
+        json["chrf_signature"] = chrf::SIGNATURE.into();
+        json["exact_match"] = scores.exact_match.into();
+        json["generate_secs"] = scores.generate_secs.into();
+    }
+    if let Some(n_bytes) = *n_bytes {
+        json["n_bytes"] = n_bytes.into();
+        json["bits_per_byte"] = loss.bits_per_byte(n_bytes).into();
+    }
+    if let Some(masked) = loss.masked {
+        json["masked_accuracy"] = masked.model.into();
+        json["unigram_accuracy"] = masked.unigram.into();
+    }
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::{Evaluation, MaskedAccuracy, ValidationLoss};
+
+    #[test]
+    fn the_scores_are_printed_with_their_signatures() {
+        let loss = ValidationLoss { loss: 1.5, nll: 1.0, target_tokens: 42, masked: None };
+        let lines = ["the cat sat on the mat".to_owned()];
+        let translation = Evaluation {
+            bleu: bleu::corpus_bleu(&lines, &lines),
+            chrf: chrf::corpus_chrf(&lines, &lines),
+            exact_match: 1.0,
+            hypotheses: lines.to_vec(),
+            generate_secs: 0.5,
+        };
+        let scores = Scores { step: 7, loss, n_bytes: None, translation: Some(translation) };
+        let text = as_lines(&scores);
+        assert!(
+            text.starts_with("loss 1.5000  nll 1.0000  perplexity 2.718  (42 target tokens)\nBLEU 100.00 100.0/"),
+            "{text}"
+        );
+        assert!(text.contains("tok:13a|smooth:exp") && text.contains("nc:6|nw:0"), "{text}");
+        assert!(text.ends_with("exact match 100.00%\n"), "{text}");
+        let json = as_json(&scores);
+        assert!((json["bleu"].as_f64().expect("a score") - 100.0).abs() < 1e-9);
+        assert_eq!(json["step"], 7);
+    }
+
+    #[test]
+    fn each_task_shows_its_own_numbers() {
+        let loss = ValidationLoss { loss: 1.0, nll: 1.0, target_tokens: 1000, masked: None };
+        let lm = Scores { step: 7, loss, n_bytes: Some(2000), translation: None };
+        let text = as_lines(&lm);
+        assert!(text.contains("perplexity 2.718  (1000 tokens)") && text.contains("0.7213 bits per byte"), "{text}");
+        assert!(!text.contains("masked"), "{text}");
+
+        let masked = ValidationLoss { masked: Some(MaskedAccuracy { model: 0.5, unigram: 0.0421 }), ..loss };
+        let mlm = Scores { loss: masked, n_bytes: None, ..lm.clone() };
+        let text = as_lines(&mlm);
+        assert!(text.contains("accuracy 50.00%  (always the most frequent token: 4.21%)"), "{text}");
+        assert!(!text.contains("bits"), "{text}");
+        assert_eq!(as_json(&mlm)["masked_accuracy"], 0.5);
+        assert!(as_json(&Scores { n_bytes: None, ..lm }).get("bits_per_byte").is_none());
+    }
+}

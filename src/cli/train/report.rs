@@ -1,0 +1,148 @@
+//! The result of `kiln train`, for people.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use kiln_data::Example;
+
+use super::sample::TextSample;
+use crate::cli::lines::one_line;
+use crate::config::Task;
+use crate::metrics::ValidationMetrics;
+use crate::run::Session;
+use crate::train::Outcome;
+use crate::units::{duration, thousands};
+
+/// Translations shown after the last step.
+const N_SAMPLES: usize = 3;
+
+/// Describes the speed of a run in a line.
+pub(super) fn speed(outcome: &Outcome) -> String {
+    let speed = &outcome.throughput;
+    format!(
+        "step {} after {} of training: {} tok/s without padding (padding {:.0}%), data wait {:.1}%{}",
+        outcome.step,
+        duration(Duration::from_secs_f64(outcome.train_secs)),
+        thousands(speed.tokens_per_sec),
+        100.0 * speed.padding_ratio,
+        100.0 * outcome.data_wait_share,
+        outcome.late_kernels.map_or(String::new(), |n| format!(", {n} kernels compiled during training"))
+    )
+}
+
+/// Says how to continue a run that was stopped.
+pub(super) fn stopped(outcome: &Outcome, dir: &Path) -> String {
+    format!(
+        "stopped after step {} and saved; continue with: {} train --run {} --resume",
+        outcome.step,
+        program(),
+        dir.display()
+    )
+}
+
+/// Prints scores and samples of a trained model, and the next command.
+pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path) -> Result<()> {
+    let trainer = session.trainer();
+    let _installed = trainer.operators().install();
+    let samples = samples(&trainer.validation().examples);
+    print_result(outcome, &samples);
+    if let Some(sample) = TextSample::of(&trainer.config().generate, trainer.vocabulary(), session.prompt())
+        && let Some(text) = sample.write(&trainer.state().model)?
+    {
+        println!("  {}", one_line(&text));
+    }
+    println!("Next: {}", next_command(trainer.config().task, &samples, session.prompt(), dir));
+    Ok(())
+}
+
+/// Returns a few rows from all over the validation text, with their numbers.
+fn samples(examples: &[Example]) -> Vec<(usize, Example)> {
+    let rows = (1..=N_SAMPLES).map(|n| n * examples.len() / (N_SAMPLES + 1));
+    let mut rows: Vec<_> = rows.filter(|row| *row < examples.len()).collect();
+    rows.dedup();
+    rows.into_iter().map(|row| (row, examples[row].clone())).collect()
+}
+
+fn print_result(outcome: &Outcome, samples: &[(usize, Example)]) {
+    if let Some(validation) = &outcome.validation {
+        println!("{}", scores(validation));
+    }
+    for (row, example) in samples {
+        if let Some(hypothesis) = outcome.hypotheses.get(*row) {
+            let verdict = if hypothesis == &example.target { "=" } else { "!=" };
+            println!("  {} -> {hypothesis}\n    {verdict} {}", example.source, example.target);
+        }
+    }
+}
+
+fn scores(validation: &ValidationMetrics) -> String {
+    let mut line = format!("validation: nll {:.4}, perplexity {:.3}", validation.nll, validation.perplexity());
+    if let Some(bits) = validation.bits_per_byte {
+        line += &format!(", {bits:.4} bits/byte");
+    }
+    if let (Some(model), Some(unigram)) = (validation.masked_accuracy, validation.unigram_accuracy) {
+        line += &format!(", masked accuracy {:.2}% (unigram {:.2}%)", 100.0 * model, 100.0 * unigram);
+    }
+    if let Some(bleu) = validation.bleu {
+        line += &format!(", BLEU {bleu:.2}");
+    }
+    if let Some(chrf) = validation.chrf {
+        line += &format!(", chrF2 {chrf:.2}");
+    }
+    if let Some(share) = validation.exact_match {
+        line += &format!(", exact match {:.1}%", 100.0 * share);
+    }
+    line
+}
+
+/// Returns the command that uses the trained model.
+fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, dir: &Path) -> String {
+    let (program, dir) = (program(), dir.display());
+    match task {
+        Task::Translation => format!("echo '{}' | {program} translate {dir}", next_input(samples)),
+        Task::Lm => {
+            let prompt = prompt.filter(|prompt| !prompt.contains('\'')).unwrap_or("...");
+            format!("{program} generate {dir} --prompt '{prompt}'")
+        }
+        Task::Mlm => format!("{program} evaluate {dir}"),
+    }
+}
+
+/// Returns a source that the model should be able to translate, as one shell word.
+fn next_input(samples: &[(usize, Example)]) -> &str {
+    samples.iter().map(|(_, example)| example.source.as_str()).find(|source| !source.contains('\'')).unwrap_or("...")
+}
+
+/// Returns the name that this program was called by.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "kiln".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example(n: usize) -> Example {
+        Example { source: n.to_string(), target: n.to_string() }
+    }
+
+    #[test]
+    fn samples_come_from_all_over_and_only_once() {
+        let examples: Vec<_> = (0..100).map(example).collect();
+        let rows: Vec<_> = samples(&examples).iter().map(|(row, _)| *row).collect();
+        assert_eq!(rows, [25, 50, 75]);
+        assert_eq!(samples(&examples[..1]).len(), 1);
+        assert_eq!(samples(&[]), []);
+    }
+
+    #[test]
+    fn the_next_command_survives_a_shell() {
+        let quoted = (0, Example { source: "l'albero".into(), target: "the tree".into() });
+        assert_eq!(next_input(std::slice::from_ref(&quoted)), "...");
+        assert_eq!(next_input(&[quoted, (1, example(7))]), "7");
+        let next = |prompt| next_command(Task::Lm, &[], prompt, Path::new("runs/lm"));
+        assert!(next(Some("It is")).ends_with("generate runs/lm --prompt 'It is'"));
+        assert!(next(Some("It's")).ends_with("--prompt '...'") && next(None).ends_with("--prompt '...'"));
+    }
+}

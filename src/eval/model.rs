@@ -1,0 +1,113 @@
+//! The interface between the trainer and a model.
+
+use burn::module::Module;
+use burn::tensor::{Device, FloatDType};
+use kiln_data::Shape;
+use kiln_kernels::attention_is_fused;
+use kiln_model::flops::{train_bytes, train_flops_per_batch};
+use kiln_model::{Batch, DropoutStream, EvalSums, LossSums, Transformer};
+
+use crate::config::GenerateConfig;
+use crate::dataset::Vocabulary;
+use crate::device::{device_name, is_cpu};
+use crate::generate::{GenerateError, Translator};
+
+/// A model that Kiln trains: a Burn [`Module`], which holds the parameters, and the loss of a batch.
+///
+/// Only [`Self::loss`] has to be written. The other methods have defaults for a model that does not offer the feature or does
+/// not know the number. [`Transformer`] is Kiln's own implementation; `examples/own_model.rs` shows another one.
+///
+/// The trainer replaces the parameters by views of one flat tensor. A parameter that is used in two places must therefore be
+/// one field of the module.
+pub trait Model: Module + 'static {
+    /// Computes the loss of a batch as sums over its labels: the trainer divides once by the number of labels of a whole step.
+    ///
+    /// `stream` is the source of randomness for dropout. It is `None` in validation and if [`Self::has_dropout`] is false.
+    fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums;
+
+    /// Computes [`Self::loss`] without dropout, and how often the likeliest token is the label. `task = "mlm"` validates with
+    /// it; a model without it returns `None`.
+    fn evaluate(&self, _batch: &Batch, _label_smoothing: f64) -> Option<EvalSums> {
+        None
+    }
+
+    /// Returns whether [`Self::loss`] uses its stream.
+    fn has_dropout(&self) -> bool {
+        true
+    }
+
+    /// Returns the floating-point operations of forward and backward on a batch, to report the MFU; `None` if they are not known.
+    fn train_flops(&self, _shape: Shape) -> Option<f64> {
+        None
+    }
+
+    /// Returns the memory of a training step on a batch, in bytes. The trainer compares the figures of two batches to try the
+    /// largest one first, so any number that grows with the memory will do.
+    fn train_bytes(&self, shape: Shape, _dtype: FloatDType) -> u64 {
+        shape.padded_tokens() as u64
+    }
+
+    /// Refuses `train.deterministic = true` with a reason if the model uses operators that may differ from run to run on `device`.
+    fn check_repeatable(&self, _device: &Device, _dtype: FloatDType) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Translates the sources of the validation text, so that they can be scored; `None` if the model does not translate.
+    fn translate(
+        &self,
+        _sources: &[&str],
+        _vocabulary: &Vocabulary,
+        _config: &GenerateConfig,
+    ) -> Result<Option<Vec<String>>, GenerateError> {
+        Ok(None)
+    }
+}
+
+impl Model for Transformer {
+    fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
+        Transformer::loss(self, batch, label_smoothing, stream)
+    }
+
+    fn evaluate(&self, batch: &Batch, label_smoothing: f64) -> Option<EvalSums> {
+        Some(Transformer::evaluate(self, batch, label_smoothing))
+    }
+
+    fn has_dropout(&self) -> bool {
+        let config = self.config();
+        config.dropout > 0.0 || config.attention_dropout > 0.0 || config.activation_dropout.is_some_and(|p| p > 0.0)
+    }
+
+    fn train_flops(&self, Shape { batch_size, source_len, target_len }: Shape) -> Option<f64> {
+        Some(train_flops_per_batch(self.config(), [batch_size, source_len, target_len]).total())
+    }
+
+    fn train_bytes(&self, Shape { batch_size, source_len, target_len }: Shape, dtype: FloatDType) -> u64 {
+        train_bytes(self.config(), dtype, [batch_size, source_len, target_len]).total()
+    }
+
+    fn check_repeatable(&self, device: &Device, dtype: FloatDType) -> Result<(), String> {
+        let head_dim = self.config().head_dim();
+        if is_cpu(device) || attention_is_fused(device, dtype.into(), head_dim) {
+            return Ok(());
+        }
+        Err(format!(
+            "attention in {dtype:?} with heads of {head_dim} has no kernel of its own on {}: the backend's autotune may choose \
+             different kernels from run to run; take train.precision = \"bf16\" or \"fp16\" and heads (model.d_model / \
+             model.n_heads) of 64 or 128, or set train.deterministic = false",
+            device_name(device)
+        ))
+    }
+
+    fn translate(
+        &self,
+        sources: &[&str],
+        vocabulary: &Vocabulary,
+        config: &GenerateConfig,
+    ) -> Result<Option<Vec<String>>, GenerateError> {
+        let (Self::EncoderDecoder(model), Vocabulary::Pairs(tokenizers)) = (self, vocabulary) else {
+            return Ok(None);
+        };
+        let translator = Translator::new(model, tokenizers.clone(), config.clone())?;
+        translator.translate(sources, 0).map(Some)
+    }
+}

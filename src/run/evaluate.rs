@@ -1,0 +1,172 @@
+//! Scores of a checkpoint on raw text.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use burn::tensor::{Device, FloatDType};
+use kiln_data::built_in::numbers;
+use kiln_data::{CorpusConfig, Example, OnePass, PairCorpus, PairSource, PairTokenizers};
+use kiln_model::Transformer;
+
+use super::error::RunError;
+use super::trained_model::TrainedModel;
+use crate::config::{GenerateConfig, Task};
+use crate::dataset::built_in;
+use crate::dataset::pairs::open_cache;
+use crate::dataset::text::{OpenedText, valid_text};
+use crate::eval::{Evaluation, Masking, ValidationLoss, evaluate, validation_loss};
+use crate::generate::Translator;
+
+/// The scores of a checkpoint on a text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scores {
+    /// Optimizer steps of the checkpoint.
+    pub step: u64,
+    /// Losses, and the accuracy on masked tokens.
+    pub loss: ValidationLoss,
+    /// lm: length of the text in UTF-8 bytes, for [`ValidationLoss::bits_per_byte`].
+    pub n_bytes: Option<u64>,
+    /// Translation: scores of the translated text.
+    pub translation: Option<Evaluation>,
+}
+
+/// Scores `run` on `files`, or on its validation text if there are none. `generate` says how pairs are translated; `note` gets lines
+/// for the user.
+///
+/// # Errors
+/// If there is no text, if it cannot be read, or if the device fails.
+pub fn score(
+    run: &TrainedModel,
+    files: &[PathBuf],
+    generate: GenerateConfig,
+    device: &Device,
+    note: &mut dyn FnMut(&str),
+) -> Result<Scores> {
+    let dtype = run.dtype_on(device)?;
+    match run.config.task {
+        Task::Translation => Pairs { run, dtype, device }.score(files, generate, note),
+        Task::Lm | Task::Mlm => score_text(run, files, dtype, device, note),
+    }
+}
+
+/// A translation model to score.
+struct Pairs<'a> {
+    run: &'a TrainedModel,
+    dtype: FloatDType,
+    device: &'a Device,
+}
+
+impl Pairs<'_> {
+    fn score(&self, files: &[PathBuf], generate: GenerateConfig, note: &mut dyn FnMut(&str)) -> Result<Scores> {
+        let Self { run, dtype, device } = self;
+        let examples = self.examples(files, note)?;
+        let (model, tokenizers) = run.translation(*dtype, device)?;
+        note(&format!("scoring {} on {} pairs", run.path.display(), examples.len()));
+
+        let translator = Translator::new(&model, tokenizers.clone(), generate)?;
+        let loss = self.loss(&Transformer::EncoderDecoder(model), &tokenizers, &examples, note)?;
+        let translation = evaluate(&translator, &examples)?;
+        Ok(Scores { step: run.step, loss, n_bytes: None, translation: Some(translation) })
+    }
+
+    /// Reads the named text, or the run's validation text.
+    fn examples(&self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Vec<Example>> {
+        let config = &self.run.config;
+        if files.is_empty() && config.is_built_in_task() {
+            return Ok(built_in::rows(config)?.held_out);
+        }
+        let files = if files.is_empty() { &config.data.valid } else { files };
+        if files.is_empty() {
+            return Err(RunError::NoValidationText("text pairs").into());
+        }
+
+        let (examples, report) = PairCorpus::open(files, &config.data.corpus)?.read_all()?;
+        if report.bad() > 0 {
+            note(&report.to_string());
+        }
+        Ok(examples)
+    }
+
+    /// Computes the loss over `examples`, through a token cache in a temporary folder.
+    fn loss(
+        &self,
+        model: &Transformer,
+        tokenizers: &PairTokenizers,
+        examples: &[Example],
+        note: &mut dyn FnMut(&str),
+    ) -> Result<ValidationLoss> {
+        let config = &self.run.config;
+        let scratch = Scratch::new()?;
+        let rows = scratch.path("rows.jsonl");
+        numbers::write_jsonl(&rows, examples)?;
+
+        let limits = config.data.corpus.resolved(self.run.model.max_positions);
+        let corpus = CorpusConfig {
+            max_source_len: limits.max_source_len,
+            max_target_len: limits.max_target_len,
+            max_bad_rows: limits.max_bad_rows,
+            ..CorpusConfig::default()
+        };
+        let corpus = PairCorpus::open(&[rows], &corpus)?;
+        let cache = open_cache(&scratch.path("rows.tokens"), &corpus, tokenizers, &mut |_| {})?;
+        if cache.report().bad() > 0 {
+            note(&format!("left out of the loss: {}", cache.report()));
+        }
+
+        let source = Arc::new(PairSource::new(cache, tokenizers, &config.loader)?);
+        let batches = OnePass::new(source, &config.loader)?;
+        validation_loss(model, batches, config.train.label_smoothing, None, self.device)
+    }
+}
+
+/// Scores a model of text: lm or mlm.
+fn score_text(
+    run: &TrainedModel,
+    files: &[PathBuf],
+    dtype: FloatDType,
+    device: &Device,
+    note: &mut dyn FnMut(&str),
+) -> Result<Scores> {
+    let config = &run.config;
+    if config.task == Task::Mlm && !run.model.mlm_head {
+        return Err(RunError::NoMaskedHead(run.path.clone()).into());
+    }
+    let scratch = Scratch::new()?;
+    let opened = valid_text(config, files, &scratch.0, &run.vocabulary, note)?;
+    let Some(OpenedText { source, n_bytes, .. }) = opened else {
+        return Err(RunError::NoValidationText("text").into());
+    };
+
+    let model = run.load_model(dtype, device)?;
+    note(&format!("scoring {} on {n_bytes} bytes of text", run.path.display()));
+    let batches = OnePass::new(source, &config.loader)?;
+    let masking = Masking::of(config, &run.vocabulary)?;
+    let loss = validation_loss(&model, batches, config.train.label_smoothing, masking.as_ref(), device)?;
+    let n_bytes = (config.task == Task::Lm).then_some(n_bytes);
+    Ok(Scores { step: run.step, loss, n_bytes, translation: None })
+}
+
+/// A temporary folder for the token cache of a text. Removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("kiln-evaluate-{}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| {
+            format!("{}: cannot make this folder; set TMPDIR to one that can be written", folder.display())
+        })?;
+        Ok(Self(folder))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,32 @@
+//! The checkpoint that a run continues from.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::Run;
+use crate::checkpoint::{self, Checkpoints, Resume, find_resume};
+use crate::config::{Config, Task};
+use crate::dataset::{RunData, Vocabulary};
+
+/// Returns the vocabulary of the run's newest sound checkpoint, if there is one.
+pub(super) fn vocabulary_of_run(dir: &Path, task: Task) -> Result<Option<Vocabulary>> {
+    let newest_first = Checkpoints::of_run(dir).list()?.into_iter().rev();
+    let sound = newest_first.map(|(_, path)| path).find(|path| checkpoint::verify(path).is_ok());
+    Ok(sound.map(|path| Vocabulary::load_dir(&path, task)).transpose()?)
+}
+
+/// Returns the checkpoint to continue from. `None` if the run was interrupted before its first save: with only the weights that it
+/// starts from, or with nothing.
+pub(super) fn resume_or_begin(run: &Run, config: &Config, data: &RunData, has_weights: bool) -> Result<Option<Resume>> {
+    if has_weights || Checkpoints::of_run(&run.dir).list()?.is_empty() {
+        run.note("this run has no checkpoint of its own yet: starting it from the beginning");
+        return Ok(None);
+    }
+
+    let (train, tokenizer) = (data.train.fingerprint(), data.vocabulary.fingerprint());
+    let resume = find_resume(&run.dir, config, &train, &tokenizer, &run.options.allow)?;
+    resume.damaged.iter().for_each(|error| run.note(&format!("skipped a damaged checkpoint: {error}")));
+    run.note(&format!("resuming from {}", resume.path.display()));
+    Ok(Some(resume))
+}

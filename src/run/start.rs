@@ -1,0 +1,121 @@
+//! From a prepared run to its training.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use burn::tensor::Device;
+use kiln_model::flops::n_params;
+use kiln_model::{Transformer, TransformerConfig};
+
+use super::folder::write_config;
+use super::lock::RunLock;
+use super::prepare::Prepared;
+use crate::checkpoint::Resume;
+use crate::config::Config;
+use crate::device::device_name;
+use crate::eval::Model;
+use crate::logging::{Extent, Logging};
+use crate::train::{Outcome, Setup, Signals, Trainer, Validation};
+
+/// A run that is ready to train. It holds the lock of its folder.
+pub struct Session<M: Model = Transformer> {
+    trainer: Trainer<M>,
+    prompt: Option<String>,
+    _lock: RunLock,
+}
+
+impl Prepared {
+    /// Opens the sinks and runs the preflight. `signals` stop or save the run while it trains.
+    ///
+    /// # Errors
+    /// If a sink cannot be written, if the largest batch does not fit into memory, or if the device fails.
+    pub fn start(self, signals: Signals) -> Result<Session> {
+        self.start_with(signals, Trainer::new)
+    }
+
+    /// Starts the run with another model than Kiln's own, see [`Run::train_model`](super::Run::train_model).
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_model<M: Model>(
+        self,
+        signals: Signals,
+        init: impl Fn(&TransformerConfig, &Device) -> M,
+    ) -> Result<Session<M>> {
+        self.start_with(signals, |setup, resume| Trainer::with_model(setup, resume, init))
+    }
+
+    fn start_with<M: Model>(
+        self,
+        signals: Signals,
+        trainer: impl FnOnce(Setup, Option<Resume>) -> Result<Trainer<M>>,
+    ) -> Result<Session<M>> {
+        let Self { lock, run, config, device, data, weights, resume } = self;
+        let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
+        let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
+        let mut logging = Logging::for_run(&run.dir, extent, !run.options.console)?;
+        if run.options.reference_operators {
+            logging.note("every operator is computed by its reference definition (--reference-operators)")?;
+        }
+
+        let given = config.clone();
+        let setup = Setup {
+            config,
+            run_dir: run.dir.clone(),
+            device,
+            vocabulary: data.vocabulary,
+            weights: weights.map(|weights| weights.weights),
+            train: data.train,
+            validation: Validation { source: data.valid, n_bytes: data.valid_bytes, examples: data.valid_examples },
+            logging,
+            signals,
+            auto_micro_batch: run.options.auto_micro_batch,
+            reference_operators: run.options.reference_operators,
+        };
+        let trainer = trainer(setup, resume)?;
+        if trainer.config() != &given {
+            write_config(&run.dir, trainer.config())?;
+        }
+        Ok(Session { trainer, prompt: data.prompt, _lock: lock })
+    }
+
+    /// Describes the run in a line.
+    pub fn headline(&self) -> String {
+        headline(&self.config, &self.device, &self.run.dir)
+    }
+}
+
+impl<M: Model> Session<M> {
+    /// Trains to the end, or until stopped.
+    ///
+    /// # Errors
+    /// If data cannot be read, a file cannot be written, the device fails, or a loss is not finite.
+    pub fn train(&mut self) -> Result<Outcome> {
+        self.trainer.run()
+    }
+
+    /// Returns the trainer, with the model and the validation text.
+    pub fn trainer(&self) -> &Trainer<M> {
+        &self.trainer
+    }
+
+    /// Returns the start of the validation text, to try a language model with.
+    pub fn prompt(&self) -> Option<&str> {
+        self.prompt.as_deref()
+    }
+}
+
+fn max_time(config: &Config) -> Option<Duration> {
+    (config.train.max_minutes > 0.0).then(|| Duration::from_secs_f64(config.train.max_minutes * 60.0))
+}
+
+fn headline(config: &Config, device: &Device, dir: &Path) -> String {
+    format!(
+        "training {:.1} M parameters on {} for {} steps; run folder {}",
+        n_params(&config.model).total() as f64 / 1e6,
+        device_name(device),
+        config.train.steps,
+        dir.display()
+    )
+}

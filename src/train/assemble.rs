@@ -1,0 +1,114 @@
+//! The steps from a [`Setup`] to a [`Trainer`]: the state to start from, the preflight, and the parts of the loop.
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+use kiln_data::Loader;
+use kiln_kernels::Settings;
+use kiln_model::TransformerConfig;
+
+use super::capture::CapturedSteps;
+use super::due::{Reporting, Saving};
+use super::feed::GroupFeed;
+use super::outcome::{Ended, Outcome};
+use super::preflight::Preflight;
+use super::provenance::Provenance;
+use super::setup::Setup;
+use super::state::{TrainState, initial_weights};
+use super::trainer::Trainer;
+use crate::checkpoint::{Checkpoints, Resume};
+use crate::device::{compute_dtype, is_cpu, peak_flops_per_sec};
+use crate::eval::{Masking, Model};
+use crate::metrics::Throughput;
+
+impl Trainer {
+    /// Prepares a new run of the configured Transformer, or continues one, see [`Self::with_model`].
+    ///
+    /// # Errors
+    /// As [`Self::with_model`].
+    pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
+        let seed = setup.config.seed;
+        Self::with_model(setup, resume, |shape, device| initial_weights(shape, seed, device))
+    }
+}
+
+impl<M: Model> Trainer<M> {
+    /// Prepares a new run, or continues one. A run must be resumed with the configuration, data and vocabulary it was started with,
+    /// see [`find_resume`](crate::checkpoint::find_resume).
+    ///
+    /// `init` returns a model with initial weights in f32 on the autodiff device that it gets. It is called again if an attempt to
+    /// fit the largest batch into memory fails.
+    ///
+    /// # Errors
+    /// If the run folder cannot be written, the largest batch does not fit into memory, or the device fails.
+    pub fn with_model(
+        setup: Setup,
+        resume: Option<Resume>,
+        init: impl Fn(&TransformerConfig, &Device) -> M,
+    ) -> Result<Self> {
+        let Setup { mut config, run_dir, device, vocabulary, weights, train, validation, mut logging, .. } = setup;
+        let dtype = compute_dtype(config.train.precision, &device)?;
+        // On the CPU every sum has a fixed order anyway.
+        let deterministic = config.train.deterministic && !is_cpu(&device);
+        let operators = Settings { reference_operators: setup.reference_operators, deterministic };
+        let _installed = operators.install();
+
+        let checkpoints = Checkpoints::of_run(&run_dir);
+        checkpoints.clean()?;
+        if let Some(resume) = &resume {
+            checkpoints.point_to(&resume.path, &resume.snapshot)?;
+        }
+        let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
+
+        // The state to start from.
+        let masking = Masking::of(&config, &vocabulary)?;
+        let fresh = config.clone();
+        let begin = || -> Result<TrainState<M>> {
+            let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
+            let shape = &fresh.model;
+            let mut state = match (&resume, &weights) {
+                (None, None) => TrainState::begin(&fresh, shape, init(shape), dtype),
+                (None, Some(weights)) => TrainState::begin_from(&fresh, shape, init(shape), weights, dtype)?,
+                (Some(resume), _) => TrainState::restore(&fresh, &resume.snapshot, init(&resume.snapshot.model), dtype)
+                    .with_context(|| format!("resuming from {}", resume.path.display()))?,
+            };
+            state.masking.clone_from(&masking);
+            Ok(state)
+        };
+        let state = if saved_step.is_some_and(|step| step >= config.train.steps) {
+            begin()?
+        } else {
+            let (valid, auto_micro_batch) = (validation.source.as_ref(), setup.auto_micro_batch);
+            let preflight = Preflight { device: &device, train: &train, valid, auto_micro_batch };
+            preflight.run(&mut config.train, begin, &mut logging)?
+        };
+        drop((resume, weights)); // the state has copies
+
+        // The parts of the loop.
+        let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
+        let loader = Loader::new(train.clone(), &config.loader, config.seed, state.position)?;
+        Ok(Self {
+            operators,
+            feed: GroupFeed::new(loader, state.position, &config.train, device.clone()),
+            gradients: CapturedSteps::new(config.train.capture, &device),
+            reporting: Reporting::new(logging, &config, &run_dir, train, peak_flops_per_sec(&device, dtype)),
+            saving: Saving::new(checkpoints, config.train.keep_last, provenance, saved_step),
+            outcome: Outcome {
+                ended: Ended::AlreadyFinished,
+                step: state.step,
+                train_secs: state.train_secs,
+                throughput: Throughput::default(),
+                data_wait_share: 0.0,
+                validation: None,
+                best: state.best,
+                hypotheses: Vec::new(),
+                checkpoint: None,
+                late_kernels: None,
+            },
+            signals: setup.signals,
+            config,
+            state,
+            vocabulary,
+            validation,
+        })
+    }
+}

@@ -1,0 +1,233 @@
+//! What follows a step when it is due: a line of metrics, a validation, a checkpoint. Each waits for the device under a comment that
+//! says "host sync".
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use kiln_data::{BatchSource, OnePass};
+
+use super::guard::{Watch, in_step};
+use super::measured::Measured;
+use super::new_kernels::NewKernels;
+use super::outcome::Ended;
+use super::provenance::Provenance;
+use super::setup::{Signals, Validation};
+use super::state::TrainState;
+use crate::checkpoint::{Best, Checkpoints, Saver};
+use crate::config::Config;
+use crate::dataset::Vocabulary;
+use crate::device::reserved_bytes;
+use crate::eval::{Model, score, validation_loss};
+use crate::logging::Logging;
+use crate::metrics::deferred::DeferredMetrics;
+use crate::metrics::{Outliers, Span, ValidationMetrics, WindowMetrics};
+
+/// What is due after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) log: bool,
+    pub(super) validate: bool,
+    /// Whether the validation generates text, too.
+    pub(super) with_text: bool,
+    pub(super) save: bool,
+}
+
+impl Due {
+    /// Decides what is due after `step`. `ended` is set if it was the last one.
+    pub(super) fn after(
+        step: u64,
+        ended: Option<Ended>,
+        config: &Config,
+        has_validation: bool,
+        signals: &Signals,
+    ) -> Self {
+        let every = |n_steps: u64| n_steps > 0 && step.is_multiple_of(n_steps);
+        let train = &config.train;
+
+        let with_text = matches!(ended, Some(Ended::Steps | Ended::Time));
+        let validate = has_validation && (every(train.validate_every) || with_text);
+        let save = every(train.save_every) || ended.is_some() || signals.save_now.swap(false, Ordering::Relaxed);
+        // A checkpoint or a validation ends a line, too: a resumed run then lacks no metrics.
+        let log = every(train.log_every) || validate || save;
+        Self { log, validate, with_text, save }
+    }
+}
+
+/// The sinks and meters of a run.
+pub(super) struct Reporting {
+    pub(super) logging: Logging,
+    pub(super) deferred: DeferredMetrics,
+    pub(super) outliers: Outliers,
+    pub(super) watch: Watch,
+    pub(super) measured: Measured,
+}
+
+impl Reporting {
+    pub(super) fn new(
+        logging: Logging,
+        config: &Config,
+        run_dir: &Path,
+        train: Arc<dyn BatchSource>,
+        peak: Option<f64>,
+    ) -> Self {
+        Self {
+            logging,
+            deferred: DeferredMetrics::default(),
+            outliers: Outliers::default(),
+            watch: Watch::new(config, run_dir, train),
+            measured: Measured::start(peak),
+        }
+    }
+
+    /// Reads and logs the metrics of the steps since the last line. The host waits for the device here.
+    ///
+    /// # Errors
+    /// If the device failed, if a loss or gradient ended the run, or if a sink cannot be written.
+    pub(super) fn log<M: Model>(&mut self, state: &mut TrainState<M>) -> Result<()> {
+        let Self { logging, deferred, outliers, watch, measured } = self;
+        let rate = state.optimizer.learning_rate();
+        // Host sync: a few numbers per step.
+        let steps = measured.clock.time(Span::Drain, || deferred.drain(|update| rate.at(update)));
+        let mut steps = steps.map_err(|error| in_step(error.into(), measured.largest))?;
+        if let Some(last) = steps.last() {
+            state.optimizer.observe(last.updates);
+        }
+
+        steps.truncate(Watch::n_valid(&steps));
+        steps.iter_mut().for_each(|step| outliers.mark(step));
+        let totals = measured.end_window(&steps);
+        state.train_secs += totals.training().as_secs_f64();
+        let throughput = measured.window.take(totals.training(), measured.peak_flops_per_sec);
+
+        steps.iter().try_for_each(|step| logging.step(step))?;
+        if let Some(mut window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
+            window.new_kernels = measured.new_kernels.take();
+            window.memory_bytes = reserved_bytes(&state.device);
+            logging.window(&window)?;
+            let notes = watch.check(&steps, state, state.non_finite_steps)?;
+            notes.iter().try_for_each(|note| logging.note(note))?;
+            state.non_finite_steps += window.non_finite_steps;
+        }
+        Ok(())
+    }
+}
+
+/// The result of a validation.
+pub(super) struct Validated {
+    pub(super) metrics: ValidationMetrics,
+    /// Translations of [`Validation::examples`], if they were made.
+    pub(super) hypotheses: Option<Vec<String>>,
+    pub(super) elapsed: Duration,
+}
+
+impl Validation {
+    /// Measures the validation set and, `with_text`, translates it. `None` without a validation set. Kernels that only the
+    /// translation launches are excluded from `new_kernels`.
+    pub(super) fn measure<M: Model>(
+        &self,
+        state: &TrainState<M>,
+        config: &Config,
+        vocabulary: &Vocabulary,
+        with_text: bool,
+        new_kernels: &mut NewKernels,
+    ) -> Result<Option<Validated>> {
+        let Some(source) = self.source.clone() else { return Ok(None) };
+        let start = Instant::now();
+        let model = state.model.valid();
+        let batches = OnePass::new(source, &config.loader)?;
+        // Host sync.
+        let loss = validation_loss(&model, batches, state.label_smoothing, state.masking.as_ref(), &state.device)?;
+        let mut metrics = ValidationMetrics {
+            step: state.step,
+            loss: loss.loss,
+            nll: loss.nll,
+            target_tokens: loss.target_tokens,
+            bits_per_byte: self.n_bytes.map(|n_bytes| loss.bits_per_byte(n_bytes)),
+            masked_accuracy: loss.masked.map(|masked| masked.model),
+            unigram_accuracy: loss.masked.map(|masked| masked.unigram),
+            ..ValidationMetrics::default()
+        };
+
+        let mut hypotheses = None;
+        if with_text && !self.examples.is_empty() {
+            let sources: Vec<&str> = self.examples.iter().map(|example| example.source.as_str()).collect();
+            let translate = || model.translate(&sources, vocabulary, &config.generate);
+            if let Some(lines) = new_kernels.without(translate)? {
+                let scores = score(lines, &self.examples, 0.0);
+                metrics.bleu = Some(scores.bleu.score);
+                metrics.chrf = Some(scores.chrf);
+                metrics.exact_match = Some(scores.exact_match);
+                hypotheses = Some(scores.hypotheses);
+            }
+        }
+
+        let elapsed = start.elapsed();
+        metrics.elapsed_secs = elapsed.as_secs_f64();
+        Ok(Some(Validated { metrics, hypotheses, elapsed }))
+    }
+}
+
+/// The checkpoints of a run.
+pub(super) struct Saving {
+    saver: Saver,
+    provenance: Provenance,
+    /// Step of the newest checkpoint.
+    saved_step: Option<u64>,
+    /// Folder of the newest checkpoint that this process has completed.
+    pub(super) newest: Option<PathBuf>,
+}
+
+impl Saving {
+    pub(super) fn new(
+        checkpoints: Checkpoints,
+        keep_last: usize,
+        provenance: Provenance,
+        saved_step: Option<u64>,
+    ) -> Self {
+        Self { saver: Saver::new(checkpoints, keep_last), provenance, saved_step, newest: None }
+    }
+
+    /// Returns whether there is no checkpoint of `step` yet.
+    pub(super) fn lacks(&self, step: u64) -> bool {
+        self.saved_step != Some(step)
+    }
+
+    /// Starts a save in the background. Waits only for the copy from the device and for the end of an earlier save. Returns the
+    /// time that this took.
+    pub(super) fn begin<M: Model>(&mut self, state: &TrainState<M>, is_best: bool) -> Result<Duration> {
+        let start = Instant::now();
+        // Host sync: weights and moments.
+        let copy = state.host_copy(&self.provenance)?;
+        let before = self.saver.begin(is_best, move || copy.into_snapshot())?;
+        self.newest = before.map(|saved| saved.path).or(self.newest.take());
+        self.saved_step = Some(state.step);
+        Ok(start.elapsed())
+    }
+
+    /// Notes a save that has completed since the last call. Does not wait.
+    ///
+    /// # Errors
+    /// If the save has failed.
+    pub(super) fn poll(&mut self) -> Result<()> {
+        self.newest = self.saver.poll()?.map(|saved| saved.path).or(self.newest.take());
+        Ok(())
+    }
+
+    /// Waits for the save in progress.
+    ///
+    /// # Errors
+    /// If the save has failed.
+    pub(super) fn wait(&mut self) -> Result<()> {
+        self.newest = self.saver.wait()?.map(|saved| saved.path).or(self.newest.take());
+        Ok(())
+    }
+}
+
+/// Returns the best validation after one of `loss` at `step`, if that is the best so far.
+pub(super) fn new_best(step: u64, loss: f64, best: Option<Best>) -> Option<Best> {
+    let is_best = loss.is_finite() && best.is_none_or(|best| loss < best.loss);
+    is_best.then_some(Best { step, loss })
+}

@@ -1,0 +1,45 @@
+//! The result of a run.
+
+use std::path::PathBuf;
+
+use crate::checkpoint::Best;
+use crate::metrics::{Throughput, ValidationMetrics};
+
+/// Why a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All `train.steps` are done.
+    Steps,
+    /// The time limit `train.max_minutes` is reached.
+    Time,
+    /// [`Signals::stop`](super::Signals::stop) was set; the run can be resumed.
+    Stopped,
+    /// The run was finished already when it was resumed.
+    AlreadyFinished,
+}
+
+/// The result of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Why it ended.
+    pub ended: Ended,
+    /// Optimizer steps since the start of the run.
+    pub step: u64,
+    /// Seconds of training since the start of the run, without validation and saving.
+    pub train_secs: f64,
+    /// Speed over this process's training time.
+    pub throughput: Throughput,
+    /// Share of this process's training time spent waiting for data, 0 to 1.
+    pub data_wait_share: f64,
+    /// The last validation of this process.
+    pub validation: Option<ValidationMetrics>,
+    /// The best validation since the start of the run.
+    pub best: Option<Best>,
+    /// Translations of [`Validation::examples`](super::Validation::examples), if they were made.
+    pub hypotheses: Vec<String>,
+    /// The newest checkpoint of this process.
+    pub checkpoint: Option<PathBuf>,
+    /// Kernels that training or validation launched for the first time after the first line of metrics: 0 if every shape was
+    /// warmed up. `None` where nothing is compiled.
+    pub late_kernels: Option<usize>,
+}

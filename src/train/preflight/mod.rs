@@ -1,0 +1,67 @@
+//! Before the first step: fit the largest batch into memory, check that steps are repeatable, and compile the kernels.
+//!
+//! Nothing here changes a weight, a counter or a random stream, so the run is the same with and without it.
+
+mod deterministic;
+mod probe;
+mod warm_up;
+
+#[cfg(test)]
+pub(super) use warm_up::warm_up;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use burn::tensor::Device;
+use kiln_data::BatchSource;
+
+use super::state::TrainState;
+use crate::config::TrainConfig;
+use crate::device::is_cpu;
+use crate::eval::Model;
+use crate::logging::Logging;
+
+/// What a preflight runs on.
+pub(super) struct Preflight<'a> {
+    pub(super) device: &'a Device,
+    pub(super) train: &'a Arc<dyn BatchSource>,
+    pub(super) valid: Option<&'a Arc<dyn BatchSource>>,
+    /// Whether `train.split_batches` may be raised until the largest batch fits into memory.
+    pub(super) auto_micro_batch: bool,
+}
+
+impl Preflight<'_> {
+    /// Returns the state to train with, made by `begin`. May raise `config.split_batches`.
+    ///
+    /// # Errors
+    /// If the largest batch does not fit, if a deterministic run is not repeatable, or if the device fails.
+    pub(super) fn run<M: Model>(
+        &self,
+        config: &mut TrainConfig,
+        begin: impl Fn() -> Result<TrainState<M>>,
+        logging: &mut Logging,
+    ) -> Result<TrainState<M>> {
+        let Self { device, train, valid, auto_micro_batch } = *self;
+        let started = Instant::now();
+        let accum = config.grad_accum_steps;
+
+        let attempt = |state: &_, splits| probe::try_largest(state, train, valid, accum, splits);
+        let note = |note: &str| logging.note(note);
+        let (state, splits) = probe::fit(device, config.split_batches, auto_micro_batch, begin, attempt, note)?;
+        config.split_batches = splits;
+
+        if config.deterministic {
+            logging.note(&deterministic::ensure_repeatable(&state, train, splits)?)?;
+        }
+
+        // The CPU compiles nothing.
+        if config.warm_up && !is_cpu(device) {
+            let sources = [Some(train), valid];
+            let show = |done, of| logging.preparing("warming up", done, of);
+            let warmed = warm_up::warm_up(&state, sources, [accum, splits], started, show)?;
+            logging.note(&warmed.to_string())?;
+        }
+        Ok(state)
+    }
+}
