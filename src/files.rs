@@ -9,13 +9,13 @@ use thiserror::Error;
 /// A file operation that the operating system refused.
 #[derive(Debug, Error)]
 #[error("cannot {action} {path}: {source}")]
-pub struct FileError {
+pub(crate) struct FileError {
     /// "read", "write", "sync", ...
-    pub action: &'static str,
+    pub(crate) action: &'static str,
     /// File or folder.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The system's reason.
-    pub source: io::Error,
+    pub(crate) source: io::Error,
 }
 
 impl FileError {
@@ -30,7 +30,7 @@ impl FileError {
 ///
 /// # Errors
 /// If the file or the temporary file next to it cannot be written.
-pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);

@@ -1,22 +1,41 @@
 //! Kiln trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 //!
+//! [`Config`] and [`Run`] are the library's face: configure a run, train it, resume it, and use its checkpoints. [`Model`] lets the
+//! trainer train a model of your own.
+//!
+//! ```no_run
+//! use kiln::{Config, Run};
+//!
+//! let config = Config::preset("tiny").set("train.steps", 500).validate()?;
+//! let outcome = Run::create("runs/a", config)?.train()?;
+//! println!("step {}: {:?}", outcome.step, outcome.validation);
+//!
+//! let run = Run::open("runs/a")?;
+//! println!("{}", run.translate(&["1074"])?[0]);
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+//!
+//! The types of the face are in [`config`], [`run`], [`train`] (the outcome and the trainer), [`eval`] (scores), [`generate`]
+//! (continuations), [`metrics`] and [`device`]. The other modules are public for the benches, the fuzz targets and the tests, and
+//! may change with every version.
+//!
 //! # The map
 //!
-//! By layer, lowest first; a module imports only from layers below it:
+//! By layer, lowest first. A module imports only from lower layers:
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | [`config`] what a run is · [`files`] writing them whole · [`metrics`] what a run measures · [`units`] numbers as people read them |
-//! | 1 | [`device`] where it computes · [`optim`] AdamW and its schedules · [`logging`] where numbers go |
+//! | 0 | [`config`] the settings of a run · `files` writing files safely · [`metrics`] the measurements of a run · `units` numbers for people |
+//! | 1 | [`device`] CPU and GPUs, dtypes, uploads · [`optim`] AdamW and its schedules · [`logging`] console, JSON lines, TensorBoard |
 //! | 2 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling · [`checkpoint`] complete or invisible · [`hugging_face`] folders of `transformers` |
-//! | 3 | [`eval`] loss, masked-token accuracy, BLEU, chrF |
-//! | 4 | [`train`] state, step and loop |
+//! | 3 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
+//! | 4 | [`train`] the loop, its steps and its state |
 //! | 5 | [`run`] the life of a run: folder, lock, start, resume |
-//! | 6 | [`diagnose`] how fast it is, and compared with what |
-//! | 7 | [`cli`] one file per subcommand |
+//! | 6 | `diagnose` speed and precision, compared with PyTorch and f32 |
+//! | 7 | `cli` one file per subcommand |
 //!
-//! Below them all stand the crates `kiln-data` (text -> host batches, never sees Burn), `kiln-model` (the Transformer) and
-//! `kiln-kernels` (its operators). Data flows one way:
+//! The crates below: `kiln-data` (text -> host batches, without Burn), `kiln-model` (the Transformers) and `kiln-kernels` (their
+//! operators). Data flows one way:
 //!
 //! ```text
 //! text -> Example -> token ids -> cache -> HostBatch      kiln-data
@@ -27,24 +46,28 @@
 //!
 //! # Invariants
 //!
-//! 1. The training step never reads a tensor; [`metrics::deferred`] is drained every `train.log_every` steps. That drain,
+//! 1. The training step never reads a tensor; [`metrics::deferred`] is drained every `train.log_every` steps. The drain,
 //!    validation and saving are the loop's only host syncs.
 //! 2. Data order is a pure function of seed, epoch and position, whatever the number of workers.
 //! 3. The learning rate is a pure function of the optimizer step.
-//! 4. A loss is a sum over labels (non-padding targets, next tokens, masked tokens), divided once by their count over all
-//!    micro-batches; the device counts them.
-//! 5. Throughput is effective (non-padding) tokens per second, always beside the padding ratio.
-//! 6. A checkpoint is complete or invisible, and resuming continues bit for bit on the CPU.
-//! 7. Bad input is named: where, what was found, what to do. Nothing is silently truncated or dropped.
+//! 4. A loss is a sum over labels (non-padding targets, next tokens, masked tokens), divided once by their number over all
+//!    micro-batches. The device counts them.
+//! 5. Throughput is effective (non-padding) tokens per second, always reported with the padding ratio.
+//! 6. A checkpoint is complete or invisible, and a resumed run continues bit for bit on the CPU.
+//! 7. Errors name bad input: where it is, what was found, and what to do. Nothing is silently truncated or dropped.
 
 pub mod checkpoint;
+/// The command line, for the binary.
+#[doc(hidden)]
 pub mod cli;
 pub mod config;
 pub mod dataset;
 pub mod device;
+/// The measurements behind `kiln bench` and `kiln check`.
+#[doc(hidden)]
 pub mod diagnose;
 pub mod eval;
-pub mod files;
+mod files;
 pub mod generate;
 pub mod hugging_face;
 pub mod logging;
@@ -52,7 +75,7 @@ pub mod metrics;
 pub mod optim;
 pub mod run;
 pub mod train;
-pub mod units;
+mod units;
 
 pub use config::Config;
 pub use eval::Model;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// `1234567.8` -> `1,234,568`.
-pub fn thousands(number: f64) -> String {
+pub(crate) fn thousands(number: f64) -> String {
     let digits = format!("{:.0}", number.max(0.0));
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -16,12 +16,12 @@ pub fn thousands(number: f64) -> String {
 }
 
 /// Bytes in GiB.
-pub fn gib(bytes: u64) -> f64 {
+pub(crate) fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
 
 /// `42s`, `3m05s`, `2h07m`.
-pub fn duration(duration: Duration) -> String {
+pub(crate) fn duration(duration: Duration) -> String {
     let secs = duration.as_secs_f64().round() as u64;
     match secs {
         0..60 => format!("{secs}s"),

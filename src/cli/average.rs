@@ -1,4 +1,4 @@
-//! `kiln average`: one checkpoint out of several.
+//! `kiln average`: averages several checkpoints into one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::run::{RunError, folder, write_run};
 
 /// Averages the weights of a run's last or best checkpoints
 ///
-/// The result is a run folder of its own with one checkpoint: it can be evaluated, used, exported and trained from. Sums are
-/// made in f64. The run must have kept enough checkpoints: train.keep_last says how many stay.
+/// The result is a new run folder with a single checkpoint. It can be evaluated, used, exported and trained from. Weights are
+/// summed in f64. The run must have kept enough checkpoints, see train.keep_last.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln average runs/en-it --last 5
@@ -39,7 +39,7 @@ struct Which {
     #[arg(long, value_name = "N")]
     last: Option<usize>,
 
-    /// Of the checkpoints that are there, the N with the lowest validation loss
+    /// The N checkpoints with the lowest validation loss, among those that were kept
     #[arg(long, value_name = "N")]
     best: Option<usize>,
 }
@@ -60,7 +60,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Steps and folders of the checkpoints to average.
+/// Returns steps and folders of the checkpoints to average.
 fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
     let all = Checkpoints::of_run(run).list()?;
     let (flag, n, mut candidates) = match (which.last, which.best) {
@@ -71,7 +71,7 @@ fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
     if n == 0 || n > candidates.len() {
         let names: Vec<_> = candidates.iter().map(|(step, _)| folder_name(*step)).collect();
         return Err(Usage(format!(
-            "{flag} {n}: {} has {} checkpoints to choose from{}{}{}; name 1 to that many, or train with a higher \
+            "{flag} {n}: {} has {} checkpoints to choose from{}{}{}; use a number from 1 to that, or train with a higher \
              train.keep_last",
             run.display(),
             names.len(),
@@ -85,11 +85,12 @@ fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
     Ok(candidates)
 }
 
-/// The checkpoints whose step was validated, best first.
+/// Returns the checkpoints whose step was validated, best first.
 fn by_loss(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>> {
     let path = run.join(METRICS_FILE);
-    let text = fs::read_to_string(&path)
-        .with_context(|| format!("{}: cannot be read, and it says which checkpoint is best", path.display()))?;
+    let text = fs::read_to_string(&path).with_context(|| {
+        format!("{}: cannot be read, but the validation losses are needed to find the best checkpoints", path.display())
+    })?;
     let losses = validation_losses(&text);
     let loss_of = |step: u64| losses.iter().rev().find(|(at, _)| *at == step).map(|(_, loss)| *loss);
     let mut validated: Vec<_> = all.into_iter().filter_map(|(step, path)| Some((loss_of(step)?, step, path))).collect();
@@ -97,7 +98,7 @@ fn by_loss(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>> 
     Ok(validated.into_iter().map(|(_, step, path)| (step, path)).collect())
 }
 
-/// Step and loss of every validation that gave a number; of a step that was validated twice, the later one counts.
+/// Returns step and loss of every validation with a finite loss. If a step was validated twice, the later one counts.
 fn validation_losses(metrics: &str) -> Vec<(u64, f64)> {
     let line = |line: &str| {
         let value: Value = serde_json::from_str(line).ok()?;

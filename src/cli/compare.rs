@@ -1,4 +1,4 @@
-//! `kiln compare`: the losses of several runs, side by side.
+//! `kiln compare`: compares the training losses of several runs.
 
 use std::path::PathBuf;
 
@@ -8,9 +8,9 @@ use crate::diagnose::compare::{Comparison, Losses, losses};
 
 /// Compares the training losses of runs
 ///
-/// Over the steps that all runs took: the mean loss of each in ten windows, how far the others are from the first, and the mean
-/// and largest distance. Whether operators, a device or a precision change what is learned is seen when their distance is
-/// put beside that of another seed.
+/// Prints the mean loss of each run in ten windows over the steps that all runs took, and the mean and the largest distance from the
+/// first run. To judge whether operators, a device or a precision change what a model learns, compare their distance with the
+/// distance of a run with another seed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   kiln train --task lm --set train.steps=200 --run runs/fused
@@ -18,10 +18,10 @@ use crate::diagnose::compare::{Comparison, Losses, losses};
   kiln train --task lm --set train.steps=200 --run runs/seed --set seed=2
   kiln compare runs/fused runs/reference runs/seed")]
 pub(super) struct Args {
-    /// Run folders; the first is what the others are compared with
+    /// Run folders; the others are compared with the first
     #[arg(required = true, num_args = 2..)]
     runs: Vec<PathBuf>,
-    /// Windows that the common steps are cut into
+    /// Number of windows
     #[arg(long, default_value_t = 10)]
     windows: usize,
 }
@@ -29,10 +29,12 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     let read: Vec<Losses> = args.runs.iter().map(|run| losses(run)).collect::<Result<_>>()?;
     let found = Comparison::of(&read, args.windows)?;
+
     let letter = |i: usize| char::from(b'A' + (i % 26) as u8);
     for (i, run) in args.runs.iter().enumerate() {
         println!("{} = {}", letter(i), run.display());
     }
+
     let mut head = format!("{:>15}  {:>9}", "steps", letter(0));
     for i in 1..args.runs.len() {
         head += &format!("  {:>9}  {:>9}", letter(i), format!("{} - A", letter(i)));
@@ -46,6 +48,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         println!("{line}");
     }
+
     for (i, distance) in found.distances.iter().enumerate() {
         println!(
             "{} is {:.4} nats from A in the mean of a window ({:.4} at most), {:.4} in a single step",

@@ -1,4 +1,4 @@
-//! The options that several subcommands share.
+//! Options that several subcommands share.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ use clap::Args;
 use crate::config::{Config, ConfigError, GenerateConfig, Preset, Sources, load};
 use crate::device::{DeviceChoice, DeviceError, gpu_hint};
 
-/// Where the configuration comes from: preset < file < `--set`.
+/// The configuration. A file overrides the preset, and `--set` overrides both.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct ConfigArgs {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// What to learn: translation, lm (the next token of a text) or mlm (hidden tokens of a text)
+    /// Task to learn: translation, lm (the next token of a text) or mlm (hidden tokens of a text)
     #[arg(long, value_name = "TASK")]
     pub task: Option<String>,
 
@@ -24,8 +24,8 @@ pub(super) struct ConfigArgs {
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
-    /// lm and mlm: documents (rows are full, documents do not see each other), stream (they do) or sentences (a row each);
-    /// short for --set data.text.packing=...
+    /// lm and mlm: how documents fill the rows; short for --set data.text.packing=... One of documents (full rows, without attention
+    /// between documents), stream (full rows, with attention between documents) or sentences (one document per row)
     #[arg(long, value_name = "HOW")]
     pub packing: Option<String>,
 
@@ -35,7 +35,7 @@ pub(super) struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// The validated configuration; `files`, if any, are the training text.
+    /// Returns the validated configuration; `files`, if any, are the training text.
     pub(super) fn load(&self, files: &[PathBuf]) -> Result<Config, ConfigError> {
         let mut set = Vec::new();
         if !files.is_empty() {
@@ -47,14 +47,14 @@ impl ConfigArgs {
         load(&Sources { task: self.task.clone(), preset: self.preset.clone(), file: self.config.clone(), set })
     }
 
-    /// What a run with this configuration is called: as the file, else as the preset, else as the task.
+    /// Returns the name of a run with this configuration: the name of the file, else of the preset, else of the task.
     pub(super) fn name(&self) -> String {
         let stem = self.config.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
         let task = self.task.clone().filter(|task| task != "translation");
         stem.or_else(|| self.preset.clone()).or(task).unwrap_or_else(|| Preset::Numbers.name().into())
     }
 
-    /// Whether nothing at all was given.
+    /// Returns whether no option was given.
     pub(super) fn is_empty(&self) -> bool {
         self.config.is_none()
             && self.task.is_none()
@@ -64,7 +64,7 @@ impl ConfigArgs {
     }
 }
 
-/// Where to compute.
+/// The device to compute on.
 #[derive(Debug, Clone, Args)]
 pub(super) struct DeviceArgs {
     /// cpu, cuda, cuda:1 (the second GPU) or auto
@@ -89,14 +89,14 @@ impl DeviceArgs {
     }
 }
 
-/// How to generate text; what is not given is taken from the run's configuration.
+/// How to generate text. The run's configuration has the default of each option.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub(super) struct GenerateArgs {
-    /// Takes the likeliest token each time
+    /// Takes the most likely token each time
     #[arg(long, conflicts_with_all = ["beam", "sample", "temperature", "top_k", "top_p"])]
     pub greedy: bool,
 
-    /// Beams; 1 is greedy
+    /// Number of beams; 1 is greedy
     #[arg(long, value_name = "N", conflicts_with_all = ["sample", "temperature", "top_k", "top_p"])]
     pub beam: Option<usize>,
 
@@ -104,53 +104,53 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
     pub length_penalty: Option<f64>,
 
-    /// Draws tokens by their probabilities; so do --temperature, --top-k and --top-p
+    /// Samples tokens by their probabilities; --temperature, --top-k and --top-p imply it
     #[arg(long)]
     pub sample: bool,
 
-    /// Sampling: below 1 sharper, above 1 flatter
+    /// Sampling: divides the logits by T; below 1 sharpens the distribution, above 1 flattens it
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f64>,
 
-    /// Sampling: only the K likeliest tokens; 0: all
+    /// Sampling: only the K most likely tokens; 0 for all
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
 
-    /// Sampling: only the likeliest tokens that together have the probability P
+    /// Sampling: only the most likely tokens that together have probability P
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub top_p: Option<f64>,
 
-    /// Makes tokens that stand there already less likely; 1: off
+    /// Makes tokens that have already occurred less likely; 1 switches it off
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f64>,
 
-    /// Seed of the draws
+    /// Seed of the sampling
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Source or prompt tokens generated for at once, padding included
+    /// Size of a batch in source or prompt tokens, including padding
     #[arg(long, value_name = "TOKENS")]
     pub batch_tokens: Option<usize>,
 }
 
 impl GenerateArgs {
-    /// Whether nothing at all was given.
+    /// Returns whether no option was given.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The run's settings with the given ones in their place, validated.
+    /// Returns the run's settings with the given options in their place, validated.
     pub(super) fn apply(&self, of_run: &GenerateConfig) -> Result<GenerateConfig, ConfigError> {
-        let draws = self.sample || self.temperature.is_some() || self.top_k.is_some() || self.top_p.is_some();
+        let samples = self.sample || self.temperature.is_some() || self.top_k.is_some() || self.top_p.is_some();
         let searches = self.greedy || self.beam.is_some();
         let config = GenerateConfig {
-            sample: draws || (of_run.sample && !searches),
+            sample: samples || (of_run.sample && !searches),
             temperature: self.temperature.unwrap_or(of_run.temperature),
             top_k: self.top_k.unwrap_or(of_run.top_k),
             top_p: self.top_p.unwrap_or(of_run.top_p),
             repetition_penalty: self.repetition_penalty.unwrap_or(of_run.repetition_penalty),
             seed: self.seed.unwrap_or(of_run.seed),
-            beam_size: if draws || self.greedy { 1 } else { self.beam.unwrap_or(of_run.beam_size) },
+            beam_size: if samples || self.greedy { 1 } else { self.beam.unwrap_or(of_run.beam_size) },
             length_penalty: self.length_penalty.unwrap_or(of_run.length_penalty),
             batch_tokens: self.batch_tokens.unwrap_or(of_run.batch_tokens),
             ..of_run.clone()
@@ -159,7 +159,7 @@ impl GenerateArgs {
     }
 }
 
-/// The settings if they can work.
+/// Returns the settings if they are valid.
 pub(super) fn checked(config: GenerateConfig) -> Result<GenerateConfig, ConfigError> {
     let mut problems = Vec::new();
     config.validate(&mut problems);
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_replaces_what_the_run_had() {
+    fn options_replace_the_settings_of_the_run() {
         let of_run = GenerateConfig { beam_size: 4, length_penalty: 1.0, ..GenerateConfig::default() };
         let args = GenerateArgs { beam: Some(2), ..GenerateArgs::default() };
         let config = args.apply(&of_run).expect("valid");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_decides_between_drawing_and_searching() {
+    fn options_decide_between_sampling_and_searching() {
         let apply = |args: GenerateArgs, sample: bool, beam_size: usize| {
             let config = args.apply(&GenerateConfig { sample, beam_size, ..GenerateConfig::default() }).expect("valid");
             (config.sample, config.beam_size)

@@ -1,4 +1,4 @@
-//! `kiln doctor`: what this machine and this build can do, and which package brings what is missing.
+//! `kiln doctor`: checks what this machine and this build can do, and names the package of each missing part.
 
 mod libraries;
 mod report;
@@ -14,7 +14,7 @@ use crate::device::{self, DeviceChoice};
 
 /// Checks device, driver, libraries and build
 ///
-/// Names every missing part with the package that brings it. Nothing is changed.
+/// Names every missing part and the package that provides it. Changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  kiln doctor")]
 pub(super) struct Args {}
@@ -36,7 +36,7 @@ fn diagnose() -> Report {
         "cuda",
         match (with_cuda, gpus.is_empty()) {
             (true, _) => Finding::Good("built in".into()),
-            (false, true) => Finding::Absent("not built in, and no NVIDIA GPU to use it on".into()),
+            (false, true) => Finding::Absent("not built in, and there is no NVIDIA GPU".into()),
             (false, false) => Finding::Missing {
                 found: "not built in, though this machine has an NVIDIA GPU".into(),
                 remedy: "cargo build --release --features cuda".into(),
@@ -45,7 +45,7 @@ fn diagnose() -> Report {
     );
 
     report.section("Device");
-    let cpu = DeviceChoice::Cpu.open().expect("the CPU is always there");
+    let cpu = DeviceChoice::Cpu.open().expect("the CPU always exists");
     report.add("cpu", Finding::Good(device::device_name(&cpu)));
     report.add(
         "gpu",
@@ -60,7 +60,7 @@ fn diagnose() -> Report {
         report.add("kernels", Finding::Good(folder));
     }
 
-    // Without a GPU nothing of the rest is missed.
+    // Without a GPU the rest is not needed.
     let wanted = with_cuda && !gpus.is_empty();
     report.section("To run on a GPU");
     report.add("driver", driver(wanted));
@@ -68,7 +68,7 @@ fn diagnose() -> Report {
         "NVRTC",
         library(
             "libnvrtc.so",
-            "only for CubeCL's C++ compiler; the one in use needs none",
+            "only for CubeCL's C++ compiler, which is not in use",
             "libnvrtc12 or nvidia-cuda-toolkit",
             "nvidia-cuda-nvrtc-cu12",
         ),
@@ -127,14 +127,14 @@ fn library(name: &str, purpose: &str, debian: &str, pypi: &str) -> Finding {
     }
 }
 
-/// The folder of compiled kernels and how much is in it.
+/// Describes the folder of compiled kernels and its size.
 fn kept(folder: PathBuf) -> String {
     let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
     let bytes: u64 = files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
-    format!("{} ({:.1} MB; may be deleted, it is made again)", folder.display(), bytes as f64 / 1e6)
+    format!("{} ({:.1} MB; it can be deleted and is made again)", folder.display(), bytes as f64 / 1e6)
 }
 
-/// Whether a number makes it to the first GPU and back.
+/// Checks the first GPU with a small computation.
 fn usable_gpus() -> Finding {
     match DeviceChoice::Cuda(0).open() {
         Err(error) => {

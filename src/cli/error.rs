@@ -1,8 +1,8 @@
-//! Errors that only the command line makes.
+//! Errors of the command line itself.
 
 use std::fmt;
 
-/// A request that cannot be granted as it was made; the text says what to do.
+/// A command that cannot work as it was typed; the text says what to do.
 #[derive(Debug)]
 pub(super) struct Usage(pub String);
 

@@ -1,4 +1,4 @@
-//! Exit codes, and which error has which.
+//! Exit codes, and the code of each error.
 
 use std::io;
 
@@ -14,28 +14,28 @@ use crate::generate::GenerateError;
 use crate::hugging_face::FolderError;
 use crate::run::RunError;
 
-/// Something failed while running: a full disk, a device out of memory, a bug.
+/// The command failed while running: a full disk, a device out of memory, a bug.
 pub const FAILED: u8 = 1;
-/// The command line or the configuration cannot work; nothing was done.
+/// The command line or the configuration is wrong; nothing was done.
 pub const USAGE: u8 = 2;
-/// Text, a tokenizer, a cache or a checkpoint is not what it should be.
+/// A text, a tokenizer, a token cache or a checkpoint is damaged or not valid.
 pub const BAD_DATA: u8 = 3;
-/// A second signal ended a training run at once; its last checkpoint can be resumed. The first ends it saved, with code 0.
+/// A second signal ended a training run at once; its last checkpoint can be resumed. The first signal saves and ends with code 0.
 pub const INTERRUPTED: u8 = 130;
 
-/// For `--help`.
+/// The section of `--help`.
 pub const HELP: &str = "\
 Exit codes:
   0    done
-  1    something failed while running: a full disk, a device out of memory
-  2    the command line or the configuration cannot work; nothing was done
-  3    bad data: text, a tokenizer, a token cache or a checkpoint is not what it should be
-  130  training was stopped at once by a second signal; --resume continues from its last checkpoint (the first signal
-       saves and ends with 0)
+  1    the command failed while running: a full disk, a device out of memory
+  2    the command line or the configuration is wrong; nothing was done
+  3    bad data: a text, a tokenizer, a token cache or a checkpoint is damaged or not valid
+  130  a second signal stopped training at once; --resume continues from the last checkpoint (the first signal saves and
+       ends with 0)
 
 Results go to stdout, everything else to stderr.";
 
-/// The exit code of an error: decided by the first cause that has one.
+/// Returns the exit code of an error: the code of the first cause that has one.
 pub(super) fn code_of(error: &anyhow::Error) -> u8 {
     error.chain().find_map(code_of_cause).unwrap_or(FAILED)
 }
@@ -50,6 +50,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if is_usage {
         return Some(USAGE);
     }
+
     if let Some(error) = cause.downcast_ref::<DataError>() {
         return Some(match error {
             DataError::Io { error, .. } => code_of_io(error),
@@ -80,6 +81,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if cause.is::<NotUtf8>() {
         return Some(BAD_DATA);
     }
+
     match cause.downcast_ref::<GenerateError>()? {
         GenerateError::TooFewBeams { .. } | GenerateError::UnknownStopToken(_) => Some(USAGE),
         GenerateError::TooLong { .. }
@@ -87,12 +89,12 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         | GenerateError::EmptyPrompt { .. }
         | GenerateError::NoToken { .. }
         | GenerateError::OtherVocabulary { .. } => Some(BAD_DATA),
-        GenerateError::Tokenizer(_) => None, // decided by its own cause, which follows in the chain
+        GenerateError::Tokenizer(_) => None, // its cause, which follows in the chain, has the code
         GenerateError::Device { .. } | GenerateError::Output(_) => Some(FAILED),
     }
 }
 
-/// A file that is named but not there is a mistake of the command line; other failures are the machine's.
+/// Returns the exit code of a system error. A missing file is a mistake of the command line; other failures are the machine's.
 fn code_of_io(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::NotFound => USAGE,
@@ -115,6 +117,7 @@ mod tests {
         let not_found =
             CheckpointError::Io { action: "read", path: "x".into(), source: io::ErrorKind::NotFound.into() };
         let full = CheckpointError::Io { action: "write", path: "x".into(), source: io::ErrorKind::StorageFull.into() };
+
         for (error, code) in [
             (anyhow::Error::new(Usage("no".into())), USAGE),
             (anyhow::Error::new(ConfigError { problems: vec!["no".into()] }), USAGE),

@@ -1,4 +1,4 @@
-//! `kiln export`: a checkpoint becomes a Hugging Face model folder.
+//! `kiln export`: writes a checkpoint as a Hugging Face model folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use crate::run::TrainedModel;
 
 /// Writes a checkpoint as a Hugging Face model folder
 ///
-/// The folder is of the family that computes the same: gpt2, llama, bert, bart or marian. In transformers,
-/// AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSeq2SeqLM.from_pretrained loads it, and AutoTokenizer its
-/// tokenizer. A model that none of the five computes is refused, with what stands in the way.
+/// Chooses the family that computes the same: gpt2, llama, bert, bart or marian. In transformers, load the folder with
+/// AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer. A
+/// model that none of the five families computes is refused with the reasons.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln export runs/lm models/lm
@@ -36,7 +36,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     checkpoint: Option<String>,
 
-    /// Type of the written weights
+    /// Type of the exported weights
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     dtype: StoredType,
 }
@@ -46,7 +46,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let Exported { family, mut config, generation_config, tensors } =
         hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary))
             .with_context(|| format!("exporting {}", run.path.display()))?;
-    // Version 5 of transformers reads the first, version 4 the second.
+    // Version 5 of transformers reads the first key, version 4 the second.
     config["dtype"] = json!(args.dtype.torch_name());
     config["torch_dtype"] = json!(args.dtype.torch_name());
     let mut files = vec![(CONFIG_FILE.to_owned(), text(&config))];
@@ -81,7 +81,8 @@ fn token_ids(vocabulary: &Vocabulary) -> TokenIds {
     }
 }
 
-/// The tokenizer's files: as the run has them, except that encoding elsewhere puts around a text what the model saw there.
+/// Returns the tokenizer's files. They are the run's own, plus the special tokens that the model saw around a text: other programs
+/// then add these when they encode.
 fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     let (before, behind) = match (&run.vocabulary, run.config.task) {
         (Vocabulary::Pairs(tokenizers), _) => (Vec::new(), vec![tokenizers.special().eos]),
@@ -101,7 +102,7 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// `tokenizer.json` and `tokenizer_config.json`, or one `tokenizer.json` each for source and target.
+/// Returns the names of the tokenizer's files: `tokenizer_config.json` and one `tokenizer.json`, or one each for source and target.
 fn tokenizer_names(checkpoint: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(checkpoint).with_context(|| format!("{}: cannot be listed", checkpoint.display()))? {

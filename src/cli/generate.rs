@@ -1,4 +1,4 @@
-//! `kiln generate`: prompts in, texts out.
+//! `kiln generate`: continues prompts.
 
 use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -14,14 +14,14 @@ use crate::config::GenerateConfig;
 use crate::generate::{Continuation, TextGenerator};
 use crate::run::TrainedModel;
 
-/// Prompts that are continued together: enough to sort them by length, few enough that output does not wait long.
+/// Prompts per chunk: enough to sort them by length, and few enough that output starts soon.
 const PROMPTS_PER_CHUNK: usize = 256;
 
 /// Continues prompts with a language model
 ///
-/// One prompt (--prompt, or a line typed at a terminal): its text is printed as it comes. Several (--prompt again, --prompts,
-/// lines of stdin): one JSON object a line, in order, with prompt, text, tokens and what ended it. A text depends on the seed
-/// and the number of its prompt, not on the prompts beside it.
+/// For a single prompt (--prompt, or a line typed at a terminal), prints the text as it is generated. For several prompts (--prompt
+/// again, --prompts, or lines of stdin), prints one JSON object per line, in order: prompt, text, number of tokens, and what ended
+/// the text. A text depends on the seed and the number of its prompt, not on the other prompts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln generate runs/lm --prompt 'It is a truth universally'
@@ -37,11 +37,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "TEXT")]
     prompt: Vec<String>,
 
-    /// File with one prompt a line
+    /// File with one prompt per line
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
 
-    /// Tokens written behind each prompt at most
+    /// Maximum number of tokens after each prompt
     #[arg(long, value_name = "N")]
     max_new_tokens: Option<usize>,
 
@@ -73,7 +73,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The run's settings with the given ones in their place, validated.
+    /// Returns the run's settings with the given options in their place, validated.
     fn config(&self, of_run: &GenerateConfig) -> Result<GenerateConfig> {
         let config = self.generate.apply(of_run)?;
         let or_runs = |given: &[String], of_run: Vec<String>| if given.is_empty() { of_run } else { given.to_vec() };
@@ -89,7 +89,7 @@ impl Args {
 pub(super) fn run(args: Args) -> Result<()> {
     if let Some(number) = args.prompt.iter().position(String::is_empty) {
         return Err(Usage(format!(
-            "--prompt {} is empty: give the model something to continue, a word is enough",
+            "--prompt {} is empty: give the model something to continue; a word is enough",
             number + 1
         ))
         .into());
@@ -102,6 +102,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let generator = TextGenerator::new(&model, tokenizer, config)?;
 
     let mut output = io::stdout().lock();
+
     if let Some(file) = &args.prompts {
         let file = fs::File::open(file)
             .map_err(|error| Usage(format!("{}: cannot read the prompts: {error}; check --prompts", file.display())))?;
@@ -117,7 +118,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
 }
 
-/// Every line is a prompt.
+/// Continues each line of `input`.
 fn continue_lines(
     generator: &TextGenerator,
     mut input: impl BufRead,
@@ -144,7 +145,7 @@ fn continue_lines(
     }
 }
 
-/// Prints the text of one prompt as it comes.
+/// Prints the text of one prompt as it is generated.
 fn continue_one(generator: &TextGenerator, prompt: &str, row: u64, output: &mut impl Write, args: &Args) -> Result<()> {
     if args.with_prompt {
         write!(output, "{prompt}")?;

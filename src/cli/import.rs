@@ -1,4 +1,4 @@
-//! `kiln import`: a Hugging Face model becomes a run.
+//! `kiln import`: makes a run of a Hugging Face model.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ use crate::run::{folder, write_run};
 
 /// Makes a run of a Hugging Face model folder
 ///
-/// Reads config.json, model.safetensors (also shards with an index; f32, f16 or bf16) and tokenizer.json of the families
-/// gpt2, llama, bert, bart and marian. The run can be evaluated, generated from and exported, and kiln train --from trains it
-/// further. Python pickles (pytorch_model.bin) are not read.
+/// Reads config.json, model.safetensors (f32, f16 or bf16; also shards with an index) and tokenizer.json of the families gpt2, llama,
+/// bert, bart and marian. The run can be evaluated, generated from and exported; kiln train --from trains it further. Python
+/// pickles (pytorch_model.bin) are not supported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln import models/gpt2
@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
 
-    /// A tokenizer.json to take instead of the folder's
+    /// A tokenizer.json to use instead of the folder's
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
 }
@@ -65,8 +65,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         && let Some(token) = tokenizer.first_token_around()
     {
         eprintln!(
-            "note: {token} stands in front of every text in transformers, and of no source in Kiln; the model gets used to \
-             it when it is trained further"
+            "note: transformers puts {token} in front of every text, but Kiln does not put it in front of sources; the model \
+             adapts when it is trained further"
         );
     }
     let config = run_config(task, &model);
@@ -83,13 +83,13 @@ fn no_tokenizer(dir: &Path) -> FolderError {
     FolderError::NotAModel {
         path: dir.to_path_buf(),
         reason: format!(
-            "there is no {TOKENIZER_FILE} here; name one with --tokenizer, or let transformers make it: load the folder with \
-             AutoTokenizer and save it again with save_pretrained"
+            "there is no {TOKENIZER_FILE} here; name one with --tokenizer, or make it with transformers: load the folder with \
+             AutoTokenizer and save it with save_pretrained"
         ),
     }
 }
 
-/// Rows of the embedding that no token has are usual: sizes are rounded up. Tokens without a row are not.
+/// Refuses a tokenizer with more ids than the embedding has rows. More rows than ids are usual, because sizes are rounded up.
 fn check_size(tokenizer: &TokenizerFile, path: &Path, rows: usize) -> Result<(), FolderError> {
     let n = tokenizer.n_ids();
     if n > rows {
@@ -100,7 +100,9 @@ fn check_size(tokenizer: &TokenizerFile, path: &Path, rows: usize) -> Result<(),
         return Err(FolderError::BadFile { path: path.to_path_buf(), reason });
     }
     if n < rows {
-        eprintln!("note: the embedding has {rows} rows, the tokenizer {n} ids; the other rows are kept and never used");
+        eprintln!(
+            "note: the embedding has {rows} rows and the tokenizer {n} ids; the other rows are kept but never used"
+        );
     }
     Ok(())
 }
@@ -113,8 +115,8 @@ fn task_of(architecture: Architecture) -> Task {
     }
 }
 
-/// The spellings of special tokens that Kiln keeps beside a tokenizer: those of the folder's `tokenizer_config.json`, except
-/// that ids in `config.json` decide where a translation begins and ends.
+/// Returns the spellings of the special tokens, which Kiln stores next to a tokenizer. They come from the folder's
+/// `tokenizer_config.json`; for translation, ids in `config.json` determine the start and end tokens.
 fn token_names(
     task: Task,
     tokenizer: &TokenizerFile,
@@ -128,6 +130,7 @@ fn token_names(
         text.filter(|token| tokenizer.has(token)).map(str::to_owned)
     };
     let of_id = |id: Option<u32>| id.and_then(|id| tokenizer.token(id)).map(str::to_owned);
+
     let mut names = Map::new();
     if task == Task::Translation {
         for (key, found, what) in [
@@ -159,11 +162,12 @@ fn token_names(
             }
         }
     }
+
     names.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
     Ok(Value::Object(names))
 }
 
-/// Loads the vocabulary as a run would, from a folder that is gone afterwards.
+/// Loads the vocabulary as a run would, from a temporary folder.
 fn load_vocabulary(task: Task, files: &[StoredFile]) -> Result<Vocabulary> {
     let dir = std::env::temp_dir().join(format!("kiln-import-{}", std::process::id()));
     let load = || -> Result<Vocabulary> {
@@ -176,7 +180,7 @@ fn load_vocabulary(task: Task, files: &[StoredFile]) -> Result<Vocabulary> {
     loaded
 }
 
-/// The configuration to train the model further with: the usual one of its task, with room for its longest row.
+/// Returns the configuration to train the model further: the usual one of its task, with batches that hold its longest row.
 fn run_config(task: Task, model: &TransformerConfig) -> Config {
     let mut config = Preset::usual_for(task, true).config();
     config.model = model.clone();

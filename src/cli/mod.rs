@@ -1,4 +1,4 @@
-//! The command line: one file per subcommand. Results go to stdout, everything else to stderr; [`exit`] lists the codes.
+//! The command line: one file per subcommand. Results go to stdout, everything else to stderr; [`exit`] lists the exit codes.
 
 mod average;
 mod bench;
@@ -54,9 +54,9 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Parses the command line, runs it, and reports an error in one place.
+/// Parses the command line, runs the command, and reports its error.
 pub fn main() -> ExitCode {
-    end_with_the_reader();
+    exit_with_the_reader();
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
@@ -85,7 +85,7 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-/// The error and its causes, without those that the text before them has told already.
+/// Joins the error and its causes, without causes that the text before them already contains.
 fn in_one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -98,21 +98,22 @@ fn in_one_line(error: &anyhow::Error) -> String {
     text
 }
 
-/// Whoever read our stdout has seen enough (`kiln translate | head`).
+/// Returns whether the reader of stdout has closed it (`kiln translate | head`).
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// What prints to a closed pipe panics. It has a reader who has read enough, such as `head`: the command ends, without a complaint.
-fn end_with_the_reader() {
-    let complain = std::panic::take_hook();
+/// Ends the process quietly when it prints to a closed pipe. Printing panics then, because the reader, such as `head`, has closed
+/// stdout.
+fn exit_with_the_reader() {
+    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or_default();
         if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
             std::process::exit(0);
         }
-        complain(panic);
+        report(panic);
     }));
 }
 
@@ -126,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_told_once() {
-        let told =
+    fn a_cause_is_reported_once() {
+        let reported =
             anyhow::anyhow!("no such file").context("x.jsonl: opening failed: no such file").context("data.train");
-        assert_eq!(in_one_line(&told), "data.train: x.jsonl: opening failed: no such file");
-        let untold = anyhow::anyhow!("disk full").context("saving");
-        assert_eq!(in_one_line(&untold), "saving: disk full");
+        assert_eq!(in_one_line(&reported), "data.train: x.jsonl: opening failed: no such file");
+        let separate = anyhow::anyhow!("disk full").context("saving");
+        assert_eq!(in_one_line(&separate), "saving: disk full");
     }
 
     #[test]

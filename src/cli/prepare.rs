@@ -1,4 +1,4 @@
-//! `kiln prepare`: text to token caches, once.
+//! `kiln prepare`: builds the token caches of a text.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ use crate::run::folder;
 
 /// Parses and tokenizes text into token caches
 ///
-/// Trains the tokenizer if need be. A second call with the same text and settings is instant; kiln train does this by
-/// itself. Rows that cannot be used are counted and shown; too many of them are an error.
+/// Trains the tokenizer if necessary. A second call with the same text and settings does nothing. kiln train prepares its text
+/// itself. Rows that cannot be used are counted and reported; too many of them are an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln prepare en-it.train.jsonl.gz --cache cache/en-it
@@ -20,8 +20,8 @@ use crate::run::folder;
   kiln prepare --config en-it.toml
   kiln prepare news.en,news.it --preset small --set data.corpus.max_source_len=256 --cache cache/news")]
 pub(super) struct Args {
-    /// Training text: .jsonl, .tsv, or two parallel files joined by a comma; with --task lm or mlm plain text, .jsonl, or folders
-    /// of them; .gz and .zst may follow
+    /// Training text: .jsonl, .tsv, or two parallel files joined by a comma. With --task lm or mlm: plain text, .jsonl, or folders of
+    /// them. Files may be compressed (.gz, .zst)
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -32,7 +32,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 
-    /// Run folder, for its cache/ [default: as kiln train]
+    /// Run folder whose cache/ is used [default: as for kiln train]
     #[arg(long, value_name = "DIR", conflicts_with = "cache")]
     run: Option<PathBuf>,
 }
@@ -48,7 +48,11 @@ pub(super) fn run(args: Args) -> Result<()> {
         eprintln!("{line}");
     })?;
     let done = if n_notes == 0 { "up to date" } else { "ready" };
-    println!("{}: {done}, {} batches an epoch", cache_dir(&config, &run_dir).display(), data.train.batches_per_epoch());
+    println!(
+        "{}: {done}, {} batches per epoch",
+        cache_dir(&config, &run_dir).display(),
+        data.train.batches_per_epoch()
+    );
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `kiln tokenizer`: trains a vocabulary, or looks at one.
+//! `kiln tokenizer`: trains a tokenizer, or measures one on text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use super::error::Usage;
 use crate::config::{Config, Task};
 use crate::dataset::{pairs, text};
 
-/// Rows that are tokenized for the statistics.
+/// Rows that the statistics are computed on.
 const SAMPLE_ROWS: usize = 2000;
 
 /// Trains a tokenizer, or checks one on text
 ///
-/// The result is a Hugging Face tokenizer.json (or one each for source and target) and tokenizer_config.json. With
-/// tokenizer.path set, that tokenizer is loaded and measured on the text instead.
+/// Writes a Hugging Face tokenizer.json (or one each for source and target) and tokenizer_config.json. If tokenizer.path is set, loads
+/// that tokenizer and measures it on the text instead.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln tokenizer en-it.train.jsonl --set tokenizer.vocab_size=16000 --out tokenizer/en-it
@@ -25,15 +25,15 @@ const SAMPLE_ROWS: usize = 2000;
   kiln tokenizer --task lm texts/ --set tokenizer.vocab_size=8000 --out tokenizer/lm
   kiln tokenizer en-it.dev.jsonl --set tokenizer.path=tokenizer/en-it/tokenizer.json")]
 pub(super) struct Args {
-    /// Text to train on: .jsonl, .tsv, or two parallel files joined by a comma; with --task lm or mlm plain text, .jsonl, or
-    /// folders of them [default: data.train]
+    /// Text to train on: .jsonl, .tsv, or two parallel files joined by a comma. With --task lm or mlm: plain text, .jsonl, or folders
+    /// of them [default: data.train]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// Folder for the result
+    /// Folder of the result
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -45,7 +45,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     if args.out.is_none() && config.tokenizer.path.is_none() {
         return Err(Usage(
-            "name a folder for the trained tokenizer with --out, or set tokenizer.path to check one".into(),
+            "name a folder for the trained tokenizer with --out, or set tokenizer.path to measure an existing one"
+                .into(),
         )
         .into());
     }
@@ -62,6 +63,7 @@ fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
         None => PairTokenizers::load(&config.tokenizer)?,
     };
     save_loaded(config, out, |out| tokenizers.save(out))?;
+
     let (examples, report) = corpus.read_all()?;
     eprintln!("{report}");
     print!("{}", statistics(&tokenizers, &examples[..examples.len().min(SAMPLE_ROWS)])?);
@@ -76,20 +78,21 @@ fn of_text(config: &Config, out: Option<&Path>) -> Result<()> {
     };
     tokenizer.check(config.task)?;
     save_loaded(config, out, |out| tokenizer.save(out))?;
+
     let (documents, report) = corpus.read_all()?;
     eprintln!("{report}");
     print!("{}", text_statistics(&tokenizer, &documents[..documents.len().min(SAMPLE_ROWS)])?);
     Ok(())
 }
 
-/// A tokenizer that was trained is in its folder already.
+/// Saves a tokenizer that was loaded; a trained one is in its folder already.
 fn save_loaded(config: &Config, out: Option<&Path>, save: impl FnOnce(&Path) -> kiln_data::Result<()>) -> Result<()> {
     let (Some(out), Some(_)) = (out, &config.tokenizer.path) else { return Ok(()) };
     fs::create_dir_all(out).with_context(|| format!("{}: cannot make this folder", out.display()))?;
     Ok(save(out)?)
 }
 
-/// Entries, and what documents look like in tokens.
+/// Describes the vocabulary, and the length of documents in tokens.
 fn text_statistics(tokenizer: &TextTokenizer, documents: &[String]) -> Result<String> {
     let special = tokenizer.special();
     let named = [
@@ -100,6 +103,7 @@ fn text_statistics(tokenizer: &TextTokenizer, documents: &[String]) -> Result<St
         ("mask", special.mask),
     ];
     let named = named.map(|(name, id)| format!("{name} {}", id.map_or("none".into(), |id| id.to_string())));
+
     let mut encoder = tokenizer.encoder();
     let (mut ids, mut n_tokens, mut n_unknown) = (Vec::new(), 0, 0);
     for document in documents {
@@ -108,9 +112,10 @@ fn text_statistics(tokenizer: &TextTokenizer, documents: &[String]) -> Result<St
         n_tokens += ids.len();
         n_unknown += ids.iter().filter(|id| Some(**id) == special.unk).count();
     }
+
     let n_characters: usize = documents.iter().map(|document| document.chars().count()).sum();
     Ok(format!(
-        "{} entries; {}\ntext: {:.1} tokens a document, {:.2} characters a token, {:.3}% unknown (first {} documents)\n",
+        "{} entries; {}\ntext: {:.1} tokens per document, {:.2} characters per token, {:.3}% unknown (first {} documents)\n",
         tokenizer.vocab_size(),
         named.join(", "),
         n_tokens as f64 / documents.len().max(1) as f64,
@@ -120,7 +125,7 @@ fn text_statistics(tokenizer: &TextTokenizer, documents: &[String]) -> Result<St
     ))
 }
 
-/// Entries, and what the text looks like in tokens.
+/// Describes the vocabularies, and the length of sources and targets in tokens.
 fn statistics(tokenizers: &PairTokenizers, examples: &[Example]) -> Result<String> {
     let special = tokenizers.special();
     let mut text = format!(
@@ -133,6 +138,7 @@ fn statistics(tokenizers: &PairTokenizers, examples: &[Example]) -> Result<Strin
         special.eos,
         special.unk
     );
+
     let sources: Vec<_> = examples.iter().map(|example| example.source.as_str()).collect();
     let targets: Vec<_> = examples.iter().map(|example| example.target.as_str()).collect();
     for (side, lines, rows) in [
@@ -143,7 +149,7 @@ fn statistics(tokenizers: &PairTokenizers, examples: &[Example]) -> Result<Strin
         let tokens: usize = rows.iter().map(Vec::len).sum();
         let unknown = rows.iter().flatten().filter(|id| **id == special.unk).count();
         text += &format!(
-            "{side}: {:.1} tokens a row, {:.2} characters a token, {:.3}% unknown (first {} rows)\n",
+            "{side}: {:.1} tokens per row, {:.2} characters per token, {:.3}% unknown (first {} rows)\n",
             tokens as f64 / rows.len().max(1) as f64,
             characters as f64 / tokens.max(1) as f64,
             100.0 * unknown as f64 / tokens.max(1) as f64,

@@ -1,4 +1,4 @@
-//! `kiln translate`: lines in, lines out.
+//! `kiln translate`: translates lines.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use super::lines::{one_line, read_lines};
 use crate::generate::{GenerateError, Hypothesis, Translator};
 use crate::run::TrainedModel;
 
-/// Lines that are translated together: enough to sort them by length, few enough that output does not wait long.
+/// Lines per chunk: enough to sort them by length, and few enough that output starts soon.
 const LINES_PER_CHUNK: usize = 1000;
 
 /// Translates the lines of stdin to stdout
 ///
-/// One line of output for each line of input, in order; an empty line stays empty. With --n-best N up to N lines follow for
-/// each: line number from 1, score and text, separated by tabs.
+/// Prints one line per input line, in order; an empty line stays empty. With --n-best N, prints up to N lines per input line instead:
+/// line number from 1, score and text, separated by tabs.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  echo 742105 | kiln translate runs/numbers\n  kiln translate runs/en-it --beam 5 < in.en > out.it"
@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[command(flatten)]
     generate: GenerateArgs,
 
-    /// Prints up to N translations per line with their scores; needs as many beams
+    /// Prints up to N translations per line with their scores; needs at least N beams
     #[arg(long, value_name = "N")]
     n_best: Option<usize>,
 
@@ -87,7 +87,7 @@ fn write_scored(output: &mut impl Write, number: usize, hypothesis: &Hypothesis)
     writeln!(output, "{number}\t{:.4}\t{}", hypothesis.score, one_line(&hypothesis.text))
 }
 
-/// Counts the lines of earlier chunks in.
+/// Adds the lines of earlier chunks to the line number.
 fn numbered(error: GenerateError, n_before: usize) -> GenerateError {
     match error {
         GenerateError::TooLong { line, found, limit } => GenerateError::TooLong { line: line + n_before, found, limit },

@@ -45,9 +45,9 @@ mod tests {
 
     #[test]
     fn keys_are_set_on_top_of_a_preset() {
-        let config = Config::preset("tiny").set("train.steps", 200).set("optim.lr", 3e-4).set("data.train", "a.jsonl");
+        let config = Config::preset("tiny").set("train.steps", 500).set("optim.lr", 3e-4).set("data.train", "a.jsonl");
         let config = config.validate().expect("valid");
-        assert_eq!((config.train.steps, config.optim.lr), (200, 3e-4));
+        assert_eq!((config.train.steps, config.optim.lr), (500, 3e-4));
         assert_eq!(config.data.train, [PathBuf::from("a.jsonl")]);
     }
 

@@ -1,4 +1,4 @@
-//! The built-in task as files: numbers in digits -> English words, or sentences about them.
+//! The text of the built-in task: numbers in digits -> English words, or sentences about them.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ const TRAIN_ROWS: usize = 50_000;
 /// Held-out rows.
 pub(super) const VALID_ROWS: usize = 500;
 
-/// The rows.
+/// Generates the rows of the built-in task.
 pub fn rows(config: &Config) -> kiln_data::Result<Numbers> {
     numbers::examples(TRAIN_ROWS, VALID_ROWS, numbers::MAX_DIGITS, config.seed)
 }
@@ -29,7 +29,7 @@ pub(super) fn write_pairs(config: &Config, dir: &Path) -> Result<Files> {
     Ok(Files { train: vec![train], valid: vec![valid] })
 }
 
-/// Writes the rows as text, a sentence a line: `105 is one hundred five.`
+/// Writes the rows as text, one sentence per line: `105 is one hundred five.`
 pub(super) fn write_text(config: &Config, dir: &Path) -> Result<Files> {
     let rows = rows(config)?;
     let [train, valid] = ["train", "valid"].map(|part| dir.join(format!("numbers.{part}.txt")));
@@ -38,12 +38,12 @@ pub(super) fn write_text(config: &Config, dir: &Path) -> Result<Files> {
     Ok(Files { train: vec![train], valid: vec![valid] })
 }
 
-/// How the text is read: every sentence is a document.
+/// Returns how the built-in text is read: every sentence is a document.
 pub(super) fn text_config(of_run: &TextConfig) -> TextConfig {
     TextConfig { format: TextFormat::Lines, ..of_run.clone() }
 }
 
-/// Writes `examples` unless the file already has just these.
+/// Writes `examples` as sentences, unless the file already holds exactly these.
 fn write_sentences(path: &Path, examples: &[Example]) -> Result<()> {
     let text: String = examples.iter().map(|row| format!("{} is {}.\n", row.source, row.target)).collect();
     if fs::read(path).is_ok_and(|there| there == text.as_bytes()) {

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! RUN/cache/                 (or data.cache_dir)
-//!   tokenizer/               trained here once; kept while text and settings stay the same
+//!   tokenizer/               trained once; kept while text and settings stay the same
 //!   train.tokens             token caches
 //!   valid.tokens
-//!   numbers.train.jsonl      the built-in task as text, if it is the task (.txt for lm and mlm)
+//!   numbers.train.jsonl      the text of the built-in task, if the run uses it (.txt for lm and mlm)
 //!   numbers.valid.jsonl
 //! ```
 
@@ -27,7 +27,7 @@ pub use vocabulary::Vocabulary;
 
 use crate::config::{Config, Task};
 
-/// The data of a run, ready to be cut into batches.
+/// The vocabulary and the data of a run.
 pub struct RunData {
     /// The vocabulary.
     pub vocabulary: Vocabulary,
@@ -39,13 +39,16 @@ pub struct RunData {
     pub valid_examples: Vec<Example>,
     /// lm: UTF-8 bytes of the validation text.
     pub valid_bytes: Option<u64>,
-    /// lm: how the validation text begins, to try the model with.
+    /// lm: the start of the validation text, to try the model with.
     pub prompt: Option<String>,
 }
 
 impl RunData {
-    /// Makes or finds everything. `vocabulary` is that of a run that is continued; without it one is loaded or trained as the
-    /// configuration says. `note` gets a line for people about each thing that took time or left rows out.
+    /// Makes or finds everything. A run that continues passes its `vocabulary`; otherwise it is loaded or trained as the
+    /// configuration says. `note` gets a line for the user about everything that took time or skipped rows.
+    ///
+    /// # Errors
+    /// If a text, a tokenizer or a cache cannot be read or written.
     pub fn open(
         config: &Config,
         run_dir: &Path,
@@ -72,7 +75,7 @@ struct Files {
     valid: Vec<PathBuf>,
 }
 
-/// Preparing uses every core: nothing else runs yet.
+/// Returns the number of threads for preparing: all cores, because nothing else runs yet.
 fn n_threads() -> usize {
     available_parallelism().map_or(1, usize::from)
 }

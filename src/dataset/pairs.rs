@@ -1,4 +1,4 @@
-//! Pairs: for translation.
+//! Opens pairs of sentences, for translation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ pub(super) fn open(
             ..CorpusConfig::default()
         };
     }
+
     let train_corpus = PairCorpus::open(&files.train, &corpus_config).context("data.train")?;
     let valid_corpus = match files.valid.as_slice() {
         [] => None,
@@ -39,6 +40,8 @@ pub(super) fn open(
         Some(tokenizers) => tokenizers.clone(),
         None => load_or_train(&config.tokenizer, &train_corpus, &cache_dir.join("tokenizer"), note)?,
     };
+
+    // Training data.
     let train: Arc<dyn BatchSource> = if config.data.direct {
         let source = DirectSource::open(&train_corpus, &tokenizers, &config.loader).context("data.train")?;
         note(&format!("reading text directly: {}", source.report()));
@@ -48,6 +51,8 @@ pub(super) fn open(
         let cache = open_cache(&path, &train_corpus, &tokenizers, note).context("data.train")?;
         Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?)
     };
+
+    // Validation data.
     let (mut valid, mut valid_examples): (Option<Arc<dyn BatchSource>>, _) = (None, Vec::new());
     if let Some(corpus) = &valid_corpus {
         let path = cache_dir.join("valid.tokens");
@@ -55,6 +60,7 @@ pub(super) fn open(
         valid = Some(Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?));
         valid_examples = corpus.read_all().context("data.valid")?.0;
     }
+
     let vocabulary = Vocabulary::Pairs(tokenizers);
     Ok(RunData { vocabulary, train, valid, valid_examples, valid_bytes: None, prompt: None })
 }
@@ -81,7 +87,7 @@ pub fn open_cache(
     Ok(cache)
 }
 
-/// Loads the tokenizers that the configuration names or trains them; trained ones are found again in `dir` as long as text and
+/// Loads the tokenizers that the configuration names, or trains them. Trained tokenizers are reused from `dir` as long as text and
 /// settings are the same.
 pub fn load_or_train(
     config: &TokenizerConfig,

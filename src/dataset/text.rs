@@ -1,4 +1,4 @@
-//! Plain text: for lm and mlm.
+//! Opens plain text, for lm and mlm.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::trained_tokenizer::{MadeFrom, find_or_make};
 use super::{Files, RunData, Vocabulary, built_in, n_threads};
 use crate::config::{Config, Task};
 
-/// Words of the validation text that a trained model is tried with.
+/// Words of the validation text that make a prompt.
 const PROMPT_WORDS: usize = 4;
 
 pub(super) fn open(
@@ -29,10 +29,12 @@ pub(super) fn open(
         None => load_or_train(&config.tokenizer, &corpus, &cache_dir.join("tokenizer"), note)?,
     };
     tokenizer.check(config.task)?;
+
     let train = source(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
     let vocabulary = Vocabulary::Text(tokenizer);
     let mut data =
         RunData { vocabulary, train, valid: None, valid_examples: Vec::new(), valid_bytes: None, prompt: None };
+
     if !valid.is_empty() {
         let corpus = TextCorpus::open(&valid, &text_config(config)).context("data.valid")?;
         let opened = open_to_measure(config, &corpus, cache_dir, &data.vocabulary, note).context("data.valid")?;
@@ -43,18 +45,18 @@ pub(super) fn open(
     Ok(data)
 }
 
-/// A text to measure a model on.
+/// A text to score a model on.
 pub struct OpenedText {
     /// Its rows.
     pub source: Arc<dyn BatchSource>,
-    /// Its length in UTF-8 bytes, what stands between documents left out.
+    /// Its length in UTF-8 bytes, without the separators of documents.
     pub n_bytes: u64,
-    /// How it begins.
+    /// Its start, as a prompt.
     pub prompt: Option<String>,
 }
 
-/// Opens the validation text of a run, or other `files` if some are named, with a token cache in `cache_dir`; `None` when there is
-/// no text at all.
+/// Opens the `named` files, or the validation text of the run if there are none, with a token cache in `cache_dir`. Returns `None` if
+/// there is no text.
 pub fn valid_text(
     config: &Config,
     named: &[PathBuf],
@@ -81,7 +83,7 @@ fn open_to_measure(
     vocabulary: &Vocabulary,
     note: &mut dyn FnMut(&str),
 ) -> Result<OpenedText> {
-    let tokenizer = vocabulary.text().context("a run that learns from text has a tokenizer for it")?;
+    let tokenizer = vocabulary.text().context("a run of text has a tokenizer")?;
     let source = source(config, &cache_dir.join("valid.tokens"), corpus, tokenizer, note)?;
     let (documents, _) = corpus.read_all()?;
     let n_bytes = documents.iter().map(|document| document.len() as u64).sum();
@@ -89,7 +91,7 @@ fn open_to_measure(
     Ok(OpenedText { source, n_bytes, prompt })
 }
 
-/// The text of the run, or the built-in one.
+/// Returns the text of the run, or the built-in text.
 fn files(config: &Config, cache_dir: &Path) -> Result<Files> {
     if config.is_built_in_task() {
         return built_in::write_text(config, cache_dir);
@@ -101,13 +103,13 @@ fn first_words(text: &str) -> String {
     text.split_whitespace().take(PROMPT_WORDS).collect::<Vec<_>>().join(" ")
 }
 
-/// How the run reads its text.
+/// Returns how the run reads its text.
 fn text_config(config: &Config) -> TextConfig {
     let text = config.data.text.resolved(config.model.max_positions);
     if config.is_built_in_task() { built_in::text_config(&text) } else { text }
 }
 
-/// Rows of `corpus`, through a token cache at `path` that is found or built.
+/// Finds or builds the token cache of `corpus` at `path`, and opens its rows.
 fn source(
     config: &Config,
     path: &Path,
@@ -129,7 +131,7 @@ fn source(
     Ok(Arc::new(TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?))
 }
 
-/// Loads the tokenizer that the configuration names or trains it; a trained one is found again in `dir` as long as text and
+/// Loads the tokenizer that the configuration names, or trains it. A trained tokenizer is reused from `dir` as long as text and
 /// settings are the same.
 pub fn load_or_train(
     config: &TokenizerConfig,
@@ -140,7 +142,7 @@ pub fn load_or_train(
     if config.path.is_some() {
         return Ok(TextTokenizer::load(config)?);
     }
-    // How documents become rows does not matter to the vocabulary.
+    // The vocabulary does not depend on how documents become rows.
     let read_as = TextConfig { seq_len: 0, packing: Packing::default(), ..corpus.config().clone() };
     let made_from = MadeFrom::of(config, &read_as, corpus.files())?;
     let train = || TextTokenizer::train(config, corpus, n_threads());

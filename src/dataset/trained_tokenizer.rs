@@ -1,4 +1,4 @@
-//! Trained tokenizers are made once and found again as long as what they were made from is the same.
+//! Trains a tokenizer once, and reuses it as long as its text and settings are the same.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,18 +12,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::replace_file;
 
-/// What a trained tokenizer depends on.
+/// The inputs of a trained tokenizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct MadeFrom {
     config: TokenizerConfig,
-    /// How the text is read.
+    /// Settings that the text is read with.
     corpus: serde_json::Value,
     /// BLAKE3 of each file's content.
     files: Vec<String>,
 }
 
 impl MadeFrom {
-    /// `corpus` says how `files` are read.
+    /// Hashes `files`, which are read as `corpus` says.
     pub(super) fn of<'a>(
         config: &TokenizerConfig,
         corpus: &impl Serialize,
@@ -40,18 +40,18 @@ impl MadeFrom {
     }
 }
 
-/// `made_from.json`, beside the tokenizer's files.
+/// `made_from.json`, next to the tokenizer's files.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Record<'a> {
     made_from: Cow<'a, MadeFrom>,
-    /// BLAKE3 of the tokenizer's files by name: one that was damaged later would give other tokens.
+    /// BLAKE3 of the tokenizer's files by name: a file that was damaged later would give other tokens.
     made: BTreeMap<String, String>,
 }
 
 /// Name of the record.
 const RECORD: &str = "made_from.json";
 
-/// Hashes of the files in `dir`, the record left out.
+/// Hashes the files in `dir`, except the record.
 fn hashes(dir: &Path) -> std::io::Result<BTreeMap<String, String>> {
     let mut hashes = BTreeMap::new();
     for entry in fs::read_dir(dir)? {
@@ -64,7 +64,8 @@ fn hashes(dir: &Path) -> std::io::Result<BTreeMap<String, String>> {
     Ok(hashes)
 }
 
-/// What `dir` holds if it was made from the same, or else what `train` makes, saved there; then with the seconds it took.
+/// Loads the tokenizer in `dir` if it was made from the same inputs. Otherwise trains one, saves it there, and returns it with the
+/// seconds that the training took.
 pub(super) fn find_or_make<T>(
     dir: &Path,
     made_from: &MadeFrom,
@@ -79,10 +80,12 @@ pub(super) fn find_or_make<T>(
     {
         return Ok((found, None));
     }
+
     let start = Instant::now();
     let trained = train().context("training the tokenizer")?;
+
     let unwritable = || format!("{}: cannot write the tokenizer", dir.display());
-    // The record goes first and comes last: an interrupted save is no tokenizer.
+    // The record is removed first and written last, so that an interrupted save does not count as a tokenizer.
     fs::create_dir_all(dir).with_context(unwritable)?;
     let _ = fs::remove_file(&record);
     save(&trained, dir)?;

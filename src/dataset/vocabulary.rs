@@ -1,4 +1,4 @@
-//! The vocabulary of a run: of pairs, or of text.
+//! The vocabulary of a run: its tokenizers.
 
 use std::path::Path;
 
@@ -9,9 +9,9 @@ use kiln_model::{Architecture, TransformerConfig};
 /// The tokenizers of a run, by its task.
 #[derive(Debug, Clone)]
 pub enum Vocabulary {
-    /// Translation: of both sides, one if they share it.
+    /// Translation: the tokenizers of source and target, which may be the same.
     Pairs(PairTokenizers),
-    /// lm and mlm: of the text.
+    /// lm and mlm: the tokenizer of the text.
     Text(TextTokenizer),
 }
 
@@ -32,7 +32,7 @@ impl Vocabulary {
         }
     }
 
-    /// Equal fingerprints give equal ids; hex.
+    /// Returns a fingerprint in hex: vocabularies with the same fingerprint give the same ids.
     pub fn fingerprint(&self) -> String {
         match self {
             Self::Pairs(tokenizers) => tokenizers.fingerprint(),
@@ -40,7 +40,7 @@ impl Vocabulary {
         }
     }
 
-    /// The tokenizers of pairs, of a run that translates.
+    /// Returns the tokenizers of a run that translates.
     pub fn pairs(&self) -> Option<&PairTokenizers> {
         match self {
             Self::Pairs(tokenizers) => Some(tokenizers),
@@ -48,7 +48,7 @@ impl Vocabulary {
         }
     }
 
-    /// The tokenizer of text, of a run that learns from it.
+    /// Returns the tokenizer of a run that learns from text.
     pub fn text(&self) -> Option<&TextTokenizer> {
         match self {
             Self::Pairs(_) => None,
@@ -56,8 +56,11 @@ impl Vocabulary {
         }
     }
 
-    /// Fills in what the model takes from the tokenizers: vocabulary sizes of 0 and the padding id. Sizes that are set may
-    /// be above the tokenizers'.
+    /// Fills in the model's settings that follow from the tokenizers: vocabulary sizes of 0 and the padding id. A size that is set
+    /// may be larger than the tokenizer's.
+    ///
+    /// # Errors
+    /// If a size is smaller than the tokenizer's, or if the model is not valid.
     pub fn complete(&self, model: &mut TransformerConfig) -> Result<()> {
         match self {
             Self::Pairs(tokenizers) => {
@@ -67,14 +70,14 @@ impl Vocabulary {
                 fill_in("target_", &mut model.target_vocab_size, target)?;
             }
             Self::Text(tokenizer) => {
-                // What fills rows is never looked at; GPT-2's vocabulary has no token for it.
+                // The model never reads padding, and GPT-2's vocabulary has no token for it.
                 model.pad_id = tokenizer.special().pad.unwrap_or(0);
                 let size = tokenizer.vocab_size();
                 match model.architecture {
                     Architecture::EncoderOnly => fill_in("source_", &mut model.source_vocab_size, size)?,
                     _ => fill_in("target_", &mut model.target_vocab_size, size)?,
                 }
-                // One vocabulary: the other size says the same.
+                // There is one vocabulary, so both sizes are the same.
                 let size = model.vocab_size();
                 (model.source_vocab_size, model.target_vocab_size) = (size, size);
             }
@@ -84,7 +87,10 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Refuses a model that has no row for a token. Rows that no token has are fine: vocabularies are rounded up.
+    /// Refuses a model with fewer embedding rows than tokens. More rows are fine, because vocabulary sizes are rounded up.
+    ///
+    /// # Errors
+    /// If a token has no row.
     pub fn check(&self, model: &TransformerConfig) -> Result<()> {
         let sides = match self {
             Self::Pairs(tokenizers) => vec![

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
 pub use precision::{PrecisionError, compute_dtype};
-pub use upload::upload;
+pub use upload::{upload, upload_split};
 
 /// The value of `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -26,3 +26,11 @@ pub fn upload(host: &HostBatch, device: &Device) -> Batch {
         }
     }
 }
+
+/// Uploads a batch, cut by rows into `splits` micro-batches.
+pub fn upload_split(host: &HostBatch, splits: usize, device: &Device) -> Vec<Batch> {
+    match splits {
+        0 | 1 => vec![upload(host, device)],
+        splits => host.split(splits).iter().map(|part| upload(part, device)).collect(),
+    }
+}

@@ -1,4 +1,4 @@
-//! One process at a time trains in a run folder.
+//! A lock lets only one process train in a run folder.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The locked file in the run folder. It stays when the run ends: removing it would let two processes lock two files of one name.
+/// The locked file in the run folder. It stays when the run ends: if it were removed, two processes could lock two files of the same
+/// name.
 pub const LOCK_FILE: &str = "run.lock";
 
-/// Why a run folder cannot be had.
+/// Why a run folder cannot be locked.
 #[derive(Debug, Error)]
 pub enum LockError {
     /// Another process trains there.
@@ -21,29 +22,33 @@ pub enum LockError {
     Taken {
         /// The run folder.
         dir: PathBuf,
-        /// The process, if it has said so.
+        /// The process, if the file names it.
         pid: Option<u32>,
     },
     /// The folder or the file cannot be made.
     #[error("{}: cannot be written; fix permissions, or choose another folder with --run", path.display())]
     Io {
-        /// What was to be made.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's reason.
         source: io::Error,
     },
 }
 
-/// The right to train in a run folder, for as long as it lives.
+/// The right to train in a run folder, as long as this value lives.
 ///
-/// The lock is the operating system's: it goes with the process however that ends, so what a killed run leaves is taken over.
+/// It is a lock of the operating system, which ends with the process in every case. The file that a killed run leaves behind does
+/// therefore not block the next one.
 #[derive(Debug)]
 pub struct RunLock {
     _file: File,
 }
 
 impl RunLock {
-    /// Takes the lock of `run_dir`, which is made if need be. Does not wait.
+    /// Takes the lock of `run_dir`, which is created if necessary. Does not wait.
+    ///
+    /// # Errors
+    /// If another process holds the lock, or if the folder cannot be written.
     pub fn take(run_dir: &Path) -> Result<Self, LockError> {
         let path = run_dir.join(LOCK_FILE);
         let io = |path: &Path| {
@@ -57,20 +62,20 @@ impl RunLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
-                // Who holds it is told if it can be read.
+                // The error names the process if the file can be read.
                 let _ = file.read_to_string(&mut text);
                 return Err(LockError::Taken { dir: run_dir.to_path_buf(), pid: text.trim().parse().ok() });
             }
-            // A file system without locks, as some network ones are, is no reason not to train.
+            // Some network file systems have no locks; training goes on without one.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
         }
-        let name_it = || {
+        let write_pid = || {
             file.set_len(0)?;
             writeln!(file, "{}", std::process::id())
         };
-        // Only the message to others depends on it; a full disk is told by what is written next.
-        let _: io::Result<()> = { name_it }();
+        // Only messages to others need the process id. The next write reports a full disk.
+        let _: io::Result<()> = { write_pid }();
         Ok(Self { _file: file })
     }
 }
@@ -80,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_process_is_told_who_has_the_folder_and_a_dead_one_has_nothing() {
+    fn a_second_process_learns_who_holds_the_folder_and_a_dead_one_holds_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("runs/a");
         // Left by a process that was killed: a name, but no lock.

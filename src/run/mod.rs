@@ -3,7 +3,7 @@
 //! ```no_run
 //! use kiln::{Config, Run};
 //!
-//! let config = Config::preset("tiny").set("train.steps", 200).validate()?;
+//! let config = Config::preset("tiny").set("train.steps", 500).validate()?;
 //! let outcome = Run::create("runs/a", config)?.train()?;
 //! println!("loss {:.3}", outcome.validation.expect("the built-in task has validation text").loss);
 //! println!("{}", Run::open("runs/a")?.translate(&["1074"])?[0]);

@@ -1,12 +1,12 @@
 //! Groups of micro-batches, uploaded to the device one step ahead.
 
 use burn::tensor::Device;
-use kiln_data::{HostBatch, Loader, Position, Shape};
+use kiln_data::{Loader, Position, Shape};
 use kiln_model::Batch;
 
 use super::state::TrainState;
 use crate::config::TrainConfig;
-use crate::device::upload;
+use crate::device::upload_split;
 use crate::metrics::deferred::StepFacts;
 use crate::metrics::{Span, SpanClock};
 
@@ -67,14 +67,6 @@ pub(super) fn tokens_of(batch: &Batch) -> [u64; 2] {
     match batch {
         Batch::Pairs(batch) => [batch.source_tokens, batch.target_tokens],
         Batch::Text(batch) => [0, batch.tokens],
-    }
-}
-
-/// Uploads a batch, cut by rows into `splits` micro-batches.
-pub(super) fn upload_split(host: &HostBatch, splits: usize, device: &Device) -> Vec<Batch> {
-    match splits {
-        0 | 1 => vec![upload(host, device)],
-        splits => host.split(splits).iter().map(|part| upload(part, device)).collect(),
     }
 }
 

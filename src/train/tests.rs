@@ -384,7 +384,7 @@ fn a_finished_run_says_so() {
     let resume = corpora.find(&config, &dir, &[]).expect("the same run");
     let (outcome, records) = corpora.run(&config, &dir, Some(resume), u64::MAX);
     assert_eq!((outcome.ended, outcome.step), (Ended::AlreadyFinished, 3));
-    assert!(records.len() == 1 && records[0].contains("finished: it stands at step 3"), "{records:?}");
+    assert!(records.len() == 1 && records[0].contains("finished: it has reached train.steps at step 3"), "{records:?}");
     assert_eq!(last_snapshot(&dir), (path, before));
 }
 

@@ -16,6 +16,7 @@ use super::measured::Measured;
 use super::outcome::{Ended, Outcome};
 use super::setup::{Signals, Validation};
 use super::state::TrainState;
+use super::step::train_step_with;
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::eval::Model;
@@ -28,6 +29,7 @@ pub struct Trainer<M: Model = Transformer> {
     pub(super) operators: Settings,
     pub(super) state: TrainState<M>,
     pub(super) feed: GroupFeed,
+    /// Computes the gradients of a micro-batch, by replay if its shape recurs.
     pub(super) gradients: CapturedSteps<M>,
     pub(super) vocabulary: Vocabulary,
     pub(super) validation: Validation,
@@ -115,7 +117,9 @@ impl<M: Model> Trainer<M> {
 
         // A backend that runs out of memory while enqueuing panics; the error names the batch.
         let Measured { clock, .. } = &mut reporting.measured;
-        let take_step = || catch_unwind(AssertUnwindSafe(|| gradients.step(state, &group.batches)));
+        let step =
+            || train_step_with(state, &group.batches, |state, batch, before| gradients.compute(state, batch, before));
+        let take_step = || catch_unwind(AssertUnwindSafe(step));
         let measures = clock
             .time(Span::Step, take_step)
             .map_err(|panic| in_step(anyhow!(panic_text(&*panic)), group.largest_shape()))?;

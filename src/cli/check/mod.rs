@@ -1,4 +1,4 @@
-//! `kiln check`: is everything in a run folder as it was written? And, with `--precision`: does a precision train as f32 does?
+//! `kiln check`: verifies the files of a run folder or, with `--precision`, that a precision trains as f32 does.
 
 mod parts;
 mod precision;
@@ -14,11 +14,11 @@ use crate::run::RunError;
 
 /// Verifies a run folder: configuration, metrics, token caches and every checkpoint; or, with --precision, a precision
 ///
-/// Reads every file of the run and compares it with the hash made when it was written; changes nothing. Each finding is a line on
-/// stdout. Exit code 0: everything is sound; 1: something is damaged.
+/// Reads every file of the run and compares it with the hash from when it was written. Changes nothing. Each finding is a line on
+/// stdout. The exit code is 0 if everything is sound and 1 if something is damaged.
 ///
-/// With --precision, the first steps of a training are taken in that precision and in f32, from the same seed: losses side by side,
-/// speed, memory, overflows, and what is computed in f32 all the same. Nothing is kept. Exit code 1: something is wrong with it.
+/// With --precision, trains the first steps in that precision and in f32, from the same seed. Compares losses, speed, memory and
+/// overflows, and checks the computations that must be in f32. Keeps nothing. The exit code is 1 if the precision fails a check.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln check runs/en-it
@@ -36,7 +36,8 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     match &args.run {
         Some(_) if args.audit.is_given() => {
-            Err(Usage("a run is checked as it is; configuration and --device belong to --precision".into()).into())
+            Err(Usage("configuration and --device are options of --precision; a run folder needs neither".into())
+                .into())
         }
         Some(dir) => run_folder(dir),
         None => precision::run(&args.audit),
@@ -51,6 +52,7 @@ fn run_folder(dir: &Path) -> Result<()> {
     } else {
         return Err(RunError::NoRun(dir.to_path_buf()).into());
     };
+
     for Finding { part, verdict } in &findings {
         match verdict {
             Verdict::Sound(what) => println!("sound    {part}: {what}"),
@@ -58,6 +60,7 @@ fn run_folder(dir: &Path) -> Result<()> {
             Verdict::Damaged(what) => println!("DAMAGED  {part}: {what}"),
         }
     }
+
     let is_damaged = |finding: &&Finding| matches!(finding.verdict, Verdict::Damaged(_));
     match findings.iter().filter(is_damaged).count() {
         0 => Ok(()),

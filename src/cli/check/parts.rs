@@ -1,4 +1,4 @@
-//! The parts of a run folder, each with its verdict. Nothing here writes.
+//! Verifies the parts of a run folder. Nothing here writes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,30 +14,30 @@ use crate::dataset::Vocabulary;
 use crate::logging::METRICS_FILE;
 use crate::units::thousands;
 
-/// What was found about one part.
+/// The verdict on one part.
 #[derive(Debug)]
 pub(super) struct Finding {
-    /// Its path, below the run folder if it lies there.
+    /// Its path, relative to the run folder if it is inside.
     pub(super) part: String,
     pub(super) verdict: Verdict,
 }
 
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// As it was written; says what it holds.
+    /// As it was written; the text describes its content.
     Sound(String),
-    /// No damage, but worth knowing.
+    /// Not damaged, but worth knowing.
     Note(String),
-    /// What is wrong and what to do.
+    /// Damaged; the text says what is wrong and what to do.
     Damaged(String),
 }
 
-/// Every part of the run in `dir`.
+/// Verifies every part of the run in `dir`.
 pub(super) fn of_run(dir: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     let config = read_config(&dir.join(RUN_CONFIG_FILE));
     let cache_dir = config.as_ref().ok().and_then(|config| config.data.cache_dir.clone());
-    let advice = "copy the one of a sound checkpoint here";
+    let advice = "copy config.toml from a sound checkpoint";
     findings.push(finding(
         RUN_CONFIG_FILE,
         config.map(|config| format!("{} steps", config.train.steps)).map_err(|error| error.context(advice)),
@@ -50,10 +50,10 @@ pub(super) fn of_run(dir: &Path) -> Vec<Finding> {
 
 fn read_config(path: &Path) -> Result<Config> {
     let text = fs::read_to_string(path).context("it cannot be read")?;
-    Config::from_toml(&text).context("it is no configuration of this version")
+    Config::from_toml(&text).context("it is not a configuration of this version")
 }
 
-/// One line a step, in their order; whatever else is JSON.
+/// Verifies the metrics: every line is JSON, and the steps follow each other.
 fn metrics(path: &Path) -> Finding {
     let read = || -> Result<Verdict> {
         let Ok(file) = fs::File::open(path) else {
@@ -63,7 +63,7 @@ fn metrics(path: &Path) -> Finding {
         for (i, line) in BufReader::new(file).split(b'\n').enumerate() {
             let (number, line) = (i + 1, line.context("it cannot be read")?);
             if let Some(before) = unfinished {
-                bail!("line {before} is no JSON; the file can be moved away, training goes on without it");
+                bail!("line {before} is not JSON; the file can be moved away, training continues without it");
             }
             let Ok(value) = serde_json::from_slice::<Value>(&line) else {
                 unfinished = Some(number);
@@ -73,12 +73,13 @@ fn metrics(path: &Path) -> Finding {
                 let step = value["step"].as_u64().unwrap_or_default();
                 ensure!(
                     step == last_step + 1 || last_step == 0,
-                    "line {number} is of step {step}, after step {last_step}; the file can be moved away, training goes \
-                     on without it"
+                    "line {number} is of step {step}, after step {last_step}; the file can be moved away, training \
+                     continues without it"
                 );
                 last_step = step;
             }
         }
+
         Ok(match unfinished {
             Some(number) => Verdict::Note(format!("line {number} is unfinished; the next start removes it")),
             None => Verdict::Sound(format!("every step up to {last_step} once")),
@@ -88,7 +89,7 @@ fn metrics(path: &Path) -> Finding {
     Finding { part: METRICS_FILE.into(), verdict }
 }
 
-/// The token caches and the trained tokenizer.
+/// Verifies the token caches.
 fn caches(dir: &Path, cache_dir: &Path) -> Vec<Finding> {
     let mut found = Vec::new();
     for path in entries(cache_dir) {
@@ -96,7 +97,7 @@ fn caches(dir: &Path, cache_dir: &Path) -> Vec<Finding> {
             found.push(finding(&shown(&path, dir), cache(&path)));
         }
         if path.extension().is_some_and(|extension| extension == "partial") {
-            found.push(note(&shown(&path, dir), "left by a preparation that was killed; it can be deleted"));
+            found.push(note(&shown(&path, dir), "left by an interrupted preparation; it can be deleted"));
         }
     }
     if found.is_empty() {
@@ -112,7 +113,7 @@ fn cache(path: &Path) -> Result<String> {
         let (rows, tokens) = (thousands(cache.n_rows() as f64), thousands(cache.n_tokens() as f64));
         Ok(format!("{rows} rows, {tokens} tokens"))
     };
-    check().context("delete it, the next start builds it again from the text")
+    check().context("delete it; the next start builds it again from the text")
 }
 
 fn checkpoints(dir: &Path) -> Vec<Finding> {
@@ -125,28 +126,30 @@ fn checkpoints(dir: &Path) -> Vec<Finding> {
     if all.is_empty() {
         found.push(note("checkpoints", "there is none yet"));
     }
+
     for pointer in [Pointer::Last, Pointer::Best] {
         let part = shown(&checkpoints.dir().join(pointer.name()), dir);
         let wanted = fs::read_to_string(checkpoints.dir().join(pointer.name()));
         found.push(match (checkpoints.pointed(pointer), wanted) {
             (Some(path), _) => finding(&part, Ok(shown(&path, checkpoints.dir()))),
             (None, Ok(name)) => {
-                let text = format!("it names {:?}, which is not there; the next start sets it again", name.trim());
+                let text = format!("it names {:?}, which does not exist; the next start sets it again", name.trim());
                 finding(&part, Err(anyhow::anyhow!(text)))
             }
             (None, Err(_)) if all.is_empty() => continue,
             (None, Err(_)) => note(&part, "there is none"),
         });
     }
+
     for path in entries(checkpoints.dir()) {
         if path.extension().is_some_and(|extension| extension == "tmp" || extension == "stale") {
-            found.push(note(&shown(&path, dir), "left by a run that was killed; the next start removes it"));
+            found.push(note(&shown(&path, dir), "left by an interrupted run; the next start removes it"));
         }
     }
     found
 }
 
-/// The checkpoint in `path`, shown relative to `dir`.
+/// Verifies the checkpoint in `path`, which is shown relative to `dir`.
 pub(super) fn checkpoint(path: &Path, dir: &Path) -> Finding {
     let part = shown(path, dir);
     finding(&if part.is_empty() { path.display().to_string() } else { part }, read_checkpoint(path))
@@ -165,24 +168,22 @@ fn read_checkpoint(path: &Path) -> Result<String> {
         }
         Err(error) => return Err(error.into()),
     };
+
     ensure_finite("weights", weights.iter())?;
     if let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("step-")) {
-        ensure!(
-            name == folder_name(step),
-            "it is of step {step}; somebody has renamed it, name it {}",
-            folder_name(step)
-        );
+        ensure!(name == folder_name(step), "it holds step {step}, but it was renamed; name it {}", folder_name(step));
     }
+
     let config = files.iter().find(|file| file.name == RUN_CONFIG_FILE).context("it has no configuration")?;
     let config = Config::from_toml(&String::from_utf8_lossy(&config.bytes))
-        .context("its config.toml is no configuration of this version")?;
+        .context("its config.toml is not a configuration of this version")?;
     let vocabulary = Vocabulary::load_dir(path, config.task).context("its tokenizer cannot be loaded")?;
     vocabulary.check(&model)?;
     let n_weights: usize = weights.iter().map(|tensor| tensor.values.len()).sum();
     Ok(format!("{what}, {} numbers in {} tensors", thousands(n_weights as f64), weights.len()))
 }
 
-/// Training never saves such numbers: an update that is not finite is not made.
+/// Refuses numbers that are not finite: training never saves them, because it skips such updates.
 fn ensure_finite<'a>(what: &str, tensors: impl Iterator<Item = &'a NamedTensor>) -> Result<()> {
     for tensor in tensors {
         let n = tensor.values.iter().filter(|value| !value.is_finite()).count();
@@ -203,7 +204,7 @@ fn note(part: &str, what: &str) -> Finding {
     Finding { part: part.to_string(), verdict: Verdict::Note(what.to_string()) }
 }
 
-/// The entries of a folder by name; none if it cannot be listed.
+/// Returns the entries of a folder by name; none if it cannot be listed.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     paths.sort();

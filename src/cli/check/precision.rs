@@ -32,11 +32,11 @@ pub(super) struct AuditArgs {
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(2..))]
     steps: u64,
 
-    /// With --precision: steps between two lines of the table
+    /// With --precision: steps per line of the table
     #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
 
-    /// With --precision: how far the loss of a step may be from f32's, in percent
+    /// With --precision: largest difference of a step's loss from f32, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     tolerance: f64,
 
@@ -48,21 +48,21 @@ pub(super) struct AuditArgs {
 }
 
 impl AuditArgs {
-    /// Whether anything was said that only an audit looks at.
+    /// Returns whether an option of the audit was given.
     pub(super) fn is_given(&self) -> bool {
         !self.config.is_empty() || self.device.device != Default::default()
     }
 }
 
 pub(super) fn run(args: &AuditArgs) -> Result<()> {
-    let (name, precision) = match args.precision.expect("clap asks for a run or a precision") {
+    let (name, precision) = match args.precision.expect("clap requires a run or a precision") {
         Audited::Fp16 => ("fp16", Precision::Fp16),
         Audited::Bf16 => ("bf16", Precision::Bf16),
         Audited::F32 => ("f32", Precision::F32),
     };
     let mut config = args.config.load(&[])?;
     let device = args.device.open()?;
-    // Caches go where the configuration says, or away again.
+    // Token caches go where the configuration says, else into a temporary folder.
     let folder = std::env::temp_dir().join(format!("kiln-check-{}", std::process::id()));
     let audited = || -> Result<Audit> {
         let data = RunData::open(&config, &folder, None, &mut |line| eprintln!("{line}"))?;
@@ -70,11 +70,13 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
         println!("{name} against f32: {} steps from seed {} on {}", args.steps, config.seed, device_name(&device));
         audit(&config, &data, precision, args.steps, &device)
     };
+
     let audited = { audited }();
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("{}: cannot be removed", folder.display()))?;
     }
     let audit = audited?;
+
     print(&audit, name, args.every);
     match audit.problems(args.tolerance / 100.0).as_slice() {
         [] => {
@@ -83,7 +85,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
         }
         problems => {
             problems.iter().for_each(|problem| println!("WRONG  {problem}"));
-            bail!("{name} does not hold here; the lines above say why")
+            bail!("{name} failed the check; the lines above say why")
         }
     }
 }
@@ -99,6 +101,7 @@ fn print(audit: &Audit, name: &str, every: u64) {
     }
     let (step, difference) = audit.largest_difference();
     println!("largest difference: {:.3} % at step {step}", 100.0 * difference);
+
     let tokens = |trial: &Trial| thousands(trial.tokens_per_sec);
     println!(
         "speed over the later half: f32 {} tok/s, {name} {} tok/s ({:.2} times)",
@@ -112,11 +115,13 @@ fn print(audit: &Audit, name: &str, every: u64) {
         }
         _ => println!("peak of device memory: not known on the CPU"),
     }
+
     if let Some((first, last)) = asked.steps.first().zip(asked.steps.last())
         && let Some((first, last)) = first.loss_scale.zip(last.loss_scale)
     {
         println!("loss scale: {first} at first, {last} in the end; {} of {n_steps} steps skipped", asked.n_overflows());
     }
+
     let dtypes = asked.dtypes.iter().map(|(what, dtype)| format!("{what} {dtype:?}"));
     println!("dtypes: {}", dtypes.collect::<Vec<_>>().join(", "));
     for probe in &audit.probes {

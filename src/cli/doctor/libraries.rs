@@ -1,4 +1,4 @@
-//! Looking for GPUs, libraries and headers by their files, without loading anything.
+//! Finds GPUs, libraries and headers by their files, without loading anything.
 
 use std::env;
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 /// The header that CubeCL's C++ compiler includes first.
 pub(super) const CUDA_HEADERS: &str = "cuda_runtime.h";
 
-/// Marker that Burn's build looks for in the LLVM folder.
+/// The file that marks a complete LLVM folder for Burn's build.
 const LLVM_MARKER: &str = ".tracel-llvm-installed";
 
-/// Names of the NVIDIA GPUs: by the driver if it is loaded, else by the PCI bus.
+/// Returns the names of the NVIDIA GPUs: from the driver if it is loaded, else from the PCI bus.
 pub(super) fn nvidia_gpus(driver: &Path, pci_bus: &Path) -> Vec<String> {
     let models: Vec<_> = entries(&driver.join("gpus"))
         .iter()
@@ -27,14 +27,14 @@ pub(super) fn nvidia_gpus(driver: &Path, pci_bus: &Path) -> Vec<String> {
     entries(pci_bus).iter().filter(|device| is_gpu(device)).map(|_| "NVIDIA GPU (driver not loaded)".into()).collect()
 }
 
-/// `535.104.05` from `/proc/driver/nvidia/version`.
+/// Reads the version, such as `535.104.05`, from `/proc/driver/nvidia/version`.
 pub(super) fn driver_version(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let is_version = |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
     text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
 }
 
-/// A shared library by the start of its file name, where the dynamic linker looks.
+/// Finds a shared library by the start of its file name, in the folders of the dynamic linker.
 pub(super) fn find_library(name: &str) -> Option<PathBuf> {
     let listed = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let folders = env::split_paths(&listed).chain(cuda_folders().into_iter().map(|cuda| cuda.join("lib64")));
@@ -52,7 +52,7 @@ fn library_in(folder: &Path, name: &str) -> Option<PathBuf> {
     entries(folder).into_iter().find(is_it)
 }
 
-/// What `/etc/ld.so.conf` lists, and the standard folders.
+/// Returns the folders that `/etc/ld.so.conf` lists, and the standard folders.
 fn linker_folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for file in [vec![PathBuf::from("/etc/ld.so.conf")], entries(Path::new("/etc/ld.so.conf.d"))].concat() {
@@ -68,7 +68,7 @@ fn linker_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Folder with the CUDA headers.
+/// Finds the folder with the CUDA headers.
 pub(super) fn find_cuda_headers() -> Option<PathBuf> {
     let folders = cuda_folders().into_iter().map(|cuda| cuda.join("include")).chain([PathBuf::from("/usr/include")]);
     folders.into_iter().find(|folder| folder.join(CUDA_HEADERS).is_file())
@@ -81,7 +81,7 @@ fn cuda_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The folder that Burn's build takes LLVM from, or else the one where it should be.
+/// Returns the folder from which Burn's build takes LLVM; as an error, the folder where it should be.
 pub(super) fn find_llvm() -> Result<PathBuf, PathBuf> {
     let home = env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let data = env::var_os("XDG_DATA_HOME").map(PathBuf::from).unwrap_or_else(|| home.join(".local/share"));
@@ -96,7 +96,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The value of `name:  value` in a text of such lines.
+/// Returns the value of `name` in lines of `name:  value`.
 fn field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.trim() == name))?.1.trim();
     Some(value.to_owned())
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(
             nvidia_gpus(&driver, &bus),
             ["NVIDIA GPU (driver not loaded)"],
-            "audio functions and other vendors are none"
+            "audio functions and other vendors are not GPUs"
         );
         write(driver.join("gpus/0000:01:00.0/information"), "Model: \t\t NVIDIA H200\nIRQ:   \t\t 18\n");
         assert_eq!(nvidia_gpus(&driver, &bus), ["NVIDIA H200"]);

@@ -1,21 +1,21 @@
-//! What the doctor found, as lines.
+//! The findings of the doctor, as lines.
 
 use std::fmt;
 
-/// One thing looked for.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// There.
+    /// Found.
     Good(String),
-    /// Not there and not missed.
+    /// Not found and not needed.
     Absent(String),
-    /// Not there; some uses need it.
+    /// Not found; only some uses need it.
     Optional { found: String, packages: String },
-    /// Not there, and the GPU cannot be used without it.
+    /// Not found, but the GPU cannot be used without it.
     Missing { found: String, remedy: String },
 }
 
-/// Everything looked for, in order.
+/// All checks, in order.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     lines: Vec<Line>,

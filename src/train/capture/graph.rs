@@ -88,6 +88,7 @@ pub(super) fn difference(table: &ParamTable, found: &[f32], wanted: &[f32]) -> O
         .filter(|&(name, (found, wanted))| differ((found, wanted)) && (name == "labels" || far_apart(*found, *wanted)))
         .map(|(name, (found, wanted))| format!("{name} {found} instead of {wanted}"))
         .collect();
+
     let mut first = 0;
     let differing: Vec<_> = table
         .entries()
@@ -98,6 +99,7 @@ pub(super) fn difference(table: &ParamTable, found: &[f32], wanted: &[f32]) -> O
             found[chunks.clone()].iter().zip(&wanted[chunks]).any(differ)
         })
         .collect();
+
     if let (Some(first), Some(last)) = (differing.first(), differing.last()) {
         parts.push(format!(
             "gradients of {} of {} parameters, from {} to {}",
@@ -174,6 +176,7 @@ fn each_part(target: &mut Batch, source: &Batch, f: impl Fn(&mut Tensor<1, Int>,
             f(&mut target.source_lengths, &source.source_lengths);
             f(&mut target.target_lengths, &source.target_lengths);
         }
+
         (Batch::Text(target), Batch::Text(source)) => {
             f(&mut target.input, &source.input);
             f(&mut target.labels, &source.labels);

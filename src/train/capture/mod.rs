@@ -158,11 +158,11 @@ impl<M: Model> CapturedSteps<M> {
     /// # Panics
     /// If `batches` is empty.
     pub fn step(&mut self, state: &mut TrainState<M>, batches: &[Batch]) -> Measures {
-        train_step_with(state, batches, |state, micro_batch, before| self.gradients(state, micro_batch, before))
+        train_step_with(state, batches, |state, micro_batch, before| self.compute(state, micro_batch, before))
     }
 
     /// Computes sums and gradients of a micro-batch, by replay if possible, and adds the gradients to those `before`.
-    fn gradients(
+    pub(super) fn compute(
         &mut self,
         state: &TrainState<M>,
         micro_batch: &MicroBatch<'_>,

@@ -153,6 +153,7 @@ impl Watch {
             let named: Vec<_> = gradients.iter().take(N_NAMED).map(|(name, n)| format!("{name} ({n})")).collect();
             let more = gradients.len().saturating_sub(N_NAMED);
             let path = self.write(step, start, state.seed, &batches, Some(gradients))?;
+
             let named = match (named.is_empty(), more) {
                 (true, _) => "all gradients are finite when the step is computed again".to_string(),
                 (false, 0) => format!("gradients that are not finite, and how many elements: {}", named.join(", ")),
@@ -167,6 +168,7 @@ impl Watch {
         };
 
         let found = examine().unwrap_or_else(|error| format!("and the step could not be examined: {error:#}"));
+
         let (even, remedy) = match step.loss_scale {
             Some(scale) => (format!(" even with a loss scale of {scale}, the lowest one"), FP16_REMEDY),
             None => (String::new(), REMEDY),

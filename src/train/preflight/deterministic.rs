@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::probe::largest_batch;
-use crate::device::device_name;
+use crate::device::{device_name, upload_split};
 use crate::eval::Model;
 use crate::optim::FlatGradients;
-use crate::train::feed::upload_split;
 use crate::train::state::TrainState;
 use crate::train::step::group_gradients;
 use anyhow::{Context, Result, anyhow, ensure};

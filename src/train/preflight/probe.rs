@@ -10,9 +10,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use burn::tensor::Device;
 use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
 
+use crate::device::upload_split;
 use crate::eval::{Model, validation_loss};
 use crate::optim::FlatGradients;
-use crate::train::feed::upload_split;
 use crate::train::guard::{allocation, explained};
 use crate::train::state::TrainState;
 use crate::train::step::group_gradients;

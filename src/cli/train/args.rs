@@ -1,0 +1,102 @@
+//! The arguments of `kiln train`, and the run that they describe.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::checkpoint::RUN_CONFIG_FILE;
+use crate::cli::config_args::{ConfigArgs, DeviceArgs};
+use crate::run::{Options, Run, TrainedModel, folder};
+
+/// Trains a Transformer
+///
+/// Without arguments it trains a small model on the built-in task, numbers in digits -> English words, in about two minutes on a
+/// CPU. --task lm and --task mlm have a built-in text, too. A configuration file overrides the preset, and --set overrides both.
+///
+/// Ctrl-C or SIGTERM saves a checkpoint and ends the run; --resume continues it. SIGUSR1 saves a checkpoint and the run goes on.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kiln train
+  kiln train --preset base --set data.train=en-it.train.jsonl --set data.valid=en-it.dev.jsonl --run runs/en-it
+  kiln train --task lm --set data.train=train.txt --set data.valid=dev.txt --run runs/lm
+  kiln train --preset bert-small --set data.train=texts/ --set data.valid=dev.txt
+  kiln train --config en-it.toml --set optim.lr=3e-4 --dry-run
+  kiln train --from runs/gpt2 --set data.train=texts/ --set optim.lr=1e-4 --run runs/tuned
+  kiln train --run runs/en-it --resume")]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Run folder [default: runs/ and the name of the configuration file or preset]
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+
+    /// Continues the run in the run folder from its newest checkpoint. It keeps its configuration unless another one is given
+    #[arg(long)]
+    pub(super) resume: bool,
+
+    /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "config", "preset", "task"])]
+    from: Option<PathBuf>,
+
+    /// With --resume: accepts a different value of this key than in the checkpoint; may be repeated
+    #[arg(long, value_name = "KEY", requires = "resume")]
+    allow: Vec<String>,
+
+    /// Checks everything, prints the whole configuration, parameters, memory and the first batches, and stops. Prepares the token
+    /// cache if necessary
+    #[arg(long)]
+    pub(super) dry_run: bool,
+
+    /// If the largest batch does not fit into memory: cuts every batch into 2, 4, ... micro-batches (train.split_batches) until it
+    /// fits. An optimizer step still covers the whole batch
+    #[arg(long)]
+    auto_micro_batch: bool,
+
+    /// Computes every operator by its reference definition instead of its kernel: slow, to compare losses (see `kiln compare`)
+    #[arg(long, alias = "plain-operators")]
+    reference_operators: bool,
+
+    /// Shows only the result and errors
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+impl Args {
+    /// Returns the run: its folder, its validated configuration and its options.
+    pub(super) fn run(&self) -> Result<Run> {
+        let from = self.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
+        let (named, name) = (self.run.as_deref(), self.config.name());
+
+        let mut config = self.config.clone();
+        let (dir, config) = if self.resume {
+            let dir = folder::to_resume(named, &name)?;
+            if config.config.is_none() && config.preset.is_none() && config.task.is_none() {
+                config.config = Some(dir.join(RUN_CONFIG_FILE));
+            }
+            (dir, config.load(&[])?)
+        } else if let (Some(path), Some(run)) = (&self.from, &from) {
+            let dir = folder::for_result(named, path, "tuned", "--run")?;
+            config.config = Some(run.path.join(RUN_CONFIG_FILE));
+            (dir, config.load(&[])?)
+        } else {
+            let config = config.load(&[])?;
+            let any_arguments = named.is_some() || !self.config.is_empty();
+            (folder::for_new_run(named, &name, any_arguments)?, config)
+        };
+
+        let mut run = Run::in_folder(dir, config);
+        run.options = Options {
+            device: self.device.choice(),
+            from,
+            allow: self.allow.clone(),
+            auto_micro_batch: self.auto_micro_batch,
+            reference_operators: self.reference_operators,
+            console: !self.quiet,
+        };
+        Ok(run)
+    }
+}
