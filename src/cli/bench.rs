@@ -1,34 +1,36 @@
-//! `kiln bench`: times real training steps on synthetic batches, beside PyTorch if its script is given.
+//! `kiln bench`: times real training steps on synthetic batches, and compares them with PyTorch.
 
 mod operators;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use burn::tensor::{Device, FloatDType};
 
 use crate::config::Precision;
 use crate::device::{self, DeviceChoice};
-use crate::diagnose::operators::{Peaks, beside, measure as measure_operators};
-use crate::diagnose::peer::{self, PeerTime};
+use crate::diagnose::operators::{Peaks, measure as measure_operators, measure_compared};
+use crate::diagnose::peer::{Peer, PeerTime};
 use crate::diagnose::replay::{Comparison, compare};
 use crate::diagnose::step_time::{Effort, StepTime, measure};
 use crate::diagnose::workload::{NAMES, Workload};
 use crate::units::gib;
 
-/// Steps over which `--capture` compares.
+/// Steps that `--capture` compares.
 const COMPARED_STEPS: usize = 24;
 
 /// Times training steps of the headline workloads
 ///
-/// Forward, backward, clipping and AdamW on synthetic tokens: milliseconds, effective tokens per second, MFU, memory, and
-/// the host's share. Tokens per second do not count padding. MFU = operations / time / peak of the device, operations
-/// being 6 for each parameter and position, and for causal attention 6 * T * D for each position and layer. With --operators
-/// also each operator of the step alone, beside its floor: what the device's peaks allow.
+/// Each step is forward, backward, clipping and AdamW on synthetic tokens. Reported are milliseconds, non-padding tokens per
+/// second, MFU, memory and host time. MFU = operations / time / peak of the device. A step has 6 operations per parameter and
+/// position; causal attention adds 6 * T * D per position and layer. With --operators each operator of the step is also timed
+/// alone and compared with its floor, the least time that the device's peaks allow.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  kiln bench gpt mt --peer torch_peer.py\n  kiln bench gpt --operators\n  kiln bench tiny --operators --device cpu"
-)]
+#[command(after_help = "Example:
+  kiln bench gpt mt --peer
+  kiln bench gpt --operators
+  kiln bench tiny --operators --device cpu")]
 pub(super) struct Args {
     /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), mt (Transformer base, 400 padded pairs), tiny, tiny-mt
     #[arg(default_values = ["gpt", "mt"])]
@@ -36,69 +38,111 @@ pub(super) struct Args {
     /// cpu, cuda, cuda:N or auto
     #[arg(long, default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
-    /// Steps of a repeat
+    /// Steps per repeat
     #[arg(long, default_value_t = 30)]
     steps: usize,
-    /// Repeats, of which the median counts
+    /// Repeats; the median is reported
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Times every operator of the step alone, too; with --peer also those that its script times, at its shapes
+    /// Also times every operator of the step alone; with --peer also the baseline's operators, at its shapes
     #[arg(long)]
     operators: bool,
-    /// Also replays steps as CUDA graphs: compares them bit by bit with computed ones and times both
+    /// Also replays steps as CUDA graphs, compares them with eager steps bit by bit, and times both
     #[arg(long)]
     capture: bool,
-    /// Rows whose logits exist at a time, instead of the model's `logits_chunk_rows`: fewer chunks are faster, smaller ones
-    /// take less memory
+    /// Rows per chunk of logits, instead of the model's `logits_chunk_rows`: fewer chunks are faster, smaller chunks take less
+    /// memory
     #[arg(long, value_name = "N")]
     logits_chunk_rows: Option<usize>,
-    /// The PyTorch script to run beside each workload
+    /// Also runs the PyTorch baseline on each workload; give it after the workloads
+    ///
+    /// The binary carries the baseline (benches/pytorch in the repository). It runs in the Python that KILN_PYTHON names
+    /// (default: python3), which needs PyTorch with CUDA. FILE is another program that prints the same lines.
     #[arg(long, value_name = "FILE")]
-    peer: Option<PathBuf>,
+    peer: Option<Option<PathBuf>>,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let Args { workloads, device, steps, repeats, operators, capture, logits_chunk_rows, peer } = args;
-    let mut workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
-    if let Some(rows) = logits_chunk_rows {
-        workloads.iter_mut().for_each(|workload| workload.model.logits_chunk_rows = Some(rows));
+    let bench = Bench::open(args)?;
+    let Effort { steps, repeats } = bench.effort;
+    println!("{}, {:?}, {repeats} x {steps} steps", device::device_name(&bench.device), bench.dtype);
+    println!("tok/s = non-padding tokens / time; MFU = {}", mfu_formula(bench.peaks.as_ref()));
+
+    for workload in &bench.workloads {
+        bench.workload(workload)?;
     }
-    if steps == 0 || repeats == 0 {
-        bail!("--steps {steps} and --repeats {repeats}: both must be at least 1");
+    if let Some(peer) = bench.peer.as_ref().filter(|_| bench.operators) {
+        let compared = measure_compared(&peer.operators()?, bench.dtype, &bench.device, repeats)?;
+        operators::print_peer(&compared);
     }
-    if let Some(script) = peer.as_ref().filter(|script| !script.exists()) {
-        bail!("--peer {}: there is no such file", script.display());
+    Ok(())
+}
+
+/// A checked request, on an open device.
+struct Bench {
+    workloads: Vec<Workload>,
+    device: Device,
+    dtype: FloatDType,
+    effort: Effort,
+    operators: bool,
+    capture: bool,
+    peer: Option<Peer>,
+    /// `None` if the device's peaks are unknown.
+    peaks: Option<Peaks>,
+}
+
+impl Bench {
+    fn open(args: Args) -> Result<Self> {
+        let Args { workloads, device, steps, repeats, operators, capture, logits_chunk_rows, peer } = args;
+        let mut workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
+        if let Some(rows) = logits_chunk_rows {
+            workloads.iter_mut().for_each(|workload| workload.model.logits_chunk_rows = Some(rows));
+        }
+        ensure!(steps > 0 && repeats > 0, "--steps {steps} and --repeats {repeats}: both must be at least 1");
+        let peer = peer.map(open_peer).transpose()?;
+
+        let device = device.open()?;
+        let dtype = device::compute_dtype(Precision::Auto, &device)?;
+        let peaks = device::peak_flops_per_sec(&device, dtype).zip(device::peak_bytes_per_sec(&device));
+        let peaks = peaks.map(|(flops, bytes)| Peaks { flops, bytes });
+        Ok(Self { workloads, device, dtype, effort: Effort { steps, repeats }, operators, capture, peer, peaks })
     }
-    let device = device.open()?;
-    let dtype = device::compute_dtype(Precision::Auto, &device)?;
-    println!("{}, {dtype:?}, {repeats} x {steps} steps", device::device_name(&device));
-    let peaks = device::peak_flops_per_sec(&device, dtype).zip(device::peak_bytes_per_sec(&device));
-    let peaks = peaks.map(|(flops, bytes)| Peaks { flops, bytes });
-    println!("tok/s = tokens that are no padding / time; MFU = {}", mfu_formula(peaks.as_ref()));
-    for workload in &workloads {
-        let ours = measure(workload, dtype, &device, Effort { steps, repeats })?;
+
+    /// Times one workload in every requested way and prints the results.
+    fn workload(&self, workload: &Workload) -> Result<()> {
+        let Self { device, dtype, effort, .. } = self;
+        let ours = measure(workload, *dtype, device, *effort)?;
         print_ours(workload, &ours);
-        // Before anything else, the peer's process among it: its memory is its own.
+        // Before any other measurement, including the baseline's process: it needs the memory.
         device.memory_cleanup();
-        if capture {
-            print_replayed(&compare(workload, dtype, &device, Effort { steps, repeats }, COMPARED_STEPS)?);
+
+        if self.capture {
+            print_replayed(&compare(workload, *dtype, device, *effort, COMPARED_STEPS)?);
             device.memory_cleanup();
         }
-        if operators {
-            operators::print(&measure_operators(workload, dtype, &device, repeats)?, ours.step, peaks.as_ref());
+        if self.operators {
+            let rows = measure_operators(workload, *dtype, device, effort.repeats)?;
+            operators::print(&rows, ours.step, self.peaks.as_ref());
             device.memory_cleanup();
         }
-        if let Some(script) = &peer {
-            match peer::run(script, workload.name)? {
+        if let Some(peer) = &self.peer {
+            match peer.step_times(workload.name)? {
                 Some(times) => times.iter().for_each(|theirs| print_peer(&ours, theirs)),
                 None => println!("  torch          has no such workload"),
             }
         }
+        Ok(())
     }
-    if let Some(script) = peer.filter(|_| operators) {
-        operators::print_peer(&beside(&peer::run_operators(&script)?, dtype, &device, repeats)?);
+}
+
+/// The baseline that the binary carries, or the program at `script`.
+fn open_peer(script: Option<PathBuf>) -> Result<Peer> {
+    let Some(script) = script else { return Peer::carried() };
+    let is_workload = script.to_str().is_some_and(|name| NAMES.contains(&name));
+    if is_workload && !script.exists() {
+        bail!("--peer takes {0:?} as a file, and there is none: give workloads before --peer", script);
     }
-    Ok(())
+    Peer::script(&script)
 }
 
 fn mfu_formula(peaks: Option<&Peaks>) -> String {
@@ -109,7 +153,7 @@ fn mfu_formula(peaks: Option<&Peaks>) -> String {
 fn named(name: &str) -> Result<Workload> {
     match Workload::named(name) {
         Some(workload) => Ok(workload),
-        None => bail!("no workload {name:?}; there are {}", NAMES.join(", ")),
+        None => bail!("no workload {name:?}; choose from {}", NAMES.join(", ")),
     }
 }
 
@@ -126,25 +170,24 @@ fn print_ours(workload: &Workload, time: &StepTime) {
         time.losses[0],
         time.losses[1],
     );
+
     match &time.replayed {
-        Ok(()) => {
-            println!("  replayed       forward and backward as a CUDA graph, as a run does when a shape has come often")
-        }
-        Err(reason) => println!("  computed       {reason}"),
+        Ok(()) => println!("  replayed       forward and backward as a CUDA graph, as in training once a shape recurs"),
+        Err(reason) => println!("  eager          {reason}"),
     }
     if let Some(bytes) = time.activation_bytes_per_position {
         println!(
-            "  activations    {bytes:.0} bytes a position: memory less weights, gradients, master weights and moments"
+            "  activations    {bytes:.0} bytes per position: memory without weights, gradients, master weights and moments"
         );
     }
 }
 
-fn print_replayed(Comparison { steps, computed, replayed }: &Comparison) {
-    for (how, pace) in [("computed", computed), ("replayed", replayed)] {
+fn print_replayed(Comparison { steps, eager, replayed }: &Comparison) {
+    for (how, pace) in [("eager", eager), ("replayed", replayed)] {
         let memory = pace.added_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
         println!("  {how:<14} {:>8.2} ms  host {:.2} ms  memory {memory}", ms(pace.step), ms(pace.enqueue));
     }
-    println!("  {steps} steps, all weights and moments: replayed = computed, bit for bit");
+    println!("  replayed and eager steps are equal bit for bit: {steps} steps, then all weights and moments");
 }
 
 fn print_peer(ours: &StepTime, theirs: &PeerTime) {

@@ -1,8 +1,7 @@
-//! Do two runs learn alike? The losses of several runs, side by side over the steps that all of them took.
+//! Compares the training losses of several runs over the steps that all of them took.
 //!
-//! Kernels round differently from their plain definitions, so no two losses are the same for long. What can be asked is
-//! whether a run with one set of operators stays as near to a run with the other as two runs with different seeds stay to
-//! each other.
+//! Kernels round differently from the reference operators, so losses soon differ. The useful question is whether a run with one
+//! set of operators stays closer to a run with the other than two runs with different seeds stay to each other.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,12 +24,12 @@ pub type Losses = BTreeMap<u64, f64>;
 pub fn losses(run: &Path) -> Result<Losses> {
     let path = run.join(METRICS_FILE);
     let file = File::open(&path).with_context(|| {
-        format!("{}: there are no metrics; give run folders, such as `kiln train --run` makes", path.display())
+        format!("{}: there are no metrics; give run folders as made by `kiln train --run`", path.display())
     })?;
     let mut losses = Losses::new();
     for line in BufReader::new(file).lines() {
         let line = line.with_context(|| format!("reading {}", path.display()))?;
-        // The last line of a run that was killed may be torn; `kiln check` tells of damage.
+        // The last line of a killed run may be incomplete. `kiln check` reports damage.
         let Ok(line) = serde_json::from_str::<Value>(&line) else { continue };
         if let ("step", Some(step)) = (line["kind"].as_str().unwrap_or_default(), line["step"].as_u64()) {
             losses.insert(step, line["loss"].as_f64().unwrap_or(f64::NAN));
@@ -43,30 +42,30 @@ pub fn losses(run: &Path) -> Result<Losses> {
 /// Consecutive steps that all runs took.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Window {
-    /// First and last step.
+    /// The first and the last step.
     pub steps: [u64; 2],
     /// The mean loss of each run.
     pub means: Vec<f64>,
 }
 
-/// How far a run is from the first one.
+/// The distance of a run from the first one, in nats per label.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Distance {
-    /// Mean absolute difference of the losses of one step. Runs with different seeds see different batches: theirs holds the
-    /// difference between batches too.
+    /// The mean absolute difference of the losses of one step. Between different seeds it includes the difference between
+    /// batches.
     pub of_steps: f64,
-    /// Mean absolute difference of the means of a window.
+    /// The mean absolute difference of the window means.
     pub of_windows: f64,
-    /// The largest of the latter.
+    /// The largest difference of window means.
     pub largest: f64,
 }
 
-/// Losses of several runs over the same steps.
+/// The losses of several runs over the same steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// In the order of the steps.
+    /// Windows in the order of their steps.
     pub windows: Vec<Window>,
-    /// Of each run but the first from the first.
+    /// The distance of each further run from the first.
     pub distances: Vec<Distance>,
 }
 
@@ -81,6 +80,7 @@ impl Comparison {
         let steps: Vec<u64> =
             first.keys().copied().filter(|step| others.iter().all(|run| run.contains_key(step))).collect();
         ensure!(!steps.is_empty(), "the runs have no step in common");
+
         let len = steps.len().div_ceil(n_windows.max(1));
         let mean = |run: &Losses, steps: &[u64]| steps.iter().map(|step| run[step]).sum::<f64>() / steps.len() as f64;
         let windows: Vec<Window> = steps
@@ -90,6 +90,7 @@ impl Comparison {
                 means: runs.iter().map(|run| mean(run, steps)).collect(),
             })
             .collect();
+
         let distances = (1..runs.len()).map(|i| {
             let apart: Vec<f64> = windows.iter().map(|window| (window.means[i] - window.means[0]).abs()).collect();
             Distance {
@@ -125,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_is_no_number_does_not_look_near() {
+    fn a_loss_of_nan_makes_the_distance_nan() {
         let found = Comparison::of(&[run(|_| 1.0), run(|step| if step == 3 { f64::NAN } else { 1.0 })], 5);
         let distance = found.expect("comparable").distances[0];
         assert!(distance.largest.is_nan() && distance.of_steps.is_nan(), "{distance:?}");
     }
 
     #[test]
-    fn what_cannot_be_compared_is_said() {
+    fn runs_that_cannot_be_compared_are_an_error() {
         let late = Losses::from([(20, 1.0)]);
         for (runs, wanted) in [(vec![run(|_| 1.0)], "two runs"), (vec![run(|_| 1.0), late], "no step in common")] {
             assert!(Comparison::of(&runs, 5).expect_err(wanted).to_string().contains(wanted));

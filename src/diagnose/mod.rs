@@ -1,6 +1,8 @@
-//! Where the time of a training step goes, measured: the headline workloads ([`workload`], [`step_time`]), each operator
-//! of their steps alone ([`operators`]) and, beside them in the same run, PyTorch ([`peer`]). And whether runs learn alike
-//! ([`compare`]), in another precision too ([`precision`]) or replayed as CUDA graphs ([`replay`]).
+//! Measures where the time of a training step goes, and whether two ways of training learn the same.
+//!
+//! Time: the headline workloads ([`workload`], [`step_time`]), each operator of their steps alone ([`operators`]), and the
+//! PyTorch baseline in the same command ([`peer`]). Learning: the losses of several runs ([`compare`]), another precision
+//! ([`precision`]), and steps replayed as CUDA graphs ([`replay`]).
 
 pub mod compare;
 pub mod operators;
@@ -10,7 +12,7 @@ pub mod replay;
 pub mod step_time;
 pub mod workload;
 
-/// The largest of `values`, 0 if there are none. `f64::max` would hide one that is no number.
+/// Returns the largest of `values`, 0 if there are none, and NaN if one of them is. `f64::max` would hide a NaN.
 fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(0.0, |a: f64, b| if b <= a || a.is_nan() { a } else { b })
 }

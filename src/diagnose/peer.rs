@@ -1,76 +1,160 @@
-//! The PyTorch script that is run beside us: started with the workload's arguments, its lines read.
+//! The PyTorch baseline that `kiln bench --peer` runs next to Kiln, and the lines that it prints.
+//!
+//! The scripts of `benches/pytorch` are carried in the binary. Another program can take their place; its README has the line
+//! protocol.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
 
-/// A line of the peer: `NAME compile=True: 33.20 ms/step 494000 effective tok/s MFU 40.1% peak 8.60 GiB ...`.
+/// The script of the baseline that is started, and the modules that it imports.
+const SCRIPT: &str = "train_step.py";
+const CARRIED: [(&str, &str); 3] = [
+    (SCRIPT, include_str!("../../benches/pytorch/train_step.py")),
+    ("operators.py", include_str!("../../benches/pytorch/operators.py")),
+    ("models.py", include_str!("../../benches/pytorch/models.py")),
+];
+
+/// Exits with 0 if PyTorch is installed. Looking it up takes milliseconds, importing it takes seconds.
+const HAS_TORCH: &str = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)";
+
+/// A program that measures the same workloads as Kiln.
+#[derive(Debug)]
+pub struct Peer {
+    python: OsString,
+    script: PathBuf,
+    /// Holds the carried scripts, and is removed with this value.
+    _folder: Option<TempDir>,
+}
+
+/// A training step as the baseline reports it: `NAME compile=True: 33.20 ms/step 494000 effective tok/s MFU 40.1% ...`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeerTime {
     /// Through `torch.compile`, or eager.
     pub compiled: bool,
-    /// Milliseconds a step.
+    /// Milliseconds per step.
     pub step_ms: f64,
-    /// Tokens that are no padding, a second.
+    /// Non-padding tokens per second.
     pub tokens_per_sec: f64,
-    /// Share of the peak, in percent.
+    /// Percentage of the device's peak.
     pub mfu_percent: f64,
     /// Peak memory in GiB.
     pub peak_gib: f64,
 }
 
-/// An operator's line of the peer: `matmul nt 16384x768x50304 1.780 ms 711 TFLOP/s`.
+/// An operator as the baseline reports it: `matmul nt 16384x768x50304 1.780 ms 711 TFLOP/s`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeerOperator {
-    /// What stands before the time.
+    /// The part of the line before the time.
     pub name: String,
-    /// Milliseconds a call.
+    /// Milliseconds per call.
     pub ms: f64,
 }
 
-/// Runs `script` for its operators.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_operators(script: &Path) -> Result<Vec<PeerOperator>> {
-    let operators: Vec<PeerOperator> = output(script, &["ops"])?.lines().filter_map(parse_operator).collect();
-    ensure!(!operators.is_empty(), "{} printed no operators", script.display());
-    Ok(operators)
+impl Peer {
+    /// The baseline that the binary carries, in a temporary folder.
+    ///
+    /// # Errors
+    /// If Python cannot be started, has no PyTorch, or the folder cannot be written.
+    pub fn carried() -> Result<Self> {
+        let python = python();
+        check_torch(&python)?;
+
+        let folder = tempfile::Builder::new().prefix("kiln-pytorch-").tempdir();
+        let folder = folder.context("making a temporary folder for the PyTorch baseline")?;
+        for (name, text) in CARRIED {
+            let path = folder.path().join(name);
+            fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(Self { python, script: folder.path().join(SCRIPT), _folder: Some(folder) })
+    }
+
+    /// Another program with the same protocol.
+    ///
+    /// # Errors
+    /// If there is no such file.
+    pub fn script(script: &Path) -> Result<Self> {
+        // A pipe exists too, but is not a file.
+        ensure!(script.exists(), "--peer {}: there is no such file", script.display());
+        Ok(Self { python: python(), script: script.into(), _folder: None })
+    }
+
+    /// Measures the workload called `name`, eager and compiled. Returns `None` for a workload that the baseline does not have.
+    ///
+    /// # Errors
+    /// If Python or the script fails, or if it prints no figures for a workload that it has.
+    pub fn step_times(&self, name: &str) -> Result<Option<Vec<PeerTime>>> {
+        let arguments: &[&str] = match name {
+            "gpt" => &["gpt", "--batch", "16"],
+            "gpt64" => &["gpt", "--batch", "64"],
+            "mt" => &["mt"],
+            _ => return Ok(None),
+        };
+
+        let times: Vec<PeerTime> = self.output(arguments)?.lines().filter_map(parse_step).collect();
+        ensure!(!times.is_empty(), "{} printed no figures for {name}", self.script.display());
+        Ok(Some(times))
+    }
+
+    /// Measures the baseline's operators.
+    ///
+    /// # Errors
+    /// As [`Peer::step_times`].
+    pub fn operators(&self) -> Result<Vec<PeerOperator>> {
+        let operators: Vec<PeerOperator> = self.output(&["ops"])?.lines().filter_map(parse_operator).collect();
+        ensure!(!operators.is_empty(), "{} printed no operators", self.script.display());
+        Ok(operators)
+    }
+
+    /// Runs the script and returns its stdout.
+    fn output(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.python);
+        // With this variable, Python would not find the modules next to the script.
+        command.arg(&self.script).args(arguments).env_remove("PYTHONSAFEPATH");
+        let output = command.output().with_context(|| cannot_start(&self.python))?;
+
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "{} {} ended with {}: {}",
+            self.script.display(),
+            arguments.join(" "),
+            output.status,
+            errors.lines().last().unwrap_or_default()
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
 }
 
-/// Runs `script` for the workload called `name` and returns what it measured: eager and compiled. Nothing for a workload that
-/// it does not have.
-///
-/// # Errors
-/// If Python or the script fails, or prints no figures for a workload that it has.
-pub fn run(script: &Path, name: &str) -> Result<Option<Vec<PeerTime>>> {
-    let arguments: &[&str] = match name {
-        "gpt" => &["gpt", "--batch", "16"],
-        "gpt64" => &["gpt", "--batch", "64"],
-        "mt" => &["mt"],
-        _ => return Ok(None),
-    };
-    let times: Vec<PeerTime> = output(script, arguments)?.lines().filter_map(parse).collect();
-    ensure!(!times.is_empty(), "{} printed no figures for {name}", script.display());
-    Ok(Some(times))
+fn python() -> OsString {
+    std::env::var_os("KILN_PYTHON").unwrap_or_else(|| "python3".into())
 }
 
-/// What `script` prints.
-fn output(script: &Path, arguments: &[&str]) -> Result<String> {
-    let python = std::env::var_os("KILN_PYTHON").unwrap_or_else(|| "python3".into());
-    let output = Command::new(&python).arg(script).args(arguments).output().with_context(|| {
-        format!("starting {} for the peer; set KILN_PYTHON to a Python with PyTorch", python.display())
-    })?;
+fn cannot_start(python: &OsString) -> String {
+    format!(
+        "--peer: cannot start {}, which runs the PyTorch baseline; set KILN_PYTHON to a Python with PyTorch",
+        python.display()
+    )
+}
+
+/// Before anything is timed: a missing PyTorch would otherwise be noticed after minutes.
+fn check_torch(python: &OsString) -> Result<()> {
+    let output = Command::new(python).args(["-c", HAS_TORCH]).output().with_context(|| cannot_start(python))?;
+    if output.status.success() {
+        return Ok(());
+    }
+
     let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "{} ended with {}: {}",
-        script.display(),
-        output.status,
-        errors.lines().last().unwrap_or_default()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let reason = errors.lines().last().map(|line| format!(" ({line})")).unwrap_or_default();
+    bail!(
+        "--peer: {} has no PyTorch{reason}; install it with `{0} -m pip install 'torch==2.11.*'`, or set KILN_PYTHON to a \
+         Python that has it",
+        python.display()
+    )
 }
 
 fn parse_operator(line: &str) -> Option<PeerOperator> {
@@ -82,13 +166,18 @@ fn parse_operator(line: &str) -> Option<PeerOperator> {
     Some(PeerOperator { name: name.into(), ms: ms.parse().ok()? })
 }
 
-fn parse(line: &str) -> Option<PeerTime> {
+fn parse_step(line: &str) -> Option<PeerTime> {
     let (name, figures) = line.split_once(": ")?;
     let words: Vec<&str> = figures.split_whitespace().collect();
-    let before = |unit: &str| -> Option<f64> { words[words.iter().position(|word| *word == unit)? - 1].parse().ok() };
-    let after = |label: &str| -> Option<f64> {
-        words.get(words.iter().position(|word| *word == label)? + 1)?.trim_end_matches('%').parse().ok()
+    let before = |unit: &str| -> Option<f64> {
+        let at = words.iter().position(|word| *word == unit)?;
+        words.get(at.checked_sub(1)?)?.parse().ok()
     };
+    let after = |label: &str| -> Option<f64> {
+        let at = words.iter().position(|word| *word == label)?;
+        words.get(at + 1)?.trim_end_matches('%').parse().ok()
+    };
+
     Some(PeerTime {
         compiled: name.ends_with("compile=True"),
         step_ms: before("ms/step")?,
@@ -102,18 +191,26 @@ fn parse(line: &str) -> Option<PeerTime> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_line_of_the_peer_is_read() {
-        let line = "gpt124m B16 T1024 compile=True: 33.20 ms/step 493494 effective tok/s MFU 40.1% peak 8.60 GiB warmup 18.0s loss 10.9";
-        let expected =
-            PeerTime { compiled: true, step_ms: 33.2, tokens_per_sec: 493_494.0, mfu_percent: 40.1, peak_gib: 8.6 };
-        assert_eq!(parse(line), Some(expected));
-        assert_eq!(parse("attention fwd causal=True 0.088 ms 293 TFLOP/s"), None);
-        assert_eq!(parse("Traceback (most recent call last): 1"), None);
+    const README: &str = include_str!("../../benches/pytorch/README.md");
+
+    /// A program that stands in for Python: `sh`, which runs the script it is given.
+    fn shell(script: &Path) -> Peer {
+        Peer { python: "sh".into(), ..Peer::script(script).expect("the script exists") }
     }
 
     #[test]
-    fn an_operator_of_the_peer_is_read() {
+    fn a_line_of_a_training_step_is_read() {
+        let line = "gpt124m B16 T1024 compile=True: 33.20 ms/step 493494 effective tok/s MFU 40.1% peak 8.60 GiB warmup 18.0s loss 10.9";
+        let expected =
+            PeerTime { compiled: true, step_ms: 33.2, tokens_per_sec: 493_494.0, mfu_percent: 40.1, peak_gib: 8.6 };
+        assert_eq!(parse_step(line), Some(expected));
+        assert_eq!(parse_step("attention fwd causal=True 0.088 ms 293 TFLOP/s"), None);
+        assert_eq!(parse_step("Traceback (most recent call last): 1"), None);
+        assert_eq!(parse_step("NAME compile=True: ms/step effective MFU peak"), None, "labels without figures");
+    }
+
+    #[test]
+    fn a_line_of_an_operator_is_read() {
         let found = parse_operator("attention fwd+bwd causal=True 0.376 ms 959 TFLOP/s");
         assert_eq!(found, Some(PeerOperator { name: "attention fwd+bwd causal=True".into(), ms: 0.376 }));
         assert_eq!(parse_operator("gpt124m B16 T1024 compile=True: 33.20 ms/step"), None);
@@ -121,11 +218,58 @@ mod tests {
     }
 
     #[test]
+    fn the_example_lines_of_the_readme_follow_the_protocol() {
+        let protocol = README.split("## Line protocol").nth(1).expect("the README describes the protocol");
+        let blocks: Vec<&str> =
+            protocol.split("```text\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
+        let [steps, operators] = blocks[..] else { panic!("one block of steps, one of operators: {blocks:?}") };
+
+        let steps: Vec<PeerTime> =
+            steps.lines().map(|line| parse_step(line).unwrap_or_else(|| panic!("not a step: {line}"))).collect();
+        assert!(steps.iter().any(|step| step.compiled) && steps.iter().any(|step| !step.compiled), "{steps:?}");
+        assert!(steps.iter().all(|step| step.step_ms > 1.0 && step.peak_gib > 1.0), "{steps:?}");
+
+        for line in operators.lines() {
+            let operator = parse_operator(line).unwrap_or_else(|| panic!("not an operator: {line}"));
+            assert!(crate::diagnose::operators::is_known(&operator.name), "Kiln has no {}", operator.name);
+        }
+    }
+
+    #[test]
     fn a_script_that_fails_is_an_error_with_its_last_line() {
         let folder = tempfile::tempdir().expect("a folder");
-        let script = folder.path().join("peer.py");
-        std::fs::write(&script, "import sys\nsys.exit('no module named torch')\n").expect("writable");
-        let error = run(&script, "mt").expect_err("it fails").to_string();
-        assert!(error.contains("no module named torch") || error.contains("starting"), "{error}");
+        let script = folder.path().join("peer.sh");
+        fs::write(&script, "echo first >&2\necho the device is gone >&2\nexit 3\n").expect("writable");
+        let error = shell(&script).step_times("mt").expect_err("it fails").to_string();
+        assert!(error.ends_with("the device is gone") && error.contains("peer.sh mt"), "{error}");
+
+        fs::write(&script, "echo nothing of use\n").expect("writable");
+        let error = shell(&script).step_times("gpt").expect_err("no figures").to_string();
+        assert!(error.contains("printed no figures for gpt"), "{error}");
+        assert_eq!(shell(&script).step_times("tiny").expect("a workload that the baseline lacks"), None);
+    }
+
+    #[test]
+    fn a_missing_python_and_a_missing_pytorch_are_named() {
+        let missing = OsString::from("/nowhere/python3");
+        let error = format!("{:#}", check_torch(&missing).expect_err("there is no such Python"));
+        assert!(error.contains("cannot start /nowhere/python3") && error.contains("KILN_PYTHON"), "{error}");
+
+        // `false` exits with 1, as a Python without PyTorch does; `true` with 0.
+        let error = check_torch(&"false".into()).expect_err("no PyTorch").to_string();
+        assert!(error.contains("false has no PyTorch;") && error.contains("KILN_PYTHON"), "{error}");
+        check_torch(&"true".into()).expect("PyTorch is found");
+    }
+
+    #[test]
+    fn the_carried_scripts_are_python() {
+        let check = "import ast, sys; ast.parse(sys.argv[1])";
+        for (name, text) in CARRIED {
+            let Ok(output) = Command::new("python3").args(["-c", check, text]).output() else {
+                println!("skipped: there is no python3");
+                return;
+            };
+            assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Steps replayed as CUDA graphs beside steps computed as they come: the same, bit for bit, and how fast each.
+//! Compares steps that are replayed as CUDA graphs with eager steps: bit for bit, and in speed.
 
 use std::time::Duration;
 
@@ -14,29 +14,29 @@ use crate::device::{is_cpu, reserved_bytes};
 use crate::metrics::deferred::Measures;
 use crate::train::{CapturedSteps, TrainState};
 
-/// What was found.
+/// The result of a comparison that found no difference.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// Steps whose sums and numbers were compared, every fourth one of two micro-batches; after the last, all weights and moments were.
+    /// Compared steps; every fourth has two micro-batches. After the last one, all weights and moments were compared too.
     pub steps: usize,
-    /// Computed as they come.
-    pub computed: Pace,
-    /// Replayed.
+    /// The pace of eager steps.
+    pub eager: Pace,
+    /// The pace of replayed steps.
     pub replayed: Pace,
 }
 
-/// How fast.
+/// The speed and memory of one way of training.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Median over the repeats of the mean step.
+    /// The median over repeats of the mean step.
     pub step: Duration,
-    /// The host's part of it: median over single steps that begin with an empty queue.
+    /// Its host time: the median over single steps that begin with an empty queue.
     pub enqueue: Duration,
-    /// Device memory that this way of training added.
+    /// Device memory that it reserved.
     pub added_bytes: Option<u64>,
 }
 
-/// Compares over `steps` steps and times both ways.
+/// Compares `steps` steps and times both ways.
 ///
 /// # Errors
 /// If anything differs, if nothing could be recorded (with the reason), or if the device fails.
@@ -47,31 +47,33 @@ pub fn compare(
     effort: Effort,
     steps: usize,
 ) -> Result<Comparison> {
-    // Otherwise a GPU's backend sums the losses in any order.
+    // On a GPU, the backend may otherwise sum losses in any order.
     let installed = Settings { deterministic: !is_cpu(device), ..Settings::current() }.install();
-    let computed = train(workload, dtype, device, effort, steps, Capture::Off);
+    let eager = train(workload, dtype, device, effort, steps, Capture::Off);
     let replayed = train(workload, dtype, device, effort, steps, Capture::On);
     drop(installed);
-    let ((wanted, computed, _), (found, replayed, mut captured)) = (computed?, replayed?);
+
+    let ((wanted, eager, _), (found, replayed, mut captured)) = (eager?, replayed?);
     if captured.n_recorded() == 0 {
         bail!("nothing was replayed: {}", captured.take_notes().join("; "));
     }
+
     for (step, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
         let differing = found.iter().zip(wanted).filter(|(found, wanted)| found.to_bits() != wanted.to_bits()).count();
         let what = if step < steps { format!("step {}", step + 1) } else { "weights and moments".to_string() };
         let first = |values: &[f32]| values.iter().take(4).copied().collect::<Vec<_>>();
         ensure!(
             differing == 0 && found.len() == wanted.len(),
-            "{what}: {differing} of {} numbers differ from those of computed steps: {:?}... instead of {:?}...",
+            "{what}: {differing} of {} numbers differ between replayed and eager steps: {:?}... instead of {:?}...",
             wanted.len(),
             first(found),
             first(wanted)
         );
     }
-    Ok(Comparison { steps, computed, replayed })
+    Ok(Comparison { steps, eager, replayed })
 }
 
-/// Numbers of each step, then of weights and moments; and the pace of steps after that.
+/// Returns the numbers of each step, then of weights and moments, and the pace of the steps after that.
 fn train(
     workload: &Workload,
     dtype: FloatDType,
@@ -90,21 +92,23 @@ fn train(
         let group: Vec<_> = batches.iter().cycle().skip(at % batches.len()).take(n_batches).cloned().collect();
         captured.step(state, &group)
     };
+
     let mut numbers = Vec::new();
     for n in 0..steps {
-        // Every fourth is a group of two.
+        // Every fourth step has two micro-batches.
         let n_batches = if n % 4 == 3 { 2 } else { 1 };
         let Measures { loss_sum, nll_sum, target_tokens, numbers: of_step } = step(&mut state, n_batches);
         numbers.push(read(vec![loss_sum, nll_sum, target_tokens, of_step])?);
     }
     let AdamWState { master, m, v, .. } = state.optimizer.state();
     numbers.push(read(vec![master.clone(), m.clone(), v.clone()])?);
+
     let [time, enqueue] = pace(device, effort, || drop(step(&mut state, 1)))?;
     let added_bytes = before.zip(reserved_bytes(device)).map(|(before, after)| after.saturating_sub(before));
     Ok((numbers, Pace { step: time, enqueue, added_bytes }, captured))
 }
 
-/// Host sync.
+/// Reads numbers from the device (host sync).
 fn read(tensors: Vec<Tensor<1>>) -> Result<Vec<f32>> {
     let read = tensors.into_iter().fold(Transaction::default(), Transaction::register).try_execute();
     let data = read.context("reading the numbers of a step")?;
@@ -116,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replayed_steps_are_computed_steps_where_there_are_graphs() {
+    fn replayed_steps_equal_eager_steps_on_devices_with_graphs() {
         let workload = Workload::named("tiny").expect("a listed name");
         let effort = Effort { steps: 2, repeats: 1 };
         let device = crate::device::DeviceChoice::Auto.open().expect("at least the CPU");

@@ -1,5 +1,5 @@
-//! How long a real training step takes: forward, backward, clipping and AdamW on batches that are already on the device, replayed
-//! as a CUDA graph as in a long run.
+//! The time of a real training step: forward, backward, clipping and AdamW on batches that are already on the device. As in a
+//! long run, steps are replayed as CUDA graphs.
 
 use std::time::{Duration, Instant};
 
@@ -12,48 +12,49 @@ use crate::config::Capture;
 use crate::metrics::deferred::Measures;
 use crate::train::{CapturedSteps, TrainState};
 
-/// What was measured.
+/// A measured step.
 #[derive(Debug, Clone)]
 pub struct StepTime {
-    /// Median over the repeats of the mean step, with the device waited for at the end of each repeat.
+    /// The median over repeats of the mean step; each repeat ends with a device sync.
     pub step: Duration,
-    /// What the host alone needs for a step: median over single steps that begin with an empty queue.
+    /// Host time of a step: the median over single steps that begin with an empty queue.
     pub enqueue: Duration,
-    /// From the first step to the end of the warm-up: kernels are compiled and tuned there, and the step is recorded.
+    /// The time from the first step to the end of the warm-up, in which kernels are compiled and tuned, and the step is
+    /// recorded.
     pub warm_up: Duration,
-    /// Whether the steps that were timed are replayed as a CUDA graph; the reason if they are not.
+    /// Whether the timed steps were replayed as a CUDA graph; the reason if they were not.
     pub replayed: Result<(), String>,
-    /// Tokens that are no padding, a second.
+    /// Non-padding tokens per second.
     pub tokens_per_sec: f64,
-    /// Share of the device's peak, where that is known.
+    /// Model FLOPs utilization from 0 to 1, if the device's peak is known.
     pub mfu: Option<f64>,
-    /// Device memory that was reserved at the end; allocators give nothing back, so it is the peak.
+    /// Device memory reserved at the end. It is the peak, because the allocator returns nothing.
     pub reserved_bytes: Option<u64>,
-    /// What of it is left for the positions of a batch, without weights, gradients, master weights and moments: activations,
-    /// workspaces and what the allocator has rounded up.
+    /// Bytes of it per position of a batch, without weights, gradients, master weights and moments. They are activations,
+    /// workspaces and the allocator's rounding.
     pub activation_bytes_per_position: Option<f64>,
     /// Mean loss per label of the first and of the last step.
     pub losses: [f64; 2],
 }
 
-/// Steps of a timed repeat, and how often it is repeated.
+/// How often steps are timed.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Steps of a repeat.
+    /// Steps per repeat.
     pub steps: usize,
-    /// Repeats; the median counts.
+    /// Repeats, of which the median is reported.
     pub repeats: usize,
 }
 
 /// Times `workload` on `device`.
 ///
 /// # Errors
-/// If the device fails, or if the losses show that nothing was learned from: a launch that fails is fast.
+/// If the device fails, or if the loss did not fall: a kernel launch that fails is fast.
 pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: Effort) -> Result<StepTime> {
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
     let mut state = TrainState::new(&workload.config, &workload.model, dtype, device);
-    // As in a long run, but recorded at once.
+    // As in a long run, but a shape is recorded early.
     let mut captured = CapturedSteps::new(Capture::On, device);
     let mut at = 0;
     let mut step = || -> Measures {
@@ -73,12 +74,14 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: 
     let [time, enqueue] = pace(device, effort, || last = Some(step()))?;
     let last = mean_loss(last.context("no step was taken")?)?;
     ensure!(last < first, "the loss went from {first:.3} to {last:.3}: the steps that were timed did not train");
+
     let peak = crate::device::peak_flops_per_sec(device, dtype);
     let reserved_bytes = crate::device::reserved_bytes(device);
     let kept = train_bytes(&workload.model, dtype, workload.shape());
-    // A single micro-batch: its gradients are in the compute dtype, there is no f32 accumulation.
+    // There is a single micro-batch, so gradients stay in the compute dtype: nothing is accumulated in f32.
     let gradients = n_params(&workload.model).total() * DType::from(dtype).size() as u64;
     let kept = (kept.weights + gradients + kept.master + kept.moments) as f64;
+
     Ok(StepTime {
         step: time,
         enqueue,
@@ -96,7 +99,7 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: 
     })
 }
 
-/// [`StepTime::step`] and [`StepTime::enqueue`] of `step`.
+/// Measures [`StepTime::step`] and [`StepTime::enqueue`] of `step`.
 pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> Result<[Duration; 2]> {
     let (mut steps, mut enqueues) = (Vec::new(), Vec::new());
     for _ in 0..effort.repeats {
@@ -105,12 +108,14 @@ pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> R
         wait(device)?;
         steps.push(started.elapsed() / effort.steps as u32);
     }
+
     for _ in 0..effort.repeats {
         let started = Instant::now();
         step();
         enqueues.push(started.elapsed());
         wait(device)?;
     }
+
     let median = |mut times: Vec<Duration>| {
         times.sort();
         times[times.len() / 2]
@@ -118,12 +123,12 @@ pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> R
     Ok([median(steps), median(enqueues)])
 }
 
-/// Host sync.
+/// Waits for the device (host sync).
 fn wait(device: &Device) -> Result<()> {
     device.clone().inner().sync().context("waiting for the device")
 }
 
-/// Host sync: the loss of one step.
+/// Reads the mean loss of one step (host sync).
 fn mean_loss(measures: Measures) -> Result<f64> {
     let loss: f32 = (measures.loss_sum / measures.target_tokens).try_into_scalar().context("reading the loss")?;
     ensure!(loss.is_finite(), "the loss is {loss}");

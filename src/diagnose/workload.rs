@@ -1,5 +1,5 @@
-//! The workloads that `kiln bench` times: a model, its optimizer, and synthetic batches of one shape. Those of the peer
-//! script, so that the figures can stand side by side.
+//! The workloads that `kiln bench` times: a model, its optimizer, and synthetic batches of one shape. The PyTorch baseline has
+//! the same workloads, so that the figures can be compared.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use kiln_model::{Batch, FeedForwardActivation, PairBatch, Positions, TextBatch, TransformerConfig, flops};
@@ -11,21 +11,21 @@ use crate::config::{Config, OptimConfig, Schedule, TrainConfig};
 /// A model and the batches it is timed on.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// As it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What it is, for people.
+    /// A description.
     pub title: String,
     /// Optimizer, precision, label smoothing.
     pub config: Config,
-    /// The model, its vocabulary filled in.
+    /// The model, with its vocabulary sizes.
     pub model: TransformerConfig,
-    /// Rows of a batch.
+    /// Rows per batch.
     pub batch_size: usize,
-    /// Positions of a row (of source and of target each).
+    /// Positions per row (of source and of target each).
     pub seq_len: usize,
-    /// Batches that take turns.
+    /// Batches that steps alternate between.
     pub n_batches: usize,
-    /// The shortest row as a share of `seq_len`; 1 for full rows.
+    /// The shortest row as a fraction of `seq_len`; 1 for full rows.
     shortest: f64,
 }
 
@@ -33,7 +33,7 @@ pub struct Workload {
 pub const NAMES: [&str; 5] = ["gpt", "gpt64", "mt", "tiny", "tiny-mt"];
 
 impl Workload {
-    /// One of [`NAMES`].
+    /// Returns the workload called `name`, one of [`NAMES`].
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "gpt" => Some(Self::gpt("gpt", 16)),
@@ -70,7 +70,7 @@ impl Workload {
         Self::of("mt", "Transformer base, 400 x (64 + 64) padded".into(), model, 0.1, [400, 64], 4, 0.75)
     }
 
-    /// A model for a CPU, to try the command out.
+    /// A model that a CPU can train, to try the command out.
     fn tiny() -> Self {
         let model = TransformerConfig {
             target_vocab_size: 512,
@@ -86,7 +86,7 @@ impl Workload {
         Self::of("tiny", "a small GPT, 4 x 64".into(), model, 0.0, [4, 64], 2, 1.0)
     }
 
-    /// A translator for a CPU.
+    /// A translator that a CPU can train.
     fn tiny_mt() -> Self {
         let vocabulary = 512;
         let model = TransformerConfig {
@@ -129,13 +129,13 @@ impl Workload {
         Self { name, title, config, model, batch_size, seq_len, n_batches, shortest }
     }
 
-    /// Whether it has sources and targets.
+    /// Whether batches have sources and targets.
     fn is_pairs(&self) -> bool {
         self.model.source_vocab_size > 0
     }
 
-    /// Floating-point operations of a step, as the peer counts them: 6 for each parameter and position (of the target, for
-    /// pairs), and for text `6 * T * D` a position and layer for causal attention.
+    /// Returns the floating-point operations of a step, as the baseline counts them: 6 per parameter and position (of the target,
+    /// for pairs). Causal attention over text adds `6 * T * D` per position and layer.
     pub fn flops(&self) -> f64 {
         let parameters = flops::n_params(&self.model).total() as f64;
         let positions = (self.batch_size * self.seq_len) as f64;
@@ -144,38 +144,40 @@ impl Workload {
         6.0 * (parameters + attention as f64) * positions
     }
 
-    /// Padded shape of a batch, `[B, S, T]`; S is 0 for text.
+    /// Returns the padded shape of a batch, `[B, S, T]`; S is 0 for text.
     pub fn shape(&self) -> [usize; 3] {
         [self.batch_size, if self.is_pairs() { self.seq_len } else { 0 }, self.seq_len]
     }
 
-    /// Positions of a batch, those of source and target.
+    /// Returns the positions of a batch, source and target together.
     pub fn n_positions(&self) -> usize {
         let [b, s, t] = self.shape();
         b * (s + t)
     }
 
-    /// Synthetic batches: uniform tokens, row lengths uniform between the shortest and `seq_len`.
+    /// Makes synthetic batches: uniform tokens, row lengths uniform between the shortest and `seq_len`.
     pub fn batches(&self, device: &Device) -> Vec<Batch> {
         let mut random = ChaCha8Rng::seed_from_u64(17);
-        (0..self.n_batches).map(|_| self.batch(&mut random, &device.clone().inner())).collect()
+        let mut below = |n: usize| (random.next_u64() % n as u64) as usize;
+        let device = device.clone().inner();
+        (0..self.n_batches)
+            .map(|_| if self.is_pairs() { self.pairs(&mut below, &device) } else { self.text(&mut below, &device) })
+            .collect()
     }
 
-    fn batch(&self, random: &mut ChaCha8Rng, device: &Device) -> Batch {
+    /// Full rows; `below(n)` is a random number less than `n`.
+    fn text(&self, below: &mut impl FnMut(usize) -> usize, device: &Device) -> Batch {
         let [b, t] = [self.batch_size, self.seq_len];
-        let mut below = |n: usize| (random.next_u64() % n as u64) as usize;
-        let upload = |ids: Vec<i32>| {
-            let n = ids.len();
-            Tensor::<1, Int>::from_data(TensorData::new(ids, [n]), (device, DType::I32))
-        };
-        if !self.is_pairs() {
-            let vocabulary = self.model.target_vocab_size;
-            let mut ids: Vec<i32> = (0..2 * b * t).map(|_| below(vocabulary) as i32).collect();
-            ids.extend((0..b).flat_map(|_| 0..t as i32));
-            ids.extend(vec![0; b * t]);
-            ids.extend(vec![t as i32; b]);
-            return Batch::Text(TextBatch::from_contiguous(upload(ids), [b, t], (b * t) as u64, false));
-        }
+        let mut ids: Vec<i32> = (0..2 * b * t).map(|_| below(self.model.target_vocab_size) as i32).collect();
+        ids.extend((0..b).flat_map(|_| 0..t as i32));
+        ids.extend(vec![0; b * t]);
+        ids.extend(vec![t as i32; b]);
+        Batch::Text(TextBatch::from_contiguous(upload(ids, device), [b, t], (b * t) as u64, false))
+    }
+
+    /// Padded rows of sources and targets.
+    fn pairs(&self, below: &mut impl FnMut(usize) -> usize, device: &Device) -> Batch {
+        let [b, t] = [self.batch_size, self.seq_len];
         let shortest = (t as f64 * self.shortest) as usize;
         let mut rows = |first: i32| -> (Vec<i32>, Vec<usize>) {
             let lengths: Vec<usize> =
@@ -189,18 +191,25 @@ impl Workload {
         };
         let (source, source_lengths) = rows(4);
         let (target, target_lengths) = rows(4);
+
         let labels = target.chunks(t).flat_map(|row| row[1..].iter().copied().chain([0]));
-        let mut ids = source;
         let tokens = |lengths: &[usize]| lengths.iter().sum::<usize>() as u64;
         let (source_tokens, target_tokens) = (tokens(&source_lengths), tokens(&target_lengths));
+
+        let mut ids = source;
         ids.extend_from_slice(&target);
         ids.extend(labels);
         ids.extend(source_lengths.iter().chain(&target_lengths).map(|&n| n as i32));
-        Batch::Pairs(PairBatch::from_contiguous(upload(ids), [b, t, t], source_tokens, target_tokens))
+        Batch::Pairs(PairBatch::from_contiguous(upload(ids, device), [b, t, t], source_tokens, target_tokens))
     }
 }
 
-/// Tokens of a batch that are no padding, of source and target.
+fn upload(ids: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+    let n = ids.len();
+    Tensor::from_data(TensorData::new(ids, [n]), (device, DType::I32))
+}
+
+/// Returns the non-padding tokens of a batch, source and target together.
 pub fn effective_tokens(batch: &Batch) -> u64 {
     match batch {
         Batch::Pairs(batch) => batch.source_tokens + batch.target_tokens,
@@ -213,13 +222,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads_are_those_of_the_peer() {
+    fn workloads_are_the_workloads_of_the_baseline() {
         for name in NAMES {
             let workload = Workload::named(name).expect("a listed name");
             assert_eq!(workload.name, name);
             assert_eq!(workload.model.validate(), Vec::<String>::new(), "{name}");
         }
-        // The peer's figures: 124.5 M parameters, 6 P + 6 * 12 * T * 768 operations a token.
+        // The baseline's figures: 124.5 M parameters, 6 P + 6 * 12 * T * 768 operations per token.
         let gpt = Workload::named("gpt").expect("a listed name");
         let per_token = gpt.flops() / (16.0 * 1024.0);
         assert!((per_token / 6.0 - 124.48e6 - 12.0 * 1024.0 * 768.0).abs() < 0.1e6, "{per_token}");
@@ -227,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_that_of_the_peer() {
+    fn batches_have_the_padding_of_the_baseline() {
         let mt = Workload { batch_size: 100, n_batches: 1, ..Workload::named("mt").expect("a listed name") };
         let batch = mt.batches(&Device::flex()).remove(0);
         let share = effective_tokens(&batch) as f64 / (100.0 * 128.0);

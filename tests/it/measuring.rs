@@ -67,7 +67,11 @@ fn a_bench_times_a_step_and_its_operators() {
             assert!(ran.stdout.contains(part), "{part:?} is missing in {}", ran.stdout);
         }
     }
-    // Any script that prints such lines is a peer.
+}
+
+#[test]
+fn a_bench_compares_itself_with_any_program_that_prints_the_lines_of_the_baseline() {
+    let place = Workplace::new();
     place.write("peer.sh", "echo 'matmul tn 16x8x24 0.500 ms 1 TFLOP/s'\necho 'conv fwd 8x8 1.0 ms'");
     let bench =
         ["bench", "tiny", "--operators", "--device", "cpu", "--steps", "1", "--repeats", "1", "--peer", "peer.sh"];
@@ -78,8 +82,38 @@ fn a_bench_times_a_step_and_its_operators() {
     assert!(printed.contains("torch          has no such workload"), "{printed}");
     let refused = place.run(&["bench", "gpt", "--device", "cpu", "--peer", "nowhere.py"]);
     assert!(refused.code == 1 && refused.stderr.contains("--peer nowhere.py: there is no such file"), "{refused:#?}");
+    let refused = place.run(&["bench", "--device", "cpu", "--peer", "gpt"]);
+    assert!(refused.code == 1 && refused.stderr.contains("give workloads before --peer"), "{refused:#?}");
     let refused = place.run(&["bench", "gpt3", "--device", "cpu"]);
     assert!(refused.code != 0 && refused.stderr.contains("tiny-mt"), "{refused:#?}");
+}
+
+#[test]
+fn a_missing_python_or_pytorch_is_reported_before_anything_is_timed() {
+    let place = Workplace::new();
+    // `false` exits with 1, as a Python without PyTorch does.
+    for (python, wanted) in [("/nowhere/python3", "cannot start /nowhere/python3"), ("false", "false has no PyTorch")] {
+        let bench = ["bench", "gpt", "--device", "cpu", "--peer"];
+        let output = place.command(&bench).env("KILN_PYTHON", python).output().expect("it ends");
+        let said = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(wanted) && said.contains("KILN_PYTHON") && output.stdout.is_empty(), "{said}");
+    }
+}
+
+/// A shell script takes the place of Python: it has "PyTorch", and prints one line of an operator.
+#[test]
+fn the_carried_baseline_is_removed_after_the_bench() {
+    let place = Workplace::new();
+    place.write("python", "#!/bin/sh\ncase $1 in -c) exit 0 ;; esac\ndirname $1 >folder\nls $(dirname $1) >files\necho 'matmul nn 8x16x24 0.500 ms'\n");
+    let bench = ["bench", "tiny", "--operators", "--device", "cpu", "--steps", "1", "--repeats", "1", "--peer"];
+    Command::new("chmod").arg("+x").arg(place.path("python")).status().expect("chmod");
+    let output = place.command(&bench).env("KILN_PYTHON", place.path("python")).output().expect("it ends");
+    let printed = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(printed.contains("torch   0.5000 ms"), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+
+    assert_eq!(place.read("files"), "models.py\noperators.py\ntrain_step.py\n");
+    assert!(!Path::new(place.read("folder").trim()).exists(), "the folder of the scripts is still there");
 }
 
 #[test]

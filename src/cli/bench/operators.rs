@@ -1,10 +1,10 @@
-//! The table of operators.
+//! The tables of operators.
 
 use std::time::Duration;
 
-use crate::diagnose::operators::{Beside, OperatorTime, Peaks};
+use crate::diagnose::operators::{ComparedOperator, OperatorTime, Peaks};
 
-/// The operators of a step that took `step`, with rates and floors where the device's peaks are known.
+/// Prints the operators of a step that took `step`, with rates, and with floors if the device's peaks are known.
 pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>) {
     let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let shape = rows.iter().map(|row| row.shape.len()).max().unwrap_or(0);
@@ -12,6 +12,7 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
         "  {:<name$}  {:<shape$}  {:>5}  {:>8}  {:>8}  {:>6}  {:>8}  {:>15}  {:>8}  {:>8}",
         "operator", "shape", "calls", "ms", "of step", "share", "host ms", "rate", "floor ms", "of floor"
     );
+
     for row in rows {
         let (each, host, share) = (row.time.device, row.time.host, row.of_step() / step.as_secs_f64());
         let rate = if each > 0.0 { row.work.rate(each) } else { "-".into() };
@@ -32,9 +33,10 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
     }
     if rows.iter().any(|row| row.calls == 0) {
         println!(
-            "  what is called 0 times is no part of this step: its loss is computed by chunks of rows (model.logits_chunk_rows)"
+            "  operators with 0 calls are not part of this step: it computes its loss in chunks of rows (model.logits_chunk_rows)"
         );
     }
+
     let sum: f64 = rows.iter().map(OperatorTime::of_step).sum();
     print!(
         "  sum of the operators {:.2} ms, {:.1}% of the step of {:.2} ms",
@@ -47,20 +49,20 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
             let floors: f64 = rows.iter().map(|row| row.calls as f64 * row.work.floor(peaks)).sum();
             println!("; sum of their floors {:.2} ms", 1e3 * floors);
             println!(
-                "  floor = max(operations / {:.0} TFLOP/s, bytes / {:.2} TB/s): a product of M x K x N has 2 M K N operations, \
-                 attention 4 B H T S K forward and 10 B H T S K backward (half if causal); bytes: every operand once",
+                "  floor = max(operations / {:.0} TFLOP/s, bytes / {:.2} TB/s). A product of M x K x N has 2 M K N operations, \
+                 attention 4 B H T S K forward and 10 B H T S K backward (half if causal). Bytes: every operand once",
                 peaks.flops / 1e12,
                 peaks.bytes / 1e12
             );
         }
-        None => println!("; the peaks of this device are not known, so there are no floors"),
+        None => println!("; the peaks of this device are unknown, so there are no floors"),
     }
 }
 
-/// What the peer's operators take, and ours of the same shapes.
-pub(super) fn print_peer(rows: &[Beside]) {
-    println!("operators of the peer's script alone");
-    for Beside { name, ours, theirs_ms } in rows {
+/// Prints the times of the baseline's operators and of Kiln's at the same shapes.
+pub(super) fn print_peer(rows: &[ComparedOperator]) {
+    println!("operators of the PyTorch baseline");
+    for ComparedOperator { name, ours, theirs_ms } in rows {
         let ours_ms = 1e3 * ours.device;
         let ratio = theirs_ms / ours_ms;
         println!("  {name:<34} {ours_ms:>8.4} ms, torch {theirs_ms:>8.4} ms: kiln is {ratio:.2} x as fast");

@@ -1,60 +1,65 @@
-//! Which operators a step calls, how often, and at which shapes.
+//! The operators that a step calls: which, how often, and at which shapes.
+//!
+//! The list repeats by hand what the layers of `kiln-model` call. A test compares its floating-point operations with
+//! `kiln_model::flops`.
 
 use std::fmt;
 
 use burn::tensor::{Device, Int, Tensor};
 use kiln_kernels::Activation;
-use kiln_model::{Batch, FeedForwardActivation as Configured, TextBatch};
+use kiln_model::{Batch, FeedForwardActivation as Configured, TextBatch, TransformerConfig};
 
 use super::super::workload::Workload;
 
-/// Products that differ in nothing but where they stand.
+/// Calls of a product that differ only in their place in the model.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Product {
+pub(super) struct ProductCalls {
     /// M, K, N.
     pub(super) shape: [usize; 3],
     pub(super) calls: usize,
-    /// By a tied table, `[N, K]`.
+    /// The weight is a tied table, `[N, K]`.
     pub(super) transposed: bool,
     pub(super) bias: bool,
-    /// Another matrix is added to the result.
+    /// The product adds the residual to its result.
     pub(super) residual: bool,
     pub(super) activation: Option<Activation>,
 }
 
-/// Which attention.
+/// The place of an attention in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AttentionKind {
+    /// Self-attention of a decoder.
     Causal,
-    /// Of a source to itself.
+    /// Self-attention of an encoder, over padded rows.
     Padded,
-    /// Of a target to its source.
+    /// From a target to its source.
     Cross,
 }
 
-impl Kind {
+impl AttentionKind {
     pub(super) fn is_cross(self) -> bool {
-        self == Kind::Cross
+        self == AttentionKind::Cross
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for AttentionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Causal => " causal",
-            Kind::Padded => " padded",
-            Kind::Cross => " cross",
+            AttentionKind::Causal => " causal",
+            AttentionKind::Padded => " padded",
+            AttentionKind::Cross => " cross",
         })
     }
 }
 
+/// Calls of attention with the same shape and mask.
 #[derive(Debug, Clone)]
-pub(super) struct Attended {
-    pub(super) kind: Kind,
+pub(super) struct AttentionCalls {
+    pub(super) kind: AttentionKind,
     pub(super) calls: usize,
     pub(super) batch_size: usize,
-    pub(super) heads: usize,
-    /// Of queries and of keys.
+    pub(super) n_heads: usize,
+    /// Positions of queries and of keys.
     pub(super) lens: [usize; 2],
     pub(super) head_dim: usize,
     pub(super) causal: bool,
@@ -62,20 +67,20 @@ pub(super) struct Attended {
     pub(super) lengths: Option<Tensor<1, Int>>,
 }
 
-/// A step of a workload. The first norm of a stack is left out: it is the difference between the sum of the operators and the step,
-/// together with what starts and ends it.
+/// The calls of a step. The first norm of a stack is left out: it has no residual sum, and belongs to the difference between
+/// the sum of the operators and the step.
 pub(super) struct Calls {
-    pub(super) products: Vec<Product>,
-    pub(super) attention: Vec<Attended>,
-    /// Rows and calls of a norm with its residual sum.
+    pub(super) products: Vec<ProductCalls>,
+    pub(super) attention: Vec<AttentionCalls>,
+    /// Rows and calls of norms with their residual sum.
     pub(super) norms: Vec<(usize, usize)>,
-    /// Ids and rows of their table.
+    /// Ids and the rows of their table.
     pub(super) embeddings: Vec<(Tensor<1, Int>, usize)>,
-    /// Positions of a row.
+    /// Positions per row.
     pub(super) length: usize,
-    /// And which of them count nothing.
+    /// Labels, and the label that marks a position without a loss.
     pub(super) labels: (Tensor<1, Int>, i32),
-    /// Calls of the output projection and the cross-entropy of all rows at once.
+    /// Calls of the output projection and the cross-entropy over all rows at once: 0 or 1.
     pub(super) whole_head: usize,
     pub(super) dropout: f64,
     pub(super) activation_dropout: f64,
@@ -84,103 +89,147 @@ pub(super) struct Calls {
 impl Calls {
     pub(super) fn of(workload: &Workload, device: &Device) -> Self {
         let model = &workload.model;
-        let (d, v, width) = (model.d_model, model.vocab_size(), model.n_heads * model.head_dim());
-        let (b, t) = (workload.batch_size, workload.seq_len);
-        let rows = b * t;
+        let rows = workload.batch_size * workload.seq_len;
         let batch = workload.batches(device).remove(0);
         let is_pairs = matches!(batch, Batch::Pairs(_));
-        let (encoders, decoders) = (if is_pairs { model.n_encoder_layers } else { 0 }, model.n_decoder_layers);
-        let layers = encoders + decoders;
-        let crosses = if is_pairs { decoders } else { 0 };
-        let product = |n_in: usize, n_out: usize, calls: usize| Product {
-            shape: [rows, n_in, n_out],
-            calls,
-            transposed: false,
-            bias: model.bias,
-            residual: false,
-            activation: None,
+        let layers = Layers {
+            encoder: if is_pairs { model.n_encoder_layers } else { 0 },
+            decoder: model.n_decoder_layers,
+            cross: if is_pairs { model.n_decoder_layers } else { 0 },
         };
-        // Where a branch ends, the product adds the stream and the bias. If something is dropped first, the norm adds them.
-        let dropped = model.dropout > 0.0;
-        let end = |n_in: usize, calls: usize| Product {
-            bias: model.bias && !dropped,
-            residual: !dropped,
-            ..product(n_in, d, calls)
-        };
-        let whole_head = usize::from(model.logits_chunk_rows == Some(0));
-        let activation = match model.activation {
-            Configured::Relu => Some(Activation::Relu),
-            Configured::Gelu => Some(Activation::Gelu),
-            Configured::GeluTanh => Some(Activation::GeluTanh),
-            Configured::Silu => Some(Activation::Silu),
-            // An operator of its own; no workload has it.
-            Configured::Swiglu => None,
-        };
-        let mut products = vec![
-            product(d, 3 * width, layers),
-            product(d, width, crosses),
-            product(d, 2 * width, crosses),
-            end(width, layers + crosses),
-            Product { activation, ..product(d, model.d_ff, layers) },
-            end(model.d_ff, layers),
-            // In chunks it is a part of the loss: no call then, but it is timed for comparison.
-            Product { transposed: true, bias: false, ..product(d, v, whole_head) },
-        ];
-        products.retain(|product| product.calls > 0 || product.transposed);
-        let attended = |kind: Kind, calls: usize, lengths: Option<Tensor<1, Int>>| Attended {
-            kind,
-            calls,
-            batch_size: b,
-            heads: model.n_heads,
-            lens: [t, t],
-            head_dim: model.head_dim(),
-            causal: kind == Kind::Causal,
-            dropout: model.attention_dropout,
-            lengths,
-        };
-        let mut attention = vec![attended(Kind::Causal, decoders, None)];
-        let (embeddings, labels) = match batch {
+
+        let (attention, embeddings, labels) = match batch {
             Batch::Pairs(batch) => {
-                let lengths = batch.source_lengths;
-                attention.push(attended(Kind::Padded, encoders, Some(lengths.clone())));
-                attention.push(attended(Kind::Cross, crosses, Some(lengths)));
-                let ids = vec![(batch.source, v), (batch.target_input, v)];
-                (ids, (batch.labels, model.pad_id as i32))
+                let ids = vec![(batch.source, model.vocab_size()), (batch.target_input, model.vocab_size())];
+                let attention = attention(workload, layers, Some(batch.source_lengths));
+                (attention, ids, (batch.labels, model.pad_id as i32))
             }
-            Batch::Text(batch) => (vec![(batch.input, v)], (batch.labels, TextBatch::NOT_COUNTED)),
+            Batch::Text(batch) => {
+                let ids = vec![(batch.input, model.vocab_size())];
+                (attention(workload, layers, None), ids, (batch.labels, TextBatch::NOT_COUNTED))
+            }
         };
+
         Self {
-            products,
+            products: products(model, rows, layers),
             attention,
-            // Two a layer and three with a cross-attention; a stack's first has no branch yet, and one more ends it.
-            norms: vec![(rows, 2 * layers + crosses)],
+            // Two per layer, three with cross-attention. The first of a stack has no branch yet, but one more ends the stack.
+            norms: vec![(rows, 2 * layers.all() + layers.cross)],
             embeddings,
-            length: t,
+            length: workload.seq_len,
             labels,
-            whole_head,
+            whole_head: whole_head(model),
             dropout: model.dropout,
             activation_dropout: model.activation_dropout.unwrap_or(model.dropout),
         }
     }
 }
 
+/// Numbers of layers.
+#[derive(Debug, Clone, Copy)]
+struct Layers {
+    encoder: usize,
+    decoder: usize,
+    /// Decoder layers with a cross-attention.
+    cross: usize,
+}
+
+impl Layers {
+    fn all(self) -> usize {
+        self.encoder + self.decoder
+    }
+}
+
+fn products(model: &TransformerConfig, rows: usize, layers: Layers) -> Vec<ProductCalls> {
+    let (d, v, width) = (model.d_model, model.vocab_size(), model.n_heads * model.head_dim());
+    let product = |n_in: usize, n_out: usize, calls: usize| ProductCalls {
+        shape: [rows, n_in, n_out],
+        calls,
+        transposed: false,
+        bias: model.bias,
+        residual: false,
+        activation: None,
+    };
+    // The last product of a branch adds the bias and the residual. With dropout, the norm adds them.
+    let dropped = model.dropout > 0.0;
+    let end = |n_in: usize, calls: usize| ProductCalls {
+        bias: model.bias && !dropped,
+        residual: !dropped,
+        ..product(n_in, d, calls)
+    };
+
+    let mut products = vec![
+        product(d, 3 * width, layers.all()),
+        product(d, width, layers.cross),
+        product(d, 2 * width, layers.cross),
+        end(width, layers.all() + layers.cross),
+        ProductCalls { activation: activation(model.activation), ..product(d, model.d_ff, layers.all()) },
+        end(model.d_ff, layers.all()),
+        // In chunks it is part of the loss: 0 calls, but timed for comparison.
+        ProductCalls { transposed: true, bias: false, ..product(d, v, whole_head(model)) },
+    ];
+    products.retain(|product| product.calls > 0 || product.transposed);
+    products
+}
+
+fn activation(configured: Configured) -> Option<Activation> {
+    match configured {
+        Configured::Relu => Some(Activation::Relu),
+        Configured::Gelu => Some(Activation::Gelu),
+        Configured::GeluTanh => Some(Activation::GeluTanh),
+        Configured::Silu => Some(Activation::Silu),
+        // A separate operator, which no workload has.
+        Configured::Swiglu => None,
+    }
+}
+
+fn whole_head(model: &TransformerConfig) -> usize {
+    usize::from(model.logits_chunk_rows == Some(0))
+}
+
+/// Only pairs have `source_lengths`.
+fn attention(workload: &Workload, layers: Layers, source_lengths: Option<Tensor<1, Int>>) -> Vec<AttentionCalls> {
+    let model = &workload.model;
+    let call = |kind: AttentionKind, calls: usize, lengths: Option<Tensor<1, Int>>| AttentionCalls {
+        kind,
+        calls,
+        batch_size: workload.batch_size,
+        n_heads: model.n_heads,
+        lens: [workload.seq_len; 2],
+        head_dim: model.head_dim(),
+        causal: kind == AttentionKind::Causal,
+        dropout: model.attention_dropout,
+        lengths,
+    };
+
+    let mut attention = vec![call(AttentionKind::Causal, layers.decoder, None)];
+    if let Some(lengths) = source_lengths {
+        attention.push(call(AttentionKind::Padded, layers.encoder, Some(lengths.clone())));
+        attention.push(call(AttentionKind::Cross, layers.cross, Some(lengths)));
+    }
+    attention
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The products of a step are those that its number of operations counts.
+    /// The listed products and attentions have the floating-point operations of a step.
     #[test]
     fn products_add_up_to_the_operations_of_a_step() {
         for name in ["tiny", "tiny-mt"] {
             let mut workload = Workload::named(name).expect("a listed name");
             workload.model.logits_chunk_rows = Some(0);
             let calls = Calls::of(&workload, &Device::flex());
-            let flops = |product: &Product| product.calls as f64 * product.shape.iter().product::<usize>() as f64 * 6.0;
+            let flops =
+                |product: &ProductCalls| product.calls as f64 * product.shape.iter().product::<usize>() as f64 * 6.0;
             let found: f64 = calls.products.iter().map(flops).sum();
+
             let (b, t) = (workload.batch_size, workload.seq_len);
             let counted = kiln_model::flops::train_flops_per_batch(&workload.model, workload.shape());
             assert_eq!(found, counted.weights, "{name}");
-            let pairs = |a: &Attended| a.calls as f64 * if a.causal { 0.5 } else { 1.0 };
+
+            let pairs = |a: &AttentionCalls| a.calls as f64 * if a.causal { 0.5 } else { 1.0 };
             let squares: f64 = calls.attention.iter().map(pairs).sum();
             let attention = 12.0 * squares * (b * t * t * workload.model.d_model) as f64;
             assert_eq!(attention, counted.attention, "{name}");

@@ -1,20 +1,20 @@
-//! What an operator must do, by arithmetic: operations, bytes, and the time that a device needs for them at least.
+//! The least work of an operator, computed from its shape: operations, bytes, and the floor of its time on a device.
 
 /// Floating-point operations and bytes of one call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Work {
-    /// Operations of products; everything else is counted by its bytes.
+    /// Floating-point operations of products. Other operators are counted by their bytes alone.
     pub flops: f64,
-    /// Every operand read once and every result written once.
+    /// Bytes if every operand is read once and every result written once.
     pub bytes: f64,
 }
 
 /// Peak speeds of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Peaks {
-    /// Floating-point operations a second in the compute dtype.
+    /// Floating-point operations per second in the compute dtype.
     pub flops: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes: f64,
 }
 
@@ -26,17 +26,17 @@ impl Work {
         Self { flops: 2.0 * m * k * n, bytes: (m * k + k * n + m * n) * element as f64 }
     }
 
-    /// Only bytes.
+    /// Work without products.
     pub(super) fn moved(bytes: usize) -> Self {
         Self { flops: 0.0, bytes: bytes as f64 }
     }
 
-    /// Seconds at the peaks: `max(operations / peak, bytes / bandwidth)`.
+    /// Returns the seconds at the peaks: `max(operations / peak, bytes / bandwidth)`.
     pub fn floor(&self, peaks: &Peaks) -> f64 {
         (self.flops / peaks.flops).max(self.bytes / peaks.bytes)
     }
 
-    /// The rate of a call that takes `secs`, in the unit that the floor is about: operations if there are any.
+    /// Returns the rate of a call that takes `secs`: operations per second if there are any, else bytes per second.
     pub fn rate(&self, secs: f64) -> String {
         match self.flops > 0.0 {
             true => format!("{:.3} TFLOP/s", self.flops / secs / 1e12),

@@ -1,5 +1,5 @@
-//! The audit of a precision: does a short training in it learn what the same training in f32 learns, at what speed and with how
-//! much memory, and what is computed in f32 all the same?
+//! Audits a precision: a short training in it is compared with the same training in f32, in loss, speed and memory. The audit
+//! also checks which numbers are computed in f32 in every precision.
 
 pub mod probes;
 
@@ -24,44 +24,44 @@ use crate::train::step::{group_gradients, update};
 /// A short training in one precision.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// Compute dtype.
+    /// The compute dtype.
     pub dtype: FloatDType,
     /// Every step, in order.
     pub steps: Vec<StepMetrics>,
-    /// Tokens that are no padding, a second, over the later half: kernels are compiled in the first.
+    /// Non-padding tokens per second over the second half; kernels are compiled in the first half.
     pub tokens_per_sec: f64,
-    /// Device memory reserved at the end; allocators give nothing back, so it is the peak. `None` on the CPU.
+    /// Device memory reserved at the end. It is the peak, because the allocator returns nothing. `None` on the CPU.
     pub reserved_bytes: Option<u64>,
-    /// Dtypes of the weights computed with, the gradients that an update is made of, master weights, first and second moments and
-    /// loss.
+    /// The dtypes of compute weights, the gradients of an update, master weights, first and second moments, and loss.
     pub dtypes: [(&'static str, DType); 6],
-    /// Micro-batches of a step: the gradients of more than one are added up.
+    /// Micro-batches per step; gradients of more than one are accumulated.
     pub n_micro_batches: usize,
-    /// Whether the token numbers on the device were the host's, as 32-bit integers, after the last step too.
+    /// Whether token ids on the device still equalled the host's, as 32-bit integers, after the last step.
     pub integers_untouched: bool,
 }
 
 impl Trial {
-    /// Steps without an update because the loss scale was too high.
+    /// Counts the steps without an update because the loss scale was too high.
     pub fn n_overflows(&self) -> usize {
         self.steps.iter().filter(|step| step.is_overflow()).count()
     }
 
-    /// Steps whose loss or gradient was not finite when it should have been.
+    /// Counts the steps whose loss or gradient was not finite although it should have been.
     pub fn n_failed(&self) -> usize {
         self.steps.iter().filter(|step| step.has_failed()).count()
     }
 }
 
-/// Trains `n_steps` steps in `precision`, as `kiln train` would from its first step on, and keeps nothing.
+/// Trains `n_steps` steps in `precision`, as `kiln train` does from its first step. Nothing is saved.
 ///
 /// # Errors
-/// If the device does not have the precision, or fails.
+/// If the device does not support the precision, or fails.
 pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64, device: &Device) -> Result<Trial> {
     ensure!(n_steps > 1, "an audit takes at least two steps");
     let dtype = compute_dtype(precision, device)?;
+
     let mut config = config.clone();
-    // What fails is counted here, not acted upon.
+    // The audit counts non-finite steps; it does not stop at them.
     config.train.non_finite = NonFinite::Skip;
     let mut state = TrainState::new(&config, &config.model, dtype, device);
     state.masking = Masking::of(&config, &data.vocabulary)?;
@@ -77,7 +77,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     let (mut gradients_dtype, mut loss_dtype, mut n_micro_batches) = (DType::F32, DType::F32, 0);
     for step in 1..=n_steps {
         let group = feed.next_group(&mut clock)?;
-        // The two halves of `train_step`, to see what is handed from one to the other.
+        // The two halves of `train_step`, to inspect the gradients between them.
         let (sums, gradients) = group_gradients(&state, &group.batches, state.micro_steps);
         (gradients_dtype, n_micro_batches) = (gradients.0.values.dtype(), group.batches.len());
         let measures = update(&mut state, &group.batches, sums, gradients);
@@ -85,13 +85,14 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
         deferred.push(group.facts(&state), measures);
         if step == n_steps / 2 || step == n_steps {
             let rate = state.optimizer.learning_rate();
-            // Host sync: half of the trial is over.
+            // Host sync: half of the trial, or all of it, is over.
             steps.extend(deferred.drain(|update| rate.at(update)).context("reading the losses")?);
             if step < n_steps {
                 started = Instant::now();
             }
         }
     }
+
     let secs = started.elapsed().as_secs_f64();
     let tokens: u64 = steps[(n_steps / 2) as usize..].iter().map(|step| step.tokens).sum();
     let kernel_state = state.optimizer.state();
@@ -103,6 +104,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
         ("second moments", kernel_state.v.dtype()),
         ("loss", loss_dtype),
     ];
+
     let is_same = |tensor: Tensor<1, Int>, wanted: &[i32]| -> Result<bool> {
         let is_i32 = tensor.dtype() == DType::I32;
         let data = tensor.try_into_data().context("reading token numbers")?;
@@ -110,12 +112,13 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     };
     let n_kept = kept.dims()[0];
     let integers_untouched = is_same(kept, &host.ids[..n_kept])?;
+
     let reserved_bytes = reserved_bytes(device);
     let tokens_per_sec = tokens as f64 / secs;
     Ok(Trial { dtype, steps, tokens_per_sec, reserved_bytes, dtypes, n_micro_batches, integers_untouched })
 }
 
-/// The first numbers of an uploaded batch: what is read.
+/// Returns the input token ids of an uploaded batch.
 fn token_numbers(batch: &Batch) -> Tensor<1, Int> {
     match batch {
         Batch::Pairs(batch) => batch.source.clone(),
@@ -123,28 +126,28 @@ fn token_numbers(batch: &Batch) -> Tensor<1, Int> {
     }
 }
 
-/// What an audit has found.
+/// The result of an audit.
 #[derive(Debug, Clone)]
 pub struct Audit {
     /// The trial in f32.
     pub reference: Trial,
-    /// The trial in the precision that was asked for.
+    /// The trial in the audited precision.
     pub asked: Trial,
-    /// Norm, softmax and loss.
+    /// The probes of norm, softmax and loss.
     pub probes: Vec<Probe>,
-    /// Whether 70,000 token numbers reach the rows they mean.
+    /// Whether 70,000 token ids look up the right rows.
     pub ids_are_exact: bool,
 }
 
-/// Audits `precision` on `device` over the first `n_steps` steps of the run that `config` and `data` are of.
+/// Audits `precision` on `device` over the first `n_steps` steps of the run that `config` and `data` describe.
 ///
 /// # Errors
-/// If the device does not have the precision, or fails.
+/// If the device does not support the precision, or fails.
 pub fn audit(config: &Config, data: &RunData, precision: Precision, n_steps: u64, device: &Device) -> Result<Audit> {
     let dtype = compute_dtype(precision, device)?;
     let probes = probes::of_operators(dtype, device)?;
     let ids_are_exact = probes::ids_are_exact(dtype, device)?;
-    // First: what an allocator has once reserved for f32 would count for both.
+    // First, because memory that the allocator reserved for f32 would count for both.
     let asked = trial(config, data, precision, n_steps, device)?;
     device.clone().inner().memory_cleanup();
     let reference = trial(config, data, Precision::F32, n_steps, device)?;
@@ -152,8 +155,8 @@ pub fn audit(config: &Config, data: &RunData, precision: Precision, n_steps: u64
 }
 
 impl Audit {
-    /// Largest relative difference of the loss of a step from f32's, with the step; NaN counts as larger than any number. Steps that
-    /// overflowed in either trial are left out: their loss may be no number, and it trains nothing.
+    /// Returns the step with the largest relative difference from the loss in f32, and the difference. NaN counts as larger than
+    /// any number. Steps that overflowed are skipped: their loss may be NaN, and they update nothing.
     pub fn largest_difference(&self) -> (u64, f64) {
         let pairs = self.reference.steps.iter().zip(&self.asked.steps);
         let differences = pairs
@@ -162,36 +165,37 @@ impl Audit {
         differences.fold((0, 0.0), |a: (u64, f64), b| if b.1 <= a.1 || a.1.is_nan() { a } else { b })
     }
 
-    /// Everything that is wrong, a line each.
+    /// Returns one line per problem.
     pub fn problems(&self, tolerance: f64) -> Vec<String> {
         let mut problems = Vec::new();
         let (step, difference) = self.largest_difference();
         if difference.is_nan() || difference > tolerance {
             problems.push(format!(
-                "the loss of step {step} is {:.2} % away from f32's, more than the {:.2} % that are tolerated",
+                "the loss of step {step} differs by {:.2} % from the loss in f32, more than the tolerated {:.2} %",
                 100.0 * difference,
                 100.0 * tolerance
             ));
         }
         let n_failed = self.asked.n_failed();
         if n_failed > 0 {
-            problems.push(format!("the loss or gradient of {n_failed} steps was not finite"));
+            problems.push(format!("loss or gradient were not finite in {n_failed} steps"));
         }
         if self.asked.n_overflows() == self.asked.steps.len() {
             problems.push("every step overflowed: lower train.loss_scale.init, or audit more steps".into());
         }
+
         for probe in self.probes.iter().filter(|probe| !probe.is_sound()) {
             problems.push(format!("{} is not computed in f32: an error of {:.1e}", probe.what, probe.error));
         }
         for (what, dtype) in &self.asked.dtypes[1..] {
-            // Each gradient may have the dtype of the weights; a sum of many needs more digits.
+            // The gradient of one micro-batch may have the dtype of the weights; a sum of several needs f32.
             let is_rounded = *what == "gradients" && self.asked.n_micro_batches == 1;
             if *dtype != DType::F32 && !is_rounded {
                 problems.push(format!("{what} are {dtype:?} instead of F32"));
             }
         }
         if !(self.asked.integers_untouched && self.ids_are_exact) {
-            problems.push("token numbers do not stay the integers they are".into());
+            problems.push("token ids do not stay exact integers".into());
         }
         problems
     }
@@ -227,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_of_several_micro_batches_are_added_up_in_f32() {
+    fn gradients_of_several_micro_batches_are_accumulated_in_f32() {
         let change = |config: &mut Config| config.train.grad_accum_steps = 2;
         let mut audit = audited(Precision::Bf16, change);
         assert_eq!((audit.asked.dtypes[1], audit.asked.n_micro_batches), (("gradients", DType::F32), 2));
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn each_problem_is_reported() {
         let mut audit = audited(Precision::Fp16, |config| config.train.loss_scale.init = 1e30);
         assert_eq!(audit.asked.n_overflows(), 12);
         let problems = audit.problems(1.0);
@@ -247,7 +251,7 @@ mod tests {
         assert_eq!(audit.largest_difference().0, 8);
         audit.asked.steps[9].loss = f64::NAN;
         audit.asked.steps[9].skipped = false;
-        assert!(audit.largest_difference().0 == 10 && audit.largest_difference().1.is_nan(), "no number hides it");
+        assert!(audit.largest_difference().0 == 10 && audit.largest_difference().1.is_nan(), "no number hides a NaN");
         audit.probes[1].error = 15.0;
         (audit.asked.dtypes[2].1, audit.ids_are_exact) = (DType::BF16, false);
         let problems = audit.problems(1.0).join("\n");

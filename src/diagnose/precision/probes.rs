@@ -1,5 +1,5 @@
-//! Is the arithmetic inside the operators f32, whatever their inputs are? Each probe is a computation whose result is far off
-//! if a sum in it is kept in the dtype of the tensors: 256 is the last number that bf16 counts to, 65504 the largest of f16.
+//! Probes whether operators compute in f32, whatever the dtype of their inputs. The result of each probe is far off if an
+//! operator keeps a sum in the dtype of its tensors: bf16 counts to 256 at most, and the largest f16 is 65504.
 
 use anyhow::{Context, Result};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
@@ -9,28 +9,28 @@ use kiln_kernels::{
 
 use crate::diagnose::largest;
 
-/// What a probe has found.
+/// The result of a probe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Probe {
-    /// What was looked at.
+    /// The operator.
     pub what: &'static str,
-    /// Largest relative error against the exact result.
+    /// The largest relative error against the exact result.
     pub error: f64,
-    /// What rounding the result to its dtype explains.
+    /// The error that rounding the result to its dtype explains.
     pub allowed: f64,
 }
 
 impl Probe {
-    /// Whether the error is one of rounding the result.
+    /// Whether rounding the result explains the error.
     pub fn is_sound(&self) -> bool {
         self.error <= self.allowed
     }
 }
 
-/// Looks at norm, softmax and loss in `dtype` on `device`.
+/// Probes norm, softmax and loss in `dtype` on `device`.
 pub fn of_operators(dtype: FloatDType, device: &Device) -> Result<Vec<Probe>> {
     let probes = [("norm", norm(dtype, device)?), ("softmax", softmax(dtype, device)?), ("loss", loss(dtype, device)?)];
-    // Two roundings of a result of magnitude one; the loss comes in f32.
+    // Two roundings of a result of magnitude one; the loss is f32.
     let half_digit = match dtype {
         FloatDType::BF16 => 1.0 / 256.0,
         FloatDType::F16 => 1.0 / 2048.0,
@@ -40,8 +40,8 @@ pub fn of_operators(dtype: FloatDType, device: &Device) -> Result<Vec<Probe>> {
     Ok(probes.into_iter().map(|(what, error)| Probe { what, error, allowed: allowed(what) }).collect())
 }
 
-/// Rows of 128 and 384 in turns: the squares of the centered values sum up to 2^24, and their mean is 2^14. The normed values are
-/// minus and plus one.
+/// Rows that alternate between 128 and 384. The squares of the centered values have the sum 2^24 and the mean 2^14, so the
+/// normed values are -1 and 1.
 fn norm(dtype: FloatDType, device: &Device) -> Result<f64> {
     let (rows, d) = (4, 1024);
     let values: Vec<f32> = (0..rows * d).map(|i| if i % 2 == 0 { 128.0 } else { 384.0 }).collect();
@@ -51,7 +51,7 @@ fn norm(dtype: FloatDType, device: &Device) -> Result<f64> {
     largest_error(normed, |i| if i % 2 == 0 { -1.0 } else { 1.0 })
 }
 
-/// 2048 keys that score alike: each has the probability 2^-11, and the values 1 add up to 1.
+/// 2048 keys with the same score: each has the probability 2^-11, and the values of 1 add up to 1.
 fn softmax(dtype: FloatDType, device: &Device) -> Result<f64> {
     let (t, d) = (2048, 64);
     let part = |value: f32| Tensor::<2>::full([t, d], value, (device, DType::from(dtype)));
@@ -60,7 +60,7 @@ fn softmax(dtype: FloatDType, device: &Device) -> Result<f64> {
     largest_error(attention(Projected::SelfAttention { qkv }, &AttentionMask::default(), None, &config), |_| 1.0)
 }
 
-/// 50304 logits alike: the loss is their number's logarithm.
+/// 50304 equal logits: the loss is the logarithm of their number.
 fn loss(dtype: FloatDType, device: &Device) -> Result<f64> {
     let (rows, vocabulary) = (8, 50_304);
     let logits = Tensor::<2>::zeros([rows, vocabulary], (device, DType::from(dtype)));
@@ -70,14 +70,15 @@ fn loss(dtype: FloatDType, device: &Device) -> Result<f64> {
     largest_error(loss, |_| rows as f64 * (vocabulary as f64).ln())
 }
 
-/// Whether numbers of tokens reach the rows they mean: 70,000 of them, more than f16 has and far more than it counts to.
+/// Whether 70,000 token ids look up the right rows. f16 cannot represent that many ids.
 pub fn ids_are_exact(dtype: FloatDType, device: &Device) -> Result<bool> {
     let n = 70_000;
-    // Digits that are exact in every dtype.
+    // The digits of an id, which are exact in every dtype.
     let digits = |id: i32| [id / 4096, id / 64 % 64, id % 64, 0].map(|digit| digit as f32);
     let rows: Vec<f32> = (0..n).flat_map(digits).collect();
     let table = Tensor::<1>::from_data(TensorData::from(rows.as_slice()), (device, DType::F32));
     let table = table.reshape([n as usize, 4]).cast(dtype);
+
     let ids: Vec<i32> = (0..n).rev().step_by(7).collect();
     let wanted: Vec<f32> = ids.iter().copied().flat_map(digits).collect();
     let ids = Tensor::<1, Int>::from_data(TensorData::from(ids.as_slice()), (device, DType::I32));
@@ -115,6 +116,7 @@ mod tests {
         for _ in 1..2048 {
             sum = sum + half(FloatDType::BF16).narrow(0, 0, 1);
         }
+
         let probe =
             Probe { what: "a sum", error: largest_error(sum, |_| 2048.0).expect("a CPU"), allowed: 1.0 / 128.0 };
         assert!(!probe.is_sound(), "{probe:?}");

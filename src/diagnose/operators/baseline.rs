@@ -1,4 +1,4 @@
-//! The operators that the peer's script times alone, at its shapes.
+//! The operators that the PyTorch baseline times alone, at its shapes.
 
 use anyhow::Result;
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
@@ -8,43 +8,54 @@ use kiln_kernels::{
 };
 
 use super::super::peer::PeerOperator;
-use super::{Bench, Timed};
+use super::bench::Bench;
+use super::timing::Timed;
 
-/// The shape of the script's attention, which its lines leave out: batch, heads, length, dimensions of a head.
+/// The shape of the baseline's attention, which its lines do not contain: batch, heads, length, dimensions of a head.
 const ATTENTION: [usize; 4] = [16, 12, 1024, 64];
 
-/// An operator on both sides.
+/// An operator that Kiln and the baseline have measured.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Beside {
-    /// As the peer calls it.
+pub struct ComparedOperator {
+    /// The baseline's name for it.
     pub name: String,
-    /// One call here.
+    /// One call in Kiln.
     pub ours: Timed,
-    /// Milliseconds a call there.
+    /// Milliseconds per call in the baseline.
     pub theirs_ms: f64,
 }
 
-/// Times those of `theirs` that Kiln has, at the same shapes, `repeats` times each.
+/// Times the operators of `theirs` that Kiln has, at the same shapes, `repeats` times each.
 ///
 /// # Errors
 /// If the device fails.
-pub fn beside(theirs: &[PeerOperator], dtype: FloatDType, device: &Device, repeats: usize) -> Result<Vec<Beside>> {
+pub fn measure_compared(
+    theirs: &[PeerOperator],
+    dtype: FloatDType,
+    device: &Device,
+    repeats: usize,
+) -> Result<Vec<ComparedOperator>> {
     let bench = Bench::new(dtype, device, repeats);
     let known = theirs.iter().filter_map(|theirs| Some((theirs, Operator::parse(&theirs.name)?)));
     let timed = known.map(|(theirs, operator)| {
         let ours = operator.time(&bench)?;
         bench.device.memory_cleanup();
-        Ok(Beside { name: theirs.name.clone(), ours, theirs_ms: theirs.ms })
+        Ok(ComparedOperator { name: theirs.name.clone(), ours, theirs_ms: theirs.ms })
     });
     timed.collect()
 }
 
-/// An operator as the peer's lines name it.
+/// Whether Kiln has the operator that the baseline calls `name`.
+pub fn is_known(name: &str) -> bool {
+    Operator::parse(name).is_some()
+}
+
+/// An operator as the baseline's lines name it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Operator {
     /// `matmul nn MxKxN`: a forward pass.
     Forward([usize; 3]),
-    /// `matmul nt MxKxN`: of a weight that is stored by output row, as for the gradient of an input.
+    /// `matmul nt MxKxN`: the weight is `[N, K]`, as for the gradient of an input.
     Transposed([usize; 3]),
     /// `matmul tn KxMxN`: the gradient of a weight `[K, N]`.
     WeightGradient([usize; 3]),
@@ -91,7 +102,7 @@ impl Operator {
                 let [batch_size, n_heads, len, head_dim] = ATTENTION;
                 let shape = [batch_size * len, n_heads * head_dim];
                 let qkv_shape = [shape[0], 3 * shape[1]];
-                // Forward alone wants no gradients, as there.
+                // The baseline's forward pass runs without autograd too.
                 let qkv = if backward { bench.leaf(qkv_shape) } else { bench.random(qkv_shape) };
                 let config = AttentionConfig { batch_size, n_heads, n_kv_heads: n_heads, causal };
                 let run = || {
@@ -122,7 +133,7 @@ impl Operator {
     }
 }
 
-/// `16384x768` as numbers.
+/// Parses `16384x768`.
 fn sizes<const N: usize>(shape: &str) -> Option<[usize; N]> {
     let sizes: Vec<usize> = shape.split('x').map(|size| size.parse().ok()).collect::<Option<_>>()?;
     sizes.try_into().ok()
@@ -137,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_peer_are_operators_and_others_are_left_out() {
+    fn names_of_the_baseline_are_parsed_and_others_ignored() {
         for (name, wanted) in [
             ("matmul tn 768x32768x2304", Some(Operator::WeightGradient([768, 32_768, 2304]))),
             ("attention fwd+bwd causal=False", Some(Operator::Attention { causal: false, backward: true })),
@@ -151,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_are_timed_at_the_peers_shapes() {
+    fn operators_are_timed_at_the_shapes_of_the_baseline() {
         let names = [
             "matmul nn 8x16x24",
             "matmul nt 8x16x24",
@@ -160,7 +171,7 @@ mod tests {
             "xent fwd+bwd 8x24 compiled",
         ];
         let theirs: Vec<_> = names.iter().chain(&["conv fwd 8x8"]).map(|name| peer(name)).collect();
-        let found = beside(&theirs, FloatDType::F32, &Device::flex().autodiff(), 1).expect("a CPU");
+        let found = measure_compared(&theirs, FloatDType::F32, &Device::flex().autodiff(), 1).expect("a CPU");
         assert_eq!(found.iter().map(|found| found.name.as_str()).collect::<Vec<_>>(), names);
         assert!(found.iter().filter(|found| found.ours.device > 0.0).count() >= 4, "{found:?}");
     }
