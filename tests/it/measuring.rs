@@ -128,20 +128,29 @@ fn a_bench_ends_with_its_reader() {
 
 /// What developers run on a GPU, here on the CPU.
 #[test]
-fn the_check_for_gpus_runs_its_stages_and_says_what_it_lacks() {
+fn the_check_for_gpus_runs_its_stages_and_reports_what_it_lacks() {
     let place = Workplace::new();
     let check = |stages: &[&str]| {
         let mut command = Command::new("bash");
         command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu-check.sh")).args(stages);
         command.env("KILN", env!("CARGO_BIN_EXE_kiln")).env("OUT", place.path("out"));
         command.env("DEVICE", "cpu").env("WORKLOADS", "tiny").env_remove("KERNEL_TESTS");
+        // No test programs are found there.
+        command.env("CARGO_TARGET_DIR", place.path("target"));
         command.output().expect("bash")
     };
     let output = check(&["steps", "kernels"]);
     let printed = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(output.status.success(), "{printed}");
-    for part in ["=== steps", "tok/s", "=== kernels", "skipped: KERNEL_TESTS is not set"] {
+    for part in ["=== steps", "tok/s", "=== kernels", "skipped: there are no tests of kiln-kernels"] {
         assert!(printed.contains(part), "{part:?} is missing in {printed}");
     }
     assert_eq!(check(&["everything"]).status.code(), Some(2));
+
+    let help = check(&["--help"]);
+    let printed = String::from_utf8(help.stdout).expect("UTF-8");
+    assert!(help.status.success(), "{printed}");
+    for part in ["usage:", "  score ", "benches/pytorch/translate.py", "  KERNEL_TESTS ", "  EN_IT "] {
+        assert!(printed.contains(part), "{part:?} is missing in {printed}");
+    }
 }
