@@ -5,8 +5,8 @@
 //! KILN_BENCH_DEVICE=cuda cargo bench --features cuda --bench generate
 //! ```
 //!
-//! Weights are random, so nearly every row runs to its limit: the elements of a rate are output tokens at the limit. Outputs
-//! are read, which waits for the device.
+//! Weights are random, so nearly every row runs to its limit; rates count the output tokens up to it. Outputs are read, which
+//! waits for the device.
 
 use std::hint::black_box;
 use std::time::Duration;

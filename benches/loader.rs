@@ -5,9 +5,9 @@
 //! KILN_BENCH_CORPUS=en-it.train.jsonl KILN_BENCH_FOLDER=/tmp/kiln cargo bench --bench loader
 //! ```
 //!
-//! Counts source and label tokens without padding. Without a corpus, numbers and their English words stand in. Tokenizer
-//! and cache are kept in the folder. The same numbers as one table, beside PyTorch's: the example `loader_throughput` of
-//! `kiln-data` and `scripts/loader_peer.py`.
+//! Counts non-padding source and label tokens. Without a corpus, the bench uses numbers and their English words. Tokenizer and
+//! cache are kept in the folder. The example `loader_throughput` of `kiln-data` prints the same figures as one table, and
+//! `scripts/loader_peer.py` prints PyTorch's.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,9 +60,9 @@ impl Data {
     }
 }
 
-/// Takes batches from a warm loader; the time is scaled to the tokens criterion asked for.
+/// Takes batches from a warm loader, and scales the time to the number of tokens that criterion requested.
 fn bench_source(criterion: &mut Criterion, name: &str, source: Arc<dyn BatchSource>, config: &LoaderConfig) {
-    // Criterion counts iterations; one iteration is this many tokens.
+    // Tokens of one iteration.
     const TOKENS: u64 = 100_000;
     let mut group = criterion.benchmark_group(name);
     group.throughput(Throughput::Elements(TOKENS)).sample_size(20).measurement_time(Duration::from_secs(5));

@@ -1,13 +1,13 @@
-//! Every operator of `kiln-kernels` beside its plain definition, forward and with backward.
+//! Every operator of `kiln-kernels` next to its reference, forward and with backward.
 //!
 //! ```text
 //! cargo bench --bench operators                                        # CPU, small shapes in f32
 //! KILN_BENCH_DEVICE=cuda cargo bench --features cuda --bench operators # shapes of GPT-2 124M, 16 x 1024, in bf16
 //! ```
 //!
-//! `fused` is the operator as training calls it, `plain` the same function in plain Burn operations and their autodiff.
-//! Results are kept until the device is done: what is dropped before is never computed on a lazy backend. Shares of a real
-//! step, rates and floors: `kiln bench gpt --operators`.
+//! `kernel` is the operator as training calls it, `reference` the same function in Burn's operations and their autodiff.
+//! Results are kept until the device is done, because a lazy backend never computes a result that is dropped before.
+//! `kiln bench gpt --operators` shows the operators' shares of a real step, their rates and floors.
 
 use std::time::{Duration, Instant};
 
@@ -25,11 +25,11 @@ use kiln_kernels::{
 /// Results in memory at once.
 const KEPT: u64 = 4;
 
-/// Where and how large.
+/// A device, and the shapes of the operators on it.
 #[derive(Clone)]
 struct Place {
     device: Device,
-    /// Tensors want gradients.
+    /// Whether gradients are computed.
     tracked: bool,
     dtype: DType,
     name: String,
@@ -52,7 +52,8 @@ impl Place {
         Self { device: device.autodiff(), tracked: true, dtype, name, batch, len, heads, d, vocabulary }
     }
 
-    /// The same for forward alone: on a device of autodiff, what forward saves would stay until a backward that never comes.
+    /// Returns the same without autodiff, for forward passes alone: otherwise the tensors that forward saves would stay in memory,
+    /// since no backward pass follows.
     fn untracked(&self) -> Self {
         Self { device: self.device.clone().inner(), tracked: false, ..self.clone() }
     }
@@ -66,8 +67,8 @@ impl Place {
     }
 
     fn leaf<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
-        let drawn: Tensor<D> = Tensor::random(shape, Distribution::Normal(0.0, 1.0), (&self.device, DType::F32));
-        let leaf = drawn.cast(self.dtype).detach();
+        let sampled: Tensor<D> = Tensor::random(shape, Distribution::Normal(0.0, 1.0), (&self.device, DType::F32));
+        let leaf = sampled.cast(self.dtype).detach();
         if self.tracked { leaf.require_grad() } else { leaf }
     }
 
@@ -80,8 +81,8 @@ impl Place {
         DropoutStream::new(1, 0, &self.device)
     }
 
-    /// Times an operator fused and plain, forward alone and with backward. `build` makes its input and the call; `bytes` are
-    /// those of operands and results.
+    /// Times an operator's kernel and its reference, forward alone and with backward. `build` makes its input and the call;
+    /// `bytes` counts operands and results.
     fn operator<const D: usize, R: Fn() -> Tensor<D>>(
         &self,
         criterion: &mut Criterion,
@@ -94,8 +95,8 @@ impl Place {
         group.throughput(Throughput::Bytes(bytes as u64));
         let (_, forward) = build(&self.untracked());
         let (input, run) = build(self);
-        for (plain, how) in [(false, "fused"), (true, "plain")] {
-            let _installed = Settings { reference_operators: plain, ..Settings::current() }.install();
+        for (reference, how) in [(false, "kernel"), (true, "reference")] {
+            let _installed = Settings { reference_operators: reference, ..Settings::current() }.install();
             self.bench(&mut group, format!("{how} forward"), &forward, |y| first(y.clone()));
             let with_backward = || {
                 let y = run();
@@ -109,7 +110,7 @@ impl Place {
         group.finish();
     }
 
-    /// `read` reads numbers of the last result: a launch that failed is fast, and nothing says so before its result is read.
+    /// `read` reads a number of the last result: a launch that failed is fast, and only its result shows the failure.
     fn bench<T>(
         &self,
         group: &mut BenchmarkGroup<'_, WallTime>,
@@ -136,7 +137,7 @@ impl Place {
     }
 }
 
-/// The first number of a tensor.
+/// Reads the first number of a tensor.
 fn first<const D: usize>(x: Tensor<D>) -> f32 {
     let n = x.shape().num_elements();
     x.detach().reshape([n]).slice(0..1).cast(DType::F32).into_scalar()

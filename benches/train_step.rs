@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Tokens are synthetic and no row is padded, so every token counts. The clock stops after the device is done and a result
-//! has been read: work that nobody waits for is work that may not have happened.
+//! has been read.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu, upload};
 use kiln::train::{TrainState, train_step};
 use kiln_data::{HostBatch, PairParts, Shape, TextParts};
 
-/// Rows of full length, ids spread over the vocabulary.
+/// Makes rows of full length, with ids spread over the vocabulary.
 fn synthetic(task: Task, batch_size: usize, len: usize, vocab_size: usize) -> HostBatch {
     match task {
         Task::Translation => synthetic_pairs(batch_size, len, vocab_size),
-        // Masked models predict every token here; which of them are labels costs nothing.
+        // Here masked models predict every token; the choice of labels does not change the time.
         Task::Lm | Task::Mlm => synthetic_text(batch_size, len, vocab_size),
     }
 }
