@@ -1,8 +1,7 @@
-//! Preset < file < `--set`: the layers of a configuration, and everything that is wrong with them at once.
+//! Merges the layers of a configuration, preset < file < `--set`, and reports all mistakes at once.
 //!
-//! The layers are merged as TOML tables, and the table is read into [`Config`] in the end. A key that cannot be read is
-//! noted with the file and line (or the `--set`) it came from, taken out, and reading starts again: so one run shows all
-//! mistakes.
+//! The layers are merged as TOML tables, and the result is read into [`Config`]. If a key cannot be read, the loader reports
+//! it with the file and line (or the `--set`) it came from, removes it and starts again. One call thus finds all mistakes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,23 +14,23 @@ use toml::{Table, Value};
 use super::suggest::{did_you_mean, nearest};
 use super::{Config, Preset};
 
-/// Where a configuration comes from.
+/// The sources of a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// `--task`; wins over the file's `task = "..."`.
+    /// `--task`; overrides `task = "..."` in the file.
     pub task: Option<String>,
-    /// `--preset`; without one a file's `preset = "..."` counts, then [`Preset::usual_for`] task and text.
+    /// `--preset`; overrides `preset = "..."` in the file. Without either, [`Preset::usual_for`] chooses.
     pub preset: Option<String>,
     /// `--config`.
     pub file: Option<PathBuf>,
-    /// `--set`, each `key=value`; a later one wins.
+    /// `--set`, each `key=value`; later ones override earlier ones.
     pub set: Vec<String>,
 }
 
-/// Everything that is wrong with a configuration. Nothing has been done yet when it is found.
+/// All mistakes of a configuration. They are found before any work is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// One line each: where, what was found, what to do.
+    /// One line per mistake: where, what was found, what to do.
     pub problems: Vec<String>,
 }
 
@@ -49,7 +48,10 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Puts the layers together and validates the result.
+/// Merges the layers and validates the result.
+///
+/// # Errors
+/// If a source cannot be read, or a key or value is wrong; the error lists all mistakes.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     let mut layers = Layers::default();
     if let Some(file) = &sources.file {
@@ -62,6 +64,7 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     for assignment in &sources.set {
         layers.add_assignment(assignment);
     }
+
     let preset = layers.choose_preset(sources.preset.as_deref());
     let config = layers.read_over(&preset.config());
     for problem in config.iter().flat_map(Config::validate) {
@@ -70,6 +73,7 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         let origin = layers.origins.get(key).cloned();
         layers.report(origin.as_ref(), problem);
     }
+
     layers.problems.sort_by_key(|(line, _)| *line);
     match config {
         Some(config) if layers.problems.is_empty() => Ok(config),
@@ -77,19 +81,19 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     }
 }
 
-/// What file and command line say, before it is known to be right.
+/// The values from the file and the command line, not yet validated.
 #[derive(Default)]
 struct Layers {
     given: Vec<(String, Value)>,
     origins: BTreeMap<String, Origin>,
-    /// With the line for sorting.
+    /// Each with its line, by which they are sorted.
     problems: Vec<(usize, String)>,
 }
 
-/// Where a key was given.
+/// The place where a key was given.
 #[derive(Clone)]
 struct Origin {
-    /// Line of the file; above all lines for the command line.
+    /// Line of the file; `usize::MAX` for the command line.
     line: usize,
     /// `file:line` or `--set key=value`.
     text: String,
@@ -122,6 +126,7 @@ impl Layers {
                 return self.report(Some(&whole), format!("cannot read the configuration: {error}; check --config"));
             }
         };
+
         let line_of = |offset: usize| 1 + text[..offset.min(text.len())].bytes().filter(|byte| *byte == b'\n').count();
         let (table, errors) = DeTable::parse_recoverable(&text);
         for error in &errors {
@@ -131,12 +136,14 @@ impl Layers {
         if !errors.is_empty() {
             return;
         }
+
         let mut lines = Vec::new();
         key_offsets(table.get_ref(), "", &mut lines);
         for (key, offset) in lines {
             self.origins.insert(key, place(line_of(offset)));
         }
-        // Numbers are only read here: one that no type holds is still TOML.
+
+        // Only this reads numbers: a number too large for every type is still TOML syntax.
         let table: Table = match toml::from_str(&text) {
             Ok(table) => table,
             Err(error) => {
@@ -150,21 +157,21 @@ impl Layers {
     fn add_assignment(&mut self, assignment: &str) {
         let origin = Origin::command_line(format!("--set {assignment}"));
         let Some((key, text)) = assignment.split_once('=') else {
-            let problem = "there is no `=`; write key=value, for example --set optim.lr=3e-4";
+            let problem = "the `=` is missing; write key=value, for example --set optim.lr=3e-4";
             return self.report(Some(&origin), problem.into());
         };
         let (key, text) = (key.trim(), text.trim());
         if key.is_empty() || key.split('.').any(|part| part.is_empty()) {
-            return self.report(Some(&origin), format!("{key:?} is no key; write for example --set optim.lr=3e-4"));
+            return self.report(Some(&origin), format!("{key:?} is not a key; write for example --set optim.lr=3e-4"));
         }
-        // Anything that is not a TOML value is text: paths and names need no quotes.
+        // Anything that is not a TOML value is text, so paths and names need no quotes.
         let parsed = toml::from_str::<Table>(&format!("value = {text}")).ok().filter(|table| table.len() == 1);
         let value = parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(text.into()));
         self.origins.insert(key.into(), origin);
         self.given.push((key.into(), value));
     }
 
-    /// `--preset`, else `preset = "..."` of the file, else by task and whether training text is named.
+    /// Returns the preset of `--preset`, or of `preset = "..."` in the file, or the usual one for the task and the text.
     fn choose_preset(&mut self, named: Option<&str>) -> Preset {
         let at = self.given.iter().rposition(|(key, _)| key == "preset");
         let of_file = at.map(|at| self.given.remove(at).1);
@@ -175,7 +182,7 @@ impl Layers {
             (None, None) => {
                 let has_text = self.given.iter().any(|(key, _)| key == "data.train");
                 let task = self.given.iter().rev().find(|(key, _)| key == "task").map(|(_, value)| value.clone());
-                // A task that is none is reported when the whole is read.
+                // `read_over` reports an unknown task.
                 let task = task.and_then(|task| task.try_into().ok()).unwrap_or_default();
                 return Preset::usual_for(task, has_text);
             }
@@ -186,42 +193,44 @@ impl Layers {
         })
     }
 
-    /// Reads preset and layers into a configuration; what cannot be read becomes a problem. `None` when even the
-    /// rest cannot be read.
+    /// Reads preset and layers into a configuration, and reports each key that cannot be read. Returns `None` if the other
+    /// keys cannot be read either.
     fn read_over(&mut self, preset: &Config) -> Option<Config> {
         let preset = Table::try_from(preset).expect("a preset has string keys and plain values");
         let mut known = Vec::new();
         leaves(&preset, "", &mut known);
+
         let mut table = preset.clone();
         for (key, value) in self.given.clone() {
             let value = fitting(value, lookup(&preset, &key), self.origins.get(&key));
             insert(&mut table, &key, value);
         }
-        let mut told = BTreeSet::new();
+
+        let mut reported = BTreeSet::new();
         loop {
             let error = match serde_path_to_error::deserialize(Value::Table(table.clone())) {
                 Ok(config) => return Some(config),
                 Err(error) => error,
             };
-            // `data.train[0]` is the fault of `data.train`.
+            // A mistake in `data.train[0]` is reported for `data.train`.
             let keys: Vec<&str> = error.path().iter().map_while(key_of).collect();
             let key = keys.join(".");
             let problem = explain(&key, error.inner(), &known);
             let origin = self.origin(&key).cloned();
             self.report(origin.as_ref(), problem);
-            // Removed and still there: its path is not the key's, and it would come again and again.
-            if !told.insert(key.clone()) {
+            // The same mistake again: its path is not the path of the key, so removing the key does not help.
+            if !reported.insert(key.clone()) {
                 return None;
             }
             remove(&mut table, &key)?;
-            // With the preset's value in its place, a mistake here is not reported a second time by validation.
+            // The value of the preset replaces the wrong one, so that validation does not report the key again.
             if let Some(value) = lookup(&preset, &key) {
                 insert(&mut table, &key, value.clone());
             }
         }
     }
 
-    /// Where `key`, a part of it or its section was given.
+    /// Returns the place where `key`, a part of it or its section was given.
     fn origin(&self, key: &str) -> Option<&Origin> {
         let below = format!("{key}.");
         self.origins
@@ -231,7 +240,7 @@ impl Layers {
     }
 }
 
-/// The name of a part of a path, unless it is a place in a list.
+/// Returns the name of a part of a path, or `None` for an index of a list.
 fn key_of(segment: &Segment) -> Option<&str> {
     match segment {
         Segment::Map { key } => Some(key),
@@ -240,7 +249,7 @@ fn key_of(segment: &Segment) -> Option<&str> {
     }
 }
 
-/// Lets `--set` be written as people do: one file where a list is wanted, digits where text is wanted.
+/// Converts a value to the type of the preset's value: one string to a list, and digits of a `--set` to text.
 fn fitting(value: Value, before: Option<&Value>, origin: Option<&Origin>) -> Value {
     let from_command_line = origin.and_then(|origin| origin.text.strip_prefix("--set "));
     match (before, value, from_command_line) {
@@ -253,7 +262,7 @@ fn fitting(value: Value, before: Option<&Value>, origin: Option<&Origin>) -> Val
     }
 }
 
-/// One sentence about a key that could not be read.
+/// Describes in one sentence why a key could not be read.
 fn explain(key: &str, error: &toml::de::Error, known: &[(String, Value)]) -> String {
     let message = error.message().trim();
     let section = key.rsplit_once('.').map(|(section, _)| section);
@@ -270,6 +279,7 @@ fn explain(key: &str, error: &toml::de::Error, known: &[(String, Value)]) -> Str
             names.join(", ")
         );
     }
+
     let Some((found, wanted)) = message.split_once(", expected ") else { return format!("{key}: {message}") };
     let found = found.trim_start_matches("invalid type: ").trim_start_matches("invalid value: ");
     let wanted = match wanted {
@@ -290,7 +300,8 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
     let keys = || known.iter().map(|(key, _)| key.as_str()).chain(OPTIONAL_KEYS);
     let sections: BTreeSet<&str> = keys().filter_map(|key| key.rsplit_once('.')).map(|(section, _)| section).collect();
     let all: Vec<&str> = keys().chain(sections).collect();
-    // The right key in the wrong section, then a near key of the same section, then any near key.
+
+    // First the right key in the wrong section, then a near key of the same section, then any near key.
     let elsewhere = all.iter().copied().find(|known| known.rsplit('.').next() == Some(last));
     let siblings = || all.iter().copied().filter(|known| known.rsplit_once('.').map(|(section, _)| section) == section);
     let near_sibling = || {
@@ -302,12 +313,12 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
         None => {
             let names: Vec<_> = siblings().filter_map(|known| known.rsplit('.').next()).collect();
             let names = if names.is_empty() { all } else { names };
-            format!("unknown key {key}; known are {}", names.join(", "))
+            format!("unknown key {key}; the known keys are {}", names.join(", "))
         }
     }
 }
 
-/// What other trainers call our keys.
+/// Names that other trainers use, and our keys.
 const OTHER_NAMES: [(&str, &str); 12] = [
     ("learning_rate", "optim.lr"),
     ("max_lr", "optim.lr"),
@@ -323,8 +334,8 @@ const OTHER_NAMES: [(&str, &str); 12] = [
     ("hidden_size", "model.d_model"),
 ];
 
-/// Keys that no preset sets, so that they are not in its TOML.
-const OPTIONAL_KEYS: [&str; 8] = [
+/// Keys that no preset sets, so its TOML lacks them.
+const OPTIONAL_KEYS: [&str; 9] = [
     "preset",
     "data.cache_dir",
     "tokenizer.path",
@@ -333,9 +344,10 @@ const OPTIONAL_KEYS: [&str; 8] = [
     "tokenizer.sep_token",
     "tokenizer.mask_token",
     "model.activation_dropout",
+    "model.logits_chunk_rows",
 ];
 
-/// Every key of `table` that holds a value, in dotted form.
+/// Collects every key of `table` that holds a value, in dotted form.
 fn leaves(table: &Table, prefix: &str, out: &mut Vec<(String, Value)>) {
     for (key, value) in table {
         let key = format!("{prefix}{key}");
@@ -346,7 +358,7 @@ fn leaves(table: &Table, prefix: &str, out: &mut Vec<(String, Value)>) {
     }
 }
 
-/// Byte offset of every key, in dotted form; of sections too.
+/// Collects the byte offset of every key and section, in dotted form.
 fn key_offsets(table: &DeTable<'_>, prefix: &str, out: &mut Vec<(String, usize)>) {
     for (key, value) in table {
         let name = format!("{prefix}{}", key.get_ref());
@@ -365,7 +377,7 @@ fn lookup<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     section.get(last)
 }
 
-/// Sets a dotted key; sections on the way are made, and values in the way of sections replaced.
+/// Sets a dotted key. Creates missing sections and replaces values where a section is needed.
 fn insert(table: &mut Table, key: &str, value: Value) {
     match key.split_once('.') {
         None => {
@@ -381,7 +393,7 @@ fn insert(table: &mut Table, key: &str, value: Value) {
     }
 }
 
-/// Takes a dotted key out; `None` if it was not there.
+/// Removes a dotted key and returns its value, or `None` if it was absent.
 fn remove(table: &mut Table, key: &str) -> Option<Value> {
     match key.split_once('.') {
         Some((section, rest)) => remove(table.get_mut(section)?.as_table_mut()?, rest),
@@ -389,5 +401,7 @@ fn remove(table: &mut Table, key: &str) -> Option<Value> {
     }
 }
 
+#[cfg(test)]
+mod page;
 #[cfg(test)]
 mod tests;

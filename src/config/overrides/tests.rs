@@ -128,7 +128,7 @@ fn every_mistake_of_file_and_command_line_is_named_with_its_place() {
 #[test]
 fn an_unknown_key_like_no_other_is_answered_with_the_keys_of_its_section() {
     let problem = only_problem(load_set(None, &["optim.xyzzy=1e-3"]));
-    assert!(problem.contains("unknown key optim.xyzzy; known are beta1, beta2"), "{problem}");
+    assert!(problem.contains("unknown key optim.xyzzy; the known keys are beta1, beta2"), "{problem}");
 }
 
 #[test]
@@ -149,9 +149,9 @@ fn values_and_sections_do_not_replace_each_other() {
 
 #[test]
 fn an_assignment_needs_a_key_and_a_value() {
-    assert!(only_problem(load_set(None, &["optim.lr"])).contains("there is no `=`"));
-    assert!(only_problem(load_set(None, &["=3"])).contains("is no key"));
-    assert!(only_problem(load_set(None, &["optim..lr=3"])).contains("is no key"));
+    assert!(only_problem(load_set(None, &["optim.lr"])).contains("the `=` is missing"));
+    assert!(only_problem(load_set(None, &["=3"])).contains("is not a key"));
+    assert!(only_problem(load_set(None, &["optim..lr=3"])).contains("is not a key"));
 }
 
 #[test]
