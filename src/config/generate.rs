@@ -1,40 +1,39 @@
-//! How text is generated.
+//! Settings of generation.
 
 use serde::{Deserialize, Serialize};
 
-/// Generation: of translations, and of the continuations of a text.
+/// Generation of translations and of continuations of a text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GenerateConfig {
-    /// Draw tokens by their probabilities instead of searching for likely ones.
+    /// Sample tokens instead of searching for likely ones.
     pub sample: bool,
-    /// Sampling: logits are divided by it, above 0. Below 1 sharper, above 1 flatter.
+    /// Sampling: divisor of the logits, above 0. Below 1 sharpens, above 1 flattens.
     pub temperature: f64,
-    /// Sampling: only that many of the likeliest tokens; 0: all.
+    /// Sampling: keep only this many of the likeliest tokens; 0: all.
     pub top_k: usize,
-    /// Sampling: only the likeliest tokens that together have this probability, in (0, 1]; 1: all.
+    /// Sampling: keep the likeliest tokens whose probabilities sum to this, in (0, 1]; 1: all.
     pub top_p: f64,
-    /// Sampling and greedy: makes tokens that stand there already less likely (Keskar et al. 2019), above 0; 1: off, above
-    /// 1 fewer repetitions.
+    /// Sampling and greedy search: penalty on tokens that have already occurred (Keskar et al. 2019), above 0. 1: off; above
+    /// 1: fewer repetitions.
     pub repetition_penalty: f64,
-    /// Seed of the draws.
+    /// Seed of sampling.
     pub seed: u64,
-    /// Beams; 1 is greedy.
+    /// Unfinished targets kept per source; 1: greedy search.
     pub beam_size: usize,
-    /// Length penalty alpha of Wu et al. 2016: score / ((5 + length) / 6)^alpha.
+    /// Length penalty alpha of Wu et al. 2016: `score = log_prob / ((5 + length) / 6)^alpha`.
     pub length_penalty: f64,
-    /// Translations: output limit in tokens, `max_len_ratio * source + max_len_offset`, and never above the model's
-    /// positions.
+    /// Translations: most tokens, `max_len_ratio * source + max_len_offset`, and never more than the model's positions.
     pub max_len_ratio: f64,
     /// See `max_len_ratio`.
     pub max_len_offset: usize,
-    /// Texts: tokens written after the prompt at most; never beyond the model's positions.
+    /// Texts: most tokens after the prompt, within the model's positions.
     pub max_new_tokens: usize,
     /// Texts: a text ends before the first of these strings.
     pub stop: Vec<String>,
-    /// Texts: a text ends before the first of these tokens of the vocabulary, besides the end token.
+    /// Texts: a text ends before the first of these tokens of the vocabulary, or at the end token.
     pub stop_tokens: Vec<String>,
-    /// Tokens (padded) of the sources or prompts of one generation batch, times `beam_size`.
+    /// Size of one generation batch: padded tokens of its sources or prompts, times `beam_size`.
     pub batch_tokens: usize,
 }
 
@@ -62,30 +61,40 @@ impl Default for GenerateConfig {
 impl GenerateConfig {
     pub(crate) fn validate(&self, problems: &mut Vec<String>) {
         if self.beam_size == 0 {
-            problems.push("generate.beam_size is 0; 1 is greedy, 4 to 6 is usual for translation".into());
+            problems.push("generate.beam_size is 0; set 1 for greedy search, or 4 to 6 for translation".into());
         }
         if !self.length_penalty.is_finite() {
             problems.push(format!(
-                "generate.length_penalty {} is not a number; 0.6 is usual, 0 switches it off",
+                "generate.length_penalty {} is not a finite number; 0.6 is usual, 0 switches it off",
                 self.length_penalty
             ));
         }
         if !(self.max_len_ratio >= 0.0 && self.max_len_ratio.is_finite()) {
-            problems.push(format!("generate.max_len_ratio {} is not a number from 0; 2 is usual", self.max_len_ratio));
+            problems.push(format!(
+                "generate.max_len_ratio {} is not a finite number of at least 0; 2 is usual",
+                self.max_len_ratio
+            ));
         } else if self.max_len_ratio == 0.0 && self.max_len_offset == 0 {
-            problems.push("generate.max_len_ratio and generate.max_len_offset are both 0, so nothing could be written; 2 and 10 are usual".into());
+            problems.push(
+                "generate.max_len_ratio and generate.max_len_offset are both 0, which leaves no room for a token; 2 and 10 \
+                 are usual"
+                    .into(),
+            );
         }
+
         if self.batch_tokens == 0 {
             problems.push("generate.batch_tokens is 0; 8192 is usual".into());
         }
         self.validate_sampling(problems);
+
         if self.max_new_tokens == 0 {
-            problems.push("generate.max_new_tokens is 0, so nothing could be written; 256 is usual".into());
+            problems.push("generate.max_new_tokens is 0, which leaves no room for a token; 256 is usual".into());
         }
         for (key, texts) in [("stop", &self.stop), ("stop_tokens", &self.stop_tokens)] {
             if texts.iter().any(String::is_empty) {
-                problems
-                    .push(format!("generate.{key} has an empty text, which would end everything at once; remove it"));
+                problems.push(format!(
+                    "generate.{key} contains an empty string, which would end every text at once; remove it"
+                ));
             }
         }
     }
@@ -93,15 +102,15 @@ impl GenerateConfig {
     fn validate_sampling(&self, problems: &mut Vec<String>) {
         if self.seed > i64::MAX as u64 {
             problems.push(format!(
-                "generate.seed {} is above {}, the largest number TOML has; choose a smaller one",
+                "generate.seed {} is above {}, the largest number in TOML; choose a smaller one",
                 self.seed,
                 i64::MAX
             ));
         }
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {
             problems.push(format!(
-                "generate.temperature {} is not above 0; 0.7 to 1 is usual, and generate.sample = false (--greedy) takes the \
-                 likeliest token",
+                "generate.temperature {} is not above 0; 0.7 to 1 is usual; to take the likeliest token, set generate.sample \
+                 = false (--greedy)",
                 self.temperature
             ));
         }
@@ -114,16 +123,17 @@ impl GenerateConfig {
                 self.repetition_penalty
             ));
         }
+
         if self.sample && self.beam_size > 1 {
             problems.push(format!(
-                "generate.sample = true draws tokens, generate.beam_size {} searches for likely ones; set one of them back \
+                "generate.sample = true samples tokens, but generate.beam_size {} searches for likely ones; use one of the two \
                  (--greedy or --beam 1)",
                 self.beam_size
             ));
         }
         if self.beam_size > 1 && self.repetition_penalty != 1.0 {
             problems.push(format!(
-                "generate.repetition_penalty {} has no place in beam search; set it to 1, or generate.beam_size to 1",
+                "generate.repetition_penalty {} is not supported with beam search; set it to 1, or generate.beam_size to 1",
                 self.repetition_penalty
             ));
         }

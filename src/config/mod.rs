@@ -1,7 +1,7 @@
-//! What a run is: one plain structure, saved with the run as `config.toml`.
+//! The configuration of a run: one plain structure, saved in the run folder as `config.toml`.
 //!
-//! Order of precedence: preset < file < `--set`, put together by [`load`]. Unknown keys are refused; [`Config::validate`]
-//! reports every impossible combination at once, each with its remedy, before any work.
+//! [`load`] merges the layers preset < file < `--set` and refuses unknown keys. [`Config::validate`] reports every impossible
+//! combination at once, each with its remedy, before any work. `docs/configuration.md` lists all keys.
 
 mod builder;
 mod generate;
@@ -22,28 +22,27 @@ pub use kiln_data::Task;
 pub use overrides::{ConfigError, Sources, load};
 pub use presets::Preset;
 
-/// Everything that decides what a run does. Two runs with equal configurations, data and worker-independent order
-/// give equal weights on the CPU.
+/// Everything that decides what a run does. Two runs with equal configurations and equal data give equal weights on the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// What the model learns to do: `translation`, `lm` (the next token of a text) or `mlm` (hidden tokens of a text).
+    /// What the model learns: `translation`, `lm` (the next token of a text) or `mlm` (hidden tokens of a text).
     pub task: Task,
     /// Seed of every random stream: initial weights, data order, dropout, masks.
     pub seed: u64,
-    /// Where the text comes from and how rows are read.
+    /// Where the text comes from and how it is read.
     pub data: DataConfig,
-    /// The vocabulary: loaded from a file, or trained on the training text.
+    /// The vocabulary, loaded from a file or trained on the training text.
     pub tokenizer: TokenizerConfig,
     /// Batching, workers and prefetch.
     pub loader: LoaderConfig,
-    /// The Transformer's shape. `vocab_size` fields of 0 are filled in from the tokenizer.
+    /// The shape of the Transformer. Vocabulary sizes of 0 are filled in from the tokenizer.
     pub model: TransformerConfig,
     /// AdamW, its schedule and clipping.
     pub optim: OptimConfig,
     /// The loop: steps, precision, intervals.
     pub train: TrainConfig,
-    /// How `evaluate`, `translate`, `generate` and validation generate text.
+    /// How validation, `evaluate`, `translate` and `generate` generate text.
     pub generate: GenerateConfig,
 }
 
@@ -55,13 +54,13 @@ pub struct DataConfig {
     pub train: Vec<PathBuf>,
     /// Validation text. Empty: none (the built-in task brings its own).
     pub valid: Vec<PathBuf>,
-    /// Folder of the token caches; the run folder's `cache/` when unset.
+    /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,
-    /// Translation: how pairs are read: format, field names, limits in tokens, tolerated share of bad rows.
+    /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.
     pub corpus: CorpusConfig,
-    /// lm and mlm: how documents are read and packed into rows.
+    /// Plain text: how documents are read and packed into rows.
     pub text: TextConfig,
-    /// Direct mode: parse and tokenize inside the loader's workers instead of from the token cache.
+    /// Pairs: parse and tokenize in the loader's workers instead of reading the token cache.
     pub direct: bool,
 }
 
@@ -69,13 +68,13 @@ pub struct DataConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimConfig {
-    /// Peak learning rate (for `noam`: the factor in front of d_model^-0.5 * min(s^-0.5, s * warmup^-1.5)).
+    /// Peak learning rate. With `noam`: the factor before `d_model^-0.5 * min(s^-0.5, s * warmup_steps^-1.5)`.
     pub lr: f64,
     /// Decay of the first moment, in [0, 1).
     pub beta1: f64,
     /// Decay of the second moment, in [0, 1).
     pub beta2: f64,
-    /// Added to the root of the second moment, outside the root.
+    /// Added to the root of the second moment.
     pub eps: f64,
     /// Decoupled weight decay; matrices only (biases, norms and 1-D parameters are never decayed).
     pub weight_decay: f64,
@@ -85,9 +84,9 @@ pub struct OptimConfig {
     pub schedule: Schedule,
     /// Steps of linear warm-up from 0.
     pub warmup_steps: u64,
-    /// Final learning rate as a share of `lr` (cosine, linear, warmup_stable_decay).
+    /// Final learning rate as a fraction of `lr` (cosine, linear, warmup_stable_decay).
     pub min_lr_ratio: f64,
-    /// Share of `train.steps` spent decaying at the end (warmup_stable_decay only), in (0, 1].
+    /// Fraction of `train.steps` spent decaying at the end (warmup_stable_decay only), in (0, 1].
     pub decay_fraction: f64,
 }
 
@@ -113,60 +112,62 @@ pub enum Schedule {
 pub struct TrainConfig {
     /// Optimizer steps, absolute: a resumed run stops at the same step.
     pub steps: u64,
-    /// Stop after this many minutes of training all the same; 0: no limit. Schedules still count steps.
+    /// Minutes of training after which the run stops at any step; 0: no limit. Schedules still count steps.
     pub max_minutes: f64,
     /// Compute precision; `auto` is bf16 on CUDA and f32 on the CPU.
     pub precision: Precision,
-    /// Whether two runs with one seed must end with the same bits on a GPU, as they do on the CPU: what cannot promise that is refused,
-    /// and the gradients of the largest batch are computed twice before the first step and compared.
+    /// GPU: whether equal seeds must give equal bits, as they do on the CPU. Kiln refuses settings that cannot promise this. Before
+    /// the first step it computes the gradients of the largest batch twice and compares them.
     pub deterministic: bool,
     /// Micro-batches per optimizer step.
     pub grad_accum_steps: usize,
     /// Label smoothing of the training loss, in [0, 1).
     pub label_smoothing: f64,
-    /// mlm: share of the tokens to be guessed, in (0, 1]. Of these 80 % are hidden behind the mask, 10 % behind a random token, and
+    /// mlm: fraction of the tokens to be predicted, in (0, 1]. The mask token replaces 80 % of them, a random token 10 %, and
     /// 10 % stay (Devlin et al. 2019).
     pub masked_share: f64,
-    /// Steps between metric lines (each a host sync).
+    /// Steps between metric lines. Each line is a host sync.
     pub log_every: u64,
     /// Steps between validations; 0: only at the end.
     pub validate_every: u64,
     /// Steps between checkpoints; 0: only at the end.
     pub save_every: u64,
-    /// Checkpoints kept besides the best one.
+    /// Checkpoints kept in addition to the best one.
     pub keep_last: usize,
-    /// Micro-batches that every batch of the loader is cut into; `--auto-micro-batch` finds how many memory needs. The optimizer
-    /// step stays that of the whole batch.
+    /// Micro-batches that every batch of the loader is cut into; `--auto-micro-batch` finds the number that fits in memory. The
+    /// optimizer step still uses the whole batch.
     pub split_batches: usize,
-    /// GPU: runs every shape of the data once before the clock starts, so that no kernel is compiled later.
+    /// GPU: whether every shape of the data runs once before the clock starts, so that no kernel is compiled later.
     pub warm_up: bool,
-    /// Forward and backward of shapes that recur as CUDA graphs: `auto` where that pays in a long run, `on` as soon as it can be,
-    /// `off`. Results are the same bit for bit.
+    /// Replay of forward and backward as CUDA graphs: `auto` for shapes that recur often, `on` as early as possible, or `off`.
+    /// Results are equal bit for bit.
     pub capture: Capture,
-    /// What a loss or gradient that is not finite leads to: `stop` or `skip`. Such an update is never made. With `precision =
-    /// "fp16"`, `loss_scale` deals with it.
+    /// Reaction to a loss or gradient that is not finite: `stop` or `skip`. The update is left out in both cases. With `precision =
+    /// "fp16"`, `loss_scale` handles overflows instead.
     pub non_finite: NonFinite,
-    /// `non_finite = "skip"`: the run ends when more steps than this had no update.
+    /// `non_finite = "skip"`: the run stops after more skipped updates than this.
     pub max_non_finite_steps: u64,
     /// `precision = "fp16"`: the scale that keeps small gradients from vanishing.
     pub loss_scale: LossScaleConfig,
 }
 
-/// Dynamic loss scaling, as `torch.amp.GradScaler` does it: the gradient of `init` times the mean loss is computed, and the
-/// update takes the factor back. Where it overflows, the update is left out (neither the schedule nor Adam's step count moves) and
-/// the scale is lowered; after many steps without an overflow it is raised. Only `precision = "fp16"` looks at it.
+/// Dynamic loss scaling, as in `torch.amp.GradScaler`. Only `precision = "fp16"` uses it.
+///
+/// The optimizer multiplies the mean loss by the scale before the backward pass and divides the gradients by it afterwards.
+/// After an overflow it skips the update, which moves neither the schedule nor Adam's step count, and lowers the scale. After
+/// many steps without an overflow it raises the scale.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LossScaleConfig {
-    /// The scale to begin with.
+    /// First scale.
     pub init: f32,
-    /// What it is multiplied with when it is raised, at least 1.
+    /// Factor when the scale is raised, at least 1.
     pub growth_factor: f32,
-    /// What it is multiplied with after an overflow, in (0, 1).
+    /// Factor after an overflow, in (0, 1).
     pub backoff_factor: f32,
-    /// Steps without an overflow, in a row, after which it is raised.
+    /// Consecutive steps without an overflow before the scale is raised.
     pub growth_interval: u32,
-    /// The lowest scale: an overflow here is no matter of scale, and the run ends with the name of what was not finite.
+    /// Lowest scale. If gradients overflow even here, the run stops and names the parameters.
     pub floor: f32,
 }
 
@@ -174,25 +175,25 @@ pub struct LossScaleConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Capture {
-    /// Shapes that came 500 times, in up to 40 % of the device's memory.
+    /// Shapes that occurred 500 times, in up to 40 % of the device's memory.
     Auto,
-    /// Shapes that came three times, in up to 70 % of the device's memory.
+    /// Shapes that occurred three times, in up to 70 % of the device's memory.
     On,
     /// Never.
     Off,
 }
 
-/// What to do about a loss or gradient that is not finite.
+/// Reaction to a loss or gradient that is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NonFinite {
-    /// End the run, keep the last checkpoint, save the batch and name the parameters.
+    /// Stop the run, keep the last checkpoint, save the batch and name the parameters.
     Stop,
-    /// Go on with the next batch, count and show it.
+    /// Continue with the next batch; count and report the skipped update.
     Skip,
 }
 
-/// Compute precision; master weights and optimizer moments are f32 in every case.
+/// Compute precision. Master weights and optimizer moments are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
@@ -261,17 +262,17 @@ impl Default for LossScaleConfig {
 }
 
 impl Config {
-    /// Whether this run trains on the built-in task: no training text is named.
+    /// Returns whether the run trains on the built-in task, because `data.train` is empty.
     pub fn is_built_in_task(&self) -> bool {
         self.data.train.is_empty()
     }
 
-    /// The whole configuration as TOML, every key spelled out; [`Config::from_toml`] reads it back.
+    /// Returns the whole configuration as TOML with every key. [`Config::from_toml`] reads it back.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a configuration has string keys and plain values")
     }
 
-    /// Reads what [`Config::to_toml`] wrote: a run's own `config.toml`.
+    /// Reads the output of [`Config::to_toml`], the `config.toml` of a run.
     pub fn from_toml(text: &str) -> Result<Self, toml::de::Error> {
         toml::from_str(text)
     }

@@ -1,11 +1,11 @@
-//! Did you mean ...? For misspelt keys, values and names.
+//! Suggestions for misspelt keys, values and names.
 
-/// `; did you mean X?`, or nothing when no candidate is near.
+/// Returns `; did you mean X?`, or an empty string if no candidate is near.
 pub(super) fn did_you_mean<'a>(wrong: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(wrong, candidates).map_or(String::new(), |name| format!("; did you mean {name}?"))
 }
 
-/// The candidate that `wrong` begins, or else the one with the fewest edits, at most one for every three letters.
+/// Returns the candidate that begins with `wrong`, or else the one with the fewest edits, at most one per three letters.
 pub(super) fn nearest<'a>(wrong: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_lowercase();
     let edits_allowed = (wrong.chars().count() / 3).max(1);
@@ -17,7 +17,7 @@ pub(super) fn nearest<'a>(wrong: &str, candidates: impl IntoIterator<Item = &'a 
     near.min_by_key(|(edits, _)| *edits).map(|(_, name)| name)
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours (optimal string alignment).
+/// Counts insertions, deletions, substitutions and swaps of neighbours (optimal string alignment).
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];

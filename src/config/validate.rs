@@ -1,20 +1,22 @@
-//! What cannot work, found before any work: each problem names its key, the value found and a remedy.
+//! Checks a configuration before any work. Each problem names its key, the value found and a remedy.
 
 use kiln_model::{Architecture, TieEmbeddings, TransformerConfig};
 
 use super::{Config, LossScaleConfig, OptimConfig, Schedule, Task, TrainConfig};
 
 impl Config {
-    /// Every problem at once; empty when the run can start. Each begins with the key it is about.
+    /// Returns all problems at once, or an empty list if the run can start. Each begins with its key.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.seed > i64::MAX as u64 {
             problems.push(format!(
-                "seed {} is above {}, the largest number TOML has; choose a smaller one",
+                "seed {} is above {}, the largest number in TOML; choose a smaller one",
                 self.seed,
                 i64::MAX
             ));
         }
+
+        // Sections on their own.
         self.validate_data(&mut problems);
         problems.extend(match self.task {
             Task::Translation => self.tokenizer.validate(),
@@ -25,6 +27,8 @@ impl Config {
         self.optim.validate(self.train.steps, &mut problems);
         self.train.validate(&mut problems);
         self.generate.validate(&mut problems);
+
+        // Sections against each other.
         self.validate_task(&mut problems);
         match self.task {
             Task::Translation => self.validate_pairs(&mut problems),
@@ -37,6 +41,7 @@ impl Config {
         problems.extend(self.data.corpus.validate());
         let max_positions = if self.task == Task::Translation { 0 } else { self.model.max_positions };
         problems.extend(self.data.text.validate(max_positions));
+
         if self.data.train.is_empty() && !self.data.valid.is_empty() {
             problems.push(
                 "data.valid names validation text, but data.train names no training text; set data.train, or remove \
@@ -52,7 +57,7 @@ impl Config {
         }
     }
 
-    /// The model must be one that can do the task.
+    /// Checks that the model can do the task.
     fn validate_task(&self, problems: &mut Vec<String>) {
         let (task, wanted, architecture, preset) = match self.task {
             Task::Translation => ("translation", Architecture::EncoderDecoder, "encoder_decoder", "base"),
@@ -66,7 +71,7 @@ impl Config {
             ));
         } else if self.task == Task::Mlm && !self.model.mlm_head {
             problems.push(
-                "model.mlm_head = false leaves nothing that could predict masked tokens; task = \"mlm\" needs it to be true"
+                "model.mlm_head = false removes the head that predicts masked tokens; task = \"mlm\" needs it to be true"
                     .into(),
             );
         }
@@ -79,17 +84,17 @@ impl Config {
         }
     }
 
-    /// Keys of one section that contradict those of another, for rows of text.
+    /// Checks the keys of different sections against each other, for plain text.
     fn validate_text(&self, problems: &mut Vec<String>) {
         if !self.tokenizer.joint {
             problems.push(
-                "tokenizer.joint = false makes two vocabularies, but a text has one side; set tokenizer.joint = true"
+                "tokenizer.joint = false makes two vocabularies, but plain text needs one; set tokenizer.joint = true"
                     .into(),
             );
         }
         if self.data.direct {
             problems.push(
-                "data.direct = true reads pairs only; remove it: text goes through the token cache, which is made once"
+                "data.direct = true supports pairs only; remove it, so that the text is read from the token cache"
                     .into(),
             );
         }
@@ -103,7 +108,7 @@ impl Config {
         }
     }
 
-    /// Keys of one section that contradict those of another, for pairs.
+    /// Checks the keys of different sections against each other, for pairs.
     fn validate_pairs(&self, problems: &mut Vec<String>) {
         if self.has_two_vocabularies() && self.model.tie_embeddings == TieEmbeddings::ThreeWay {
             problems.push(
@@ -112,6 +117,7 @@ impl Config {
                     .into(),
             );
         }
+
         let TransformerConfig { max_positions, .. } = self.model;
         let corpus = &self.data.corpus;
         for (key, len) in [("max_source_len", corpus.max_source_len), ("max_target_len", corpus.max_target_len)] {
@@ -122,13 +128,15 @@ impl Config {
                 ));
             }
         }
+
         let corpus = corpus.resolved(max_positions);
         let longest = corpus.max_source_len.max(corpus.max_target_len);
         let padded = longest.next_multiple_of(self.loader.bucket_multiple.max(1));
         if longest <= max_positions && self.loader.batch_tokens < padded {
             problems.push(format!(
-                "loader.batch_tokens {} cannot hold one row of the {padded} tokens that data.corpus and model.max_positions \
-                 admit; raise it to at least {padded}, or lower data.corpus.max_source_len and data.corpus.max_target_len",
+                "loader.batch_tokens {} cannot hold one row of {padded} tokens, the longest that data.corpus and \
+                 model.max_positions allow; raise it to at least {padded}, or lower data.corpus.max_source_len and \
+                 data.corpus.max_target_len",
                 self.loader.batch_tokens
             ));
         }
@@ -146,6 +154,7 @@ impl OptimConfig {
                     .push(format!("optim.{key} {value} is outside [0, 1); 0.9 and 0.98 are usual for Transformers"));
             }
         }
+
         if !(self.eps > 0.0 && self.eps.is_finite()) {
             problems.push(format!("optim.eps {} is not above 0; 1e-9 to 1e-8 is usual", self.eps));
         }
@@ -154,32 +163,30 @@ impl OptimConfig {
             ("max_grad_norm", self.max_grad_norm, "0 switches clipping off"),
         ] {
             if !(value >= 0.0 && value.is_finite()) {
-                problems.push(format!("optim.{key} {value} is not a number from 0; {off}"));
+                problems.push(format!("optim.{key} {value} is not a finite number of at least 0; {off}"));
             }
         }
+
         if !(0.0..=1.0).contains(&self.min_lr_ratio) {
             problems.push(format!(
-                "optim.min_lr_ratio {} is outside [0, 1]; it is the last learning rate as a share of optim.lr",
+                "optim.min_lr_ratio {} is outside [0, 1]; it is the final learning rate as a fraction of optim.lr",
                 self.min_lr_ratio
             ));
         }
         if !(self.decay_fraction > 0.0 && self.decay_fraction <= 1.0) {
             problems.push(format!(
-                "optim.decay_fraction {} is outside (0, 1]; it is the share of train.steps spent decaying, 0.1 is usual",
+                "optim.decay_fraction {} is outside (0, 1]; it is the fraction of train.steps spent decaying, 0.1 is usual",
                 self.decay_fraction
             ));
         }
         if self.schedule == Schedule::Noam && self.warmup_steps == 0 {
-            problems.push(
-                "optim.warmup_steps 0 does not go with optim.schedule = \"noam\", which divides by it; 4000 is usual"
-                    .into(),
-            );
+            problems.push("optim.warmup_steps is 0, but optim.schedule = \"noam\" divides by it; 4000 is usual".into());
         }
         let decays = matches!(self.schedule, Schedule::Cosine | Schedule::Linear | Schedule::WarmupStableDecay);
         if decays && steps > 0 && self.warmup_steps >= steps {
             problems.push(format!(
-                "optim.warmup_steps {} leaves no step to decay in: train.steps is {steps}; lower optim.warmup_steps (a tenth of the \
-                 steps is usual) or raise train.steps",
+                "optim.warmup_steps {} leaves no steps for the decay, because train.steps is {steps}; lower optim.warmup_steps (a \
+                 tenth of the steps is usual) or raise train.steps",
                 self.warmup_steps
             ));
         }
@@ -191,7 +198,7 @@ impl TrainConfig {
         for (key, value, remedy) in [
             ("steps", self.steps, "set the number of optimizer steps"),
             ("grad_accum_steps", self.grad_accum_steps as u64, "1 means no accumulation"),
-            ("split_batches", self.split_batches as u64, "1 leaves batches whole"),
+            ("split_batches", self.split_batches as u64, "1 keeps batches whole"),
             ("log_every", self.log_every, "10 is usual"),
             ("keep_last", self.keep_last as u64, "at least 1 is needed to resume"),
         ] {
@@ -200,8 +207,12 @@ impl TrainConfig {
             }
         }
         if !(self.max_minutes >= 0.0 && self.max_minutes.is_finite()) {
-            problems.push(format!("train.max_minutes {} is not a number from 0; 0 means no limit", self.max_minutes));
+            problems.push(format!(
+                "train.max_minutes {} is not a finite number of at least 0; 0 means no limit",
+                self.max_minutes
+            ));
         }
+
         if !(0.0..1.0).contains(&self.label_smoothing) {
             problems.push(format!(
                 "train.label_smoothing {} is outside [0, 1); 0.1 is usual, 0 switches it off",
@@ -227,23 +238,24 @@ impl LossScaleConfig {
                 problems.push(format!("train.loss_scale.{key} {problem}"));
             }
         };
-        unless(ordinary(floor), "floor", format!("{floor} is not a number above 0; 1 is usual"));
+
+        unless(ordinary(floor), "floor", format!("{floor} is not a finite number above 0; 1 is usual"));
         unless(
             !ordinary(floor) || (ordinary(init) && init >= floor),
             "init",
-            format!("{init} is not a number from train.loss_scale.floor {floor} on; 65536 is usual"),
+            format!("{init} is not a finite number of at least train.loss_scale.floor {floor}; 65536 is usual"),
         );
         unless(
             growth_factor >= 1.0 && growth_factor.is_finite(),
             "growth_factor",
-            format!("{growth_factor} is not a number from 1 on; 2 is usual, 1 keeps the scale from growing"),
+            format!("{growth_factor} is not a finite number of at least 1; 2 is usual, 1 keeps the scale from growing"),
         );
         unless(
             backoff_factor > 0.0 && backoff_factor < 1.0,
             "backoff_factor",
             format!("{backoff_factor} is outside (0, 1); 0.5 is usual"),
         );
-        // Counted on the device in f32, which is exact up to 2^24.
+        // The device counts in f32, which is exact up to 2^24.
         unless(
             (1..=1 << 24).contains(&growth_interval),
             "growth_interval",
@@ -257,7 +269,7 @@ mod tests {
     use super::super::presets;
     use super::*;
 
-    /// The problems of `base` after one change.
+    /// Returns the problems of `base` after one change.
     fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
         let mut config = presets::base();
         change(&mut config);
@@ -312,6 +324,7 @@ mod tests {
             ("generate.seed", |c| c.generate.seed = u64::MAX),
             ("generate.max_len_ratio", |c| (c.generate.max_len_ratio, c.generate.max_len_offset) = (0.0, 0)),
         ];
+
         for (key, change) in cases {
             let problems = problems(change);
             assert_eq!(problems.len(), 1, "{key}: {problems:#?}");

@@ -1,4 +1,4 @@
-//! Presets: whole configurations as functions, a size and a recipe that trains it well.
+//! Presets: whole configurations as functions. Each is a size and a recipe that trains it well.
 
 mod text;
 mod translation;
@@ -12,7 +12,7 @@ pub use translation::{base, big, numbers, small, tiny, transformer_base, transfo
 use super::suggest::did_you_mean;
 use super::{Config, Task};
 
-/// The names that `--preset` takes.
+/// The values of `--preset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
     /// [`numbers`].
@@ -46,7 +46,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// All presets: those for translation, for `lm` and for `mlm`, each smallest first.
+    /// All presets, first for translation, then for `lm` and `mlm`, each group by size.
     pub const ALL: [Preset; 14] = [
         Preset::Numbers,
         Preset::Tiny,
@@ -64,7 +64,7 @@ impl Preset {
         Preset::BertSmall,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Preset::Numbers => "numbers",
@@ -84,7 +84,7 @@ impl Preset {
         }
     }
 
-    /// The configuration.
+    /// Returns its configuration.
     pub fn config(self) -> Config {
         match self {
             Preset::Numbers => numbers(),
@@ -104,7 +104,7 @@ impl Preset {
         }
     }
 
-    /// The preset of a run for which none is named: for the built-in task, or for text.
+    /// Returns the preset of a run that names none. It depends on the task and on whether the run has text of its own.
     pub fn usual_for(task: Task, has_text: bool) -> Self {
         match (task, has_text) {
             (Task::Translation, false) => Preset::Numbers,

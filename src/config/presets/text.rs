@@ -1,4 +1,4 @@
-//! Recipes for language models (`lm`) and for masked ones (`mlm`).
+//! Recipes for language models (`lm`) and masked language models (`mlm`).
 
 use kiln_data::{LoaderConfig, TokenizerConfig, TokenizerKind};
 use kiln_model::TransformerConfig;
@@ -6,8 +6,8 @@ use kiln_model::TransformerConfig;
 use super::base;
 use crate::config::{Config, GenerateConfig, OptimConfig, Task, TrainConfig};
 
-/// The built-in text, sentences about numbers, or a corpus tried out on a CPU: 0.8 M parameters and the vocabulary, a minute
-/// on two cores.
+/// 0.8 M parameters and the vocabulary, a minute on two cores: for the built-in text (sentences about numbers), or to try out a
+/// corpus on a CPU.
 pub fn gpt2_tiny() -> Config {
     Config {
         tokenizer: TokenizerConfig { vocab_size: 1000, split_digits: true, ..bytes() },
@@ -62,8 +62,8 @@ pub fn gpt2_mini() -> Config {
     }
 }
 
-/// GPT-2 small (Radford et al. 2019), 124 M parameters: for gigabytes of text. 0.5 M tokens a step, as llm.c and nanoGPT
-/// train it.
+/// GPT-2 small (Radford et al. 2019), 124 M parameters: for gigabytes of text. It trains on 0.5 M tokens per step, as llm.c and
+/// nanoGPT do.
 pub fn gpt2_124m() -> Config {
     language_model()
 }
@@ -89,7 +89,7 @@ pub fn llama_125m() -> Config {
     }
 }
 
-/// The built-in text with masks, on a CPU: 0.4 M parameters and the vocabulary.
+/// 0.4 M parameters and the vocabulary: masked language modelling of the built-in text on a CPU.
 pub fn bert_tiny() -> Config {
     Config {
         tokenizer: TokenizerConfig { vocab_size: 1000, split_digits: true, ..words() },
@@ -115,13 +115,14 @@ pub fn bert_small() -> Config {
     masked_model()
 }
 
-/// What language models have in common; on its own the recipe of [`gpt2_124m`].
+/// The common recipe of language models, which is also [`gpt2_124m`].
 fn language_model() -> Config {
     Config {
         task: Task::Lm,
         tokenizer: bytes(),
         loader: LoaderConfig { batch_tokens: 65_536, num_workers: 4, ..LoaderConfig::default() },
-        // Text that is hardly seen twice needs no dropout.
+
+        // Text that the model hardly sees twice needs no dropout.
         model: TransformerConfig { dropout: 0.0, attention_dropout: 0.0, ..TransformerConfig::gpt2_124m() },
         optim: OptimConfig {
             lr: 6e-4,
@@ -145,7 +146,7 @@ fn language_model() -> Config {
     }
 }
 
-/// What masked models have in common; on its own the recipe of [`bert_small`].
+/// The common recipe of masked language models, which is also [`bert_small`].
 fn masked_model() -> Config {
     Config {
         task: Task::Mlm,
@@ -164,12 +165,12 @@ fn masked_model() -> Config {
     }
 }
 
-/// GPT-2's kind of vocabulary, which spells every text without loss.
+/// A vocabulary like GPT-2's, which spells every text without loss.
 fn bytes() -> TokenizerConfig {
     TokenizerConfig { kind: TokenizerKind::ByteLevelBpe, vocab_size: 50_257, ..TokenizerConfig::default() }
 }
 
-/// BERT's kind of vocabulary, of words and parts of words in lower case.
+/// A vocabulary like BERT's: words and parts of words in lower case.
 fn words() -> TokenizerConfig {
     TokenizerConfig {
         kind: TokenizerKind::WordPiece,

@@ -6,8 +6,8 @@ use kiln_model::TransformerConfig;
 
 use crate::config::{Config, DataConfig, GenerateConfig, OptimConfig, Schedule, Task, TrainConfig};
 
-/// The built-in task: numbers in digits -> English words. A million parameters and small batches: 100 % exact match on
-/// unseen numbers after a minute or two on two CPU cores.
+/// A million parameters and small batches for the built-in task, numbers in digits to English words. It reaches 100 % exact
+/// match on unseen numbers after a minute or two on two CPU cores.
 pub fn numbers() -> Config {
     Config {
         tokenizer: numbers_tokenizer(),
@@ -19,7 +19,7 @@ pub fn numbers() -> Config {
     }
 }
 
-/// 0.4 M parameters and the vocabulary: tries out a corpus on a CPU.
+/// 0.4 M parameters and the vocabulary: to try out a corpus on a CPU.
 pub fn tiny() -> Config {
     Config {
         tokenizer: TokenizerConfig { vocab_size: 4000, ..TokenizerConfig::default() },
@@ -71,8 +71,8 @@ pub fn big() -> Config {
     }
 }
 
-/// The "base" of Vaswani et al. 2017 as printed: post-norm, 37,000 tokens, 100,000 steps of 25,000 tokens a side. 63 M
-/// parameters. [`base`] is the same size with the recipe that is easier to train.
+/// The "base" of Vaswani et al. 2017 as printed: 63 M parameters, post-norm, a vocabulary of 37,000, 100,000 steps of 25,000
+/// tokens per side. [`base`] has the same layers and a recipe that is easier to train.
 pub fn transformer_base() -> Config {
     Config {
         tokenizer: TokenizerConfig { vocab_size: 37_000, ..TokenizerConfig::default() },
@@ -92,7 +92,7 @@ pub fn transformer_base() -> Config {
     }
 }
 
-/// The "big" of Vaswani et al. 2017 as printed: post-norm, 37,000 tokens, 300,000 steps. 214 M parameters.
+/// The "big" of Vaswani et al. 2017 as printed: 214 M parameters, post-norm, a vocabulary of 37,000, 300,000 steps.
 pub fn transformer_big() -> Config {
     let base = transformer_base();
     Config { model: TransformerConfig::transformer_big(), train: TrainConfig { steps: 300_000, ..base.train }, ..base }
