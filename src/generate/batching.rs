@@ -1,4 +1,4 @@
-//! Sources of similar length side by side, whatever the order of the lines.
+//! Puts sources of similar length into one batch, whatever the order of the lines.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
@@ -14,7 +14,7 @@ pub struct SourceRow {
 }
 
 impl SourceRow {
-    /// A row whose limit follows from `config`: `max_len_ratio * source + max_len_offset`, at most `max_positions`.
+    /// Creates a row with the limit that `config` gives: `max_len_ratio * source + max_len_offset`, at most `max_positions`.
     pub fn new(ids: Vec<u32>, config: &GenerateConfig, max_positions: usize) -> Self {
         let limit = (ids.len() as f64 * config.max_len_ratio) as usize + config.max_len_offset;
         Self { limit: limit.clamp(1, max_positions), ids }
@@ -41,37 +41,41 @@ impl SourceBatch {
         let longest = rows.iter().map(|row| row.ids.len()).max().expect("a batch has rows");
         assert!(longest <= max_positions, "a source of {longest} tokens, but the model has {max_positions} positions");
         assert!(rows.iter().all(|row| !row.ids.is_empty()), "a source without its end token");
-        // Few different shapes keep a GPU from choosing kernels again and again.
+
+        // Few different widths mean few shapes that a GPU must choose kernels for.
         let width = longest.next_multiple_of(8).min(max_positions);
         let mut ids = Vec::with_capacity(rows.len() * width);
         for row in rows {
             ids.extend(row.ids.iter().map(|id| id.cast_signed()));
             ids.resize(ids.len() + width - row.ids.len(), pad.cast_signed());
         }
+
         let lengths = rows.iter().map(|row| row.ids.len() as i32).collect();
         let limits = rows.iter().map(|row| row.limit).collect();
         Self { ids: int_tensor(ids, device), lengths: int_tensor(lengths, device), limits }
     }
 
-    /// B.
+    /// Returns B.
     pub fn batch_size(&self) -> usize {
         self.limits.len()
     }
 }
 
-/// `values` on the plain `device`.
+/// Uploads `values` to `device`, without autodiff.
 pub(super) fn int_tensor(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), (&device.clone().inner(), DType::I32))
 }
 
-/// Cuts the numbers of rows with these lengths into batches of similar length, longest first, of at most
-/// `batch_tokens / beam_size` padded tokens (but at least one row). Longest first, so that a batch too large for memory fails
-/// at once.
+/// Divides rows of these lengths into batches of similar length, and returns the row numbers of each batch.
+///
+/// A batch has at most `batch_tokens / beam_size` padded tokens, but at least one row. The longest rows come first, so that
+/// a batch that does not fit in memory fails at once.
 pub fn plan(lengths: &[usize], config: &GenerateConfig) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&row| (std::cmp::Reverse(lengths[row]), row));
     let budget = config.batch_tokens / config.beam_size.max(1);
+
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut width = 0;
     for row in order {

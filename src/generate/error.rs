@@ -1,14 +1,14 @@
-//! Why text cannot be generated, and what to do.
+//! Errors of generation, each with its remedy.
 
 use burn::tensor::{ExecutionError, TensorReadError};
 use thiserror::Error;
 
-/// Why lines cannot be translated or prompts continued.
+/// The reasons why lines cannot be translated or prompts cannot be continued.
 #[derive(Debug, Error)]
 pub enum GenerateError {
     /// A source does not fit the model.
     #[error(
-        "line {line} has {found} tokens, but the model reads at most {limit} (model.max_positions): split it into sentences"
+        "line {line} has {found} tokens, but the model reads at most {limit} (model.max_positions): split the line into sentences"
     )]
     TooLong {
         /// Line number, counted from 1.
@@ -20,8 +20,8 @@ pub enum GenerateError {
     },
     /// A prompt does not fit the model.
     #[error(
-        "prompt {prompt} has {found} tokens, but the model has {limit} positions (model.max_positions), and its continuation needs \
-         one at least: shorten it"
+        "prompt {prompt} has {found} tokens, but the model has {limit} positions (model.max_positions), and the continuation \
+         needs at least one of them: shorten the prompt"
     )]
     PromptTooLong {
         /// Number of the prompt, counted from 1.
@@ -32,30 +32,30 @@ pub enum GenerateError {
         limit: usize,
     },
     /// A prompt without a token.
-    #[error("prompt {prompt} is empty: give the model something to continue, a word is enough")]
+    #[error("prompt {prompt} is empty: give the model at least one word to continue")]
     EmptyPrompt {
         /// Number of the prompt, counted from 1.
         prompt: usize,
     },
-    /// A token that is to end a text is not in the vocabulary.
+    /// A stop token is not in the vocabulary.
     #[error(
-        "the vocabulary has no token {0:?} (--stop-token, generate.stop_tokens): spell it as tokenizer.json does, or end at \
-         any text with --stop"
+        "the vocabulary has no token {0:?} (--stop-token, generate.stop_tokens): spell it as tokenizer.json does, or use \
+         --stop, which takes any text"
     )]
     UnknownStopToken(String),
     /// More results than beams.
     #[error(
-        "{n_best} results per line were asked for, but generate.beam_size is {beam_size}: raise it to at least {n_best}"
+        "{n_best} results per line need at least as many beams, but generate.beam_size is {beam_size}: raise it to {n_best}"
     )]
     TooFewBeams {
-        /// Results asked for.
+        /// Results requested per line.
         n_best: usize,
-        /// Beams there are.
+        /// Beams of the search.
         beam_size: usize,
     },
-    /// The tokenizer is not the one that the model was trained with.
+    /// The tokenizer and the model do not belong together.
     #[error(
-        "the tokenizer has {tokenizer} {side} tokens, the model {model}: use the tokenizer that is saved beside the weights"
+        "the tokenizer has {tokenizer} {side} tokens, but the model has {model}: use the tokenizer that was saved with the weights"
     )]
     OtherVocabulary {
         /// "source" or "target".
@@ -65,43 +65,44 @@ pub enum GenerateError {
         /// Tokens of the model.
         model: usize,
     },
-    /// The model's output is not a number anywhere.
+    /// No logit of a row is a number.
     #[error(
-        "the model gives no token any probability in row {row}: its weights hold values that are no numbers; take an earlier \
+        "the model gives no token a probability in row {row}, because some of its weights are NaN or infinite: use an earlier \
          checkpoint (--checkpoint step-N)"
     )]
     NoToken {
         /// Row of the input, counted from 1.
         row: u64,
     },
-    /// Text to ids or ids to text.
+    /// The tokenizer cannot encode or decode a text.
     #[error(transparent)]
     Tokenizer(#[from] kiln_data::Error),
-    /// Nobody takes the text any more.
-    #[error("writing the generated text: {0}")]
+    /// The generated text cannot be written.
+    #[error("cannot write the generated text: {0}")]
     Output(#[from] std::io::Error),
-    /// The device failed, often for want of memory.
+    /// The device failed, often because memory ran out.
     #[error(
-        "the device failed while generating for {rows} rows of up to {len} tokens: {reason}; if memory ran out, lower generate.batch_tokens"
+        "the device failed while generating for {rows} rows of up to {len} tokens: {reason}; if memory ran out, lower \
+         generate.batch_tokens"
     )]
     Device {
         /// Rows of the batch.
         rows: usize,
         /// Padded length of sources or prompts.
         len: usize,
-        /// What the device says.
+        /// The device's message.
         reason: String,
     },
 }
 
-/// Why a search came to no end: the device, which does not know the batch, or something that can be told as it is.
+/// The reason why a search stopped: a failure of the device, which still lacks the batch, or a complete error.
 pub(super) enum Interruption {
     Device(String),
     Error(GenerateError),
 }
 
 impl Interruption {
-    /// The error, with the batch that the device failed on.
+    /// Returns the error, with the shape of the batch on which the device failed.
     pub(super) fn on_batch(self, rows: usize, len: usize) -> GenerateError {
         match self {
             Self::Device(reason) => GenerateError::Device { rows, len, reason },

@@ -1,4 +1,4 @@
-//! The likeliest token, again and again.
+//! Greedy search: takes the likeliest token at every step.
 
 use burn::tensor::{Int, Tensor, TensorReadError};
 
@@ -7,9 +7,12 @@ use super::sequences::{Begun, Sequences, TokenRules};
 
 /// Finishes every row of `begun` and returns its tokens without the end token.
 ///
-/// The host looks at the tokens every `check_every` steps only (a wait for the device each time) and drops the rows that have
-/// ended. In between, ended rows run on; what they say is ignored, and rows do not influence each other. No row runs on beyond
-/// its limit, which may be the end of the model's positions.
+/// The host reads the tokens every `check_every` steps, which waits for the device, and drops rows that have ended. Between
+/// two reads, ended rows continue and their tokens are ignored; rows do not influence each other. No row continues beyond its
+/// limit, which may be the last position of the model.
+///
+/// # Errors
+/// If the device fails.
 pub fn greedy<S: Sequences>(
     begun: Begun<S>,
     rules: &TokenRules,
@@ -19,10 +22,12 @@ pub fn greedy<S: Sequences>(
     let device = logits.device();
     let never = rules.bias(logits.dims()[1], &device);
     let likeliest = |logits: Tensor<2>| (logits.cast(never.dtype()) + never.clone()).argmax(1).reshape([-1]);
+
     let mut outputs: Vec<Vec<u32>> = vec![Vec::new(); limits.len()];
-    // Which output each row of the cache belongs to.
+    // The output that each row of the cache belongs to.
     let mut live: Vec<usize> = (0..limits.len()).collect();
     let mut ids: Tensor<1, Int> = likeliest(logits);
+
     while !live.is_empty() {
         let room = live.iter().map(|&row| limits[row] - outputs[row].len()).min().expect("rows are left");
         let mut steps = vec![ids.clone()];
@@ -30,9 +35,11 @@ pub fn greedy<S: Sequences>(
             ids = likeliest(sequences.step(ids));
             steps.push(ids.clone());
         }
+
         // Host sync: the tokens of the last steps, `[live, steps]`.
         let n_steps = steps.len();
         let tokens = Tensor::stack::<2>(steps, 1).try_into_vec_as::<i64>()?;
+
         let mut kept = Vec::new();
         for (index, (&row, tokens)) in live.iter().zip(tokens.chunks(n_steps)).enumerate() {
             let output = &mut outputs[row];
@@ -48,6 +55,7 @@ pub fn greedy<S: Sequences>(
                 kept.push(index);
             }
         }
+
         if kept.len() < live.len() {
             live = kept.iter().map(|&index| live[index]).collect();
             if live.is_empty() {

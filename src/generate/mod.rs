@@ -1,7 +1,7 @@
-//! From source lines to target lines and from prompts to texts: batches of similar length, greedy, beam search or
-//! sampling, order kept.
+//! Generates target lines from source lines and texts from prompts, by greedy search, beam search or sampling.
 //!
-//! Searches know models only as [`Sequences`]: rows that take a token and answer with logits.
+//! Lines of similar length share a batch; results keep the order of the lines. Searches know a model only as [`Sequences`]:
+//! rows that take a token and return the logits of the next.
 
 pub mod batching;
 pub mod beam;
@@ -24,7 +24,8 @@ use burn::tensor::Device;
 
 use crate::device::is_cpu;
 
-/// Steps between two looks at the tokens in greedy decoding; each look waits for the device, which a GPU feels.
+/// Returns the number of steps between two reads of the tokens in greedy search. Each read waits for the device, which is
+/// expensive on a GPU.
 fn steps_per_sync(device: &Device) -> usize {
     if is_cpu(device) { 1 } else { 8 }
 }

@@ -1,9 +1,8 @@
-//! Drawing tokens instead of taking the likeliest: temperature, the `k` likeliest tokens (Fan et al. 2018), the likeliest
-//! tokens that together have the probability `p` (Holtzman et al. 2020), and a penalty on tokens that stand there already
-//! (Keskar et al. 2019). Order and definitions are those of Hugging Face's `generate`.
+//! Samples tokens: temperature, top-k (Fan et al. 2018), top-p (Holtzman et al. 2020) and a penalty on tokens that have
+//! already occurred (Keskar et al. 2019). Order and definitions follow Hugging Face's `generate`.
 //!
-//! A draw is a pure function of the seed, the row and the position in it, so what a row says depends neither on the rows
-//! beside it nor on when they end.
+//! The random number of a token is a pure function of the seed, the row and the position. The text of a row therefore does
+//! not depend on the other rows of its batch or on when they end.
 
 use std::collections::HashSet;
 
@@ -18,17 +17,17 @@ use crate::config::GenerateConfig;
 /// How a token is chosen from its logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Take the likeliest token and draw nothing; only the penalty counts then.
+    /// Takes the likeliest token. Only the penalty applies then.
     pub greedy: bool,
-    /// Logits are divided by it: below 1 sharper, above 1 flatter.
+    /// Divisor of the logits: below 1 sharpens, above 1 flattens.
     pub temperature: f64,
-    /// Only that many of the likeliest tokens; 0: all.
+    /// Keeps only this many of the likeliest tokens; 0: all.
     pub top_k: usize,
-    /// Only the likeliest tokens that together have this probability; 1: all.
+    /// Keeps the likeliest tokens whose probabilities sum to this; 1: all.
     pub top_p: f64,
-    /// Positive logits of tokens that stand in the row already are divided by it, negative ones multiplied; 1: off.
+    /// Divisor of positive logits and factor of negative logits of tokens that have already occurred in the row; 1: off.
     pub repetition_penalty: f64,
-    /// Seed of all draws.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
@@ -48,16 +47,16 @@ impl From<&GenerateConfig> for Sampling {
 /// One row to be sampled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SampledRow {
-    /// Number of the row's random stream: its place in the whole input, not in the batch.
+    /// Number of the row's random stream: its position in the whole input, not in the batch.
     pub stream: u64,
-    /// Tokens that stand before the first one written, for the repetition penalty.
+    /// Tokens before the first sampled one, for the repetition penalty.
     pub prompt: Vec<u32>,
 }
 
-/// Finishes every row of `begun` and returns its tokens without the end token. Each token is handed to `accept` with its row as
-/// soon as it is chosen; a row whose token is not accepted (`false`) is finished, and the token still belongs to it.
+/// Finishes every row of `begun` and returns its tokens without the end token.
 ///
-/// Logits are read every step (a wait for the device): the host chooses.
+/// Calls `accept` with the row and the token as soon as a token is chosen. If `accept` returns `false`, the token is the last
+/// of its row. The host chooses the tokens, so it reads the logits at every step and waits for the device.
 pub(super) fn sample<S: Sequences>(
     begun: Begun<S>,
     rules: &TokenRules,
@@ -69,10 +68,12 @@ pub(super) fn sample<S: Sequences>(
     let device = logits.device();
     let mut outputs: Vec<Vec<u32>> = vec![Vec::new(); limits.len()];
     let mut live: Vec<usize> = (0..limits.len()).collect();
+
     loop {
         let vocab_size = logits.dims()[1];
         // Host sync: the logits of every unfinished row.
         let mut read = logits.cast(DType::F32).try_into_vec_as::<f32>()?;
+
         let (mut kept, mut chosen) = (Vec::new(), Vec::new());
         for (index, (&row, logits)) in live.iter().zip(read.chunks_mut(vocab_size)).enumerate() {
             rules.never.iter().for_each(|id| logits[*id as usize] = f32::NEG_INFINITY);
@@ -90,6 +91,7 @@ pub(super) fn sample<S: Sequences>(
                 chosen.push(token.cast_signed());
             }
         }
+
         if kept.is_empty() {
             return Ok(outputs);
         }
@@ -101,8 +103,8 @@ pub(super) fn sample<S: Sequences>(
     }
 }
 
-/// Chooses a token. `seen` are the tokens of the row so far, `uniform` is a number in [0, 1). `logits` are overwritten. `None`
-/// when no logit is a number above negative infinity.
+/// Chooses a token and overwrites `logits`. `seen` are the tokens of the row so far, `uniform` is a number in [0, 1). Returns
+/// `None` if no logit is a number above negative infinity.
 pub fn choose(logits: &mut [f32], seen: impl Iterator<Item = u32>, uniform: f64, sampling: &Sampling) -> Option<u32> {
     if sampling.repetition_penalty != 1.0 {
         let penalty = sampling.repetition_penalty as f32;
@@ -111,18 +113,21 @@ pub fn choose(logits: &mut [f32], seen: impl Iterator<Item = u32>, uniform: f64,
             *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
         }
     }
+
     let candidates = (0u32..).zip(logits.iter().copied()).filter(|(_, logit)| *logit > f32::NEG_INFINITY);
-    // Likelier first; equal ones by their ids, so that ties are decided everywhere alike.
+    // Likelier first; ties by id, so that they do not depend on the device.
     let likelier = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if sampling.greedy {
         return candidates.min_by(likelier).map(|(id, _)| id);
     }
+
     let mut candidates: Vec<(u32, f32)> = candidates.collect();
     if sampling.top_k > 0 && sampling.top_k < candidates.len() {
         candidates.select_nth_unstable_by(sampling.top_k - 1, likelier);
         candidates.truncate(sampling.top_k);
     }
     candidates.sort_unstable_by(likelier);
+
     let largest = f64::from(candidates.first()?.1);
     let weights: Vec<f64> =
         candidates.iter().map(|(_, logit)| ((f64::from(*logit) - largest) / sampling.temperature).exp()).collect();
@@ -135,7 +140,7 @@ pub fn choose(logits: &mut [f32], seen: impl Iterator<Item = u32>, uniform: f64,
     Some(candidates[place.unwrap_or(kept - 1)].0)
 }
 
-/// How many of the falling `weights` it takes to have the share `top_p` of their sum; at least one.
+/// Returns how many of the descending `weights` sum to at least the fraction `top_p` of the total; at least one.
 fn nucleus(weights: &[f64], top_p: f64) -> usize {
     if top_p >= 1.0 {
         return weights.len();
@@ -148,7 +153,7 @@ fn nucleus(weights: &[f64], top_p: f64) -> usize {
     reached.map_or(weights.len(), |place| place + 1)
 }
 
-/// The number in [0, 1) that decides token number `position` of row `stream` under `seed`; 53 bits.
+/// Returns the random number in [0, 1) for the token at `position` of row `stream`; 53 bits.
 fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
     let mut hasher = blake3::Hasher::new_derive_key("kiln 2026 sampling");
     for part in [seed, stream, position] {
@@ -165,7 +170,7 @@ mod tests {
     const ALL: Sampling =
         Sampling { greedy: false, temperature: 1.0, top_k: 0, top_p: 1.0, repetition_penalty: 1.0, seed: 1 };
 
-    /// How often each of four tokens is drawn in 4000 positions of one row.
+    /// Counts how often each of four tokens is sampled at 4000 positions of one row.
     fn frequencies(logits: [f32; 4], sampling: &Sampling) -> [usize; 4] {
         let mut counts = [0; 4];
         for position in 0..4000 {
@@ -179,7 +184,7 @@ mod tests {
         probabilities.map(|probability| probability.ln() + 2.0)
     }
 
-    /// Whether counts of 4000 draws are those of `probabilities`, within four standard deviations.
+    /// Checks that the counts of 4000 samples match `probabilities` within four standard deviations.
     fn assert_drawn_from(counts: [usize; 4], probabilities: [f64; 4]) {
         for (count, probability) in counts.into_iter().zip(probabilities) {
             let deviation = (4000.0 * probability * (1.0 - probability)).sqrt();
@@ -224,7 +229,7 @@ mod tests {
         let choose = |logits: &[f32], seen: &[u32]| choose(&mut logits.to_vec(), seen.iter().copied(), 0.0, &greedy);
         assert_eq!(choose(&[3.0, 2.0, 1.0], &[]), Some(0));
         assert_eq!(choose(&[3.0, 2.0, 1.0], &[0]), Some(1), "3 / 2 is below 2");
-        assert_eq!(choose(&[5.0, 2.0, 1.0], &[0, 0, 0]), Some(0), "a token is punished once, not once a time");
+        assert_eq!(choose(&[5.0, 2.0, 1.0], &[0, 0, 0]), Some(0), "a token is penalized once, not once per occurrence");
         assert_eq!(choose(&[-1.0, -1.5], &[0]), Some(1), "negative logits are multiplied");
     }
 

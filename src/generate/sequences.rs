@@ -1,5 +1,5 @@
-//! What a search needs to know of a model: a batch of sequences in the making that takes a token per row and answers with
-//! the logits of the next.
+//! The interface between a search and a model: a batch of unfinished sequences that takes one token per row and returns the
+//! logits of the next.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use kiln_data::{SpecialIds, TextTokenizer};
@@ -15,60 +15,60 @@ pub trait Sequences {
     /// Appends one token to every row (`[B]`) and returns the logits of the next, `[B, V]`.
     fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2>;
 
-    /// Makes row i what row `rows[i]` was: drops finished rows, widens one row to several.
+    /// Replaces row i by the former row `rows[i]`. This drops rows, and copies a row that occurs several times.
     fn select(&mut self, rows: &[usize]);
 
-    /// [`Self::select`] where every row's new origin has the same source or prompt as the row.
+    /// Does the same as [`Self::select`] if every row keeps its source or prompt.
     fn reorder_beams(&mut self, rows: &[usize]);
 }
 
-/// A batch at the point where the first token of every row is to be chosen.
+/// A batch before the first token of each row is chosen.
 #[derive(Debug)]
 pub struct Begun<S> {
     /// The rows.
     pub sequences: S,
     /// Logits of the first token, `[B, V]`.
     pub logits: Tensor<2>,
-    /// Tokens that each row may write, an end token included; at least 1.
+    /// Most tokens of each row, end token included; at least 1.
     pub limits: Vec<usize>,
 }
 
-/// Which tokens end a sequence, and which are never written.
+/// The tokens that end a sequence and the tokens that are never written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRules {
-    /// A row that writes one of these is finished; the token is not part of the result.
+    /// End tokens: they finish a row and are not part of the result.
     pub ends: Vec<u32>,
-    /// Tokens that stand in no text.
+    /// Tokens that never occur in a text.
     pub never: Vec<u32>,
 }
 
 impl TokenRules {
-    /// The end token ends; padding and the start token, which no text contains, are never written.
+    /// Returns the rules of pairs: the end token ends a row; padding and the start token are never written.
     pub fn of(special: SpecialIds) -> Self {
-        // Some vocabularies have one token for all three.
+        // Some vocabularies use one token for all three.
         let never = [special.pad, special.bos].into_iter().filter(|id| *id != special.eos).collect();
         Self { ends: vec![special.eos], never }
     }
 
-    /// Documents end with the end token; the other special tokens stand in no text.
+    /// Returns the rules of texts: the end token ends a row; the other special tokens are never written.
     pub fn of_text(tokenizer: &TextTokenizer) -> Self {
         let ends: Vec<u32> = tokenizer.special().eos.into_iter().collect();
         let never = tokenizer.special_ids().into_iter().filter(|id| !ends.contains(id)).collect();
         Self { ends, never }
     }
 
-    /// One more token that ends a row.
+    /// Adds an end token.
     pub fn end_at(&mut self, token: u32) {
         self.never.retain(|never| *never != token);
         self.ends.push(token);
     }
 
-    /// Whether `token` ends its row.
+    /// Returns whether `token` ends its row.
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.contains(&token)
     }
 
-    /// What to add to logits so that the forbidden tokens are never chosen: `[1, V]`, f32.
+    /// Returns the bias that keeps forbidden tokens from being chosen: 0 or negative infinity for each token, `[1, V]`, f32.
     pub(super) fn bias(&self, vocab_size: usize, device: &Device) -> Tensor<2> {
         let mut bias = vec![0.0f32; vocab_size];
         for id in &self.never {
@@ -87,7 +87,7 @@ pub struct Targets<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// Reads `sources` and begins one target for each.
+    /// Encodes `sources` and begins one target for each.
     pub fn begin(model: &'a EncoderDecoder, sources: &SourceBatch, special: SpecialIds) -> Begun<Self> {
         let memory = model.encode(sources.ids.clone(), sources.lengths.clone(), sources.batch_size(), None);
         let device = sources.ids.device();
@@ -123,7 +123,7 @@ pub struct Texts<'a> {
 }
 
 impl<'a> Texts<'a> {
-    /// Reads `prompts`, which have `lengths` tokens, and begins one text behind each.
+    /// Reads `prompts`, which have `lengths` tokens, and begins one continuation for each.
     pub fn begin(model: &'a DecoderOnly, prompts: &Prompts, lengths: Vec<usize>, limits: Vec<usize>) -> Begun<Self> {
         let (logits, cache) = model.prefill(prompts.ids.clone(), prompts.lengths.clone());
         Begun { sequences: Self { model, cache, device: prompts.ids.device(), lengths }, logits, limits }

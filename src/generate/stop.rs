@@ -1,22 +1,22 @@
-//! Ending a text at a string, although it comes in pieces: the string may begin in one piece and end in another.
+//! Ends a text at a stop string. The text comes in pieces, so the string may begin in one piece and end in another.
 
-/// Watches one text for the strings that end it.
+/// Watches one text for stop strings.
 #[derive(Debug, Clone)]
 pub struct StopWatch<'a> {
     stops: &'a [String],
-    /// The end of the text that may yet turn out to be the beginning of a stop string.
+    /// The last part of the text, which may be the beginning of a stop string.
     held: String,
     stopped: bool,
 }
 
 impl<'a> StopWatch<'a> {
-    /// A watch at the beginning of a text. Empty strings never end one.
+    /// Starts to watch a text. Empty strings never end it.
     pub fn new(stops: &'a [String]) -> Self {
         Self { stops, held: String::new(), stopped: false }
     }
 
-    /// Takes the next piece and returns the text that is certain not to belong to a stop string: nothing of such a string is
-    /// ever returned, and nothing after it.
+    /// Takes the next piece and returns the text that cannot belong to a stop string. It never returns a part of a stop
+    /// string or the text after one.
     pub fn push(&mut self, piece: &str) -> String {
         if self.stopped {
             return String::new();
@@ -28,18 +28,19 @@ impl<'a> StopWatch<'a> {
             self.held.truncate(at);
             return std::mem::take(&mut self.held);
         }
+
         let may_begin = |from: usize| stops().any(|stop| stop.starts_with(&self.held[from..]));
         let certain = self.held.char_indices().map(|(at, _)| at).find(|at| may_begin(*at)).unwrap_or(self.held.len());
         let open = self.held.split_off(certain);
         std::mem::replace(&mut self.held, open)
     }
 
-    /// Whether a stop string has been seen.
+    /// Returns whether a stop string has occurred.
     pub fn stopped(&self) -> bool {
         self.stopped
     }
 
-    /// The text has ended by itself: what was held back belongs to it after all.
+    /// Ends the text and returns the part that was held back.
     pub fn finish(self) -> String {
         self.held
     }

@@ -104,8 +104,8 @@ fn a_beam_wide_enough_finds_what_trying_everything_finds() {
 
 #[test]
 fn narrow_beams_keep_their_own_histories() {
-    // After every reordering the cache must belong to the tokens it is used with: the sum of log-probabilities that beam
-    // search reports has to be the one that the full forward pass gives for the same tokens.
+    // After every reordering the cache must belong to the tokens of its row. The full forward pass must therefore give the
+    // same sum of log-probabilities for the same tokens.
     let vocab_size = 9;
     for seed in 0..4 {
         let model = model(vocab_size, seed);
@@ -119,6 +119,7 @@ fn narrow_beams_keep_their_own_histories() {
         {
             assert!(!found.is_empty() && found.len() <= 3);
             assert!(found.is_sorted_by(|a, b| a.score >= b.score));
+
             for target in found {
                 let mut log_prob = 0.0;
                 for (at, &token) in target.tokens.iter().enumerate() {

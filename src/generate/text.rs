@@ -1,4 +1,4 @@
-//! From prompts to texts: batches of similar length, or one prompt whose text is handed out as it comes.
+//! Continues prompts: in batches of similar length, or one prompt whose text is streamed.
 
 use std::io;
 
@@ -16,30 +16,30 @@ use super::stop::StopWatch;
 use super::{GenerateError, beam_search, greedy, steps_per_sync};
 use crate::config::GenerateConfig;
 
-/// What stands behind a prompt.
+/// The continuation of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Continuation {
-    /// The text, without the prompt and without what ended it.
+    /// The text without the prompt and without the stop string or end token.
     pub text: String,
     /// Tokens written, the end token not counted.
     pub n_tokens: usize,
-    /// Why it ends there.
+    /// The reason why the text ended.
     pub ended: EndedBy,
 }
 
-/// Why a text ends.
+/// The reason why a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndedBy {
-    /// The model wrote the end token, or one of `generate.stop_tokens`.
+    /// The model wrote the end token or one of `generate.stop_tokens`.
     Token,
-    /// One of `generate.stop` came up.
+    /// A string of `generate.stop` occurred.
     StopString,
-    /// `generate.max_new_tokens`, or the model's positions, are used up.
+    /// The text reached `generate.max_new_tokens` or the last position of the model.
     Limit,
 }
 
 impl EndedBy {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Token => "token",
@@ -62,19 +62,22 @@ pub struct TextGenerator {
 /// A prompt in tokens.
 struct PromptRow {
     ids: Vec<u32>,
-    /// Tokens that may be written behind it.
+    /// Most tokens of the continuation.
     limit: usize,
 }
 
 impl TextGenerator {
-    /// A generator on the device that `model` lives on. The tokenizer must be the one it was trained with.
+    /// Creates a generator on the device of `model`. The tokenizer must be the one that the model was trained with.
+    ///
+    /// # Errors
+    /// If the tokenizer has more tokens than the model, or a stop token is unknown.
     pub fn new(model: &DecoderOnly, tokenizer: TextTokenizer, config: GenerateConfig) -> Result<Self, GenerateError> {
         let (found, wanted) = (tokenizer.vocab_size(), model.config().vocab_size());
         if found > wanted {
             return Err(GenerateError::OtherVocabulary { side: "text", tokenizer: found, model: wanted });
         }
         let mut rules = TokenRules::of_text(&tokenizer);
-        rules.never.extend(found as u32..wanted as u32); // rows that no token has
+        rules.never.extend(found as u32..wanted as u32); // embedding rows without a token
         for token in &config.stop_tokens {
             let id = tokenizer.id(token).ok_or_else(|| GenerateError::UnknownStopToken(token.clone()))?;
             rules.end_at(id);
@@ -83,10 +86,10 @@ impl TextGenerator {
         Ok(Self { model: model.valid(), tokenizer, config, rules, device })
     }
 
-    /// One continuation per prompt, in order. A prompt's continuation does not depend on the prompts beside it.
+    /// Returns one continuation per prompt, in order. A continuation does not depend on the other prompts.
     ///
-    /// `first_row` numbers the first prompt, from 0: what is drawn for a prompt depends on its number, so prompts that come
-    /// in several calls are numbered on.
+    /// `first_row` is the number of the first prompt, counted from 0. The tokens sampled for a prompt depend on its number, so
+    /// a caller that passes prompts in several calls continues the numbers.
     pub fn generate<S: AsRef<str>>(&self, prompts: &[S], first_row: u64) -> Result<Vec<Continuation>, GenerateError> {
         let rows = self.rows(prompts, first_row)?;
         let mut results: Vec<Option<Continuation>> = rows.iter().map(|_| None).collect();
@@ -102,8 +105,8 @@ impl TextGenerator {
         Ok(results.into_iter().map(|found| found.expect("every row is in one batch")).collect())
     }
 
-    /// Continues one prompt, the number `row` of the input, and hands its text to `write` piece by piece. With beams the text
-    /// comes in one piece, since it is known only at the end.
+    /// Continues one prompt, number `row` of the input, and passes the text to `write` piece by piece. Beam search passes it
+    /// in one piece, because the text is known only at the end.
     pub fn stream(
         &self,
         prompt: &str,
@@ -115,7 +118,7 @@ impl TextGenerator {
         Ok(found.into_iter().next().expect("one row"))
     }
 
-    /// The prompts in tokens, checked.
+    /// Tokenizes and checks the prompts.
     fn rows<S: AsRef<str>>(&self, prompts: &[S], first_row: u64) -> Result<Vec<PromptRow>, GenerateError> {
         let positions = self.model.config().max_positions;
         let mut rows = Vec::with_capacity(prompts.len());
@@ -132,7 +135,7 @@ impl TextGenerator {
         Ok(rows)
     }
 
-    /// Continues a batch of prompts; `write` gets the pieces of each as they come.
+    /// Continues a batch of prompts and passes the pieces of each to `write` as they are known.
     fn continue_batch(
         &self,
         rows: &[&PromptRow],
@@ -144,10 +147,12 @@ impl TextGenerator {
             .map_err(|problem| kiln_data::Error::Invalid(problem.to_string()))?;
         let (lengths, limits) = rows.iter().map(|row| (row.ids.len(), row.limit)).unzip();
         let begun = Texts::begin(&self.model, &prompts, lengths, limits);
+
         let mut texts = Vec::with_capacity(rows.len());
         for row in rows {
             texts.push(RowText::behind(&row.ids, &self.tokenizer, &self.config.stop)?);
         }
+
         let sampling = Sampling::from(&self.config);
         let tokens = self
             .search(begun, &sampling, rows, streams, &mut |row, token| {
@@ -156,6 +161,7 @@ impl TextGenerator {
                 Ok(!texts[row].stopped())
             })
             .map_err(|interruption| interruption.on_batch(rows.len(), prompts.len))?;
+
         let mut results = Vec::with_capacity(rows.len());
         for (number, ((row, text), tokens)) in rows.iter().zip(texts).zip(tokens).enumerate() {
             let ended = match text.stopped() {
@@ -170,7 +176,7 @@ impl TextGenerator {
         Ok(results)
     }
 
-    /// Chooses tokens as the configuration says and hands each to `accept` with its row.
+    /// Chooses tokens as the configuration says and passes each to `accept` with its row.
     fn search(
         &self,
         begun: Begun<Texts<'_>>,
@@ -181,6 +187,7 @@ impl TextGenerator {
     ) -> Result<Vec<Vec<u32>>, Interruption> {
         let GenerateConfig { beam_size, length_penalty, .. } = self.config;
         let plain_greedy = sampling.greedy && sampling.repetition_penalty == 1.0 && self.config.stop.is_empty();
+
         let found = if beam_size > 1 {
             let config = BeamConfig { beam_size, length_penalty, normalization: LengthNormalization::Wu, n_best: 1 };
             let found = beam_search(begun, &self.rules, &config)?;
@@ -192,7 +199,8 @@ impl TextGenerator {
             let sampled: Vec<SampledRow> = rows.iter().zip(streams).map(row).collect();
             return sample(begun, &self.rules, sampling, &sampled, accept);
         };
-        // Known only now: a text may turn out to end before its last token.
+
+        // The texts are known only now, and one may end before its last token.
         let mut kept: Vec<Vec<u32>> = Vec::with_capacity(found.len());
         for (row, tokens) in found.into_iter().enumerate() {
             let mut n = 0;
@@ -208,7 +216,7 @@ impl TextGenerator {
     }
 }
 
-/// The text of one row in the making.
+/// The unfinished text of one row.
 struct RowText<'a> {
     decoder: DecodeStream,
     watch: StopWatch<'a>,
@@ -216,7 +224,7 @@ struct RowText<'a> {
 }
 
 impl<'a> RowText<'a> {
-    /// Text that follows a prompt: whether a word begins with a space depends on what stands before it.
+    /// Begins a text after `prompt`. The prompt decides whether the first word begins with a space.
     fn behind(prompt: &[u32], tokenizer: &TextTokenizer, stops: &'a [String]) -> Result<Self, GenerateError> {
         let mut decoder = tokenizer.decode_stream();
         for id in prompt {
@@ -225,7 +233,7 @@ impl<'a> RowText<'a> {
         Ok(Self { decoder, watch: StopWatch::new(stops), text: String::new() })
     }
 
-    /// The text that is certain after one more token.
+    /// Adds a token and returns the text that has become certain.
     fn push(&mut self, token: u32) -> Result<String, GenerateError> {
         let piece = self.decoder.push(token)?;
         let certain = self.watch.push(&piece);
@@ -237,7 +245,7 @@ impl<'a> RowText<'a> {
         self.watch.stopped()
     }
 
-    /// The whole text, and what of it had been held back.
+    /// Returns the whole text, and its last part, which had been held back.
     fn finish(mut self) -> Result<(String, String), GenerateError> {
         let mut rest = self.watch.push(&self.decoder.finish()?);
         if !self.watch.stopped() {

@@ -1,4 +1,4 @@
-//! From source lines to target lines: batches of similar length, greedy, beam search or sampling, order kept.
+//! Translates source lines in batches of similar length and returns target lines in the order of the sources.
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -18,7 +18,7 @@ use crate::config::GenerateConfig;
 pub struct Hypothesis {
     /// The text.
     pub text: String,
-    /// Log-probability over length penalty: higher is better. What beams are ranked by.
+    /// Log-probability divided by the length penalty, the rank of beams: higher is better.
     pub score: f64,
     /// Sum of the log-probabilities of the tokens.
     pub log_prob: f64,
@@ -36,7 +36,10 @@ pub struct Translator {
 }
 
 impl Translator {
-    /// A translator on the device that `model` lives on. The tokenizers must be those it was trained with.
+    /// Creates a translator on the device of `model`. The tokenizers must be the ones that the model was trained with.
+    ///
+    /// # Errors
+    /// If a tokenizer has more tokens than the model.
     pub fn new(
         model: &EncoderDecoder,
         tokenizers: PairTokenizers,
@@ -55,11 +58,11 @@ impl Translator {
         Ok(Self { model: model.valid(), tokenizers, config, device })
     }
 
-    /// One translation per line, in order: sampled, greedy with one beam, or the best of the beam search. Lines of white space
-    /// give an empty line.
+    /// Returns one translation per line, in order: sampled, greedy if there is one beam, or the best of the beam search. A line
+    /// of white space gives an empty line.
     ///
-    /// `first_row` numbers the first line, from 0: what is sampled for a line depends on its number, so lines that come in
-    /// several calls are numbered on.
+    /// `first_row` is the number of the first line, counted from 0. The tokens sampled for a line depend on its number, so a
+    /// caller that passes lines in several calls continues the numbers.
     pub fn translate<S: AsRef<str>>(&self, lines: &[S], first_row: u64) -> Result<Vec<String>, GenerateError> {
         if self.config.beam_size > 1 {
             let best = |hypotheses: Vec<Hypothesis>| hypotheses.into_iter().next().map(|best| best.text);
@@ -79,7 +82,7 @@ impl Translator {
         Ok(decoded.into_iter().map(text).collect::<Result<_, _>>()?)
     }
 
-    /// Up to `n_best` translations per line, best first; an empty line has one, empty.
+    /// Returns up to `n_best` translations per line, best first. An empty line has one empty translation.
     pub fn n_best<S: AsRef<str>>(&self, lines: &[S], n_best: usize) -> Result<Vec<Vec<Hypothesis>>, GenerateError> {
         let GenerateConfig { beam_size, length_penalty, .. } = self.config;
         if n_best > beam_size {
@@ -99,8 +102,8 @@ impl Translator {
         decoded.into_iter().map(hypotheses).collect()
     }
 
-    /// Runs `search` over batches of similar length, with the numbers of their lines, and puts the results back in the order
-    /// of `lines`; `None` for empty ones.
+    /// Runs `search` on batches of similar length, with the numbers of their lines. Returns the results in the order of
+    /// `lines`, `None` for empty lines.
     fn decode<S: AsRef<str>, T>(
         &self,
         lines: &[S],
@@ -113,6 +116,7 @@ impl Translator {
             .enumerate()
             .filter(|(_, text): &(usize, &str)| !text.trim().is_empty())
             .unzip();
+
         let mut rows = Vec::with_capacity(texts.len());
         for (ids, &number) in self.tokenizers.encode_sources(&texts)?.into_iter().zip(&numbers) {
             if ids.len() > limit {
@@ -120,11 +124,13 @@ impl Translator {
             }
             rows.push(SourceRow::new(ids, &self.config, limit));
         }
+
         let mut results: Vec<Option<T>> = lines.iter().map(|_| None).collect();
         let special = self.tokenizers.special();
         let mut rules = TokenRules::of(special);
         let n_rows = self.model.config().target_vocab_size;
-        rules.never.extend(self.tokenizers.target_vocab_size() as u32..n_rows as u32); // rows that no token has
+        rules.never.extend(self.tokenizers.target_vocab_size() as u32..n_rows as u32); // embedding rows without a token
+
         let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
         for batch in batching::plan(&lengths, &self.config) {
             let batch_rows: Vec<_> = batch.iter().map(|&row| &rows[row]).collect();

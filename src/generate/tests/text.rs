@@ -1,4 +1,4 @@
-//! Continuations: independent of the batch, equal to the full forward pass, ended in time.
+//! Continuations: they do not depend on the batch, equal the full forward pass and end in time.
 
 use burn::tensor::{Int, Tensor};
 use kiln_data::{TextConfig, TextCorpus, TextFormat, TextTokenizer, TokenizerConfig, TokenizerKind};
@@ -72,7 +72,7 @@ fn sampled_config() -> GenerateConfig {
 }
 
 #[test]
-fn a_text_does_not_depend_on_the_prompts_beside_it() {
+fn a_text_does_not_depend_on_the_other_prompts() {
     let writer = Writer::new(1);
     for config in [
         greedy_config(),
@@ -81,6 +81,7 @@ fn a_text_does_not_depend_on_the_prompts_beside_it() {
         GenerateConfig { beam_size: 3, ..greedy_config() },
     ] {
         let together = writer.generator(config.clone()).generate(&PROMPTS, 0).expect("texts");
+
         // A budget of one token: every prompt is a batch of its own.
         let small = GenerateConfig { batch_tokens: 1, ..config.clone() };
         assert_eq!(writer.generator(small).generate(&PROMPTS, 0).expect("texts"), together);
@@ -119,6 +120,7 @@ fn greedy_texts_are_those_of_the_full_forward_pass() {
                 break EndedBy::Limit;
             }
         };
+
         assert_eq!((found.n_tokens, found.ended), (ids.len() - n_prompt, ended), "{prompt}");
         let (whole, of_prompt) = (writer.tokenizer.decode(&ids), writer.tokenizer.decode(&ids[..n_prompt]));
         assert!(!found.text.contains('\u{fffd}') || whole.as_ref().is_ok_and(|text| text.contains('\u{fffd}')));
@@ -162,7 +164,7 @@ fn a_text_ends_before_its_stop_string_or_token_and_at_the_last_position() {
     let prompt = "one two three four five six seven one two three four five six seven".repeat(2);
     let n_prompt = writer.tokenizer.encode_prompt(&prompt).expect("ids").len();
     let long = GenerateConfig { max_new_tokens: 1000, ..greedy_config() };
-    // Rows of unequal length on a GPU are looked at every few steps only; none may run past the last position.
+    // On a GPU the host reads rows of unequal length every few steps only. None may continue past the last position.
     let found = writer.generator(long).generate(&[prompt.as_str(), "one"], 0).expect("texts");
     let limits = [48 - n_prompt, 48 - writer.tokenizer.encode_prompt("one").expect("ids").len()];
     for (found, limit) in found.iter().zip(limits) {
@@ -184,12 +186,12 @@ fn prompts_that_cannot_be_continued_are_named() {
 }
 
 #[test]
-fn weights_that_are_no_numbers_are_an_error_and_no_text() {
+fn weights_that_are_not_numbers_are_an_error() {
     let writer = Writer::new(6);
     let table = writer.model.embedding.table.val() * f32::NAN;
     let mut model = writer.model.clone();
     model.embedding.table = burn::module::Param::from_tensor(table);
     let generator = TextGenerator::new(&model, writer.tokenizer.clone(), sampled_config()).expect("they fit");
     let error = generator.generate(&["one"], 4).expect_err("NaN").to_string();
-    assert!(error.contains("row 5") && error.contains("no numbers"), "{error}");
+    assert!(error.contains("row 5") && error.contains("NaN or infinite"), "{error}");
 }
