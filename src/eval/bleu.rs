@@ -1,7 +1,7 @@
 //! Corpus BLEU (Papineni et al. 2002) as sacreBLEU computes it: 13a tokenizer, exponential smoothing, one reference.
 //!
-//! The text goes in as people read it (detokenized); the tokenizer is part of the metric. The score equals that of
-//! sacreBLEU 2.x run with its defaults; golden cases made with it are in `tests/fixtures/bleu`.
+//! The input is detokenized text; the tokenizer is part of the metric. The score equals sacreBLEU 2.x with its defaults.
+//! `tests/fixtures/bleu` holds cases scored by sacreBLEU.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,11 +9,11 @@ use std::fmt;
 /// Longest n-gram counted.
 const MAX_ORDER: usize = 4;
 
-/// What was computed, in sacreBLEU's notation; print it with every score.
+/// The signature of the metric in sacreBLEU's notation. Print it with every score.
 pub const SIGNATURE: &str =
     concat!("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:kiln-", env!("CARGO_PKG_VERSION"));
 
-/// A corpus's BLEU and the counts it came from.
+/// BLEU of a corpus, and the counts behind it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bleu {
     /// 0 to 100.
@@ -33,7 +33,7 @@ pub struct Bleu {
 }
 
 impl fmt::Display for Bleu {
-    /// sacreBLEU's line: `57.70 81.2/64.0/53.2/44.8 (BP = 0.98 ratio = 0.98 hyp_len = 24000 ref_len = 24400)`.
+    /// Writes sacreBLEU's line: `57.70 81.2/64.0/53.2/44.8 (BP = 0.98 ratio = 0.98 hyp_len = 24000 ref_len = 24400)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [one, two, three, four] = self.precisions;
         let ratio = if self.reference_len > 0 { self.hypothesis_len as f64 / self.reference_len as f64 } else { 0.0 };
@@ -45,10 +45,10 @@ impl fmt::Display for Bleu {
     }
 }
 
-/// BLEU of a corpus: line `i` of `hypotheses` against line `i` of `references`.
+/// Returns the BLEU of a corpus: line `i` of `hypotheses` against line `i` of `references`.
 ///
 /// # Panics
-/// When the two differ in length: the caller pairs lines.
+/// If the two differ in length.
 pub fn corpus_bleu<H: AsRef<str>, R: AsRef<str>>(hypotheses: &[H], references: &[R]) -> Bleu {
     assert_eq!(hypotheses.len(), references.len(), "one reference per hypothesis");
     let (mut matches, mut totals) = ([0; MAX_ORDER], [0; MAX_ORDER]);
@@ -93,10 +93,12 @@ fn from_counts(matches: [u64; MAX_ORDER], totals: [u64; MAX_ORDER], hypothesis_l
         hypothesis_len,
         reference_len,
     };
-    // Without one matching word the score is 0; smoothing alone must not lift it.
+
+    // Without a matching word the score is 0; smoothing alone must not raise it.
     if matches.iter().all(|&count| count == 0) {
         return bleu;
     }
+
     // Exponential smoothing (NIST mteval-v13a): the k-th order without a match counts as 1 / 2^k matches.
     let mut halvings = 1.0;
     for (precision, (&matched, &total)) in bleu.precisions.iter_mut().zip(matches.iter().zip(&totals)) {
@@ -110,7 +112,8 @@ fn from_counts(matches: [u64; MAX_ORDER], totals: [u64; MAX_ORDER], hypothesis_l
             100.0 * matched as f64 / total as f64
         };
     }
-    // An order with no n-gram at all has precision 0 and takes the score with it (`eff:no`).
+
+    // An order without any n-gram has precision 0, and so has the score (`eff:no`).
     if bleu.precisions.iter().all(|&precision| precision > 0.0) {
         let mean_log = bleu.precisions.iter().map(|precision| precision.ln()).sum::<f64>() / MAX_ORDER as f64;
         bleu.score = brevity_penalty * mean_log.exp();
@@ -118,7 +121,7 @@ fn from_counts(matches: [u64; MAX_ORDER], totals: [u64; MAX_ORDER], hypothesis_l
     bleu
 }
 
-/// NIST mteval-v13a's tokenizer: the given line with single spaces between tokens.
+/// Tokenizes a line as NIST mteval-v13a does and returns it with single spaces between tokens.
 pub fn tokenize_13a(line: &str) -> String {
     let mut line = line.trim_end_matches(is_space).replace("<skipped>", "").replace("-\n", "").replace('\n', " ");
     if line.contains('&') {
@@ -126,7 +129,7 @@ pub fn tokenize_13a(line: &str) -> String {
     }
     let line: Vec<char> = format!(" {line} ").chars().collect();
 
-    // Four passes in mteval's order; each works on the output of the one before, left to right, without overlap.
+    // Four passes in mteval's order. Each works on the output of the pass before, left to right, without overlap.
     let mut spaced = Vec::with_capacity(line.len() * 2);
     for character in line {
         if is_symbol(character) {
@@ -143,7 +146,7 @@ pub fn tokenize_13a(line: &str) -> String {
     spaced.split(is_space).filter(|token| !token.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Replaces each pair of neighbours that matches, as a regular expression of two characters would.
+/// Replaces each matching pair of neighbours, as a regular expression of two characters does.
 fn rewrite_pairs(
     text: &[char],
     matches: impl Fn(char, char) -> bool,
@@ -166,7 +169,7 @@ fn rewrite_pairs(
     out
 }
 
-/// ASCII punctuation and symbols that always stand alone; `'`, `,`, `-` and `.` have rules of their own.
+/// Returns whether a character is an ASCII symbol that is always a token. `'`, `,`, `-` and `.` have rules of their own.
 fn is_symbol(character: char) -> bool {
     matches!(character, '{'..='~' | '['..='`' | ' '..='&' | '('..='+' | ':'..='@' | '/')
 }
@@ -175,7 +178,7 @@ fn is_point(character: char) -> bool {
     matches!(character, '.' | ',')
 }
 
-/// White space as Python's `str.split` sees it: Unicode's, and the four ASCII separators U+001C to U+001F.
+/// Returns whether Python's `str.split` splits at a character: Unicode white space and U+001C to U+001F.
 pub(super) fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}')
 }

@@ -1,5 +1,5 @@
-//! Corpus chrF2 (Popovic 2015) as sacreBLEU computes it: character n-grams up to 6, no word n-grams, beta 2, white
-//! space removed, no epsilon smoothing, one reference.
+//! Corpus chrF2 (Popovic 2015) as sacreBLEU computes it: character n-grams up to 6, beta 2, one reference, without white
+//! space, word n-grams or epsilon smoothing.
 
 use std::collections::HashMap;
 
@@ -8,14 +8,14 @@ use super::bleu::is_space;
 /// Longest character n-gram counted.
 const MAX_ORDER: usize = 6;
 
-/// Recall weighs `BETA` squared times as much as precision.
+/// The weight of recall is `BETA` squared times the weight of precision.
 const BETA: f64 = 2.0;
 
-/// What was computed, in sacreBLEU's notation; print it with every score.
+/// The signature of the metric in sacreBLEU's notation. Print it with every score.
 pub const SIGNATURE: &str =
     concat!("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:kiln-", env!("CARGO_PKG_VERSION"));
 
-/// n-grams of one order, summed over the corpus.
+/// Counts of n-grams of one order, summed over the corpus.
 #[derive(Debug, Clone, Copy, Default)]
 struct OrderCounts {
     hypothesis: u64,
@@ -23,10 +23,10 @@ struct OrderCounts {
     matches: u64,
 }
 
-/// chrF2 of a corpus, 0 to 100: line `i` of `hypotheses` against line `i` of `references`.
+/// Returns the chrF2 of a corpus, 0 to 100: line `i` of `hypotheses` against line `i` of `references`.
 ///
 /// # Panics
-/// When the two differ in length: the caller pairs lines.
+/// If the two differ in length.
 pub fn corpus_chrf<H: AsRef<str>, R: AsRef<str>>(hypotheses: &[H], references: &[R]) -> f64 {
     assert_eq!(hypotheses.len(), references.len(), "one reference per hypothesis");
     let mut counts = [OrderCounts::default(); MAX_ORDER];
@@ -35,7 +35,7 @@ pub fn corpus_chrf<H: AsRef<str>, R: AsRef<str>>(hypotheses: &[H], references: &
         for (order, counts) in (1..).zip(&mut counts) {
             let wanted = count_ngrams(&reference, order);
             if wanted.is_empty() {
-                continue; // a reference shorter than the n-gram says nothing about the hypothesis
+                continue; // the reference is shorter than the n-gram
             }
             counts.reference += wanted.values().sum::<u64>();
             for (ngram, count) in count_ngrams(&hypothesis, order) {
@@ -47,7 +47,7 @@ pub fn corpus_chrf<H: AsRef<str>, R: AsRef<str>>(hypotheses: &[H], references: &
     f_score(&counts)
 }
 
-/// F-beta of the mean precision and the mean recall over the orders that occur on both sides.
+/// Returns the F-score of mean precision and mean recall over the orders that occur on both sides.
 fn f_score(counts: &[OrderCounts]) -> f64 {
     let (mut precision, mut recall, mut orders) = (0.0, 0.0, 0.0);
     for order in counts.iter().filter(|order| order.hypothesis > 0 && order.reference > 0) {

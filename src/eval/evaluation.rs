@@ -1,4 +1,4 @@
-//! How good a model is on raw text: generated lines against references.
+//! Scores of a model on raw text: generated lines against references.
 
 use kiln_data::Example;
 
@@ -13,7 +13,7 @@ pub struct Evaluation {
     pub bleu: Bleu,
     /// chrF2, 0 to 100.
     pub chrf: f64,
-    /// Share of lines equal to their reference, 0 to 1; white space at the ends does not count.
+    /// Fraction of lines equal to their reference, 0 to 1. White space at both ends is ignored.
     pub exact_match: f64,
     /// The generated lines, in the order of the examples.
     pub hypotheses: Vec<String>,
@@ -24,6 +24,7 @@ pub struct Evaluation {
 /// Translates the sources of `examples` and scores the result.
 pub fn evaluate(translator: &Translator, examples: &[Example]) -> Result<Evaluation, GenerateError> {
     let sources: Vec<&str> = examples.iter().map(|example| example.source.as_str()).collect();
+
     let start = std::time::Instant::now();
     let hypotheses = translator.translate(&sources, 0)?;
     Ok(score(hypotheses, examples, start.elapsed().as_secs_f64()))

@@ -1,8 +1,8 @@
-//! Scores made with sacreBLEU itself (`tests/fixtures/bleu/make.py`), for the tests of this folder.
+//! Scores computed by sacreBLEU (`tests/fixtures/bleu/make.py`), for the tests of this folder.
 
 use serde::Deserialize;
 
-/// The whole fixture file.
+/// The fixture file.
 #[derive(Deserialize)]
 pub(super) struct Golden {
     pub(super) bleu_signature: String,
@@ -41,7 +41,7 @@ pub(super) struct BleuScore {
 }
 
 impl Golden {
-    /// Reads the committed fixture; `KILN_BLEU_GOLDEN` names another file made by the same script.
+    /// Reads the committed fixture, or the file in `KILN_BLEU_GOLDEN`, which the same script has written.
     pub(super) fn load() -> Self {
         let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/bleu/golden.json");
         let path = std::env::var("KILN_BLEU_GOLDEN").unwrap_or_else(|_| committed.into());

@@ -1,4 +1,4 @@
-//! Loss over a validation set.
+//! Loss on a validation set.
 
 use std::collections::HashMap;
 
@@ -10,44 +10,47 @@ use kiln_model::{Batch, DropoutStream, TextBatch};
 use super::{Masking, Model};
 use crate::device::upload;
 
-/// Seed of the masks of every validation: each measures the same masked tokens, so that their numbers can be compared, also
-/// those of runs with other seeds.
+/// Seed of the masks of every validation. All validations mask the same tokens, in runs with other seeds too, so their
+/// numbers can be compared.
 const VALIDATION_MASKS: u64 = 0x6b69_6c6e;
 
-/// Losses over a whole set of batches.
+/// Losses over a set of batches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValidationLoss {
     /// Label-smoothed loss, nats per label.
     pub loss: f64,
     /// Negative log-likelihood, nats per label.
     pub nll: f64,
-    /// Labels: target tokens without padding, tokens of a text, or masked ones.
+    /// Labels: non-padding target tokens, tokens of a text, or masked tokens.
     pub target_tokens: u64,
-    /// How often masked tokens were guessed, if there are masks.
+    /// Accuracy on masked tokens, if there are masks.
     pub masked: Option<MaskedAccuracy>,
 }
 
 impl ValidationLoss {
-    /// The likelihood of a text of `n_bytes` in bits per byte: unlike perplexity it does not depend on how long the tokens of a
-    /// vocabulary are.
+    /// Returns the negative log-likelihood of a text of `n_bytes` in bits per byte. Unlike perplexity, it does not depend on the
+    /// vocabulary.
     pub fn bits_per_byte(&self, n_bytes: u64) -> f64 {
         self.nll * self.target_tokens as f64 / std::f64::consts::LN_2 / n_bytes.max(1) as f64
     }
 }
 
-/// How often masked tokens were guessed right, each a share from 0 to 1.
+/// Fractions of the masked tokens that are predicted correctly, 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MaskedAccuracy {
-    /// By the model: its likeliest token.
+    /// The model predicts its likeliest token.
     pub model: f64,
-    /// By the best guess that looks at nothing: the token that is most frequent among those that were masked, every time.
+    /// A guess without looking at the text: always the most frequent of the masked tokens.
     pub unigram: f64,
 }
 
-/// The loss of `model` (without autodiff, see [`burn::module::Module::valid`]) over `batches`, without dropout; with
-/// `masking`, over tokens that are masked in the same places every time.
+/// Returns the loss of `model` over `batches`, without dropout. `model` has no autodiff (see
+/// [`burn::module::Module::valid`]). With `masking`, every call masks the same tokens.
 ///
 /// All batches are enqueued before the one host sync at the end.
+///
+/// # Errors
+/// If a batch cannot be read, the device fails, or there are no labels.
 pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
     model: &M,
     batches: impl Iterator<Item = Result<HostBatch, E>>,
@@ -57,6 +60,7 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
 ) -> Result<ValidationLoss> {
     let mut sums = Transaction::default();
     let mut masked_labels = Transaction::default();
+
     for (number, batch) in (0..).zip(batches) {
         let batch = upload(&batch.map_err(Into::into).context("reading the validation data")?, device);
         let Some(masking) = masking else {
@@ -72,7 +76,8 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
             masked_labels = masked_labels.register(batch.labels);
         }
     }
-    // Host sync: three or four numbers a batch, added up in f64.
+
+    // Host sync: three or four numbers per batch, summed in f64.
     let values = sums.try_execute().context("reading the validation loss from the device")?;
     let mut totals = [0.0; 4];
     for value in &values {
@@ -80,7 +85,8 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
         totals.iter_mut().zip(value).for_each(|(total, value)| *total += f64::from(*value));
     }
     let [loss, nll, n_labels, n_correct] = totals;
-    ensure!(n_labels > 0.0, "the validation data is empty: give data.valid files with text, or none");
+    ensure!(n_labels > 0.0, "the validation data is empty: name files with text in data.valid, or leave it out");
+
     let masked = match masking {
         None => None,
         Some(_) => {
@@ -92,7 +98,7 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
     Ok(ValidationLoss { loss: loss / n_labels, nll: nll / n_labels, target_tokens: n_labels as u64, masked })
 }
 
-/// How often the most frequent label stands among those that count.
+/// Counts the occurrences of the most frequent label, without labels that do not count.
 fn most_frequent(labels: &[TensorData]) -> u64 {
     let mut counts: HashMap<i32, u64> = HashMap::new();
     for label in labels.iter().flat_map(|labels| labels.iter::<i32>()).filter(|label| *label != TextBatch::NOT_COUNTED)

@@ -1,4 +1,4 @@
-//! Masks of a run: what `task = "mlm"` hides, on the device.
+//! Masks of a run: hides tokens on the device for `task = "mlm"`.
 
 use anyhow::{Context, Result, ensure};
 use kiln_model::mlm::{MaskConfig, mask_tokens};
@@ -12,7 +12,10 @@ use crate::dataset::Vocabulary;
 pub struct Masking(MaskConfig);
 
 impl Masking {
-    /// The masks of a run; none unless its task is mlm. Special tokens of the vocabulary are never hidden.
+    /// Returns the masks of a run, or `None` if its task is not mlm. Special tokens of the vocabulary are never hidden.
+    ///
+    /// # Errors
+    /// If the vocabulary lacks the tokens that mlm needs.
     pub fn of(config: &Config, vocabulary: &Vocabulary) -> Result<Option<Self>> {
         let (Task::Mlm, Some(tokenizer)) = (config.task, vocabulary.text()) else { return Ok(None) };
         tokenizer.check(Task::Mlm)?;
@@ -26,10 +29,11 @@ impl Masking {
         Ok(Some(Self(masks)))
     }
 
-    /// The batch with tokens hidden, a pure function of the stream; what is not hidden is no label. Takes one site of `stream`.
+    /// Returns the batch with hidden tokens, a pure function of `stream`; only hidden tokens are labels. Uses one site of
+    /// `stream`.
     ///
     /// # Panics
-    /// If this is a batch of pairs.
+    /// If `batch` holds pairs.
     pub fn mask(&self, batch: &Batch, stream: &DropoutStream) -> Batch {
         match batch {
             Batch::Text(batch) => Batch::Text(mask_tokens(batch, &self.0, stream)),

@@ -1,4 +1,4 @@
-//! How good a model is: loss and accuracy over batches, BLEU and chrF over generated text.
+//! Scores of a model: loss and accuracy on batches, BLEU and chrF of generated text.
 
 pub mod bleu;
 pub mod chrf;
