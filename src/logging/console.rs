@@ -1,4 +1,4 @@
-//! The run as people see it, on stderr: a progress bar on a terminal, plain lines elsewhere.
+//! Progress of a run on stderr: a progress bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use super::{Extent, Record, Sink};
 use crate::metrics::{ValidationMetrics, WindowMetrics};
 use crate::units::{duration, thousands};
 
-/// Plain lines come at most this often; `metrics.jsonl` has every step.
+/// Least time between plain lines; `metrics.jsonl` has every step.
 const SECS_BETWEEN_LINES: f64 = 2.0;
 
-/// The sink.
+/// The sink on stderr.
 pub struct Console {
     extent: Extent,
     started: Instant,
@@ -23,7 +23,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// A console on stderr.
+    /// Creates a console on stderr.
     pub fn new(extent: Extent) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(extent.total_steps), ProgressDrawTarget::stderr());
@@ -52,7 +52,7 @@ impl Console {
             self.last_line = Some(now);
             print_line(&format!("{what}: {done} of {of}"));
         }
-        // The time that is left is reckoned from the first step.
+        // The remaining time is estimated from the first step on.
         self.started = now;
     }
 
@@ -68,10 +68,11 @@ impl Console {
             self.last_line = Some(now);
             print_line(&window_line(window, self.extent.total_steps, left));
         }
+
         if window.non_finite_steps > 0 {
             self.line(&format!(
-                "warning: loss or gradient was not finite in {} of the steps up to {}; a lower optim.lr or longer \
-                 optim.warmup_steps is the usual remedy",
+                "warning: the loss or a gradient was not finite in {} of the steps up to {}; a lower optim.lr or more \
+                 optim.warmup_steps usually help",
                 window.non_finite_steps, window.step
             ));
         }
@@ -109,7 +110,7 @@ pub fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Time to the last step at this window's speed, or to the wall-clock limit if that comes first.
+/// Returns the time to the last step at the speed of this window, or to the wall-clock limit if that is earlier.
 fn time_left(window: &WindowMetrics, extent: Extent, elapsed: Duration) -> Option<Duration> {
     let steps = extent.total_steps.saturating_sub(window.step) as f64;
     let by_steps = Duration::try_from_secs_f64(steps / window.throughput.steps_per_sec).ok();
@@ -148,7 +149,7 @@ fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>)
     )
 }
 
-/// fp16: the scale, and how many steps it has cost.
+/// Describes the loss scale of fp16 and the steps skipped in this window.
 fn loss_scale(window: &WindowMetrics) -> String {
     match (window.loss_scale, window.overflows) {
         (None, _) => String::new(),
@@ -157,7 +158,7 @@ fn loss_scale(window: &WindowMetrics) -> String {
     }
 }
 
-/// Both losses, or one where they are the same: without label smoothing.
+/// Describes both losses, or one if they are equal because label smoothing is off.
 fn losses(loss: f64, nll: f64) -> String {
     if (loss - nll).abs() < 5e-5 { format!("loss {loss:.3}") } else { format!("loss {loss:.3} nll {nll:.3}") }
 }
@@ -169,6 +170,7 @@ fn validation_line(validation: &ValidationMetrics) -> String {
         losses(validation.loss, validation.nll),
         validation.perplexity()
     );
+
     if let Some(bits) = validation.bits_per_byte {
         line += &format!(" | {bits:.3} bits/byte");
     }
@@ -212,7 +214,7 @@ mod tests {
         let compiled = WindowMetrics { new_kernels: Some(3), ..window };
         assert!(window_line(&compiled, 1000, left).contains("data wait 1.5% | 3 new kernels | 5m00s left"));
         let steady = WindowMetrics { new_kernels: Some(0), ..compiled };
-        assert_eq!(window_line(&steady, 1000, left), line, "the steady state is no news");
+        assert_eq!(window_line(&steady, 1000, left), line, "a steady state shows nothing new");
     }
 
     #[test]
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_without_smoothing_is_told_once() {
+    fn a_loss_without_smoothing_is_shown_once() {
         assert_eq!(losses(2.5, 1.5), "loss 2.500 nll 1.500");
         assert_eq!(losses(1.5, 1.5000001), "loss 1.500");
         assert_eq!(losses(f64::NAN, f64::NAN), "loss NaN nll NaN");

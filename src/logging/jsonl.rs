@@ -1,8 +1,8 @@
-//! `metrics.jsonl`: one JSON object per line, written at once, so that the file is whole up to the last line however
+//! `metrics.jsonl`: one JSON object per line. Each line is written in one call, so that the file holds whole lines however
 //! the run ends.
 //!
-//! `kind` is `step`, `window`, `validation` or `note`; the other fields are those of [`crate::metrics`], and `time` is
-//! in seconds since 1970. Numbers that are not finite are written as `null`, which JSON has instead.
+//! `kind` is `step`, `window`, `validation` or `note`, and `time` is in seconds since 1970. [`crate::metrics`] has the other
+//! fields. Numbers that are not finite are written as `null`, because JSON cannot express them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{Record, Sink, unix_secs};
 
-/// The sink.
+/// The sink to `metrics.jsonl`.
 pub struct Jsonl {
     file: File,
     line: Vec<u8>,
@@ -34,8 +34,8 @@ struct NoteFields<'a> {
 }
 
 impl Jsonl {
-    /// Appends to `path`. Lines of steps after `start_step`, and a last line that a killed run left unfinished, are
-    /// removed first.
+    /// Opens `path` for appending. It first removes the lines of steps after `start_step`, and an unfinished last line of a
+    /// killed run.
     pub fn open(path: &Path, start_step: u64) -> Result<Self> {
         if path.exists() {
             keep_until(path, start_step)?;
@@ -48,7 +48,7 @@ impl Jsonl {
         self.line.clear();
         serde_json::to_writer(&mut self.line, &Line { kind, time: unix_secs(), fields })?;
         self.line.push(b'\n');
-        // One write call for the whole line: a reader never sees half of it.
+        // One call writes the whole line, so that a reader never sees a part of it.
         self.file.write_all(&self.line)?;
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Sink for Jsonl {
     }
 }
 
-/// Rewrites the file without the lines that belong to later steps.
+/// Rewrites the file without the lines of later steps.
 fn keep_until(path: &Path, step: u64) -> Result<()> {
     let rewritten = path.with_extension("jsonl.tmp");
     let mut out = std::io::BufWriter::new(File::create(&rewritten)?);
@@ -109,7 +109,7 @@ mod tests {
         let kinds: Vec<_> = lines.iter().map(|line| line["kind"].as_str().expect("a kind")).collect();
         assert_eq!(kinds, ["step", "window", "validation", "note"]);
         assert_eq!((&lines[0]["loss"], &lines[0]["target_tokens"]), (&2.5.into(), &1200.into()));
-        assert_eq!(lines[1]["tokens_per_sec"], 1234567.8, "flattened beside the losses");
+        assert_eq!(lines[1]["tokens_per_sec"], 1234567.8, "flattened next to the losses");
         assert_eq!(lines[2]["bleu"], 51.234);
         assert!(lines[2].get("chrf").is_none());
     }

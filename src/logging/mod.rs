@@ -1,6 +1,6 @@
-//! Where a run's numbers go: the console, `metrics.jsonl` and TensorBoard, one file each.
+//! Sinks for the metrics of a run: the console, `metrics.jsonl` and TensorBoard, one file each.
 //!
-//! The trainer hands over what it measured ([`crate::metrics`]) and never formats or prints anything itself.
+//! The trainer passes its measurements ([`crate::metrics`]) to the sinks and never formats or prints anything itself.
 
 pub mod console;
 pub mod jsonl;
@@ -17,10 +17,10 @@ pub use console::Console;
 pub use jsonl::Jsonl;
 pub use tensorboard::TensorBoard;
 
-/// The numbers of a run, in its folder.
+/// Name of the metrics file in the run folder.
 pub const METRICS_FILE: &str = "metrics.jsonl";
 
-/// Something worth writing down.
+/// A record for the sinks.
 #[derive(Debug, Clone, Copy)]
 pub enum Record<'a> {
     /// One optimizer step.
@@ -29,21 +29,21 @@ pub enum Record<'a> {
     Window(&'a WindowMetrics),
     /// One validation.
     Validation(&'a ValidationMetrics),
-    /// Before the first step: what is being done, and how much of how much of it is done.
+    /// Work before the first step: its name, the parts done, and all parts.
     Preparing(&'a str, usize, usize),
-    /// One sentence for people: a checkpoint was saved, rows were skipped.
+    /// One sentence for people, for example that a checkpoint was saved.
     Note(&'a str),
-    /// The run is over; nothing follows.
+    /// The run is over. No record follows.
     Finished,
 }
 
-/// A place that records go to.
+/// A destination of records.
 pub trait Sink {
-    /// Writes one record, completely: whoever reads the file next sees it.
+    /// Writes one record completely, so that the next reader of the file sees it.
     fn write(&mut self, record: &Record<'_>) -> Result<()>;
 }
 
-/// How far a run goes, for the sinks.
+/// The first and the last step of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Extent {
     /// Optimizer steps done when logging starts: 0, or the checkpoint's step on resume.
@@ -61,13 +61,13 @@ pub struct Logging {
 }
 
 impl Logging {
-    /// Writes nowhere.
+    /// Creates a logging without sinks.
     pub fn silent() -> Self {
         Self::default()
     }
 
-    /// `metrics.jsonl` and `tb/` in the run folder, and the console unless `quiet`. On resume, lines after
-    /// `extent.start_step` are taken back: their steps are about to happen again.
+    /// Creates `metrics.jsonl` and `tb/` in the run folder, and a console unless `quiet`. On resume, it removes the records
+    /// after `extent.start_step`, because the run repeats their steps.
     pub fn for_run(run_dir: &Path, extent: Extent, quiet: bool) -> Result<Self> {
         let mut logging = Self::silent();
         let path = run_dir.join(METRICS_FILE);
@@ -80,7 +80,7 @@ impl Logging {
         Ok(logging)
     }
 
-    /// One more sink.
+    /// Adds a sink.
     pub fn add(&mut self, sink: impl Sink + 'static) {
         self.sinks.push(Box::new(sink));
     }
@@ -90,32 +90,32 @@ impl Logging {
         self.sinks.iter_mut().try_for_each(|sink| sink.write(&record))
     }
 
-    /// One optimizer step.
+    /// Writes an optimizer step.
     pub fn step(&mut self, step: &StepMetrics) -> Result<()> {
         self.write(Record::Step(step))
     }
 
-    /// The steps since the last window.
+    /// Writes the steps since the last window.
     pub fn window(&mut self, window: &WindowMetrics) -> Result<()> {
         self.write(Record::Window(window))
     }
 
-    /// One validation.
+    /// Writes a validation.
     pub fn validation(&mut self, validation: &ValidationMetrics) -> Result<()> {
         self.write(Record::Validation(validation))
     }
 
-    /// `done` of `of` parts of `what` precedes the first step.
+    /// Reports that `done` of `of` parts of `what` are done; all of them precede the first step.
     pub fn preparing(&mut self, what: &str, done: usize, of: usize) -> Result<()> {
         self.write(Record::Preparing(what, done, of))
     }
 
-    /// One sentence for people.
+    /// Writes one sentence for people.
     pub fn note(&mut self, note: &str) -> Result<()> {
         self.write(Record::Note(note))
     }
 
-    /// The run is over.
+    /// Ends the run in all sinks.
     pub fn finish(&mut self) -> Result<()> {
         self.write(Record::Finished)
     }
@@ -128,13 +128,13 @@ fn unwritable(path: &Path) -> String {
     )
 }
 
-/// Seconds since 1970, for log lines.
+/// Returns the seconds since 1970.
 fn unix_secs() -> f64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Small records for the tests of the sinks.
+/// Records for the tests of the sinks.
 #[cfg(test)]
 mod samples {
     use crate::metrics::{StepMetrics, Throughput, ValidationMetrics, WindowMetrics};

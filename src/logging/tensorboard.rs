@@ -1,5 +1,5 @@
 //! TensorBoard event files, without TensorFlow: TFRecord framing with masked CRC-32C around hand-encoded protobuf
-//! `Event` messages (tensorflow/core/util/event.proto). Only scalars; the tags are torchtitan's where it has one.
+//! `Event` messages (tensorflow/core/util/event.proto). It writes scalars only, under torchtitan's tags where it has one.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,20 +10,20 @@ use anyhow::Result;
 use super::{Record, Sink, unix_secs};
 use crate::units::gib;
 
-/// The sink.
+/// The sink to TensorBoard's event files.
 pub struct TensorBoard {
     file: File,
 }
 
 impl TensorBoard {
-    /// A new event file in `folder`. When a run is resumed at `start_step`, TensorBoard is told to forget what older
-    /// files of the folder say about later steps.
+    /// Creates an event file in `folder`. If a run resumes at `start_step`, the file makes TensorBoard ignore later steps in
+    /// older files of the folder.
     pub fn create(folder: &Path, start_step: u64) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let secs = unix_secs();
         let host = fs::read_to_string("/etc/hostname").unwrap_or_default();
         let host = if host.trim().is_empty() { "host" } else { host.trim() };
-        // TensorBoard reads a folder's files in the order of their names, so the time comes first.
+        // TensorBoard reads the files of a folder in the order of their names, so the name begins with the time.
         let name = format!("events.out.tfevents.{:010}.{host}.{}", secs as u64, std::process::id());
         let file = File::options().create(true).append(true).open(folder.join(name))?;
         let mut board = Self { file };
@@ -65,6 +65,7 @@ impl Sink for TensorBoard {
                     ("tflops", speed.flops_per_sec / 1e12),
                     ("time_metrics/data_loading(%)", 100.0 * window.data_wait_share),
                 ];
+
                 if speed.source_tokens_per_sec > 0.0 {
                     scalars.push(("throughput/source(tps)", speed.source_tokens_per_sec));
                 }
@@ -170,12 +171,12 @@ fn framed(data: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Checksums are stored rotated and shifted, since a checksum of data that contains its own checksum is weak.
+/// Returns the checksum rotated and shifted, because a checksum of data that contains its own checksum is weak.
 fn masked_crc32c(data: &[u8]) -> u32 {
     crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// CRC-32C (Castagnoli), bit-reversed polynomial 0x82f63b78.
+/// Returns the CRC-32C (Castagnoli), bit-reversed polynomial 0x82f63b78.
 fn crc32c(data: &[u8]) -> u32 {
     const TABLE: [u32; 256] = crc32c_table();
     !data.iter().fold(!0, |crc, byte| TABLE[(crc as u8 ^ byte) as usize] ^ (crc >> 8))
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(scalar_event(1.5, 300, &[("a", 0.5)]), wanted);
     }
 
-    /// Length-checked payloads of a file of TFRecords.
+    /// Returns the payloads of a file of TFRecords after checking lengths and checksums.
     fn payloads(mut bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         while !bytes.is_empty() {
