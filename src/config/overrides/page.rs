@@ -11,8 +11,8 @@ fn keys_in(section: &str) -> Vec<String> {
     let unknown = Value::Table(Table::from_iter([("no such key".to_owned(), Value::Integer(1))]));
     let sections = section.split('.').filter(|name| !name.is_empty()).rev();
     let config = sections.fold(unknown, |inner, name| Value::Table(Table::from_iter([(name.to_owned(), inner)])));
-    let error = config.try_into::<Config>().expect_err("an unknown key").to_string();
-    let names = error.split_once(", expected ").unwrap_or_else(|| panic!("{section}: {error}")).1;
+    let error = config.try_into::<Config>().expect_err("an unknown key");
+    let names = error.message().split_once(", expected ").unwrap_or_else(|| panic!("{section}: {error}")).1;
     let prefix = if section.is_empty() { String::new() } else { format!("{section}.") };
     names.split('`').skip(1).step_by(2).map(|name| format!("{prefix}{name}")).collect()
 }
@@ -38,10 +38,12 @@ fn page() -> BTreeMap<String, String> {
     let text = fs::read_to_string(path).expect("docs/configuration.md is in the repository");
     let mut rows = BTreeMap::new();
     // The tables of keys have four columns; the table of presets has three.
-    for line in text.lines().filter(|line| line.starts_with("| `") && line.matches(" | ").count() >= 3) {
-        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(|cell| cell.trim()).collect();
-        let key = cells[0].trim_matches('`').to_owned();
-        assert!(rows.insert(key, cells[1].trim_matches('`').to_owned()).is_none(), "twice on the page: {line}");
+    for line in text.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        if let [key, default, _unit, _meaning] = cells.as_slice() {
+            let key = key.trim_matches('`').to_owned();
+            assert!(rows.insert(key, default.trim_matches('`').to_owned()).is_none(), "twice on the page: {line}");
+        }
     }
     rows
 }
