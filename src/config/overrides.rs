@@ -3,13 +3,17 @@
 //! The layers are merged as TOML tables, and the result is read into [`Config`]. If a key cannot be read, the loader reports
 //! it with the file and line (or the `--set`) it came from, removes it and starts again. One call thus finds all mistakes.
 
+mod dotted;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde_path_to_error::Segment;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 use toml::{Table, Value};
+
+use dotted::{insert, key_offsets, leaves, lookup, remove};
 
 use super::suggest::{did_you_mean, nearest};
 use super::{Config, Preset};
@@ -346,60 +350,6 @@ const OPTIONAL_KEYS: [&str; 9] = [
     "model.activation_dropout",
     "model.logits_chunk_rows",
 ];
-
-/// Collects every key of `table` that holds a value, in dotted form.
-fn leaves(table: &Table, prefix: &str, out: &mut Vec<(String, Value)>) {
-    for (key, value) in table {
-        let key = format!("{prefix}{key}");
-        match value {
-            Value::Table(table) => leaves(table, &format!("{key}."), out),
-            value => out.push((key, value.clone())),
-        }
-    }
-}
-
-/// Collects the byte offset of every key and section, in dotted form.
-fn key_offsets(table: &DeTable<'_>, prefix: &str, out: &mut Vec<(String, usize)>) {
-    for (key, value) in table {
-        let name = format!("{prefix}{}", key.get_ref());
-        if let DeValue::Table(table) = value.get_ref() {
-            key_offsets(table, &format!("{name}."), out);
-        }
-        out.push((name, key.span().start));
-    }
-}
-
-fn lookup<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
-    let (section, last) = match key.rsplit_once('.') {
-        Some((section, last)) => (lookup(table, section)?.as_table()?, last),
-        None => (table, key),
-    };
-    section.get(last)
-}
-
-/// Sets a dotted key. Creates missing sections and replaces values where a section is needed.
-fn insert(table: &mut Table, key: &str, value: Value) {
-    match key.split_once('.') {
-        None => {
-            table.insert(key.into(), value);
-        }
-        Some((section, rest)) => {
-            let entry = table.entry(section).or_insert_with(|| Table::new().into());
-            if !entry.is_table() {
-                *entry = Table::new().into();
-            }
-            insert(entry.as_table_mut().expect("made a table above"), rest, value);
-        }
-    }
-}
-
-/// Removes a dotted key and returns its value, or `None` if it was absent.
-fn remove(table: &mut Table, key: &str) -> Option<Value> {
-    match key.split_once('.') {
-        Some((section, rest)) => remove(table.get_mut(section)?.as_table_mut()?, rest),
-        None => table.remove(key),
-    }
-}
 
 #[cfg(test)]
 mod page;
