@@ -105,8 +105,9 @@ class Translator(nn.Module):
         self.norm_decoder = nn.LayerNorm(d_model)
 
     def embed(self, x):
-        positions = self.positions(torch.arange(x.shape[1], device=x.device))
-        return F.dropout(self.tokens(x) * math.sqrt(self.d_model) + positions, self.dropout, self.training)
+        scaled = self.tokens(x) * math.sqrt(self.d_model)
+        x = scaled + self.positions(torch.arange(x.shape[1], device=x.device))
+        return F.dropout(x, self.dropout, self.training)
 
     def forward(self, source, target, y):
         """The mean smoothed cross-entropy of the labels `y`; all three `[B, T]`, padded with 0."""
