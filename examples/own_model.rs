@@ -4,8 +4,8 @@
 //! cargo run --release --example own_model
 //! ```
 //!
-//! The model guesses the next token from the current one alone: an embedding, a hidden layer and an output layer. All it needs is a
-//! Burn module and the loss of a batch.
+//! The model guesses the next token from the current one alone: an embedding, a hidden layer and an output layer. All
+//! it needs is a Burn module and the loss of a batch.
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Distribution, Tensor};

@@ -1,7 +1,7 @@
 //! Kiln trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 //!
-//! [`Config`] and [`Run`] are the library's face: configure a run, train it, resume it, and use its checkpoints. [`Model`] lets the
-//! trainer train a model of your own.
+//! [`Config`] and [`Run`] are the library's face: configure a run, train it, resume it, and use its checkpoints.
+//! [`Model`] lets the trainer train a model of your own.
 //!
 //! ```no_run
 //! use kiln::{Config, Run};
@@ -15,9 +15,9 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 //!
-//! The types of the face are in [`config`], [`run`], [`train`] (the outcome and the trainer), [`eval`] (scores), [`generate`]
-//! (continuations), [`metrics`] and [`device`]. The other modules are public for the benches, the fuzz targets and the tests, and
-//! may change with every version.
+//! The types of the face are in [`config`], [`run`], [`train`] (the outcome and the trainer), [`eval`] (scores),
+//! [`generate`] (continuations), [`metrics`] and [`device`]. The other modules are public for the benches, the fuzz
+//! targets and the tests, and may change with every version.
 //!
 //! # The map
 //!
@@ -34,8 +34,8 @@
 //! | 6 | `diagnose` speed and precision, compared with PyTorch and f32 |
 //! | 7 | `cli` one file per subcommand |
 //!
-//! The crates below: `kiln-data` (text -> host batches, without Burn), `kiln-model` (the Transformers) and `kiln-kernels` (their
-//! operators). Data flows one way:
+//! The crates below: `kiln-data` (text -> host batches, without Burn), `kiln-model` (the Transformers) and
+//! `kiln-kernels` (their operators). Data flows one way:
 //!
 //! ```text
 //! text -> Example -> token ids -> cache -> HostBatch      kiln-data

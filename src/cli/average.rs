@@ -13,8 +13,8 @@ use crate::run::{RunError, folder, write_run};
 
 /// Averages the weights of a run's last or best checkpoints
 ///
-/// The result is a new run folder with a single checkpoint. It can be evaluated, used, exported and trained from. Weights are
-/// summed in f64. The run must have kept enough checkpoints, see train.keep_last.
+/// The result is a new run folder with a single checkpoint. It can be evaluated, used, exported and trained from.
+/// Weights are summed in f64. The run must have kept enough checkpoints, see train.keep_last.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln average runs/en-it --last 5

@@ -19,13 +19,14 @@ pub(super) struct ConfigArgs {
     #[arg(long, value_name = "TASK")]
     pub task: Option<String>,
 
-    /// Size and recipe to start from: numbers, tiny, small, base, big, transformer-base, transformer-big for translation;
-    /// gpt2-tiny, gpt2-mini, gpt2-124m, gpt2-350m, llama-125m for lm; bert-tiny, bert-small for mlm
+    /// Size and recipe to start from: numbers, tiny, small, base, big, transformer-base, transformer-big for
+    /// translation; gpt2-tiny, gpt2-mini, gpt2-124m, gpt2-350m, llama-125m for lm; bert-tiny, bert-small for mlm
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
-    /// lm and mlm: how documents fill the rows; short for --set data.text.packing=... One of documents (full rows, without attention
-    /// between documents), stream (full rows, with attention between documents) or sentences (one document per row)
+    /// lm and mlm: how documents fill the rows; short for --set data.text.packing=... One of documents (full rows,
+    /// without attention between documents), stream (full rows, with attention between documents) or sentences (one
+    /// document per row)
     #[arg(long, value_name = "HOW")]
     pub packing: Option<String>,
 

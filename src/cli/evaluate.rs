@@ -16,13 +16,13 @@ use crate::run::{Scores, TrainedModel, score};
 
 /// Scores a checkpoint on raw text
 ///
-/// Translation: loss, perplexity, BLEU and chrF2. The scores equal sacreBLEU's; the line below each score is its signature.
-/// The text is translated greedily, unless the run's configuration or --beam says otherwise.
+/// Translation: loss, perplexity, BLEU and chrF2. The scores equal sacreBLEU's; the line below each score is its
+/// signature. The text is translated greedily, unless the run's configuration or --beam says otherwise.
 ///
 /// lm: loss, perplexity and bits per byte.
 ///
-/// mlm: loss and accuracy on masked tokens, next to the accuracy of always guessing the most frequent token. The masks are the
-/// same every time.
+/// mlm: loss and accuracy on masked tokens, next to the accuracy of always guessing the most frequent token. The masks
+/// are the same every time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln evaluate runs/numbers
@@ -105,6 +105,7 @@ fn as_lines(Scores { loss, n_bytes, translation, .. }: &Scores) -> String {
         loss.nll.exp(),
         loss.target_tokens
     );
+
     if let Some(scores) = translation {
         text += &format!(
             "BLEU {}\n  {}\nchrF2 {:.2}\n  {}\nexact match {:.2}%\n",
@@ -136,6 +137,7 @@ fn as_json(Scores { step, loss, n_bytes, translation }: &Scores) -> Value {
         "perplexity": loss.nll.exp(),
         "target_tokens": loss.target_tokens,
     });
+
     if let Some(scores) = translation {
         json["bleu"] = scores.bleu.score.into();
         json["bleu_signature"] = bleu::SIGNATURE.into();

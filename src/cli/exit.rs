@@ -20,7 +20,8 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// A text, a tokenizer, a token cache or a checkpoint is damaged or not valid.
 pub const BAD_DATA: u8 = 3;
-/// A second signal ended a training run at once; its last checkpoint can be resumed. The first signal saves and ends with code 0.
+/// A second signal ended a training run at once; its last checkpoint can be resumed. The first signal saves and ends
+/// with code 0.
 pub const INTERRUPTED: u8 = 130;
 
 /// The section of `--help`.
@@ -94,7 +95,8 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
 }
 
-/// Returns the exit code of a system error. A missing file is a mistake of the command line; other failures are the machine's.
+/// Returns the exit code of a system error. A missing file is a mistake of the command line; other failures are the
+/// machine's.
 fn code_of_io(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::NotFound => USAGE,

@@ -17,8 +17,8 @@ use crate::run::TrainedModel;
 /// Writes a checkpoint as a Hugging Face model folder
 ///
 /// Chooses the family that computes the same: gpt2, llama, bert, bart or marian. In transformers, load the folder with
-/// AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer. A
-/// model that none of the five families computes is refused with the reasons.
+/// AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with
+/// AutoTokenizer. A model that none of the five families computes is refused with the reasons.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln export runs/lm models/lm
@@ -81,8 +81,8 @@ fn token_ids(vocabulary: &Vocabulary) -> TokenIds {
     }
 }
 
-/// Returns the tokenizer's files. They are the run's own, plus the special tokens that the model saw around a text: other programs
-/// then add these when they encode.
+/// Returns the tokenizer's files. They are the run's own, plus the special tokens that the model saw around a text:
+/// other programs then add these when they encode.
 fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     let (before, behind) = match (&run.vocabulary, run.config.task) {
         (Vocabulary::Pairs(tokenizers), _) => (Vec::new(), vec![tokenizers.special().eos]),
@@ -102,7 +102,8 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// Returns the names of the tokenizer's files: `tokenizer_config.json` and one `tokenizer.json`, or one each for source and target.
+/// Returns the names of the tokenizer's files: `tokenizer_config.json` and one `tokenizer.json`, or one each for source
+/// and target.
 fn tokenizer_names(checkpoint: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(checkpoint).with_context(|| format!("{}: cannot be listed", checkpoint.display()))? {

@@ -17,9 +17,9 @@ use crate::run::{folder, write_run};
 
 /// Makes a run of a Hugging Face model folder
 ///
-/// Reads config.json, model.safetensors (f32, f16 or bf16; also shards with an index) and tokenizer.json of the families gpt2, llama,
-/// bert, bart and marian. The run can be evaluated, generated from and exported; kiln train --from trains it further. Python
-/// pickles (pytorch_model.bin) are not supported.
+/// Reads config.json, model.safetensors (f32, f16 or bf16; also shards with an index) and tokenizer.json of the
+/// families gpt2, llama, bert, bart and marian. The run can be evaluated, generated from and exported; kiln train
+/// --from trains it further. Python pickles (pytorch_model.bin) are not supported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln import models/gpt2
@@ -89,7 +89,8 @@ fn no_tokenizer(dir: &Path) -> FolderError {
     }
 }
 
-/// Refuses a tokenizer with more ids than the embedding has rows. More rows than ids are usual, because sizes are rounded up.
+/// Refuses a tokenizer with more ids than the embedding has rows. More rows than ids are usual, because sizes are
+/// rounded up.
 fn check_size(tokenizer: &TokenizerFile, path: &Path, rows: usize) -> Result<(), FolderError> {
     let n = tokenizer.n_ids();
     if n > rows {
@@ -180,7 +181,8 @@ fn load_vocabulary(task: Task, files: &[StoredFile]) -> Result<Vocabulary> {
     loaded
 }
 
-/// Returns the configuration to train the model further: the usual one of its task, with batches that hold its longest row.
+/// Returns the configuration to train the model further: the usual one of its task, with batches that hold its longest
+/// row.
 fn run_config(task: Task, model: &TransformerConfig) -> Config {
     let mut config = Preset::usual_for(task, true).config();
     config.model = model.clone();

@@ -11,8 +11,8 @@ pub(super) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// Reads up to `n` lines of `input`, called `name`, without their line ends; returns none at the end of the input. `n_before` lines
-/// were read before.
+/// Reads up to `n` lines of `input`, called `name`, without their line ends; returns none at the end of the input.
+/// `n_before` lines were read before.
 pub(super) fn read_lines(input: &mut impl BufRead, name: &str, n: usize, n_before: usize) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     while lines.len() < n {

@@ -1,4 +1,5 @@
-//! The command line: one file per subcommand. Results go to stdout, everything else to stderr; [`exit`] lists the exit codes.
+//! The command line: one file per subcommand. Results go to stdout, everything else to stderr; [`exit`] lists the exit
+//! codes.
 
 mod average;
 mod bench;
@@ -104,8 +105,8 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Ends the process quietly when it prints to a closed pipe. Printing panics then, because the reader, such as `head`, has closed
-/// stdout.
+/// Ends the process quietly when it prints to a closed pipe. Printing panics then, because the reader, such as `head`,
+/// has closed stdout.
 fn exit_with_the_reader() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -11,8 +11,8 @@ use crate::run::folder;
 
 /// Parses and tokenizes text into token caches
 ///
-/// Trains the tokenizer if necessary. A second call with the same text and settings does nothing. kiln train prepares its text
-/// itself. Rows that cannot be used are counted and reported; too many of them are an error.
+/// Trains the tokenizer if necessary. A second call with the same text and settings does nothing. kiln train prepares
+/// its text itself. Rows that cannot be used are counted and reported; too many of them are an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln prepare en-it.train.jsonl.gz --cache cache/en-it
@@ -20,8 +20,8 @@ use crate::run::folder;
   kiln prepare --config en-it.toml
   kiln prepare news.en,news.it --preset small --set data.corpus.max_source_len=256 --cache cache/news")]
 pub(super) struct Args {
-    /// Training text: .jsonl, .tsv, or two parallel files joined by a comma. With --task lm or mlm: plain text, .jsonl, or folders of
-    /// them. Files may be compressed (.gz, .zst)
+    /// Training text: .jsonl, .tsv, or two parallel files joined by a comma. With --task lm or mlm: plain text, .jsonl,
+    /// or folders of them. Files may be compressed (.gz, .zst)
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 

@@ -16,8 +16,8 @@ const SAMPLE_ROWS: usize = 2000;
 
 /// Trains a tokenizer, or checks one on text
 ///
-/// Writes a Hugging Face tokenizer.json (or one each for source and target) and tokenizer_config.json. If tokenizer.path is set, loads
-/// that tokenizer and measures it on the text instead.
+/// Writes a Hugging Face tokenizer.json (or one each for source and target) and tokenizer_config.json. If
+/// tokenizer.path is set, loads that tokenizer and measures it on the text instead.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln tokenizer en-it.train.jsonl --set tokenizer.vocab_size=16000 --out tokenizer/en-it
@@ -25,8 +25,8 @@ const SAMPLE_ROWS: usize = 2000;
   kiln tokenizer --task lm texts/ --set tokenizer.vocab_size=8000 --out tokenizer/lm
   kiln tokenizer en-it.dev.jsonl --set tokenizer.path=tokenizer/en-it/tokenizer.json")]
 pub(super) struct Args {
-    /// Text to train on: .jsonl, .tsv, or two parallel files joined by a comma. With --task lm or mlm: plain text, .jsonl, or folders
-    /// of them [default: data.train]
+    /// Text to train on: .jsonl, .tsv, or two parallel files joined by a comma. With --task lm or mlm: plain text,
+    /// .jsonl, or folders of them [default: data.train]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 

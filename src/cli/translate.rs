@@ -16,8 +16,8 @@ const LINES_PER_CHUNK: usize = 1000;
 
 /// Translates the lines of stdin to stdout
 ///
-/// Prints one line per input line, in order; an empty line stays empty. With --n-best N, prints up to N lines per input line instead:
-/// line number from 1, score and text, separated by tabs.
+/// Prints one line per input line, in order; an empty line stays empty. With --n-best N, prints up to N lines per input
+/// line instead: line number from 1, score and text, separated by tabs.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  echo 742105 | kiln translate runs/numbers\n  kiln translate runs/en-it --beam 5 < in.en > out.it"

@@ -33,7 +33,8 @@ impl ConfigBuilder {
     /// Returns the complete configuration.
     ///
     /// # Errors
-    /// If the preset or a key is not known, if a value is impossible, or if values contradict each other: all of it at once.
+    /// If the preset or a key is not known, if a value is impossible, or if values contradict each other: all of it at
+    /// once.
     pub fn validate(self) -> Result<Config, ConfigError> {
         load(&self.sources)
     }

@@ -44,8 +44,8 @@ pub struct RunData {
 }
 
 impl RunData {
-    /// Makes or finds everything. A run that continues passes its `vocabulary`; otherwise it is loaded or trained as the
-    /// configuration says. `note` gets a line for the user about everything that took time or skipped rows.
+    /// Makes or finds everything. A run that continues passes its `vocabulary`; otherwise it is loaded or trained as
+    /// the configuration says. `note` gets a line for the user about everything that took time or skipped rows.
     ///
     /// # Errors
     /// If a text, a tokenizer or a cache cannot be read or written.

@@ -87,8 +87,8 @@ pub fn open_cache(
     Ok(cache)
 }
 
-/// Loads the tokenizers that the configuration names, or trains them. Trained tokenizers are reused from `dir` as long as text and
-/// settings are the same.
+/// Loads the tokenizers that the configuration names, or trains them. Trained tokenizers are reused from `dir` as long
+/// as text and settings are the same.
 pub fn load_or_train(
     config: &TokenizerConfig,
     corpus: &PairCorpus,

@@ -55,8 +55,8 @@ pub struct OpenedText {
     pub prompt: Option<String>,
 }
 
-/// Opens the `named` files, or the validation text of the run if there are none, with a token cache in `cache_dir`. Returns `None` if
-/// there is no text.
+/// Opens the `named` files, or the validation text of the run if there are none, with a token cache in `cache_dir`.
+/// Returns `None` if there is no text.
 pub fn valid_text(
     config: &Config,
     named: &[PathBuf],
@@ -131,8 +131,8 @@ fn source(
     Ok(Arc::new(TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?))
 }
 
-/// Loads the tokenizer that the configuration names, or trains it. A trained tokenizer is reused from `dir` as long as text and
-/// settings are the same.
+/// Loads the tokenizer that the configuration names, or trains it. A trained tokenizer is reused from `dir` as long as
+/// text and settings are the same.
 pub fn load_or_train(
     config: &TokenizerConfig,
     corpus: &TextCorpus,

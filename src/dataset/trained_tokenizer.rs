@@ -64,8 +64,8 @@ fn hashes(dir: &Path) -> std::io::Result<BTreeMap<String, String>> {
     Ok(hashes)
 }
 
-/// Loads the tokenizer in `dir` if it was made from the same inputs. Otherwise trains one, saves it there, and returns it with the
-/// seconds that the training took.
+/// Loads the tokenizer in `dir` if it was made from the same inputs. Otherwise trains one, saves it there, and returns
+/// it with the seconds that the training took.
 pub(super) fn find_or_make<T>(
     dir: &Path,
     made_from: &MadeFrom,

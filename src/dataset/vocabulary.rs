@@ -56,8 +56,8 @@ impl Vocabulary {
         }
     }
 
-    /// Fills in the model's settings that follow from the tokenizers: vocabulary sizes of 0 and the padding id. A size that is set
-    /// may be larger than the tokenizer's.
+    /// Fills in the model's settings that follow from the tokenizers: vocabulary sizes of 0 and the padding id. A size
+    /// that is set may be larger than the tokenizer's.
     ///
     /// # Errors
     /// If a size is smaller than the tokenizer's, or if the model is not valid.
@@ -87,7 +87,8 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Refuses a model with fewer embedding rows than tokens. More rows are fine, because vocabulary sizes are rounded up.
+    /// Refuses a model with fewer embedding rows than tokens. More rows are fine, because vocabulary sizes are rounded
+    /// up.
     ///
     /// # Errors
     /// If a token has no row.

@@ -14,19 +14,22 @@ use crate::generate::{GenerateError, Translator};
 
 /// A model that Kiln trains: a Burn [`Module`], which holds the parameters, and the loss of a batch.
 ///
-/// Only [`Self::loss`] has to be written. The other methods have defaults for a model that does not offer the feature or does
-/// not know the number. [`Transformer`] is Kiln's own implementation; `examples/own_model.rs` shows another one.
+/// Only [`Self::loss`] has to be written. The other methods have defaults for a model that does not offer the feature
+/// or does not know the number. [`Transformer`] is Kiln's own implementation; `examples/own_model.rs` shows another
+/// one.
 ///
-/// The trainer replaces the parameters by views of one flat tensor. A parameter that is used in two places must therefore be
-/// one field of the module.
+/// The trainer replaces the parameters by views of one flat tensor. A parameter that is used in two places must
+/// therefore be one field of the module.
 pub trait Model: Module + 'static {
-    /// Computes the loss of a batch as sums over its labels: the trainer divides once by the number of labels of a whole step.
+    /// Computes the loss of a batch as sums over its labels: the trainer divides once by the number of labels of a
+    /// whole step.
     ///
-    /// `stream` is the source of randomness for dropout. It is `None` in validation and if [`Self::has_dropout`] is false.
+    /// `stream` is the source of randomness for dropout. It is `None` in validation and if [`Self::has_dropout`] is
+    /// false.
     fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums;
 
-    /// Computes [`Self::loss`] without dropout, and how often the likeliest token is the label. `task = "mlm"` validates with
-    /// it; a model without it returns `None`.
+    /// Computes [`Self::loss`] without dropout, and how often the likeliest token is the label. `task = "mlm"`
+    /// validates with it; a model without it returns `None`.
     fn evaluate(&self, _batch: &Batch, _label_smoothing: f64) -> Option<EvalSums> {
         None
     }
@@ -36,23 +39,26 @@ pub trait Model: Module + 'static {
         true
     }
 
-    /// Returns the floating-point operations of forward and backward on a batch, to report the MFU; `None` if they are not known.
+    /// Returns the floating-point operations of forward and backward on a batch, to report the MFU; `None` if they are
+    /// not known.
     fn train_flops(&self, _shape: Shape) -> Option<f64> {
         None
     }
 
-    /// Returns the memory of a training step on a batch, in bytes. The trainer compares the figures of two batches to try the
-    /// largest one first, so any number that grows with the memory will do.
+    /// Returns the memory of a training step on a batch, in bytes. The trainer compares the figures of two batches to
+    /// try the largest one first, so any number that grows with the memory will do.
     fn train_bytes(&self, shape: Shape, _dtype: FloatDType) -> u64 {
         shape.padded_tokens() as u64
     }
 
-    /// Refuses `train.deterministic = true` with a reason if the model uses operators that may differ from run to run on `device`.
+    /// Refuses `train.deterministic = true` with a reason if the model uses operators that may differ from run to run
+    /// on `device`.
     fn check_repeatable(&self, _device: &Device, _dtype: FloatDType) -> Result<(), String> {
         Ok(())
     }
 
-    /// Translates the sources of the validation text, so that they can be scored; `None` if the model does not translate.
+    /// Translates the sources of the validation text, so that they can be scored; `None` if the model does not
+    /// translate.
     fn translate(
         &self,
         _sources: &[&str],

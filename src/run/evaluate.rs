@@ -32,8 +32,8 @@ pub struct Scores {
     pub translation: Option<Evaluation>,
 }
 
-/// Scores `run` on `files`, or on its validation text if there are none. `generate` says how pairs are translated; `note` gets lines
-/// for the user.
+/// Scores `run` on `files`, or on its validation text if there are none. `generate` says how pairs are translated;
+/// `note` gets lines for the user.
 ///
 /// # Errors
 /// If there is no text, if it cannot be read, or if the device fails.

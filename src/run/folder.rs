@@ -15,8 +15,8 @@ use crate::files::replace_file;
 /// Parent of the run folders that are not named with `--run`.
 const RUNS: &str = "runs";
 
-/// What a folder may hold before its run starts: the token caches, the lock of a process that stopped early, and a configuration
-/// whose writing was interrupted.
+/// What a folder may hold before its run starts: the token caches, the lock of a process that stopped early, and a
+/// configuration whose writing was interrupted.
 const BEFORE_THE_RUN: [&str; 3] = ["cache", LOCK_FILE, "config.toml.tmp"];
 
 /// Returns `runs/NAME`.
@@ -24,8 +24,8 @@ pub fn default_for(name: &str) -> PathBuf {
     Path::new(RUNS).join(name)
 }
 
-/// Returns the folder of a new run. A folder that is named or follows from a name must not hold a run yet; only the run without
-/// any arguments takes the next free number, so that it always works.
+/// Returns the folder of a new run. A folder that is named or follows from a name must not hold a run yet; only the run
+/// without any arguments takes the next free number, so that it always works.
 pub fn for_new_run(named: Option<&Path>, name: &str, any_arguments: bool) -> Result<PathBuf, RunError> {
     let dir = named.map_or_else(|| default_for(name), Path::to_path_buf);
     if is_free(&dir)? {
@@ -37,8 +37,8 @@ pub fn for_new_run(named: Option<&Path>, name: &str, any_arguments: bool) -> Res
     Err(RunError::Exists { dir, remedy: "continue it with --resume, or choose another one with --run".into() })
 }
 
-/// Takes the lock of the folder for this process. Unless the run is `resumed`, the folder must still be free: since it was chosen,
-/// another process may have started and finished a run there.
+/// Takes the lock of the folder for this process. Unless the run is `resumed`, the folder must still be free: since it
+/// was chosen, another process may have started and finished a run there.
 pub fn take(dir: &Path, resumed: bool) -> Result<RunLock> {
     let lock = RunLock::take(dir)?;
     if !resumed {

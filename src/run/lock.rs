@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The locked file in the run folder. It stays when the run ends: if it were removed, two processes could lock two files of the same
-/// name.
+/// The locked file in the run folder. It stays when the run ends: if it were removed, two processes could lock two
+/// files of the same name.
 pub const LOCK_FILE: &str = "run.lock";
 
 /// Why a run folder cannot be locked.
@@ -37,8 +37,8 @@ pub enum LockError {
 
 /// The right to train in a run folder, as long as this value lives.
 ///
-/// It is a lock of the operating system, which ends with the process in every case. The file that a killed run leaves behind does
-/// therefore not block the next one.
+/// It is a lock of the operating system, which ends with the process in every case. The file that a killed run leaves
+/// behind does therefore not block the next one.
 #[derive(Debug)]
 pub struct RunLock {
     _file: File,
@@ -58,6 +58,7 @@ impl RunLock {
         fs::create_dir_all(run_dir).map_err(io(run_dir))?;
         let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = opened.map_err(io(run_dir))?;
+
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -70,6 +71,7 @@ impl RunLock {
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
         }
+
         let write_pid = || {
             file.set_len(0)?;
             writeln!(file, "{}", std::process::id())

@@ -43,8 +43,9 @@ use crate::train::{Outcome, Signals};
 
 /// A training run: a folder, a configuration, and how to compute.
 ///
-/// [`Self::train`] and [`Self::resume`] train; [`Self::evaluate`], [`Self::translate`] and [`Self::generate`] use the best
-/// checkpoint, or the last one of a run without validation. A file lock keeps two processes from training in one folder.
+/// [`Self::train`] and [`Self::resume`] train; [`Self::evaluate`], [`Self::translate`] and [`Self::generate`] use the
+/// best checkpoint, or the last one of a run without validation. A file lock keeps two processes from training in one
+/// folder.
 pub struct Run {
     dir: PathBuf,
     config: Config,
@@ -131,9 +132,9 @@ impl Run {
         self.prepare(false)?.start(Signals::default())?.train()
     }
 
-    /// Trains a new run of another model than Kiln's own. `init` returns the model with initial weights in f32 on the device that
-    /// it gets, which tracks gradients. Its configuration is the run's `model` section with the vocabulary sizes filled in; the
-    /// model may use as much of it as it likes.
+    /// Trains a new run of another model than Kiln's own. `init` returns the model with initial weights in f32 on the
+    /// device that it gets, which tracks gradients. Its configuration is the run's `model` section with the vocabulary
+    /// sizes filled in; the model may use as much of it as it likes.
     ///
     /// # Errors
     /// As [`Self::train`].

@@ -29,8 +29,8 @@ pub struct Prepared {
 }
 
 impl Run {
-    /// Takes the lock of the run folder, makes or finds the data, reads the weights or the checkpoint to start from, and writes the
-    /// configuration.
+    /// Takes the lock of the run folder, makes or finds the data, reads the weights or the checkpoint to start from,
+    /// and writes the configuration.
     ///
     /// # Errors
     /// If the folder is locked or cannot be written, if the data cannot be used, or if the run cannot be resumed.
@@ -39,8 +39,8 @@ impl Run {
         let lock = take(&self.dir, resume)?;
         let checkpoints = Checkpoints::of_run(&self.dir);
         if resume {
-            // A killed run may have left a checkpoint without its name. Only the lock guarantees that no other process is
-            // saving it at the moment.
+            // A killed run may have left a checkpoint without its name. Only the lock guarantees that no other process
+            // is saving it at the moment.
             checkpoints.clean()?;
         }
 
@@ -58,8 +58,8 @@ impl Run {
         Ok(Prepared { lock, run: self, config, device, data, weights, resume })
     }
 
-    /// Makes or finds the data of the run. Returns it with the configuration, whose vocabulary sizes are filled in. A run that is
-    /// resumed uses the vocabulary of its newest sound checkpoint.
+    /// Makes or finds the data of the run. Returns it with the configuration, whose vocabulary sizes are filled in. A
+    /// run that is resumed uses the vocabulary of its newest sound checkpoint.
     ///
     /// # Errors
     /// If the data cannot be used, or if the model does not fit the vocabulary.

@@ -16,8 +16,8 @@ pub(super) fn vocabulary_of_run(dir: &Path, task: Task) -> Result<Option<Vocabul
     Ok(sound.map(|path| Vocabulary::load_dir(&path, task)).transpose()?)
 }
 
-/// Returns the checkpoint to continue from. `None` if the run was interrupted before its first save: with only the weights that it
-/// starts from, or with nothing.
+/// Returns the checkpoint to continue from. `None` if the run was interrupted before its first save: with only the
+/// weights that it starts from, or with nothing.
 pub(super) fn resume_or_begin(run: &Run, config: &Config, data: &RunData, has_weights: bool) -> Result<Option<Resume>> {
     if has_weights || Checkpoints::of_run(&run.dir).list()?.is_empty() {
         run.note("this run has no checkpoint of its own yet: starting it from the beginning");

@@ -41,8 +41,8 @@ impl TrainedModel {
         Self::open(dir, checkpoint)
     }
 
-    /// Opens `checkpoint` (`best`, `last`, `step-00002000`, `2000`) of the run in `dir`. Without a name: the best one, or the
-    /// last one if there was no validation. `dir` may also be a checkpoint's own folder.
+    /// Opens `checkpoint` (`best`, `last`, `step-00002000`, `2000`) of the run in `dir`. Without a name: the best one,
+    /// or the last one if there was no validation. `dir` may also be a checkpoint's own folder.
     pub fn open(dir: &Path, checkpoint: Option<&str>) -> Result<Self> {
         ensure!(dir.is_dir(), "{}: no such folder; name a run folder (kiln train writes runs/NAME)", dir.display());
         let path = if dir.join(MANIFEST_FILE).exists() {
@@ -59,11 +59,13 @@ impl TrainedModel {
                 None => checkpoints.resolve("best").or_else(|_| checkpoints.resolve("last"))?,
             }
         };
+
         let found = read_weights(&path)?;
         let config_path = path.join(RUN_CONFIG_FILE);
         let text =
             std::fs::read_to_string(&config_path).with_context(|| format!("reading {}", config_path.display()))?;
         let config = Config::from_toml(&text).with_context(|| format!("reading {}", config_path.display()))?;
+
         let vocabulary = Vocabulary::load_dir(&path, config.task)
             .with_context(|| format!("loading the tokenizer of {}", path.display()))?;
         vocabulary.check(&found.model).with_context(|| path.display().to_string())?;
@@ -81,8 +83,8 @@ impl TrainedModel {
             .with_context(|| format!("loading {}", self.path.display()))
     }
 
-    /// Returns the dtype to use the model in: f32 if it was trained in f32, else what suits `device`. A model trained in bf16
-    /// can be used on a CPU, which computes in f32.
+    /// Returns the dtype to use the model in: f32 if it was trained in f32, else what suits `device`. A model trained
+    /// in bf16 can be used on a CPU, which computes in f32.
     ///
     /// # Errors
     /// If the device does not support the dtype.

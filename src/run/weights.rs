@@ -25,8 +25,8 @@ pub fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Stores the weights of `run` in the new run, as its checkpoint before the first step: a run that is interrupted before its first
-/// save starts there again. A missing head for masked tokens is initialized.
+/// Stores the weights of `run` in the new run, as its checkpoint before the first step: a run that is interrupted
+/// before its first save starts there again. A missing head for masked tokens is initialized.
 pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: &Checkpoints) -> Result<Weights> {
     if !fits(&run.model, &config.model) {
         return Err(RunError::OtherModel(run.path.clone()).into());

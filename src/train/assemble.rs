@@ -32,11 +32,11 @@ impl Trainer {
 }
 
 impl<M: Model> Trainer<M> {
-    /// Prepares a new run, or continues one. A run must be resumed with the configuration, data and vocabulary it was started with,
-    /// see [`find_resume`](crate::checkpoint::find_resume).
+    /// Prepares a new run, or continues one. A run must be resumed with the configuration, data and vocabulary it was
+    /// started with, see [`find_resume`](crate::checkpoint::find_resume).
     ///
-    /// `init` returns a model with initial weights in f32 on the autodiff device that it gets. It is called again if an attempt to
-    /// fit the largest batch into memory fails.
+    /// `init` returns a model with initial weights in f32 on the autodiff device that it gets. It is called again if an
+    /// attempt to fit the largest batch into memory fails.
     ///
     /// # Errors
     /// If the run folder cannot be written, the largest batch does not fit into memory, or the device fails.

@@ -1,5 +1,5 @@
-//! What follows a step when it is due: a line of metrics, a validation, a checkpoint. Each waits for the device under a comment that
-//! says "host sync".
+//! What follows a step when it is due: a line of metrics, a validation, a checkpoint. Each waits for the device under a
+//! comment that says "host sync".
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -124,8 +124,8 @@ pub(super) struct Validated {
 }
 
 impl Validation {
-    /// Measures the validation set and, `with_text`, translates it. `None` without a validation set. Kernels that only the
-    /// translation launches are excluded from `new_kernels`.
+    /// Measures the validation set and, `with_text`, translates it. `None` without a validation set. Kernels that only
+    /// the translation launches are excluded from `new_kernels`.
     pub(super) fn measure<M: Model>(
         &self,
         state: &TrainState<M>,
@@ -195,8 +195,8 @@ impl Saving {
         self.saved_step != Some(step)
     }
 
-    /// Starts a save in the background. Waits only for the copy from the device and for the end of an earlier save. Returns the
-    /// time that this took.
+    /// Starts a save in the background. Waits only for the copy from the device and for the end of an earlier save.
+    /// Returns the time that this took.
     pub(super) fn begin<M: Model>(&mut self, state: &TrainState<M>, is_best: bool) -> Result<Duration> {
         let start = Instant::now();
         // Host sync: weights and moments.

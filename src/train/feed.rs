@@ -81,8 +81,8 @@ pub struct GroupFeed {
 }
 
 impl GroupFeed {
-    /// Makes a feed from a loader that was started at `position`. A group is `train.grad_accum_steps` batches, each cut into
-    /// `train.split_batches` micro-batches.
+    /// Makes a feed from a loader that was started at `position`. A group is `train.grad_accum_steps` batches, each cut
+    /// into `train.split_batches` micro-batches.
     pub fn new(loader: Loader, position: Position, train: &TrainConfig, device: Device) -> Self {
         let (grad_accum_steps, splits) = (train.grad_accum_steps.max(1), train.split_batches.max(1));
         Self { loader, device, grad_accum_steps, splits, position, ahead: None }

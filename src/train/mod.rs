@@ -1,9 +1,9 @@
-//! Training: the loop ([`trainer`]), one optimizer step ([`step`]), what it changes ([`state`]), and what goes in and comes out
-//! ([`Setup`], [`Outcome`]).
+//! Training: the loop ([`trainer`]), one optimizer step ([`step`]), what it changes ([`state`]), and what goes in and
+//! comes out ([`Setup`], [`Outcome`]).
 //!
-//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `state` (weights
-//! and counters) and `due` (logging, validation, saving). `preflight` runs before the first step and `guard` handles failures;
-//! [`capture`] replaces the computation of gradients by a replay.
+//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `state`
+//! (weights and counters) and `due` (logging, validation, saving). `preflight` runs before the first step and `guard`
+//! handles failures; [`capture`] replaces the computation of gradients by a replay.
 
 mod assemble;
 pub mod capture;

@@ -1,5 +1,5 @@
-//! Counts kernels that the loop launches for the first time. Each is a pause, because it must be compiled or read from the cache;
-//! the steady state has none.
+//! Counts kernels that the loop launches for the first time. Each is a pause, because it must be compiled or read from
+//! the cache; the steady state has none.
 
 use kiln_kernels::compilation::kernel_count;
 
@@ -31,7 +31,8 @@ impl NewKernels {
         Some(total - std::mem::replace(&mut self.last, total))
     }
 
-    /// Excludes the kernels that `work` launches first: text that is generated at the end of a run has shapes of its own.
+    /// Excludes the kernels that `work` launches first: text that is generated at the end of a run has shapes of its
+    /// own.
     pub(super) fn without<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let before = (self.total)().unwrap_or(0);
         let done = work();

@@ -39,7 +39,7 @@ pub struct Outcome {
     pub hypotheses: Vec<String>,
     /// The newest checkpoint of this process.
     pub checkpoint: Option<PathBuf>,
-    /// Kernels that training or validation launched for the first time after the first line of metrics: 0 if every shape was
-    /// warmed up. `None` where nothing is compiled.
+    /// Kernels that training or validation launched for the first time after the first line of metrics: 0 if every
+    /// shape was warmed up. `None` where nothing is compiled.
     pub late_kernels: Option<usize>,
 }

@@ -21,7 +21,8 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// Collects the files by saving the tokenizers once inside `run_dir`. This also shows early that the folder can be written.
+    /// Collects the files by saving the tokenizers once inside `run_dir`. This also shows early that the folder can be
+    /// written.
     pub fn new(config: &Config, data_fingerprint: String, vocabulary: &Vocabulary, run_dir: &Path) -> Result<Self> {
         Ok(Self {
             data_fingerprint,

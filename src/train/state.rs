@@ -1,4 +1,5 @@
-//! The state that training changes: weights, moments and counters; and its conversion to and from a device-free [`Snapshot`].
+//! The state that training changes: weights, moments and counters; and its conversion to and from a device-free
+//! [`Snapshot`].
 
 use anyhow::{Context, Result};
 use burn::module::Module;
@@ -195,8 +196,8 @@ impl<M: Model> TrainState<M> {
     }
 }
 
-/// Returns a model with initial weights in f32, tracked by autodiff: they are the master weights of a new run, whatever the compute
-/// dtype.
+/// Returns a model with initial weights in f32, tracked by autodiff: they are the master weights of a new run, whatever
+/// the compute dtype.
 pub(crate) fn initial_weights(model: &TransformerConfig, seed: u64, device: &Device) -> Transformer {
     model.init(seed, FloatDType::F32, &device.clone().inner().autodiff())
 }
@@ -215,8 +216,8 @@ fn optimizer_setup<'a>(
     loss_scale: Option<LossScale>,
 ) -> AdamWSetup<'a> {
     let LossScaleConfig { init, growth_factor, backoff_factor, growth_interval, floor } = config.train.loss_scale;
-    // Backward differentiates the sum of the losses, but loss scales are chosen for their mean. The difference is corrected with a
-    // power of two near the batch size, because multiplying by it is exact.
+    // Backward differentiates the sum of the losses, but loss scales are chosen for their mean. The difference is
+    // corrected with a power of two near the batch size, because multiplying by it is exact.
     let unit = config.loader.batch_tokens.next_power_of_two() as f32;
     let scaling = LossScaling { unit, growth_factor, growth_interval, backoff_factor, floor };
     let scaling = (dtype == FloatDType::F16).then_some(scaling);

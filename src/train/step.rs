@@ -14,8 +14,9 @@ use crate::optim::{FlatGradients, ParamTable};
 /// Takes one optimizer step over `batches`, the micro-batches of one group.
 ///
 /// The loss is the sum over all labels of the group, divided once by their number, which the device counts. The result
-/// therefore does not depend on how the labels are distributed over micro-batches. Counters of steps and micro-batches advance;
-/// the caller keeps the data position. The device decides whether the step makes an update, and counts the updates.
+/// therefore does not depend on how the labels are distributed over micro-batches. Counters of steps and micro-batches
+/// advance; the caller keeps the data position. The device decides whether the step makes an update, and counts the
+/// updates.
 ///
 /// # Panics
 /// If the group is empty.
@@ -34,8 +35,8 @@ pub(super) fn train_step_with<M: Model>(
     update(state, batches, sums, gradients)
 }
 
-/// Computes sums and gradients of `batches`, the first of which is micro-batch number `first_micro_step` of the run. Changes
-/// nothing. Gradients carry the loss scale, if there is one.
+/// Computes sums and gradients of `batches`, the first of which is micro-batch number `first_micro_step` of the run.
+/// Changes nothing. Gradients carry the loss scale, if there is one.
 pub(crate) fn group_gradients<M: Model>(
     state: &TrainState<M>,
     batches: &[Batch],
@@ -139,8 +140,8 @@ impl<'a, M: Model> Pass<'a, M> {
         self.has_dropout || self.masking.is_some()
     }
 
-    /// Computes the sums of `batch` and its gradients: in `dtype`, or added to the gradients `before`. Masks and dropout are sites
-    /// of one stream, which is a function of the seed and the number of the micro-batch.
+    /// Computes the sums of `batch` and its gradients: in `dtype`, or added to the gradients `before`. Masks and
+    /// dropout are sites of one stream, which is a function of the seed and the number of the micro-batch.
     pub(super) fn run(
         &self,
         batch: &Batch,

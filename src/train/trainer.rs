@@ -45,7 +45,8 @@ impl<M: Model> Trainer<M> {
         &self.state
     }
 
-    /// Returns the configuration, with the `train.split_batches` that [`Setup::auto_micro_batch`](super::Setup::auto_micro_batch) has found.
+    /// Returns the configuration, with the `train.split_batches` that
+    /// [`Setup::auto_micro_batch`](super::Setup::auto_micro_batch) has found.
     pub fn config(&self) -> &Config {
         &self.config
     }

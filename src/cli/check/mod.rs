@@ -14,11 +14,12 @@ use crate::run::RunError;
 
 /// Verifies a run folder: configuration, metrics, token caches and every checkpoint; or, with --precision, a precision
 ///
-/// Reads every file of the run and compares it with the hash from when it was written. Changes nothing. Each finding is a line on
-/// stdout. The exit code is 0 if everything is sound and 1 if something is damaged.
+/// Reads every file of the run and compares it with the hash from when it was written. Changes nothing. Each finding is
+/// a line on stdout. The exit code is 0 if everything is sound and 1 if something is damaged.
 ///
-/// With --precision, trains the first steps in that precision and in f32, from the same seed. Compares losses, speed, memory and
-/// overflows, and checks the computations that must be in f32. Keeps nothing. The exit code is 1 if the precision fails a check.
+/// With --precision, trains the first steps in that precision and in f32, from the same seed. Compares losses, speed,
+/// memory and overflows, and checks the computations that must be in f32. Keeps nothing. The exit code is 1 if the
+/// precision fails a check.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln check runs/en-it

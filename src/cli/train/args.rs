@@ -10,10 +10,12 @@ use crate::run::{Options, Run, TrainedModel, folder};
 
 /// Trains a Transformer
 ///
-/// Without arguments it trains a small model on the built-in task, numbers in digits -> English words, in about two minutes on a
-/// CPU. --task lm and --task mlm have a built-in text, too. A configuration file overrides the preset, and --set overrides both.
+/// Without arguments it trains a small model on the built-in task, numbers in digits -> English words, in about two
+/// minutes on a CPU. --task lm and --task mlm have a built-in text, too. A configuration file overrides the preset, and
+/// --set overrides both.
 ///
-/// Ctrl-C or SIGTERM saves a checkpoint and ends the run; --resume continues it. SIGUSR1 saves a checkpoint and the run goes on.
+/// Ctrl-C or SIGTERM saves a checkpoint and ends the run; --resume continues it. SIGUSR1 saves a checkpoint and the run
+/// goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln train
@@ -31,7 +33,8 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
 
-    /// Continues the run in the run folder from its newest checkpoint. It keeps its configuration unless another one is given
+    /// Continues the run in the run folder from its newest checkpoint. It keeps its configuration unless another one is
+    /// given
     #[arg(long)]
     pub(super) resume: bool,
 
@@ -43,17 +46,18 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "KEY", requires = "resume")]
     allow: Vec<String>,
 
-    /// Checks everything, prints the whole configuration, parameters, memory and the first batches, and stops. Prepares the token
-    /// cache if necessary
+    /// Checks everything, prints the whole configuration, parameters, memory and the first batches, and stops. Prepares
+    /// the token cache if necessary
     #[arg(long)]
     pub(super) dry_run: bool,
 
-    /// If the largest batch does not fit into memory: cuts every batch into 2, 4, ... micro-batches (train.split_batches) until it
-    /// fits. An optimizer step still covers the whole batch
+    /// If the largest batch does not fit into memory: cuts every batch into 2, 4, ... micro-batches
+    /// (train.split_batches) until it fits. An optimizer step still covers the whole batch
     #[arg(long)]
     auto_micro_batch: bool,
 
-    /// Computes every operator by its reference definition instead of its kernel: slow, to compare losses (see `kiln compare`)
+    /// Computes every operator by its reference definition instead of its kernel: slow, to compare losses (see `kiln
+    /// compare`)
     #[arg(long, alias = "plain-operators")]
     reference_operators: bool,
 

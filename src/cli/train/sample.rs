@@ -28,8 +28,8 @@ impl TextSample {
         })
     }
 
-    /// Returns the prompt and its continuation by `model`; `None` if the model does not continue text, or if the prompt leaves no
-    /// room for it.
+    /// Returns the prompt and its continuation by `model`; `None` if the model does not continue text, or if the prompt
+    /// leaves no room for it.
     pub(super) fn write(&self, model: &Transformer) -> Result<Option<String>, GenerateError> {
         let Transformer::DecoderOnly(model) = model else { return Ok(None) };
         let generator = TextGenerator::new(model, self.tokenizer.clone(), self.config.clone())?;

@@ -1,5 +1,5 @@
-//! Ctrl-C and SIGTERM save and end a run after the step in progress; a second signal ends it at once. SIGUSR1 saves, and the
-//! run goes on.
+//! Ctrl-C and SIGTERM save and end a run after the step in progress; a second signal ends it at once. SIGUSR1 saves,
+//! and the run goes on.
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};

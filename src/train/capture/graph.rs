@@ -17,8 +17,8 @@ pub(super) struct Graphs;
 
 impl<M: Model> Record<M> for Graphs {
     fn record(&mut self, state: &TrainState<M>, batch: &Batch) -> Result<Box<dyn Replay<M>>, CaptureError> {
-        // Another batch shows whether the recording froze something of its own. Its gradients are computed before recording, so
-        // that nothing else needs memory while the recording takes the free memory.
+        // Another batch shows whether the recording froze something of its own. Its gradients are computed before
+        // recording, so that nothing else needs memory while the recording takes the free memory.
         let (other, next) = (reversed(batch), state.micro_steps + 1);
         let mut inputs = Inputs::of(state, &other, next);
         let mut work = forward_backward(state, inputs.batch.clone(), inputs.words.clone());
@@ -48,8 +48,8 @@ pub(super) fn words<M>(state: &TrainState<M>, micro_step: u64) -> Tensor<1, Int>
     DropoutStream::words(state.seed, micro_step, &state.device)
 }
 
-/// Returns a function that runs forward and backward of `batch` with the weights at the time of the call and the random numbers of
-/// `words`.
+/// Returns a function that runs forward and backward of `batch` with the weights at the time of the call and the random
+/// numbers of `words`.
 pub(super) fn forward_backward<M: Model>(
     state: &TrainState<M>,
     batch: Batch,
@@ -68,7 +68,8 @@ pub(super) fn forward_backward<M: Model>(
     }
 }
 
-/// Reads loss, negative log-likelihood, number of labels, and the sums of squares of all gradients. Waits for the device.
+/// Reads loss, negative log-likelihood, number of labels, and the sums of squares of all gradients. Waits for the
+/// device.
 fn fingerprint((sums, FlatGradients(gradients)): &Results) -> Result<Vec<f32>, CaptureError> {
     let parts = [&sums.loss, &sums.nll, &sums.n_labels, gradients.squares()];
     let read = parts.into_iter().cloned().fold(Transaction::default(), Transaction::register);
@@ -76,8 +77,8 @@ fn fingerprint((sums, FlatGradients(gradients)): &Results) -> Result<Vec<f32>, C
     Ok(data.into_iter().flat_map(|data| data.try_into_vec::<f32>().expect("sums are f32")).collect())
 }
 
-/// Describes where two fingerprints differ; `None` if they agree bit for bit. The sums of the losses, which are only reported, may
-/// differ by rounding: the backend may add them in another order every time.
+/// Describes where two fingerprints differ; `None` if they agree bit for bit. The sums of the losses, which are only
+/// reported, may differ by rounding: the backend may add them in another order every time.
 pub(super) fn difference(table: &ParamTable, found: &[f32], wanted: &[f32]) -> Option<String> {
     let differ = |(found, wanted): (&f32, &f32)| found.to_bits() != wanted.to_bits();
     let far_apart = |found: f32, wanted: f32| (found - wanted).abs() > SUM_TOLERANCE * wanted.abs();

@@ -1,4 +1,5 @@
-//! Forward and backward of recurring shapes as CUDA graphs: the host enqueues one replay instead of some hundred kernels.
+//! Forward and backward of recurring shapes as CUDA graphs: the host enqueues one replay instead of some hundred
+//! kernels.
 //!
 //! What a recording contains, and what it does not:
 //! - Numbers of the host are frozen in it, and all of them are constants of the shape: sites, probabilities, sizes. Seed and
@@ -12,7 +13,8 @@
 //! - Each recording keeps its activations for as long as it lives, see [`kiln_kernels::capture`]. Memory therefore limits the
 //!   number of recorded shapes.
 //!
-//! Before a recording takes part in training, it must reproduce the gradients of its own batch and of another batch bit for bit.
+//! Before a recording takes part in training, it must reproduce the gradients of its own batch and of another batch bit
+//! for bit.
 
 mod graph;
 #[cfg(test)]
@@ -53,8 +55,8 @@ impl Policy {
     /// Returns the policy of a mode; `None` for never.
     fn of(mode: Capture) -> Option<Self> {
         match mode {
-            // A recording costs as much as seven to ten runs of forward and backward. It saves 1 to 2.5 % of the time where the
-            // device is always busy, and most of the time where the device waits for the host.
+            // A recording costs as much as seven to ten runs of forward and backward. It saves 1 to 2.5 % of the time
+            // where the device is always busy, and most of the time where the device waits for the host.
             Capture::Auto => Some(Self { times_before: 500, memory_share: 0.4 }),
             // By then, kernels are compiled and chosen.
             Capture::On => Some(Self { times_before: 3, memory_share: 0.7 }),
@@ -83,8 +85,8 @@ impl Key {
 
 /// A recording that takes part in training.
 trait Replay<M>: Send {
-    /// Computes sums and gradients of `batch`, micro-batch number `micro_step` of the run. The gradients are valid until the next
-    /// replay, the sums for good.
+    /// Computes sums and gradients of `batch`, micro-batch number `micro_step` of the run. The gradients are valid
+    /// until the next replay, the sums for good.
     fn run(&mut self, state: &TrainState<M>, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError>;
 }
 
@@ -123,8 +125,8 @@ impl<M: Model> fmt::Debug for CapturedSteps<M> {
 }
 
 impl<M: Model> CapturedSteps<M> {
-    /// Starts without recordings. On a device without graphs, or with reference operators, every step is computed eagerly: the
-    /// reference optimizer makes new weights in every step, and a recording would keep using the old ones.
+    /// Starts without recordings. On a device without graphs, or with reference operators, every step is computed
+    /// eagerly: the reference optimizer makes new weights in every step, and a recording would keep using the old ones.
     pub fn new(mode: Capture, device: &Device) -> Self {
         let mut steps = Self::with_recorder(mode, Box::new(Graphs));
         let obstacle = match can_capture(device) {
@@ -210,7 +212,8 @@ impl<M: Model> CapturedSteps<M> {
         recorded.inspect_err(|error| self.give_up(Key::of(batch), error)).ok()
     }
 
-    /// Returns whether there is memory for another recording. The first one is assumed to need as much as all tensors so far.
+    /// Returns whether there is memory for another recording. The first one is assumed to need as much as all tensors
+    /// so far.
     fn has_room(&self, policy: Policy, state: &TrainState<M>, reserved: Option<u64>) -> bool {
         let Some((reserved, capacity)) = reserved.zip(state.device.memory_capacity()) else { return true };
         let next = if self.n_recorded() == 0 { reserved } else { self.largest_bytes };

@@ -96,8 +96,8 @@ fn weights(state: &TrainState) -> Vec<f32> {
 
 const SHAPES: [[usize; 2]; 2] = [[2, 6], [3, 8]];
 
-/// Takes the steps of `groups` with recordings and as they come: every number is the same. What was recorded is returned with
-/// the log, and the state.
+/// Takes the steps of `groups` with recordings and as they come: every number is the same. What was recorded is
+/// returned with the log, and the state.
 fn both_ways(groups: impl IntoIterator<Item = Vec<Batch>>) -> (CapturedSteps, Vec<String>, TrainState) {
     let fake = Fake::default();
     let mut steps = CapturedSteps::with_recorder(Capture::On, Box::new(fake.clone()));

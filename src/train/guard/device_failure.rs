@@ -16,8 +16,8 @@ pub(in crate::train) fn in_step(error: Error, shape: Option<Shape>) -> Error {
     }
 }
 
-/// Returns the line of a backend's report that names the failed allocation: the report of one failure lists everything that
-/// depended on it, over pages.
+/// Returns the line of a backend's report that names the failed allocation: the report of one failure lists everything
+/// that depended on it, over pages.
 pub(in crate::train) fn allocation(text: &str) -> Option<String> {
     /// Messages for more than the device has, more than is free, and more block sizes than are kept.
     const MESSAGES: [&str; 3] =

@@ -1,8 +1,8 @@
 //! A loss or gradient that is not finite: names the step and the parameters, and saves the batch.
 //!
-//! The device makes no update from such a gradient. If the run must end ([`NonFinite::Stop`], or a loss scale at its lowest), the
-//! device makes no later update either, until the host reads the failure. The weights are then still those that the step failed
-//! with, so the step can be computed again exactly and examined.
+//! The device makes no update from such a gradient. If the run must end ([`NonFinite::Stop`], or a loss scale at its
+//! lowest), the device makes no later update either, until the host reads the failure. The weights are then still those
+//! that the step failed with, so the step can be computed again exactly and examined.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,8 +50,8 @@ struct Report<'a> {
     /// As text: JSON has no NaN.
     loss: String,
     grad_norm: String,
-    /// Parameters with gradients that were not finite, and the number of such elements; `null` if the step was skipped, because
-    /// its weights are gone.
+    /// Parameters with gradients that were not finite, and the number of such elements; `null` if the step was skipped,
+    /// because its weights are gone.
     gradients: Option<Vec<(String, usize)>>,
     batches: Vec<BatchRecord<'a>>,
 }
@@ -104,8 +104,8 @@ impl Watch {
         steps.iter().position(|step| step.stopped).map_or(steps.len(), |at| at + 1)
     }
 
-    /// Checks the pending steps, whose metrics are `steps`. `n_before` earlier steps of this run were not finite. Returns a note
-    /// on each step that was skipped.
+    /// Checks the pending steps, whose metrics are `steps`. `n_before` earlier steps of this run were not finite.
+    /// Returns a note on each step that was skipped.
     ///
     /// # Errors
     /// If a step was not finite and the policy is to stop, or if too many were skipped.

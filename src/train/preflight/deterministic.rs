@@ -1,8 +1,10 @@
-//! `train.deterministic = true`: two runs with the same seed end with the same bits, on a GPU too, or the run is refused.
+//! `train.deterministic = true`: two runs with the same seed end with the same bits, on a GPU too, or the run is
+//! refused.
 //!
-//! On a GPU the kernels of `kiln-kernels` add in a fixed order. Where an operator has no such kernel, the backend's autotune may
-//! prefer different kernels from run to run, so a run that needs one is refused. The backend's other kernels are not under our
-//! control: the gradients of the largest batch are therefore computed twice before the first step and compared.
+//! On a GPU the kernels of `kiln-kernels` add in a fixed order. Where an operator has no such kernel, the backend's
+//! autotune may prefer different kernels from run to run, so a run that needs one is refused. The backend's other
+//! kernels are not under our control: the gradients of the largest batch are therefore computed twice before the first
+//! step and compared.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Runs the largest batches before training, so that a run that will not fit in memory fails in its first minute instead of
-//! hours later.
+//! Runs the largest batches before training, so that a run that will not fit in memory fails in its first minute
+//! instead of hours later.
 //!
 //! The training batch that needs most memory goes forward and backward, and the largest validation batch forward.
 
@@ -95,8 +95,8 @@ fn make_room(device: &Device) {
     drop(device.sync());
 }
 
-/// Catches failures of `attempt`: when memory runs out, a backend panics or returns an error, at the operation or at the next
-/// read.
+/// Catches failures of `attempt`: when memory runs out, a backend panics or returns an error, at the operation or at
+/// the next read.
 fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Failure> {
     let error = match catch_unwind(AssertUnwindSafe(attempt)) {
         Ok(Ok(())) => return Ok(()),
@@ -109,11 +109,11 @@ fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Fai
     })
 }
 
-/// Finds the number of micro-batches that every batch must be cut into: `splits` if they fit, otherwise, if `auto`, twice as many
-/// until they fit. `attempt` tries a number, and `note` gets a line about each that is too small.
+/// Finds the number of micro-batches that every batch must be cut into: `splits` if they fit, otherwise, if `auto`,
+/// twice as many until they fit. `attempt` tries a number, and `note` gets a line about each that is too small.
 ///
-/// Each attempt gets a fresh state from `begin`, because a failed one can leave every tensor it touched unreadable, including the
-/// weights. The state of the last attempt is returned.
+/// Each attempt gets a fresh state from `begin`, because a failed one can leave every tensor it touched unreadable,
+/// including the weights. The state of the last attempt is returned.
 pub(super) fn fit<S>(
     device: &Device,
     splits: usize,

@@ -1,8 +1,8 @@
-//! Runs every shape once before the clock starts. Kernels are compiled and chosen when they are first launched, so a shape that
-//! first appears after an hour would pause the training then.
+//! Runs every shape once before the clock starts. Kernels are compiled and chosen when they are first launched, so a
+//! shape that first appears after an hour would pause the training then.
 //!
-//! Each shape of the training data goes forward and backward, each shape of the validation data forward, and the optimizer takes
-//! a step on a scratch parameter.
+//! Each shape of the training data goes forward and backward, each shape of the validation data forward, and the
+//! optimizer takes a step on a scratch parameter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,8 +41,8 @@ impl fmt::Display for Warmed {
     }
 }
 
-/// Runs every shape of the data once, cut into `splits` micro-batches. `show` gets the number of shapes that are done and of all
-/// shapes. `started` is the time at which the first one was tried.
+/// Runs every shape of the data once, cut into `splits` micro-batches. `show` gets the number of shapes that are done
+/// and of all shapes. `started` is the time at which the first one was tried.
 ///
 /// # Errors
 /// If the data cannot be read or the device fails.
@@ -78,8 +78,8 @@ pub(in crate::train) fn warm_up<M: Model>(
     Ok(Warmed { shapes: n_shapes, elapsed: started.elapsed(), kernels: kernel_count() })
 }
 
-/// Returns the number of the first batch of each shape. Shapes that need most memory come first: the memory pool that they leave
-/// behind serves the others.
+/// Returns the number of the first batch of each shape. Shapes that need most memory come first: the memory pool that
+/// they leave behind serves the others.
 fn first_of_each<M: Model>(plan: &EpochPlan, state: &TrainState<M>) -> Vec<usize> {
     let mut first = BTreeMap::new();
     for index in 0..plan.len() {
@@ -91,8 +91,8 @@ fn first_of_each<M: Model>(plan: &EpochPlan, state: &TrainState<M>) -> Vec<usize
     indices
 }
 
-/// Takes an optimizer step on a few scratch parameters, because on a GPU a step overwrites weights and moments. The optimizer's
-/// kernels do not depend on the number of parameters.
+/// Takes an optimizer step on a few scratch parameters, because on a GPU a step overwrites weights and moments. The
+/// optimizer's kernels do not depend on the number of parameters.
 fn step_on_scratch<M: Model>(state: &TrainState<M>) -> Result<()> {
     let device = state.device.clone().autodiff();
     let scratch = Param::from_tensor(Tensor::<1>::ones([ALIGNMENT], (&device, DType::F32)));

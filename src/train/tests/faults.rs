@@ -77,6 +77,7 @@ fn the_guard_costs_no_bit_and_holds_the_weights_when_it_must() {
     let weights = |state: &TrainState| {
         state.optimizer.state().master.clone().into_data().as_slice::<f32>().expect("f32").to_vec()
     };
+
     let mut of_policy = [NonFinite::Stop, NonFinite::Skip].map(|policy| {
         config.train.non_finite = policy;
         let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex());
@@ -85,6 +86,7 @@ fn the_guard_costs_no_bit_and_holds_the_weights_when_it_must() {
     });
     let [guarded, free] = &mut of_policy;
     assert_eq!(weights(guarded), weights(free));
+
     for (state, goes_on) in [(guarded, false), (free, true)] {
         let before = weights(state);
         let (_, gradients) = group_gradients(state, &batches[..1], 0);

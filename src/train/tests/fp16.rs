@@ -55,10 +55,12 @@ fn an_overflow_costs_its_update_and_moves_neither_schedule_nor_weights() {
     let dir = tempfile::tempdir().expect("a folder");
     let (outcome, steps) = steps(dir.path(), &corpora, &config);
     assert_eq!((outcome.ended, outcome.step, steps.len()), (Ended::Steps, 16, 16));
+
     let skipped: Vec<bool> = steps.iter().map(|step| step["skipped"] == true).collect();
     let n_skipped = skipped.iter().filter(|skipped| **skipped).count();
     assert!(skipped[0] && !skipped[15] && n_skipped < 14, "{skipped:?}");
     assert!(skipped.iter().skip_while(|skipped| **skipped).any(|skipped| *skipped), "also later: {skipped:?}");
+
     let rate = crate::optim::LearningRate::new(&config.optim, config.train.steps, config.model.d_model);
     let (mut updates, mut scale, mut good) = (0, config.train.loss_scale.init, 0);
     for (step, skipped) in steps.iter().zip(&skipped) {
@@ -73,6 +75,7 @@ fn an_overflow_costs_its_update_and_moves_neither_schedule_nor_weights() {
         updates += u64::from(!skipped);
         assert_eq!(step["updates"], updates, "{step}");
     }
+
     let state = last_snapshot(dir.path()).1.state;
     assert_eq!((state.step, state.skipped_steps, state.non_finite_steps), (16, n_skipped as u64, 0));
     assert_eq!(state.loss_scale, Some(crate::checkpoint::LossScale { scale, good_steps: good }));

@@ -19,6 +19,7 @@ impl TextRun {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let file = dir.path().join("text.txt");
         fs::write(&file, text).expect("writable");
+
         let preset = if task == Task::Lm { presets::gpt2_tiny() } else { presets::bert_tiny() };
         let kind = if task == Task::Lm { TokenizerKind::ByteLevelBpe } else { TokenizerKind::WordPiece };
         let mut config = Config {
@@ -38,6 +39,7 @@ impl TextRun {
             train: TrainConfig { steps: 16, log_every: 3, validate_every: 5, save_every: 4, ..preset.train },
             ..preset
         };
+
         config.data.train = vec![file.clone()];
         config.data.valid = vec![file];
         config.data.text = TextConfig { format: TextFormat::Lines, ..TextConfig::default() };
@@ -128,11 +130,13 @@ fn language_models_resume_bit_for_bit_in_the_middle_of_an_epoch() {
         run.config.model.attention_dropout = 0.1;
         run.config.train.grad_accum_steps = 2;
         let per_epoch = run.data(&run.config).0.train.batches_per_epoch();
+
         let whole = run.path("whole");
         let (outcome, whole_records) = run.run(&run.config, &whole, false, u64::MAX);
         assert_eq!((outcome.ended, outcome.step), (Ended::Steps, 16));
         let (_, wanted) = last_snapshot(&whole);
         assert!(wanted.state.position.epoch >= 1 && per_epoch > 2, "{:?} of {per_epoch}", wanted.state.position);
+
         let dir = run.path("often");
         let (mut records, mut in_the_middle) = (Vec::new(), false);
         for (nth, stop_at) in [2, 6, 7, 12, u64::MAX].into_iter().enumerate() {
@@ -143,6 +147,7 @@ fn language_models_resume_bit_for_bit_in_the_middle_of_an_epoch() {
             records.extend(more);
             in_the_middle |= outcome.ended == Ended::Stopped && last_snapshot(&dir).1.state.position.batch > 0;
         }
+
         assert!(in_the_middle, "{task:?}: no stop inside an epoch");
         let (_, mut found) = last_snapshot(&dir);
         assert_eq!(found.weights, wanted.weights, "{task:?}: weights");
