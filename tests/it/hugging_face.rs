@@ -250,7 +250,7 @@ fn folders_that_do_not_fit_are_refused() {
         fs::write(dir.join("model.safetensors.index.json"), "{\"weight_map\": {\"a\": \"a.safetensors\"}}")
             .expect("ok");
     })
-    .refused(3, &["names shards that are not here: a.safetensors"]);
+    .refused(3, &["lists shards that are not here: a.safetensors"]);
     assert!(!place.path("runs/x").exists(), "nothing is left of a refused import");
 
     let bart = place.run(&["import", text(&fixture("bart"))]).ok();

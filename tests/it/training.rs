@@ -213,6 +213,6 @@ fn a_precision_is_audited_against_f32() {
     assert!(strict.code == 1 && strict.stdout.contains("WRONG  the loss of step"), "{strict:#?}");
     place.run(&["check"]).refused(2, &["RUN"]);
     place.run(&["check", "runs/a", "--precision", "fp16"]).refused(2, &["--precision"]);
-    place.run(&["check", "runs/a", "--set", "optim.lr=1"]).refused(2, &["belong to --precision"]);
+    place.run(&["check", "runs/a", "--set", "optim.lr=1"]).refused(2, &["options of --precision"]);
     place.run(&["check", "--precision", "fp8"]).refused(2, &["fp16"]);
 }
