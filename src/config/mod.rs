@@ -8,6 +8,7 @@ mod generate;
 mod overrides;
 pub mod presets;
 mod suggest;
+pub(crate) mod task;
 mod validate;
 
 use std::path::PathBuf;

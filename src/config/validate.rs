@@ -1,8 +1,9 @@
 //! Checks a configuration before any work. Each problem names its key, the value found and a remedy.
 
-use kiln_model::{Architecture, TieEmbeddings, TransformerConfig};
+use kiln_model::{TieEmbeddings, TransformerConfig};
 
-use super::{Config, LossScaleConfig, OptimConfig, Schedule, Task, TrainConfig};
+use super::task::{Reads, TaskTraits, traits_of};
+use super::{Config, LossScaleConfig, OptimConfig, Schedule, TrainConfig};
 
 impl Config {
     /// Returns all problems at once, or an empty list if the run can start. Each begins with its key.
@@ -18,9 +19,10 @@ impl Config {
 
         // Sections on their own.
         self.validate_data(&mut problems);
-        problems.extend(match self.task {
-            Task::Translation => self.tokenizer.validate(),
-            Task::Lm | Task::Mlm => self.tokenizer.validate_for_text(),
+        let reads = traits_of(self.task).reads;
+        problems.extend(match reads {
+            Reads::Pairs => self.tokenizer.validate(),
+            Reads::Text => self.tokenizer.validate_for_text(),
         });
         problems.extend(self.loader.validate());
         problems.extend(self.model.validate());
@@ -30,16 +32,19 @@ impl Config {
 
         // Sections against each other.
         self.validate_task(&mut problems);
-        match self.task {
-            Task::Translation => self.validate_pairs(&mut problems),
-            Task::Lm | Task::Mlm => self.validate_text(&mut problems),
+        match reads {
+            Reads::Pairs => self.validate_pairs(&mut problems),
+            Reads::Text => self.validate_text(&mut problems),
         }
         problems
     }
 
     fn validate_data(&self, problems: &mut Vec<String>) {
         problems.extend(self.data.corpus.validate());
-        let max_positions = if self.task == Task::Translation { 0 } else { self.model.max_positions };
+        let max_positions = match traits_of(self.task).reads {
+            Reads::Pairs => 0,
+            Reads::Text => self.model.max_positions,
+        };
         problems.extend(self.data.text.validate(max_positions));
 
         if self.data.train.is_empty() && !self.data.valid.is_empty() {
@@ -59,17 +64,14 @@ impl Config {
 
     /// Checks that the model can do the task.
     fn validate_task(&self, problems: &mut Vec<String>) {
-        let (task, wanted, architecture, preset) = match self.task {
-            Task::Translation => ("translation", Architecture::EncoderDecoder, "encoder_decoder", "base"),
-            Task::Lm => ("lm", Architecture::DecoderOnly, "decoder_only", "gpt2-mini"),
-            Task::Mlm => ("mlm", Architecture::EncoderOnly, "encoder_only", "bert-small"),
-        };
+        let TaskTraits { name: task, architecture: (wanted, architecture), preset, hides_tokens, .. } =
+            traits_of(self.task);
         if self.model.architecture != wanted {
             problems.push(format!(
                 "task = \"{task}\" needs model.architecture = \"{architecture}\"; choose a preset for it (--preset {preset}), or \
                  another task"
             ));
-        } else if self.task == Task::Mlm && !self.model.mlm_head {
+        } else if hides_tokens && !self.model.mlm_head {
             problems.push(
                 "model.mlm_head = false removes the head that predicts masked tokens; task = \"mlm\" needs it to be true"
                     .into(),
@@ -266,6 +268,8 @@ impl LossScaleConfig {
 
 #[cfg(test)]
 mod tests {
+    use kiln_data::Task;
+
     use super::super::presets;
     use super::*;
 

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 use kiln_model::mlm::{MaskConfig, mask_tokens};
 use kiln_model::{Batch, DropoutStream};
 
-use crate::config::{Config, Task};
+use crate::config::Config;
+use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
 
 /// How tokens are hidden.
@@ -17,8 +18,9 @@ impl Masking {
     /// # Errors
     /// If the vocabulary lacks the tokens that mlm needs.
     pub fn of(config: &Config, vocabulary: &Vocabulary) -> Result<Option<Self>> {
-        let (Task::Mlm, Some(tokenizer)) = (config.task, vocabulary.text()) else { return Ok(None) };
-        tokenizer.check(Task::Mlm)?;
+        let hides_tokens = traits_of(config.task).hides_tokens;
+        let Some(tokenizer) = vocabulary.text().filter(|_| hides_tokens) else { return Ok(None) };
+        tokenizer.check(config.task)?;
         let mask_id = tokenizer.special().mask.context("a vocabulary for mlm has a mask token")?;
         let masks = MaskConfig {
             select_share: config.train.masked_share,

@@ -9,8 +9,8 @@ use std::str::FromStr;
 pub use text::{bert_small, bert_tiny, gpt2_124m, gpt2_350m, gpt2_mini, gpt2_tiny, llama_125m};
 pub use translation::{base, big, numbers, small, tiny, transformer_base, transformer_big};
 
+use super::Config;
 use super::suggest::did_you_mean;
-use super::{Config, Task};
 
 /// The values of `--preset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,18 +103,6 @@ impl Preset {
             Preset::BertSmall => bert_small(),
         }
     }
-
-    /// Returns the preset of a run that names none. It depends on the task and on whether the run has text of its own.
-    pub fn usual_for(task: Task, has_text: bool) -> Self {
-        match (task, has_text) {
-            (Task::Translation, false) => Preset::Numbers,
-            (Task::Translation, true) => Preset::Base,
-            (Task::Lm, false) => Preset::Gpt2Tiny,
-            (Task::Lm, true) => Preset::Gpt2Mini,
-            (Task::Mlm, false) => Preset::BertTiny,
-            (Task::Mlm, true) => Preset::BertSmall,
-        }
-    }
 }
 
 impl fmt::Display for Preset {
@@ -157,7 +145,7 @@ mod tests {
 
     #[test]
     fn every_task_has_a_usual_preset_of_its_own_kind() {
-        for task in [Task::Translation, Task::Lm, Task::Mlm] {
+        for task in crate::config::task::TASKS {
             for has_text in [false, true] {
                 assert_eq!(Preset::usual_for(task, has_text).config().task, task);
             }
