@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::config_args::{DeviceArgs, GenerateArgs};
 use super::error::Usage;
 use super::lines::one_line;
-use crate::config::Task;
+use crate::config::task::{Reads, traits_of};
 use crate::eval::{bleu, chrf};
 use crate::run::{Scores, TrainedModel, score};
 
@@ -60,7 +60,8 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     let device = args.device.open()?;
     let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
-    if run.config.task != Task::Translation && (args.hypotheses.is_some() || !args.generate.is_empty()) {
+    let reads = traits_of(run.config.task).reads;
+    if reads == Reads::Text && (args.hypotheses.is_some() || !args.generate.is_empty()) {
         return Err(Usage(
             "options of translation do not apply to text: omit --hypotheses and the options that say how to generate"
                 .into(),
@@ -68,9 +69,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         .into());
     }
 
-    let generate = match run.config.task {
-        Task::Translation => args.generate.apply(&run.config.generate)?,
-        Task::Lm | Task::Mlm => run.config.generate.clone(),
+    let generate = match reads {
+        Reads::Pairs => args.generate.apply(&run.config.generate)?,
+        Reads::Text => run.config.generate.clone(),
     };
     let scores = score(&run, &args.data, generate, &device, &mut |line| eprintln!("{line}"))?;
     if let (Some(path), Some(translation)) = (&args.hypotheses, &scores.translation) {

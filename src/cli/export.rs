@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use kiln_model::hf::{self, Exported, TokenIds};
 use serde_json::{Value, json};
 
-use crate::config::Task;
+use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
 use crate::hugging_face::{
     CONFIG_FILE, GENERATION_CONFIG_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile, write_folder,
@@ -84,10 +84,11 @@ fn token_ids(vocabulary: &Vocabulary) -> TokenIds {
 /// Returns the tokenizer's files. They are the run's own, plus the special tokens that the model saw around a text:
 /// other programs then add these when they encode.
 fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
-    let (before, behind) = match (&run.vocabulary, run.config.task) {
-        (Vocabulary::Pairs(tokenizers), _) => (Vec::new(), vec![tokenizers.special().eos]),
-        (Vocabulary::Text(tokenizer), Task::Mlm) => tokenizer.around(),
-        (Vocabulary::Text(_), _) => (Vec::new(), Vec::new()),
+    let hides_tokens = traits_of(run.config.task).hides_tokens;
+    let (before, behind) = match &run.vocabulary {
+        Vocabulary::Pairs(tokenizers) => (Vec::new(), vec![tokenizers.special().eos]),
+        Vocabulary::Text(tokenizer) if hides_tokens => tokenizer.around(),
+        Vocabulary::Text(_) => (Vec::new(), Vec::new()),
     };
     let mut files = Vec::new();
     for name in tokenizer_names(&run.path)? {

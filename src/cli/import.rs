@@ -10,6 +10,7 @@ use kiln_model::{Architecture, TransformerConfig};
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
+use crate::config::task::{Reads, TASKS, traits_of};
 use crate::config::{Config, Preset, Task};
 use crate::dataset::Vocabulary;
 use crate::hugging_face::{Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
@@ -61,7 +62,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     load_vocabulary(task, &files)
         .and_then(|vocabulary| vocabulary.complete(&mut model))
         .with_context(|| format!("the tokenizer {} does not fit", tokenizer_path.display()))?;
-    if task == Task::Translation
+    if traits_of(task).reads == Reads::Pairs
         && let Some(token) = tokenizer.first_token_around()
     {
         eprintln!(
@@ -109,11 +110,8 @@ fn check_size(tokenizer: &TokenizerFile, path: &Path, rows: usize) -> Result<(),
 }
 
 fn task_of(architecture: Architecture) -> Task {
-    match architecture {
-        Architecture::EncoderDecoder => Task::Translation,
-        Architecture::DecoderOnly => Task::Lm,
-        Architecture::EncoderOnly => Task::Mlm,
-    }
+    let task = TASKS.into_iter().find(|&task| traits_of(task).architecture.0 == architecture);
+    task.expect("each architecture has a task")
 }
 
 /// Returns the spellings of the special tokens, which Kiln stores next to a tokenizer. They come from the folder's
@@ -133,7 +131,7 @@ fn token_names(
     let of_id = |id: Option<u32>| id.and_then(|id| tokenizer.token(id)).map(str::to_owned);
 
     let mut names = Map::new();
-    if task == Task::Translation {
+    if traits_of(task).reads == Reads::Pairs {
         for (key, found, what) in [
             ("pad_token", of_id(tokens.pad), "pad_token_id"),
             ("bos_token", of_id(tokens.decoder_start.or(tokens.bos)), "decoder_start_token_id"),

@@ -8,7 +8,8 @@ use kiln_data::{Example, PairCorpus, PairTokenizers, TextCorpus, TextTokenizer};
 
 use super::config_args::ConfigArgs;
 use super::error::Usage;
-use crate::config::{Config, Task};
+use crate::config::Config;
+use crate::config::task::{Reads, traits_of};
 use crate::dataset::{pairs, text};
 
 /// Rows that the statistics are computed on.
@@ -50,9 +51,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         )
         .into());
     }
-    match config.task {
-        Task::Translation => of_pairs(&config, args.out.as_deref()),
-        Task::Lm | Task::Mlm => of_text(&config, args.out.as_deref()),
+    match traits_of(config.task).reads {
+        Reads::Pairs => of_pairs(&config, args.out.as_deref()),
+        Reads::Text => of_text(&config, args.out.as_deref()),
     }
 }
 

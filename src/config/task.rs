@@ -28,10 +28,15 @@ pub(crate) struct TaskTraits {
     pub(crate) preset: Preset,
     /// Hides tokens of the input at random: needs a mask token, and a head that predicts what is hidden.
     pub(crate) hides_tokens: bool,
+    /// Predicts each token of a text from the tokens before it: the model continues text, and bits per byte are defined.
+    pub(crate) continues_text: bool,
+    /// What to do with a run of this task; a refusal of another task's command says so.
+    pub(crate) instead: &'static str,
+    /// The command to try after training, in which `{program}`, `{run}` and `{input}` are replaced.
+    pub(crate) next: &'static str,
 }
 
-/// Every task.
-#[cfg(test)]
+/// All tasks.
 pub(crate) const TASKS: [Task; 3] = [Task::Translation, Task::Lm, Task::Mlm];
 
 /// Returns the row of `task`.
@@ -44,6 +49,9 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             built_in_preset: Preset::Numbers,
             preset: Preset::Base,
             hides_tokens: false,
+            continues_text: false,
+            instead: "use kiln translate",
+            next: "echo '{input}' | {program} translate {run}",
         },
         Task::Lm => TaskTraits {
             name: "lm",
@@ -52,6 +60,9 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             built_in_preset: Preset::Gpt2Tiny,
             preset: Preset::Gpt2Mini,
             hides_tokens: false,
+            continues_text: true,
+            instead: "it continues text; use kiln generate",
+            next: "{program} generate {run} --prompt '{input}'",
         },
         Task::Mlm => TaskTraits {
             name: "mlm",
@@ -60,6 +71,9 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             built_in_preset: Preset::BertTiny,
             preset: Preset::BertSmall,
             hides_tokens: true,
+            continues_text: false,
+            instead: "it fills in hidden tokens; kiln evaluate scores it",
+            next: "{program} evaluate {run}",
         },
     }
 }

@@ -25,7 +25,8 @@ use kiln_data::{BatchSource, Example};
 
 pub use vocabulary::Vocabulary;
 
-use crate::config::{Config, Task};
+use crate::config::Config;
+use crate::config::task::{Reads, traits_of};
 
 /// The vocabulary and the data of a run.
 pub struct RunData {
@@ -62,9 +63,9 @@ impl RunData {
                 cache_dir.display()
             )
         })?;
-        match config.task {
-            Task::Translation => pairs::open(config, &cache_dir, vocabulary, note),
-            Task::Lm | Task::Mlm => text::open(config, &cache_dir, vocabulary, note),
+        match traits_of(config.task).reads {
+            Reads::Pairs => pairs::open(config, &cache_dir, vocabulary, note),
+            Reads::Text => text::open(config, &cache_dir, vocabulary, note),
         }
     }
 }

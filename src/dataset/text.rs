@@ -11,7 +11,8 @@ use kiln_data::{
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
 use super::{Files, RunData, Vocabulary, built_in, n_threads};
-use crate::config::{Config, Task};
+use crate::config::Config;
+use crate::config::task::traits_of;
 
 /// Words of the validation text that make a prompt.
 const PROMPT_WORDS: usize = 4;
@@ -39,7 +40,7 @@ pub(super) fn open(
         let corpus = TextCorpus::open(&valid, &text_config(config)).context("data.valid")?;
         let opened = open_to_measure(config, &corpus, cache_dir, &data.vocabulary, note).context("data.valid")?;
         data.valid = Some(opened.source);
-        data.valid_bytes = (config.task == Task::Lm).then_some(opened.n_bytes);
+        data.valid_bytes = traits_of(config.task).continues_text.then_some(opened.n_bytes);
         data.prompt = opened.prompt;
     }
     Ok(data)

@@ -6,6 +6,8 @@ use anyhow::{Result, ensure};
 use kiln_data::{PairTokenizers, Task, TextTokenizer};
 use kiln_model::{Architecture, TransformerConfig};
 
+use crate::config::task::{Reads, traits_of};
+
 /// The tokenizers of a run, by its task.
 #[derive(Debug, Clone)]
 pub enum Vocabulary {
@@ -18,9 +20,9 @@ pub enum Vocabulary {
 impl Vocabulary {
     /// Loads what [`Self::save`] wrote.
     pub fn load_dir(dir: &Path, task: Task) -> kiln_data::Result<Self> {
-        Ok(match task {
-            Task::Translation => Self::Pairs(PairTokenizers::load_dir(dir)?),
-            Task::Lm | Task::Mlm => Self::Text(TextTokenizer::load_dir(dir)?),
+        Ok(match traits_of(task).reads {
+            Reads::Pairs => Self::Pairs(PairTokenizers::load_dir(dir)?),
+            Reads::Text => Self::Text(TextTokenizer::load_dir(dir)?),
         })
     }
 

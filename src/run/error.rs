@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::Task;
+use crate::config::task::traits_of;
 
 /// A request that cannot be granted as it was made; the text says what to do. Nothing was changed.
 #[derive(Debug, Error)]
@@ -37,7 +38,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// The run trains for a task that cannot do this.
-    #[error("{} is a checkpoint of a run with task = \"{}\", which does not {wanted}: {instead}", path.display(), name_of(*task))]
+    #[error("{} is a checkpoint of a run with task = \"{}\", which does not {wanted}: {instead}", path.display(), traits_of(*task).name)]
     OtherTask {
         /// The checkpoint.
         path: PathBuf,
@@ -67,13 +68,4 @@ pub enum RunError {
     /// The configuration and the vocabulary do not fit.
     #[error("{0}")]
     Config(String),
-}
-
-/// The name of a task in a configuration.
-fn name_of(task: Task) -> &'static str {
-    match task {
-        Task::Translation => "translation",
-        Task::Lm => "lm",
-        Task::Mlm => "mlm",
-    }
 }

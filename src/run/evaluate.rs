@@ -12,7 +12,8 @@ use kiln_model::Transformer;
 
 use super::error::RunError;
 use super::trained_model::TrainedModel;
-use crate::config::{GenerateConfig, Task};
+use crate::config::GenerateConfig;
+use crate::config::task::{Reads, traits_of};
 use crate::dataset::built_in;
 use crate::dataset::pairs::open_cache;
 use crate::dataset::text::{OpenedText, valid_text};
@@ -45,9 +46,9 @@ pub fn score(
     note: &mut dyn FnMut(&str),
 ) -> Result<Scores> {
     let dtype = run.dtype_on(device)?;
-    match run.config.task {
-        Task::Translation => Pairs { run, dtype, device }.score(files, generate, note),
-        Task::Lm | Task::Mlm => score_text(run, files, dtype, device, note),
+    match traits_of(run.config.task).reads {
+        Reads::Pairs => Pairs { run, dtype, device }.score(files, generate, note),
+        Reads::Text => score_text(run, files, dtype, device, note),
     }
 }
 
@@ -130,7 +131,8 @@ fn score_text(
     note: &mut dyn FnMut(&str),
 ) -> Result<Scores> {
     let config = &run.config;
-    if config.task == Task::Mlm && !run.model.mlm_head {
+    let task = traits_of(config.task);
+    if task.hides_tokens && !run.model.mlm_head {
         return Err(RunError::NoMaskedHead(run.path.clone()).into());
     }
     let scratch = Scratch::new()?;
@@ -144,7 +146,7 @@ fn score_text(
     let batches = OnePass::new(source, &config.loader)?;
     let masking = Masking::of(config, &run.vocabulary)?;
     let loss = validation_loss(&model, batches, config.train.label_smoothing, masking.as_ref(), device)?;
-    let n_bytes = (config.task == Task::Lm).then_some(n_bytes);
+    let n_bytes = task.continues_text.then_some(n_bytes);
     Ok(Scores { step: run.step, loss, n_bytes, translation: None })
 }
 

@@ -9,7 +9,8 @@ use kiln_model::{DecoderOnly, EncoderDecoder, Transformer, TransformerConfig};
 
 use super::error::RunError;
 use crate::checkpoint::{Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, load_model, read_weights};
-use crate::config::{Config, Precision, Task};
+use crate::config::task::traits_of;
+use crate::config::{Config, Precision};
 use crate::dataset::Vocabulary;
 use crate::device::{PrecisionError, compute_dtype};
 
@@ -103,11 +104,7 @@ impl TrainedModel {
         {
             return Ok((model, tokenizers.clone()));
         }
-        let instead = match self.config.task {
-            Task::Mlm => "it fills in hidden tokens; kiln evaluate scores it",
-            _ => "it continues text; use kiln generate",
-        };
-        Err(self.other_task("translate", instead).into())
+        Err(self.other_task("translate").into())
     }
 
     /// Returns the model and the tokenizer of a run that continues text.
@@ -127,15 +124,14 @@ impl TrainedModel {
     /// # Errors
     /// [`RunError::OtherTask`].
     pub fn check_language_model(&self) -> Result<(), RunError> {
-        let instead = match self.config.task {
-            Task::Lm => return Ok(()),
-            Task::Translation => "use kiln translate",
-            Task::Mlm => "it fills in hidden tokens; kiln evaluate scores it",
-        };
-        Err(self.other_task("continue text", instead))
+        match traits_of(self.config.task).continues_text {
+            true => Ok(()),
+            false => Err(self.other_task("continue text")),
+        }
     }
 
-    fn other_task(&self, wanted: &'static str, instead: &'static str) -> RunError {
+    fn other_task(&self, wanted: &'static str) -> RunError {
+        let instead = traits_of(self.config.task).instead;
         RunError::OtherTask { path: self.path.clone(), task: self.config.task, wanted, instead }
     }
 }

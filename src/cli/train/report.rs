@@ -9,6 +9,7 @@ use kiln_data::Example;
 use super::sample::TextSample;
 use crate::cli::lines::one_line;
 use crate::config::Task;
+use crate::config::task::{Reads, traits_of};
 use crate::metrics::ValidationMetrics;
 use crate::run::Session;
 use crate::train::Outcome;
@@ -98,15 +99,12 @@ fn scores(validation: &ValidationMetrics) -> String {
 
 /// Returns the command that uses the trained model.
 fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, dir: &Path) -> String {
-    let (program, dir) = (program(), dir.display());
-    match task {
-        Task::Translation => format!("echo '{}' | {program} translate {dir}", next_input(samples)),
-        Task::Lm => {
-            let prompt = prompt.filter(|prompt| !prompt.contains('\'')).unwrap_or("...");
-            format!("{program} generate {dir} --prompt '{prompt}'")
-        }
-        Task::Mlm => format!("{program} evaluate {dir}"),
-    }
+    let input = match traits_of(task).reads {
+        Reads::Pairs => next_input(samples),
+        Reads::Text => prompt.filter(|prompt| !prompt.contains('\'')).unwrap_or("..."),
+    };
+    let command = traits_of(task).next.replace("{program}", &program()).replace("{run}", &dir.display().to_string());
+    command.replace("{input}", input)
 }
 
 /// Returns a source that the model should be able to translate, as one shell word.
