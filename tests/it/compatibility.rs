@@ -1,5 +1,5 @@
 //! Runs of earlier checkpoint formats can still be resumed, and end with the same bits. The runs are fixtures:
-//! `tests/fixtures/run-format-1/README.md` says what they hold and how a later format adds its own.
+//! `tests/fixtures/run-format-1/README.md` describes them and explains how a later format adds its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use crate::kiln::{Workplace, copy_folder};
 
-/// Relative difference allowed where the processor computes other last digits than the one that made the fixture.
+/// Relative difference allowed on a machine whose last digits may differ from the machine that made the fixture.
 const TOLERANCE: f64 = 1e-5;
 
 /// Folder of the last checkpoint of every fixture.
 const LAST: &str = "run/checkpoints/step-00000012";
 
-/// The folders `run-format-N/TASK`, each with a run and what it has to end with.
+/// The folders `run-format-N/TASK`, each with a run and its expected end.
 fn fixtures() -> Vec<PathBuf> {
     let folders = |dir: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(dir).expect("there").map(|entry| entry.expect("readable").path());
@@ -34,7 +34,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().expect("a name").to_string_lossy().into_owned()
 }
 
-/// Resumes the run of `fixture` in another folder than it was made in.
+/// Copies the run of `fixture` to another folder and resumes it.
 fn resumed(fixture: &Path, prepare: impl FnOnce(&Workplace)) -> Workplace {
     let place = Workplace::new();
     copy_folder(fixture, &place.path("."));
@@ -44,8 +44,8 @@ fn resumed(fixture: &Path, prepare: impl FnOnce(&Workplace)) -> Workplace {
     place
 }
 
-/// What decides the last digits of a computation on the CPU: the instructions that products are made of, and the
-/// system's functions.
+/// Properties of this machine that determine the last digits of a computation: the CPU's vector instructions, and the
+/// results of the system's mathematical functions.
 fn machine() -> Value {
     let mut hash = blake3::Hasher::new();
     for i in 1..4000 {
@@ -88,7 +88,7 @@ fn json_at(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Whether this machine has to compute the bits of the one that made the fixture; says so if not.
+/// Whether this machine must compute the same bits as the machine that made the fixture. Prints both machines if not.
 fn expects_the_same_bits(fixture: &Path) -> bool {
     let (path, here) = (fixture.join("expected/machine.json"), machine());
     assert!(path.exists(), "{} is missing; on the machine that made the fixture it is\n{here:#}", path.display());
@@ -122,7 +122,7 @@ fn assert_close(found: f64, wanted: f64, scale: f64, what: &str) {
     assert!((found - wanted).abs() <= TOLERANCE * scale, "{what}: {found} instead of {wanted}");
 }
 
-/// Compares weights and moments: bits with the hashes of the expected manifest, or numbers.
+/// Compares weights and moments: hashes with the expected manifest, or numbers with a tolerance.
 fn compare_tensors(fixture: &Path, place: &Workplace, same_bits: bool) {
     for file in ["model.safetensors", "optimizer.safetensors"] {
         let found = place.path(LAST).join(file);
@@ -138,8 +138,8 @@ fn compare_tensors(fixture: &Path, place: &Workplace, same_bits: bool) {
         let (found, wanted) = (tensors(&found), tensors(&fixture.join("expected").join(file)));
         assert!(found.keys().eq(wanted.keys()), "{file} of {}", fixture.display());
         for (name, wanted) in wanted {
-            // A bias of keys moves all scores of a query alike, so its exact gradient is zero. The computed one is a
-            // rounding error, which AdamW brings to the size of a step.
+            // A bias of keys shifts all scores of a query equally, so its exact gradient is zero. The computed gradient is a
+            // rounding error, which AdamW scales to a full step.
             if name.ends_with("qkv.bias") || name.ends_with("key_value.bias") {
                 continue;
             }
@@ -187,7 +187,7 @@ fn runs_of_every_format_are_resumed_to_the_same_bits() {
     }
 }
 
-/// The text decides what a cache holds, not where the text or the cache lie.
+/// A cache depends on the text only, not on the paths of text and cache.
 #[test]
 fn caches_of_every_format_are_used_elsewhere_and_can_be_built_again() {
     for fixture in fixtures() {

@@ -1,4 +1,4 @@
-//! From text to translations and back to the middle of a run.
+//! Training, using and resuming a run on the command line.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ fn weights(place: &Workplace, run: &str, step: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_run_leaves_everything_that_is_needed_and_can_be_used() {
+fn a_run_can_be_used_and_its_folder_is_complete() {
     let place = trained();
     for file in ["config.toml", "metrics.jsonl", "tb", "checkpoints/last", "checkpoints/best", "cache/train.tokens"] {
         assert!(place.path("runs/a").join(file).exists(), "{file}");
@@ -75,7 +75,7 @@ fn a_resumed_run_ends_with_the_same_weights_bit_for_bit() {
     assert_eq!(
         metrics("runs/a"),
         metrics("runs/b"),
-        "the lines after the checkpoint were taken back and written again"
+        "resuming removes the lines after the checkpoint and writes them again"
     );
 
     let again = place.run(&["train", "--device", "cpu", "--run", "runs/b", "--resume"]).ok();
@@ -83,7 +83,7 @@ fn a_resumed_run_ends_with_the_same_weights_bit_for_bit() {
 }
 
 #[test]
-fn a_run_is_resumed_only_as_the_run_it_was() {
+fn a_run_is_resumed_only_with_its_own_configuration() {
     let place = trained();
     let resume = ["train", "--device", "cpu", "--run", "runs/a", "--resume", "--set", "optim.lr=0.5"];
     place.run(&resume).refused(2, &["optim.lr: 0.002 in the checkpoint, 0.5 now"]);
@@ -91,7 +91,7 @@ fn a_run_is_resumed_only_as_the_run_it_was() {
 }
 
 #[test]
-fn damaged_checkpoints_are_refused_or_passed_over() {
+fn damaged_checkpoints_are_refused_or_skipped() {
     let place = trained();
     let newest = place.path("runs/a/checkpoints/step-00000012");
     let model = newest.join("model.safetensors");
@@ -117,7 +117,7 @@ fn damaged_checkpoints_are_refused_or_passed_over() {
 }
 
 #[test]
-fn lines_that_the_model_cannot_read_are_named() {
+fn lines_that_the_model_cannot_encode_are_named() {
     let place = trained();
     let translate = ["translate", "runs/a", "--device", "cpu"];
     place
@@ -130,8 +130,8 @@ fn lines_that_the_model_cannot_read_are_named() {
         .refused(2, &["3 results per line"]);
 }
 
-/// The built-in task is really learned: unseen numbers are read without a mistake, or nearly. (The preset's own model is
-/// larger and surer; this one takes a quarter of its time.)
+/// The model learns the built-in task: it spells nearly all unseen numbers correctly. (The preset's model is larger and more
+/// accurate; this one takes a quarter of the time.)
 #[test]
 fn the_built_in_task_is_learned() {
     let place = Workplace::new();
@@ -148,7 +148,7 @@ fn the_built_in_task_is_learned() {
     assert_eq!(translated.stdout, "seven hundred forty two thousand one hundred five\n");
 }
 
-/// The command without arguments works again and again; its folder is free after `prepare` alone.
+/// The command without arguments can be repeated. A folder that only `prepare` has used is still free.
 #[test]
 fn the_default_run_takes_the_next_folder() {
     let place = Workplace::new();
@@ -159,7 +159,7 @@ fn the_default_run_takes_the_next_folder() {
     assert!(dry(&place).contains("run folder runs/numbers-2,"));
 }
 
-/// Ctrl-C saves and ends the run; it goes on where it stood.
+/// Ctrl-C saves and ends the run, which can be resumed from there.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_is_saved_and_can_be_resumed() {
@@ -181,7 +181,7 @@ fn an_interrupted_run_is_saved_and_can_be_resumed() {
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(stderr.contains("and saved; continue with:") && stderr.contains("--resume"), "{stderr}");
 
-    // As a run that is alive has it.
+    // A process that is saving has such a folder.
     let save = place.path("runs/a/checkpoints/step-00099999.tmp");
     fs::create_dir(&save).expect("writable");
     let dry = place.run(&["train", "--device", "cpu", "--run", "runs/a", "--resume", "--dry-run"]).ok();
