@@ -208,8 +208,8 @@ impl LayerCache {
 
 /// Keys and values of earlier positions, `[B, capacity, W]` with W = 2 G K. Unwritten positions are zero.
 ///
-/// The capacity grows in chunks. A step then writes one row per sequence without copying the others, and shapes (and with
-/// them the choice of GPU kernels) change once per chunk.
+/// The capacity grows in chunks. A step then writes one row per sequence without copying the others. Shapes, and with them
+/// the choice of GPU kernels, change once per chunk.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeyValueBuffer {
     buffer: Option<Tensor<3>>,

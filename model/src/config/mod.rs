@@ -233,8 +233,8 @@ impl TransformerConfig {
     /// Rows per chunk of the logits of `rows` rows (0: no chunks).
     ///
     /// Unless [`Self::logits_chunk_rows`] is set, there are one to four chunks of equal size, of about 8192 rows or more. More
-    /// chunks would save little memory compared with the activations of so large a batch, and each chunk costs a pass over
-    /// the gradient of the projection.
+    /// chunks would save little memory compared with the activations of so large a batch. Each chunk costs a pass over the
+    /// gradient of the projection.
     pub fn logits_chunk(&self, rows: usize) -> usize {
         const ABOUT: usize = 8192;
         // Rows of a GEMM tile.

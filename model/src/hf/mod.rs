@@ -1,7 +1,7 @@
 //! Converts weights and configurations from and to Hugging Face `transformers`.
 //!
-//! Kiln supports five families. Each has one table of names and layouts (`table` in its file) that both import and export
-//! use, and one mapping between its `config.json` and [`TransformerConfig`].
+//! Kiln supports five families. Each has one table of names and layouts (`table` in its file), which import and export
+//! share. It also has one mapping between its `config.json` and [`TransformerConfig`].
 //!
 //! | family | Kiln | particularities |
 //! |---|---|---|
@@ -147,8 +147,8 @@ pub struct Imported {
 /// must equal the first. Constants in older files (`attn.bias`, `position_ids`, ...) are skipped.
 ///
 /// # Errors
-/// If the family or one of its options is not supported, or if tensors are missing, unknown, misshaped or of a type other
-/// than f32, f16 and bf16. Each error lists all problems of its kind.
+/// If the family or one of its options is not supported, or if tensors are missing, unknown, misshaped or of an unsupported
+/// type (not f32, f16 or bf16). Each error lists all problems of its kind.
 pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, HfError> {
     let no_object = HfError::Family { found: "it is not a JSON object".to_owned() };
     let object = config.as_object().ok_or(no_object)?;
