@@ -254,7 +254,7 @@ fn folders_that_do_not_fit_are_refused() {
     assert!(!place.path("runs/x").exists(), "nothing is left of a refused import");
 
     let bart = place.run(&["import", text(&fixture("bart"))]).ok();
-    assert!(bart.stderr.contains("note: <s> stands in front of every text in transformers"), "{bart:#?}");
+    assert!(bart.stderr.contains("note: transformers puts <s> in front of every text"), "{bart:#?}");
 
     // Rows that no token has are kept.
     let padded = place.run(&["import", text(&fixture("gpt2")), "--out", "runs/gpt2"]).ok();
