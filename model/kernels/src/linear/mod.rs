@@ -8,9 +8,7 @@
 mod autodiff;
 mod cpu;
 #[cfg(feature = "cuda")]
-mod kernel;
-#[cfg(feature = "cuda")]
-pub(crate) mod launch;
+pub(crate) mod gpu;
 mod ops;
 pub(crate) mod reference;
 
@@ -21,7 +19,7 @@ pub(crate) use autodiff::register_products;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 #[cfg(all(test, feature = "cuda"))]
-pub(crate) use kernel::tests::offline_kernels;
+pub(crate) use gpu::tests::offline_kernels;
 pub(crate) use ops::{Layout, LinearOps};
 
 use crate::activation::{self, Activation};

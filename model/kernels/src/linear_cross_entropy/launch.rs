@@ -11,7 +11,7 @@ use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale};
 use crate::cross_entropy::kernel::{losses, losses_and_gradient};
 use crate::gpu::memory::{empty, row_pitch};
 use crate::linear::Layout;
-use crate::linear::launch::{Epilogue, empty_matrix, operand, product_in_f32, product_into};
+use crate::linear::gpu::{EpilogueArguments, empty_matrix, operand, product_in_f32, product_into};
 use crate::maybe::Maybe;
 use crate::reduce::columns::sum_onto;
 
@@ -54,7 +54,7 @@ impl Chunks {
 
     fn logits(&self, x: CubeTensor, len: usize) -> CubeTensor {
         let out = rows_of(&self.buffer, (0, len));
-        product_into(x, self.weight.clone(), self.bias.clone(), self.head.layout, Epilogue::None, out)
+        product_into(x, self.weight.clone(), self.bias.clone(), self.head.layout, EpilogueArguments::Store, out)
     }
 }
 
@@ -111,7 +111,7 @@ impl LinearCrossEntropyOps for CubeBackend {
                     weight,
                     None,
                     head.layout.of_input_gradient(),
-                    Epilogue::None,
+                    EpilogueArguments::Store,
                     rows_of(&dx, at),
                 );
             }

@@ -1,0 +1,22 @@
+//! The results of a warpgroup, 64 rows, in its threads' registers.
+
+use cubecl::prelude::*;
+use cubecl::wgmma::Accumulator;
+
+use super::vectors::Pair;
+
+/// Returns the thread's position in its warpgroup, through a shuffle: LLVM hoists nothing computed from it out of a loop, which
+/// would spill the addresses of an epilogue across the main loop.
+#[cube]
+pub(super) fn thread_in_warpgroup() -> u32 {
+    plane_shuffle(UNIT_POS, UNIT_POS_PLANE) % 128
+}
+
+/// Returns results `2 i` and `2 i + 1` of the thread, which are neighbours in a row.
+#[cube]
+pub(super) fn pair(acc: &Accumulator<f32>, #[comptime] i: usize) -> Pair<f32> {
+    let mut v = Pair::<f32>::empty();
+    v.insert(0usize, acc.get(comptime![2 * i]));
+    v.insert(1usize, acc.get(comptime![2 * i + 1]));
+    v
+}

@@ -1,0 +1,214 @@
+//! What a kernel is compiled for: tile sizes, stages, and what happens to the results.
+
+use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
+
+use super::super::Layout;
+use crate::activation::Activation;
+
+/// Rows of an output tile: 64 per multiply warpgroup.
+pub(super) const TILE_M: usize = 128;
+/// K elements per stage: one 128-byte swizzle span of 16-bit numbers.
+pub(super) const TILE_K: usize = 64;
+/// Rows of a TMA box of an operand that is stored along K.
+pub(super) const BOX_ROWS: usize = 128;
+/// Edge of the square panels through which results leave shared memory.
+pub(super) const PANEL: usize = 64;
+/// Warpgroups that multiply.
+pub(super) const WARPGROUPS: u32 = 2;
+/// Vectors of eight results in a panel.
+pub(super) const PANEL_OCTS: usize = PANEL * PANEL / 8;
+/// Panels per group: a multiply warpgroup passes panels on in groups, because passing them on takes it some 200 cycles.
+pub(super) const PANELS_PER_GROUP: usize = 2;
+/// Threads of the epilogue warps: three warps.
+pub(super) const EPILOGUE_THREADS: u32 = 96;
+
+/// What happens to the results of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Output {
+    /// They leave through shared memory in the dtype of the operands, after a bias and an epilogue.
+    Rounded { bias: bool, epilogue: Epilogue },
+    /// They leave the registers as f32.
+    Sums(Sums),
+}
+
+/// What is applied to results before they are stored. A product whose K is split applies it when it adds up its partial sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Epilogue {
+    /// Nothing.
+    Store,
+    /// In the registers: zero where negative.
+    Relu,
+    /// In the registers: another matrix is added. The results of a whole tile lie in shared memory at once, because the
+    /// residual of the next tile is loaded where the results of this one were.
+    AddResidual,
+    /// By the epilogue warps, in shared memory, while the next tile is multiplied.
+    Activation {
+        activation: Activation,
+        /// The argument of the activation is stored as well, for backward.
+        keeps_input: bool,
+    },
+}
+
+impl Epilogue {
+    pub(super) fn is_relu(self) -> bool {
+        self == Self::Relu
+    }
+
+    pub(super) fn adds_residual(self) -> bool {
+        self == Self::AddResidual
+    }
+}
+
+/// What the kernel does with f32 sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Sums {
+    /// Writes them to the output.
+    Write,
+    /// Adds them to the output (`beta = 1`).
+    Accumulate,
+    /// Writes the partial sums of each split-K slice to a matrix of its own.
+    SplitK,
+}
+
+/// What a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct GemmConfig {
+    pub(super) layout: Layout,
+    pub(super) output: Output,
+    /// Columns of an output tile: 128 or 256.
+    pub(super) tile_n: usize,
+    /// Columns of the tiles of this wave: `tile_n`, or half of it in the last wave of [`Self::half_tiles`].
+    pub(super) columns: usize,
+    /// The last wave, which has too few tiles for all blocks, computes half tiles.
+    pub(super) half_tiles: bool,
+    /// Stages of the load pipeline.
+    pub(super) stages: usize,
+    /// Panels of a warpgroup's results that fit into shared memory.
+    pub(super) panels: usize,
+    /// The number of K tiles is not always a multiple of the stages.
+    pub(super) ragged: bool,
+    /// Rows of tiles that are walked together, for reuse in L2.
+    pub(super) group_m: u32,
+}
+
+impl GemmConfig {
+    fn operand(rows: usize, mn_major: bool) -> WgmmaTileLayout {
+        let major = if mn_major { Major::MN } else { Major::K };
+        WgmmaTileLayout { major, swizzle: Swizzle::B128, rows, k: TILE_K }
+    }
+
+    /// Whether `a` is stored `[K, M]`.
+    pub(super) fn a_is_mn_major(&self) -> bool {
+        self.layout == Layout::TN
+    }
+
+    /// Whether `b` is stored `[K, N]`.
+    pub(super) fn b_is_mn_major(&self) -> bool {
+        self.layout != Layout::NT
+    }
+
+    pub(super) fn a_tile(&self) -> WgmmaTileLayout {
+        Self::operand(TILE_M, self.a_is_mn_major())
+    }
+
+    pub(super) fn b_tile(&self) -> WgmmaTileLayout {
+        Self::operand(self.tile_n, self.b_is_mn_major())
+    }
+
+    /// A panel of results in shared memory, swizzled as the TMA store reads it.
+    pub(super) fn panel(&self) -> WgmmaTileLayout {
+        Self::operand(PANEL, false)
+    }
+
+    /// Bytes that are loaded per stage.
+    pub(super) fn stage_bytes(&self) -> u32 {
+        ((TILE_M + self.columns) * TILE_K * 2) as u32
+    }
+
+    /// Waves that differ in their code: whole tiles, then half tiles.
+    pub(super) fn waves(&self) -> usize {
+        1 + usize::from(self.half_tiles)
+    }
+
+    /// What the code of a wave is compiled for.
+    pub(super) fn wave(self, nth: usize) -> Self {
+        Self { columns: self.tile_n >> nth, ..self }
+    }
+
+    pub(super) fn is_half(&self) -> bool {
+        self.columns < self.tile_n
+    }
+
+    /// Threads of a block: the multiply warpgroups, the load warp, and a store warp or the epilogue warps unless sums leave
+    /// the registers directly.
+    pub(super) fn threads(&self) -> u32 {
+        let storing = match self.output {
+            Output::Sums(_) => 0,
+            Output::Rounded { epilogue: Epilogue::Activation { .. }, .. } => EPILOGUE_THREADS,
+            Output::Rounded { .. } => 32,
+        };
+        WARPGROUPS * 128 + 32 + storing
+    }
+
+    pub(super) fn writes_sums(&self) -> bool {
+        matches!(self.output, Output::Sums(_))
+    }
+
+    pub(super) fn splits_k(&self) -> bool {
+        self.output == Output::Sums(Sums::SplitK)
+    }
+
+    pub(super) fn accumulates(&self) -> bool {
+        self.output == Output::Sums(Sums::Accumulate)
+    }
+
+    pub(super) fn has_bias(&self) -> bool {
+        matches!(self.output, Output::Rounded { bias: true, .. })
+    }
+
+    pub(super) fn epilogue(&self) -> Epilogue {
+        match self.output {
+            Output::Rounded { epilogue, .. } => epilogue,
+            Output::Sums(_) => Epilogue::Store,
+        }
+    }
+
+    pub(super) fn is_relu(&self) -> bool {
+        self.epilogue().is_relu()
+    }
+
+    pub(super) fn adds_residual(&self) -> bool {
+        self.epilogue().adds_residual()
+    }
+
+    pub(super) fn has_epilogue_warps(&self) -> bool {
+        matches!(self.epilogue(), Epilogue::Activation { .. })
+    }
+
+    /// The activation of the epilogue warps.
+    pub(super) fn activation(&self) -> Activation {
+        match self.epilogue() {
+            Epilogue::Activation { activation, .. } => activation,
+            other => unreachable!("{other:?} has no epilogue warps"),
+        }
+    }
+
+    pub(super) fn keeps_input(&self) -> bool {
+        matches!(self.epilogue(), Epilogue::Activation { keeps_input: true, .. })
+    }
+
+    /// Panels across a tile.
+    pub(super) fn panels_across(&self) -> usize {
+        self.columns / PANEL
+    }
+
+    /// Panel groups that fit into shared memory: the stages of the result pipeline.
+    pub(super) fn panel_groups(&self) -> usize {
+        if self.writes_sums() { 1 } else { self.panels / PANELS_PER_GROUP }
+    }
+
+    /// Vectors of a panel group, of both warpgroups.
+    pub(super) fn group_octs(&self) -> usize {
+        PANELS_PER_GROUP * WARPGROUPS as usize * PANEL_OCTS
+    }
+}

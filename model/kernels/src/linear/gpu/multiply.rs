@@ -1,0 +1,171 @@
+//! The multiply warps: two warpgroups, each of which multiplies 64 rows of a tile by all its columns with wgmma.
+//!
+//! The products of a stage run on while the next ones are issued. Once the following stage's products are issued, a
+//! warpgroup waits for them and frees the stage.
+
+use cubecl::prelude::*;
+use cubecl::wgmma::{Accumulator, MatrixDescriptor};
+
+use super::arguments::GemmSize;
+use super::config::{GemmConfig, TILE_M};
+use super::epilogue::{lane_bias, write_panels};
+use super::memory::{Memory, Pipelines};
+use super::schedule::{Schedule, next_wave, take_tile};
+use super::store::store_sums;
+use super::vectors::Pair;
+use crate::gpu::pipeline::{Phases, Pipeline, phases, wait_next};
+
+/// Multiplies every tile of the schedule, and passes the results on: as panels, or as f32 sums straight to `sums`.
+#[cube]
+pub(super) fn run<E: Float>(
+    memory: &mut Memory<E>,
+    pipelines: &Pipelines,
+    schedule: &mut Schedule,
+    sums: &mut [Pair<f32>],
+    bias: &[Pair<E>],
+    size: &GemmSize,
+    warpgroup: u32,
+    #[comptime] cfg: GemmConfig,
+) {
+    let a = MatrixDescriptor::new(&memory.a, comptime![cfg.a_tile()]);
+    let b = MatrixDescriptor::new(&memory.b, comptime![cfg.b_tile()]);
+    let row = warpgroup as usize * 64;
+    let mut loaded = phases(0u32);
+    // A panel with a residual is free for results once the residual has been loaded.
+    let mut free = phases(comptime![if cfg.adds_residual() { 0u32 } else { 1u32 }]);
+
+    #[unroll]
+    for wave in 0..comptime![cfg.waves()] {
+        let cfg = comptime![cfg.wave(wave)];
+        while schedule.next < schedule.end {
+            let tile = take_tile(schedule, cfg);
+            let mut held_bias = Array::<Pair<E>>::new(comptime![cfg.panels_across()]);
+            if comptime![cfg.has_bias()] {
+                held_bias = lane_bias(bias, tile.col0, size.n, cfg);
+            }
+
+            let acc = multiply_tile(&a, &b, &pipelines.stages, &mut loaded, row, tile.to - tile.from, cfg);
+
+            if comptime![cfg.writes_sums()] {
+                let base = tile.slice as usize * size.m as usize * size.pitch as usize;
+                let row0 = tile.row0 + warpgroup * 64;
+                store_sums(&acc, sums, base, row0, tile.col0, size, cfg);
+            } else {
+                write_panels(&acc, memory, &pipelines.panels, &mut free, warpgroup, &held_bias, cfg);
+            }
+        }
+        next_wave(schedule, cfg);
+    }
+}
+
+/// Multiplies `count` K tiles, from stage 0 on, into a zeroed accumulator of 64 rows, those from `row` of the tile on.
+#[cube]
+fn multiply_tile<E: Float>(
+    a: &MatrixDescriptor<E>,
+    b: &MatrixDescriptor<E>,
+    stages: &Pipeline,
+    loaded: &mut Phases,
+    row: usize,
+    count: u32,
+    #[comptime] cfg: GemmConfig,
+) -> Accumulator<f32> {
+    let n_stages = comptime![cfg.stages as u32];
+    let laps = count / n_stages;
+    let mut acc = Accumulator::<f32>::new(comptime![cfg.columns]).start();
+    let mut released = acc.commit();
+    for lap in 0..laps {
+        let mut tokens = Sequence::<Pending<()>>::new();
+        #[unroll]
+        for stage in 0..comptime![cfg.stages] {
+            wait_next(stages.loaded.index(stage), loaded, stage);
+            multiply_stage(&mut acc, a, b, row, stage, cfg);
+
+            // Wait for the products of the stage before. The tokens of one lap stay in a sequence, because a variable that is
+            // assigned again in an unrolled loop resolves to waiting for everything.
+            let read = acc.commit();
+            if comptime![stage == 0] {
+                released.wait();
+            } else {
+                tokens.index(comptime![stage - 1]).wait();
+            }
+            if comptime![stage == cfg.stages - 1] {
+                released = read;
+            } else {
+                tokens.push(read);
+            }
+            if comptime![stage == 0] {
+                if lap > 0 {
+                    free_stage(stages, comptime![cfg.stages - 1]);
+                }
+            } else {
+                free_stage(stages, comptime![stage - 1]);
+            }
+        }
+    }
+
+    // The K tiles that are no whole lap.
+    if comptime![cfg.ragged] {
+        let done = laps * n_stages;
+        #[unroll]
+        for stage in 0..comptime![cfg.stages - 1] {
+            if done + comptime![stage as u32] < count {
+                wait_next(stages.loaded.index(stage), loaded, stage);
+                multiply_stage(&mut acc, a, b, row, stage, cfg);
+                let read = acc.commit();
+                released.wait();
+                released = read;
+                if comptime![stage == 0] {
+                    if laps > 0 {
+                        free_stage(stages, comptime![cfg.stages - 1]);
+                    }
+                } else {
+                    free_stage(stages, comptime![stage - 1]);
+                }
+            }
+        }
+    }
+
+    let done = acc.wait();
+    free_last_stage(stages, count, cfg);
+    done
+}
+
+/// Issues the products of one stage.
+#[cube]
+fn multiply_stage<E: Float>(
+    acc: &mut Pending<Accumulator<f32>>,
+    a: &MatrixDescriptor<E>,
+    b: &MatrixDescriptor<E>,
+    row: usize,
+    #[comptime] stage: usize,
+    #[comptime] cfg: GemmConfig,
+) {
+    #[unroll]
+    for step in 0..4usize {
+        acc.execute(&a.at(row + comptime![stage * TILE_M], step * 16), &b.at(comptime![stage * cfg.tile_n], step * 16));
+    }
+}
+
+/// Frees `stage` on behalf of this warp.
+#[cube]
+fn free_stage(stages: &Pipeline, #[comptime] stage: usize) {
+    if UNIT_POS_PLANE == 0 {
+        stages.free.index(stage).arrive();
+    }
+}
+
+/// Frees the stage of the last of `count` K tiles.
+#[cube]
+fn free_last_stage(stages: &Pipeline, count: u32, #[comptime] cfg: GemmConfig) {
+    if comptime![cfg.ragged] {
+        let last = (count - 1) % comptime![cfg.stages as u32];
+        #[unroll]
+        for stage in 0..comptime![cfg.stages] {
+            if last == comptime![stage as u32] {
+                free_stage(stages, stage);
+            }
+        }
+    } else {
+        free_stage(stages, comptime![cfg.stages - 1]);
+    }
+}

@@ -1,0 +1,167 @@
+//! The products as operations of the backend: on the kernel where it serves them, else on the backend's own product.
+
+use burn::backend::DType;
+use burn::backend::ops::{ActivationOps, FloatTensorOps};
+use burn::tensor::FloatDType;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::super::{Layout, LinearOps};
+use super::fallback::{backend_product, fallback};
+use super::launch::{EpilogueArguments, Plan, has_kernel};
+use crate::activation::Activation;
+use crate::activation::gpu::activate;
+use crate::dropout::Mask;
+use crate::gpu::memory::{addressable, aligned, empty, empty_pitched};
+use crate::maybe::Maybe;
+use crate::reduce::columns::backward_and_sum;
+
+impl LinearOps for CubeBackend {
+    fn product(a: CubeTensor, b: CubeTensor, layout: Layout) -> CubeTensor {
+        product(a, b, None, layout, None, Mask::None)
+    }
+
+    fn product_onto(a: CubeTensor, b: CubeTensor, sum: CubeTensor, layout: Layout) -> CubeTensor {
+        let in_vectors = sum.meta.shape()[1].is_multiple_of(4);
+        if sum.dtype != DType::F32 || !in_vectors {
+            let product = CubeBackend::float_cast(Self::product(a, b, layout), sum.dtype.into());
+            return CubeBackend::float_add(sum, product);
+        }
+        let sum = into_contiguous(sum);
+        let sum = if sum.can_mut() { aligned(sum) } else { sum.copy() };
+        product_in_f32(a, b, layout, sum, false)
+    }
+
+    fn fused_linear(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: Maybe<Self>,
+        layout: Layout,
+        activation: Option<Activation>,
+        mask: Mask<Self>,
+    ) -> CubeTensor {
+        product(x, weight, bias.into_option(), layout, activation, mask)
+    }
+
+    fn fused_linear_both(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: Maybe<Self>,
+        layout: Layout,
+        activation: Activation,
+        mask: Mask<Self>,
+    ) -> (CubeTensor, CubeTensor) {
+        let sizes = layout.sizes(x.meta.shape(), weight.meta.shape());
+        let before = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
+        if let Some(plan) = Plan::with_epilogue_warps(&x, layout, sizes, &mask) {
+            let y = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
+            let epilogue = EpilogueArguments::Activation { activation, input: Some(before.clone()) };
+            return (before, plan.launch(x, weight, bias.into_option(), epilogue, y));
+        }
+        let before = product_into(x, weight, bias.into_option(), layout, EpilogueArguments::Store, before);
+        (before.clone(), activate(before, activation, mask))
+    }
+
+    fn linear_residual(x: CubeTensor, weight: CubeTensor, bias: Maybe<Self>, residual: CubeTensor) -> CubeTensor {
+        let out = empty_matrix(&x, [residual.meta.shape()[0], residual.meta.shape()[1]], x.dtype);
+        product_into(x, weight, bias.into_option(), Layout::NN, EpilogueArguments::AddResidual(residual), out)
+    }
+
+    fn activate(x: CubeTensor, activation: Activation, mask: Mask<Self>) -> CubeTensor {
+        activate(x, activation, mask)
+    }
+
+    fn activate_backward(
+        kept: CubeTensor,
+        dy: CubeTensor,
+        activation: Activation,
+        mask: Mask<Self>,
+    ) -> (CubeTensor, CubeTensor) {
+        backward_and_sum(Some((kept, activation)), dy, mask)
+    }
+
+    fn column_sum(x: CubeTensor) -> CubeTensor {
+        backward_and_sum(None, x, Mask::None).1
+    }
+
+    fn batched_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
+        let out = empty(&a, [a.meta.shape()[0], a.meta.shape()[1], b.meta.shape()[2]], a.dtype);
+        backend_product(a, b, out)
+    }
+}
+
+fn product(
+    a: CubeTensor,
+    b: CubeTensor,
+    bias: Option<CubeTensor>,
+    layout: Layout,
+    activation: Option<Activation>,
+    mask: Mask<CubeBackend>,
+) -> CubeTensor {
+    let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
+    let out = empty_matrix(&a, [sizes.0, sizes.1], a.dtype);
+    let Some(activation) = activation else {
+        return product_into(a, b, bias, layout, EpilogueArguments::Store, out);
+    };
+    if activation == Activation::Relu && !mask.is_some() && has_kernel(&a) {
+        return product_into(a, b, bias, layout, EpilogueArguments::Relu, out);
+    }
+    match Plan::with_epilogue_warps(&a, layout, sizes, &mask) {
+        Some(plan) => plan.launch(a, b, bias, EpilogueArguments::Activation { activation, input: None }, out),
+        None => activate(product_into(a, b, bias, layout, EpilogueArguments::Store, out), activation, mask),
+    }
+}
+
+/// Returns a matrix for the result of a product of tensors like `like`. Rows whose length is not a multiple of 16 bytes are
+/// allocated with a gap behind each, so that TMA can address them.
+pub(crate) fn empty_matrix(like: &CubeTensor, shape: [usize; 2], dtype: DType) -> CubeTensor {
+    if has_kernel(like) { empty_pitched(like, shape, dtype) } else { empty(like, shape, dtype) }
+}
+
+/// Computes the product that `layout` names, with bias and epilogue, in `out`, which is a result of [`empty_matrix`] or some of
+/// its rows.
+pub(crate) fn product_into(
+    a: CubeTensor,
+    b: CubeTensor,
+    bias: Option<CubeTensor>,
+    layout: Layout,
+    epilogue: EpilogueArguments,
+    out: CubeTensor,
+) -> CubeTensor {
+    let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
+    if has_kernel(&a) && sizes.0 * sizes.1 * sizes.2 > 0 {
+        return Plan::new(&a, layout, sizes).launch(a, b, bias, epilogue, out);
+    }
+
+    let bias = bias.map(into_contiguous);
+    let y = fallback(a, b, layout, out);
+    let y = match bias {
+        Some(bias) => CubeBackend::float_add(y, CubeBackend::float_reshape(bias, [1, sizes.1].into())),
+        None => y,
+    };
+    match epilogue {
+        EpilogueArguments::Store => y,
+        EpilogueArguments::Relu => CubeBackend::relu(y),
+        EpilogueArguments::AddResidual(residual) => CubeBackend::float_add(residual, y),
+        EpilogueArguments::Activation { .. } => unreachable!("only with a plan of the kernel"),
+    }
+}
+
+/// Computes the product that `layout` names in f32. If it is the `first`, writes it to `sum`, which is a result of
+/// [`empty_matrix`] in f32; else adds it there.
+pub(crate) fn product_in_f32(a: CubeTensor, b: CubeTensor, layout: Layout, sum: CubeTensor, first: bool) -> CubeTensor {
+    let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
+    if has_kernel(&a) && m * n * k > 0 {
+        let plan = Plan { accumulates: !first, ..Plan::new(&a, layout, (m, n, k)) };
+        return plan.launch(a, b, None, EpilogueArguments::Store, sum);
+    }
+    let out = empty(&a, [m, n], a.dtype);
+    let product = CubeBackend::float_cast(fallback(a, b, layout, out), FloatDType::F32);
+    if first { product } else { CubeBackend::float_add(sum, product) }
+}
+
+/// Returns `x` as the products take it. Where several products need it, copying once here saves copies there.
+pub(crate) fn operand(x: CubeTensor) -> CubeTensor {
+    if has_kernel(&x) { addressable(x) } else { into_contiguous(x) }
+}
