@@ -16,15 +16,15 @@ use crate::gpu::memory::{empty_like, vector_width};
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::traversal::from_last;
 
-const UNITS: u32 = 256;
-/// Cubes of [`forward`] on a multiprocessor at a time: all the units that it takes.
-const ACTIVATE_CUBES: usize = 8;
-/// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(this * (x + CUBIC x^3))`.
+const THREADS: u32 = 256;
+/// Blocks of [`forward`] in flight per multiprocessor: as many threads as it has room for.
+const BLOCKS: usize = 8;
+/// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(TANH_SCALE * (x + CUBIC x^3))`.
 const TANH_SCALE: f32 = 1.595_769;
 const CUBIC: f32 = 0.044_715;
 
-/// `Phi(x)`, the standard normal distribution function, given `e^(-x^2 / 2)`: the error function by Abramowitz and Stegun
-/// 7.1.26, off by at most 1.5e-7. The backend's own `erf` needs NVIDIA's libdevice at run time.
+/// Returns `Phi(x)`, the standard normal distribution function, given `e^(-x^2 / 2)`. The error function is that of Abramowitz
+/// and Stegun 7.1.26, with an error of at most 1.5e-7; the backend's `erf` needs NVIDIA's libdevice at run time.
 #[cube]
 fn normal_cdf<N: Size>(x: Vector<f32, N>, gauss: Vector<f32, N>) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0f32);
@@ -49,12 +49,13 @@ fn normal_cdf<N: Size>(x: Vector<f32, N>, gauss: Vector<f32, N>) -> Vector<f32, 
     cdf
 }
 
-/// `e^(-x^2 / 2)`
+/// Returns `e^(-x^2 / 2)`.
 #[cube]
 fn gauss<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     exp::<N>(x * x * Vector::new(-0.5f32))
 }
 
+/// Returns `otherwise` where `x` is positive, else 0.
 #[cube]
 fn positive<N: Size>(x: Vector<f32, N>, otherwise: Vector<f32, N>) -> Vector<f32, N> {
     let mut y = Vector::<f32, N>::zeroed();
@@ -66,13 +67,14 @@ fn positive<N: Size>(x: Vector<f32, N>, otherwise: Vector<f32, N>) -> Vector<f32
     y
 }
 
-/// `sigmoid(TANH_SCALE * (x + CUBIC x^3))`, given `x^2`.
+/// Returns `sigmoid(TANH_SCALE * (x + CUBIC x^3))`, given `x^2`.
 #[cube]
 fn tanh_gate<N: Size>(x: Vector<f32, N>, square: Vector<f32, N>) -> Vector<f32, N> {
     let linear = Vector::<f32, N>::new(TANH_SCALE * LOG2_E);
     sigmoid_base2::<N>(x * (linear + Vector::new(TANH_SCALE * LOG2_E * CUBIC) * square))
 }
 
+/// Returns `activation(x)`.
 #[cube]
 pub(crate) fn activated<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
     match activation {
@@ -83,7 +85,8 @@ pub(crate) fn activated<N: Size>(x: Vector<f32, N>, #[comptime] activation: Acti
     }
 }
 
-/// The derivative, at `kept`, times `dy`.
+/// Returns `dy` times the derivative at `kept`, which is the argument or, where
+/// [`Activation::keeps_result`] says so, the result.
 #[cube]
 pub(crate) fn gradient<N: Size>(
     kept: Vector<f32, N>,
@@ -112,55 +115,61 @@ pub(crate) fn gradient<N: Size>(
     }
 }
 
+/// The numbers of a pass.
+#[derive(CubeType, CubeLaunch)]
+struct PassNumbers {
+    vectors: u32,
+    /// Of the mask.
+    site: u32,
+    limit: u32,
+    scale: f32,
+}
+
+/// `y = drop(activation(x))`, one vector per thread. Without dropout `state` is not touched.
 #[cube(launch_unchecked)]
 fn forward<F: Float, N: Size>(
     x: &[Vector<F, N>],
     state: &[i32],
     y: &mut [Vector<F, N>],
-    vectors: u32,
-    site: u32,
-    limit: u32,
-    scale: f32,
+    numbers: PassNumbers,
     #[comptime] activation: Activation,
     #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    cubes_at_once(ACTIVATE_CUBES);
-    let vector = from_last(CUBE_POS as u32, CUBE_COUNT as u32) * UNITS + UNIT_POS;
+    cubes_at_once(BLOCKS);
+    let vector = from_last(CUBE_POS as u32, CUBE_COUNT as u32) * THREADS + UNIT_POS;
     let at = vector as usize;
-    if vector < vectors {
+    if vector < numbers.vectors {
         let mut value = activated::<N>(Vector::cast_from(x[at]), activation);
         if dropped {
-            value = value * keep_factors::<N>(vector, site, state, limit, scale);
+            value = value * keep_factors::<N>(vector, numbers.site, state, numbers.limit, numbers.scale);
         }
         y[at] = Vector::cast_from(value);
     }
 }
 
+/// Returns `drop(activation(x))`.
 pub(crate) fn activate(x: CubeTensor, activation: Activation, mask: Mask<CubeBackend>) -> CubeTensor {
     let x = into_contiguous(x);
     let dropping = Dropping::new(mask);
     let dropped = dropping.state.is_some();
     let y = empty_like(&x);
     let width = vector_width(x.meta.shape().num_elements(), x.dtype);
-    let vectors = x.meta.shape().num_elements() / width;
+    let vectors = (x.meta.shape().num_elements() / width) as u32;
     let dtype = dtype_to_storage_type(x.dtype);
-    // SAFETY: units beyond the last vector do nothing; both tensors are contiguous and of one size.
+    // SAFETY: threads beyond the last vector do nothing; both tensors are contiguous and of one size.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
         forward::launch_unchecked(
             &y.client,
-            CubeCount::Static((vectors as u32).div_ceil(UNITS), 1, 1),
-            CubeDim::new_1d(UNITS),
+            CubeCount::Static(vectors.div_ceil(THREADS), 1, 1),
+            CubeDim::new_1d(THREADS),
             width,
             x.clone().into_buffer_arg(),
             // Not touched if nothing is dropped.
             dropping.state.unwrap_or(x).into_buffer_arg(),
             y.clone().into_buffer_arg(),
-            vectors as u32,
-            dropping.site,
-            dropping.limit,
-            dropping.scale,
+            PassNumbersLaunch::new(vectors, dropping.site, dropping.limit, dropping.scale),
             activation,
             dropped,
             dtype,
@@ -189,10 +198,11 @@ pub(super) mod tests {
                 ("silu", Activation::Silu),
             ];
             let compile = |(name, activation)| {
-                let (launch, properties, target) = settings(UNITS);
+                let (launch, properties, target) = settings(THREADS);
+                let numbers = PassNumbersCompilationArg { vectors: (), site: (), limit: (), scale: () };
                 #[rustfmt::skip]
                 let kernel = forward::Forward::new(
-                    launch, properties, target, b(), b(), b(), (), (), (), (), 8, activation, true, dtype,
+                    launch, properties, target, b(), b(), b(), numbers, 8, activation, true, dtype,
                 );
                 Compiled::new(format!("activation/forward/{name}-dropout-bf16"), kernel)
             };

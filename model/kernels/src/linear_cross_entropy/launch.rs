@@ -13,7 +13,7 @@ use crate::gpu::memory::{empty, row_pitch};
 use crate::linear::Layout;
 use crate::linear::gpu::{EpilogueArguments, empty_matrix, operand, product_in_f32, product_into};
 use crate::maybe::Maybe;
-use crate::reduce::columns::sum_onto;
+use crate::reduce::columns::accumulate_sum;
 
 /// Returns the `len` rows of `matrix` from `first` on, without a copy.
 fn rows_of(matrix: &CubeTensor, (first, len): (usize, usize)) -> CubeTensor {
@@ -102,7 +102,7 @@ impl LinearCrossEntropyOps for CubeBackend {
             let dlogits = logits;
             let is_first = at.0 == 0;
             if wanted.bias {
-                sum_onto(&dlogits, &dbias, is_first);
+                accumulate_sum(&dlogits, &dbias, is_first);
             }
             if wanted.x {
                 let weight = chunks.weight.clone();
