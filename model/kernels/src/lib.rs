@@ -50,7 +50,8 @@ pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::{embed, embedding};
 pub use linear::{
-    linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient, linear_weight_gradient_onto,
+    linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
+    linear_weight_gradient_accumulate,
 };
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
 pub use norm::{Branch, NormWeights, add_norm, layer_norm, rms_norm};

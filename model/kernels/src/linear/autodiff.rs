@@ -1,4 +1,4 @@
-//! Gradients of the products: each is a product of the same family, see [`Layout`].
+//! Gradients of products, which are products themselves, see [`Layout`].
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{AutodiffBackend, Backend};
@@ -18,12 +18,12 @@ use crate::maybe::Maybe;
 struct Linear {
     layout: Layout,
     activation: Option<Activation>,
-    /// Without a bias the weight stands in for it as a parent, and gets nothing from it.
+    /// Without a bias the weight takes its place among the parents, and gets no gradient from it.
     has_bias: bool,
 }
 
 impl<B: Backend + LinearOps> Backward<B, 3> for Linear {
-    /// x, weight, what the activation keeps, and what is dropped.
+    /// `x`, the weight, the tensor that the activation keeps, and the dropout mask.
     type State = (FloatTensor<B>, FloatTensor<B>, Option<FloatTensor<B>>, Mask<B>);
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
@@ -51,8 +51,8 @@ impl<B: Backend + LinearOps> Backward<B, 3> for Linear {
     }
 }
 
-/// The gradients of both operands of a product, `x` and a weight, whose result has the gradient `dy`. A node that is missing
-/// wants none.
+/// Registers the gradients of both operands of a product, `x` and a weight, given the gradient `dy` of its result. An operand
+/// without a node needs none.
 pub(crate) fn register_products<B: Backend + LinearOps>(
     grads: &mut Gradients,
     layout: Layout,
@@ -77,7 +77,7 @@ struct LinearResidual {
 }
 
 impl<B: Backend + LinearOps> Backward<B, 4> for LinearResidual {
-    /// x and weight.
+    /// `x` and the weight.
     type State = (FloatTensor<B>, FloatTensor<B>);
 
     fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
@@ -120,7 +120,7 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         Self::from_inner(B::product(a.into_primitive(), b.into_primitive(), layout))
     }
 
-    fn product_onto(
+    fn accumulate_product(
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         sum: FloatTensor<Self>,
@@ -131,7 +131,7 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
             "the gradient of a weight has no gradient of its own"
         );
         let [a, b, sum] = [a, b, sum].map(|x| x.into_primitive());
-        Self::from_inner(B::product_onto(a, b, sum, layout))
+        Self::from_inner(B::accumulate_product(a, b, sum, layout))
     }
 
     fn fused_linear(
@@ -142,7 +142,7 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         activation: Option<Activation>,
         mask: Mask<Self>,
     ) -> FloatTensor<Self> {
-        assert!(layout != Layout::TN, "TN is made by backward only");
+        assert!(layout != Layout::TN, "only backward uses TN");
         let bias = bias.into_option();
         let bias_node = bias.as_ref().map_or_else(|| weight.node(), |bias| bias.node());
         let node = Linear { layout, activation, has_bias: bias.is_some() };
@@ -176,7 +176,7 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         _activation: Activation,
         _mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("called by `fused_linear` only, below the graph")
+        unreachable!("only `fused_linear` calls this, below the graph")
     }
 
     fn linear_residual(
@@ -199,7 +199,7 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
     }
 
     fn activate(_x: FloatTensor<Self>, _activation: Activation, _mask: Mask<Self>) -> FloatTensor<Self> {
-        unreachable!("called by `linear` only, below the graph")
+        unreachable!("only `linear` calls this, below the graph")
     }
 
     fn activate_backward(
@@ -208,11 +208,11 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         _activation: Activation,
         _mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("called by backward only, below the graph")
+        unreachable!("only backward calls this, below the graph")
     }
 
     fn column_sum(_x: FloatTensor<Self>) -> FloatTensor<Self> {
-        unreachable!("called by backward only, below the graph")
+        unreachable!("only backward calls this, below the graph")
     }
 
     fn batched_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {

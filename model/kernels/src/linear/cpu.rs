@@ -20,7 +20,7 @@ impl LinearOps for Flex {
         }
     }
 
-    fn product_onto(a: FlexTensor, b: FlexTensor, sum: FlexTensor, layout: Layout) -> FlexTensor {
+    fn accumulate_product(a: FlexTensor, b: FlexTensor, sum: FlexTensor, layout: Layout) -> FlexTensor {
         let dtype: FloatDType = sum.dtype().into();
         Self::float_add(sum, Self::float_cast(Self::product(a, b, layout), dtype))
     }

@@ -1,9 +1,8 @@
 //! Matrix products: the bulk of a Transformer's arithmetic.
 //!
-//! On CUDA, products of 16-bit floats run on a CubeCL kernel (wgmma fed by TMA), of any shape: where rows are no multiple of
-//! 16 bytes long, as TMA wants them, the result has a gap behind each row. Everything else runs on the backend's product with
-//! a strategy whose launches are known to succeed: the backend's autotune prefers a candidate that computes nothing on tall
-//! matrices.
+//! On Hopper, products of 16-bit floats of any shape run on one kernel: see `gpu/mod.rs`. TMA needs rows whose length is a
+//! multiple of 16 bytes; other results have a gap behind each row. All other products run on the backend's own, with a strategy
+//! whose launches are known to succeed: the backend's autotune prefers a candidate that computes nothing on tall matrices.
 
 mod autodiff;
 mod cpu;
@@ -27,7 +26,8 @@ use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
 use crate::maybe::Maybe;
 use crate::settings::reference_operators;
 
-/// `x · weight + bias`. The bias is added before the result leaves the registers, its gradient summed in a fixed order.
+/// Returns `x · weight + bias`. The bias is added before the result leaves the registers. Its gradient is summed in a fixed
+/// order.
 ///
 /// # Shapes
 /// - `x`: `[M, K]`
@@ -41,8 +41,8 @@ pub fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tenso
     activated(x, weight, bias, Layout::NN, None, Mask::None)
 }
 
-/// `dropout(activation(x · weight + bias))`. For backward the argument of the activation is kept, or, where that suffices,
-/// the result; the gradient of the bias comes from the pass that computes the activation's.
+/// Returns `dropout(activation(x · weight + bias))`. The argument of the activation is kept for backward, or its result where
+/// that suffices. The pass that computes the gradient of the activation also computes the gradient of the bias.
 ///
 /// # Shapes
 /// As [`linear`].
@@ -67,8 +67,8 @@ pub fn linear_activated(
     activated(x, weight, bias, Layout::NN, Some(activation), mask)
 }
 
-/// `residual + x · weight + bias`: the end of a branch of a residual network. On a GPU the sum of 16-bit tensors is rounded
-/// once, when all three are added.
+/// Returns `residual + x · weight + bias`: the end of a branch of a residual network. On a GPU a sum of 16-bit tensors is rounded
+/// only once, after all three have been added.
 ///
 /// # Shapes
 /// - `x`: `[M, K]`
@@ -77,7 +77,7 @@ pub fn linear_activated(
 /// - `residual`, result: `[M, N]`
 ///
 /// # Panics
-/// If the shapes or the dtypes do not fit.
+/// If the shapes or the dtypes do not match.
 pub fn linear_residual(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, residual: Tensor<2>) -> Tensor<2> {
     let [m, n] = check_operands(&x, &weight, bias.as_ref(), Layout::NN);
     assert_eq!(residual.dims(), [m, n], "a residual with the shape of the product");
@@ -94,7 +94,10 @@ pub fn linear_residual(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>,
     ))
 }
 
-/// Panics unless the operands of a product fit, and a bias its columns; gives M and N.
+/// Checks the operands of a product, and returns M and N.
+///
+/// # Panics
+/// If the inner dimensions, the dtypes or the length of the bias do not match.
 pub(crate) fn check_operands(
     x: &Tensor<2>,
     weight: &Tensor<2>,
@@ -111,6 +114,7 @@ pub(crate) fn check_operands(
     [m, n]
 }
 
+/// Returns `drop(activation(product + bias))`.
 fn activated(
     x: Tensor<2>,
     weight: Tensor<2>,
@@ -135,7 +139,7 @@ fn activated(
     ))
 }
 
-/// `x · weightᵀ + bias`, for a weight that is stored by output row: a tied embedding.
+/// Returns `x · weightᵀ + bias`, for a weight that is stored by output row, such as a tied embedding.
 ///
 /// # Shapes
 /// - `x`: `[M, K]`
@@ -149,7 +153,7 @@ pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>
     activated(x, weight, bias, Layout::NT, None, Mask::None)
 }
 
-/// `xᵀ · dy`: the gradient of the weight of [`linear`], alone.
+/// Returns `xᵀ · dy`, the gradient of the weight of [`linear`].
 ///
 /// # Shapes
 /// - `x`: `[M, K]`
@@ -157,7 +161,7 @@ pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>
 /// - result: `[K, N]`
 ///
 /// # Panics
-/// If the rows or the dtypes differ, or `x` or `dy` wants a gradient.
+/// If the rows or the dtypes differ, or `x` or `dy` requires a gradient.
 pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
     Layout::TN.check(&x.dims(), &dy.dims());
     assert_eq!(x.dtype(), dy.dtype(), "a product of two dtypes");
@@ -167,9 +171,8 @@ pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
     Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), Layout::TN))
 }
 
-/// `sum + xᵀ · dy`: [`linear_weight_gradient`] added to that of the batches before, in the dtype of `sum`. On a GPU the
-/// product of 16-bit tensors is not rounded before it is added to a `sum` in f32, and is written over it where nobody else
-/// holds it.
+/// Returns `sum + xᵀ · dy` in the dtype of `sum`: [`linear_weight_gradient`] accumulated over batches. On a GPU, a product of
+/// 16-bit tensors is added to a `sum` in f32 without being rounded first, and in place if there is no other reference to `sum`.
 ///
 /// # Shapes
 /// - `x`: `[M, K]`
@@ -177,8 +180,8 @@ pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
 /// - `sum`, result: `[K, N]`
 ///
 /// # Panics
-/// If the shapes, or the dtypes of `x` and `dy`, do not fit, or a tensor wants a gradient.
-pub fn linear_weight_gradient_onto(x: Tensor<2>, dy: Tensor<2>, sum: Tensor<2>) -> Tensor<2> {
+/// If the shapes, or the dtypes of `x` and `dy`, do not match, or a tensor requires a gradient.
+pub fn linear_weight_gradient_accumulate(x: Tensor<2>, dy: Tensor<2>, sum: Tensor<2>) -> Tensor<2> {
     Layout::TN.check(&x.dims(), &dy.dims());
     assert_eq!(x.dtype(), dy.dtype(), "a product of two dtypes");
     assert_eq!(sum.dims(), [x.dims()[1], dy.dims()[1]], "a sum with the shape of the weight");
@@ -186,7 +189,7 @@ pub fn linear_weight_gradient_onto(x: Tensor<2>, dy: Tensor<2>, sum: Tensor<2>) 
         let dtype = sum.dtype();
         return sum + reference::linear(x.transpose(), dy, None).cast(dtype);
     }
-    Tensor::from_dispatch(Dispatch::product_onto(
+    Tensor::from_dispatch(Dispatch::accumulate_product(
         x.into_dispatch(),
         dy.into_dispatch(),
         sum.into_dispatch(),
@@ -194,11 +197,11 @@ pub fn linear_weight_gradient_onto(x: Tensor<2>, dy: Tensor<2>, sum: Tensor<2>) 
     ))
 }
 
-/// A product per leading index.
+/// Returns a product per leading index.
 ///
 /// # Shapes
 /// - `a`: `[G, M, K]`
-/// - `b`: `[G, K, N]`, transposed views welcome
+/// - `b`: `[G, K, N]`, which may be a transposed view
 /// - result: `[G, M, N]`
 pub(crate) fn batched_product(a: Tensor<3>, b: Tensor<3>) -> Tensor<3> {
     Tensor::from_dispatch(Dispatch::batched_product(a.into_dispatch(), b.into_dispatch()))

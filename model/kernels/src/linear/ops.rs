@@ -1,4 +1,4 @@
-//! The products, and what is done to their results, as a backend extension.
+//! Products with their epilogues, as a backend extension.
 
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
@@ -15,7 +15,7 @@ use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
 
-/// Which operand is transposed: the three products of a linear layer's training.
+/// Which operand is transposed. Training a linear layer takes these three products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Layout {
     /// `a [M, K] · b [K, N]`: forward.
@@ -27,7 +27,7 @@ pub(crate) enum Layout {
 }
 
 impl Layout {
-    /// M, N and K of a product of `a` and `b`.
+    /// Returns M, N and K of a product of `a` and `b`.
     pub(crate) fn sizes(self, a: &[usize], b: &[usize]) -> (usize, usize, usize) {
         match self {
             Layout::NN => (a[0], b[1], a[1]),
@@ -46,21 +46,21 @@ impl Layout {
         assert_eq!(k, inner, "{self:?} product of {a:?} and {b:?}: inner dimensions differ");
     }
 
-    /// The layout of `dy · weight`, the gradient of the input in a forward product of this layout.
+    /// Returns the layout of `dy · weight`, the gradient of the input of a forward product in this layout.
     pub(crate) fn of_input_gradient(self) -> Self {
         match self {
             Layout::NN => Layout::NT,
             Layout::NT => Layout::NN,
-            Layout::TN => unreachable!("TN is made by backward only"),
+            Layout::TN => unreachable!("only backward uses TN"),
         }
     }
 
-    /// The operands, in their order, of the TN product that is the gradient of the weight.
+    /// Returns the operands, in order, of the TN product that is the gradient of the weight.
     pub(crate) fn for_weight_gradient<T>(self, x: T, dy: T) -> (T, T) {
         match self {
             Layout::NN => (x, dy),
             Layout::NT => (dy, x),
-            Layout::TN => unreachable!("TN is made by backward only"),
+            Layout::TN => unreachable!("only backward uses TN"),
         }
     }
 
@@ -123,20 +123,20 @@ fn with_columns(
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait LinearOps: Backend {
-    /// `[M, N]`, accumulated in f32, in the dtype of `a`.
+    /// Returns `[M, N]` in the dtype of `a`, accumulated in f32.
     #[fusion(dtype = a, shape = layout.output(a, b))]
     fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, layout: Layout) -> FloatTensor<Self>;
 
-    /// `sum` and the product, in the dtype of `sum` (`[M, N]`); written over `sum` where nobody else holds it.
+    /// Returns `sum + product` in the dtype of `sum` (`[M, N]`), in place if there is no other reference to `sum`.
     #[fusion(dtype = sum, shape = sum)]
-    fn product_onto(
+    fn accumulate_product(
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         sum: FloatTensor<Self>,
         layout: Layout,
     ) -> FloatTensor<Self>;
 
-    /// `drop(activation(product + bias))`; nothing is dropped without an activation.
+    /// Returns `drop(activation(product + bias))`. Without an activation nothing is dropped.
     #[fusion(meta = of_linear)]
     fn fused_linear(
         x: FloatTensor<Self>,
@@ -147,7 +147,7 @@ pub(crate) trait LinearOps: Backend {
         #[extension_type] mask: Mask<Self>,
     ) -> FloatTensor<Self>;
 
-    /// `product + bias`, which backward wants, and `drop(activation(product + bias))`.
+    /// Returns `product + bias`, which backward needs, and `drop(activation(product + bias))`.
     #[fusion(meta = of_both)]
     fn fused_linear_both(
         x: FloatTensor<Self>,
@@ -158,7 +158,7 @@ pub(crate) trait LinearOps: Backend {
         #[extension_type] mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// `residual + x · weight + bias`.
+    /// Returns `residual + x · weight + bias`.
     #[fusion(meta = of_residual)]
     fn linear_residual(
         x: FloatTensor<Self>,
@@ -167,11 +167,11 @@ pub(crate) trait LinearOps: Backend {
         residual: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// `drop(activation(x))`.
+    /// Returns `drop(activation(x))`.
     #[fusion(meta = activated)]
     fn activate(x: FloatTensor<Self>, activation: Activation, #[extension_type] mask: Mask<Self>) -> FloatTensor<Self>;
 
-    /// `(dx, sum of the rows of dx)` from what [`Activation::keeps_result`] says is kept.
+    /// Returns `(dx, sum of the rows of dx)`. `kept` is the activation's argument or result, see [`Activation::keeps_result`].
     #[fusion(meta = with_columns)]
     fn activate_backward(
         kept: FloatTensor<Self>,
@@ -180,11 +180,11 @@ pub(crate) trait LinearOps: Backend {
         #[extension_type] mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Sum of the rows of `x` (`[M, N]`), `[N]`, in f32 and in a fixed order.
+    /// Returns the sum of the rows of `x` (`[M, N]`), `[N]`, added in f32 and in a fixed order.
     #[fusion(dtype = x, shape = Shape::new([x[1]]))]
     fn column_sum(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// `[G, M, K] · [G, K, N]`.
+    /// Returns `[G, M, K] · [G, K, N]`.
     #[fusion(dtype = a, shape = batched_output(a, b))]
     fn batched_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
 }

@@ -4,7 +4,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::batched_product;
 
-/// `x · weight + bias`; the product is the backend's own, rounded to the dtype of `x` before the bias is added in f32.
+/// Returns `x · weight + bias`. The product is the backend's own, rounded to the dtype of `x` before the bias is added in f32.
 pub(crate) fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
     let (dtype, [m, _], [_, n]) = (x.dtype(), x.dims(), weight.dims());
     let product = batched_product(x.unsqueeze(), weight.unsqueeze()).reshape([m, n]);
@@ -42,7 +42,7 @@ mod tests {
                     };
                     for (part, (plain, fused)) in ["y", "dx", "dw", "db"].iter().zip(run(true).iter().zip(&run(false)))
                     {
-                        // Two roundings more in bf16 than between a kernel and f32.
+                        // In bf16 there are two roundings more than between a kernel and f32.
                         let allowed = if dtype == DType::F32 { 2e-6 } else { 1.2e-2 };
                         let found = crate::testing::distance(plain, fused);
                         assert!(found <= allowed, "{part} of {by:?} in {dtype:?} on {name}: {found:.1e}");

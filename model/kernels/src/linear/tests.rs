@@ -3,14 +3,14 @@ use burn::tensor::{DType, Device, Tensor, activation};
 
 use super::{
     Layout, LinearOps, batched_product, linear, linear_activated, linear_residual, linear_transposed,
-    linear_weight_gradient, linear_weight_gradient_onto,
+    linear_weight_gradient, linear_weight_gradient_accumulate,
 };
 use crate::activation::Activation;
 use crate::dropout::{DropoutStream, Mask, dropout};
 use crate::maybe::Maybe;
 use crate::testing::{assert_close, cuda, devices, host, tensor, time, timing_device, values};
 
-/// Values and gradients of a product with the loss `sum(y * dy)`.
+/// Returns the values and gradients of a product under the loss `sum(y * dy)`.
 fn run(
     device: &Device,
     dtype: DType,
@@ -32,7 +32,7 @@ fn run(
     (host(y), host(x.grad(&grads).expect("a gradient of x")), host(w.grad(&grads).expect("a gradient of w")), grad_bias)
 }
 
-/// Products in f64 on the host: `(y, dx, dw)` for a weight `[K, N]`.
+/// Returns `(y, dx, dw)` for a weight `[K, N]`, computed in f64 on the host.
 fn expected((m, n, k): (usize, usize, usize), transposed: bool) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let (x, w, bias, dy) = (values(m * k, 1), values(k * n, 2), values(n, 3), values(m * n, 4));
     let weight = |l: usize, j: usize| f64::from(if transposed { w[j * k + l] } else { w[l * n + j] });
@@ -55,7 +55,7 @@ fn expected((m, n, k): (usize, usize, usize), transposed: bool) -> (Vec<f32>, Ve
 }
 
 #[test]
-fn the_gradient_of_a_weight_alone_is_that_of_the_whole() {
+fn the_gradient_of_a_weight_alone_equals_the_one_of_backward() {
     for (name, device) in devices() {
         for (m, n, k) in [(3, 5, 7), (64, 40, 24)] {
             let (x, dy) = (values(m * k, 1), values(m * n, 4));
@@ -66,8 +66,8 @@ fn the_gradient_of_a_weight_alone_is_that_of_the_whole() {
     }
 }
 
-/// Few tiles and many rows, which are split; many tiles; sums that are no whole vectors. Two batches, in f32 and in the dtype
-/// of the operands; whoever holds the sum from before keeps it.
+/// Two batches, accumulated in f32 and in the dtype of the operands. Shapes with few tiles and many rows, whose K is split; with
+/// many tiles; and with rows that are not whole vectors. The sum from before stays as it is for those who hold it.
 #[test]
 fn gradients_of_a_weight_add_up() {
     for (name, device) in devices() {
@@ -77,12 +77,12 @@ fn gradients_of_a_weight_add_up() {
             for (dtype, kept) in [(DType::F32, DType::F32), (DType::BF16, DType::F32), (DType::F16, DType::F16)] {
                 let (x, dy) = (tensor(&x, [m, k], dtype, &device), tensor(&dy, [m, n], dtype, &device));
                 let held = tensor(&before, [k, n], kept, &device);
-                let once = linear_weight_gradient_onto(x.clone(), dy.clone(), held.clone());
-                let twice = linear_weight_gradient_onto(x, dy, once.clone());
+                let once = linear_weight_gradient_accumulate(x.clone(), dy.clone(), held.clone());
+                let twice = linear_weight_gradient_accumulate(x, dy, once.clone());
                 let what = |turn: &str| format!("{turn} of {:?} on {name}", (m, n, k));
                 for (turn, found, times) in [("none", held, 0.0), ("one", once, 1.0), ("two", twice, 2.0)] {
                     let wanted: Vec<f32> = before.iter().zip(&dw).map(|(sum, dw)| sum + times * dw).collect();
-                    // Elsewhere the product is rounded before it is added.
+                    // All other products are rounded before they are added.
                     let exact = if name == "cuda" && n % 4 == 0 { kept } else { dtype };
                     assert_close(&what(turn), exact, &host(found), &wanted);
                 }
@@ -98,7 +98,7 @@ fn the_gradient_of_a_weight_is_not_differentiated() {
     linear_weight_gradient(x.clone(), x);
 }
 
-/// Tails in every dimension, fewer K tiles than stages, many tiles, tiles that are shared, and rows that TMA cannot address.
+/// Tails in every dimension, fewer K tiles than stages, many tiles, split K, and rows that TMA cannot address.
 const SHAPES: [(usize, usize, usize); 15] = [
     (1, 8, 8),
     (3, 5, 7),
@@ -148,7 +148,7 @@ fn bias_gradient_is_the_column_sum() {
     }
 }
 
-/// At the sizes of a real step, against the same product in f32 on the same device.
+/// Compares products of the sizes of a real step with the same products in f32 on the same device.
 #[test]
 fn large_products_equal_f32() {
     let Ok(device) = crate::testing::cuda() else {
@@ -198,7 +198,7 @@ fn inner_dimensions_must_agree() {
     );
 }
 
-/// `(y, dx, dweight, dbias)`, fused or by plain operations.
+/// Returns `(y, dx, dweight, dbias)`, fused or by plain operations.
 fn run_linear(
     kind: Option<Activation>,
     p: f64,
@@ -208,7 +208,7 @@ fn run_linear(
     device: &Device,
 ) -> [Vec<f32>; 4] {
     let device = device.clone().autodiff();
-    // Scaled so that the activation sees arguments of ordinary size.
+    // Scaled so that the arguments of the activation have the usual size.
     let scaled = |len: usize, seed: u64, by: f32| values(len, seed).into_iter().map(|x| x * by).collect::<Vec<_>>();
     let weight_scale = 2f32.powi(-((k as f32).sqrt().log2() as i32));
     let x = tensor(&scaled(m * k, 1, 2.0), [m, k], dtype, &device).require_grad();
@@ -241,7 +241,7 @@ fn bias_and_activation_equal_plain_operations() {
     let all =
         [None, Some(Activation::Relu), Some(Activation::Gelu), Some(Activation::GeluTanh), Some(Activation::Silu)];
     let mut failures = Vec::new();
-    // Served by the kernel and not, with tails, with K split among cubes, with more columns than one tile; odd sizes.
+    // On the kernel and not, with tails, with split K, with more columns than one tile; odd sizes.
     for shape in [[5, 7, 3], [128, 64, 256], [200, 72, 264], [40, 3072, 96], [513, 128, 320]] {
         for (activation, p) in all.into_iter().flat_map(|activation| [(activation, 0.0), (activation, 0.3)]) {
             let expected = run_linear(activation, p, false, shape, DType::F32, &Device::flex());
@@ -252,7 +252,7 @@ fn bias_and_activation_equal_plain_operations() {
                         ["y", "dx", "dweight", "dbias"].iter().zip(found.iter().zip(&expected))
                     {
                         let distance = crate::testing::distance(found, expected);
-                        // ReLU's slope jumps: a rounded argument near 0 may fall on the other side.
+                        // The slope of ReLU jumps: rounding may move an argument near 0 to the other side.
                         let allowed = match (dtype, activation) {
                             (DType::F32, _) => 1e-5,
                             (_, Some(Activation::Relu)) => 8e-2,
@@ -270,9 +270,9 @@ fn bias_and_activation_equal_plain_operations() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// More tiles than multiprocessors: results are finished while the next are multiplied. What was dropped is the same.
+/// More tiles than multiprocessors: the epilogue warps work while the next tile is multiplied. The same elements are dropped.
 #[test]
-fn a_finished_product_is_the_product_and_its_pass() {
+fn an_epilogue_equals_the_product_and_a_pass_over_it() {
     for (name, device) in devices() {
         for (m, k, n) in [(4200, 40, 1288), (300, 96, 264), (129, 1100, 512)] {
             let x = || tensor(&values(m * k, 1), [m, k], DType::BF16, &device).into_dispatch();
@@ -299,7 +299,7 @@ fn a_finished_product_is_the_product_and_its_pass() {
     }
 }
 
-/// A few tiles more than multiprocessors: the last are halved. In the last case the last half has no columns.
+/// A few tiles more than multiprocessors: the last wave computes half tiles. In the last case the last half has no columns.
 #[test]
 fn products_of_a_tile_too_many_equal_the_host() {
     let device = match cuda() {
@@ -336,13 +336,13 @@ fn products_of_a_tile_too_many_equal_the_host() {
     }
 }
 
-/// Whether two elements differ by more than a rounding: a distance over all would hide a tile in its neighbour's place.
+/// Whether two elements differ by more than a rounding. A distance over all elements would hide a misplaced tile.
 fn is_far((a, b): (&f32, &f32)) -> bool {
     (a - b).abs() > 0.02 * b.abs() + 0.1
 }
 
-/// `(y, dx, dweight, dresidual, dbias)` of `residual + x · weight + bias`. If `sliced`, the residual is columns of a wider
-/// matrix.
+/// Returns `(y, dx, dweight, dresidual, dbias)` of `residual + x · weight + bias`. If `sliced`, the residual consists of columns
+/// of a wider matrix.
 fn run_residual(
     fused: bool,
     with_bias: bool,
@@ -372,8 +372,8 @@ fn run_residual(
     [host(y), gradient(&x), gradient(&weight), gradient(&residual), of_bias]
 }
 
-/// Tails, tiles that are shared, and more tiles than multiprocessors: what is added to a tile is loaded while the tile before
-/// is multiplied.
+/// Tails, split K, and more tiles than multiprocessors: the residual of a tile is loaded while the tile before it is
+/// multiplied.
 #[test]
 fn a_residual_is_added_to_the_product() {
     for (name, device) in devices() {
@@ -404,7 +404,7 @@ fn a_residual_has_the_shape_of_the_product() {
     linear_residual(matrix(2, 3), matrix(3, 4), None, matrix(2, 3));
 }
 
-/// Sums that would depend on the number of threads or cubes in another order.
+/// The sums would depend on the number of threads or blocks if their order did.
 #[test]
 fn column_sums_do_not_change_from_run_to_run() {
     for (name, device) in devices() {
@@ -431,7 +431,7 @@ fn times() {
     for (k, n) in [(768, 2304), (768, 768), (768, 3072), (3072, 768), (512, 2048), (2048, 512)] {
         let (x, weight) = (matrix(m, k), matrix(k, n));
         let bias = Maybe::Some(Tensor::<1>::ones([n], (&device, DType::BF16)).into_dispatch());
-        let finished_bias = bias.clone();
+        let epilogue_bias = bias.clone();
         let bytes = 2 * (m * k + k * n + m * n);
         for (what, bias, activation) in [
             ("product", Maybe::None, None),
@@ -444,16 +444,16 @@ fn times() {
         }
         let residual = matrix(m, n);
         time(&format!("residual + product + bias {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
-            let (x, weight, bias) = (x.clone(), weight.clone(), finished_bias.clone());
+            let (x, weight, bias) = (x.clone(), weight.clone(), epilogue_bias.clone());
             Dispatch::linear_residual(x, weight, bias, residual.clone())
         });
         time(&format!("gelu_tanh(product + bias), both kept, {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
-            let (x, weight, bias) = (x.clone(), weight.clone(), finished_bias.clone());
+            let (x, weight, bias) = (x.clone(), weight.clone(), epilogue_bias.clone());
             Dispatch::fused_linear_both(x, weight, bias, Layout::NN, Activation::GeluTanh, Mask::None)
         });
         let stream = DropoutStream::new(5, 6, &device);
         time(&format!("dropout(relu(product + bias)) {m} x {k} x {n}"), bytes, &device, || {
-            let (x, weight, bias) = (x.clone(), weight.clone(), finished_bias.clone());
+            let (x, weight, bias) = (x.clone(), weight.clone(), epilogue_bias.clone());
             let mask = Mask::take(Some((0.1, &stream)), m * n);
             Dispatch::fused_linear(x, weight, bias, Layout::NN, Some(Activation::Relu), mask)
         });
@@ -466,8 +466,8 @@ fn times() {
         );
         let (x, dy): (Tensor<2>, Tensor<2>) = (Tensor::from_dispatch(x), Tensor::from_dispatch(dy.clone()));
         let mut sum = Some(Tensor::<2>::zeros([k, n], (&device, DType::F32)));
-        time(&format!("weight gradient onto f32 {m} x {k} x {n}"), bytes + 6 * k * n, &device, || {
-            sum = sum.take().map(|sum| linear_weight_gradient_onto(x.clone(), dy.clone(), sum));
+        time(&format!("weight gradient accumulated in f32 {m} x {k} x {n}"), bytes + 6 * k * n, &device, || {
+            sum = sum.take().map(|sum| linear_weight_gradient_accumulate(x.clone(), dy.clone(), sum));
         });
         let dy = dy.into_dispatch();
         time(&format!("bias gradient {m} x {n}"), 2 * m * n, &device, || Dispatch::column_sum(dy.clone()));

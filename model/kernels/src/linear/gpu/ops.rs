@@ -22,7 +22,7 @@ impl LinearOps for CubeBackend {
         product(a, b, None, layout, None, Mask::None)
     }
 
-    fn product_onto(a: CubeTensor, b: CubeTensor, sum: CubeTensor, layout: Layout) -> CubeTensor {
+    fn accumulate_product(a: CubeTensor, b: CubeTensor, sum: CubeTensor, layout: Layout) -> CubeTensor {
         let in_vectors = sum.meta.shape()[1].is_multiple_of(4);
         if sum.dtype != DType::F32 || !in_vectors {
             let product = CubeBackend::float_cast(Self::product(a, b, layout), sum.dtype.into());
