@@ -1,4 +1,4 @@
-//! Instructions of NVIDIA GPUs that CubeCL's front end does not name, added to its compiler as operations of their own.
+//! Instructions of NVIDIA GPUs that CubeCL's front end does not offer, added to its compiler as operations.
 
 use cubecl::ir::pliron as _;
 use cubecl::prelude::*;
@@ -10,7 +10,7 @@ use cubecl_llvm::shared::to_llvm::ty::cube_type_to_llvm;
 use pliron_llvm::ops::CallIntrinsicOp;
 use pliron_llvm::types::FuncType;
 
-/// A function of one number that is one instruction: an operation that becomes a call of an intrinsic of LLVM's NVPTX back end.
+/// Declares a function of one number that is one instruction: an operation that is lowered to a call of an NVPTX intrinsic.
 macro_rules! unary {
     ($(#[$doc:meta])* $function:ident, $op:ident, $name:literal, $intrinsic:literal) => {
         #[cube_op(name = $name)]
@@ -52,35 +52,37 @@ macro_rules! unary {
 }
 
 unary!(
-    /// `2^x` in one instruction, `ex2.approx.ftz.f32`: relative error 2^-22, subnormal results are 0. `f32::exp` is eight
-    /// instructions around the same one.
+    /// Returns `2^x` in one instruction, `ex2.approx.ftz.f32`, with a relative error of 2^-22; subnormal results are 0. `f32::exp`
+    /// is the same instruction within eight others.
     exp2_approx,
     Exp2ApproxOp,
     "kiln.exp2_approx",
     "llvm.nvvm.ex2.approx.ftz.f32"
 );
 unary!(
-    /// `1 / x` in one instruction, `rcp.approx.ftz.f32`: off by at most one unit in the last place. A division is ten
-    /// instructions around the same one.
+    /// Returns `1 / x` in one instruction, `rcp.approx.ftz.f32`, with an error of at most one unit in the last place. A division is
+    /// the same instruction within ten others.
     rcp_approx,
     RcpApproxOp,
     "kiln.rcp_approx",
     "llvm.nvvm.rcp.approx.ftz.f"
 );
 unary!(
-    /// The binary logarithm in one instruction, `lg2.approx.ftz.f32`: off by 2^-22, relatively or, between 1/2 and 2, absolutely.
+    /// Returns the binary logarithm in one instruction, `lg2.approx.ftz.f32`. Its error is 2^-22: absolute between 1/2 and 2,
+    /// relative elsewhere.
     log2_approx,
     Log2ApproxOp,
     "kiln.log2_approx",
     "llvm.nvvm.lg2.approx.ftz.f"
 );
 
-/// `e^x`, element by element.
+/// Returns `e^x`, element by element.
 #[cube]
 pub(crate) fn exp<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     exp2::<N>(x * Vector::new(core::f32::consts::LOG2_E))
 }
 
+/// Returns `2^x`, element by element.
 #[cube]
 fn exp2<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     let mut y = Vector::<f32, N>::zeroed();
@@ -92,7 +94,7 @@ fn exp2<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     y
 }
 
-/// `1 / x`, element by element.
+/// Returns `1 / x`, element by element.
 #[cube]
 pub(crate) fn reciprocal<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     let mut y = Vector::<f32, N>::zeroed();
@@ -104,13 +106,13 @@ pub(crate) fn reciprocal<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     y
 }
 
-/// `1 / (1 + e^-x)`, element by element.
+/// Returns `1 / (1 + e^-x)`, element by element.
 #[cube]
 pub(crate) fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     sigmoid_base2::<N>(x * Vector::new(core::f32::consts::LOG2_E))
 }
 
-/// `1 / (1 + 2^-x)`, element by element.
+/// Returns `1 / (1 + 2^-x)`, element by element.
 #[cube]
 pub(crate) fn sigmoid_base2<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     reciprocal::<N>(Vector::<f32, N>::new(1.0f32) + exp2::<N>(-x))

@@ -1,8 +1,8 @@
-//! How many cubes of a kernel a multiprocessor is to hold at a time, which bounds the registers of a unit: `.minnctapersm` of PTX,
-//! the second number of CUDA's `__launch_bounds__`.
+//! How many blocks of a kernel a multiprocessor is to hold, which bounds the registers of a thread. This is `.minnctapersm` in
+//! PTX, the second number of CUDA's `__launch_bounds__`.
 //!
-//! Left to itself the assembler takes the registers that its schedule can use, and where that is a few more than a share of
-//! 65,536, a cube less fits. A bound that is too tight spills, and serializes products of warpgroups: see `ptxas -c -v`.
+//! Without a bound, the assembler takes as many registers as its schedule can use. If that is a few more than the block's share of
+//! the 65,536, one block less fits. A bound that is too tight causes spills, and serializes warpgroup products: see `ptxas -c -v`.
 
 use cubecl::ir::pliron as _;
 use cubecl::prelude::*;
@@ -13,7 +13,7 @@ use pliron_llvm::ToLLVMDialect;
 use pliron_llvm::llvm_attrs::{LlvmAttrValue, LlvmAttributesAttr};
 use pliron_llvm::ops::FuncOp;
 
-/// An operation that becomes an attribute of the function around it.
+/// An operation that is lowered to an attribute of the enclosing function.
 #[cube_op(name = "kiln.cubes_at_once")]
 #[result_ty(none)]
 #[op_traits(CanMaterialize, HasSideEffects)]
@@ -44,7 +44,7 @@ impl ToLLVMDialect for CubesAtOnceOp {
     }
 }
 
-/// The kernel gets no more registers than let `cubes` of its cubes run on a multiprocessor at a time.
+/// Bounds the kernel's registers so that `cubes` of its blocks fit on a multiprocessor.
 #[cube]
 pub(crate) fn cubes_at_once(#[comptime] cubes: usize) {
     intrinsic!(|scope| {

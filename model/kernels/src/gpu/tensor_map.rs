@@ -1,4 +1,4 @@
-//! Tensor maps: how TMA finds the boxes of a matrix.
+//! Tensor maps, through which TMA finds the boxes of a matrix.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
@@ -7,7 +7,8 @@ use cubecl::zspace::{shape, strides};
 
 use super::memory::row_pitch;
 
-/// An [`addressable`](super::memory::addressable) 16-bit matrix, moved in boxes of `box_rows` x `box_columns` with the 128-byte swizzle.
+/// Returns the map of an [`addressable`](super::memory::addressable) 16-bit matrix that is moved in boxes of `box_rows` x
+/// `box_columns` with the 128-byte swizzle.
 pub(crate) fn tensor_map(tensor: &CubeTensor, box_rows: usize, box_columns: usize) -> TensorMapArg<Tiled> {
     let [rows, columns] = [tensor.meta.shape()[0], tensor.meta.shape()[1]];
     let strides = strides![row_pitch(tensor), 1];

@@ -1,18 +1,20 @@
-//! Warpgroup matrix products with the left operand in registers and the right one in shared memory (PTX ISA, "Asynchronous
-//! warpgroup-level matrix instructions"), with what CubeCL's own front end hides: when to fence, commit and wait.
+//! Warpgroup matrix products: `wgmma` of the PTX ISA, "Asynchronous warpgroup-level matrix instructions". The right operand is in
+//! shared memory, the left one in shared memory or in registers.
 //!
-//! CubeCL fences before each instruction whose left operand is in registers, and each fence waits for the instruction before:
-//! a product of four instructions takes four times their latency. Here a kernel fences once a product and keeps several
-//! products in flight.
+//! Unlike CubeCL's own front end, these functions leave it to the kernel when to fence, commit and wait. CubeCL fences before each
+//! instruction whose left operand is in registers, and each fence waits for the instruction before it: a product of four
+//! instructions takes four times their latency. Here a kernel fences once per product and keeps several products in flight.
 //!
-//! The rules: [`pin`] every array of registers that was written, then [`fence`], then [`multiply`] any number of times, then
-//! [`commit`]. After [`wait`], [`pin`] what the product wrote and what it read, so that no access moves before the wait.
+//! The rules: [`pin`] every array of registers that was written, then [`fence`], then multiply any number of times, then
+//! [`commit`]. After [`wait`], [`pin`] the registers that the product wrote and read, so that no access moves before the wait.
 //!
-//! What makes the driver run one product at a time all the same, without a word: a call anywhere in the kernel (a division in
-//! full precision is one; `crate::gpu::instruction` has those that are not), an accumulator that anything but a product writes
-//! while products run, and one that is zeroed on a path around a loop whose products run on. The driver assembles as
-//! `ptxas -c -v` does, which says so (notes C7509 to C7517) and counts registers as the device will; `CUBECL_CUDA_DUMP_PTX=FOLDER`
-//! writes what it is given.
+//! Three things make the driver run one product at a time, silently:
+//! - a call anywhere in the kernel; a division in full precision is one, `crate::gpu::instruction` has alternatives;
+//! - an accumulator that anything but a product writes while products are in flight;
+//! - an accumulator that is zeroed on a path around a loop whose products are still in flight.
+//!
+//! The driver assembles like `ptxas -c -v`, which reports this (notes C7509 to C7517) and counts registers as the device will.
+//! `CUBECL_CUDA_DUMP_PTX=FOLDER` writes the PTX that the driver gets.
 
 use cubecl::prelude::*;
 use cubecl::wgmma::{Swizzle, WgmmaTileLayout};
@@ -26,13 +28,13 @@ use pliron::builtin::attributes::TypeAttr;
 use pliron::r#type::TypeHandle;
 use pliron::value::Value;
 
-/// Columns of the left operand that one instruction reads: 32 bytes of two-byte elements.
+/// Elements of the summed dimension per instruction: 32 bytes of 16-bit elements.
 pub(crate) const K_STEP: usize = 16;
-/// Elements that a unit holds of a 64 x [`K_STEP`] left operand.
+/// Elements of a 64 x [`K_STEP`] left operand that a thread holds.
 pub(crate) const FRAGMENT: usize = 8;
 
-/// What an instruction reads the shared tile `tile` through: the half of its descriptor that depends on where the tile is. The
-/// tile starts at a multiple of 1024 bytes; one `n` bytes further on is described by `n / 16` more.
+/// Returns the half of a descriptor of `tile`, in shared memory, that depends on its address. The tile begins at a multiple of 1024
+/// bytes; the descriptor of one that begins `n` bytes later is larger by `n / 16`.
 #[cube]
 pub(crate) fn describe<E: CubePrimitive>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u32 {
     u32::cast_from(descriptor::<E>(tile, layout))
@@ -49,8 +51,8 @@ fn descriptor<E: CubePrimitive>(tile: &[E], #[comptime] layout: WgmmaTileLayout)
     })
 }
 
-/// The whole descriptor, of step `step` of the summed dimension. The other half is a constant: the assembler keeps it, and adds
-/// to one register instead of two with a carry.
+/// Returns the whole descriptor, at step `step` of the summed dimension. The other half is a constant, which the assembler keeps:
+/// it adds to one register instead of to two with a carry.
 #[cube]
 fn at_step(tile: u32, #[comptime] step: usize, #[comptime] layout: WgmmaTileLayout) -> u64 {
     // The address field counts 16 bytes, and no address in shared memory carries out of it.
@@ -58,14 +60,14 @@ fn at_step(tile: u32, #[comptime] step: usize, #[comptime] layout: WgmmaTileLayo
     u64::cast_from(low) | comptime![upper_half(layout)]
 }
 
-/// The stride and the swizzle, where a descriptor has them.
+/// Returns the stride and the swizzle in their fields of a descriptor.
 fn upper_half(layout: WgmmaTileLayout) -> u64 {
-    assert!(layout.swizzle == Swizzle::B128, "the only one that is used here");
+    assert!(layout.swizzle == Swizzle::B128, "only the 128-byte swizzle is supported");
     (layout.stride_byte_offset() as u64 >> 4) << 32 | 1 << 62
 }
 
-/// `acc += a * b`, a 64 x `n` product, from step `step` of the summed dimension of the tile that `tile` describes. Runs
-/// on after the call.
+/// Issues `acc += a * b`, a 64 x `n` product, where `b` is step `step` of the summed dimension of the tile that `tile` describes.
+/// The product is still in flight when this returns.
 #[cube]
 pub(crate) fn multiply<E: Float>(
     acc: &mut Array<f32>,
@@ -81,7 +83,7 @@ pub(crate) fn multiply<E: Float>(
     })
 }
 
-/// [`multiply`] with a left operand in shared memory too, 64 rows that `a` describes.
+/// [`multiply`] with the left operand in shared memory as well: the 64 rows that `a` describes.
 #[cube]
 pub(crate) fn multiply_shared<E: Float>(
     acc: &mut Array<f32>,
@@ -99,7 +101,7 @@ pub(crate) fn multiply_shared<E: Float>(
     })
 }
 
-/// The instruction of both kinds of left operand, which is told by `a`'s type: registers, or a descriptor.
+/// Issues the instruction. The type of `a` decides the kind of left operand: registers, or a descriptor.
 fn enqueue(scope: &Scope, [a, b]: [Value; 2], acc: Value, element: TypeHandle, layout: WgmmaTileLayout) {
     let element = TypeAttr::new(element);
     let shape = MatrixShape { m: WARPGROUP_M, n: layout.rows, k: K_STEP };
@@ -107,19 +109,19 @@ fn enqueue(scope: &Scope, [a, b]: [Value; 2], acc: Value, element: TypeHandle, l
     scope.register(&op);
 }
 
-/// Orders this unit's writes to registers before the products that follow.
+/// Orders this thread's writes to registers before the products that follow.
 #[cube]
 pub(crate) fn fence() {
     intrinsic!(|scope| scope.register(&WgmmaFenceOp::new(scope.ctx_mut())))
 }
 
-/// Makes one group of the products since the last commit.
+/// Makes the products since the last commit one group.
 #[cube]
 pub(crate) fn commit() {
     intrinsic!(|scope| scope.register(&WgmmaCommitGroupOp::new(scope.ctx_mut())))
 }
 
-/// Waits until at most the `pending` youngest groups run on.
+/// Waits until at most the `pending` youngest groups are in flight.
 #[cube]
 pub(crate) fn wait(#[comptime] pending: usize) {
     intrinsic!(|scope| scope.register(&WgmmaWaitGroupOp::new(scope.ctx_mut(), pending)))
