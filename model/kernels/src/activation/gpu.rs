@@ -95,6 +95,7 @@ pub(crate) fn gradient<N: Size>(
 ) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0f32);
     let x = kept;
+
     match activation {
         Activation::Relu => positive::<N>(x, dy),
         Activation::Gelu => {
@@ -157,6 +158,7 @@ pub(crate) fn activate(x: CubeTensor, activation: Activation, mask: Mask<CubeBac
     let width = vector_width(x.meta.shape().num_elements(), x.dtype);
     let vectors = (x.meta.shape().num_elements() / width) as u32;
     let dtype = dtype_to_storage_type(x.dtype);
+
     // SAFETY: threads beyond the last vector do nothing; both tensors are contiguous and of one size.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {

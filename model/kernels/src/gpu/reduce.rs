@@ -40,6 +40,7 @@ pub(crate) fn add_up<N: Size>(
             let here = min(next + comptime![i * step], end - 1);
             read[comptime![i as usize]] = values[base + here as usize * stride];
         }
+
         #[unroll]
         for i in 0..in_flight {
             if next + comptime![i * step] < end {

@@ -150,6 +150,7 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         let (x, weight) = (x.into_primitive(), weight.into_primitive());
         let bias = Maybe::from(bias.map(|bias| bias.into_primitive()));
         let mask: Mask<B> = mask.convert();
+
         match (prep, activation) {
             (OpsKind::UnTracked(prep), _) => prep.finish(B::fused_linear(x, weight, bias, layout, activation, mask)),
             (OpsKind::Tracked(prep), None) => {

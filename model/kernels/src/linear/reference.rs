@@ -32,6 +32,7 @@ mod tests {
                         let x = tensor(&values(m * k, 1), [m, k], dtype, &device).require_grad();
                         let w = tensor(&values(k * n, 2), [k, n], dtype, &device).require_grad();
                         let b = tensor(&values(n, 3), [n], dtype, &device).require_grad();
+
                         let y = match plain {
                             true => activate(linear(x.clone(), w.clone(), Some(b.clone())), by),
                             false => linear_activated(x.clone(), w.clone(), Some(b.clone()), by, None),

@@ -127,6 +127,7 @@ fn gradient_of<F: Float, N: Size>(
     #[comptime] cfg: PassConfig,
 ) -> Vector<f32, N> {
     let mut gradient = Vector::<f32, N>::cast_from(gradients[row]);
+
     if comptime![cfg.activation.is_some()] {
         let argument = Vector::<f32, N>::cast_from(arguments[row]);
         if comptime![cfg.dropped] {
@@ -223,6 +224,7 @@ fn launch(
     let most_slices = multiprocessors(&client) * PASS_BLOCKS / blocks;
     let slices = most_slices.clamp(1, (rows as u32).div_ceil(WARPS).max(1));
     let partial = client.empty(slices as usize * n * size_of::<f32>());
+
     // SAFETY: rows and columns are guarded; `partial` holds a row of f32 for each slice.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
@@ -284,6 +286,7 @@ pub(super) mod tests {
                 Compiled::new(format!("reduce/{name}/dropout-bf16"), kernel)
             };
             let mut kernels: Vec<_> = passes.map(compile).into();
+
             let (launch, properties, target) = settings(THREADS);
             let sums = add_slices::AddSlices::new(launch, properties, target, b(), b(), (), (), true, dtype);
             kernels.push(Compiled::new("reduce/slices/accumulate-bf16", sums));

@@ -138,6 +138,7 @@ fn rounded<E: Float>(
 ) -> Array<Pair<E>> {
     let panel = comptime![turn * PANELS_PER_GROUP + nth / 4];
     let mut results = Array::<Pair<E>>::new(4usize);
+
     #[unroll]
     for half in 0..2usize {
         let mut added = Pair::<f32>::zeroed();
@@ -267,6 +268,7 @@ fn activate_vectors<E: Float>(
         let argument = Vector::<f32, Const<8>>::cast_from(memory.panels[from + places[i]]);
         values[i] = activated::<Const<8>>(argument, comptime![cfg.activation()]);
     }
+
     #[unroll]
     for i in 0..count {
         if comptime![cfg.keeps_input()] {

@@ -214,6 +214,7 @@ impl Plan {
             bias: has_bias,
             epilogue,
         };
+
         let row_quads = row_pitch(out) / 4;
         let quads = self.m * row_quads;
         let residual_row_quads = row_pitch(&residual) / 4;
@@ -226,6 +227,7 @@ impl Plan {
             row_quads as u32,
             residual_row_quads as u32,
         );
+
         // SAFETY: threads are guarded by rows and columns; `partial` holds a matrix of the size of `out` per slice; see
         // [`Self::launch`] for the bias.
         #[expect(unsafe_code, reason = "launching without bounds checks")]

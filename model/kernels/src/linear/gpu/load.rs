@@ -116,6 +116,7 @@ fn load_operand<E: Float>(
     #[comptime] rows: usize,
     #[comptime] mn_major: bool,
 ) {
+    // Boxes have their rows along the operand's rows in memory.
     if comptime![mn_major] {
         #[unroll]
         for panel in 0..comptime![rows / PANEL] {

@@ -52,6 +52,7 @@ pub(super) fn slice_at(turn: u32, tiles: u32, grid: u32, k_tiles: u32, size: &Sp
     let mut tile = block % tiles;
     let mut slice = block / tiles;
     let mut from = slice * size.slice_len;
+
     if block >= first {
         let tail_block = block - first;
         let tail_blocks = grid - first;
@@ -68,6 +69,7 @@ pub(super) fn slice_at(turn: u32, tiles: u32, grid: u32, k_tiles: u32, size: &Sp
             slice += tail_slice;
         }
     }
+
     let to = min(k_tiles, from + len);
     Slice { tile, from, to, slice }
 }

@@ -131,6 +131,7 @@ pub(super) fn store_sums(
                 before[i] = sums[select(inside, at, base) / 2];
             }
         }
+
         #[unroll]
         for i in 0..PAIRS_IN_FLIGHT {
             let nth = comptime![group * PAIRS_IN_FLIGHT + i];

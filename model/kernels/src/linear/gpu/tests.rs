@@ -37,6 +37,7 @@ fn configs() -> Vec<(String, GemmConfig)> {
     };
     let narrow = |epilogue| GemmConfig { tile_n: 128, columns: 128, stages: 4, panels: 2, ..with(epilogue) };
     let no_bias = Output::Rounded { bias: false, epilogue: Epilogue::Store };
+
     let mut configs = vec![
         ("nn-gelu-tanh-kept".into(), activated(Activation::GeluTanh, true)),
         ("nn-gelu-kept".into(), activated(Activation::Gelu, true)),
@@ -47,6 +48,7 @@ fn configs() -> Vec<(String, GemmConfig)> {
         ("nn-bias-residual-narrow".into(), narrow(Epilogue::AddResidual)),
         ("nn-half-tiles-deep".into(), GemmConfig { half_tiles: true, stages: 4, panels: 2, output: no_bias, ..stored }),
     ];
+
     for (name, layout) in [("nn", Layout::NN), ("nt", Layout::NT), ("tn", Layout::TN)] {
         let sums = |sums| GemmConfig { output: Output::Sums(sums), stages: 4, ..stored };
         let cases = [

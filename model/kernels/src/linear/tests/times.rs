@@ -1,0 +1,81 @@
+//! How long the kernels take: run with `KILN_TIMES`.
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Tensor};
+
+use crate::activation::Activation;
+use crate::dropout::{DropoutStream, Mask};
+use crate::linear::{Layout, LinearOps, linear_weight_gradient_accumulate};
+use crate::maybe::Maybe;
+use crate::testing::{time, timing_device};
+
+/// The linear layers of GPT-2 124M at 16 x 1024.
+#[test]
+fn times() {
+    let Some(device) = timing_device() else { return };
+    let m = 16_384;
+    let matrix = |m, n| (Tensor::<2>::ones([m, n], (&device, DType::BF16)) * 1e-2).into_dispatch();
+    for (k, n) in [(768, 2304), (768, 768), (768, 3072), (3072, 768), (512, 2048), (2048, 512)] {
+        let (x, weight) = (matrix(m, k), matrix(k, n));
+        let bias = Maybe::Some(Tensor::<1>::ones([n], (&device, DType::BF16)).into_dispatch());
+        let epilogue_bias = bias.clone();
+        let bytes = 2 * (m * k + k * n + m * n);
+
+        for (what, bias, activation) in [
+            ("product", Maybe::None, None),
+            ("product + bias", bias.clone(), None),
+            ("relu(product + bias)", bias, Some(Activation::Relu)),
+        ] {
+            time(&format!("{what} {m} x {k} x {n}, {:.0} GFLOP", 2e-9 * (m * k * n) as f64), bytes, &device, || {
+                Dispatch::fused_linear(x.clone(), weight.clone(), bias.clone(), Layout::NN, activation, Mask::None)
+            });
+        }
+
+        let residual = matrix(m, n);
+        time(&format!("residual + product + bias {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
+            let (x, weight, bias) = (x.clone(), weight.clone(), epilogue_bias.clone());
+            Dispatch::linear_residual(x, weight, bias, residual.clone())
+        });
+        time(&format!("gelu_tanh(product + bias), both kept, {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
+            let (x, weight, bias) = (x.clone(), weight.clone(), epilogue_bias.clone());
+            Dispatch::fused_linear_both(x, weight, bias, Layout::NN, Activation::GeluTanh, Mask::None)
+        });
+        let stream = DropoutStream::new(5, 6, &device);
+        time(&format!("dropout(relu(product + bias)) {m} x {k} x {n}"), bytes, &device, || {
+            let (x, weight, bias) = (x.clone(), weight.clone(), epilogue_bias.clone());
+            let mask = Mask::take(Some((0.1, &stream)), m * n);
+            Dispatch::fused_linear(x, weight, bias, Layout::NN, Some(Activation::Relu), mask)
+        });
+
+        let dy = matrix(m, n);
+        time(
+            &format!("weight gradient {m} x {k} x {n}, {:.0} GFLOP", 2e-9 * (m * k * n) as f64),
+            bytes,
+            &device,
+            || Dispatch::product(x.clone(), dy.clone(), Layout::TN),
+        );
+        let (x, dy): (Tensor<2>, Tensor<2>) = (Tensor::from_dispatch(x), Tensor::from_dispatch(dy.clone()));
+        let mut sum = Some(Tensor::<2>::zeros([k, n], (&device, DType::F32)));
+        time(&format!("weight gradient accumulated in f32 {m} x {k} x {n}"), bytes + 6 * k * n, &device, || {
+            sum = sum.take().map(|sum| linear_weight_gradient_accumulate(x.clone(), dy.clone(), sum));
+        });
+        let dy = dy.into_dispatch();
+        time(&format!("bias gradient {m} x {n}"), 2 * m * n, &device, || Dispatch::column_sum(dy.clone()));
+    }
+
+    for n in [2048, 3072] {
+        let (x, dy) = (matrix(m, n), matrix(m, n));
+        for (activation, p) in
+            [(Activation::Relu, 0.0), (Activation::Relu, 0.1), (Activation::Gelu, 0.1), (Activation::GeluTanh, 0.0)]
+        {
+            let stream = DropoutStream::new(5, 6, &device);
+            let mask = || Mask::take(Some((p, &stream)), m * n);
+            time(&format!("{activation:?}, dropout {p}, {m} x {n}"), 4 * m * n, &device, || {
+                Dispatch::activate(x.clone(), activation, mask())
+            });
+            time(&format!("its backward with the bias {m} x {n}"), 6 * m * n, &device, || {
+                Dispatch::activate_backward(x.clone(), dy.clone(), activation, mask())
+            });
+        }
+    }
+}
