@@ -23,8 +23,8 @@ const BLOCKS: usize = 8;
 const TANH_SCALE: f32 = 1.595_769;
 const CUBIC: f32 = 0.044_715;
 
-/// Returns `Phi(x)`, the standard normal distribution function, given `e^(-x^2 / 2)`. The error function is that of Abramowitz
-/// and Stegun 7.1.26, with an error of at most 1.5e-7; the backend's `erf` needs NVIDIA's libdevice at run time.
+/// Returns `Phi(x)`, the standard normal distribution function, given `e^(-x^2 / 2)`. The error function follows
+/// Abramowitz and Stegun 7.1.26, with an error of at most 1.5e-7; the backend's `erf` needs NVIDIA's libdevice at run time.
 #[cube]
 fn normal_cdf<N: Size>(x: Vector<f32, N>, gauss: Vector<f32, N>) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0f32);

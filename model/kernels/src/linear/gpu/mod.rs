@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Warp 9 stores, or warps 9 to 11 apply an activation and store, or neither exists and the multiply warps write f32 sums.
-//! Either way the results of one tile leave while the next tile is multiplied. The picture of shared memory is in [`memory`],
-//! that of split K in [`split_k`]; [`epilogue`] says where a new epilogue goes.
+//! Either way the results of one tile leave while the next tile is multiplied. [`memory`] has a picture of shared memory,
+//! [`split_k`] one of split K; [`epilogue`] says where a new epilogue goes.
 //!
 //! TMA reads rows, columns and K beyond the matrices as zeros, and does not write them.
 
@@ -49,8 +49,8 @@ use vectors::Pair;
 
 use crate::gpu::pipeline::pipeline;
 
-/// `c = a · b` in the layout and with the epilogue of `cfg`. Where `cfg` writes f32 sums they go to `sums`, those of slice `i` of
-/// each tile to matrix `i`, and `results` is not touched.
+/// `c = a · b` in the layout and with the epilogue of `cfg`. Where `cfg` writes f32 sums they go to `sums`, slice `i` of each tile to
+/// matrix `i`, and `results` is not touched.
 #[cube(launch_unchecked)]
 fn gemm<E: Float>(
     operands: &Operands<E>,

@@ -103,7 +103,7 @@ fn multiply_tile<E: Float>(
         }
     }
 
-    // The K tiles that are no whole lap.
+    // The K tiles after the last whole lap.
     if comptime![cfg.ragged] {
         let done = laps * n_stages;
         #[unroll]

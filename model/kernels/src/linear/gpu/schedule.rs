@@ -25,7 +25,7 @@ pub(super) struct WorkTile {
 /// The tiles that a block has before it.
 #[derive(CubeType)]
 pub(super) struct Schedule {
-    /// The next tile: its number; that of a half counted from `whole` on; or where K is split, the block's turn.
+    /// The number of the next tile; of the next half tile, counted from `whole` on; or, where K is split, of the block's turn.
     pub(super) next: u32,
     pub(super) end: u32,
     /// Tiles that are not halved.
@@ -59,7 +59,7 @@ pub(super) fn first_wave(size: &GemmSize, split_k: SplitKSize, #[comptime] cfg: 
     Schedule { next, end, whole, grid, tiles_m, tiles_n, k_tiles: size.k_tiles, split_k }
 }
 
-/// Moves on to the wave after that of `cfg`, if there is one.
+/// Moves on to the wave after the one that `cfg` describes, if there is one.
 #[cube]
 pub(super) fn next_wave(schedule: &mut Schedule, #[comptime] cfg: GemmConfig) {
     if comptime![cfg.half_tiles && !cfg.is_half()] {
