@@ -71,7 +71,7 @@ pub(super) struct Plan {
     blocks: usize,
     split_k: Option<SplitK>,
     /// The product is added to the f32 numbers in the output (`beta = 1`).
-    pub(super) accumulates: bool,
+    accumulates: bool,
 }
 
 impl Plan {
@@ -89,6 +89,11 @@ impl Plan {
             None => tiles(tile_n).min(multiprocessors),
         };
         Self { layout, m, n, k, tile_n, blocks, split_k, accumulates: false }
+    }
+
+    /// Adds the product to the f32 numbers in the output, if `accumulates`.
+    pub(super) fn accumulating(self, accumulates: bool) -> Self {
+        Self { accumulates, ..self }
     }
 
     /// Plans a product whose activation the epilogue warps compute, if they can: K is not split, and nothing is dropped. Random

@@ -153,7 +153,7 @@ pub(crate) fn product_into(
 pub(crate) fn product_in_f32(a: CubeTensor, b: CubeTensor, layout: Layout, sum: CubeTensor, first: bool) -> CubeTensor {
     let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
     if has_kernel(&a) && m * n * k > 0 {
-        let plan = Plan { accumulates: !first, ..Plan::new(&a, layout, (m, n, k)) };
+        let plan = Plan::new(&a, layout, (m, n, k)).accumulating(!first);
         return plan.launch(a, b, None, EpilogueArguments::Store, sum);
     }
     let out = empty(&a, [m, n], a.dtype);

@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 
 use super::arguments::{GemmSize, SplitKSize};
 use super::config::{GemmConfig, TILE_M};
-use super::split_k::{slice_at, turns};
+use super::split_k::{Slice, take_slice, turns};
 
 /// A tile, or the half of one, and the K tiles over which it is summed.
 #[derive(CubeType)]
@@ -71,28 +71,22 @@ pub(super) fn next_wave(schedule: &mut Schedule, #[comptime] cfg: GemmConfig) {
 /// Returns the next tile of the schedule, which moves on.
 #[cube]
 pub(super) fn take_tile(schedule: &mut Schedule, #[comptime] cfg: GemmConfig) -> WorkTile {
-    let mut tile = schedule.next;
-    let mut from = 0u32.runtime();
-    let mut to = schedule.k_tiles;
-    let mut slice = 0u32.runtime();
+    let mut work = Slice { tile: schedule.next, from: 0u32.runtime(), to: schedule.k_tiles, slice: 0u32.runtime() };
     if comptime![cfg.splits_k()] {
         let tiles = schedule.tiles_m * schedule.tiles_n;
-        let taken = slice_at(schedule.next, tiles, schedule.grid, schedule.k_tiles, &schedule.split_k);
-        tile = taken.tile;
-        from = taken.from;
-        to = taken.to;
-        slice = taken.slice;
+        take_slice(&mut work, schedule.next, tiles, schedule.grid, schedule.k_tiles, &schedule.split_k);
         schedule.next += 1;
     } else {
         schedule.next += schedule.grid;
     }
 
+    let (from, to, slice) = (work.from, work.to, work.slice);
     if comptime![cfg.is_half()] {
-        let half = tile;
+        let half = work.tile;
         let (row0, col0) = tile_origin(schedule.whole + half / 2, &*schedule, cfg);
         WorkTile { row0, col0: col0 + half % 2 * comptime![cfg.columns as u32], from, to, slice }
     } else {
-        let (row0, col0) = tile_origin(tile, &*schedule, cfg);
+        let (row0, col0) = tile_origin(work.tile, &*schedule, cfg);
         WorkTile { row0, col0, from, to, slice }
     }
 }

@@ -21,12 +21,14 @@ use cubecl::prelude::*;
 
 use super::arguments::SplitKSize;
 
-/// The slice of a tile that a block computes in one turn.
+/// The K tiles of an output tile that a block computes in one turn: all of them, or a slice.
 #[derive(CubeType)]
 pub(super) struct Slice {
     pub(super) tile: u32,
+    /// The first K tile, and the one after the last.
     pub(super) from: u32,
     pub(super) to: u32,
+    /// Which of the tile's partial sums this is.
     pub(super) slice: u32,
 }
 
@@ -37,41 +39,40 @@ pub(super) fn turns(tiles: u32, grid: u32, size: &SplitKSize) -> u32 {
     let first = size.slices * tiles;
     if CUBE_POS as u32 >= first {
         let tail_blocks = grid - first;
-        let in_last_round = tiles % tail_blocks * size.tail_slices;
-        turns = tiles / tail_blocks + u32::cast_from((CUBE_POS as u32 - first) < in_last_round);
+        // Blocks that the last round needs: one per slice of the tails that are left for it.
+        turns =
+            tiles / tail_blocks + u32::cast_from((CUBE_POS as u32 - first) < tiles % tail_blocks * size.tail_slices);
     }
     turns
 }
 
-/// Returns the slice that this block computes in turn `turn`.
+/// Sets `work` to the slice that this block computes in turn `turn`.
 #[cube]
-pub(super) fn slice_at(turn: u32, tiles: u32, grid: u32, k_tiles: u32, size: &SplitKSize) -> Slice {
+pub(super) fn take_slice(work: &mut Slice, turn: u32, tiles: u32, grid: u32, k_tiles: u32, size: &SplitKSize) {
     let block = CUBE_POS as u32;
     let first = size.slices * tiles;
     let mut len = size.slice_len;
-    let mut tile = block % tiles;
-    let mut slice = block / tiles;
-    let mut from = slice * size.slice_len;
+    work.tile = block % tiles;
+    work.slice = block / tiles;
+    work.from = work.slice * size.slice_len;
 
     if block >= first {
         let tail_block = block - first;
         let tail_blocks = grid - first;
         let left = tiles % tail_blocks;
-        tile = turn * tail_blocks + tail_block;
-        from = size.slices * size.slice_len;
-        slice = size.slices;
-        len = k_tiles - from;
-        if tile >= tiles - left {
+        work.tile = turn * tail_blocks + tail_block;
+        work.from = size.slices * size.slice_len;
+        work.slice = size.slices;
+        len = k_tiles - work.from;
+        if work.tile >= tiles - left {
             let tail_slice = tail_block / left;
             len = (len + size.tail_slices - 1) / size.tail_slices;
-            tile = tiles - left + tail_block % left;
-            from += tail_slice * len;
-            slice += tail_slice;
+            work.tile = tiles - left + tail_block % left;
+            work.from += tail_slice * len;
+            work.slice += tail_slice;
         }
     }
-
-    let to = min(k_tiles, from + len);
-    Slice { tile, from, to, slice }
+    work.to = min(k_tiles, work.from + len);
 }
 
 /// How the K of a product is split.
