@@ -126,15 +126,14 @@ struct PassNumbers {
     scale: f32,
 }
 
-/// `y = drop(activation(x))`, one vector per thread. Without dropout `state` is not touched.
+/// `y = drop(activation(x))`, one vector per thread, with dropout if there is a random `state`.
 #[cube(launch_unchecked)]
 fn forward<F: Float, N: Size>(
     x: &[Vector<F, N>],
-    state: &[i32],
+    state: ComptimeOption<&[i32]>,
     y: &mut [Vector<F, N>],
     numbers: PassNumbers,
     #[comptime] activation: Activation,
-    #[comptime] dropped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     cubes_at_once(BLOCKS);
@@ -142,8 +141,8 @@ fn forward<F: Float, N: Size>(
     let at = vector as usize;
     if vector < numbers.vectors {
         let mut value = activated::<N>(Vector::cast_from(x[at]), activation);
-        if dropped {
-            value = value * keep_factors::<N>(vector, numbers.site, state, numbers.limit, numbers.scale);
+        if comptime![state.is_some()] {
+            value = value * keep_factors::<N>(vector, numbers.site, state.unwrap(), numbers.limit, numbers.scale);
         }
         y[at] = Vector::cast_from(value);
     }
@@ -153,7 +152,6 @@ fn forward<F: Float, N: Size>(
 pub(crate) fn activate(x: CubeTensor, activation: Activation, mask: Mask<CubeBackend>) -> CubeTensor {
     let x = into_contiguous(x);
     let dropping = Dropping::new(mask);
-    let dropped = dropping.state.is_some();
     let y = empty_like(&x);
     let width = vector_width(x.meta.shape().num_elements(), x.dtype);
     let vectors = (x.meta.shape().num_elements() / width) as u32;
@@ -167,13 +165,11 @@ pub(crate) fn activate(x: CubeTensor, activation: Activation, mask: Mask<CubeBac
             CubeCount::Static(vectors.div_ceil(THREADS), 1, 1),
             CubeDim::new_1d(THREADS),
             width,
-            x.clone().into_buffer_arg(),
-            // Not touched if nothing is dropped.
-            dropping.state.unwrap_or(x).into_buffer_arg(),
+            x.into_buffer_arg(),
+            dropping.state.map(|state| state.into_buffer_arg()).into(),
             y.clone().into_buffer_arg(),
             PassNumbersLaunch::new(vectors, dropping.site, dropping.limit, dropping.scale),
             activation,
-            dropped,
             dtype,
         );
     }
@@ -201,10 +197,11 @@ pub(super) mod tests {
             ];
             let compile = |(name, activation)| {
                 let (launch, properties, target) = settings(THREADS);
+                let state = ComptimeOptionCompilationArg::Some(b());
                 let numbers = PassNumbersCompilationArg { vectors: (), site: (), limit: (), scale: () };
                 #[rustfmt::skip]
                 let kernel = forward::Forward::new(
-                    launch, properties, target, b(), b(), b(), numbers, 8, activation, true, dtype,
+                    launch, properties, target, b(), state, b(), numbers, 8, activation, dtype,
                 );
                 Compiled::new(format!("activation/forward/{name}-dropout-bf16"), kernel)
             };
