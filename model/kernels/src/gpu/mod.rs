@@ -5,6 +5,8 @@ pub(crate) mod instruction;
 #[cfg(test)]
 mod lock;
 pub(crate) mod memory;
+#[cfg(test)]
+mod mma_sync;
 pub(crate) mod occupancy;
 #[cfg(test)]
 pub(crate) mod offline;
