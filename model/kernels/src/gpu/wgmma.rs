@@ -40,8 +40,9 @@ pub(crate) fn describe<E: CubePrimitive>(tile: &[E], #[comptime] layout: WgmmaTi
     u32::cast_from(descriptor::<E>(tile, layout))
 }
 
+/// Returns the whole descriptor of `tile`, in shared memory, which begins at a multiple of 1024 bytes.
 #[cube]
-fn descriptor<E: CubePrimitive>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u64 {
+pub(crate) fn descriptor<E: CubePrimitive>(tile: &[E], #[comptime] layout: WgmmaTileLayout) -> u64 {
     intrinsic!(|scope| {
         #[expect(unsafe_code, reason = "the pointer goes into a descriptor, within the tile's lifetime")]
         let ptr = unsafe { *tile.__expand_as_ptr_method(scope) }.value(scope);
@@ -58,6 +59,14 @@ fn at_step(tile: u32, #[comptime] step: usize, #[comptime] layout: WgmmaTileLayo
     // The address field counts 16 bytes, and no address in shared memory carries out of it.
     let low = tile + comptime![layout.byte_offset(0, step * K_STEP, 2) as u32 >> 4];
     u64::cast_from(low) | comptime![upper_half(layout)]
+}
+
+/// Returns the descriptor of the part of `tile` that begins at row `row` and step `step` of the summed dimension. The row may be
+/// known at run time only.
+#[cube]
+pub(crate) fn at_row(tile: u64, row: usize, #[comptime] step: usize, #[comptime] layout: WgmmaTileLayout) -> u64 {
+    let offset = layout.byte_offset(row, comptime![step * K_STEP], 2usize);
+    tile + (offset as u64 >> 4)
 }
 
 /// Returns the stride and the swizzle in their fields of a descriptor.
@@ -101,12 +110,65 @@ pub(crate) fn multiply_shared<E: Float>(
     })
 }
 
-/// Issues the instruction. The type of `a` decides the kind of left operand: registers, or a descriptor.
-fn enqueue(scope: &Scope, [a, b]: [Value; 2], acc: Value, element: TypeHandle, layout: WgmmaTileLayout) {
+/// Issues `acc += a * b`, a 64 x `columns` product of the tiles that the whole descriptors `a` and `b` describe.
+#[cube]
+pub(crate) fn multiply_described<E: Float>(
+    acc: &mut Array<f32>,
+    a: u64,
+    b: u64,
+    #[comptime] columns: usize,
+    #[comptime] a_major: WgmmaMajor,
+    #[comptime] b_major: WgmmaMajor,
+) {
+    intrinsic!(|scope| {
+        let operands = [a.read_value(scope), b.read_value(scope)];
+        let (acc, element) = (acc.__extract_list(scope), E::__expand_as_type(scope));
+        issue(scope, operands, acc, element, columns, [a_major, b_major]);
+    })
+}
+
+/// Issues an instruction with a left operand whose rows run along the summed dimension.
+fn enqueue(scope: &Scope, operands: [Value; 2], acc: Value, element: TypeHandle, layout: WgmmaTileLayout) {
+    issue(scope, operands, acc, element, layout.rows, [WgmmaMajor::K, layout.major]);
+}
+
+/// Issues an instruction. The type of `a` decides the kind of left operand: registers, or a descriptor.
+fn issue(
+    scope: &Scope,
+    [a, b]: [Value; 2],
+    acc: Value,
+    element: TypeHandle,
+    columns: usize,
+    [a_major, b_major]: [WgmmaMajor; 2],
+) {
     let element = TypeAttr::new(element);
-    let shape = MatrixShape { m: WARPGROUP_M, n: layout.rows, k: K_STEP };
-    let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, element.clone(), element, shape, WgmmaMajor::K, layout.major);
+    let shape = MatrixShape { m: WARPGROUP_M, n: columns, k: K_STEP };
+    let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, element.clone(), element, shape, a_major, b_major);
     scope.register(&op);
+}
+
+/// Returns a thread's share of a zeroed 64 x `columns` accumulator.
+#[cube]
+pub(crate) fn zeros(#[comptime] columns: usize) -> Array<f32> {
+    let mut values = Array::<f32>::new(comptime![columns / 2]);
+    #[unroll]
+    for i in 0..comptime![columns / 2] {
+        values[i] = 0.0f32;
+    }
+    values
+}
+
+/// Returns row and column of element `nth` of the accumulator that thread `thread` of a warpgroup holds.
+///
+/// A warp holds 16 rows. A thread holds two neighbours of row `lane / 4`, the two 8 rows below, and so on every 8 columns.
+#[cube]
+pub(crate) fn position(thread: u32, nth: u32) -> (u32, u32) {
+    let warp = thread / 32;
+    let lane = thread % 32;
+    let chunk = nth / 2;
+    let row = warp * 16 + lane / 4 + (chunk % 2) * 8;
+    let column = (chunk / 2) * 8 + (lane % 4) * 2 + nth % 2;
+    (row, column)
 }
 
 /// Orders this thread's writes to registers before the products that follow.

@@ -1,7 +1,6 @@
 //! The results of a warpgroup, 64 rows, in its threads' registers.
 
 use cubecl::prelude::*;
-use cubecl::wgmma::Accumulator;
 
 use super::vectors::Pair;
 
@@ -14,9 +13,9 @@ pub(super) fn thread_in_warpgroup() -> u32 {
 
 /// Returns results `2 i` and `2 i + 1` of the thread, which are neighbours in a row.
 #[cube]
-pub(super) fn pair(acc: &Accumulator<f32>, #[comptime] i: usize) -> Pair<f32> {
+pub(super) fn pair(acc: &Array<f32>, #[comptime] i: usize) -> Pair<f32> {
     let mut v = Pair::<f32>::empty();
-    v.insert(0usize, acc.get(comptime![2 * i]));
-    v.insert(1usize, acc.get(comptime![2 * i + 1]));
+    v.insert(0usize, acc[comptime![2 * i]]);
+    v.insert(1usize, acc[comptime![2 * i + 1]]);
     v
 }

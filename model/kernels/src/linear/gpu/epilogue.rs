@@ -16,7 +16,6 @@
 use cubecl::cmma::MmaDefinition;
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
-use cubecl::wgmma::Accumulator;
 use cubecl_ir::types::MatrixIdent;
 
 use super::accumulator::{pair, thread_in_warpgroup};
@@ -67,7 +66,7 @@ fn bias_of_columns<E: Float>(held: Pair<E>, #[comptime] group: usize) -> Pair<f3
 /// A thread gives the address of one of their rows.
 #[cube]
 pub(super) fn write_panels<E: Float>(
-    acc: &Accumulator<f32>,
+    acc: &Array<f32>,
     memory: &mut Memory<E>,
     panels: &Pipeline,
     free: &mut Phases,
@@ -129,7 +128,7 @@ pub(super) fn write_panels<E: Float>(
 /// Returns the thread's results in the four 8 x 8 matrices number `nth` of panel group `turn`, after the epilogue in registers.
 #[cube]
 fn rounded<E: Float>(
-    acc: &Accumulator<f32>,
+    acc: &Array<f32>,
     bias: &Array<Pair<E>>,
     residual: &Sequence<Array<Pair<E>>>,
     #[comptime] turn: usize,

@@ -4,16 +4,16 @@
 //! warpgroup waits for them and frees the stage.
 
 use cubecl::prelude::*;
-use cubecl::wgmma::{Accumulator, MatrixDescriptor};
 
 use super::arguments::GemmSize;
-use super::config::{GemmConfig, TILE_M};
+use super::config::{GemmConfig, TILE_K, TILE_M};
 use super::epilogue::{lane_bias, write_panels};
 use super::memory::{Memory, Pipelines};
 use super::schedule::{Schedule, next_wave, take_tile};
 use super::store::store_sums;
 use super::vectors::Pair;
 use crate::gpu::pipeline::{Phases, Pipeline, phases, wait_next};
+use crate::gpu::wgmma::{K_STEP, at_row, commit, descriptor, fence, multiply_described, pin, wait, zeros};
 
 /// Multiplies every tile of the schedule, and passes the results on: as panels, or as f32 sums straight to `sums`.
 #[cube]
@@ -27,8 +27,8 @@ pub(super) fn run<E: Float>(
     warpgroup: u32,
     #[comptime] cfg: GemmConfig,
 ) {
-    let a = MatrixDescriptor::new(&memory.a, comptime![cfg.a_tile()]);
-    let b = MatrixDescriptor::new(&memory.b, comptime![cfg.b_tile()]);
+    let a = descriptor::<E>(&memory.a, comptime![cfg.a_tile()]);
+    let b = descriptor::<E>(&memory.b, comptime![cfg.b_tile()]);
     let row = warpgroup as usize * 64;
     let mut loaded = phases(0u32);
     // A panel with a residual is free for results once the residual has been loaded.
@@ -44,7 +44,7 @@ pub(super) fn run<E: Float>(
                 held_bias = lane_bias(bias, tile.col0, size.n, cfg);
             }
 
-            let acc = multiply_tile(&a, &b, &pipelines.stages, &mut loaded, row, tile.to - tile.from, cfg);
+            let acc = multiply_tile::<E>(a, b, &pipelines.stages, &mut loaded, row, tile.to - tile.from, cfg);
 
             if comptime![cfg.writes_sums()] {
                 let base = tile.slice as usize * size.m as usize * size.pitch as usize;
@@ -61,38 +61,28 @@ pub(super) fn run<E: Float>(
 /// Multiplies `count` K tiles, from stage 0 on, into a zeroed accumulator of 64 rows, those from `row` of the tile on.
 #[cube]
 fn multiply_tile<E: Float>(
-    a: &MatrixDescriptor<E>,
-    b: &MatrixDescriptor<E>,
+    a: u64,
+    b: u64,
     stages: &Pipeline,
     loaded: &mut Phases,
     row: usize,
     count: u32,
     #[comptime] cfg: GemmConfig,
-) -> Accumulator<f32> {
+) -> Array<f32> {
     let n_stages = comptime![cfg.stages as u32];
     let laps = count / n_stages;
-    let mut acc = Accumulator::<f32>::new(comptime![cfg.columns]).start();
-    let mut released = acc.commit();
+    let mut acc = zeros(comptime![cfg.columns]);
+    pin(&acc);
+    fence();
+    commit();
     for lap in 0..laps {
-        let mut tokens = Sequence::<Pending<()>>::new();
         #[unroll]
         for stage in 0..comptime![cfg.stages] {
             wait_next(stages.loaded.index(stage), loaded, stage);
-            multiply_stage(&mut acc, a, b, row, stage, cfg);
-
-            // Wait for the products of the stage before. The tokens of one lap stay in a sequence, because a variable that is
-            // assigned again in an unrolled loop resolves to waiting for everything.
-            let read = acc.commit();
-            if comptime![stage == 0] {
-                released.wait();
-            } else {
-                tokens.index(comptime![stage - 1]).wait();
-            }
-            if comptime![stage == cfg.stages - 1] {
-                released = read;
-            } else {
-                tokens.push(read);
-            }
+            multiply_stage::<E>(&mut acc, a, b, row, stage, cfg);
+            commit();
+            // For the products of the stage before.
+            wait(1usize);
             if comptime![stage == 0] {
                 if lap > 0 {
                     free_stage(stages, comptime![cfg.stages - 1]);
@@ -110,10 +100,10 @@ fn multiply_tile<E: Float>(
         for stage in 0..comptime![cfg.stages - 1] {
             if done + comptime![stage as u32] < count {
                 wait_next(stages.loaded.index(stage), loaded, stage);
-                multiply_stage(&mut acc, a, b, row, stage, cfg);
-                let read = acc.commit();
-                released.wait();
-                released = read;
+                multiply_stage::<E>(&mut acc, a, b, row, stage, cfg);
+                commit();
+                // For all products. Waiting for those of the stage before, as above, has not been measured here.
+                wait(0usize);
                 if comptime![stage == 0] {
                     if laps > 0 {
                         free_stage(stages, comptime![cfg.stages - 1]);
@@ -125,24 +115,33 @@ fn multiply_tile<E: Float>(
         }
     }
 
-    let done = acc.wait();
+    commit();
+    wait(0usize);
+    pin(&acc);
     free_last_stage(stages, count, cfg);
-    done
+    acc
 }
 
 /// Issues the products of one stage.
 #[cube]
 fn multiply_stage<E: Float>(
-    acc: &mut Pending<Accumulator<f32>>,
-    a: &MatrixDescriptor<E>,
-    b: &MatrixDescriptor<E>,
+    acc: &mut Array<f32>,
+    a: u64,
+    b: u64,
     row: usize,
     #[comptime] stage: usize,
     #[comptime] cfg: GemmConfig,
 ) {
     #[unroll]
-    for step in 0..4usize {
-        acc.execute(&a.at(row + comptime![stage * TILE_M], step * 16), &b.at(comptime![stage * cfg.tile_n], step * 16));
+    for step in 0..comptime![TILE_K / K_STEP] {
+        multiply_described::<E>(
+            acc,
+            at_row(a, row + comptime![stage * TILE_M], step, comptime![cfg.a_tile()]),
+            at_row(b, comptime![stage * cfg.tile_n], step, comptime![cfg.b_tile()]),
+            comptime![cfg.columns],
+            comptime![cfg.a_tile().major],
+            comptime![cfg.b_tile().major],
+        );
     }
 }
 

@@ -1,7 +1,6 @@
 //! Stores: the store warp, which sends panels of results to the output by TMA, and f32 sums, which leave the registers directly.
 
 use cubecl::prelude::*;
-use cubecl::wgmma::Accumulator;
 
 use super::accumulator::{pair, thread_in_warpgroup};
 use super::arguments::{GemmSize, Results};
@@ -11,6 +10,7 @@ use super::residual::load_residual;
 use super::schedule::{Schedule, next_wave, take_tile, tile_origin};
 use super::vectors::{Oct, Pair};
 use crate::gpu::pipeline::{Pipeline, phases, wait_next};
+use crate::gpu::wgmma::position;
 
 /// Pairs of f32 sums that are read before any of them is written back, so that their latencies overlap.
 const PAIRS_IN_FLIGHT: usize = 8;
@@ -109,7 +109,7 @@ pub(super) fn store_panel_pair<E: Float>(
 /// there.
 #[cube]
 pub(super) fn store_sums(
-    acc: &Accumulator<f32>,
+    acc: &Array<f32>,
     sums: &mut [Pair<f32>],
     base: usize,
     row0: u32,
@@ -124,7 +124,7 @@ pub(super) fn store_sums(
         if comptime![cfg.accumulates()] {
             #[unroll]
             for i in 0..PAIRS_IN_FLIGHT {
-                let (r, c) = acc.position_of_nth(thread, comptime![2 * (group * PAIRS_IN_FLIGHT + i) as u32]);
+                let (r, c) = position(thread, comptime![2 * (group * PAIRS_IN_FLIGHT + i) as u32]);
                 let inside = row0 + r < size.m && col0 + c < size.n;
                 let at = base + (row0 + r) as usize * size.pitch as usize + (col0 + c) as usize;
                 // Outside the matrix the first pair is read, and not used.
@@ -135,7 +135,7 @@ pub(super) fn store_sums(
         #[unroll]
         for i in 0..PAIRS_IN_FLIGHT {
             let nth = comptime![group * PAIRS_IN_FLIGHT + i];
-            let (r, c) = acc.position_of_nth(thread, comptime![2 * nth as u32]);
+            let (r, c) = position(thread, comptime![2 * nth as u32]);
             let row = row0 + r;
             let col = col0 + c;
             let mut sum = pair(acc, nth);
