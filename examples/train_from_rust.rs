@@ -14,16 +14,19 @@ fn main() -> anyhow::Result<()> {
     // A preset and single keys on top of it. Without data.train, the run learns the built-in task: numbers in digits ->
     // English words. `validate` reports every mistake at once.
     let config = Config::preset("tiny")
-        .set("train.steps", 40)
-        .set("optim.warmup_steps", 10)
-        .set("train.log_every", 10)
-        .set("train.validate_every", 20)
+        .set("model.d_model", 64)
+        .set("model.d_ff", 128)
+        .set("loader.batch_tokens", 512)
+        .set("train.steps", 120)
+        .set("optim.warmup_steps", 20)
+        .set("train.log_every", 30)
+        .set("train.validate_every", 60)
         .set("generate.max_new_tokens", 16)
         .validate()?;
 
     // The run folder gets the configuration, the token caches, the metrics and the checkpoints.
     let outcome = Run::create(&dir, config)?.on(DeviceChoice::Cpu).with_console().train()?;
-    println!("{:?} after {} steps, {:.0} tokens/s", outcome.ended, outcome.step, outcome.throughput.tokens_per_sec);
+    println!("{} steps, {:.0} tokens/s", outcome.step, outcome.throughput.tokens_per_sec);
     if let Some(best) = outcome.best {
         println!("best validation: loss {:.3} at step {}", best.loss, best.step);
     }
