@@ -10,6 +10,19 @@
 //! `kernel.rs` or `gpu/` the CubeCL kernels with their launches. Operators without a kernel run their reference
 //! everywhere.
 //!
+//! By layer, lowest first; a module imports only from layers below it:
+//!
+//! | layer | modules |
+//! |---|---|
+//! | 0 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` |
+//! | 1 | `dropout` · `rotary` · `swiglu` · `optim` |
+//! | 2 | `activation` · `random` |
+//! | 3 | `reduce` sums over rows |
+//! | 4 | `linear` |
+//! | 5 | `attention` · `norm` · `embedding` · `deterministic` sums in a fixed order |
+//! | 6 | `cross_entropy` |
+//! | 7 | `linear_cross_entropy` |
+//!
 //! Activations are two-dimensional, `[rows, features]`, so that no operator has to guess which dimensions fold.
 //!
 //! Legend of shapes: B batch, T query (target) length, S key (source) length, H heads, G heads of keys and values,
