@@ -80,3 +80,8 @@ mod units;
 pub use config::Config;
 pub use eval::Model;
 pub use run::Run;
+
+/// Compiles the Rust code of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
