@@ -1,4 +1,4 @@
-//! Dropout on CubeCL devices: one unit per 16 bytes of input.
+//! Dropout on CubeCL devices: one thread per 16 bytes of input.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
@@ -11,7 +11,15 @@ use super::philox::{MULTIPLIER, ROUNDS, WEYL};
 use super::threshold_16;
 use crate::gpu::memory::{empty_like, vector_width};
 
-/// [`super::philox::philox`] for (`quad`, `site`) under the seed and draw in `state`.
+/// The numeric arguments of dropout, see [`Dropping`](super::Dropping).
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct DropArgs {
+    pub(crate) site: u32,
+    pub(crate) limit: u32,
+    pub(crate) scale: f32,
+}
+
+/// Computes [`super::philox::philox`] for (`quad`, `site`) under the seed and draw in `state`.
 #[cube]
 pub(crate) fn philox(quad: u32, site: u32, state: &[i32]) -> (u32, u32, u32, u32) {
     let mut c0 = quad;
@@ -36,15 +44,15 @@ pub(crate) fn philox(quad: u32, site: u32, state: &[i32]) -> (u32, u32, u32, u32
     (c0, c1, c2, c3)
 }
 
-/// `scale`, or 0 if 16 bits of `word`, its `upper` or lower ones, say that the element is dropped. They are compared
-/// where they weigh most: the upper ones as they stand.
+/// Returns `scale`, or 0 if 16 bits of `word`, its `upper` or lower ones, say that the element is dropped. The bits are
+/// compared in the upper half of the word, so that the upper ones need no shift.
 #[cube]
 fn factor(word: u32, #[comptime] upper: bool, limit: u32, scale: f32) -> f32 {
     let weighed = if comptime![upper] { word } else { word << 16 };
     select(weighed >= limit << 16, scale, 0.0f32)
 }
 
-/// What dropout multiplies vector number `at` of a tensor with: `scale`, or 0 for what is dropped. One Philox block
+/// Returns the dropout factors of vector number `at` of a tensor: `scale`, or 0 for dropped elements. One Philox block
 /// serves eight elements.
 #[cube]
 pub(crate) fn keep_factors<N: Size>(at: u32, site: u32, state: &[i32], limit: u32, scale: f32) -> Vector<f32, N> {
@@ -64,7 +72,7 @@ pub(crate) fn keep_factors<N: Size>(at: u32, site: u32, state: &[i32], limit: u3
             factors.insert(comptime![8 * q + 7], factor(w3, true, limit, scale));
         }
     } else {
-        // A block belongs to several vectors, and, where rows are no multiple of eight, a vector to two blocks.
+        // A block serves several vectors. If rows are not a multiple of eight, a vector needs two blocks.
         #[unroll]
         for i in 0..width {
             let element = at * comptime![width as u32] + comptime![i as u32];
@@ -79,20 +87,20 @@ pub(crate) fn keep_factors<N: Size>(at: u32, site: u32, state: &[i32], limit: u3
     factors
 }
 
+/// Drops elements of `vectors` vectors.
 #[cube(launch_unchecked)]
 fn dropout_kernel<F: Float, N: Size>(
     x: &[Vector<F, N>],
     state: &[i32],
     out: &mut [Vector<F, N>],
     vectors: u32,
-    site: u32,
-    limit: u32,
-    scale: f32,
+    drop: DropArgs,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS as u32;
     if at < vectors {
-        let kept = Vector::<f32, N>::cast_from(x[at as usize]) * keep_factors::<N>(at, site, state, limit, scale);
+        let kept = Vector::<f32, N>::cast_from(x[at as usize])
+            * keep_factors::<N>(at, drop.site, state, drop.limit, drop.scale);
         out[at as usize] = Vector::cast_from(kept);
     }
 }
@@ -105,7 +113,8 @@ impl DropoutOps for CubeBackend {
         let width = vector_width(n, x.dtype);
         let vectors = (n / width) as u32;
         let dtype = dtype_to_storage_type(out.dtype);
-        // SAFETY: units beyond the last vector do nothing; `out` has the shape of `x`, `state` four words.
+
+        // SAFETY: threads beyond the last vector do nothing; `out` has the shape of `x`, `state` four words.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             dropout_kernel::launch_unchecked(
@@ -117,9 +126,7 @@ impl DropoutOps for CubeBackend {
                 state.into_buffer_arg(),
                 out.clone().into_buffer_arg(),
                 vectors,
-                site,
-                threshold_16(p),
-                1.0 / (1.0 - p),
+                DropArgsLaunch::new(site, threshold_16(p), 1.0 / (1.0 - p)),
                 dtype,
             );
         }
@@ -140,10 +147,11 @@ pub(super) mod tests {
         static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
         KERNELS.get_or_init(|| {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+            let drop = DropArgsCompilationArg { site: (), limit: (), scale: () };
             let (launch, properties, target) = settings(256);
             #[rustfmt::skip]
             let kernel = dropout_kernel::DropoutKernel::new(
-                launch, properties, target, b(), b(), b(), (), (), (), (), 8, dtype,
+                launch, properties, target, b(), b(), b(), (), drop, 8, dtype,
             );
             vec![Compiled::new("dropout/forward/bf16", kernel)]
         })
