@@ -2,7 +2,7 @@
 
 mod autodiff;
 #[cfg(feature = "cuda")]
-mod kernel;
+mod gpu;
 mod ops;
 mod reference;
 #[cfg(test)]
@@ -11,7 +11,7 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
 #[cfg(all(test, feature = "cuda"))]
-pub(crate) use kernel::tests::offline_kernels;
+pub(crate) use gpu::tests::offline_kernels;
 use ops::{EmbeddingOps, Lookup};
 
 use crate::dropout::{DropoutStream, Mask};
