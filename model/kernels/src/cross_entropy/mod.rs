@@ -3,7 +3,7 @@
 mod autodiff;
 mod cpu;
 #[cfg(feature = "cuda")]
-pub(crate) mod kernel;
+pub(crate) mod gpu;
 mod ops;
 mod reference;
 #[cfg(test)]
@@ -12,7 +12,7 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
 #[cfg(all(test, feature = "cuda"))]
-pub(crate) use kernel::tests::offline_kernels;
+pub(crate) use gpu::tests::offline_kernels;
 pub(crate) use ops::CrossEntropyOps;
 
 use crate::deterministic::sum;

@@ -8,7 +8,7 @@ use cubecl::zspace::metadata::Metadata;
 use cubecl::zspace::strides;
 
 use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale};
-use crate::cross_entropy::kernel::{losses, losses_and_gradient};
+use crate::cross_entropy::gpu::{losses, losses_and_gradient};
 use crate::gpu::memory::{empty, row_pitch};
 use crate::linear::Layout;
 use crate::linear::gpu::{EpilogueArguments, empty_matrix, operand, product_in_f32, product_into};

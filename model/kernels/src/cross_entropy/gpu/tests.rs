@@ -1,0 +1,70 @@
+use std::sync::OnceLock;
+
+use burn::backend::DType;
+use burn::backend::cubecl::dtype_to_storage_type;
+
+use super::gradient::{ChunkCompilationArg, backward, forward_backward};
+use super::loss::forward;
+use super::row::Row;
+use super::{LossCompilationArg, UNITS, UNITS_TWICE};
+use crate::gpu::offline::{Compiled, buffer, settings};
+
+/// The kernels that `ptx.lock` records.
+pub(crate) fn offline_kernels() -> &'static [Compiled] {
+    static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+    KERNELS.get_or_init(|| {
+        let b = buffer;
+        let loss = || LossCompilationArg { rows: (), smoothing: (), ignored: () };
+        let chunk = || ChunkCompilationArg { first: (), count: (), loss: loss(), scale: () };
+        let mut kernels = Vec::new();
+        for (name, dtype) in [("bf16", DType::BF16), ("f16", DType::F16)] {
+            let dtype = dtype_to_storage_type(dtype);
+            for (vectors, rest, streamed) in [(6288, 0, true), (6282, 1, true), (4000, 0, true), (6288, 0, false)] {
+                let row = |units| Row { vectors, rest, pitch: vectors + 16, units, slots: 0 };
+                let both = if streamed { row(UNITS_TWICE).streamed() } else { row(UNITS_TWICE) };
+                assert_eq!(both.slots > 0, streamed);
+                let rest = if rest > 0 { "-and-rest" } else { "" };
+                let case = format!("{vectors}-vectors{rest}");
+
+                let (launch, properties, target) = settings(UNITS_TWICE);
+                #[rustfmt::skip]
+                let kernel = forward_backward::ForwardBackward::new(
+                    launch, properties, target, b(), b(), b(), b(), chunk(), 8, both, dtype,
+                );
+                let streaming = if streamed { "-streamed" } else { "" };
+                kernels.push(Compiled::new(format!("cross_entropy/both/{case}{streaming}-{name}"), kernel));
+                if !streamed {
+                    continue;
+                }
+                let (launch, properties, target) = settings(UNITS);
+                #[rustfmt::skip]
+                let kernel = forward::Forward::new(
+                    launch, properties, target, b(), b(), b(), (), loss(), 8, row(UNITS), dtype,
+                );
+                kernels.push(Compiled::new(format!("cross_entropy/forward/{case}-{name}"), kernel));
+                let (launch, properties, target) = settings(UNITS);
+                #[rustfmt::skip]
+                let kernel = backward::Backward::new(
+                    launch, properties, target, b(), b(), b(), b(), b(), loss(), 8, row(UNITS), dtype,
+                );
+                kernels.push(Compiled::new(format!("cross_entropy/backward/{case}-{name}"), kernel));
+            }
+        }
+        kernels
+    })
+}
+
+#[test]
+fn kernels_compile_without_a_device() {
+    // Kernels that need libdevice for a logarithm are skipped where there is none; the others must be there.
+    let compiled = offline_kernels().iter().filter(|kernel| kernel.ptx.is_some());
+    assert!(compiled.count() > 0);
+}
+
+#[test]
+fn rows_stream_where_two_fit() {
+    let slots =
+        |vectors, rest| Row { vectors, rest, pitch: vectors + 1, units: UNITS_TWICE, slots: 0 }.streamed().slots;
+    // The vocabularies of GPT-2 and of the translator, one too long for two rows, and one of a few tokens.
+    assert_eq!([slots(6288, 0), slots(6282, 1), slots(4000, 0), slots(6656, 1), slots(0, 3)], [2, 2, 3, 0, 3]);
+}
