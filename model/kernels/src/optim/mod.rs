@@ -13,9 +13,7 @@
 mod cpu;
 mod flat;
 #[cfg(feature = "cuda")]
-mod kernel;
-#[cfg(feature = "cuda")]
-mod launch;
+mod gpu;
 mod ops;
 mod progress;
 mod reference;
@@ -27,7 +25,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 pub use flat::{ALIGNMENT, Flat, Part, Place, gather, view};
 #[cfg(all(test, feature = "cuda"))]
-pub(crate) use kernel::tests::offline_kernels;
+pub(crate) use gpu::tests::offline_kernels;
 use ops::AdamWOps;
 use progress::count;
 pub use progress::{Coefficients, Counters, LossScaling, Progress, StepPolicy};

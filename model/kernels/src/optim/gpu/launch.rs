@@ -1,4 +1,4 @@
-//! The optimizer on CubeCL devices, in place.
+//! Launches of the optimizer's kernels, which work in place.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -7,14 +7,16 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::flat::{ALIGNMENT, CHUNK};
-use super::kernel::{PREPARE_UNITS, UNITS, gather, prepare, step};
-use super::ops::{AdamWOps, Factors, Parts, Segment};
-use super::slots::{COLUMNS, step as step_slots};
-use super::{LossScaling, StepPolicy};
+use super::gather::gather;
+use super::prepare::{Overflow, PolicyLaunch, prepare};
+use super::step::{FactorsLaunch, step};
+use super::{PREPARE_UNITS, UNITS};
 use crate::gpu::memory::empty;
+use crate::optim::flat::{ALIGNMENT, CHUNK};
+use crate::optim::ops::{AdamWOps, Factors, Parts, Segment};
+use crate::optim::{LossScaling, StepPolicy, slots};
 
-/// Elements of f32 in 16 bytes.
+/// Elements of a vector: f32 in 16 bytes.
 const WIDTH: usize = 4;
 
 impl AdamWOps for CubeBackend {
@@ -31,23 +33,26 @@ impl AdamWOps for CubeBackend {
         while segments.iter().any(|segment| !segment.len.is_multiple_of(width)) {
             width /= 2;
         }
+
         let (mut firsts, mut offsets, mut lens) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
         let first_slot = segments[0].first_chunk;
         let mut chunks = 0;
         for i in 0..parts.len() {
             firsts.push(chunks);
-            // Parts behind the last segment stand in for missing ones and own no chunk.
+            // Parts behind the last segment fill up the list and have no chunk.
             let (offset, len) = segments.get(i).map_or((0, 0), |segment| (segment.offset, segment.len));
             offsets.push((offset / width) as u32);
             lens.push((len / width) as u32);
             chunks += len.next_multiple_of(ALIGNMENT).div_ceil(CHUNK) as u32;
         }
         firsts.push(chunks);
+
         let dtypes = [dtype_to_storage_type(dtype), dtype_to_storage_type(values.dtype)];
         let mut sequence = SequenceArg::new();
         for part in parts {
             sequence.push(part.into_buffer_arg());
         }
+
         // SAFETY: chunks end where their part's padded segment does, which the caller has checked to lie in `values`;
         // `squares` has a slot for every chunk.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
@@ -88,11 +93,27 @@ impl AdamWOps for CubeBackend {
         policy: StepPolicy,
     ) -> (CubeTensor, CubeTensor) {
         let [squares, divisor, loss, coefficients] = [squares, divisor, loss, coefficients].map(into_contiguous);
-        let (n, rows) = (squares.meta.shape()[0], (coefficients.meta.shape()[0] - 1) / COLUMNS);
-        let out = empty(&squares, [step_slots::LEN], DType::F32);
+        let (n, rows) = (squares.meta.shape()[0], (coefficients.meta.shape()[0] - 1) / slots::COLUMNS);
+        let out = empty(&squares, [slots::step::LEN], DType::F32);
         let unscaled =
             LossScaling { unit: 1.0, growth_factor: 1.0, growth_interval: 1, backoff_factor: 1.0, floor: 0.0 };
         let scaling = policy.scaling.unwrap_or(unscaled);
+        let overflow = match policy.scaling {
+            Some(_) => Overflow::Rescales,
+            None if policy.stops => Overflow::Stops,
+            None => Overflow::Skips,
+        };
+        let numbers = PolicyLaunch::new(
+            n as u32,
+            rows as u32,
+            policy.max_norm as f32,
+            scaling.unit,
+            scaling.growth_factor,
+            scaling.growth_interval as f32,
+            scaling.backoff_factor,
+            scaling.floor,
+        );
+
         // SAFETY: `n` sums are read and one of `rows` rows, the numbers of a step and all of `progress` are written.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
@@ -106,16 +127,8 @@ impl AdamWOps for CubeBackend {
                 coefficients.into_buffer_arg(),
                 progress.clone().into_buffer_arg(),
                 out.clone().into_buffer_arg(),
-                n as u32,
-                rows as u32,
-                policy.max_norm as f32,
-                scaling.unit,
-                scaling.growth_factor,
-                scaling.growth_interval as f32,
-                scaling.backoff_factor,
-                scaling.floor,
-                policy.scaling.is_some(),
-                policy.stops,
+                numbers,
+                overflow,
             );
         }
         (out, progress)
@@ -147,8 +160,8 @@ impl AdamWOps for CubeBackend {
     }
 }
 
-/// Writes into the buffers of `state` and `weights`, whoever else holds them: the caller knows (see
-/// [`super::adamw_step`]).
+/// Overwrites the buffers of `state` and `weights` even if clones of them exist, as
+/// [`adamw_step`](crate::optim::adamw_step) documents.
 fn launch_step(
     state: [&CubeTensor; 3],
     weights: Option<&CubeTensor>,
@@ -160,11 +173,15 @@ fn launch_step(
     let (gradient, numbers) = (into_contiguous(gradient), into_contiguous(numbers));
     let n = master.meta.shape()[0];
     assert!(n.is_multiple_of(WIDTH), "flat tensors are made of whole vectors");
-    // Without weights of their own the argument is there but never touched.
+    // Without weights of their own the argument is passed but not touched.
     let written = weights.unwrap_or(master);
     let dtypes = [dtype_to_storage_type(written.dtype), dtype_to_storage_type(gradient.dtype)];
     let vectors = n / WIDTH;
-    // SAFETY: all flat tensors have `n` elements; units beyond return at once.
+    let Factors { beta1, beta2, rest1, rest2, eps, n_decayed } = factors;
+    let decayed = n_decayed.div_ceil(WIDTH) as u32;
+    let factors = FactorsLaunch::new(vectors as u32, decayed, beta1, beta2, rest1, rest2, eps);
+
+    // SAFETY: all flat tensors have `n` elements; threads beyond them do nothing.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
         step::launch_unchecked(
@@ -178,13 +195,7 @@ fn launch_step(
             written.clone().into_buffer_arg(),
             gradient.into_buffer_arg(),
             numbers.into_buffer_arg(),
-            vectors as u32,
-            factors.n_decayed.div_ceil(WIDTH) as u32,
-            factors.beta1,
-            factors.beta2,
-            factors.rest1,
-            factors.rest2,
-            factors.eps,
+            factors,
             weights.is_some(),
             dtypes,
         );
