@@ -3,9 +3,7 @@
 mod autodiff;
 mod cpu;
 #[cfg(feature = "cuda")]
-mod kernel;
-#[cfg(feature = "cuda")]
-mod launch;
+mod gpu;
 mod ops;
 mod reference;
 #[cfg(test)]
@@ -14,7 +12,7 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 #[cfg(all(test, feature = "cuda"))]
-pub(crate) use kernel::tests::offline_kernels;
+pub(crate) use gpu::tests::offline_kernels;
 use ops::{Addend, Kind, NormOps};
 
 use crate::dropout::{DropoutStream, Mask};

@@ -7,13 +7,18 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::kernel::{REDUCE_COLUMNS, REDUCE_UNITS, RowConfig, UNITS, backward, forward, reduce_partial};
-use super::ops::{Addend, Kind, NormOps, Remainder};
+use super::UNITS;
+use super::backward::{BackwardConfig, InputsLaunch as BackwardInputs, OutputsLaunch as BackwardOutputs, backward};
+use super::forward::{Addend as Added, ForwardConfig, InputsLaunch as ForwardInputs, forward};
+use super::parameters::{REDUCE_COLUMNS, REDUCE_UNITS, reduce_partial};
+use super::row::{Normalization, Row};
+use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::{Dropping, Mask};
 use crate::gpu::hardware::multiprocessors;
 use crate::gpu::memory::{empty, empty_like, vector_width};
 use crate::gpu::pipeline::can_copy;
 use crate::maybe::Maybe;
+use crate::norm::ops::{Addend, Kind, NormOps, Remainder};
 
 impl NormOps for CubeBackend {
     fn add_norm_with_statistics(
@@ -29,43 +34,45 @@ impl NormOps for CubeBackend {
         let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
         let [branch, bias] = [branch, bias].map(|tensor| tensor.map(into_contiguous));
         let beta = optional(beta);
-        let dropping = Dropping::new(mask);
-        let (config, width, rows) = plan(&x, kind);
-        let config = RowConfig {
-            branch: branch.is_some(),
-            bias: bias.is_some(),
-            shift: beta.is_some(),
-            dropped: branch.is_some() && dropping.state.is_some(),
-            ..config
+        let Dropping { state, site, limit, scale } = Dropping::new(mask);
+
+        let (row, width, rows) = row_of(&x);
+        let addend = match branch {
+            Some(_) => Added::Branch { has_bias: bias.is_some(), is_dropped: state.is_some() },
+            None => Added::None,
         };
+        let config = ForwardConfig { row, normalization: normalization(kind), addend };
         let y = empty_like(&x);
-        let sum = if config.branch { empty_like(&x) } else { x.clone() };
+        let sum = if config.has_branch() { empty_like(&x) } else { x.clone() };
         let statistics = empty(&x, [rows, 2], DType::F32);
         let dtype = dtype_to_storage_type(x.dtype);
-        // Arguments that the kernel is compiled not to touch are represented by `x`.
+
+        // `x` stands in for missing inputs, which the kernel is compiled not to touch.
         let or_x = |tensor: Option<CubeTensor>| tensor.unwrap_or_else(|| x.clone()).into_buffer_arg();
+        let inputs = ForwardInputs::new(
+            x.clone().into_buffer_arg(),
+            or_x(branch),
+            or_x(bias),
+            or_x(state),
+            gamma.into_buffer_arg(),
+            or_x(beta),
+        );
+
         // SAFETY: rows are guarded by `rows`, columns by the vectors of a row; all tensors are contiguous.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             forward::launch_unchecked(
                 &y.client,
-                CubeCount::Static((rows as u32).div_ceil(config.rows_per_cube()), 1, 1),
+                CubeCount::Static((rows as u32).div_ceil(row.per_cube()), 1, 1),
                 CubeDim::new_1d(UNITS),
                 width,
-                x.clone().into_buffer_arg(),
-                or_x(branch),
-                or_x(bias),
-                or_x(dropping.state),
-                gamma.into_buffer_arg(),
-                or_x(beta),
+                inputs,
                 sum.clone().into_buffer_arg(),
                 y.clone().into_buffer_arg(),
                 statistics.clone().into_buffer_arg(),
                 rows as u32,
                 kind.eps,
-                dropping.site,
-                dropping.limit,
-                dropping.scale,
+                DropArgsLaunch::new(site, limit, scale),
                 config,
                 dtype,
             );
@@ -84,48 +91,56 @@ impl NormOps for CubeBackend {
     ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
         let (x, gamma, dy) = (into_contiguous(sum), into_contiguous(gamma), into_contiguous(dy));
         let dsum = optional(dsum);
-        let dropping = Dropping::new(mask);
-        let (config, width, rows) = plan(&x, kind);
-        let config = RowConfig {
-            residual: dsum.is_some(),
-            dropped: dropping.state.is_some(),
-            streamed: can_copy(&x, width) && config.can_stream(),
-            ..config
+        let Dropping { state, site, limit, scale } = Dropping::new(mask);
+
+        let (row, width, rows) = row_of(&x);
+        let config = BackwardConfig {
+            row,
+            normalization: normalization(kind),
+            has_residual: dsum.is_some(),
+            has_bias: kind.bias,
+            is_dropped: state.is_some(),
+            is_streamed: can_copy(&x, width) && BackwardConfig::can_stream(row),
         };
         let dx = empty_like(&x);
-        let dbranch = if config.dropped { empty_like(&x) } else { dx.clone() };
+        let dbranch = if config.is_dropped { empty_like(&x) } else { dx.clone() };
         let (dgamma, dbeta) = (empty_like(&gamma), empty_like(&gamma));
         let dbias = if kind.bias { empty_like(&gamma) } else { gamma.clone() };
         let d = x.meta.shape()[1];
         let dtype = dtype_to_storage_type(x.dtype);
         let client = x.client.clone();
-        let cubes =
-            (multiprocessors(&client) * config.cubes_at_once()).min((rows as u32).div_ceil(config.rows_per_cube()));
+        let cubes = (multiprocessors(&client) * config.cubes()).min((rows as u32).div_ceil(row.per_cube()));
         let sums = (cubes * config.parameters()) as usize * d;
         let partial = client.empty(sums * size_of::<f32>());
+
         let or_x = |tensor: Option<CubeTensor>| tensor.unwrap_or_else(|| x.clone()).into_buffer_arg();
-        // SAFETY: as in forward; `partial` holds a row of f32 for each cube and parameter; a `dbias` that is not wanted
-        // is not touched.
+        let inputs = BackwardInputs::new(
+            x.clone().into_buffer_arg(),
+            into_contiguous(statistics).into_buffer_arg(),
+            gamma.into_buffer_arg(),
+            dy.into_buffer_arg(),
+            or_x(dsum),
+            or_x(state),
+        );
+
+        // SAFETY: as in forward; `partial` holds a row of f32 for each block and parameter; a `dbias` that is not
+        // wanted is not touched.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
+            let outputs = BackwardOutputs::new(
+                dx.clone().into_buffer_arg(),
+                dbranch.clone().into_buffer_arg(),
+                BufferArg::from_raw_parts(partial.clone(), sums),
+            );
             backward::launch_unchecked(
                 &client,
                 CubeCount::Static(cubes, 1, 1),
                 CubeDim::new_1d(UNITS),
                 width,
-                x.clone().into_buffer_arg(),
-                into_contiguous(statistics).into_buffer_arg(),
-                gamma.into_buffer_arg(),
-                dy.into_buffer_arg(),
-                or_x(dsum),
-                or_x(dropping.state),
-                dx.clone().into_buffer_arg(),
-                dbranch.clone().into_buffer_arg(),
-                BufferArg::from_raw_parts(partial.clone(), sums),
+                inputs,
+                outputs,
                 rows as u32,
-                dropping.site,
-                dropping.limit,
-                dropping.scale,
+                DropArgsLaunch::new(site, limit, scale),
                 config,
                 dtype,
             );
@@ -147,23 +162,15 @@ impl NormOps for CubeBackend {
     }
 }
 
-/// What does not depend on the optional tensors, the width of vectors, and the number of rows.
-fn plan(x: &CubeTensor, kind: Kind) -> (RowConfig, usize, usize) {
+/// Returns the length of a row in vectors, their width, and the number of rows.
+fn row_of(x: &CubeTensor) -> (Row, usize, usize) {
     let [rows, d] = [x.meta.shape()[0], x.meta.shape()[1]];
     let width = vector_width(d, x.dtype);
-    let vectors = (d / width) as u32;
-    let Kind { centered, bias, .. } = kind;
-    let config = RowConfig {
-        vectors,
-        centered,
-        bias,
-        branch: false,
-        shift: false,
-        residual: false,
-        dropped: false,
-        streamed: false,
-    };
-    (config, width, rows)
+    (Row { vectors: (d / width) as u32 }, width, rows)
+}
+
+fn normalization(kind: Kind) -> Normalization {
+    if kind.centered { Normalization::Layer } else { Normalization::RootMeanSquare }
 }
 
 fn optional(tensor: Maybe<CubeBackend>) -> Option<CubeTensor> {
