@@ -3,12 +3,8 @@
 
 #[cfg(feature = "cuda")]
 mod autodiff;
-#[cfg(all(test, feature = "cuda"))]
-mod compiled;
 #[cfg(feature = "cuda")]
-mod kernel;
-#[cfg(feature = "cuda")]
-mod launch;
+mod gpu;
 #[cfg(feature = "cuda")]
 mod ops;
 mod reference;
@@ -17,7 +13,7 @@ mod tests;
 
 use burn::tensor::{DType, Device, Int, Tensor};
 #[cfg(all(test, feature = "cuda"))]
-pub(crate) use compiled::offline_kernels;
+pub(crate) use gpu::tests::offline_kernels;
 
 use crate::dropout::DropoutStream;
 #[cfg(feature = "cuda")]
@@ -78,7 +74,7 @@ impl AttentionMask {
 /// reference, whose products and softmax come from the backend and are autotuned on a GPU.
 pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> bool {
     #[cfg(feature = "cuda")]
-    return !reference_operators() && launch::serves(device, dtype, head_dim);
+    return !reference_operators() && gpu::serves(device, dtype, head_dim);
     #[cfg(not(feature = "cuda"))]
     {
         let _ = (device, dtype, head_dim);

@@ -1,4 +1,4 @@
-//! Flash attention on CUDA: what is served, and how it is launched.
+//! Launches of the attention kernels.
 
 use burn::backend::DispatchDevice;
 use burn::tensor::{DType, Device};
@@ -8,25 +8,26 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
-use super::kernel::backward::{key_value_gradient, query_gradient};
-use super::kernel::forward::forward;
-use super::kernel::one_tile::one_tile_gradients;
-use super::kernel::{FlashConfig, SPAN, TILE, UNITS};
-use super::ops::{FlashOps, FlashSpec};
+use super::config::{FlashConfig, SPAN, TILE, UNITS};
+use super::forward::forward;
+use super::key_value_gradient::key_value_gradient;
+use super::one_tile::one_tile_gradients;
+use super::query_gradient::query_gradient;
+use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::dropout::threshold_16;
 use crate::gpu::hardware::is_hopper;
 use crate::gpu::memory::empty;
 use crate::gpu::tensor_map::tensor_map;
 use crate::maybe::MaybeInts;
 
-/// Whether the kernels compute attention of these dtype and head dimension on `device`.
-pub(crate) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
+/// Returns whether the kernels support this dtype and head dimension on `device`.
+pub(in crate::attention) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
     let device = device.clone().inner();
     let DispatchDevice::Cube(device) = device.as_dispatch() else { return false };
     is_hopper(&device.client()) && matches!(dtype, DType::BF16 | DType::F16) && (head_dim == 64 || head_dim == 128)
 }
 
-/// One call's tensors and numbers.
+/// The arguments of one call.
 struct Call {
     query: CubeTensor,
     key_value: CubeTensor,
@@ -64,7 +65,8 @@ impl Call {
         Self { query, key_value, lengths, documents, random, spec, config, lens }
     }
 
-    /// The argument for a tensor of integers; where it is not given, some buffer that the kernel does not touch.
+    /// Returns the argument for an optional tensor of integers. A missing one is replaced by a buffer that the kernel
+    /// does not touch.
     fn ints(&self, given: &MaybeInts<CubeBackend>) -> BufferArg {
         match given {
             MaybeInts::Some(tensor) => into_contiguous(tensor.clone()).into_buffer_arg(),
@@ -72,9 +74,9 @@ impl Call {
         }
     }
 
-    /// The cubes for `heads` heads of `tiles` tiles, and what `cube_place` finds its own with: the heads that are
-    /// worked on at once, and the bits of the tiles that are. Queries, keys and values of so many heads take 8 MiB:
-    /// those of two such groups stay in L2 with what is written.
+    /// Returns the blocks for `heads` heads of `tiles` tiles, and the arguments by which `cube_place` finds a block's
+    /// place: the heads of a group and the bits of its tiles. Queries, keys and values of a group take 8 MiB, so that
+    /// two groups fit into L2 with their results.
     fn cubes(&self, heads: usize, tiles: usize) -> (CubeCount, u32, u32) {
         let [t, s] = self.lens;
         let bytes = 2 * self.spec.head_dim * (t + 2 * s);
@@ -130,7 +132,7 @@ impl Call {
         (out, lse)
     }
 
-    /// The gradients of queries, and of keys and values: one tensor twice where they are one matrix.
+    /// Returns the gradients of the queries, and of keys and values. If they are one matrix, both are the same tensor.
     fn backward(self, out: CubeTensor, lse: CubeTensor, d_out: CubeTensor) -> (CubeTensor, CubeTensor) {
         match self.query.dtype {
             DType::F16 => self.backward_as::<f16>(out, lse, d_out),
@@ -151,7 +153,8 @@ impl Call {
         let d_query = like(&self.query);
         let d_key_value = if config.packed { d_query.clone() } else { like(&self.key_value) };
         if config.one_tile(t, s) {
-            // SAFETY: as in `forward`; queries, keys and values have columns of their own, and together they are all.
+            // SAFETY: as in `forward`; the gradients of queries, keys and values have columns of their own and fill the
+            // matrix.
             #[expect(unsafe_code, reason = "launching without bounds checks")]
             unsafe {
                 one_tile_gradients::launch_unchecked::<E>(
@@ -182,7 +185,7 @@ impl Call {
         let (cubes, heads_at_once, tile_bits) = self.cubes(b * h, t.div_ceil(TILE));
         let (key_cubes, key_heads_at_once, key_tile_bits) = self.cubes(b * spec.n_kv_heads, s.div_ceil(TILE));
         let delta = empty(&lse, [b * h * t], DType::F32);
-        // SAFETY: as in `forward`; both kernels write their own columns of a common gradient, and together all of it.
+        // SAFETY: as in `forward`; both kernels write columns of their own and together fill a common gradient.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             query_gradient::launch_unchecked::<E>(
@@ -238,14 +241,14 @@ impl Call {
     }
 }
 
-/// A contiguous tensor of two-byte elements as a buffer of vectors of 16 bytes.
+/// Returns a contiguous tensor of two-byte elements as a buffer of 16-byte vectors.
 fn vectors(tensor: &CubeTensor) -> BufferArg {
     debug_assert_eq!(tensor.dtype.size(), 2);
     buffer(tensor, tensor.meta.shape().num_elements() / 8)
 }
 
 fn buffer(tensor: &CubeTensor, len: usize) -> BufferArg {
-    // SAFETY: callers ask for no more than the tensor's bytes.
+    // SAFETY: callers pass lengths within the tensor.
     #[expect(unsafe_code, reason = "an argument whose element is not the tensor's own")]
     unsafe {
         BufferArg::from_raw_parts(tensor.handle.clone(), len)

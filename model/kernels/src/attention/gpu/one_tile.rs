@@ -1,11 +1,12 @@
-//! Backward where all queries and all keys of a batch row are one tile: a cube computes the three gradients of a head at once.
+//! Backward where all queries and all keys of a batch row fit into one tile: a block computes the three gradients of a
+//! head at once.
 //!
-//! Scores have a row for each key, as in [`super::backward::key_value_gradient`], so that those of values and keys are summed from
-//! registers. The queries' sum goes over keys: their scores' gradient is turned through shared memory.
+//! Scores have a row per key, as in [`super::key_value_gradient`], so that the products for dK and dV read them from
+//! registers. The product for dQ sums over keys: the gradient of the scores is transposed through shared memory.
 //!
-//! Products come one after another, and what is done with is stored before the next is asked for: a unit then has 114 registers, 137
-//! with dropout (`ptxas -c`, as the driver assembles), and the products of one cube run while three or two others load, store
-//! and take exponentials.
+//! Products run one after another, and finished results are stored before the next product is enqueued. A thread then
+//! needs 114 registers, 137 with dropout (`ptxas -c`, as the driver assembles), and the products of one block run while
+//! two or three others load, store and take exponentials.
 
 use std::f32::consts::LOG2_E;
 
@@ -14,29 +15,27 @@ use cubecl::prelude::*;
 use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 use cubecl_ir::types::MatrixIdent;
 
-use super::backward::{exponentials, hide_queries, kept_values, row_pairs, score_gradients};
-use super::sight::key_count;
-use super::{
-    FlashConfig, HIDDEN, Oct, Pair, Place, TILE, UNITS, fill_slot_both, left_operand, place, product, product_shared,
-    random_words, results_memory, round_into, row_products, slots, store_rows, tile, unit_here, zeros,
+use super::config::{FlashConfig, TILE};
+use super::dropout::{KEPT_STRIDE, draw_kept, drawn_bits, kept_values};
+use super::mask::{HIDDEN, hide_queries, key_count};
+use super::slots::{fill_slot_both, slots};
+use super::softmax::{exponentials, row_pairs, row_products, score_gradients};
+use super::tile::{
+    left_operand, place, product, product_shared, results_memory, round_into, store_rows, tile, unit_here, zeros,
 };
+use super::{Oct, Pair};
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::wgmma::{FRAGMENT, K_STEP, commit, describe, fence, multiply_shared, pin, pin_all, wait};
 
-/// What [`random_words`] gives is for eight probabilities; 64 x 64 of them take so many times the units.
-const DRAWS: usize = TILE * TILE / 8 / UNITS as usize;
-/// Queries' bits of eight keys lie so far from those of the next eight: units of a plane read other banks.
-const KEPT_STRIDE: u32 = TILE as u32 + 8;
-
-/// 64 queries by 64 keys, which are summed over.
+/// Returns the layout of 64 queries by 64 keys, summed over the keys.
 fn turned_layout() -> WgmmaTileLayout {
     WgmmaTileLayout { major: Major::K, swizzle: Swizzle::B128, rows: TILE, k: TILE }
 }
 
-/// The gradients of queries, keys and values, for T and S up to 64 and as many heads of keys as of queries.
+/// Computes the gradients of queries, keys and values, for T and S up to 64 and as many heads of keys as of queries.
 #[cube(launch_unchecked)]
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
-pub(crate) fn one_tile_gradients<E: Float>(
+pub(super) fn one_tile_gradients<E: Float>(
     query: &TensorMap<E, Tiled>,
     key_value: &TensorMap<E, Tiled>,
     out: &[Oct<E>],
@@ -65,11 +64,11 @@ pub(crate) fn one_tile_gradients<E: Float>(
     let value_column = comptime![cfg.first_value_column()] + column;
     let (query_columns, columns) = comptime![(cfg.query_columns(), cfg.key_value_columns())];
 
-    // Keys and values, then queries and `d_out`.
+    // Slot 0: keys and values. Slot 1: queries and `d_out`.
     let mut tiles = slots::<E>(2usize, 2usize, cfg);
     let mut results = results_memory::<E>(cfg);
     let mut turned = Shared::<[Oct<E>]>::new_aligned_slice(comptime![TILE * TILE / 8], 1024usize);
-    // Log-sums of the queries, then deltas: sums of `out * d_out`.
+    // Log-sums of the queries, then deltas (sums of `out * d_out`).
     let mut row_values = Shared::<[f32]>::new_slice(comptime![2 * TILE]);
     let mut kept_memory = Shared::<[u32]>::new_slice(comptime![if cfg.dropout { 8 * KEPT_STRIDE as usize } else { 1 }]);
     sync_async_proxy_shared();
@@ -79,6 +78,8 @@ pub(crate) fn one_tile_gradients<E: Float>(
         fill_slot_both::<E>(&mut tiles, 1usize, query, d_out_tiles, batch * t, column, column, cfg);
     }
     sync_plane();
+
+    // Deltas, log-sums and dropout bits, while the tiles arrive.
     let unit = unit_here();
     let at = place(unit);
     let out_columns = comptime![cfg.n_heads * cfg.head_dim];
@@ -107,6 +108,8 @@ pub(crate) fn one_tile_gradients<E: Float>(
     let mut d_scores = left_operand::<E>();
     tiles.full.index(0usize).wait_parity(0u32);
     tiles.full.index(1usize).wait_parity(0u32);
+
+    // Scores and probabilities.
     let mut scores = zeros(comptime![TILE]);
     pin(&scores);
     fence();
@@ -121,6 +124,8 @@ pub(crate) fn one_tile_gradients<E: Float>(
     let log_sums = row_pairs(&row_values, at.column);
     let p = exponentials(&scores, &log_sums, scale_log2);
     round_into::<E>(&kept_values(&p, kept[0], keep, cfg), &mut probabilities);
+
+    // dV = P^T d_out.
     let mut dv = zeros(head_dim);
     pin_all::<E>(&probabilities);
     pin(&dv);
@@ -130,19 +135,10 @@ pub(crate) fn one_tile_gradients<E: Float>(
     wait(0usize);
     pin(&dv);
     pin_all::<E>(&probabilities);
-    store_rows::<E>(
-        &dv,
-        1.0f32,
-        1.0f32,
-        &mut results,
-        d_key_value,
-        batch * s,
-        0u32,
-        s,
-        value_column,
-        columns,
-        head_dim,
-    );
+    let first = batch * s;
+    store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut results, d_key_value, first, 0u32, s, value_column, columns, head_dim);
+
+    // The gradient of the probabilities, then of the scores.
     let mut dp = zeros(comptime![TILE]);
     pin(&dp);
     fence();
@@ -151,20 +147,22 @@ pub(crate) fn one_tile_gradients<E: Float>(
     wait(0usize);
     pin(&dp);
     if comptime![cfg.dropout] {
-        // Through a shuffle: or the factors of before would be kept in registers.
+        // Through a shuffle, or the compiler would keep the earlier factors in registers.
         kept[0] = plane_shuffle(kept[0], UNIT_POS % 32);
     }
     let deltas = row_pairs(&row_values, place(unit_here()).column + comptime![TILE as u32]);
     let d_probabilities = kept_values(&dp, kept[0], keep, cfg);
     round_into::<E>(&score_gradients(&p, &d_probabilities, &deltas, scale), &mut d_scores);
     turn::<E>(&d_scores, &mut turned);
+
+    // dK = dS^T Q, and dQ = dS K from the transpose.
     let mut dk = zeros(head_dim);
     pin_all::<E>(&d_scores);
     pin(&dk);
     fence();
     product::<E>(&mut dk, &d_scores, tile(columns_from, 2u32, cfg), comptime![cfg.columns_layout()]);
     commit();
-    // All planes have turned theirs.
+    // All warps have transposed their rows.
     sync_async_proxy_shared();
     sync_cube();
     let queries_from = describe::<Oct<E>>(&turned, comptime![turned_layout()]);
@@ -177,7 +175,8 @@ pub(crate) fn one_tile_gradients<E: Float>(
         multiply_shared::<E>(&mut dq, queries_from, columns_from, step, comptime![turned_layout()], layout);
     }
     commit();
-    // For `dk`.
+
+    // Wait for `dk`, not for `dq`.
     wait(1usize);
     pin(&dk);
     pin_all::<E>(&d_scores);
@@ -187,8 +186,8 @@ pub(crate) fn one_tile_gradients<E: Float>(
     store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut results, d_query, batch * t, 0u32, t, column, query_columns, head_dim);
 }
 
-/// Writes a 64 x 64 left operand, rows and columns exchanged, as a tile of [`turned_layout`]: each plane its 16 rows, which become
-/// columns (`stmatrix`).
+/// Writes the transpose of a 64 x 64 left operand as a tile of [`turned_layout`]. Each warp writes its 16 rows, which
+/// become columns (`stmatrix`).
 #[cube]
 fn turn<E: Float>(fragments: &Sequence<Array<E>>, memory: &mut Shared<[Oct<E>]>) {
     let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
@@ -215,41 +214,4 @@ fn turn<E: Float>(fragments: &Sequence<Array<E>>, memory: &mut Shared<[Oct<E>]>)
             true,
         );
     }
-}
-
-/// Draws which probabilities of 64 queries, from row `row` of all rows of all heads on, and 64 keys are kept: what a unit draws is of
-/// one query and eight keys, in the bits of one word.
-#[cube]
-fn draw_kept(memory: &mut Shared<[u32]>, random: &[i32], site: u32, row: u32, keys: u32, limit: u32) {
-    #[unroll]
-    for turn in 0..DRAWS {
-        let n = UNIT_POS + comptime![turn as u32 * UNITS];
-        let query = n % comptime![TILE as u32];
-        let eight = n / comptime![TILE as u32];
-        let words = random_words(random, site, row + query, 0u32, eight / 4, eight % 4 * 2, keys);
-        let mut bits = 0u32;
-        #[unroll]
-        for i in 0..4usize {
-            bits |= select((words[i] & 0xffff) >= limit, comptime![1u32 << (2 * i as u32)].runtime(), 0u32);
-            bits |= select((words[i] >> 16) >= limit, comptime![2u32 << (2 * i as u32)].runtime(), 0u32);
-        }
-        memory[(eight * KEPT_STRIDE + query) as usize] = bits;
-    }
-}
-
-/// Which values of a 64 x 64 accumulator, keys by queries, are kept, bit by bit, from what [`draw_kept`] drew.
-#[cube]
-fn drawn_bits(memory: &Shared<[u32]>, at: &Place) -> u32 {
-    // The unit's keys are eight apart: neighbours but one among the bits of the same eight.
-    let from = (at.row / 32 * 4 + at.row % 8 / 2) * KEPT_STRIDE + at.column;
-    let shift = at.row % 32 / 8 * 2 + at.row % 2;
-    let mut kept = 0u32;
-    #[unroll]
-    for query in 0..16usize {
-        let bits = memory[(from + comptime![(query / 2 * 8 + query % 2) as u32]) as usize] >> shift;
-        let bit = comptime![(query / 2 * 4 + query % 2) as u32];
-        kept |= (bits & 1) << bit;
-        kept |= (bits >> 2 & 1) << comptime![bit + 2];
-    }
-    kept
 }

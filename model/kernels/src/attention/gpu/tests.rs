@@ -1,17 +1,16 @@
-//! The kernels, compiled without a device.
-
 use std::sync::OnceLock;
 
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
-use super::kernel::backward::{key_value_gradient, query_gradient};
-use super::kernel::forward::forward;
-use super::kernel::one_tile::one_tile_gradients;
-use super::kernel::{FlashConfig, UNITS};
+use super::config::{FlashConfig, UNITS};
+use super::forward::forward;
+use super::key_value_gradient::key_value_gradient;
+use super::one_tile::one_tile_gradients;
+use super::query_gradient::query_gradient;
 use crate::gpu::offline::{Compiled, buffer, settings};
 
-/// Forward, the queries' gradient, that of keys and values, and all three of one tile.
+/// Compiles forward, the two kernels of backward, and the one for a single tile.
 fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 4] {
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
@@ -65,6 +64,7 @@ fn configs() -> [(&'static str, FlashConfig); 5] {
     ]
 }
 
+/// The kernels that `ptx.lock` records.
 pub(crate) fn offline_kernels() -> &'static [Compiled] {
     static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
     KERNELS.get_or_init(|| {

@@ -1,113 +1,34 @@
-//! Forward: a cube per 64 queries of a head, which stay in shared memory.
+//! Forward: a block per 64 queries of a head.
 //!
-//! The product of the values is enqueued behind the scores of the next keys: it runs while their exponentials are taken. What
-//! is subtracted from scores follows their maximum only where that has grown by much, as in FlashAttention-4: most blocks
-//! leave the sums so far as they are.
+//! The product with the values is enqueued behind the scores of the next keys and runs during their softmax. The value
+//! subtracted from the scores follows their maximum only when that has grown by much, as in FlashAttention-4, so that
+//! most tiles need no rescaling.
 
 use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::sight::{hide, sight};
-use super::{
-    FlashConfig, MASKED, Oct, TILE, arrived, cube_place, drop_values, fill, fill_slot, left_operand, place, product,
-    product_shared, quad_max, quad_sum, results_memory, round_into, slots, store_rows, tile, zeros,
+use super::Oct;
+use super::config::{FlashConfig, TILE};
+use super::dropout::drop_values;
+use super::mask::{MASKED, hide, sight};
+use super::slots::{arrived, fill, fill_slot, slots};
+use super::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
+use super::tile::{
+    copy_operand, cube_place, left_operand, place, product, product_shared, results_memory, round_into, store_rows,
+    tile, zeros,
 };
-use crate::gpu::instruction::{exp2_approx, log2_approx, rcp_approx};
+use crate::gpu::instruction::{log2_approx, rcp_approx};
 use crate::gpu::occupancy::cubes_at_once;
-use crate::gpu::wgmma::{FRAGMENT, commit, describe, fence, pin, pin_all, wait};
+use crate::gpu::wgmma::{commit, describe, fence, pin, pin_all, wait};
 
-/// Exponentials stay below 2 to this.
-const MOST_GROWTH: f32 = 8.0;
-
-/// The softmax so far of the unit's two queries: what was subtracted from their scores, and sums of exponentials.
-#[derive(CubeType)]
-struct Running {
-    top0: f32,
-    top1: f32,
-    sum0: f32,
-    sum1: f32,
-}
-
-/// What results so far are to be multiplied by, where any unit of the plane is to.
-#[derive(CubeType)]
-struct Rescale {
-    needed: bool,
-    by0: f32,
-    by1: f32,
-}
-
-/// Makes exponentials of `scores` and counts them in.
-#[cube]
-fn take_exponentials(scores: &mut Array<f32>, running: &mut Running, rescale: &mut Rescale, scale: f32) {
-    let mut max0 = running.top0;
-    let mut max1 = running.top1;
-    #[unroll]
-    for i in 0..comptime![TILE / 8] {
-        max0 = max(max0, max(scores[comptime![4 * i]], scores[comptime![4 * i + 1]]));
-        max1 = max(max1, max(scores[comptime![4 * i + 2]], scores[comptime![4 * i + 3]]));
-    }
-    max0 = quad_max(max0);
-    max1 = quad_max(max1);
-    let growth = max(max0 - running.top0, max1 - running.top1) * scale;
-    rescale.needed = plane_any(growth > comptime![MOST_GROWTH].runtime());
-    if rescale.needed {
-        rescale.by0 = exp2_approx((running.top0 - max0) * scale);
-        rescale.by1 = exp2_approx((running.top1 - max1) * scale);
-        running.top0 = max0;
-        running.top1 = max1;
-        running.sum0 *= rescale.by0;
-        running.sum1 *= rescale.by1;
-    }
-    let minus0 = running.top0 * scale;
-    let minus1 = running.top1 * scale;
-    let mut sum0 = running.sum0;
-    let mut sum1 = running.sum1;
-    #[unroll]
-    for i in 0..comptime![TILE / 2] {
-        if comptime![i % 4 < 2] {
-            scores[i] = exp2_approx(scores[i] * scale - minus0);
-            sum0 += scores[i];
-        } else {
-            scores[i] = exp2_approx(scores[i] * scale - minus1);
-            sum1 += scores[i];
-        }
-    }
-    running.sum0 = sum0;
-    running.sum1 = sum1;
-}
-
-/// Multiplies the rows of an accumulator, where that is needed.
-#[cube]
-fn apply(rescale: &Rescale, o: &mut Array<f32>) {
-    if rescale.needed {
-        #[unroll]
-        for i in 0..o.len() {
-            o[i] *= if comptime![i % 4 < 2] { rescale.by0 } else { rescale.by1 };
-        }
-    }
-}
-
-#[cube]
-fn copy_operand<E: Float>(from: &Sequence<Array<E>>, to: &mut Sequence<Array<E>>) {
-    #[unroll]
-    for step in 0..to.len() {
-        let source = from.index(step);
-        let target = to.index_mut(step);
-        #[unroll]
-        for i in 0..FRAGMENT {
-            target[i] = source[i];
-        }
-    }
-}
-
-/// `out` and the binary logarithm of each query's sum of exponentials.
+/// Computes `out` and the binary logarithm of each query's sum of exponentials.
 ///
-/// `t` queries and `s` keys per batch row; probabilities whose random bits are below `limit` are dropped, the others times
-/// `keep`.
+/// There are `t` queries and `s` keys per batch row. Probabilities whose random bits are below `limit` are dropped, the
+/// others multiplied by `keep`.
 #[cube(launch_unchecked)]
 #[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
-pub(crate) fn forward<E: Float>(
+pub(super) fn forward<E: Float>(
     query: &TensorMap<E, Tiled>,
     key_value: &TensorMap<E, Tiled>,
     lengths: &[i32],
@@ -134,7 +55,7 @@ pub(crate) fn forward<E: Float>(
     let head = row_head % comptime![cfg.n_heads as u32];
     let batch = row_head / comptime![cfg.n_heads as u32];
     let group = head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
-    // Late tiles see most keys under causality: they go first.
+    // Under causality late tiles see the most keys, so they go first.
     let q0 = (tiles - 1 - from_last) * comptime![TILE as u32];
     let at = place(UNIT_POS);
     let scale = comptime![cfg.scale() * LOG2_E].runtime();
@@ -148,6 +69,8 @@ pub(crate) fn forward<E: Float>(
     let mut results = results_memory::<E>(cfg);
     sync_async_proxy_shared();
     sync_cube();
+
+    // Request the first tiles.
     let column = head * comptime![cfg.head_dim as u32];
     let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
     let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
@@ -171,6 +94,7 @@ pub(crate) fn forward<E: Float>(
     let mut o = zeros(comptime![cfg.head_dim]);
     let mut probabilities = left_operand::<E>();
     if blocks > 0 {
+        // The first scores.
         query_slot.full.index(0usize).wait_parity(0u32);
         key_slots.full.index(0usize).wait_parity(0u32);
         let mut scores = zeros(TILE);
@@ -185,20 +109,21 @@ pub(crate) fn forward<E: Float>(
         if comptime![cfg.dropout] {
             drop_values(&mut scores, random, site, row, 0u32, at.column, s, limit, keep);
         }
-        // The next left operand, while a product still reads the last one.
+        // The next left operand, while a product still reads the previous one.
         let mut rounded = left_operand::<E>();
         round_into::<E>(&scores, &mut rounded);
         for next in 1..blocks {
             let block = next - 1;
             let key_slot = arrived::<E>(&key_slots, next);
             let value_slot = arrived::<E>(&value_slots, block);
-            // For the values' product of the block before this one. It ran while exponentials were taken; a wait in the same
-            // turn the assembler would move before them.
+            // Wait for the previous product with the values, which ran during the softmax. The assembler would move a
+            // wait in the same turn before the softmax.
             wait(0usize);
             pin(&o);
             pin_all::<E>(&probabilities);
             apply(&rescale, &mut o);
             copy_operand::<E>(&rounded, &mut probabilities);
+
             let mut scores = zeros(TILE);
             pin(&scores);
             pin_all::<E>(&probabilities);
@@ -209,7 +134,8 @@ pub(crate) fn forward<E: Float>(
             let values = tile(values, value_slot, cfg);
             product::<E>(&mut o, &probabilities, values, comptime![cfg.columns_layout()]);
             commit();
-            // No unit reads the keys of this block any more, nor the values of the one before.
+
+            // No thread reads the keys of this turn or the values of the previous one any more: refill their slots.
             sync_cube();
             if UNIT_POS == 0 {
                 let from = batch * s + next * comptime![TILE as u32];
@@ -220,7 +146,8 @@ pub(crate) fn forward<E: Float>(
                 }
             }
             sync_plane();
-            // For the scores.
+
+            // Wait for the scores, not for the values' product.
             wait(1usize);
             pin(&scores);
             hide(&mut scores, lowest, &sight, documents, next * comptime![TILE as u32], &at, cfg);
@@ -230,6 +157,8 @@ pub(crate) fn forward<E: Float>(
             }
             round_into::<E>(&scores, &mut rounded);
         }
+
+        // The last product with the values.
         let value_slot = arrived::<E>(&value_slots, blocks - 1);
         wait(0usize);
         pin(&o);
@@ -247,22 +176,12 @@ pub(crate) fn forward<E: Float>(
         pin_all::<E>(&probabilities);
     }
 
-    // A query without keys has a sum of 0: its row is finite, and means nothing.
+    // A query without keys has a sum of 0. Its row is finite but undefined.
     let total0 = max(quad_sum(running.sum0), 1e-30f32);
     let total1 = max(quad_sum(running.sum1), 1e-30f32);
-    store_rows::<E>(
-        &o,
-        rcp_approx(total0),
-        rcp_approx(total1),
-        &mut results,
-        out,
-        batch * t,
-        q0,
-        t,
-        column,
-        comptime![cfg.n_heads * cfg.head_dim],
-        comptime![cfg.head_dim],
-    );
+    let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
+    let (by0, by1) = (rcp_approx(total0), rcp_approx(total1));
+    store_rows::<E>(&o, by0, by1, &mut results, out, batch * t, q0, t, column, columns, head_dim);
     if at.column == 0 {
         let row = q0 + at.row;
         if row < t {

@@ -1,0 +1,93 @@
+//! What the attention kernels are compiled for.
+
+use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
+
+/// Rows of a tile.
+pub(super) const TILE: usize = 64;
+
+/// Columns of a TMA box: one 128-byte swizzle span of two-byte elements.
+pub(super) const SPAN: usize = 64;
+
+/// Threads of a block: one warpgroup.
+pub(super) const UNITS: u32 = 128;
+
+/// What a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FlashConfig {
+    pub(super) n_heads: usize,
+    pub(super) n_kv_heads: usize,
+    /// 64 or 128.
+    pub(super) head_dim: usize,
+    /// Queries, keys and values are columns of one matrix.
+    pub(super) packed: bool,
+    pub(super) causal: bool,
+    /// Key lengths are given.
+    pub(super) lengths: bool,
+    /// Documents are given.
+    pub(super) documents: bool,
+    /// Probabilities are dropped, and a random state is given.
+    pub(super) dropout: bool,
+}
+
+impl FlashConfig {
+    /// Returns the blocks of most kernels on a multiprocessor at a time: as many as leave registers for products in
+    /// flight.
+    pub(super) fn cubes(&self) -> usize {
+        if self.head_dim == 64 { 4 } else { 2 }
+    }
+
+    /// Returns [`Self::cubes`] of the gradient of the queries.
+    pub(super) fn query_gradient_cubes(&self) -> usize {
+        if self.documents && self.dropout { 2 } else { self.cubes() }
+    }
+
+    /// Returns whether three blocks of the gradient of keys and values fit on a multiprocessor. They then lack the
+    /// registers to keep the products of one tile in flight while the next tile's start. Otherwise there are two
+    /// blocks.
+    pub(super) fn three_key_value_cubes(&self) -> bool {
+        self.head_dim == 64 && !self.dropout
+    }
+
+    /// Returns the columns of the matrix with the queries.
+    pub(super) fn query_columns(&self) -> usize {
+        if self.packed { (self.n_heads + 2 * self.n_kv_heads) * self.head_dim } else { self.n_heads * self.head_dim }
+    }
+
+    /// Returns the columns of the matrix with keys and values.
+    pub(super) fn key_value_columns(&self) -> usize {
+        if self.packed { self.query_columns() } else { 2 * self.n_kv_heads * self.head_dim }
+    }
+
+    /// Returns the factor of the scores.
+    pub(super) fn scale(&self) -> f32 {
+        (self.head_dim as f32).powf(-0.5)
+    }
+
+    pub(super) fn first_key_column(&self) -> u32 {
+        if self.packed { (self.n_heads * self.head_dim) as u32 } else { 0 }
+    }
+
+    pub(super) fn first_value_column(&self) -> u32 {
+        self.first_key_column() + (self.n_kv_heads * self.head_dim) as u32
+    }
+
+    /// Returns the layout of a tile whose columns a product sums over.
+    pub(super) fn rows_layout(&self) -> WgmmaTileLayout {
+        WgmmaTileLayout { major: Major::K, swizzle: Swizzle::B128, rows: TILE, k: self.head_dim }
+    }
+
+    /// Returns the layout of the same tile if a product sums over its rows.
+    pub(super) fn columns_layout(&self) -> WgmmaTileLayout {
+        WgmmaTileLayout { major: Major::MN, swizzle: Swizzle::B128, rows: self.head_dim, k: TILE }
+    }
+
+    /// Returns whether each batch row's `t` queries and `s` keys fit into one tile, and each head has keys of its own.
+    pub(super) fn one_tile(&self, t: usize, s: usize) -> bool {
+        t <= TILE && s <= TILE && self.n_heads == self.n_kv_heads
+    }
+
+    /// Returns the elements of a tile.
+    pub(super) fn tile_len(&self) -> usize {
+        TILE * self.head_dim
+    }
+}

@@ -1,0 +1,164 @@
+//! Which keys a tile of queries sees, and which queries see a tile of keys.
+
+use cubecl::prelude::*;
+
+use super::config::{FlashConfig, TILE};
+use super::tile::{Place, place, unit_here};
+
+/// A masked score: -2^100. It is finite, so that a row without keys stays finite. It is a power of two, so that its
+/// product with the scale is exact and the difference of two masked scores is 0.
+pub(super) const MASKED: f32 = -1_267_650_600_228_229_401_496_703_205_376.0;
+
+/// A score whose exponential is 0 even after a masked score was subtracted: -2^126.
+pub(super) const HIDDEN: f32 = -85_070_591_730_234_615_865_843_651_857_942_052_864.0;
+
+/// Returns one past the last of `keys` keys that `query` sees.
+#[cube]
+fn end(query: u32, keys: u32, t: u32, s: u32, #[comptime] cfg: FlashConfig) -> u32 {
+    let mut end = keys;
+    if comptime![cfg.causal] {
+        // Counted from one past T, so that it cannot go below zero.
+        end = min(keys, clipped(query + s + 1, t));
+    }
+    end
+}
+
+/// Returns `x - t`, or 0 if that is negative.
+#[cube]
+pub(super) fn clipped(x: u32, t: u32) -> u32 {
+    select(x > t, x - t, 0u32)
+}
+
+/// Returns the number of keys of a batch row.
+#[cube]
+pub(super) fn key_count(lengths: &[i32], batch: u32, s: u32, #[comptime] cfg: FlashConfig) -> u32 {
+    let mut keys = s;
+    if comptime![cfg.lengths] {
+        keys = u32::cast_from(lengths[batch as usize]);
+    }
+    keys
+}
+
+/// The keys that a thread's two queries see.
+#[derive(CubeType)]
+pub(super) struct Sight {
+    /// One past their last keys.
+    end0: u32,
+    end1: u32,
+    /// All queries of the tile see the keys before this one.
+    all_see: u32,
+    document0: i32,
+    document1: i32,
+    /// The batch row's first position, and its last.
+    first: u32,
+    last: u32,
+    /// Tiles of keys that at least one query of the tile sees.
+    pub(super) blocks: u32,
+}
+
+/// Returns the sight of the queries of a tile that begins at `q0`.
+#[cube]
+pub(super) fn sight(
+    lengths: &[i32],
+    documents: &[i32],
+    batch: u32,
+    q0: u32,
+    at: &Place,
+    t: u32,
+    s: u32,
+    #[comptime] cfg: FlashConfig,
+) -> Sight {
+    let keys = key_count(lengths, batch, s, cfg);
+    let (first, last) = (batch * t, batch * t + t - 1);
+    let mut document0 = 0i32;
+    let mut document1 = 0i32;
+    if comptime![cfg.documents] {
+        document0 = documents[min(first + q0 + at.row, last) as usize];
+        document1 = documents[min(first + q0 + at.row + 8, last) as usize];
+    }
+    Sight {
+        end0: end(q0 + at.row, keys, t, s, cfg),
+        end1: end(q0 + at.row + 8, keys, t, s, cfg),
+        all_see: end(q0, keys, t, s, cfg),
+        document0,
+        document1,
+        first,
+        last,
+        blocks: (end(q0 + comptime![TILE as u32 - 1], keys, t, s, cfg) + comptime![TILE as u32 - 1])
+            / comptime![TILE as u32],
+    }
+}
+
+/// Overwrites the values of a 64 x 64 accumulator, queries by keys from `k0` on, with `hidden` where the query does not
+/// see the key.
+#[cube]
+pub(super) fn hide(
+    values: &mut Array<f32>,
+    hidden: f32,
+    sight: &Sight,
+    documents: &[i32],
+    k0: u32,
+    at: &Place,
+    #[comptime] cfg: FlashConfig,
+) {
+    if comptime![cfg.documents] || k0 + comptime![TILE as u32] > sight.all_see {
+        #[unroll]
+        for i in 0..comptime![TILE / 2] {
+            let key = k0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
+            let mut visible = key < if comptime![i % 4 < 2] { sight.end0 } else { sight.end1 };
+            if comptime![cfg.documents] {
+                let document = if comptime![i % 4 < 2] { sight.document0 } else { sight.document1 };
+                visible = visible && documents[min(sight.first + key, sight.last) as usize] == document;
+            }
+            values[i] = select(visible, values[i], hidden);
+        }
+    }
+}
+
+/// Overwrites the values of a 64 x 64 accumulator, keys from `k0` on by queries from `q0` on, with `hidden` where the
+/// query does not see the key.
+#[cube]
+#[expect(clippy::too_many_arguments, reason = "where the tile lies, and what bounds it")]
+pub(super) fn hide_queries(
+    values: &mut Array<f32>,
+    hidden: f32,
+    documents: &[i32],
+    batch: u32,
+    q0: u32,
+    k0: u32,
+    keys: u32,
+    t: u32,
+    s: u32,
+    #[comptime] cfg: FlashConfig,
+) {
+    // The thread's two keys, and the first queries that see them.
+    let at = place(unit_here());
+    let key0 = k0 + at.row;
+    let key1 = key0 + 8;
+    let mut from0 = 0u32;
+    let mut from1 = 0u32;
+    if comptime![cfg.causal] {
+        from0 = clipped(key0 + t, s);
+        from1 = clipped(key1 + t, s);
+    }
+    from0 = select(key0 < keys, from0, t);
+    from1 = select(key1 < keys, from1, t);
+    let mut document0 = 0i32;
+    let mut document1 = 0i32;
+    if comptime![cfg.documents] {
+        document0 = documents[(batch * t + min(key0, t - 1)) as usize];
+        document1 = documents[(batch * t + min(key1, t - 1)) as usize];
+    }
+
+    #[unroll]
+    for i in 0..comptime![TILE / 2] {
+        let row = q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
+        let from = if comptime![i % 4 < 2] { from0 } else { from1 };
+        let mut visible = row >= from && row < t;
+        if comptime![cfg.documents] {
+            let document = if comptime![i % 4 < 2] { document0 } else { document1 };
+            visible = visible && documents[(batch * t + min(row, t - 1)) as usize] == document;
+        }
+        values[i] = select(visible, values[i], hidden);
+    }
+}

@@ -1,0 +1,50 @@
+//! Flash attention on tensor cores (Dao 2023, FlashAttention-2): scores live in registers, tile by tile.
+//!
+//! A block is one warpgroup of 128 threads. It owns a *resident* tile of 64 rows in shared memory, and TMA *streams*
+//! tiles of the other sequence through a few slots of shared memory:
+//!
+//! | kernel | resident | streamed | result |
+//! |---|---|---|---|
+//! | [`forward`] | queries | keys, values | out, log-sums |
+//! | [`query_gradient`] | queries, d_out | keys, values | dQ, deltas |
+//! | [`key_value_gradient`] | keys, values | queries, d_out | dK, dV |
+//! | [`one_tile`] | all four | | dQ, dK, dV of a head |
+//!
+//! One turn of forward. Products (`wgmma`) are asynchronous, so that the product with the values runs during the
+//! softmax of the next scores:
+//!
+//! ```text
+//!   thread 0      keys n + 1, values n  --TMA-->  slots
+//!   tensor cores  scores n = Q K^T         |  out += P(n-1) V(n-1)
+//!   threads       (wait for scores n)      |  mask, softmax, dropout of scores n  -->  P(n)
+//! ```
+//!
+//! Several blocks share a multiprocessor, so that one computes exponentials while another multiplies. Columns of heads
+//! are read where the projection wrote them.
+//!
+//! Backward is two kernels, one that owns rows of dQ and one that owns rows of dK and dV, so that no sum depends on
+//! timing. If all queries and keys of a batch row fit into one tile, a single kernel owns all three.
+//!
+//! [`tile`] multiplies and stores tiles, [`slots`] loads them; [`mask`], [`softmax`] and [`dropout`] work on scores in
+//! registers.
+
+mod config;
+mod dropout;
+mod forward;
+mod key_value_gradient;
+mod launch;
+mod mask;
+mod one_tile;
+mod query_gradient;
+mod slots;
+mod softmax;
+#[cfg(test)]
+pub(super) mod tests;
+mod tile;
+
+use cubecl::prelude::*;
+pub(super) use launch::serves;
+
+type Pair<E> = Vector<E, Const<2>>;
+/// What a thread stores at once: 16 bytes.
+type Oct<E> = Vector<E, Const<8>>;

@@ -1,0 +1,223 @@
+//! Tiles of a matrix product: where a thread stands in them, how they are multiplied and stored.
+
+use cubecl::cmma::MmaDefinition;
+use cubecl::prelude::*;
+use cubecl::wgmma::WgmmaTileLayout;
+use cubecl_ir::types::MatrixIdent;
+
+use super::config::{FlashConfig, TILE};
+use super::{Oct, Pair};
+use crate::gpu::traversal::from_last;
+use crate::gpu::wgmma::{FRAGMENT, K_STEP, commit, fence, multiply, multiply_shared, pin};
+
+/// A thread's place in a 64-row accumulator: it holds rows `row` and `row + 8`, and columns `column + 8 n` and
+/// `column + 8 n + 1`.
+#[derive(CubeType)]
+pub(super) struct Place {
+    pub(super) row: u32,
+    pub(super) column: u32,
+}
+
+/// Returns the place of thread `unit`.
+#[cube]
+pub(super) fn place(unit: u32) -> Place {
+    Place { row: unit / 32 * 16 + unit % 32 / 4, column: unit % 4 * 2 }
+}
+
+/// Returns `UNIT_POS` through a shuffle, so that the compiler recomputes values derived from it where they are needed,
+/// instead of keeping them across a loop.
+#[cube]
+pub(super) fn unit_here() -> u32 {
+    plane_shuffle(UNIT_POS, UNIT_POS % 32)
+}
+
+/// Returns the block's head (counted over all batch rows) and tile, which may lie beyond the last.
+///
+/// Blocks start in the order X, Y, Z. Z counts groups of heads, the last first; a group's keys and values stay in L2
+/// until its last tile. Y counts groups of tiles. X counts the heads of a group, and the `1 << tile_bits` adjacent
+/// tiles of a head.
+#[cube]
+pub(super) fn cube_place(heads_at_once: u32, tile_bits: u32) -> (u32, u32) {
+    let head = from_last(CUBE_POS_Z, CUBE_COUNT_Z) * heads_at_once + (CUBE_POS_X >> tile_bits);
+    let tile = (CUBE_POS_Y << tile_bits) + (CUBE_POS_X & ((1u32 << tile_bits) - 1));
+    (head, tile)
+}
+
+/// Returns a thread's registers of a 64 x `columns` accumulator, zeroed.
+#[cube]
+pub(super) fn zeros(#[comptime] columns: usize) -> Array<f32> {
+    let mut values = Array::<f32>::new(comptime![columns / 2]);
+    #[unroll]
+    for i in 0..comptime![columns / 2] {
+        values[i] = 0.0f32;
+    }
+    values
+}
+
+/// Allocates registers for a 64 x 64 left operand. Allocate before a loop, not inside it: a product that is still in
+/// flight in the next turn reads these registers, and the compiler reuses registers that are not live.
+#[cube]
+pub(super) fn left_operand<E: Float>() -> Sequence<Array<E>> {
+    let mut fragments = Sequence::<Array<E>>::new();
+    #[unroll]
+    for _ in 0..comptime![TILE / K_STEP] {
+        let mut fragment = Array::<E>::new(FRAGMENT);
+        #[unroll]
+        for i in 0..FRAGMENT {
+            fragment[i] = E::from_int(0);
+        }
+        fragments.push(fragment);
+    }
+    fragments
+}
+
+/// Rounds a 64 x 64 accumulator to the left operand of the next product.
+#[cube]
+pub(super) fn round_into<E: Float>(values: &Array<f32>, fragments: &mut Sequence<Array<E>>) {
+    #[unroll]
+    for step in 0..fragments.len() {
+        let fragment = fragments.index_mut(step);
+        #[unroll]
+        for chunk in 0..4usize {
+            let mut pair = Pair::<f32>::empty();
+            pair.insert(0usize, values[comptime![step * FRAGMENT + chunk * 2]]);
+            pair.insert(1usize, values[comptime![step * FRAGMENT + chunk * 2 + 1]]);
+            let rounded = Pair::<E>::cast_from(pair);
+            fragment[comptime![chunk * 2]] = rounded.extract(0usize);
+            fragment[comptime![chunk * 2 + 1]] = rounded.extract(1usize);
+        }
+    }
+}
+
+/// Copies a left operand.
+#[cube]
+pub(super) fn copy_operand<E: Float>(from: &Sequence<Array<E>>, to: &mut Sequence<Array<E>>) {
+    #[unroll]
+    for step in 0..to.len() {
+        let source = from.index(step);
+        let target = to.index_mut(step);
+        #[unroll]
+        for i in 0..FRAGMENT {
+            target[i] = source[i];
+        }
+    }
+}
+
+/// Enqueues `acc += fragments * tile`, over the tile's whole summed dimension.
+#[cube]
+pub(super) fn product<E: Float>(
+    acc: &mut Array<f32>,
+    fragments: &Sequence<Array<E>>,
+    tile: u32,
+    #[comptime] layout: WgmmaTileLayout,
+) {
+    #[unroll]
+    for step in 0..comptime![TILE / K_STEP] {
+        multiply::<E>(acc, fragments.index(step), tile, step, layout);
+    }
+}
+
+/// Enqueues `acc += stays * streamed`, both in shared memory, over all columns of a head.
+#[cube]
+pub(super) fn product_shared<E: Float>(acc: &mut Array<f32>, stays: u32, streamed: u32, #[comptime] cfg: FlashConfig) {
+    let layout = comptime![cfg.rows_layout()];
+    #[unroll]
+    for step in 0..comptime![cfg.head_dim / K_STEP] {
+        multiply_shared::<E>(acc, stays, streamed, step, layout, layout);
+    }
+}
+
+/// Returns the descriptor of tile `n`, given the descriptor of the first tile.
+#[cube]
+pub(super) fn tile(first: u32, n: u32, #[comptime] cfg: FlashConfig) -> u32 {
+    first + n * comptime![(cfg.tile_len() * 2 / 16) as u32]
+}
+
+/// Allocates shared memory through which 64 rows of results of a head are stored.
+#[cube]
+pub(super) fn results_memory<E: Float>(#[comptime] cfg: FlashConfig) -> Shared<[Oct<E>]> {
+    Shared::<[Oct<E>]>::new_aligned_slice(comptime![cfg.tile_len() / 8], 1024usize)
+}
+
+/// Stores a 64 x head_dim accumulator at (`row0`, `column`) of a matrix, only rows before `rows`. Multiplies a thread's
+/// first row by `scale0` and its second by `scale1`. Each warp transposes its 16 rows through shared memory
+/// (`stmatrix`), so that threads store 16 bytes and warps whole lines. `first` is the matrix row of the batch's row 0.
+#[cube]
+pub(super) fn store_rows<E: Float>(
+    values: &Array<f32>,
+    scale0: f32,
+    scale1: f32,
+    memory: &mut Shared<[Oct<E>]>,
+    out: &mut [Oct<E>],
+    first: u32,
+    row0: u32,
+    rows: u32,
+    column: u32,
+    #[comptime] columns: usize,
+    #[comptime] head_dim: usize,
+) {
+    let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    let per_row = comptime![head_dim as u32 / 8];
+    let lane = UNIT_POS % 32;
+    let plane_row = UNIT_POS / 32 * 16;
+    // The warp has read the previous contents.
+    sync_plane();
+    #[unroll]
+    for sixteen in 0..comptime![head_dim / 16] {
+        let mut four = Array::<Pair<E>>::new(4usize);
+        #[unroll]
+        for matrix in 0..4usize {
+            let from = comptime![sixteen * 8 + matrix * 2];
+            let scale = if comptime![matrix % 2 == 0] { scale0 } else { scale1 };
+            let mut pair = Pair::<f32>::empty();
+            pair.insert(0usize, values[from] * scale);
+            pair.insert(1usize, values[comptime![from + 1]] * scale);
+            four[matrix] = Pair::<E>::cast_from(pair);
+        }
+        let row = plane_row + lane % 16;
+        let oct = lane / 16 + comptime![2 * sixteen as u32];
+        let at = (row * per_row + (oct ^ (row % 8))) as usize;
+        instruction.store_matrix::<Oct<E>, Const<2>>(
+            &mut memory[at..at + 1],
+            &four,
+            MatrixIdent::Accumulator,
+            4usize,
+            false,
+        );
+    }
+
+    sync_plane();
+    #[unroll]
+    for turn in 0..comptime![head_dim / 16] {
+        let n = lane + comptime![32 * turn as u32];
+        let row = plane_row + n / per_row;
+        let oct = n % per_row;
+        if row0 + row < rows {
+            let to = (first + row0 + row) as usize * comptime![columns / 8] + (column / 8 + oct) as usize;
+            out[to] = memory[(row * per_row + (oct ^ (row % 8))) as usize];
+        }
+    }
+}
+
+/// Enqueues the scores and the gradient of the probabilities, each as a group of products. The scores multiply the
+/// first resident tile with the first tile of slot `slot`, the gradient the second tiles. Either queries and `d_out`
+/// are resident, or keys and values.
+#[cube]
+pub(super) fn scores_and_dp<E: Float>(
+    stays: u32,
+    second_stays: u32,
+    streamed: u32,
+    slot: u32,
+    #[comptime] cfg: FlashConfig,
+) -> (Array<f32>, Array<f32>) {
+    let mut scores = zeros(comptime![TILE]);
+    let mut dp = zeros(comptime![TILE]);
+    pin(&scores);
+    pin(&dp);
+    fence();
+    product_shared::<E>(&mut scores, stays, tile(streamed, 2 * slot, cfg), cfg);
+    commit();
+    product_shared::<E>(&mut dp, second_stays, tile(streamed, 2 * slot + 1, cfg), cfg);
+    commit();
+    (scores, dp)
+}
