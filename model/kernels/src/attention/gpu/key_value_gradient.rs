@@ -131,7 +131,6 @@ pub(super) fn key_value_gradient<E: Float>(
             if comptime![!crowded] {
                 settled::<E>(&dk, &dv, &probabilities, &d_scores, 2usize);
             }
-
             // No thread reads the slot of the previous turn any more, and all see the log-sums and deltas of this one.
             sync_cube();
             let mut next_value = 0.0f32;
@@ -146,7 +145,6 @@ pub(super) fn key_value_gradient<E: Float>(
             sync_plane();
             advance(&mut now, &mut next, first_block, query_blocks);
             let values_at = slot * UNITS + at.column;
-
             // Wait for the scores, not for `dp`.
             wait(1usize);
             pin(&scores);

@@ -153,8 +153,7 @@ impl Call {
         let d_query = like(&self.query);
         let d_key_value = if config.packed { d_query.clone() } else { like(&self.key_value) };
         if config.one_tile(t, s) {
-            // SAFETY: as in `forward`; the gradients of queries, keys and values have columns of their own and fill the
-            // matrix.
+            // SAFETY: as in `forward`; the gradients have columns of their own, which together fill the matrix.
             #[expect(unsafe_code, reason = "launching without bounds checks")]
             unsafe {
                 one_tile_gradients::launch_unchecked::<E>(

@@ -12,8 +12,8 @@
 //!          an id across segments     --accumulate-->  partial sums: tail, head, head ...  --join-->  its row
 //! ```
 //!
-//! The sort counts with atomic additions of integers. They give each token a place among those of its id, in an order
-//! that depends on timing; `settle` then restores the order of the tokens, before anything is summed.
+//! The sort counts with atomic additions of integers. They assign each token a place within its id, in an order that
+//! depends on timing; `settle` then restores the order of the tokens, before anything is summed.
 //!
 //! Warps share the work by tokens, not by ids: an id that makes up a tenth of the text costs no more than others.
 

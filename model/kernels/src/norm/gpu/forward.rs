@@ -81,6 +81,7 @@ fn add_branch<F: Float, N: Size>(
             if comptime![config.is_dropped()] {
                 addend = addend * keep_factors::<N>(position, drop.site, &inputs.state, drop.limit, drop.scale);
             }
+
             let stored = Vector::<F, N>::cast_from(held[i] + addend);
             sum[position as usize] = stored;
             held[i] = Vector::cast_from(stored);

@@ -50,7 +50,7 @@ pub(super) fn row_sum(value: f32, #[comptime] row: Row) -> f32 {
     if comptime![row.units() == 32] { plane_sum(value) } else { cube_sum(value, UNITS) }
 }
 
-/// Returns the thread's number among those of its row.
+/// Returns the thread's index among the threads of its row.
 #[cube]
 pub(super) fn row_unit(#[comptime] row: Row) -> u32 {
     if comptime![row.units() == 32] { UNIT_POS_PLANE } else { UNIT_POS }
