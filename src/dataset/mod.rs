@@ -45,8 +45,13 @@ pub struct RunData {
 }
 
 impl RunData {
-    /// Makes or finds everything. A run that continues passes its `vocabulary`; otherwise it is loaded or trained as
-    /// the configuration says. `note` gets a line for the user about everything that took time or skipped rows.
+    /// Returns training data of your own, without validation data.
+    pub fn new(vocabulary: Vocabulary, train: Arc<dyn BatchSource>) -> Self {
+        Self { vocabulary, train, valid: None, valid_examples: Vec::new(), valid_bytes: None, prompt: None }
+    }
+
+    /// Makes or finds everything. A run that continues passes its `vocabulary`; otherwise it is loaded or trained as the
+    /// configuration says. `note` gets a line for the user about everything that took time or skipped rows.
     ///
     /// # Errors
     /// If a text, a tokenizer or a cache cannot be read or written.

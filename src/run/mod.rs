@@ -36,6 +36,7 @@ pub use weights::write_run;
 
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::{Config, Sources, load};
+use crate::dataset::RunData;
 use crate::device::DeviceChoice;
 use crate::eval::Model;
 use crate::generate::{Continuation, TextGenerator, Translator};
@@ -157,6 +158,23 @@ impl Run {
     /// As [`Self::resume`].
     pub fn resume_model<M: Model>(self, init: impl Fn(&TransformerConfig, &Device) -> M) -> Result<Outcome> {
         self.prepare(true)?.start_model(Signals::default(), init)?.train()
+    }
+
+    /// Trains a new run on a data set of your own instead of the files of its configuration. `data` holds what the loader reads
+    /// and the vocabulary that the checkpoints save; `examples/custom_source.rs` shows how to make it.
+    ///
+    /// # Errors
+    /// As [`Self::train`].
+    pub fn train_on(self, data: RunData) -> Result<Outcome> {
+        self.prepare_with(false, Some(data))?.start(Signals::default())?.train()
+    }
+
+    /// Continues a run on a data set of your own, see [`Self::train_on`].
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    pub fn resume_on(self, data: RunData) -> Result<Outcome> {
+        self.prepare_with(true, Some(data))?.start(Signals::default())?.train()
     }
 
     /// Scores the run on its validation text.

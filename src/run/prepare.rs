@@ -35,6 +35,11 @@ impl Run {
     /// # Errors
     /// If the folder is locked or cannot be written, if the data cannot be used, or if the run cannot be resumed.
     pub fn prepare(self, resume: bool) -> Result<Prepared> {
+        self.prepare_with(resume, None)
+    }
+
+    /// Prepares a run on `data`, or on the data of its configuration.
+    pub(super) fn prepare_with(self, resume: bool, data: Option<RunData>) -> Result<Prepared> {
         let device = self.device()?;
         let lock = take(&self.dir, resume)?;
         let checkpoints = Checkpoints::of_run(&self.dir);
@@ -44,7 +49,10 @@ impl Run {
             checkpoints.clean()?;
         }
 
-        let (config, data) = self.data(resume)?;
+        let (config, data) = match data {
+            Some(data) => completed(self.config.clone(), data)?,
+            None => self.data(resume)?,
+        };
         let weights = match &self.options.from {
             Some(from) => Some(start_from(from, &config, &checkpoints)?),
             None => checkpoints.starting_weights()?,
@@ -64,14 +72,19 @@ impl Run {
     /// # Errors
     /// If the data cannot be used, or if the model does not fit the vocabulary.
     pub fn data(&self, resume: bool) -> Result<(Config, RunData)> {
-        let mut config = self.config.clone();
+        let config = self.config.clone();
         let vocabulary = match &self.options.from {
             Some(from) => Some(from.vocabulary.clone()),
             None if resume => vocabulary_of_run(&self.dir, config.task)?,
             None => None,
         };
         let data = RunData::open(&config, &self.dir, vocabulary, &mut |line| self.note(line))?;
-        data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
-        Ok((config, data))
+        completed(config, data)
     }
+}
+
+/// Fills in the vocabulary sizes of the model.
+fn completed(mut config: Config, data: RunData) -> Result<(Config, RunData)> {
+    data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
+    Ok((config, data))
 }
