@@ -258,7 +258,7 @@ fn folders_that_do_not_fit_are_refused() {
 
     // Rows that no token has are kept.
     let padded = place.run(&["import", text(&fixture("gpt2")), "--out", "runs/gpt2"]).ok();
-    assert!(padded.stderr.contains("the embedding has 296 rows, the tokenizer 290 ids"), "{padded:#?}");
+    assert!(padded.stderr.contains("the embedding has 296 rows and the tokenizer 290 ids"), "{padded:#?}");
     place.run(&["import", text(&fixture("gpt2")), "--out", "runs/gpt2"]).refused(2, &["exists already", "--out"]);
     place.run(&["export", "runs/gpt2", "runs"]).refused(2, &["exists already and is not empty"]);
 }

@@ -36,9 +36,6 @@ function    lines of a function over 80                                    param
 paragraph   lines of a function over 25 without a blank line               phrase      phrases of tidy/phrases.rs in a file
 print       printing outside the command line and the console";
 
-/// While folders are being moved, an entry follows what moved, and a better number than the listed one is only reported.
-const MOVING: bool = true;
-
 /// The crates and their source folders.
 const CRATES: [(&str, &str); 4] =
     [("kiln", "src"), ("kiln-data", "data/src"), ("kiln-model", "model/src"), ("kiln-kernels", "model/kernels/src")];
@@ -59,16 +56,11 @@ fn what_breaks_a_rule_is_listed_and_only_becomes_less() {
         return fs::write(tree::root().join(ALLOWED), lists::write(HEADING, &found)).expect("the list is written");
     }
 
-    let difference = lists::compare(&found, &lists::read(&tree::read(ALLOWED)));
-    let Difference { new, mended } = if MOVING { lists::without_moves(difference) } else { difference };
+    let Difference { new, mended } = lists::compare(&found, &lists::read(&tree::read(ALLOWED)));
     let lines = |offences: &[Offence]| offences.iter().map(|offence| format!("\n  {offence}")).collect::<String>();
     let remedy = "KILN_TIDY=write cargo test --test it tidy";
     assert!(new.is_empty(), "these break a rule, or more than {ALLOWED} allows:{}", lines(&new));
-    if MOVING {
-        println!("better than {ALLOWED} says ({remedy}):{}", lines(&mended));
-    } else {
-        assert!(mended.is_empty(), "better than {ALLOWED} says, so shorten it ({remedy}):{}", lines(&mended));
-    }
+    assert!(mended.is_empty(), "better than {ALLOWED} says, so shorten it ({remedy}):{}", lines(&mended));
 }
 
 #[test]

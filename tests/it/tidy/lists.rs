@@ -84,23 +84,6 @@ pub(super) fn compare(found: &[Offence], allowed: &[Offence]) -> Difference {
     }
 }
 
-/// Leaves out new offences that an entry of the same rule pays for, one that is no longer in the tree: things that moved.
-pub(super) fn without_moves(difference: Difference) -> Difference {
-    let Difference { new, mut mended } = difference;
-    let mut left = Vec::new();
-    for offence in new {
-        let name = |what: &str| what.split([' ', '/']).next_back().map(str::to_owned);
-        let pays = |paid: &Offence| paid.rule == offence.rule && paid.number >= offence.number;
-        let same_name = |paid: &Offence| pays(paid) && name(&paid.what) == name(&offence.what);
-        let payer = mended.iter().position(same_name).or_else(|| mended.iter().position(pays));
-        match payer {
-            Some(at) => drop(mended.remove(at)),
-            None => left.push(offence),
-        }
-    }
-    Difference { new: left, mended }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,14 +110,5 @@ mod tests {
         assert_eq!(difference.new, [long(101, "a.rs f"), long(81, "a.rs new")]);
         assert_eq!(difference.mended, [long(90, "a.rs g"), long(85, "a.rs gone")]);
         assert_eq!(compare(&found, &found), Difference::default());
-    }
-
-    #[test]
-    fn what_moves_takes_its_entry_along() {
-        let allowed = [long(100, "a.rs f"), long(90, "a.rs g")];
-        let moved = without_moves(compare(&[long(100, "b/a.rs f"), long(90, "b/c.rs h")], &allowed));
-        assert_eq!(moved, Difference::default());
-        let grown = without_moves(compare(&[long(101, "b/a.rs f")], &allowed));
-        assert_eq!(grown.new, [long(101, "b/a.rs f")]);
     }
 }
