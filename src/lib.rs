@@ -1,6 +1,6 @@
 //! Kiln trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 //!
-//! [`Config`] and [`Run`] are the library's face: configure a run, train it, resume it, and use its checkpoints.
+//! [`Config`] and [`Run`] are the library's main interface: configure a run, train it, resume it, and use its checkpoints.
 //! [`Model`] lets the trainer train a model of your own.
 //!
 //! ```no_run
@@ -15,7 +15,7 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 //!
-//! The types of the face are in [`config`], [`run`], [`train`] (the outcome and the trainer), [`eval`] (scores),
+//! The types of the public API are in [`config`], [`run`], [`train`] (the outcome and the trainer), [`eval`] (scores),
 //! [`generate`] (continuations), [`metrics`] and [`device`]. The other modules are public for the benches, the fuzz
 //! targets and the tests, and may change with every version.
 //!
@@ -27,7 +27,7 @@
 //! |---|---|
 //! | 0 | [`config`] the settings of a run · `files` writing files safely · [`metrics`] the measurements of a run · `units` numbers for people |
 //! | 1 | [`device`] CPU and GPUs, dtypes, uploads · [`optim`] AdamW and its schedules · [`logging`] console, JSON lines, TensorBoard |
-//! | 2 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling · [`checkpoint`] complete or invisible · [`hugging_face`] folders of `transformers` |
+//! | 2 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling · [`checkpoint`] saving and loading, atomically · [`hugging_face`] folders of `transformers` |
 //! | 3 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
 //! | 4 | [`train`] the loop, its steps and its state |
 //! | 5 | [`run`] the life of a run: folder, lock, start, resume |
@@ -51,7 +51,7 @@
 //! 2. Data order is a pure function of seed, epoch and position, whatever the number of workers.
 //! 3. The learning rate is a pure function of the optimizer step.
 //! 4. A loss is a sum over labels (non-padding targets, next tokens, masked tokens), divided once by their number over all
-//!    micro-batches. The device counts them.
+//!    micro-batches. The device counts the labels.
 //! 5. Throughput is effective (non-padding) tokens per second, always reported with the padding ratio.
 //! 6. A checkpoint is complete or invisible, and a resumed run continues bit for bit on the CPU.
 //! 7. Errors name bad input: where it is, what was found, and what to do. Nothing is silently truncated or dropped.

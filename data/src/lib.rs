@@ -9,7 +9,7 @@
 //!                                               worker pool ------------------------'
 //! ```
 //!
-//! A [`PairSource`] makes batches of pairs for an encoder-decoder, a [`TextSource`] batches of plain text for a
+//! A [`PairSource`] makes batches of pairs for an encoder-decoder; a [`TextSource`] makes batches of plain text for a
 //! language model. A [`Loader`] produces the batches of either in an endless sequence, a [`OnePass`] each batch once.
 //! [`TextTokenizer::decode_stream`] turns the ids that a model generates into text as they arrive.
 //!
@@ -17,7 +17,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `error` · `host_batch` the batch and its buffer · `loader_config` · `sampler` orders from seed and epoch · `reorder` |
+//! | 0 | `error` · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` |
 //! | 1 | `corpus` text files as rows |
 //! | 2 | `tokenizer` text to ids and back |
 //! | 3 | `cache` ids in a memory-mapped file · `built_in` the trainer's built-in task |

@@ -1,6 +1,6 @@
 //! Transformers for Burn, built from the fused operators of `kiln-kernels` and checked against PyTorch.
 //!
-//! The crate's README is its first example; here is an encoder-decoder that decodes one token:
+//! The crate's README has a first example. Here an encoder-decoder decodes one token:
 //!
 //! ```
 //! use burn::tensor::{DType, Device, Int, Tensor};

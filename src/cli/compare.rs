@@ -9,8 +9,8 @@ use crate::diagnose::compare::{Comparison, Losses, losses};
 /// Compares the training losses of runs
 ///
 /// Prints the mean loss of each run in ten windows over the steps that all runs took, and the mean and the largest
-/// distance from the first run. To judge whether operators, a device or a precision change what a model learns, compare
-/// their distance with the distance of a run with another seed.
+/// distance from the first run. To judge whether other operators, another device or another
+/// precision change what a model learns, compare the distance of that run with the distance of a run with another seed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   kiln train --task lm --set train.steps=200 --run runs/fused

@@ -24,8 +24,8 @@ pub(super) struct ConfigArgs {
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
-    /// lm and mlm: how documents fill the rows; short for --set data.text.packing=... One of documents (full rows,
-    /// without attention between documents), stream (full rows, with attention between documents) or sentences (one
+    /// lm and mlm: how documents fill the rows; short for --set data.text.packing=... Values: documents (full rows,
+    /// without attention between documents), stream (full rows, with attention between documents), sentences (one
     /// document per row)
     #[arg(long, value_name = "HOW")]
     pub packing: Option<String>,

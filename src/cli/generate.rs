@@ -21,8 +21,8 @@ const PROMPTS_PER_CHUNK: usize = 256;
 ///
 /// For a single prompt (--prompt, or a line typed at a terminal), prints the text as it is generated. For several
 /// prompts (--prompt again, --prompts, or lines of stdin), prints one JSON object per line, in order: prompt, text,
-/// number of tokens, and what ended the text. A text depends on the seed and the number of its prompt, not on the other
-/// prompts.
+/// number of tokens, and what ended the text. A text depends on the seed and on the position of its prompt in the input,
+/// not on the other prompts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln generate runs/lm --prompt 'It is a truth universally'

@@ -16,7 +16,7 @@ use crate::dataset::Vocabulary;
 use crate::hugging_face::{Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
 use crate::run::{folder, write_run};
 
-/// Makes a run of a Hugging Face model folder
+/// Makes a run from a Hugging Face model folder
 ///
 /// Reads config.json, model.safetensors (f32, f16 or bf16; also shards with an index) and tokenizer.json of the
 /// families gpt2, llama, bert, bart and marian. The run can be evaluated, generated from and exported; kiln train

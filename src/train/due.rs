@@ -1,5 +1,5 @@
-//! What follows a step when it is due: a line of metrics, a validation, a checkpoint. Each waits for the device under a
-//! comment that says "host sync".
+//! What follows a step when it is due: a line of metrics, a validation, a checkpoint. Each waits for the device; a
+//! comment "host sync" marks the place.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,10 +5,10 @@
 //! thread, between kernels and references.
 //!
 //! Each operator has a folder. `mod.rs` is the public function with its shapes, dtypes, errors and the source of the
-//! algorithm. `reference.rs` is the same function in plain Burn operations, the oracle of the tests. `ops.rs` declares
-//! the backend extension, `autodiff.rs` its backward, `cpu.rs` (or `ops.rs`, where it is short) the CPU loops, and
-//! `kernel.rs` or `gpu/` the CubeCL kernels with their launches. Operators without a kernel run their reference
-//! everywhere.
+//! algorithm. `reference.rs` is the same function in plain Burn operations, the oracle of the tests. `ops.rs`
+//! declares the backend extension. `autodiff.rs` has its backward pass. `cpu.rs` has the CPU loops; short ones are in
+//! `ops.rs`. `kernel.rs` or `gpu/` has the CubeCL kernels and their launches. Operators without a kernel run their
+//! reference everywhere.
 //!
 //! By layer, lowest first; a module imports only from layers below it:
 //!
@@ -23,7 +23,7 @@
 //! | 6 | `cross_entropy` |
 //! | 7 | `linear_cross_entropy` |
 //!
-//! Activations are two-dimensional, `[rows, features]`, so that no operator has to guess which dimensions fold.
+//! Activations are two-dimensional, `[rows, features]`, so that no operator has to guess which dimensions to flatten.
 //!
 //! Legend of shapes: B batch, T query (target) length, S key (source) length, H heads, G heads of keys and values,
 //! K head dimension, D = H * K, M rows, N columns, F feed-forward width, V vocabulary.

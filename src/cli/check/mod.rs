@@ -12,7 +12,7 @@ use super::error::Usage;
 use crate::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
 use crate::run::RunError;
 
-/// Verifies a run folder: configuration, metrics, token caches and every checkpoint; or, with --precision, a precision
+/// Verifies a run folder with its caches and checkpoints, or, with --precision, training in that precision
 ///
 /// Reads every file of the run and compares it with the hash from when it was written. Changes nothing. Each finding is
 /// a line on stdout. The exit code is 0 if everything is sound and 1 if something is damaged.

@@ -109,7 +109,7 @@ pub fn add_norm(
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))
 }
 
-/// Computes the layer normalization of `x`, see [`Norm`].
+/// Computes the layer normalization of `x`, see [`NormWeights`].
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -122,7 +122,7 @@ pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> 
     add_norm(x, None, None, NormWeights { gamma, beta: Some(beta), eps }).1
 }
 
-/// Computes the root mean square normalization of `x`, see [`Norm`].
+/// Computes the root mean square normalization of `x`, see [`NormWeights`].
 ///
 /// # Shapes
 /// - `x`: `[M, D]`

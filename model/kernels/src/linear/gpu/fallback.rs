@@ -1,4 +1,4 @@
-//! Products that the kernel does not compute, on the backend's own.
+//! Products that the kernel does not support, computed by the backend's own matrix product.
 
 use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;

@@ -1,4 +1,5 @@
-//! The residual that an epilogue adds: the store warp loads the next tile's into the panels whose results it has stored.
+//! The residual that an epilogue adds. After the store warp has stored a panel, it loads the next tile's residual
+//! into that panel.
 
 use cubecl::prelude::*;
 

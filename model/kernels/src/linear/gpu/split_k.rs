@@ -1,9 +1,9 @@
 //! Split K: where an output has fewer tiles than the device has multiprocessors, which is usual for weight gradients, several
 //! blocks share the sum over K of a tile.
 //!
-//! K is cut into `slices` of `slice_len` K tiles each, and a tail. The first blocks compute one slice of one tile each. The
-//! others, the tail blocks, compute the tails in rounds, one tile each, and cut those that are left for the last round into
-//! `tail_slices`:
+//! K is cut into `slices` of `slice_len` K tiles each, and a tail. The first blocks compute one slice of one tile
+//! each. The other blocks, the tail blocks, compute the tails in rounds, one tile per block. The tails of the last
+//! round are cut into `tail_slices`:
 //!
 //! ```text
 //! K:       0         slice_len    2 slice_len                  k_tiles
@@ -14,8 +14,9 @@
 //! ```
 //!
 //! So blocks that run at the same time read the same rows of K, and operands that do not fit into L2 are read from memory once.
-//! (Stream-K, Osama et al. 2023, balances as well, but starts each block at rows of its own.) Every slice writes f32 partial sums
-//! to a matrix of its own. [`super::split_k_sum`] adds them in a fixed order, so that the result does not depend on timing.
+//! (Stream-K, Osama et al. 2023, also balances the load, but each block starts at different rows of K.) Every slice
+//! writes f32 partial sums to a matrix of its own. [`super::split_k_sum`] adds them in a fixed order, so that the result
+//! does not depend on timing.
 
 use cubecl::prelude::*;
 
