@@ -57,13 +57,13 @@
 //! 7. Errors name bad input: where it is, what was found, and what to do. Nothing is silently truncated or dropped.
 
 pub mod checkpoint;
-/// The command line, for the binary.
+// The command line, for the binary.
 #[doc(hidden)]
 pub mod cli;
 pub mod config;
 pub mod dataset;
 pub mod device;
-/// The measurements behind `kiln bench` and `kiln check`.
+// The measurements behind `kiln bench` and `kiln check`.
 #[doc(hidden)]
 pub mod diagnose;
 pub mod eval;

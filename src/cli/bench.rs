@@ -44,8 +44,8 @@ pub(super) struct Args {
     /// Repeats; the median is reported
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Also times every operator of the step alone; with --peer, also those of the baseline, at the
-    /// baseline's shapes
+    /// Also times every operator of the step alone; with --peer, also the baseline's operators, at
+    /// the shapes of its script
     #[arg(long)]
     operators: bool,
     /// Also replays steps as CUDA graphs, compares them with eager steps bit by bit, and times both
