@@ -100,7 +100,7 @@ run_tests() { # PROGRAM FOLDER LOG [MODULE]; compiling kernels without a GPU is 
 }
 build() {
   cargo build --release --features cuda &&
-    cargo test --release --features cuda -p kiln-kernels --lib --no-run &&
+    cargo test --release --features cuda -p kiln -p kiln-kernels --lib --no-run &&
     cargo test --release --features cuda -p kiln-model --test it --no-run
 }
 
