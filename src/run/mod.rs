@@ -160,8 +160,8 @@ impl Run {
         self.prepare(true)?.start_model(Signals::default(), init)?.train()
     }
 
-    /// Trains a new run on a data set of your own instead of the files of its configuration. `data` holds what the loader reads
-    /// and the vocabulary that the checkpoints save; `examples/custom_source.rs` shows how to make it.
+    /// Trains a new run on a data set of your own instead of the files of its configuration. `data` holds the batch
+    /// source and the vocabulary that the checkpoints save; `examples/custom_source.rs` shows how to make it.
     ///
     /// # Errors
     /// As [`Self::train`].
