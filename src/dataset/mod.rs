@@ -19,9 +19,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kiln_data::{BatchSource, Example};
+use kiln_data::{BatchSource, Example, Prepared, TokenCache};
 
 pub use vocabulary::Vocabulary;
 
@@ -79,6 +80,22 @@ impl RunData {
 struct Files {
     train: Vec<PathBuf>,
     valid: Vec<PathBuf>,
+}
+
+/// Returns the token cache that `prepare` finds or builds at `path`, and notes a build with its `tokens`.
+fn cache_at(
+    path: &Path,
+    prepare: impl FnOnce() -> kiln_data::Result<Prepared>,
+    tokens: impl FnOnce(&TokenCache) -> String,
+    note: &mut dyn FnMut(&str),
+) -> kiln_data::Result<TokenCache> {
+    let start = Instant::now();
+    let Prepared { cache, built_because } = prepare()?;
+    if let Some(reason) = built_because {
+        let (path, secs) = (path.display(), start.elapsed().as_secs_f64());
+        note(&format!("{path}: built in {secs:.1}s ({reason}), {} tokens; {}", tokens(&cache), cache.report()));
+    }
+    Ok(cache)
 }
 
 /// Returns the number of threads for preparing: all cores, because nothing else runs yet.

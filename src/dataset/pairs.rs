@@ -2,16 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, CorpusConfig, DirectSource, PairCorpus, PairSource, PairTokenizers, Prepared, TokenCache,
-    TokenizerConfig, prepare_pairs,
+    BatchSource, CorpusConfig, DirectSource, PairCorpus, PairSource, PairTokenizers, TokenCache, TokenizerConfig,
+    prepare_pairs,
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
-use super::{Files, RunData, Vocabulary, built_in, n_threads};
+use super::{Files, RunData, Vocabulary, built_in, cache_at, n_threads};
 use crate::config::Config;
 
 pub(super) fn open(
@@ -72,19 +71,9 @@ pub fn open_cache(
     tokenizers: &PairTokenizers,
     note: &mut dyn FnMut(&str),
 ) -> kiln_data::Result<TokenCache> {
-    let start = Instant::now();
-    let Prepared { cache, built_because } = prepare_pairs(path, corpus, tokenizers, n_threads(), &mut |_| {})?;
-    if let Some(reason) = built_because {
-        note(&format!(
-            "{}: built in {:.1}s ({reason}), {} + {} tokens; {}",
-            path.display(),
-            start.elapsed().as_secs_f64(),
-            cache.n_source_tokens(),
-            cache.n_target_tokens(),
-            cache.report()
-        ));
-    }
-    Ok(cache)
+    let prepare = || prepare_pairs(path, corpus, tokenizers, n_threads(), &mut |_| {});
+    let tokens = |cache: &TokenCache| format!("{} + {}", cache.n_source_tokens(), cache.n_target_tokens());
+    cache_at(path, prepare, tokens, note)
 }
 
 /// Loads the tokenizers that the configuration names, or trains them. Trained tokenizers are reused from `dir` as long

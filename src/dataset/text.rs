@@ -2,15 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, Packing, Prepared, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenizerConfig, prepare_text,
+    BatchSource, Packing, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenizerConfig, prepare_text,
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
-use super::{Files, RunData, Vocabulary, built_in, n_threads};
+use super::{Files, RunData, Vocabulary, built_in, cache_at, n_threads};
 use crate::config::Config;
 use crate::config::task::traits_of;
 
@@ -118,17 +117,8 @@ fn source(
     tokenizer: &TextTokenizer,
     note: &mut dyn FnMut(&str),
 ) -> Result<Arc<dyn BatchSource>> {
-    let start = Instant::now();
-    let Prepared { cache, built_because } = prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {})?;
-    if let Some(reason) = built_because {
-        note(&format!(
-            "{}: built in {:.1}s ({reason}), {} tokens; {}",
-            path.display(),
-            start.elapsed().as_secs_f64(),
-            cache.n_tokens(),
-            cache.report()
-        ));
-    }
+    let prepare = || prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {});
+    let cache = cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?;
     Ok(Arc::new(TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?))
 }
 
