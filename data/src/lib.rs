@@ -53,7 +53,7 @@ pub use batch::{Buckets, Collator, EpochPlan, round_up};
 pub use cache::{Prepared, TokenCache, prepare_pairs, prepare_text};
 pub use corpus::{
     BadRow, BadRowKind, CorpusConfig, CorpusFormat, CorpusInput, Example, Packing, PairCorpus, RowReport, Task,
-    TextConfig, TextCorpus, TextFormat,
+    TextConfig, TextCorpus, TextFormat, count_pairs, count_words,
 };
 pub use error::{Error, Result, panic_text};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};

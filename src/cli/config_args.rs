@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use clap::Args;
 
-use crate::config::{Config, ConfigError, GenerateConfig, Preset, Sources, load};
-use crate::device::{DeviceChoice, DeviceError, gpu_hint};
+use crate::config::{Config, ConfigError, GenerateConfig, Preset, Resolved, Sources, resolve};
+use crate::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
 
 /// The configuration. A file overrides the preset, and `--set` overrides both.
 #[derive(Debug, Clone, Default, Args)]
@@ -19,8 +19,9 @@ pub(super) struct ConfigArgs {
     #[arg(long, value_name = "TASK")]
     pub task: Option<String>,
 
-    /// Size and recipe to start from: numbers, tiny, small, base, big, transformer-base, transformer-big for
-    /// translation; gpt2-tiny, gpt2-mini, gpt2-124m, gpt2-350m, llama-125m for lm; bert-tiny, bert-small for mlm
+    /// Size and recipe to start from: numbers, few-pairs, tiny, small, base, big, transformer-base, transformer-big for
+    /// translation; gpt2-tiny, few-words, gpt2-mini, gpt2-124m, gpt2-350m, llama-125m for lm; bert-tiny, few-words-mlm,
+    /// bert-small for mlm [default: by the task, the device and the size of the text]
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
@@ -36,8 +37,16 @@ pub(super) struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Returns the validated configuration; `files`, if any, are the training text.
-    pub(super) fn load(&self, files: &[PathBuf]) -> Result<Config, ConfigError> {
+    /// Returns the validated configuration of a run on `device`, and prints which defaults gave way to set keys; `files`,
+    /// if any, are the training text.
+    pub(super) fn load(&self, files: &[PathBuf], device: DeviceChoice) -> Result<Config, ConfigError> {
+        let Resolved { config, notes, .. } = resolve(&self.sources(files, device))?;
+        notes.iter().for_each(|note| eprintln!("{note}"));
+        Ok(config)
+    }
+
+    /// Returns the layers of the configuration of a run on `device`; `files`, if any, are the training text.
+    pub(super) fn sources(&self, files: &[PathBuf], device: DeviceChoice) -> Sources {
         let mut set = Vec::new();
         if !files.is_empty() {
             let list: Vec<_> = files.iter().map(|file| toml::Value::String(file.display().to_string())).collect();
@@ -45,7 +54,10 @@ impl ConfigArgs {
         }
         set.extend(self.packing.iter().map(|packing| format!("data.text.packing={packing}")));
         set.extend(self.set.iter().cloned());
-        load(&Sources { task: self.task.clone(), preset: self.preset.clone(), file: self.config.clone(), set })
+        // A device that cannot be opened is refused when the run starts.
+        let machine = device.open().ok().map(|device| machine_of(&device));
+        let (task, preset, file) = (self.task.clone(), self.preset.clone(), self.config.clone());
+        Sources { task, preset, file, set, base: None, machine }
     }
 
     /// Returns the name of a run with this configuration: the name of the file, else of the preset, else of the task.
@@ -197,7 +209,9 @@ mod tests {
     #[test]
     fn files_on_the_command_line_are_the_training_text() {
         let args = ConfigArgs { preset: Some("tiny".into()), ..ConfigArgs::default() };
-        let files = ["a \"quoted\".jsonl", "b.jsonl"].map(PathBuf::from);
-        assert_eq!(args.load(&files).expect("valid").data.train, files);
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = ["a \"quoted\".jsonl", "b.jsonl"].map(|name| folder.path().join(name));
+        files.iter().for_each(|file| std::fs::write(file, "").expect("writable"));
+        assert_eq!(args.load(&files, DeviceChoice::Cpu).expect("valid").data.train, files);
     }
 }

@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::config_args::ConfigArgs;
 use crate::config::Config;
 use crate::dataset::RunData;
+use crate::device::DeviceChoice;
 use crate::run::folder;
 
 /// Parses and tokenizes text into token caches
@@ -38,7 +39,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let mut config = args.config.load(&args.files)?;
+    let mut config = args.config.load(&args.files, DeviceChoice::Auto)?;
     config.data.direct = false; // there would be nothing to prepare
     config.data.cache_dir = args.cache.or(config.data.cache_dir);
     let run_dir = args.run.unwrap_or_else(|| folder::default_for(&args.config.name()));

@@ -11,6 +11,7 @@ use super::error::Usage;
 use crate::config::Config;
 use crate::config::task::{Reads, traits_of};
 use crate::dataset::{pairs, text};
+use crate::device::DeviceChoice;
 
 /// Rows that the statistics are computed on.
 const SAMPLE_ROWS: usize = 2000;
@@ -40,7 +41,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let config = args.config.load(&args.files)?;
+    let config = args.config.load(&args.files, DeviceChoice::Auto)?;
     if config.is_built_in_task() {
         return Err(Usage("there is no text: name files (kiln tokenizer FILE...) or set data.train".into()).into());
     }

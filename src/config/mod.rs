@@ -5,7 +5,10 @@
 
 mod builder;
 mod generate;
+mod give_way;
+mod machine;
 mod overrides;
+mod paths;
 pub mod presets;
 mod suggest;
 pub(crate) mod task;
@@ -20,7 +23,8 @@ use serde::{Deserialize, Serialize};
 pub use builder::ConfigBuilder;
 pub use generate::GenerateConfig;
 pub use kiln_data::Task;
-pub use overrides::{ConfigError, Sources, load};
+pub use machine::{Base, Chosen, Machine};
+pub use overrides::{ConfigError, Resolved, Sources, load, resolve};
 pub use presets::Preset;
 
 /// Everything that decides what a run does. Two runs with equal configurations and equal data give equal weights on the CPU.

@@ -4,9 +4,9 @@
 //! it with the file and line (or the `--set`) it came from, removes it and starts again. One call thus finds all mistakes.
 
 mod dotted;
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde_path_to_error::Segment;
@@ -14,49 +14,26 @@ use toml::de::DeTable;
 use toml::{Table, Value};
 
 use dotted::{insert, key_offsets, leaves, lookup, remove};
+pub use sources::{ConfigError, Resolved, Sources};
 
+use super::give_way::give_way;
+use super::machine::{Base, Machine, choose, too_large};
 use super::suggest::{did_you_mean, nearest};
-use super::{Config, Preset};
-
-/// The sources of a configuration.
-#[derive(Debug, Clone, Default)]
-pub struct Sources {
-    /// `--task`; overrides `task = "..."` in the file.
-    pub task: Option<String>,
-    /// `--preset`; overrides `preset = "..."` in the file. Without either, [`Preset::usual_for`] chooses.
-    pub preset: Option<String>,
-    /// `--config`.
-    pub file: Option<PathBuf>,
-    /// `--set`, each `key=value`; later ones override earlier ones.
-    pub set: Vec<String>,
-}
-
-/// All mistakes of a configuration. They are found before any work is done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigError {
-    /// One line per mistake: where, what was found, what to do.
-    pub problems: Vec<String>,
-}
-
-impl std::error::Error for ConfigError {}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.problems.as_slice() {
-            [problem] => f.write_str(problem),
-            problems => {
-                write!(f, "{} problems in the configuration", problems.len())?;
-                problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
-            }
-        }
-    }
-}
+use super::{Config, Preset, paths};
 
 /// Merges the layers and validates the result.
 ///
 /// # Errors
 /// If a source cannot be read, or a key or value is wrong; the error lists all mistakes.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+    resolve(sources).map(|resolved| resolved.config)
+}
+
+/// Merges the layers, lets defaults give way to the keys that are set, and validates the result.
+///
+/// # Errors
+/// As [`load`].
+pub fn resolve(sources: &Sources) -> Result<Resolved, ConfigError> {
     let mut layers = Layers::default();
     if let Some(file) = &sources.file {
         layers.add_file(file);
@@ -69,9 +46,15 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         layers.add_assignment(assignment);
     }
 
-    let preset = layers.choose_preset(sources.preset.as_deref());
-    let config = layers.read_over(&preset.config());
-    for problem in config.iter().flat_map(Config::validate) {
+    let (base, origin) = layers.choose_base(sources);
+    let mut config = layers.read_over(&base);
+    let (has_weights, set) = (origin == Base::Run, layers.origins.clone());
+    let is_set = |key: &str| {
+        set.contains_key(key) || has_weights && (key.starts_with("model.") || key.starts_with("tokenizer."))
+    };
+    let notes = config.as_mut().map_or(Vec::new(), |config| give_way(config, &base, &is_set));
+
+    for problem in config.iter().flat_map(|config| problems(config, sources.machine, &is_set)) {
         // A problem begins with its key.
         let key = problem.split([' ', ':', '=', ',']).next().unwrap_or_default();
         let origin = layers.origins.get(key).cloned();
@@ -80,9 +63,22 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
 
     layers.problems.sort_by_key(|(line, _)| *line);
     match config {
-        Some(config) if layers.problems.is_empty() => Ok(config),
+        Some(config) if layers.problems.is_empty() => Ok(Resolved { config, base: origin, notes }),
         _ => Err(ConfigError { problems: layers.problems.into_iter().map(|(_, problem)| problem).collect() }),
     }
+}
+
+/// Returns everything that is wrong with the configuration, also on the machine.
+fn problems(config: &Config, machine: Option<Machine>, is_set: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let mut problems = config.validate();
+    if let Some(machine) = machine {
+        problems.extend(paths::missing(config));
+        // Impossible sizes have been reported.
+        if problems.iter().all(|problem| !problem.starts_with("model.")) {
+            problems.extend(too_large(config, machine, is_set));
+        }
+    }
+    problems
 }
 
 /// The values from the file and the command line, not yet validated.
@@ -175,26 +171,33 @@ impl Layers {
         self.given.push((key.into(), value));
     }
 
-    /// Returns the preset of `--preset`, or of `preset = "..."` in the file, or the usual one for the task and the text.
-    fn choose_preset(&mut self, named: Option<&str>) -> Preset {
+    /// Returns the configuration of the preset of `--preset`, or of `preset = "..."` in the file, or of the run to start
+    /// from, or of the usual preset for task, text and machine.
+    fn choose_base(&mut self, sources: &Sources) -> (Config, Base) {
         let at = self.given.iter().rposition(|(key, _)| key == "preset");
         let of_file = at.map(|at| self.given.remove(at).1);
-        let (name, origin) = match (named, of_file) {
-            (Some(name), _) => (name.to_string(), Some(Origin::command_line(format!("--preset {name}")))),
+        let (name, origin) = match (&sources.preset, of_file) {
+            (Some(name), _) => (name.clone(), Some(Origin::command_line(format!("--preset {name}")))),
             (None, Some(Value::String(name))) => (name, self.origins.get("preset").cloned()),
             (None, Some(other)) => (other.to_string(), self.origins.get("preset").cloned()),
             (None, None) => {
-                let has_text = self.given.iter().any(|(key, _)| key == "data.train");
-                let task = self.given.iter().rev().find(|(key, _)| key == "task").map(|(_, value)| value.clone());
+                if let Some(run) = &sources.base {
+                    return (run.clone(), Base::Run);
+                }
+                let last =
+                    |wanted: &str| self.given.iter().rev().find(|(key, _)| key == wanted).map(|(_, value)| value);
                 // `read_over` reports an unknown task.
-                let task = task.and_then(|task| task.try_into().ok()).unwrap_or_default();
-                return Preset::usual_for(task, has_text);
+                let task = last("task").and_then(|task| task.clone().try_into().ok()).unwrap_or_default();
+                let train = last("data.train").map(paths_in);
+                let chosen = choose(task, train.as_deref(), sources.machine);
+                return (chosen.preset.config(), Base::Chosen(chosen));
             }
         };
-        name.parse().unwrap_or_else(|problem| {
+        let preset = name.parse().unwrap_or_else(|problem| {
             self.report(origin.as_ref(), problem);
             Preset::Base
-        })
+        });
+        (preset.config(), Base::Named(preset))
     }
 
     /// Reads preset and layers into a configuration, and reports each key that cannot be read. Returns `None` if the other
@@ -242,6 +245,12 @@ impl Layers {
             .or_else(|| self.origins.iter().find(|(given, _)| given.starts_with(&below)).map(|(_, origin)| origin))
             .or_else(|| self.origin(key.rsplit_once('.')?.0))
     }
+}
+
+/// Returns the paths in a value of `data.train`, which may be one string.
+fn paths_in(value: &Value) -> Vec<PathBuf> {
+    let texts = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    texts.iter().filter_map(Value::as_str).map(PathBuf::from).collect()
 }
 
 /// Returns the name of a part of a path, or `None` for an index of a list.

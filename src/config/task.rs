@@ -24,8 +24,11 @@ pub(crate) struct TaskTraits {
     pub(crate) architecture: (Architecture, &'static str),
     /// The preset of a run that names none and trains on the built-in data.
     pub(crate) built_in_preset: Preset,
-    /// The preset of a run that names none and trains on data of its own.
-    pub(crate) preset: Preset,
+    /// The presets of a run that names none and trains on data of its own on a CPU: each with the number of pairs or words
+    /// from which on it is taken.
+    pub(crate) on_cpu: &'static [(u64, Preset)],
+    /// The same on a GPU.
+    pub(crate) on_gpu: &'static [(u64, Preset)],
     /// Hides tokens of the input at random: needs a mask token, and a head that predicts what is hidden.
     pub(crate) hides_tokens: bool,
     /// Predicts each token of a text from the tokens before it: the model continues text, and bits per byte are defined.
@@ -47,29 +50,34 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             reads: Reads::Pairs,
             architecture: (Architecture::EncoderDecoder, "encoder_decoder"),
             built_in_preset: Preset::Numbers,
-            preset: Preset::Base,
+            on_cpu: &[(0, Preset::FewPairs), (5000, Preset::Tiny)],
+            on_gpu: &[(0, Preset::FewPairs), (5000, Preset::Small), (100_000, Preset::Base)],
             hides_tokens: false,
             continues_text: false,
             instead: "use kiln translate",
             next: "echo '{input}' | {program} translate {run}",
         },
+
         Task::Lm => TaskTraits {
             name: "lm",
             reads: Reads::Text,
             architecture: (Architecture::DecoderOnly, "decoder_only"),
             built_in_preset: Preset::Gpt2Tiny,
-            preset: Preset::Gpt2Mini,
+            on_cpu: &[(0, Preset::FewWords)],
+            on_gpu: &[(0, Preset::FewWords), (500_000, Preset::Gpt2Mini)],
             hides_tokens: false,
             continues_text: true,
             instead: "it continues text; use kiln generate",
             next: "{program} generate {run} --prompt '{input}'",
         },
+
         Task::Mlm => TaskTraits {
             name: "mlm",
             reads: Reads::Text,
             architecture: (Architecture::EncoderOnly, "encoder_only"),
             built_in_preset: Preset::BertTiny,
-            preset: Preset::BertSmall,
+            on_cpu: &[(0, Preset::FewWordsMlm)],
+            on_gpu: &[(0, Preset::FewWordsMlm), (500_000, Preset::BertSmall)],
             hides_tokens: true,
             continues_text: false,
             instead: "it fills in hidden tokens; kiln evaluate scores it",
@@ -79,10 +87,14 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
 }
 
 impl Preset {
-    /// Returns the preset of a run that names none. It depends on the task and on whether the run has text of its own.
+    /// Returns the preset of a run that names none, if neither its device nor the size of its text is known. It depends on
+    /// the task and on whether the run has text of its own.
     pub fn usual_for(task: Task, has_text: bool) -> Self {
         let row = traits_of(task);
-        if has_text { row.preset } else { row.built_in_preset }
+        match row.on_gpu.last() {
+            Some((_, preset)) if has_text => *preset,
+            _ => row.built_in_preset,
+        }
     }
 }
 
@@ -97,7 +109,8 @@ mod tests {
             assert_eq!(serde_json::to_value(task).expect("a name"), row.name);
             let architecture = serde_json::to_value(row.architecture.0).expect("a name");
             assert_eq!(architecture, row.architecture.1);
-            for preset in [row.built_in_preset, row.preset] {
+            let own = row.on_cpu.iter().chain(row.on_gpu).map(|(_, preset)| *preset);
+            for preset in own.chain([row.built_in_preset]) {
                 let config = preset.config();
                 assert_eq!((config.task, config.model.architecture), (task, row.architecture.0), "{preset}");
             }

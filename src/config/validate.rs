@@ -3,7 +3,7 @@
 use kiln_model::{TieEmbeddings, TransformerConfig};
 
 use super::task::{Reads, TaskTraits, traits_of};
-use super::{Config, LossScaleConfig, OptimConfig, Schedule, TrainConfig};
+use super::{Config, LossScaleConfig, OptimConfig, Preset, Schedule, TrainConfig};
 
 impl Config {
     /// Returns all problems at once, or an empty list if the run can start. Each begins with its key.
@@ -64,8 +64,8 @@ impl Config {
 
     /// Checks that the model can do the task.
     fn validate_task(&self, problems: &mut Vec<String>) {
-        let TaskTraits { name: task, architecture: (wanted, architecture), preset, hides_tokens, .. } =
-            traits_of(self.task);
+        let TaskTraits { name: task, architecture: (wanted, architecture), hides_tokens, .. } = traits_of(self.task);
+        let preset = Preset::usual_for(self.task, true);
         if self.model.architecture != wanted {
             problems.push(format!(
                 "task = \"{task}\" needs model.architecture = \"{architecture}\"; choose a preset for it (--preset {preset}), or \

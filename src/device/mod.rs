@@ -1,5 +1,6 @@
 //! The device of a run: parses `--device`, opens the device without panics, and explains how to get a GPU build.
 
+pub mod memory;
 pub mod peak;
 pub mod precision;
 pub mod upload;
@@ -11,6 +12,7 @@ use std::str::FromStr;
 use burn::tensor::Device;
 use thiserror::Error;
 
+pub use memory::machine_of;
 pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
 pub use precision::{PrecisionError, compute_dtype};
 pub use upload::{upload, upload_split};

@@ -69,6 +69,8 @@ pub struct Options {
     pub reference_operators: bool,
     /// Show notes and progress on stderr.
     pub console: bool,
+    /// Sentences about the configuration, which are noted before the first step.
+    pub notes: Vec<String>,
 }
 
 impl Run {

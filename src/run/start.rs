@@ -55,6 +55,7 @@ impl Prepared {
         let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
         let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
         let mut logging = Logging::for_run(&run.dir, extent, !run.options.console)?;
+        run.options.notes.iter().try_for_each(|note| logging.note(note))?;
         if run.options.reference_operators {
             logging.note("every operator is computed by its reference definition (--reference-operators)")?;
         }

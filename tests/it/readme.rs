@@ -88,7 +88,7 @@ fn refusal(arguments: &[String], is_span: bool) -> Option<String> {
     let (_, matches) = matches.subcommand()?;
     let set: Vec<String> = matches.try_get_many("set").ok()??.cloned().collect();
     let one = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
-    let sources = Sources { task: one("task"), preset: one("preset"), file: None, set };
+    let sources = Sources { task: one("task"), preset: one("preset"), file: None, set, ..Sources::default() };
     load(&sources).err().map(|error| error.to_string())
 }
 

@@ -10,6 +10,7 @@ mod ordered;
 mod pairs;
 mod problem;
 mod report;
+mod size;
 mod text;
 
 pub(crate) use ordered::for_each_block;
@@ -17,5 +18,6 @@ pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, PairCorpus};
 pub(crate) use pairs::{Pair, PairBlock, RowParser, length_problem};
 pub(crate) use problem::RowProblem;
 pub use report::{BadRow, BadRowKind, RowReport};
+pub use size::{count_pairs, count_words};
 pub(crate) use text::{DocumentPart, TextBlock, TextFile};
 pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat};

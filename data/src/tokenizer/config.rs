@@ -255,6 +255,11 @@ impl TokenizerConfig {
         controls
     }
 
+    /// Returns the number of entries of a vocabulary, trained on plain text or on pairs, that are not learned from it.
+    pub fn reserved_entries(&self, is_text: bool) -> usize {
+        self.reserved_tokens(if is_text { self.text_controls().len() } else { self.control_tokens().len() })
+    }
+
     /// Returns the number of entries of a trained vocabulary that are not learned from text.
     pub(crate) fn reserved_tokens(&self, n_controls: usize) -> usize {
         n_controls + self.extra_tokens.len() + if self.kind.spells_bytes(self.byte_fallback) { 256 } else { 0 }

@@ -30,6 +30,19 @@ impl TransformerConfig {
                 problems.push(format!("model.{name} is 0; set it to at least 1"));
             }
         }
+
+        // No machine holds more, and sizes below these multiply without overflow.
+        for (name, value, most) in [
+            ("d_model", self.d_model, 1 << 20),
+            ("d_ff", self.d_ff, 1 << 20),
+            ("n_encoder_layers", self.n_encoder_layers, 10_000),
+            ("n_decoder_layers", self.n_decoder_layers, 10_000),
+            ("max_positions", self.max_positions, 1 << 24),
+        ] {
+            if value > most {
+                problems.push(format!("model.{name} {value} is above {most}, the largest that is supported; lower it"));
+            }
+        }
         if self.max_positions < 2 {
             problems.push(format!(
                 "model.max_positions {} leaves no room for a token and the end token; set it to the length of the longest sequence in \

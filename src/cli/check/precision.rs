@@ -60,7 +60,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
         Audited::Bf16 => ("bf16", Precision::Bf16),
         Audited::F32 => ("f32", Precision::F32),
     };
-    let mut config = args.config.load(&[])?;
+    let mut config = args.config.load(&[], args.device.device)?;
     let device = args.device.open()?;
     // Token caches go where the configuration says, else into a temporary folder.
     let folder = std::env::temp_dir().join(format!("kiln-check-{}", std::process::id()));

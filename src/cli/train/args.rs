@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::cli::config_args::{ConfigArgs, DeviceArgs};
+use crate::config::{Base, Chosen, Config, Resolved, Sources, resolve};
 use crate::run::{Options, Run, TrainedModel, folder};
 
 /// Trains a Transformer
@@ -76,31 +77,49 @@ impl Args {
         let (named, name) = (self.run.as_deref(), self.config.name());
 
         let mut config = self.config.clone();
-        let (dir, config) = if self.resume {
+        let device = self.device.choice();
+        let (dir, resolved) = if self.resume {
             let dir = folder::to_resume(named, &name)?;
-            if config.config.is_none() && config.preset.is_none() && config.task.is_none() {
-                config.config = Some(dir.join(RUN_CONFIG_FILE));
+            let of_run = dir.join(RUN_CONFIG_FILE);
+            let only_keys = config.config.is_none() && config.task.is_none();
+            if config.preset.is_none() && only_keys {
+                config.config = Some(of_run.clone());
             }
-            (dir, config.load(&[])?)
+            // Another configuration keeps what the run has chosen.
+            let base = Config::file(of_run).validate().ok();
+            (dir, resolve(&Sources { base, ..config.sources(&[], device) })?)
         } else if let (Some(path), Some(run)) = (&self.from, &from) {
             let dir = folder::for_result(named, path, "tuned", "--run")?;
-            config.config = Some(run.path.join(RUN_CONFIG_FILE));
-            (dir, config.load(&[])?)
+            let base = Some(run.config.clone());
+            (dir, resolve(&Sources { base, ..config.sources(&[], device) })?)
         } else {
-            let config = config.load(&[])?;
+            let resolved = resolve(&config.sources(&[], device))?;
             let any_arguments = named.is_some() || !self.config.is_empty();
-            (folder::for_new_run(named, &name, any_arguments)?, config)
+            (folder::for_new_run(named, &name, any_arguments)?, resolved)
         };
 
+        let Resolved { config, base, notes } = resolved;
         let mut run = Run::in_folder(dir, config);
         run.options = Options {
-            device: self.device.choice(),
+            device,
             from,
             allow: self.allow.clone(),
+            notes: preset_line(&base).into_iter().chain(notes).collect(),
             auto_micro_batch: self.auto_micro_batch,
             reference_operators: self.reference_operators,
             console: !self.quiet,
         };
         Ok(run)
+    }
+}
+
+/// Says which preset the configuration starts from, and why.
+fn preset_line(base: &Base) -> Option<String> {
+    match base {
+        Base::Named(preset) => Some(format!("preset {preset}")),
+        Base::Chosen(Chosen { preset, why }) => {
+            Some(format!("preset {preset}, for {why} (--preset NAME takes another)"))
+        }
+        Base::Run => None,
     }
 }

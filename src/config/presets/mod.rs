@@ -6,8 +6,10 @@ mod translation;
 use std::fmt;
 use std::str::FromStr;
 
-pub use text::{bert_small, bert_tiny, gpt2_124m, gpt2_350m, gpt2_mini, gpt2_tiny, llama_125m};
-pub use translation::{base, big, numbers, small, tiny, transformer_base, transformer_big};
+pub use text::{
+    bert_small, bert_tiny, few_words, few_words_mlm, gpt2_124m, gpt2_350m, gpt2_mini, gpt2_tiny, llama_125m,
+};
+pub use translation::{base, big, few_pairs, numbers, small, tiny, transformer_base, transformer_big};
 
 use super::Config;
 use super::suggest::did_you_mean;
@@ -17,6 +19,8 @@ use super::suggest::did_you_mean;
 pub enum Preset {
     /// [`numbers`].
     Numbers,
+    /// [`few_pairs`].
+    FewPairs,
     /// [`tiny`].
     Tiny,
     /// [`small`].
@@ -31,6 +35,8 @@ pub enum Preset {
     TransformerBig,
     /// [`gpt2_tiny`].
     Gpt2Tiny,
+    /// [`few_words`].
+    FewWords,
     /// [`gpt2_mini`].
     Gpt2Mini,
     /// [`gpt2_124m`].
@@ -41,14 +47,17 @@ pub enum Preset {
     Llama125m,
     /// [`bert_tiny`].
     BertTiny,
+    /// [`few_words_mlm`].
+    FewWordsMlm,
     /// [`bert_small`].
     BertSmall,
 }
 
 impl Preset {
     /// All presets, first for translation, then for `lm` and `mlm`, each group by size.
-    pub const ALL: [Preset; 14] = [
+    pub const ALL: [Preset; 17] = [
         Preset::Numbers,
+        Preset::FewPairs,
         Preset::Tiny,
         Preset::Small,
         Preset::Base,
@@ -56,11 +65,13 @@ impl Preset {
         Preset::TransformerBase,
         Preset::TransformerBig,
         Preset::Gpt2Tiny,
+        Preset::FewWords,
         Preset::Gpt2Mini,
         Preset::Gpt2Small,
         Preset::Gpt2Medium,
         Preset::Llama125m,
         Preset::BertTiny,
+        Preset::FewWordsMlm,
         Preset::BertSmall,
     ];
 
@@ -68,6 +79,7 @@ impl Preset {
     pub fn name(self) -> &'static str {
         match self {
             Preset::Numbers => "numbers",
+            Preset::FewPairs => "few-pairs",
             Preset::Tiny => "tiny",
             Preset::Small => "small",
             Preset::Base => "base",
@@ -75,11 +87,13 @@ impl Preset {
             Preset::TransformerBase => "transformer-base",
             Preset::TransformerBig => "transformer-big",
             Preset::Gpt2Tiny => "gpt2-tiny",
+            Preset::FewWords => "few-words",
             Preset::Gpt2Mini => "gpt2-mini",
             Preset::Gpt2Small => "gpt2-124m",
             Preset::Gpt2Medium => "gpt2-350m",
             Preset::Llama125m => "llama-125m",
             Preset::BertTiny => "bert-tiny",
+            Preset::FewWordsMlm => "few-words-mlm",
             Preset::BertSmall => "bert-small",
         }
     }
@@ -88,6 +102,7 @@ impl Preset {
     pub fn config(self) -> Config {
         match self {
             Preset::Numbers => numbers(),
+            Preset::FewPairs => few_pairs(),
             Preset::Tiny => tiny(),
             Preset::Small => small(),
             Preset::Base => base(),
@@ -95,11 +110,13 @@ impl Preset {
             Preset::TransformerBase => transformer_base(),
             Preset::TransformerBig => transformer_big(),
             Preset::Gpt2Tiny => gpt2_tiny(),
+            Preset::FewWords => few_words(),
             Preset::Gpt2Mini => gpt2_mini(),
             Preset::Gpt2Small => gpt2_124m(),
             Preset::Gpt2Medium => gpt2_350m(),
             Preset::Llama125m => llama_125m(),
             Preset::BertTiny => bert_tiny(),
+            Preset::FewWordsMlm => few_words_mlm(),
             Preset::BertSmall => bert_small(),
         }
     }
@@ -140,7 +157,7 @@ mod tests {
     #[test]
     fn a_misspelt_preset_is_answered_with_the_nearest_name() {
         let error = "bsae".parse::<Preset>().expect_err("no such preset");
-        assert!(error.contains("did you mean base?") && error.contains("numbers, tiny, small"), "{error}");
+        assert!(error.contains("did you mean base?") && error.contains("numbers, few-pairs, tiny, small"), "{error}");
     }
 
     #[test]

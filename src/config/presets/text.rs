@@ -34,6 +34,34 @@ pub fn gpt2_tiny() -> Config {
     }
 }
 
+/// A GPT-2 of 1.8 M parameters and the vocabulary, with dropout: for a book or a few, up to some hundred thousand words, or any
+/// text on a CPU.
+pub fn few_words() -> Config {
+    Config {
+        tokenizer: TokenizerConfig { vocab_size: 4000, ..bytes() },
+        loader: LoaderConfig { batch_tokens: 2048, num_workers: 1, ..LoaderConfig::default() },
+        model: TransformerConfig {
+            d_model: 192,
+            n_heads: 3,
+            d_ff: 768,
+            n_decoder_layers: 4,
+            max_positions: 256,
+            dropout: 0.2,
+            attention_dropout: 0.0,
+            ..TransformerConfig::gpt2_124m()
+        },
+        optim: OptimConfig { lr: 1e-3, warmup_steps: 100, ..language_model().optim },
+        train: TrainConfig {
+            steps: 1500,
+            grad_accum_steps: 1,
+            validate_every: 150,
+            save_every: 500,
+            ..language_model().train
+        },
+        ..language_model()
+    }
+}
+
 /// A GPT-2 of 10.7 M parameters and the vocabulary: for a few million words of text, such as the works of one author, and one
 /// GPU.
 pub fn gpt2_mini() -> Config {
@@ -106,6 +134,27 @@ pub fn bert_tiny() -> Config {
         },
         optim: OptimConfig { lr: 2e-3, warmup_steps: 100, ..masked_model().optim },
         train: TrainConfig { steps: 600, validate_every: 150, save_every: 300, ..masked_model().train },
+        ..masked_model()
+    }
+}
+
+/// 1.8 M parameters and the vocabulary: masked language modelling of up to some hundred thousand words, or of any text on a CPU.
+pub fn few_words_mlm() -> Config {
+    Config {
+        tokenizer: TokenizerConfig { vocab_size: 4000, ..words() },
+        loader: LoaderConfig { batch_tokens: 2048, num_workers: 1, ..LoaderConfig::default() },
+        model: TransformerConfig {
+            d_model: 192,
+            n_heads: 3,
+            d_ff: 768,
+            n_encoder_layers: 4,
+            max_positions: 256,
+            dropout: 0.1,
+            attention_dropout: 0.0,
+            ..TransformerConfig::bert_small()
+        },
+        optim: OptimConfig { lr: 1e-3, warmup_steps: 200, ..masked_model().optim },
+        train: TrainConfig { steps: 3000, validate_every: 300, save_every: 500, ..masked_model().train },
         ..masked_model()
     }
 }

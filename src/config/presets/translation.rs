@@ -2,7 +2,7 @@
 
 use kiln_data::built_in::numbers::tokenizer_config as numbers_tokenizer;
 use kiln_data::{LoaderConfig, TokenizerConfig};
-use kiln_model::TransformerConfig;
+use kiln_model::{NormPlacement, TransformerConfig};
 
 use crate::config::{Config, DataConfig, GenerateConfig, OptimConfig, Schedule, Task, TrainConfig};
 
@@ -15,6 +15,27 @@ pub fn numbers() -> Config {
         model: TransformerConfig { d_model: 128, n_heads: 4, d_ff: 512, ..TransformerConfig::tiny() },
         optim: OptimConfig { lr: 2e-3, warmup_steps: 100, ..OptimConfig::default() },
         train: TrainConfig { steps: 1000, validate_every: 250, save_every: 500, ..TrainConfig::default() },
+        ..base()
+    }
+}
+
+/// 1 M parameters and the vocabulary, with much dropout: for hundreds to a few thousand pairs. Post-norm, so that it can be
+/// exported as Marian.
+pub fn few_pairs() -> Config {
+    Config {
+        tokenizer: TokenizerConfig { vocab_size: 1500, ..TokenizerConfig::default() },
+        loader: LoaderConfig { batch_tokens: 1024, num_workers: 1, ..LoaderConfig::default() },
+        model: TransformerConfig {
+            d_model: 128,
+            n_heads: 4,
+            d_ff: 512,
+            max_positions: 256,
+            dropout: 0.3,
+            norm: NormPlacement::Post,
+            ..TransformerConfig::tiny()
+        },
+        optim: OptimConfig { lr: 1e-3, warmup_steps: 200, ..OptimConfig::default() },
+        train: TrainConfig { steps: 1500, validate_every: 150, save_every: 500, ..TrainConfig::default() },
         ..base()
     }
 }

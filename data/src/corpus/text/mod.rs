@@ -138,7 +138,8 @@ fn format_of(path: &Path, format: TextFormat) -> TextFormat {
     }
 }
 
-fn find_files(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+/// Appends a file, or all files of a folder and its subfolders, sorted by name and without hidden ones.
+pub(super) fn find_files(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let metadata = std::fs::metadata(entry).map_err(Error::io(entry, "opening the text"))?;
     if !metadata.is_dir() {
         found.push(entry.into());

@@ -1,0 +1,68 @@
+//! The size of a data set, counted without parsing it: enough to choose a model by.
+
+use std::path::{Path, PathBuf};
+
+use super::line_reader::LineReader;
+use super::text::find_files;
+use crate::error::Result;
+
+/// Counts the lines with text in files of pairs; of two parallel files (`news.en,news.it`), those of the first. Stops at
+/// `enough`.
+///
+/// # Errors
+///
+/// If a file cannot be read.
+pub fn count_pairs(entries: &[PathBuf], enough: u64) -> Result<u64> {
+    let first = |entry: &PathBuf| match entry.to_string_lossy().split_once(',') {
+        Some((source, _)) if !entry.exists() => source.trim().into(),
+        _ => entry.clone(),
+    };
+    let files: Vec<PathBuf> = entries.iter().map(first).collect();
+    count(&files, enough, |line| u64::from(!line.trim_ascii().is_empty()))
+}
+
+/// Counts the words, divided by white space, in files and folders of plain text. Stops at `enough`.
+///
+/// # Errors
+///
+/// If a file or folder cannot be read.
+pub fn count_words(entries: &[PathBuf], enough: u64) -> Result<u64> {
+    let mut files = Vec::new();
+    entries.iter().try_for_each(|entry| find_files(entry, &mut files))?;
+    let words = |line: &[u8]| line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count() as u64;
+    count(&files, enough, words)
+}
+
+fn count(files: &[impl AsRef<Path>], enough: u64, in_line: impl Fn(&[u8]) -> u64) -> Result<u64> {
+    let (mut total, mut line) = (0, Vec::new());
+    for file in files {
+        let mut lines = LineReader::open(file.as_ref())?;
+        while total < enough && lines.read_line(&mut line)? {
+            total += in_line(&line);
+            line.clear();
+        }
+    }
+    Ok(total.min(enough))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn pairs_and_words_are_counted_up_to_a_limit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("a.en"), "one\n\ntwo words\nthree more words\n").expect("writable");
+        fs::write(path("a.it"), "uno\n").expect("writable");
+        let parallel = PathBuf::from(format!("{},{}", path("a.en").display(), path("a.it").display()));
+        assert_eq!(count_pairs(&[parallel], 10).expect("readable"), 3);
+        assert_eq!(count_pairs(&[path("a.en"), path("a.it")], 10).expect("readable"), 4);
+        assert_eq!(count_pairs(&[path("a.en"), path("a.it")], 2).expect("readable"), 2);
+        assert_eq!(count_words(&[folder.path().into()], 100).expect("readable"), 7);
+        assert_eq!(count_words(&[folder.path().into()], 5).expect("readable"), 5);
+        assert!(count_pairs(&[path("b.tsv")], 10).is_err() && count_words(&[path("b.txt")], 10).is_err());
+    }
+}

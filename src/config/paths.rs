@@ -1,0 +1,90 @@
+//! Looks for the files that a configuration names, so that a missing one is reported with the other mistakes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Config;
+use super::suggest::nearest;
+use super::task::{Reads, traits_of};
+
+/// Returns a problem for each named file that is not there. Each begins with its key.
+pub(super) fn missing(config: &Config) -> Vec<String> {
+    let reads = traits_of(config.task).reads;
+    let mut named: Vec<(&str, PathBuf)> = Vec::new();
+    for (key, entries) in [("data.train", &config.data.train), ("data.valid", &config.data.valid)] {
+        for entry in entries {
+            let files = if reads == Reads::Pairs { parallel(entry) } else { vec![entry.clone()] };
+            named.extend(files.into_iter().map(|file| (key, file)));
+        }
+    }
+    let tokenizers =
+        [("tokenizer.path", &config.tokenizer.path), ("tokenizer.target_path", &config.tokenizer.target_path)];
+    named.extend(tokenizers.into_iter().filter_map(|(key, path)| Some((key, path.clone()?))));
+
+    let problem = |(key, file): (&str, PathBuf)| {
+        let error = fs::metadata(&file).err()?;
+        let reason = error.to_string();
+        let reason = reason.split(" (os error").next().unwrap_or_default();
+        Some(format!("{key} names {}: {reason}{}", file.display(), near(&file)))
+    };
+    named.into_iter().filter_map(problem).collect()
+}
+
+/// Returns the two files of `news.en,news.it`, or the entry itself.
+fn parallel(entry: &Path) -> Vec<PathBuf> {
+    match entry.to_string_lossy().split_once(',') {
+        Some((source, target)) if !entry.exists() => vec![source.trim().into(), target.trim().into()],
+        _ => vec![entry.into()],
+    }
+}
+
+/// Returns `; did you mean X?` if the folder has a file with a near name, or if a folder of the path is missing.
+fn near(file: &Path) -> String {
+    let folder = match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let Ok(entries) = fs::read_dir(folder) else {
+        return format!("; the folder {} is missing, too", folder.display());
+    };
+    let names: Vec<String> =
+        entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
+    let wrong = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    match nearest(&wrong, names.iter().map(String::as_str)) {
+        Some(name) => format!("; did you mean {}?", file.with_file_name(name).display()),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::presets;
+
+    #[test]
+    fn missing_files_are_named_with_near_names() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        for name in ["pairs.train.jsonl", "news.en", "news.it"] {
+            fs::write(path(name), "").expect("writable");
+        }
+        let mut config = presets::base();
+        config.data.train = vec![
+            path("pairs.trian.jsonl"),
+            PathBuf::from(format!("{},{}", path("news.en").display(), path("news.ti").display())),
+        ];
+        config.data.valid = vec![path("no/dev.jsonl"), path("pairs.train.jsonl")];
+        config.tokenizer.path = Some(path("something.else"));
+        let problems = missing(&config);
+        let wanted = [
+            ("data.train names", "pairs.trian.jsonl: No such file or directory; did you mean", "pairs.train.jsonl?"),
+            ("data.train names", "news.ti: No such file or directory; did you mean", "news.it?"),
+            ("data.valid names", "no/dev.jsonl: No such file or directory; the folder", "no is missing, too"),
+            ("tokenizer.path names", "something.else: No such file", "directory"),
+        ];
+        assert_eq!(problems.len(), wanted.len(), "{problems:#?}");
+        for (problem, (start, middle, end)) in problems.iter().zip(wanted) {
+            assert!(problem.starts_with(start) && problem.contains(middle) && problem.ends_with(end), "{problem}");
+        }
+    }
+}
