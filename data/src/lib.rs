@@ -62,8 +62,8 @@ pub use loader_config::LoaderConfig;
 pub use sampler::Order;
 pub use source::{BatchSource, BatchWorker, DirectSource, PairSource, TextSource};
 pub use tokenizer::{
-    DecodeStream, Normalization, PairEncoder, PairTokenizers, SpecialIds, TextEncoder, TextSpecialIds, TextTokenizer,
-    TokenizerConfig, TokenizerKind,
+    DecodeStream, MaskedEncoder, Normalization, PairEncoder, PairTokenizers, SpecialIds, TextEncoder, TextSpecialIds,
+    TextTokenizer, TokenizerConfig, TokenizerKind,
 };
 
 /// Compiles and runs the example of the README.

@@ -6,6 +6,7 @@
 
 mod config;
 mod encoder;
+mod masked;
 mod pair;
 mod pieces;
 mod special;
@@ -16,6 +17,7 @@ mod vocabulary;
 mod words;
 
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
+pub use masked::MaskedEncoder;
 pub use pair::{PairEncoder, PairTokenizers};
 pub use special::{SpecialIds, TextSpecialIds};
 pub use stream::DecodeStream;

@@ -150,8 +150,11 @@ const COMMON: [(&str, &[&str]); 7] = [
     ("unk_token", &["<unk>", "[UNK]", "<UNK>"]),
     ("cls_token", &["[CLS]", "<cls>"]),
     ("sep_token", &["[SEP]", "<sep>"]),
-    ("mask_token", &["[MASK]", "<mask>", "<|mask|>"]),
+    ("mask_token", &COMMON_MASKS),
 ];
+
+/// Usual names of the mask token.
+pub(super) const COMMON_MASKS: [&str; 3] = ["[MASK]", "<mask>", "<|mask|>"];
 
 impl TextNames {
     /// Finds the special tokens of a vocabulary by their spellings: in the configuration, else in `hints` (the

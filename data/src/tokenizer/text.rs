@@ -148,6 +148,26 @@ impl TextTokenizer {
         (before.clone(), behind.clone())
     }
 
+    /// Returns the spelling and the id of the mask token.
+    pub(super) fn mask(&self) -> Option<(&str, u32)> {
+        self.names.mask_token.as_deref().zip(self.special.mask)
+    }
+
+    /// Returns the spellings of the special tokens.
+    pub(super) fn special_names(&self) -> Vec<&str> {
+        self.names.all()
+    }
+
+    /// Returns the spelling of the token for text that the vocabulary cannot spell.
+    pub(super) fn unknown(&self) -> Option<&str> {
+        self.names.unk_token.as_deref()
+    }
+
+    /// Returns the `tokenizer.json` that was loaded or trained.
+    pub(super) fn json(&self) -> &str {
+        &self.vocabulary.json
+    }
+
     /// Returns the rows of the embedding: the largest id + 1.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.size
