@@ -50,7 +50,7 @@ mod source;
 mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan, round_up};
-pub use cache::{Prepared, TokenCache, prepare_pairs, prepare_text};
+pub use cache::{Prepared, TokenCache, prepare_pairs, prepare_text, verify_file_record};
 pub use corpus::{
     BadRow, BadRowKind, CorpusConfig, CorpusFormat, CorpusInput, Example, Packing, PairCorpus, RowReport, Task,
     TextConfig, TextCorpus, TextFormat, count_pairs, count_words,

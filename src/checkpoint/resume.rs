@@ -59,7 +59,7 @@ fn list(differences: &[Difference]) -> String {
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 18] = [
+const FREE: [&str; 20] = [
     "data.train",
     "data.valid",
     "data.cache_dir",
@@ -71,6 +71,8 @@ const FREE: [&str; 18] = [
     "train.max_minutes",
     "train.log_every",
     "train.validate_every",
+    "train.translate_every",
+    "train.best_metric",
     "train.save_every",
     "train.keep_last",
     "train.warm_up",
@@ -130,19 +132,24 @@ pub fn find_resume(
 
 /// Lists differing fields of two configurations that affect the weights.
 pub fn config_differences(saved: &Config, now: &Config) -> Vec<Difference> {
-    let (mut saved_fields, mut now_fields) = (BTreeMap::new(), BTreeMap::new());
-    flatten("", &serde_json::to_value(saved).expect("plain values"), &mut saved_fields);
-    flatten("", &serde_json::to_value(now).expect("plain values"), &mut now_fields);
     // These two schedules depend on the step only, so the length of the run may change.
     let any_length = matches!(saved.optim.schedule, Schedule::Constant | Schedule::Noam);
     let is_free =
         |field: &str| FREE.iter().any(|free| is_within(field, free)) || (any_length && field == "train.steps");
+    all_differences(saved, now).into_iter().filter(|difference| !is_free(&difference.field)).collect()
+}
+
+/// Lists all differing fields of two configurations.
+pub fn all_differences(saved: &Config, now: &Config) -> Vec<Difference> {
+    let (mut saved_fields, mut now_fields) = (BTreeMap::new(), BTreeMap::new());
+    flatten("", &serde_json::to_value(saved).expect("plain values"), &mut saved_fields);
+    flatten("", &serde_json::to_value(now).expect("plain values"), &mut now_fields);
     let fields: BTreeSet<&String> = saved_fields.keys().chain(now_fields.keys()).collect();
     let value = |fields: &BTreeMap<String, String>, field| fields.get(field).cloned().unwrap_or("unset".into());
     fields
         .into_iter()
         .map(|field| (field, value(&saved_fields, field), value(&now_fields, field)))
-        .filter(|(field, saved, now)| saved != now && !is_free(field))
+        .filter(|(_, saved, now)| saved != now)
         .map(|(field, saved, now)| Difference { field: field.clone(), saved, now })
         .collect()
 }

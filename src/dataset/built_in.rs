@@ -9,6 +9,7 @@ use kiln_data::{Example, TextConfig, TextFormat};
 
 use super::Files;
 use crate::config::Config;
+use crate::config::task::{Reads, traits_of};
 
 /// Training rows.
 const TRAIN_ROWS: usize = 50_000;
@@ -20,22 +21,28 @@ pub fn rows(config: &Config) -> kiln_data::Result<Numbers> {
     numbers::examples(TRAIN_ROWS, VALID_ROWS, numbers::MAX_DIGITS, config.seed)
 }
 
-/// Writes the rows as pairs.
-pub(super) fn write_pairs(config: &Config, dir: &Path) -> Result<Files> {
-    let rows = rows(config)?;
-    let [train, valid] = ["train", "valid"].map(|part| dir.join(format!("numbers.{part}.jsonl")));
-    numbers::write_jsonl(&train, &rows.train)?;
-    numbers::write_jsonl(&valid, &rows.held_out)?;
-    Ok(Files { train: vec![train], valid: vec![valid] })
+/// Makes the text of the built-in task for `config`: the name and content of the training file and of the validation
+/// file. Translation reads pairs; the other tasks read sentences, one per line: `105 is one hundred five.`
+pub fn texts(config: &Config) -> kiln_data::Result<[(&'static str, Vec<u8>); 2]> {
+    let Numbers { train, held_out } = rows(config)?;
+    Ok(match traits_of(config.task).reads {
+        Reads::Pairs => {
+            [("numbers.train.jsonl", numbers::jsonl(&train)), ("numbers.valid.jsonl", numbers::jsonl(&held_out))]
+        }
+        Reads::Text => [("numbers.train.txt", sentences(&train)), ("numbers.valid.txt", sentences(&held_out))],
+    })
 }
 
-/// Writes the rows as text, one sentence per line: `105 is one hundred five.`
-pub(super) fn write_text(config: &Config, dir: &Path) -> Result<Files> {
-    let rows = rows(config)?;
-    let [train, valid] = ["train", "valid"].map(|part| dir.join(format!("numbers.{part}.txt")));
-    write_sentences(&train, &rows.train)?;
-    write_sentences(&valid, &rows.held_out)?;
-    Ok(Files { train: vec![train], valid: vec![valid] })
+/// Writes the text, unless the files already hold exactly this.
+pub(super) fn write(config: &Config, dir: &Path) -> Result<Files> {
+    let [train, valid] = texts(config)?.map(|(name, text)| {
+        let path = dir.join(name);
+        if !fs::read(&path).is_ok_and(|there| there == text) {
+            fs::write(&path, text).with_context(|| format!("{}: cannot write the built-in text", path.display()))?;
+        }
+        Ok::<_, anyhow::Error>(path)
+    });
+    Ok(Files { train: vec![train?], valid: vec![valid?] })
 }
 
 /// Returns how the built-in text is read: every sentence is a document.
@@ -43,11 +50,6 @@ pub(super) fn text_config(of_run: &TextConfig) -> TextConfig {
     TextConfig { format: TextFormat::Lines, ..of_run.clone() }
 }
 
-/// Writes `examples` as sentences, unless the file already holds exactly these.
-fn write_sentences(path: &Path, examples: &[Example]) -> Result<()> {
-    let text: String = examples.iter().map(|row| format!("{} is {}.\n", row.source, row.target)).collect();
-    if fs::read(path).is_ok_and(|there| there == text.as_bytes()) {
-        return Ok(());
-    }
-    fs::write(path, text).with_context(|| format!("{}: cannot write the built-in text", path.display()))
+fn sentences(examples: &[Example]) -> Vec<u8> {
+    examples.iter().map(|row| format!("{} is {}.\n", row.source, row.target)).collect::<String>().into_bytes()
 }

@@ -11,6 +11,7 @@
 
 pub mod built_in;
 pub mod pairs;
+mod prompt;
 pub mod text;
 mod trained_tokenizer;
 mod vocabulary;
@@ -24,6 +25,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use kiln_data::{BatchSource, Example, Prepared, TokenCache};
 
+pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
 pub use vocabulary::Vocabulary;
 
 use crate::config::Config;
@@ -41,7 +43,7 @@ pub struct RunData {
     pub valid_examples: Vec<Example>,
     /// lm: UTF-8 bytes of the validation text.
     pub valid_bytes: Option<u64>,
-    /// lm: the start of the validation text, to try the model with.
+    /// lm and mlm: words of the validation text to try the model with, for mlm with a mask.
     pub prompt: Option<String>,
 }
 

@@ -22,7 +22,7 @@ pub(super) fn open(
     let mut corpus_config = config.data.corpus.resolved(config.model.max_positions);
     let mut files = Files { train: config.data.train.clone(), valid: config.data.valid.clone() };
     if config.is_built_in_task() {
-        files = built_in::write_pairs(config, cache_dir)?;
+        files = built_in::write(config, cache_dir)?;
         corpus_config = CorpusConfig {
             max_source_len: corpus_config.max_source_len,
             max_target_len: corpus_config.max_target_len,

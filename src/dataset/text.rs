@@ -9,12 +9,9 @@ use kiln_data::{
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
-use super::{Files, RunData, Vocabulary, built_in, cache_at, n_threads};
+use super::{Files, RunData, Vocabulary, built_in, cache_at, n_threads, prompt};
 use crate::config::Config;
 use crate::config::task::traits_of;
-
-/// Words of the validation text that make a prompt.
-const PROMPT_WORDS: usize = 4;
 
 pub(super) fn open(
     config: &Config,
@@ -51,7 +48,7 @@ pub struct OpenedText {
     pub source: Arc<dyn BatchSource>,
     /// Its length in UTF-8 bytes, without the separators of documents.
     pub n_bytes: u64,
-    /// Its start, as a prompt.
+    /// Words of it to try the model with.
     pub prompt: Option<String>,
 }
 
@@ -87,20 +84,17 @@ fn open_to_measure(
     let source = source(config, &cache_dir.join("valid.tokens"), corpus, tokenizer, note)?;
     let (documents, _) = corpus.read_all()?;
     let n_bytes = documents.iter().map(|document| document.len() as u64).sum();
-    let prompt = documents.first().map(|document| first_words(document));
+    let to_try = if traits_of(config.task).hides_tokens { prompt::to_fill_in } else { prompt::to_continue };
+    let prompt = to_try(&documents);
     Ok(OpenedText { source, n_bytes, prompt })
 }
 
 /// Returns the text of the run, or the built-in text.
 fn files(config: &Config, cache_dir: &Path) -> Result<Files> {
     if config.is_built_in_task() {
-        return built_in::write_text(config, cache_dir);
+        return built_in::write(config, cache_dir);
     }
     Ok(Files { train: config.data.train.clone(), valid: config.data.valid.clone() })
-}
-
-fn first_words(text: &str) -> String {
-    text.split_whitespace().take(PROMPT_WORDS).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns how the run reads its text.
@@ -142,15 +136,4 @@ pub fn load_or_train(
         note(&format!("{}: trained in {secs:.1}s, {} entries", dir.display(), tokenizer.vocab_size()));
     }
     Ok(tokenizer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prompt_is_the_beginning_in_one_line() {
-        assert_eq!(first_words("It is a\ntruth universally acknowledged"), "It is a truth");
-        assert_eq!(first_words("Alone"), "Alone");
-    }
 }

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use kiln_data::TokenizerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +46,52 @@ struct Record<'a> {
     made_from: Cow<'a, MadeFrom>,
     /// BLAKE3 of the tokenizer's files by name: a file that was damaged later would give other tokens.
     made: BTreeMap<String, String>,
+    /// BLAKE3 of this record as compact JSON without a digest. Absent in the records of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    digest: Option<String>,
+}
+
+impl Record<'_> {
+    fn computed_digest(&self) -> String {
+        let Self { made_from, made, .. } = self;
+        let bare = Record { made_from: Cow::Borrowed(&**made_from), made: made.clone(), digest: None };
+        blake3::hash(&serde_json::to_vec(&bare).expect("plain values")).to_hex().to_string()
+    }
+
+    /// Returns whether the record is as it was written; `None` if it does not say.
+    fn is_sound(&self) -> Option<bool> {
+        self.digest.as_ref().map(|digest| *digest == self.computed_digest())
+    }
+}
+
+/// The files of a trained tokenizer that are as they were written.
+pub struct SoundTokenizer {
+    /// The tokenizer's own files.
+    pub files: Vec<PathBuf>,
+    /// The record of what it was trained on.
+    pub record: PathBuf,
+    /// Whether the record has a digest to compare with: earlier versions wrote none.
+    pub record_has_digest: bool,
+}
+
+/// Verifies the trained tokenizer in `dir`.
+///
+/// # Errors
+/// If a file was damaged or is missing.
+pub fn verify_tokenizer(dir: &Path) -> Result<SoundTokenizer> {
+    let path = dir.join(RECORD);
+    let json = fs::read(&path).with_context(|| format!("{RECORD} cannot be read"))?;
+    let record: Record<'_> = serde_json::from_slice(&json).with_context(|| format!("{RECORD} is damaged"))?;
+    ensure!(record.is_sound() != Some(false), "{RECORD} differs from the one that was written");
+
+    let now = hashes(dir).with_context(|| format!("{} cannot be read", dir.display()))?;
+    let mut files = Vec::new();
+    for (name, hash) in &record.made {
+        let found = now.get(name).with_context(|| format!("{name} is missing"))?;
+        ensure!(found == hash, "{name} differs from the one that was written");
+        files.push(dir.join(name));
+    }
+    Ok(SoundTokenizer { files, record_has_digest: record.digest.is_some(), record: path })
 }
 
 /// Name of the record.
@@ -75,7 +121,11 @@ pub(super) fn find_or_make<T>(
 ) -> Result<(T, Option<f64>)> {
     let record = dir.join(RECORD);
     let before = fs::read(&record).ok().and_then(|json| serde_json::from_slice::<Record<'_>>(&json).ok());
-    if before.is_some_and(|before| &*before.made_from == made_from && hashes(dir).is_ok_and(|now| now == before.made))
+    let fits = |before: Record<'_>| {
+        let is_sound = before.is_sound() != Some(false) && hashes(dir).is_ok_and(|now| now == before.made);
+        is_sound && &*before.made_from == made_from
+    };
+    if before.is_some_and(fits)
         && let Ok(found) = load(dir)
     {
         return Ok((found, None));
@@ -90,7 +140,9 @@ pub(super) fn find_or_make<T>(
     let _ = fs::remove_file(&record);
     save(&trained, dir)?;
     let made = hashes(dir).with_context(unwritable)?;
-    let json = serde_json::to_vec_pretty(&Record { made_from: Cow::Borrowed(made_from), made });
+    let mut written = Record { made_from: Cow::Borrowed(made_from), made, digest: None };
+    written.digest = Some(written.computed_digest());
+    let json = serde_json::to_vec_pretty(&written);
     replace_file(&record, &json.expect("plain values")).with_context(unwritable)?;
     Ok((trained, Some(start.elapsed().as_secs_f64())))
 }

@@ -134,13 +134,19 @@ pub fn tokenizer_config() -> TokenizerConfig {
     TokenizerConfig { vocab_size: 96, byte_fallback: false, split_digits: true, ..TokenizerConfig::default() }
 }
 
-/// Writes rows as JSONL with the fields `src` and `trg`, unless the file has exactly this content.
-pub fn write_jsonl(path: &Path, examples: &[Example]) -> Result<()> {
+/// Returns rows as JSONL with the fields `src` and `trg`.
+pub fn jsonl(examples: &[Example]) -> Vec<u8> {
     let mut text = Vec::new();
     for example in examples {
         let row = serde_json::json!({ "src": example.source, "trg": example.target });
         writeln!(text, "{row}").expect("writing to memory");
     }
+    text
+}
+
+/// Writes rows as JSONL, see [`jsonl`], unless the file has exactly this content.
+pub fn write_jsonl(path: &Path, examples: &[Example]) -> Result<()> {
+    let text = jsonl(examples);
     if std::fs::read(path).is_ok_and(|there| there == text) {
         return Ok(());
     }

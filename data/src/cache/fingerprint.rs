@@ -29,6 +29,9 @@ pub(super) struct SeenFile {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Ledger {
     files: Vec<SeenFile>,
+    /// BLAKE3 hash of `files` as compact JSON. Absent in the ledgers of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    digest: Option<String>,
 }
 
 impl Ledger {
@@ -39,19 +42,46 @@ impl Ledger {
         name.into()
     }
 
-    /// Reads the ledger of the last run; empty if there is none or it cannot be read.
+    /// Reads the ledger of the last run; empty if there is none, or if it is damaged or cannot be read.
     pub(super) fn read(cache: &Path) -> Self {
-        std::fs::read(Self::path(cache)).ok().and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
+        let found = std::fs::read(Self::path(cache)).ok().and_then(|json| serde_json::from_slice::<Self>(&json).ok());
+        found.filter(|ledger| ledger.is_sound() != Some(false)).unwrap_or_default()
     }
 
     /// Replaces the ledger. Ignores failures: the next run then hashes the files again.
     pub(super) fn write(&self, cache: &Path) {
-        let json = serde_json::to_vec_pretty(self).expect("plain data");
+        let with_digest = Self { digest: Some(self.computed_digest()), ..self.clone() };
+        let json = serde_json::to_vec_pretty(&with_digest).expect("plain data");
         let _ = std::fs::write(Self::path(cache), json);
+    }
+
+    fn computed_digest(&self) -> String {
+        blake3::hash(&serde_json::to_vec(&self.files).expect("plain data")).to_hex().to_string()
+    }
+
+    /// Returns whether the ledger is as it was written; `None` if it does not say.
+    fn is_sound(&self) -> Option<bool> {
+        self.digest.as_ref().map(|digest| *digest == self.computed_digest())
     }
 
     fn by_path(&self) -> HashMap<&Path, &SeenFile> {
         self.files.iter().map(|file| (&*file.path, file)).collect()
+    }
+}
+
+/// Verifies the record of a cache's text files, `CACHE.files.json`. Returns whether it has a digest to compare with:
+/// earlier versions wrote none.
+///
+/// # Errors
+///
+/// If it cannot be read or was damaged.
+pub fn verify_file_record(path: &Path) -> Result<bool> {
+    let json = std::fs::read(path).map_err(Error::io(path, "reading"))?;
+    let ledger: Ledger = serde_json::from_slice(&json)
+        .map_err(|e| Error::cache(path, format!("its record of files is damaged ({e})")))?;
+    match ledger.is_sound() {
+        Some(false) => Err(Error::cache(path, "its record of files differs from the one that was written")),
+        found => Ok(found.is_some()),
     }
 }
 

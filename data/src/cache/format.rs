@@ -189,6 +189,9 @@ impl Header {
                 ),
             ));
         }
+        if file[sections.tokens.end..sections.offsets.start].iter().any(|byte| *byte != 0) {
+            return Err(damaged("the bytes that align it are not zero"));
+        }
         if blake3::hash(&file[sections.offsets.start..]) != self.index_hash {
             return Err(damaged("its hash differs"));
         }

@@ -13,6 +13,7 @@ mod write;
 use std::path::{Path, PathBuf};
 
 pub use build::{Prepared, prepare_pairs, prepare_text};
+pub use fingerprint::verify_file_record;
 pub(crate) use format::CacheKind;
 pub(crate) use mmap::MappedFile;
 

@@ -1,5 +1,8 @@
 //! `kiln check`: verifies the files of a run folder or, with `--precision`, that a precision trains as f32 does.
 
+mod caches;
+mod checkpoints;
+mod findings;
 mod parts;
 mod precision;
 
@@ -7,15 +10,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use self::parts::{Finding, Verdict};
+use self::findings::{Finding, Verdict};
 use super::error::Usage;
 use crate::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
 use crate::run::RunError;
 
 /// Verifies a run folder with its caches and checkpoints, or, with --precision, training in that precision
 ///
-/// Reads every file of the run and compares it with the hash from when it was written. Changes nothing. Each finding is
-/// a line on stdout. The exit code is 0 if everything is sound and 1 if something is damaged.
+/// Reads the files of the run and compares them with the hashes from when they were written. Changes nothing. Each
+/// finding is a line on stdout. The last line names the files that it cannot vouch for, because nothing records what they
+/// held. The exit code is 0 if everything else is sound and 1 if something is damaged.
 ///
 /// With --precision, trains the first steps in that precision and in f32, from the same seed. Compares losses, speed,
 /// memory and overflows, and checks the computations that must be in f32. Keeps nothing. The exit code is 1 if the
@@ -47,7 +51,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 fn run_folder(dir: &Path) -> Result<()> {
     let findings = if dir.join(MANIFEST_FILE).is_file() {
-        vec![parts::checkpoint(dir, dir)]
+        checkpoints::of_checkpoint(dir)
     } else if dir.join(RUN_CONFIG_FILE).is_file() || dir.join("checkpoints").is_dir() {
         parts::of_run(dir)
     } else {

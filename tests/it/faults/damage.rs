@@ -71,6 +71,67 @@ fn a_flipped_bit_in_any_file_is_harmless_or_named() {
     println!("{flips} flips, {harmless} of them without effect on the end");
 }
 
+/// Every flipped bit is reported under the name of its file or folder, or the file is named as not vouched for.
+#[test]
+fn check_sees_a_flipped_bit_in_any_file_that_it_vouches_for() {
+    let place = Workplace::new();
+    place.train(&["--run", "run", "--set", "train.steps=8", "--set", "train.save_every=4"]).ok();
+    let sound = place.run(&["check", "run"]).ok().stdout;
+    let rest = sound.lines().find(|line| line.starts_with("note     not vouched for: ")).expect("its last line");
+    for vouched in ["config.toml", "cache/", "checkpoints/"] {
+        assert!(!rest.contains(vouched), "{rest}");
+    }
+
+    let mut random = Random::new("flips seen by check");
+    let files: Vec<_> = files_below(&place.path("run"))
+        .into_iter()
+        .filter(|file| fs::metadata(file).expect("there").len() > 0)
+        .collect();
+    let mut n_seen = 0;
+    for i in 0..count("KILN_FAULT_FLIPS", 2 * files.len()) {
+        let path = &files[i % files.len()];
+        let name = path.strip_prefix(place.path("run")).expect("below").display().to_string();
+        let whole = fs::read(path).expect("there");
+        let (at, bit) = (random.below(whole.len() as u64) as usize, random.below(8));
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << bit;
+        fs::write(path, &flipped).expect("writable");
+        let checked = place.run(&["check", "run"]);
+        fs::write(path, &whole).expect("writable");
+
+        let what = format!("bit {bit} of byte {at} of {name}");
+        assert!(!checked.stderr.contains("panicked"), "{what}: {checked:#?}");
+        let is_named = rest.contains(&name) || (name.starts_with("tb/") && rest.contains("tb/"));
+        let names_it = |line: &&str| {
+            let part = line.get(9..).and_then(|line| line.split_once(": ")).map_or("", |(part, _)| part);
+            !line.starts_with("sound") && !part.is_empty() && Path::new(&name).starts_with(part)
+        };
+        let is_seen = checked.stdout.lines().filter(|line| !sound.contains(line)).any(|line| names_it(&line));
+        assert!(is_seen || is_named, "{what}: {checked:#?}");
+        n_seen += usize::from(is_seen);
+    }
+    println!("{n_seen} flips seen, the others in {rest}");
+}
+
+#[test]
+fn check_says_which_records_an_earlier_version_left_without_a_digest() {
+    let place = places();
+    for file in ["half/cache/tokenizer/made_from.json", "half/cache/train.tokens.files.json"] {
+        let mut record: serde_json::Value = serde_json::from_str(&place.read(file)).expect("JSON");
+        assert!(record.as_object_mut().expect("fields").remove("digest").is_some(), "{file}");
+        place.write(file, record.to_string());
+    }
+    let checked = place.run(&["check", "half"]).ok();
+    for file in ["cache/tokenizer/made_from.json", "cache/train.tokens.files.json"] {
+        let line = format!("note     {file}: an earlier version wrote it without a digest");
+        assert!(checked.stdout.contains(&line), "{line:?} is missing in {checked:#?}");
+        let rest = checked.stdout.lines().last().expect("the rest");
+        assert!(rest.contains("not vouched for: ") && rest.contains(file), "{rest}");
+    }
+    resume(&place, "half").ok();
+    assert_same_end(&place, "runs/a", "half", STEPS);
+}
+
 #[test]
 fn text_that_changed_is_refused_and_a_clock_that_jumped_is_not() {
     let place = places();

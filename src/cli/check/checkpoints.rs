@@ -1,0 +1,134 @@
+//! Verifies the checkpoints of a run, and the files that point to them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::findings::{Finding, Findings, entries};
+use crate::checkpoint::{
+    self, Best, CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, Pointer, RUN_CONFIG_FILE, folder_name,
+};
+use crate::config::Config;
+use crate::dataset::Vocabulary;
+use crate::units::thousands;
+
+/// Returns the folder of the newest checkpoint whose files are as they were written.
+pub(super) fn newest_sound(dir: &Path) -> Option<PathBuf> {
+    let all = Checkpoints::of_run(dir).list().ok()?;
+    all.into_iter().rev().map(|(_, path)| path).find(|path| checkpoint::verify(path).is_ok())
+}
+
+/// Verifies one checkpoint on its own.
+pub(super) fn of_checkpoint(dir: &Path) -> Vec<Finding> {
+    let mut findings = Findings::of(dir);
+    checkpoint(dir, &mut findings);
+    findings.name_the_rest();
+    findings.into_vec()
+}
+
+/// Verifies all checkpoints of the run in `dir`.
+pub(super) fn checkpoints(dir: &Path, findings: &mut Findings) {
+    let checkpoints = Checkpoints::of_run(dir);
+    let all = match checkpoints.list() {
+        Ok(all) => all,
+        Err(error) => return findings.add(checkpoints.dir(), Err(error.into())),
+    };
+    let mut best = None;
+    for (_, path) in &all {
+        best = checkpoint(path, findings).or(best);
+    }
+    if all.is_empty() {
+        findings.note(checkpoints.dir(), "there is none yet");
+    }
+
+    pointer(Pointer::Last, &checkpoints, all.last().map(|(step, _)| *step), findings);
+    pointer(Pointer::Best, &checkpoints, best.map(|best| best.step), findings);
+    for path in entries(checkpoints.dir()) {
+        if path.extension().is_some_and(|extension| extension == "tmp" || extension == "stale") {
+            findings.note(&path, "left by an interrupted run; the next start removes it");
+        }
+    }
+}
+
+/// Verifies a pointer that should name the checkpoint of step `wanted`.
+fn pointer(pointer: Pointer, checkpoints: &Checkpoints, wanted: Option<u64>, findings: &mut Findings) {
+    let path = checkpoints.dir().join(pointer.name());
+    let Ok(text) = fs::read_to_string(&path) else {
+        if checkpoints.list().is_ok_and(|all| !all.is_empty()) {
+            findings.note(&path, "there is none");
+        }
+        return;
+    };
+
+    let name = text.strip_suffix('\n').unwrap_or(&text);
+    let wanted = wanted.map(folder_name);
+    let exists = checkpoints.pointed(pointer).is_some_and(|path| path.ends_with(name));
+    match wanted {
+        _ if !exists => {
+            let error = anyhow::anyhow!("it names {name:?}, which does not exist; the next start sets it again");
+            findings.add(&path, Err(error));
+        }
+        Some(wanted) if wanted != name => {
+            let what = if pointer == Pointer::Last { "is newer" } else { "has the best validation" };
+            findings.note(&path, &format!("it names {name}, but {wanted} {what}; the next start sets it again"));
+        }
+        Some(_) => findings.add(&path, Ok(name.to_owned())),
+        None => return findings.add(&path, Ok(name.to_owned())),
+    }
+    findings.vouch_for(path);
+}
+
+/// Verifies the checkpoint in `path`. Returns the best validation that it knows of.
+fn checkpoint(path: &Path, findings: &mut Findings) -> Option<Best> {
+    match checkpoint::verify(path) {
+        Ok(manifest) => manifest.files.iter().for_each(|file| findings.vouch_for(path.join(&file.name))),
+        Err(_) => entries(path).into_iter().for_each(|file| findings.vouch_for(file)),
+    }
+    findings.vouch_for(path.join(MANIFEST_FILE));
+
+    let (described, best) = match read_checkpoint(path) {
+        Ok((described, best)) => (Ok(described), best),
+        Err(error) => (Err(error), None),
+    };
+    findings.add(path, described);
+    best
+}
+
+fn read_checkpoint(path: &Path) -> Result<(String, Option<Best>)> {
+    let (step, weights, what, files, model, best) = match checkpoint::read(path) {
+        Ok(snapshot) => {
+            let moments = snapshot.first_moments.iter().chain(&snapshot.second_moments);
+            ensure_finite("moments of the optimizer", moments)?;
+            let (step, best) = (snapshot.state.step, snapshot.state.best);
+            (step, snapshot.weights, "weights, optimizer and state", snapshot.files, snapshot.model, best)
+        }
+        Err(CheckpointError::WeightsOnly(_)) => {
+            let read = checkpoint::read_weights(path)?;
+            (read.step, read.weights, "weights only", read.files, read.model, None)
+        }
+        Err(error) => return Err(error.into()),
+    };
+
+    ensure_finite("weights", weights.iter())?;
+    if let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("step-")) {
+        ensure!(name == folder_name(step), "it holds step {step}, but it was renamed; name it {}", folder_name(step));
+    }
+
+    let config = files.iter().find(|file| file.name == RUN_CONFIG_FILE).context("it has no configuration")?;
+    let config = Config::from_toml(&String::from_utf8_lossy(&config.bytes))
+        .context("its config.toml is not a configuration of this version")?;
+    let vocabulary = Vocabulary::load_dir(path, config.task).context("its tokenizer cannot be loaded")?;
+    vocabulary.check(&model)?;
+    let n_weights: usize = weights.iter().map(|tensor| tensor.values.len()).sum();
+    Ok((format!("{what}, {} numbers in {} tensors", thousands(n_weights as f64), weights.len()), best))
+}
+
+/// Refuses numbers that are not finite: training never saves them, because it skips such updates.
+fn ensure_finite<'a>(what: &str, tensors: impl Iterator<Item = &'a NamedTensor>) -> Result<()> {
+    for tensor in tensors {
+        let n = tensor.values.iter().filter(|value| !value.is_finite()).count();
+        ensure!(n == 0, "{n} of its {what} in {} are not finite; use an older checkpoint", tensor.name);
+    }
+    Ok(())
+}
