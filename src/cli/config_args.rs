@@ -121,7 +121,8 @@ pub(super) struct GenerateArgs {
     #[arg(long)]
     pub sample: bool,
 
-    /// Sampling: divides the logits by T; below 1 sharpens the distribution, above 1 flattens it
+    /// Sampling: divides the logits by T; below 1 sharpens the distribution, above 1 flattens it, 0 takes the most likely
+    /// token
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f64>,
 

@@ -88,6 +88,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         GenerateError::TooLong { .. }
         | GenerateError::PromptTooLong { .. }
         | GenerateError::EmptyPrompt { .. }
+        | GenerateError::NoMask { .. }
         | GenerateError::NoToken { .. }
         | GenerateError::OtherVocabulary { .. } => Some(BAD_DATA),
         GenerateError::Tokenizer(_) => None, // its cause, which follows in the chain, has the code

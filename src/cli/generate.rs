@@ -20,19 +20,24 @@ const PROMPTS_PER_CHUNK: usize = 256;
 /// Continues prompts with a language model
 ///
 /// For a single prompt (--prompt, or a line typed at a terminal), prints the text as it is generated. For several
-/// prompts (--prompt again, --prompts, or lines of stdin), prints one JSON object per line, in order: prompt, text,
-/// number of tokens, and what ended the text. A text depends on the seed and on the position of its prompt in the input,
-/// not on the other prompts.
+/// prompts (--prompt again, --prompts, or lines of stdin) or several texts per prompt (--num-samples), prints one JSON
+/// object per line, in order: prompt, text, number of tokens, and what ended the text. A text depends on the seed, on the
+/// position of its prompt in the input and on its number among the samples, not on the other prompts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln generate runs/lm --prompt 'It is a truth universally'
   kiln generate runs/lm --prompt 'ROMEO:' --temperature 0.8 --top-k 40 --seed 7 --max-new-tokens 200
   kiln generate runs/lm --prompt '742105 is' --greedy --stop .
+  kiln generate runs/lm --prompt 'Once upon a time' --num-samples 5
   kiln generate runs/lm --prompts prompts.txt > texts.jsonl")]
 pub(super) struct Args {
     /// Run folder, or a checkpoint's folder
     #[arg(value_name = "RUN")]
     run: PathBuf,
+
+    /// Where people write the prompt first; refused with the option's name.
+    #[arg(value_name = "TEXT", hide = true)]
+    misplaced: Vec<String>,
 
     /// Text to continue; may be repeated [default: each line of stdin]
     #[arg(long, value_name = "TEXT")]
@@ -41,6 +46,10 @@ pub(super) struct Args {
     /// File with one prompt per line
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
+
+    /// Sampled texts per prompt
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    num_samples: u32,
 
     /// Maximum number of tokens after each prompt
     #[arg(long, value_name = "N")]
@@ -87,18 +96,39 @@ impl Args {
     }
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
+/// Refuses arguments that could only be a mistake.
+fn check(args: &Args) -> Result<(), Usage> {
+    if let Some(text) = args.misplaced.first() {
+        return Err(Usage(format!("{text:?} is not an option: write the prompt as --prompt {}", shell_word(text))));
+    }
     if let Some(number) = args.prompt.iter().position(String::is_empty) {
         return Err(Usage(format!(
             "--prompt {} is empty: give the model something to continue; a word is enough",
             number + 1
-        ))
-        .into());
+        )));
     }
+    Ok(())
+}
+
+/// Quotes a text for the shell.
+fn shell_word(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    check(&args)?;
     let device = args.device.open()?;
     let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
     run.check_language_model()?;
     let config = args.config(&run.config.generate)?;
+    if args.num_samples > 1 && !config.draws() {
+        return Err(Usage(format!(
+            "--num-samples {} would print the same text again and again, because nothing is sampled: add --sample or \
+             --temperature 0.8",
+            args.num_samples
+        ))
+        .into());
+    }
     let (model, tokenizer) = run.language_model(run.dtype_on(&device)?, &device)?;
     let generator = TextGenerator::new(&model, tokenizer, config)?;
 
@@ -111,9 +141,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     match args.prompt.as_slice() {
         [] => continue_lines(&generator, io::stdin().lock(), &mut output, &args),
-        [prompt] if !args.json => continue_one(&generator, prompt, 0, &mut output, &args),
+        [prompt] if !args.json && args.num_samples == 1 => continue_one(&generator, prompt, 0, &mut output, &args),
         prompts => {
-            let found = generator.generate(prompts, 0)?;
+            let found = generator.samples(prompts, 0, args.num_samples)?;
             write_json(&mut output, prompts, &found)
         }
     }
@@ -134,12 +164,12 @@ fn continue_lines(
         if lines.is_empty() {
             return Ok(());
         }
-        if typed && !args.json {
+        if typed && !args.json && args.num_samples == 1 {
             if !lines[0].is_empty() {
                 continue_one(generator, &lines[0], n_done as u64, output, args)?;
             }
         } else {
-            let found = generator.generate(&lines, n_done as u64)?;
+            let found = generator.samples(&lines, n_done as u64, args.num_samples)?;
             write_json(output, &lines, &found)?;
         }
         n_done += lines.len();
@@ -158,10 +188,14 @@ fn continue_one(generator: &TextGenerator, prompt: &str, row: u64, output: &mut 
     Ok(writeln!(output)?)
 }
 
+/// Writes the texts of each prompt, which has equally many.
 fn write_json(output: &mut impl Write, prompts: &[String], found: &[Continuation]) -> Result<()> {
-    for (prompt, Continuation { text, n_tokens, ended }) in prompts.iter().zip(found) {
-        let line = json!({ "prompt": prompt, "text": text, "n_tokens": n_tokens, "ended": ended.name() });
-        writeln!(output, "{line}")?;
+    let n_samples = found.len() / prompts.len().max(1);
+    for (prompt, samples) in prompts.iter().zip(found.chunks(n_samples.max(1))) {
+        for Continuation { text, n_tokens, ended } in samples {
+            let line = json!({ "prompt": prompt, "text": text, "n_tokens": n_tokens, "ended": ended.name() });
+            writeln!(output, "{line}")?;
+        }
     }
     Ok(output.flush()?)
 }

@@ -11,6 +11,7 @@ mod error;
 mod evaluate;
 pub mod exit;
 mod export;
+mod fill;
 mod generate;
 mod import;
 mod lines;
@@ -40,6 +41,7 @@ enum Command {
     Evaluate(evaluate::Args),
     Translate(translate::Args),
     Generate(generate::Args),
+    Fill(fill::Args),
     Average(average::Args),
     Import(import::Args),
     Export(export::Args),
@@ -76,6 +78,7 @@ fn run(command: Command) -> Result<()> {
         Command::Evaluate(args) => evaluate::run(args),
         Command::Translate(args) => translate::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Fill(args) => fill::run(args),
         Command::Average(args) => average::run(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),

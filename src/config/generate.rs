@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct GenerateConfig {
     /// Sample tokens instead of searching for likely ones.
     pub sample: bool,
-    /// Sampling: divisor of the logits, above 0. Below 1 sharpens, above 1 flattens.
+    /// Sampling: divisor of the logits. Below 1 sharpens, above 1 flattens; 0: greedy search.
     pub temperature: f64,
     /// Sampling: keep only this many of the likeliest tokens; 0: all.
     pub top_k: usize,
@@ -59,6 +59,11 @@ impl Default for GenerateConfig {
 }
 
 impl GenerateConfig {
+    /// Returns whether tokens are sampled: at temperature 0 only the likeliest one is left.
+    pub fn draws(&self) -> bool {
+        self.sample && self.temperature != 0.0
+    }
+
     pub(crate) fn validate(&self, problems: &mut Vec<String>) {
         if self.beam_size == 0 {
             problems.push("generate.beam_size is 0; set 1 for greedy search, or 4 to 6 for translation".into());
@@ -107,10 +112,9 @@ impl GenerateConfig {
                 i64::MAX
             ));
         }
-        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
             problems.push(format!(
-                "generate.temperature {} is not above 0; 0.7 to 1 is usual; to take the likeliest token, set generate.sample \
-                 = false (--greedy)",
+                "generate.temperature {} is not a finite number of at least 0; 0.7 to 1 is usual, 0 takes the likeliest token",
                 self.temperature
             ));
         }

@@ -80,8 +80,8 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             on_gpu: &[(0, Preset::FewWordsMlm), (500_000, Preset::BertSmall)],
             hides_tokens: true,
             continues_text: false,
-            instead: "it fills in hidden tokens; kiln evaluate scores it",
-            next: "{program} evaluate {run}",
+            instead: "it fills in hidden tokens; use kiln fill",
+            next: "{program} fill {run} '{input}'",
         },
     }
 }

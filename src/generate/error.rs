@@ -37,6 +37,14 @@ pub enum GenerateError {
         /// Number of the prompt, counted from 1.
         prompt: usize,
     },
+    /// A line without a mask.
+    #[error("line {line} has no mask to fill in: write {mask} in place of a token")]
+    NoMask {
+        /// Line number, counted from 1.
+        line: usize,
+        /// Spelling of the mask token.
+        mask: String,
+    },
     /// A stop token is not in the vocabulary.
     #[error(
         "the vocabulary has no token {0:?} (--stop-token, generate.stop_tokens): spell it as tokenizer.json does, or use \

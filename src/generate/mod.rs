@@ -1,4 +1,5 @@
-//! Generates target lines from source lines and texts from prompts, by greedy search, beam search or sampling.
+//! Generates target lines from source lines and texts from prompts, by greedy search, beam search or sampling, and fills
+//! in masked tokens.
 //!
 //! Lines of similar length share a batch; results keep the order of the lines. Searches know a model only as [`Sequences`]:
 //! rows that take a token and return the logits of the next.
@@ -6,6 +7,7 @@
 pub mod batching;
 pub mod beam;
 mod error;
+mod fill;
 pub mod greedy;
 pub mod sample;
 pub mod sequences;
@@ -15,6 +17,7 @@ mod translator;
 
 pub use beam::beam_search;
 pub use error::GenerateError;
+pub use fill::{Candidate, Filled, MaskFiller};
 pub use greedy::greedy;
 pub use sequences::{Begun, Sequences, Targets, Texts, TokenRules};
 pub use text::{Continuation, EndedBy, TextGenerator};

@@ -34,7 +34,7 @@ pub struct Sampling {
 impl From<&GenerateConfig> for Sampling {
     fn from(config: &GenerateConfig) -> Self {
         Self {
-            greedy: !config.sample,
+            greedy: !config.draws(),
             temperature: config.temperature,
             top_k: config.top_k,
             top_p: config.top_p,
@@ -81,7 +81,8 @@ pub(super) fn sample<S: Sequences>(
             let output = &mut outputs[row];
             let seen = prompt.iter().chain(output.iter()).copied();
             let uniform = uniform(sampling.seed, *stream, output.len() as u64);
-            let token = choose(logits, seen, uniform, sampling).ok_or(GenerateError::NoToken { row: stream + 1 })?;
+            let token = choose(logits, seen, uniform, sampling)
+                .ok_or(GenerateError::NoToken { row: (stream & u64::from(u32::MAX)) + 1 })?;
             if rules.is_end(token) {
                 continue;
             }

@@ -59,6 +59,9 @@ pub struct TextGenerator {
     device: Device,
 }
 
+/// Bits of a random stream's number that hold the row; the others hold the sample.
+const ROW_BITS: u32 = 32;
+
 /// A prompt in tokens.
 struct PromptRow {
     ids: Vec<u32>,
@@ -91,18 +94,33 @@ impl TextGenerator {
     /// `first_row` is the number of the first prompt, counted from 0. The tokens sampled for a prompt depend on its number, so
     /// a caller that passes prompts in several calls continues the numbers.
     pub fn generate<S: AsRef<str>>(&self, prompts: &[S], first_row: u64) -> Result<Vec<Continuation>, GenerateError> {
+        self.samples(prompts, first_row, 1)
+    }
+
+    /// Returns `n_samples` continuations per prompt, all of the first prompt first. The first one of each prompt is the one
+    /// that [`Self::generate`] returns.
+    pub fn samples<S: AsRef<str>>(
+        &self,
+        prompts: &[S],
+        first_row: u64,
+        n_samples: u32,
+    ) -> Result<Vec<Continuation>, GenerateError> {
         let rows = self.rows(prompts, first_row)?;
-        let mut results: Vec<Option<Continuation>> = rows.iter().map(|_| None).collect();
-        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        let texts: Vec<(&PromptRow, u64)> = (first_row..)
+            .zip(&rows)
+            .flat_map(|(number, row)| (0..n_samples).map(move |sample| (row, stream(number, sample))))
+            .collect();
+
+        let mut results: Vec<Option<Continuation>> = texts.iter().map(|_| None).collect();
+        let lengths: Vec<usize> = texts.iter().map(|(row, _)| row.ids.len()).collect();
         for batch in batching::plan(&lengths, &self.config) {
-            let of_batch: Vec<&PromptRow> = batch.iter().map(|&row| &rows[row]).collect();
-            let streams: Vec<u64> = batch.iter().map(|&row| first_row + row as u64).collect();
+            let (of_batch, streams): (Vec<&PromptRow>, Vec<u64>) = batch.iter().map(|&text| texts[text]).unzip();
             let found = self.continue_batch(&of_batch, &streams, &mut |_, _| Ok(()))?;
-            for (row, found) in batch.into_iter().zip(found) {
-                results[row] = Some(found);
+            for (text, found) in batch.into_iter().zip(found) {
+                results[text] = Some(found);
             }
         }
-        Ok(results.into_iter().map(|found| found.expect("every row is in one batch")).collect())
+        Ok(results.into_iter().map(|found| found.expect("every text is in one batch")).collect())
     }
 
     /// Continues one prompt, number `row` of the input, and passes the text to `write` piece by piece. Beam search passes it
@@ -214,6 +232,11 @@ impl TextGenerator {
         }
         Ok(kept)
     }
+}
+
+/// Returns the number of the random stream of a sample: the row's own for the first one.
+fn stream(row: u64, sample: u32) -> u64 {
+    row | u64::from(sample) << ROW_BITS
 }
 
 /// The unfinished text of one row.

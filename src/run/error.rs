@@ -54,8 +54,8 @@ pub enum RunError {
     NoValidationText(&'static str),
     /// The model has no head for masked tokens.
     #[error(
-        "{dir} has no head for masked tokens, so there is nothing to score; give it one with kiln train --from {dir} --set \
-         model.mlm_head=true", dir = .0.display()
+        "{dir} has no head for masked tokens, so it can neither be scored nor fill them in; give it one with kiln train --from \
+         {dir} --set model.mlm_head=true", dir = .0.display()
     )]
     NoMaskedHead(PathBuf),
     /// The weights of another run do not fit the configured model.

@@ -132,8 +132,8 @@ fn score_text(
 ) -> Result<Scores> {
     let config = &run.config;
     let task = traits_of(config.task);
-    if task.hides_tokens && !run.model.mlm_head {
-        return Err(RunError::NoMaskedHead(run.path.clone()).into());
+    if task.hides_tokens {
+        run.check_masked_model()?;
     }
     let scratch = Scratch::new()?;
     let opened = valid_text(config, files, &scratch.0, &run.vocabulary, note)?;

@@ -39,14 +39,14 @@ use crate::config::{Config, Sources, load};
 use crate::dataset::RunData;
 use crate::device::DeviceChoice;
 use crate::eval::Model;
-use crate::generate::{Continuation, TextGenerator, Translator};
+use crate::generate::{Continuation, Filled, MaskFiller, TextGenerator, Translator};
 use crate::train::{Outcome, Signals};
 
 /// A training run: a folder, a configuration, and how to compute.
 ///
-/// [`Self::train`] and [`Self::resume`] train; [`Self::evaluate`], [`Self::translate`] and [`Self::generate`] use the
-/// best checkpoint, or the last one of a run without validation. A file lock keeps two processes from training in one
-/// folder.
+/// [`Self::train`] and [`Self::resume`] train; [`Self::evaluate`], [`Self::translate`], [`Self::generate`] and
+/// [`Self::fill`] use the best checkpoint, or the last one of a run without validation. A file lock keeps two processes
+/// from training in one folder.
 pub struct Run {
     dir: PathBuf,
     config: Config,
@@ -207,6 +207,18 @@ impl Run {
         let (run, device) = (self.trained()?, self.device()?);
         let (model, tokenizer) = run.language_model(run.dtype_on(&device)?, &device)?;
         Ok(TextGenerator::new(&model, tokenizer, run.config.generate)?.generate(prompts, 0)?)
+    }
+
+    /// Fills in the masks of lines, in order, with up to `top_k` candidates for each mask. A mask is written as the mask
+    /// token of the run's vocabulary or as `[MASK]`.
+    ///
+    /// # Errors
+    /// [`RunError::OtherTask`] if the run does not fill in hidden tokens, [`RunError::NoMaskedHead`] if it is a bare
+    /// encoder; or if a line has no mask or is too long.
+    pub fn fill<S: AsRef<str>>(&self, lines: &[S], top_k: usize) -> Result<Vec<Filled>> {
+        let (run, device) = (self.trained()?, self.device()?);
+        let (model, tokenizer) = run.masked_model(run.dtype_on(&device)?, &device)?;
+        Ok(MaskFiller::new(&model, &tokenizer, run.config.generate)?.fill(lines, top_k, 0)?)
     }
 
     /// Opens the best checkpoint, or the last one if there was no validation.

@@ -101,7 +101,7 @@ impl<M: Model> Session<M> {
         &self.trainer
     }
 
-    /// Returns the start of the validation text, to try a language model with.
+    /// Returns words of the validation text to try a model of text with: to continue, or to fill in a mask.
     pub fn prompt(&self) -> Option<&str> {
         self.prompt.as_deref()
     }

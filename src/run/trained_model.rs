@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{PairTokenizers, TextTokenizer};
-use kiln_model::{DecoderOnly, EncoderDecoder, Transformer, TransformerConfig};
+use kiln_model::{DecoderOnly, EncoderDecoder, EncoderOnly, Transformer, TransformerConfig};
 
 use super::error::RunError;
 use crate::checkpoint::{Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, load_model, read_weights};
@@ -116,6 +116,30 @@ impl TrainedModel {
         match (self.load_model(dtype, device)?, &self.vocabulary) {
             (Transformer::DecoderOnly(model), Vocabulary::Text(tokenizer)) => Ok((model, tokenizer.clone())),
             _ => unreachable!("a validated configuration for lm has a decoder-only model and one vocabulary"),
+        }
+    }
+
+    /// Returns the model and the tokenizer of a run that fills in hidden tokens.
+    ///
+    /// # Errors
+    /// [`RunError::OtherTask`] for a run of another task, [`RunError::NoMaskedHead`] for a bare encoder.
+    pub fn masked_model(&self, dtype: FloatDType, device: &Device) -> Result<(EncoderOnly, TextTokenizer)> {
+        self.check_masked_model()?;
+        match (self.load_model(dtype, device)?, &self.vocabulary) {
+            (Transformer::EncoderOnly(model), Vocabulary::Text(tokenizer)) => Ok((model, tokenizer.clone())),
+            _ => unreachable!("a validated configuration for mlm has an encoder-only model and one vocabulary"),
+        }
+    }
+
+    /// Refuses a run that does not fill in hidden tokens.
+    ///
+    /// # Errors
+    /// [`RunError::OtherTask`] or [`RunError::NoMaskedHead`].
+    pub fn check_masked_model(&self) -> Result<(), RunError> {
+        match (traits_of(self.config.task).hides_tokens, self.model.mlm_head) {
+            (true, true) => Ok(()),
+            (true, false) => Err(RunError::NoMaskedHead(self.path.clone())),
+            (false, _) => Err(self.other_task("fill in hidden tokens")),
         }
     }
 

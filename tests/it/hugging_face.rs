@@ -95,6 +95,10 @@ fn an_imported_model_is_evaluated_generates_and_translates() {
         let scores: serde_json::Value = serde_json::from_str(&scores.stdout).expect("JSON");
         assert!(scores["nll"].as_f64().is_some_and(|nll| nll > 0.5 && nll < 50.0), "{family}: {scores}");
     }
+
+    let filled = place.run(&["fill", "runs/bert", "the [MASK] sat", "--json", "--device", "cpu"]).ok();
+    let filled: serde_json::Value = serde_json::from_str(&filled.stdout).expect("JSON");
+    assert_eq!(filled["masks"][0].as_array().map(Vec::len), Some(5), "{filled}");
     for family in ["gpt2", "llama"] {
         let run = format!("runs/{family}");
         let arguments = ["generate", &run, "--prompt", "the cat", "--max-new-tokens", "5", "--json", "--device", "cpu"];
@@ -154,6 +158,7 @@ fn a_model_without_head_gets_one_when_it_is_trained() {
     place
         .run(&["evaluate", "runs/bare", "--data", text(&data), "--device", "cpu"])
         .refused(2, &["has no head for masked tokens", "--set model.mlm_head=true"]);
+    place.run(&["fill", "runs/bare", "the [MASK]", "--device", "cpu"]).refused(2, &["has no head for masked tokens"]);
 
     let train = format!("data.train={:?}", [text(&data)]);
     let mut arguments =

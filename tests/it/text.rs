@@ -48,7 +48,8 @@ fn trained(task: &str) -> Workplace {
     let ran = train(&place, task, &["--run", "runs/a", "--set", "train.steps=12", "--set", "train.save_every=6"]).ok();
     assert!(ran.stderr.contains("step 12/12") && ran.stderr.contains("tok/s (padding"), "{ran:#?}");
     assert_eq!(ran.stdout.contains("\n  The old man walked"), task == "lm", "the model is tried at the end: {ran:#?}");
-    assert!(ran.stdout.contains(if task == "lm" { "generate runs/a --prompt" } else { "evaluate runs/a" }), "{ran:#?}");
+    let next = if task == "lm" { "generate runs/a --prompt 'The old man walked'" } else { "fill runs/a 'The old man" };
+    assert!(ran.stdout.contains(next), "{ran:#?}");
     place
 }
 
@@ -112,6 +113,53 @@ fn a_masked_model_is_trained_and_scored_beside_the_unigram_guess() {
 }
 
 #[test]
+fn temperature_0_is_greedy_and_samples_differ() {
+    let place = trained("lm");
+    let generate = |arguments: &[&str]| {
+        let all = ["generate", "runs/a", "--device", "cpu", "--max-new-tokens", "9", "--prompt", "The old man"];
+        place.run(&[&all[..], arguments].concat()).ok().stdout
+    };
+    assert_eq!(generate(&["--temperature", "0"]), generate(&["--greedy"]));
+
+    let texts = |printed: String| -> Vec<String> {
+        let lines = printed.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        lines.map(|line| line["text"].as_str().expect("a text").to_owned()).collect()
+    };
+    let five = texts(generate(&["--num-samples", "5", "--temperature", "2"]));
+    let different: std::collections::HashSet<_> = five.iter().collect();
+    assert!(five.len() == 5 && different.len() > 1, "{five:?}");
+    let both = texts(generate(&["--num-samples", "2", "--temperature", "2", "--prompt", "There"]));
+    assert_eq!(both[..2], five[..2], "more samples and more prompts change no text");
+    assert_eq!(generate(&["--temperature", "2"]), format!("{}\n", five[0]), "the first one is the only one");
+}
+
+#[test]
+fn masks_are_filled_in_from_arguments_and_lines() {
+    let place = trained("mlm");
+    let fill = ["fill", "runs/a", "--device", "cpu"];
+    let one = place.run(&[&fill[..], &["The old [MASK] walked down", "--top-k", "3"]].concat()).ok();
+    let lines: Vec<&str> = one.stdout.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with("The old ") && !lines[0].contains("[MASK]"), "{one:#?}");
+    assert_eq!(lines[1].matches('%').count(), 3, "{one:#?}");
+
+    let text = "The old [MASK] walked down\nHe sat <mask> on a [MASK].\n";
+    let many = place.run_with_input(&[&fill[..], &["--top-k", "2"]].concat(), text).ok();
+    let many: Vec<Value> = many.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(many[0]["filled"], lines[0], "alone and in a batch");
+    assert_eq!(many[1]["text"], "He sat <mask> on a [MASK].");
+    let masks = many[1]["masks"].as_array().expect("a list for each mask");
+    assert_eq!(masks.iter().map(|mask| mask.as_array().map_or(0, Vec::len)).collect::<Vec<_>>(), [2, 2]);
+    let probability = |i: usize| masks[0][i]["probability"].as_f64().expect("a number");
+    assert!(probability(0) >= probability(1) && probability(0) < 1.0, "{masks:?}");
+
+    place.run_with_input(&fill, "a [MASK]\nnone\n").refused(3, &["line 2 has no mask", "[MASK]"]);
+    place.run_with_input(&fill, format!("{}[MASK]", "old ".repeat(60))).refused(3, &["line 1 has", "at most 48"]);
+    place.run(&[&fill[..], &["a [MASK]", "--top-k", "0"]].concat()).refused(2, &["--top-k 0"]);
+    let scores = place.run(&["evaluate", "runs/a", "--device", "cpu"]).ok();
+    assert!(scores.stderr.contains("kiln fill runs/a"), "{scores:#?}");
+}
+
+#[test]
 fn text_runs_resume_bit_for_bit() {
     for task in ["lm", "mlm"] {
         let place = trained(task);
@@ -135,9 +183,12 @@ fn a_run_is_asked_for_what_its_task_can_do() {
     let (lm, mlm) = (trained("lm"), trained("mlm"));
     lm.run_with_input(&["translate", "runs/a", "--device", "cpu"], "hello\n")
         .refused(2, &["task = \"lm\"", "does not translate", "kiln generate"]);
-    mlm.run_with_input(&["translate", "runs/a", "--device", "cpu"], "hello\n").refused(2, &["task = \"mlm\""]);
+    mlm.run_with_input(&["translate", "runs/a", "--device", "cpu"], "hello\n")
+        .refused(2, &["task = \"mlm\"", "kiln fill"]);
     mlm.run(&["generate", "runs/a", "--device", "cpu", "--prompt", "x"])
-        .refused(2, &["task = \"mlm\"", "does not continue text", "kiln evaluate"]);
+        .refused(2, &["task = \"mlm\"", "does not continue text", "kiln fill"]);
+    lm.run(&["fill", "runs/a", "--device", "cpu", "the [MASK]"])
+        .refused(2, &["task = \"lm\"", "does not fill in hidden tokens", "kiln generate"]);
     lm.run(&["evaluate", "runs/a", "--device", "cpu", "--hypotheses", "x"]).refused(2, &["options of translation"]);
     let translation = Workplace::new();
     translation.train(&["--run", "runs/t", "--set", "train.steps=6"]).ok();
@@ -159,8 +210,10 @@ fn prompts_and_settings_that_cannot_work_are_named() {
     generate(&["--prompt", "The", "--prompt", ""]).refused(2, &["--prompt 2 is empty"]);
     generate(&["--prompt", &"river ".repeat(100)]).refused(3, &["prompt 1 has ", "48 positions"]);
     generate(&["--prompt", "x", "--stop-token", "<|none|>"]).refused(2, &["no token \"<|none|>\""]);
-    generate(&["--prompt", "x", "--temperature", "0"])
-        .refused(2, &["generate.temperature 0 is not above 0", "--greedy"]);
+    generate(&["the prompt's text"])
+        .refused(2, &["\"the prompt's text\" is not an option", r"--prompt 'the prompt'\''s text'"]);
+    generate(&["--prompt", "x", "--greedy", "--num-samples", "3"]).refused(2, &["--num-samples 3", "--sample"]);
+    generate(&["--prompt", "x", "--num-samples", "0"]).refused(2, &["--num-samples"]);
     generate(&["--prompt", "x", "--temperature", "-1"]).refused(2, &["generate.temperature -1"]);
     generate(&["--prompt", "x", "--top-p", "1.5"]).refused(2, &["generate.top_p 1.5 is outside (0, 1]"]);
     generate(&["--prompt", "x", "--repetition-penalty", "0"]).refused(2, &["generate.repetition_penalty 0"]);
