@@ -1,16 +1,24 @@
-//! `kiln compare`: compares the training losses of several runs.
+//! `kiln compare`: puts the configurations, losses, scores and speeds of several runs side by side.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::diagnose::compare::{Comparison, Losses, losses};
+use super::error::Usage;
+use crate::config::task::traits_of;
+use crate::diagnose::compare::{Comparison, Losses};
+use crate::diagnose::run_record::{MEASURES, Measured, RunRecord, different_keys};
+use crate::units::{duration, thousands};
 
-/// Compares the training losses of runs
+/// Compares runs: configurations, losses, scores and speed
 ///
-/// Prints the mean loss of each run in ten windows over the steps that all runs took, and the mean and the largest
-/// distance from the first run. To judge whether other operators, another device or another
-/// precision change what a model learns, compare the distance of that run with the distance of a run with another seed.
+/// Prints what differs in the configurations, the speed of each run, the last and the best value of each validation
+/// measure with its step, and the mean training loss of each run in ten windows over the steps that all runs took.
+/// Refuses runs of different tasks.
+///
+/// The distance from the first run tells whether other operators, another device or another precision change what a model
+/// learns: compare it with the distance of a run with another seed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   kiln train --task lm --set train.steps=200 --run runs/fused
@@ -27,16 +35,113 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let read: Vec<Losses> = args.runs.iter().map(|run| losses(run)).collect::<Result<_>>()?;
-    let found = Comparison::of(&read, args.windows)?;
+    let runs: Vec<RunRecord> = args.runs.iter().map(|dir| RunRecord::read(dir)).collect::<Result<_>>()?;
+    refuse_other_tasks(&runs)?;
+    let losses: Vec<Losses> = runs.iter().map(|run| run.losses.clone()).collect();
+    let found = Comparison::of(&losses, args.windows)?;
 
-    let letter = |i: usize| char::from(b'A' + (i % 26) as u8);
-    for (i, run) in args.runs.iter().enumerate() {
-        println!("{} = {}", letter(i), run.display());
+    for (i, run) in runs.iter().enumerate() {
+        println!("{} = {}: {}", letter(i), run.dir.display(), described(run));
     }
+    print_table("configuration", &keys(&runs), runs.len());
+    print_table("validation", &validations(&runs), runs.len());
+    if let Some(hint) = hint(&runs) {
+        println!("{hint}");
+    }
+    print_losses(&found, runs.len());
+    Ok(())
+}
 
-    let mut head = format!("{:>15}  {:>9}", "steps", letter(0));
-    for i in 1..args.runs.len() {
+/// Refuses runs whose losses measure different things.
+fn refuse_other_tasks(runs: &[RunRecord]) -> Result<(), Usage> {
+    let name = |run: &RunRecord| traits_of(run.config.task).name;
+    let (first, others) = runs.split_first().expect("clap asks for two");
+    match others.iter().find(|run| run.config.task != first.config.task) {
+        None => Ok(()),
+        Some(other) => Err(Usage(format!(
+            "{} has task = \"{}\" and {} has task = \"{}\": their losses measure different things; compare runs of one task",
+            first.dir.display(),
+            name(first),
+            other.dir.display(),
+            name(other)
+        ))),
+    }
+}
+
+/// Describes how far a run got, and how fast.
+fn described(run: &RunRecord) -> String {
+    let last = run.losses.keys().next_back().copied().unwrap_or_default();
+    let of = if run.config.train.steps == last { String::new() } else { format!(" of {}", run.config.train.steps) };
+    let speed = run.speed.map_or(String::new(), |speed| {
+        let secs = Duration::from_secs_f64(speed.train_secs);
+        format!(", {} tok/s, {} of training", thousands(speed.tokens_per_sec), duration(secs))
+    });
+    format!("{}, {last}{of} steps{speed}", traits_of(run.config.task).name)
+}
+
+/// A line of a table: its name and a value for each run.
+struct Row {
+    name: String,
+    values: Vec<String>,
+}
+
+fn keys(runs: &[RunRecord]) -> Vec<Row> {
+    different_keys(runs).into_iter().map(|different| Row { name: different.key, values: different.values }).collect()
+}
+
+/// The last and the best value of every measure that a run has.
+fn validations(runs: &[RunRecord]) -> Vec<Row> {
+    let shown = |measured: Option<Measured>| {
+        measured.map_or("-".to_owned(), |Measured { step, value }| format!("{value:.4} @ {step}"))
+    };
+    let rows = MEASURES.into_iter().flat_map(|measure| {
+        let row = |which: &str, values: Vec<Option<Measured>>| {
+            let is_there = values.iter().any(Option::is_some);
+            let name = format!("{which} {}", measure.name);
+            is_there.then(|| Row { name, values: values.into_iter().map(shown).collect() })
+        };
+        let last = row("last", runs.iter().map(|run| run.last(measure)).collect());
+        [last, row("best", runs.iter().map(|run| run.best(measure)).collect())]
+    });
+    rows.flatten().collect()
+}
+
+/// Says which numbers cannot be compared.
+fn hint(runs: &[RunRecord]) -> Option<&'static str> {
+    let keys = different_keys(runs);
+    let differs = |part: &str| keys.iter().any(|different| different.key.contains(part));
+    if differs("tokenizer.") || differs("vocab_size") {
+        return Some(
+            "The vocabularies differ, so losses per token measure different things: compare bits per byte, or the scores.",
+        );
+    }
+    differs("label_smoothing").then_some("The label smoothing differs and is part of the loss: compare nll.")
+}
+
+fn print_table(title: &str, rows: &[Row], n_runs: usize) {
+    if rows.is_empty() {
+        println!("{title}: {}", if title == "configuration" { "the same" } else { "none" });
+        return;
+    }
+    let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
+    let names = width(&mut rows.iter().map(|row| row.name.chars().count() + 2)).max(title.len());
+    let columns: Vec<usize> =
+        (0..n_runs).map(|i| width(&mut rows.iter().map(|row| row.values[i].chars().count()))).collect();
+
+    let line = |name: &str, values: &dyn Fn(usize) -> String| {
+        let cells: String = columns.iter().enumerate().map(|(i, width)| format!("  {:<width$}", values(i))).collect();
+        println!("{}", format!("{name:<names$}{cells}").trim_end());
+    };
+    line(title, &|i| letter(i).to_string());
+    for row in rows {
+        line(&format!("  {}", row.name), &|i| row.values[i].clone());
+    }
+}
+
+/// Prints the training losses in windows, and the distances from the first run.
+fn print_losses(found: &Comparison, n_runs: usize) {
+    let mut head = format!("{:<15}  {:>9}", "training loss", letter(0));
+    for i in 1..n_runs {
         head += &format!("  {:>9}  {:>9}", letter(i), format!("{} - A", letter(i)));
     }
     println!("{head}");
@@ -58,5 +163,8 @@ pub(super) fn run(args: Args) -> Result<()> {
             distance.of_steps
         );
     }
-    Ok(())
+}
+
+fn letter(i: usize) -> char {
+    char::from(b'A' + (i % 26) as u8)
 }

@@ -4,40 +4,13 @@
 //! set of operators stays closer to a run with the other than two runs with different seeds stay to each other.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::{Result, ensure};
 
 use super::largest;
-use crate::logging::METRICS_FILE;
 
 /// The training loss of each step of a run, nats per label.
 pub type Losses = BTreeMap<u64, f64>;
-
-/// Reads the losses of a run folder.
-///
-/// # Errors
-/// If there is no `metrics.jsonl`, or no step in it.
-pub fn losses(run: &Path) -> Result<Losses> {
-    let path = run.join(METRICS_FILE);
-    let file = File::open(&path).with_context(|| {
-        format!("{}: there are no metrics; give run folders as made by `kiln train --run`", path.display())
-    })?;
-    let mut losses = Losses::new();
-    for line in BufReader::new(file).lines() {
-        let line = line.with_context(|| format!("reading {}", path.display()))?;
-        // The last line of a killed run may be incomplete. `kiln check` reports damage.
-        let Ok(line) = serde_json::from_str::<Value>(&line) else { continue };
-        if let ("step", Some(step)) = (line["kind"].as_str().unwrap_or_default(), line["step"].as_u64()) {
-            losses.insert(step, line["loss"].as_f64().unwrap_or(f64::NAN));
-        }
-    }
-    ensure!(!losses.is_empty(), "{}: no step has been logged yet", path.display());
-    Ok(losses)
-}
 
 /// Consecutive steps that all runs took.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,10 +111,5 @@ mod tests {
         for (runs, wanted) in [(vec![run(|_| 1.0)], "two runs"), (vec![run(|_| 1.0), late], "no step in common")] {
             assert!(Comparison::of(&runs, 5).expect_err(wanted).to_string().contains(wanted));
         }
-        let folder = tempfile::tempdir().expect("a folder");
-        assert!(losses(folder.path()).expect_err("empty").to_string().contains("run folders"));
-        std::fs::write(folder.path().join(METRICS_FILE), "{\"kind\":\"note\",\"note\":\"hello\"}\n{\"kind\":\"st")
-            .expect("writable");
-        assert!(losses(folder.path()).expect_err("no steps").to_string().contains("no step has been logged"));
     }
 }

@@ -1,14 +1,15 @@
 //! Measures where the time of a training step goes, and whether two ways of training learn the same.
 //!
 //! Time: the headline workloads ([`workload`], [`step_time`]), each operator of their steps alone ([`operators`]), and the
-//! PyTorch baseline in the same command ([`peer`]). Learning: the losses of several runs ([`compare`]), another precision
-//! ([`precision`]), and steps replayed as CUDA graphs ([`replay`]).
+//! PyTorch baseline in the same command ([`peer`]). Learning: what run folders tell ([`run_record`]), the losses of
+//! several runs ([`compare`]), another precision ([`precision`]), and steps replayed as CUDA graphs ([`replay`]).
 
 pub mod compare;
 pub mod operators;
 pub mod peer;
 pub mod precision;
 pub mod replay;
+pub mod run_record;
 pub mod step_time;
 pub mod workload;
 

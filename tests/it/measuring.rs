@@ -28,6 +28,12 @@ fn plain_operators_learn_what_the_kernels_learn() {
     train(&place, "runs/seed", &["--set", "seed=2"]);
     let ran = place.run(&["compare", "runs/fused", "runs/plain", "runs/seed", "--windows", "4"]).ok();
     assert!(ran.stdout.contains("A = runs/fused") && ran.stdout.contains("13-16"), "{}", ran.stdout);
+    for part in
+        ["A = runs/fused: translation, 16 steps, ", " tok/s", "\n  seed", "last nll (nats)", " @ 16", "best chrF2"]
+    {
+        assert!(ran.stdout.contains(part), "{part:?} is missing in {}", ran.stdout);
+    }
+    assert!(!ran.stdout.contains("optim.lr"), "only what differs: {}", ran.stdout);
     let (plain, seed) = (distance(&ran, "B"), distance(&ran, "C"));
     assert!(plain < 2e-3 && plain < seed / 4.0, "plain operators {plain}, another seed {seed}");
 }
@@ -50,6 +56,25 @@ fn runs_that_cannot_be_compared_are_an_error() {
     assert_eq!(ran.code, 1, "{ran:#?}");
     assert!(ran.stderr.contains("runs/none") && ran.stderr.contains("give run folders"), "{ran:#?}");
     assert_eq!(place.run(&["compare", "runs/one"]).code, 2);
+}
+
+#[test]
+fn runs_of_different_tasks_or_vocabularies_are_told_so() {
+    let place = Workplace::new();
+    let step = "{\"kind\":\"step\",\"step\":1,\"loss\":2.0}\n";
+    for (name, config) in [
+        ("lm", "task = \"lm\"\n"),
+        ("larger", "task = \"lm\"\n[tokenizer]\nvocab_size = 9000\n"),
+        ("pairs", "task = \"translation\"\n"),
+    ] {
+        place.write(&format!("runs/{name}/config.toml"), config);
+        place.write(&format!("runs/{name}/metrics.jsonl"), step);
+    }
+    place
+        .run(&["compare", "runs/lm", "runs/larger", "runs/pairs"])
+        .refused(2, &["runs/lm has task = \"lm\" and runs/pairs has task = \"translation\"", "runs of one task"]);
+    let ran = place.run(&["compare", "runs/lm", "runs/larger"]).ok();
+    assert!(ran.stdout.contains("tokenizer.vocab_size") && ran.stdout.contains("The vocabularies differ"), "{ran:#?}");
 }
 
 #[test]
