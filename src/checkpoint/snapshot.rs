@@ -5,6 +5,8 @@ pub use kiln_model::NamedTensor;
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::config::BestMetric;
+
 /// Version of the folder's layout and of `trainer_state.json`.
 pub const FORMAT: u32 = 1;
 
@@ -97,8 +99,31 @@ pub struct LossScale {
 pub struct Best {
     /// Step it was measured at.
     pub step: u64,
-    /// Validation loss, nats per target token.
+    /// Validation loss at that step, nats per target token.
     pub loss: f64,
+    /// The score that made it the best one; `None` if it has the lowest loss.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub score: Option<Score>,
+}
+
+/// A score of translations.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Score {
+    /// Never [`BestMetric::Loss`].
+    pub metric: BestMetric,
+    /// Higher is better.
+    pub value: f64,
+}
+
+impl Best {
+    /// Returns whether this validation is better than `other`, which was chosen by the same metric. Among equal scores the
+    /// lower loss wins.
+    pub fn beats(&self, other: &Self) -> bool {
+        let value = |best: &Self| best.score.map_or(0.0, |score| score.value);
+        let (score, others) = (value(self), value(other));
+        score > others || (score == others && self.loss < other.loss)
+    }
 }
 
 impl Snapshot {

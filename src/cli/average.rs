@@ -1,5 +1,6 @@
 //! `kiln average`: averages several checkpoints into one.
 
+use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::error::Usage;
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, average, folder_name};
+use crate::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, Score, average, folder_name};
+use crate::config::{BestMetric, Config};
 use crate::logging::METRICS_FILE;
 use crate::run::{RunError, folder, write_run};
 
@@ -39,7 +41,8 @@ struct Which {
     #[arg(long, value_name = "N")]
     last: Option<usize>,
 
-    /// The N checkpoints with the lowest validation loss, among those that were kept
+    /// The N checkpoints with the best validations by train.best_metric (the lowest loss, or the highest score), among those
+    /// that were kept
     #[arg(long, value_name = "N")]
     best: Option<usize>,
 }
@@ -65,7 +68,7 @@ fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
     let all = Checkpoints::of_run(run).list()?;
     let (flag, n, mut candidates) = match (which.last, which.best) {
         (Some(n), _) => ("--last", n, all.into_iter().rev().collect()),
-        (None, Some(n)) => ("--best", n, by_loss(run, all)?),
+        (None, Some(n)) => ("--best", n, by_metric(run, all)?),
         (None, None) => unreachable!("clap asks for one of them"),
     };
     if n == 0 || n > candidates.len() {
@@ -85,24 +88,38 @@ fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
     Ok(candidates)
 }
 
-/// Returns the checkpoints whose step was validated, best first.
-fn by_loss(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>> {
+/// Returns the checkpoints whose step was validated, best first by the metric of the run.
+fn by_metric(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>> {
+    let config = run.join(RUN_CONFIG_FILE);
+    let text = fs::read_to_string(&config).with_context(|| format!("{}: cannot be read", config.display()))?;
+    let metric = Config::from_toml(&text).with_context(|| format!("reading {}", config.display()))?.train.best_metric;
     let path = run.join(METRICS_FILE);
     let text = fs::read_to_string(&path).with_context(|| {
-        format!("{}: cannot be read, but the validation losses are needed to find the best checkpoints", path.display())
+        format!("{}: cannot be read, but the validations are needed to find the best checkpoints", path.display())
     })?;
-    let losses = validation_losses(&text);
-    let loss_of = |step: u64| losses.iter().rev().find(|(at, _)| *at == step).map(|(_, loss)| *loss);
-    let mut validated: Vec<_> = all.into_iter().filter_map(|(step, path)| Some((loss_of(step)?, step, path))).collect();
-    validated.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
-    Ok(validated.into_iter().map(|(_, step, path)| (step, path)).collect())
+
+    let validations = validations(&text, metric);
+    let of = |step: u64| validations.iter().rev().find(|best| best.step == step).copied();
+    let mut validated: Vec<_> = all.into_iter().filter_map(|(step, path)| Some((of(step)?, path))).collect();
+    validated.sort_by(|(a, _), (b, _)| match (a.beats(b), b.beats(a)) {
+        (true, _) => Ordering::Less,
+        (_, true) => Ordering::Greater,
+        _ => Ordering::Equal,
+    });
+    Ok(validated.into_iter().map(|(best, path)| (best.step, path)).collect())
 }
 
-/// Returns step and loss of every validation with a finite loss. If a step was validated twice, the later one counts.
-fn validation_losses(metrics: &str) -> Vec<(u64, f64)> {
+/// Returns every validation with a finite loss and the score of `metric`. If a step was validated twice, the later one
+/// counts.
+fn validations(metrics: &str, metric: BestMetric) -> Vec<Best> {
     let line = |line: &str| {
         let value: Value = serde_json::from_str(line).ok()?;
-        (value["kind"] == "validation").then(|| Some((value["step"].as_u64()?, value["loss"].as_f64()?)))?
+        let score = match metric {
+            BestMetric::Loss => None,
+            score => Some(Score { metric, value: value[score.name()].as_f64()? }),
+        };
+        let best = Best { step: value["step"].as_u64()?, loss: value["loss"].as_f64()?, score };
+        (value["kind"] == "validation").then_some(best)
     };
     metrics.lines().filter_map(line).collect()
 }
@@ -117,6 +134,7 @@ mod tests {
             fs::create_dir_all(Checkpoints::of_run(dir.path()).dir().join(folder_name(*step))).expect("writable");
         }
         fs::write(dir.path().join(METRICS_FILE), metrics).expect("writable");
+        fs::write(dir.path().join(RUN_CONFIG_FILE), "").expect("writable");
         dir
     }
 
@@ -137,6 +155,22 @@ torn";
         let dir = run_with(&[10, 20, 30, 40], METRICS);
         assert_eq!(steps(&dir, Some(2), None).expect("enough"), [40, 30]);
         assert_eq!(steps(&dir, None, Some(3)).expect("enough"), [10, 20, 40]);
+    }
+
+    #[test]
+    fn the_metric_of_the_run_decides_which_are_the_best() {
+        let line =
+            |step, loss, bleu: &str| format!("{{\"kind\":\"validation\",\"step\":{step},\"loss\":{loss}{bleu}}}\n");
+        let metrics = [
+            line(10, 1.0, ""),
+            line(20, 4.0, ",\"bleu\":30"),
+            line(30, 2.0, ",\"bleu\":20"),
+            line(40, 1.5, ",\"bleu\":30"),
+        ];
+        let dir = run_with(&[10, 20, 30, 40], &metrics.concat());
+        fs::write(dir.path().join(RUN_CONFIG_FILE), "[train]\nbest_metric = \"bleu\"\n").expect("writable");
+        assert_eq!(steps(&dir, None, Some(3)).expect("enough"), [40, 20, 30]);
+        assert!(steps(&dir, None, Some(4)).is_err(), "a validation without the score does not compete");
     }
 
     #[test]

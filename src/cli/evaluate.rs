@@ -22,7 +22,7 @@ use crate::run::{Scores, TrainedModel, score};
 /// lm: loss, perplexity and bits per byte.
 ///
 /// mlm: loss and accuracy on masked tokens, next to the accuracy of always guessing the most frequent token. The masks
-/// are the same every time.
+/// are the same every time. `kiln fill` fills in masks of your own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln evaluate runs/numbers
@@ -81,6 +81,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         true => println!("{}", as_json(&scores)),
         false => print!("{}", as_lines(&scores)),
     }
+    if traits_of(run.config.task).hides_tokens {
+        eprintln!("to fill in words of your own: kiln fill {} '... [MASK] ...'", args.run.display());
+    }
     Ok(())
 }
 
@@ -108,8 +111,13 @@ fn as_lines(Scores { loss, n_bytes, translation, .. }: &Scores) -> String {
     );
 
     if let Some(scores) = translation {
+        let why = if scores.bleu.has_no_four_grams() {
+            "  0 because no translation has four words, and BLEU counts sequences of up to four: see chrF2 and exact match\n"
+        } else {
+            ""
+        };
         text += &format!(
-            "BLEU {}\n  {}\nchrF2 {:.2}\n  {}\nexact match {:.2}%\n",
+            "BLEU {}\n  {}\n{why}chrF2 {:.2}\n  {}\nexact match {:.2}%\n",
             scores.bleu,
             bleu::SIGNATURE,
             scores.chrf,
@@ -181,10 +189,18 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("tok:13a|smooth:exp") && text.contains("nc:6|nw:0"), "{text}");
-        assert!(text.ends_with("exact match 100.00%\n"), "{text}");
+        assert!(text.ends_with("exact match 100.00%\n") && !text.contains("four words"), "{text}");
         let json = as_json(&scores);
         assert!((json["bleu"].as_f64().expect("a score") - 100.0).abs() < 1e-9);
         assert_eq!(json["step"], 7);
+
+        let words = ["casa"];
+        let short = Evaluation {
+            bleu: bleu::corpus_bleu(&words, &words),
+            ..scores.translation.clone().expect("a translation")
+        };
+        let text = as_lines(&Scores { translation: Some(short), ..scores.clone() });
+        assert!(text.contains("BLEU 0.00 ") && text.contains("0 because no translation has four words"), "{text}");
     }
 
     #[test]

@@ -135,6 +135,12 @@ pub struct TrainConfig {
     pub log_every: u64,
     /// Steps between validations; 0: only at the end.
     pub validate_every: u64,
+    /// translation: steps between validations that also translate the validation text and score it. 0: at every validation
+    /// if the text has up to 1,000 pairs or `best_metric` needs the scores, else only at the end.
+    pub translate_every: u64,
+    /// Measure by which the best checkpoint is chosen. The scores need `task = "translation"`; among equal scores the lower
+    /// loss wins.
+    pub best_metric: BestMetric,
     /// Steps between checkpoints; 0: only at the end.
     pub save_every: u64,
     /// Checkpoints kept in addition to the best one.
@@ -174,6 +180,32 @@ pub struct LossScaleConfig {
     pub growth_interval: u32,
     /// Lowest scale. If gradients overflow even here, the run stops and names the parameters.
     pub floor: f32,
+}
+
+/// Measure by which the best checkpoint is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BestMetric {
+    /// The lowest validation loss.
+    Loss,
+    /// The highest BLEU.
+    Bleu,
+    /// The highest chrF2.
+    Chrf,
+    /// The most lines equal to their reference.
+    ExactMatch,
+}
+
+impl BestMetric {
+    /// Returns its name in configurations, which is also its field in `metrics.jsonl`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::Bleu => "bleu",
+            Self::Chrf => "chrf",
+            Self::ExactMatch => "exact_match",
+        }
+    }
 }
 
 /// When forward and backward are replayed as CUDA graphs.
@@ -248,6 +280,8 @@ impl Default for TrainConfig {
             masked_share: 0.15,
             log_every: 10,
             validate_every: 500,
+            translate_every: 0,
+            best_metric: BestMetric::Loss,
             save_every: 1000,
             keep_last: 3,
             split_batches: 1,

@@ -3,7 +3,7 @@
 use kiln_model::{TieEmbeddings, TransformerConfig};
 
 use super::task::{Reads, TaskTraits, traits_of};
-use super::{Config, LossScaleConfig, OptimConfig, Preset, Schedule, TrainConfig};
+use super::{BestMetric, Config, LossScaleConfig, OptimConfig, Preset, Schedule, TrainConfig};
 
 impl Config {
     /// Returns all problems at once, or an empty list if the run can start. Each begins with its key.
@@ -62,10 +62,19 @@ impl Config {
         }
     }
 
-    /// Checks that the model can do the task.
+    /// Checks that the model can do the task, and that the task has the metric.
     fn validate_task(&self, problems: &mut Vec<String>) {
-        let TaskTraits { name: task, architecture: (wanted, architecture), hides_tokens, .. } = traits_of(self.task);
+        let TaskTraits { name: task, reads, architecture: (wanted, architecture), hides_tokens, .. } =
+            traits_of(self.task);
         let preset = Preset::usual_for(self.task, true);
+        let metric = self.train.best_metric;
+        if metric != BestMetric::Loss && reads != Reads::Pairs {
+            problems.push(format!(
+                "train.best_metric = \"{}\" scores translations, but task = \"{task}\" makes none; set train.best_metric = \
+                 \"loss\"",
+                metric.name()
+            ));
+        }
         if self.model.architecture != wanted {
             problems.push(format!(
                 "task = \"{task}\" needs model.architecture = \"{architecture}\"; choose a preset for it (--preset {preset}), or \
@@ -316,7 +325,7 @@ mod tests {
             ("train.loss_scale.floor", |c| c.train.loss_scale.floor = 0.0),
             ("train.loss_scale.floor", |c| c.train.loss_scale.floor = f32::NAN),
             ("generate.beam_size", |c| c.generate.beam_size = 0),
-            ("generate.temperature", |c| c.generate.temperature = 0.0),
+            ("generate.temperature", |c| c.generate.temperature = -0.1),
             ("generate.temperature", |c| c.generate.temperature = f64::NAN),
             ("generate.top_p", |c| c.generate.top_p = 0.0),
             ("generate.top_p", |c| c.generate.top_p = 1.5),
@@ -339,7 +348,7 @@ mod tests {
     #[test]
     fn what_cannot_work_with_text_is_named() {
         type Change = fn(&mut Config);
-        let cases: [(&str, Config, Change); 7] = [
+        let cases: [(&str, Config, Change); 8] = [
             ("tokenizer.joint", presets::gpt2_mini(), |c| c.tokenizer.joint = false),
             ("data.direct", presets::gpt2_mini(), |c| c.data.direct = true),
             ("loader.batch_tokens", presets::gpt2_mini(), |c| c.loader.batch_tokens = 511),
@@ -347,6 +356,7 @@ mod tests {
             ("data.text.max_bad_rows", presets::bert_small(), |c| c.data.text.max_bad_rows = 2.0),
             ("model.mlm_head", presets::bert_small(), |c| c.model.mlm_head = false),
             ("task", presets::bert_small(), |c| c.task = Task::Translation),
+            ("train.best_metric", presets::gpt2_mini(), |c| c.train.best_metric = BestMetric::Chrf),
         ];
         for (key, mut config, change) in cases {
             change(&mut config);

@@ -32,6 +32,13 @@ pub struct Bleu {
     pub reference_len: u64,
 }
 
+impl Bleu {
+    /// Returns whether no hypothesis has four tokens. The score is 0 then, whatever the hypotheses say.
+    pub fn has_no_four_grams(&self) -> bool {
+        self.totals[MAX_ORDER - 1] == 0
+    }
+}
+
 impl fmt::Display for Bleu {
     /// Writes sacreBLEU's line: `57.70 81.2/64.0/53.2/44.8 (BP = 0.98 ratio = 0.98 hyp_len = 24000 ref_len = 24400)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,6 +218,15 @@ mod tests {
         for case in Golden::load().tokenized {
             assert_eq!(tokenize_13a(&case.text), case.tokens, "{:?}", case.text);
         }
+    }
+
+    #[test]
+    fn lines_of_fewer_than_four_words_have_no_score() {
+        let words = ["casa", "il gatto nero"];
+        let short = corpus_bleu(&words, &words);
+        assert!(short.has_no_four_grams() && short.score == 0.0, "{short}");
+        let long = corpus_bleu(&["il gatto nero dorme"], &["il gatto nero dorme"]);
+        assert!(!long.has_no_four_grams() && (long.score - 100.0).abs() < 1e-9, "{long}");
     }
 
     #[test]

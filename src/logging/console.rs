@@ -82,7 +82,7 @@ impl Console {
 impl Sink for Console {
     fn write(&mut self, record: &Record<'_>) -> Result<()> {
         match record {
-            Record::Step(_) => {}
+            Record::Step(_) | Record::End(_) => {}
             Record::Window(window) => self.window(window),
             Record::Validation(validation) => self.line(&validation_line(validation)),
             Record::Preparing(what, done, of) => self.preparing(what, *done, *of),
@@ -180,8 +180,8 @@ fn validation_line(validation: &ValidationMetrics) -> String {
     if let Some(accuracy) = validation.unigram_accuracy {
         line += &format!(" (unigram {:.2}%)", 100.0 * accuracy);
     }
-    if let Some(bleu) = validation.bleu {
-        line += &format!(" | BLEU {bleu:.2}");
+    if let Some(bleu) = validation.bleu_in_words() {
+        line += &format!(" | {bleu}");
     }
     if let Some(chrf) = validation.chrf {
         line += &format!(" | chrF2 {chrf:.2}");
@@ -239,6 +239,9 @@ mod tests {
         let line = validation_line(&samples::validation(500));
         assert!(line.contains("perplexity 2.72") && line.contains("BLEU 51.23"), "{line}");
         assert!(!line.contains("chrF") && !line.contains("exact match") && !line.contains("masked"), "{line}");
+        let short = ValidationMetrics { bleu: Some(0.0), no_four_grams: true, ..samples::validation(500) };
+        let line = validation_line(&short);
+        assert!(line.contains("BLEU 0.00 (needs four words; no translation has them)"), "{line}");
         let masked = ValidationMetrics {
             masked_accuracy: Some(0.4),
             unigram_accuracy: Some(0.0525),

@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: one JSON object per line. Each line is written in one call, so that the file holds whole lines however
 //! the run ends.
 //!
-//! `kind` is `step`, `window`, `validation` or `note`, and `time` is in seconds since 1970. [`crate::metrics`] has the other
+//! `kind` is `step`, `window`, `validation`, `note` or `end`, and `time` is in seconds since 1970. [`crate::metrics`] has the other
 //! fields. Numbers that are not finite are written as `null`, because JSON cannot express them.
 
 use std::fs::{self, File, OpenOptions};
@@ -62,6 +62,7 @@ impl Sink for Jsonl {
             Record::Validation(validation) => self.write_line("validation", validation),
             Record::Preparing(..) => Ok(()),
             Record::Note(note) => self.write_line("note", NoteFields { note }),
+            Record::End(run) => self.write_line("end", run),
             Record::Finished => Ok(self.file.sync_all()?),
         }
     }

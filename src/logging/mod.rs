@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::metrics::{StepMetrics, ValidationMetrics, WindowMetrics};
+use crate::metrics::{RunMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
 
 pub use console::Console;
 pub use jsonl::Jsonl;
@@ -33,6 +33,8 @@ pub enum Record<'a> {
     Preparing(&'a str, usize, usize),
     /// One sentence for people, for example that a checkpoint was saved.
     Note(&'a str),
+    /// The training of this process is over, with the totals of the run.
+    End(&'a RunMetrics),
     /// The run is over. No record follows.
     Finished,
 }
@@ -113,6 +115,11 @@ impl Logging {
     /// Writes one sentence for people.
     pub fn note(&mut self, note: &str) -> Result<()> {
         self.write(Record::Note(note))
+    }
+
+    /// Writes the totals of the run.
+    pub fn end(&mut self, run: &RunMetrics) -> Result<()> {
+        self.write(Record::End(run))
     }
 
     /// Ends the run in all sinks.

@@ -173,6 +173,9 @@ pub struct ValidationMetrics {
     /// Corpus BLEU of generated text, 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bleu: Option<f64>,
+    /// Whether no generated line has four tokens. BLEU needs sequences of four, so it is 0 then, however good the lines are.
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub no_four_grams: bool,
     /// chrF2 of generated text, 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub chrf: Option<f64>,
@@ -183,7 +186,35 @@ pub struct ValidationMetrics {
     pub elapsed_secs: f64,
 }
 
+/// A whole run, when a process ends its training.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunMetrics {
+    /// Optimizer steps since the start of the run.
+    pub step: u64,
+    /// Why the training ended: `steps` (`train.steps` are done), `time` (`train.max_minutes`) or `stopped` (by a signal).
+    pub outcome: String,
+    /// Seconds of training since the start of the run, without validation and saving.
+    pub train_secs: f64,
+    /// Non-padding tokens trained on since the start of the run: source and target, or tokens of text.
+    pub tokens: u64,
+    /// `tokens` per second of `train_secs`.
+    pub tokens_per_sec: f64,
+    /// Fraction of the positions computed by this process that were padding, 0 to 1.
+    pub padding_ratio: f64,
+    /// Fraction of this process's training time spent waiting for data, 0 to 1.
+    pub data_wait_share: f64,
+    /// Step of the best validation, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub best_step: Option<u64>,
+}
+
 impl ValidationMetrics {
+    /// Describes the BLEU score, and why it is 0 if the lines are too short for it.
+    pub fn bleu_in_words(&self) -> Option<String> {
+        let why = if self.no_four_grams { " (needs four words; no translation has them)" } else { "" };
+        self.bleu.map(|bleu| format!("BLEU {bleu:.2}{why}"))
+    }
+
     /// `exp(nll)`.
     pub fn perplexity(&self) -> f64 {
         self.nll.exp()

@@ -16,8 +16,8 @@ use super::outcome::Ended;
 use super::provenance::Provenance;
 use super::setup::{Signals, Validation};
 use super::state::TrainState;
-use crate::checkpoint::{Best, Checkpoints, Saver};
-use crate::config::Config;
+use crate::checkpoint::{Checkpoints, Saver};
+use crate::config::{BestMetric, Config};
 use crate::dataset::Vocabulary;
 use crate::device::reserved_bytes;
 use crate::eval::{Model, score, validation_loss};
@@ -41,14 +41,20 @@ impl Due {
         step: u64,
         ended: Option<Ended>,
         config: &Config,
-        has_validation: bool,
+        validation: &Validation,
         signals: &Signals,
     ) -> Self {
         let every = |n_steps: u64| n_steps > 0 && step.is_multiple_of(n_steps);
         let train = &config.train;
 
-        let with_text = matches!(ended, Some(Ended::Steps | Ended::Time));
-        let validate = has_validation && (every(train.validate_every) || with_text);
+        let is_last = matches!(ended, Some(Ended::Steps | Ended::Time));
+        let with_text = is_last
+            || match train.translate_every {
+                0 => train.best_metric != BestMetric::Loss || validation.is_small(),
+                n_steps => every(n_steps),
+            };
+        let for_text = every(train.translate_every) && !validation.examples.is_empty();
+        let validate = validation.source.is_some() && (every(train.validate_every) || for_text || is_last);
         let save = every(train.save_every) || ended.is_some() || signals.save_now.swap(false, Ordering::Relaxed);
         // A checkpoint or a validation ends a line, too: a resumed run then lacks no metrics.
         let log = every(train.log_every) || validate || save;
@@ -158,6 +164,7 @@ impl Validation {
             if let Some(lines) = new_kernels.without(translate)? {
                 let scores = score(lines, &self.examples, 0.0);
                 metrics.bleu = Some(scores.bleu.score);
+                metrics.no_four_grams = scores.bleu.has_no_four_grams();
                 metrics.chrf = Some(scores.chrf);
                 metrics.exact_match = Some(scores.exact_match);
                 hypotheses = Some(scores.hypotheses);
@@ -224,10 +231,4 @@ impl Saving {
         self.newest = self.saver.wait()?.map(|saved| saved.path).or(self.newest.take());
         Ok(())
     }
-}
-
-/// Returns the best validation after one of `loss` at `step`, if that is the best so far.
-pub(super) fn new_best(step: u64, loss: f64, best: Option<Best>) -> Option<Best> {
-    let is_best = loss.is_finite() && best.is_none_or(|best| loss < best.loss);
-    is_best.then_some(Best { step, loss })
 }

@@ -6,6 +6,7 @@
 //! handles failures; [`capture`] replaces the computation of gradients by a replay.
 
 mod assemble;
+mod best;
 pub mod capture;
 mod due;
 pub mod feed;

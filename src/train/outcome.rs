@@ -18,6 +18,18 @@ pub enum Ended {
     AlreadyFinished,
 }
 
+impl Ended {
+    /// Returns its name in `metrics.jsonl`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Steps => "steps",
+            Self::Time => "time",
+            Self::Stopped => "stopped",
+            Self::AlreadyFinished => "already_finished",
+        }
+    }
+}
+
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
@@ -35,7 +47,7 @@ pub struct Outcome {
     pub validation: Option<ValidationMetrics>,
     /// The best validation since the start of the run.
     pub best: Option<Best>,
-    /// Translations of [`Validation::examples`](super::Validation::examples), if they were made.
+    /// The newest translations of [`Validation::examples`](super::Validation::examples), if they were made.
     pub hypotheses: Vec<String>,
     /// The newest checkpoint of this process.
     pub checkpoint: Option<PathBuf>,

@@ -45,8 +45,19 @@ pub struct Validation {
     pub source: Option<Arc<dyn BatchSource>>,
     /// lm: UTF-8 bytes of the validation text, to report bits per byte.
     pub n_bytes: Option<u64>,
-    /// Translation: text to translate and score after the last step; may be empty.
+    /// Translation: text to translate and score, see `train.translate_every`; may be empty.
     pub examples: Vec<Example>,
+}
+
+/// Pairs of a validation text that is translated at every validation, unless the configuration says otherwise. The
+/// translation takes about as long as the loss on it.
+const SMALL: usize = 1000;
+
+impl Validation {
+    /// Returns whether the text is translated at every validation.
+    pub(super) fn is_small(&self) -> bool {
+        self.examples.len() <= SMALL
+    }
 }
 
 /// Requests to a run in progress. Clones share their flags.

@@ -8,8 +8,9 @@ use kiln_data::panic_text;
 use kiln_kernels::Settings;
 use kiln_model::Transformer;
 
+use super::best::new_best;
 use super::capture::CapturedSteps;
-use super::due::{Due, Reporting, Saving, Validated, new_best};
+use super::due::{Due, Reporting, Saving, Validated};
 use super::feed::{Group, GroupFeed};
 use super::guard::{StepStart, in_step};
 use super::measured::Measured;
@@ -20,7 +21,7 @@ use super::step::train_step_with;
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::eval::Model;
-use crate::metrics::Span;
+use crate::metrics::{RunMetrics, Span};
 
 /// Trains a model: one of Kiln's, or any other [`Model`].
 pub struct Trainer<M: Model = Transformer> {
@@ -86,8 +87,7 @@ impl<M: Model> Trainer<M> {
             }
             self.saving.poll()?;
 
-            let has_validation = self.validation.source.is_some();
-            let due = Due::after(self.state.step, ended, &self.config, has_validation, &self.signals);
+            let due = Due::after(self.state.step, ended, &self.config, &self.validation, &self.signals);
             if due.log {
                 self.reporting.log(&mut self.state)?; // host sync
             }
@@ -106,8 +106,10 @@ impl<M: Model> Trainer<M> {
 
         // Wait for the save in progress: the run has finished only if it succeeds.
         self.saving.wait()?;
+        let outcome = self.summarize(ended);
+        self.reporting.logging.end(&self.totals(&outcome))?;
         self.reporting.logging.finish()?;
-        Ok(self.summarize(ended))
+        Ok(outcome)
     }
 
     /// Enqueues one optimizer step.
@@ -140,7 +142,7 @@ impl<M: Model> Trainer<M> {
         measured.clock.add(Span::Validate, elapsed);
         logging.validation(&metrics)?;
 
-        let best = new_best(state.step, metrics.loss, state.best);
+        let best = new_best(&metrics, config.train.best_metric, state.best);
         state.best = best.or(state.best);
         self.outcome.hypotheses = hypotheses.unwrap_or(std::mem::take(&mut self.outcome.hypotheses));
         self.outcome.validation = Some(metrics);
@@ -169,6 +171,22 @@ impl<M: Model> Trainer<M> {
         self.reporting.logging.note(&note)?;
         self.reporting.logging.finish()?;
         Ok(self.outcome.clone())
+    }
+
+    /// Returns the totals of the whole run, with the processes before this one.
+    fn totals(&self, outcome: &Outcome) -> RunMetrics {
+        let TrainState { step, train_secs, source_tokens, target_tokens, best, .. } = &self.state;
+        let tokens = source_tokens + target_tokens;
+        RunMetrics {
+            step: *step,
+            outcome: outcome.ended.name().into(),
+            train_secs: *train_secs,
+            tokens,
+            tokens_per_sec: tokens as f64 / train_secs.max(1e-9),
+            padding_ratio: outcome.throughput.padding_ratio,
+            data_wait_share: outcome.data_wait_share,
+            best_step: best.map(|best| best.step),
+        }
     }
 
     fn summarize(&mut self, ended: Ended) -> Outcome {

@@ -82,6 +82,102 @@ fn a_resumed_run_ends_with_the_same_weights_bit_for_bit() {
     assert!(again.stderr.contains("this run is finished"), "{again:#?}");
 }
 
+/// Lines of `kind` in the metrics of a run.
+fn lines(place: &Workplace, run: &str, kind: &str) -> Vec<Value> {
+    let text = place.read(&format!("{run}/metrics.jsonl"));
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    all.filter(|line| line["kind"] == kind).collect()
+}
+
+#[test]
+fn small_data_is_scored_at_every_validation_and_a_score_chooses_the_best_checkpoint() {
+    let place = Workplace::new();
+    let rows = |numbers: std::ops::Range<u64>| -> String {
+        numbers.map(|n| format!("{{\"src\": \"{n}\", \"trg\": \"{}\"}}\n", n * 7)).collect()
+    };
+    place.write("train.jsonl", rows(100..400));
+    place.write("valid.jsonl", rows(400..420));
+    let data = ["data.train=train.jsonl", "data.valid=valid.jsonl", "tokenizer.vocab_size=290"];
+    let train = [
+        "train.steps=12",
+        "train.validate_every=2",
+        "train.save_every=6",
+        "train.best_metric=chrf",
+        "model.max_positions=64",
+    ];
+    let sets: Vec<&str> = data.iter().chain(&train).flat_map(|set| ["--set", *set]).collect();
+    place.train(&[&sets[..], &["--run", "runs/a"]].concat()).ok();
+
+    let validations = lines(&place, "runs/a", "validation");
+    assert_eq!(validations.len(), 6);
+    let score = |line: &Value, key: &str| line[key].as_f64().unwrap_or_else(|| panic!("no {key} in {line}"));
+    assert!(validations.iter().all(|line| score(line, "bleu") >= 0.0 && score(line, "exact_match") >= 0.0));
+    let rank = |line: &Value| (score(line, "chrf"), -score(line, "loss"));
+    let best = validations.iter().reduce(|best, line| if rank(line) > rank(best) { line } else { best });
+    let best = best.expect("six").clone();
+    let pointer = |run: &str| place.read(&format!("{run}/checkpoints/best"));
+    assert_eq!(pointer("runs/a"), format!("step-{:08}\n", best["step"].as_u64().expect("a step")));
+    let state = |run: &str| -> Value {
+        let text = place.read(&format!("{run}/checkpoints/step-00000012/trainer_state.json"));
+        serde_json::from_str(&text).expect("JSON")
+    };
+    assert_eq!(state("runs/a")["best"]["score"]["value"], best["chrf"]);
+
+    // A resumed run ends with the same best checkpoint, the same scores and the same count of tokens.
+    copy_folder(&place.path("runs/a"), &place.path("runs/b"));
+    for entry in fs::read_dir(place.path("runs/b/checkpoints")).expect("there") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() && !path.ends_with("step-00000006") {
+            fs::remove_dir_all(path).expect("ours");
+        }
+    }
+    place.run(&["train", "--device", "cpu", "--run", "runs/b", "--resume"]).ok();
+    let at_6 = state("runs/b")["best"]["step"].as_u64().expect("a step");
+    assert_eq!(state("runs/a")["best"], state("runs/b")["best"]);
+    assert!(at_6 <= 6 || pointer("runs/a") == pointer("runs/b"));
+    let scores = |run: &str| -> Vec<Value> {
+        lines(&place, run, "validation").into_iter().map(|line| line["chrf"].clone()).collect()
+    };
+    assert_eq!(scores("runs/a"), scores("runs/b"));
+    let ends = ["runs/a", "runs/b"].map(|run| lines(&place, run, "end").pop().expect("a closing record"));
+    let tokens: u64 = lines(&place, "runs/a", "step").iter().map(|line| line["tokens"].as_u64().expect("tokens")).sum();
+    for end in &ends {
+        assert_eq!((&end["step"], &end["outcome"], &end["tokens"]), (&12.into(), &"steps".into(), &tokens.into()));
+        assert!(score(end, "tokens_per_sec") > 0.0 && score(end, "train_secs") > 0.0, "{end}");
+    }
+
+    // The last three by the score, best first.
+    let averaged = place.run(&["average", "runs/a", "--best", "1", "--out", "runs/best"]).ok();
+    assert!(averaged.stderr.contains(pointer("runs/a").trim()), "{averaged:#?}");
+    place
+        .run(&["train", "--device", "cpu", "--task", "lm", "--set", "train.best_metric=bleu", "--run", "runs/c"])
+        .refused(2, &["train.best_metric = \"bleu\" scores translations", "task = \"lm\""]);
+}
+
+#[test]
+fn translations_come_as_often_as_asked_for() {
+    let place = Workplace::new();
+    let sets = ["train.steps=8", "train.validate_every=4", "train.translate_every=6", "data.valid=valid.jsonl"];
+    place.write(
+        "train.jsonl",
+        "{\"src\": \"uno\", \"trg\": \"one\"}\n{\"src\": \"due\", \"trg\": \"two\"}\n".repeat(40),
+    );
+    place.write("valid.jsonl", "{\"src\": \"uno\", \"trg\": \"one\"}\n");
+    let sets = sets.iter().chain(&["data.train=train.jsonl", "tokenizer.vocab_size=290", "model.max_positions=64"]);
+    let sets: Vec<&str> = sets.flat_map(|set| ["--set", *set]).collect();
+    let ran = place.train(&[&sets[..], &["--run", "runs/a"]].concat()).ok();
+    let found: Vec<(u64, bool)> = lines(&place, "runs/a", "validation")
+        .iter()
+        .map(|line| (line["step"].as_u64().expect("a step"), line.get("chrf").is_some()))
+        .collect();
+    assert_eq!(found, [(4, false), (6, true), (8, true)]);
+
+    // One-word targets have no BLEU.
+    assert!(ran.stdout.contains("BLEU 0.00 (needs four words"), "{ran:#?}");
+    let scores = place.run(&["evaluate", "runs/a", "--device", "cpu"]).ok();
+    assert!(scores.stdout.contains("0 because no translation has four words"), "{scores:#?}");
+}
+
 #[test]
 fn a_run_is_resumed_only_with_its_own_configuration() {
     let place = trained();
@@ -180,6 +276,7 @@ fn an_interrupted_run_is_saved_and_can_be_resumed() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(stderr.contains("and saved; continue with:") && stderr.contains("--resume"), "{stderr}");
+    assert_eq!(lines(&place, "runs/a", "end").pop().expect("a closing record")["outcome"], "stopped");
 
     // A process that is saving has such a folder.
     let save = place.path("runs/a/checkpoints/step-00099999.tmp");

@@ -85,8 +85,8 @@ fn scores(validation: &ValidationMetrics) -> String {
     if let (Some(model), Some(unigram)) = (validation.masked_accuracy, validation.unigram_accuracy) {
         line += &format!(", masked accuracy {:.2}% (unigram {:.2}%)", 100.0 * model, 100.0 * unigram);
     }
-    if let Some(bleu) = validation.bleu {
-        line += &format!(", BLEU {bleu:.2}");
+    if let Some(bleu) = validation.bleu_in_words() {
+        line += &format!(", {bleu}");
     }
     if let Some(chrf) = validation.chrf {
         line += &format!(", chrF2 {chrf:.2}");
@@ -99,11 +99,13 @@ fn scores(validation: &ValidationMetrics) -> String {
 
 /// Returns the command that uses the trained model.
 fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, dir: &Path) -> String {
-    let input = match traits_of(task).reads {
+    let traits = traits_of(task);
+    let placeholder = if traits.hides_tokens { "... [MASK] ..." } else { "..." };
+    let input = match traits.reads {
         Reads::Pairs => next_input(samples),
-        Reads::Text => prompt.filter(|prompt| !prompt.contains('\'')).unwrap_or("..."),
+        Reads::Text => prompt.filter(|prompt| !prompt.contains('\'')).unwrap_or(placeholder),
     };
-    let command = traits_of(task).next.replace("{program}", &program()).replace("{run}", &dir.display().to_string());
+    let command = traits.next.replace("{program}", &program()).replace("{run}", &dir.display().to_string());
     command.replace("{input}", input)
 }
 
@@ -142,5 +144,8 @@ mod tests {
         let next = |prompt| next_command(Task::Lm, &[], prompt, Path::new("runs/lm"));
         assert!(next(Some("It is")).ends_with("generate runs/lm --prompt 'It is'"));
         assert!(next(Some("It's")).ends_with("--prompt '...'") && next(None).ends_with("--prompt '...'"));
+        let masked = |prompt| next_command(Task::Mlm, &[], prompt, Path::new("runs/mlm"));
+        assert!(masked(Some("It [MASK] late")).ends_with("fill runs/mlm 'It [MASK] late'"));
+        assert!(masked(None).ends_with("fill runs/mlm '... [MASK] ...'"));
     }
 }

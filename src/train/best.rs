@@ -1,0 +1,71 @@
+//! The best validation of a run.
+
+use crate::checkpoint::{Best, Score};
+use crate::config::BestMetric;
+use crate::metrics::ValidationMetrics;
+
+/// Returns the best validation after the one with these `metrics`, if that is the best so far. One without the score of
+/// `by` does not compete, and a best one by another metric counts no longer.
+pub(super) fn new_best(metrics: &ValidationMetrics, by: BestMetric, best: Option<Best>) -> Option<Best> {
+    let value = match by {
+        BestMetric::Loss => None,
+        BestMetric::Bleu => Some(metrics.bleu?),
+        BestMetric::Chrf => Some(metrics.chrf?),
+        BestMetric::ExactMatch => Some(metrics.exact_match?),
+    };
+    let score = value.map(|value| Score { metric: by, value });
+    let new = Best { step: metrics.step, loss: metrics.loss, score };
+
+    let is_finite = new.loss.is_finite() && value.is_none_or(f64::is_finite);
+    let by_same = |best: &Best| best.score.map_or(BestMetric::Loss, |score| score.metric) == by;
+    let is_best = best.filter(by_same).is_none_or(|best| new.beats(&best));
+    (is_finite && is_best).then_some(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn validation(step: u64, loss: f64, scores: Option<f64>) -> ValidationMetrics {
+        let exact_match = scores.map(|value| value / 100.0);
+        ValidationMetrics { step, loss, bleu: scores, chrf: scores, exact_match, ..ValidationMetrics::default() }
+    }
+
+    /// The steps that are the best so far, one after the other.
+    fn steps(by: BestMetric, validations: &[(f64, Option<f64>)]) -> Vec<u64> {
+        let mut best = None;
+        let mut steps = Vec::new();
+        for (step, (loss, scores)) in (1..).zip(validations) {
+            if let Some(new) = new_best(&validation(step, *loss, *scores), by, best) {
+                best = Some(new);
+                steps.push(step);
+            }
+        }
+        steps
+    }
+
+    #[test]
+    fn a_loss_falls_and_a_score_rises() {
+        let validations = [(3.0, Some(10.0)), (2.0, Some(9.0)), (2.5, Some(20.0)), (2.0, None), (1.0, Some(15.0))];
+        assert_eq!(steps(BestMetric::Loss, &validations), [1, 2, 5]);
+        for by in [BestMetric::Bleu, BestMetric::Chrf, BestMetric::ExactMatch] {
+            assert_eq!(steps(by, &validations), [1, 3], "{by:?}");
+        }
+    }
+
+    #[test]
+    fn the_lower_loss_wins_among_equal_scores_and_nan_never() {
+        let validations = [(3.0, Some(50.0)), (3.0, Some(50.0)), (2.0, Some(50.0)), (f64::NAN, Some(99.0))];
+        assert_eq!(steps(BestMetric::Bleu, &validations), [1, 3]);
+        assert_eq!(steps(BestMetric::Loss, &[(f64::NAN, None), (2.0, None), (f64::NAN, None)]), [2]);
+    }
+
+    #[test]
+    fn another_metric_starts_anew() {
+        let by_loss = new_best(&validation(1, 0.1, None), BestMetric::Loss, None);
+        let by_bleu =
+            new_best(&validation(2, 3.0, Some(7.0)), BestMetric::Bleu, by_loss).expect("the first with a score");
+        assert_eq!((by_bleu.step, by_bleu.loss), (2, 3.0));
+        assert_eq!(new_best(&validation(3, 2.0, None), BestMetric::Loss, Some(by_bleu)).map(|best| best.step), Some(3));
+    }
+}
