@@ -207,10 +207,10 @@ pub fn fuzz_safetensors(input: &[u8]) {
     let _ = fs::remove_file(dir.join("model.safetensors.index.json"));
 }
 
-/// Reads pairs as JSONL and TSV, and plain text in every format.
+/// Reads pairs as JSONL, TSV and CSV, and plain text in every format.
 pub fn fuzz_rows(input: &[u8]) {
     let tolerant = CorpusConfig { max_bad_rows: 1.0, ..CorpusConfig::default() };
-    for format in [CorpusFormat::Jsonl, CorpusFormat::Tsv] {
+    for format in [CorpusFormat::Jsonl, CorpusFormat::Tsv, CorpusFormat::Csv] {
         let file = path("rows.txt");
         write(&file, input);
         let config = CorpusConfig { format, ..tolerant.clone() };

@@ -21,7 +21,7 @@ use crate::run::folder;
   kiln prepare --config en-it.toml
   kiln prepare news.en,news.it --preset small --set data.corpus.max_source_len=256 --cache cache/news")]
 pub(super) struct Args {
-    /// Training text: .jsonl, .tsv, or two parallel files joined by a comma. With --task lm or mlm: plain text, .jsonl,
+    /// Training text: .jsonl, .tsv, .csv, or two parallel files joined by a comma. With --task lm or mlm: plain text, .jsonl,
     /// or folders of them. Files may be compressed (.gz, .zst)
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,

@@ -27,7 +27,7 @@ const SAMPLE_ROWS: usize = 2000;
   kiln tokenizer --task lm texts/ --set tokenizer.vocab_size=8000 --out tokenizer/lm
   kiln tokenizer en-it.dev.jsonl --set tokenizer.path=tokenizer/en-it/tokenizer.json")]
 pub(super) struct Args {
-    /// Text to train on: .jsonl, .tsv, or two parallel files joined by a comma. With --task lm or mlm: plain text,
+    /// Text to train on: .jsonl, .tsv, .csv, or two parallel files joined by a comma. With --task lm or mlm: plain text,
     /// .jsonl, or folders of them [default: data.train]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,

@@ -96,7 +96,7 @@ pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(
     for input in corpus.inputs() {
         let how = match input {
             CorpusInput::Jsonl(_) => format!("jsonl\0{}\0{}\0", config.source_field, config.target_field),
-            CorpusInput::Tsv(_) => format!("tsv {} {}\0", config.source_column, config.target_column),
+            CorpusInput::Table(table) => table.how_it_is_read(),
             CorpusInput::Parallel(..) => "parallel\0".to_owned(),
         };
         hasher.update(how.as_bytes());

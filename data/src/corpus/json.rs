@@ -2,36 +2,34 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::Path;
 
-use serde::de::{Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 
+use super::line_reader::LineReader;
 use super::problem::RowProblem;
 
-/// Extracts the texts of N fields from a JSON object.
+/// Extracts the texts of N fields from a JSON object. A dot in a name reaches into nested objects.
 #[derive(Debug, Clone)]
 pub(super) struct JsonFields<const N: usize> {
     names: [String; N],
-    /// A field name has a dot and may reach into nested objects. Such rows are parsed as a whole, which is slower.
-    nested: bool,
 }
 
 impl<const N: usize> JsonFields<N> {
     pub(super) fn new(names: [String; N]) -> Self {
-        let nested = names.iter().any(|name| name.contains('.'));
-        Self { names, nested }
+        Self { names }
     }
 
     /// Returns the texts, borrowed from the line where they have no escapes.
     pub(super) fn parse<'a>(&self, line: &'a str) -> Result<[Cow<'a, str>; N], RowProblem> {
-        let found = if self.nested {
-            let row: serde_json::Value = serde_json::from_str(line).map_err(malformed_json)?;
-            std::array::from_fn(|i| find_nested(&row, &self.names[i]))
-        } else {
-            let mut json = serde_json::Deserializer::from_str(line);
-            let found = json.deserialize_map(FieldsVisitor { names: &self.names }).map_err(malformed_json)?;
-            json.end().map_err(malformed_json)?;
-            found
-        };
+        let mut found = [const { Field::Missing }; N];
+        let names = self.names.each_ref().map(|name| Some(name.as_str()));
+        let mut json = serde_json::Deserializer::from_str(line);
+        json.deserialize_map(Wanted { names, found: &mut found }).map_err(malformed_json)?;
+        json.end().map_err(malformed_json)?;
+
         let mut texts = [const { Cow::Borrowed("") }; N];
         for ((text, field), name) in texts.iter_mut().zip(found).zip(&self.names) {
             *text = field.text(name, line)?;
@@ -46,16 +44,37 @@ fn malformed_json(error: serde_json::Error) -> RowProblem {
     RowProblem::Malformed(format!("not a JSON object: {text} (byte {})", error.column()))
 }
 
-fn find_nested(row: &serde_json::Value, field: &str) -> Field<'static> {
-    let found = row.get(field).or_else(|| field.split('.').try_fold(row, |object, key| object.get(key)));
-    match found {
-        None => Field::Missing,
-        Some(serde_json::Value::String(text)) => Field::Text(text.clone().into()),
-        Some(serde_json::Value::Null) => Field::Wrong("null"),
-        Some(serde_json::Value::Bool(_)) => Field::Wrong("a Boolean"),
-        Some(serde_json::Value::Number(_)) => Field::Wrong("a number"),
-        Some(serde_json::Value::Array(_)) => Field::Wrong("an array"),
-        Some(serde_json::Value::Object(_)) => Field::Wrong("an object"),
+/// A field of a row.
+pub(super) struct NamedField {
+    /// With dots for nested objects.
+    pub(super) name: String,
+    /// Length of its text; 0 if it is not a text.
+    pub(super) n_bytes: usize,
+}
+
+/// Returns the fields of the first JSON object in a file, to suggest names. `None` if there is none near its start.
+pub(super) fn fields_of_first_row(path: &Path) -> Option<Vec<NamedField>> {
+    let mut lines = LineReader::open(path).ok()?;
+    let mut line = Vec::new();
+    while lines.line < 100 && lines.read_line(&mut line).ok()? {
+        if let Ok(row @ Value::Object(_)) = serde_json::from_slice(&line) {
+            let mut fields = Vec::new();
+            flatten("", &row, &mut fields);
+            return Some(fields);
+        }
+        line.clear();
+    }
+    None
+}
+
+fn flatten(prefix: &str, value: &Value, fields: &mut Vec<NamedField>) {
+    if let Value::Object(object) = value {
+        for (key, value) in object {
+            let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            flatten(&name, value, fields);
+        }
+    } else {
+        fields.push(NamedField { name: prefix.to_owned(), n_bytes: value.as_str().map_or(0, str::len) });
     }
 }
 
@@ -64,6 +83,8 @@ enum Field<'a> {
     Missing,
     Wrong(&'static str),
     Text(Cow<'a, str>),
+    /// This key occurs twice, so one of the two values would be lost.
+    Twice(String),
 }
 
 impl<'a> Field<'a> {
@@ -71,8 +92,11 @@ impl<'a> Field<'a> {
         match self {
             Self::Text(text) => Ok(text),
             Self::Wrong(found) => Err(RowProblem::Malformed(format!("field \"{name}\" is {found}, wanted a string"))),
+            Self::Twice(key) => {
+                Err(RowProblem::Malformed(format!("key \"{key}\" occurs twice in the row: keep one of the two")))
+            }
             Self::Missing => {
-                let names = match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(line) {
+                let names = match serde_json::from_str::<serde_json::Map<String, Value>>(line) {
                     Ok(row) if !row.is_empty() => {
                         let names: Vec<_> = row.keys().take(8).map(|k| format!("\"{k}\"")).collect();
                         format!("the row has {}", names.join(", "))
@@ -85,49 +109,60 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Picks fields out of a JSON object and skips everything else without storing it.
-struct FieldsVisitor<'p, const N: usize> {
-    names: &'p [String; N],
+/// Reads a JSON value. From an object it picks the wanted fields, and skips everything else without storing it.
+struct Wanted<'p, 'f, 'de, const N: usize> {
+    /// Names of the fields, as seen from this value; `None` for fields elsewhere.
+    names: [Option<&'p str>; N],
+    found: &'f mut [Field<'de>; N],
 }
 
-impl<'de, const N: usize> Visitor<'de> for FieldsVisitor<'_, N> {
-    type Value = [Field<'de>; N];
+impl<'de> Deserialize<'de> for Field<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Wanted { names: [], found: &mut [] }.deserialize(deserializer)
+    }
+}
+
+impl<'de, const N: usize> DeserializeSeed<'de> for Wanted<'_, '_, 'de, N> {
+    type Value = Field<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, const N: usize> Visitor<'de> for Wanted<'_, '_, 'de, N> {
+    type Value = Field<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = [const { Field::Missing }; N];
+        let Self { names, found } = self;
+        let mut seen = [false; N];
         while let Some(key) = map.next_key::<Field<'de>>()? {
-            let wanted = match key {
-                Field::Text(key) => self.names.iter().position(|name| *name == *key),
-                _ => None,
-            };
-            match wanted {
-                Some(i) => found[i] = map.next_value()?,
-                None => {
-                    map.next_value::<IgnoredAny>()?;
+            let Field::Text(key) = key else { continue };
+            let is_field = names.map(|name| name == Some(&*key));
+            let inside = names.map(|name| name?.strip_prefix(&*key)?.strip_prefix('.'));
+            let leads = |i: &usize| is_field[*i] || inside[*i].is_some();
+            if !(0..N).any(|i| leads(&i)) {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+
+            let is_twice = (0..N).filter(leads).any(|i| seen[i]);
+            (0..N).filter(leads).for_each(|i| seen[i] = true);
+            let mut value = Some(map.next_value_seed(Wanted { names: inside, found: &mut *found })?);
+            for i in (0..N).filter(leads) {
+                if is_twice {
+                    found[i] = Field::Twice(key.to_string());
+                } else if is_field[i] {
+                    // Two fields have two names, so this is the only one.
+                    found[i] = value.take().unwrap_or(Field::Missing);
                 }
             }
         }
-        Ok(found)
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Field<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(FieldVisitor)
-    }
-}
-
-struct FieldVisitor;
-
-impl<'de> Visitor<'de> for FieldVisitor {
-    type Value = Field<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
+        Ok(Field::Wrong("an object"))
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -161,10 +196,5 @@ impl<'de> Visitor<'de> for FieldVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
         while seq.next_element::<IgnoredAny>()?.is_some() {}
         Ok(Field::Wrong("an array"))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Field::Wrong("an object"))
     }
 }

@@ -1,5 +1,5 @@
-//! Text files as rows: pairs from JSONL, TSV and parallel files ([`PairCorpus`]), documents from plain text and JSONL
-//! ([`TextCorpus`]). Files may be compressed with gzip or zstd.
+//! Text files as rows: pairs from JSONL, TSV, CSV and parallel files ([`PairCorpus`]), documents from plain text and
+//! JSONL ([`TextCorpus`]). Files may be compressed with gzip or zstd.
 //!
 //! A corpus is read in order, in blocks of whole rows. Worker threads parse the blocks ([`for_each_block`]), and their
 //! results come back in the order of the files.
@@ -14,8 +14,8 @@ mod size;
 mod text;
 
 pub(crate) use ordered::for_each_block;
-pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, PairCorpus};
-pub(crate) use pairs::{Pair, PairBlock, RowParser, length_problem};
+pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
+pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};
 pub(crate) use problem::RowProblem;
 pub use report::{BadRow, BadRowKind, RowReport};
 pub use size::{count_pairs, count_words};

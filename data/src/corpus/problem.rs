@@ -17,6 +17,12 @@ pub(crate) enum RowProblem {
     OverLong(String),
 }
 
+impl RowProblem {
+    pub(crate) fn no_column(number: usize, n_columns: usize, kind: &str) -> Self {
+        Self::Malformed(format!("no column {number} (counted from 0): the row has {n_columns} {kind}"))
+    }
+}
+
 impl fmt::Display for RowProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

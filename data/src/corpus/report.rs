@@ -101,14 +101,19 @@ impl RowReport {
         }
     }
 
-    /// Refuses a share of bad rows over `max_bad_rows`, and a corpus without good rows. `advice` says what to do.
-    pub(crate) fn check(&self, max_bad_rows: f64, name: &dyn Fn() -> String, advice: &str) -> Result<()> {
+    /// Refuses a fraction of bad rows over `max_bad_rows`, and a corpus without good rows. `remedy` says what to do; `key`
+    /// is the configuration key of the limit.
+    pub(crate) fn check(&self, max_bad_rows: f64, name: &dyn Fn() -> String, remedy: &str, key: &str) -> Result<()> {
         let share = self.bad() as f64 / self.rows().max(1) as f64;
         if self.kept > 0 && share <= max_bad_rows {
             return Ok(());
         }
+
+        // Rounded up to a fraction that is easy to read.
+        let enough = (share * 100.0).ceil() / 100.0;
+        let tolerate = if self.kept > 0 { format!(", or leave them out: --set {key}={enough}") } else { String::new() };
         Err(Error::BadRows(format!(
-            "{}: {:.2} % of the rows cannot be used, {:.2} % are tolerated\n{self}\n{advice}",
+            "{}: {:.2} % of the rows cannot be used, {:.2} % are tolerated\n{self}\n{remedy}{tolerate}",
             name(),
             100.0 * share,
             100.0 * max_bad_rows

@@ -15,7 +15,9 @@ use std::time::SystemTime;
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Buckets, Collator, EpochPlan, round_up};
 use crate::cache::MappedFile;
-use crate::corpus::{CorpusConfig, CorpusInput, Pair, PairCorpus, RowParser, RowProblem, RowReport, length_problem};
+use crate::corpus::{
+    Columns, CorpusConfig, CorpusInput, Pair, PairCorpus, RowParser, RowProblem, RowReport, Table, length_problem,
+};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
@@ -43,7 +45,8 @@ pub struct DirectSource {
 struct TextFile {
     path: PathBuf,
     map: MappedFile,
-    tsv: bool,
+    /// TSV: where the texts are. `None` for JSONL.
+    columns: Option<Columns>,
     seen: FileState,
 }
 
@@ -139,7 +142,8 @@ impl FoundRows {
         let mut found = Self::default();
         for input in corpus.inputs() {
             let file = TextFile::open(input)?;
-            for (number, line) in (1..).zip(file.lines()) {
+            let n_header_lines = usize::from(file.columns.is_some_and(|columns| columns.header));
+            for (number, line) in (1..).zip(file.lines()).skip(n_header_lines) {
                 let text = &file.map.bytes()[line.clone()];
                 match file.parse(text, parser) {
                     Ok(pair) => {
@@ -164,13 +168,14 @@ impl FoundRows {
 
 impl TextFile {
     fn open(input: &CorpusInput) -> Result<Self> {
-        let (path, tsv) = match input {
-            CorpusInput::Jsonl(path) => (path, false),
-            CorpusInput::Tsv(path) => (path, true),
-            CorpusInput::Parallel(source, _) => {
+        let (path, columns) = match input {
+            CorpusInput::Jsonl(path) => (path, None),
+            CorpusInput::Table(Table { path, columns, delimiter: None }) => (path, Some(*columns)),
+            CorpusInput::Table(Table { path, .. }) | CorpusInput::Parallel(path, _) => {
                 return Err(Error::corpus(
-                    source,
-                    "direct mode reads JSONL and TSV, not parallel files: use the token cache (data.direct = false)",
+                    path,
+                    "direct mode reads JSONL and TSV, not CSV and parallel files: use the token cache (data.direct = \
+                     false)",
                 ));
             }
         };
@@ -186,7 +191,7 @@ impl TextFile {
         if matches!(map.bytes(), [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
             return Err(Error::utf16(path));
         }
-        Ok(Self { path: path.clone(), map, tsv, seen })
+        Ok(Self { path: path.clone(), map, columns, seen })
     }
 
     /// Fails if the file changed since it was opened.
@@ -220,7 +225,10 @@ impl TextFile {
     }
 
     fn parse<'a>(&self, line: &'a [u8], parser: &RowParser) -> Result<Pair<'a>, RowProblem> {
-        if self.tsv { parser.parse_tsv(line) } else { parser.parse_jsonl(line) }
+        match self.columns {
+            Some(columns) => parser.parse_tsv(line, columns),
+            None => parser.parse_jsonl(line),
+        }
     }
 }
 

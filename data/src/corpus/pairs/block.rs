@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::{CorpusInput, Pair, RowParser};
+use super::header::Columns;
+use super::table::{CsvRow, CsvRows};
+use super::{CorpusInput, Pair, RowParser, Table};
 use crate::corpus::RowProblem;
 use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
@@ -15,19 +17,23 @@ const BLOCK_BYTES: usize = 256 << 10;
 pub(crate) struct PairBlock {
     /// Number of the entry.
     pub(crate) input: usize,
-    /// Line number of the first row, counted from 1.
-    first_line: u64,
-    kind: RowKind,
     bytes: Vec<u8>,
-    /// Lines within `bytes`; for parallel files source and target lines alternate.
-    lines: Vec<Range<usize>>,
+    rows: Vec<RowSpan>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RowKind {
-    Jsonl,
-    Tsv,
-    Parallel,
+/// A row, whose text lies within the bytes of its block.
+struct RowSpan {
+    /// Number of its first line, counted from 1.
+    line: u64,
+    text: RowText,
+}
+
+enum RowText {
+    Jsonl(Range<usize>),
+    Tsv(Range<usize>, Columns),
+    /// Source and target.
+    Sides(Range<usize>, Range<usize>),
+    Unusable(RowProblem),
 }
 
 impl PairBlock {
@@ -36,16 +42,32 @@ impl PairBlock {
         &'a self,
         parser: &'a RowParser,
     ) -> impl Iterator<Item = (u64, Result<Pair<'a>, RowProblem>)> + 'a {
-        let step = if self.kind == RowKind::Parallel { 2 } else { 1 };
-        self.lines.chunks(step).zip(self.first_line..).map(move |(lines, number)| {
-            let line = &self.bytes[lines[0].clone()];
-            let row = match self.kind {
-                RowKind::Jsonl => parser.parse_jsonl(line),
-                RowKind::Tsv => parser.parse_tsv(line),
-                RowKind::Parallel => parser.parse_parallel(line, &self.bytes[lines[1].clone()]),
+        self.rows.iter().map(move |RowSpan { line, text }| {
+            let bytes = |range: &Range<usize>| &self.bytes[range.clone()];
+            let row = match text {
+                RowText::Jsonl(range) => parser.parse_jsonl(bytes(range)),
+                RowText::Tsv(range, columns) => parser.parse_tsv(bytes(range), *columns),
+                RowText::Sides(source, target) => parser.parse_sides(bytes(source), bytes(target)),
+                RowText::Unusable(problem) => Err(problem.clone()),
             };
-            (number, row)
+            (*line, row)
         })
+    }
+
+    /// Copies the two texts of a row of columns.
+    fn push_csv(&mut self, CsvRow { line, cells, problem }: &CsvRow<'_>, columns: Columns) {
+        let mut copy = |column: usize| {
+            let cell = cells.get(column).ok_or_else(|| RowProblem::no_column(column, cells.len(), "columns"))?;
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(cell);
+            Ok(start..self.bytes.len())
+        };
+        let text = match (problem, copy(columns.source), copy(columns.target)) {
+            (Some(problem), ..) => RowText::Unusable(RowProblem::Malformed(problem.clone())),
+            (None, Ok(source), Ok(target)) => RowText::Sides(source, target),
+            (None, Err(problem), _) | (None, _, Err(problem)) => RowText::Unusable(problem),
+        };
+        self.rows.push(RowSpan { line: *line, text });
     }
 }
 
@@ -56,10 +78,82 @@ pub(crate) struct PairBlocks<'a> {
     open: Option<OpenInput>,
 }
 
-struct OpenInput {
-    kind: RowKind,
-    first: LineReader,
-    second: Option<LineReader>,
+enum OpenInput {
+    Jsonl(LineReader),
+    Tsv(LineReader, Columns),
+    Csv(Box<CsvRows>, Columns),
+    Parallel(LineReader, LineReader),
+}
+
+impl OpenInput {
+    fn open(input: &CorpusInput) -> Result<Self> {
+        Ok(match input {
+            CorpusInput::Jsonl(path) => Self::Jsonl(LineReader::open(path)?),
+            CorpusInput::Parallel(source, target) => {
+                Self::Parallel(LineReader::open(source)?, LineReader::open(target)?)
+            }
+            CorpusInput::Table(Table { path, columns, delimiter: None }) => {
+                let mut lines = LineReader::open(path)?;
+                if columns.header {
+                    lines.read_line(&mut Vec::new())?;
+                }
+                Self::Tsv(lines, *columns)
+            }
+            CorpusInput::Table(Table { path, columns, delimiter: Some(delimiter) }) => {
+                let mut rows = CsvRows::open(path, *delimiter)?;
+                if columns.header {
+                    rows.next_row()?;
+                }
+                Self::Csv(Box::new(rows), *columns)
+            }
+        })
+    }
+
+    /// Adds one row to the block; `false` at the end of the entry.
+    fn read_row(&mut self, block: &mut PairBlock, input: &CorpusInput) -> Result<bool> {
+        let start = block.bytes.len();
+        let (line, text) = match self {
+            Self::Csv(rows, columns) => {
+                let Some(row) = rows.next_row()? else { return Ok(false) };
+                block.push_csv(&row, *columns);
+                return Ok(true);
+            }
+            Self::Jsonl(lines) => {
+                if !lines.read_line(&mut block.bytes)? {
+                    return Ok(false);
+                }
+                (lines.line, RowText::Jsonl(start..block.bytes.len()))
+            }
+            Self::Tsv(lines, columns) => {
+                if !lines.read_line(&mut block.bytes)? {
+                    return Ok(false);
+                }
+                (lines.line, RowText::Tsv(start..block.bytes.len(), *columns))
+            }
+            Self::Parallel(first, second) => {
+                let has_source = first.read_line(&mut block.bytes)?;
+                let middle = block.bytes.len();
+                let has_target = second.read_line(&mut block.bytes)?;
+                match (has_source, has_target) {
+                    (true, true) => (first.line, RowText::Sides(start..middle, middle..block.bytes.len())),
+                    (false, false) => return Ok(false),
+                    _ => return Err(differ_in_length(first.count_rest()?, second.count_rest()?, input)),
+                }
+            }
+        };
+        block.rows.push(RowSpan { line, text });
+        Ok(true)
+    }
+}
+
+fn differ_in_length(n_source: u64, n_target: u64, input: &CorpusInput) -> Error {
+    let files = input.files();
+    Error::Invalid(format!(
+        "parallel files differ in length: {} has {n_source} lines, {} has {n_target}; line n of one must be the \
+         translation of line n of the other",
+        files[0].display(),
+        files[1].display()
+    ))
 }
 
 impl<'a> PairBlocks<'a> {
@@ -67,71 +161,27 @@ impl<'a> PairBlocks<'a> {
         Self { inputs, next_input: 0, open: None }
     }
 
-    fn open_next(&mut self) -> Result<Option<OpenInput>> {
-        let Some(input) = self.inputs.get(self.next_input) else { return Ok(None) };
-        self.next_input += 1;
-        let (kind, first, second) = match input {
-            CorpusInput::Jsonl(path) => (RowKind::Jsonl, path, None),
-            CorpusInput::Tsv(path) => (RowKind::Tsv, path, None),
-            CorpusInput::Parallel(source, target) => (RowKind::Parallel, source, Some(LineReader::open(target)?)),
-        };
-        Ok(Some(OpenInput { kind, first: LineReader::open(first)?, second }))
-    }
-
     fn next_block(&mut self) -> Result<Option<PairBlock>> {
         loop {
             let open = match &mut self.open {
                 Some(open) => open,
-                None => match self.open_next()? {
-                    Some(open) => self.open.insert(open),
-                    None => return Ok(None),
-                },
+                None => {
+                    let Some(input) = self.inputs.get(self.next_input) else { return Ok(None) };
+                    self.next_input += 1;
+                    self.open.insert(OpenInput::open(input)?)
+                }
             };
 
             let index = self.next_input - 1;
-            let mut block = PairBlock {
-                input: index,
-                first_line: open.first.line + 1,
-                kind: open.kind,
-                bytes: Vec::with_capacity(BLOCK_BYTES + 4096),
-                lines: Vec::new(),
-            };
-            while block.bytes.len() < BLOCK_BYTES && read_row(open, &mut block, &self.inputs[index])? {}
-            if !block.lines.is_empty() {
+            let bytes = Vec::with_capacity(BLOCK_BYTES + 4096);
+            let mut block = PairBlock { input: index, bytes, rows: Vec::new() };
+            while block.bytes.len() < BLOCK_BYTES && open.read_row(&mut block, &self.inputs[index])? {}
+            if !block.rows.is_empty() {
                 return Ok(Some(block));
             }
             self.open = None;
         }
     }
-}
-
-/// Adds one row to the block; `false` at the end of the entry.
-fn read_row(open: &mut OpenInput, block: &mut PairBlock, input: &CorpusInput) -> Result<bool> {
-    let start = block.bytes.len();
-    let first = open.first.read_line(&mut block.bytes)?;
-    let middle = block.bytes.len();
-    let Some(second) = &mut open.second else {
-        if first {
-            block.lines.push(start..middle);
-        }
-        return Ok(first);
-    };
-
-    let also = second.read_line(&mut block.bytes)?;
-    if first != also {
-        let (source, target) = (open.first.count_rest()?, second.count_rest()?);
-        let files = input.files();
-        return Err(Error::Invalid(format!(
-            "parallel files differ in length: {} has {source} lines, {} has {target}; line n of one must be the \
-             translation of line n of the other",
-            files[0].display(),
-            files[1].display()
-        )));
-    }
-    if first {
-        block.lines.extend([start..middle, middle..block.bytes.len()]);
-    }
-    Ok(first)
 }
 
 impl Iterator for PairBlocks<'_> {

@@ -6,16 +6,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorpusConfig {
-    /// Format of the files. `auto` decides by the name: `.jsonl`, `.ndjson` or `.json`, `.tsv`, or two names joined by
-    /// a comma (`news.en,news.it`) for parallel files. `.gz` or `.zst` may follow.
+    /// Format of the files. `auto` decides by the name: `.jsonl`, `.ndjson` or `.json`, `.tsv`, `.csv`, or two names
+    /// joined by a comma (`news.en,news.it`) for parallel files. `.gz` or `.zst` may follow.
     pub format: CorpusFormat,
-    /// JSONL: name of the field with the source text. A dot reaches into nested objects (`translation.en`).
+    /// TSV and CSV: whether the first row names the columns.
+    pub header: Header,
+    /// JSONL: name of the field with the source text. A dot reaches into nested objects (`translation.en`). TSV and CSV
+    /// with a header: name of the column.
     pub source_field: String,
-    /// JSONL: name of the field with the target text.
+    /// JSONL: name of the field with the target text. TSV and CSV with a header: name of the column.
     pub target_field: String,
-    /// TSV: column of the source text, counted from 0.
+    /// TSV and CSV: column of the source text, counted from 0.
     pub source_column: usize,
-    /// TSV: column of the target text, counted from 0.
+    /// TSV and CSV: column of the target text, counted from 0.
     pub target_column: usize,
     /// Longest source row in tokens, its eos included. Longer rows are counted and skipped. 0: the model's positions.
     pub max_source_len: usize,
@@ -29,6 +32,7 @@ impl Default for CorpusConfig {
     fn default() -> Self {
         Self {
             format: CorpusFormat::Auto,
+            header: Header::Auto,
             source_field: "src".into(),
             target_field: "trg".into(),
             source_column: 0,
@@ -48,10 +52,25 @@ pub enum CorpusFormat {
     Auto,
     /// One JSON object per line, with a source and a target field.
     Jsonl,
-    /// Tab-separated columns, without a header and without quoting.
+    /// Tab-separated columns, without quoting.
     Tsv,
+    /// Columns separated by commas, semicolons or tabs, whichever divides the first rows evenly. Quotes as in RFC 4180.
+    Csv,
     /// Two text files with the same number of lines, written as `news.en,news.it`.
     Parallel,
+}
+
+/// Whether the first row of a TSV or CSV file names the columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Header {
+    /// It does if it has the columns `source_field` and `target_field`. A first row that looks like another header is
+    /// refused.
+    Auto,
+    /// It does.
+    Yes,
+    /// It is a pair like the others.
+    No,
 }
 
 impl CorpusConfig {
@@ -60,7 +79,9 @@ impl CorpusConfig {
         let mut problems = Vec::new();
         for (key, name) in [("source_field", &self.source_field), ("target_field", &self.target_field)] {
             if name.is_empty() {
-                problems.push(format!("data.corpus.{key} is empty: name the JSON field, for example {key} = \"src\""));
+                problems.push(format!(
+                    "data.corpus.{key} is empty: name the field, for example --set data.corpus.{key}=src"
+                ));
             }
         }
 

@@ -1,16 +1,20 @@
-//! Pairs of texts: the rows of JSONL, TSV and parallel files.
+//! Pairs of texts: the rows of JSONL, TSV, CSV and parallel files.
 
 mod block;
 mod config;
+mod header;
 mod row;
+mod table;
 
 use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
-pub use config::{CorpusConfig, CorpusFormat};
+pub use config::{CorpusConfig, CorpusFormat, Header};
+pub(crate) use header::Columns;
 pub(crate) use row::{Pair, RowParser, length_problem};
+pub use table::Table;
 
-use super::RowReport;
+use super::{RowReport, json};
 use crate::error::{Error, Result};
 
 /// A pair of texts.
@@ -27,8 +31,8 @@ pub struct Example {
 pub enum CorpusInput {
     /// One JSON object per line.
     Jsonl(PathBuf),
-    /// Tab-separated columns.
-    Tsv(PathBuf),
+    /// Columns: TSV or CSV.
+    Table(Table),
     /// Two text files: line n of one is the translation of line n of the other.
     Parallel(PathBuf, PathBuf),
 }
@@ -37,7 +41,7 @@ impl CorpusInput {
     /// Returns the files of this entry.
     pub fn files(&self) -> Vec<&Path> {
         match self {
-            Self::Jsonl(path) | Self::Tsv(path) => vec![path],
+            Self::Jsonl(path) | Self::Table(Table { path, .. }) => vec![path],
             Self::Parallel(source, target) => vec![source, target],
         }
     }
@@ -45,56 +49,67 @@ impl CorpusInput {
     /// Returns the file that reports name for a row.
     pub(crate) fn main_file(&self) -> &Path {
         match self {
-            Self::Jsonl(path) | Self::Tsv(path) | Self::Parallel(path, _) => path,
+            Self::Jsonl(path) | Self::Table(Table { path, .. }) | Self::Parallel(path, _) => path,
         }
     }
 
-    /// Finds out the format of `entry`: `format` if it is given, or else by the name, without `.gz` and `.zst`.
-    fn find(entry: &Path, format: CorpusFormat) -> Result<Self> {
+    /// Finds out the format of `entry`: the configured one, or else by the name, without `.gz` and `.zst`. Reads the first
+    /// row of a table.
+    fn find(entry: &Path, config: &CorpusConfig) -> Result<Self> {
         let text = entry.to_string_lossy();
         let two = match text.split_once(',') {
             Some((a, b)) if !entry.exists() => Some((PathBuf::from(a.trim()), PathBuf::from(b.trim()))),
             _ => None,
         };
-        let input = match (format, two) {
-            (CorpusFormat::Auto | CorpusFormat::Parallel, Some((source, target))) => Self::Parallel(source, target),
-            (CorpusFormat::Parallel, None) => {
-                return Err(Error::corpus(
-                    entry,
-                    "a parallel corpus is two files joined by a comma, for example `news.en,news.it`",
-                ));
-            }
-            (CorpusFormat::Jsonl, _) => Self::Jsonl(entry.into()),
-            (CorpusFormat::Tsv, _) => Self::Tsv(entry.into()),
-            (CorpusFormat::Auto, None) => Self::by_name(entry)?,
+        let format = match config.format {
+            CorpusFormat::Auto if two.is_some() => CorpusFormat::Parallel,
+            CorpusFormat::Auto => format_by_name(entry)?,
+            format => format,
         };
-
-        for file in input.files() {
-            let metadata = std::fs::metadata(file).map_err(Error::io(file, "opening the corpus"))?;
-            if !metadata.is_file() {
-                return Err(Error::corpus(
-                    file,
-                    "is not a regular file: name text files, and for a folder the files in it",
-                ));
+        match (format, two) {
+            (CorpusFormat::Parallel, Some((source, target))) => {
+                check_file(&source)?;
+                check_file(&target)?;
+                Ok(Self::Parallel(source, target))
+            }
+            (CorpusFormat::Parallel, None) => Err(Error::corpus(
+                entry,
+                "a parallel corpus is two files joined by a comma, for example `news.en,news.it`",
+            )),
+            (CorpusFormat::Tsv | CorpusFormat::Csv, _) => {
+                check_file(entry)?;
+                Ok(Self::Table(Table::open(entry, format, config)?))
+            }
+            (CorpusFormat::Jsonl | CorpusFormat::Auto, _) => {
+                check_file(entry)?;
+                Ok(Self::Jsonl(entry.into()))
             }
         }
-        Ok(input)
     }
+}
 
-    /// Finds out the format of a single file by its name.
-    fn by_name(entry: &Path) -> Result<Self> {
-        let text = entry.to_string_lossy();
-        let stem = text.trim_end_matches(".gz").trim_end_matches(".zst");
-        let ending = Path::new(stem).extension().map(|e| e.to_ascii_lowercase());
-        match ending.as_ref().and_then(|e| e.to_str()) {
-            Some("jsonl" | "ndjson" | "json") => Ok(Self::Jsonl(entry.into())),
-            Some("tsv") => Ok(Self::Tsv(entry.into())),
-            _ => Err(Error::corpus(
-                entry,
-                "has no known ending: use .jsonl or .tsv (.gz and .zst may follow), join two parallel files by a comma \
-                 (`news.en,news.it`), or set data.corpus.format",
-            )),
-        }
+fn check_file(file: &Path) -> Result<()> {
+    let metadata = std::fs::metadata(file).map_err(Error::io(file, "opening the corpus"))?;
+    if metadata.is_file() {
+        return Ok(());
+    }
+    Err(Error::corpus(file, "is not a regular file: name text files, and for a folder the files in it"))
+}
+
+/// Finds out the format of a single file by its name.
+fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
+    let text = entry.to_string_lossy();
+    let stem = text.trim_end_matches(".gz").trim_end_matches(".zst");
+    let ending = Path::new(stem).extension().map(|e| e.to_ascii_lowercase());
+    match ending.as_ref().and_then(|e| e.to_str()) {
+        Some("jsonl" | "ndjson" | "json") => Ok(CorpusFormat::Jsonl),
+        Some("tsv") => Ok(CorpusFormat::Tsv),
+        Some("csv") => Ok(CorpusFormat::Csv),
+        _ => Err(Error::corpus(
+            entry,
+            "has no known ending: use .jsonl, .tsv or .csv (.gz and .zst may follow), join two parallel files by a comma \
+             (`news.en,news.it`), or set the format, for example --set data.corpus.format=tsv",
+        )),
     }
 }
 
@@ -106,16 +121,18 @@ pub struct PairCorpus {
 }
 
 impl PairCorpus {
-    /// Finds out the format of every entry. Reads nothing yet.
+    /// Finds out the format of every entry. Reads only the first row of TSV and CSV files, which can be a header.
     ///
     /// # Errors
     ///
-    /// If a file does not exist or its format cannot be told from its name.
+    /// If a file does not exist, if its name does not tell its format, or if its header cannot be used.
     pub fn open(entries: &[PathBuf], config: &CorpusConfig) -> Result<Self> {
         if entries.is_empty() {
-            return Err(Error::Invalid("no corpus files are named: name at least one .jsonl or .tsv file".into()));
+            return Err(Error::Invalid(
+                "no corpus files are named: name at least one .jsonl, .tsv or .csv file".into(),
+            ));
         }
-        let inputs = entries.iter().map(|e| CorpusInput::find(e, config.format)).collect::<Result<Vec<_>>>()?;
+        let inputs = entries.iter().map(|e| CorpusInput::find(e, config)).collect::<Result<Vec<_>>>()?;
         Ok(Self { inputs, config: config.clone() })
     }
 
@@ -169,14 +186,29 @@ impl PairCorpus {
         if report.rows() == 0 {
             return Err(Error::Invalid(format!("the corpus is empty: {} has no rows", name())));
         }
-        let advice = if report.over_long * 2 > report.bad() {
-            "raise data.corpus.max_source_len and data.corpus.max_target_len (and model.max_positions), or tolerate more bad \
-             rows with data.corpus.max_bad_rows"
+        let remedy = if report.over_long * 2 > report.bad() {
+            "raise data.corpus.max_source_len and data.corpus.max_target_len (and model.max_positions)".to_owned()
         } else {
-            "correct them, check data.corpus.format and the field names, or tolerate more bad rows with \
-             data.corpus.max_bad_rows"
+            match self.names_of_first_row() {
+                Some(names) => {
+                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                    format!("name the fields of the rows: {}", header::field_flags(&names))
+                }
+                None => "correct them, or set data.corpus.format if it is not the right one".into(),
+            }
         };
-        report.check(self.config.max_bad_rows, &name, advice)
+        report.check(self.config.max_bad_rows, &name, &remedy, "data.corpus.max_bad_rows")
+    }
+
+    /// Returns the names of the fields in the first JSON row, unless it has the wanted ones.
+    fn names_of_first_row(&self) -> Option<Vec<String>> {
+        let path = self.inputs.iter().find_map(|input| match input {
+            CorpusInput::Jsonl(path) => Some(path),
+            _ => None,
+        })?;
+        let names: Vec<String> = json::fields_of_first_row(path)?.into_iter().map(|field| field.name).collect();
+        let wanted = [&self.config.source_field, &self.config.target_field];
+        (!wanted.into_iter().all(|field| names.contains(field))).then_some(names)
     }
 }
 

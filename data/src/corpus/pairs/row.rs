@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::CorpusConfig;
+use super::header::Columns;
 use crate::corpus::RowProblem;
 use crate::corpus::json::JsonFields;
 
@@ -31,17 +32,11 @@ pub(crate) fn length_problem(source_tokens: usize, target_tokens: usize, config:
 #[derive(Debug, Clone)]
 pub(crate) struct RowParser {
     fields: JsonFields<2>,
-    source_column: usize,
-    target_column: usize,
 }
 
 impl RowParser {
     pub(crate) fn new(config: &CorpusConfig) -> Self {
-        Self {
-            fields: JsonFields::new([config.source_field.clone(), config.target_field.clone()]),
-            source_column: config.source_column,
-            target_column: config.target_column,
-        }
+        Self { fields: JsonFields::new([config.source_field.clone(), config.target_field.clone()]) }
     }
 
     pub(crate) fn parse_jsonl<'a>(&self, line: &'a [u8]) -> Result<Pair<'a>, RowProblem> {
@@ -53,23 +48,20 @@ impl RowParser {
         pair(source, target)
     }
 
-    pub(crate) fn parse_tsv<'a>(&self, line: &'a [u8]) -> Result<Pair<'a>, RowProblem> {
+    pub(crate) fn parse_tsv<'a>(&self, line: &'a [u8], columns: Columns) -> Result<Pair<'a>, RowProblem> {
         let line = utf8(line)?;
         if line.trim_ascii().is_empty() {
             return Err(RowProblem::Empty);
         }
         let column = |number: usize| {
-            line.split('\t').nth(number).ok_or_else(|| {
-                let n = line.split('\t').count();
-                RowProblem::Malformed(format!(
-                    "no column {number} (counted from 0): the row has {n} tab-separated columns"
-                ))
-            })
+            let no_column = || RowProblem::no_column(number, line.split('\t').count(), "tab-separated columns");
+            line.split('\t').nth(number).ok_or_else(no_column)
         };
-        pair(column(self.source_column)?.into(), column(self.target_column)?.into())
+        pair(column(columns.source)?.into(), column(columns.target)?.into())
     }
 
-    pub(crate) fn parse_parallel<'a>(&self, source: &'a [u8], target: &'a [u8]) -> Result<Pair<'a>, RowProblem> {
+    /// Pairs two texts that are already apart.
+    pub(crate) fn parse_sides<'a>(&self, source: &'a [u8], target: &'a [u8]) -> Result<Pair<'a>, RowProblem> {
         pair(utf8(source)?.into(), utf8(target)?.into())
     }
 }

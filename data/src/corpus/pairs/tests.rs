@@ -63,6 +63,96 @@ fn tsv_columns() {
 }
 
 #[test]
+fn a_key_twice_in_a_row_is_named_with_its_line() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let text = "{\"src\":\"a\",\"trg\":\"b\",\"id\":1,\"id\":2}\n{\"src\":\"a\",\"trg\":\"b\",\"src\":\"c\"}\n";
+    let (rows, report) = read(&[file(&dir, "a.jsonl", text)], &lenient()).expect("one good row");
+    assert_eq!(rows, [pair("a", "b")]);
+    assert_eq!((report.shown[0].line, report.shown[0].problem.contains("key \"src\" occurs twice")), (2, true));
+
+    let text = "{\"t\":{\"en\":\"a\",\"it\":\"b\",\"en\":\"c\"}}\n{\"t\":{\"en\":\"a\"},\"t\":{\"it\":\"b\"}}\n\
+                {\"t\":[1],\"x\":{}}\n{\"t\":{\"en\":\"a\",\"it\":\"b\",\"de\":{\"it\":1}}}\n";
+    let path = file(&dir, "b.jsonl", text);
+    let config = CorpusConfig { source_field: "t.en".into(), target_field: "t.it".into(), ..lenient() };
+    let (rows, report) = read(&[path], &config).expect("one good row");
+    assert_eq!(rows, [pair("a", "b")]);
+    let problems: Vec<_> = report.shown.iter().map(|row| row.problem.as_str()).collect();
+    assert!(
+        problems[0].contains("key \"en\" occurs twice") && problems[1].contains("key \"t\" occurs twice"),
+        "{problems:?}"
+    );
+    assert_eq!(problems[2], "no field \"t.en\": the row has \"t\", \"x\"");
+}
+
+#[test]
+fn rows_with_other_fields_are_answered_with_flags_to_paste() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let flags = |row: &str| error(&[file(&dir, "a.jsonl", format!("{row}\n"))], &CorpusConfig::default());
+    let text = flags("{\"id\":1,\"target\":\"b\",\"source\":\"a\"}");
+    assert!(text.ends_with("--set data.corpus.source_field=source --set data.corpus.target_field=target"), "{text}");
+    let text = flags("{\"translation\":{\"en\":\"a\",\"it\":\"b\"}}");
+    assert!(text.ends_with("source_field=translation.en --set data.corpus.target_field=translation.it"), "{text}");
+    assert!(flags("{\"src\":\"\",\"trg\":\"b\"}").contains("correct them, or set data.corpus.format"));
+}
+
+#[test]
+fn tsv_with_a_header() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = CorpusConfig { source_field: "en".into(), target_field: "it".into(), ..CorpusConfig::default() };
+    let path = file(&dir, "a.tsv", "id\tit\ten\r\n1\tuno\tone\r\n2\t\"due\ttwo\r\n");
+    let (rows, report) = read(std::slice::from_ref(&path), &config).expect("good rows");
+    assert_eq!(rows, [pair("one", "uno"), pair("two", "\"due")]);
+    assert_eq!(report.rows(), 2, "the header is not a row");
+    assert!(error(std::slice::from_ref(&path), &CorpusConfig::default()).contains("looks like a header"));
+    let no = CorpusConfig { header: Header::No, ..CorpusConfig::default() };
+    assert_eq!(read(&[path], &no).expect("three pairs").0[0], pair("id", "it"));
+    let bad = file(&dir, "b.tsv", "it\ten\nuno\tone\ndue\n");
+    let (_, report) = read(&[bad], &CorpusConfig { max_bad_rows: 1.0, ..config }).expect("one good row");
+    assert_eq!(
+        (report.shown[0].line, report.shown[0].problem.as_str()),
+        (3, "no column 1 (counted from 0): the row has 1 tab-separated columns")
+    );
+}
+
+#[test]
+fn csv_with_quotes_line_breaks_and_other_delimiters() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let text = "\u{feff}src,trg\r\n\"Hello, \"\"you\"\"\",\"Ciao\r\na te\"\r\n5\" pipe,tubo\r\nalone\r\n,vuoto\r\n";
+    let (rows, report) = read(&[file(&dir, "a.csv", text)], &lenient()).expect("good rows");
+    assert_eq!(rows, [pair("Hello, \"you\"", "Ciao\na te"), pair("5\" pipe", "tubo")]);
+    let shown: Vec<_> = report.shown.iter().map(|row| (row.line, row.problem.as_str())).collect();
+    assert_eq!(
+        shown,
+        [(5, "no column 1 (counted from 0): the row has 1 columns"), (6, "one-sided pair: the source is empty")]
+    );
+
+    let semicolons = file(&dir, "b.csv", "one, two;uno, due\nthree;tre\n");
+    assert_eq!(read(&[semicolons], &CorpusConfig::default()).expect("good rows").0[0], pair("one, two", "uno, due"));
+    let german = file(&dir, "e.csv", "source;target\na;b, c\nd, e, f;g\n");
+    let named =
+        CorpusConfig { source_field: "source".into(), target_field: "target".into(), ..CorpusConfig::default() };
+    assert_eq!(read(&[german], &named).expect("good rows").0[1], pair("d, e, f", "g"));
+    let named = CorpusConfig { format: CorpusFormat::Csv, ..CorpusConfig::default() };
+    assert_eq!(read(&[file(&dir, "c.txt", "a,b\n\nc,d")], &named).expect("good rows").0.len(), 2);
+    assert!(
+        error(&[file(&dir, "d.csv", "English,Italian\nHi,Ciao\n")], &CorpusConfig::default()).contains("looks like")
+    );
+}
+
+#[test]
+fn quotes_that_are_not_closed_are_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = file(&dir, "a.csv", "a,b\n\"c,d\ne,f\n");
+    let (rows, report) = read(&[path], &lenient()).expect("one good row");
+    assert_eq!(rows, [pair("a", "b")]);
+    assert_eq!(report.shown[0].line, 2);
+    assert!(report.shown[0].problem.starts_with("the row spans 2 lines: a quote"), "{:?}", report.shown);
+    let swallowed = format!("\"a,b\n{}\"x,y\nc,d\n", "e,f\n".repeat(200));
+    let (rows, report) = read(&[file(&dir, "b.csv", swallowed)], &lenient()).expect("one good row");
+    assert_eq!((rows.len(), report.malformed), (1, 1));
+}
+
+#[test]
 fn parallel_files_and_their_lengths() {
     let dir = tempfile::tempdir().expect("a folder");
     let (en, it) = (file(&dir, "a.en", "one\ntwo\n"), file(&dir, "a.it", "uno\ndue"));
@@ -154,7 +244,8 @@ fn a_share_of_bad_rows_below_the_limit_is_tolerated() {
     let path = file(&dir, "a.jsonl", format!("{good}{{}}\n"));
     assert_eq!(read(std::slice::from_ref(&path), &CorpusConfig::default()).expect("1 % is tolerated").0.len(), 99);
     let config = CorpusConfig { max_bad_rows: 0.009, ..CorpusConfig::default() };
-    assert!(error(&[path], &config).contains("tolerate more bad rows with data.corpus.max_bad_rows"));
+    let text = error(&[path], &config);
+    assert!(text.ends_with("or leave them out: --set data.corpus.max_bad_rows=0.01"), "{text}");
 }
 
 #[test]
@@ -164,7 +255,8 @@ fn whole_files_that_cannot_be_used() {
     let text = error(&[dir.path().join("none.jsonl")], &config);
     assert!(text.contains("none.jsonl: opening the corpus failed: No such file"), "{text}");
     assert!(error(&[file(&dir, "empty.jsonl", "")], &config).contains("the corpus is empty: "));
-    assert!(error(&[file(&dir, "a.docx", "x")], &config).contains("has no known ending"));
+    let text = error(&[file(&dir, "a.docx", "x")], &config);
+    assert!(text.contains("has no known ending") && text.contains("--set data.corpus.format=tsv"), "{text}");
     assert!(
         error(&[dir.path().into()], &CorpusConfig { format: CorpusFormat::Tsv, ..config.clone() }).contains("folder")
     );

@@ -10,7 +10,7 @@ pub(crate) use block::{DocumentPart, TextBlock};
 pub use config::{Packing, Task, TextConfig, TextFormat};
 
 use super::RowReport;
-use super::json::JsonFields;
+use super::json::{self, JsonFields};
 use crate::error::{Error, Result};
 
 /// One file and how it is divided into documents.
@@ -119,9 +119,20 @@ impl TextCorpus {
         if report.rows() == 0 {
             return Err(Error::Invalid(format!("the text is empty: {} has no documents", name())));
         }
-        let advice = "correct them, check data.text.format and data.text.field, or tolerate more bad ones with \
-                      data.text.max_bad_rows";
-        report.check(self.config.max_bad_rows, &name, advice)
+        let remedy = match self.field_of_first_row() {
+            Some(name) => format!("name the field with the text: --set data.text.field={name}"),
+            None => "correct them, or set data.text.format if it is not the right one".into(),
+        };
+        report.check(self.config.max_bad_rows, &name, &remedy, "data.text.max_bad_rows")
+    }
+
+    /// Returns the name of the longest field in the first JSON row, unless it has the wanted one.
+    fn field_of_first_row(&self) -> Option<String> {
+        let file = self.files.iter().find(|file| file.format == TextFormat::Jsonl)?;
+        let fields = json::fields_of_first_row(&file.path)?;
+        let has_field = fields.iter().any(|field| field.name == self.config.field);
+        let longest = fields.into_iter().filter(|field| field.n_bytes > 0).max_by_key(|field| field.n_bytes)?;
+        (!has_field).then_some(longest.name)
     }
 }
 

@@ -114,7 +114,7 @@ fn invalid_utf8_is_named_with_its_byte() {
     let refused = error(&[path], &strict);
     assert!(refused.contains("33.33 % of the rows cannot be used, 10.00 % are tolerated"), "{refused}");
     assert!(
-        refused.contains(wanted) && refused.contains("tolerate more bad ones with data.text.max_bad_rows"),
+        refused.contains(wanted) && refused.contains("or leave them out: --set data.text.max_bad_rows=0.34"),
         "{refused}"
     );
 
