@@ -179,6 +179,7 @@ impl TextFile {
                 ));
             }
         };
+
         let seen = FileState::of(path)?;
         let map = MappedFile::open(path, "opening the corpus")?;
         if matches!(map.bytes(), [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..]) {

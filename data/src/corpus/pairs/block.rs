@@ -141,6 +141,7 @@ impl OpenInput {
                 }
             }
         };
+
         block.rows.push(RowSpan { line, text });
         Ok(true)
     }

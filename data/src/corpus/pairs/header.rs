@@ -110,7 +110,7 @@ fn looks_like_header(names: &[&str], config: &CorpusConfig) -> bool {
         (*name == config.source_field && config.source_field != defaults.source_field)
             || (*name == config.target_field && config.target_field != defaults.target_field)
     };
-    names.iter().any(|name| is_named(name)) || names.iter().filter(|name| Role::of(name) != Role::Unknown).count() >= 2
+    names.iter().any(is_named) || names.iter().filter(|name| Role::of(name) != Role::Unknown).count() >= 2
 }
 
 /// What a column with a usual name holds.

@@ -66,6 +66,7 @@ impl CorpusInput {
             CorpusFormat::Auto => format_by_name(entry)?,
             format => format,
         };
+
         match (format, two) {
             (CorpusFormat::Parallel, Some((source, target))) => {
                 check_file(&source)?;
