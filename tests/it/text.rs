@@ -152,6 +152,10 @@ fn masks_are_filled_in_from_arguments_and_lines() {
     let probability = |i: usize| masks[0][i]["probability"].as_f64().expect("a number");
     assert!(probability(0) >= probability(1) && probability(0) < 1.0, "{masks:?}");
 
+    let run = kiln::Run::open(place.path("runs/a")).expect("a run").on(kiln::device::DeviceChoice::Cpu);
+    let found = run.fill(&["The old [MASK] walked down"], 3).expect("filled");
+    assert_eq!((found[0].text.as_str(), found[0].masks[0].len()), (lines[0], 3), "from Rust as from the command line");
+
     place.run_with_input(&fill, "a [MASK]\nnone\n").refused(3, &["line 2 has no mask", "[MASK]"]);
     place.run_with_input(&fill, format!("{}[MASK]", "old ".repeat(60))).refused(3, &["line 1 has", "at most 48"]);
     place.run(&[&fill[..], &["a [MASK]", "--top-k", "0"]].concat()).refused(2, &["--top-k 0"]);

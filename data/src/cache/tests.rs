@@ -303,3 +303,28 @@ fn a_text_that_changes_while_it_is_read_gives_no_cache() {
     assert!(!fixture.cache_path().exists());
     build(&fixture);
 }
+
+#[test]
+fn a_damaged_record_of_files_is_found_and_not_used() {
+    let fixture = Fixture::numbers(200);
+    let corpus = fixture.dir.path().join("rows.jsonl");
+    // Old enough that the next build need not read it again.
+    let old = SystemTime::now() - Duration::from_secs(60);
+    fs::File::options().append(true).open(&corpus).and_then(|file| file.set_modified(old)).expect("writable");
+    build(&fixture);
+    let record = fixture.dir.path().join("rows.tokens.files.json");
+    assert!(verify_file_record(&record).expect("as it was written"));
+
+    let text = fs::read_to_string(&record).expect("there");
+    let hash = blake3::hash(&fs::read(&corpus).expect("there")).to_hex().to_string();
+    assert!(text.contains(&hash), "{text}");
+    let flipped = if hash.starts_with('0') { "1" } else { "0" };
+    fs::write(&record, text.replace(&hash, &format!("{flipped}{}", &hash[1..]))).expect("writable");
+    assert!(verify_file_record(&record).expect_err("another hash").to_string().contains("differs from the one"));
+    assert_eq!(build(&fixture).built_because, None, "the text was read instead");
+    assert!(verify_file_record(&record).expect("written anew"));
+
+    fs::write(&record, text.replace("\"digest\"", "\"of_old\"")).expect("writable");
+    assert!(!verify_file_record(&record).expect("an earlier version's"));
+    assert_eq!(build(&fixture).built_because, None);
+}
