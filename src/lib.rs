@@ -27,7 +27,7 @@
 //! |---|---|
 //! | 0 | [`config`] the settings of a run · `files` writing files safely · [`metrics`] the measurements of a run · `units` numbers for people |
 //! | 1 | [`device`] CPU and GPUs, dtypes, uploads · [`optim`] AdamW and its schedules · [`logging`] console, JSON lines, TensorBoard |
-//! | 2 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling · [`checkpoint`] saving and loading, atomically · [`hugging_face`] folders of `transformers` |
+//! | 2 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · [`checkpoint`] saving and loading, atomically · [`hugging_face`] folders of `transformers` |
 //! | 3 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
 //! | 4 | [`train`] the loop, its steps and its state |
 //! | 5 | [`run`] the life of a run: folder, lock, start, resume |
