@@ -15,7 +15,7 @@ use crate::train::Ended;
 pub(super) fn run(args: Args) -> Result<()> {
     let run = args.run()?;
     if args.dry_run {
-        return dry_run::print(&run, args.resume);
+        return dry_run::print(&run, args.resume, args.show_config);
     }
 
     let dir = run.dir().to_path_buf();
@@ -25,7 +25,6 @@ pub(super) fn run(args: Args) -> Result<()> {
             eprintln!("{line}")
         }
     };
-    note(&prepared.headline());
     let mut session = prepared.start(stop::on_signals()?)?;
     let outcome = session.train()?;
 

@@ -79,6 +79,7 @@ pub(super) fn too_large(config: &Config, machine: Machine, is_set: impl Fn(&str)
         "tokenizer.vocab_size",
     ];
     let memory = machine.memory_bytes?;
+
     let vocabulary = match config.model.vocab_size() {
         0 if config.tokenizer.path.is_none() => config.tokenizer.vocab_size,
         size => size,

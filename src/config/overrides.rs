@@ -193,6 +193,7 @@ impl Layers {
                 return (chosen.preset.config(), Base::Chosen(chosen));
             }
         };
+
         let preset = name.parse().unwrap_or_else(|problem| {
             self.report(origin.as_ref(), problem);
             Preset::Base

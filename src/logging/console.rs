@@ -1,12 +1,15 @@
 //! Progress of a run on stderr: a progress bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Extent, Record, Sink};
+use super::pulse::Pulse;
+use super::{Activity, Extent, Record, Sink};
 use crate::metrics::{ValidationMetrics, WindowMetrics};
 use crate::units::{duration, thousands};
 
@@ -20,20 +23,23 @@ pub struct Console {
     /// `None`: stderr is not a terminal.
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
+    pulse: Pulse,
 }
 
 impl Console {
-    /// Creates a console on stderr.
-    pub fn new(extent: Extent) -> Self {
+    /// Creates a console on stderr, which acknowledges that `stop` was set.
+    pub fn new(extent: Extent, stop: Arc<AtomicBool>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(extent.total_steps), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}").expect("a valid template");
+            let style =
+                ProgressStyle::with_template("{spinner} {bar:16} {pos}/{len} {wide_msg}").expect("a valid template");
             bar.set_style(style.progress_chars("=> "));
             bar.set_position(extent.start_step);
             bar.tick(); // visible from the first step on
             bar
         });
-        Self { extent, started: Instant::now(), bar, last_line: None }
+        let pulse = Pulse::start(bar.clone(), stop, print_line);
+        Self { extent, started: Instant::now(), bar, last_line: None, pulse }
     }
 
     fn line(&self, line: &str) {
@@ -52,6 +58,7 @@ impl Console {
             self.last_line = Some(now);
             print_line(&format!("{what}: {done} of {of}"));
         }
+        self.pulse.shown(Some(format!("{what}: {done} of {of}")));
         // The remaining time is estimated from the first step on.
         self.started = now;
     }
@@ -62,10 +69,12 @@ impl Console {
         if let Some(bar) = &self.bar {
             bar.set_position(window.step);
             bar.set_message(progress_message(window, left));
+            self.pulse.shown(Some(progress_message(window, left)));
         } else if window.step >= self.extent.total_steps
             || self.last_line.is_none_or(|last| (now - last).as_secs_f64() >= SECS_BETWEEN_LINES)
         {
             self.last_line = Some(now);
+            self.pulse.shown(None);
             print_line(&window_line(window, self.extent.total_steps, left));
         }
 
@@ -77,6 +86,13 @@ impl Console {
             ));
         }
     }
+
+    fn begin(&self, activity: Activity) {
+        if let (Some(bar), Activity::Step { step, .. }) = (&self.bar, activity) {
+            bar.set_position(step - 1);
+        }
+        self.pulse.begin(activity);
+    }
 }
 
 impl Sink for Console {
@@ -86,9 +102,12 @@ impl Sink for Console {
             Record::Window(window) => self.window(window),
             Record::Validation(validation) => self.line(&validation_line(validation)),
             Record::Preparing(what, done, of) => self.preparing(what, *done, *of),
+            Record::Begin(activity) => self.begin(*activity),
             Record::Note(note) => self.line(note),
             Record::Finished => {
+                let message = self.pulse.end();
                 if let Some(bar) = &self.bar {
+                    bar.set_message(message);
                     bar.abandon(); // leaves the last state on the screen
                 }
             }
@@ -99,6 +118,7 @@ impl Sink for Console {
 
 impl Drop for Console {
     fn drop(&mut self) {
+        self.pulse.end();
         if let Some(bar) = self.bar.as_ref().filter(|bar| !bar.is_finished()) {
             bar.abandon();
         }

@@ -60,7 +60,7 @@ impl Sink for Jsonl {
             Record::Step(step) => self.write_line("step", step),
             Record::Window(window) => self.write_line("window", window),
             Record::Validation(validation) => self.write_line("validation", validation),
-            Record::Preparing(..) => Ok(()),
+            Record::Preparing(..) | Record::Begin(_) => Ok(()),
             Record::Note(note) => self.write_line("note", NoteFields { note }),
             Record::End(run) => self.write_line("end", run),
             Record::Finished => Ok(self.file.sync_all()?),

@@ -4,9 +4,13 @@
 
 pub mod console;
 pub mod jsonl;
+mod pulse;
 pub mod tensorboard;
 
+use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -31,12 +35,50 @@ pub enum Record<'a> {
     Validation(&'a ValidationMetrics),
     /// Work before the first step: its name, the parts done, and all parts.
     Preparing(&'a str, usize, usize),
+    /// What begins to be computed now. Files do not record it.
+    Begin(Activity),
     /// One sentence for people, for example that a checkpoint was saved.
     Note(&'a str),
     /// The training of this process is over, with the totals of the run.
     End(&'a RunMetrics),
     /// The run is over. No record follows.
     Finished,
+}
+
+/// Work that may take long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// A micro-batch of an optimizer step, both counted from 1.
+    Step {
+        /// The step.
+        step: u64,
+        /// The micro-batch.
+        micro_batch: usize,
+        /// Micro-batches of the step.
+        of: usize,
+    },
+    /// Anything else, for example "validating".
+    Work(&'static str),
+}
+
+impl Activity {
+    /// Returns whether `self` and `other` belong to the same step.
+    fn is_part_of(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Step { step: one, .. }, Self::Step { step: other, .. }) => one == other,
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step { step, of: 1, .. } => write!(f, "step {step}"),
+            Self::Step { step, micro_batch, of } => write!(f, "step {step}, micro-batch {micro_batch} of {of}"),
+            Self::Work(what) => f.write_str(what),
+        }
+    }
 }
 
 /// A destination of records.
@@ -68,18 +110,20 @@ impl Logging {
         Self::default()
     }
 
-    /// Creates `metrics.jsonl` and `tb/` in the run folder, and a console unless `quiet`. On resume, it removes the records
-    /// after `extent.start_step`, because the run repeats their steps.
-    pub fn for_run(run_dir: &Path, extent: Extent, quiet: bool) -> Result<Self> {
+    /// Creates `metrics.jsonl` and `tb/` in the run folder. On resume, it removes the records after `extent.start_step`,
+    /// because the run repeats their steps.
+    pub fn for_run(run_dir: &Path, extent: Extent) -> Result<Self> {
         let mut logging = Self::silent();
         let path = run_dir.join(METRICS_FILE);
         logging.add(Jsonl::open(&path, extent.start_step).with_context(|| unwritable(&path))?);
         let folder = run_dir.join("tb");
         logging.add(TensorBoard::create(&folder, extent.start_step).with_context(|| unwritable(&folder))?);
-        if !quiet {
-            logging.add(Console::new(extent));
-        }
         Ok(logging)
+    }
+
+    /// Adds a console, which acknowledges that `stop` was set.
+    pub fn add_console(&mut self, extent: Extent, stop: Arc<AtomicBool>) {
+        self.add(Console::new(extent, stop));
     }
 
     /// Adds a sink.
@@ -110,6 +154,11 @@ impl Logging {
     /// Reports that `done` of `of` parts of `what` are done; all of them precede the first step.
     pub fn preparing(&mut self, what: &str, done: usize, of: usize) -> Result<()> {
         self.write(Record::Preparing(what, done, of))
+    }
+
+    /// Says what begins to be computed now.
+    pub fn begin(&mut self, activity: Activity) -> Result<()> {
+        self.write(Record::Begin(activity))
     }
 
     /// Writes one sentence for people.

@@ -92,7 +92,7 @@ impl Sink for TensorBoard {
                 }
                 self.write_scalars(validation.step, &scalars)
             }
-            Record::Preparing(..) | Record::Note(_) | Record::End(_) => Ok(()),
+            Record::Preparing(..) | Record::Begin(_) | Record::Note(_) | Record::End(_) => Ok(()),
             Record::Finished => Ok(self.file.sync_all()?),
         }
     }

@@ -151,10 +151,10 @@ fn score_text(
 }
 
 /// A temporary folder for the token cache of a text. Removed when dropped.
-struct Scratch(PathBuf);
+pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("kiln-evaluate-{}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| {
             format!("{}: cannot make this folder; set TMPDIR to one that can be written", folder.display())
@@ -162,7 +162,7 @@ impl Scratch {
         Ok(Self(folder))
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }

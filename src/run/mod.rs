@@ -13,7 +13,9 @@
 mod error;
 mod evaluate;
 pub mod folder;
+mod leftovers;
 mod lock;
+mod plan;
 mod prepare;
 mod resume;
 mod start;

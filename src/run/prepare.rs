@@ -1,12 +1,17 @@
 //! Everything before the first step that needs no device: the lock, the data, the weights or checkpoint to start from.
 
+use std::path::Path;
+
 use anyhow::Result;
 use burn::tensor::Device;
 
 use super::Run;
 use super::error::RunError;
+use super::evaluate::Scratch;
 use super::folder::{take, write_config};
+use super::leftovers::{Before, Leftovers};
 use super::lock::RunLock;
+use super::plan::Plan;
 use super::resume::{resume_or_begin, vocabulary_of_run};
 use super::weights::start_from;
 use crate::checkpoint::{Checkpoints, Resume, Weights};
@@ -17,7 +22,10 @@ use crate::dataset::RunData;
 pub struct Prepared {
     /// Held as long as the run trains.
     pub(super) lock: RunLock,
+    /// Removes what was written if the run does not begin.
+    pub(super) leftovers: Leftovers,
     pub(super) run: Run,
+    pub(super) plan: Plan,
     /// The run's configuration with the vocabulary sizes filled in.
     pub(super) config: Config,
     pub(super) device: Device,
@@ -41,7 +49,9 @@ impl Run {
     /// Prepares a run on `data`, or on the data of its configuration.
     pub(super) fn prepare_with(self, resume: bool, data: Option<RunData>) -> Result<Prepared> {
         let device = self.device()?;
+        let before = Before::of(&self.dir);
         let lock = take(&self.dir, resume)?;
+        let leftovers = if resume { Leftovers::none() } else { before.guard() };
         let checkpoints = Checkpoints::of_run(&self.dir);
         if resume {
             // A killed run may have left a checkpoint without its name. Only the lock guarantees that no other process
@@ -51,8 +61,9 @@ impl Run {
 
         let (config, data) = match data {
             Some(data) => completed(self.config.clone(), data)?,
-            None => self.data(resume)?,
+            None => self.data(resume, &self.dir)?,
         };
+        let plan = Plan::of(&config, &data, &device)?;
         let weights = match &self.options.from {
             Some(from) => Some(start_from(from, &config, &checkpoints)?),
             None => checkpoints.starting_weights()?,
@@ -63,24 +74,50 @@ impl Run {
         };
 
         write_config(&self.dir, &config)?;
-        Ok(Prepared { lock, run: self, config, device, data, weights, resume })
+        Ok(Prepared { lock, leftovers, run: self, plan, config, device, data, weights, resume })
     }
 
-    /// Makes or finds the data of the run. Returns it with the configuration, whose vocabulary sizes are filled in. A
-    /// run that is resumed uses the vocabulary of its newest sound checkpoint.
+    /// Counts what the run would do, without leaving anything behind: token caches that do not exist yet go into a
+    /// temporary folder.
     ///
     /// # Errors
-    /// If the data cannot be used, or if the model does not fit the vocabulary.
-    pub fn data(&self, resume: bool) -> Result<(Config, RunData)> {
+    /// As [`Self::prepare`].
+    pub(crate) fn survey(&self, resume: bool) -> Result<Survey> {
+        let device = self.device()?;
+        let is_new = self.config.data.cache_dir.is_none() && !self.dir.join("cache").is_dir();
+        let scratch = is_new.then(Scratch::new).transpose()?;
+        let dir = scratch.as_ref().map_or(self.dir.clone(), |scratch| scratch.path(""));
+        let (config, data) = self.data(resume, &dir)?;
+        let plan = Plan::of(&config, &data, &device)?;
+        plan.check_memory(self.options.auto_micro_batch)?;
+        Ok(Survey { config, data, plan, _scratch: scratch })
+    }
+
+    /// Makes or finds the data of the run, with token caches in `dir` unless the configuration names their folder. Returns
+    /// it with the configuration, whose vocabulary sizes are filled in. A run that is resumed uses the vocabulary of its
+    /// newest sound checkpoint.
+    fn data(&self, resume: bool, dir: &Path) -> Result<(Config, RunData)> {
         let config = self.config.clone();
         let vocabulary = match &self.options.from {
             Some(from) => Some(from.vocabulary.clone()),
             None if resume => vocabulary_of_run(&self.dir, config.task)?,
             None => None,
         };
-        let data = RunData::open(&config, &self.dir, vocabulary, &mut |line| self.note(line))?;
+        // The user did not name a temporary folder and cannot find it again.
+        let temporary = format!("{}/", dir.join("cache").display());
+        let shown = |line: &str| if dir == self.dir { line.to_owned() } else { line.replace(&temporary, "") };
+        let data = RunData::open(&config, dir, vocabulary, &mut |line| self.note(&shown(line)))?;
         completed(config, data)
     }
+}
+
+/// A run as `--dry-run` sees it.
+pub(crate) struct Survey {
+    pub(crate) config: Config,
+    pub(crate) data: RunData,
+    pub(crate) plan: Plan,
+    /// Holds the token caches.
+    _scratch: Option<Scratch>,
 }
 
 /// Fills in the vocabulary sizes of the model.

@@ -5,9 +5,10 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::Run;
-use crate::checkpoint::{self, Checkpoints, Resume, find_resume};
+use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Resume, find_resume};
 use crate::config::{Config, Task};
 use crate::dataset::{RunData, Vocabulary};
+use crate::optim::LearningRate;
 
 /// Returns the vocabulary of the run's newest sound checkpoint, if there is one.
 pub(super) fn vocabulary_of_run(dir: &Path, task: Task) -> Result<Option<Vocabulary>> {
@@ -28,5 +29,25 @@ pub(super) fn resume_or_begin(run: &Run, config: &Config, data: &RunData, has_we
     let resume = find_resume(&run.dir, config, &train, &tokenizer, &run.options.allow)?;
     resume.damaged.iter().for_each(|error| run.note(&format!("skipped a damaged checkpoint: {error}")));
     run.note(&format!("resuming from {}", resume.path.display()));
+    if let Some(note) = other_length(&resume, config) {
+        run.note(&note);
+    }
     Ok(Some(resume))
+}
+
+/// Says what another `train.steps` does to the learning rate, if the run was saved with another one.
+fn other_length(resume: &Resume, config: &Config) -> Option<String> {
+    let saved = Config::from_toml(&String::from_utf8_lossy(resume.snapshot.file(RUN_CONFIG_FILE)?)).ok()?;
+    let (before, now) = (saved.train.steps, config.train.steps);
+    if before == now {
+        return None;
+    }
+    let next = resume.snapshot.state.step + 1;
+    let rate = |config: &Config| LearningRate::new(&config.optim, config.train.steps, config.model.d_model).at(next);
+    Some(format!(
+        "train.steps: {now} instead of {before}; the schedule stretches, so the learning rate of step {next} is {:.2e} \
+         instead of {:.2e}",
+        rate(config),
+        rate(&saved)
+    ))
 }

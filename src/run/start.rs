@@ -1,19 +1,17 @@
 //! From a prepared run to its training.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use burn::tensor::Device;
-use kiln_model::flops::n_params;
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::folder::write_config;
+use super::leftovers::Leftovers;
 use super::lock::RunLock;
 use super::prepare::Prepared;
 use crate::checkpoint::Resume;
 use crate::config::Config;
-use crate::device::device_name;
 use crate::eval::Model;
 use crate::logging::{Extent, Logging};
 use crate::train::{Outcome, Setup, Signals, Trainer, Validation};
@@ -22,6 +20,7 @@ use crate::train::{Outcome, Setup, Signals, Trainer, Validation};
 pub struct Session<M: Model = Transformer> {
     trainer: Trainer<M>,
     prompt: Option<String>,
+    leftovers: Leftovers,
     _lock: RunLock,
 }
 
@@ -31,7 +30,12 @@ impl Prepared {
     /// # Errors
     /// If a sink cannot be written, if the largest batch does not fit into memory, or if the device fails.
     pub fn start(self, signals: Signals) -> Result<Session> {
-        self.start_with(signals, Trainer::new)
+        self.plan.check_memory(self.run.options.auto_micro_batch)?;
+        let lines = [
+            format!("training {}; run folder {}", self.plan.model_line(), self.run.dir.display()),
+            self.plan.memory_line(),
+        ];
+        self.start_with(signals, &lines, Trainer::new)
     }
 
     /// Starts the run with another model than Kiln's own, see [`Run::train_model`](super::Run::train_model).
@@ -43,19 +47,29 @@ impl Prepared {
         signals: Signals,
         init: impl Fn(&TransformerConfig, &Device) -> M,
     ) -> Result<Session<M>> {
-        self.start_with(signals, |setup, resume| Trainer::with_model(setup, resume, init))
+        let line = format!("training on {}; run folder {}", self.plan.device, self.run.dir.display());
+        self.start_with(signals, &[line], |setup, resume| Trainer::with_model(setup, resume, init))
     }
 
     fn start_with<M: Model>(
         self,
         signals: Signals,
+        model_lines: &[String],
         trainer: impl FnOnce(Setup, Option<Resume>) -> Result<Trainer<M>>,
     ) -> Result<Session<M>> {
-        let Self { lock, run, config, device, data, weights, resume } = self;
+        let Self { lock, leftovers, run, plan, config, device, data, weights, resume } = self;
         let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
         let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
-        let mut logging = Logging::for_run(&run.dir, extent, !run.options.console)?;
-        run.options.notes.iter().try_for_each(|note| logging.note(note))?;
+        let mut logging = Logging::for_run(&run.dir, extent)?;
+        if run.options.console {
+            logging.add_console(extent, signals.stop.clone());
+        }
+        let start = run.options.from.as_ref().map(|from| {
+            let (path, step) = (from.path.display(), from.step);
+            format!("starting from the weights, the vocabulary and the configuration of {path} (step {step})")
+        });
+        let notes = start.iter().chain(&run.options.notes);
+        notes.chain(&plan.data_lines()).chain(model_lines).try_for_each(|note| logging.note(note))?;
         if run.options.reference_operators {
             logging.note("every operator is computed by its reference definition (--reference-operators)")?;
         }
@@ -78,12 +92,7 @@ impl Prepared {
         if trainer.config() != &given {
             write_config(&run.dir, trainer.config())?;
         }
-        Ok(Session { trainer, prompt: data.prompt, _lock: lock })
-    }
-
-    /// Describes the run in a line.
-    pub fn headline(&self) -> String {
-        headline(&self.config, &self.device, &self.run.dir)
+        Ok(Session { trainer, prompt: data.prompt, leftovers, _lock: lock })
     }
 }
 
@@ -93,6 +102,7 @@ impl<M: Model> Session<M> {
     /// # Errors
     /// If data cannot be read, a file cannot be written, the device fails, or a loss is not finite.
     pub fn train(&mut self) -> Result<Outcome> {
+        self.leftovers.keep();
         self.trainer.run()
     }
 
@@ -109,14 +119,4 @@ impl<M: Model> Session<M> {
 
 fn max_time(config: &Config) -> Option<Duration> {
     (config.train.max_minutes > 0.0).then(|| Duration::from_secs_f64(config.train.max_minutes * 60.0))
-}
-
-fn headline(config: &Config, device: &Device, dir: &Path) -> String {
-    format!(
-        "training {:.1} M parameters on {} for {} steps; run folder {}",
-        n_params(&config.model).total() as f64 / 1e6,
-        device_name(device),
-        config.train.steps,
-        dir.display()
-    )
 }

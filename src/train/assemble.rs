@@ -9,6 +9,7 @@ use kiln_model::TransformerConfig;
 use super::capture::CapturedSteps;
 use super::due::{Reporting, Saving};
 use super::feed::GroupFeed;
+use super::forecast::Forecast;
 use super::outcome::{Ended, Outcome};
 use super::preflight::Preflight;
 use super::provenance::Provenance;
@@ -57,6 +58,7 @@ impl<M: Model> Trainer<M> {
         if let Some(resume) = &resume {
             checkpoints.point_to(&resume.path, &resume.snapshot)?;
         }
+        let has_weights = weights.is_some() && resume.is_none();
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
 
         // The state to start from.
@@ -86,6 +88,7 @@ impl<M: Model> Trainer<M> {
         // The parts of the loop.
         let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
         let loader = Loader::new(train.clone(), &config.loader, config.seed, state.position)?;
+        let forecast = Forecast::new(&config, &train);
         Ok(Self {
             operators,
             feed: GroupFeed::new(loader, state.position, &config.train, device.clone()),
@@ -105,6 +108,8 @@ impl<M: Model> Trainer<M> {
                 late_kernels: None,
             },
             signals: setup.signals,
+            forecast,
+            has_weights,
             config,
             state,
             vocabulary,

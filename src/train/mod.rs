@@ -10,6 +10,7 @@ mod best;
 pub mod capture;
 mod due;
 pub mod feed;
+mod forecast;
 mod guard;
 mod measured;
 mod new_kernels;

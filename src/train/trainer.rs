@@ -12,6 +12,7 @@ use super::best::new_best;
 use super::capture::CapturedSteps;
 use super::due::{Due, Reporting, Saving, Validated};
 use super::feed::{Group, GroupFeed};
+use super::forecast::Forecast;
 use super::guard::{StepStart, in_step};
 use super::measured::Measured;
 use super::outcome::{Ended, Outcome};
@@ -20,7 +21,9 @@ use super::state::TrainState;
 use super::step::train_step_with;
 use crate::config::Config;
 use crate::dataset::Vocabulary;
+use crate::device::is_cpu;
 use crate::eval::Model;
+use crate::logging::Activity;
 use crate::metrics::{RunMetrics, Span};
 
 /// Trains a model: one of Kiln's, or any other [`Model`].
@@ -38,6 +41,9 @@ pub struct Trainer<M: Model = Transformer> {
     pub(super) saving: Saving,
     pub(super) signals: Signals,
     pub(super) outcome: Outcome,
+    pub(super) forecast: Forecast,
+    /// Whether the run starts from the weights of another one.
+    pub(super) has_weights: bool,
 }
 
 impl<M: Model> Trainer<M> {
@@ -77,6 +83,15 @@ impl<M: Model> Trainer<M> {
             return self.nothing_to_do(ended);
         }
 
+        if self.is_asked_to_stop() {
+            self.reporting.logging.finish()?;
+            return Ok(self.summarize(Ended::Stopped));
+        }
+        if self.has_weights && self.state.step == 0 {
+            self.validate_weights()?; // host sync
+        }
+
+        self.forecast.start();
         self.reporting.measured.restart();
         let ended = loop {
             let group = self.feed.next_group(&mut self.reporting.measured.clock)?; // uploaded one group ahead
@@ -91,6 +106,9 @@ impl<M: Model> Trainer<M> {
             if due.log {
                 self.reporting.log(&mut self.state)?; // host sync
             }
+            // The CPU has completed a step when it returns.
+            let is_read = due.log || is_cpu(&self.state.device);
+            self.foretell(group.padded_tokens(), is_read, due.log)?;
             let is_best = due.validate && self.validate(due.with_text)?; // host sync
             if is_best || (due.save && self.saving.lacks(self.state.step)) {
                 let elapsed = self.saving.begin(&self.state, is_best)?; // host sync
@@ -120,8 +138,16 @@ impl<M: Model> Trainer<M> {
 
         // A backend that runs out of memory while enqueuing panics; the error names the batch.
         let Measured { clock, .. } = &mut reporting.measured;
-        let step =
-            || train_step_with(state, &group.batches, |state, batch, before| gradients.compute(state, batch, before));
+        let (logging, number) = (&mut reporting.logging, state.step + 1);
+        let (mut micro_batch, of) = (0, group.batches.len());
+        let step = || {
+            train_step_with(state, &group.batches, |state, batch, before| {
+                micro_batch += 1;
+                // Only the console shows it.
+                let _ = logging.begin(Activity::Step { step: number, micro_batch, of });
+                gradients.compute(state, batch, before)
+            })
+        };
         let take_step = || catch_unwind(AssertUnwindSafe(step));
         let measures = clock
             .time(Span::Step, take_step)
@@ -137,6 +163,7 @@ impl<M: Model> Trainer<M> {
     /// Validates, logs the result, and returns whether it is the best so far.
     fn validate(&mut self, with_text: bool) -> Result<bool> {
         let Self { state, config, vocabulary, validation, reporting: Reporting { logging, measured, .. }, .. } = self;
+        logging.begin(Activity::Work("validating"))?;
         let found = validation.measure(state, config, vocabulary, with_text, &mut measured.new_kernels)?;
         let Some(Validated { metrics, hypotheses, elapsed }) = found else { return Ok(false) };
         measured.clock.add(Span::Validate, elapsed);
@@ -149,10 +176,35 @@ impl<M: Model> Trainer<M> {
         Ok(best.is_some())
     }
 
+    /// Validates the weights of another run before the first step. Only training makes a checkpoint the best one.
+    fn validate_weights(&mut self) -> Result<()> {
+        let Self { state, config, vocabulary, validation, reporting: Reporting { logging, measured, .. }, .. } = self;
+        logging.begin(Activity::Work("validating"))?;
+        let found = validation.measure(state, config, vocabulary, false, &mut measured.new_kernels)?;
+        found.map_or(Ok(()), |found| logging.validation(&found.metrics))
+    }
+
+    /// Notes once how long the training will take.
+    fn foretell(&mut self, padded_tokens: u64, is_read: bool, is_logged: bool) -> Result<()> {
+        if !is_read {
+            self.forecast.count(padded_tokens);
+            return Ok(());
+        }
+        let left = self.config.train.steps.saturating_sub(self.state.step);
+        match self.forecast.observe(padded_tokens, is_logged, left, &self.config) {
+            Some(sentence) => self.reporting.logging.note(&sentence),
+            None => Ok(()),
+        }
+    }
+
+    fn is_asked_to_stop(&self) -> bool {
+        self.signals.stop.load(Ordering::Relaxed)
+    }
+
     /// Returns why the run ends after the step in progress, if it does.
     fn ended(&self) -> Option<Ended> {
         let train_secs = self.state.train_secs + self.reporting.measured.window_start.elapsed().as_secs_f64();
-        self.finished(train_secs).or_else(|| self.signals.stop.load(Ordering::Relaxed).then_some(Ended::Stopped))
+        self.finished(train_secs).or_else(|| self.is_asked_to_stop().then_some(Ended::Stopped))
     }
 
     /// Returns which limit the run has reached after `train_secs` of training, if any.

@@ -40,6 +40,19 @@ fn files_that_are_not_there_are_named() {
     place
         .run(&["train", "--device", "cpu", "--set", text])
         .refused(2, &["data.train", "no/such.jsonl", "No such file"]);
+    place.write("rows.jsonl", "{\"src\": \"a b\", \"trg\": \"c d\"}\n");
+    let typos = ["data.train=row.jsonl", "data.valid=rows.jsonl", "tokenizer.path=tok.json", "optim.lr=-1"];
+    let typos: Vec<&str> = typos.iter().flat_map(|set| ["--set", *set]).collect();
+    place.run(&[&["train", "--run", "runs/typo"], &typos[..]].concat()).refused(
+        2,
+        &[
+            "3 problems",
+            "data.train names row.jsonl: No such file or directory; did you mean rows.jsonl?",
+            "tokenizer.path names tok.json",
+            "optim.lr -1",
+        ],
+    );
+    assert!(!place.path("runs").exists(), "nothing was done");
     place.run(&["prepare", "no.jsonl"]).refused(2, &["no.jsonl"]);
     place.run(&["tokenizer", "no.jsonl", "--out", "tok"]).refused(2, &["no.jsonl"]);
     place.run(&["evaluate", "runs/none"]).refused(2, &["runs/none: there is no run here"]);
@@ -78,4 +91,30 @@ fn a_tokenizer_needs_text_and_a_place() {
     place.run(&["tokenizer", "--out", "tok"]).refused(2, &["there is no text"]);
     place.write("rows.jsonl", "{\"src\": \"a b\", \"trg\": \"c d\"}\n");
     place.run(&["tokenizer", "rows.jsonl"]).refused(2, &["--out", "tokenizer.path"]);
+}
+
+#[test]
+fn a_run_that_fails_before_its_first_step_leaves_nothing_behind() {
+    let place = Workplace::new();
+    place.write("bad.jsonl", "{\"src\": 1}\n".repeat(20));
+    place
+        .run(&["train", "--device", "cpu", "--set", "data.train=bad.jsonl", "--run", "runs/d"])
+        .refused(3, &["bad.jsonl"]);
+    assert!(!place.path("runs").exists(), "the folder was made for the run");
+}
+
+#[test]
+fn a_model_that_no_machine_holds_is_a_mistake_of_the_configuration() {
+    let place = Workplace::new();
+    let too_large = |set: &str, part: &str| {
+        let ran = place.run(&["train", "--device", "cpu", "--set", set, "--run", "runs/d"]);
+        ran.refused(2, &[set, part]);
+    };
+    too_large("model.d_model=100000000", "model.d_model 100000000 is above 1048576");
+    too_large(
+        "model.d_model=1000000",
+        "model.d_model makes a model whose weights, gradients and moments need at least",
+    );
+    too_large("model.n_encoder_layers=9999999", "model.n_encoder_layers 9999999 is above 10000");
+    assert!(!place.path("runs").exists(), "nothing was done");
 }

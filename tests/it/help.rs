@@ -33,14 +33,40 @@ fn the_doctor_names_what_it_looked_for() {
 #[test]
 fn a_dry_run_prints_a_configuration_that_can_be_used_again() {
     let place = Workplace::new();
-    let first =
-        place.run(&["train", "--dry-run", "--device", "cpu", "--set", "optim.lr=0.0015", "--run", "runs/x"]).ok();
+    let dry = ["train", "--dry-run", "--show-config", "--device", "cpu", "--run", "runs/x"];
+    let first = place.run(&[&dry[..], &["--set", "optim.lr=0.0015"]].concat()).ok();
     for part in ["lr = 0.0015", "parameters: encoder", "batch 1: ", "memory for the largest batch", "runs/x"] {
         assert!(first.stdout.contains(part), "{part:?} is missing in {}", first.stdout);
     }
-    assert!(!place.path("runs/x/config.toml").exists(), "a dry run starts no run");
+    assert!(!place.path("runs").exists(), "a dry run leaves nothing behind");
     place.write("again.toml", &first.stdout);
-    let again = place.run(&["train", "--dry-run", "--device", "cpu", "--config", "again.toml", "--run", "runs/x"]).ok();
-    assert_eq!(again.stdout, first.stdout);
-    assert_eq!(again.stderr, "", "text and tokenizer were prepared before");
+    let again = place.run(&[&dry[..], &["--config", "again.toml"]].concat()).ok();
+    let config = |text: &str| text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(config(&again.stdout), config(&first.stdout));
+}
+
+#[test]
+fn a_dry_run_leads_with_a_summary_and_an_example() {
+    let place = Workplace::new();
+    place.write("few.tsv", (0..300).map(|n| format!("word {n}\tparola {n}\n")).collect::<String>());
+    let dry = ["train", "--dry-run", "--device", "cpu", "--set", "data.train=few.tsv", "--run", "runs/x"];
+    let ran = place.run(&dry).ok();
+    for part in [
+        "preset few-pairs, for 300 pairs on a CPU (--preset NAME takes another)\ndata: 300 pairs, none for validation; ",
+        "warning: above 100 epochs",
+        " M parameters on CPU (",
+        "memory: about ",
+        "kiln export: as marian",
+        "the first example of the training data:\n  source: word ",
+        " tokens: ",
+        "  target: parola ",
+        "--show-config prints the configuration",
+    ] {
+        assert!(ran.stdout.contains(part), "{part:?} is missing in {}", ran.stdout);
+    }
+    assert!(!ran.stdout.contains("batch_tokens ="), "{}", ran.stdout);
+    assert!(!ran.stderr.contains("tmp"), "no temporary names: {}", ran.stderr);
+    assert!(!place.path("runs").exists());
+    let base = place.run(&[&dry[..], &["--preset", "base"]].concat()).ok();
+    assert!(base.stdout.contains("kiln export: not possible; nearest is marian, but model.norm is Pre"), "{base:#?}");
 }

@@ -279,10 +279,37 @@ fn an_interrupted_run_is_saved_and_can_be_resumed() {
     // A process that is saving has such a folder.
     let save = place.path("runs/a/checkpoints/step-00099999.tmp");
     fs::create_dir(&save).expect("writable");
-    let dry = place.run(&["train", "--device", "cpu", "--run", "runs/a", "--resume", "--dry-run"]).ok();
+    let dry =
+        place.run(&["train", "--device", "cpu", "--run", "runs/a", "--resume", "--dry-run", "--show-config"]).ok();
     assert!(dry.stdout.contains("steps = 100000"), "{dry:#?}");
     assert!(place.path("runs/a/checkpoints/last").exists());
     assert!(save.exists(), "a dry run deletes nothing");
+}
+
+/// Ctrl-C is acknowledged at once, and the step in progress ends as announced.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_first_step_is_acknowledged_finished_and_saved() {
+    let place = Workplace::new();
+    let mut arguments = vec!["train", "--device", "cpu", "--run", "runs/a", "--set", "train.grad_accum_steps=1500"];
+    arguments.extend(SMALL.iter().flat_map(|set| ["--set", *set]));
+    let child = place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let started = Instant::now();
+    while !fs::read_to_string(place.path("runs/a/metrics.jsonl")).is_ok_and(|text| text.contains("memory: about")) {
+        assert!(started.elapsed() < Duration::from_secs(120), "no plan in two minutes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(700));
+
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
+    assert!(killed.success());
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let acknowledged = stderr.find("again: now").expect("an acknowledgement");
+    let stopped = stderr.find("continue with:").expect("the way on");
+    assert!(acknowledged < stopped, "{stderr}");
+    place.run(&["train", "--device", "cpu", "--run", "runs/a", "--resume", "--dry-run"]).ok();
 }
 
 #[test]
@@ -310,4 +337,49 @@ fn a_precision_is_audited_against_f32() {
     place.run(&["check", "runs/a", "--precision", "fp16"]).refused(2, &["--precision"]);
     place.run(&["check", "runs/a", "--set", "optim.lr=1"]).refused(2, &["options of --precision"]);
     place.run(&["check", "--precision", "fp8"]).refused(2, &["fp16"]);
+}
+
+/// The plan of a run is in its notes, and its default warm-up follows the steps.
+#[test]
+fn a_run_says_what_it_is_going_to_do() {
+    let place = Workplace::new();
+    let ran = place
+        .run(&["train", "--device", "cpu", "--run", "runs/a", "--set", "train.steps=4", "--set", "train.log_every=1"])
+        .ok();
+    for part in [
+        "preset numbers, for the built-in task (--preset NAME takes another)",
+        "optim.warmup_steps = 1 instead of 100, because train.steps = 4",
+        "data: 50,000 pairs, 500 for validation; 4 steps are 0.0 epochs",
+        "training 0.9 M parameters on CPU (",
+        "memory: about ",
+    ] {
+        assert!(ran.stderr.contains(part), "{part:?} is missing in {ran:#?}");
+        assert!(place.read("runs/a/metrics.jsonl").contains(part), "{part:?} is missing in metrics.jsonl");
+    }
+}
+
+#[test]
+fn a_finished_run_trains_longer() {
+    let place = trained();
+    let longer = ["train", "--device", "cpu", "--run", "runs/a", "--resume", "--set", "train.steps=16"];
+    let ran = place.run(&longer).ok();
+    assert!(
+        ran.stderr
+            .contains("train.steps: 16 instead of 12; the schedule stretches, so the learning rate of step 13 is"),
+        "{ran:#?}"
+    );
+    assert!(ran.stderr.contains("step 16/16") && place.read("runs/a/config.toml").contains("steps = 16"), "{ran:#?}");
+}
+
+#[test]
+fn a_run_that_starts_from_another_says_so_and_validates_first() {
+    let place = trained();
+    let ran =
+        place.run(&["train", "--device", "cpu", "--from", "runs/a", "--run", "runs/b", "--set", "train.steps=3"]).ok();
+    let start =
+        "starting from the weights, the vocabulary and the configuration of runs/a/checkpoints/step-00000012 (step 12)";
+    assert!(ran.stderr.contains(start), "{ran:#?}");
+    let first = ran.stderr.find("step 0 | validation loss").expect("a validation before the first step");
+    assert!(first < ran.stderr.find("step 3 | validation loss").expect("the last validation"), "{ran:#?}");
+    assert!(ran.stderr.contains("optim.warmup_steps = 1 instead of 5, because train.steps = 3"), "{ran:#?}");
 }

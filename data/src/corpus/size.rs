@@ -6,7 +6,7 @@ use super::line_reader::LineReader;
 use super::text::find_files;
 use crate::error::Result;
 
-/// Counts the lines with text in files of pairs; of two parallel files (`news.en,news.it`), those of the first. Stops at
+/// Counts the lines with text in files of pairs. Of two parallel files (`news.en,news.it`), the first counts. Stops at
 /// `enough`.
 ///
 /// # Errors

@@ -97,6 +97,21 @@ impl Family {
         }
     }
 
+    /// Writes the fields of `config.json`.
+    fn write(self, config: &TransformerConfig) -> Result<Map<String, Value>, HfError> {
+        let (written, problems) = match self {
+            Self::Gpt2 => gpt2::write(config),
+            Self::Llama => llama::write(config),
+            Self::Bert => bert::write(config),
+            Self::Bart => seq2seq::write_bart(config),
+            Self::Marian => seq2seq::write_marian(config),
+        };
+        match problems.is_empty() {
+            true => Ok(written),
+            false => Err(HfError::NotExpressible { family: self, problems }),
+        }
+    }
+
     fn table(self, config: &TransformerConfig) -> Table {
         match self {
             Self::Gpt2 => gpt2::table(config),
@@ -198,6 +213,21 @@ pub struct Exported {
     pub tensors: Vec<NamedTensor>,
 }
 
+/// Returns the family of `transformers` that [`export`] would write a model of `config` as.
+///
+/// # Errors
+/// If no family computes the same; the error lists every difference.
+pub fn export_family(config: &TransformerConfig) -> Result<Family, HfError> {
+    let family = Family::nearest(config);
+    // Export reorders the features of alternating sines and cosines.
+    let positions = match config.positions {
+        Positions::Sinusoidal => Positions::SinusoidalHalves,
+        other => other,
+    };
+    family.write(&TransformerConfig { positions, ..config.clone() })?;
+    Ok(family)
+}
+
 /// Exports a model to the family of `transformers` that computes the same.
 ///
 /// Alternating sines and cosines become Marian's order of positions, and the features of the weights are reordered with
@@ -215,17 +245,7 @@ pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &Toke
         (config, weights)
     };
 
-    let (written, problems) = match family {
-        Family::Gpt2 => gpt2::write(config),
-        Family::Llama => llama::write(config),
-        Family::Bert => bert::write(config),
-        Family::Bart => seq2seq::write_bart(config),
-        Family::Marian => seq2seq::write_marian(config),
-    };
-    if !problems.is_empty() {
-        return Err(HfError::NotExpressible { family, problems });
-    }
-
+    let written = family.write(config)?;
     let tensors =
         export::export(&family.table(config), weights).map_err(|problems| HfError::Tensors { family, problems })?;
 

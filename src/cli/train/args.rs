@@ -25,7 +25,8 @@ use crate::run::{Options, Run, TrainedModel, folder};
   kiln train --preset bert-small --set data.train=texts/ --set data.valid=dev.txt
   kiln train --config en-it.toml --set optim.lr=3e-4 --dry-run
   kiln train --from runs/gpt2 --set data.train=texts/ --set optim.lr=1e-4 --run runs/tuned
-  kiln train --run runs/en-it --resume")]
+  kiln train --run runs/en-it --resume
+  kiln train --run runs/en-it --resume --set train.steps=9000")]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
@@ -35,11 +36,13 @@ pub(in crate::cli) struct Args {
     run: Option<PathBuf>,
 
     /// Continues the run in the run folder from its newest checkpoint. It keeps its configuration unless another one is
-    /// given
+    /// given. With --set train.steps=N it trains longer, also a run that is finished: the schedule stretches
+    /// over N steps
     #[arg(long)]
     pub(super) resume: bool,
 
-    /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained
+    /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained. The
+    /// weights are validated before the first step
     #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "config", "preset", "task"])]
     from: Option<PathBuf>,
 
@@ -47,10 +50,14 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "KEY", requires = "resume")]
     allow: Vec<String>,
 
-    /// Checks everything, prints the whole configuration, parameters, memory and the first batches, and stops. Prepares
-    /// the token cache if necessary
+    /// Checks everything, prints what would be trained: preset, data, epochs, parameters, memory, the first batches and
+    /// an example. Stops then and leaves nothing behind
     #[arg(long)]
     pub(super) dry_run: bool,
+
+    /// With --dry-run: prints the whole configuration, too, as a configuration file
+    #[arg(long, requires = "dry_run")]
+    pub(super) show_config: bool,
 
     /// If the largest batch does not fit into memory: cuts every batch into 2, 4, ... micro-batches
     /// (train.split_batches) until it fits. An optimizer step still covers the whole batch
@@ -98,12 +105,18 @@ impl Args {
             (folder::for_new_run(named, &name, any_arguments)?, resolved)
         };
 
+        // Naming the key is enough to train longer.
+        let mut allow = self.allow.clone();
+        if self.resume && self.config.set.iter().any(|set| set.trim_start().starts_with("train.steps=")) {
+            allow.push("train.steps".into());
+        }
+
         let Resolved { config, base, notes } = resolved;
         let mut run = Run::in_folder(dir, config);
         run.options = Options {
             device,
             from,
-            allow: self.allow.clone(),
+            allow,
             notes: preset_line(&base).into_iter().chain(notes).collect(),
             auto_micro_batch: self.auto_micro_batch,
             reference_operators: self.reference_operators,

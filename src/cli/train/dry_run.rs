@@ -1,58 +1,134 @@
 //! `kiln train --dry-run`: everything except the training.
 
-use anyhow::Result;
-use kiln_data::{Loader, LoaderConfig, Position, Shape};
-use kiln_model::flops::{TrainBytes, n_params, train_bytes};
+use std::fmt::Write;
 
-use crate::device::{compute_dtype, device_name};
+use anyhow::Result;
+use kiln_data::{HostBatch, Loader, LoaderConfig, Position};
+use kiln_model::flops::{TrainBytes, n_params};
+use kiln_model::hf::{HfError, export_family};
+
+use crate::config::Config;
+use crate::dataset::{RunData, Vocabulary};
 use crate::run::Run;
 use crate::units::thousands;
 
 /// Batches shown.
 const N_BATCHES: usize = 3;
+/// Tokens of the example shown.
+const N_TOKENS: usize = 40;
 
-/// Prints the configuration as TOML and everything else as comments, so that the output is a configuration file.
-pub(super) fn print(run: &Run, resume: bool) -> Result<()> {
-    let device = run.options.device.open()?;
-    let (config, data) = run.data(resume)?;
-    let dtype = compute_dtype(config.train.precision, &device)?;
-    print!("{}", config.to_toml());
-    println!("\n# run folder {}, device {}, precision {dtype:?}", run.dir().display(), device_name(&device));
+/// Prints a summary of the run. With `show_config` it is a comment in front of the configuration, so that the output is a
+/// configuration file.
+pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
+    let survey = run.survey(resume)?;
+    let (config, data, plan) = (&survey.config, &survey.data, &survey.plan);
 
+    let mut summary = run.options.notes.join("\n");
+    summary += if summary.is_empty() { "" } else { "\n" };
+    for line in plan.data_lines() {
+        writeln!(summary, "{line}")?;
+    }
+    writeln!(summary, "model: {}", plan.model_line())?;
+    writeln!(summary, "run folder {}, device {}, precision {:?}", run.dir().display(), plan.device, plan.dtype)?;
+    writeln!(summary, "{}", parameters(config))?;
+    writeln!(summary, "memory for the largest batch, {}: {}", plan.largest, memory(&plan.bytes))?;
+    writeln!(summary, "{}", plan.memory_line())?;
+    writeln!(summary, "{}", export(config))?;
+    batches(config, data, &mut summary)?;
+
+    match show_config {
+        true => {
+            summary.lines().for_each(|line| println!("# {line}"));
+            print!("\n{}", config.to_toml());
+        }
+        false => println!("{summary}(--show-config prints the configuration; nothing was trained or kept)"),
+    }
+    Ok(())
+}
+
+fn parameters(config: &Config) -> String {
     let params = n_params(&config.model);
-    println!(
-        "# {} parameters: encoder {}, decoder {}, embeddings {}, output projection {}",
+    format!(
+        "{} parameters: encoder {}, decoder {}, embeddings {}, output projection {}",
         thousands(params.total() as f64),
         thousands(params.encoder as f64),
         thousands(params.decoder as f64),
         thousands((params.embeddings + params.positions) as f64),
         thousands(params.output_projection as f64)
-    );
+    )
+}
 
-    // The first batches.
+/// Says as which family the model can be exported, or why it cannot.
+fn export(config: &Config) -> String {
+    match export_family(&config.model) {
+        Ok(family) => format!("kiln export: as {family}"),
+        Err(HfError::NotExpressible { family, problems }) => {
+            format!("kiln export: not possible; nearest is {family}, but {}", problems.join("; "))
+        }
+        Err(error) => format!("kiln export: not possible: {error}"),
+    }
+}
+
+/// Shows the first batches and one decoded example.
+fn batches(config: &Config, data: &RunData, summary: &mut String) -> Result<()> {
     let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
     let mut loader = Loader::new(data.train.clone(), &inline, config.seed, Position::default())?;
-    println!("# {} batches per epoch", thousands(loader.batches_per_epoch() as f64));
-    let mut seen = Vec::new();
+    let shapes = loader.shapes().map_or(String::new(), |shapes| format!(" of {} shapes", shapes.len()));
+    writeln!(summary, "{} batches per epoch{shapes}", thousands(loader.batches_per_epoch() as f64))?;
+
+    let mut example = None;
     for number in 1..=N_BATCHES {
         let batch = loader.next_batch()?;
-        println!("# batch {number}: {} tokens, padding {:.0}%", batch.shape(), 100.0 * batch.padding_ratio());
-        seen.push(batch.shape());
+        writeln!(summary, "batch {number}: {} tokens, padding {:.0}%", batch.shape(), 100.0 * batch.padding_ratio())?;
+        example = example.or_else(|| Some(first_row(&batch, &data.vocabulary)));
         loader.recycle(batch);
     }
-    if let Some(shapes) = loader.shapes() {
-        println!("# {} shapes in all", shapes.len());
-        seen.extend(shapes.into_keys());
-    }
-
-    let bytes =
-        |shape: Shape| train_bytes(&config.model, dtype, [shape.batch_size, shape.source_len, shape.target_len]);
-    let shape = seen.into_iter().max_by_key(|shape| bytes(*shape).total()).expect("a data set has batches");
-    println!("# memory for the largest batch, {shape}: {}", memory(&bytes(shape)));
-    if data.valid.is_none() {
-        println!("# no validation text: there will be no best checkpoint");
+    for line in example.into_iter().flatten() {
+        writeln!(summary, "{line}")?;
     }
     Ok(())
+}
+
+/// Describes the first row of a batch: text, and the tokens that the model sees.
+fn first_row(batch: &HostBatch, vocabulary: &Vocabulary) -> Vec<String> {
+    let ids = |row: &[i32]| -> Vec<u32> { row.iter().map(|id| *id as u32).collect() };
+
+    match vocabulary {
+        Vocabulary::Pairs(tokenizers) => {
+            let decode = |ids: &[u32]| tokenizers.decode(ids).unwrap_or_default();
+            let source = ids(&batch.source()[..batch.source_len]);
+            let target = ids(&batch.labels()[..batch.target_len]);
+            let mut lines = vec!["the first example of the training data:".to_owned()];
+            for (side, ids) in [("source", source), ("target", target)] {
+                lines.push(format!("  {side}: {}", one_line(&decode(&ids))));
+                lines.push(format!("    {}", tokens(&ids, decode)));
+            }
+            lines
+        }
+        Vocabulary::Text(tokenizer) => {
+            let decode = |ids: &[u32]| tokenizer.decode(ids).unwrap_or_default();
+            let mut row = ids(&batch.target_input()[..batch.target_len]);
+            row.truncate(N_TOKENS);
+            vec![
+                "the first row of the training data begins:".to_owned(),
+                format!("  text: {}", one_line(&decode(&row))),
+                format!("    {}", tokens(&row, decode)),
+            ]
+        }
+    }
+}
+
+/// Lists tokens between bars. Special tokens, such as padding, decode to nothing and are left out.
+fn tokens(ids: &[u32], decode: impl Fn(&[u32]) -> String) -> String {
+    let pieces: Vec<String> = ids.iter().map(|id| decode(&[*id])).filter(|piece| !piece.is_empty()).collect();
+    let more = pieces.len().saturating_sub(N_TOKENS);
+    let more = if more > 0 { format!(" | and {more} more") } else { String::new() };
+    let shown: Vec<&str> = pieces.iter().take(N_TOKENS).map(String::as_str).collect();
+    format!("{} tokens: {}{more}", pieces.len(), one_line(&shown.join(" | ")))
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], "\\n")
 }
 
 fn memory(bytes: &TrainBytes) -> String {
@@ -71,6 +147,7 @@ fn memory(bytes: &TrainBytes) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Preset;
 
     #[test]
     fn memory_is_told_in_parts() {
@@ -79,5 +156,23 @@ mod tests {
             TrainBytes { weights: mib, gradients: 2 * mib, master: 3 * mib, moments: 4 * mib, activations: 1990 * mib };
         let text = memory(&bytes);
         assert!(text.starts_with("about 2,000 MiB (weights 1, gradients 2, master weights 3, moments 4"), "{text}");
+    }
+
+    #[test]
+    fn presets_that_no_family_computes_say_why() {
+        for preset in Preset::ALL {
+            let text = export(&preset.config());
+            let is_kilns_own = ["numbers", "tiny", "small", "base", "big"].contains(&preset.name());
+            let why = "not possible; nearest is marian, but model.norm is Pre, but this family has Post";
+            assert_eq!(text.contains(why), is_kilns_own, "{preset}: {text}");
+            assert_eq!(text.contains("export: as "), !is_kilns_own, "{preset}: {text}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_listed_up_to_a_limit() {
+        let ids: Vec<u32> = (0..=N_TOKENS as u32 + 1).collect();
+        let text = tokens(&ids, |ids| if ids[0] == 0 { String::new() } else { "x\n".into() });
+        assert!(text.starts_with("41 tokens: x\\n | x") && text.ends_with(" | and 1 more"), "{text}");
     }
 }

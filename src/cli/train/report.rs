@@ -17,29 +17,34 @@ use crate::units::{duration, thousands};
 
 /// Translations shown after the last step.
 const N_SAMPLES: usize = 3;
+/// Characters of a sample that are shown.
+const MOST_CHARACTERS: usize = 70;
 
 /// Describes the speed of a run in a line.
 pub(super) fn speed(outcome: &Outcome) -> String {
     let speed = &outcome.throughput;
     format!(
-        "step {} after {} of training: {} tok/s without padding (padding {:.0}%), data wait {:.1}%{}",
+        "step {} after {}: {} tok/s without padding (padding {:.0}%){}{}",
         outcome.step,
         duration(Duration::from_secs_f64(outcome.train_secs)),
         thousands(speed.tokens_per_sec),
         100.0 * speed.padding_ratio,
-        100.0 * outcome.data_wait_share,
+        if outcome.data_wait_share >= 0.01 {
+            format!(", data wait {:.0}%", 100.0 * outcome.data_wait_share)
+        } else {
+            String::new()
+        },
         outcome.late_kernels.map_or(String::new(), |n| format!(", {n} kernels compiled during training"))
     )
 }
 
 /// Says how to continue a run that was stopped.
 pub(super) fn stopped(outcome: &Outcome, dir: &Path) -> String {
-    format!(
-        "stopped after step {} and saved; continue with: {} train --run {} --resume",
-        outcome.step,
-        program(),
-        dir.display()
-    )
+    let what = match outcome.checkpoint {
+        Some(_) => format!("stopped after step {} and saved", outcome.step),
+        None => "stopped before the next step".into(),
+    };
+    format!("{what}; continue with: {} train --run {} --resume", program(), dir.display())
 }
 
 /// Prints scores and samples of a trained model, and the next command.
@@ -72,7 +77,7 @@ fn print_result(outcome: &Outcome, samples: &[(usize, Example)]) {
     for (row, example) in samples {
         if let Some(hypothesis) = outcome.hypotheses.get(*row) {
             let verdict = if hypothesis == &example.target { "=" } else { "!=" };
-            println!("  {} -> {hypothesis}\n    {verdict} {}", example.source, example.target);
+            println!("  {} -> {}\n    {verdict} {}", cut(&example.source), cut(hypothesis), cut(&example.target));
         }
     }
 }
@@ -109,9 +114,18 @@ fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, 
     command.replace("{input}", input)
 }
 
-/// Returns a source that the model should be able to translate, as one shell word.
+/// Returns the shortest source that the model should be able to translate, as one shell word.
 fn next_input(samples: &[(usize, Example)]) -> &str {
-    samples.iter().map(|(_, example)| example.source.as_str()).find(|source| !source.contains('\'')).unwrap_or("...")
+    let sources = samples.iter().map(|(_, example)| example.source.as_str()).filter(|source| !source.contains('\''));
+    sources.min_by_key(|source| source.len()).unwrap_or("...")
+}
+
+/// Shortens a text to about a line of a terminal.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(MOST_CHARACTERS) {
+        Some((at, _)) => format!("{}...", text[..at].trim_end()),
+        None => text.to_owned(),
+    }
 }
 
 /// Returns the name that this program was called by.
@@ -134,6 +148,12 @@ mod tests {
         assert_eq!(rows, [25, 50, 75]);
         assert_eq!(samples(&examples[..1]).len(), 1);
         assert_eq!(samples(&[]), []);
+    }
+
+    #[test]
+    fn long_samples_are_cut_between_characters() {
+        assert_eq!(cut("seven"), "seven");
+        assert_eq!(cut(&"è ".repeat(50)), format!("{}...", "è ".repeat(35).trim_end()));
     }
 
     #[test]

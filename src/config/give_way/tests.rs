@@ -63,6 +63,7 @@ fn a_default_never_refuses_a_set_key() {
         ("numbers", &["tokenizer.kind=byte_level_bpe", "tokenizer.byte_fallback=true"], "tokenizer.vocab_size"),
         ("tiny", &["loader.batch_tokens=4"], "loader.bucket_multiple"),
     ];
+
     for (preset, set, follows) in cases {
         let (_, notes) = resolved(preset, set);
         assert!(notes.iter().any(|note| note.starts_with(follows)), "{preset} {set:?}: {notes:#?}");

@@ -20,7 +20,7 @@ use super::state::TrainState;
 use crate::config::TrainConfig;
 use crate::device::is_cpu;
 use crate::eval::Model;
-use crate::logging::Logging;
+use crate::logging::{Activity, Logging};
 
 /// What a preflight runs on.
 pub(super) struct Preflight<'a> {
@@ -46,6 +46,7 @@ impl Preflight<'_> {
         let started = Instant::now();
         let accum = config.grad_accum_steps;
 
+        logging.begin(Activity::Work("trying the largest batch"))?;
         let attempt = |state: &_, splits| probe::try_largest(state, train, valid, accum, splits);
         let note = |note: &str| logging.note(note);
         let (state, splits) = probe::fit(device, config.split_batches, auto_micro_batch, begin, attempt, note)?;

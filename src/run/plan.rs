@@ -1,0 +1,216 @@
+//! What a run is going to do, counted before its first step.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use burn::tensor::{Device, FloatDType};
+use kiln_data::{BatchSource, Order, Shape};
+use kiln_model::flops::{TrainBytes, n_params, train_bytes};
+
+use super::error::RunError;
+use crate::config::Config;
+use crate::dataset::RunData;
+use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
+use crate::units::{gib, thousands};
+
+/// Above so many passes over the data a plan warns.
+const MANY_EPOCHS: f64 = 100.0;
+
+/// The numbers of a run before its first step.
+pub(crate) struct Plan {
+    pub(crate) device: String,
+    pub(crate) dtype: FloatDType,
+    pub(crate) epochs: f64,
+    pub(crate) steps: u64,
+    /// The shape that needs most memory.
+    pub(crate) largest: Shape,
+    pub(crate) bytes: TrainBytes,
+    pub(crate) memory_bytes: Option<u64>,
+    batch_tokens: usize,
+    is_cpu: bool,
+    n_params: u64,
+    train: Rows,
+    valid: Option<Rows>,
+}
+
+/// The rows of a data set.
+struct Rows {
+    n: u64,
+    /// Tokens of a row of text; `None` for pairs.
+    len: Option<usize>,
+    largest: Option<Shape>,
+}
+
+impl Rows {
+    fn of(source: &Arc<dyn BatchSource>, bytes: impl Fn(Shape) -> u64) -> Self {
+        let plan = source.plan(Order::Sequential);
+        let batches = || (0..plan.len()).map(|index| plan.batch(index));
+        let largest = batches().map(|(_, shape)| shape).max_by_key(|shape| bytes(*shape));
+        let is_text = largest.is_some_and(|shape| shape.source_len == 0);
+        let longest = batches().map(|(_, shape)| shape.target_len).max();
+        Self { n: batches().map(|(rows, _)| rows.len() as u64).sum(), len: longest.filter(|_| is_text), largest }
+    }
+
+    fn describe(&self) -> String {
+        let n = thousands(self.n as f64);
+        match self.len {
+            Some(len) => format!("{n} rows of up to {len} tokens"),
+            None => format!("{n} pairs"),
+        }
+    }
+}
+
+impl Plan {
+    /// Counts the run of a complete configuration on `data`.
+    ///
+    /// # Errors
+    /// If the device does not support the precision.
+    pub(crate) fn of(config: &Config, data: &RunData, device: &Device) -> Result<Self> {
+        let dtype = compute_dtype(config.train.precision, device)?;
+        let bytes = |shape: Shape| {
+            let rows = shape.batch_size.div_ceil(config.train.split_batches.max(1));
+            train_bytes(&config.model, dtype, [rows, shape.source_len, shape.target_len])
+        };
+        let train = Rows::of(&data.train, |shape| bytes(shape).total());
+        let batches = config.train.steps as f64 * config.train.grad_accum_steps as f64;
+        let largest = train.largest.unwrap_or(Shape::text(1, 1));
+        let machine = machine_of(device);
+
+        Ok(Self {
+            device: device_name(device),
+            dtype,
+            epochs: batches / data.train.batches_per_epoch().max(1) as f64,
+            steps: config.train.steps,
+            largest,
+            bytes: bytes(largest),
+            memory_bytes: machine.memory_bytes,
+            batch_tokens: config.loader.batch_tokens,
+            is_cpu: is_cpu(device),
+            n_params: n_params(&config.model).total(),
+            valid: data.valid.as_ref().map(|valid| Rows::of(valid, |shape| shape.padded_tokens() as u64)),
+            train,
+        })
+    }
+
+    /// Describes data and epochs, and warns if there are many.
+    pub(crate) fn data_lines(&self) -> Vec<String> {
+        let valid = self.valid.as_ref().map_or("none".into(), |valid| thousands(valid.n as f64));
+        let steps = thousands(self.steps as f64);
+        let mut lines = vec![format!(
+            "data: {}, {valid} for validation; {steps} steps are {} epochs",
+            self.train.describe(),
+            epochs(self.epochs)
+        )];
+        if self.valid.is_none() {
+            lines.push("no validation text: there will be no best checkpoint (data.valid)".into());
+        }
+        if self.epochs > MANY_EPOCHS {
+            lines.push(format!(
+                "warning: above {MANY_EPOCHS} epochs a model mostly learns its data by heart; --set train.steps={} is {MANY_EPOCHS} epochs",
+                (self.steps as f64 * MANY_EPOCHS / self.epochs).ceil()
+            ));
+        }
+        lines
+    }
+
+    /// Describes model, device and steps, up to the name of the run.
+    pub(crate) fn model_line(&self) -> String {
+        format!("{:.1} M parameters on {} for {} steps", self.n_params as f64 / 1e6, self.device, self.steps)
+    }
+
+    /// Describes the memory of a training step and of the device.
+    pub(crate) fn memory_line(&self) -> String {
+        let of = self.memory_bytes.map_or(String::new(), |bytes| format!(" of {:.1} GiB", gib(bytes)));
+        format!("memory: about {:.1} GiB{of}, for the largest batch, {}", gib(self.bytes.total()), self.largest)
+    }
+
+    /// Refuses a run that cannot fit into the memory of the device. On a GPU the preflight tries the largest batch; a CPU
+    /// ends the process when memory runs out, so the estimate decides there.
+    ///
+    /// # Errors
+    /// [`RunError::Config`].
+    pub(crate) fn check_memory(&self, may_split: bool) -> Result<(), RunError> {
+        let Some(memory) = self.memory_bytes else { return Ok(()) };
+        let state = self.bytes.total() - self.bytes.activations;
+        if state > memory {
+            return Err(RunError::Config(format!(
+                "model.* describes {} parameters, whose weights, gradients and moments need {:.1} GiB; this machine has {:.1} \
+                 GiB: choose a smaller model (--preset, model.d_model)",
+                thousands(self.n_params as f64),
+                gib(state),
+                gib(memory)
+            )));
+        }
+
+        if self.is_cpu && !may_split && self.bytes.total() > memory {
+            let fitting = (memory - state) as f64 / self.bytes.activations as f64 * self.batch_tokens as f64;
+            return Err(RunError::Config(format!(
+                "loader.batch_tokens {} makes batches of {}, which need about {:.1} GiB to train on; this machine has {:.1} \
+                 GiB: lower it to about {:.0} and raise train.grad_accum_steps by the same factor",
+                self.batch_tokens,
+                self.largest,
+                gib(self.bytes.total()),
+                gib(memory),
+                fitting / 2.0
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// `0.4`, `42`, `2,300`.
+fn epochs(epochs: f64) -> String {
+    if epochs < 10.0 { format!("{epochs:.1}") } else { thousands(epochs) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(epochs: f64, bytes: [u64; 2], memory: u64) -> Plan {
+        let [state, activations] = bytes;
+        Plan {
+            device: "CPU (2 threads)".into(),
+            dtype: FloatDType::F32,
+            epochs,
+            steps: 6000,
+            largest: Shape { batch_size: 8, source_len: 16, target_len: 24 },
+            bytes: TrainBytes { weights: state, gradients: 0, master: 0, moments: 0, activations },
+            memory_bytes: Some(memory),
+            batch_tokens: 4000,
+            is_cpu: true,
+            n_params: 46_000_000,
+            train: Rows { n: 3000, len: None, largest: None },
+            valid: Some(Rows { n: 200, len: None, largest: None }),
+        }
+    }
+
+    #[test]
+    fn steps_are_told_as_epochs_and_many_of_them_are_a_warning() {
+        let lines = plan(2300.0, [0, 0], 1).data_lines();
+        assert_eq!(lines[0], "data: 3,000 pairs, 200 for validation; 6,000 steps are 2,300 epochs");
+        assert!(
+            lines[1].starts_with("warning: above 100 epochs") && lines[1].contains("train.steps=261 "),
+            "{lines:?}"
+        );
+        assert_eq!(plan(99.0, [0, 0], 1).data_lines().len(), 1);
+        assert!(plan(0.44, [0, 0], 1).data_lines()[0].ends_with("are 0.4 epochs"));
+        let text = Plan { train: Rows { n: 40, len: Some(256), largest: None }, valid: None, ..plan(5.0, [0, 0], 1) };
+        assert!(text.data_lines()[0].starts_with("data: 40 rows of up to 256 tokens, none for validation"));
+        assert!(text.data_lines()[1].contains("data.valid"));
+    }
+
+    #[test]
+    fn memory_is_compared_with_the_machine() {
+        let gib = 1 << 30;
+        assert!(plan(1.0, [gib, gib], 16 * gib).check_memory(false).is_ok());
+        assert!(plan(1.0, [gib, gib], 16 * gib).memory_line().starts_with("memory: about 2.0 GiB of 16.0 GiB"));
+        let refused = |plan: Plan| plan.check_memory(false).expect_err("too large").to_string();
+        assert!(refused(plan(1.0, [20 * gib, 0], 16 * gib)).starts_with("model.* describes 46,000,000 parameters"));
+        let error = refused(plan(1.0, [8 * gib, 32 * gib], 16 * gib));
+        assert!(error.starts_with("loader.batch_tokens 4000") && error.contains("to about 500 "), "{error}");
+        assert!(plan(1.0, [8 * gib, 32 * gib], 16 * gib).check_memory(true).is_ok());
+        let gpu = Plan { is_cpu: false, ..plan(1.0, [8 * gib, 32 * gib], 16 * gib) };
+        assert!(gpu.check_memory(false).is_ok(), "the preflight tries it");
+    }
+}
