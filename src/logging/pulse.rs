@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Pulse {
-    /// Starts the thread, which shows lines with `print` if there is no bar. `stop` is set when the run has been asked to
+    /// Starts the thread, which shows lines with `print` if it gets no bar. `stop` is set when the run has been asked to
     /// end.
     pub(super) fn start(bar: Option<ProgressBar>, stop: Arc<AtomicBool>, print: fn(&str)) -> Self {
         let now = Instant::now();
