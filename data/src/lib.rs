@@ -52,8 +52,8 @@ mod tokenizer;
 pub use batch::{Buckets, Collator, EpochPlan, round_up};
 pub use cache::{Prepared, TokenCache, prepare_pairs, prepare_text, verify_file_record};
 pub use corpus::{
-    BadRow, BadRowKind, CorpusConfig, CorpusFormat, CorpusInput, Example, Header, Packing, PairCorpus, RowReport,
-    Table, Task, TextConfig, TextCorpus, TextFormat, count_pairs, count_words,
+    BadRow, BadRowKind, CharacterCounts, CorpusConfig, CorpusFormat, CorpusInput, Example, Header, Packing, PairCorpus,
+    RowReport, Table, Task, TextConfig, TextCorpus, TextFormat, Unknown, count_pairs, count_words,
 };
 pub use error::{Error, Result, panic_text};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};

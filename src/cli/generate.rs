@@ -5,11 +5,12 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kiln_data::CharacterCounts;
 use serde_json::json;
 
 use super::config_args::{DeviceArgs, GenerateArgs, checked};
 use super::error::Usage;
-use super::lines::read_lines;
+use super::lines::{note_lacking, read_lines};
 use crate::config::GenerateConfig;
 use crate::generate::{Continuation, TextGenerator};
 use crate::run::TrainedModel;
@@ -139,6 +140,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             .map_err(|error| Usage(format!("{}: cannot read the prompts: {error}; check --prompts", file.display())))?;
         return continue_lines(&generator, io::BufReader::new(file), &mut output, &args);
     }
+    note_lacking(&generator.tokenizer().lacking_in(&args.prompt)?, generator.tokenizer().spells_bytes());
     match args.prompt.as_slice() {
         [] => continue_lines(&generator, io::stdin().lock(), &mut output, &args),
         [prompt] if !args.json && args.num_samples == 1 => continue_one(&generator, prompt, 0, &mut output, &args),
@@ -158,9 +160,14 @@ fn continue_lines(
 ) -> Result<()> {
     let typed = args.prompts.is_none() && io::stdin().is_terminal();
     let name = args.prompts.as_ref().map_or("stdin".into(), |file| file.display().to_string());
-    let mut n_done = 0;
+    let (mut n_done, mut lacking) = (0, CharacterCounts::default());
     loop {
         let lines = read_lines(&mut input, &name, if typed { 1 } else { PROMPTS_PER_CHUNK }, n_done)?;
+        lacking.merge(generator.tokenizer().lacking_in(&lines)?);
+        // Once for a whole file, and for each line that somebody types.
+        if lines.is_empty() || typed {
+            note_lacking(&std::mem::take(&mut lacking), generator.tokenizer().spells_bytes());
+        }
         if lines.is_empty() {
             return Ok(());
         }

@@ -3,12 +3,21 @@
 use std::io::BufRead;
 
 use anyhow::{Context, Result};
+use kiln_data::CharacterCounts;
 
 use super::error::NotUtf8;
 
 /// Joins `text` into one line: a model may write a line break where its training text had one.
 pub(super) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
+}
+
+/// Says on stderr which characters of the input the vocabulary lacks, if there are any.
+pub(super) fn note_lacking(lacking: &CharacterCounts, spells_bytes: bool) {
+    let read_as = if spells_bytes { "bytes, which it has rarely seen in training" } else { "unknown tokens" };
+    if !lacking.is_empty() {
+        eprintln!("note: the vocabulary lacks {lacking}; the model reads them as {read_as}");
+    }
 }
 
 /// Reads up to `n` lines of `input`, called `name`, without their line ends; returns none at the end of the input.

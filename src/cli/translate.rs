@@ -4,10 +4,11 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kiln_data::CharacterCounts;
 
 use super::config_args::{DeviceArgs, GenerateArgs};
 use super::error::Usage;
-use super::lines::{one_line, read_lines};
+use super::lines::{note_lacking, one_line, read_lines};
 use crate::generate::{GenerateError, Hypothesis, Translator};
 use crate::run::TrainedModel;
 
@@ -55,14 +56,19 @@ pub(super) fn run(args: Args) -> Result<()> {
         config.beam_size = config.beam_size.max(n_best);
     }
     let (model, tokenizers) = run.translation(run.dtype_on(&device)?, &device)?;
-    let translator = Translator::new(&model, tokenizers, config)?;
+    let translator = Translator::new(&model, tokenizers.clone(), config)?;
 
     let interactive = io::stdin().is_terminal();
     let chunk = if interactive { 1 } else { LINES_PER_CHUNK };
     let (mut input, mut output) = (io::stdin().lock(), io::BufWriter::new(io::stdout().lock()));
-    let mut n_done = 0;
+    let (mut n_done, mut lacking) = (0, CharacterCounts::default());
     loop {
         let lines = read_lines(&mut input, "stdin", chunk, n_done)?;
+        lacking.merge(tokenizers.lacking_in_sources(&lines)?);
+        // Once for a whole file, and for each line that somebody types.
+        if lines.is_empty() || interactive {
+            note_lacking(&std::mem::take(&mut lacking), tokenizers.spells_bytes());
+        }
         if lines.is_empty() {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, Packing, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenizerConfig, prepare_text,
+    BatchSource, Packing, RowReport, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenizerConfig, prepare_text,
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
@@ -27,7 +27,8 @@ pub(super) fn open(
     };
     tokenizer.check(config.task)?;
 
-    let train = source(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
+    let (train, _) =
+        source(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
     let vocabulary = Vocabulary::Text(tokenizer);
     let mut data =
         RunData { vocabulary, train, valid: None, valid_examples: Vec::new(), valid_bytes: None, prompt: None };
@@ -48,6 +49,8 @@ pub struct OpenedText {
     pub source: Arc<dyn BatchSource>,
     /// Its length in UTF-8 bytes, without the separators of documents.
     pub n_bytes: u64,
+    /// The documents that were kept and skipped.
+    pub report: RowReport,
     /// Words of it to try the model with.
     pub prompt: Option<String>,
 }
@@ -81,12 +84,12 @@ fn open_to_measure(
     note: &mut dyn FnMut(&str),
 ) -> Result<OpenedText> {
     let tokenizer = vocabulary.text().context("a run of text has a tokenizer")?;
-    let source = source(config, &cache_dir.join("valid.tokens"), corpus, tokenizer, note)?;
+    let (source, report) = source(config, &cache_dir.join("valid.tokens"), corpus, tokenizer, note)?;
     let (documents, _) = corpus.read_all()?;
     let n_bytes = documents.iter().map(|document| document.len() as u64).sum();
     let to_try = if traits_of(config.task).hides_tokens { prompt::to_fill_in } else { prompt::to_continue };
     let prompt = to_try(&documents);
-    Ok(OpenedText { source, n_bytes, prompt })
+    Ok(OpenedText { source, n_bytes, report, prompt })
 }
 
 /// Returns the text of the run, or the built-in text.
@@ -103,17 +106,18 @@ fn text_config(config: &Config) -> TextConfig {
     if config.is_built_in_task() { built_in::text_config(&text) } else { text }
 }
 
-/// Finds or builds the token cache of `corpus` at `path`, and opens its rows.
+/// Finds or builds the token cache of `corpus` at `path`, and opens its rows. Also returns its report.
 fn source(
     config: &Config,
     path: &Path,
     corpus: &TextCorpus,
     tokenizer: &TextTokenizer,
     note: &mut dyn FnMut(&str),
-) -> Result<Arc<dyn BatchSource>> {
+) -> Result<(Arc<dyn BatchSource>, RowReport)> {
     let prepare = || prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {});
     let cache = cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?;
-    Ok(Arc::new(TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?))
+    let report = cache.report().clone();
+    Ok((Arc::new(TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?), report))
 }
 
 /// Loads the tokenizer that the configuration names, or trains it. A trained tokenizer is reused from `dir` as long as

@@ -89,6 +89,11 @@ impl TextGenerator {
         Ok(Self { model: model.valid(), tokenizer, config, rules, device })
     }
 
+    /// Returns the tokenizer of the model.
+    pub fn tokenizer(&self) -> &TextTokenizer {
+        &self.tokenizer
+    }
+
     /// Returns one continuation per prompt, in order. A continuation does not depend on the other prompts.
     ///
     /// `first_row` is the number of the first prompt, counted from 0. The tokens sampled for a prompt depend on its number, so

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use burn::tensor::{Device, FloatDType};
 use kiln_data::built_in::numbers;
-use kiln_data::{CorpusConfig, Example, OnePass, PairCorpus, PairSource, PairTokenizers};
+use kiln_data::{CorpusConfig, Example, OnePass, PairCorpus, PairSource, PairTokenizers, RowReport};
 use kiln_model::Transformer;
 
 use super::error::RunError;
@@ -112,13 +112,26 @@ impl Pairs<'_> {
         };
         let corpus = PairCorpus::open(&[rows], &corpus)?;
         let cache = open_cache(&scratch.path("rows.tokens"), &corpus, tokenizers, &mut |_| {})?;
-        if cache.report().bad() > 0 {
-            note(&format!("left out of the loss: {}", cache.report()));
-        }
+        note_report(cache.report(), note);
 
         let source = Arc::new(PairSource::new(cache, tokenizers, &config.loader)?);
         let batches = OnePass::new(source, &config.loader)?;
         validation_loss(model, batches, config.train.label_smoothing, None, self.device)
+    }
+}
+
+/// Says which pairs the loss leaves out, and what the vocabulary lacks. Their file is temporary: only the number of a pair
+/// means something.
+fn note_report(report: &RowReport, note: &mut dyn FnMut(&str)) {
+    for row in &report.shown {
+        note(&format!("left out of the loss: pair {}: {}", row.line, row.problem));
+    }
+    let more = report.bad() - report.shown.len() as u64;
+    if more > 0 {
+        note(&format!("left out of the loss: {more} more"));
+    }
+    if report.unknown.tokens > 0 {
+        note(&report.unknown.to_string());
     }
 }
 
@@ -136,10 +149,14 @@ fn score_text(
         run.check_masked_model()?;
     }
     let scratch = Scratch::new()?;
-    let opened = valid_text(config, files, &scratch.0, &run.vocabulary, note)?;
-    let Some(OpenedText { source, n_bytes, .. }) = opened else {
+    // The cache is temporary: nobody needs to know of it.
+    let opened = valid_text(config, files, &scratch.0, &run.vocabulary, &mut |_| {})?;
+    let Some(OpenedText { source, n_bytes, report, .. }) = opened else {
         return Err(RunError::NoValidationText("text").into());
     };
+    if report.bad() > 0 || report.unknown.tokens > 0 {
+        note(&report.to_string());
+    }
 
     let model = run.load_model(dtype, device)?;
     note(&format!("scoring {} on {n_bytes} bytes of text", run.path.display()));

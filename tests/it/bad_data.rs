@@ -103,3 +103,39 @@ fn a_file_that_is_no_tokenizer_is_refused() {
     place.write("tokenizer.json", "{\"version\": \"1.0\"}");
     prepare(&place, rows(50), &["tokenizer.path=tokenizer.json"]).refused(3, &["tokenizer.json"]);
 }
+
+#[test]
+fn headers_are_asked_about_and_then_used() {
+    let place = Workplace::new();
+    let rows: String = (0..200).map(|n| format!("{n},\"row, number {n}\",riga numero {n}\n")).collect();
+    place.write("pairs.csv", format!("id,english,italian\n{rows}"));
+    let prepare = |set: &[&str]| {
+        let mut arguments = vec!["prepare", "pairs.csv", "--preset", "tiny", "--cache", "cache"];
+        arguments.extend(["tokenizer.vocab_size=300"].iter().chain(set).flat_map(|set| ["--set", *set]));
+        place.run(&arguments)
+    };
+    let flags = "--set data.corpus.source_field=english --set data.corpus.target_field=italian";
+    prepare(&[]).refused(3, &["pairs.csv: the first row looks like a header", flags, "--set data.corpus.header=no"]);
+    let ran = prepare(&["data.corpus.source_field=english", "data.corpus.target_field=italian"]).ok();
+    assert!(ran.stderr.contains("200 of 200 rows kept"), "{ran:#?}");
+    prepare(&["data.corpus.header=yes"]).refused(3, &["the header has no column \"src\"", flags]);
+}
+
+#[test]
+fn characters_that_the_vocabulary_lacks_are_named() {
+    let place = Workplace::new();
+    place.write("rows.jsonl", rows(200));
+    let set = [
+        "--set",
+        "data.valid=more.jsonl",
+        "--set",
+        "tokenizer.byte_fallback=false",
+        "--set",
+        "tokenizer.vocab_size=60",
+    ];
+    place.write("more.jsonl", "{\"src\": \"caf\u{e9}\", \"trg\": \"riga\"}\n{\"src\": \"row\", \"trg\": \"riga\"}\n");
+    let ran =
+        place.run(&[&["prepare", "rows.jsonl", "--preset", "tiny", "--cache", "cache"], set.as_slice()].concat()).ok();
+    assert!(ran.stderr.contains("the vocabulary lacks"), "{ran:#?}");
+    assert!(ran.stderr.contains("\u{e9} (once)"), "{ran:#?}");
+}

@@ -69,6 +69,10 @@ fn a_language_model_is_trained_scored_and_written_with() {
 
     let scores = place.run(&["evaluate", "runs/a", "--device", "cpu", "--data", "dev.txt"]).ok();
     assert!(scores.stdout.contains("perplexity") && scores.stdout.contains("bits per byte"), "{scores:#?}");
+    assert!(
+        !scores.stderr.contains("built in") && !scores.stderr.contains(".tokens"),
+        "no temporary cache: {scores:#?}"
+    );
     let json = place.run(&["evaluate", "runs/a", "--device", "cpu", "--checkpoint", "last", "--json"]).ok();
     let json: Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert_eq!((&json["step"], &json["nll"]), (&12.into(), &validation["nll"]), "the run's own validation text");

@@ -38,6 +38,10 @@ fn a_run_can_be_used_and_its_folder_is_complete() {
     assert_eq!(output.len(), 6, "five lines in, five lines out: {translated:#?}");
     assert_eq!((output[1], output[2], output[5]), ("", "", ""), "{translated:#?}");
 
+    let foreign = place.run_with_input(&["translate", "runs/a", "--device", "cpu"], "7 \u{2713}\n").ok();
+    assert!(foreign.stderr.contains("note: the vocabulary lacks \u{2713} (once); the model reads"), "{foreign:#?}");
+    assert!(!translated.stderr.contains("lacks"), "{translated:#?}");
+
     let n_best = ["translate", "runs/a", "--device", "cpu", "--beam", "3", "--n-best", "2"];
     let scored = place.run_with_input(&n_best, "12\n90871\n").ok();
     let numbers: Vec<_> = scored.stdout.lines().map(|line| line.split('\t').next().expect("a column")).collect();

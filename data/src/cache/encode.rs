@@ -66,6 +66,8 @@ impl<'a> PairBlockEncoder<'a> {
         if problem.is_some() {
             return Ok(problem);
         }
+        self.encoder.count_unknown_source(&pair.source, &self.source, &mut encoded.report.unknown)?;
+        self.encoder.count_unknown_target(&pair.target, &self.target, &mut encoded.report.unknown)?;
         encoded.extend(&self.source, self.narrow);
         encoded.extend(&self.target, self.narrow);
         encoded.rows.push((self.source.len() as u32, (self.source.len() + self.target.len()) as u32));
@@ -95,6 +97,7 @@ impl<'a> TextBlockEncoder<'a> {
                 Ok(text) => {
                     self.ids.clear();
                     self.encoder.encode(&text, &mut self.ids)?;
+                    self.encoder.count_unknown(&text, &self.ids, &mut encoded.report.unknown)?;
                     let nothing = self.ids.is_empty() && !continues;
                     nothing.then(|| RowProblem::Malformed("the document has no tokens after normalization".into()))
                 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::corpus::{CorpusConfig, Example, PairCorpus};
+use crate::corpus::{CorpusConfig, Example, PairCorpus, Unknown};
 use crate::fixtures::{Fixture, multilingual};
 use crate::tokenizer::{PairTokenizers, TokenizerConfig};
 
@@ -327,4 +327,36 @@ fn a_damaged_record_of_files_is_found_and_not_used() {
     fs::write(&record, text.replace("\"digest\"", "\"of_old\"")).expect("writable");
     assert!(!verify_file_record(&record).expect("an earlier version's"));
     assert_eq!(build(&fixture).built_because, None);
+}
+
+#[test]
+fn characters_that_the_vocabulary_lacks_are_counted_and_named() {
+    let rows: Vec<_> = (0..200).map(|n| Example { source: format!("row {n}"), target: format!("riga {n}") }).collect();
+    let config = TokenizerConfig { vocab_size: 60, byte_fallback: false, ..TokenizerConfig::default() };
+    let mut fixture = Fixture::new(&rows, &config, &CorpusConfig::default());
+    assert!(build(&fixture).cache.report().unknown == Unknown::default());
+
+    let foreign = fixture.dir.path().join("foreign.jsonl");
+    std::fs::write(&foreign, "{\"src\":\"row é\",\"trg\":\"riga éß\"}\n{\"src\":\"row\",\"trg\":\"riga\"}\n")
+        .expect("writable");
+    fixture.corpus = PairCorpus::open(&[foreign], &CorpusConfig::default()).expect("a corpus");
+    let cache = build(&fixture).cache;
+    let text = cache.report().to_string();
+    assert!(text.contains("2 of 2 rows kept") && text.contains("the vocabulary lacks é (2 times), ß (once)"), "{text}");
+    assert_eq!(TokenCache::open(&fixture.cache_path()).expect("built").report(), cache.report());
+    assert_eq!(
+        fixture.tokenizers.lacking_in_sources(&["row é", "e\u{301} ✓"]).expect("counts").to_string(),
+        "é (2 times), ✓ (once)"
+    );
+    assert!(!fixture.tokenizers.spells_bytes());
+}
+
+#[test]
+fn characters_that_become_bytes_are_lacking_in_an_input_but_not_unknown() {
+    let rows: Vec<_> = (0..200).map(|n| Example { source: format!("row {n}"), target: format!("riga {n}") }).collect();
+    let config = TokenizerConfig { vocab_size: 320, ..TokenizerConfig::default() };
+    let fixture = Fixture::new(&rows, &config, &CorpusConfig::default());
+    assert!(fixture.tokenizers.spells_bytes());
+    assert_eq!(fixture.tokenizers.lacking_in_sources(&["row é"]).expect("counts").to_string(), "é (once)");
+    assert!(fixture.tokenizers.lacking_in_sources(&["row 7", "\t"]).expect("counts").is_empty());
 }

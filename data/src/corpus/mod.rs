@@ -12,6 +12,7 @@ mod problem;
 mod report;
 mod size;
 mod text;
+mod unknown;
 
 pub(crate) use ordered::for_each_block;
 pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
@@ -21,3 +22,4 @@ pub use report::{BadRow, BadRowKind, RowReport};
 pub use size::{count_pairs, count_words};
 pub(crate) use text::{DocumentPart, TextBlock, TextFile};
 pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat};
+pub use unknown::{CharacterCounts, Unknown};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::problem::RowProblem;
+use super::unknown::Unknown;
 use crate::error::{Error, Result};
 
 /// Rows that a report shows of each kind of problem.
@@ -53,6 +54,9 @@ pub struct RowReport {
     pub over_long: u64,
     /// The first few skipped rows of each kind.
     pub shown: Vec<BadRow>,
+    /// What the vocabulary cannot spell in the usable rows. Empty before they are tokenized.
+    #[serde(default, skip_serializing_if = "Unknown::is_empty")]
+    pub unknown: Unknown,
 }
 
 impl RowReport {
@@ -91,6 +95,7 @@ impl RowReport {
         self.empty += later.empty;
         self.one_sided += later.one_sided;
         self.over_long += later.over_long;
+        self.unknown.merge(later.unknown);
         let mut seen = before;
         for row in later.shown {
             let kind = row.kind as usize;
@@ -135,6 +140,9 @@ impl fmt::Display for RowReport {
         }
         for row in &self.shown {
             write!(f, "\n  {}:{}: {}", row.file.display(), row.line, row.problem)?;
+        }
+        if !self.unknown.is_empty() {
+            write!(f, "\n  {}", self.unknown)?;
         }
         Ok(())
     }

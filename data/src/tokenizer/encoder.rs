@@ -14,6 +14,7 @@ use tokenizers::Tokenizer;
 
 use super::pieces::{Pieces, matches_and_gaps, prefixed_words, with_meta};
 use super::vocabulary::Vocabulary;
+use crate::corpus::{CharacterCounts, Unknown};
 use crate::error::Result;
 
 /// Largest number of pieces that a thread remembers (about 100 bytes each).
@@ -35,12 +36,14 @@ pub(super) struct SideEncoder {
     /// A private copy if every text is encoded as a whole: the tokenizer's internal cache has a lock.
     own: Option<Box<Tokenizer>>,
     words: Words,
+    /// Characters that were looked up, and whether the vocabulary lacks them.
+    lacking: AHashMap<char, bool>,
 }
 
 impl SideEncoder {
     pub(super) fn new(vocabulary: Arc<Vocabulary>) -> Self {
         let own = matches!(vocabulary.pieces, Pieces::Whole).then(|| Box::new(vocabulary.tokenizer.clone()));
-        Self { vocabulary, own, words: Words::default() }
+        Self { vocabulary, own, words: Words::default(), lacking: AHashMap::new() }
     }
 
     /// Appends the ids of a text, without special tokens.
@@ -50,6 +53,35 @@ impl SideEncoder {
             ids.truncate(start);
             let tokenizer = self.own.as_deref().unwrap_or(&self.vocabulary.tokenizer);
             self.vocabulary.encode(tokenizer, text, ids)?;
+        }
+        Ok(())
+    }
+
+    /// Counts the unknown tokens in `ids`, the ids of `text`, and the characters that the vocabulary lacks.
+    pub(super) fn count_unknown(&mut self, text: &str, ids: &[u32], counts: &mut Unknown) -> Result<()> {
+        let tokens = ids.iter().filter(|id| self.vocabulary.is_unknown(**id)).count();
+        if tokens > 0 {
+            counts.tokens += tokens as u64;
+            self.count_lacking(text, &mut counts.characters)?;
+        }
+        Ok(())
+    }
+
+    /// Counts the characters of a text that the vocabulary lacks, whether they become unknown tokens or bytes.
+    pub(super) fn count_lacking(&mut self, text: &str, counts: &mut CharacterCounts) -> Result<()> {
+        let Self { vocabulary, lacking, .. } = self;
+        for character in vocabulary.normalized(text)?.chars().filter(|character| !character.is_whitespace()) {
+            let is_lacking = match lacking.get(&character) {
+                Some(known) => *known,
+                None => {
+                    let found = vocabulary.lacks(character)?;
+                    lacking.insert(character, found);
+                    found
+                }
+            };
+            if is_lacking {
+                counts.add(character);
+            }
         }
         Ok(())
     }

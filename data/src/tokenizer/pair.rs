@@ -7,7 +7,7 @@ use super::encoder::SideEncoder;
 use super::special::{SpecialIds, SpecialNames, add_missing_tokens};
 use super::vocabulary::Vocabulary;
 use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
-use crate::corpus::{Example, PairCorpus};
+use crate::corpus::{CharacterCounts, Example, PairCorpus, Unknown};
 use crate::error::{Error, Result};
 
 const SOURCE_FILE: &str = "source.tokenizer.json";
@@ -197,6 +197,18 @@ impl PairTokenizers {
         self.encode_rows(texts, |text, ids| encoder.encode_target(text, ids))
     }
 
+    /// Counts the characters of source texts that the vocabulary lacks.
+    pub fn lacking_in_sources<S: AsRef<str>>(&self, texts: &[S]) -> Result<CharacterCounts> {
+        let (mut encoder, mut counts) = (SideEncoder::new(self.source.clone()), CharacterCounts::default());
+        texts.iter().try_for_each(|text| encoder.count_lacking(text.as_ref(), &mut counts))?;
+        Ok(counts)
+    }
+
+    /// Whether source characters that the vocabulary lacks become bytes instead of unknown tokens.
+    pub fn spells_bytes(&self) -> bool {
+        self.source.spells_bytes()
+    }
+
     fn encode_rows<S: AsRef<str>>(
         &self,
         texts: &[S],
@@ -244,7 +256,21 @@ impl PairEncoder {
 
     /// Appends the ids of a target text, without special tokens.
     pub fn encode_target(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        self.target.as_mut().unwrap_or(&mut self.source).encode(text, ids)
+        self.target_side().encode(text, ids)
+    }
+
+    fn target_side(&mut self) -> &mut SideEncoder {
+        self.target.as_mut().unwrap_or(&mut self.source)
+    }
+
+    /// Counts the unknown tokens in the ids of a source text.
+    pub(crate) fn count_unknown_source(&mut self, text: &str, ids: &[u32], counts: &mut Unknown) -> Result<()> {
+        self.source.count_unknown(text, ids, counts)
+    }
+
+    /// Counts the unknown tokens in the ids of a target text.
+    pub(crate) fn count_unknown_target(&mut self, text: &str, ids: &[u32], counts: &mut Unknown) -> Result<()> {
+        self.target_side().count_unknown(text, ids, counts)
     }
 }
 

@@ -11,7 +11,7 @@ use super::special::{TextNames, TextSpecialIds, special_tokens_of};
 use super::stream::DecodeStream;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
 use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
-use crate::corpus::{Task, TextCorpus};
+use crate::corpus::{CharacterCounts, Task, TextCorpus, Unknown};
 use crate::error::{Error, Result};
 
 /// A vocabulary for plain text, and the roles of its special tokens. Cheap to clone.
@@ -211,6 +211,18 @@ impl TextTokenizer {
         Ok(ids)
     }
 
+    /// Counts the characters of texts that the vocabulary lacks.
+    pub fn lacking_in<S: AsRef<str>>(&self, texts: &[S]) -> Result<CharacterCounts> {
+        let (mut encoder, mut counts) = (SideEncoder::new(self.vocabulary.clone()), CharacterCounts::default());
+        texts.iter().try_for_each(|text| encoder.count_lacking(text.as_ref(), &mut counts))?;
+        Ok(counts)
+    }
+
+    /// Whether characters that the vocabulary lacks become bytes instead of unknown tokens.
+    pub fn spells_bytes(&self) -> bool {
+        self.vocabulary.spells_bytes()
+    }
+
     /// Returns the text of some ids, without special tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.vocabulary.decode(ids)
@@ -232,6 +244,11 @@ impl TextEncoder {
     /// Appends the ids of a text, without special tokens.
     pub fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         self.side.encode(text, ids)
+    }
+
+    /// Counts the unknown tokens in the ids of a text.
+    pub(crate) fn count_unknown(&mut self, text: &str, ids: &[u32], counts: &mut Unknown) -> Result<()> {
+        self.side.count_unknown(text, ids, counts)
     }
 }
 

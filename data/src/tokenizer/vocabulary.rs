@@ -29,6 +29,8 @@ pub(crate) struct Vocabulary {
     controls: Vec<u32>,
     /// Replaces a control token that a text spells, and text that the vocabulary cannot spell.
     unk: Option<u32>,
+    /// Ids of the tokens that spell single bytes (`<0xE4>`).
+    bytes: HashSet<u32>,
     /// Ids that decoding skips.
     skipped: HashSet<u32>,
 }
@@ -55,7 +57,9 @@ impl Vocabulary {
         let controls: Vec<u32> = controls.iter().filter_map(|token| tokenizer.token_to_id(token)).collect();
         skipped.extend(&controls);
 
+        let bytes = (0..=u8::MAX).filter_map(|byte| tokenizer.token_to_id(&format!("<0x{byte:02X}>"))).collect();
         Ok(Self {
+            bytes,
             size: tokenizer.get_vocab(true).values().max().map_or(0, |max| *max as usize + 1),
             controls: controls.into_iter().filter(|id| Some(*id) != unk).collect(),
             json,
@@ -72,6 +76,23 @@ impl Vocabulary {
     /// Returns the id of a token by its spelling.
     pub(crate) fn id(&self, token: &str) -> Option<u32> {
         self.tokenizer.token_to_id(token)
+    }
+
+    /// Whether this id stands for text that the vocabulary cannot spell.
+    pub(crate) fn is_unknown(&self, id: u32) -> bool {
+        self.unk == Some(id)
+    }
+
+    /// Whether characters without an entry are spelled as bytes.
+    pub(crate) fn spells_bytes(&self) -> bool {
+        self.bytes.len() == 256
+    }
+
+    /// Whether a character has no entry: it becomes the unknown token or bytes.
+    pub(crate) fn lacks(&self, character: char) -> Result<bool> {
+        let mut ids = Vec::new();
+        self.encode(&self.tokenizer, character.encode_utf8(&mut [0; 4]), &mut ids)?;
+        Ok(ids.iter().any(|id| self.is_unknown(*id) || self.bytes.contains(id)))
     }
 
     /// Returns the ids of all special tokens, which decoding skips.
