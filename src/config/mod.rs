@@ -10,6 +10,7 @@ mod machine;
 mod overrides;
 mod paths;
 pub mod presets;
+mod reference;
 mod suggest;
 pub(crate) mod task;
 mod validate;

@@ -4,7 +4,9 @@
 //! it with the file and line (or the `--set`) it came from, removes it and starts again. One call thus finds all mistakes.
 
 mod dotted;
+mod epochs;
 mod sources;
+mod syntax;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +15,8 @@ use serde_path_to_error::Segment;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
-use dotted::{insert, key_offsets, leaves, lookup, remove};
+pub(super) use dotted::lookup;
+use dotted::{insert, key_offsets, leaves, remove};
 pub use sources::{ConfigError, Resolved, Sources};
 
 use super::give_way::give_way;
@@ -47,7 +50,8 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, ConfigError> {
     }
 
     let (base, origin) = layers.choose_base(sources);
-    let mut config = layers.read_over(&base);
+    // Most of the values are missing if the file cannot be read, so that other problems would follow from that.
+    let mut config = layers.read_over(&base).filter(|_| !layers.file_is_broken);
     let (has_weights, set) = (origin == Base::Run, layers.origins.clone());
     let is_set = |key: &str| {
         set.contains_key(key) || has_weights && (key.starts_with("model.") || key.starts_with("tokenizer."))
@@ -63,7 +67,9 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, ConfigError> {
 
     layers.problems.sort_by_key(|(line, _)| *line);
     match config {
-        Some(config) if layers.problems.is_empty() => Ok(Resolved { config, base: origin, notes }),
+        Some(config) if layers.problems.is_empty() => {
+            Ok(Resolved { config, base: origin, notes, set: set.into_keys().collect() })
+        }
         _ => Err(ConfigError { problems: layers.problems.into_iter().map(|(_, problem)| problem).collect() }),
     }
 }
@@ -88,6 +94,8 @@ struct Layers {
     origins: BTreeMap<String, Origin>,
     /// Each with its line, by which they are sorted.
     problems: Vec<(usize, String)>,
+    /// The file cannot be read or is not TOML.
+    file_is_broken: bool,
 }
 
 /// The place where a key was given.
@@ -116,6 +124,7 @@ impl Layers {
     fn add_file(&mut self, path: &Path) {
         let place = |line: usize| Origin { line, text: format!("{}:{line}", path.display()) };
         let whole = Origin { line: 0, text: path.display().to_string() };
+        self.file_is_broken = true;
         let text = match std::fs::read(path).map(String::from_utf8) {
             Ok(Ok(text)) => text,
             Ok(Err(error)) => {
@@ -127,16 +136,16 @@ impl Layers {
             }
         };
 
-        let line_of = |offset: usize| 1 + text[..offset.min(text.len())].bytes().filter(|byte| *byte == b'\n').count();
-        let (table, errors) = DeTable::parse_recoverable(&text);
-        for error in &errors {
-            let place = place(error.span().map_or(1, |span| line_of(span.start)));
-            self.report(Some(&place), format!("this is not TOML: {}", error.message()));
+        let broken = syntax::broken_lines(&text);
+        for (line, mistake) in &broken {
+            self.report(Some(&place(*line)), format!("this is not TOML: {mistake}"));
         }
-        if !errors.is_empty() {
+        if !broken.is_empty() {
             return;
         }
 
+        let line_of = |offset: usize| 1 + text[..offset.min(text.len())].bytes().filter(|byte| *byte == b'\n').count();
+        let (table, _) = DeTable::parse_recoverable(&text);
         let mut lines = Vec::new();
         key_offsets(table.get_ref(), "", &mut lines);
         for (key, offset) in lines {
@@ -152,6 +161,7 @@ impl Layers {
             }
         };
         leaves(&table, "", &mut self.given);
+        self.file_is_broken = false;
     }
 
     fn add_assignment(&mut self, assignment: &str) {
@@ -223,7 +233,7 @@ impl Layers {
             // A mistake in `data.train[0]` is reported for `data.train`.
             let keys: Vec<&str> = error.path().iter().map_while(key_of).collect();
             let key = keys.join(".");
-            let problem = explain(&key, error.inner(), &known);
+            let problem = epochs::explain(&key, &table).unwrap_or_else(|| explain(&key, error.inner(), &known));
             let origin = self.origin(&key).cloned();
             self.report(origin.as_ref(), problem);
             // The same mistake again: its path is not the path of the key, so removing the key does not help.

@@ -111,7 +111,7 @@ impl Args {
             allow.push("train.steps".into());
         }
 
-        let Resolved { config, base, notes } = resolved;
+        let Resolved { config, base, notes, .. } = resolved;
         let mut run = Run::in_folder(dir, config);
         run.options = Options {
             device,

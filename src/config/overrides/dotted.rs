@@ -25,7 +25,7 @@ pub(super) fn key_offsets(table: &DeTable<'_>, prefix: &str, out: &mut Vec<(Stri
     }
 }
 
-pub(super) fn lookup<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+pub(in crate::config) fn lookup<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     let (section, last) = match key.rsplit_once('.') {
         Some((section, last)) => (lookup(table, section)?.as_table()?, last),
         None => (table, key),

@@ -1,10 +1,9 @@
 //! `docs/configuration.md` compared with the configuration: every key, its default, nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
 use super::*;
+use crate::config::reference::KeyDoc;
 
 /// Returns every key of a section, optional ones too: the reader lists them when it meets an unknown key.
 fn keys_in(section: &str) -> Vec<String> {
@@ -34,16 +33,9 @@ fn all_keys() -> BTreeSet<String> {
 
 /// Returns the keys of the page's tables with their defaults.
 fn page() -> BTreeMap<String, String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
-    let text = fs::read_to_string(path).expect("docs/configuration.md is in the repository");
     let mut rows = BTreeMap::new();
-    // The tables of keys have four columns; the table of presets has three.
-    for line in text.lines().filter(|line| line.starts_with("| `")) {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        if let [key, default, _unit, _meaning] = cells.as_slice() {
-            let key = key.trim_matches('`').to_owned();
-            assert!(rows.insert(key, default.trim_matches('`').to_owned()).is_none(), "twice on the page: {line}");
-        }
+    for KeyDoc { key, default, .. } in crate::config::reference::page() {
+        assert!(rows.insert(key.to_owned(), default.to_owned()).is_none(), "twice on the page: {key}");
     }
     rows
 }

@@ -1,5 +1,6 @@
 //! What a configuration is made from, and what comes of it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -33,6 +34,8 @@ pub struct Resolved {
     pub base: Base,
     /// A sentence about each default that gave way to a set key.
     pub notes: Vec<String>,
+    /// The keys that the file and the command line set.
+    pub set: BTreeSet<String>,
 }
 
 /// All mistakes of a configuration. They are found before any work is done.

@@ -212,3 +212,31 @@ fn keys_that_look_like_paths_are_reported_once() {
     // Quoted, it is still the key that it spells.
     assert_eq!(load_text("\"model.d_model\" = 64\n", &[]).0.expect("valid").model.d_model, 64);
 }
+
+#[test]
+fn a_broken_line_is_one_problem_without_others_that_follow_from_it() {
+    let text = "preset = \"small\"\n[data]\ntrain = [\"a.jsonl\"\nvalid = [\"b.jsonl\"]\n[train]\nsteps = 9000\n";
+    let (result, path) = load_text(text, &["data.valid=dev.jsonl", "train.steps=40"]);
+    let problem = only_problem(result);
+    assert!(problem.starts_with(&format!("{path}:3: this is not TOML: unclosed array")), "{problem}");
+}
+
+#[test]
+fn epochs_are_answered_with_the_number_of_steps() {
+    let problem = only_problem(load_set(None, &["train.epochs=10"]));
+    assert!(
+        problem.starts_with("--set train.epochs=10: unknown key train.epochs: Kiln counts optimizer steps"),
+        "{problem}"
+    );
+    assert!(problem.contains("train.steps = epochs * batches per epoch / train.grad_accum_steps"), "{problem}");
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("text.txt");
+    fs::write(&file, "four".repeat(32_768)).expect("writable");
+    let train = format!("data.train={}", file.display());
+    let problem = only_problem(load_set(Some("small"), &[&train, "num_train_epochs=10", "loader.batch_tokens=4096"]));
+    assert!(problem.contains("10 epochs of data.train are about 40 steps: --set train.steps=40"), "{problem}");
+    let (task, batch) = (["task=lm", "loader.batch_tokens=4096"], ["train.grad_accum_steps=2", "train.epochs=1.5"]);
+    let problem = only_problem(load_set(Some("gpt2-mini"), &[&train, task[0], task[1], batch[0], batch[1]]));
+    assert!(problem.contains("--set train.steps=6"), "{problem}");
+}

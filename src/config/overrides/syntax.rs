@@ -1,0 +1,75 @@
+//! Mistakes of TOML syntax, one for each broken line.
+
+use toml::de::{DeTable, Error};
+
+/// Returns the broken lines of `text`, counted from 1, each with its first mistake. Further mistakes of the same line follow
+/// from the first, and so do all mistakes behind an array that is not closed.
+pub(super) fn broken_lines(text: &str) -> Vec<(usize, String)> {
+    let (_, mut errors) = DeTable::parse_recoverable(text);
+    let line_of = |error: &Error| {
+        let offset = error.span().map_or(0, |span| span.start.min(text.len()));
+        1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count()
+    };
+    errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
+    let mut found: Vec<(usize, String)> =
+        errors.iter().map(|error| (line_of(error), error.message().to_owned())).collect();
+    found.dedup_by_key(|(line, _)| *line);
+
+    let unclosed = errors.iter().find(|error| error.message().starts_with("unclosed array"));
+    if let (Some(unclosed), Some(line)) = (unclosed, open_array(text)) {
+        found.retain(|(other, _)| *other < line);
+        found.push((line, unclosed.message().to_owned()));
+    }
+    found
+}
+
+/// Returns the line of the first bracket that is not closed.
+fn open_array(text: &str) -> Option<usize> {
+    let mut open = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let mut quote = None;
+        for c in line.chars() {
+            match (quote, c) {
+                (Some(open_quote), c) if c == open_quote => quote = None,
+                (Some(_), _) => {}
+                (None, '#') => break,
+                (None, '"' | '\'') => quote = Some(c),
+                (None, '[') => open.push(number),
+                (None, ']') => _ = open.pop(),
+                _ => {}
+            }
+        }
+    }
+    open.first().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<usize> {
+        broken_lines(text).into_iter().map(|(line, _)| line).collect()
+    }
+
+    #[test]
+    fn one_broken_line_is_one_problem() {
+        for (text, wanted) in [
+            ("[data]\ntrain = [\"a.jsonl\"\nvalid = [\"b.jsonl\"]\n[optim]\nlr = 1e-3\n", 2),
+            ("[data]\ntrain = \"a.jsonl\nvalid = \"b.jsonl\"\n", 2),
+            ("lr = 1e-3 warmup = 5\nseed = 1\n", 1),
+            ("[optim\nlr = 1\n[train]\nsteps = 5\n", 1),
+            ("[train]\nsteps = 1,000\n", 2),
+            ("[train]\nprecision = bf16\nsteps = 5\n", 2),
+        ] {
+            assert_eq!(lines(text), [wanted], "{text}{:?}", broken_lines(text));
+        }
+    }
+
+    #[test]
+    fn every_broken_line_is_a_problem() {
+        assert_eq!(lines("seed = \n[optim\nlr = 1\n"), [1, 2]);
+        assert_eq!(lines("[train]\nsteps: 500\nlog_every: 5\n"), [2, 3]);
+        assert_eq!(lines("seed: 1\n[data]\ntrain = [\"a\" # ]\nvalid = []\n"), [1, 3]);
+        assert!(lines("[data]\ntrain = [\"a#]\", 'b\"']\n").is_empty());
+    }
+}
