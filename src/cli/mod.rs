@@ -5,6 +5,7 @@ mod average;
 mod bench;
 mod check;
 mod compare;
+mod config;
 mod config_args;
 mod doctor;
 mod error;
@@ -48,6 +49,7 @@ enum Command {
     Bench(bench::Args),
     Check(check::Args),
     Compare(compare::Args),
+    Config(config::Args),
     Doctor(doctor::Args),
 }
 
@@ -85,6 +87,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Config(args) => config::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
 }

@@ -70,3 +70,21 @@ fn a_dry_run_leads_with_a_summary_and_an_example() {
     let base = place.run(&[&dry[..], &["--preset", "base"]].concat()).ok();
     assert!(base.stdout.contains("kiln export: not possible; nearest is marian, but model.norm is Pre"), "{base:#?}");
 }
+
+#[test]
+fn the_commented_configuration_can_be_saved_and_used() {
+    let place = Workplace::new();
+    place.run(&["config", "--preset", "bsae"]).refused(2, &["unknown preset \"bsae\"; did you mean base?"]);
+    let printed =
+        place.run(&["config", "--preset", "few-pairs", "--set", "data.train=pairs.tsv", "--set", "seed=7"]).ok();
+    for part in
+        ["preset = \"few-pairs\"", "\ntrain = [\"pairs.tsv\"]", "\nseed = 7\n", "\n#lr = ", "# Peak learning rate."]
+    {
+        assert!(printed.stdout.contains(part), "{part:?} is missing in {}", printed.stdout);
+    }
+    place.write("run.toml", &printed.stdout);
+    let again = place.run(&["config", "--config", "run.toml"]).refused(2, &["run.toml", "data.train names pairs.tsv"]);
+    assert!(!again.stderr.contains("unknown key"), "{again:#?}");
+    place.write("pairs.tsv", "one\tuno\n");
+    assert_eq!(place.run(&["config", "--config", "run.toml"]).ok().stdout, printed.stdout);
+}
