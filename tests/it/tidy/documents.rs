@@ -61,7 +61,7 @@ fn every_test_that_documents_name_exists() {
 }
 
 /// The text of `--help` of a command and of its subcommands.
-fn helps(command: &clap::Command, name: &str) -> Vec<(String, String)> {
+pub(super) fn helps(command: &clap::Command, name: &str) -> Vec<(String, String)> {
     let mut found = vec![(format!("{name} --help"), command.clone().render_long_help().to_string())];
     for subcommand in command.get_subcommands() {
         found.extend(helps(subcommand, &format!("{name} {}", subcommand.get_name())));

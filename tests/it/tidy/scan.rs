@@ -8,6 +8,8 @@ pub(super) struct Scanned {
     pub(super) code: String,
     /// Paragraphs of comments and texts of literals, in order.
     pub(super) prose: Vec<String>,
+    /// Where the literals stand.
+    pub(super) literals: Vec<Range<usize>>,
 }
 
 /// A function, or the signature of one.
@@ -27,6 +29,7 @@ pub(super) struct Function {
 pub(super) fn scan(text: &str) -> Scanned {
     let mut code = text.as_bytes().to_vec();
     let mut prose: Vec<String> = Vec::new();
+    let mut literals = Vec::new();
     let mut at = 0;
     let mut comment_ended_in_line = None;
     let mut line = 0;
@@ -37,6 +40,9 @@ pub(super) fn scan(text: &str) -> Scanned {
             continue;
         };
 
+        if kind == Prose::Literal {
+            literals.push(at..at + length);
+        }
         let piece = &text[at..at + length];
         let words =
             piece.trim_matches(['/', '!', '*', '"', '#', ' ']).trim_start_matches("r#").trim_start_matches("r\"");
@@ -58,7 +64,7 @@ pub(super) fn scan(text: &str) -> Scanned {
         comment_ended_in_line = (kind == Prose::Comment).then_some(line + 1);
         at += length;
     }
-    Scanned { code: String::from_utf8(code).expect("whole characters are replaced"), prose }
+    Scanned { code: String::from_utf8(code).expect("whole characters are replaced"), prose, literals }
 }
 
 #[derive(PartialEq)]
