@@ -1,7 +1,7 @@
 //! The configuration with a comment for each key. The comments come from `docs/configuration.md`, which a test compares
 //! with the code.
 
-use toml::{Table, Value};
+use toml::Table;
 
 use super::Resolved;
 use super::machine::Base;
@@ -48,15 +48,18 @@ impl Resolved {
              # kiln train --config FILE reads this file.\n",
         );
         let mut section = "";
-        for KeyDoc { key, unit, meaning, .. } in page() {
+        for KeyDoc { key, default, unit, meaning } in page() {
             let (own_section, name) = key.rsplit_once('.').unwrap_or(("", key));
             if own_section != section {
                 section = own_section;
                 text += &format!("\n[{section}]\n");
             }
-            let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
-            text += &comment(&format!("{meaning}{unit}"));
-            text += &match (key, preset, super::overrides::lookup(&values, key)) {
+            let value = super::overrides::lookup(&values, key);
+            let unset = if value.is_none() && key != "preset" { default } else { "" };
+            let facts: Vec<&str> = [unit, unset].into_iter().filter(|fact| !fact.is_empty()).collect();
+            let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+            text += &comment(&format!("{meaning}{facts}"));
+            text += &match (key, preset, value) {
                 ("preset", Some(preset), _) => format!("preset = \"{preset}\"\n"),
                 (_, _, Some(value)) if self.set.contains(key) => format!("{name} = {value}\n"),
                 (_, _, Some(value)) => format!("#{name} = {value}\n"),
