@@ -168,6 +168,21 @@ fn masks_are_filled_in_from_arguments_and_lines() {
 }
 
 #[test]
+fn a_trained_masked_model_fills_in_what_it_has_read() {
+    let place = place();
+    let settings = ["train.steps=300", "optim.lr=1e-2", "model.dropout=0", "data.text.packing=sentences"];
+    let sets: Vec<&str> = settings.iter().flat_map(|set| ["--set", *set]).collect();
+    train(&place, "mlm", &[&sets[..], &["--run", "runs/a"]].concat()).ok();
+    let text = "The old [MASK] walked down to the river and looked at the [MASK].\nHe [MASK] down on a stone and waited for \
+                the evening.\n";
+    let filled = place.run_with_input(&["fill", "runs/a", "--device", "cpu"], text).ok();
+    let filled: Vec<Value> = filled.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(filled[0]["filled"], "The old man walked down to the river and looked at the boats.");
+    assert_eq!(filled[1]["filled"], "He sat down on a stone and waited for the evening.");
+    assert!(filled[0]["masks"][1][0]["probability"].as_f64().is_some_and(|p| p > 0.5), "{filled:?}");
+}
+
+#[test]
 fn text_runs_resume_bit_for_bit() {
     for task in ["lm", "mlm"] {
         let place = trained(task);
