@@ -171,6 +171,7 @@ fn continue_lines(
         if lines.is_empty() {
             return Ok(());
         }
+
         if typed && !args.json && args.num_samples == 1 {
             if !lines[0].is_empty() {
                 continue_one(generator, &lines[0], n_done as u64, output, args)?;
