@@ -2,8 +2,9 @@
 
 use cubecl::prelude::*;
 
+use super::arguments::Dropout;
 use super::config::{FlashConfig, TILE, UNITS};
-use super::tile::Place;
+use super::position::{Place, tiles};
 use crate::dropout::kernel::philox;
 
 /// Draws of [`random_words`] per thread for the 64 x 64 probabilities of a tile, eight per draw.
@@ -16,9 +17,9 @@ pub(super) const KEPT_STRIDE: u32 = TILE as u32 + 8;
 /// `column + 1` and every eight keys further, in half `half` of key tile `tile`. These are the keys that a thread holds
 /// of that half.
 #[cube]
-fn random_words(random: &[i32], site: u32, row: u32, tile: u32, half: u32, column: u32, keys: u32) -> Array<u32> {
-    let tiles = (keys + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
-    let (w0, w1, w2, w3) = philox((row * tiles + tile) * 8 + half * 4 + column / 2, site, random);
+fn random_words(dropout: &Dropout, row: u32, tile: u32, half: u32, column: u32, keys: u32) -> Array<u32> {
+    let quad = (row * tiles(keys) + tile) * 8 + half * 4 + column / 2;
+    let (w0, w1, w2, w3) = philox(quad, dropout.args.site, &dropout.state);
     let mut words = Array::<u32>::new(4usize);
     words[0] = w0;
     words[1] = w1;
@@ -28,25 +29,24 @@ fn random_words(random: &[i32], site: u32, row: u32, tile: u32, half: u32, colum
 }
 
 /// Drops values of a 64 x 64 accumulator, queries from row `row` of all rows on by the keys of tile `tile`, and
-/// multiplies the others by `keep`.
+/// scales the others.
 #[cube]
 pub(super) fn drop_values(
     values: &mut Array<f32>,
-    random: &[i32],
-    site: u32,
+    dropout: &Dropout,
     row: u32,
     tile: u32,
     column: u32,
     keys: u32,
-    limit: u32,
-    keep: f32,
 ) {
+    let (limit, keep) = (dropout.args.limit, dropout.args.scale);
+
     #[unroll]
     for block in 0..4usize {
         let second_row = comptime![block % 2];
         let half = comptime![block / 2];
         let from = row + comptime![8 * second_row as u32];
-        let words = random_words(random, site, from, tile, comptime![half as u32].runtime(), column, keys);
+        let words = random_words(dropout, from, tile, comptime![half as u32].runtime(), column, keys);
         #[unroll]
         for n in 0..4usize {
             let i = comptime![(half * 4 + n) * 4 + second_row * 2];
@@ -59,7 +59,8 @@ pub(super) fn drop_values(
 /// Returns a bit per value of a 64 x 64 accumulator, set if the value is kept. Rows are the keys of tile `tile`;
 /// columns are queries, the first of which is row `row` of all rows.
 #[cube]
-pub(super) fn kept_bits(random: &[i32], site: u32, row: u32, tile: u32, at: &Place, keys: u32, limit: u32) -> u32 {
+pub(super) fn kept_bits(dropout: &Dropout, row: u32, tile: u32, at: &Place, keys: u32) -> u32 {
+    let limit = dropout.args.limit;
     // The thread's keys are in the first or the last two of the four words.
     let last_words = at.row / 16 % 2 == 1;
     let shift = at.row % 2 * 16;
@@ -67,7 +68,7 @@ pub(super) fn kept_bits(random: &[i32], site: u32, row: u32, tile: u32, at: &Pla
     #[unroll]
     for query in 0..16usize {
         let from = row + comptime![(query / 2 * 8 + query % 2) as u32];
-        let words = random_words(random, site, from, tile, at.row / 32, at.row % 8, keys);
+        let words = random_words(dropout, from, tile, at.row / 32, at.row % 8, keys);
         let first = select(last_words, words[2], words[0]) >> shift;
         let second = select(last_words, words[3], words[1]) >> shift;
         let bit = comptime![(query / 2 * 4 + query % 2) as u32];
@@ -94,13 +95,14 @@ pub(super) fn kept_values(values: &Array<f32>, kept: u32, keep: f32, #[comptime]
 /// Draws the kept probabilities of 64 queries, from row `row` of all rows of all heads on, and 64 keys. A thread draws
 /// the bits of one query and eight keys, and stores them in one word.
 #[cube]
-pub(super) fn draw_kept(memory: &mut Shared<[u32]>, random: &[i32], site: u32, row: u32, keys: u32, limit: u32) {
+pub(super) fn draw_kept(memory: &mut Shared<[u32]>, dropout: &Dropout, row: u32, keys: u32) {
+    let limit = dropout.args.limit;
     #[unroll]
     for turn in 0..DRAWS {
         let n = UNIT_POS + comptime![turn as u32 * UNITS];
         let query = n % comptime![TILE as u32];
         let eight = n / comptime![TILE as u32];
-        let words = random_words(random, site, row + query, 0u32, eight / 4, eight % 4 * 2, keys);
+        let words = random_words(dropout, row + query, 0u32, eight / 4, eight % 4 * 2, keys);
         let mut bits = 0u32;
         #[unroll]
         for i in 0..4usize {

@@ -5,199 +5,279 @@ use std::f32::consts::LOG2_E;
 use cubecl::prelude::*;
 
 use super::Oct;
+use super::arguments::{Call, Inputs, Lens};
 use super::config::{FlashConfig, TILE, UNITS};
 use super::dropout::{kept_bits, kept_values};
-use super::mask::{HIDDEN, clipped, hide_queries, key_count};
-use super::slots::{arrived, fill_both, fill_slot_both, slots};
+use super::mask::{Corner, clipped, hide_queries, key_count};
+use super::position::{Patch, cube_place, key_column, place, tiles, value_column};
+use super::slots::{Slots, arrived, fill_both, fill_slot_both, slots};
 use super::softmax::{exponentials, row_pairs, score_gradients};
-use super::tile::{
-    cube_place, left_operand, place, product, results_memory, round_into, scores_and_dp, store_rows, tile, zeros,
-};
+use super::tile::{enqueue, left_operand, results_memory, round_into, scores_and_dp, store_rows, tile};
 use crate::gpu::occupancy::cubes_at_once;
-use crate::gpu::wgmma::{commit, describe, fence, pin, pin_all, wait};
+use crate::gpu::wgmma::{describe, pin, pin_all, wait, zeros};
+
+/// The gradient of forward's output, and each query's log-sum and delta.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct QueryData<E: Float> {
+    pub(super) d_out: TensorMap<E, Tiled>,
+    pub(super) lse: Box<[f32]>,
+    pub(super) delta: Box<[f32]>,
+}
 
 /// Computes the gradients of keys and values: a block per 64 keys of a group of heads.
 #[cube(launch_unchecked)]
-#[expect(clippy::too_many_arguments, reason = "a kernel's arguments are its launch signature")]
 pub(super) fn key_value_gradient<E: Float>(
-    query: &TensorMap<E, Tiled>,
-    key_value: &TensorMap<E, Tiled>,
-    d_out: &TensorMap<E, Tiled>,
-    lse: &[f32],
-    delta: &[f32],
-    lengths: &[i32],
-    documents: &[i32],
-    random: &[i32],
+    inputs: &Inputs<E>,
+    data: &QueryData<E>,
+    call: &Call,
     d_key_value: &mut [Oct<E>],
-    heads: u32,
-    t: u32,
-    s: u32,
-    site: u32,
-    limit: u32,
-    keep: f32,
-    heads_at_once: u32,
-    tile_bits: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    let crowded = comptime![cfg.three_key_value_cubes()];
-    cubes_at_once(comptime![if crowded { 3usize } else { 2usize }]);
-    let (row_group, key_tile) = cube_place(heads_at_once, tile_bits);
-    if row_group >= heads || key_tile * comptime![TILE as u32] >= s {
+    cubes_at_once(comptime![if cfg.three_key_value_cubes() { 3usize } else { 2usize }]);
+    let (row_group, nth) = cube_place(call);
+    if row_group >= call.heads || nth * comptime![TILE as u32] >= call.lens.s {
         terminate!();
     }
-    let group = row_group % comptime![cfg.n_kv_heads as u32];
-    let batch = row_group / comptime![cfg.n_kv_heads as u32];
-    // Under causality the most queries see early keys, so they go first.
-    let k0 = key_tile * comptime![TILE as u32];
-    let at = place(UNIT_POS);
-    let scale = comptime![cfg.scale()].runtime();
-    let scale_log2 = comptime![cfg.scale() * LOG2_E].runtime();
-    let head_dim = comptime![cfg.head_dim];
-    let columns = comptime![cfg.key_value_columns()];
-    let per_group = comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
+    let block = key_tile(row_group, nth, call, cfg);
 
-    let keys = key_count(lengths, batch, s, cfg);
-    // Tiles of queries from `first_block` on see some of the keys, queries from `from_all` on see all of them.
-    let mut first_block = 0u32;
-    let mut from_all = 0u32;
-    if comptime![cfg.causal] {
-        first_block = clipped(k0 + t, s) / comptime![TILE as u32];
-        from_all = clipped(k0 + comptime![TILE as u32 - 1] + t, s);
-    }
-    let query_blocks = (t + comptime![TILE as u32 - 1]) / comptime![TILE as u32];
-    let mut per_head = 0u32;
-    if k0 < keys && first_block < query_blocks {
-        per_head = query_blocks - first_block;
-    }
-    let blocks = per_head * per_group;
-
-    let mut stays = slots::<E>(1usize, 2usize, cfg);
-    let mut streamed = slots::<E>(2usize, 2usize, cfg);
+    let mut memory = Memory::<E> {
+        resident: slots::<E>(1usize, 2usize, cfg),
+        streamed: slots::<E>(2usize, 2usize, cfg),
+        row_values: Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]),
+    };
     let mut results = results_memory::<E>(cfg);
-    // Log-sums and deltas of the streamed queries: 64 of each per slot.
-    let mut row_values = Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]);
     sync_async_proxy_shared();
     sync_cube();
 
-    // Request the first tiles.
-    let key_column = comptime![cfg.first_key_column()] + group * comptime![cfg.head_dim as u32];
-    let value_column = comptime![cfg.first_value_column()] + group * comptime![cfg.head_dim as u32];
-    let first_row = (batch * comptime![cfg.n_heads as u32] + group * per_group) * t;
-    let first_column = group * per_group * comptime![cfg.head_dim as u32];
-    let mut now = Streamed { head: 0u32.runtime(), tile: first_block };
-    let mut next = advanced(&now, first_block, query_blocks);
-    if UNIT_POS == 0 && blocks > 0 {
-        let row = batch * t + now.tile * comptime![TILE as u32];
-        fill_slot_both::<E>(&mut stays, 0usize, key_value, key_value, batch * s + k0, key_column, value_column, cfg);
-        fill_slot_both::<E>(&mut streamed, 0usize, query, d_out, row, first_column, first_column, cfg);
-        if blocks > 1 {
-            let row = batch * t + next.tile * comptime![TILE as u32];
-            let column = first_column + next.head * comptime![cfg.head_dim as u32];
-            fill_slot_both::<E>(&mut streamed, 1usize, query, d_out, row, column, column, cfg);
-        }
-    }
-    sync_plane();
-    row_values[UNIT_POS as usize] = row_value(lse, delta, first_row, &now, t);
+    let mut gradients = Gradients::<E> {
+        dk: zeros(comptime![cfg.head_dim]),
+        dv: zeros(comptime![cfg.head_dim]),
+        probabilities: left_operand::<E>(),
+        d_scores: left_operand::<E>(),
+    };
+    accumulate::<E>(&mut gradients, &mut memory, inputs, data, call, &block, cfg);
 
-    let rows = comptime![cfg.rows_layout()];
-    let keys_tile = describe::<E>(&stays.tiles, rows);
-    let values_tile = tile(keys_tile, 1u32, cfg);
-    let streamed_rows = describe::<E>(&streamed.tiles, rows);
-    let streamed_columns = describe::<E>(&streamed.tiles, comptime![cfg.columns_layout()]);
-    let hidden = f32::cast_from(comptime![HIDDEN]);
-    let mut probabilities = left_operand::<E>();
-    let mut d_scores = left_operand::<E>();
-    let mut dk = zeros(head_dim);
-    let mut dv = zeros(head_dim);
-    if blocks > 0 {
-        stays.full.index(0usize).wait_parity(0u32);
-        for block in 0..blocks {
+    let (columns, head_dim) = comptime![(cfg.key_value_columns(), cfg.head_dim)];
+    let (s, row0) = (call.lens.s, block.k0);
+    let keys = Patch { first: block.batch * s, row0, rows: s, column: key_column(block.group, cfg) };
+    let values = Patch { first: block.batch * s, row0, rows: s, column: value_column(block.group, cfg) };
+    store_rows::<E>(&gradients.dk, 1.0f32, 1.0f32, &mut results, d_key_value, &keys, columns, head_dim);
+    store_rows::<E>(&gradients.dv, 1.0f32, 1.0f32, &mut results, d_key_value, &values, columns, head_dim);
+}
+
+/// The tiles of a block: keys and values, and two slots of queries and `d_out`.
+#[derive(CubeType)]
+struct Memory<E: Float> {
+    resident: Slots<E>,
+    streamed: Slots<E>,
+    /// Log-sums and deltas of the streamed queries: 64 of each per slot.
+    row_values: Shared<[f32]>,
+}
+
+/// A thread's part of the gradients, and the left operands of the products that sum them.
+#[derive(CubeType)]
+struct Gradients<E: Float> {
+    dk: Array<f32>,
+    dv: Array<f32>,
+    probabilities: Sequence<Array<E>>,
+    d_scores: Sequence<Array<E>>,
+}
+
+/// A tile of keys of a group of heads, and the queries that see it.
+#[derive(CubeType)]
+struct KeyTile {
+    batch: u32,
+    group: u32,
+    /// The number of the tile, and its first key.
+    nth: u32,
+    k0: u32,
+    /// Keys of the batch row.
+    keys: u32,
+    /// Tiles of queries from `first` to before `end` see some of the keys.
+    first: u32,
+    end: u32,
+    /// Queries from this one on see all of them.
+    from_all: u32,
+    /// Tiles of queries of all heads of the group.
+    blocks: u32,
+}
+
+/// Returns tile `nth` of group `row_group`.
+#[cube]
+fn key_tile(row_group: u32, nth: u32, call: &Call, #[comptime] cfg: FlashConfig) -> KeyTile {
+    let (t, s) = (call.lens.t, call.lens.s);
+    let group = row_group % comptime![cfg.n_kv_heads as u32];
+    let batch = row_group / comptime![cfg.n_kv_heads as u32];
+    // Under causality the most queries see early keys, so they go first.
+    let k0 = nth * comptime![TILE as u32];
+    let keys = key_count(&call.masks, batch, &call.lens, cfg);
+    let mut first = 0u32;
+    let mut from_all = 0u32;
+    if comptime![cfg.causal] {
+        first = clipped(k0 + t, s) / comptime![TILE as u32];
+        from_all = clipped(k0 + comptime![TILE as u32 - 1] + t, s);
+    }
+    let end = tiles(t);
+    let mut per_head = 0u32;
+    if k0 < keys && first < end {
+        per_head = end - first;
+    }
+    let blocks = per_head * comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
+    KeyTile { batch, group, nth, k0, keys, first, end, from_all, blocks }
+}
+
+/// Adds to the gradients what all queries contribute that see the keys.
+#[cube]
+fn accumulate<E: Float>(
+    gradients: &mut Gradients<E>,
+    memory: &mut Memory<E>,
+    inputs: &Inputs<E>,
+    data: &QueryData<E>,
+    call: &Call,
+    block: &KeyTile,
+    #[comptime] cfg: FlashConfig,
+) {
+    let t = call.lens.t;
+    let head = block.group * comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
+    let first_row = (block.batch * comptime![cfg.n_heads as u32] + head) * t;
+    let mut now = Streamed { head: 0u32.runtime(), tile: block.first };
+    let mut next = advanced(&now, block);
+    request_first::<E>(memory, inputs, data, block, &now, &next, &call.lens, cfg);
+    memory.row_values[UNIT_POS as usize] = row_value::<E>(data, first_row, &now, t);
+
+    let keys = describe::<E>(&memory.resident.tiles, comptime![cfg.rows_layout()]);
+    let values = tile(keys, 1u32, cfg);
+    let streamed_rows = describe::<E>(&memory.streamed.tiles, comptime![cfg.rows_layout()]);
+    if block.blocks > 0 {
+        memory.resident.loaded.index(0usize).wait_parity(0u32);
+        for turn in 0..block.blocks {
             let q0 = now.tile * comptime![TILE as u32];
+            let at = place(UNIT_POS);
             // Draw before the products, whose results leave no registers for it. Pinned, or the compiler would draw
             // where the bits are used.
             let mut kept = Array::<u32>::new(1usize);
             kept[0] = 0u32;
             if comptime![cfg.dropout] {
                 let row = first_row + now.head * t + q0 + at.column;
-                kept[0] = kept_bits(random, site, row, key_tile, &at, s, limit);
+                kept[0] = kept_bits(&call.dropout, row, block.nth, &at, call.lens.s);
                 pin(&kept);
             }
-            let slot = arrived::<E>(&streamed, block);
+
+            let slot = arrived::<E>(&memory.streamed, turn);
             // Wait for the products of the previous turn.
-            if comptime![crowded] {
-                settled::<E>(&dk, &dv, &probabilities, &d_scores, 0usize);
+            if comptime![cfg.three_key_value_cubes()] {
+                settled::<E>(&*gradients, 0usize);
             }
-            let (mut scores, dp) = scores_and_dp::<E>(keys_tile, values_tile, streamed_rows, slot, cfg);
-            if comptime![!crowded] {
-                settled::<E>(&dk, &dv, &probabilities, &d_scores, 2usize);
+            let (mut scores, dp) = scores_and_dp::<E>(keys, values, streamed_rows, slot, cfg);
+            if comptime![!cfg.three_key_value_cubes()] {
+                settled::<E>(&*gradients, 2usize);
             }
+
             // No thread reads the slot of the previous turn any more, and all see the log-sums and deltas of this one.
             sync_cube();
             let mut next_value = 0.0f32;
-            if block + 1 < blocks {
-                next_value = row_value(lse, delta, first_row, &next, t);
-                if UNIT_POS == 0 && block > 0 {
-                    let column = first_column + next.head * comptime![cfg.head_dim as u32];
-                    let row = batch * t + next.tile * comptime![TILE as u32];
-                    fill_both::<E>(&mut streamed, 1 - slot, query, d_out, row, column, column, cfg);
+            if turn + 1 < block.blocks {
+                next_value = row_value::<E>(data, first_row, &next, t);
+                if UNIT_POS == 0 && turn > 0 {
+                    let (row, column) = streamed_at(block, &next, t, cfg);
+                    let (query, d_out) = (&inputs.query, &data.d_out);
+                    fill_both::<E>(&mut memory.streamed, 1 - slot, query, d_out, row, column, column, cfg);
                 }
             }
             sync_plane();
-            advance(&mut now, &mut next, first_block, query_blocks);
-            let values_at = slot * UNITS + at.column;
+            advance(&mut now, &mut next, block);
+
             // Wait for the scores, not for `dp`.
             wait(1usize);
             pin(&scores);
-            let edge = q0 < from_all || q0 + comptime![TILE as u32] > t || k0 + comptime![TILE as u32] > keys;
-            if comptime![cfg.documents] || edge {
-                hide_queries(&mut scores, hidden, documents, batch, q0, k0, keys, t, s, cfg);
-            }
-            let log_sums = row_pairs(&row_values, values_at);
-            let p = exponentials(&scores, &log_sums, scale_log2);
-            round_into::<E>(&kept_values(&p, kept[0], keep, cfg), &mut probabilities);
-            pin_all::<E>(&probabilities);
-            pin(&dv);
-            fence();
-            let d_out_columns = tile(streamed_columns, 2 * slot + 1, cfg);
-            product::<E>(&mut dv, &probabilities, d_out_columns, comptime![cfg.columns_layout()]);
-            commit();
-            let deltas = row_pairs(&row_values, values_at + comptime![TILE as u32]);
-            // Wait for `dp`, not for `dv`.
-            wait(1usize);
-            pin(&dp);
-            let d_probabilities = kept_values(&dp, kept[0], keep, cfg);
-            round_into::<E>(&score_gradients(&p, &d_probabilities, &deltas, scale), &mut d_scores);
-            pin_all::<E>(&d_scores);
-            pin(&dk);
-            fence();
-            let query_columns = tile(streamed_columns, 2 * slot, cfg);
-            product::<E>(&mut dk, &d_scores, query_columns, comptime![cfg.columns_layout()]);
-            commit();
-
-            row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = next_value;
+            hide_at_edges(&mut scores, q0, call, block, cfg);
+            add_products::<E>(gradients, &scores, &dp, &*memory, slot, kept[0], call, cfg);
+            memory.row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = next_value;
         }
-        settled::<E>(&dk, &dv, &probabilities, &d_scores, 0usize);
+        settled::<E>(&*gradients, 0usize);
     }
-
-    store_rows::<E>(&dk, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, key_column, columns, head_dim);
-    store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut results, d_key_value, batch * s, k0, s, value_column, columns, head_dim);
 }
 
-/// Waits until at most `running` groups of products are in flight, none of which writes `dk` or `dv` or reads the
+/// Requests the resident tiles, and the first two of queries and `d_out`.
+#[cube]
+fn request_first<E: Float>(
+    memory: &mut Memory<E>,
+    inputs: &Inputs<E>,
+    data: &QueryData<E>,
+    block: &KeyTile,
+    now: &Streamed,
+    next: &Streamed,
+    lens: &Lens,
+    #[comptime] cfg: FlashConfig,
+) {
+    let (keys, values) = (key_column(block.group, cfg), value_column(block.group, cfg));
+    if UNIT_POS == 0 && block.blocks > 0 {
+        let (key_value, query, d_out) = (&inputs.key_value, &inputs.query, &data.d_out);
+        let from = block.batch * lens.s + block.k0;
+        let (row, column) = streamed_at(block, now, lens.t, cfg);
+        fill_slot_both::<E>(&mut memory.resident, 0usize, key_value, key_value, from, keys, values, cfg);
+        fill_slot_both::<E>(&mut memory.streamed, 0usize, query, d_out, row, column, column, cfg);
+        if block.blocks > 1 {
+            let (row, column) = streamed_at(block, next, lens.t, cfg);
+            fill_slot_both::<E>(&mut memory.streamed, 1usize, query, d_out, row, column, column, cfg);
+        }
+    }
+    sync_plane();
+}
+
+/// Hides the scores of queries from `q0` on where the query does not see the key, if there may be such a score.
+#[cube]
+fn hide_at_edges(scores: &mut Array<f32>, q0: u32, call: &Call, block: &KeyTile, #[comptime] cfg: FlashConfig) {
+    let edge = q0 < block.from_all
+        || q0 + comptime![TILE as u32] > call.lens.t
+        || block.k0 + comptime![TILE as u32] > block.keys;
+    if comptime![cfg.documents] || edge {
+        let corner = Corner { batch: block.batch, q0, k0: block.k0 };
+        hide_queries(scores, &corner, &call.masks, block.keys, &call.lens, cfg);
+    }
+}
+
+/// Enqueues what the queries and `d_out` in slot `slot` add to the gradients: `P^T d_out` to dV, then `dS^T Q` to dK.
+#[cube]
+fn add_products<E: Float>(
+    gradients: &mut Gradients<E>,
+    scores: &Array<f32>,
+    dp: &Array<f32>,
+    memory: &Memory<E>,
+    slot: u32,
+    kept: u32,
+    call: &Call,
+    #[comptime] cfg: FlashConfig,
+) {
+    let keep = call.dropout.args.scale;
+    let values_at = slot * UNITS + place(UNIT_POS).column;
+    let streamed_columns = describe::<E>(&memory.streamed.tiles, comptime![cfg.columns_layout()]);
+    let log_sums = row_pairs(&memory.row_values, values_at);
+    let p = exponentials(scores, &log_sums, comptime![cfg.scale() * LOG2_E].runtime());
+    round_into::<E>(&kept_values(&p, kept, keep, cfg), &mut gradients.probabilities);
+    let d_out_columns = tile(streamed_columns, 2 * slot + 1, cfg);
+    enqueue::<E>(&mut gradients.dv, &gradients.probabilities, d_out_columns, comptime![cfg.columns_layout()]);
+
+    let deltas = row_pairs(&memory.row_values, values_at + comptime![TILE as u32]);
+    // Wait for `dp`, not for `dv`.
+    wait(1usize);
+    pin(dp);
+    let d_probabilities = kept_values(dp, kept, keep, cfg);
+    let d_scores = score_gradients(&p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime());
+    round_into::<E>(&d_scores, &mut gradients.d_scores);
+    let query_columns = tile(streamed_columns, 2 * slot, cfg);
+    enqueue::<E>(&mut gradients.dk, &gradients.d_scores, query_columns, comptime![cfg.columns_layout()]);
+}
+
+/// Waits until at most `running` groups of products are in flight, none of which writes the gradients or reads their
 /// operands.
 #[cube]
-fn settled<E: Float>(
-    dk: &Array<f32>,
-    dv: &Array<f32>,
-    probabilities: &Sequence<Array<E>>,
-    d_scores: &Sequence<Array<E>>,
-    #[comptime] running: usize,
-) {
+fn settled<E: Float>(gradients: &Gradients<E>, #[comptime] running: usize) {
     wait(running);
-    pin(dk);
-    pin(dv);
-    pin_all::<E>(probabilities);
-    pin_all::<E>(d_scores);
+    pin(&gradients.dk);
+    pin(&gradients.dv);
+    pin_all::<E>(&gradients.probabilities);
+    pin_all::<E>(&gradients.d_scores);
 }
 
 /// A streamed tile of queries, and its head within the group.
@@ -207,34 +287,42 @@ struct Streamed {
     tile: u32,
 }
 
-/// Returns the tile after `block`; each head has the tiles `first..end`.
+/// Returns the tile after `streamed`.
 #[cube]
-fn advanced(block: &Streamed, first: u32, end: u32) -> Streamed {
-    let last = block.tile + 1 == end;
-    Streamed { head: block.head + u32::cast_from(last), tile: select(last, first, block.tile + 1) }
+fn advanced(streamed: &Streamed, block: &KeyTile) -> Streamed {
+    let last = streamed.tile + 1 == block.end;
+    Streamed { head: streamed.head + u32::cast_from(last), tile: select(last, block.first, streamed.tile + 1) }
 }
 
 /// Moves both tiles on by one.
 #[cube]
-fn advance(now: &mut Streamed, next: &mut Streamed, first: u32, end: u32) {
+fn advance(now: &mut Streamed, next: &mut Streamed, block: &KeyTile) {
     now.head = next.head;
     now.tile = next.tile;
-    let after = advanced(&*now, first, end);
+    let after = advanced(&*now, block);
     next.head = after.head;
     next.tile = after.tile;
 }
 
+/// Returns row and column of a streamed tile in the matrices of queries and of `d_out`.
+#[cube]
+fn streamed_at(block: &KeyTile, streamed: &Streamed, t: u32, #[comptime] cfg: FlashConfig) -> (u32, u32) {
+    let first = block.group * comptime![(cfg.n_heads / cfg.n_kv_heads) as u32] * comptime![cfg.head_dim as u32];
+    let row = block.batch * t + streamed.tile * comptime![TILE as u32];
+    (row, first + streamed.head * comptime![cfg.head_dim as u32])
+}
+
 /// Loads this thread's number of a streamed tile of queries: a log-sum in threads below 64, a delta in the others.
 #[cube]
-fn row_value(lse: &[f32], delta: &[f32], first_row: u32, block: &Streamed, t: u32) -> f32 {
-    let row = block.tile * comptime![TILE as u32] + UNIT_POS % comptime![TILE as u32];
-    let at = (first_row + block.head * t + row) as usize;
+fn row_value<E: Float>(data: &QueryData<E>, first_row: u32, streamed: &Streamed, t: u32) -> f32 {
+    let row = streamed.tile * comptime![TILE as u32] + UNIT_POS % comptime![TILE as u32];
+    let at = (first_row + streamed.head * t + row) as usize;
     let mut value = 0.0f32;
     if row < t {
         if UNIT_POS < comptime![TILE as u32] {
-            value = lse[at];
+            value = data.lse[at];
         } else {
-            value = delta[at];
+            value = data.delta[at];
         }
     }
     value

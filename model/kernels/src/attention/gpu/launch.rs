@@ -8,12 +8,14 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
+use super::arguments::{CallLaunch, DropoutLaunch, InputsLaunch, LensLaunch, MasksLaunch, OutputsLaunch};
 use super::config::{FlashConfig, SPAN, TILE, UNITS};
 use super::forward::forward;
-use super::key_value_gradient::key_value_gradient;
+use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::one_tile::one_tile_gradients;
 use super::query_gradient::query_gradient;
 use crate::attention::ops::{FlashOps, FlashSpec};
+use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::threshold_16;
 use crate::gpu::hardware::is_hopper;
 use crate::gpu::memory::empty;
@@ -87,8 +89,31 @@ impl Call {
         (CubeCount::Static(x, y, z), heads_at_once as u32, tile_bits)
     }
 
-    fn keep(&self) -> f32 {
-        1.0 / (1.0 - self.spec.dropout)
+    fn inputs<E: Float + CubeElement>(&self) -> InputsLaunch<E> {
+        InputsLaunch::new(tensor_map(&self.query, TILE, SPAN), tensor_map(&self.key_value, TILE, SPAN))
+    }
+
+    fn masks(&self) -> MasksLaunch {
+        MasksLaunch::new(self.ints(&self.lengths), self.ints(&self.documents))
+    }
+
+    fn lens(&self) -> LensLaunch {
+        let [t, s] = self.lens;
+        LensLaunch::new(t as u32, s as u32)
+    }
+
+    fn dropout(&self) -> DropoutLaunch {
+        let FlashSpec { site, dropout, .. } = self.spec;
+        DropoutLaunch::new(self.ints(&self.random), DropArgsLaunch::new(site, threshold_16(dropout), 1.0 / (1.0 - dropout)))
+    }
+
+    /// Returns the blocks for `heads` heads per batch row, of `len` positions, and their arguments.
+    fn blocks(&self, heads: usize, len: usize) -> (CubeCount, CallLaunch) {
+        let heads = self.spec.batch_size * heads;
+        let (cubes, heads_at_once, tile_bits) = self.cubes(heads, len.div_ceil(TILE));
+        let call =
+            CallLaunch::new(self.masks(), heads as u32, self.lens(), self.dropout(), heads_at_once, tile_bits);
+        (cubes, call)
     }
 
     fn forward(self) -> (CubeTensor, CubeTensor) {
@@ -99,11 +124,12 @@ impl Call {
     }
 
     fn forward_as<E: Float + CubeElement>(self) -> (CubeTensor, CubeTensor) {
-        let Self { spec, config, lens: [t, s], .. } = self;
+        let Self { spec, config, lens: [t, _], .. } = self;
         let (b, h) = (spec.batch_size, spec.n_heads);
-        let (cubes, heads_at_once, tile_bits) = self.cubes(b * h, t.div_ceil(TILE));
+        let (cubes, call) = self.blocks(h, t);
         let out = empty(&self.query, [b * t, h * spec.head_dim], self.query.dtype);
         let lse = empty(&self.query, [b * h * t], DType::F32);
+
         // SAFETY: TMA clips to the matrix of keys and values; everything else is guarded by T and S.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
@@ -111,21 +137,10 @@ impl Call {
                 &out.client,
                 cubes,
                 CubeDim::new_1d(UNITS),
-                tensor_map(&self.query, TILE, SPAN),
-                tensor_map(&self.key_value, TILE, SPAN),
-                self.ints(&self.lengths),
-                self.ints(&self.documents),
-                self.ints(&self.random),
+                self.inputs(),
+                call,
                 vectors(&out),
                 lse.clone().into_buffer_arg(),
-                (b * h) as u32,
-                t as u32,
-                s as u32,
-                spec.site,
-                threshold_16(spec.dropout),
-                self.keep(),
-                heads_at_once,
-                tile_bits,
                 config,
             );
         }
@@ -134,56 +149,50 @@ impl Call {
 
     /// Returns the gradients of the queries, and of keys and values. If they are one matrix, both are the same tensor.
     fn backward(self, out: CubeTensor, lse: CubeTensor, d_out: CubeTensor) -> (CubeTensor, CubeTensor) {
-        match self.query.dtype {
-            DType::F16 => self.backward_as::<f16>(out, lse, d_out),
-            _ => self.backward_as::<bf16>(out, lse, d_out),
+        let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], x.dtype);
+        let d_query = like(&self.query);
+        let d_key_value = if self.config.packed { d_query.clone() } else { like(&self.key_value) };
+        let forward = Forward { out, lse, d_out: into_contiguous(d_out) };
+        let [t, s] = self.lens;
+        match (self.query.dtype, self.config.one_tile(t, s)) {
+            (DType::F16, true) => self.one_tile::<f16>(&forward, &d_query, &d_key_value),
+            (DType::F16, false) => self.tile_by_tile::<f16>(&forward, &d_query, &d_key_value),
+            (_, true) => self.one_tile::<bf16>(&forward, &d_query, &d_key_value),
+            (_, false) => self.tile_by_tile::<bf16>(&forward, &d_query, &d_key_value),
+        }
+        (d_query, d_key_value)
+    }
+
+    /// Computes the gradients of heads whose queries and keys fit into one tile.
+    fn one_tile<E: Float + CubeElement>(&self, forward: &Forward, d_query: &CubeTensor, d_key_value: &CubeTensor) {
+        let heads = self.spec.batch_size * self.spec.n_heads;
+        // SAFETY: as in `forward`; the gradients have columns of their own, which together fill the matrix.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            one_tile_gradients::launch_unchecked::<E>(
+                &forward.out.client,
+                CubeCount::Static(heads as u32, 1, 1),
+                CubeDim::new_1d(UNITS),
+                self.inputs(),
+                forward.outputs(),
+                self.masks(),
+                self.dropout(),
+                self.lens(),
+                vectors(d_query),
+                vectors(d_key_value),
+                self.config,
+            );
         }
     }
 
-    fn backward_as<E: Float + CubeElement>(
-        self,
-        out: CubeTensor,
-        lse: CubeTensor,
-        d_out: CubeTensor,
-    ) -> (CubeTensor, CubeTensor) {
-        let Self { spec, config, lens: [t, s], .. } = self;
-        let (b, h) = (spec.batch_size, spec.n_heads);
-        let d_out = into_contiguous(d_out);
-        let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], x.dtype);
-        let d_query = like(&self.query);
-        let d_key_value = if config.packed { d_query.clone() } else { like(&self.key_value) };
-        if config.one_tile(t, s) {
-            // SAFETY: as in `forward`; the gradients have columns of their own, which together fill the matrix.
-            #[expect(unsafe_code, reason = "launching without bounds checks")]
-            unsafe {
-                one_tile_gradients::launch_unchecked::<E>(
-                    &out.client,
-                    CubeCount::Static((b * h) as u32, 1, 1),
-                    CubeDim::new_1d(UNITS),
-                    tensor_map(&self.query, TILE, SPAN),
-                    tensor_map(&self.key_value, TILE, SPAN),
-                    vectors(&out),
-                    vectors(&d_out),
-                    tensor_map(&d_out, TILE, SPAN),
-                    lse.into_buffer_arg(),
-                    self.ints(&self.lengths),
-                    self.ints(&self.documents),
-                    self.ints(&self.random),
-                    vectors(&d_query),
-                    vectors(&d_key_value),
-                    t as u32,
-                    s as u32,
-                    spec.site,
-                    threshold_16(spec.dropout),
-                    self.keep(),
-                    config,
-                );
-            }
-            return (d_query, d_key_value);
-        }
-        let (cubes, heads_at_once, tile_bits) = self.cubes(b * h, t.div_ceil(TILE));
-        let (key_cubes, key_heads_at_once, key_tile_bits) = self.cubes(b * spec.n_kv_heads, s.div_ceil(TILE));
-        let delta = empty(&lse, [b * h * t], DType::F32);
+    /// Computes the gradients by two kernels, the second of which reads the deltas that the first one leaves.
+    fn tile_by_tile<E: Float + CubeElement>(&self, forward: &Forward, d_query: &CubeTensor, d_key_value: &CubeTensor) {
+        let Self { spec, config, lens: [t, s], .. } = *self;
+        let Forward { out, lse, d_out } = forward;
+        let (cubes, call) = self.blocks(spec.n_heads, t);
+        let (key_cubes, key_call) = self.blocks(spec.n_kv_heads, s);
+        let delta = empty(lse, [spec.batch_size * spec.n_heads * t], DType::F32);
+
         // SAFETY: as in `forward`; both kernels write columns of their own and together fill a common gradient.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
@@ -191,52 +200,43 @@ impl Call {
                 &out.client,
                 cubes,
                 CubeDim::new_1d(UNITS),
-                tensor_map(&self.query, TILE, SPAN),
-                tensor_map(&self.key_value, TILE, SPAN),
-                vectors(&out),
-                vectors(&d_out),
-                tensor_map(&d_out, TILE, SPAN),
-                lse.clone().into_buffer_arg(),
-                self.ints(&self.lengths),
-                self.ints(&self.documents),
-                self.ints(&self.random),
+                self.inputs(),
+                forward.outputs(),
+                call,
                 delta.clone().into_buffer_arg(),
-                vectors(&d_query),
-                (b * h) as u32,
-                t as u32,
-                s as u32,
-                spec.site,
-                threshold_16(spec.dropout),
-                self.keep(),
-                heads_at_once,
-                tile_bits,
+                vectors(d_query),
                 config,
             );
             key_value_gradient::launch_unchecked::<E>(
                 &out.client,
                 key_cubes,
                 CubeDim::new_1d(UNITS),
-                tensor_map(&self.query, TILE, SPAN),
-                tensor_map(&self.key_value, TILE, SPAN),
-                tensor_map(&d_out, TILE, SPAN),
-                lse.into_buffer_arg(),
-                delta.into_buffer_arg(),
-                self.ints(&self.lengths),
-                self.ints(&self.documents),
-                self.ints(&self.random),
-                vectors(&d_key_value),
-                (b * spec.n_kv_heads) as u32,
-                t as u32,
-                s as u32,
-                spec.site,
-                threshold_16(spec.dropout),
-                self.keep(),
-                key_heads_at_once,
-                key_tile_bits,
+                self.inputs(),
+                QueryDataLaunch::new(
+                    tensor_map(d_out, TILE, SPAN),
+                    lse.clone().into_buffer_arg(),
+                    delta.into_buffer_arg(),
+                ),
+                key_call,
+                vectors(d_key_value),
                 config,
             );
         }
-        (d_query, d_key_value)
+    }
+}
+
+/// The results of forward, and the gradient of `out`.
+struct Forward {
+    out: CubeTensor,
+    lse: CubeTensor,
+    d_out: CubeTensor,
+}
+
+impl Forward {
+    fn outputs<E: Float + CubeElement>(&self) -> OutputsLaunch<E> {
+        let Self { out, lse, d_out } = self;
+        let d_out_tiles = tensor_map(d_out, TILE, SPAN);
+        OutputsLaunch::new(vectors(out), vectors(d_out), d_out_tiles, lse.clone().into_buffer_arg())
     }
 }
 

@@ -2,8 +2,9 @@
 
 use cubecl::prelude::*;
 
+use super::arguments::{Lens, Masks};
 use super::config::{FlashConfig, TILE};
-use super::tile::{Place, place, unit_here};
+use super::position::{Place, QueryTile, place, tiles, unit_here};
 
 /// A masked score: -2^100. It is finite, so that a row without keys stays finite. It is a power of two, so that its
 /// product with the scale is exact and the difference of two masked scores is 0.
@@ -14,11 +15,11 @@ pub(super) const HIDDEN: f32 = -85_070_591_730_234_615_865_843_651_857_942_052_8
 
 /// Returns one past the last of `keys` keys that `query` sees.
 #[cube]
-fn end(query: u32, keys: u32, t: u32, s: u32, #[comptime] cfg: FlashConfig) -> u32 {
+fn end(query: u32, keys: u32, lens: &Lens, #[comptime] cfg: FlashConfig) -> u32 {
     let mut end = keys;
     if comptime![cfg.causal] {
         // Counted from one past T, so that it cannot go below zero.
-        end = min(keys, clipped(query + s + 1, t));
+        end = min(keys, clipped(query + lens.s + 1, lens.t));
     }
     end
 }
@@ -31,10 +32,10 @@ pub(super) fn clipped(x: u32, t: u32) -> u32 {
 
 /// Returns the number of keys of a batch row.
 #[cube]
-pub(super) fn key_count(lengths: &[i32], batch: u32, s: u32, #[comptime] cfg: FlashConfig) -> u32 {
-    let mut keys = s;
+pub(super) fn key_count(masks: &Masks, batch: u32, lens: &Lens, #[comptime] cfg: FlashConfig) -> u32 {
+    let mut keys = lens.s;
     if comptime![cfg.lengths] {
-        keys = u32::cast_from(lengths[batch as usize]);
+        keys = u32::cast_from(masks.lengths[batch as usize]);
     }
     keys
 }
@@ -56,36 +57,32 @@ pub(super) struct Sight {
     pub(super) blocks: u32,
 }
 
-/// Returns the sight of the queries of a tile that begins at `q0`.
+/// Returns the sight of the thread's queries of a tile.
 #[cube]
 pub(super) fn sight(
-    lengths: &[i32],
-    documents: &[i32],
-    batch: u32,
-    q0: u32,
+    masks: &Masks,
+    block: &QueryTile,
     at: &Place,
-    t: u32,
-    s: u32,
+    lens: &Lens,
     #[comptime] cfg: FlashConfig,
 ) -> Sight {
-    let keys = key_count(lengths, batch, s, cfg);
-    let (first, last) = (batch * t, batch * t + t - 1);
+    let keys = key_count(masks, block.batch, lens, cfg);
+    let (first, last) = (block.batch * lens.t, block.batch * lens.t + lens.t - 1);
     let mut document0 = 0i32;
     let mut document1 = 0i32;
     if comptime![cfg.documents] {
-        document0 = documents[min(first + q0 + at.row, last) as usize];
-        document1 = documents[min(first + q0 + at.row + 8, last) as usize];
+        document0 = masks.documents[min(first + block.q0 + at.row, last) as usize];
+        document1 = masks.documents[min(first + block.q0 + at.row + 8, last) as usize];
     }
     Sight {
-        end0: end(q0 + at.row, keys, t, s, cfg),
-        end1: end(q0 + at.row + 8, keys, t, s, cfg),
-        all_see: end(q0, keys, t, s, cfg),
+        end0: end(block.q0 + at.row, keys, lens, cfg),
+        end1: end(block.q0 + at.row + 8, keys, lens, cfg),
+        all_see: end(block.q0, keys, lens, cfg),
         document0,
         document1,
         first,
         last,
-        blocks: (end(q0 + comptime![TILE as u32 - 1], keys, t, s, cfg) + comptime![TILE as u32 - 1])
-            / comptime![TILE as u32],
+        blocks: tiles(end(block.q0 + comptime![TILE as u32 - 1], keys, lens, cfg)),
     }
 }
 
@@ -96,7 +93,7 @@ pub(super) fn hide(
     values: &mut Array<f32>,
     hidden: f32,
     sight: &Sight,
-    documents: &[i32],
+    masks: &Masks,
     k0: u32,
     at: &Place,
     #[comptime] cfg: FlashConfig,
@@ -108,57 +105,60 @@ pub(super) fn hide(
             let mut visible = key < if comptime![i % 4 < 2] { sight.end0 } else { sight.end1 };
             if comptime![cfg.documents] {
                 let document = if comptime![i % 4 < 2] { sight.document0 } else { sight.document1 };
-                visible = visible && documents[min(sight.first + key, sight.last) as usize] == document;
+                visible = visible && masks.documents[min(sight.first + key, sight.last) as usize] == document;
             }
             values[i] = select(visible, values[i], hidden);
         }
     }
 }
 
-/// Overwrites the values of a 64 x 64 accumulator, keys from `k0` on by queries from `q0` on, with `hidden` where the
-/// query does not see the key.
+/// Where a 64 x 64 accumulator of keys by queries begins.
+#[derive(CubeType)]
+pub(super) struct Corner {
+    pub(super) batch: u32,
+    pub(super) q0: u32,
+    pub(super) k0: u32,
+}
+
+/// Overwrites the values of the accumulator at `corner` with [`HIDDEN`] where the query does not see the key. The batch
+/// row has `keys` keys.
 #[cube]
-#[expect(clippy::too_many_arguments, reason = "where the tile lies, and what bounds it")]
 pub(super) fn hide_queries(
     values: &mut Array<f32>,
-    hidden: f32,
-    documents: &[i32],
-    batch: u32,
-    q0: u32,
-    k0: u32,
+    corner: &Corner,
+    masks: &Masks,
     keys: u32,
-    t: u32,
-    s: u32,
+    lens: &Lens,
     #[comptime] cfg: FlashConfig,
 ) {
     // The thread's two keys, and the first queries that see them.
     let at = place(unit_here());
-    let key0 = k0 + at.row;
+    let key0 = corner.k0 + at.row;
     let key1 = key0 + 8;
     let mut from0 = 0u32;
     let mut from1 = 0u32;
     if comptime![cfg.causal] {
-        from0 = clipped(key0 + t, s);
-        from1 = clipped(key1 + t, s);
+        from0 = clipped(key0 + lens.t, lens.s);
+        from1 = clipped(key1 + lens.t, lens.s);
     }
-    from0 = select(key0 < keys, from0, t);
-    from1 = select(key1 < keys, from1, t);
+    from0 = select(key0 < keys, from0, lens.t);
+    from1 = select(key1 < keys, from1, lens.t);
     let mut document0 = 0i32;
     let mut document1 = 0i32;
     if comptime![cfg.documents] {
-        document0 = documents[(batch * t + min(key0, t - 1)) as usize];
-        document1 = documents[(batch * t + min(key1, t - 1)) as usize];
+        document0 = masks.documents[(corner.batch * lens.t + min(key0, lens.t - 1)) as usize];
+        document1 = masks.documents[(corner.batch * lens.t + min(key1, lens.t - 1)) as usize];
     }
 
     #[unroll]
     for i in 0..comptime![TILE / 2] {
-        let row = q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
+        let row = corner.q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
         let from = if comptime![i % 4 < 2] { from0 } else { from1 };
-        let mut visible = row >= from && row < t;
+        let mut visible = row >= from && row < lens.t;
         if comptime![cfg.documents] {
             let document = if comptime![i % 4 < 2] { document0 } else { document1 };
-            visible = visible && documents[(batch * t + min(row, t - 1)) as usize] == document;
+            visible = visible && masks.documents[(corner.batch * lens.t + min(row, lens.t - 1)) as usize] == document;
         }
-        values[i] = select(visible, values[i], hidden);
+        values[i] = select(visible, values[i], f32::cast_from(comptime![HIDDEN]));
     }
 }

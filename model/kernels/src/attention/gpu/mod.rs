@@ -25,9 +25,10 @@
 //! Backward is two kernels, one that owns rows of dQ and one that owns rows of dK and dV, so that no sum depends on
 //! timing. If all queries and keys of a batch row fit into one tile, a single kernel owns all three.
 //!
-//! [`tile`] multiplies and stores tiles, [`slots`] loads them; [`mask`], [`softmax`] and [`dropout`] work on scores in
-//! registers.
+//! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies and stores them; [`mask`],
+//! [`softmax`] and [`dropout`] work on scores in registers.
 
+mod arguments;
 mod config;
 mod dropout;
 mod forward;
@@ -35,6 +36,7 @@ mod key_value_gradient;
 mod launch;
 mod mask;
 mod one_tile;
+mod position;
 mod query_gradient;
 mod slots;
 mod softmax;

@@ -1,15 +1,16 @@
-//! Tiles on their way from memory to shared memory: TMA copies into slots, and barriers that say when a slot is full.
+//! Tiles on their way from memory to shared memory: TMA copies into slots, and barriers that say when a slot is loaded.
 
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::config::{FlashConfig, SPAN, TILE};
+use crate::gpu::pipeline::loaded_barriers;
 
-/// Tiles in shared memory, one or more per slot, and the barriers that signal a full slot.
+/// Tiles in shared memory, one or more per slot, and the barriers that signal a loaded slot.
 #[derive(CubeType)]
 pub(super) struct Slots<E: Float> {
     pub(super) tiles: Shared<[E]>,
-    pub(super) full: Sequence<Shared<Barrier>>,
+    pub(super) loaded: Sequence<Shared<Barrier>>,
 }
 
 /// Allocates `n` slots of `per_slot` tiles. The caller fences and synchronizes before it fills them.
@@ -20,18 +21,7 @@ pub(super) fn slots<E: Float>(
     #[comptime] cfg: FlashConfig,
 ) -> Slots<E> {
     let tiles = Shared::<[E]>::new_aligned_slice(comptime![n * per_slot * cfg.tile_len()], 1024usize);
-    let mut full = Sequence::<Shared<Barrier>>::new();
-    #[unroll]
-    for _ in 0..n {
-        full.push(Barrier::shared_uninit());
-    }
-    if UNIT_POS == 0 {
-        #[unroll]
-        for slot in 0..n {
-            full.index(slot).init_manual(1u32);
-        }
-    }
-    Slots::<E> { tiles, full }
+    Slots::<E> { tiles, loaded: loaded_barriers(n) }
 }
 
 /// Requests the tile of slot `slot` of two, from matrix row `row` and column `column` of `map`. For thread 0 only. Rows
@@ -62,7 +52,7 @@ pub(super) fn fill_slot<E: Float>(
     column: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    slots.full.index(slot).arrive_and_expect_tx(1, comptime![(2 * cfg.tile_len()) as u32]);
+    slots.loaded.index(slot).arrive_and_expect_tx(1, comptime![(2 * cfg.tile_len()) as u32]);
     load::<E>(slots, slot, slot, map, row, column, cfg);
 }
 
@@ -97,7 +87,7 @@ pub(super) fn fill_slot_both<E: Float>(
     column_b: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    slots.full.index(slot).arrive_and_expect_tx(1, comptime![(4 * cfg.tile_len()) as u32]);
+    slots.loaded.index(slot).arrive_and_expect_tx(1, comptime![(4 * cfg.tile_len()) as u32]);
     load::<E>(slots, slot, comptime![2 * slot], map_a, row, column_a, cfg);
     load::<E>(slots, slot, comptime![2 * slot + 1], map_b, row, column_b, cfg);
 }
@@ -108,9 +98,9 @@ pub(super) fn arrived<E: Float>(slots: &Slots<E>, block: u32) -> u32 {
     let slot = block % 2;
     let parity = block / 2 % 2;
     if slot == 0 {
-        slots.full.index(0usize).wait_parity(parity);
+        slots.loaded.index(0usize).wait_parity(parity);
     } else {
-        slots.full.index(1usize).wait_parity(parity);
+        slots.loaded.index(1usize).wait_parity(parity);
     }
     slot
 }
@@ -130,7 +120,7 @@ fn load<E: Float>(
     for span in 0..comptime![cfg.head_dim / SPAN] {
         let from = comptime![tile * cfg.tile_len() + span * TILE * SPAN];
         let column = column + comptime![(span * SPAN) as u32];
-        slots.full.index(slot).tma_load_2d(
+        slots.loaded.index(slot).tma_load_2d(
             map,
             &mut slots.tiles[from..comptime![from + TILE * SPAN]],
             row as i32,

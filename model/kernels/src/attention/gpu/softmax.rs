@@ -4,6 +4,7 @@ use cubecl::prelude::*;
 
 use super::Oct;
 use super::config::TILE;
+use super::position::Patch;
 use crate::gpu::instruction::exp2_approx;
 
 /// Exponentials stay below 2 to this power.
@@ -93,17 +94,13 @@ pub(super) fn apply(rescale: &Rescale, o: &mut Array<f32>) {
     }
 }
 
-/// Returns the sums of `a * b` over the columns of a head, for the thread's two rows of the 64 from `row0` on. Threads
-/// read 16 bytes and warps whole lines, then pass the sums on. `first` is the matrix row of the batch's row 0. Rows
-/// from `rows` on repeat the last row.
+/// Returns the sums of `a * b` over the columns of a head, for the thread's two rows of `patch`. Threads read 16 bytes
+/// and warps whole lines, then pass the sums on. Rows beyond the batch row's last repeat it.
 #[cube]
 pub(super) fn row_products<E: Float>(
     a: &[Oct<E>],
     b: &[Oct<E>],
-    first: u32,
-    row0: u32,
-    rows: u32,
-    column: u32,
+    patch: &Patch,
     unit: u32,
     #[comptime] columns: usize,
     #[comptime] head_dim: usize,
@@ -116,9 +113,9 @@ pub(super) fn row_products<E: Float>(
     let mut of_b = Array::<Oct<E>>::new(turns);
     #[unroll]
     for turn in 0..turns {
-        let row = row0 + unit / 32 * 16 + comptime![turn as u32] * at_once + lane / per_row;
-        let at =
-            (first + min(row, rows - 1)) as usize * comptime![columns / 8] + (column / 8 + lane % per_row) as usize;
+        let row = patch.row0 + unit / 32 * 16 + comptime![turn as u32] * at_once + lane / per_row;
+        let at = (patch.first + min(row, patch.rows - 1)) as usize * comptime![columns / 8]
+            + (patch.column / 8 + lane % per_row) as usize;
         of_a[turn] = a[at];
         of_b[turn] = b[at];
     }

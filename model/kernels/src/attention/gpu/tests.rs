@@ -3,37 +3,62 @@ use std::sync::OnceLock;
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
+use super::arguments::{
+    CallCompilationArg, DropoutCompilationArg, InputsCompilationArg, LensCompilationArg, MasksCompilationArg,
+    OutputsCompilationArg,
+};
 use super::config::{FlashConfig, UNITS};
 use super::forward::forward;
-use super::key_value_gradient::key_value_gradient;
+use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
 use super::one_tile::one_tile_gradients;
 use super::query_gradient::query_gradient;
+use crate::dropout::kernel::DropArgsCompilationArg;
 use crate::gpu::offline::{Compiled, buffer, settings};
+
+fn inputs<E: Float>() -> InputsCompilationArg<E> {
+    InputsCompilationArg { query: (), key_value: () }
+}
+
+fn outputs<E: Float>() -> OutputsCompilationArg<E> {
+    OutputsCompilationArg { out: buffer(), d_out: buffer(), d_out_tiles: (), lse: buffer() }
+}
+
+fn masks() -> MasksCompilationArg {
+    MasksCompilationArg { lengths: buffer(), documents: buffer() }
+}
+
+fn lens() -> LensCompilationArg {
+    LensCompilationArg { t: (), s: () }
+}
+
+fn dropout() -> DropoutCompilationArg {
+    DropoutCompilationArg { state: buffer(), args: DropArgsCompilationArg { site: (), limit: (), scale: () } }
+}
+
+fn call() -> CallCompilationArg {
+    let (masks, lens, dropout) = (masks(), lens(), dropout());
+    CallCompilationArg { masks, heads: (), lens, dropout, heads_at_once: (), tile_bits: () }
+}
 
 /// Compiles forward, the two kernels of backward, and the one for a single tile.
 fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 4] {
     let (launch, properties, target) = settings(UNITS);
-    #[rustfmt::skip]
-    let first = forward::Forward::<E>::new(
-        launch, properties, target, (), (), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (), (), (), (), (), (), cfg,
-    );
+    let first = forward::Forward::<E>::new(launch, properties, target, inputs(), call(), buffer(), buffer(), cfg);
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let second = query_gradient::QueryGradient::<E>::new(
-        launch, properties, target, (), (), buffer(), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
-        (), (), (), (), (), (), (), (), cfg,
+        launch, properties, target, inputs(), outputs(), call(), buffer(), buffer(), cfg,
     );
     let (launch, properties, target) = settings(UNITS);
+    let data = QueryDataCompilationArg { d_out: (), lse: buffer(), delta: buffer() };
     #[rustfmt::skip]
     let third = key_value_gradient::KeyValueGradient::<E>::new(
-        launch, properties, target, (), (), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(), (), (), (),
-        (), (), (), (), (), cfg,
+        launch, properties, target, inputs(), data, call(), buffer(), cfg,
     );
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let fourth = one_tile_gradients::OneTileGradients::<E>::new(
-        launch, properties, target, (), (), buffer(), buffer(), (), buffer(), buffer(), buffer(), buffer(), buffer(), buffer(),
-        (), (), (), (), (), cfg,
+        launch, properties, target, inputs(), outputs(), masks(), dropout(), lens(), buffer(), buffer(), cfg,
     );
     [
         Compiled::new(format!("attention/forward/{case}"), first),

@@ -1,4 +1,4 @@
-//! Tiles of a matrix product: where a thread stands in them, how they are multiplied and stored.
+//! Tiles of a matrix product: how they are rounded, multiplied and stored.
 
 use cubecl::cmma::MmaDefinition;
 use cubecl::prelude::*;
@@ -6,53 +6,9 @@ use cubecl::wgmma::WgmmaTileLayout;
 use cubecl_ir::types::MatrixIdent;
 
 use super::config::{FlashConfig, TILE};
+use super::position::Patch;
 use super::{Oct, Pair};
-use crate::gpu::traversal::from_last;
-use crate::gpu::wgmma::{FRAGMENT, K_STEP, commit, fence, multiply, multiply_shared, pin};
-
-/// A thread's place in a 64-row accumulator: it holds rows `row` and `row + 8`, and columns `column + 8 n` and
-/// `column + 8 n + 1`.
-#[derive(CubeType)]
-pub(super) struct Place {
-    pub(super) row: u32,
-    pub(super) column: u32,
-}
-
-/// Returns the place of thread `unit`.
-#[cube]
-pub(super) fn place(unit: u32) -> Place {
-    Place { row: unit / 32 * 16 + unit % 32 / 4, column: unit % 4 * 2 }
-}
-
-/// Returns `UNIT_POS` through a shuffle, so that the compiler recomputes values derived from it where they are needed,
-/// instead of keeping them across a loop.
-#[cube]
-pub(super) fn unit_here() -> u32 {
-    plane_shuffle(UNIT_POS, UNIT_POS % 32)
-}
-
-/// Returns the block's head (counted over all batch rows) and tile, which may lie beyond the last.
-///
-/// Blocks start in the order X, Y, Z. Z counts groups of heads, the last first; a group's keys and values stay in L2
-/// until its last tile. Y counts groups of tiles. X counts the heads of a group, and the `1 << tile_bits` adjacent
-/// tiles of a head.
-#[cube]
-pub(super) fn cube_place(heads_at_once: u32, tile_bits: u32) -> (u32, u32) {
-    let head = from_last(CUBE_POS_Z, CUBE_COUNT_Z) * heads_at_once + (CUBE_POS_X >> tile_bits);
-    let tile = (CUBE_POS_Y << tile_bits) + (CUBE_POS_X & ((1u32 << tile_bits) - 1));
-    (head, tile)
-}
-
-/// Returns a thread's registers of a 64 x `columns` accumulator, zeroed.
-#[cube]
-pub(super) fn zeros(#[comptime] columns: usize) -> Array<f32> {
-    let mut values = Array::<f32>::new(comptime![columns / 2]);
-    #[unroll]
-    for i in 0..comptime![columns / 2] {
-        values[i] = 0.0f32;
-    }
-    values
-}
+use crate::gpu::wgmma::{FRAGMENT, K_STEP, commit, fence, multiply, multiply_shared, pin, pin_all, wait, zeros};
 
 /// Allocates registers for a 64 x 64 left operand. Allocate before a loop, not inside it: a product that is still in
 /// flight in the next turn reads these registers, and the compiler reuses registers that are not live.
@@ -127,6 +83,42 @@ pub(super) fn product_shared<E: Float>(acc: &mut Array<f32>, stays: u32, streame
     }
 }
 
+/// Enqueues `acc += fragments * tile` as a group of products, after the thread's writes to `acc` and `fragments`.
+#[cube]
+pub(super) fn enqueue<E: Float>(
+    acc: &mut Array<f32>,
+    fragments: &Sequence<Array<E>>,
+    tile: u32,
+    #[comptime] layout: WgmmaTileLayout,
+) {
+    pin_all::<E>(fragments);
+    pin(&*acc);
+    fence();
+    product::<E>(acc, fragments, tile, layout);
+    commit();
+}
+
+/// Waits until at most `pending` groups of products are in flight, none of which writes `acc` or reads `fragments`.
+#[cube]
+pub(super) fn settle<E: Float>(acc: &Array<f32>, fragments: &Sequence<Array<E>>, #[comptime] pending: usize) {
+    wait(pending);
+    pin(acc);
+    pin_all::<E>(fragments);
+}
+
+/// Returns the 64 x 64 product of two tiles in shared memory. No other product may be in flight.
+#[cube]
+pub(super) fn scores_of<E: Float>(stays: u32, streamed: u32, #[comptime] cfg: FlashConfig) -> Array<f32> {
+    let mut scores = zeros(TILE);
+    pin(&scores);
+    fence();
+    product_shared::<E>(&mut scores, stays, streamed, cfg);
+    commit();
+    wait(0usize);
+    pin(&scores);
+    scores
+}
+
 /// Returns the descriptor of tile `n`, given the descriptor of the first tile.
 #[cube]
 pub(super) fn tile(first: u32, n: u32, #[comptime] cfg: FlashConfig) -> u32 {
@@ -139,9 +131,9 @@ pub(super) fn results_memory<E: Float>(#[comptime] cfg: FlashConfig) -> Shared<[
     Shared::<[Oct<E>]>::new_aligned_slice(comptime![cfg.tile_len() / 8], 1024usize)
 }
 
-/// Stores a 64 x head_dim accumulator at (`row0`, `column`) of a matrix, only rows before `rows`. Multiplies a thread's
-/// first row by `scale0` and its second by `scale1`. Each warp transposes its 16 rows through shared memory
-/// (`stmatrix`), so that threads store 16 bytes and warps whole lines. `first` is the matrix row of the batch's row 0.
+/// Stores a 64 x head_dim accumulator at `patch` of a matrix of `columns` columns. Multiplies a thread's first row by
+/// `scale0` and its second by `scale1`. Each warp transposes its 16 rows through shared memory (`stmatrix`), so that
+/// threads store 16 bytes and warps whole lines.
 #[cube]
 pub(super) fn store_rows<E: Float>(
     values: &Array<f32>,
@@ -149,10 +141,7 @@ pub(super) fn store_rows<E: Float>(
     scale1: f32,
     memory: &mut Shared<[Oct<E>]>,
     out: &mut [Oct<E>],
-    first: u32,
-    row0: u32,
-    rows: u32,
-    column: u32,
+    patch: &Patch,
     #[comptime] columns: usize,
     #[comptime] head_dim: usize,
 ) {
@@ -192,8 +181,9 @@ pub(super) fn store_rows<E: Float>(
         let n = lane + comptime![32 * turn as u32];
         let row = plane_row + n / per_row;
         let oct = n % per_row;
-        if row0 + row < rows {
-            let to = (first + row0 + row) as usize * comptime![columns / 8] + (column / 8 + oct) as usize;
+        if patch.row0 + row < patch.rows {
+            let to = (patch.first + patch.row0 + row) as usize * comptime![columns / 8]
+                + (patch.column / 8 + oct) as usize;
             out[to] = memory[(row * per_row + (oct ^ (row % 8))) as usize];
         }
     }
