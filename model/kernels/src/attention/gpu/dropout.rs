@@ -31,14 +31,7 @@ fn random_words(dropout: &Dropout, row: u32, tile: u32, half: u32, column: u32, 
 /// Drops values of a 64 x 64 accumulator, queries from row `row` of all rows on by the keys of tile `tile`, and
 /// scales the others.
 #[cube]
-pub(super) fn drop_values(
-    values: &mut Array<f32>,
-    dropout: &Dropout,
-    row: u32,
-    tile: u32,
-    column: u32,
-    keys: u32,
-) {
+pub(super) fn drop_values(values: &mut Array<f32>, dropout: &Dropout, row: u32, tile: u32, column: u32, keys: u32) {
     let (limit, keep) = (dropout.args.limit, dropout.args.scale);
 
     #[unroll]

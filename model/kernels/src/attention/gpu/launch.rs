@@ -104,15 +104,17 @@ impl Call {
 
     fn dropout(&self) -> DropoutLaunch {
         let FlashSpec { site, dropout, .. } = self.spec;
-        DropoutLaunch::new(self.ints(&self.random), DropArgsLaunch::new(site, threshold_16(dropout), 1.0 / (1.0 - dropout)))
+        DropoutLaunch::new(
+            self.ints(&self.random),
+            DropArgsLaunch::new(site, threshold_16(dropout), 1.0 / (1.0 - dropout)),
+        )
     }
 
     /// Returns the blocks for `heads` heads per batch row, of `len` positions, and their arguments.
     fn blocks(&self, heads: usize, len: usize) -> (CubeCount, CallLaunch) {
         let heads = self.spec.batch_size * heads;
         let (cubes, heads_at_once, tile_bits) = self.cubes(heads, len.div_ceil(TILE));
-        let call =
-            CallLaunch::new(self.masks(), heads as u32, self.lens(), self.dropout(), heads_at_once, tile_bits);
+        let call = CallLaunch::new(self.masks(), heads as u32, self.lens(), self.dropout(), heads_at_once, tile_bits);
         (cubes, call)
     }
 

@@ -59,13 +59,7 @@ pub(super) struct Sight {
 
 /// Returns the sight of the thread's queries of a tile.
 #[cube]
-pub(super) fn sight(
-    masks: &Masks,
-    block: &QueryTile,
-    at: &Place,
-    lens: &Lens,
-    #[comptime] cfg: FlashConfig,
-) -> Sight {
+pub(super) fn sight(masks: &Masks, block: &QueryTile, at: &Place, lens: &Lens, #[comptime] cfg: FlashConfig) -> Sight {
     let keys = key_count(masks, block.batch, lens, cfg);
     let (first, last) = (block.batch * lens.t, block.batch * lens.t + lens.t - 1);
     let mut document0 = 0i32;

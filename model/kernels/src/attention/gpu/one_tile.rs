@@ -5,7 +5,7 @@
 //! registers. The product for dQ sums over keys: the gradient of the scores is transposed through shared memory.
 //!
 //! Products run one after another, and finished results are stored before the next product is enqueued. A thread then
-//! needs 114 registers, 137 with dropout (`ptxas -c`, as the driver assembles), and the products of one block run while
+//! needs 112 registers, 123 with dropout (`ptxas -c`, as the driver assembles), and the products of one block run while
 //! two or three others load, store and take exponentials.
 
 use std::f32::consts::LOG2_E;
@@ -47,9 +47,9 @@ pub(super) fn one_tile_gradients<E: Float>(
     cubes_at_once(comptime![cfg.cubes()]);
     let block = query_tile(CUBE_POS_X, 0u32, cfg);
     let (t, s) = (lens.t, lens.s);
-    let (query_columns, columns, head_dim) =
-        comptime![(cfg.query_columns(), cfg.key_value_columns(), cfg.head_dim)];
-    let queries = Patch { first: block.batch * t, row0: 0u32.runtime(), rows: t, column: query_column(block.head, cfg) };
+    let (query_columns, columns, head_dim) = comptime![(cfg.query_columns(), cfg.key_value_columns(), cfg.head_dim)];
+    let queries =
+        Patch { first: block.batch * t, row0: 0u32.runtime(), rows: t, column: query_column(block.head, cfg) };
     let keys = Patch { first: block.batch * s, row0: 0u32.runtime(), rows: s, column: key_column(block.head, cfg) };
     let values = Patch { first: block.batch * s, row0: 0u32.runtime(), rows: s, column: value_column(block.head, cfg) };
 

@@ -38,10 +38,8 @@ pub(super) fn query_gradient<E: Float>(
     let block = query_tile(row_head, tiles - 1 - from_last, cfg);
     let sight = sight(&call.masks, &block, &place(UNIT_POS), &call.lens, cfg);
 
-    let mut memory = Memory::<E> {
-        resident: slots::<E>(1usize, 2usize, cfg),
-        streamed: slots::<E>(2usize, 2usize, cfg),
-    };
+    let mut memory =
+        Memory::<E> { resident: slots::<E>(1usize, 2usize, cfg), streamed: slots::<E>(2usize, 2usize, cfg) };
     let mut results = results_memory::<E>(cfg);
     sync_async_proxy_shared();
     sync_cube();

@@ -182,8 +182,8 @@ pub(super) fn store_rows<E: Float>(
         let row = plane_row + n / per_row;
         let oct = n % per_row;
         if patch.row0 + row < patch.rows {
-            let to = (patch.first + patch.row0 + row) as usize * comptime![columns / 8]
-                + (patch.column / 8 + oct) as usize;
+            let to =
+                (patch.first + patch.row0 + row) as usize * comptime![columns / 8] + (patch.column / 8 + oct) as usize;
             out[to] = memory[(row * per_row + (oct ^ (row % 8))) as usize];
         }
     }
