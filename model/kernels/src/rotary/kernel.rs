@@ -1,4 +1,4 @@
-//! Rotary embedding on CubeCL devices: every byte moved once, an angle computed once for all heads of a row.
+//! Rotary embedding on CubeCL devices: each byte moves once, and each angle of a row is computed once for all heads.
 
 use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -12,8 +12,18 @@ use crate::gpu::memory::{empty_like, vector_width};
 
 const UNITS: u32 = 128;
 
-/// A unit takes one vector of pairs in all heads of a row, and the columns behind the rotated heads in turns with the
-/// others of its row. `vectors` of them make up half a head.
+/// What [`rotate`] is compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct RotaryConfig {
+    /// Vectors of half a head.
+    vectors: u32,
+    n_rotated_heads: u32,
+    /// Vectors of a row.
+    row_vectors: u32,
+}
+
+/// Rotates queries and keys by the angles of their positions. A thread rotates one vector of pairs in all heads of a
+/// row. The threads of a row take turns to copy the columns after the rotated heads.
 #[cube(launch_unchecked)]
 fn rotate<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -22,16 +32,16 @@ fn rotate<F: Float, N: Size>(
     y: &mut [Vector<F, N>],
     total: u32,
     direction: f32,
-    #[comptime] vectors: u32,
-    #[comptime] n_rotated_heads: u32,
-    #[comptime] row_vectors: u32,
+    #[comptime] config: RotaryConfig,
     #[define(F)] _dtype: ElemType,
 ) {
     let unit = ABSOLUTE_POS as u32;
+    let RotaryConfig { vectors, n_rotated_heads, row_vectors } = comptime![config];
     if unit < total {
         let row = unit / vectors;
         let within = unit % vectors;
         let start = row * row_vectors;
+
         let position = direction * f32::cast_from(positions[row as usize]);
         let width = N::value().comptime();
         let mut cos = Vector::<f32, N>::zeroed();
@@ -42,6 +52,7 @@ fn rotate<F: Float, N: Size>(
             cos.insert(i, f32::cos(angle));
             sin.insert(i, f32::sin(angle));
         }
+
         #[unroll]
         for head in 0..n_rotated_heads {
             let at = (start + comptime![head * 2 * vectors] + within) as usize;
@@ -50,6 +61,7 @@ fn rotate<F: Float, N: Size>(
             y[at] = Vector::cast_from(a * cos - b * sin);
             y[at + comptime![vectors as usize]] = Vector::cast_from(b * cos + a * sin);
         }
+
         let mut at = comptime![2 * vectors * n_rotated_heads] + within;
         while at < row_vectors {
             y[(start + at) as usize] = x[(start + at) as usize];
@@ -68,8 +80,14 @@ impl RotaryOps for CubeBackend {
         let width = vector_width(half, x.dtype).min(vector_width(columns, x.dtype));
         let total = (rows * half / width) as u32;
         let dtype = dtype_to_storage_type(x.dtype);
+        let config = RotaryConfig {
+            vectors: (half / width) as u32,
+            n_rotated_heads: spec.n_rotated_heads as u32,
+            row_vectors: (columns / width) as u32,
+        };
         debug_assert_eq!(positions.dtype, DType::I32);
-        // SAFETY: units beyond the last row do nothing; the table of frequencies has one for each pair of a head.
+
+        // SAFETY: threads beyond the last row do nothing; the table of frequencies has one for each pair of a head.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             rotate::launch_unchecked(
@@ -83,9 +101,7 @@ impl RotaryOps for CubeBackend {
                 y.clone().into_buffer_arg(),
                 total,
                 if spec.back { -1.0 } else { 1.0 },
-                (half / width) as u32,
-                spec.n_rotated_heads as u32,
-                (columns / width) as u32,
+                config,
                 dtype,
             );
         }

@@ -13,7 +13,7 @@ use cubecl::server::Handle;
 use super::UNITS;
 use super::lookup::{CallLaunch, LookupConfig, look_up};
 use super::sort::{SCAN_UNITS, begin, count, deal, settle};
-use super::sum::{COLUMNS, PLANES, SEGMENT, SUM_UNITS, accumulate, join};
+use super::sum::{COLUMNS, PLANES, RowsLaunch, SEGMENT, SUM_UNITS, SumsLaunch, accumulate, join};
 use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::{Dropping, Mask};
 use crate::embedding::ops::{EmbeddingOps, Lookup};
@@ -193,14 +193,17 @@ fn sum_rows(
             cubes.clone(),
             CubeDim::new_1d(SUM_UNITS),
             width,
-            dy.into_buffer_arg(),
-            BufferArg::from_raw_parts(order, n),
-            BufferArg::from_raw_parts(sorted.clone(), n),
-            // Not touched without dropout.
-            state.unwrap_or(ids).into_buffer_arg(),
-            out.clone().into_buffer_arg(),
-            BufferArg::from_raw_parts(head.clone(), segments * d),
-            BufferArg::from_raw_parts(tail.clone(), segments * d),
+            RowsLaunch::new(
+                dy.into_buffer_arg(),
+                BufferArg::from_raw_parts(order, n),
+                BufferArg::from_raw_parts(sorted.clone(), n),
+                state.unwrap_or(ids).into_buffer_arg(),
+            ),
+            SumsLaunch::new(
+                out.clone().into_buffer_arg(),
+                BufferArg::from_raw_parts(head.clone(), segments * d),
+                BufferArg::from_raw_parts(tail.clone(), segments * d),
+            ),
             n as u32,
             DropArgsLaunch::new(site, limit, scale * factor),
             vectors,

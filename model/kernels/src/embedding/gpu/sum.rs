@@ -19,19 +19,33 @@ const ROWS_IN_FLIGHT: u32 = 8;
 /// Vectors of a row that a warp takes: one per lane.
 pub(super) const COLUMNS: u32 = 32;
 
+/// Rows, and the tokens they belong to, sorted by id.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Rows<F: Float, N: Size> {
+    pub(super) dy: Box<[Vector<F, N>]>,
+    /// Number of each token.
+    pub(super) order: Box<[u32]>,
+    /// Id of each token.
+    pub(super) sorted: Box<[i32]>,
+    /// Of the random stream. Not touched without dropout.
+    pub(super) state: Box<[i32]>,
+}
+
+/// The gradient of the table, and the sums of ids that extend over several segments.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Sums<F: Float, N: Size> {
+    pub(super) out: Box<[Vector<F, N>]>,
+    pub(super) head: Box<[Vector<f32, N>]>,
+    pub(super) tail: Box<[Vector<f32, N>]>,
+}
+
 /// Sums the rows of one segment of the sorted tokens, each times its dropout factor. A warp takes 32 columns. The sum
 /// of an id that lies within the segment is its row of the gradient. An id that continues from the previous segment
-/// leaves its sum in `head`, an id that begins here and continues in the next one in `tail`. Without dropout, `state`
-/// is not touched.
+/// leaves its sum in `head`, an id that begins here and continues in the next one in `tail`.
 #[cube(launch_unchecked)]
 pub(super) fn accumulate<F: Float, N: Size>(
-    dy: &[Vector<F, N>],
-    order: &[u32],
-    sorted: &[i32],
-    state: &[i32],
-    out: &mut [Vector<F, N>],
-    head: &mut [Vector<f32, N>],
-    tail: &mut [Vector<f32, N>],
+    rows: &Rows<F, N>,
+    sums: &mut Sums<F, N>,
     n: u32,
     drop: DropArgs,
     #[comptime] vectors: u32,
@@ -48,21 +62,22 @@ pub(super) fn accumulate<F: Float, N: Size>(
         let lane = select(begin + UNIT_POS_PLANE < n, begin + UNIT_POS_PLANE, n - 1);
         let next = select(lane + 1 < n, lane + 1, n - 1);
         let before = select(begin > 0, begin - 1, begin);
-        let token = order[lane as usize];
-        let id = sorted[lane as usize];
-        let next_id = sorted[next as usize];
-        let mut goes_on = begin > 0 && sorted[before as usize] == plane_broadcast(id, 0u32);
+        let token = rows.order[lane as usize];
+        let id = rows.sorted[lane as usize];
+        let next_id = rows.sorted[next as usize];
+        let mut goes_on = begin > 0 && rows.sorted[before as usize] == plane_broadcast(id, 0u32);
 
         let mut sum = Vector::<f32, N>::zeroed();
         for turn in 0..comptime![SEGMENT / ROWS_IN_FLIGHT] {
-            let mut rows = Array::<Vector<F, N>>::new(comptime![ROWS_IN_FLIGHT as usize]);
+            let mut loaded = Array::<Vector<F, N>>::new(comptime![ROWS_IN_FLIGHT as usize]);
             #[unroll]
             for j in 0..ROWS_IN_FLIGHT {
                 let place = turn * ROWS_IN_FLIGHT + j;
                 let row = plane_shuffle(token, place);
-                rows[comptime![j as usize]] = Vector::<F, N>::zeroed();
+                loaded[comptime![j as usize]] = Vector::<F, N>::zeroed();
                 if begin + place < end && column < vectors {
-                    rows[comptime![j as usize]] = dy[row as usize * comptime![vectors as usize] + column as usize];
+                    let from = row as usize * comptime![vectors as usize] + column as usize;
+                    loaded[comptime![j as usize]] = rows.dy[from];
                 }
             }
             #[unroll]
@@ -73,9 +88,10 @@ pub(super) fn accumulate<F: Float, N: Size>(
                 let row = plane_shuffle(token, place);
                 let mut factor = Vector::<f32, N>::new(drop.scale);
                 if is_dropped {
-                    factor = keep_factors::<N>(row * vectors + column, drop.site, state, drop.limit, drop.scale);
+                    let vector = row * vectors + column;
+                    factor = keep_factors::<N>(vector, drop.site, &rows.state, drop.limit, drop.scale);
                 }
-                sum += Vector::<f32, N>::cast_from(rows[comptime![j as usize]]) * factor;
+                sum += Vector::<f32, N>::cast_from(loaded[comptime![j as usize]]) * factor;
                 let at = begin + place;
                 let last = at + 1 == end;
                 let ends = at + 1 == n || following != here;
@@ -83,11 +99,12 @@ pub(super) fn accumulate<F: Float, N: Size>(
                     if column < vectors {
                         let part = segment as usize * comptime![vectors as usize] + column as usize;
                         if goes_on {
-                            head[part] = sum;
+                            sums.head[part] = sum;
                         } else if ends {
-                            out[here as usize * comptime![vectors as usize] + column as usize] = Vector::cast_from(sum);
+                            let to = here as usize * comptime![vectors as usize] + column as usize;
+                            sums.out[to] = Vector::cast_from(sum);
                         } else {
-                            tail[part] = sum;
+                            sums.tail[part] = sum;
                         }
                     }
                     sum = Vector::<f32, N>::zeroed();

@@ -6,7 +6,7 @@ use burn::tensor::DType;
 use super::UNITS;
 use super::lookup::{CallCompilationArg, LookupConfig, look_up};
 use super::sort::{SCAN_UNITS, begin, count, deal, settle};
-use super::sum::{SUM_UNITS, accumulate, join};
+use super::sum::{RowsCompilationArg, SUM_UNITS, SumsCompilationArg, accumulate, join};
 use crate::dropout::kernel::DropArgsCompilationArg;
 use crate::gpu::offline::{Compiled, buffer, settings};
 
@@ -42,9 +42,11 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
             );
             kernels.push(Compiled::new(format!("embedding/forward/{name}"), lookup));
             let (launch, properties, target) = settings(SUM_UNITS);
+            let rows = RowsCompilationArg { dy: b(), order: b(), sorted: b(), state: b() };
+            let sums = SumsCompilationArg { out: b(), head: b(), tail: b() };
             #[rustfmt::skip]
             let sums = accumulate::Accumulate::new(
-                launch, properties, target, b(), b(), b(), b(), b(), b(), b(), (), drop(), 8, vectors, true, dtype,
+                launch, properties, target, rows, sums, (), drop(), 8, vectors, true, dtype,
             );
             kernels.push(Compiled::new(format!("embedding/backward/accumulate-{name}"), sums));
             let (launch, properties, target) = settings(SUM_UNITS);

@@ -56,6 +56,15 @@ pub(super) struct Inputs<F: Float, N: Size> {
     pub(super) beta: Box<[Vector<F, N>]>,
 }
 
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Outputs<F: Float, N: Size> {
+    /// What is normalized. Not touched where nothing is added.
+    pub(super) sum: Box<[Vector<F, N>]>,
+    pub(super) y: Box<[Vector<F, N>]>,
+    /// Mean and inverse root of each row.
+    pub(super) statistics: Box<[f32]>,
+}
+
 /// Adds the branch to the thread's vectors of row number `nth`, and stores the sum. The norm is taken of the sum as it
 /// is stored, because backward has no other.
 #[cube]
@@ -89,13 +98,11 @@ fn add_branch<F: Float, N: Size>(
     }
 }
 
-/// Computes `sum`, its normalization `y` and the statistics of each row.
+/// Computes the sum, its normalization and the statistics of each row.
 #[cube(launch_unchecked)]
 pub(super) fn forward<F: Float, N: Size>(
     inputs: &Inputs<F, N>,
-    sum: &mut [Vector<F, N>],
-    y: &mut [Vector<F, N>],
-    statistics: &mut [f32],
+    outputs: &mut Outputs<F, N>,
     rows: u32,
     eps: f32,
     drop: &DropArgs,
@@ -121,13 +128,13 @@ pub(super) fn forward<F: Float, N: Size>(
             held[i] = Vector::cast_from(loaded[i]);
         }
         if comptime![config.has_branch()] {
-            add_branch::<F, N>(&mut held, &added, inputs, sum, nth, drop, config);
+            add_branch::<F, N>(&mut held, &added, inputs, &mut outputs.sum, nth, drop, config);
         }
 
         let (mean, inverse_root) = center::<N>(&mut held, eps, config.normalization, row);
         if row_unit(row) == 0 {
-            statistics[(nth * 2) as usize] = mean;
-            statistics[(nth * 2 + 1) as usize] = inverse_root;
+            outputs.statistics[(nth * 2) as usize] = mean;
+            outputs.statistics[(nth * 2 + 1) as usize] = inverse_root;
         }
 
         let inverse = Vector::<f32, N>::new(inverse_root);
@@ -139,7 +146,7 @@ pub(super) fn forward<F: Float, N: Size>(
                 if comptime![config.normalization == Normalization::Layer] {
                     normed += Vector::<f32, N>::cast_from(inputs.beta[at as usize]);
                 }
-                y[(nth * vectors + at) as usize] = Vector::cast_from(normed);
+                outputs.y[(nth * vectors + at) as usize] = Vector::cast_from(normed);
             }
         }
     }

@@ -9,7 +9,9 @@ use cubecl::prelude::*;
 
 use super::UNITS;
 use super::backward::{BackwardConfig, InputsLaunch as BackwardInputs, OutputsLaunch as BackwardOutputs, backward};
-use super::forward::{Addend as Added, ForwardConfig, InputsLaunch as ForwardInputs, forward};
+use super::forward::{
+    Addend as Added, ForwardConfig, InputsLaunch as ForwardInputs, OutputsLaunch as ForwardOutputs, forward,
+};
 use super::parameters::{REDUCE_COLUMNS, REDUCE_UNITS, reduce_partial};
 use super::row::{Normalization, Row};
 use crate::dropout::kernel::DropArgsLaunch;
@@ -57,6 +59,11 @@ impl NormOps for CubeBackend {
             gamma.into_buffer_arg(),
             or_x(beta),
         );
+        let outputs = ForwardOutputs::new(
+            sum.clone().into_buffer_arg(),
+            y.clone().into_buffer_arg(),
+            statistics.clone().into_buffer_arg(),
+        );
 
         // SAFETY: rows are guarded by `rows`, columns by the vectors of a row; all tensors are contiguous.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
@@ -67,9 +74,7 @@ impl NormOps for CubeBackend {
                 CubeDim::new_1d(UNITS),
                 width,
                 inputs,
-                sum.clone().into_buffer_arg(),
-                y.clone().into_buffer_arg(),
-                statistics.clone().into_buffer_arg(),
+                outputs,
                 rows as u32,
                 kind.eps,
                 DropArgsLaunch::new(site, limit, scale),

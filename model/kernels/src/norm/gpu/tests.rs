@@ -7,7 +7,9 @@ use super::UNITS;
 use super::backward::{
     BackwardConfig, InputsCompilationArg as BackwardInputs, OutputsCompilationArg as BackwardOutputs, backward,
 };
-use super::forward::{Addend, ForwardConfig, InputsCompilationArg as ForwardInputs, forward};
+use super::forward::{
+    Addend, ForwardConfig, InputsCompilationArg as ForwardInputs, OutputsCompilationArg as ForwardOutputs, forward,
+};
 use super::parameters::{REDUCE_UNITS, reduce_partial};
 use super::row::{Normalization, Row};
 use crate::dropout::kernel::DropArgsCompilationArg;
@@ -31,10 +33,11 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
             let addend = Addend::Branch { has_bias: true, is_dropped };
             let config = ForwardConfig { row, normalization, addend };
             let inputs = ForwardInputs { x: b(), branch: b(), bias: b(), state: b(), gamma: b(), beta: b() };
+            let outputs = ForwardOutputs { sum: b(), y: b(), statistics: b() };
             let (launch, properties, target) = settings(UNITS);
             #[rustfmt::skip]
             let there = forward::Forward::new(
-                launch, properties, target, inputs, b(), b(), b(), (), (), drop(), 8, config, dtype,
+                launch, properties, target, inputs, outputs, (), (), drop(), 8, config, dtype,
             );
             kernels.push(Compiled::new(format!("norm/forward/{case}"), there));
 

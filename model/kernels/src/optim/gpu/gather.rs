@@ -43,17 +43,24 @@ fn gather_chunk<F: Float, G: Float, N: Size>(
     square
 }
 
-/// Gathers parts into `values`, one chunk per block. `lens` and `offsets` count vectors. Part `i` has the chunks
-/// `firsts[i]..firsts[i + 1]` of this launch.
+/// The chunks of a launch. Lengths and offsets count vectors.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Chunks {
+    /// Part `i` has the chunks `firsts[i]..firsts[i + 1]`.
+    pub(super) firsts: Sequence<u32>,
+    pub(super) offsets: Sequence<u32>,
+    pub(super) lens: Sequence<u32>,
+    /// The slot of chunk 0 in the squares.
+    pub(super) first_slot: u32,
+}
+
+/// Gathers parts into `values`, one chunk per block, and sums the squares of each chunk.
 #[cube(launch_unchecked)]
 pub(super) fn gather<F: Float, G: Float, N: Size>(
     parts: Sequence<Box<[Vector<F, N>]>>,
     values: &mut [Vector<G, N>],
     squares: &mut [f32],
-    firsts: Sequence<u32>,
-    offsets: Sequence<u32>,
-    lens: Sequence<u32>,
-    first_slot: u32,
+    chunks: Chunks,
     #[comptime] accumulate: bool,
     #[define(F, G)] _dtypes: [ElemType; 2],
 ) {
@@ -62,14 +69,15 @@ pub(super) fn gather<F: Float, G: Float, N: Size>(
     let mut square = 0.0f32;
     #[unroll]
     for i in 0..PARTS {
-        let first = firsts[i];
-        if cube_chunk >= first && cube_chunk < firsts[comptime![i + 1]] {
-            square = gather_chunk::<F, G, N>(&parts[i], values, offsets[i], lens[i], cube_chunk - first, accumulate);
+        let first = chunks.firsts[i];
+        if cube_chunk >= first && cube_chunk < chunks.firsts[comptime![i + 1]] {
+            let (offset, len) = (chunks.offsets[i], chunks.lens[i]);
+            square = gather_chunk::<F, G, N>(&parts[i], values, offset, len, cube_chunk - first, accumulate);
         }
     }
 
     let total = cube_sum(square, UNITS);
     if UNIT_POS == 0 {
-        squares[(first_slot + cube_chunk) as usize] = total;
+        squares[(chunks.first_slot + cube_chunk) as usize] = total;
     }
 }

@@ -7,9 +7,9 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::gather::gather;
+use super::gather::{ChunksLaunch, gather};
 use super::prepare::{Overflow, PolicyLaunch, prepare};
-use super::step::{FactorsLaunch, step};
+use super::step::{FactorsLaunch, StateLaunch, step};
 use super::{PREPARE_UNITS, UNITS};
 use crate::gpu::memory::empty;
 use crate::optim::flat::{ALIGNMENT, CHUNK};
@@ -65,10 +65,7 @@ impl AdamWOps for CubeBackend {
                 sequence,
                 values.clone().into_buffer_arg(),
                 squares.clone().into_buffer_arg(),
-                firsts,
-                offsets,
-                lens,
-                first_slot as u32,
+                ChunksLaunch::new(firsts, offsets, lens, first_slot as u32),
                 accumulate,
                 dtypes,
             );
@@ -189,9 +186,11 @@ fn launch_step(
             CubeCount::Static(vectors.div_ceil(UNITS as usize) as u32, 1, 1),
             CubeDim::new_1d(UNITS),
             WIDTH,
-            master.clone().into_buffer_arg(),
-            m.clone().into_buffer_arg(),
-            v.clone().into_buffer_arg(),
+            StateLaunch::new(
+                master.clone().into_buffer_arg(),
+                m.clone().into_buffer_arg(),
+                v.clone().into_buffer_arg(),
+            ),
             written.clone().into_buffer_arg(),
             gradient.into_buffer_arg(),
             numbers.into_buffer_arg(),

@@ -19,13 +19,19 @@ pub(super) struct Factors {
     pub(super) eps: f32,
 }
 
+/// The weights in f32, and the moments of their gradient.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct State<N: Size> {
+    pub(super) master: Box<[Vector<f32, N>]>,
+    pub(super) m: Box<[Vector<f32, N>]>,
+    pub(super) v: Box<[Vector<f32, N>]>,
+}
+
 /// Makes a step, see [`adamw_step`](crate::optim::adamw_step) for the formulas and [`slots`](crate::optim::slots) for
 /// `numbers`.
 #[cube(launch_unchecked)]
 pub(super) fn step<W: Float, G: Float, N: Size>(
-    master: &mut [Vector<f32, N>],
-    m: &mut [Vector<f32, N>],
-    v: &mut [Vector<f32, N>],
+    state: &mut State<N>,
     weights: &mut [Vector<W, N>],
     gradient: &[Vector<G, N>],
     numbers: &[f32],
@@ -37,16 +43,17 @@ pub(super) fn step<W: Float, G: Float, N: Size>(
     if at < factors.vectors as usize && numbers[slot::TAKEN] > 0.0f32 {
         let g = Vector::<f32, N>::cast_from(gradient[at]) * Vector::new(numbers[slot::GRADIENT_FACTOR]);
 
-        let first = m[at] * Vector::new(factors.beta1) + g * Vector::new(factors.rest1);
-        let second = v[at] * Vector::new(factors.beta2) + g * g * Vector::new(factors.rest2);
+        let first = state.m[at] * Vector::new(factors.beta1) + g * Vector::new(factors.rest1);
+        let second = state.v[at] * Vector::new(factors.beta2) + g * g * Vector::new(factors.rest2);
         let decay = select(at < factors.decayed as usize, 1.0f32 - numbers[slot::DECAY], 1.0f32);
         let denominator =
             Vector::<f32, N>::sqrt(second) * Vector::new(numbers[slot::SECOND_MOMENT]) + Vector::new(factors.eps);
-        let updated = master[at] * Vector::new(decay) - Vector::new(numbers[slot::LEARNING_RATE]) * first / denominator;
+        let change = Vector::new(numbers[slot::LEARNING_RATE]) * first / denominator;
+        let updated = state.master[at] * Vector::new(decay) - change;
 
-        m[at] = first;
-        v[at] = second;
-        master[at] = updated;
+        state.m[at] = first;
+        state.v[at] = second;
+        state.master[at] = updated;
         if writes_weights {
             weights[at] = Vector::cast_from(updated);
         }

@@ -4,7 +4,7 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
 
 use super::prepare::{Overflow, PolicyCompilationArg, prepare};
-use super::step::{FactorsCompilationArg, step};
+use super::step::{FactorsCompilationArg, StateCompilationArg, step};
 use super::{PREPARE_UNITS, UNITS};
 use crate::gpu::offline::{Compiled, buffer, settings};
 
@@ -27,9 +27,10 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
         }
         for (name, writes_weights) in [("weights-bf16", true), ("moments", false)] {
             let (launch, properties, target) = settings(UNITS);
+            let state = StateCompilationArg { master: b(), m: b(), v: b() };
             #[rustfmt::skip]
             let step = step::Step::new(
-                launch, properties, target, b(), b(), b(), b(), b(), b(), factors(), 4, writes_weights, dtypes,
+                launch, properties, target, state, b(), b(), b(), factors(), 4, writes_weights, dtypes,
             );
             kernels.push(Compiled::new(format!("adamw/step/{name}"), step));
         }
