@@ -1,7 +1,7 @@
 //! The multiply warps: two warpgroups, each of which multiplies 64 rows of a tile by all its columns with wgmma.
 //!
-//! The products of a stage run on while the next ones are issued. Once the following stage's products are issued, a
-//! warpgroup waits for them and frees the stage.
+//! A warpgroup issues the products of stage `n + 1` while those of stage `n` still run. It then waits for stage `n` and
+//! frees it.
 
 use cubecl::prelude::*;
 
