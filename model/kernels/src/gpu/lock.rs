@@ -35,6 +35,9 @@ const PTXAS_HEADER: &str = "\
 # serialized the warpgroup products. Written together with ptx.lock.
 ";
 
+/// The entry of a kernel that does not compile where NVIDIA's libdevice is missing. It is not compared.
+const NEEDS_LIBDEVICE: &str = "needs-libdevice";
+
 /// The kernels of every operator. `rotary` is absent: its sine and cosine need NVIDIA's libdevice.
 fn kernels() -> Vec<&'static Compiled> {
     let operators: [fn() -> &'static [Compiled]; 12] = [
@@ -87,6 +90,7 @@ impl Lock {
         let labels: BTreeSet<_> = self.entries.keys().chain(found.entries.keys()).collect();
         let differs = |label: &&String| match (self.entries.get(*label), found.entries.get(*label)) {
             (Some(locked), Some(found)) if locked == found => None,
+            (Some(locked), Some(found)) if [locked, found].iter().any(|entry| *entry == NEEDS_LIBDEVICE) => None,
             (Some(locked), Some(found)) => Some(format!("{label}: {found}, locked {locked}")),
             (None, _) => Some(format!("{label}: not in the lock")),
             (_, None) => Some(format!("{label}: in the lock, but no longer compiled")),
@@ -235,23 +239,28 @@ fn ptx_lock() {
         Ok(toolchain) => toolchain,
         Err(reason) => return println!("ptx.lock not compared: {reason}"),
     };
-    let compiled: Vec<(&str, &str)> =
-        kernels().into_iter().filter_map(|kernel| Some((kernel.label.as_str(), kernel.ptx.as_deref()?))).collect();
-    let entries: BTreeMap<_, _> = compiled.iter().map(|(label, ptx)| (label.to_string(), hash(ptx))).collect();
-    assert_eq!(entries.len(), compiled.len(), "two kernels have one label");
+    let kernels = kernels();
+    let entries = |entry: &(dyn Fn(&str, &str) -> String + Sync)| -> BTreeMap<String, String> {
+        let of = |kernel: &&Compiled| match &kernel.ptx {
+            Some(ptx) => (kernel.label.clone(), entry(&kernel.label, ptx)),
+            None => (kernel.label.clone(), NEEDS_LIBDEVICE.to_string()),
+        };
+        kernels.par_iter().map(of).collect()
+    };
+    let hashes = entries(&|_, ptx| hash(ptx));
+    assert_eq!(hashes.len(), kernels.len(), "two kernels have one label");
 
     let mut differences = Vec::new();
     match Ptxas::find() {
         Err(reason) => println!("ptxas.lock not compared: {reason}"),
         Ok(ptxas) => {
-            let report = |&(label, ptx): &(&str, &str)| (label.to_string(), ptxas.assemble(label, ptx));
             let toolchain = format!("{toolchain}, ptxas {}", ptxas.version);
-            let found = Lock { toolchain, entries: compiled.par_iter().map(report).collect() };
+            let found = Lock { toolchain, entries: entries(&|label, ptx| ptxas.assemble(label, ptx)) };
             differences.extend(compare_or_write("ptxas.lock", PTXAS_HEADER, &found));
         }
     }
 
-    let found = Lock { toolchain, entries };
+    let found = Lock { toolchain, entries: hashes };
     if let Some(folder) = std::env::var_os("KILN_PTX_LAUNCHED") {
         print_unlocked(Path::new(&folder), &found);
     }
@@ -299,6 +308,9 @@ fn ptx_lock_sees_every_change() {
     assert_eq!(count(&lock(&[("a", PTX), ("b", &changed)])), 1, "an instruction");
     assert_eq!(count(&lock(&[("a", PTX)])), 1, "a kernel that is gone");
     assert_eq!(count(&lock(&[("a", PTX), ("b", PTX), ("c", PTX)])), 1, "a new kernel");
+    let mut elsewhere = lock(&[("a", PTX), ("b", PTX)]);
+    elsewhere.entries.insert("b".into(), NEEDS_LIBDEVICE.into());
+    assert_eq!(count(&elsewhere), 0, "a kernel that does not compile there");
     let other = Lock { toolchain: "cubecl 1, llvm 3".into(), ..lock(&[]) };
     assert!(locked.differences(&other).is_err(), "another LLVM is not compared");
 }
