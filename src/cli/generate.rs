@@ -161,6 +161,7 @@ fn continue_lines(
     let typed = args.prompts.is_none() && io::stdin().is_terminal();
     let name = args.prompts.as_ref().map_or("stdin".into(), |file| file.display().to_string());
     let (mut n_done, mut lacking) = (0, CharacterCounts::default());
+
     loop {
         let lines = read_lines(&mut input, &name, if typed { 1 } else { PROMPTS_PER_CHUNK }, n_done)?;
         lacking.merge(generator.tokenizer().lacking_in(&lines)?);

@@ -40,8 +40,8 @@ fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|integer| integer as f64))
 }
 
-/// Estimates the optimizer steps of an epoch from the size of the text. `None` if there is no text or its size does not
-/// tell.
+/// Estimates the optimizer steps of an epoch from the size of the text. Returns `None` without text, or if
+/// its size does not tell.
 fn steps_per_epoch(table: &Table) -> Option<f64> {
     let of_key = |key: &str| number(lookup(table, key)?).filter(|number| *number > 0.0);
     let (batch_tokens, n_accumulated) = (of_key("loader.batch_tokens")?, of_key("train.grad_accum_steps")?);

@@ -121,6 +121,7 @@ fn row_numbers<E: Float>(
     let row1 = block.row_head * t + min(block.q0 + at.row + 8, t - 1);
     let lse0 = outputs.lse[row0 as usize];
     let lse1 = outputs.lse[row1 as usize];
+
     let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
     let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, patch, unit, columns, head_dim);
     if at.column == 0 {

@@ -44,17 +44,20 @@ fn call() -> CallCompilationArg {
 fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 4] {
     let (launch, properties, target) = settings(UNITS);
     let first = forward::Forward::<E>::new(launch, properties, target, inputs(), call(), buffer(), buffer(), cfg);
+
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let second = query_gradient::QueryGradient::<E>::new(
         launch, properties, target, inputs(), outputs(), call(), buffer(), buffer(), cfg,
     );
+
     let (launch, properties, target) = settings(UNITS);
     let data = QueryDataCompilationArg { d_out: (), lse: buffer(), delta: buffer() };
     #[rustfmt::skip]
     let third = key_value_gradient::KeyValueGradient::<E>::new(
         launch, properties, target, inputs(), data, call(), buffer(), cfg,
     );
+
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
     let fourth = one_tile_gradients::OneTileGradients::<E>::new(

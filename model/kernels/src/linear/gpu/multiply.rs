@@ -1,6 +1,6 @@
 //! The multiply warps: two warpgroups, each of which multiplies 64 rows of a tile by all its columns with wgmma.
 //!
-//! A warpgroup issues the products of stage `n + 1` while those of stage `n` still run. It then waits for stage `n` and
+//! A warpgroup issues the products of stage `n + 1` while stage `n` still multiplies. It then waits for stage `n` and
 //! frees it.
 
 use cubecl::prelude::*;
