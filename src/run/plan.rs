@@ -121,7 +121,7 @@ impl Plan {
     /// Describes the memory of a training step and of the device.
     pub(crate) fn memory_line(&self) -> String {
         let of = self.memory_bytes.map_or(String::new(), |bytes| format!(" of {:.1} GiB", gib(bytes)));
-        format!("memory: about {:.1} GiB{of}, for the largest batch, {}", gib(self.bytes.total()), self.largest)
+        format!("memory: about {}{of}, for the largest batch, {}", size(self.bytes.total()), self.largest)
     }
 
     /// Refuses a run that cannot fit into the memory of the device. On a GPU the preflight tries the largest batch; a CPU
@@ -155,6 +155,14 @@ impl Plan {
             )));
         }
         Ok(())
+    }
+}
+
+/// `43 MiB`, `2.5 GiB`.
+fn size(bytes: u64) -> String {
+    match bytes >> 30 {
+        0 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", gib(bytes)),
     }
 }
 
@@ -205,6 +213,7 @@ mod tests {
         let gib = 1 << 30;
         assert!(plan(1.0, [gib, gib], 16 * gib).check_memory(false).is_ok());
         assert!(plan(1.0, [gib, gib], 16 * gib).memory_line().starts_with("memory: about 2.0 GiB of 16.0 GiB"));
+        assert!(plan(1.0, [gib >> 5, gib >> 6], gib).memory_line().starts_with("memory: about 48 MiB of 1.0 GiB"));
         let refused = |plan: Plan| plan.check_memory(false).expect_err("too large").to_string();
         assert!(refused(plan(1.0, [20 * gib, 0], 16 * gib)).starts_with("model.* describes 46,000,000 parameters"));
         let error = refused(plan(1.0, [8 * gib, 32 * gib], 16 * gib));

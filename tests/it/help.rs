@@ -88,3 +88,22 @@ fn the_commented_configuration_can_be_saved_and_used() {
     place.write("pairs.tsv", "one\tuno\n");
     assert_eq!(place.run(&["config", "--config", "run.toml"]).ok().stdout, printed.stdout);
 }
+
+/// The preset is chosen once. A run that is resumed keeps it, even if its text has grown since.
+#[test]
+fn a_resumed_run_does_not_choose_its_preset_again() {
+    let place = Workplace::new();
+    let pairs = |n: usize| (0..n).map(|n| format!("word {n}\tparola {n}\n")).collect::<String>();
+    place.write("pairs.tsv", pairs(300));
+    place.write("keys.toml", "[data]\ntrain = [\"pairs.tsv\"]\n[train]\nsteps = 2\n");
+    let train = ["train", "--device", "cpu", "--config", "keys.toml", "--run", "runs/a"];
+    let ran = place.run(&train).ok();
+    assert!(ran.stderr.contains("preset few-pairs, for 300 pairs on a CPU"), "{ran:#?}");
+    assert!(place.read("runs/a/config.toml").contains("d_model = 128"));
+
+    place.write("pairs.tsv", pairs(6000));
+    let dry = place.run(&[&train[..], &["--resume", "--dry-run", "--show-config"]].concat()).ok();
+    assert!(dry.stdout.contains("d_model = 128") && !dry.stdout.contains("preset"), "{dry:#?}");
+    let new = ["train", "--device", "cpu", "--config", "keys.toml", "--run", "runs/b", "--dry-run"];
+    assert!(place.run(&new).ok().stdout.contains("preset tiny, for 5000 pairs or more on a CPU"));
+}

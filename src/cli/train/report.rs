@@ -42,7 +42,8 @@ pub(super) fn speed(outcome: &Outcome) -> String {
 pub(super) fn stopped(outcome: &Outcome, dir: &Path) -> String {
     let what = match outcome.checkpoint {
         Some(_) => format!("stopped after step {} and saved", outcome.step),
-        None => "stopped before the next step".into(),
+        None if outcome.step == 0 => "stopped before the first step".into(),
+        None => format!("stopped at step {}, which is saved", outcome.step),
     };
     format!("{what}; continue with: {} train --run {} --resume", program(), dir.display())
 }

@@ -35,7 +35,7 @@ pub fn few_pairs() -> Config {
             ..TransformerConfig::tiny()
         },
         optim: OptimConfig { lr: 1e-3, warmup_steps: 200, ..OptimConfig::default() },
-        train: TrainConfig { steps: 1500, validate_every: 150, save_every: 500, ..TrainConfig::default() },
+        train: TrainConfig { steps: 3000, validate_every: 250, save_every: 500, ..TrainConfig::default() },
         ..base()
     }
 }

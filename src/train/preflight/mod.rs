@@ -46,6 +46,11 @@ impl Preflight<'_> {
         let started = Instant::now();
         let accum = config.grad_accum_steps;
 
+        // A CPU does not report that memory runs out, so its plan has compared an estimate with the memory. Trying a batch
+        // would only delay the first step.
+        if is_cpu(device) && !auto_micro_batch {
+            return begin();
+        }
         logging.begin(Activity::Work("trying the largest batch"))?;
         let attempt = |state: &_, splits| probe::try_largest(state, train, valid, accum, splits);
         let note = |note: &str| logging.note(note);

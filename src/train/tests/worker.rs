@@ -58,8 +58,8 @@ fn a_worker_that_panics_ends_the_run_and_the_resumed_one_has_lost_nothing() {
         let mut config = config.clone();
         config.loader.num_workers = num_workers;
         let setup = corpora.setup(&config, dir.path(), Logging::silent(), Arc::default());
-        // One for the probe, and two micro-batches a step: the twelfth belongs to step 6.
-        let source = Arc::new(Fragile { source: setup.train.clone(), left: AtomicI64::new(12) });
+        // Two micro-batches per step: the twelfth, of step 6, panics.
+        let source = Arc::new(Fragile { source: setup.train.clone(), left: AtomicI64::new(11) });
         let setup = Setup { train: source, ..setup };
         let error = format!("{:#}", Trainer::new(setup, None).expect("a trainer").run().expect_err("a worker panics"));
         assert!(error.contains("a data worker panicked") && error.contains("a bug in a worker"), "{error}");
