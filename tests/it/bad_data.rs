@@ -55,7 +55,10 @@ fn rows_longer_than_the_positions_are_refused_with_a_remedy() {
 fn a_vocabulary_without_room_is_refused() {
     let place = Workplace::new();
     prepare(&place, rows(100), &["tokenizer.vocab_size=265"]).refused(3, &["vocab_size", "too small", "at least"]);
-    let ran = prepare(&place, rows(100), &["tokenizer.vocab_size=200"]);
+    // A default gives way to the size; a set key does not.
+    let ran = prepare(&place, rows(100), &["tokenizer.vocab_size=200"]).ok();
+    assert!(ran.stderr.contains("tokenizer.byte_fallback = false instead of true"), "{ran:#?}");
+    let ran = prepare(&place, rows(100), &["tokenizer.vocab_size=200", "tokenizer.byte_fallback=true"]);
     ran.refused(2, &["tokenizer.vocab_size = 200 cannot hold", "byte_fallback"]);
 }
 
