@@ -47,8 +47,8 @@ impl Preflight<'_> {
         let accum = config.grad_accum_steps;
 
         // A CPU does not report that memory runs out, so its plan has compared an estimate with the memory. Trying a batch
-        // would only delay the first step.
-        if is_cpu(device) && !auto_micro_batch {
+        // would only delay the first step, but for runs that have to show that they repeat.
+        if is_cpu(device) && !auto_micro_batch && !config.deterministic {
             return begin();
         }
         logging.begin(Activity::Work("trying the largest batch"))?;
