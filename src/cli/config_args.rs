@@ -60,11 +60,16 @@ impl ConfigArgs {
         Sources { task, preset, file, set, base: None, machine }
     }
 
-    /// Returns the name of a run with this configuration: the name of the file, else of the preset, else of the task.
+    /// Returns the name of a run with this configuration: [`Self::given_name`], else of the built-in task's preset.
     pub(super) fn name(&self) -> String {
+        self.given_name().unwrap_or_else(|| Preset::Numbers.name().into())
+    }
+
+    /// Returns the name of the configuration file, else of the preset, else of the task.
+    pub(super) fn given_name(&self) -> Option<String> {
         let stem = self.config.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
         let task = self.task.clone().filter(|task| task != "translation");
-        stem.or_else(|| self.preset.clone()).or(task).unwrap_or_else(|| Preset::Numbers.name().into())
+        stem.or_else(|| self.preset.clone()).or(task)
     }
 
     /// Returns whether no option was given.

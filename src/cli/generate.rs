@@ -112,7 +112,7 @@ fn check(args: &Args) -> Result<(), Usage> {
 }
 
 /// Quotes a text for the shell.
-fn shell_word(text: &str) -> String {
+pub(super) fn shell_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
@@ -170,6 +170,9 @@ fn continue_lines(
             note_lacking(&std::mem::take(&mut lacking), generator.tokenizer().spells_bytes());
         }
         if lines.is_empty() {
+            if n_done == 0 && !typed {
+                eprintln!("{name} is empty: write a prompt per line, or --prompt 'TEXT'");
+            }
             return Ok(());
         }
 

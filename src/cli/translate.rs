@@ -8,6 +8,7 @@ use kiln_data::CharacterCounts;
 
 use super::config_args::{DeviceArgs, GenerateArgs};
 use super::error::Usage;
+use super::generate::shell_word;
 use super::lines::{note_lacking, one_line, read_lines};
 use crate::generate::{GenerateError, Hypothesis, Translator};
 use crate::run::TrainedModel;
@@ -28,6 +29,10 @@ pub(super) struct Args {
     #[arg(value_name = "RUN")]
     run: PathBuf,
 
+    /// Where people write the text first; refused with the way to pass it.
+    #[arg(value_name = "TEXT", hide = true)]
+    misplaced: Vec<String>,
+
     /// best, last, a step's number or its folder's name [default: best, or last without validation]
     #[arg(long, value_name = "NAME")]
     checkpoint: Option<String>,
@@ -44,6 +49,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    if let Some(text) = args.misplaced.first() {
+        let run = shell_word(&args.run.to_string_lossy());
+        return Err(Usage(format!(
+            "{text:?}: pass the text on stdin: echo {} | kiln translate {run}",
+            shell_word(text)
+        ))
+        .into());
+    }
     if args.n_best == Some(0) {
         return Err(Usage("--n-best 0 would print nothing; use at least 1".into()).into());
     }

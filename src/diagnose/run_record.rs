@@ -81,7 +81,11 @@ impl RunRecord {
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(METRICS_FILE);
         let file = File::open(&path).with_context(|| {
-            format!("{}: cannot be read; give run folders as made by `kiln train --run`", path.display())
+            format!(
+                "{}: cannot be read; give run folders of `kiln train`; for an imported or averaged \
+                 model, compare what `kiln evaluate` prints",
+                path.display()
+            )
         })?;
         let mut lines = Lines::default();
         for line in BufReader::new(file).lines() {
@@ -254,7 +258,7 @@ mod tests {
     #[test]
     fn folders_without_steps_are_an_error() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert!(RunRecord::read(folder.path()).expect_err("empty").to_string().contains("run folders"));
+        assert!(RunRecord::read(folder.path()).expect_err("empty").to_string().contains("run folders of"));
         fs::write(folder.path().join(METRICS_FILE), "{\"kind\":\"note\",\"note\":\"hello\"}\n{\"kind\":\"st")
             .expect("writable");
         assert!(RunRecord::read(folder.path()).expect_err("no steps").to_string().contains("no step has been logged"));

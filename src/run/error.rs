@@ -49,6 +49,20 @@ pub enum RunError {
         /// What the task can do.
         instead: &'static str,
     },
+    /// Another number of steps than the run has already taken.
+    #[error(
+        "{}: this run has already taken {done} steps, more than train.steps = {wanted}; to train longer, set more, for example --set train.steps={}",
+        dir.display(),
+        2 * done
+    )]
+    TrainedFurther {
+        /// The run folder.
+        dir: PathBuf,
+        /// Steps taken.
+        done: u64,
+        /// `train.steps` now.
+        wanted: u64,
+    },
     /// There is no text to score the run on.
     #[error("this run has no validation text; name {0} with --data")]
     NoValidationText(&'static str),

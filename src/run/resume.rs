@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use super::Run;
+use super::{Run, RunError};
 use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Resume, find_resume};
 use crate::config::{Config, Task};
 use crate::dataset::{RunData, Vocabulary};
@@ -29,6 +29,10 @@ pub(super) fn resume_or_begin(run: &Run, config: &Config, data: &RunData, has_we
     let resume = find_resume(&run.dir, config, &train, &tokenizer, &run.options.allow)?;
     resume.damaged.iter().for_each(|error| run.note(&format!("skipped a damaged checkpoint: {error}")));
     run.note(&format!("resuming from {}", resume.path.display()));
+    let (done, wanted) = (resume.snapshot.state.step, config.train.steps);
+    if done > wanted {
+        bail!(RunError::TrainedFurther { dir: run.dir.clone(), done, wanted });
+    }
     if let Some(note) = other_length(&resume, config) {
         run.note(&note);
     }

@@ -209,7 +209,7 @@ fn checkpoints_are_averaged_into_a_run() {
         .run(&["train", "--run", "runs/a-average", "--resume", "--device", "cpu"])
         .refused(3, &["weights only", "--from"]);
     // Kiln's own default is pre-norm, which none of the five families is.
-    place.run(&["export", "runs/a", "out"]).refused(2, &["cannot be exported as marian", "model.norm is Pre"]);
+    place.run(&["export", "runs/a", "out"]).refused(2, &["cannot be exported as marian", "model.norm is \"pre\""]);
 }
 
 #[test]

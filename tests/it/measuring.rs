@@ -54,7 +54,7 @@ fn runs_that_cannot_be_compared_are_an_error() {
     let place = Workplace::new();
     let ran = place.run(&["compare", "runs/none", "runs/neither"]);
     assert_eq!(ran.code, 1, "{ran:#?}");
-    assert!(ran.stderr.contains("runs/none") && ran.stderr.contains("give run folders"), "{ran:#?}");
+    assert!(ran.stderr.contains("runs/none") && ran.stderr.contains("give run folders of"), "{ran:#?}");
     assert_eq!(place.run(&["compare", "runs/one"]).code, 2);
 }
 

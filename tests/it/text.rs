@@ -234,6 +234,8 @@ fn prompts_and_settings_that_cannot_work_are_named() {
     generate(&["--prompt", "x", "--stop-token", "<|none|>"]).refused(2, &["no token \"<|none|>\""]);
     generate(&["the prompt's text"])
         .refused(2, &["\"the prompt's text\" is not an option", r"--prompt 'the prompt'\''s text'"]);
+    let silent = place.run_with_input(&["generate", "runs/a", "--device", "cpu"], "").ok();
+    assert!(silent.stderr.contains("stdin is empty"), "{silent:#?}");
     generate(&["--prompt", "x", "--greedy", "--num-samples", "3"]).refused(2, &["--num-samples 3", "--sample"]);
     generate(&["--prompt", "x", "--num-samples", "0"]).refused(2, &["--num-samples"]);
     generate(&["--prompt", "x", "--temperature", "-1"]).refused(2, &["generate.temperature -1"]);

@@ -255,6 +255,16 @@ fn the_default_run_takes_the_next_folder() {
     assert!(dry(&place).contains("run folder runs/numbers,"));
     place.write("runs/numbers/config.toml", "seed = 1\n");
     assert!(dry(&place).contains("run folder runs/numbers-2,"));
+
+    // Pairs of one's own are another run than the built-in ones, also in its name.
+    place.write("own.tsv", "1\tone\n2\ttwo\n".repeat(50));
+    let own = ["train", "--dry-run", "--device", "cpu", "--set", "data.train=own.tsv"];
+    assert!(place.run(&own).ok().stdout.contains("run folder runs/few-pairs,"));
+    place.write("runs/few-pairs/config.toml", "seed = 1\n");
+    assert!(place.run(&own).ok().stdout.contains("run folder runs/few-pairs-2,"), "a dry run is not in the way");
+    place
+        .run(&["train", "--device", "cpu", "--set", "data.train=own.tsv"])
+        .refused(2, &["runs/few-pairs", "exists already"]);
 }
 
 /// Ctrl-C saves and ends the run, which can be resumed from there.
@@ -367,11 +377,12 @@ fn a_finished_run_trains_longer() {
     let place = trained();
     let longer = ["train", "--device", "cpu", "--run", "runs/a", "--resume", "--set", "train.steps=16"];
     let ran = place.run(&longer).ok();
-    assert!(
-        ran.stderr
-            .contains("train.steps: 16 instead of 12; the schedule stretches, so the learning rate of step 13 is"),
-        "{ran:#?}"
-    );
+    let config = place.read("runs/a/config.toml");
+    let fewer = [&longer[..7], &["train.steps=10"]].concat();
+    place.run(&fewer).refused(2, &["has already taken 16 steps", "--set train.steps=32"]);
+    assert_eq!(place.read("runs/a/config.toml"), config);
+    let stretched = "train.steps: 16 instead of 12; the schedule stretches, so the learning rate of step 13 is";
+    assert!(ran.stderr.contains(stretched), "{ran:#?}");
     assert!(ran.stderr.contains("step 16/16") && place.read("runs/a/config.toml").contains("steps = 16"), "{ran:#?}");
 }
 

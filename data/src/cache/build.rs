@@ -147,7 +147,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// does not replace it.
 fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     match fs::metadata(path) {
-        Err(_) => return Ok(Some("there is none yet".into())),
+        Err(_) => return Ok(Some("there was none".into())),
         Ok(file) if file.len() == 0 => return Ok(Some("the file is empty".into())),
         Ok(_) => {}
     }

@@ -43,7 +43,7 @@ fn a_cache_holds_what_the_tokenizer_says() {
     let prepared =
         prepare_pairs(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 4, &mut |rows| seen.push(rows))
             .expect("a good corpus");
-    assert_eq!(prepared.built_because.as_deref(), Some("there is none yet"));
+    assert_eq!(prepared.built_because.as_deref(), Some("there was none"));
     assert_rows(&prepared.cache, &rows, &fixture.tokenizers);
     prepared.cache.verify().expect("undamaged");
     assert_eq!(seen.last(), Some(&20_000));
@@ -244,7 +244,7 @@ fn an_interrupted_build_is_invisible() {
     let partial = fixture.dir.path().join("rows.tokens.partial");
     fs::write(&partial, vec![0; 5000]).expect("a writable folder");
     assert!(TokenCache::open(&partial).is_err());
-    assert_eq!(build(&fixture).built_because.as_deref(), Some("there is none yet"));
+    assert_eq!(build(&fixture).built_because.as_deref(), Some("there was none"));
     assert!(!partial.exists());
 }
 

@@ -1,7 +1,6 @@
 //! Shared by the families' exports: names of activations, and checks of what a family requires.
 
-use std::fmt::Debug;
-
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::config::FeedForwardActivation;
@@ -31,9 +30,11 @@ impl Demands {
     }
 
     /// Requires `found` to be `wanted`.
-    pub(super) fn equal<T: PartialEq + Debug>(&mut self, field: &str, found: T, wanted: T) {
+    pub(super) fn equal<T: PartialEq + Serialize>(&mut self, field: &str, found: T, wanted: T) {
         if found != wanted {
-            self.0.push(format!("model.{field} is {found:?}, but this family has {wanted:?}"));
+            // As in a configuration.
+            let [found, wanted] = [found, wanted].map(|value| serde_json::to_string(&value).expect("a key's value"));
+            self.0.push(format!("model.{field} is {found}, but this family has {wanted}"));
         }
     }
 

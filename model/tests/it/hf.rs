@@ -333,6 +333,6 @@ fn a_model_that_no_family_computes_is_refused() {
     let config = TransformerConfig { source_vocab_size: 9, target_vocab_size: 9, ..TransformerConfig::tiny() };
     let error = hf::export(&config, &[], &hf::TokenIds::default()).expect_err("pre-norm").to_string();
     assert!(error.starts_with("this model cannot be exported as marian:\n"), "{error}");
-    assert!(error.contains("model.norm is Pre, but this family has Post"), "{error}");
+    assert!(error.contains("model.norm is \"pre\", but this family has \"post\""), "{error}");
     assert_eq!(Family::ALL.map(Family::name), FAMILIES);
 }

@@ -101,8 +101,10 @@ impl Args {
             (dir, resolve(&Sources { base, ..config.sources(&[], device) })?)
         } else {
             let resolved = resolve(&config.sources(&[], device))?;
-            let any_arguments = named.is_some() || !self.config.is_empty();
-            (folder::for_new_run(named, &name, any_arguments)?, resolved)
+            let name = self.config.given_name().unwrap_or_else(|| preset_of(&resolved.base).unwrap_or(name));
+            // A dry run shows the data also where a run of this name exists.
+            let must_be_new = named.is_some() || !(self.config.is_empty() || self.dry_run);
+            (folder::for_new_run(named, &name, must_be_new)?, resolved)
         };
 
         // Naming the key is enough to train longer.
@@ -123,6 +125,14 @@ impl Args {
             console: !self.quiet,
         };
         Ok(run)
+    }
+}
+
+/// Returns the name of the preset that the configuration starts from.
+fn preset_of(base: &Base) -> Option<String> {
+    match base {
+        Base::Named(preset) | Base::Chosen(Chosen { preset, .. }) => Some(preset.to_string()),
+        _ => None,
     }
 }
 

@@ -163,7 +163,7 @@ mod tests {
         for preset in Preset::ALL {
             let text = export(&preset.config());
             let is_kilns_own = ["numbers", "tiny", "small", "base", "big"].contains(&preset.name());
-            let why = "not possible; nearest is marian, but model.norm is Pre, but this family has Post";
+            let why = "not possible; nearest is marian, but model.norm is \"pre\", but this family has \"post\"";
             assert_eq!(text.contains(why), is_kilns_own, "{preset}: {text}");
             assert_eq!(text.contains("export: as "), !is_kilns_own, "{preset}: {text}");
         }

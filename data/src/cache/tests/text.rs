@@ -31,7 +31,7 @@ fn a_cache_holds_what_the_tokenizer_says() {
         let mut seen = Vec::new();
         let built = prepare_text(&path, &fixture.corpus, &fixture.tokenizer, 4, &mut |rows| seen.push(rows))
             .expect("a good text");
-        assert_eq!(built.built_because.as_deref(), Some("there is none yet"));
+        assert_eq!(built.built_because.as_deref(), Some("there was none"));
         let cache = built.cache;
         assert_eq!((cache.kind(), cache.n_rows(), cache.report().kept), (CacheKind::Text, 20_000, 20_000));
         cache.verify().expect("undamaged");

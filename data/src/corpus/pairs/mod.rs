@@ -99,6 +99,9 @@ fn check_file(file: &Path) -> Result<()> {
 
 /// Finds out the format of a single file by its name.
 fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
+    if entry.is_dir() {
+        return Err(Error::corpus(entry, "is a folder: name the files with the pairs"));
+    }
     let text = entry.to_string_lossy();
     let stem = text.trim_end_matches(".gz").trim_end_matches(".zst");
     let ending = Path::new(stem).extension().map(|e| e.to_ascii_lowercase());
