@@ -67,6 +67,7 @@ fn a_dry_run_leads_with_a_summary_and_an_example() {
     assert!(!ran.stdout.contains("batch_tokens ="), "{}", ran.stdout);
     assert!(!ran.stderr.contains("tmp"), "no temporary names: {}", ran.stderr);
     assert!(!place.path("runs").exists());
+
     let base = place.run(&[&dry[..], &["--preset", "base"]].concat()).ok();
     assert!(
         base.stdout.contains("kiln export: not possible; nearest is marian, but model.norm is \"pre\""),
