@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::config_args::{DeviceArgs, GenerateArgs, checked};
 use super::error::Usage;
-use super::lines::{note_lacking, read_lines};
+use super::lines::{note_lacking, read_lines, shell_word};
 use crate::config::GenerateConfig;
 use crate::generate::{Continuation, TextGenerator};
 use crate::run::TrainedModel;
@@ -109,11 +109,6 @@ fn check(args: &Args) -> Result<(), Usage> {
         )));
     }
     Ok(())
-}
-
-/// Quotes a text for the shell.
-pub(super) fn shell_word(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 pub(super) fn run(args: Args) -> Result<()> {

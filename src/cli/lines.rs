@@ -12,6 +12,11 @@ pub(super) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
+/// Quotes a text for the shell.
+pub(super) fn shell_word(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 /// Says on stderr which characters of the input the vocabulary lacks, if there are any.
 pub(super) fn note_lacking(lacking: &CharacterCounts, spells_bytes: bool) {
     let read_as = if spells_bytes { "bytes, which it has rarely seen in training" } else { "unknown tokens" };

@@ -8,8 +8,7 @@ use kiln_data::CharacterCounts;
 
 use super::config_args::{DeviceArgs, GenerateArgs};
 use super::error::Usage;
-use super::generate::shell_word;
-use super::lines::{note_lacking, one_line, read_lines};
+use super::lines::{note_lacking, one_line, read_lines, shell_word};
 use crate::generate::{GenerateError, Hypothesis, Translator};
 use crate::run::TrainedModel;
 

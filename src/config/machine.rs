@@ -29,6 +29,16 @@ pub enum Base {
     Run,
 }
 
+impl Base {
+    /// Returns the preset, unless the keys come from a run.
+    pub fn preset(&self) -> Option<Preset> {
+        match self {
+            Self::Named(preset) | Self::Chosen(Chosen { preset, .. }) => Some(*preset),
+            Self::Run => None,
+        }
+    }
+}
+
 /// A preset and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {

@@ -49,7 +49,7 @@ pub enum RunError {
         /// What the task can do.
         instead: &'static str,
     },
-    /// Another number of steps than the run has already taken.
+    /// `train.steps` is smaller than the number of steps that the run has already taken.
     #[error(
         "{}: this run has already taken {done} steps, more than train.steps = {wanted}; to train longer, set more, for example --set train.steps={}",
         dir.display(),

@@ -101,7 +101,8 @@ impl Args {
             (dir, resolve(&Sources { base, ..config.sources(&[], device) })?)
         } else {
             let resolved = resolve(&config.sources(&[], device))?;
-            let name = self.config.given_name().unwrap_or_else(|| preset_of(&resolved.base).unwrap_or(name));
+            let preset = || resolved.base.preset().map(|preset| preset.to_string());
+            let name = self.config.given_name().or_else(preset).unwrap_or(name);
             // A dry run shows the data also where a run of this name exists.
             let must_be_new = named.is_some() || !(self.config.is_empty() || self.dry_run);
             (folder::for_new_run(named, &name, must_be_new)?, resolved)
@@ -125,14 +126,6 @@ impl Args {
             console: !self.quiet,
         };
         Ok(run)
-    }
-}
-
-/// Returns the name of the preset that the configuration starts from.
-fn preset_of(base: &Base) -> Option<String> {
-    match base {
-        Base::Named(preset) | Base::Chosen(Chosen { preset, .. }) => Some(preset.to_string()),
-        _ => None,
     }
 }
 

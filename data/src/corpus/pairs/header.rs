@@ -142,7 +142,7 @@ const TARGETS: [&str; 11] = [
 const TEXTS: [&str; 8] = ["text", "sentence", "sent", "segment", "phrase", "line", "string", "text1"];
 const OTHERS: [&str; 9] = ["id", "index", "idx", "number", "score", "domain", "label", "lang", "language"];
 /// Languages by name and by code.
-const LANGUAGES: [&str; 84] = [
+const LANGUAGES: [&str; 83] = [
     "arabic",
     "ar",
     "ara",
@@ -190,7 +190,6 @@ const LANGUAGES: [&str; 84] = [
     "hu",
     "hun",
     "indonesian",
-    "id_id",
     "italian",
     "it",
     "ita",
