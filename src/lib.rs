@@ -26,7 +26,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | [`config`] the settings of a run · `files` writing files safely · [`metrics`] the measurements of a run · `units` numbers for people |
-//! | 1 | [`device`] CPU and GPUs, dtypes, uploads · [`optim`] AdamW and its schedules · [`logging`] console, JSON lines, TensorBoard |
+//! | 1 | [`device`] CPU and GPUs, dtypes, uploads · [`optim`] AdamW and its schedules · [`logging`] console, JSON lines, TensorBoard · [`distributed`] several processes: who they are, their link, their launcher |
 //! | 2 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · [`checkpoint`] saving and loading, atomically · [`hugging_face`] folders of `transformers` |
 //! | 3 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
 //! | 4 | [`train`] the loop, its steps and its state |
@@ -66,6 +66,7 @@ pub mod device;
 // The measurements behind `kiln bench` and `kiln check`.
 #[doc(hidden)]
 pub mod diagnose;
+pub mod distributed;
 pub mod eval;
 mod files;
 pub mod generate;
