@@ -1,4 +1,4 @@
-//! One entry point for each reader of foreign files. Each takes any bytes and must not panic.
+//! One entry point for each reader of foreign files and of the network. Each takes any bytes and must not panic.
 //!
 //! Hashes would reject most damaged files at once. So each input with hashes is tried twice: as it is, and with
 //! corrected hashes, as an attacker would write them.
@@ -12,6 +12,7 @@ use kiln::checkpoint::{
     self, Checkpoints, FORMAT, MANIFEST_FILE, Manifest, NamedTensor, Snapshot, StoredFile, TrainerState,
 };
 use kiln::config::{Config, Sources, load};
+use kiln::distributed::link::foreign::read_foreign;
 use kiln::hugging_face::Folder;
 use kiln_data::built_in::numbers;
 use kiln_data::{
@@ -24,12 +25,13 @@ use kiln_model::{TransformerConfig, hf};
 pub type EntryPoint = (&'static str, fn(&[u8]));
 
 /// All entry points.
-pub const ENTRY_POINTS: [EntryPoint; 5] = [
+pub const ENTRY_POINTS: [EntryPoint; 6] = [
     ("cache", fuzz_cache),
     ("checkpoint", fuzz_checkpoint),
     ("safetensors", fuzz_safetensors),
     ("rows", fuzz_rows),
     ("config", fuzz_config),
+    ("link", read_foreign),
 ];
 
 thread_local! {

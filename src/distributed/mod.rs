@@ -5,12 +5,14 @@
 //! that dies, hangs or fails ends all others, with its name and its reason.
 
 mod devices;
+pub mod launch;
 mod limits;
 pub mod link;
 mod ports;
 mod world;
 
 pub use devices::{DeviceName, DevicesError, MAX_RANKS, parse_devices};
+pub use launch::launch;
 pub use limits::{Limits, Phase};
 pub use link::{Link, LinkError};
 pub use ports::free_port;

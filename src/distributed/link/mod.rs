@@ -4,6 +4,9 @@
 mod channel;
 mod error;
 mod facts;
+// The entry point of the fuzzer.
+#[doc(hidden)]
+pub mod foreign;
 mod frame;
 mod hello;
 mod join;
@@ -19,11 +22,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result as AnyResult;
 
-use self::channel::{Channel, Message};
+use self::channel::Channel;
 pub use self::error::LinkError;
-use self::frame::{Header, MAX_CALL_BYTES, Op};
+use self::frame::{MAX_CALL_BYTES, Op};
 pub(super) use self::hello::random;
-use self::hello::{Hello, Reply, this_process};
+use self::hello::this_process;
 use self::met::Met;
 use self::shared::{Shared, locked};
 use self::star::{Star, Trouble};
@@ -252,28 +255,6 @@ impl Drop for Inner {
             self.shared.fail(LinkError::aborted(rank, &self.shared.peers[rank], reason));
         }
     }
-}
-
-/// Reads bytes from elsewhere in every way that the link does, for the fuzzer.
-#[doc(hidden)]
-pub fn read_foreign(bytes: &[u8]) {
-    const MAX_PARTS: usize = 64;
-    let _ = Hello::take(&mut bytes.to_vec()).map(|signed| {
-        let world = World::on_loopback(4, 1).remove(0);
-        signed.map(|signed| signed.refusal(&world, &[0; 32]))
-    });
-    let _ = message::read::<Reply>(&mut &*bytes, message::MAX_MESSAGE);
-
-    let mut rest = bytes.to_vec();
-    while let Ok(Some(_)) = message::take::<Message>(&mut rest, message::MAX_MESSAGE) {}
-
-    let mut reader = bytes;
-    while let Ok(header) = Header::read(&mut reader, MAX_PARTS) {
-        if header.read_parts(&mut reader).is_err() {
-            break;
-        }
-    }
-    let _ = facts::differences(&[bytes.to_vec(), bytes.to_vec()], |_| "host");
 }
 
 #[cfg(test)]

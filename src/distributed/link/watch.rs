@@ -14,7 +14,7 @@ use crate::distributed::world::World;
 const TICK: Duration = Duration::from_millis(100);
 const BETWEEN_BEATS: Duration = Duration::from_secs(1);
 /// A rank that says nothing for so long is gone.
-const SILENCE: Duration = Duration::from_secs(8);
+const SILENCE: Duration = Duration::from_secs(7);
 /// A tick that took so long: this process was stopped itself, and perhaps all of them were.
 const STOPPED: Duration = Duration::from_secs(3);
 

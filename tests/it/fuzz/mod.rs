@@ -117,6 +117,9 @@ fn write_seeds() {
         fs::write(folder.join("checkpoint").join(name), content).expect("writable");
     }
     fs::copy(checkpoint.join("model.safetensors"), folder.join("safetensors/two-tensors")).expect("writable");
+    for (name, bytes) in kiln::distributed::link::foreign::samples() {
+        fs::write(folder.join("link").join(name), bytes).expect("writable");
+    }
     let config = kiln::config::presets::numbers().to_toml();
     fs::write(folder.join("config/numbers.toml"), config).expect("writable");
 }

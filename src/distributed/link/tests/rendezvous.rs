@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
+use super::super::hello::Hello;
 use super::*;
 
 #[test]
@@ -88,10 +89,15 @@ fn a_rank_that_does_not_belong_is_refused_with_words_on_both_sides() {
         assert!(incomplete.contains(part) && incomplete.contains("waited 2 s"), "{part:?}: {incomplete}");
         assert!(notes.contains("refused a connection from 127.0.0.1: ") && notes.contains(part), "{notes}");
     };
-    told(|world| world.size = 4, "expects 4 ranks, rank 0 expects 3");
-    told(|world| world.rank = 2, "has the same number");
-    told(|world| world.rank = 3, "is not a rank that rank 0 waits for (1 to 2)");
-    told(|world| *world = world.clone().with_secret("guessed"), "KILN_SECRET, or the launcher's run id, differs");
+    let cases: [(fn(&mut World), &str); 4] = [
+        (|world| world.size = 4, "expects 4 ranks, rank 0 expects 3"),
+        (|world| world.rank = 2, "has the same number"),
+        (|world| world.rank = 3, "is not a rank that rank 0 waits for (1 to 2)"),
+        (|world| *world = world.clone().with_secret("guessed"), "KILN_SECRET, or the launcher's run id, differs"),
+    ];
+    thread::scope(|scope| cases.map(|(change, part)| scope.spawn(move || told(change, part))).map(|case| case.join()))
+        .into_iter()
+        .for_each(|case| case.expect("told"));
 }
 
 #[test]
