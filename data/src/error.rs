@@ -70,10 +70,6 @@ impl Error {
         Self::Corpus { path: path.into(), problem: problem.into() }
     }
 
-    pub(crate) fn utf16(path: &Path) -> Self {
-        Self::corpus(path, "is UTF-16, wanted UTF-8: convert it with `iconv -f utf-16 -t utf-8`")
-    }
-
     pub(crate) fn cache(path: &Path, problem: impl Into<String>) -> Self {
         Self::Cache { path: path.into(), problem: problem.into() }
     }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use super::binary::check_is_text;
 use crate::error::{Error, Result};
 
 /// A longer line is a sign of a wrong format (a JSON array, a binary file). Refusing it bounds the memory.
@@ -34,21 +35,19 @@ impl LineReader {
             _ => Box::new(file),
         };
         let mut lines = Self { path: path.into(), reader, line: 0, offset: 0 };
-        lines.skip_byte_order_mark()?;
+        lines.check_start()?;
         Ok(lines)
     }
 
-    fn skip_byte_order_mark(&mut self) -> Result<()> {
+    /// Refuses a file that is not UTF-8 text from its first bytes on, and skips a byte order mark.
+    fn check_start(&mut self) -> Result<()> {
         let start = self.reader.fill_buf().map_err(Error::io(&self.path, "reading"))?;
-        match start {
-            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Err(Error::utf16(&self.path)),
-            [0xef, 0xbb, 0xbf, ..] => {
-                self.reader.consume(3);
-                self.offset = 3;
-                Ok(())
-            }
-            _ => Ok(()),
+        check_is_text(&self.path, start)?;
+        if start.starts_with(&[0xef, 0xbb, 0xbf]) {
+            self.reader.consume(3);
+            self.offset = 3;
         }
+        Ok(())
     }
 
     /// Appends the next line to `bytes`, without its line end. Returns `false` at the end of the file.

@@ -4,6 +4,7 @@
 //! A corpus is read in order, in blocks of whole rows. Worker threads parse the blocks ([`for_each_block`]), and their
 //! results come back in the order of the files.
 
+mod binary;
 mod json;
 mod line_reader;
 mod ordered;
@@ -14,6 +15,7 @@ mod size;
 mod text;
 mod unknown;
 
+pub(crate) use binary::check_is_text;
 pub(crate) use ordered::for_each_block;
 pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};

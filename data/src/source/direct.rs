@@ -16,7 +16,8 @@ use super::{BatchSource, BatchWorker};
 use crate::batch::{Buckets, Collator, EpochPlan, round_up};
 use crate::cache::MappedFile;
 use crate::corpus::{
-    Columns, CorpusConfig, CorpusInput, Pair, PairCorpus, RowParser, RowProblem, RowReport, Table, length_problem,
+    Columns, CorpusConfig, CorpusInput, Pair, PairCorpus, RowParser, RowProblem, RowReport, Table, check_is_text,
+    length_problem,
 };
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
@@ -170,7 +171,7 @@ impl TextFile {
     fn open(input: &CorpusInput) -> Result<Self> {
         let (path, columns) = match input {
             CorpusInput::Jsonl(path) => (path, None),
-            CorpusInput::Table(Table { path, columns, delimiter: None }) => (path, Some(*columns)),
+            CorpusInput::Table(Table { path, columns, delimiter: None, .. }) => (path, Some(*columns)),
             CorpusInput::Table(Table { path, .. }) | CorpusInput::Parallel(path, _) => {
                 return Err(Error::corpus(
                     path,
@@ -189,9 +190,7 @@ impl TextFile {
                  (data.direct = false)",
             ));
         }
-        if matches!(map.bytes(), [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
-            return Err(Error::utf16(path));
-        }
+        check_is_text(path, map.bytes())?;
         Ok(Self { path: path.clone(), map, columns, seen })
     }
 

@@ -37,6 +37,11 @@ enum RowText {
 }
 
 impl PairBlock {
+    /// Returns the length of its text.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Parses the rows and returns them with their line numbers.
     pub(crate) fn rows<'a>(
         &'a self,
@@ -92,14 +97,14 @@ impl OpenInput {
             CorpusInput::Parallel(source, target) => {
                 Self::Parallel(LineReader::open(source)?, LineReader::open(target)?)
             }
-            CorpusInput::Table(Table { path, columns, delimiter: None }) => {
+            CorpusInput::Table(Table { path, columns, delimiter: None, .. }) => {
                 let mut lines = LineReader::open(path)?;
                 if columns.header {
                     lines.read_line(&mut Vec::new())?;
                 }
                 Self::Tsv(lines, *columns)
             }
-            CorpusInput::Table(Table { path, columns, delimiter: Some(delimiter) }) => {
+            CorpusInput::Table(Table { path, columns, delimiter: Some(delimiter), .. }) => {
                 let mut rows = CsvRows::open(path, *delimiter)?;
                 if columns.header {
                     rows.next_row()?;

@@ -64,8 +64,8 @@ pub enum CorpusFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Header {
-    /// It does if it has the columns `source_field` and `target_field`. A first row that looks like another header is
-    /// refused.
+    /// It does if it has the columns `source_field` and `target_field`. A first row that looks like another header, by its
+    /// words or because the rows below differ in kind, is refused.
     Auto,
     /// It does.
     Yes,

@@ -1,7 +1,10 @@
 //! The first row of a TSV or CSV file: the names of its columns, or already a pair.
 
+mod role;
+
 use std::path::Path;
 
+use self::role::Role;
 use super::{CorpusConfig, Header};
 use crate::error::{Error, Result};
 
@@ -16,35 +19,92 @@ pub(crate) struct Columns {
     pub(crate) header: bool,
 }
 
+/// Where a file has its texts, and what the user should know about how that was decided.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) columns: Columns,
+    pub(super) notes: Vec<String>,
+}
+
 impl Columns {
-    /// Finds the columns of the file at `path` by its first row, as `config` says.
+    /// Finds the columns of the file at `path` by its first rows, as `config` says.
     ///
     /// # Errors
     ///
     /// If the header lacks a column, or if the first row looks like a header that `config` does not describe. The error
     /// has the flags to paste.
-    pub(crate) fn find(path: &Path, first_row: &[String], config: &CorpusConfig) -> Result<Self> {
-        let by_number = |header| Self { source: config.source_column, target: config.target_column, header };
-        if config.header == Header::No || first_row.is_empty() {
-            return Ok(by_number(false));
-        }
-
-        let names: Vec<&str> = first_row.iter().map(|name| name.trim()).collect();
-        let wanted = [&config.source_field, &config.target_field];
-        let found = wanted.map(|field| names.iter().position(|name| name == field));
-        let is_header = config.header == Header::Yes || found.iter().all(Option::is_some);
+    pub(super) fn find(path: &Path, rows: &[Vec<String>], config: &CorpusConfig) -> Result<Found> {
         let defaults = CorpusConfig::default();
         let numbers_are_set =
             (config.source_column, config.target_column) != (defaults.source_column, defaults.target_column);
+        let by_number = |header| Self { source: config.source_column, target: config.target_column, header };
+        let without_notes = |columns| Ok(Found { columns, notes: Vec::new() });
+        let Some((first_row, others)) = rows.split_first() else { return without_notes(by_number(false)) };
 
+        let names: Vec<&str> = first_row.iter().map(|name| name.trim()).collect();
+        let mut notes = Vec::new();
+        if names.len() > 2 && !numbers_are_set {
+            notes.push(format!(
+                "{} has {} columns: {} is the source and {} the target, counted from 0 (data.corpus.source_column and \
+                 data.corpus.target_column choose others)",
+                path.display(),
+                names.len(),
+                config.source_column,
+                config.target_column
+            ));
+        }
+        if config.header == Header::No {
+            return Ok(Found { columns: by_number(false), notes });
+        }
+
+        let wanted = [&config.source_field, &config.target_field];
+        let found = wanted.map(|field| names.iter().position(|name| name == field));
+        let is_header = config.header == Header::Yes || found.iter().all(Option::is_some);
         match found {
-            _ if is_header && numbers_are_set => Ok(by_number(true)),
-            [Some(source), Some(target)] => Ok(Self { source, target, header: true }),
+            _ if is_header && numbers_are_set => without_notes(by_number(true)),
+            [Some(source), Some(target)] => without_notes(Self { source, target, header: true }),
             _ if is_header => Err(lacks_a_column(path, &names, wanted, found)),
-            _ if looks_like_header(&names, config) => Err(ask(path, &names, numbers_are_set)),
-            _ => Ok(by_number(false)),
+            _ if looks_like_header(&names, config) || differs_in_kind(&names, others) => {
+                Err(ask(path, &names, numbers_are_set))
+            }
+            _ => {
+                if may_be_names(&names, others) {
+                    notes.push(format!(
+                        "first row of {} ({}) is taken as a pair; if it names the columns: {}",
+                        path.display(),
+                        quoted(&names),
+                        if_header(&names, numbers_are_set)
+                    ));
+                }
+                Ok(Found { columns: by_number(false), notes })
+            }
         }
     }
+}
+
+/// Following rows that show how the first one differs.
+const ENOUGH_ROWS: usize = 5;
+
+/// Whether the cells could be names of columns, and a column has a digit in each of the `others` but none in its name:
+/// dates, amounts or numbers below a word.
+fn differs_in_kind(names: &[&str], others: &[Vec<String>]) -> bool {
+    let has_digit = |text: &str| text.contains(|c: char| c.is_numeric());
+    let all_have_digits = |column: usize| others.iter().all(|row| row.get(column).is_some_and(|cell| has_digit(cell)));
+    let is_name = |name: &&str| !has_digit(name) && name.split_whitespace().count() <= 3 && is_plain(name);
+    others.len() >= ENOUGH_ROWS && names.iter().all(is_name) && (0..names.len()).any(all_have_digits)
+}
+
+/// Whether the cells are single short words, and no other row consists of such.
+fn may_be_names(names: &[&str], others: &[Vec<String>]) -> bool {
+    let is_word = |cell: &str| !cell.is_empty() && !cell.contains(char::is_whitespace) && is_plain(cell);
+    let is_like_names = |row: &Vec<String>| row.iter().all(|cell| is_word(cell.trim()));
+    others.len() >= ENOUGH_ROWS && names.iter().all(|name| is_word(name)) && !others.iter().any(is_like_names)
+}
+
+/// Whether a cell is short and has letters without punctuation, as names of columns have.
+fn is_plain(cell: &str) -> bool {
+    let is_usual = |c: char| c.is_alphanumeric() || c.is_whitespace() || "_-.".contains(c);
+    cell.chars().count() <= 24 && cell.chars().all(is_usual) && !cell.ends_with('.')
 }
 
 fn lacks_a_column(path: &Path, names: &[&str], wanted: [&String; 2], found: [Option<usize>; 2]) -> Error {
@@ -61,15 +121,20 @@ fn lacks_a_column(path: &Path, names: &[&str], wanted: [&String; 2], found: [Opt
 }
 
 fn ask(path: &Path, names: &[&str], numbers_are_set: bool) -> Error {
-    let if_header = if numbers_are_set { "--set data.corpus.header=yes".to_owned() } else { field_flags(names) };
     Error::corpus(
         path,
         format!(
-            "the first row looks like a header: {}\n  if it names the columns: {if_header}\n  if it is a pair: --set \
+            "the first row looks like a header: {}\n  if it names the columns: {}\n  if it is a pair: --set \
              data.corpus.header=no",
-            quoted(names)
+            quoted(names),
+            if_header(names, numbers_are_set)
         ),
     )
+}
+
+/// Returns the flags for a first row that names the columns.
+fn if_header(names: &[&str], numbers_are_set: bool) -> String {
+    if numbers_are_set { "--set data.corpus.header=yes".to_owned() } else { field_flags(names) }
 }
 
 fn quoted(names: &[&str]) -> String {
@@ -113,160 +178,18 @@ fn looks_like_header(names: &[&str], config: &CorpusConfig) -> bool {
     names.iter().any(is_named) || names.iter().filter(|name| Role::of(name) != Role::Unknown).count() >= 2
 }
 
-/// What a column with a usual name holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Source,
-    Target,
-    /// A text, or a language.
-    Text,
-    /// Something else, such as a number.
-    Other,
-    Unknown,
-}
-
-const SOURCES: [&str; 6] = ["source", "src", "input", "original", "question", "prompt"];
-const TARGETS: [&str; 11] = [
-    "target",
-    "trg",
-    "tgt",
-    "output",
-    "translation",
-    "translated",
-    "reference",
-    "ref",
-    "answer",
-    "completion",
-    "response",
-];
-const TEXTS: [&str; 8] = ["text", "sentence", "sent", "segment", "phrase", "line", "string", "text1"];
-const OTHERS: [&str; 9] = ["id", "index", "idx", "number", "score", "domain", "label", "lang", "language"];
-/// Languages by name and by code.
-const LANGUAGES: [&str; 83] = [
-    "arabic",
-    "ar",
-    "ara",
-    "bulgarian",
-    "bg",
-    "catalan",
-    "ca",
-    "chinese",
-    "zh",
-    "zho",
-    "croatian",
-    "hr",
-    "czech",
-    "cs",
-    "ces",
-    "danish",
-    "da",
-    "dan",
-    "dutch",
-    "nl",
-    "nld",
-    "english",
-    "en",
-    "eng",
-    "estonian",
-    "et",
-    "finnish",
-    "fi",
-    "fin",
-    "french",
-    "fr",
-    "fra",
-    "german",
-    "de",
-    "deu",
-    "greek",
-    "el",
-    "ell",
-    "hebrew",
-    "he",
-    "hindi",
-    "hi",
-    "hin",
-    "hungarian",
-    "hu",
-    "hun",
-    "indonesian",
-    "italian",
-    "it",
-    "ita",
-    "japanese",
-    "ja",
-    "jpn",
-    "korean",
-    "ko",
-    "kor",
-    "latvian",
-    "lv",
-    "lithuanian",
-    "lt",
-    "norwegian",
-    "no",
-    "nb",
-    "persian",
-    "fa",
-    "polish",
-    "pl",
-    "pol",
-    "portuguese",
-    "pt",
-    "por",
-    "romanian",
-    "ro",
-    "russian",
-    "ru",
-    "rus",
-    "slovak",
-    "spanish",
-    "es",
-    "spa",
-    "swedish",
-    "turkish",
-    "ukrainian",
-];
-
-impl Role {
-    /// Finds the role of a name such as `source_text`, `Sentence EN`, `en-US` or `translation.en`: each of its words (of the
-    /// last field) must be known.
-    fn of(name: &str) -> Self {
-        let name = name.rsplit('.').next().unwrap_or(name).to_lowercase();
-        let words: Vec<&str> = name.split(['_', '-', ' ', ':']).filter(|word| !word.is_empty()).collect();
-        let roles: Vec<Role> = words.iter().map(|word| Self::of_word(word)).collect();
-        // `en-US`: a language and a country.
-        let is_locale = words.len() == 2 && roles[0] == Self::Text && words.iter().all(|word| word.len() == 2);
-        match roles.as_slice() {
-            [] => Self::Unknown,
-            _ if is_locale => Self::Text,
-            roles if roles.contains(&Self::Unknown) => Self::Unknown,
-            roles => [Self::Other, Self::Source, Self::Target]
-                .into_iter()
-                .find(|role| roles.contains(role))
-                .unwrap_or(Self::Text),
-        }
-    }
-
-    fn of_word(word: &str) -> Self {
-        let lists: [(&[&str], Self); 5] = [
-            (&SOURCES, Self::Source),
-            (&TARGETS, Self::Target),
-            (&TEXTS, Self::Text),
-            (&LANGUAGES, Self::Text),
-            (&OTHERS, Self::Other),
-        ];
-        lists.into_iter().find(|(words, _)| words.contains(&word)).map_or(Self::Unknown, |(_, role)| role)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn find_in(rows: &[&[&str]], config: &CorpusConfig) -> Result<Found> {
+        let row = |row: &&[&str]| row.iter().map(|cell| (*cell).to_owned()).collect();
+        Columns::find(Path::new("a.tsv"), &rows.iter().map(row).collect::<Vec<Vec<String>>>(), config)
+    }
+
     fn find(row: &[&str], config: &CorpusConfig) -> Result<Columns> {
-        let row: Vec<String> = row.iter().map(|cell| (*cell).to_owned()).collect();
-        Columns::find(Path::new("a.tsv"), &row, config)
+        let rows = [row];
+        Ok(find_in(&rows[usize::from(row.is_empty())..], config)?.columns)
     }
 
     fn columns(source: usize, target: usize, header: bool) -> Columns {
@@ -323,6 +246,62 @@ mod tests {
             assert_eq!(find(&row, &CorpusConfig::default()).expect("a pair"), columns(0, 1, false), "{row:?}");
         }
         assert_eq!(find(&[], &CorpusConfig::default()).expect("an empty file"), columns(0, 1, false));
+    }
+
+    #[test]
+    fn a_word_above_dates_or_numbers_is_asked_about() {
+        let config = CorpusConfig::default();
+        let dates = [["3 May 1999", "the third of May"]; 5];
+        let rows = |first: [&'static str; 2]| -> Vec<[&str; 2]> { [&[first][..], &dates].concat() };
+        let found = |rows: &[[&str; 2]]| {
+            let rows: Vec<&[&str]> = rows.iter().map(<[&str; 2]>::as_slice).collect();
+            find_in(&rows, &config)
+        };
+        let text = found(&rows(["date", "words"])).expect_err("asked").to_string();
+        let flags = "--set data.corpus.source_field=date --set data.corpus.target_field=words";
+        assert!(text.contains("looks like a header: \"date\", \"words\"") && text.contains(flags), "{text}");
+        for first in [["May 4", "the fourth of May"], ["today", "the day on which it is said, not any other"]] {
+            assert!(found(&rows(first)).expect("a pair").notes.is_empty(), "{first:?}");
+        }
+        assert!(found(&rows(["date", "words"])[..4]).is_ok(), "too few rows to be sure");
+        let no = CorpusConfig { header: Header::No, ..config.clone() };
+        let all = rows(["date", "words"]);
+        let all: Vec<&[&str]> = all.iter().map(<[&str; 2]>::as_slice).collect();
+        assert_eq!(find_in(&all, &no).expect("a pair").notes, Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_was_decided_without_being_sure_is_said() {
+        let config = CorpusConfig::default();
+        let sentences: [&[&str]; 5] = [&["How are you?", "Come stai?"]; 5];
+        let note = |first: &[&str], others: &[&[&str]]| {
+            let rows = [&[first][..], others].concat();
+            find_in(&rows, &config).expect("a pair").notes
+        };
+        let notes = note(&["domanda", "risposta"], &sentences);
+        assert_eq!(
+            notes,
+            ["first row of a.tsv (\"domanda\", \"risposta\") is taken as a pair; if it names the columns: --set \
+              data.corpus.source_field=domanda --set data.corpus.target_field=risposta"]
+        );
+        assert!(note(&["Good morning.", "Buongiorno."], &sentences).is_empty());
+        // A dictionary consists of words.
+        let words: [&[&str]; 5] = [&["cat", "gatto"]; 5];
+        assert!(note(&["dog", "cane"], &words).is_empty());
+        let mixed = [&sentences[..], &words[..1]].concat();
+        assert!(note(&["dog", "cane"], &mixed).is_empty());
+    }
+
+    #[test]
+    fn further_columns_are_said_unless_some_are_chosen() {
+        let config = CorpusConfig::default();
+        let rows: [&[&str]; 2] = [&["17", "Good morning.", "Buongiorno."], &["18", "Thanks.", "Grazie."]];
+        let notes = find_in(&rows, &config).expect("a pair").notes;
+        let wanted = "a.tsv has 3 columns: 0 is the source and 1 the target, counted from 0 (data.corpus.source_column";
+        assert!(notes.len() == 1 && notes[0].starts_with(wanted), "{notes:?}");
+        let chosen = CorpusConfig { source_column: 1, target_column: 2, ..config.clone() };
+        assert!(find_in(&rows, &chosen).expect("a pair").notes.is_empty());
+        assert!(find_in(&[&["id", "src", "trg"]], &config).expect("named").notes.is_empty());
     }
 
     #[test]

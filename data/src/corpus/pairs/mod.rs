@@ -14,6 +14,7 @@ pub(crate) use header::Columns;
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
 
+use super::line_reader::LineReader;
 use super::{RowReport, json};
 use crate::error::{Error, Result};
 
@@ -54,7 +55,7 @@ impl CorpusInput {
     }
 
     /// Finds out the format of `entry`: the configured one, or else by the name, without `.gz` and `.zst`. Reads the first
-    /// row of a table.
+    /// rows of a table.
     fn find(entry: &Path, config: &CorpusConfig) -> Result<Self> {
         let text = entry.to_string_lossy();
         let two = match text.split_once(',') {
@@ -109,11 +110,14 @@ fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
         Some("jsonl" | "ndjson" | "json") => Ok(CorpusFormat::Jsonl),
         Some("tsv") => Ok(CorpusFormat::Tsv),
         Some("csv") => Ok(CorpusFormat::Csv),
-        _ => Err(Error::corpus(
-            entry,
-            "has no known ending: use .jsonl, .tsv or .csv (.gz and .zst may follow), join two parallel files by a comma \
+        _ => {
+            LineReader::open(entry)?; // says if this is not text at all
+            Err(Error::corpus(
+                entry,
+                "has no known ending: use .jsonl, .tsv or .csv (.gz and .zst may follow), join two parallel files by a comma \
              (`news.en,news.it`), or set the format, for example --set data.corpus.format=tsv",
-        )),
+            ))
+        }
     }
 }
 
@@ -125,7 +129,7 @@ pub struct PairCorpus {
 }
 
 impl PairCorpus {
-    /// Finds out the format of every entry. Reads only the first row of TSV and CSV files, which can be a header.
+    /// Finds out the format of every entry. Reads only the first rows of TSV and CSV files, which can begin with a header.
     ///
     /// # Errors
     ///
@@ -143,6 +147,16 @@ impl PairCorpus {
     /// Returns the entries, in order.
     pub fn inputs(&self) -> &[CorpusInput] {
         &self.inputs
+    }
+
+    /// Returns what the user should know about how the files are read: a first row that may be a header, and columns that
+    /// are not used.
+    pub fn notes(&self) -> Vec<String> {
+        let of_input = |input: &CorpusInput| match input {
+            CorpusInput::Table(table) => table.notes.clone(),
+            _ => Vec::new(),
+        };
+        self.inputs.iter().flat_map(of_input).collect()
     }
 
     /// Returns how rows are read.

@@ -3,14 +3,14 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::header::Columns;
+use super::header::{Columns, Found};
 use super::{CorpusConfig, CorpusFormat};
 use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
 
 /// A longer row is a sign of a quote that is not closed.
 const MAX_ROW_LINES: u64 = 100;
-/// Rows that show which delimiter a CSV file has.
+/// Rows at the beginning that show which delimiter a CSV file has, and whether the first row differs from the others.
 const ROWS_TO_COMPARE: usize = 50;
 const MAX_ROW_BYTES: usize = 64 << 20;
 
@@ -21,19 +21,22 @@ pub struct Table {
     pub(crate) columns: Columns,
     /// CSV: what separates columns. `None` for TSV.
     pub(crate) delimiter: Option<u8>,
+    /// What the user should know about how the columns were found.
+    pub(super) notes: Vec<String>,
 }
 
 impl Table {
-    /// Reads the first row of a file to find its columns.
+    /// Reads the first rows of a file to find its columns.
     pub(super) fn open(path: &Path, format: CorpusFormat, config: &CorpusConfig) -> Result<Self> {
-        let (delimiter, first_row) = match format {
+        let (delimiter, rows) = match format {
             CorpusFormat::Csv => {
-                let (delimiter, row) = first_csv_row(path)?;
-                (Some(delimiter), row)
+                let (delimiter, rows) = first_csv_rows(path)?;
+                (Some(delimiter), rows)
             }
-            _ => (None, first_tsv_row(path)?),
+            _ => (None, first_tsv_rows(path)?),
         };
-        Ok(Self { path: path.into(), columns: Columns::find(path, &first_row, config)?, delimiter })
+        let Found { columns, notes } = Columns::find(path, &rows, config)?;
+        Ok(Self { path: path.into(), columns, delimiter, notes })
     }
 
     /// Describes how the file is read, for fingerprints.
@@ -44,34 +47,41 @@ impl Table {
     }
 }
 
-fn first_tsv_row(path: &Path) -> Result<Vec<String>> {
-    let mut line = Vec::new();
-    LineReader::open(path)?.read_line(&mut line)?;
-    let line = String::from_utf8_lossy(&line);
-    Ok(if line.trim().is_empty() { Vec::new() } else { line.split('\t').map(str::to_owned).collect() })
+/// Returns the first rows of a file; none if its first line is blank.
+fn first_tsv_rows(path: &Path) -> Result<Vec<Vec<String>>> {
+    let (mut lines, mut line, mut rows) = (LineReader::open(path)?, Vec::new(), Vec::new());
+    while rows.len() < ROWS_TO_COMPARE && lines.read_line(&mut line)? {
+        let text = String::from_utf8_lossy(&line);
+        if text.trim().is_empty() {
+            break;
+        }
+        rows.push(text.split('\t').map(str::to_owned).collect());
+        line.clear();
+    }
+    Ok(rows)
 }
 
-/// Returns the delimiter of a file and its first row. The delimiter is the one that divides all of the first rows into the
-/// same number of columns, or else the first that divides the first row.
-fn first_csv_row(path: &Path) -> Result<(u8, Vec<String>)> {
+/// Returns the delimiter of a file and its first rows. The delimiter is the one that divides all of them into the same
+/// number of columns, or else the first that divides the first row.
+fn first_csv_rows(path: &Path) -> Result<(u8, Vec<Vec<String>>)> {
     let mut candidates = Vec::new();
     for delimiter in *b",;\t" {
-        let mut rows = CsvRows::open(path, delimiter)?;
-        let Some(CsvRow { cells, .. }) = rows.next_row()? else { return Ok((delimiter, Vec::new())) };
-        let first: Vec<String> = cells.iter().map(|cell| String::from_utf8_lossy(cell).into_owned()).collect();
-
-        let mut is_even = first.len() > 1;
-        for _ in 1..ROWS_TO_COMPARE {
-            let Some(CsvRow { cells, .. }) = rows.next_row()? else { break };
-            is_even &= cells.len() == first.len();
+        let (mut reader, mut rows) = (CsvRows::open(path, delimiter)?, Vec::<Vec<String>>::new());
+        while rows.len() < ROWS_TO_COMPARE {
+            let Some(CsvRow { cells, .. }) = reader.next_row()? else { break };
+            rows.push(cells.iter().map(|cell| String::from_utf8_lossy(cell).into_owned()).collect());
         }
-        candidates.push((delimiter, first, is_even));
+        if rows.is_empty() {
+            return Ok((delimiter, rows));
+        }
+        candidates.push((delimiter, rows));
     }
 
-    let even = candidates.iter().position(|(.., is_even)| *is_even);
-    let chosen = even.or_else(|| candidates.iter().position(|(_, first, _)| first.len() > 1)).unwrap_or(0);
-    let (delimiter, first, _) = candidates.swap_remove(chosen);
-    Ok((delimiter, first))
+    let n_columns = |rows: &[Vec<String>]| rows[0].len();
+    let is_even = |rows: &[Vec<String>]| n_columns(rows) > 1 && rows.iter().all(|row| row.len() == n_columns(rows));
+    let even = candidates.iter().position(|(_, rows)| is_even(rows));
+    let chosen = even.or_else(|| candidates.iter().position(|(_, rows)| n_columns(rows) > 1)).unwrap_or(0);
+    Ok(candidates.swap_remove(chosen))
 }
 
 /// The rows of a CSV file, in order.

@@ -261,6 +261,11 @@ fn whole_files_that_cannot_be_used() {
         error(&[dir.path().into()], &CorpusConfig { format: CorpusFormat::Tsv, ..config.clone() }).contains("folder")
     );
     assert!(error(&[], &config).contains("no corpus files are named"));
+    let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01";
+    for name in ["a.png", "a.jsonl", "a.tsv", "a.csv"] {
+        let text = error(&[file(&dir, name, png)], &config);
+        assert!(text.contains(&format!("{name}: looks like a PNG image, not like text")), "{text}");
+    }
     let utf16: Vec<u8> = "{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let utf16 = file(&dir, "utf16.jsonl", [&[0xff, 0xfe], &utf16[..]].concat());
     assert!(error(&[utf16], &config).contains("is UTF-16, wanted UTF-8"));

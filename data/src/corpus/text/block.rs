@@ -52,6 +52,11 @@ pub(crate) struct DocumentPart<'a> {
 }
 
 impl TextBlock {
+    /// Returns the length of its text.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Parses the documents. Invalid UTF-8 in a part of a long document is an error, since other parts may be in use
     /// already.
     pub(crate) fn document_parts<'a>(

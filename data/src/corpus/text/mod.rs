@@ -60,6 +60,19 @@ impl TextCorpus {
         self.files.iter().map(|file| &*file.path)
     }
 
+    /// Returns what the user should know about how the files are read: tables of pairs are plain text here.
+    pub fn notes(&self) -> Vec<String> {
+        let tables: Vec<String> =
+            self.files().filter(|path| is_table(path)).take(4).map(|path| path.display().to_string()).collect();
+        let note = || {
+            format!(
+                "{}: read as plain text, columns and delimiters included; to learn from one column, write it to a text file",
+                tables.join(", ")
+            )
+        };
+        (self.config.format == TextFormat::Auto && !tables.is_empty()).then(note).into_iter().collect()
+    }
+
     /// Returns how documents are read.
     pub fn config(&self) -> &TextConfig {
         &self.config
@@ -141,12 +154,21 @@ fn format_of(path: &Path, format: TextFormat) -> TextFormat {
     if format != TextFormat::Auto {
         return format;
     }
-    let name = path.to_string_lossy().to_ascii_lowercase();
-    let stem = name.trim_end_matches(".gz").trim_end_matches(".zst");
-    match Path::new(stem).extension().and_then(|ending| ending.to_str()) {
-        Some("jsonl" | "ndjson" | "json") => TextFormat::Jsonl,
+    match ending(path).as_str() {
+        "jsonl" | "ndjson" | "json" => TextFormat::Jsonl,
         _ => TextFormat::BlankLines,
     }
+}
+
+/// Returns the ending of a name in lower case, without `.gz` and `.zst`.
+fn ending(path: &Path) -> String {
+    let name = path.to_string_lossy().to_ascii_lowercase();
+    let stem = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    Path::new(stem).extension().map(|ending| ending.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn is_table(path: &Path) -> bool {
+    matches!(ending(path).as_str(), "csv" | "tsv")
 }
 
 /// Appends a file, or all files of a folder and its subfolders, sorted by name and without hidden ones.

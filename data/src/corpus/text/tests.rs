@@ -85,6 +85,25 @@ fn folders_stand_for_their_files() {
 }
 
 #[test]
+fn tables_are_read_as_text_and_said_to_be() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let files = [file(&dir, "a.txt", "one"), file(&dir, "b.TSV", "two\tdue"), file(&dir, "c.csv", "three,tre")];
+    let notes = |format| TextCorpus::open(&files, &config(format)).expect("three files").notes();
+    let found = notes(TextFormat::Auto);
+    assert!(found.len() == 1 && found[0].contains("b.TSV, ") && found[0].contains("c.csv: read as plain"), "{found:?}");
+    assert_eq!(notes(TextFormat::Lines), Vec::<String>::new(), "the user has decided");
+}
+
+#[test]
+fn a_binary_file_among_texts_is_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    file(&dir, "texts/a.txt", "one");
+    file(&dir, "texts/b.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01");
+    let text = error(&[dir.path().join("texts")], &config(TextFormat::Auto));
+    assert!(text.contains("b.png: looks like a PNG image, not like text: leave it out"), "{text}");
+}
+
+#[test]
 fn compression_is_recognized_by_the_first_bytes() {
     let dir = tempfile::tempdir().expect("a folder");
     let text = "one\n\ntwo\n";

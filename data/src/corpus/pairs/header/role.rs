@@ -1,0 +1,148 @@
+//! The names that columns usually have.
+
+/// What a column with a usual name holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Source,
+    Target,
+    /// A text, or a language.
+    Text,
+    /// Something else, such as a number.
+    Other,
+    Unknown,
+}
+
+const SOURCES: [&str; 6] = ["source", "src", "input", "original", "question", "prompt"];
+const TARGETS: [&str; 11] = [
+    "target",
+    "trg",
+    "tgt",
+    "output",
+    "translation",
+    "translated",
+    "reference",
+    "ref",
+    "answer",
+    "completion",
+    "response",
+];
+const TEXTS: [&str; 8] = ["text", "sentence", "sent", "segment", "phrase", "line", "string", "text1"];
+const OTHERS: [&str; 9] = ["id", "index", "idx", "number", "score", "domain", "label", "lang", "language"];
+/// Languages by name and by code.
+const LANGUAGES: [&str; 83] = [
+    "arabic",
+    "ar",
+    "ara",
+    "bulgarian",
+    "bg",
+    "catalan",
+    "ca",
+    "chinese",
+    "zh",
+    "zho",
+    "croatian",
+    "hr",
+    "czech",
+    "cs",
+    "ces",
+    "danish",
+    "da",
+    "dan",
+    "dutch",
+    "nl",
+    "nld",
+    "english",
+    "en",
+    "eng",
+    "estonian",
+    "et",
+    "finnish",
+    "fi",
+    "fin",
+    "french",
+    "fr",
+    "fra",
+    "german",
+    "de",
+    "deu",
+    "greek",
+    "el",
+    "ell",
+    "hebrew",
+    "he",
+    "hindi",
+    "hi",
+    "hin",
+    "hungarian",
+    "hu",
+    "hun",
+    "indonesian",
+    "italian",
+    "it",
+    "ita",
+    "japanese",
+    "ja",
+    "jpn",
+    "korean",
+    "ko",
+    "kor",
+    "latvian",
+    "lv",
+    "lithuanian",
+    "lt",
+    "norwegian",
+    "no",
+    "nb",
+    "persian",
+    "fa",
+    "polish",
+    "pl",
+    "pol",
+    "portuguese",
+    "pt",
+    "por",
+    "romanian",
+    "ro",
+    "russian",
+    "ru",
+    "rus",
+    "slovak",
+    "spanish",
+    "es",
+    "spa",
+    "swedish",
+    "turkish",
+    "ukrainian",
+];
+
+impl Role {
+    /// Finds the role of a name such as `source_text`, `Sentence EN`, `en-US` or `translation.en`: each of its words (of the
+    /// last field) must be known.
+    pub(super) fn of(name: &str) -> Self {
+        let name = name.rsplit('.').next().unwrap_or(name).to_lowercase();
+        let words: Vec<&str> = name.split(['_', '-', ' ', ':']).filter(|word| !word.is_empty()).collect();
+        let roles: Vec<Role> = words.iter().map(|word| Self::of_word(word)).collect();
+        // `en-US`: a language and a country.
+        let is_locale = words.len() == 2 && roles[0] == Self::Text && words.iter().all(|word| word.len() == 2);
+        match roles.as_slice() {
+            [] => Self::Unknown,
+            _ if is_locale => Self::Text,
+            roles if roles.contains(&Self::Unknown) => Self::Unknown,
+            roles => [Self::Other, Self::Source, Self::Target]
+                .into_iter()
+                .find(|role| roles.contains(role))
+                .unwrap_or(Self::Text),
+        }
+    }
+
+    fn of_word(word: &str) -> Self {
+        let lists: [(&[&str], Self); 5] = [
+            (&SOURCES, Self::Source),
+            (&TARGETS, Self::Target),
+            (&TEXTS, Self::Text),
+            (&LANGUAGES, Self::Text),
+            (&OTHERS, Self::Other),
+        ];
+        lists.into_iter().find(|(words, _)| words.contains(&word)).map_or(Self::Unknown, |(_, role)| role)
+    }
+}
