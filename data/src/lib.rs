@@ -60,7 +60,7 @@ pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextPar
 pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::LoaderConfig;
 pub use sampler::Order;
-pub use source::{BatchSource, BatchWorker, DirectSource, PairSource, TextSource};
+pub use source::{BatchEstimate, BatchSource, BatchWorker, DirectSource, PairSource, TextSource};
 pub use tokenizer::{
     DecodeStream, MaskedEncoder, Normalization, PairEncoder, PairTokenizers, SpecialIds, TextEncoder, TextSpecialIds,
     TextTokenizer, TokenizerConfig, TokenizerKind,

@@ -1,6 +1,7 @@
 //! Data sets that can be cut into batches: pairs and texts from a token cache, and pairs straight from text files.
 
 mod direct;
+mod estimate;
 mod pairs;
 mod text;
 
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use direct::DirectSource;
+pub use estimate::BatchEstimate;
 pub use pairs::PairSource;
 pub use text::TextSource;
 

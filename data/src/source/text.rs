@@ -222,7 +222,7 @@ fn too_many_rows(rows: u64) -> Error {
     ))
 }
 
-fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing) -> RowFormat {
+pub(super) fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing) -> RowFormat {
     let special = tokenizer.special();
     let one = |id: Option<u32>| id.map(|id| id as i32).into_iter().collect::<Vec<_>>();
     let (input, labels) = match task {

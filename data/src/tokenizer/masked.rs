@@ -65,6 +65,11 @@ impl MaskedEncoder {
         Ok(ids)
     }
 
+    /// Returns `text` without its masks.
+    pub fn without_masks(&self, text: &str) -> String {
+        self.spellings.iter().fold(text.to_owned(), |text, mask| text.replace(mask, ""))
+    }
+
     /// Returns the text of one token. WordPiece marks the continuation of a word with `##`.
     pub fn token(&self, id: u32) -> Result<String> {
         self.vocabulary.decode(&[id])
@@ -172,5 +177,6 @@ mod tests {
         assert_eq!(filled("walk [MASK] walk[MASK].", ["##ed", "##ing"]), "walked walking.");
         assert_eq!(filled("[MASK] of [MASK]", [" one", " two"]), "one of two");
         assert_eq!(filled("no mask", ["a", "b"]), "no mask");
+        assert_eq!(encoder.without_masks("The Old [MASK], <mask>!"), "The Old , !");
     }
 }

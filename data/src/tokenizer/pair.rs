@@ -204,6 +204,22 @@ impl PairTokenizers {
         Ok(counts)
     }
 
+    /// Counts the characters of pairs that the vocabularies lack, each side by its own.
+    pub fn lacking_in_pairs(&self, examples: &[Example]) -> Result<CharacterCounts> {
+        let mut counts = CharacterCounts::default();
+        let (mut source, mut target) = (SideEncoder::new(self.source.clone()), SideEncoder::new(self.target.clone()));
+        for example in examples {
+            source.count_lacking(&example.source, &mut counts)?;
+            target.count_lacking(&example.target, &mut counts)?;
+        }
+        Ok(counts)
+    }
+
+    /// Says what encoding takes from a source or target text that its ids cannot give back; `None` if it takes nothing.
+    pub fn folding(&self) -> Result<Option<&'static str>> {
+        Ok(self.source.folding()?.or(self.target.folding()?))
+    }
+
     /// Whether source characters that the vocabulary lacks become bytes instead of unknown tokens.
     pub fn spells_bytes(&self) -> bool {
         self.source.spells_bytes()

@@ -49,6 +49,17 @@ impl TextTokenizer {
         Self::parse(json, None, config, &Value::Null)
     }
 
+    /// Trains on documents in memory. The result is the same as for a text with these documents.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration is invalid or the vocabulary is too small.
+    pub fn train_on_documents(config: &TokenizerConfig, documents: &[String], num_threads: usize) -> Result<Self> {
+        refuse(config.validate_for_text())?;
+        let json = train::train_on_documents(config, documents, num_threads)?;
+        Self::parse(json, None, config, &Value::Null)
+    }
+
     /// Loads the `tokenizer.json` that the configuration names.
     ///
     /// # Errors
@@ -221,6 +232,12 @@ impl TextTokenizer {
     /// Whether characters that the vocabulary lacks become bytes instead of unknown tokens.
     pub fn spells_bytes(&self) -> bool {
         self.vocabulary.spells_bytes()
+    }
+
+    /// Says what encoding takes from a text that its ids cannot give back, such as "strips accents"; `None` if it takes
+    /// nothing.
+    pub fn folding(&self) -> Result<Option<&'static str>> {
+        self.vocabulary.folding()
     }
 
     /// Returns the text of some ids, without special tokens.

@@ -193,6 +193,19 @@ impl Vocabulary {
         Ok(Cow::Owned(normalized))
     }
 
+    /// Says what encoding takes from a text that its ids cannot give back: upper case, accents; `None` if it keeps both.
+    pub(crate) fn folding(&self) -> Result<Option<&'static str>> {
+        let normalized = self.normalized("É")?;
+        let lowers = !normalized.contains(['E', 'É']);
+        let strips = !normalized.contains(['é', 'É', '\u{301}']);
+        Ok(match (lowers, strips) {
+            (true, true) => Some("converts upper case to lower case and strips accents"),
+            (true, false) => Some("converts upper case to lower case"),
+            (false, true) => Some("strips accents"),
+            (false, false) => None,
+        })
+    }
+
     /// Replaces the id of a control token. Some vocabularies can spell one by merges, but a text must never end a
     /// sequence.
     fn never_control(&self, id: u32) -> u32 {

@@ -379,3 +379,19 @@ fn settings_that_cannot_work_are_all_named() {
     let text = TextTokenizer::train(&config, &fixture.corpus, 1).expect_err("too small").to_string();
     assert!(text.contains("vocab_size = 20 is too small") && !text.contains("byte_fallback"), "{text}");
 }
+
+#[test]
+fn what_a_vocabulary_takes_from_a_text_is_said() {
+    let folding = |tokenizer: TextTokenizer| tokenizer.folding().expect("a normalizer");
+    let lower = TokenizerConfig { kind: TokenizerKind::WordPiece, vocab_size: 700, ..TokenizerConfig::default() };
+    let documents = stories(50, 20);
+    let train =
+        |config: &TokenizerConfig| TextTokenizer::train_on_documents(config, &documents, 2).expect("a vocabulary");
+    let both = Some("converts upper case to lower case and strips accents");
+    assert_eq!(folding(train(&TokenizerConfig { lowercase: true, ..lower.clone() })), both);
+    assert_eq!(folding(train(&lower)), None);
+    assert_eq!(folding(world("gpt2")), None);
+    assert_eq!(folding(world("llama")), None);
+    let in_file = TextFixture::new(&documents, &lower).tokenizer;
+    assert_eq!(train(&lower).fingerprint(), in_file.fingerprint(), "memory and files give the same vocabulary");
+}

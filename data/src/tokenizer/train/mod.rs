@@ -10,7 +10,7 @@ mod words;
 
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
-use self::words::{Counts, WordCounts, count_documents, count_examples, count_pairs};
+use self::words::{Counts, WordCounts, count_documents, count_examples, count_pairs, count_texts};
 use super::{TokenizerConfig, TokenizerKind};
 use crate::corpus::{Example, PairCorpus, TextCorpus};
 use crate::error::{Error, Result};
@@ -47,6 +47,13 @@ fn train_sides(
 pub(super) fn train_on_text(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<String> {
     let controls = config.text_controls();
     let counts = count_documents(config, corpus, num_threads)?;
+    train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, false)
+}
+
+/// Does the same for documents in memory.
+pub(super) fn train_on_documents(config: &TokenizerConfig, documents: &[String], num_threads: usize) -> Result<String> {
+    let controls = config.text_controls();
+    let counts = count_texts(config, documents)?;
     train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, false)
 }
 

@@ -110,6 +110,13 @@ pub(super) fn count_documents(config: &TokenizerConfig, corpus: &TextCorpus, num
     Ok(counts)
 }
 
+/// Counts the words of documents in memory.
+pub(super) fn count_texts(config: &TokenizerConfig, documents: &[String]) -> Result<Counts> {
+    let (divider, mut counts) = (Divider::new(config)?, Counts::new());
+    documents.iter().for_each(|document| divider.add_words(&mut counts, document));
+    Ok(counts)
+}
+
 /// Divides texts coarsely, so that only few different strings must be normalized and divided exactly.
 enum Divider {
     Spaces,
