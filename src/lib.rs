@@ -25,14 +25,15 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | [`config`] the settings of a run · `files` writing files safely · [`metrics`] the measurements of a run · `units` numbers for people |
-//! | 1 | [`device`] CPU and GPUs, dtypes, uploads · [`optim`] AdamW and its schedules · [`logging`] console, JSON lines, TensorBoard · [`distributed`] several processes: who they are, their link, their launcher |
-//! | 2 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · [`checkpoint`] saving and loading, atomically · [`hugging_face`] folders of `transformers` |
-//! | 3 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
-//! | 4 | [`train`] the loop, its steps and its state |
-//! | 5 | [`run`] the life of a run: folder, lock, start, resume |
-//! | 6 | `diagnose` speed and precision, compared with PyTorch and f32 |
-//! | 7 | `cli` one file per subcommand |
+//! | 0 | `files` writing files safely · `units` numbers for people |
+//! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
+//! | 2 | [`device`] CPU and GPUs, dtypes, uploads · [`optim`] AdamW and its schedules · [`logging`] console, JSON lines, TensorBoard · [`distributed`] several processes: who they are, their link, their launcher |
+//! | 3 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · [`checkpoint`] saving and loading, atomically · [`hugging_face`] folders of `transformers` |
+//! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
+//! | 5 | [`train`] the loop, its steps and its state |
+//! | 6 | [`run`] the life of a run: folder, lock, start, resume |
+//! | 7 | `diagnose` speed and precision, compared with PyTorch and f32 |
+//! | 8 | `cli` one file per subcommand |
 //!
 //! The crates below: `kiln-data` (text -> host batches, without Burn), `kiln-model` (the Transformers) and
 //! `kiln-kernels` (their operators). Data flows one way:

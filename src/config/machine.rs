@@ -6,8 +6,10 @@ use kiln_data::{Task, count_pairs, count_words};
 use kiln_model::flops::n_params;
 use kiln_model::{Positions, TransformerConfig};
 
+use super::length::Shortened;
 use super::task::{Reads, traits_of};
 use super::{Config, Preset};
+use crate::units::{gib, thousands};
 
 /// A machine to train on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,33 +48,38 @@ pub struct Chosen {
     pub preset: Preset,
     /// Why Kiln chose it, for people.
     pub why: String,
+    /// Fewer steps than the preset has, because the text is small.
+    pub shortened: Option<Shortened>,
 }
+
+/// Pairs that are counted to say how many there are.
+const COUNTED_PAIRS: u64 = 200_000;
+/// The same for words.
+const COUNTED_WORDS: u64 = 1_000_000;
 
 /// Chooses the preset of a run that names none. It depends on the task, the device and the size of the text.
 pub(super) fn choose(task: Task, train: Option<&[PathBuf]>, machine: Option<Machine>) -> Chosen {
     let row = traits_of(task);
-    let Some(train) = train else {
-        return Chosen { preset: row.built_in_preset, why: "the built-in task".into() };
-    };
-    let Some(machine) = machine else {
-        return Chosen { preset: Preset::usual_for(task, true), why: "text of your own".into() };
-    };
+    let chosen = |preset: Preset, why: String| Chosen { preset, why, shortened: None };
+    let Some(train) = train else { return chosen(row.built_in_preset, "the built-in task".into()) };
+    let Some(machine) = machine else { return chosen(Preset::usual_for(task, true), "text of your own".into()) };
 
     let (presets, device) = if machine.is_cpu { (row.on_cpu, "a CPU") } else { (row.on_gpu, "a GPU") };
-    let enough = presets.last().map_or(0, |(from, _)| *from).max(1);
-    let (count, unit) = match row.reads {
-        Reads::Pairs => (count_pairs(train, enough), "pairs"),
-        Reads::Text => (count_words(train, enough), "words"),
+    let (counted, most, unit) = match row.reads {
+        Reads::Pairs => (count_pairs(train, COUNTED_PAIRS), COUNTED_PAIRS, "pairs"),
+        Reads::Text => (count_words(train, COUNTED_WORDS), COUNTED_WORDS, "words"),
     };
-    // A text that cannot be read is reported when it is opened.
-    let count = count.unwrap_or(enough);
-    let (_, preset) = presets.iter().rev().find(|(from, _)| *from <= count).unwrap_or(&presets[0]);
-    let size = match (presets.len(), count >= enough) {
-        (1, _) => format!("{unit} of your own"),
-        (_, true) => format!("{enough} {unit} or more"),
-        (_, false) => format!("{count} {unit}"),
+    let (_, preset) = match &counted {
+        Ok(count) => presets.iter().rev().find(|(from, _)| from <= count).unwrap_or(&presets[0]),
+        // A text that cannot be read is reported when it is opened.
+        Err(_) => &presets[presets.len() - 1],
     };
-    Chosen { preset: *preset, why: format!("{size} on {device}") }
+    let size = match counted {
+        Err(_) => format!("{unit} of your own"),
+        Ok(count) if count >= most => format!("{} {unit} or more", thousands(most as f64)),
+        Ok(count) => format!("{} {unit}", thousands(count as f64)),
+    };
+    chosen(*preset, format!("{size} on {device}"))
 }
 
 /// Returns a problem if the weights, gradients and moments of the model alone do not fit into the memory. It begins with
@@ -107,10 +114,6 @@ pub(super) fn too_large(config: &Config, machine: Machine, is_set: impl Fn(&str)
     })
 }
 
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
-}
-
 /// Bytes of weights, gradients, master weights and moments, and of a table of sines.
 fn state_bytes(model: &TransformerConfig, is_cpu: bool) -> u64 {
     let element: u64 = if is_cpu { 4 } else { 2 };
@@ -142,13 +145,14 @@ mod tests {
         let few = lines("few.tsv", 300, "a\tb\n");
         let some = lines("some.tsv", 20_000, "a\tb\n");
         let many = lines("many.tsv", 120_000, "a\tb\n");
+        let lots = [many.clone(), many.clone()].concat();
         for (train, machine, preset, why) in [
             (&few, CPU, Preset::FewPairs, "300 pairs on a CPU"),
             (&few, GPU, Preset::FewPairs, "300 pairs on a GPU"),
-            (&some, CPU, Preset::Tiny, "5000 pairs or more on a CPU"),
-            (&some, GPU, Preset::Small, "20000 pairs on a GPU"),
-            (&many, CPU, Preset::Tiny, "5000 pairs or more on a CPU"),
-            (&many, GPU, Preset::Base, "100000 pairs or more on a GPU"),
+            (&some, CPU, Preset::Tiny, "20,000 pairs on a CPU"),
+            (&some, GPU, Preset::Small, "20,000 pairs on a GPU"),
+            (&many, CPU, Preset::Tiny, "120,000 pairs on a CPU"),
+            (&lots, GPU, Preset::Base, "200,000 pairs or more on a GPU"),
         ] {
             let chosen = choose(Task::Translation, Some(train), Some(machine));
             assert_eq!((chosen.preset, chosen.why.as_str()), (preset, why));
@@ -164,7 +168,12 @@ mod tests {
             (Task::Mlm, &works, CPU, Preset::FewWordsMlm),
             (Task::Mlm, &works, GPU, Preset::BertSmall),
         ] {
-            assert_eq!(choose(task, Some(train), Some(machine)).preset, preset, "{task:?} {machine:?}");
+            let chosen = choose(task, Some(train), Some(machine));
+            assert_eq!(chosen.preset, preset, "{task:?} {machine:?}");
+            assert!(
+                ["30,000 words on a ", "600,000 words on a "].iter().any(|n| chosen.why.starts_with(n)),
+                "{chosen:?}"
+            );
         }
         assert_eq!(choose(Task::Lm, None, Some(GPU)).preset, Preset::Gpt2Tiny);
         assert_eq!(choose(Task::Lm, Some(&novel), None).preset, Preset::Gpt2Mini);

@@ -6,6 +6,7 @@
 mod builder;
 mod generate;
 mod give_way;
+mod length;
 mod machine;
 mod overrides;
 mod paths;
@@ -15,7 +16,8 @@ mod suggest;
 pub(crate) mod task;
 mod validate;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use kiln_data::{CorpusConfig, LoaderConfig, TextConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
@@ -24,6 +26,8 @@ use serde::{Deserialize, Serialize};
 pub use builder::ConfigBuilder;
 pub use generate::GenerateConfig;
 pub use kiln_data::Task;
+pub(crate) use length::MANY_EPOCHS;
+pub use length::Shortened;
 pub use machine::{Base, Chosen, Machine};
 pub use overrides::{ConfigError, Resolved, Sources, load, resolve};
 pub use presets::Preset;
@@ -310,6 +314,28 @@ impl Config {
     /// Returns the whole configuration as TOML with every key. [`Config::from_toml`] reads it back.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a configuration has string keys and plain values")
+    }
+
+    /// Reads the `config.toml` of a run or a checkpoint, which has every key.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not a whole configuration of this version; the error names file and line.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let problem = |line: usize, what: &str| ConfigError {
+            problems: vec![format!(
+                "{}{}: {}",
+                path.display(),
+                if line == 0 { String::new() } else { format!(":{line}") },
+                what.lines().next().unwrap_or_default()
+            )],
+        };
+        let bytes = fs::read(path).map_err(|error| problem(0, &format!("cannot be read: {error}")))?;
+        let text = String::from_utf8(bytes).map_err(|_| problem(0, "is not UTF-8, so it was damaged"))?;
+        Self::from_toml(&text).map_err(|error| {
+            let offset = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = 1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
+            problem(line, &format!("not a configuration of this version: {}", error.message()))
+        })
     }
 
     /// Reads the output of [`Config::to_toml`], the `config.toml` of a run.

@@ -5,6 +5,7 @@
 
 mod dotted;
 mod epochs;
+mod lines;
 mod sources;
 mod syntax;
 
@@ -17,9 +18,11 @@ use toml::{Table, Value};
 
 pub(super) use dotted::lookup;
 use dotted::{insert, key_offsets, leaves, remove};
+use lines::in_a_file;
 pub use sources::{ConfigError, Resolved, Sources};
 
 use super::give_way::give_way;
+use super::length::shorten;
 use super::machine::{Base, Machine, choose, too_large};
 use super::suggest::{did_you_mean, nearest};
 use super::{Config, Preset, paths};
@@ -49,16 +52,22 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, ConfigError> {
         layers.add_assignment(assignment);
     }
 
-    let (base, origin) = layers.choose_base(sources);
+    let (mut base, mut origin) = layers.choose_base(sources);
     // Most of the values are missing if the file cannot be read, so that other problems would follow from that.
     let mut config = layers.read_over(&base).filter(|_| !layers.file_is_broken);
     let (has_weights, set) = (origin == Base::Run, layers.origins.clone());
     let is_set = |key: &str| {
         set.contains_key(key) || has_weights && (key.starts_with("model.") || key.starts_with("tokenizer."))
     };
+    if let (Some(config), Base::Chosen(chosen), Some(_)) = (&mut config, &mut origin, sources.machine)
+        && layers.problems.is_empty()
+    {
+        chosen.shortened = shorten(config, &mut base, &is_set);
+    }
     let notes = config.as_mut().map_or(Vec::new(), |config| give_way(config, &base, &is_set));
 
-    for problem in config.iter().flat_map(|config| problems(config, sources.machine, &is_set)) {
+    let machine = sources.machine.filter(|_| !sources.only_shown);
+    for problem in config.iter().flat_map(|config| problems(config, machine, &is_set)) {
         // A problem begins with its key.
         let key = problem.split([' ', ':', '=', ',']).next().unwrap_or_default();
         let origin = layers.origins.get(key).cloned();
@@ -116,6 +125,9 @@ impl Origin {
 impl Layers {
     fn report(&mut self, origin: Option<&Origin>, problem: String) {
         self.problems.push(match origin {
+            Some(origin) if origin.line < usize::MAX => {
+                (origin.line, format!("{}: {}", origin.text, in_a_file(&problem)))
+            }
             Some(origin) => (origin.line, format!("{}: {problem}", origin.text)),
             None => (usize::MAX, problem),
         });

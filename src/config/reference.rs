@@ -4,7 +4,8 @@
 use toml::Table;
 
 use super::Resolved;
-use super::machine::Base;
+use super::length::Shortened;
+use super::machine::{Base, Chosen};
 
 /// The page that describes every key.
 const PAGE: &str = include_str!("../../docs/configuration.md");
@@ -37,11 +38,10 @@ impl Resolved {
     /// commented out and show their defaults.
     pub fn commented(&self) -> String {
         let values = Table::try_from(&self.config).expect("a configuration has string keys and plain values");
-        let preset = match &self.base {
-            Base::Named(preset) => Some(*preset),
-            Base::Chosen(chosen) => Some(chosen.preset),
-            Base::Run => None,
-        };
+        let preset = self.base.preset();
+        // The file names the preset, which has other values of these keys.
+        let is_shortened = matches!(&self.base, Base::Chosen(Chosen { shortened: Some(_), .. }));
+        let is_written = |key: &str| self.set.contains(key) || (is_shortened && Shortened::changes(key));
 
         let mut text = String::from(
             "# Every key of the configuration. Lines such as `#lr = 0.0007` show defaults: remove the # to set the key.\n\
@@ -61,7 +61,7 @@ impl Resolved {
             text += &comment(&format!("{meaning}{facts}"));
             text += &match (key, preset, value) {
                 ("preset", Some(preset), _) => format!("preset = \"{preset}\"\n"),
-                (_, _, Some(value)) if self.set.contains(key) => format!("{name} = {value}\n"),
+                (_, _, Some(value)) if is_written(key) => format!("{name} = {value}\n"),
                 (_, _, Some(value)) => format!("#{name} = {value}\n"),
                 (_, _, None) => format!("#{name} =\n"),
             };

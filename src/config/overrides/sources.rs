@@ -23,6 +23,8 @@ pub struct Sources {
     /// The machine that will train. With it, missing files and a model that cannot fit are mistakes, too, and the device and
     /// the size of the text choose the preset.
     pub machine: Option<Machine>,
+    /// The configuration is only shown: it may name missing files, and a model that does not fit the machine.
+    pub only_shown: bool,
 }
 
 /// A configuration and its origin.

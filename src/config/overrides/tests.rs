@@ -230,13 +230,18 @@ fn epochs_are_answered_with_the_number_of_steps() {
     );
     assert!(problem.contains("train.steps = epochs * batches per epoch / train.grad_accum_steps"), "{problem}");
 
+    // The number is the one that a run has: of rows, batches and accumulated batches.
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("text.txt");
-    fs::write(&file, "four".repeat(32_768)).expect("writable");
+    fs::write(&file, "one two three four\n\n".repeat(4096)).expect("writable");
     let train = format!("data.train={}", file.display());
-    let problem = only_problem(load_set(Some("small"), &[&train, "num_train_epochs=10", "loader.batch_tokens=4096"]));
-    assert!(problem.contains("10 epochs of data.train are about 40 steps: --set train.steps=40"), "{problem}");
-    let (task, batch) = (["task=lm", "loader.batch_tokens=4096"], ["train.grad_accum_steps=2", "train.epochs=1.5"]);
-    let problem = only_problem(load_set(Some("gpt2-mini"), &[&train, task[0], task[1], batch[0], batch[1]]));
-    assert!(problem.contains("--set train.steps=6"), "{problem}");
+    let problem = only_problem(load_task("lm", &[&train, "num_train_epochs=10", "loader.batch_tokens=512"]));
+    assert!(problem.contains("10 epochs of data.train are about 400 steps: --set train.steps=400"), "{problem}");
+    let set = [&train, "loader.batch_tokens=512", "train.grad_accum_steps=2", "train.epochs=1.5"];
+    assert!(only_problem(load_task("lm", &set)).contains("--set train.steps=30"), "half as many steps");
+
+    // A file gets the line of a file.
+    let text = format!("task = \"lm\"\n[data]\ntrain = {:?}\n[train]\nepochs = 10\n", file.display().to_string());
+    let problem = only_problem(load_text(&text, &["loader.batch_tokens=512"]).0);
+    assert!(problem.contains(":5: ") && problem.ends_with("steps: `steps = 400` in [train]"), "{problem}");
 }
