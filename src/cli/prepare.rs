@@ -48,6 +48,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         n_notes += 1;
         eprintln!("{line}");
     })?;
+    data.notes.iter().for_each(|line| eprintln!("{line}"));
     let done = if n_notes == 0 { "up to date" } else { "ready" };
     println!(
         "{}: {done}, {} batches per epoch",

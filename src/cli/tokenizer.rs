@@ -60,6 +60,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
     let corpus = PairCorpus::open(&config.data.train, &config.data.corpus)?;
+    corpus.notes().iter().for_each(|line| eprintln!("{line}"));
     let tokenizers = match out {
         Some(out) => pairs::load_or_train(&config.tokenizer, &corpus, out, &mut |line| eprintln!("{line}"))?,
         None => PairTokenizers::load(&config.tokenizer)?,
@@ -74,6 +75,7 @@ fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
 
 fn of_text(config: &Config, out: Option<&Path>) -> Result<()> {
     let corpus = TextCorpus::open(&config.data.train, &config.data.text)?;
+    corpus.notes().iter().for_each(|line| eprintln!("{line}"));
     let tokenizer = match out {
         Some(out) => text::load_or_train(&config.tokenizer, &corpus, out, &mut |line| eprintln!("{line}"))?,
         None => TextTokenizer::load(&config.tokenizer)?,

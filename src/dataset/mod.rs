@@ -23,7 +23,7 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kiln_data::{BatchSource, Example, Prepared, TokenCache};
+use kiln_data::{BatchSource, CharacterCounts, Example, Prepared, TokenCache};
 
 pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
 pub use vocabulary::Vocabulary;
@@ -45,12 +45,22 @@ pub struct RunData {
     pub valid_bytes: Option<u64>,
     /// lm and mlm: words of the validation text to try the model with, for mlm with a mask.
     pub prompt: Option<String>,
+    /// What the user should know about how the data is read, such as characters that the vocabulary lacks.
+    pub notes: Vec<String>,
 }
 
 impl RunData {
     /// Returns training data of your own, without validation data.
     pub fn new(vocabulary: Vocabulary, train: Arc<dyn BatchSource>) -> Self {
-        Self { vocabulary, train, valid: None, valid_examples: Vec::new(), valid_bytes: None, prompt: None }
+        Self {
+            vocabulary,
+            train,
+            valid: None,
+            valid_examples: Vec::new(),
+            valid_bytes: None,
+            prompt: None,
+            notes: Vec::new(),
+        }
     }
 
     /// Makes or finds everything. A run that continues passes its `vocabulary`; otherwise it is loaded or trained as the
@@ -98,6 +108,18 @@ fn cache_at(
         note(&format!("{path}: built in {secs:.1}s ({reason}), {} tokens; {}", tokens(&cache), cache.report()));
     }
     Ok(cache)
+}
+
+/// Says which characters of a text the vocabulary lacks and how the model reads them; `None` if it has all of them.
+pub fn lacking_note(lacking: &CharacterCounts, spells_bytes: bool) -> Option<String> {
+    let read_as = if spells_bytes { "bytes, which it has rarely seen in training" } else { "unknown tokens" };
+    (!lacking.is_empty()).then(|| format!("the vocabulary lacks {lacking}; the model reads them as {read_as}"))
+}
+
+/// Says what a vocabulary takes from texts. `is_trained`: whether the configuration decides that.
+fn folding_note(folding: Option<&str>, is_trained: bool) -> Option<String> {
+    let key = if is_trained { " (tokenizer.lowercase=false keeps them)" } else { "" };
+    folding.map(|folding| format!("the vocabulary {folding}: the model neither reads nor writes them{key}"))
 }
 
 /// Returns the number of threads for preparing: all cores, because nothing else runs yet.

@@ -10,7 +10,7 @@ use kiln_data::{
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
-use super::{Files, RunData, Vocabulary, built_in, cache_at, n_threads};
+use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads};
 use crate::config::Config;
 
 pub(super) fn open(
@@ -35,10 +35,15 @@ pub(super) fn open(
         [] => None,
         files_valid => Some(PairCorpus::open(files_valid, &corpus_config).context("data.valid")?),
     };
+    let mut notes = train_corpus.notes();
+    notes.extend(valid_corpus.iter().flat_map(PairCorpus::notes));
     let tokenizers = match vocabulary.as_ref().and_then(Vocabulary::pairs) {
         Some(tokenizers) => tokenizers.clone(),
         None => load_or_train(&config.tokenizer, &train_corpus, &cache_dir.join("tokenizer"), note)?,
     };
+
+    let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
+    notes.extend(folding_note(tokenizers.folding()?, is_trained));
 
     // Training data.
     let train: Arc<dyn BatchSource> = if config.data.direct {
@@ -59,9 +64,14 @@ pub(super) fn open(
         valid = Some(Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?));
         valid_examples = corpus.read_all().context("data.valid")?.0;
     }
+    // Reports count unknown tokens only, and a character that becomes bytes is not one.
+    if tokenizers.spells_bytes() {
+        let lacking = lacking_note(&tokenizers.lacking_in_pairs(&valid_examples)?, true);
+        notes.extend(lacking.map(|note| format!("validation pairs: {note}")));
+    }
 
     let vocabulary = Vocabulary::Pairs(tokenizers);
-    Ok(RunData { vocabulary, train, valid, valid_examples, valid_bytes: None, prompt: None })
+    Ok(RunData { valid, valid_examples, notes, ..RunData::new(vocabulary, train) })
 }
 
 /// Finds or builds the token cache at `path`.

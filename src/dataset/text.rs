@@ -9,7 +9,7 @@ use kiln_data::{
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
-use super::{Files, RunData, Vocabulary, built_in, cache_at, n_threads, prompt};
+use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads, prompt};
 use crate::config::Config;
 use crate::config::task::traits_of;
 
@@ -26,12 +26,14 @@ pub(super) fn open(
         None => load_or_train(&config.tokenizer, &corpus, &cache_dir.join("tokenizer"), note)?,
     };
     tokenizer.check(config.task)?;
+    let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
+    let folding = folding_note(tokenizer.folding()?, is_trained);
+    let notes = corpus.notes().into_iter().chain(folding).collect();
 
     let (train, _) =
         source(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
     let vocabulary = Vocabulary::Text(tokenizer);
-    let mut data =
-        RunData { vocabulary, train, valid: None, valid_examples: Vec::new(), valid_bytes: None, prompt: None };
+    let mut data = RunData { notes, ..RunData::new(vocabulary, train) };
 
     if !valid.is_empty() {
         let corpus = TextCorpus::open(&valid, &text_config(config)).context("data.valid")?;
@@ -39,6 +41,7 @@ pub(super) fn open(
         data.valid = Some(opened.source);
         data.valid_bytes = traits_of(config.task).continues_text.then_some(opened.n_bytes);
         data.prompt = opened.prompt;
+        data.notes.extend(opened.notes);
     }
     Ok(data)
 }
@@ -53,6 +56,8 @@ pub struct OpenedText {
     pub report: RowReport,
     /// Words of it to try the model with.
     pub prompt: Option<String>,
+    /// What the user should know about how it is read.
+    pub notes: Vec<String>,
 }
 
 /// Opens the `named` files, or the validation text of the run if there are none, with a token cache in `cache_dir`.
@@ -89,7 +94,13 @@ fn open_to_measure(
     let n_bytes = documents.iter().map(|document| document.len() as u64).sum();
     let to_try = if traits_of(config.task).hides_tokens { prompt::to_fill_in } else { prompt::to_continue };
     let prompt = to_try(&documents);
-    Ok(OpenedText { source, n_bytes, report, prompt })
+
+    let mut notes = corpus.notes();
+    if tokenizer.spells_bytes() {
+        let lacking = lacking_note(&tokenizer.lacking_in(&documents)?, true);
+        notes.extend(lacking.map(|note| format!("validation text: {note}")));
+    }
+    Ok(OpenedText { source, n_bytes, report, prompt, notes })
 }
 
 /// Returns the text of the run, or the built-in text.

@@ -132,7 +132,11 @@ pub(super) fn find_or_make<T>(
     }
 
     let start = Instant::now();
-    let trained = train().context("training the tokenizer")?;
+    // An error of the text names its file.
+    let trained = train().map_err(|error| match error {
+        kiln_data::Error::Tokenizer { .. } => anyhow::Error::from(error).context("training the tokenizer"),
+        error => error.into(),
+    })?;
 
     let unwritable = || format!("{}: cannot write the tokenizer", dir.display());
     // The record is removed first and written last, so that an interrupted save does not count as a tokenizer.

@@ -83,7 +83,9 @@ impl Pairs<'_> {
             return Err(RunError::NoValidationText("text pairs").into());
         }
 
-        let (examples, report) = PairCorpus::open(files, &config.data.corpus)?.read_all()?;
+        let corpus = PairCorpus::open(files, &config.data.corpus)?;
+        corpus.notes().iter().for_each(|line| note(line));
+        let (examples, report) = corpus.read_all()?;
         if report.bad() > 0 {
             note(&report.to_string());
         }
@@ -151,9 +153,10 @@ fn score_text(
     let scratch = Scratch::new()?;
     // The cache is temporary: nobody needs to know of it.
     let opened = valid_text(config, files, &scratch.0, &run.vocabulary, &mut |_| {})?;
-    let Some(OpenedText { source, n_bytes, report, .. }) = opened else {
+    let Some(OpenedText { source, n_bytes, report, notes, .. }) = opened else {
         return Err(RunError::NoValidationText("text").into());
     };
+    notes.iter().for_each(|line| note(line));
     if report.bad() > 0 || report.unknown.tokens > 0 {
         note(&report.to_string());
     }

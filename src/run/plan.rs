@@ -8,13 +8,10 @@ use kiln_data::{BatchSource, Order, Shape};
 use kiln_model::flops::{TrainBytes, n_params, train_bytes};
 
 use super::error::RunError;
-use crate::config::Config;
+use crate::config::{Config, MANY_EPOCHS};
 use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
-use crate::units::{gib, thousands};
-
-/// Above so many passes over the data a plan warns.
-const MANY_EPOCHS: f64 = 100.0;
+use crate::units::{counted, gib, thousands};
 
 /// The numbers of a run before its first step.
 pub(crate) struct Plan {
@@ -31,6 +28,8 @@ pub(crate) struct Plan {
     n_params: u64,
     train: Rows,
     valid: Option<Rows>,
+    /// What the user should know about how the data is read.
+    notes: Vec<String>,
 }
 
 /// The rows of a data set.
@@ -42,20 +41,28 @@ struct Rows {
 }
 
 impl Rows {
+    /// Looks at every batch of `source`; `bytes` is the memory that a shape needs.
     fn of(source: &Arc<dyn BatchSource>, bytes: impl Fn(Shape) -> u64) -> Self {
         let plan = source.plan(Order::Sequential);
-        let batches = || (0..plan.len()).map(|index| plan.batch(index));
-        let largest = batches().map(|(_, shape)| shape).max_by_key(|shape| bytes(*shape));
+        let (mut n, mut longest, mut largest) = (0, 0, None);
+        for index in 0..plan.len() {
+            let (rows, shape) = plan.batch(index);
+            n += rows.len() as u64;
+            longest = longest.max(shape.target_len);
+            let needed = bytes(shape);
+            if largest.is_none_or(|(most, _)| needed > most) {
+                largest = Some((needed, shape));
+            }
+        }
+        let largest = largest.map(|(_, shape)| shape);
         let is_text = largest.is_some_and(|shape| shape.source_len == 0);
-        let longest = batches().map(|(_, shape)| shape.target_len).max();
-        Self { n: batches().map(|(rows, _)| rows.len() as u64).sum(), len: longest.filter(|_| is_text), largest }
+        Self { n, len: is_text.then_some(longest), largest }
     }
 
     fn describe(&self) -> String {
-        let n = thousands(self.n as f64);
         match self.len {
-            Some(len) => format!("{n} rows of up to {len} tokens"),
-            None => format!("{n} pairs"),
+            Some(len) => format!("{} of up to {len} tokens", counted(self.n, "row")),
+            None => counted(self.n, "pair"),
         }
     }
 }
@@ -89,6 +96,7 @@ impl Plan {
             n_params: n_params(&config.model).total(),
             valid: data.valid.as_ref().map(|valid| Rows::of(valid, |shape| shape.padded_tokens() as u64)),
             train,
+            notes: data.notes.clone(),
         })
     }
 
@@ -101,6 +109,7 @@ impl Plan {
             self.train.describe(),
             epochs(self.epochs)
         )];
+        lines.extend(self.notes.iter().cloned());
         if self.valid.is_none() {
             lines.push("no validation text: there will be no best checkpoint (data.valid)".into());
         }
@@ -190,6 +199,7 @@ mod tests {
             n_params: 46_000_000,
             train: Rows { n: 3000, len: None, largest: None },
             valid: Some(Rows { n: 200, len: None, largest: None }),
+            notes: Vec::new(),
         }
     }
 
@@ -206,6 +216,19 @@ mod tests {
         let text = Plan { train: Rows { n: 40, len: Some(256), largest: None }, valid: None, ..plan(5.0, [0, 0], 1) };
         assert!(text.data_lines()[0].starts_with("data: 40 rows of up to 256 tokens, none for validation"));
         assert!(text.data_lines()[1].contains("data.valid"));
+        let noted = Plan { notes: vec!["the vocabulary lacks é".into()], ..plan(5.0, [0, 0], 1) };
+        assert_eq!(noted.data_lines()[1..], ["the vocabulary lacks é"]);
+    }
+
+    #[test]
+    fn rows_are_counted_and_the_largest_batch_is_the_one_that_needs_most() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = crate::config::presets::numbers();
+        let data = RunData::open(&config, folder.path(), None, &mut |_| {}).expect("data");
+        let shapes = data.train.shapes().expect("known from the cache");
+        let Rows { n, len, largest } = Rows::of(&data.train, |shape| shape.padded_tokens() as u64);
+        let most = shapes.keys().map(|shape| shape.padded_tokens()).max();
+        assert_eq!((n, len, largest.map(|shape| shape.padded_tokens())), (50_000, None, most));
     }
 
     #[test]
