@@ -46,8 +46,8 @@ impl Preflight<'_> {
         let started = Instant::now();
         let accum = config.grad_accum_steps;
 
-        // A CPU does not report that memory runs out, so its plan has compared an estimate with the memory. Trying a batch
-        // would only delay the first step, but for runs that have to show that they repeat.
+        // A CPU does not report that memory runs out, so its plan has compared an estimate with the memory, and trying a
+        // batch would only delay the first step. Deterministic runs are tried on a CPU, too: they have to repeat.
         if is_cpu(device) && !auto_micro_batch && !config.deterministic {
             return begin();
         }
