@@ -86,9 +86,7 @@ pub enum CheckpointError {
     #[error("{0} has no manifest.json, so it is not a finished Kiln checkpoint; choose another one")]
     NotACheckpoint(PathBuf),
     /// A file has changed since it was written.
-    #[error(
-        "{file} is damaged: found {found}, wanted {wanted}; do not use this checkpoint; use an older one (--checkpoint step-N)"
-    )]
+    #[error("{file} is damaged: found {found}, wanted {wanted}")]
     Damaged {
         /// The file.
         file: PathBuf,
@@ -121,6 +119,17 @@ pub enum CheckpointError {
         dir: PathBuf,
         /// What is wrong with each.
         damaged: Vec<CheckpointError>,
+    },
+    /// A checkpoint that was asked for cannot be used.
+    #[error("{problem}; {}", match .sound {
+        Some(sound) => format!("the newest sound checkpoint of this run is {0}: name {0} instead", sound.display()),
+        None => "no checkpoint of this run is sound: restore a copy, or train again".into(),
+    })]
+    Unusable {
+        /// What is wrong with it.
+        problem: Box<CheckpointError>,
+        /// The folder of the newest sound one, which every command takes in place of a run.
+        sound: Option<PathBuf>,
     },
     /// The weights do not fit the model of `config.json`.
     #[error("the weights do not fit the model of config.json: {0}")]
@@ -242,6 +251,23 @@ impl Checkpoints {
             };
             CheckpointError::Missing { wanted: wanted.to_string(), dir: self.dir.clone(), have }
         })
+    }
+
+    /// Returns the folder of the newest checkpoint whose files are as they were written, if there is one.
+    pub fn newest_verified(&self) -> Result<Option<PathBuf>, CheckpointError> {
+        let mut newest_first = self.list()?.into_iter().rev().map(|(_, path)| path);
+        Ok(newest_first.find(|path| verify(path).is_ok()))
+    }
+
+    /// Adds to the problem of a checkpoint which one to use instead.
+    pub fn instead_of(&self, problem: CheckpointError) -> CheckpointError {
+        match problem {
+            CheckpointError::Damaged { .. } | CheckpointError::NotACheckpoint(_) => {
+                let sound = self.newest_verified().ok().flatten();
+                CheckpointError::Unusable { problem: Box::new(problem), sound }
+            }
+            problem => problem,
+        }
     }
 
     /// Reads the weights that an untrained run starts from, if it has some.

@@ -100,8 +100,8 @@ fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
     if digest != manifest.digest {
         return Err(CheckpointError::Damaged {
             file: path,
-            found: format!("BLAKE3 {digest}"),
-            wanted: manifest.digest,
+            found: short_hash(&digest),
+            wanted: short_hash(&manifest.digest),
         });
     }
 
@@ -131,9 +131,14 @@ fn read_verified(dir: &Path, expected: &ManifestFile) -> Result<Vec<u8>, Checkpo
     file.read_to_end(&mut bytes).map_err(CheckpointError::io("read", &path))?;
     let hash = blake3::hash(&bytes).to_hex();
     if hash.as_str() != expected.blake3 {
-        return Err(damaged(format!("BLAKE3 {hash}"), expected.blake3.clone()));
+        return Err(damaged(short_hash(&hash), short_hash(&expected.blake3)));
     }
     Ok(bytes)
+}
+
+/// Returns as much of a hash as distinguishes it from another one.
+fn short_hash(hash: &str) -> String {
+    format!("BLAKE3 {}..", hash.get(..12).unwrap_or(hash))
 }
 
 fn foreign(file: &Path, reason: String) -> CheckpointError {

@@ -57,7 +57,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         eprintln!("averaging {}", folder_name(*step));
     }
     let paths: Vec<_> = chosen.into_iter().map(|(_, path)| path).collect();
-    let averaged = average(&paths).with_context(|| format!("averaging checkpoints of {}", args.run.display()))?;
+    let averaged = average(&paths).with_context(|| {
+        format!("averaging checkpoints of {} (move a damaged one away to average the others)", args.run.display())
+    })?;
     let path = write_run(&out, &averaged)?;
     println!("{}", path.display());
     Ok(())
@@ -90,9 +92,7 @@ fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
 
 /// Returns the checkpoints whose step was validated, best first by the metric of the run.
 fn by_metric(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>> {
-    let config = run.join(RUN_CONFIG_FILE);
-    let text = fs::read_to_string(&config).with_context(|| format!("{}: cannot be read", config.display()))?;
-    let metric = Config::from_toml(&text).with_context(|| format!("reading {}", config.display()))?.train.best_metric;
+    let metric = Config::read(&run.join(RUN_CONFIG_FILE))?.train.best_metric;
     let path = run.join(METRICS_FILE);
     let text = fs::read_to_string(&path).with_context(|| {
         format!("{}: cannot be read, but the validations are needed to find the best checkpoints", path.display())

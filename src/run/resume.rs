@@ -5,15 +5,14 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::{Run, RunError};
-use crate::checkpoint::{self, Checkpoints, RUN_CONFIG_FILE, Resume, find_resume};
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, find_resume};
 use crate::config::{Config, Task};
 use crate::dataset::{RunData, Vocabulary};
 use crate::optim::LearningRate;
 
 /// Returns the vocabulary of the run's newest sound checkpoint, if there is one.
 pub(super) fn vocabulary_of_run(dir: &Path, task: Task) -> Result<Option<Vocabulary>> {
-    let newest_first = Checkpoints::of_run(dir).list()?.into_iter().rev();
-    let sound = newest_first.map(|(_, path)| path).find(|path| checkpoint::verify(path).is_ok());
+    let sound = Checkpoints::of_run(dir).newest_verified()?;
     Ok(sound.map(|path| Vocabulary::load_dir(&path, task)).transpose()?)
 }
 

@@ -61,11 +61,9 @@ impl TrainedModel {
             }
         };
 
-        let found = read_weights(&path)?;
-        let config_path = path.join(RUN_CONFIG_FILE);
-        let text =
-            std::fs::read_to_string(&config_path).with_context(|| format!("reading {}", config_path.display()))?;
-        let config = Config::from_toml(&text).with_context(|| format!("reading {}", config_path.display()))?;
+        let run_dir = path.ancestors().nth(2).unwrap_or(dir);
+        let found = read_weights(&path).map_err(|error| Checkpoints::of_run(run_dir).instead_of(error))?;
+        let config = Config::read(&path.join(RUN_CONFIG_FILE))?;
 
         let vocabulary = Vocabulary::load_dir(&path, config.task)
             .with_context(|| format!("loading the tokenizer of {}", path.display()))?;

@@ -1,7 +1,7 @@
 //! Verifies the checkpoints of a run, and the files that point to them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
@@ -12,12 +12,6 @@ use crate::checkpoint::{
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::units::thousands;
-
-/// Returns the folder of the newest checkpoint whose files are as they were written.
-pub(super) fn newest_sound(dir: &Path) -> Option<PathBuf> {
-    let all = Checkpoints::of_run(dir).list().ok()?;
-    all.into_iter().rev().map(|(_, path)| path).find(|path| checkpoint::verify(path).is_ok())
-}
 
 /// Verifies one checkpoint on its own.
 pub(super) fn of_checkpoint(dir: &Path) -> Vec<Finding> {

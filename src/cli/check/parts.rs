@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::caches::caches;
-use super::checkpoints::{checkpoints, newest_sound};
+use super::checkpoints::checkpoints;
 use super::findings::{Finding, Findings};
-use crate::checkpoint::{RUN_CONFIG_FILE, all_differences};
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, all_differences};
 use crate::config::Config;
 use crate::logging::METRICS_FILE;
 
@@ -28,32 +28,32 @@ pub(super) fn of_run(dir: &Path) -> Vec<Finding> {
 /// Verifies the configuration, and compares it with the one in the newest checkpoint.
 fn config(dir: &Path, findings: &mut Findings) -> Option<Config> {
     let path = dir.join(RUN_CONFIG_FILE);
-    let config = match read_config(&path) {
+    let newest = Checkpoints::of_run(dir).newest_verified().ok().flatten();
+    let config = match Config::read(&path) {
         Ok(config) => config,
         Err(error) => {
             findings.vouch_for(&path);
-            findings.add(&path, Err(error.context("copy config.toml from a sound checkpoint")));
+            let advice = match &newest {
+                Some(newest) => format!("copy {} over it", newest.join(RUN_CONFIG_FILE).display()),
+                None => "no checkpoint has a sound copy of it; start a new run".into(),
+            };
+            findings.add(&path, Err(anyhow::Error::from(error).context(advice)));
             return None;
         }
     };
     findings.add(&path, Ok(format!("{} steps", config.train.steps)));
 
-    if let Some(newest) = newest_sound(dir) {
+    if let Some(newest) = newest {
         let saved = newest.join(RUN_CONFIG_FILE);
         if fs::read(&path).ok() == fs::read(&saved).ok() {
             findings.vouch_for(&path);
-        } else if let Ok(there) = read_config(&saved) {
+        } else if let Ok(there) = Config::read(&saved) {
             let differences: Vec<_> = all_differences(&there, &config).iter().map(ToString::to_string).collect();
             let which = if differences.is_empty() { "its spelling".into() } else { differences.join("; ") };
             findings.note(&path, &format!("differs from {}: {which}", findings.shown(&saved)));
         }
     }
     Some(config)
-}
-
-fn read_config(path: &Path) -> Result<Config> {
-    let text = fs::read_to_string(path).context("it cannot be read")?;
-    Config::from_toml(&text).context("it is not a configuration of this version")
 }
 
 /// Verifies the metrics: every line is JSON, and the steps follow each other.
