@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::error::Usage;
+use crate::config::Task;
 use crate::config::task::traits_of;
 use crate::diagnose::compare::{Comparison, Losses};
 use crate::diagnose::run_record::{MEASURES, Measured, RunRecord, different_keys};
@@ -48,7 +49,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if let Some(hint) = hint(&runs) {
         println!("{hint}");
     }
-    print_losses(&found, runs.len());
+    print_losses(&found, runs.len(), RunRecord::have_one_vocabulary(&runs));
     Ok(())
 }
 
@@ -108,14 +109,25 @@ fn validations(runs: &[RunRecord]) -> Vec<Row> {
 
 /// Says which numbers cannot be compared.
 fn hint(runs: &[RunRecord]) -> Option<&'static str> {
-    let keys = different_keys(runs);
-    let differs = |part: &str| keys.iter().any(|different| different.key.contains(part));
-    if differs("tokenizer.") || differs("vocab_size") {
-        return Some(
-            "The vocabularies differ, so losses per token measure different things: compare bits per byte, or the scores.",
-        );
+    if !RunRecord::have_one_vocabulary(runs) {
+        return Some(match runs.first().map(|run| run.config.task) {
+            Some(Task::Lm) => {
+                "The vocabularies differ, so a token of one run is another piece of text than a token of the other: losses \
+                 cannot be compared. Compare bits per byte."
+            }
+            Some(Task::Mlm) => {
+                "The vocabularies differ, so a token of one run is another piece of text than a token of the other: \
+                 neither losses nor masked accuracies can be compared. Compare the models on the task that they are for."
+            }
+            _ => {
+                "The vocabularies differ, so a token of one run is another piece of text than a token of the other: losses \
+                 cannot be compared. Compare BLEU, chrF2 and exact match."
+            }
+        });
     }
-    differs("label_smoothing").then_some("The label smoothing differs and is part of the loss: compare nll.")
+    let label_smoothing = |key: &str| key.contains("label_smoothing");
+    let differs = different_keys(runs).iter().any(|different| label_smoothing(&different.key));
+    differs.then_some("The label smoothing differs and is part of the loss: compare nll.")
 }
 
 fn print_table(title: &str, rows: &[Row], n_runs: usize) {
@@ -138,23 +150,29 @@ fn print_table(title: &str, rows: &[Row], n_runs: usize) {
     }
 }
 
-/// Prints the training losses in windows, and the distances from the first run.
-fn print_losses(found: &Comparison, n_runs: usize) {
+/// Prints the training losses in windows and, if they are `comparable`, the distances from the first run.
+fn print_losses(found: &Comparison, n_runs: usize, comparable: bool) {
     let mut head = format!("{:<15}  {:>9}", "training loss", letter(0));
     for i in 1..n_runs {
-        head += &format!("  {:>9}  {:>9}", letter(i), format!("{} - A", letter(i)));
+        head += &format!("  {:>9}", letter(i));
+        if comparable {
+            head += &format!("  {:>9}", format!("{} - A", letter(i)));
+        }
     }
     println!("{head}");
     for window in &found.windows {
         let [first, last] = window.steps;
         let mut line = format!("{:>15}  {:>9.4}", format!("{first}-{last}"), window.means[0]);
         for mean in &window.means[1..] {
-            line += &format!("  {mean:>9.4}  {:>+9.4}", mean - window.means[0]);
+            line += &format!("  {mean:>9.4}");
+            if comparable {
+                line += &format!("  {:>+9.4}", mean - window.means[0]);
+            }
         }
         println!("{line}");
     }
 
-    for (i, distance) in found.distances.iter().enumerate() {
+    for (i, distance) in found.distances.iter().enumerate().filter(|_| comparable) {
         println!(
             "{} is {:.4} nats from A in the mean of a window ({:.4} at most), {:.4} in a single step",
             letter(i + 1),

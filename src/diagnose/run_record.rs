@@ -1,7 +1,7 @@
 //! What a run folder tells about a run: its configuration, losses, validations and speed.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::compare::Losses;
-use crate::checkpoint::{RUN_CONFIG_FILE, all_differences};
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, all_differences};
 use crate::config::Config;
+use crate::dataset::Vocabulary;
 use crate::logging::METRICS_FILE;
 use crate::run::RunError;
 
@@ -69,6 +70,8 @@ pub struct RunRecord {
     pub losses: Losses,
     /// The speed, if a line of metrics was written.
     pub speed: Option<Speed>,
+    /// Fingerprint of the vocabulary, if there is a checkpoint or a trained tokenizer.
+    pub vocabulary: Option<String>,
     /// The values of each measure by its field, in the order of their steps.
     validations: BTreeMap<&'static str, Vec<Measured>>,
 }
@@ -97,13 +100,29 @@ impl RunRecord {
         }
         ensure!(!lines.losses.is_empty(), "{}: no step has been logged yet", path.display());
 
-        let Ok(text) = fs::read_to_string(dir.join(RUN_CONFIG_FILE)) else {
+        let config_path = dir.join(RUN_CONFIG_FILE);
+        if !config_path.is_file() {
             return Err(RunError::NoRun(dir.to_path_buf()).into());
-        };
-        let config = Config::from_toml(&text)
-            .with_context(|| format!("{}: not a configuration of this version", dir.join(RUN_CONFIG_FILE).display()))?;
-        let speed = lines.speed();
-        Ok(Self { dir: dir.to_path_buf(), config, losses: lines.losses, speed, validations: lines.validations })
+        }
+        let config = Config::read(&config_path)?;
+        let vocabulary = Self::vocabulary_of(dir, &config);
+        let (speed, dir) = (lines.speed(), dir.to_path_buf());
+        Ok(Self { dir, config, losses: lines.losses, speed, vocabulary, validations: lines.validations })
+    }
+
+    /// Returns the fingerprint of the vocabulary in the newest checkpoint, or of the one that was trained for the run.
+    fn vocabulary_of(dir: &Path, config: &Config) -> Option<String> {
+        let (_, newest) = Checkpoints::of_run(dir).list().ok()?.pop().unwrap_or((0, dir.join("cache/tokenizer")));
+        Some(Vocabulary::load_dir(&newest, config.task).ok()?.fingerprint())
+    }
+
+    /// Returns whether a loss per token means the same in all `runs`: whether they have one vocabulary.
+    pub fn have_one_vocabulary(runs: &[Self]) -> bool {
+        let differs = |key: &str| key.starts_with("tokenizer.") || key.contains("vocab_size");
+        match runs.iter().map(|run| run.vocabulary.as_ref()).collect::<Option<Vec<_>>>() {
+            Some(vocabularies) => vocabularies.windows(2).all(|two| two[0] == two[1]),
+            None => !different_keys(runs).iter().any(|different| differs(&different.key)),
+        }
     }
 
     /// Returns the newest value of a measure.
@@ -199,6 +218,8 @@ pub fn different_keys(runs: &[RunRecord]) -> Vec<DifferentKey> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn run(dir: &Path, name: &str, config: &str, metrics: &str) -> RunRecord {
@@ -253,6 +274,13 @@ mod tests {
         let list: Vec<_> = keys.iter().map(|different| (different.key.as_str(), different.values.join(" "))).collect();
         assert_eq!(list, [("optim.lr", "0.5 0.5 0.25".to_owned()), ("seed", "1 2 1".to_owned())]);
         assert_eq!(different_keys(&runs[..1]), []);
+        assert!(RunRecord::have_one_vocabulary(&runs), "as far as the configurations tell");
+        let other = run(folder.path(), "d", "[tokenizer]\nvocab_size = 99\n", METRICS);
+        assert!(!RunRecord::have_one_vocabulary(&[&runs[..], &[other]].concat()));
+        let known =
+            |run: &RunRecord, vocabulary: &str| RunRecord { vocabulary: Some(vocabulary.into()), ..run.clone() };
+        assert!(!RunRecord::have_one_vocabulary(&[known(&runs[0], "a"), known(&runs[1], "b")]));
+        assert!(RunRecord::have_one_vocabulary(&[known(&runs[0], "a"), known(&runs[1], "a")]));
     }
 
     #[test]
