@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::config_args::{ConfigArgs, DeviceArgs};
-use crate::config::resolve;
+use crate::config::{Sources, resolve};
 
 /// Prints a configuration file that describes every key
 ///
@@ -23,11 +23,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let mut sources = args.config.sources(&[], args.device.choice());
-    if sources.preset.is_some() {
-        // The file may be written before the data is there.
-        sources.machine = None;
-    }
+    // The file may be written before the data is there, and for another machine.
+    let sources = Sources { only_shown: true, ..args.config.sources(&[], args.device.choice()) };
     print!("{}", resolve(&sources)?.commented());
     Ok(())
 }

@@ -57,7 +57,7 @@ impl ConfigArgs {
         // A device that cannot be opened is refused when the run starts.
         let machine = device.open().ok().map(|device| machine_of(&device));
         let (task, preset, file) = (self.task.clone(), self.preset.clone(), self.config.clone());
-        Sources { task, preset, file, set, base: None, machine }
+        Sources { task, preset, file, set, machine, ..Sources::default() }
     }
 
     /// Returns the name of a run with this configuration: [`Self::given_name`], else of the built-in task's preset.
@@ -150,6 +150,10 @@ pub(super) struct GenerateArgs {
     /// Size of a batch in source or prompt tokens, including padding
     #[arg(long, value_name = "TOKENS")]
     pub batch_tokens: Option<usize>,
+
+    /// As for training; refused with the option that does the same.
+    #[arg(long = "set", value_name = "KEY=VALUE", hide = true)]
+    set: Vec<String>,
 }
 
 impl GenerateArgs {
@@ -160,6 +164,9 @@ impl GenerateArgs {
 
     /// Returns the run's settings with the given options in their place, validated.
     pub(super) fn apply(&self, of_run: &GenerateConfig) -> Result<GenerateConfig, ConfigError> {
+        if !self.set.is_empty() {
+            return Err(ConfigError { problems: self.set.iter().map(|set| option_instead_of(set)).collect() });
+        }
         let samples = self.sample || self.temperature.is_some() || self.top_k.is_some() || self.top_p.is_some();
         let searches = self.greedy || self.beam.is_some();
         let config = GenerateConfig {
@@ -176,6 +183,24 @@ impl GenerateArgs {
         };
         checked(config)
     }
+}
+
+/// Says which option a command that generates has instead of `--set key=value`.
+fn option_instead_of(assignment: &str) -> String {
+    let (key, value) = assignment.split_once('=').unwrap_or((assignment, "VALUE"));
+    let name = key.trim().trim_start_matches("generate.").replace('_', "-");
+    let name = match name.as_str() {
+        "beam-size" => "beam".to_owned(),
+        _ => name,
+    };
+    let command = GenerateArgs::augment_args(clap::Command::new("generate"));
+    let is_option = |arg: &clap::Arg| arg.get_long() == Some(&name) && name != "set";
+    let instead = match command.get_arguments().find(|arg| is_option(arg)) {
+        Some(arg) if arg.get_action().takes_values() => format!("write --{name} {}", value.trim()),
+        Some(_) => format!("write --{name}"),
+        None => "--help lists the options of this command".into(),
+    };
+    format!("--set {assignment}: --set changes the configuration of a training run; {instead}")
 }
 
 /// Returns the settings if they are valid.
@@ -210,6 +235,21 @@ mod tests {
         assert_eq!(apply(GenerateArgs { greedy: true, ..GenerateArgs::default() }, false, 4), (false, 1));
         assert_eq!(apply(GenerateArgs { beam: Some(3), ..GenerateArgs::default() }, true, 1), (false, 3));
         assert_eq!(apply(GenerateArgs { top_k: Some(9), ..GenerateArgs::default() }, false, 4), (true, 1));
+    }
+
+    #[test]
+    fn keys_of_the_configuration_are_answered_with_options() {
+        for (set, wanted) in [
+            ("generate.temperature=0.5", "write --temperature 0.5"),
+            ("top_k=40", "write --top-k 40"),
+            ("generate.beam_size=4", "write --beam 4"),
+            ("generate.sample=true", "write --sample"),
+            ("train.steps=5", "--help lists the options"),
+        ] {
+            let args = GenerateArgs { set: vec![set.into()], ..GenerateArgs::default() };
+            let error = args.apply(&GenerateConfig::default()).expect_err("refused").to_string();
+            assert!(error.starts_with(&format!("--set {set}: ")) && error.contains(wanted), "{error}");
+        }
     }
 
     #[test]

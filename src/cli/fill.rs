@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::config_args::{DeviceArgs, checked};
 use super::error::Usage;
-use super::lines::{one_line, read_lines};
+use super::lines::{Chunks, note_lacking, one_line};
 use crate::config::GenerateConfig;
 use crate::generate::{Candidate, Filled, MaskFiller};
 use crate::run::TrainedModel;
 
-/// Lines per chunk: enough to sort them by length, and few enough that output starts soon.
+/// Lines that are filled in together.
 const LINES_PER_CHUNK: usize = 1000;
 
 /// Fills in hidden words with a masked language model
@@ -68,23 +68,26 @@ pub(super) fn run(args: Args) -> Result<()> {
     let (model, tokenizer) = run.masked_model(run.dtype_on(&device)?, &device)?;
     let filler = MaskFiller::new(&model, &tokenizer, config)?;
 
+    let spells_bytes = tokenizer.spells_bytes();
+    let lacking = |lines: &[String]| {
+        let unmasked: Vec<String> = lines.iter().map(|line| filler.without_masks(line)).collect();
+        tokenizer.lacking_in(&unmasked)
+    };
+
     let mut output = io::BufWriter::new(io::stdout().lock());
     if !args.texts.is_empty() {
+        note_lacking(&lacking(&args.texts)?, spells_bytes);
         let filled = filler.fill(&args.texts, args.top_k, 0)?;
         return write(&mut output, &args.texts, &filled, args.json || args.texts.len() > 1);
     }
 
     let typed = io::stdin().is_terminal();
-    let (mut input, mut n_done) = (io::stdin().lock(), 0);
-    loop {
-        let lines = read_lines(&mut input, "stdin", if typed { 1 } else { LINES_PER_CHUNK }, n_done)?;
-        if lines.is_empty() {
-            return Ok(());
-        }
-        let filled = filler.fill(&lines, args.top_k, n_done)?;
-        write(&mut output, &lines, &filled, args.json || !typed)?;
-        n_done += lines.len();
-    }
+    let chunks = Chunks { name: "stdin", size: LINES_PER_CHUNK, typed, spells_bytes };
+    chunks.for_each(&mut io::stdin().lock(), lacking, |lines, n_done| {
+        let filled = filler.fill(lines, args.top_k, n_done)?;
+        write(&mut output, lines, &filled, args.json || !typed)
+    })?;
+    Ok(())
 }
 
 fn write(output: &mut impl Write, texts: &[String], filled: &[Filled], json: bool) -> Result<()> {

@@ -5,17 +5,16 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kiln_data::CharacterCounts;
 use serde_json::json;
 
 use super::config_args::{DeviceArgs, GenerateArgs, checked};
 use super::error::Usage;
-use super::lines::{note_lacking, read_lines, shell_word};
+use super::lines::{Chunks, note_lacking, shell_word};
 use crate::config::GenerateConfig;
 use crate::generate::{Continuation, TextGenerator};
 use crate::run::TrainedModel;
 
-/// Prompts per chunk: enough to sort them by length, and few enough that output starts soon.
+/// Prompts that are continued together.
 const PROMPTS_PER_CHUNK: usize = 256;
 
 /// Continues prompts with a language model
@@ -155,32 +154,22 @@ fn continue_lines(
 ) -> Result<()> {
     let typed = args.prompts.is_none() && io::stdin().is_terminal();
     let name = args.prompts.as_ref().map_or("stdin".into(), |file| file.display().to_string());
-    let (mut n_done, mut lacking) = (0, CharacterCounts::default());
-
-    loop {
-        let lines = read_lines(&mut input, &name, if typed { 1 } else { PROMPTS_PER_CHUNK }, n_done)?;
-        lacking.merge(generator.tokenizer().lacking_in(&lines)?);
-        // Once for a whole file, and for each line that somebody types.
-        if lines.is_empty() || typed {
-            note_lacking(&std::mem::take(&mut lacking), generator.tokenizer().spells_bytes());
+    let spells_bytes = generator.tokenizer().spells_bytes();
+    let chunks = Chunks { name: &name, size: PROMPTS_PER_CHUNK, typed, spells_bytes };
+    let lacking = |lines: &[String]| generator.tokenizer().lacking_in(lines);
+    let n_lines = chunks.for_each(&mut input, lacking, |lines, n_done| {
+        if !typed || args.json || args.num_samples > 1 {
+            return write_json(output, lines, &generator.samples(lines, n_done as u64, args.num_samples)?);
         }
-        if lines.is_empty() {
-            if n_done == 0 && !typed {
-                eprintln!("{name} is empty: write a prompt per line, or --prompt 'TEXT'");
-            }
-            return Ok(());
+        match lines {
+            [line] if !line.is_empty() => continue_one(generator, line, n_done as u64, output, args),
+            _ => Ok(()),
         }
-
-        if typed && !args.json && args.num_samples == 1 {
-            if !lines[0].is_empty() {
-                continue_one(generator, &lines[0], n_done as u64, output, args)?;
-            }
-        } else {
-            let found = generator.samples(&lines, n_done as u64, args.num_samples)?;
-            write_json(output, &lines, &found)?;
-        }
-        n_done += lines.len();
+    })?;
+    if n_lines == 0 && !typed {
+        eprintln!("{name} is empty: write a prompt per line, or --prompt 'TEXT'");
     }
+    Ok(())
 }
 
 /// Prints the text of one prompt as it is generated.

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use kiln_data::CharacterCounts;
 
 use super::error::NotUtf8;
+use crate::dataset::lacking_note;
 
 /// Joins `text` into one line: a model may write a line break where its training text had one.
 pub(super) fn one_line(text: &str) -> String {
@@ -19,15 +20,53 @@ pub(super) fn shell_word(text: &str) -> String {
 
 /// Says on stderr which characters of the input the vocabulary lacks, if there are any.
 pub(super) fn note_lacking(lacking: &CharacterCounts, spells_bytes: bool) {
-    let read_as = if spells_bytes { "bytes, which it has rarely seen in training" } else { "unknown tokens" };
-    if !lacking.is_empty() {
-        eprintln!("note: the vocabulary lacks {lacking}; the model reads them as {read_as}");
+    if let Some(note) = lacking_note(lacking, spells_bytes) {
+        eprintln!("note: {note}");
+    }
+}
+
+/// Lines of text that a model reads chunk by chunk.
+pub(super) struct Chunks<'a> {
+    /// Where the lines come from, for errors.
+    pub(super) name: &'a str,
+    /// Lines of a chunk: enough to sort them by length, and few enough that output starts soon.
+    pub(super) size: usize,
+    /// Somebody types the lines, so that each is a chunk.
+    pub(super) typed: bool,
+    /// Whether the model reads characters that its vocabulary lacks as bytes.
+    pub(super) spells_bytes: bool,
+}
+
+impl Chunks<'_> {
+    /// Passes each chunk of `input` to `each`, with the number of lines before it. Names the characters that the vocabulary
+    /// lacks, which `lacking` counts: once for a whole file, and for each line that somebody types. Returns the number of
+    /// lines.
+    pub(super) fn for_each(
+        &self,
+        input: &mut impl BufRead,
+        lacking: impl Fn(&[String]) -> kiln_data::Result<CharacterCounts>,
+        mut each: impl FnMut(&[String], usize) -> Result<()>,
+    ) -> Result<usize> {
+        let size = if self.typed { 1 } else { self.size };
+        let (mut n_done, mut counts) = (0, CharacterCounts::default());
+        loop {
+            let lines = read_lines(input, self.name, size, n_done)?;
+            counts.merge(lacking(&lines)?);
+            if lines.is_empty() || self.typed {
+                note_lacking(&std::mem::take(&mut counts), self.spells_bytes);
+            }
+            if lines.is_empty() {
+                return Ok(n_done);
+            }
+            each(&lines, n_done)?;
+            n_done += lines.len();
+        }
     }
 }
 
 /// Reads up to `n` lines of `input`, called `name`, without their line ends; returns none at the end of the input.
 /// `n_before` lines were read before.
-pub(super) fn read_lines(input: &mut impl BufRead, name: &str, n: usize, n_before: usize) -> Result<Vec<String>> {
+fn read_lines(input: &mut impl BufRead, name: &str, n: usize, n_before: usize) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     while lines.len() < n {
         let mut line = Vec::new();
@@ -53,6 +92,22 @@ mod tests {
         assert_eq!(read_lines(&mut input, "stdin", 3, 0).expect("text"), ["a", "", "b c"]);
         assert_eq!(read_lines(&mut input, "stdin", 3, 3).expect("text"), ["last"]);
         assert!(read_lines(&mut input, "stdin", 3, 4).expect("text").is_empty());
+    }
+
+    #[test]
+    fn every_chunk_comes_once_with_the_lines_before_it() {
+        let chunks = |typed| Chunks { name: "stdin", size: 2, typed, spells_bytes: false };
+        let read = |typed| {
+            let mut found = Vec::new();
+            let none = |_: &[String]| Ok(CharacterCounts::default());
+            let each = |lines: &[String], before| {
+                found.push((lines.join(","), before));
+                Ok(())
+            };
+            (chunks(typed).for_each(&mut "a\nb\nc\n".as_bytes(), none, each).expect("text"), found)
+        };
+        assert_eq!(read(false), (3, vec![("a,b".into(), 0), ("c".into(), 2)]));
+        assert_eq!(read(true), (3, vec![("a".into(), 0), ("b".into(), 1), ("c".into(), 2)]));
     }
 
     #[test]

@@ -4,15 +4,14 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kiln_data::CharacterCounts;
 
 use super::config_args::{DeviceArgs, GenerateArgs};
 use super::error::Usage;
-use super::lines::{note_lacking, one_line, read_lines, shell_word};
+use super::lines::{Chunks, one_line, shell_word};
 use crate::generate::{GenerateError, Hypothesis, Translator};
 use crate::run::TrainedModel;
 
-/// Lines per chunk: enough to sort them by length, and few enough that output starts soon.
+/// Lines that are translated together.
 const LINES_PER_CHUNK: usize = 1000;
 
 /// Translates the lines of stdin to stdout
@@ -70,35 +69,26 @@ pub(super) fn run(args: Args) -> Result<()> {
     let (model, tokenizers) = run.translation(run.dtype_on(&device)?, &device)?;
     let translator = Translator::new(&model, tokenizers.clone(), config)?;
 
-    let interactive = io::stdin().is_terminal();
-    let chunk = if interactive { 1 } else { LINES_PER_CHUNK };
+    let (typed, spells_bytes) = (io::stdin().is_terminal(), tokenizers.spells_bytes());
+    let chunks = Chunks { name: "stdin", size: LINES_PER_CHUNK, typed, spells_bytes };
     let (mut input, mut output) = (io::stdin().lock(), io::BufWriter::new(io::stdout().lock()));
-    let (mut n_done, mut lacking) = (0, CharacterCounts::default());
-    loop {
-        let lines = read_lines(&mut input, "stdin", chunk, n_done)?;
-        lacking.merge(tokenizers.lacking_in_sources(&lines)?);
-        // Once for a whole file, and for each line that somebody types.
-        if lines.is_empty() || interactive {
-            note_lacking(&std::mem::take(&mut lacking), tokenizers.spells_bytes());
-        }
-        if lines.is_empty() {
-            return Ok(());
-        }
+    let lacking = |lines: &[String]| tokenizers.lacking_in_sources(lines);
+    chunks.for_each(&mut input, lacking, |lines, n_done| {
         match args.n_best {
             None => {
-                let found = translator.translate(&lines, n_done as u64).map_err(|error| numbered(error, n_done))?;
+                let found = translator.translate(lines, n_done as u64).map_err(|error| numbered(error, n_done))?;
                 found.iter().try_for_each(|line| writeln!(output, "{}", one_line(line)))?;
             }
             Some(n_best) => {
-                let found = translator.n_best(&lines, n_best).map_err(|error| numbered(error, n_done))?;
+                let found = translator.n_best(lines, n_best).map_err(|error| numbered(error, n_done))?;
                 for (number, hypotheses) in (n_done + 1..).zip(&found) {
                     hypotheses.iter().try_for_each(|hypothesis| write_scored(&mut output, number, hypothesis))?;
                 }
             }
         }
-        output.flush()?;
-        n_done += lines.len();
-    }
+        Ok(output.flush()?)
+    })?;
+    Ok(())
 }
 
 fn write_scored(output: &mut impl Write, number: usize, hypothesis: &Hypothesis) -> io::Result<()> {

@@ -64,6 +64,11 @@ impl MaskFiller {
         self.encoder.mask_token()
     }
 
+    /// Returns a line without its masks: the text that the model reads.
+    pub fn without_masks(&self, line: &str) -> String {
+        self.encoder.without_masks(line)
+    }
+
     /// Fills in each line, with up to `top_k` candidates for each mask. `n_before` lines were filled in before.
     ///
     /// # Errors
