@@ -15,6 +15,11 @@ pub(crate) fn thousands(number: f64) -> String {
     out
 }
 
+/// `1 token`, `2,000 tokens`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", thousands(number as f64), if number == 1 { "" } else { "s" })
+}
+
 /// Bytes in GiB.
 pub(crate) fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
@@ -39,6 +44,7 @@ mod tests {
         for (number, text) in [(0.0, "0"), (999.4, "999"), (1000.0, "1,000"), (1234567.8, "1,234,568")] {
             assert_eq!(thousands(number), text);
         }
+        assert_eq!((counted(1, "token"), counted(2000, "token")), ("1 token".into(), "2,000 tokens".into()));
         for (secs, text) in [(0.2, "0s"), (59.4, "59s"), (185.0, "3m05s"), (7640.0, "2h07m")] {
             assert_eq!(duration(Duration::from_secs_f64(secs)), text);
         }

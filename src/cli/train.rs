@@ -10,6 +10,7 @@ use anyhow::Result;
 
 pub(super) use args::Args;
 
+use crate::logging::console::print_line;
 use crate::train::Ended;
 
 pub(super) fn run(args: Args) -> Result<()> {
@@ -22,7 +23,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let prepared = run.prepare(args.resume)?;
     let note = |line: &str| {
         if !args.quiet {
-            eprintln!("{line}")
+            print_line(line)
         }
     };
     let mut session = prepared.start(stop::on_signals()?)?;
@@ -34,7 +35,30 @@ pub(super) fn run(args: Args) -> Result<()> {
     match outcome.ended {
         // Printed even with --quiet: it is the result of the run.
         Ended::Stopped => eprintln!("{}", report::stopped(&outcome, &dir)),
-        _ => report::print(&outcome, &session, &dir)?,
+        ended => {
+            let shown = !args.quiet && ended != Ended::AlreadyFinished && has_one_screen();
+            report::print(&outcome, &session, &dir, shown)?;
+        }
     }
     Ok(())
+}
+
+/// Returns whether stdout and stderr go to the same terminal, pipe or file.
+#[cfg(unix)]
+fn has_one_screen() -> bool {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+
+    let identity = |stream: std::os::fd::BorrowedFd<'_>| {
+        let file = File::from(stream.try_clone_to_owned().ok()?).metadata().ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    let [stdout, stderr] = [identity(std::io::stdout().as_fd()), identity(std::io::stderr().as_fd())];
+    stdout.is_some() && stdout == stderr
+}
+
+#[cfg(not(unix))]
+fn has_one_screen() -> bool {
+    false
 }

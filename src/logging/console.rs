@@ -1,6 +1,7 @@
 //! Progress of a run on stderr: a progress bar on a terminal, plain lines elsewhere.
 
-use std::io::{IsTerminal, Write};
+use std::fs::File;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::pulse::Pulse;
+use super::wrap::for_stderr;
 use super::{Activity, Extent, Record, Sink};
 use crate::metrics::{ValidationMetrics, WindowMetrics};
 use crate::units::{duration, thousands};
@@ -24,6 +26,18 @@ pub struct Console {
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
     pulse: Pulse,
+    /// What happened to stderr.
+    reader: Reader,
+}
+
+/// The reader of the lines on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Reads,
+    /// It has closed stderr, as `head` does, and nobody was told.
+    HasGone,
+    /// It has closed stderr, which was noted.
+    IsMissed,
 }
 
 impl Console {
@@ -39,13 +53,21 @@ impl Console {
             bar
         });
         let pulse = Pulse::start(bar.clone(), stop, print_line);
-        Self { extent, started: Instant::now(), bar, last_line: None, pulse }
+        Self { extent, started: Instant::now(), bar, last_line: None, pulse, reader: Reader::Reads }
     }
 
-    fn line(&self, line: &str) {
+    fn line(&mut self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.println(line),
-            None => print_line(line),
+            Some(bar) => bar.println(for_stderr(line)),
+            None => self.print(line),
+        }
+    }
+
+    /// Prints a plain line, and notices that nobody reads it.
+    fn print(&mut self, line: &str) {
+        let written = writeln!(std::io::stderr(), "{line}");
+        if self.reader == Reader::Reads && written.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+            self.reader = Reader::HasGone;
         }
     }
 
@@ -56,7 +78,7 @@ impl Console {
             bar.tick();
         } else if self.last_line.is_none_or(|last| (now - last).as_secs_f64() >= SECS_BETWEEN_LINES) {
             self.last_line = Some(now);
-            print_line(&format!("{what}: {done} of {of}"));
+            self.print(&format!("{what}: {done} of {of}"));
         }
         self.pulse.shown(Some(format!("{what}: {done} of {of}")));
         // The remaining time is estimated from the first step on.
@@ -75,7 +97,7 @@ impl Console {
         {
             self.last_line = Some(now);
             self.pulse.shown(None);
-            print_line(&window_line(window, self.extent.total_steps, left));
+            self.print(&window_line(window, self.extent.total_steps, left));
         }
 
         if window.non_finite_steps > 0 {
@@ -114,6 +136,22 @@ impl Sink for Console {
         }
         Ok(())
     }
+
+    fn trouble(&mut self) -> Option<String> {
+        if self.reader != Reader::HasGone {
+            return None;
+        }
+        self.reader = Reader::IsMissed;
+        let note = format!(
+            "stderr was closed by the program that read it; process {0} goes on training (kill {0} saves and ends the run)",
+            std::process::id()
+        );
+        // Whoever started it may still sit at the terminal.
+        if let Ok(mut terminal) = File::options().write(true).open("/dev/tty") {
+            let _ = writeln!(terminal, "kiln: {note}");
+        }
+        Some(note)
+    }
 }
 
 impl Drop for Console {
@@ -125,9 +163,9 @@ impl Drop for Console {
     }
 }
 
-/// Prints a line to stderr. A closed stderr does not stop the training.
+/// Prints a line to stderr, broken between words if that is a terminal. A closed stderr does not stop the training.
 pub fn print_line(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", for_stderr(line));
 }
 
 /// Returns the time to the last step at the speed of this window, or to the wall-clock limit if that is earlier.
@@ -154,11 +192,11 @@ fn progress_message(window: &WindowMetrics, left: Option<Duration>) -> String {
 fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>) -> String {
     let speed = &window.throughput;
     format!(
-        "step {}/{total_steps} | {} | grad norm {:.2} | lr {:.2e}{} | {} tok/s (padding {:.0}%){} | data wait {:.1}%{} | {} left",
+        "step {}/{total_steps} | {} | grad norm {:.2} | lr {}{} | {} tok/s (padding {:.0}%){} | data wait {:.1}%{} | {} left",
         window.step,
         losses(window.loss, window.nll),
         window.grad_norm,
-        window.lr,
+        rate(window.lr),
         loss_scale(window),
         thousands(speed.tokens_per_sec),
         100.0 * speed.padding_ratio,
@@ -167,6 +205,11 @@ fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>)
         window.new_kernels.filter(|n| *n > 0).map_or(String::new(), |n| format!(" | {n} new kernels")),
         left.map_or("?".into(), duration),
     )
+}
+
+/// `3.00e-4`, or `0` at the end of a schedule.
+fn rate(lr: f64) -> String {
+    if lr == 0.0 { "0".into() } else { format!("{lr:.2e}") }
 }
 
 /// Describes the loss scale of fp16 and the steps skipped in this window.
@@ -231,6 +274,8 @@ mod tests {
         }
         assert!(progress_message(&window, left).contains("5m00s left"));
         assert!(!line.contains("new kernels"), "{line}");
+        let last = WindowMetrics { lr: 0.0, ..window.clone() };
+        assert!(window_line(&last, 1000, left).contains(" | lr 0 | "));
         let compiled = WindowMetrics { new_kernels: Some(3), ..window };
         assert!(window_line(&compiled, 1000, left).contains("data wait 1.5% | 3 new kernels | 5m00s left"));
         let steady = WindowMetrics { new_kernels: Some(0), ..compiled };

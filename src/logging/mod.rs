@@ -6,6 +6,7 @@ pub mod console;
 pub mod jsonl;
 mod pulse;
 pub mod tensorboard;
+pub mod wrap;
 
 use std::fmt;
 use std::path::Path;
@@ -85,6 +86,11 @@ impl fmt::Display for Activity {
 pub trait Sink {
     /// Writes one record completely, so that the next reader of the file sees it.
     fn write(&mut self, record: &Record<'_>) -> Result<()>;
+
+    /// Returns what has gone wrong with this sink since the last call, for the other sinks to note.
+    fn trouble(&mut self) -> Option<String> {
+        None
+    }
 }
 
 /// The first and the last step of a run.
@@ -133,7 +139,9 @@ impl Logging {
 
     /// Writes `record` to every sink.
     pub fn write(&mut self, record: Record<'_>) -> Result<()> {
-        self.sinks.iter_mut().try_for_each(|sink| sink.write(&record))
+        self.sinks.iter_mut().try_for_each(|sink| sink.write(&record))?;
+        let trouble: Vec<String> = self.sinks.iter_mut().filter_map(|sink| sink.trouble()).collect();
+        trouble.iter().try_for_each(|note| self.write(Record::Note(note)))
     }
 
     /// Writes an optimizer step.

@@ -1,13 +1,14 @@
 //! The arguments of `kiln train`, and the run that they describe.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::checkpoint::RUN_CONFIG_FILE;
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
 use crate::cli::config_args::{ConfigArgs, DeviceArgs};
-use crate::config::{Base, Chosen, Config, Resolved, Sources, resolve};
+use crate::config::{Base, Chosen, Config, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
 use crate::run::{Options, Run, TrainedModel, folder};
+use crate::units::thousands;
 
 /// Trains a Transformer
 ///
@@ -93,7 +94,10 @@ impl Args {
                 config.config = Some(of_run.clone());
             }
             // Another configuration keeps what the run has chosen.
-            let base = Config::file(of_run).validate().ok();
+            let base = Config::file(&of_run).validate().ok();
+            if config.config.as_ref() == Some(&of_run) && base.is_none() {
+                check_config_of_run(&dir)?;
+            }
             (dir, resolve(&Sources { base, ..config.sources(&[], device) })?)
         } else if let (Some(path), Some(run)) = (&self.from, &from) {
             let dir = folder::for_result(named, path, "tuned", "--run")?;
@@ -129,13 +133,34 @@ impl Args {
     }
 }
 
+/// Refuses a run whose own configuration is damaged, and names the copy of it that is not.
+fn check_config_of_run(dir: &Path) -> Result<()> {
+    let file = dir.join(RUN_CONFIG_FILE);
+    let Err(error) = Config::read(&file) else { return Ok(()) };
+    let newest = Checkpoints::of_run(dir).newest_verified()?.map(|newest| newest.join(RUN_CONFIG_FILE));
+    Err(match newest.filter(|copy| Config::read(copy).is_ok()) {
+        Some(copy) => anyhow::Error::from(error).context(format!(
+            "the configuration of this run was damaged or changed; its copy is sound: cp {} {}",
+            copy.display(),
+            file.display()
+        )),
+        None => error.into(),
+    })
+}
+
 /// Says which preset the configuration starts from, and why.
 fn preset_line(base: &Base) -> Option<String> {
     match base {
         Base::Named(preset) => Some(format!("preset {preset}")),
-        Base::Chosen(Chosen { preset, why }) => {
+        Base::Chosen(Chosen { preset, why, shortened: None }) => {
             Some(format!("preset {preset}, for {why} (--preset NAME takes another)"))
         }
+        Base::Chosen(Chosen { preset, why, shortened: Some(Shortened { from, to }) }) => Some(format!(
+            "preset {preset}, for {why}, with {} of its {} steps: at most {MANY_EPOCHS} epochs (--preset NAME and \
+             train.steps decide otherwise)",
+            thousands(*to as f64),
+            thousands(*from as f64)
+        )),
         Base::Run => None,
     }
 }

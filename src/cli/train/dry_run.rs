@@ -4,13 +4,15 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use kiln_data::{HostBatch, Loader, LoaderConfig, Position};
+use kiln_model::TieEmbeddings;
 use kiln_model::flops::{TrainBytes, n_params};
 use kiln_model::hf::{HfError, export_family};
 
 use crate::config::Config;
 use crate::dataset::{RunData, Vocabulary};
+use crate::logging::wrap::for_stdout;
 use crate::run::Run;
-use crate::units::thousands;
+use crate::units::{counted, thousands};
 
 /// Batches shown.
 const N_BATCHES: usize = 3;
@@ -29,10 +31,10 @@ pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
         writeln!(summary, "{line}")?;
     }
     writeln!(summary, "model: {}", plan.model_line())?;
-    writeln!(summary, "run folder {}, device {}, precision {:?}", run.dir().display(), plan.device, plan.dtype)?;
+    let precision = format!("{:?}", plan.dtype).to_lowercase();
+    writeln!(summary, "run folder {}, device {}, precision {precision}", run.dir().display(), plan.device)?;
     writeln!(summary, "{}", parameters(config))?;
-    writeln!(summary, "memory for the largest batch, {}: {}", plan.largest, memory(&plan.bytes))?;
-    writeln!(summary, "{}", plan.memory_line())?;
+    writeln!(summary, "{}: {}", plan.memory_line(), parts(&plan.bytes))?;
     writeln!(summary, "{}", export(config))?;
     batches(config, data, &mut summary)?;
 
@@ -41,21 +43,29 @@ pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
             summary.lines().for_each(|line| println!("# {line}"));
             print!("\n{}", config.to_toml());
         }
-        false => println!("{summary}(--show-config prints the configuration; nothing was trained or kept)"),
+        false => {
+            summary.lines().for_each(|line| println!("{}", for_stdout(line)));
+            println!("(--show-config prints the configuration; nothing was trained or kept)");
+        }
     }
     Ok(())
 }
 
+/// Counts the parameters by part, without parts that the model lacks.
 fn parameters(config: &Config) -> String {
     let params = n_params(&config.model);
-    format!(
-        "{} parameters: encoder {}, decoder {}, embeddings {}, output projection {}",
-        thousands(params.total() as f64),
-        thousands(params.encoder as f64),
-        thousands(params.decoder as f64),
-        thousands((params.embeddings + params.positions) as f64),
-        thousands(params.output_projection as f64)
-    )
+    let ties = config.model.tie_embeddings != TieEmbeddings::None;
+    let parts = [
+        (params.encoder, "encoder"),
+        (params.decoder, "decoder"),
+        (params.embeddings, "embeddings"),
+        (params.positions, "positions"),
+        (params.head, "head"),
+        (params.output_projection, if ties { "output projection shared with embeddings" } else { "output projection" }),
+    ];
+    let parts = parts.into_iter().filter(|(n, _)| *n > 0);
+    let parts: Vec<String> = parts.map(|(n, name)| format!("{name} {}", thousands(n as f64))).collect();
+    format!("{} parameters: {}", thousands(params.total() as f64), parts.join(", "))
 }
 
 /// Says as which family the model can be exported, or why it cannot.
@@ -124,24 +134,26 @@ fn tokens(ids: &[u32], decode: impl Fn(&[u32]) -> String) -> String {
     let more = pieces.len().saturating_sub(N_TOKENS);
     let more = if more > 0 { format!(" | and {more} more") } else { String::new() };
     let shown: Vec<&str> = pieces.iter().take(N_TOKENS).map(String::as_str).collect();
-    format!("{} tokens: {}{more}", pieces.len(), one_line(&shown.join(" | ")))
+    format!("{}: {}{more}", counted(pieces.len() as u64, "token"), one_line(&shown.join(" | ")))
 }
 
 fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], "\\n")
 }
 
-fn memory(bytes: &TrainBytes) -> String {
-    let mib = |bytes: u64| thousands(bytes as f64 / f64::from(1 << 20));
-    format!(
-        "about {} MiB (weights {}, gradients {}, master weights {}, moments {}, activations {})",
-        mib(bytes.total()),
-        mib(bytes.weights),
-        mib(bytes.gradients),
-        mib(bytes.master),
-        mib(bytes.moments),
-        mib(bytes.activations)
-    )
+/// Lists what the memory is for, without parts below a MiB.
+fn parts(bytes: &TrainBytes) -> String {
+    let parts = [
+        (bytes.weights, "weights"),
+        (bytes.gradients, "gradients"),
+        (bytes.master, "master weights"),
+        (bytes.moments, "moments"),
+        (bytes.activations, "activations"),
+    ];
+    let parts = parts.into_iter().map(|(bytes, name)| (bytes as f64 / f64::from(1 << 20), name));
+    let parts: Vec<String> =
+        parts.filter(|(mib, _)| *mib >= 0.5).map(|(mib, name)| format!("{name} {} MiB", thousands(mib))).collect();
+    parts.join(", ")
 }
 
 #[cfg(test)]
@@ -150,12 +162,19 @@ mod tests {
     use crate::config::Preset;
 
     #[test]
-    fn memory_is_told_in_parts() {
+    fn parts_that_are_missing_are_not_listed() {
         let mib = 1 << 20;
         let bytes =
-            TrainBytes { weights: mib, gradients: 2 * mib, master: 3 * mib, moments: 4 * mib, activations: 1990 * mib };
-        let text = memory(&bytes);
-        assert!(text.starts_with("about 2,000 MiB (weights 1, gradients 2, master weights 3, moments 4"), "{text}");
+            TrainBytes { weights: mib, gradients: 2 * mib, master: 0, moments: 4 * mib, activations: 1990 * mib };
+        assert_eq!(parts(&bytes), "weights 1 MiB, gradients 2 MiB, moments 4 MiB, activations 1,990 MiB");
+
+        let of = |preset: Preset| {
+            let config = preset.config();
+            parameters(&Config { model: config.model.with_vocab_size(1000), ..config })
+        };
+        let shared = of(Preset::FewPairs);
+        assert!(!shared.contains("embeddings 0") && shared.contains("shared with embeddings 128,000"), "{shared}");
+        assert!(of(Preset::Gpt2Mini).contains(", positions 196,608, "), "{}", of(Preset::Gpt2Mini));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::sample::TextSample;
 use crate::cli::lines::one_line;
 use crate::config::Task;
 use crate::config::task::{Reads, traits_of};
+use crate::logging::wrap::wrapped;
 use crate::metrics::ValidationMetrics;
 use crate::run::Session;
 use crate::train::Outcome;
@@ -19,6 +20,8 @@ use crate::units::{duration, thousands};
 const N_SAMPLES: usize = 3;
 /// Characters of a sample that are shown.
 const MOST_CHARACTERS: usize = 70;
+/// Width of the lines.
+const COLUMNS: usize = 80;
 
 /// Describes the speed of a run in a line.
 pub(super) fn speed(outcome: &Outcome) -> String {
@@ -49,15 +52,17 @@ pub(super) fn stopped(outcome: &Outcome, dir: &Path) -> String {
 }
 
 /// Prints scores and samples of a trained model, and the next command.
-pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path) -> Result<()> {
+///
+/// `shown`: the console has shown the scores on the same screen.
+pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path, shown: bool) -> Result<()> {
     let trainer = session.trainer();
     let _installed = trainer.operators().install();
     let samples = samples(&trainer.validation().examples);
-    print_result(outcome, &samples);
+    print_result(outcome, &samples, shown);
     if let Some(sample) = TextSample::of(&trainer.config().generate, trainer.vocabulary(), session.prompt())
         && let Some(text) = sample.write(&trainer.state().model)?
     {
-        println!("  {}", one_line(&text));
+        println!("{}", wrapped(&format!("  {}", one_line(&text)), COLUMNS));
     }
     println!("Next: {}", next_command(trainer.config().task, &samples, session.prompt(), dir));
     Ok(())
@@ -71,16 +76,23 @@ fn samples(examples: &[Example]) -> Vec<(usize, Example)> {
     rows.into_iter().map(|row| (row, examples[row].clone())).collect()
 }
 
-fn print_result(outcome: &Outcome, samples: &[(usize, Example)]) {
-    if let Some(validation) = &outcome.validation {
+fn print_result(outcome: &Outcome, samples: &[(usize, Example)], shown: bool) {
+    if let Some(validation) = outcome.validation.as_ref().filter(|_| !shown) {
         println!("{}", scores(validation));
     }
     for (row, example) in samples {
         if let Some(hypothesis) = outcome.hypotheses.get(*row) {
             let verdict = if hypothesis == &example.target { "=" } else { "!=" };
-            println!("  {} -> {}\n    {verdict} {}", cut(&example.source), cut(hypothesis), cut(&example.target));
+            println!("{}", sample(&cut(&example.source), &cut(hypothesis), verdict, &cut(&example.target)));
         }
     }
+}
+
+/// Shows a translation and its reference: in two lines, or in three if the first would be too long.
+fn sample(source: &str, hypothesis: &str, verdict: &str, target: &str) -> String {
+    let line = format!("  {source} -> {hypothesis}");
+    let line = if line.chars().count() <= COLUMNS { line } else { format!("  {source}\n    -> {hypothesis}") };
+    format!("{line}\n    {verdict} {target}")
 }
 
 fn scores(validation: &ValidationMetrics) -> String {
@@ -155,6 +167,14 @@ mod tests {
     fn long_samples_are_cut_between_characters() {
         assert_eq!(cut("seven"), "seven");
         assert_eq!(cut(&"è ".repeat(50)), format!("{}...", "è ".repeat(35).trim_end()));
+    }
+
+    #[test]
+    fn samples_fit_into_the_columns() {
+        assert_eq!(sample("7", "seven", "=", "seven"), "  7 -> seven\n    = seven");
+        let long = "a".repeat(70);
+        let text = sample(&long, &long, "!=", &long);
+        assert!(text.lines().count() == 3 && text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
     }
 
     #[test]

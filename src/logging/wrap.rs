@@ -1,0 +1,70 @@
+//! Long lines on a terminal: broken between words.
+
+use console::Term;
+
+/// Breaks a line into lines of at most `width` columns; further ones are indented. A flag and its value stay in one line,
+/// so that they can be copied.
+pub fn wrapped(line: &str, width: usize) -> String {
+    let indent = line.len() - line.trim_start_matches(' ').len();
+    let (mut text, mut column) = (" ".repeat(indent), indent);
+    let mut words = line.split_whitespace().peekable();
+    let mut is_first = true;
+    while let Some(word) = words.next() {
+        let value = words.next_if(|next| word.starts_with("--") && !next.starts_with("--"));
+        let word = value.map_or(word.to_owned(), |value| format!("{word} {value}"));
+
+        let len = word.chars().count();
+        if !is_first && column + 1 + len > width {
+            column = indent + 2;
+            text.push('\n');
+            text.push_str(&" ".repeat(column));
+        } else if !is_first {
+            column += 1;
+            text.push(' ');
+        }
+        text.push_str(&word);
+        column += len;
+        is_first = false;
+    }
+    text
+}
+
+/// Breaks a line for the terminal that stderr goes to; elsewhere the line stays as it is.
+pub fn for_stderr(line: &str) -> String {
+    for_terminal(line, &Term::stderr())
+}
+
+/// Does the same for stdout.
+pub fn for_stdout(line: &str) -> String {
+    for_terminal(line, &Term::stdout())
+}
+
+fn for_terminal(line: &str, terminal: &Term) -> String {
+    match terminal.size_checked().filter(|_| terminal.is_term()) {
+        Some((_, columns)) if columns > 20 => wrapped(line, columns.into()),
+        _ => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_break_between_words_and_keep_their_indent() {
+        assert_eq!(wrapped("one two three four", 9), "one two\n  three\n  four");
+        assert_eq!(wrapped("  one two three", 10), "  one two\n    three");
+        assert_eq!(wrapped("short", 80), "short");
+        assert_eq!(wrapped("a-word-longer-than-the-line b", 10), "a-word-longer-than-the-line\n  b");
+        assert_eq!(wrapped("", 10), "");
+    }
+
+    #[test]
+    fn a_flag_and_its_value_stay_together() {
+        assert_eq!(
+            wrapped("lower it: --set train.steps=5 is enough", 24),
+            "lower it:\n  --set train.steps=5 is\n  enough"
+        );
+        assert_eq!(wrapped("add --sample --seed 1 here", 12), "add --sample\n  --seed 1\n  here");
+    }
+}
