@@ -35,7 +35,7 @@ const FORMATS: [(&[u8], &str); 20] = [
 ///
 /// # Errors
 ///
-/// If the first bytes are those of UTF-16 or of a binary file, which the error names.
+/// If the file begins like UTF-16 or like a binary file, which the error names.
 pub(crate) fn check_is_text(path: &Path, start: &[u8]) -> Result<()> {
     not_text(start).map_or(Ok(()), |problem| Err(Error::corpus(path, problem)))
 }

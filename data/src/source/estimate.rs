@@ -9,6 +9,9 @@ use crate::error::Result;
 use crate::loader_config::LoaderConfig;
 use crate::tokenizer::{PairTokenizers, TextTokenizer, TokenizerConfig};
 
+/// More than the mean of any vocabulary on ordinary text.
+const MOST_BYTES_PER_TOKEN: f64 = 12.0;
+
 /// Estimates the batches of an epoch from the beginning of a text. The tokenizer is loaded, or trained on this beginning.
 /// A text that is not longer is counted exactly.
 #[derive(Debug, Clone)]
@@ -42,6 +45,11 @@ impl BatchEstimate<'_> {
             examples.extend(
                 pairs.map(|pair| Example { source: pair.source.into_owned(), target: pair.target.into_owned() }),
             );
+        }
+
+        let text_bytes = examples.iter().map(|example| example.source.len().max(example.target.len())).sum();
+        if let Some(at_least) = self.surely_enough(text_bytes) {
+            return Ok(at_least);
         }
 
         let tokenizers = match self.tokenizer.path {
@@ -85,6 +93,10 @@ impl BatchEstimate<'_> {
             }
         }
 
+        if let Some(at_least) = self.surely_enough(documents.iter().map(String::len).sum()) {
+            return Ok(at_least);
+        }
+
         let tokenizer = match self.tokenizer.path {
             Some(_) => TextTokenizer::load(self.tokenizer)?,
             None => TextTokenizer::train_on_documents(self.tokenizer, &documents, self.num_threads)?,
@@ -117,6 +129,12 @@ impl BatchEstimate<'_> {
         }
         let rows = places.iter().sum::<usize>().div_ceil(seq_len);
         Ok(rows.div_ceil((self.loader.batch_tokens / seq_len).max(1)) as u64)
+    }
+
+    /// Returns a number of batches that a text of `text_bytes` has at least, if it is enough: without a tokenizer.
+    fn surely_enough(&self, text_bytes: usize) -> Option<f64> {
+        let at_least = text_bytes as f64 / MOST_BYTES_PER_TOKEN / self.loader.batch_tokens as f64;
+        (at_least >= self.enough).then_some(at_least)
     }
 
     /// Extends the batches of the first `sample_bytes` to the whole text, whose other blocks have the sizes `others`.
