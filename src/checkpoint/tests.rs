@@ -339,3 +339,21 @@ fn the_next_call_returns_the_error_of_a_failed_save() {
     assert!(error.contains("a broken invariant"), "{error}");
     assert_eq!(saver.poll().expect("reported once"), None);
 }
+
+#[test]
+fn the_newest_verified_checkpoint_is_named_instead_of_a_damaged_one() {
+    let (_dir, checkpoints) = run();
+    let older = checkpoints.save(&snapshot(10), true).expect("a writable folder");
+    let newer = checkpoints.save(&snapshot(20), false).expect("a writable folder");
+    assert_eq!(checkpoints.newest_verified().expect("readable"), Some(newer.clone()));
+
+    fs::write(newer.join(MODEL_FILE), "damaged").expect("writable");
+    assert_eq!(checkpoints.newest_verified().expect("readable"), Some(older.clone()));
+    let text = checkpoints.instead_of(verify(&newer).expect_err("damaged")).to_string();
+    let advice = format!("the newest sound checkpoint of this run is {0}: name {0} instead", older.display());
+    assert!(text.contains("model.safetensors is damaged: found 7 bytes") && text.ends_with(&advice), "{text}");
+
+    fs::remove_dir_all(older).expect("there");
+    let text = checkpoints.instead_of(verify(&newer).expect_err("damaged")).to_string();
+    assert!(text.ends_with("no checkpoint of this run is sound: restore a copy, or train again"), "{text}");
+}

@@ -296,7 +296,7 @@ fn text_is_prepared_and_its_tokenizer_trained_once() {
         "data.cache_dir=cache",
     ];
     let dry = place.run(&[&dry[..], &set].concat()).ok();
-    for part in ["task = \"lm\"", "parameters: ", "batch 1: ", "memory for the largest batch"] {
+    for part in ["task = \"lm\"", "parameters: ", "batch 1: ", " for the largest batch, "] {
         assert!(dry.stdout.contains(part), "{part:?} is missing in {}", dry.stdout);
     }
 }

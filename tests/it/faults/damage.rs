@@ -133,6 +133,26 @@ fn check_says_which_records_an_earlier_version_left_without_a_digest() {
 }
 
 #[test]
+fn a_damaged_checkpoint_or_configuration_is_answered_with_a_sound_one() {
+    let place = places();
+    fs::write(place.path("half/checkpoints/step-00000009/tokenizer.json"), "{}").expect("writable");
+    let translate = |run: &[&str]| place.run_with_input(&[&["translate", "--device", "cpu"][..], run].concat(), b"1\n");
+    let ran = translate(&["half", "--checkpoint", "last"]).refused(3, &["step-00000009/tokenizer.json is damaged"]);
+    let advice = ran.stderr.split_once("the newest sound checkpoint of this run is ").expect("advice").1;
+    let sound = advice.split(':').next().expect("a folder");
+    assert!(sound.starts_with("half/checkpoints/step-") && !sound.ends_with('9'), "{ran:#?}");
+    translate(&[sound]).ok();
+
+    let config = place.read("half/config.toml");
+    place.write("half/config.toml", config.replacen("[optim]", "[optim", 1));
+    let copy = format!("cp {sound}/config.toml half/config.toml");
+    let ran = resume(&place, "half").refused(2, &[&copy, "half/config.toml:"]);
+    assert_eq!(ran.stderr.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{ran:#?}");
+    let checked = place.run(&["check", "half"]);
+    assert!(checked.stdout.contains(&format!("copy {sound}/config.toml over it")), "{checked:#?}");
+}
+
+#[test]
 fn text_that_changed_is_refused_and_a_clock_that_jumped_is_not() {
     let place = places();
     let text = place.path("train.jsonl");
