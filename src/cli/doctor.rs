@@ -2,6 +2,7 @@
 
 mod libraries;
 mod report;
+mod several_gpus;
 
 use std::path::{Path, PathBuf};
 
@@ -85,6 +86,10 @@ fn diagnose() -> Report {
             },
         },
     );
+
+    if with_cuda {
+        several_gpus::check(&mut report, gpus.len());
+    }
 
     report.section("To build with --features cuda");
     report.add(

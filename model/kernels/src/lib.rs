@@ -1,8 +1,8 @@
 //! Fused operators for training Transformers, as functions over Burn tensors.
 //!
-//! The root holds the operators and their arguments. Three modules hold the rest: [`optim`] (AdamW over all parameters
-//! at once), [`capture`] (CUDA graphs) and [`compilation`] (the cache of compiled kernels). [`Settings`] chooses, per
-//! thread, between kernels and references.
+//! The root holds the operators and their arguments. Four modules hold the rest: [`optim`] (AdamW over all parameters
+//! at once), [`collective`] (tensors of several GPUs), [`capture`] (CUDA graphs) and [`compilation`] (the cache of
+//! compiled kernels). [`Settings`] chooses, per thread, between kernels and references.
 //!
 //! Each operator has a folder. `mod.rs` is the public function with its shapes, dtypes, errors and the source of the
 //! algorithm. `reference.rs` is the same function in plain Burn operations, the oracle of the tests. `ops.rs`
@@ -15,7 +15,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` |
-//! | 1 | `dropout` · `rotary` · `swiglu` · `optim` |
+//! | 1 | `dropout` · `rotary` · `swiglu` · `optim` · `collective` |
 //! | 2 | `activation` · `random` |
 //! | 3 | `reduce` sums over rows |
 //! | 4 | `linear` |
@@ -36,6 +36,7 @@
 mod activation;
 mod attention;
 pub mod capture;
+pub mod collective;
 pub mod compilation;
 mod cross_entropy;
 mod deterministic;

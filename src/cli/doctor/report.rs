@@ -11,6 +11,8 @@ pub(super) enum Finding {
     Absent(String),
     /// Not found; only some uses need it.
     Optional { found: String, packages: String },
+    /// Found, but it makes training slower than it could be.
+    Slow { found: String, remedy: String },
     /// Not found, but the GPU cannot be used without it.
     Missing { found: String, remedy: String },
 }
@@ -50,6 +52,9 @@ impl fmt::Display for Report {
                 Line::Item(name, Finding::Absent(found)) => writeln!(f, "  -        {name}: {found}")?,
                 Line::Item(name, Finding::Optional { found, packages }) => {
                     writeln!(f, "  optional {name}: {found}\n             packages: {packages}")?;
+                }
+                Line::Item(name, Finding::Slow { found, remedy }) => {
+                    writeln!(f, "  slow     {name}: {found}\n             remedy: {remedy}")?;
                 }
                 Line::Item(name, Finding::Missing { found, remedy }) => {
                     writeln!(f, "  MISSING  {name}: {found}\n             remedy: {remedy}")?;

@@ -1,0 +1,172 @@
+//! A rank's connection to the others: the communicator of NCCL and the thread of its device.
+
+mod clock;
+mod operation;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use burn::backend::DispatchDevice;
+use burn::tensor::Device;
+use clock::Clock;
+use cubecl::cuda::CudaRuntime;
+use cubecl::device_handle::DeviceHandle;
+use cubecl_server::runtime::Runtime;
+use cudarc::driver::result as cuda;
+
+use super::functions::Comm;
+use super::{CollectiveTime, NcclError, NcclLibrary, UniqueId};
+
+/// CubeCL's server of a CUDA device. It runs on a thread of its own, in the order in which work was submitted.
+type Server = <CudaRuntime as Runtime>::Server;
+
+/// How long a rank waits for the others to join.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a thread that waits for NCCL yields before it sleeps: longer than NCCL usually takes to launch a kernel.
+const YIELDING: Duration = Duration::from_millis(1);
+const NAP: Duration = Duration::from_micros(50);
+
+/// A connection.
+///
+/// NCCL's communicator does not block: each call returns at once, and the caller asks for its outcome. Only so can
+/// another thread abort it at any time (NCCL's user guide, "Fault Tolerance").
+pub(super) struct Link {
+    library: &'static NcclLibrary,
+    device: Device,
+    server: DeviceHandle<Server>,
+    rank: usize,
+    world_size: usize,
+    /// Held during each call of NCCL; `None` after an abort.
+    comm: Mutex<Option<Comm>>,
+    /// The first failure.
+    failure: Mutex<Option<NcclError>>,
+    clock: Mutex<Clock>,
+}
+
+impl Link {
+    pub(super) fn unique_id(library: &NcclLibrary) -> Result<[u8; 128], NcclError> {
+        library.functions.unique_id()
+    }
+
+    pub(super) fn join(
+        library: &'static NcclLibrary,
+        id: &UniqueId,
+        rank: usize,
+        world_size: usize,
+        device: &Device,
+    ) -> Result<Self, NcclError> {
+        let DispatchDevice::Cube(cubecl::Device::Cuda(cuda_device)) = device.as_dispatch() else {
+            return Err(NcclError::NotCuda { device: format!("{:?}", device.as_dispatch()) });
+        };
+        let server = DeviceHandle::<Server>::new(cubecl::Device::Cuda(cuda_device.clone()).to_id());
+        let (UniqueId(id), index) = (*id, cuda_device.index);
+
+        // NCCL takes the device whose context is current on the calling thread.
+        let begin = move |_: &mut Server| {
+            make_current(index)?;
+            library.functions.join(&id, rank, world_size)
+        };
+        let comm =
+            server.submit_blocking(begin).map_err(|error| device_error("joining on the device's thread", error))??;
+
+        let (device, comm, failure, clock) =
+            (device.clone(), Mutex::new(Some(comm)), Mutex::default(), Mutex::default());
+        let link = Self { library, device, server, rank, world_size, comm, failure, clock };
+        match link.wait("ncclCommInitRankConfig", Some(JOIN_TIMEOUT)) {
+            Ok(()) => Ok(link),
+            Err(error) => {
+                link.abort();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(super) fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(super) fn check(&self) -> Result<(), NcclError> {
+        if let Some(failure) = &*lock(&self.failure) {
+            return Err(failure.clone());
+        }
+        let state = match *lock(&self.comm) {
+            Some(comm) => self.library.functions.is_ready(comm, "operation"),
+            None => Err(NcclError::Aborted),
+        };
+        state.map(|_| ()).inspect_err(|error| self.fail(error))
+    }
+
+    pub(super) fn abort(&self) {
+        // Whoever waits for NCCL sees that the communicator is gone, and nobody calls NCCL with it any more.
+        let comm = lock(&self.comm).take();
+        if let Some(comm) = comm {
+            self.fail(&NcclError::Aborted);
+            self.library.functions.abort(comm);
+        }
+    }
+
+    pub(super) fn take_timings(link: &Arc<Self>) -> Vec<CollectiveTime> {
+        let done = lock(&link.clock).take();
+        // Events belong to the device's thread.
+        let collected = link.clone();
+        link.server.submit(move |_| lock(&collected.clock).collect());
+        link.server.flush_queue();
+        done
+    }
+
+    /// Keeps the first failure.
+    fn fail(&self, error: &NcclError) {
+        lock(&self.failure).get_or_insert_with(|| error.clone());
+    }
+
+    /// Waits until the host's part of all calls is done. `what` names them in errors.
+    fn wait(&self, what: &'static str, patience: Option<Duration>) -> Result<(), NcclError> {
+        let start = Instant::now();
+        loop {
+            let comm = lock(&self.comm);
+            if self.library.functions.is_ready(comm.ok_or(NcclError::Aborted)?, what)? {
+                return Ok(());
+            }
+            drop(comm);
+
+            let waited = start.elapsed();
+            if patience.is_some_and(|patience| waited > patience) {
+                let (rank, world_size) = (self.rank, self.world_size);
+                return Err(NcclError::NotJoined { rank, world_size, secs: waited.as_secs() });
+            }
+            if waited < YIELDING { thread::yield_now() } else { thread::sleep(NAP) }
+        }
+    }
+}
+
+/// Makes the primary context of a CUDA device, which CubeCL uses as well, current on this thread.
+fn make_current(index: usize) -> Result<(), NcclError> {
+    let failed = |error| device_error("opening the CUDA device", error);
+    let device = cuda::device::get(index as i32).map_err(failed)?;
+    // SAFETY: the device exists. Nobody releases the context, so it lives as long as the process.
+    #[expect(unsafe_code, reason = "contexts of the CUDA driver")]
+    unsafe {
+        cuda::ctx::set_current(cuda::primary_ctx::retain(device).map_err(failed)?).map_err(failed)
+    }
+}
+
+/// Keeps the first line: CubeCL's errors come with pages of backtraces.
+fn device_error(what: &'static str, error: impl std::fmt::Debug) -> NcclError {
+    let text = format!("{error:?}");
+    NcclError::Device { what, reason: text.lines().next().unwrap_or_default().to_owned() }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
