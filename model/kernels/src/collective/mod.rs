@@ -2,6 +2,7 @@
 //!
 //! A [`Communicator`] is one rank's end. Its operations are operators of the backend, so they run in order with the
 //! kernels that write their inputs and read their results. They return at once; the device waits for the other ranks.
+//! While an operation connects the ranks for the first time, its device takes no other work.
 //! All ranks must call the same operations in the same order. The backend does not compute a result that is dropped
 //! before the device is flushed ([`Device::flush`]): the other ranks would wait for that operation.
 //!
@@ -168,7 +169,7 @@ impl Communicator {
     }
 
     /// Ends all pending operations of this rank; their results are undefined. Later operations fail. Any thread may
-    /// call it, and more than once.
+    /// call it, and more than once. Call it from a thread that does not wait for the device.
     pub fn abort(&self) {
         self.link.abort();
     }

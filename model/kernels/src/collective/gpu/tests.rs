@@ -69,6 +69,8 @@ fn an_exchange_brings_the_slices_of_all_ranks_in_their_order() {
                 communicator.exchange(values, &bounds) - 1.0
             };
             let received: Vec<_> = (0..ROUNDS).map(round).collect();
+            // A rank that receives nothing reads nothing, but must send.
+            gpu.flush().expect("a device");
 
             for (round, received) in received.into_iter().enumerate() {
                 let slice = bounds[rank]..bounds[rank + 1];
@@ -143,9 +145,7 @@ fn an_abort_ends_operations_that_wait_for_another_rank() {
                 return;
             }
 
-            let start = Instant::now();
-            let alone = communicator.exchange(values.clone(), &[0, 500, 1000]);
-            gpu.flush().expect("a device");
+            // Before the exchange: if it has to connect, the calling thread waits, too.
             let other = communicator.clone();
             let aborting = thread::spawn(move || {
                 thread::sleep(Duration::from_secs(1));
@@ -153,6 +153,8 @@ fn an_abort_ends_operations_that_wait_for_another_rank() {
                 other.abort();
                 before
             });
+            let start = Instant::now();
+            let alone = communicator.exchange(values.clone(), &[0, 500, 1000]);
             // What the other rank has not sent cannot be read, or is undefined.
             let _ = alone.try_into_data();
             assert_eq!(aborting.join().expect("no panic"), Ok(()), "waiting is not a failure");
