@@ -60,7 +60,7 @@ macro_rules! functions {
                 // SAFETY: NCCL's initializers do nothing but set up the library's own state.
                 let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
                 let missing = |error: libloading::Error| error.to_string();
-                // SAFETY: the types are those of `nccl.h`, and the library outlives the pointers.
+                // SAFETY: the types follow `nccl.h`, and the library outlives the pointers.
                 unsafe {
                     Ok(Self {
                         $($field: *library.get($symbol).map_err(missing)?,)*

@@ -40,7 +40,7 @@ enum Kind {
     AllGather,
 }
 
-/// An operation on its way to the device's thread.
+/// An operation that the device's thread will enqueue.
 struct Operation {
     kind: Kind,
     source: BufferBinding,
@@ -110,7 +110,7 @@ impl Operation {
         }
         lock(&link.clock).stop(start, self.name(), self.received_bytes(link), queue);
 
-        // The result is on its way, so failures of earlier writers are void.
+        // The result will be written, so failures of earlier writers are void.
         server.write_streams().written([&self.target].into_iter());
         if self.source.stream != self.stream {
             // The stream that owns this memory may use it again once this stream has passed this point.
