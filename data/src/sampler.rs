@@ -23,6 +23,7 @@ pub(crate) enum ShuffleOf {
     Rows,
     Batches,
     Documents,
+    Groups,
 }
 
 impl Order {

@@ -1,5 +1,6 @@
 //! The batches of one epoch.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::document_order::DocumentOrder;
@@ -50,6 +51,43 @@ impl EpochPlan {
         order.apply(&mut self.batches, ShuffleOf::Batches);
     }
 
+    /// Orders the batches so that an optimizer step takes batches of one shape where it can. A step takes `size` batches; the
+    /// first `head` of the epoch complete the step that the epoch before has begun.
+    ///
+    /// The order depends on the plan, on `size` and on `head`. Batches whose shape does not fill a group come at both ends
+    /// and in groups of similar shapes. With a size of 1, or in the order of the files, nothing changes.
+    pub(crate) fn group_shapes(&mut self, size: usize, head: usize, order: Order) {
+        if size <= 1 || order == Order::Sequential {
+            return;
+        }
+
+        // Groups of one shape, and what is left of each shape.
+        let mut open = BTreeMap::<Shape, Vec<PlannedBatch>>::new();
+        let mut groups = Vec::new();
+        for batch in std::mem::take(&mut self.batches) {
+            let group = open.entry(batch.shape).or_default();
+            group.push(batch);
+            if group.len() == size {
+                groups.push(std::mem::take(group));
+            }
+        }
+        let mut left: Vec<_> = open.into_values().flatten().collect();
+
+        while left.len() < head
+            && let Some(group) = groups.pop()
+        {
+            left.extend(group);
+        }
+        let mut rest = left.split_off(head.min(left.len()));
+        let tail = rest.split_off(rest.len() - rest.len() % size);
+        groups.extend(rest.chunks(size).map(<[_]>::to_vec));
+        order.apply(&mut groups, ShuffleOf::Groups);
+
+        self.batches = left;
+        self.batches.extend(groups.into_iter().flatten());
+        self.batches.extend(tail);
+    }
+
     /// Returns the number of batches of the epoch.
     pub fn len(&self) -> usize {
         self.batches.len()
@@ -68,5 +106,65 @@ impl EpochPlan {
 
     pub(crate) fn documents(&self) -> Option<&DocumentOrder> {
         self.documents.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORDER: Order = Order::Shuffled { seed: 5, epoch: 0 };
+
+    /// A plan of `n` batches of each of three shapes, shuffled. A batch has one row.
+    fn plan(n: [usize; 3]) -> EpochPlan {
+        let mut plan = EpochPlan::with_capacity(0);
+        let mut row = 0;
+        for (len, n) in [8, 16, 24].into_iter().zip(n) {
+            for _ in 0..n {
+                plan.push(&[row], Shape { batch_size: 1, source_len: len, target_len: len });
+                row += 1;
+            }
+        }
+        plan.shuffle_batches(ORDER);
+        plan
+    }
+
+    #[test]
+    fn steps_have_one_shape_and_no_batch_is_lost() {
+        for (n, size) in [([20, 9, 7], 4), ([5, 1, 1], 2), ([3, 0, 0], 8), ([6, 6, 6], 3), ([0, 0, 0], 2)] {
+            for head in 0..size {
+                let mut grouped = plan(n);
+                grouped.group_shapes(size, head, ORDER);
+
+                let mut rows = grouped.batches.iter().map(|batch| grouped.rows[batch.rows.start]).collect::<Vec<_>>();
+                rows.sort_unstable();
+                assert_eq!(rows, (0..n.iter().sum::<usize>() as u32).collect::<Vec<_>>(), "every batch once");
+
+                let shapes: Vec<_> = grouped.batches.iter().map(|batch| batch.shape).collect();
+                let after_head = &shapes[head.min(shapes.len())..];
+                let of_one_shape =
+                    after_head.chunks_exact(size).filter(|group| group.iter().all(|shape| *shape == group[0])).count();
+                // The head may break one group up; what is left of the shapes mixes.
+                let most = n.iter().map(|n| n / size).sum::<usize>();
+                assert!(of_one_shape + 1 >= most, "{of_one_shape} of {most} groups: {n:?} by {size} after {head}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_of_one_and_the_order_of_the_files_stay_as_they_are() {
+        let mut grouped = plan([5, 4, 3]);
+        grouped.group_shapes(1, 0, ORDER);
+        grouped.group_shapes(4, 1, Order::Sequential);
+        assert_eq!(grouped, plan([5, 4, 3]));
+    }
+
+    #[test]
+    fn the_order_never_changes_between_versions() {
+        // A resumed run must see the same batches: these numbers may only change with a new checkpoint format.
+        let mut grouped = plan([5, 4, 2]);
+        grouped.group_shapes(2, 1, ORDER);
+        let rows: Vec<_> = grouped.batches.iter().map(|batch| grouped.rows[batch.rows.start]).collect();
+        assert_eq!(rows, [1, 2, 3, 5, 6, 10, 9, 8, 7, 0, 4]);
     }
 }

@@ -1,8 +1,9 @@
 //! Batches in a fixed order from a pool of worker threads.
 //!
-//! The global plan of an epoch is a list of batches that depends on seed and epoch alone. The batches of all epochs are
-//! numbered in one sequence. Rank r of W takes the numbers r, r + W, r + 2W .., so that W ranks together see the
-//! batches of one rank. A position counts global batches and means the same for any number of ranks.
+//! The global plan of an epoch is a list of batches that depends on seed, epoch and the batches of an optimizer step
+//! alone. The batches of all epochs are numbered in one sequence. Rank r of W takes the numbers r, r + W, r + 2W .., so
+//! that W ranks together see the batches of one rank. A position counts global batches and means the same for any number
+//! of ranks.
 //!
 //! Workers take numbered jobs from a bounded channel and fill recycled buffers; the loader puts the results back in
 //! order. A worker is at most `prefetch_factor` batches ahead, so memory is bounded. Which worker was faster does not
@@ -30,12 +31,14 @@ pub struct Rank {
     pub rank: usize,
     /// Processes that share the data.
     pub world_size: usize,
+    /// Batches of an optimizer step over all processes, which share a shape where they can. 1 leaves the order alone.
+    pub group_size: usize,
 }
 
 impl Default for Rank {
-    /// One process that takes all batches.
+    /// One process that takes all batches, one a step.
     fn default() -> Self {
-        Self { rank: 0, world_size: 1 }
+        Self { rank: 0, world_size: 1, group_size: 1 }
     }
 }
 
@@ -76,6 +79,7 @@ struct Numbering {
     start: u64,
     rank: u64,
     world_size: u64,
+    group_size: u64,
     /// The number after the last batch; a single pass ends there.
     end: u64,
     /// `None` keeps the order of the files.
@@ -88,6 +92,14 @@ impl Numbering {
             Some(seed) => Order::Shuffled { seed, epoch },
             None => Order::Sequential,
         }
+    }
+
+    /// Returns how to plan an epoch.
+    fn plan(&self, epoch: u64) -> Job {
+        // Groups follow one another from the start on, over the ends of epochs.
+        let first = epoch * self.batches_per_epoch;
+        let head = (self.start as i128 - first as i128).rem_euclid(self.group_size as i128) as usize;
+        Job::Plan { epoch, order: self.order(epoch), group_size: self.group_size as usize, head }
     }
 
     /// Returns the position after the group of batches, one per rank, that `number` belongs to.
@@ -125,7 +137,7 @@ impl Loader {
         config: &LoaderConfig,
         seed: Option<u64>,
         start: Position,
-        Rank { rank, world_size }: Rank,
+        Rank { rank, world_size, group_size }: Rank,
         end: u64,
     ) -> Result<Self> {
         let problems = config.validate();
@@ -134,6 +146,11 @@ impl Loader {
         }
         if rank >= world_size {
             return Err(Error::Invalid(format!("rank {rank} of {world_size}: ranks count from 0")));
+        }
+        if !group_size.max(1).is_multiple_of(world_size) && group_size > 1 {
+            return Err(Error::Invalid(format!(
+                "{world_size} ranks cannot share {group_size} batches of a step evenly"
+            )));
         }
         let batches_per_epoch = source.batches_per_epoch();
         if batches_per_epoch == 0 {
@@ -158,6 +175,7 @@ impl Loader {
             start: start.epoch * batches_per_epoch + start.batch,
             rank: rank as u64,
             world_size: world_size as u64,
+            group_size: group_size.max(1) as u64,
             end,
             seed,
         };
@@ -282,7 +300,7 @@ impl Loader {
     fn plan_of(&mut self, epoch: u64) -> Result<Option<Arc<EpochPlan>>> {
         if let Entry::Vacant(vacant) = self.plans.entry(epoch) {
             vacant.insert(PlanState::Requested);
-            self.give_out(Job::Plan { epoch, order: self.numbering.order(epoch) })?;
+            self.give_out(self.numbering.plan(epoch))?;
         }
         match self.plans.get(&epoch) {
             Some(PlanState::Ready(plan)) => Ok(Some(plan.clone())),

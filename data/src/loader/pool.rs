@@ -15,8 +15,8 @@ use crate::source::{BatchSource, BatchWorker};
 
 /// Work for a thread.
 pub(super) enum Job {
-    /// Plan the batches of an epoch.
-    Plan { epoch: u64, order: Order },
+    /// Plan the batches of an epoch. The first `head` complete a group of `group_size` that the epoch before has begun.
+    Plan { epoch: u64, order: Order, group_size: usize, head: usize },
     /// Make a batch of a plan.
     Batch { number: u64, plan: Arc<EpochPlan>, index: usize, buffer: HostBatch },
 }
@@ -41,8 +41,13 @@ impl Worker {
     /// Does a job. A panic becomes an error with its message.
     pub(super) fn run(&mut self, job: Job) -> Done {
         match job {
-            Job::Plan { epoch, order } => {
-                let plan = catch_unwind(AssertUnwindSafe(|| self.source.plan(order))).map_err(Error::from_panic);
+            Job::Plan { epoch, order, group_size, head } => {
+                let plan = || {
+                    let mut plan = self.source.plan(order);
+                    plan.group_shapes(group_size, head, order);
+                    plan
+                };
+                let plan = catch_unwind(AssertUnwindSafe(plan)).map_err(Error::from_panic);
                 Done::Plan { epoch, plan }
             }
             Job::Batch { number, plan, index, mut buffer } => {

@@ -126,7 +126,7 @@ fn ranks_share_the_stream_and_their_positions_agree() {
     for world_size in [2, 3, 4] {
         let mut ranks: Vec<_> = (0..world_size)
             .map(|rank| {
-                let rank = Rank { rank, world_size };
+                let rank = Rank { rank, world_size, ..Rank::default() };
                 Loader::for_rank(cached.clone(), &config(2), 7, at(0, 2), rank).expect("starts")
             })
             .collect();
@@ -138,7 +138,41 @@ fn ranks_share_the_stream_and_their_positions_agree() {
             }
         }
     }
-    assert!(Loader::for_rank(cached, &config(0), 7, at(0, 0), Rank { rank: 2, world_size: 2 }).is_err());
+    assert!(
+        Loader::for_rank(cached, &config(0), 7, at(0, 0), Rank { rank: 2, world_size: 2, ..Rank::default() }).is_err()
+    );
+}
+
+#[test]
+fn steps_of_several_batches_have_one_shape_whatever_the_ranks() {
+    let (_fixture, [cached, _]) = sources();
+    let per_epoch = cached.batches_per_epoch() as usize;
+    let n = 3 * per_epoch - 3 * per_epoch % 4;
+    let read = |rank, world_size, start, n: usize| -> Vec<HostBatch> {
+        let rank = Rank { rank, world_size, group_size: 4 };
+        let mut loader = Loader::for_rank(cached.clone(), &config(2), 7, start, rank).expect("starts");
+        (0..n).map(|_| loader.next_batch().expect("a batch")).collect()
+    };
+
+    let alone = read(0, 1, at(0, 0), n);
+    let is_one_shape = |step: &&[HostBatch]| step.iter().all(|batch| batch.shape() == step[0].shape());
+    let steps = alone.chunks_exact(4);
+    let (of_one_shape, n_steps) = (steps.clone().filter(is_one_shape).count(), steps.len());
+    assert!(10 * of_one_shape > 7 * n_steps, "{of_one_shape} of {n_steps} steps");
+    for epoch in alone.chunks_exact(per_epoch) {
+        let rows: BTreeSet<_> = epoch.iter().flat_map(|batch| &batch.rows).collect();
+        assert_eq!(rows.len(), 3000, "every row once an epoch");
+    }
+
+    // The split does not matter, nor does a restart after any step.
+    for world_size in [2, 4] {
+        for rank in 0..world_size {
+            let mine = read(rank, world_size, at(0, 0), n / world_size);
+            assert!(mine.iter().zip(alone[rank..].iter().step_by(world_size)).all(|(a, b)| a.ids == b.ids));
+        }
+    }
+    let step = per_epoch / 4 + 2;
+    assert_eq!(read(0, 1, alone[4 * step - 1].next, n - 4 * step), alone[4 * step..]);
 }
 
 #[test]
@@ -155,7 +189,8 @@ fn one_pass_sees_every_row_in_order_and_ends() {
         assert!(batches[0].is_sorted(), "in the order of the file");
         assert_eq!(read(4), batches);
         let two_ranks = |rank| {
-            let pass = OnePass::for_rank(source.clone(), &config(1), Rank { rank, world_size: 2 }).expect("starts");
+            let pass = OnePass::for_rank(source.clone(), &config(1), Rank { rank, world_size: 2, ..Rank::default() })
+                .expect("starts");
             pass.map(|batch| batch.expect("a batch").rows).collect::<Vec<_>>()
         };
         let (even, odd) = (two_ranks(0), two_ranks(1));

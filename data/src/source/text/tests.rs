@@ -224,7 +224,7 @@ fn any_number_of_workers_gives_the_same_batches_from_any_position() {
 
         // Ranks take turns.
         for rank in 0..2 {
-            let rank = Rank { rank, world_size: 2 };
+            let rank = Rank { rank, world_size: 2, ..Rank::default() };
             let mut loader =
                 Loader::for_rank(source.clone(), &loader(2, 160), 7, Position::default(), rank).expect("starts");
             for wanted in all.iter().skip(rank.rank).step_by(2).take(20) {
