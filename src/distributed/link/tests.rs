@@ -267,9 +267,9 @@ fn a_phase_that_is_entered_again_advances() {
         world.limits.set(Phase::Validate, Duration::from_secs(1));
     }
     with_links(worlds, |link| {
-        for _ in 0..15 {
+        for _ in 0..25 {
             link.enter(Phase::Validate);
-            sleep(Duration::from_millis(150));
+            sleep(Duration::from_millis(200));
         }
         link.finish().expect("nobody was blamed");
     });

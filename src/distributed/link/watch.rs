@@ -15,6 +15,8 @@ const TICK: Duration = Duration::from_millis(100);
 const BETWEEN_BEATS: Duration = Duration::from_secs(1);
 /// A rank that says nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(7);
+/// Beyond a phase's limit, because the other ranks are heard only once per second.
+const SLACK: Duration = Duration::from_secs(2);
 /// A tick that took so long: this process was stopped itself, and perhaps all of them were.
 const STOPPED: Duration = Duration::from_secs(3);
 
@@ -108,7 +110,7 @@ fn stalled(shared: &Shared, limits: &Limits, own: &Own, channels: &[Channel], no
     let all: Vec<(usize, Beat, Instant)> = std::iter::once((0, own.beat, own.advanced_at)).chain(others).collect();
 
     let everyone_waits = all.len() > channels.len() && all.iter().all(|(_, beat, _)| beat.is_waiting);
-    let is_over = |beat: &Beat, since: Instant| now - since >= limits.of(beat.phase);
+    let is_over = |beat: &Beat, since: Instant| now - since >= limits.of(beat.phase) + SLACK;
     if everyone_waits && !all.iter().all(|(_, beat, since)| is_over(beat, *since)) {
         return None;
     }
