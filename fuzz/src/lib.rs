@@ -155,6 +155,7 @@ pub fn good_checkpoint() -> PathBuf {
                     format: FORMAT,
                     step: 7,
                     micro_steps: 7,
+                    group_size: None,
                     position: Position::default(),
                     data_fingerprint: "data".into(),
                     tokenizer_fingerprint: "tokenizer".into(),

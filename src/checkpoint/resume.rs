@@ -59,7 +59,7 @@ fn list(differences: &[Difference]) -> String {
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 20] = [
+const FREE: [&str; 21] = [
     "data.train",
     "data.valid",
     "data.cache_dir",
@@ -75,6 +75,7 @@ const FREE: [&str; 20] = [
     "train.best_metric",
     "train.save_every",
     "train.keep_last",
+    "train.shard_optimizer",
     "train.warm_up",
     "train.capture",
     "train.non_finite",
@@ -139,11 +140,16 @@ pub fn config_differences(saved: &Config, now: &Config) -> Vec<Difference> {
     all_differences(saved, now).into_iter().filter(|difference| !is_free(&difference.field)).collect()
 }
 
+/// Lists the fields of a configuration with their values. Keys without a value may be absent.
+pub fn fields(config: &Config) -> BTreeMap<String, String> {
+    let mut fields = BTreeMap::new();
+    flatten("", &serde_json::to_value(config).expect("plain values"), &mut fields);
+    fields
+}
+
 /// Lists all differing fields of two configurations.
 pub fn all_differences(saved: &Config, now: &Config) -> Vec<Difference> {
-    let (mut saved_fields, mut now_fields) = (BTreeMap::new(), BTreeMap::new());
-    flatten("", &serde_json::to_value(saved).expect("plain values"), &mut saved_fields);
-    flatten("", &serde_json::to_value(now).expect("plain values"), &mut now_fields);
+    let (saved_fields, now_fields) = (fields(saved), fields(now));
     let fields: BTreeSet<&String> = saved_fields.keys().chain(now_fields.keys()).collect();
     let value = |fields: &BTreeMap<String, String>, field| fields.get(field).cloned().unwrap_or("unset".into());
     fields

@@ -81,6 +81,10 @@ pub struct TrainerState {
     pub non_finite_steps: u64,
     /// The best validation so far.
     pub best: Option<Best>,
+    /// Batches of an optimizer step, over all ranks, where there are several: the order of the data depends on it. Absent
+    /// in runs whose order does not.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub group_size: Option<u64>,
 }
 
 /// Dynamic loss scaling between two steps.

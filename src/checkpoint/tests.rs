@@ -34,6 +34,7 @@ fn snapshot(step: u64) -> Snapshot {
             skipped_steps: 1,
             loss_scale: Some(LossScale { scale: 0.1, good_steps: 7 }),
             non_finite_steps: 0,
+            group_size: None,
             best: Some(Best { step: 1, loss: 2.25, score: None }),
         },
         model: TransformerConfig { source_vocab_size: 10, target_vocab_size: 10, ..TransformerConfig::tiny() },

@@ -17,6 +17,7 @@ mod generate;
 mod import;
 mod lines;
 mod prepare;
+mod together;
 mod tokenizer;
 mod train;
 mod translate;
@@ -63,7 +64,7 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     exit_with_the_reader();
     match run(Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", in_one_line(&error));
@@ -72,9 +73,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<()> {
-    match command {
-        Command::Train(args) => train::run(args),
+fn run(command: Command) -> Result<ExitCode> {
+    let done = match command {
+        Command::Train(args) => return train::run(args),
+        Command::Bench(args) => return bench::run(args),
         Command::Prepare(args) => prepare::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Evaluate(args) => evaluate::run(args),
@@ -84,12 +86,12 @@ fn run(command: Command) -> Result<()> {
         Command::Average(args) => average::run(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),
-        Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Config(args) => config::run(args),
         Command::Doctor(args) => doctor::run(args),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Joins the error and its causes, without causes that the text before them already contains.

@@ -6,21 +6,35 @@ mod report;
 mod sample;
 mod stop;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 
 pub(super) use args::Args;
 
+use super::together::{self, Role};
+use crate::distributed::Link;
 use crate::logging::console::print_line;
 use crate::train::Ended;
 
-pub(super) fn run(args: Args) -> Result<()> {
-    let run = args.run()?;
+pub(super) fn run(args: Args) -> Result<ExitCode> {
+    let (link, device) = match together::begin(args.devices(), args.device())? {
+        Role::Launcher(code) => return Ok(code),
+        Role::Rank { link, device } => (link, device),
+    };
+    let is_first = link.as_ref().is_none_or(Link::is_first);
+    if args.dry_run && !is_first {
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let (run, resume) = args.run(link, device)?;
     if args.dry_run {
-        return dry_run::print(&run, args.resume, args.show_config);
+        dry_run::print(&run, resume, args.show_config)?;
+        return Ok(ExitCode::SUCCESS);
     }
 
     let dir = run.dir().to_path_buf();
-    let prepared = run.prepare(args.resume)?;
+    let prepared = run.prepare(resume)?;
     let note = |line: &str| {
         if !args.quiet {
             print_line(line)
@@ -28,6 +42,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     };
     let mut session = prepared.start(stop::on_signals()?)?;
     let outcome = session.train()?;
+    if !is_first {
+        return Ok(ExitCode::SUCCESS); // rank 0 speaks for all
+    }
 
     if outcome.ended != Ended::AlreadyFinished {
         note(&report::speed(&outcome));
@@ -40,7 +57,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             report::print(&outcome, &session, &dir, shown)?;
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns whether stdout and stderr go to the same terminal, pipe or file.

@@ -129,7 +129,8 @@ pub struct TrainConfig {
     /// GPU: whether equal seeds must give equal bits, as they do on the CPU. Kiln refuses settings that cannot promise this. Before
     /// the first step it computes the gradients of the largest batch twice and compares them.
     pub deterministic: bool,
-    /// Micro-batches per optimizer step.
+    /// Micro-batches per optimizer step on each device. A run that is resumed on another number of devices keeps their number over
+    /// all devices.
     pub grad_accum_steps: usize,
     /// Label smoothing of the training loss, in [0, 1).
     pub label_smoothing: f64,
@@ -153,6 +154,9 @@ pub struct TrainConfig {
     /// Micro-batches that every batch of the loader is cut into; `--auto-micro-batch` finds the number that fits in memory. The
     /// optimizer step still uses the whole batch.
     pub split_batches: usize,
+    /// Several devices: whether each keeps the master weights and moments of its slice of the model alone (ZeRO-1). Results are
+    /// equal bit for bit.
+    pub shard_optimizer: bool,
     /// GPU: whether every shape of the data runs once before the clock starts, so that no kernel is compiled later.
     pub warm_up: bool,
     /// Replay of forward and backward as CUDA graphs: `auto` for shapes that recur often, `on` as early as possible, or `off`.
@@ -290,6 +294,7 @@ impl Default for TrainConfig {
             save_every: 1000,
             keep_last: 3,
             split_batches: 1,
+            shard_optimizer: true,
             warm_up: true,
             capture: Capture::Auto,
             non_finite: NonFinite::Stop,

@@ -9,6 +9,7 @@ pub mod launch;
 mod limits;
 pub mod link;
 mod ports;
+mod ranks;
 mod world;
 
 pub use devices::{DeviceName, DevicesError, MAX_RANKS, parse_devices};
@@ -16,4 +17,5 @@ pub use launch::launch;
 pub use limits::{Limits, Phase};
 pub use link::{Link, LinkError};
 pub use ports::free_port;
+pub use ranks::Ranks;
 pub use world::{Launcher, World, WorldError};

@@ -6,9 +6,11 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 use kiln_data::HostBatch;
 use kiln_model::{Batch, DropoutStream, TextBatch};
+use serde::{Deserialize, Serialize};
 
 use super::{Masking, Model};
 use crate::device::upload;
+use crate::distributed::Ranks;
 
 /// Seed of the masks of every validation. All validations mask the same tokens, in runs with other seeds too, so their
 /// numbers can be compared.
@@ -47,21 +49,23 @@ pub struct MaskedAccuracy {
 /// Returns the loss of `model` over `batches`, without dropout. `model` has no autodiff (see
 /// [`burn::module::Module::valid`]). With `masking`, every call masks the same tokens.
 ///
-/// All batches are enqueued before the one host sync at the end.
+/// All batches are enqueued before the one host sync at the end. With several ranks, `batches` are the share of this
+/// one, and the result covers all shares. It equals the loss that one rank computes to the last digit.
 ///
 /// # Errors
-/// If a batch cannot be read, the device fails, or there are no labels.
+/// If a batch cannot be read, the device or another rank fails, or there are no labels.
 pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
     model: &M,
     batches: impl Iterator<Item = Result<HostBatch, E>>,
     label_smoothing: f64,
     masking: Option<&Masking>,
     device: &Device,
+    ranks: &Ranks,
 ) -> Result<ValidationLoss> {
     let mut sums = Transaction::default();
     let mut masked_labels = Transaction::default();
 
-    for (number, batch) in (0..).zip(batches) {
+    for (number, batch) in (ranks.rank() as u64..).step_by(ranks.size()).zip(batches) {
         let batch = upload(&batch.map_err(Into::into).context("reading the validation data")?, device);
         let Some(masking) = masking else {
             let losses = model.loss(&batch, label_smoothing, None);
@@ -77,12 +81,13 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
         }
     }
 
-    // Host sync: three or four numbers per batch, summed in f64.
+    // Host sync: three or four numbers per batch, summed in f64 in the order of the batches.
     let values = sums.try_execute().context("reading the validation loss from the device")?;
+    let labels = masked_labels.try_execute().context("reading the masked tokens from the device")?;
+    let of_ranks = ranks.share("sharing the validation loss", Measured::of(&values, &labels))?;
     let mut totals = [0.0; 4];
-    for value in &values {
-        let value: &[f32] = value.as_slice().expect("losses are f32");
-        totals.iter_mut().zip(value).for_each(|(total, value)| *total += f64::from(*value));
+    for value in Measured::batches(&of_ranks) {
+        totals.iter_mut().zip(value).for_each(|(total, bits)| *total += f64::from(f32::from_bits(*bits)));
     }
     let [loss, nll, n_labels, n_correct] = totals;
     ensure!(n_labels > 0.0, "the validation data is empty: name files with text in data.valid, or leave it out");
@@ -90,22 +95,48 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
     let masked = match masking {
         None => None,
         Some(_) => {
-            let labels = masked_labels.try_execute().context("reading the masked tokens from the device")?;
-            let unigram = most_frequent(&labels) as f64 / n_labels;
+            let unigram = Measured::most_frequent(&of_ranks) as f64 / n_labels;
             Some(MaskedAccuracy { model: n_correct / n_labels, unigram })
         }
     };
     Ok(ValidationLoss { loss: loss / n_labels, nll: nll / n_labels, target_tokens: n_labels as u64, masked })
 }
 
-/// Counts the occurrences of the most frequent label, without labels that do not count.
-fn most_frequent(labels: &[TensorData]) -> u64 {
-    let mut counts: HashMap<i32, u64> = HashMap::new();
-    for label in labels.iter().flat_map(|labels| labels.iter::<i32>()).filter(|label| *label != TextBatch::NOT_COUNTED)
-    {
-        *counts.entry(label).or_default() += 1;
+/// What a rank has measured on its batches.
+#[derive(Debug, Serialize, Deserialize)]
+struct Measured {
+    /// The bits of the sums of each batch, as f32.
+    sums: Vec<Vec<u32>>,
+    /// How often each label occurs, without labels that do not count.
+    labels: HashMap<i32, u64>,
+}
+
+impl Measured {
+    fn of(sums: &[TensorData], labels: &[TensorData]) -> Self {
+        let bits =
+            |sums: &TensorData| sums.as_slice::<f32>().expect("losses are f32").iter().map(|x| x.to_bits()).collect();
+        let mut counts = HashMap::new();
+        for label in labels.iter().flat_map(|labels| labels.iter::<i32>()) {
+            if label != TextBatch::NOT_COUNTED {
+                *counts.entry(label).or_default() += 1;
+            }
+        }
+        Self { sums: sums.iter().map(bits).collect(), labels: counts }
     }
-    counts.into_values().max().unwrap_or(0)
+
+    /// Returns the batches of all ranks in their order: rank r has every batch whose number leaves the remainder r.
+    fn batches(of_ranks: &[Self]) -> impl Iterator<Item = &Vec<u32>> {
+        (0..).map_while(move |number: usize| of_ranks[number % of_ranks.len()].sums.get(number / of_ranks.len()))
+    }
+
+    /// Counts the occurrences of the most frequent label.
+    fn most_frequent(of_ranks: &[Self]) -> u64 {
+        let mut counts: HashMap<i32, u64> = HashMap::new();
+        for (label, n) in of_ranks.iter().flat_map(|rank| &rank.labels) {
+            *counts.entry(*label).or_default() += n;
+        }
+        counts.into_values().max().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -123,7 +154,17 @@ mod tests {
     #[test]
     fn the_unigram_guess_is_the_most_frequent_label_among_those_that_count() {
         let labels = [TensorData::from([-1i32, -1, -1, -1, 7, 7, 3]), TensorData::from([3i32, 7, -1])];
-        assert_eq!(most_frequent(&labels), 3);
-        assert_eq!(most_frequent(&labels[..0]), 0);
+        let of = |labels: &[TensorData]| Measured::of(&[], labels);
+        assert_eq!(Measured::most_frequent(&[of(&labels)]), 3);
+        assert_eq!(Measured::most_frequent(&[of(&labels[..1]), of(&labels[1..])]), 3);
+        assert_eq!(Measured::most_frequent(&[of(&[])]), 0);
+    }
+
+    #[test]
+    fn batches_of_ranks_come_in_the_order_of_one_rank() {
+        let rank =
+            |sums: &[u32]| Measured { sums: sums.iter().map(|sum| vec![*sum]).collect(), labels: HashMap::new() };
+        let of_ranks = [rank(&[0, 3, 6]), rank(&[1, 4]), rank(&[2, 5])];
+        assert_eq!(Measured::batches(&of_ranks).flatten().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
     }
 }

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
-use kiln_data::Shape;
+use kiln_data::{Rank, Shape};
 use kiln_kernels::attention_is_fused;
 use kiln_model::flops::{train_bytes, train_flops_per_batch};
 use kiln_model::{Batch, DropoutStream, EvalSums, LossSums, Transformer};
@@ -58,13 +58,14 @@ pub trait Model: Module + 'static {
     }
 
     /// Translates the sources of the validation text, so that they can be scored; `None` if the model does not
-    /// translate.
+    /// translate. Several processes share the sources: a translation is `None` where another one makes it.
     fn translate(
         &self,
         _sources: &[&str],
         _vocabulary: &Vocabulary,
         _config: &GenerateConfig,
-    ) -> Result<Option<Vec<String>>, GenerateError> {
+        _share: Rank,
+    ) -> Result<Option<Vec<Option<String>>>, GenerateError> {
         Ok(None)
     }
 }
@@ -109,11 +110,12 @@ impl Model for Transformer {
         sources: &[&str],
         vocabulary: &Vocabulary,
         config: &GenerateConfig,
-    ) -> Result<Option<Vec<String>>, GenerateError> {
+        share: Rank,
+    ) -> Result<Option<Vec<Option<String>>>, GenerateError> {
         let (Self::EncoderDecoder(model), Vocabulary::Pairs(tokenizers)) = (self, vocabulary) else {
             return Ok(None);
         };
         let translator = Translator::new(model, tokenizers.clone(), config.clone())?;
-        translator.translate(sources, 0).map(Some)
+        translator.translate_share(sources, 0, share).map(Some)
     }
 }

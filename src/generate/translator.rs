@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Device;
-use kiln_data::PairTokenizers;
+use kiln_data::{PairTokenizers, Rank};
 use kiln_model::EncoderDecoder;
 
 use super::batching::{self, SourceBatch, SourceRow};
@@ -64,13 +64,25 @@ impl Translator {
     /// `first_row` is the number of the first line, counted from 0. The tokens sampled for a line depend on its number, so a
     /// caller that passes lines in several calls continues the numbers.
     pub fn translate<S: AsRef<str>>(&self, lines: &[S], first_row: u64) -> Result<Vec<String>, GenerateError> {
+        let texts = self.translate_share(lines, first_row, Rank::default())?;
+        Ok(texts.into_iter().map(Option::unwrap_or_default).collect())
+    }
+
+    /// Does the same for one of several processes, which share the batches: `None` for the lines of the others, and for lines
+    /// of white space.
+    pub fn translate_share<S: AsRef<str>>(
+        &self,
+        lines: &[S],
+        first_row: u64,
+        share: Rank,
+    ) -> Result<Vec<Option<String>>, GenerateError> {
         if self.config.beam_size > 1 {
-            let best = |hypotheses: Vec<Hypothesis>| hypotheses.into_iter().next().map(|best| best.text);
-            return Ok(self.n_best(lines, 1)?.into_iter().map(|found| best(found).unwrap_or_default()).collect());
+            let best = |found: Vec<Hypothesis>| found.into_iter().next().map(|best| best.text);
+            return Ok(self.n_best_of(lines, 1, share)?.into_iter().map(|found| found.and_then(best)).collect());
         }
         let sampling = Sampling::from(&self.config);
         let chosen_on_host = !sampling.greedy || sampling.repetition_penalty != 1.0;
-        let decoded = self.decode(lines, |begun, rules, numbers| {
+        let decoded = self.decode(lines, share, |begun, rules, numbers| {
             if !chosen_on_host {
                 return Ok(greedy(begun, rules, steps_per_sync(&self.device))?);
             }
@@ -78,35 +90,44 @@ impl Translator {
             let rows: Vec<SampledRow> = numbers.iter().map(row).collect();
             sample(begun, rules, &sampling, &rows, &mut |_, _| Ok(true))
         })?;
-        let text = |ids: Option<Vec<u32>>| ids.map_or(Ok(String::new()), |ids| self.tokenizers.decode(&ids));
+        let text = |ids: Option<Vec<u32>>| ids.map(|ids| self.tokenizers.decode(&ids)).transpose();
         Ok(decoded.into_iter().map(text).collect::<Result<_, _>>()?)
     }
 
     /// Returns up to `n_best` translations per line, best first. An empty line has one empty translation.
     pub fn n_best<S: AsRef<str>>(&self, lines: &[S], n_best: usize) -> Result<Vec<Vec<Hypothesis>>, GenerateError> {
+        let empty = || vec![Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, n_tokens: 0 }];
+        let found = self.n_best_of(lines, n_best, Rank::default())?;
+        Ok(found.into_iter().map(|hypotheses| hypotheses.unwrap_or_else(empty)).collect())
+    }
+
+    /// Returns the translations of the lines of one of several processes, `None` for other and for empty lines.
+    fn n_best_of<S: AsRef<str>>(
+        &self,
+        lines: &[S],
+        n_best: usize,
+        share: Rank,
+    ) -> Result<Vec<Option<Vec<Hypothesis>>>, GenerateError> {
         let GenerateConfig { beam_size, length_penalty, .. } = self.config;
         if n_best > beam_size {
             return Err(GenerateError::TooFewBeams { n_best, beam_size });
         }
         let config = BeamConfig { beam_size, length_penalty, normalization: LengthNormalization::Wu, n_best };
-        let decoded = self.decode(lines, |begun, rules, _| Ok(beam_search(begun, rules, &config)?))?;
-        let empty = || vec![Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, n_tokens: 0 }];
+        let decoded = self.decode(lines, share, |begun, rules, _| Ok(beam_search(begun, rules, &config)?))?;
         let hypothesis = |found: Scored| {
             let text = self.tokenizers.decode(&found.tokens)?;
             Ok(Hypothesis { text, score: found.score, log_prob: found.log_prob, n_tokens: found.tokens.len() })
         };
-        let hypotheses = |found: Option<Vec<Scored>>| match found {
-            Some(found) => found.into_iter().map(hypothesis).collect(),
-            None => Ok(empty()),
-        };
-        decoded.into_iter().map(hypotheses).collect()
+        let hypotheses = |found: Vec<Scored>| found.into_iter().map(hypothesis).collect::<Result<_, GenerateError>>();
+        decoded.into_iter().map(|found| found.map(hypotheses).transpose()).collect()
     }
 
     /// Runs `search` on batches of similar length, with the numbers of their lines. Returns the results in the order of
-    /// `lines`, `None` for empty lines.
+    /// `lines`, `None` for empty lines and for the lines of other processes.
     fn decode<S: AsRef<str>, T>(
         &self,
         lines: &[S],
+        share: Rank,
         search: impl Fn(Begun<Targets<'_>>, &TokenRules, &[usize]) -> Result<Vec<T>, Interruption>,
     ) -> Result<Vec<Option<T>>, GenerateError> {
         let limit = self.model.config().max_positions;
@@ -132,7 +153,8 @@ impl Translator {
         rules.never.extend(self.tokenizers.target_vocab_size() as u32..n_rows as u32); // embedding rows without a token
 
         let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-        for batch in batching::plan(&lengths, &self.config) {
+        let batches = batching::plan(&lengths, &self.config);
+        for batch in batches.into_iter().skip(share.rank).step_by(share.world_size) {
             let batch_rows: Vec<_> = batch.iter().map(|&row| &rows[row]).collect();
             let batch_numbers: Vec<_> = batch.iter().map(|&row| numbers[row]).collect();
             let sources = SourceBatch::new(&batch_rows, special.pad, limit, &self.device);

@@ -1,4 +1,4 @@
-//! A `.safetensors` file, mapped into memory: the only `unsafe` code of this crate.
+//! A `.safetensors` file, mapped into memory.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -5,6 +5,7 @@
 
 use burn::tensor::{ExecutionError, Tensor, TensorData, Transaction};
 use kiln_kernels::optim::{StepNumbers, StepReport};
+use serde::{Deserialize, Serialize};
 
 use super::StepMetrics;
 
@@ -29,7 +30,7 @@ impl Measures {
 }
 
 /// What the host knows about a step without a sync.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepFacts {
     /// Optimizer steps done, this one included.
     pub step: u64,

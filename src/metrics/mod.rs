@@ -120,6 +120,41 @@ pub struct WindowMetrics {
     /// steady state. Absent on the CPU.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
+    /// Several GPUs: what rank 0's GPU has exchanged with the others, by operation, as far as its events have been read.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub collectives: Vec<CollectiveMetrics>,
+}
+
+/// The operations of one kind between the GPUs of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveMetrics {
+    /// `exchange` of gradients and sums, or `all_gather` of weights and sums.
+    pub what: String,
+    /// Operations.
+    pub calls: u64,
+    /// Bytes that they brought from other ranks.
+    pub bytes: u64,
+    /// Milliseconds on the device, the wait for slower ranks included.
+    pub ms: f64,
+    /// 10^9 bytes per second.
+    pub gb_per_sec: f64,
+}
+
+impl CollectiveMetrics {
+    /// Sums up operations, given as their kind, bytes and milliseconds, by kind.
+    pub fn sums<'a>(operations: impl IntoIterator<Item = (&'a str, u64, f64)>) -> Vec<Self> {
+        let mut sums: Vec<Self> = Vec::new();
+        for (what, bytes, ms) in operations {
+            let at = sums.iter().position(|sum| sum.what == what).unwrap_or_else(|| {
+                sums.push(Self { what: what.into(), calls: 0, bytes: 0, ms: 0.0, gb_per_sec: 0.0 });
+                sums.len() - 1
+            });
+            let sum = &mut sums[at];
+            (sum.calls, sum.bytes, sum.ms) = (sum.calls + 1, sum.bytes + bytes, sum.ms + ms);
+            sum.gb_per_sec = sum.bytes as f64 / sum.ms.max(1e-9) / 1e6;
+        }
+        sums
+    }
 }
 
 impl WindowMetrics {
@@ -146,6 +181,7 @@ impl WindowMetrics {
             non_finite_steps: steps.iter().filter(|step| step.has_failed()).count() as u64,
             new_kernels: None,
             memory_bytes: None,
+            collectives: Vec::new(),
         })
     }
 }
@@ -270,5 +306,13 @@ pub(crate) mod tests {
         let window = WindowMetrics::new(&[stopped], Throughput::default(), 0.0).expect("a step");
         assert_eq!((window.non_finite_steps, window.overflows), (1, 0), "a stop is not an overflow");
         assert!(WindowMetrics::new(&[], Throughput::default(), 0.0).is_none());
+    }
+
+    #[test]
+    fn operations_are_summed_by_kind() {
+        let sums = CollectiveMetrics::sums([("exchange", 1000, 0.5), ("all_gather", 10, 1.0), ("exchange", 3000, 1.5)]);
+        let found: Vec<_> = sums.iter().map(|sum| (sum.what.as_str(), sum.calls, sum.bytes, sum.ms)).collect();
+        assert_eq!(found, [("exchange", 2, 4000, 2.0), ("all_gather", 1, 10, 1.0)]);
+        assert!((sums[0].gb_per_sec - 0.002).abs() < 1e-12);
     }
 }

@@ -1,9 +1,12 @@
-//! Updates weights from gradients: parameters in one flat tensor, AdamW, and the learning rate.
+//! Updates weights from gradients: parameters in one flat tensor, its slices among ranks, AdamW,
+//! and the learning rate.
 
 pub mod adamw;
 pub mod param_groups;
 pub mod schedule;
+pub mod slices;
 
 pub use adamw::{AdamW, AdamWSetup};
 pub use param_groups::{FlatGradients, ParamEntry, ParamTable};
 pub use schedule::LearningRate;
+pub use slices::Slices;

@@ -17,6 +17,7 @@ use crate::config::task::{Reads, traits_of};
 use crate::dataset::built_in;
 use crate::dataset::pairs::open_cache;
 use crate::dataset::text::{OpenedText, valid_text};
+use crate::distributed::Ranks;
 use crate::eval::{Evaluation, Masking, ValidationLoss, evaluate, validation_loss};
 use crate::generate::Translator;
 
@@ -118,7 +119,7 @@ impl Pairs<'_> {
 
         let source = Arc::new(PairSource::new(cache, tokenizers, &config.loader)?);
         let batches = OnePass::new(source, &config.loader)?;
-        validation_loss(model, batches, config.train.label_smoothing, None, self.device)
+        validation_loss(model, batches, config.train.label_smoothing, None, self.device, &Ranks::alone())
     }
 }
 
@@ -165,7 +166,8 @@ fn score_text(
     note(&format!("scoring {} on {n_bytes} bytes of text", run.path.display()));
     let batches = OnePass::new(source, &config.loader)?;
     let masking = Masking::of(config, &run.vocabulary)?;
-    let loss = validation_loss(&model, batches, config.train.label_smoothing, masking.as_ref(), device)?;
+    let loss =
+        validation_loss(&model, batches, config.train.label_smoothing, masking.as_ref(), device, &Ranks::alone())?;
     let n_bytes = task.continues_text.then_some(n_bytes);
     Ok(Scores { step: run.step, loss, n_bytes, translation: None })
 }

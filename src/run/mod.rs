@@ -17,6 +17,7 @@ mod leftovers;
 mod lock;
 mod plan;
 mod prepare;
+mod ranks;
 mod resume;
 mod start;
 mod trained_model;
@@ -40,6 +41,7 @@ use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::{Config, Sources, load};
 use crate::dataset::RunData;
 use crate::device::DeviceChoice;
+use crate::distributed::Link;
 use crate::eval::Model;
 use crate::generate::{Continuation, Filled, MaskFiller, TextGenerator, Translator};
 use crate::train::{Outcome, Signals};
@@ -73,6 +75,9 @@ pub struct Options {
     pub console: bool,
     /// Sentences about the configuration, which are noted before the first step.
     pub notes: Vec<String>,
+    /// The connection to the other processes that train the run together with this one, each on a device of its own. All make
+    /// the same calls; rank 0 alone writes files and notes.
+    pub link: Option<Link>,
 }
 
 impl Run {
@@ -236,7 +241,7 @@ impl Run {
     }
 
     fn note(&self, line: &str) {
-        if self.options.console {
+        if self.options.console && self.options.link.as_ref().is_none_or(Link::is_first) {
             crate::logging::console::print_line(line);
         }
     }

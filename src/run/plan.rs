@@ -68,23 +68,26 @@ impl Rows {
 }
 
 impl Plan {
-    /// Counts the run of a complete configuration on `data`.
+    /// Counts the run of a complete configuration on `data`, on `n_devices` like `device`.
     ///
     /// # Errors
     /// If the device does not support the precision.
-    pub(crate) fn of(config: &Config, data: &RunData, device: &Device) -> Result<Self> {
+    pub(crate) fn of(config: &Config, data: &RunData, device: &Device, n_devices: usize) -> Result<Self> {
         let dtype = compute_dtype(config.train.precision, device)?;
         let bytes = |shape: Shape| {
             let rows = shape.batch_size.div_ceil(config.train.split_batches.max(1));
             train_bytes(&config.model, dtype, [rows, shape.source_len, shape.target_len])
         };
         let train = Rows::of(&data.train, |shape| bytes(shape).total());
-        let batches = config.train.steps as f64 * config.train.grad_accum_steps as f64;
+        let batches = config.train.steps as f64 * (config.train.grad_accum_steps * n_devices) as f64;
         let largest = train.largest.unwrap_or(Shape::text(1, 1));
         let machine = machine_of(device);
 
         Ok(Self {
-            device: device_name(device),
+            device: match n_devices {
+                1 => device_name(device),
+                n => format!("{n} x {}", device_name(device)),
+            },
             dtype,
             epochs: batches / data.train.batches_per_epoch().max(1) as f64,
             steps: config.train.steps,

@@ -12,16 +12,18 @@ use super::folder::{take, write_config};
 use super::leftovers::{Before, Leftovers};
 use super::lock::RunLock;
 use super::plan::Plan;
+use super::ranks::compare;
 use super::resume::{resume_or_begin, vocabulary_of_run};
 use super::weights::start_from;
 use crate::checkpoint::{Checkpoints, Resume, Weights};
 use crate::config::Config;
 use crate::dataset::RunData;
+use crate::distributed::Ranks;
 
 /// A run that holds its lock and has its data: ready to [`start`](Self::start).
 pub struct Prepared {
-    /// Held as long as the run trains.
-    pub(super) lock: RunLock,
+    /// Held by rank 0 as long as the run trains.
+    pub(super) lock: Option<RunLock>,
     /// Removes what was written if the run does not begin.
     pub(super) leftovers: Leftovers,
     pub(super) run: Run,
@@ -29,6 +31,8 @@ pub struct Prepared {
     /// The run's configuration with the vocabulary sizes filled in.
     pub(super) config: Config,
     pub(super) device: Device,
+    /// The processes that train together.
+    pub(super) ranks: Ranks,
     pub(super) data: RunData,
     /// Weights to start from instead of initial ones.
     pub(super) weights: Option<Weights>,
@@ -49,32 +53,60 @@ impl Run {
     /// Prepares a run on `data`, or on the data of its configuration.
     pub(super) fn prepare_with(self, resume: bool, data: Option<RunData>) -> Result<Prepared> {
         let device = self.device()?;
-        let before = Before::of(&self.dir);
-        let lock = take(&self.dir, resume)?;
-        let leftovers = if resume { Leftovers::none() } else { before.guard() };
-        let checkpoints = Checkpoints::of_run(&self.dir);
-        if resume {
-            // A killed run may have left a checkpoint without its name. Only the lock guarantees that no other process
-            // is saving it at the moment.
-            checkpoints.clean()?;
-        }
+        let ranks = self.options.link.clone().map_or(Ok(Ranks::alone()), |link| Ranks::over(link, &device))?;
+        let prepared = self.prepare_on(device, &ranks, resume, data);
+        prepared.inspect_err(|error| ranks.abort(&format!("{error:#}")))
+    }
 
-        let (config, data) = match data {
-            Some(data) => completed(self.config.clone(), data)?,
-            None => self.data(resume, &self.dir)?,
+    /// Prepares a run together with the other ranks. Rank 0 writes, and the others wait for what they read.
+    fn prepare_on(self, device: Device, ranks: &Ranks, resume: bool, data: Option<RunData>) -> Result<Prepared> {
+        let checkpoints = Checkpoints::of_run(&self.dir);
+        let own_folder = || -> Result<(Option<RunLock>, Leftovers)> {
+            if !ranks.is_first() {
+                return Ok((None, Leftovers::none()));
+            }
+            let before = Before::of(&self.dir);
+            let lock = take(&self.dir, resume)?;
+            let leftovers = if resume { Leftovers::none() } else { before.guard() };
+            if resume {
+                // A killed run may have left a checkpoint without its name. Only the lock guarantees that no other process
+                // is saving it at the moment.
+                checkpoints.clean()?;
+            }
+            Ok((Some(lock), leftovers))
         };
-        let plan = Plan::of(&config, &data, &device)?;
+        let (lock, leftovers) = ranks.first_then_others("taking the lock of the run folder", own_folder)?;
+
+        if ranks.are_many() && self.config.data.direct {
+            return Err(RunError::Config(
+                "data.direct = true may leave rows out as it reads them, so that several devices cannot agree on the batches \
+                 of a step: set data.direct=false, or train on one device"
+                    .into(),
+            )
+            .into());
+        }
+        let (mut config, data) = match data {
+            Some(data) => completed(self.config.clone(), data)?,
+            None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,
+        };
         let weights = match &self.options.from {
-            Some(from) => Some(start_from(from, &config, &checkpoints)?),
-            None => checkpoints.starting_weights()?,
+            Some(from) => Some(start_from(from, &config, ranks.is_first().then_some(&checkpoints))?),
+            None => {
+                ranks.first_then_others("reading the weights to start from", || Ok(checkpoints.starting_weights()?))?
+            }
         };
         let resume = match resume {
-            true => resume_or_begin(&self, &config, &data, weights.is_some())?,
+            true => resume_or_begin(&self, &mut config, ranks.size(), &data, weights.is_some())?,
             false => None,
         };
+        let plan = Plan::of(&config, &data, &device, ranks.size())?;
+        compare(ranks, &config, &data, resume.as_ref())?;
 
-        write_config(&self.dir, &config)?;
-        Ok(Prepared { lock, leftovers, run: self, plan, config, device, data, weights, resume })
+        if ranks.is_first() {
+            write_config(&self.dir, &config)?;
+        }
+        let ranks = ranks.clone();
+        Ok(Prepared { lock, leftovers, run: self, plan, config, device, ranks, data, weights, resume })
     }
 
     /// Counts what the run would do, without leaving anything behind: token caches that do not exist yet go into a
@@ -88,7 +120,7 @@ impl Run {
         let scratch = is_new.then(Scratch::new).transpose()?;
         let dir = scratch.as_ref().map_or(self.dir.clone(), |scratch| scratch.path(""));
         let (config, data) = self.data(resume, &dir)?;
-        let plan = Plan::of(&config, &data, &device)?;
+        let plan = Plan::of(&config, &data, &device, 1)?;
         plan.check_memory(self.options.auto_micro_batch)?;
         Ok(Survey { config, data, plan, _scratch: scratch })
     }

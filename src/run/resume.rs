@@ -18,7 +18,16 @@ pub(super) fn vocabulary_of_run(dir: &Path, task: Task) -> Result<Option<Vocabul
 
 /// Returns the checkpoint to continue from. `None` if the run was interrupted before its first save: with only the
 /// weights that it starts from, or with nothing.
-pub(super) fn resume_or_begin(run: &Run, config: &Config, data: &RunData, has_weights: bool) -> Result<Option<Resume>> {
+///
+/// An optimizer step keeps its number of batches over all devices: on another number of devices, `train.grad_accum_steps`
+/// changes.
+pub(super) fn resume_or_begin(
+    run: &Run,
+    config: &mut Config,
+    n_devices: usize,
+    data: &RunData,
+    has_weights: bool,
+) -> Result<Option<Resume>> {
     if has_weights || Checkpoints::of_run(&run.dir).list()?.is_empty() {
         run.note("this run has no checkpoint of its own yet: starting it from the beginning");
         return Ok(None);
@@ -35,7 +44,39 @@ pub(super) fn resume_or_begin(run: &Run, config: &Config, data: &RunData, has_we
     if let Some(note) = other_length(&resume, config) {
         run.note(&note);
     }
+    if let Some(note) = share_out(&resume, config, n_devices)? {
+        run.note(&note);
+    }
     Ok(Some(resume))
+}
+
+/// Shares the batches of a step out over the devices. Returns a sentence if that changes `train.grad_accum_steps`.
+///
+/// # Errors
+/// [`RunError::Config`] if the devices cannot share them evenly.
+fn share_out(resume: &Resume, config: &mut Config, n_devices: usize) -> Result<Option<String>, RunError> {
+    let saved = resume.snapshot.file(RUN_CONFIG_FILE).map(String::from_utf8_lossy).unwrap_or_default();
+    let Ok(saved) = Config::from_toml(&saved) else { return Ok(None) };
+    let accum = config.train.grad_accum_steps;
+    if accum != saved.train.grad_accum_steps {
+        return Ok(None); // allowed explicitly: another number of batches
+    }
+
+    let batches = resume.snapshot.state.group_size.map_or(accum, |size| size as usize);
+    if !batches.is_multiple_of(n_devices) {
+        return Err(RunError::Config(format!(
+            "a step of this run takes {batches} batch(es), which {n_devices} devices cannot share evenly: resume on a number of \
+             devices that divides {batches}, or accept another batch size with --set train.grad_accum_steps=N --allow \
+             train.grad_accum_steps"
+        )));
+    }
+    config.train.grad_accum_steps = batches / n_devices;
+    Ok((config.train.grad_accum_steps != accum).then(|| {
+        format!(
+            "a step of this run takes {batches} batches: train.grad_accum_steps = {} instead of {accum} on {n_devices} device(s)",
+            config.train.grad_accum_steps
+        )
+    }))
 }
 
 /// Says what another `train.steps` does to the learning rate, if the run was saved with another one.

@@ -21,7 +21,7 @@ pub struct Session<M: Model = Transformer> {
     trainer: Trainer<M>,
     prompt: Option<String>,
     leftovers: Leftovers,
-    _lock: RunLock,
+    _lock: Option<RunLock>,
 }
 
 impl Prepared {
@@ -57,11 +57,11 @@ impl Prepared {
         model_lines: &[String],
         trainer: impl FnOnce(Setup, Option<Resume>) -> Result<Trainer<M>>,
     ) -> Result<Session<M>> {
-        let Self { lock, leftovers, run, plan, config, device, data, weights, resume } = self;
+        let Self { lock, leftovers, run, plan, config, device, ranks, data, weights, resume } = self;
         let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
         let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
-        let mut logging = Logging::for_run(&run.dir, extent)?;
-        if run.options.console {
+        let mut logging = if ranks.is_first() { Logging::for_run(&run.dir, extent)? } else { Logging::silent() };
+        if run.options.console && ranks.is_first() {
             logging.add_console(extent, signals.stop.clone());
         }
         let start = run.options.from.as_ref().map(|from| {
@@ -87,9 +87,10 @@ impl Prepared {
             signals,
             auto_micro_batch: run.options.auto_micro_batch,
             reference_operators: run.options.reference_operators,
+            ranks: ranks.clone(),
         };
-        let trainer = trainer(setup, resume)?;
-        if trainer.config() != &given {
+        let trainer = trainer(setup, resume).inspect_err(|error| ranks.abort(&format!("{error:#}")))?;
+        if trainer.config() != &given && ranks.is_first() {
             write_config(&run.dir, trainer.config())?;
         }
         Ok(Session { trainer, prompt: data.prompt, leftovers, _lock: lock })
@@ -103,7 +104,8 @@ impl<M: Model> Session<M> {
     /// If data cannot be read, a file cannot be written, the device fails, or a loss is not finite.
     pub fn train(&mut self) -> Result<Outcome> {
         self.leftovers.keep();
-        self.trainer.run()
+        let ranks = self.trainer.state().ranks.clone();
+        self.trainer.run().inspect_err(|error| ranks.abort(&format!("{error:#}")))
     }
 
     /// Returns the trainer, with the model and the validation text.

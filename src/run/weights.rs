@@ -26,8 +26,9 @@ pub fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
 }
 
 /// Stores the weights of `run` in the new run, as its checkpoint before the first step: a run that is interrupted
-/// before its first save starts there again. A missing head for masked tokens is initialized.
-pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: &Checkpoints) -> Result<Weights> {
+/// before its first save starts there again. A missing head for masked tokens is initialized. Without `checkpoints` nothing
+/// is stored.
+pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: Option<&Checkpoints>) -> Result<Weights> {
     if !fits(&run.model, &config.model) {
         return Err(RunError::OtherModel(run.path.clone()).into());
     }
@@ -41,7 +42,9 @@ pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: &Chec
     for file in weights.files.iter_mut().filter(|file| file.name == RUN_CONFIG_FILE) {
         file.bytes = config.to_toml().into_bytes();
     }
-    checkpoints.save_weights(&weights)?;
+    if let Some(checkpoints) = checkpoints {
+        checkpoints.save_weights(&weights)?;
+    }
     Ok(weights)
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
-use kiln_data::Loader;
+use kiln_data::{Loader, Rank};
 use kiln_kernels::Settings;
 use kiln_model::TransformerConfig;
 
@@ -10,16 +10,17 @@ use super::capture::CapturedSteps;
 use super::due::{Reporting, Saving};
 use super::feed::GroupFeed;
 use super::forecast::Forecast;
-use super::outcome::{Ended, Outcome};
+use super::outcome::Outcome;
 use super::preflight::Preflight;
 use super::provenance::Provenance;
 use super::setup::Setup;
 use super::state::{TrainState, initial_weights};
 use super::trainer::Trainer;
 use crate::checkpoint::{Checkpoints, Resume};
+use crate::config::Config;
 use crate::device::{compute_dtype, is_cpu, peak_flops_per_sec};
+use crate::distributed::Ranks;
 use crate::eval::{Masking, Model};
-use crate::metrics::Throughput;
 
 impl Trainer {
     /// Prepares a new run of the configured Transformer, or continues one, see [`Self::with_model`].
@@ -46,7 +47,8 @@ impl<M: Model> Trainer<M> {
         resume: Option<Resume>,
         init: impl Fn(&TransformerConfig, &Device) -> M,
     ) -> Result<Self> {
-        let Setup { mut config, run_dir, device, vocabulary, weights, train, validation, mut logging, .. } = setup;
+        let Setup { mut config, run_dir, device, vocabulary, weights, train, validation, mut logging, ranks, .. } =
+            setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
         // On the CPU every sum has a fixed order anyway.
         let deterministic = config.train.deterministic && !is_cpu(&device);
@@ -54,9 +56,11 @@ impl<M: Model> Trainer<M> {
         let _installed = operators.install();
 
         let checkpoints = Checkpoints::of_run(&run_dir);
-        checkpoints.clean()?;
-        if let Some(resume) = &resume {
-            checkpoints.point_to(&resume.path, &resume.snapshot)?;
+        if ranks.is_first() {
+            checkpoints.clean()?;
+            if let Some(resume) = &resume {
+                checkpoints.point_to(&resume.path, &resume.snapshot)?;
+            }
         }
         let has_weights = weights.is_some() && resume.is_none();
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
@@ -74,39 +78,35 @@ impl<M: Model> Trainer<M> {
                     .with_context(|| format!("resuming from {}", resume.path.display()))?,
             };
             state.masking.clone_from(&masking);
-            Ok(state)
+            // The data of a run keeps its order: one that did not depend on the size of a step never will.
+            let is_grouped = resume.as_ref().is_none_or(|resume| resume.snapshot.state.group_size.is_some());
+            state.group_size = group_size(&fresh, &ranks).filter(|_| is_grouped);
+            Ok(state.join(&ranks, fresh.train.shard_optimizer))
         };
         let state = if saved_step.is_some_and(|step| step >= config.train.steps) {
             begin()?
         } else {
             let (valid, auto_micro_batch) = (validation.source.as_ref(), setup.auto_micro_batch);
-            let preflight = Preflight { device: &device, train: &train, valid, auto_micro_batch };
+            let preflight = Preflight { device: &device, train: &train, valid, auto_micro_batch, ranks: &ranks };
             preflight.run(&mut config.train, begin, &mut logging)?
         };
         drop((resume, weights)); // the state has copies
 
         // The parts of the loop.
-        let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, &run_dir)?;
-        let loader = Loader::new(train.clone(), &config.loader, config.seed, state.position)?;
-        let forecast = Forecast::new(&config, &train);
+        let files_dir = ranks.is_first().then_some(run_dir.as_path());
+        let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, files_dir)?;
+        let group_size = state.group_size.map_or(1, |size| size as usize);
+        let rank = Rank { rank: ranks.rank(), world_size: ranks.size(), group_size };
+        let loader = Loader::for_rank(train.clone(), &config.loader, config.seed, state.position, rank)?;
+        let forecast = Forecast::new(&config, &train, ranks.size());
+        let peak = peak_flops_per_sec(&device, dtype).map(|peak| peak * ranks.size() as f64);
         Ok(Self {
             operators,
-            feed: GroupFeed::new(loader, state.position, &config.train, device.clone()),
+            feed: GroupFeed::new(loader, state.position, &config.train, rank, device.clone()),
             gradients: CapturedSteps::new(config.train.capture, &device),
-            reporting: Reporting::new(logging, &config, &run_dir, train, peak_flops_per_sec(&device, dtype)),
+            reporting: Reporting::new(logging, &config, &run_dir, train, rank, peak),
             saving: Saving::new(checkpoints, config.train.keep_last, provenance, saved_step),
-            outcome: Outcome {
-                ended: Ended::AlreadyFinished,
-                step: state.step,
-                train_secs: state.train_secs,
-                throughput: Throughput::default(),
-                data_wait_share: 0.0,
-                validation: None,
-                best: state.best,
-                hypotheses: Vec::new(),
-                checkpoint: None,
-                late_kernels: None,
-            },
+            outcome: Outcome::before_training(state.step, state.train_secs, state.best),
             signals: setup.signals,
             forecast,
             has_weights,
@@ -116,4 +116,10 @@ impl<M: Model> Trainer<M> {
             validation,
         })
     }
+}
+
+/// Returns the batches of an optimizer step over all ranks, if there are several: the data is then ordered by them.
+fn group_size(config: &Config, ranks: &Ranks) -> Option<u64> {
+    let size = (config.train.grad_accum_steps.max(1) * ranks.size()) as u64;
+    (size > 1).then_some(size)
 }

@@ -3,18 +3,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use kiln_data::{BatchSource, OnePass};
+use kiln_data::{BatchSource, OnePass, Rank};
 
 use super::guard::{Watch, in_step};
 use super::measured::Measured;
 use super::new_kernels::NewKernels;
 use super::outcome::Ended;
 use super::provenance::Provenance;
-use super::setup::{Signals, Validation};
+use super::setup::Validation;
 use super::state::TrainState;
 use crate::checkpoint::{Checkpoints, Saver};
 use crate::config::{BestMetric, Config};
@@ -23,7 +22,7 @@ use crate::device::reserved_bytes;
 use crate::eval::{Model, score, validation_loss};
 use crate::logging::Logging;
 use crate::metrics::deferred::DeferredMetrics;
-use crate::metrics::{Outliers, Span, ValidationMetrics, WindowMetrics};
+use crate::metrics::{CollectiveMetrics, Outliers, Span, ValidationMetrics, WindowMetrics};
 
 /// What is due after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +35,13 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Decides what is due after `step`. `ended` is set if it was the last one.
+    /// Decides what is due after `step`. `ended` is set if it was the last one, `save_now` if a save was asked for.
     pub(super) fn after(
         step: u64,
         ended: Option<Ended>,
+        save_now: bool,
         config: &Config,
         validation: &Validation,
-        signals: &Signals,
     ) -> Self {
         let every = |n_steps: u64| n_steps > 0 && step.is_multiple_of(n_steps);
         let train = &config.train;
@@ -55,7 +54,7 @@ impl Due {
             };
         let for_text = every(train.translate_every) && !validation.examples.is_empty();
         let validate = validation.source.is_some() && (every(train.validate_every) || for_text || is_last);
-        let save = every(train.save_every) || ended.is_some() || signals.save_now.swap(false, Ordering::Relaxed);
+        let save = every(train.save_every) || ended.is_some() || save_now;
         // A checkpoint or a validation ends a line, too: a resumed run then lacks no metrics.
         let log = every(train.log_every) || validate || save;
         Self { log, validate, with_text, save }
@@ -77,13 +76,14 @@ impl Reporting {
         config: &Config,
         run_dir: &Path,
         train: Arc<dyn BatchSource>,
+        rank: Rank,
         peak: Option<f64>,
     ) -> Self {
         Self {
             logging,
             deferred: DeferredMetrics::default(),
             outliers: Outliers::default(),
-            watch: Watch::new(config, run_dir, train),
+            watch: Watch::new(config, run_dir, train, rank),
             measured: Measured::start(peak),
         }
     }
@@ -112,6 +112,8 @@ impl Reporting {
         if let Some(mut window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
             window.new_kernels = measured.new_kernels.take();
             window.memory_bytes = reserved_bytes(&state.device);
+            let timed = state.ranks.take_timings();
+            window.collectives = CollectiveMetrics::sums(timed.iter().map(|it| (it.what, it.bytes, f64::from(it.ms))));
             logging.window(&window)?;
             let notes = watch.check(&steps, state, state.non_finite_steps)?;
             notes.iter().try_for_each(|note| logging.note(note))?;
@@ -143,9 +145,11 @@ impl Validation {
         let Some(source) = self.source.clone() else { return Ok(None) };
         let start = Instant::now();
         let model = state.model.valid();
-        let batches = OnePass::new(source, &config.loader)?;
+        let TrainState { ranks, label_smoothing, masking, device, .. } = state;
+        let share = Rank { rank: ranks.rank(), world_size: ranks.size(), ..Rank::default() };
+        let batches = OnePass::for_rank(source, &config.loader, share)?;
         // Host sync.
-        let loss = validation_loss(&model, batches, state.label_smoothing, state.masking.as_ref(), &state.device)?;
+        let loss = validation_loss(&model, batches, *label_smoothing, masking.as_ref(), device, ranks)?;
         let mut metrics = ValidationMetrics {
             step: state.step,
             loss: loss.loss,
@@ -160,8 +164,9 @@ impl Validation {
         let mut hypotheses = None;
         if with_text && !self.examples.is_empty() {
             let sources: Vec<&str> = self.examples.iter().map(|example| example.source.as_str()).collect();
-            let translate = || model.translate(&sources, vocabulary, &config.generate);
+            let translate = || model.translate(&sources, vocabulary, &config.generate, share);
             if let Some(lines) = new_kernels.without(translate)? {
+                let lines = merged(ranks.share("sharing the translations", lines)?);
                 let scores = score(lines, &self.examples, 0.0);
                 metrics.bleu = Some(scores.bleu.score);
                 metrics.no_four_grams = scores.bleu.has_no_four_grams();
@@ -175,6 +180,18 @@ impl Validation {
         metrics.elapsed_secs = elapsed.as_secs_f64();
         Ok(Some(Validated { metrics, hypotheses, elapsed }))
     }
+}
+
+/// Joins the lines that each rank has translated.
+fn merged(of_ranks: Vec<Vec<Option<String>>>) -> Vec<String> {
+    let mut of_ranks = of_ranks.into_iter();
+    let mut lines = of_ranks.next().unwrap_or_default();
+    for others in of_ranks {
+        for (line, other) in lines.iter_mut().zip(others) {
+            *line = line.take().or(other);
+        }
+    }
+    lines.into_iter().map(Option::unwrap_or_default).collect()
 }
 
 /// The checkpoints of a run.
@@ -202,15 +219,17 @@ impl Saving {
         self.saved_step != Some(step)
     }
 
-    /// Starts a save in the background. Waits only for the copy from the device and for the end of an earlier save.
+    /// Starts a save in the background, on rank 0; all ranks must call it. Waits only for the copy from the device and for the end of an earlier save.
     /// Returns the time that this took.
     pub(super) fn begin<M: Model>(&mut self, state: &TrainState<M>, is_best: bool) -> Result<Duration> {
         let start = Instant::now();
         // Host sync: weights and moments.
         let copy = state.host_copy(&self.provenance)?;
-        let before = self.saver.begin(is_best, move || copy.into_snapshot())?;
-        self.newest = before.map(|saved| saved.path).or(self.newest.take());
         self.saved_step = Some(state.step);
+        if state.ranks.is_first() {
+            let before = self.saver.begin(is_best, move || copy.into_snapshot())?;
+            self.newest = before.map(|saved| saved.path).or(self.newest.take());
+        }
         Ok(start.elapsed())
     }
 

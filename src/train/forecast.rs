@@ -28,11 +28,11 @@ pub(super) struct Forecast {
 
 impl Forecast {
     /// Prepares to observe a training on `train`.
-    pub(super) fn new(config: &Config, train: &Arc<dyn BatchSource>) -> Self {
+    pub(super) fn new(config: &Config, train: &Arc<dyn BatchSource>, n_ranks: usize) -> Self {
         let tokens_per_step = train.shapes().map(|shapes| {
             let batches: usize = shapes.values().sum();
             let tokens: usize = shapes.iter().map(|(shape, n)| shape.padded_tokens() * n).sum();
-            config.train.grad_accum_steps as f64 * tokens as f64 / batches.max(1) as f64
+            (config.train.grad_accum_steps * n_ranks) as f64 * tokens as f64 / batches.max(1) as f64
         });
         Self { started: Instant::now(), padded_tokens: 0, is_over: false, tokens_per_step }
     }

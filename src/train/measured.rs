@@ -7,7 +7,6 @@ use kiln_data::Shape;
 use super::feed::Group;
 use super::new_kernels::NewKernels;
 use super::outcome::Outcome;
-use crate::eval::Model;
 use crate::metrics::{SpanClock, SpanTotals, StepMetrics, ThroughputMeter};
 
 /// The host's clocks and counters.
@@ -54,9 +53,8 @@ impl Measured {
         self.window_start = Instant::now();
     }
 
-    /// Counts a step over `group`.
-    pub(super) fn count(&mut self, group: &Group, model: &impl Model) {
-        let flops: Option<f64> = group.shapes().map(|shape| model.train_flops(shape)).sum();
+    /// Counts a step over `group`, with the FLOPs of all ranks; `None` if they are not known.
+    pub(super) fn count(&mut self, group: &Group, flops: Option<f64>) {
         if flops.is_none() {
             self.peak_flops_per_sec = None;
         }

@@ -1,7 +1,8 @@
 //! Training: the loop ([`trainer`]), one optimizer step ([`step`]), what it changes ([`state`]), and what goes in and
 //! comes out ([`Setup`], [`Outcome`]).
 //!
-//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `state`
+//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `reduce` (the exchange with other
+//! ranks), `state`
 //! (weights and counters) and `due` (logging, validation, saving). `preflight` runs before the first step and `guard`
 //! handles failures; [`capture`] replaces the computation of gradients by a replay.
 
@@ -17,9 +18,11 @@ mod new_kernels;
 mod outcome;
 mod preflight;
 mod provenance;
+mod reduce;
 mod setup;
 pub mod state;
 pub mod step;
+mod together;
 pub mod trainer;
 
 pub use capture::CapturedSteps;

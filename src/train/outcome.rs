@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::checkpoint::Best;
 use crate::metrics::{Throughput, ValidationMetrics};
 
 /// Why a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
     /// All `train.steps` are done.
     Steps,
@@ -54,4 +56,22 @@ pub struct Outcome {
     /// Kernels that training or validation launched for the first time after the first line of metrics: 0 if every
     /// shape was warmed up. `None` where nothing is compiled.
     pub late_kernels: Option<usize>,
+}
+
+impl Outcome {
+    /// Returns the outcome of a process that has taken no step, in a run that is at `step` after `train_secs`.
+    pub(super) fn before_training(step: u64, train_secs: f64, best: Option<Best>) -> Self {
+        Self {
+            ended: Ended::AlreadyFinished,
+            step,
+            train_secs,
+            throughput: Throughput::default(),
+            data_wait_share: 0.0,
+            validation: None,
+            best,
+            hypotheses: Vec::new(),
+            checkpoint: None,
+            late_kernels: None,
+        }
+    }
 }

@@ -22,12 +22,17 @@ pub struct Provenance {
 
 impl Provenance {
     /// Collects the files by saving the tokenizers once inside `run_dir`. This also shows early that the folder can be
-    /// written.
-    pub fn new(config: &Config, data_fingerprint: String, vocabulary: &Vocabulary, run_dir: &Path) -> Result<Self> {
+    /// written. A rank that saves nothing has no `run_dir`, and no files.
+    pub fn new(
+        config: &Config,
+        data_fingerprint: String,
+        vocabulary: &Vocabulary,
+        run_dir: Option<&Path>,
+    ) -> Result<Self> {
         Ok(Self {
             data_fingerprint,
             tokenizer_fingerprint: vocabulary.fingerprint(),
-            files: stored_files(config, vocabulary, run_dir)?,
+            files: run_dir.map_or(Ok(Vec::new()), |dir| stored_files(config, vocabulary, dir))?,
         })
     }
 }

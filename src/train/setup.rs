@@ -10,6 +10,7 @@ use kiln_data::{BatchSource, Example};
 use crate::checkpoint::NamedTensor;
 use crate::config::Config;
 use crate::dataset::Vocabulary;
+use crate::distributed::Ranks;
 use crate::logging::Logging;
 
 /// Everything that a run needs to start.
@@ -36,6 +37,8 @@ pub struct Setup {
     pub auto_micro_batch: bool,
     /// Compute every operator by its reference definition, see [`kiln_kernels::Settings`].
     pub reference_operators: bool,
+    /// The processes that train together.
+    pub ranks: Ranks,
 }
 
 /// The data that a run is validated on.

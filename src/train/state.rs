@@ -13,8 +13,9 @@ use crate::checkpoint::{
     Best, FORMAT, LossScale, NamedTensor, Snapshot, StoredFile, TrainerState, flat_tensor, named_tensors,
 };
 use crate::config::{Config, LossScaleConfig, NonFinite};
+use crate::distributed::Ranks;
 use crate::eval::{Masking, Model};
-use crate::optim::{AdamW, AdamWSetup, LearningRate, ParamTable};
+use crate::optim::{AdamW, AdamWSetup, LearningRate, ParamTable, Slices};
 
 /// The state of a run. Together with the configuration and the data it determines every later weight.
 #[derive(Debug)]
@@ -51,6 +52,12 @@ pub struct TrainState<M = Transformer> {
     pub non_finite_steps: u64,
     /// The best validation so far.
     pub best: Option<Best>,
+    /// The processes that train this model together.
+    pub ranks: Ranks,
+    /// The slices in which they exchange gradients; `None` for one process.
+    pub(super) slices: Option<Slices>,
+    /// Batches of an optimizer step over all ranks, if the data is ordered by them.
+    pub group_size: Option<u64>,
 }
 
 /// A copy of the state on the host, before its tensors are named.
@@ -128,6 +135,7 @@ impl<M: Model> TrainState<M> {
             train_secs: saved.train_secs,
             non_finite_steps: saved.non_finite_steps,
             best: saved.best,
+            group_size: saved.group_size,
             ..Self::at_step_0(config, &snapshot.model, module, optimizer, dtype)
         })
     }
@@ -151,7 +159,24 @@ impl<M: Model> TrainState<M> {
             train_secs: 0.0,
             non_finite_steps: 0,
             best: None,
+            ranks: Ranks::alone(),
+            slices: None,
+            group_size: None,
         }
+    }
+
+    /// Joins the other ranks, which have the same state. With `is_sharded`, each keeps only its slice of master weights and
+    /// moments.
+    pub fn join(mut self, ranks: &Ranks, is_sharded: bool) -> Self {
+        if !ranks.are_many() {
+            return self;
+        }
+        let slices = Slices::new(self.optimizer.table(), ranks.rank(), ranks.size(), &self.device);
+        if is_sharded {
+            self.optimizer = self.optimizer.sharded(slices.clone());
+            self.model = self.optimizer.attach(self.model);
+        }
+        Self { ranks: ranks.clone(), slices: Some(slices), ..self }
     }
 
     /// Copies everything to the host, in one transaction, and names it.
@@ -159,7 +184,8 @@ impl<M: Model> TrainState<M> {
         Ok(self.host_copy(provenance)?.into_snapshot())
     }
 
-    /// Copies everything to the host, in one transaction.
+    /// Copies everything to the host, in one transaction. All ranks must call it: a sharded state is gathered on rank 0, and
+    /// only its copy is whole.
     pub fn host_copy(&self, provenance: &Provenance) -> Result<HostCopy> {
         let AdamWState { master, m, v, .. } = self.optimizer.state();
         let read = [master, m, v, self.optimizer.progress().values()]
@@ -168,6 +194,9 @@ impl<M: Model> TrainState<M> {
         // Host sync: master weights, moments and counters.
         let mut flat = read.try_execute().context("reading weights and moments from the device")?;
         let counters = Progress::counters(&flat.pop().expect("four tensors were asked for"));
+        if self.optimizer.slices().is_some() {
+            flat = flat.into_iter().map(|slice| self.gathered(slice)).collect::<Result<_>>()?;
+        }
 
         Ok(HostCopy {
             table: self.optimizer.table().clone(),
@@ -189,10 +218,22 @@ impl<M: Model> TrainState<M> {
                 train_secs: self.train_secs,
                 non_finite_steps: self.non_finite_steps,
                 best: self.best,
+                group_size: self.group_size,
             },
             model: self.shape.clone(),
             files: provenance.files.clone(),
         })
+    }
+
+    /// Joins the ranks' slices of a flat f32 tensor on rank 0; the others get zeros.
+    fn gathered(&self, slice: TensorData) -> Result<TensorData> {
+        let slices = self.ranks.to_first("gathering weights and moments for a checkpoint", slice)?;
+        let mut flat = Vec::with_capacity(self.optimizer.table().flat_len());
+        for slice in &slices {
+            flat.extend_from_slice(slice.as_slice::<f32>().expect("weights and moments are f32"));
+        }
+        let n = flat.len();
+        Ok(TensorData::new(flat, [n]))
     }
 }
 

@@ -1,11 +1,10 @@
 //! One optimizer step. Nothing here reads a tensor, so the host never waits for the device.
 
-use std::ops::Add;
-
+use anyhow::Result;
 use burn::tensor::{FloatDType, Tensor};
 use kiln_model::{Batch, DropoutStream, Transformer};
 
-use super::feed::tokens_of;
+use super::reduce::{Sums, reduce};
 use super::state::TrainState;
 use crate::eval::{Masking, Model};
 use crate::metrics::deferred::Measures;
@@ -15,24 +14,37 @@ use crate::optim::{FlatGradients, ParamTable};
 ///
 /// The loss is the sum over all labels of the group, divided once by their number, which the device counts. The result
 /// therefore does not depend on how the labels are distributed over micro-batches. Counters of steps and micro-batches
-/// advance; the caller keeps the data position. The device decides whether the step makes an update, and counts the
+/// advance; the caller keeps the data position and the tokens. The device decides whether the step makes an update, and counts the
 /// updates.
 ///
 /// # Panics
-/// If the group is empty.
+/// If the group is empty, or if `state` has been joined with other ranks: [`Trainer`](super::Trainer) steps with them.
 pub fn train_step<M: Model>(state: &mut TrainState<M>, batches: &[Batch]) -> Measures {
-    train_step_with(state, batches, compute_gradients)
+    assert!(!state.ranks.are_many(), "a step of one rank");
+    train_step_with(state, &in_order(batches), batches.len() as u64, compute_gradients)
+        .expect("a step that waits for nobody")
 }
 
-/// [`train_step`] with the sums and gradients of each micro-batch from `gradients_of`, which gets the gradients of the
-/// micro-batches before it and adds to them.
+/// Takes a step over `batches`, the numbered micro-batches of this rank, together with the other ranks. The numbers count
+/// from the first micro-batch of the step; the step takes up `n_numbers` over all ranks. `gradients_of` returns the sums
+/// and gradients of each, added to the gradients of the micro-batches before.
+///
+/// # Errors
+/// If another rank has failed.
 pub(super) fn train_step_with<M: Model>(
     state: &mut TrainState<M>,
-    batches: &[Batch],
+    batches: &[(u64, &Batch)],
+    n_numbers: u64,
     gradients_of: impl FnMut(&TrainState<M>, &MicroBatch<'_>, Option<FlatGradients>) -> (Sums, FlatGradients),
-) -> Measures {
+) -> Result<Measures> {
     let (sums, gradients) = accumulate(state, batches, state.micro_steps, gradients_of);
-    update(state, batches, sums, gradients)
+    let (sums, gradients) = reduce(state, sums, gradients)?;
+    update(state, n_numbers, sums, gradients)
+}
+
+/// Numbers micro-batches from 0.
+pub(super) fn in_order(batches: &[Batch]) -> Vec<(u64, &Batch)> {
+    (0..).zip(batches).collect()
 }
 
 /// Computes sums and gradients of `batches`, the first of which is micro-batch number `first_micro_step` of the run.
@@ -42,13 +54,13 @@ pub(crate) fn group_gradients<M: Model>(
     batches: &[Batch],
     first_micro_step: u64,
 ) -> (Sums, FlatGradients) {
-    accumulate(state, batches, first_micro_step, compute_gradients)
+    accumulate(state, &in_order(batches), first_micro_step, compute_gradients)
 }
 
-/// Adds up the sums and gradients of a group.
+/// Adds up the sums and gradients of this rank's part of a group.
 fn accumulate<M: Model>(
     state: &TrainState<M>,
-    batches: &[Batch],
+    batches: &[(u64, &Batch)],
     first_micro_step: u64,
     mut gradients_of: impl FnMut(&TrainState<M>, &MicroBatch<'_>, Option<FlatGradients>) -> (Sums, FlatGradients),
 ) -> (Sums, FlatGradients) {
@@ -57,7 +69,8 @@ fn accumulate<M: Model>(
     let loss_factor = state.optimizer.loss_factor();
 
     let mut group: Option<(Sums, FlatGradients)> = None;
-    for (number, batch) in (first_micro_step..).zip(batches) {
+    for &(number, batch) in batches {
+        let number = first_micro_step + number;
         let is_alone = batches.len() == 1;
         let micro_batch = MicroBatch { batch, number, is_alone, dtype, loss_factor: loss_factor.as_ref() };
         let (sums_before, gradients_before) = group.unzip();
@@ -82,25 +95,25 @@ pub(super) fn compute_gradients<M: Model>(
     pass.run(batch, stream.as_ref(), *dtype, before)
 }
 
-/// Updates the weights with the gradients of a group, and the counters.
+/// Updates the weights with the gradients of a group of `n_numbers` micro-batches, and the counters.
+///
+/// # Errors
+/// If another rank has failed.
 pub(crate) fn update<M: Model>(
     state: &mut TrainState<M>,
-    batches: &[Batch],
+    n_numbers: u64,
     sums: Sums,
     gradients: FlatGradients,
-) -> Measures {
-    for batch in batches {
-        let [source_tokens, target_tokens] = tokens_of(batch);
-        state.micro_steps += 1;
-        state.source_tokens += source_tokens;
-        state.target_tokens += target_tokens;
-    }
+) -> Result<Measures> {
+    state.micro_steps += n_numbers;
     state.step += 1;
 
     let Sums { loss, nll, n_labels } = sums;
     let numbers = state.optimizer.step(gradients, n_labels.clone(), loss.clone());
+    let ranks = &state.ranks;
+    state.optimizer.complete(|own, all, bounds| ranks.all_gather(own, all, bounds))?;
     state.model = state.optimizer.write_back(state.model.clone());
-    Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers: numbers.values().clone() }
+    Ok(Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers: numbers.values().clone() })
 }
 
 /// One micro-batch of a step.
@@ -164,21 +177,5 @@ impl<'a, M: Model> Pass<'a, M> {
         let sums =
             Sums { loss: losses.loss_sum.inner(), nll: losses.nll_sum.inner(), n_labels: losses.n_labels.inner() };
         (sums, self.table.flatten_gradients(self.model, &mut gradients, dtype, before))
-    }
-}
-
-/// Sums over the labels of a micro-batch or group, on the device.
-#[derive(Debug, Clone)]
-pub(crate) struct Sums {
-    pub(super) loss: Tensor<1>,
-    pub(super) nll: Tensor<1>,
-    pub(super) n_labels: Tensor<1>,
-}
-
-impl Add for Sums {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self { loss: self.loss + other.loss, nll: self.nll + other.nll, n_labels: self.n_labels + other.n_labels }
     }
 }

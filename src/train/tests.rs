@@ -3,6 +3,7 @@
 mod corpora;
 mod faults;
 mod fp16;
+mod ranks;
 mod text;
 mod warm_up;
 mod worker;
@@ -28,6 +29,7 @@ use crate::checkpoint::{Checkpoints, MODEL_FILE, NotTheSameRun, Pointer, Resume,
 use crate::config::{Config, OptimConfig, Schedule, TrainConfig};
 use crate::dataset::Vocabulary;
 use crate::device::upload;
+use crate::distributed::Ranks;
 use crate::logging::{Logging, Record, Sink};
 use corpora::{Corpora, Recorder, last_snapshot};
 
@@ -329,8 +331,15 @@ fn the_best_checkpoint_is_the_one_with_the_lowest_validation_loss_and_a_run_can_
     assert_eq!((run.path.as_path(), run.step), (path.as_path(), best.step));
     let model = run.load_model(FloatDType::F32, &Device::flex()).expect("a model");
     let valid = kiln_data::OnePass::new(corpora.source("valid", &config.loader), &config.loader).expect("batches");
-    let loss = crate::eval::validation_loss(&model, valid, config.train.label_smoothing, None, &Device::flex())
-        .expect("a loss");
+    let loss = crate::eval::validation_loss(
+        &model,
+        valid,
+        config.train.label_smoothing,
+        None,
+        &Device::flex(),
+        &Ranks::alone(),
+    )
+    .expect("a loss");
     assert_eq!(loss.loss, best.loss, "the weights on disk are the weights that were measured");
     let (Transformer::EncoderDecoder(model), Some(tokenizers)) = (model, run.vocabulary.pairs()) else {
         panic!("a run that translates");

@@ -19,9 +19,11 @@ use super::outcome::{Ended, Outcome};
 use super::setup::{Signals, Validation};
 use super::state::TrainState;
 use super::step::train_step_with;
+use super::together::Step;
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::device::is_cpu;
+use crate::distributed::Phase;
 use crate::eval::Model;
 use crate::logging::Activity;
 use crate::metrics::{RunMetrics, Span};
@@ -83,7 +85,8 @@ impl<M: Model> Trainer<M> {
             return self.nothing_to_do(ended);
         }
 
-        if self.is_asked_to_stop() {
+        // Several ranks agree on that after their first step.
+        if self.is_asked_to_stop() && !self.state.ranks.are_many() {
             self.reporting.logging.finish()?;
             return Ok(self.summarize(Ended::Stopped));
         }
@@ -94,23 +97,24 @@ impl<M: Model> Trainer<M> {
         self.forecast.start();
         self.reporting.measured.restart();
         let ended = loop {
+            self.state.ranks.enter(Phase::Step);
             let group = self.feed.next_group(&mut self.reporting.measured.clock)?; // uploaded one group ahead
-            self.step(&group)?; // stays on the device
-            let ended = self.ended();
+            let Step { facts, ended, save_now, .. } = self.step(&group)?; // stays on the device
             if ended.is_none() {
                 self.feed.prefetch(&mut self.reporting.measured.clock)?; // while the device is busy with the step
             }
             self.saving.poll()?;
 
-            let due = Due::after(self.state.step, ended, &self.config, &self.validation, &self.signals);
+            let due = Due::after(self.state.step, ended, save_now, &self.config, &self.validation);
             if due.log {
                 self.reporting.log(&mut self.state)?; // host sync
             }
             // The CPU has completed a step when it returns.
             let is_read = due.log || is_cpu(&self.state.device);
-            self.foretell(group.padded_tokens(), is_read, due.log)?;
+            self.foretell(facts.padded_tokens, is_read, due.log)?;
             let is_best = due.validate && self.validate(due.with_text)?; // host sync
             if is_best || (due.save && self.saving.lacks(self.state.step)) {
+                self.state.ranks.enter(Phase::Save);
                 let elapsed = self.saving.begin(&self.state, is_best)?; // host sync
                 self.reporting.measured.clock.add(Span::Save, elapsed);
             }
@@ -124,14 +128,15 @@ impl<M: Model> Trainer<M> {
 
         // Wait for the save in progress: the run has finished only if it succeeds.
         self.saving.wait()?;
+        self.state.ranks.finish()?;
         let outcome = self.summarize(ended);
         self.reporting.logging.end(&self.totals(&outcome))?;
         self.reporting.logging.finish()?;
         Ok(outcome)
     }
 
-    /// Enqueues one optimizer step.
-    fn step(&mut self, group: &Group) -> Result<()> {
+    /// Enqueues one optimizer step, and agrees with the other ranks on what follows.
+    fn step(&mut self, group: &Group) -> Result<Step> {
         let Self { state, gradients, reporting, .. } = self;
         let (step, micro_step) = (state.step + 1, state.micro_steps);
         reporting.watch.begin(StepStart { step, position: state.position, micro_step });
@@ -140,8 +145,9 @@ impl<M: Model> Trainer<M> {
         let Measured { clock, .. } = &mut reporting.measured;
         let (logging, number) = (&mut reporting.logging, state.step + 1);
         let (mut micro_batch, of) = (0, group.batches.len());
+        let numbered: Vec<_> = group.numbers.iter().copied().zip(&group.batches).collect();
         let step = || {
-            train_step_with(state, &group.batches, |state, batch, before| {
+            train_step_with(state, &numbered, group.n_numbers, |state, batch, before| {
                 micro_batch += 1;
                 // Only the console shows it.
                 let _ = logging.begin(Activity::Step { step: number, micro_batch, of });
@@ -151,18 +157,35 @@ impl<M: Model> Trainer<M> {
         let take_step = || catch_unwind(AssertUnwindSafe(step));
         let measures = clock
             .time(Span::Step, take_step)
-            .map_err(|panic| in_step(anyhow!(panic_text(&*panic)), group.largest_shape()))?;
+            .map_err(|panic| in_step(anyhow!(panic_text(&*panic)), group.largest_shape()))??;
+        state.ranks.check()?;
 
         gradients.take_notes().iter().try_for_each(|note| reporting.logging.note(note))?;
         state.position = group.next;
-        reporting.deferred.push(group.facts(state), measures);
-        reporting.measured.count(group, &state.model);
-        Ok(())
+        let step = self.as_this_rank_sees_it(group).of_all(&self.state.ranks)?;
+        let Self { state, reporting, .. } = self;
+        state.source_tokens += step.facts.source_tokens;
+        state.target_tokens += step.facts.tokens - step.facts.source_tokens;
+        reporting.deferred.push(step.facts, measures);
+        reporting.measured.count(group, step.flops);
+        Ok(step)
+    }
+
+    /// Returns the step that was just enqueued.
+    fn as_this_rank_sees_it(&self, group: &Group) -> Step {
+        Step {
+            facts: group.facts(&self.state),
+            flops: group.shapes().map(|shape| self.state.model.train_flops(shape)).sum(),
+            ended: self.ended(),
+            stop: self.is_asked_to_stop(),
+            save_now: self.signals.save_now.swap(false, Ordering::Relaxed),
+        }
     }
 
     /// Validates, logs the result, and returns whether it is the best so far.
     fn validate(&mut self, with_text: bool) -> Result<bool> {
         let Self { state, config, vocabulary, validation, reporting: Reporting { logging, measured, .. }, .. } = self;
+        state.ranks.enter(Phase::Validate);
         logging.begin(Activity::Work("validating"))?;
         let found = validation.measure(state, config, vocabulary, with_text, &mut measured.new_kernels)?;
         let Some(Validated { metrics, hypotheses, elapsed }) = found else { return Ok(false) };
@@ -221,6 +244,7 @@ impl<M: Model> Trainer<M> {
         let what = if ended == Ended::Steps { "train.steps" } else { "train.max_minutes" };
         let note = format!("this run is finished: it has reached {what} at step {}; nothing to do", self.state.step);
         self.reporting.logging.note(&note)?;
+        self.state.ranks.finish()?;
         self.reporting.logging.finish()?;
         Ok(self.outcome.clone())
     }

@@ -7,7 +7,9 @@ use anyhow::Result;
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
 use crate::cli::config_args::{ConfigArgs, DeviceArgs};
 use crate::config::{Base, Chosen, Config, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
-use crate::run::{Options, Run, TrainedModel, folder};
+use crate::device::DeviceChoice;
+use crate::distributed::Link;
+use crate::run::{Options, Run, RunError, TrainedModel, folder};
 use crate::units::thousands;
 
 /// Trains a Transformer
@@ -39,8 +41,10 @@ pub(in crate::cli) struct Args {
     /// Continues the run in the run folder from its newest checkpoint. It keeps its configuration unless another one is
     /// given. With --set train.steps=N it trains longer, also a run that is finished: the schedule stretches
     /// over N steps
-    #[arg(long)]
-    pub(super) resume: bool,
+    ///
+    /// `--resume auto` continues the run if there is one and starts it otherwise, as launchers want that start a job again
+    #[arg(long, value_name = "auto", num_args = 0..=1, default_missing_value = "run", hide_possible_values = true)]
+    resume: Option<Resume>,
 
     /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained. The
     /// weights are validated before the first step
@@ -76,18 +80,44 @@ pub(in crate::cli) struct Args {
 
     #[command(flatten)]
     device: DeviceArgs,
+
+    /// Trains on several devices, with a process for each: GPU numbers (0,1), all, or cpu,cpu to try it out. A step takes
+    /// train.grad_accum_steps batches on each
+    #[arg(long, value_name = "LIST", conflicts_with = "device")]
+    devices: Option<String>,
+}
+
+/// The value of `--resume`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Resume {
+    /// There must be a run.
+    Run,
+    /// Continues the run if there is one.
+    Auto,
 }
 
 impl Args {
-    /// Returns the run: its folder, its validated configuration and its options.
-    pub(super) fn run(&self) -> Result<Run> {
+    /// Returns the value of `--devices`.
+    pub(super) fn devices(&self) -> Option<&str> {
+        self.devices.as_deref()
+    }
+
+    /// Returns the device that was asked for.
+    pub(super) fn device(&self) -> DeviceChoice {
+        self.device.choice()
+    }
+
+    /// Returns the run: its folder, its validated configuration and its options; and whether it is resumed. Ranks take the
+    /// folder that rank 0 has chosen.
+    pub(super) fn run(&self, link: Option<Link>, device: DeviceChoice) -> Result<(Run, bool)> {
         let from = self.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
-        let (named, name) = (self.run.as_deref(), self.config.name());
+        let (dir, resume) = match &link {
+            Some(link) => folder_of_first(link, || self.folder(device))?,
+            None => self.folder(device)?,
+        };
 
         let mut config = self.config.clone();
-        let device = self.device.choice();
-        let (dir, resolved) = if self.resume {
-            let dir = folder::to_resume(named, &name)?;
+        let base = if resume {
             let of_run = dir.join(RUN_CONFIG_FILE);
             let only_keys = config.config.is_none() && config.task.is_none();
             if config.preset.is_none() && only_keys {
@@ -98,23 +128,15 @@ impl Args {
             if config.config.as_ref() == Some(&of_run) && base.is_none() {
                 check_config_of_run(&dir)?;
             }
-            (dir, resolve(&Sources { base, ..config.sources(&[], device) })?)
-        } else if let (Some(path), Some(run)) = (&self.from, &from) {
-            let dir = folder::for_result(named, path, "tuned", "--run")?;
-            let base = Some(run.config.clone());
-            (dir, resolve(&Sources { base, ..config.sources(&[], device) })?)
+            base
         } else {
-            let resolved = resolve(&config.sources(&[], device))?;
-            let preset = || resolved.base.preset().map(|preset| preset.to_string());
-            let name = self.config.given_name().or_else(preset).unwrap_or(name);
-            // A dry run shows the data also where a run of this name exists.
-            let must_be_new = named.is_some() || !(self.config.is_empty() || self.dry_run);
-            (folder::for_new_run(named, &name, must_be_new)?, resolved)
+            from.as_ref().map(|run| run.config.clone())
         };
+        let resolved = resolve(&Sources { base, ..config.sources(&[], device) })?;
 
         // Naming the key is enough to train longer.
         let mut allow = self.allow.clone();
-        if self.resume && self.config.set.iter().any(|set| set.trim_start().starts_with("train.steps=")) {
+        if resume && self.config.set.iter().any(|set| set.trim_start().starts_with("train.steps=")) {
             allow.push("train.steps".into());
         }
 
@@ -128,9 +150,48 @@ impl Args {
             auto_micro_batch: self.auto_micro_batch,
             reference_operators: self.reference_operators,
             console: !self.quiet,
+            link,
         };
-        Ok(run)
+        Ok((run, resume))
     }
+
+    /// Chooses the run folder, and whether a run is continued there.
+    fn folder(&self, device: DeviceChoice) -> Result<(PathBuf, bool)> {
+        let (named, name) = (self.run.as_deref(), self.config.name());
+        if let Some(wanted) = self.resume {
+            match folder::to_resume(named, &name) {
+                Ok(dir) => return Ok((dir, true)),
+                Err(RunError::NothingToResume(_)) if wanted == Resume::Auto => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(path) = &self.from {
+            return Ok((folder::for_result(named, path, "tuned", "--run")?, false));
+        }
+
+        // A preset that was chosen gives the folder its name.
+        let name = match (named, self.config.given_name()) {
+            (Some(_), _) => name,
+            (None, Some(given)) => given,
+            (None, None) => {
+                let resolved = resolve(&self.config.sources(&[], device))?;
+                resolved.base.preset().map_or(name, |preset| preset.to_string())
+            }
+        };
+        // A dry run shows the data also where a run of this name exists.
+        let must_be_new = named.is_some() || !(self.config.is_empty() || self.dry_run);
+        Ok((folder::for_new_run(named, &name, must_be_new)?, false))
+    }
+}
+
+/// Returns what rank 0 has chosen.
+fn folder_of_first(link: &Link, choose: impl FnOnce() -> Result<(PathBuf, bool)>) -> Result<(PathBuf, bool)> {
+    let own = match link.is_first() {
+        true => serde_json::to_vec(&choose().inspect_err(|error| link.abort(&format!("{error:#}")))?)?,
+        false => Vec::new(),
+    };
+    let all = link.all_gather("choosing the run folder", own)?;
+    Ok(serde_json::from_slice(&all[0])?)
 }
 
 /// Refuses a run whose own configuration is damaged, and names the copy of it that is not.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
-use kiln_data::{Loader, LoaderConfig, Position};
+use kiln_data::{Loader, LoaderConfig, Position, Rank};
 use kiln_model::Batch;
 
 use self::probes::Probe;
@@ -71,7 +71,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     let kept = token_numbers(&upload(&host, device));
 
     let loader = Loader::new(data.train.clone(), &config.loader, config.seed, Position::default())?;
-    let mut feed = GroupFeed::new(loader, Position::default(), &config.train, device.clone());
+    let mut feed = GroupFeed::new(loader, Position::default(), &config.train, Rank::default(), device.clone());
     let (mut clock, mut deferred) = (SpanClock::start(), DeferredMetrics::default());
     let (mut steps, mut started) = (Vec::new(), Instant::now());
     let (mut gradients_dtype, mut loss_dtype, mut n_micro_batches) = (DType::F32, DType::F32, 0);
@@ -80,7 +80,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
         // The two halves of `train_step`, to inspect the gradients between them.
         let (sums, gradients) = group_gradients(&state, &group.batches, state.micro_steps);
         (gradients_dtype, n_micro_batches) = (gradients.0.values.dtype(), group.batches.len());
-        let measures = update(&mut state, &group.batches, sums, gradients);
+        let measures = update(&mut state, group.n_numbers, sums, gradients)?;
         loss_dtype = measures.loss_sum.dtype();
         deferred.push(group.facts(&state), measures);
         if step == n_steps / 2 || step == n_steps {

@@ -7,7 +7,8 @@ use kiln_model::{Batch, DropoutStream};
 use super::{Record, Replay, Results, TrainState};
 use crate::eval::Model;
 use crate::optim::{FlatGradients, ParamTable};
-use crate::train::step::{Pass, Sums};
+use crate::train::reduce::Sums;
+use crate::train::step::Pass;
 
 /// Relative difference that the order of additions may make in a sum of losses.
 const SUM_TOLERANCE: f32 = 1e-5;

@@ -31,8 +31,9 @@ use kiln_kernels::capture::{CaptureError, can_capture};
 use kiln_model::{Batch, Transformer};
 
 use super::feed::shape_of;
+use super::reduce::Sums;
 use super::state::TrainState;
-use super::step::{MicroBatch, Sums, compute_gradients, train_step_with};
+use super::step::{MicroBatch, compute_gradients, in_order, train_step_with};
 use crate::config::Capture;
 use crate::device::reserved_bytes;
 use crate::eval::Model;
@@ -160,7 +161,11 @@ impl<M: Model> CapturedSteps<M> {
     /// # Panics
     /// If `batches` is empty.
     pub fn step(&mut self, state: &mut TrainState<M>, batches: &[Batch]) -> Measures {
-        train_step_with(state, batches, |state, micro_batch, before| self.compute(state, micro_batch, before))
+        let n_numbers = batches.len() as u64;
+        let step = train_step_with(state, &in_order(batches), n_numbers, |state, micro_batch, before| {
+            self.compute(state, micro_batch, before)
+        });
+        step.expect("a step that waits for nobody")
     }
 
     /// Computes sums and gradients of a micro-batch, by replay if possible, and adds the gradients to those `before`.

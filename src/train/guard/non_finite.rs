@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::FloatDType;
-use kiln_data::{BatchLayout, BatchSource, HostBatch, Loader, LoaderConfig, Position};
+use kiln_data::{BatchLayout, BatchSource, HostBatch, Loader, LoaderConfig, Position, Rank};
 use serde::Serialize;
 
 use crate::checkpoint::named_tensors;
@@ -75,20 +75,25 @@ pub(in crate::train) struct Watch {
     folder: PathBuf,
     source: Arc<dyn BatchSource>,
     loader: LoaderConfig,
-    grad_accum_steps: usize,
+    /// All batches of a step, as one rank reads them.
+    rank: Rank,
+    n_batches: usize,
+    is_first: bool,
     splits: usize,
     /// Steps whose measurements have not been read yet.
     pending: Vec<StepStart>,
 }
 
 impl Watch {
-    pub(in crate::train) fn new(config: &Config, run_dir: &Path, source: Arc<dyn BatchSource>) -> Self {
+    pub(in crate::train) fn new(config: &Config, run_dir: &Path, source: Arc<dyn BatchSource>, rank: Rank) -> Self {
         Self {
             limit: config.train.max_non_finite_steps,
             folder: run_dir.join(FOLDER),
             source,
             loader: LoaderConfig { num_workers: 0, ..config.loader.clone() },
-            grad_accum_steps: config.train.grad_accum_steps.max(1),
+            n_batches: config.train.grad_accum_steps.max(1) * rank.world_size,
+            is_first: rank.rank == 0,
+            rank: Rank { rank: 0, world_size: 1, ..rank },
             splits: config.train.split_batches.max(1),
             pending: Vec::new(),
         }
@@ -182,9 +187,9 @@ impl Watch {
 
     /// Reads the micro-batches of a step again: their order is a pure function of seed and position.
     fn batches(&self, start: StepStart, seed: u64) -> kiln_data::Result<Vec<HostBatch>> {
-        let mut loader = Loader::new(self.source.clone(), &self.loader, seed, start.position)?;
+        let mut loader = Loader::for_rank(self.source.clone(), &self.loader, seed, start.position, self.rank)?;
         let mut batches = Vec::new();
-        for _ in 0..self.grad_accum_steps {
+        for _ in 0..self.n_batches {
             batches.extend(loader.next_batch()?.split(self.splits));
         }
         Ok(batches)
@@ -207,9 +212,13 @@ impl Watch {
             rows: &batch.rows,
             ids: &batch.ids,
         });
+
         let (loss, grad_norm) = (step.loss.to_string(), step.grad_norm.to_string());
         let report = Report { start, seed, loss, grad_norm, gradients, batches: batches.collect() };
         let path = self.folder.join(format!("step-{:08}.json", step.step));
+        if !self.is_first {
+            return Ok(path); // rank 0 writes it
+        }
         fs::create_dir_all(&self.folder).with_context(|| format!("{}: cannot be made", self.folder.display()))?;
         replace_file(&path, &serde_json::to_vec(&report).expect("plain numbers and strings"))?;
         Ok(path)

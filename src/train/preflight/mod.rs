@@ -19,6 +19,7 @@ use kiln_data::BatchSource;
 use super::state::TrainState;
 use crate::config::TrainConfig;
 use crate::device::is_cpu;
+use crate::distributed::{Phase, Ranks};
 use crate::eval::Model;
 use crate::logging::{Activity, Logging};
 
@@ -29,6 +30,8 @@ pub(super) struct Preflight<'a> {
     pub(super) valid: Option<&'a Arc<dyn BatchSource>>,
     /// Whether `train.split_batches` may be raised until the largest batch fits into memory.
     pub(super) auto_micro_batch: bool,
+    /// The processes that train together.
+    pub(super) ranks: &'a Ranks,
 }
 
 impl Preflight<'_> {
@@ -42,7 +45,8 @@ impl Preflight<'_> {
         begin: impl Fn() -> Result<TrainState<M>>,
         logging: &mut Logging,
     ) -> Result<TrainState<M>> {
-        let Self { device, train, valid, auto_micro_batch } = *self;
+        let Self { device, train, valid, auto_micro_batch, ranks } = *self;
+        ranks.enter(Phase::Compile);
         let started = Instant::now();
         let accum = config.grad_accum_steps;
 
@@ -55,6 +59,8 @@ impl Preflight<'_> {
         let attempt = |state: &_, splits| probe::try_largest(state, train, valid, accum, splits);
         let note = |note: &str| logging.note(note);
         let (state, splits) = probe::fit(device, config.split_batches, auto_micro_batch, begin, attempt, note)?;
+        // The same everywhere: the numbers of micro-batches depend on it.
+        let splits = ranks.share("agreeing on train.split_batches", splits)?.into_iter().max().unwrap_or(splits);
         config.split_batches = splits;
 
         if config.deterministic {
@@ -65,7 +71,8 @@ impl Preflight<'_> {
         if config.warm_up && !is_cpu(device) {
             let sources = [Some(train), valid];
             let show = |done, of| logging.preparing("warming up", done, of);
-            let warmed = warm_up::warm_up(&state, sources, [accum, splits], started, show)?;
+            let warm_up = || warm_up::warm_up(&state, sources, [accum, splits], started, show);
+            let warmed = ranks.first_then_others("compiling kernels", warm_up)?;
             logging.note(&warmed.to_string())?;
         }
         Ok(state)

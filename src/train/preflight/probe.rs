@@ -11,6 +11,7 @@ use burn::tensor::Device;
 use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
 
 use crate::device::upload_split;
+use crate::distributed::Ranks;
 use crate::eval::{Model, validation_loss};
 use crate::optim::FlatGradients;
 use crate::train::guard::{allocation, explained};
@@ -68,7 +69,8 @@ pub(super) fn forward<M: Model>(state: &TrainState<M>, batch: &HostBatch) -> Res
     let model = state.model.valid();
     let batches = std::iter::once(anyhow::Ok(batch.clone()));
     // Host sync, as above.
-    validation_loss(&model, batches, state.label_smoothing, state.masking.as_ref(), &state.device).map(drop)
+    validation_loss(&model, batches, state.label_smoothing, state.masking.as_ref(), &state.device, &Ranks::alone())
+        .map(drop)
 }
 
 /// Tries the largest batches, each cut into `splits` micro-batches.

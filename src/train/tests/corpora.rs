@@ -80,6 +80,7 @@ impl Corpora {
             signals: Signals { stop, ..Signals::default() },
             auto_micro_batch: false,
             reference_operators: false,
+            ranks: Ranks::alone(),
         }
     }
 

@@ -65,6 +65,7 @@ impl TextRun {
             let (of_data, of_vocabulary) = (data.train.fingerprint(), data.vocabulary.fingerprint());
             find_resume(run_dir, &config, &of_data, &of_vocabulary, &[]).expect("the same run")
         });
+
         let (stop, records) = (Arc::new(AtomicBool::new(false)), Rc::new(RefCell::new(Vec::new())));
         let mut logging = Logging::silent();
         logging.add(Recorder { records: records.clone(), stop: stop.clone(), stop_at });
@@ -80,6 +81,7 @@ impl TextRun {
             signals: Signals { stop, ..Signals::default() },
             auto_micro_batch: false,
             reference_operators: false,
+            ranks: Ranks::alone(),
         };
         let outcome = Trainer::new(setup, resume).expect("a trainer").run().expect("a run");
         (outcome, Rc::try_unwrap(records).expect("the trainer is gone").into_inner())

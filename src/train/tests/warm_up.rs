@@ -12,7 +12,7 @@ fn a_warm_up_runs_every_shape_and_changes_nothing() {
         &config,
         train.fingerprint(),
         &Vocabulary::Pairs(corpora.tokenizers.clone()),
-        corpora.dir.path(),
+        Some(corpora.dir.path()),
     )
     .expect("readable");
     let state = || TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex());

@@ -12,6 +12,8 @@ mod disk;
 mod kill;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(target_os = "linux")]
+mod ranks;
 
 use std::fs;
 use std::path::Path;

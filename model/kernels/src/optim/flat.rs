@@ -10,7 +10,7 @@ use super::ops::{AdamWOps, PARTS, Parts, Segment};
 /// of 512 bytes, where the backend's kernels, including TMA, read it without a copy.
 pub const ALIGNMENT: usize = 256;
 /// Elements that one block gathers, and whose squares it sums.
-pub(super) const CHUNK: usize = 4096;
+pub const CHUNK: usize = 4096;
 
 /// Where a tensor lies in a flat one. Places are in ascending order. Zeros fill the gap behind each place, up to the
 /// next multiple of [`ALIGNMENT`].
@@ -111,6 +111,11 @@ impl Flat {
     /// equal sums.
     pub fn squares(&self) -> &Tensor<1> {
         &self.squares
+    }
+
+    /// Returns the tensor with other sums of squares, `[n]`, f32: of the whole tensor that it is a slice of.
+    pub fn with_squares(self, squares: Tensor<1>) -> Self {
+        Self { squares, ..self }
     }
 }
 

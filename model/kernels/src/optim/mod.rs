@@ -23,7 +23,7 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
-pub use flat::{ALIGNMENT, Flat, Part, Place, gather, view};
+pub use flat::{ALIGNMENT, CHUNK, Flat, Part, Place, gather, view};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
 use ops::AdamWOps;

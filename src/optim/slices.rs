@@ -1,0 +1,242 @@
+//! How ranks share the optimizer's flat tensors: each has one slice of the weights and moments, and updates it.
+//!
+//! A slice ends where a parameter ends, or between two rows of a matrix at the end of a chunk ([`CHUNK`]). Its chunks
+//! are then chunks of the whole tensor, so the norm does not depend on the number of slices.
+
+use std::ops::Range;
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use kiln_kernels::optim::{ALIGNMENT, CHUNK, Flat, Place, gather, view};
+
+use super::{FlatGradients, ParamEntry, ParamTable};
+
+/// The slices of all ranks, and the parameters in the slice of this one.
+#[derive(Debug, Clone)]
+pub struct Slices {
+    rank: usize,
+    /// Slice r is `bounds[r]..bounds[r + 1]`.
+    bounds: Vec<usize>,
+    /// The chunks of slice r are `chunk_bounds[r]..chunk_bounds[r + 1]`, counted in the order of the flat tensor.
+    chunk_bounds: Vec<usize>,
+    /// The parameters, or parts of them, in this rank's slice. Offsets count from the start of the slice.
+    places: Vec<Place>,
+    /// For each chunk in the order of the table, its number in the order of the flat tensor; on the device.
+    chunk_order: Tensor<1, Int>,
+}
+
+impl Slices {
+    /// Cuts the flat tensors of `table` into slices of about the same length, one for each rank. Gradients will be on `device`.
+    ///
+    /// # Panics
+    /// If there are more ranks than places to cut at, or `rank` is not one of them.
+    pub fn new(table: &ParamTable, rank: usize, world_size: usize, device: &Device) -> Self {
+        assert!(rank < world_size, "rank {rank} of {world_size}");
+        let mut in_order: Vec<&ParamEntry> = table.entries().iter().collect();
+        in_order.sort_by_key(|entry| entry.offset);
+
+        let bounds = bounds(&in_order, table.flat_len(), world_size);
+        let n_chunks = |range: Range<usize>| -> usize { places(&in_order, range).iter().map(Place::n_chunks).sum() };
+        let mut chunk_bounds = vec![0];
+        for slice in bounds.windows(2) {
+            chunk_bounds.push(chunk_bounds[chunk_bounds.len() - 1] + n_chunks(slice[0]..slice[1]));
+        }
+        let chunk_order: Vec<i32> = table
+            .entries()
+            .iter()
+            .flat_map(|entry| {
+                let first = n_chunks(0..entry.offset);
+                (first..first + entry.place().n_chunks()).map(|chunk| chunk as i32)
+            })
+            .collect();
+        let chunk_order = TensorData::new(chunk_order.clone(), [chunk_order.len()]);
+
+        Self {
+            rank,
+            chunk_bounds,
+            places: places(&in_order, bounds[rank]..bounds[rank + 1]),
+            chunk_order: Tensor::from_data(chunk_order, (device, DType::I32)),
+            bounds,
+        }
+    }
+
+    /// Returns where the slices begin and end: one number more than there are ranks.
+    pub fn bounds(&self) -> &[usize] {
+        &self.bounds
+    }
+
+    /// Does the same for the sums of squares of the slices' chunks.
+    pub fn chunk_bounds(&self) -> &[usize] {
+        &self.chunk_bounds
+    }
+
+    /// Returns this rank's slice.
+    pub fn own(&self) -> Range<usize> {
+        self.bounds[self.rank]..self.bounds[self.rank + 1]
+    }
+
+    /// Adds up the ranks' gradients of this rank's slice, in f32 and in the order of the ranks: as one rank adds up the
+    /// gradients of as many micro-batches. `received` holds them one behind the other.
+    ///
+    /// # Shapes
+    /// - `received`: `[world size * slice]`, any float dtype
+    /// - result: `[slice]`, f32
+    pub fn add_up(&self, received: &Tensor<1>) -> Flat {
+        let len = self.own().len();
+        let n_ranks = self.bounds.len() - 1;
+        assert_eq!(received.dims(), [n_ranks * len], "a slice from each rank");
+
+        let device = received.device();
+        let mut sum = None;
+        for rank in 0..n_ranks {
+            let part = |place: &Place| view(received, rank * len + place.offset, [place.len]).into();
+            let parts = self.places.iter().map(part).collect();
+            sum = Some(gather(parts, &self.places, len, DType::F32, &device, sum));
+        }
+        sum.expect("at least one rank")
+    }
+
+    /// Completes a slice of gradients with the sums of squares of all slices, `[number of chunks]`, f32, in the order of the
+    /// flat tensor.
+    pub fn with_squares(&self, gradients: Flat, squares: Tensor<1>) -> FlatGradients {
+        // The norm adds them up in the order of the table.
+        FlatGradients(gradients.with_squares(squares.select(0, self.chunk_order.clone())))
+    }
+}
+
+/// Returns the part of `range` that each parameter takes, with offsets from the start of the range.
+fn places(in_order: &[&ParamEntry], range: Range<usize>) -> Vec<Place> {
+    let part = |entry: &&ParamEntry| {
+        let (start, end) = (entry.offset.max(range.start), (entry.offset + entry.len()).min(range.end));
+        (start < end).then(|| Place { offset: start - range.start, len: end - start })
+    };
+    in_order.iter().filter_map(part).collect()
+}
+
+/// Cuts `len` elements near the multiples of its `world_size`th part.
+fn bounds(in_order: &[&ParamEntry], len: usize, world_size: usize) -> Vec<usize> {
+    let cuts: Vec<usize> = in_order.iter().flat_map(|entry| cuts_in(entry)).filter(|cut| *cut < len).collect();
+    assert!(cuts.len() + 1 >= world_size, "{world_size} ranks cannot share {} parameters", in_order.len());
+
+    let mut bounds = vec![0];
+    let mut next = 0;
+    for rank in 1..world_size {
+        let target = (len as u128 * rank as u128 / world_size as u128) as usize;
+        // Each later rank needs a cut, too.
+        let candidates = next..=cuts.len() - (world_size - rank);
+        let best = candidates.min_by_key(|i| cuts[*i].abs_diff(target)).expect("a cut is left");
+        bounds.push(cuts[best]);
+        next = best + 1;
+    }
+    bounds.push(len);
+    bounds
+}
+
+/// Returns where a slice may end in or behind a parameter: after whole rows that fill whole chunks, and at its end.
+fn cuts_in(entry: &ParamEntry) -> impl Iterator<Item = usize> + use<> {
+    let row: usize = entry.shape.iter().skip(1).product();
+    let step = if entry.shape.len() < 2 { usize::MAX } else { lcm(row.max(1), CHUNK) };
+    let (offset, len, end) = (entry.offset, entry.len(), entry.offset + entry.place().padded_len());
+    debug_assert!(CHUNK.is_multiple_of(ALIGNMENT), "a chunk begins where a view may begin");
+    (1..).map_while(move |i| step.checked_mul(i).filter(|cut| *cut < len)).map(move |cut| offset + cut).chain([end])
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::module::{Module, Param};
+
+    #[derive(Module, Debug)]
+    struct Toy {
+        bias: Param<Tensor<1>>,
+        table: Param<Tensor<2>>,
+        matrix: Param<Tensor<2>>,
+        gain: Param<Tensor<1>>,
+    }
+
+    fn table(rows: usize, columns: usize) -> ParamTable {
+        let device = Device::flex();
+        ParamTable::of(&Toy {
+            bias: Param::from_tensor(Tensor::zeros([40], &device)),
+            table: Param::from_tensor(Tensor::zeros([rows, columns], &device)),
+            matrix: Param::from_tensor(Tensor::zeros([48, 48], &device)),
+            gain: Param::from_tensor(Tensor::zeros([48], &device)),
+        })
+    }
+
+    /// Numbers whose sums depend on the order of the additions.
+    fn numbers(n: usize, seed: usize) -> Tensor<1> {
+        let value = |i: usize| ((i * 7919 + seed * 104_729) % 65_537) as f32 / 977.0 - 30.0;
+        Tensor::from_data(TensorData::new((0..n).map(value).collect::<Vec<_>>(), [n]), &Device::flex())
+    }
+
+    fn read(tensor: Tensor<1>) -> Vec<f32> {
+        tensor.into_data().try_into_vec().expect("f32")
+    }
+
+    #[test]
+    fn slices_are_balanced_and_end_between_rows() {
+        let table = table(5000, 96);
+        for world_size in [1, 2, 3, 4, 8] {
+            let slices = Slices::new(&table, 0, world_size, &Device::flex());
+            assert_eq!((slices.bounds[0], slices.bounds[world_size]), (0, table.flat_len()));
+            let longest = slices.bounds.windows(2).map(|slice| slice[1] - slice[0]).max().expect("slices");
+            assert!(longest * world_size <= table.flat_len() * 11 / 10, "{:?} of {}", slices.bounds, table.flat_len());
+            let entry = &table.entries()[1];
+            for cut in &slices.bounds[1..world_size] {
+                assert!((cut - entry.offset).is_multiple_of(96 * 128), "{cut}: 128 rows of 96 are three chunks");
+            }
+        }
+    }
+
+    #[test]
+    fn small_models_are_cut_between_parameters() {
+        let table = table(10, 8);
+        let slices = Slices::new(&table, 2, 4, &Device::flex());
+        let mut ends: Vec<_> = table.entries().iter().map(|entry| entry.offset).collect();
+        ends.sort_unstable();
+        ends.push(table.flat_len());
+        assert_eq!(slices.bounds, ends);
+        assert_eq!(slices.places, [Place { offset: 0, len: 40 }]);
+    }
+
+    #[test]
+    fn slices_of_ranks_are_the_sum_of_one_rank_bit_for_bit() {
+        let table = table(700, 96);
+        let n = table.flat_len();
+        for world_size in [2, 3] {
+            // One rank that accumulates.
+            let flat = |seed| {
+                let entries = table.entries().iter();
+                let parts = entries.map(|entry| numbers(entry.len(), seed + entry.offset).into()).collect();
+                let places: Vec<_> = table.entries().iter().map(ParamEntry::place).collect();
+                FlatGradients(gather(parts, &places, n, DType::F32, &Device::flex(), None))
+            };
+            let alone = (1..world_size)
+                .fold(flat(0), |sum, seed| table.accumulate(flat(seed), burn::tensor::FloatDType::F32, Some(sum)));
+
+            // As many ranks.
+            let ranks: Vec<_> =
+                (0..world_size).map(|rank| Slices::new(&table, rank, world_size, &Device::flex())).collect();
+            let own = |slices: &Slices, seed| flat(seed).0.values.slice([slices.own()]);
+            let sums: Vec<_> = ranks
+                .iter()
+                .map(|slices| slices.add_up(&Tensor::cat((0..world_size).map(|seed| own(slices, seed)).collect(), 0)))
+                .collect();
+            let values = Tensor::cat(sums.iter().map(|sum| sum.values.clone()).collect(), 0);
+            let squares = Tensor::cat(sums.iter().map(|sum| sum.squares().clone()).collect(), 0);
+            assert_eq!(squares.dims(), [*ranks[0].chunk_bounds().last().expect("bounds")]);
+
+            assert_eq!(read(values), read(alone.0.values.clone()));
+            let FlatGradients(completed) = ranks[0].with_squares(sums[0].clone(), squares);
+            assert_eq!(read(completed.squares().clone()), read(alone.0.squares().clone()));
+        }
+    }
+}

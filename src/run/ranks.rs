@@ -1,0 +1,48 @@
+//! What the ranks of a run must have in common before they train together.
+
+use std::fs::File;
+use std::sync::OnceLock;
+
+use anyhow::Result;
+
+use crate::checkpoint::{Resume, fields};
+use crate::config::Config;
+use crate::dataset::RunData;
+use crate::distributed::Ranks;
+
+/// Keys that may differ from rank to rank: where a machine has its files, and how it reads them.
+const OWN: [&str; 5] = ["data.train", "data.valid", "data.cache_dir", "loader.num_workers", "loader.prefetch_factor"];
+
+/// Refuses ranks that would not compute the same: with another program, configuration, data or vocabulary, or another
+/// checkpoint to continue from.
+///
+/// # Errors
+/// If a rank differs; the error lists each difference.
+pub(super) fn compare(ranks: &Ranks, config: &Config, data: &RunData, resume: Option<&Resume>) -> Result<()> {
+    let Some(link) = ranks.link() else { return Ok(()) };
+    let mut facts: Vec<(String, String)> =
+        fields(config).into_iter().filter(|(key, _)| !OWN.iter().any(|own| key.starts_with(own))).collect();
+    let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
+
+    add("program", program().to_owned());
+    add("training data", data.train.fingerprint());
+    add("validation data", data.valid.as_ref().map_or("none".into(), |valid| valid.fingerprint()));
+    add("vocabulary", data.vocabulary.fingerprint());
+    let step = resume.map_or("a new run".into(), |resume| format!("step {}", resume.snapshot.state.step));
+    add("checkpoint", step);
+    Ok(link.compare(&facts)?)
+}
+
+/// Returns the version and the hash of this executable.
+fn program() -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let hash = || -> std::io::Result<blake3::Hash> {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update_reader(File::open(std::env::current_exe()?)?)?;
+            Ok(hasher.finalize())
+        };
+        let hash = hash().map_or("unreadable".into(), |hash| hash.to_hex()[..12].to_owned());
+        format!("{} {hash}", env!("CARGO_PKG_VERSION"))
+    })
+}

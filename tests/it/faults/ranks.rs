@@ -1,0 +1,255 @@
+//! Several processes train one model: the same bits as one, and one end for all whatever happens to one of them.
+
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// Arguments of a run on `n` CPU ranks, begun or continued.
+fn on_ranks(run: &str, steps: usize, n: usize, more: &[&str]) -> Vec<String> {
+    let mut all = arguments(run, steps);
+    all.retain(|argument| argument != "--device" && argument != "cpu");
+    all.extend(["--devices".into(), vec!["cpu"; n].join(",")]);
+    all.extend(more.iter().map(|argument| (*argument).to_owned()));
+    all
+}
+
+fn start(place: &Workplace, arguments: &[String]) -> Child {
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+/// Waits for a process that must end in time.
+#[track_caller]
+fn end_within(mut child: Child, limit: Duration) -> Output {
+    let started = Instant::now();
+    while child.try_wait().expect("ours").is_none() {
+        if started.elapsed() > limit {
+            let _ = child.kill();
+            panic!(
+                "still alive after {limit:?}: {}",
+                String::from_utf8_lossy(&child.wait_with_output().expect("ended").stderr)
+            );
+        }
+        sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().expect("ended")
+}
+
+/// The processes of the ranks, by rank: the launcher's children.
+fn ranks_of(launcher: &Child, n: usize) -> Option<Vec<u32>> {
+    let mut ranks = vec![None; n];
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let parent = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        if !parent.lines().any(|line| line.split_whitespace().eq(["PPid:", &launcher.id().to_string()])) {
+            continue;
+        }
+        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let rank = variables.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"KILN_RANK="));
+        let rank = rank.and_then(|rank| std::str::from_utf8(rank).ok()?.parse::<usize>().ok());
+        if let Some(slot) = rank.and_then(|rank| ranks.get_mut(rank)) {
+            *slot = Some(pid);
+        }
+    }
+    ranks.into_iter().collect()
+}
+
+fn signal(pid: u32, name: &str) {
+    let _ = Command::new("kill").args([name, &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+#[track_caller]
+fn wait_for_step(place: &Workplace, run: &str, step: usize) {
+    let started = Instant::now();
+    let line = format!("\"step\":{step},");
+    while !fs::read_to_string(place.path(&format!("{run}/metrics.jsonl"))).is_ok_and(|text| text.contains(&line)) {
+        assert!(started.elapsed() < Duration::from_secs(120), "two minutes without step {step}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn two_processes_end_with_the_bits_of_one_that_accumulates() {
+    let place = workplace();
+    let mut alone = arguments("runs/one", 20);
+    alone.extend(["--set".into(), "train.grad_accum_steps=2".into()]);
+    place.run(&alone.iter().map(String::as_str).collect::<Vec<_>>()).ok();
+
+    let both = end_within(start(&place, &on_ranks("runs/two", 20, 2, &[])), Duration::from_secs(120));
+    assert_eq!(both.status.code(), Some(0), "{}", stderr(&both));
+    assert_same_end(&place, "runs/one", "runs/two", 20);
+
+    // The steps keep their batches on one device: twice as many a step there.
+    let longer = ["train", "--device", "cpu", "--run", "runs/two", "--resume", "--set", "train.steps=24"];
+    let longer = place.run(&longer).ok();
+    assert!(longer.stderr.contains("train.grad_accum_steps = 2 instead of 1 on 1 device(s)"), "{longer:#?}");
+    let three = on_ranks("runs/two", 30, 3, &["--resume"]);
+    let three = place.run(&three.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(three.code != 0 && three.stderr.contains("3 devices cannot share evenly"), "{three:#?}");
+}
+
+#[test]
+fn any_rank_may_die_at_any_instant() {
+    let kills = count("KILN_FAULT_RANK_KILLS", 4);
+    let place = workplace();
+    let mut random = Random::new("ranks");
+    let steps = 30 + 10 * kills;
+    let started = Instant::now();
+    let whole = end_within(start(&place, &on_ranks("runs/a", steps, 2, &[])), Duration::from_secs(300));
+    assert_eq!(whole.status.code(), Some(0), "{}", stderr(&whole));
+    let whole_run = started.elapsed();
+
+    let (mut ended_early, mut slowest) = (0, Duration::ZERO);
+    for kill in 0..kills {
+        let launcher = start(&place, &on_ranks("runs/b", steps, 2, &["--resume", "auto"]));
+        sleep(Duration::from_micros(random.below((whole_run.as_micros() as u64 / 2).min(1_500_000))));
+        let Some(ranks) = ranks_of(&launcher, 2) else {
+            // Killed before it has started its ranks: the same as a rank that dies.
+            signal(launcher.id(), "-KILL");
+            drop(end_within(launcher, Duration::from_secs(10)));
+            continue;
+        };
+        let victim = kill % 2;
+        signal(ranks[victim], "-KILL");
+        let killed = Instant::now();
+        let output = end_within(launcher, Duration::from_secs(20));
+        slowest = slowest.max(killed.elapsed());
+        if output.status.success() {
+            ended_early += 1;
+            continue;
+        }
+        let text = stderr(&output);
+        assert!(text.contains(&format!("rank {victim}")), "its name: {text}");
+        assert!(!text.contains("panicked"), "{text}");
+    }
+    assert!(ended_early < 2, "the training is too short for {kills} kills");
+    let last =
+        end_within(start(&place, &on_ranks("runs/b", steps, 2, &["--resume", "auto"])), Duration::from_secs(300));
+    assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
+    println!("{kills} kills of a rank, {steps} steps, undisturbed in {whole_run:.1?}, slowest end {slowest:.1?}");
+    assert!(slowest < Duration::from_secs(10), "{slowest:?}");
+    assert_same_end(&place, "runs/a", "runs/b", steps);
+}
+
+#[test]
+fn a_rank_that_is_stopped_ends_the_run_with_its_name_within_ten_seconds() {
+    let place = workplace();
+    let launcher = start(&place, &on_ranks("runs/a", 1_000_000, 2, &[]));
+    wait_for_step(&place, "runs/a", 3);
+    let ranks = ranks_of(&launcher, 2).expect("two ranks");
+    signal(ranks[1], "-STOP");
+    let stopped = Instant::now();
+    let output = end_within(launcher, Duration::from_secs(20));
+    let took = stopped.elapsed();
+    signal(ranks[1], "-KILL");
+    let text = stderr(&output);
+    assert!(!output.status.success() && text.contains("rank 1"), "{text}");
+    assert!(took < Duration::from_secs(11), "{took:?}: {text}");
+    place.run(&["check", "runs/a"]).ok();
+}
+
+#[test]
+fn sigterm_to_the_launcher_or_to_any_rank_saves_once_and_ends_all_with_0() {
+    for to_rank in [None, Some(1)] {
+        let place = workplace();
+        let launcher = start(&place, &on_ranks("runs/a", 1_000_000, 2, &["--set", "train.save_every=0"]));
+        wait_for_step(&place, "runs/a", 3);
+        let ranks = ranks_of(&launcher, 2).expect("two ranks");
+        signal(to_rank.map_or(launcher.id(), |rank: usize| ranks[rank]), "-TERM");
+        let output = end_within(launcher, Duration::from_secs(60));
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        assert_eq!(text.matches("and saved; continue with:").count(), 1, "{text}");
+        let saved = fs::read_dir(place.path("runs/a/checkpoints")).expect("there").flatten();
+        let saved = saved.filter(|entry| entry.file_name().to_string_lossy().starts_with("step-")).count();
+        assert_eq!(saved, 1, "{text}");
+    }
+}
+
+/// Starts a rank as a launcher would that sets these variables.
+fn rank_with(place: &Workplace, variables: &[(&str, String)], arguments: &[String]) -> Child {
+    let mut command = place.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    command.envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port()
+}
+
+#[test]
+fn the_launchers_that_people_have_set_all_that_a_rank_needs() {
+    let place = workplace();
+    let torchrun = |rank: usize, port: u16| {
+        let of = |value: usize| value.to_string();
+        vec![
+            ("RANK", of(rank)),
+            ("LOCAL_RANK", of(rank)),
+            ("WORLD_SIZE", of(2)),
+            ("LOCAL_WORLD_SIZE", of(2)),
+            ("MASTER_ADDR", "127.0.0.1".to_owned()),
+            ("MASTER_PORT", port.to_string()),
+        ]
+    };
+    let slurm = |rank: usize, port: u16| {
+        let of = |value: usize| value.to_string();
+        vec![
+            ("SLURM_PROCID", of(rank)),
+            ("SLURM_LOCALID", of(rank)),
+            ("SLURM_STEP_NUM_TASKS", of(2)),
+            ("SLURM_STEP_NUM_NODES", of(1)),
+            ("SLURM_STEP_NODELIST", "localhost".to_owned()),
+            ("SLURM_JOB_ID", "77".to_owned()),
+            ("SLURM_STEP_ID", of(0)),
+            ("MASTER_PORT", port.to_string()),
+        ]
+    };
+    let mpirun = |rank: usize, port: u16| {
+        let of = |value: usize| value.to_string();
+        vec![
+            ("OMPI_COMM_WORLD_RANK", of(rank)),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", of(rank)),
+            ("OMPI_COMM_WORLD_SIZE", of(2)),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", of(2)),
+            ("MASTER_ADDR", "127.0.0.1".to_owned()),
+            ("MASTER_PORT", port.to_string()),
+        ]
+    };
+    let launchers: [(&str, &dyn Fn(usize, u16) -> Vec<(&'static str, String)>); 3] =
+        [("torchrun", &torchrun), ("slurm", &slurm), ("mpirun", &mpirun)];
+    for (name, variables) in launchers {
+        let (run, port) = (format!("runs/{name}"), free_port());
+        let ranks: Vec<_> = (0..2).map(|rank| rank_with(&place, &variables(rank, port), &arguments(&run, 6))).collect();
+        for rank in ranks {
+            let output = end_within(rank, Duration::from_secs(120));
+            assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr(&output));
+        }
+        assert_eq!(losses(&place, &run).len(), 6, "{name}: one of them writes");
+    }
+
+    // Unequal ranks are refused with each difference.
+    let port = free_port();
+    let ranks: Vec<_> = (0..2)
+        .map(|rank| {
+            let mut all = arguments("runs/unequal", 6);
+            if rank == 1 {
+                all.extend(["--set", "optim.lr=0.5", "--set", "seed=7"].map(String::from));
+            }
+            rank_with(&place, &torchrun(rank, port), &all)
+        })
+        .collect();
+    for (rank, child) in ranks.into_iter().enumerate() {
+        let output = end_within(child, Duration::from_secs(60));
+        let text = stderr(&output);
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains("optim.lr") && text.contains("seed"), "rank {rank}: {text}");
+    }
+    assert!(!place.path("runs/unequal/config.toml").exists(), "nothing was begun");
+}
