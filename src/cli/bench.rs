@@ -1,13 +1,16 @@
 //! `kiln bench`: times real training steps on synthetic batches, and compares them with PyTorch.
 
 mod operators;
+mod together;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use burn::tensor::{Device, FloatDType};
 
+use super::together::{Role, begin};
 use crate::config::Precision;
 use crate::device::{self, DeviceChoice};
 use crate::diagnose::operators::{Peaks, measure as measure_operators, measure_compared};
@@ -15,6 +18,7 @@ use crate::diagnose::peer::{Peer, PeerTime};
 use crate::diagnose::replay::{Comparison, compare};
 use crate::diagnose::step_time::{Effort, StepTime, measure};
 use crate::diagnose::workload::{NAMES, Workload};
+use crate::distributed::Ranks;
 use crate::units::gib;
 
 /// Steps that `--capture` compares.
@@ -30,14 +34,20 @@ const COMPARED_STEPS: usize = 24;
 #[command(after_help = "Example:
   kiln bench gpt mt --peer
   kiln bench gpt --operators
+  kiln bench gpt mt link --devices 0,1
   kiln bench tiny --operators --device cpu")]
 pub(super) struct Args {
-    /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), mt (Transformer base, 400 padded pairs), tiny, tiny-mt
+    /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), mt (Transformer base, 400 padded pairs), tiny, tiny-mt; with
+    /// --devices also link, the bandwidth between the devices
     #[arg(default_values = ["gpt", "mt"])]
     workloads: Vec<String>,
     /// cpu, cuda, cuda:N or auto
     #[arg(long, default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
+    /// Several devices, with a process for each: GPU numbers (0,1), all, or cpu,cpu. Times each workload on all of them alone at
+    /// the same time, then together
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["device", "operators", "capture", "peer"])]
+    devices: Option<String>,
     /// Steps per repeat
     #[arg(long, default_value_t = 30)]
     steps: usize,
@@ -63,7 +73,16 @@ pub(super) struct Args {
     peer: Option<Option<PathBuf>>,
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
+pub(super) fn run(mut args: Args) -> Result<ExitCode> {
+    match begin(args.devices.as_deref(), args.device)? {
+        Role::Launcher(code) => return Ok(code),
+        Role::Rank { link: Some(link), device } => {
+            together::run(Args { device, ..args }, link)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Role::Rank { link: None, device } => args.device = device,
+    }
+
     let bench = Bench::open(args)?;
     let Effort { steps, repeats } = bench.effort;
     println!("{}, {:?}, {repeats} x {steps} steps", device::device_name(&bench.device), bench.dtype);
@@ -76,7 +95,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         let compared = measure_compared(&peer.operators()?, bench.dtype, &bench.device, repeats)?;
         operators::print_peer(&compared);
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A checked request, on an open device.
@@ -94,7 +113,7 @@ struct Bench {
 
 impl Bench {
     fn open(args: Args) -> Result<Self> {
-        let Args { workloads, device, steps, repeats, operators, capture, logits_chunk_rows, peer } = args;
+        let Args { workloads, device, steps, repeats, operators, capture, logits_chunk_rows, peer, .. } = args;
         let mut workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
         if let Some(rows) = logits_chunk_rows {
             workloads.iter_mut().for_each(|workload| workload.model.logits_chunk_rows = Some(rows));
@@ -112,7 +131,7 @@ impl Bench {
     /// Times one workload in every requested way and prints the results.
     fn workload(&self, workload: &Workload) -> Result<()> {
         let Self { device, dtype, effort, .. } = self;
-        let ours = measure(workload, *dtype, device, *effort)?;
+        let ours = measure(workload, *dtype, device, *effort, &Ranks::alone())?;
         print_ours(workload, &ours);
         // Before any other measurement, including the baseline's process: it needs the memory.
         device.memory_cleanup();

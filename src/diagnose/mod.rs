@@ -5,6 +5,7 @@
 //! several runs ([`compare`]), another precision ([`precision`]), and steps replayed as CUDA graphs ([`replay`]).
 
 pub mod compare;
+pub mod link;
 pub mod operators;
 pub mod peer;
 pub mod precision;

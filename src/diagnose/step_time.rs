@@ -9,6 +9,7 @@ use kiln_model::flops::{n_params, train_bytes};
 
 use super::workload::{Workload, effective_tokens};
 use crate::config::Capture;
+use crate::distributed::Ranks;
 use crate::metrics::deferred::Measures;
 use crate::train::{CapturedSteps, TrainState};
 
@@ -46,14 +47,21 @@ pub struct Effort {
     pub repeats: usize,
 }
 
-/// Times `workload` on `device`.
+/// Times `workload` on `device`, together with the other `ranks`: each takes a batch of its own, and the figures are this
+/// rank's.
 ///
 /// # Errors
-/// If the device fails, or if the loss did not fall: a kernel launch that fails is fast.
-pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: Effort) -> Result<StepTime> {
+/// If the device or another rank fails, or if the loss did not fall: a kernel launch that fails is fast.
+pub fn measure(
+    workload: &Workload,
+    dtype: FloatDType,
+    device: &Device,
+    effort: Effort,
+    ranks: &Ranks,
+) -> Result<StepTime> {
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
-    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device);
+    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device).join(ranks, true);
     // As in a long run, but a shape is recorded early.
     let mut captured = CapturedSteps::new(Capture::On, device);
     let mut at = 0;
@@ -69,6 +77,7 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, effort: 
     }
     wait(device)?;
     let warm_up = started.elapsed();
+    ranks.share("beginning to measure", ())?;
 
     let mut last = None;
     let [time, enqueue] = pace(device, effort, || last = Some(step()))?;
@@ -143,7 +152,7 @@ mod tests {
     fn a_small_model_is_timed_on_the_cpu() {
         let workload = Workload::named("tiny").expect("a listed name");
         let effort = Effort { steps: 3, repeats: 3 };
-        let time = measure(&workload, FloatDType::F32, &Device::flex(), effort).expect("it runs");
+        let time = measure(&workload, FloatDType::F32, &Device::flex(), effort, &Ranks::alone()).expect("it runs");
         assert!(time.step > Duration::ZERO && time.enqueue > Duration::ZERO);
         assert!(time.losses[0] > time.losses[1], "{:?}", time.losses);
         assert!(time.tokens_per_sec > 0.0 && time.mfu.is_none());

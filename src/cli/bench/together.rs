@@ -1,0 +1,104 @@
+//! `kiln bench --devices`: what several devices do together, compared with the same devices alone at the same time.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{Args, Bench, ms};
+use crate::device::device_name;
+use crate::diagnose::link;
+use crate::diagnose::step_time::{StepTime, measure};
+use crate::diagnose::workload::Workload;
+use crate::distributed::{Link, Ranks};
+
+/// The name of the bandwidth table among the workloads.
+const LINK: &str = "link";
+
+/// Runs the benchmark as one of several ranks. Rank 0 prints.
+pub(super) fn run(mut args: Args, link: Link) -> Result<()> {
+    let wants_link = args.workloads.iter().any(|name| name == LINK);
+    args.workloads.retain(|name| name != LINK);
+    let bench = Bench::open(args)?;
+    let ranks = Ranks::over(link, &bench.device)?;
+
+    let measured = all(&bench, &ranks, wants_link);
+    measured.inspect_err(|error| ranks.abort(&format!("{error:#}")))?;
+    ranks.finish()
+}
+
+fn all(bench: &Bench, ranks: &Ranks, wants_link: bool) -> Result<()> {
+    if ranks.is_first() {
+        println!("{} x {}, {:?}", ranks.size(), device_name(&bench.device), bench.dtype);
+    }
+    if wants_link {
+        print_link(ranks, &link::measure(ranks, &bench.device)?);
+    }
+    bench.workloads.iter().try_for_each(|workload| compare(bench, ranks, workload))
+}
+
+fn compare(bench: &Bench, ranks: &Ranks, workload: &Workload) -> Result<()> {
+    let Bench { device, dtype, effort, .. } = bench;
+    // Kernels are compiled once.
+    let measure_alone = || measure(workload, *dtype, device, *effort, &Ranks::alone());
+    ranks.first_then_others("compiling kernels", || measure_alone().map(drop))?;
+    device.memory_cleanup();
+
+    ranks.share("beginning to measure", ())?;
+    let alone = measure_alone()?;
+    device.memory_cleanup();
+    let together = measure(workload, *dtype, device, *effort, ranks)?;
+    device.memory_cleanup();
+    let rates = ranks.share("the rates of a benchmark", [alone.tokens_per_sec, together.tokens_per_sec])?;
+    let step = ranks.share("the time of a step", together.step.as_secs_f64())?.into_iter().fold(0.0, f64::max);
+
+    if ranks.is_first() {
+        print(workload, &alone, &together, Duration::from_secs_f64(step), &rates);
+    }
+    Ok(())
+}
+
+fn print(workload: &Workload, alone: &StepTime, together: &StepTime, step: Duration, rates: &[[f64; 2]]) {
+    let sum_alone: f64 = rates.iter().map(|[alone, _]| alone).sum();
+    let each = rates.iter().map(|[alone, _]| format!("{alone:.0}")).collect::<Vec<_>>().join(" + ");
+    // The ranks wait for each other, so the slowest one sets the pace.
+    let slowest = rates.iter().map(|[_, together]| *together).fold(f64::INFINITY, f64::min);
+    let sum_together = slowest * rates.len() as f64;
+    println!("{}", workload.title);
+    println!(
+        "  each alone     {:>8.2} ms  {sum_alone:>9.0} tok/s ({each})  memory {}",
+        ms(alone.step),
+        memory(alone.reserved_bytes)
+    );
+    println!(
+        "  together       {:>8.2} ms  {sum_together:>9.0} tok/s, {:.1} % of the devices alone  memory {}  host {:.2} ms  loss {:.3} -> {:.3}",
+        ms(step),
+        100.0 * sum_together / sum_alone,
+        memory(together.reserved_bytes),
+        ms(together.enqueue),
+        together.losses[0],
+        together.losses[1],
+    );
+}
+
+fn memory(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", crate::units::gib(bytes)))
+}
+
+fn print_link(ranks: &Ranks, times: &[link::LinkTime]) {
+    if !ranks.is_first() {
+        return;
+    }
+    println!("link: GB/s = bytes that a rank sends / time of the slowest rank");
+    for time in times {
+        let rate = |secs: f64| time.sent(ranks.size()) / secs / 1e9;
+        println!(
+            "  {:>4} MiB   exchange {:>8.3} ms {:>7.1} GB/s   all-gather {:>8.3} ms {:>7.1} GB/s   host {:.3} ms",
+            time.bytes >> 20,
+            1e3 * time.exchange_secs,
+            rate(time.exchange_secs),
+            1e3 * time.all_gather_secs,
+            rate(time.all_gather_secs),
+            1e3 * time.host_secs,
+        );
+    }
+}
