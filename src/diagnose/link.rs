@@ -55,7 +55,7 @@ fn measure_size(ranks: &Ranks, device: &Device, bytes: usize) -> Result<LinkTime
     let sum: f32 = sum.try_into_scalar().context("reading what was exchanged")?;
     anyhow::ensure!((f64::from(sum) / wanted as f64 - 1.0).abs() < 1e-3, "exchanged {sum} instead of {wanted}");
 
-    let own = mine.clone().slice([bounds[ranks.rank()]..bounds[ranks.rank() + 1]]);
+    let own = mine.clone().slice(bounds[ranks.rank()]..bounds[ranks.rank() + 1]);
     let [exchange_secs, host_secs] = time(ranks, &device, || ranks.exchange(mine.clone(), &bounds))?;
     let [all_gather_secs, _] = time(ranks, &device, || ranks.all_gather(own.clone(), mine.clone(), &bounds))?;
     Ok(LinkTime { bytes: 4 * n, exchange_secs, all_gather_secs, host_secs })

@@ -150,7 +150,7 @@ impl Ranks {
             Some(Members { nccl: Some(_), .. }) => {
                 let [n, rank] = [bounds[bounds.len() - 1], self.rank()];
                 let full = Tensor::zeros([n], (&own.device(), own.dtype()));
-                let full = full.slice_assign([bounds[rank]..bounds[rank + 1]], own.clone());
+                let full = full.slice_assign(bounds[rank]..bounds[rank + 1], own.clone());
                 self.all_gather(own, full, bounds)
             }
             Some(_) => self.all_gather(own.clone(), own, bounds),

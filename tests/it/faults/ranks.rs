@@ -222,8 +222,8 @@ fn the_launchers_that_people_have_set_all_that_a_rank_needs() {
             ("MASTER_PORT", port.to_string()),
         ]
     };
-    let launchers: [(&str, &dyn Fn(usize, u16) -> Vec<(&'static str, String)>); 3] =
-        [("torchrun", &torchrun), ("slurm", &slurm), ("mpirun", &mpirun)];
+    type Variables<'a> = &'a dyn Fn(usize, u16) -> Vec<(&'static str, String)>;
+    let launchers: [(&str, Variables<'_>); 3] = [("torchrun", &torchrun), ("slurm", &slurm), ("mpirun", &mpirun)];
     for (name, variables) in launchers {
         let (run, port) = (format!("runs/{name}"), free_port());
         let ranks: Vec<_> = (0..2).map(|rank| rank_with(&place, &variables(rank, port), &arguments(&run, 6))).collect();

@@ -66,13 +66,13 @@ fn refusal(change: impl FnOnce(&mut World)) -> (String, String) {
 
     let listening = thread::spawn(move || {
         let mut notes = Vec::new();
-        let error = Link::connect(&first, &mut |note| notes.push(note.to_owned())).err().expect("rank 1 is missing");
+        let error = Link::connect(&first, &mut |note| notes.push(note.to_owned())).expect_err("rank 1 is missing");
         (error, notes.join("\n"))
     });
-    let waiting = thread::spawn(move || Link::connect(&second, &mut |_| ()).err().expect("rank 1 is missing"));
+    let waiting = thread::spawn(move || Link::connect(&second, &mut |_| ()).expect_err("rank 1 is missing"));
     // The refused rank comes last, so that a duplicate meets the rank that it doubles.
     sleep(Duration::from_millis(300));
-    let refused = Link::connect(&changed, &mut |_| ()).err().expect("refused");
+    let refused = Link::connect(&changed, &mut |_| ()).expect_err("refused");
     assert!(matches!(refused, LinkError::Refused(_)), "{refused}");
 
     let (incomplete, notes) = listening.join().expect("no panic");
@@ -89,7 +89,8 @@ fn a_rank_that_does_not_belong_is_refused_with_words_on_both_sides() {
         assert!(incomplete.contains(part) && incomplete.contains("waited 2 s"), "{part:?}: {incomplete}");
         assert!(notes.contains("refused a connection from 127.0.0.1: ") && notes.contains(part), "{notes}");
     };
-    let cases: [(fn(&mut World), &str); 4] = [
+    type Change = fn(&mut World);
+    let cases: [(Change, &str); 4] = [
         (|world| world.size = 4, "expects 4 ranks, rank 0 expects 3"),
         (|world| world.rank = 2, "has the same number"),
         (|world| world.rank = 3, "is not a rank that rank 0 waits for (1 to 2)"),
@@ -126,7 +127,7 @@ fn the_secret_of_the_run_is_known_to_all_ranks_and_never_sent() {
 fn a_rank_that_leaves_the_rendezvous_ends_it() {
     let mut worlds = worlds(3);
     let third = worlds.remove(2);
-    let met = |world: World| thread::spawn(move || Link::connect(&world, &mut |_| ()).err().expect("it cannot begin"));
+    let met = |world: World| thread::spawn(move || Link::connect(&world, &mut |_| ()).expect_err("it cannot begin"));
     let (first, second) = (met(worlds.remove(0)), met(worlds.remove(0)));
 
     // It says hello on one connection, and dies.
@@ -154,7 +155,7 @@ fn a_rank_without_a_first_rank_says_for_what_it_waits() {
     let mut world = worlds(2).remove(1);
     world.limits.set(Phase::Start, Duration::from_secs(5));
     let mut notes = Vec::new();
-    let error = Link::connect(&world, &mut |note| notes.push(note.to_owned())).err().expect("nobody is there");
+    let error = Link::connect(&world, &mut |note| notes.push(note.to_owned())).expect_err("nobody is there");
     assert!(error.to_string().contains("rank 1 did not reach rank 0 at 127.0.0.1:"), "{error}");
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].starts_with("rank 1 waits for rank 0 at 127.0.0.1:"), "{notes:?}");
