@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Masking, Model};
 use crate::device::upload;
-use crate::distributed::Ranks;
+use crate::distributed::{Phase, Ranks};
 
 /// Seed of the masks of every validation. All validations mask the same tokens, in runs with other seeds too, so their
 /// numbers can be compared.
@@ -66,6 +66,7 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
     let mut masked_labels = Transaction::default();
 
     for (number, batch) in (ranks.rank() as u64..).step_by(ranks.size()).zip(batches) {
+        ranks.enter(Phase::Validate); // it advances
         let batch = upload(&batch.map_err(Into::into).context("reading the validation data")?, device);
         let Some(masking) = masking else {
             let losses = model.loss(&batch, label_smoothing, None);
