@@ -9,6 +9,7 @@ use super::error::{NotUtf8, Usage};
 use crate::checkpoint::{CheckpointError, NotTheSameRun};
 use crate::config::ConfigError;
 use crate::device::{DeviceError, PrecisionError};
+use crate::distributed::{DevicesError, WorldError};
 use crate::files::FileError;
 use crate::generate::GenerateError;
 use crate::hugging_face::FolderError;
@@ -45,6 +46,8 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     let is_usage = cause.is::<Usage>()
         || cause.is::<ConfigError>()
         || cause.is::<DeviceError>()
+        || cause.is::<DevicesError>()
+        || cause.is::<WorldError>()
         || cause.is::<PrecisionError>()
         || cause.is::<NotTheSameRun>()
         || cause.is::<RunError>();
@@ -125,6 +128,7 @@ mod tests {
             (anyhow::Error::new(Usage("no".into())), USAGE),
             (anyhow::Error::new(ConfigError { problems: vec!["no".into()] }), USAGE),
             (anyhow::Error::new(DeviceError::Unknown("tpu".into())), USAGE),
+            (anyhow::Error::new(DevicesError::NoGpus), USAGE),
             (anyhow::Error::new(missing), USAGE),
             (anyhow::Error::new(not_found), USAGE),
             (anyhow::Error::new(full), FAILED),
