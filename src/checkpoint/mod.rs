@@ -41,7 +41,9 @@ use crate::files::FileError;
 pub use average::average;
 pub use manifest::{Manifest, ManifestFile};
 pub use read::{read, read_weights, verify};
-pub use resume::{Difference, NotTheSameRun, Resume, all_differences, config_differences, fields, find_resume};
+pub use resume::{
+    Difference, NotTheSameRun, Resume, all_differences, config_differences, fields, find_resume, is_within,
+};
 pub use saver::{SaveFailed, Saved, Saver};
 pub use snapshot::{Best, FORMAT, LossScale, NamedTensor, Score, Snapshot, StoredFile, TrainerState, Weights};
 pub use tensors::{flat_tensor, initial_tensors, load_model, named_tensors};

@@ -161,7 +161,7 @@ pub fn all_differences(saved: &Config, now: &Config) -> Vec<Difference> {
 }
 
 /// Whether `field` is `whole` or a part of it.
-fn is_within(field: &str, whole: &str) -> bool {
+pub fn is_within(field: &str, whole: &str) -> bool {
     field.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 

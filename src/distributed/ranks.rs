@@ -140,11 +140,11 @@ impl Ranks {
         }
     }
 
-    /// Joins the ranks' tensors, `[bounds[r + 1] - bounds[r]]` each, to a new one, `[n]`.
+    /// Concatenates the ranks' tensors, `[bounds[r + 1] - bounds[r]]` each, to a new one, `[n]`.
     ///
     /// # Errors
     /// If another rank or the device has failed.
-    pub fn join(&self, own: Tensor<1>, bounds: &[usize]) -> Result<Tensor<1>> {
+    pub fn concatenate(&self, own: Tensor<1>, bounds: &[usize]) -> Result<Tensor<1>> {
         match self.0.as_deref() {
             None => Ok(own),
             Some(Members { nccl: Some(_), .. }) => {
@@ -204,6 +204,14 @@ impl Ranks {
                 nccl.abort();
             }
         }
+    }
+
+    /// Returns `result`; if it is an error, tells the other ranks, too.
+    ///
+    /// # Errors
+    /// The error of `result`.
+    pub fn or_abort<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.abort(&format!("{error:#}")))
     }
 
     /// Ends the connection in order.

@@ -27,16 +27,9 @@ pub struct AdamW {
     coefficients: Coefficients,
     /// Updates made: the last count read from the device, and the count if no step since then was skipped.
     updates: [u64; 2],
-    /// `None` if this process has the whole state.
-    shard: Option<Shard>,
-}
-
-/// One rank's part of the optimizer (ZeRO-1, Rajbhandari et al. 2020): the state is a slice, the weights are whole.
-#[derive(Debug, Clone)]
-struct Shard {
-    slices: Slices,
-    /// All weights, `[n]`, in the dtype that the model computes in.
-    weights: Tensor<1>,
+    /// All weights, `[n]`, in the dtype that the model computes in, if the state is one rank's slice (ZeRO-1, Rajbhandari et al.
+    /// 2020). `None` if the state is whole and has them.
+    all_weights: Option<Tensor<1>>,
 }
 
 /// Settings of an [`AdamW`].
@@ -71,7 +64,7 @@ impl AdamW {
         let counters = Counters { updates: 0, loss_scale: 1.0, good_steps: 0 };
         let coefficients = coefficients(&hyper, &self.learning_rate, [0; 2], &device);
         let (progress, state) = (Some(Progress::new(counters, &device)), Some(state));
-        Self { hyper, table, state, progress, coefficients, updates: [0; 2], shard: None, ..self.clone() }
+        Self { hyper, table, state, progress, coefficients, updates: [0; 2], all_weights: None, ..self.clone() }
     }
 
     /// Restores an optimizer from flat f32 tensors of master weights and both moments.
@@ -100,12 +93,22 @@ impl AdamW {
         let progress = Some(Progress::new(counters, &device));
         let updates = [counters.updates; 2];
         let coefficients = coefficients(&hyper, &learning_rate, updates, &device);
-        Self { hyper, policy, learning_rate, table, state: Some(state), progress, coefficients, updates, shard: None }
+        Self {
+            hyper,
+            policy,
+            learning_rate,
+            table,
+            state: Some(state),
+            progress,
+            coefficients,
+            updates,
+            all_weights: None,
+        }
     }
 
     /// Keeps only this rank's slice of master weights and moments. Call it before [`Self::attach`]. Every later step takes
     /// the gradients of the slice and updates its weights; [`Self::complete`] then brings in the weights of the other ranks.
-    pub fn sharded(mut self, slices: Slices) -> Self {
+    pub fn sharded(mut self, slices: &Slices) -> Self {
         let AdamWState { master, m, v, weights } = self.state.take().expect("a state between steps");
         let own = slices.own();
         // The optimizer overwrites the masters in place, so the weights need a buffer of their own in f32, too.
@@ -114,31 +117,30 @@ impl AdamW {
         let own_weights = view(&weights, own.start, [own.len()]);
         self.hyper.n_decayed = self.table.n_decayed().clamp(own.start, own.end) - own.start;
         self.state = Some(AdamWState { master, m, v, weights: Some(own_weights) });
-        self.shard = Some(Shard { slices, weights });
+        self.all_weights = Some(weights);
         self
     }
 
-    /// Returns the slices of the ranks, if the state is shared out.
-    pub fn slices(&self) -> Option<&Slices> {
-        self.shard.as_ref().map(|shard| &shard.slices)
+    /// Returns whether the state is one rank's slice.
+    pub fn is_sharded(&self) -> bool {
+        self.all_weights.is_some()
     }
 
-    /// Brings in the other ranks' weights after a step of a sharded optimizer. `all_gather` gets this rank's slice of the
-    /// weights, all weights and the bounds of the slices, and returns all weights with every slice up to date: in the same
-    /// buffer on a GPU.
+    /// Brings in the other ranks' weights after a step of a sharded optimizer; a whole one has all. `all_gather` gets this
+    /// rank's slice of the weights and all weights. It returns all weights with every slice up to date: in the same buffer on
+    /// a GPU.
     ///
     /// # Errors
     /// If `all_gather` fails.
     pub fn complete<E>(
         &mut self,
-        all_gather: impl FnOnce(Tensor<1>, Tensor<1>, &[usize]) -> Result<Tensor<1>, E>,
+        all_gather: impl FnOnce(Tensor<1>, Tensor<1>) -> Result<Tensor<1>, E>,
     ) -> Result<(), E> {
-        let own = self.state().compute_weights().clone();
-        if let Some(Shard { slices, weights }) = &mut self.shard {
-            *weights = all_gather(own, weights.clone(), slices.bounds())?;
-            // As in a step: the backend's queue does not know that the module's weights have changed.
-            let _ = weights.device().flush();
-        }
+        let Some(all) = self.all_weights.clone() else { return Ok(()) };
+        let all = all_gather(self.state().compute_weights().clone(), all)?;
+        // As in a step: the backend's queue does not know that the module's weights have changed.
+        let _ = all.device().flush();
+        self.all_weights = Some(all);
         Ok(())
     }
 
@@ -152,7 +154,8 @@ impl AdamW {
         &self.learning_rate
     }
 
-    /// Master weights, moments, and weights of the compute dtype: this rank's slice of them if it has only one. On a GPU the next step overwrites them, so do not keep them.
+    /// Master weights, moments, and weights of the compute dtype: this rank's slice of them if the optimizer is sharded. On a GPU
+    /// the next step overwrites them, so do not keep them.
     pub fn state(&self) -> &AdamWState {
         self.state.as_ref().expect("a state between steps")
     }
@@ -214,7 +217,7 @@ impl AdamW {
 
     /// Replaces the weights of `module` by views of the flat tensor. On a GPU later steps change them in place.
     pub fn attach<M: Module>(&self, module: M) -> M {
-        let weights = self.shard.as_ref().map_or(self.state().compute_weights(), |shard| &shard.weights);
+        let weights = self.all_weights.as_ref().unwrap_or_else(|| self.state().compute_weights());
         self.table.attach(module, weights)
     }
 

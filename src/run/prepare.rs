@@ -54,8 +54,7 @@ impl Run {
     pub(super) fn prepare_with(self, resume: bool, data: Option<RunData>) -> Result<Prepared> {
         let device = self.device()?;
         let ranks = self.options.link.clone().map_or(Ok(Ranks::alone()), |link| Ranks::over(link, &device))?;
-        let prepared = self.prepare_on(device, &ranks, resume, data);
-        prepared.inspect_err(|error| ranks.abort(&format!("{error:#}")))
+        ranks.or_abort(self.prepare_on(device, &ranks, resume, data))
     }
 
     /// Prepares a run together with the other ranks. Rank 0 writes, and the others wait for what they read.

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use anyhow::Result;
 
-use crate::checkpoint::{Resume, fields};
+use crate::checkpoint::{Resume, fields, is_within};
 use crate::config::Config;
 use crate::dataset::RunData;
 use crate::distributed::Ranks;
@@ -21,7 +21,7 @@ const OWN: [&str; 5] = ["data.train", "data.valid", "data.cache_dir", "loader.nu
 pub(super) fn compare(ranks: &Ranks, config: &Config, data: &RunData, resume: Option<&Resume>) -> Result<()> {
     let Some(link) = ranks.link() else { return Ok(()) };
     let mut facts: Vec<(String, String)> =
-        fields(config).into_iter().filter(|(key, _)| !OWN.iter().any(|own| key.starts_with(own))).collect();
+        fields(config).into_iter().filter(|(key, _)| !OWN.iter().any(|own| is_within(key, own))).collect();
     let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
 
     add("program", program().to_owned());

@@ -41,11 +41,10 @@ pub(super) fn resume_or_begin(
     if done > wanted {
         bail!(RunError::TrainedFurther { dir: run.dir.clone(), done, wanted });
     }
-    if let Some(note) = other_length(&resume, config) {
-        run.note(&note);
-    }
-    if let Some(note) = share_out(&resume, config, n_devices)? {
-        run.note(&note);
+    let saved = resume.snapshot.file(RUN_CONFIG_FILE).map(String::from_utf8_lossy);
+    if let Some(saved) = saved.and_then(|text| Config::from_toml(&text).ok()) {
+        let notes = [other_length(&resume, &saved, config), share_out(&resume, &saved, config, n_devices)?];
+        notes.iter().flatten().for_each(|note| run.note(note));
     }
     Ok(Some(resume))
 }
@@ -54,9 +53,12 @@ pub(super) fn resume_or_begin(
 ///
 /// # Errors
 /// [`RunError::Config`] if the devices cannot share them evenly.
-fn share_out(resume: &Resume, config: &mut Config, n_devices: usize) -> Result<Option<String>, RunError> {
-    let saved = resume.snapshot.file(RUN_CONFIG_FILE).map(String::from_utf8_lossy).unwrap_or_default();
-    let Ok(saved) = Config::from_toml(&saved) else { return Ok(None) };
+fn share_out(
+    resume: &Resume,
+    saved: &Config,
+    config: &mut Config,
+    n_devices: usize,
+) -> Result<Option<String>, RunError> {
     let accum = config.train.grad_accum_steps;
     if accum != saved.train.grad_accum_steps {
         return Ok(None); // allowed explicitly: another number of batches
@@ -80,8 +82,7 @@ fn share_out(resume: &Resume, config: &mut Config, n_devices: usize) -> Result<O
 }
 
 /// Says what another `train.steps` does to the learning rate, if the run was saved with another one.
-fn other_length(resume: &Resume, config: &Config) -> Option<String> {
-    let saved = Config::from_toml(&String::from_utf8_lossy(resume.snapshot.file(RUN_CONFIG_FILE)?)).ok()?;
+fn other_length(resume: &Resume, saved: &Config, config: &Config) -> Option<String> {
     let (before, now) = (saved.train.steps, config.train.steps);
     if before == now {
         return None;
@@ -92,6 +93,6 @@ fn other_length(resume: &Resume, config: &Config) -> Option<String> {
         "train.steps: {now} instead of {before}; the schedule stretches, so the learning rate of step {next} is {:.2e} \
          instead of {:.2e}",
         rate(config),
-        rate(&saved)
+        rate(saved)
     ))
 }

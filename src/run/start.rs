@@ -89,7 +89,7 @@ impl Prepared {
             reference_operators: run.options.reference_operators,
             ranks: ranks.clone(),
         };
-        let trainer = trainer(setup, resume).inspect_err(|error| ranks.abort(&format!("{error:#}")))?;
+        let trainer = ranks.or_abort(trainer(setup, resume))?;
         if trainer.config() != &given && ranks.is_first() {
             write_config(&run.dir, trainer.config())?;
         }
@@ -105,7 +105,7 @@ impl<M: Model> Session<M> {
     pub fn train(&mut self) -> Result<Outcome> {
         self.leftovers.keep();
         let ranks = self.trainer.state().ranks.clone();
-        self.trainer.run().inspect_err(|error| ranks.abort(&format!("{error:#}")))
+        ranks.or_abort(self.trainer.run())
     }
 
     /// Returns the trainer, with the model and the validation text.

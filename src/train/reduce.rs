@@ -38,9 +38,9 @@ pub(super) fn reduce<M>(state: &TrainState<M>, sums: Sums, gradients: FlatGradie
     let FlatGradients(gradients) = gradients;
 
     let mut sum = slices.add_up(&ranks.exchange(gradients.values, slices.bounds())?);
-    let squares = ranks.join(sum.squares().clone(), slices.chunk_bounds())?;
-    if optimizer.slices().is_none() {
-        sum.values = ranks.join(sum.values, slices.bounds())?;
+    let squares = ranks.concatenate(sum.squares().clone(), slices.chunk_bounds())?;
+    if !optimizer.is_sharded() {
+        sum.values = ranks.concatenate(sum.values, slices.bounds())?;
     }
     Ok((sums_of_all(ranks, sums)?, slices.with_squares(sum, squares)))
 }
@@ -48,7 +48,7 @@ pub(super) fn reduce<M>(state: &TrainState<M>, sums: Sums, gradients: FlatGradie
 /// Adds up the losses and labels of all ranks.
 fn sums_of_all(ranks: &Ranks, Sums { loss, nll, n_labels }: Sums) -> Result<Sums> {
     let bounds: Vec<usize> = (0..=ranks.size()).map(|rank| 3 * rank).collect();
-    let all = ranks.join(Tensor::cat(vec![loss, nll, n_labels], 0), &bounds)?;
+    let all = ranks.concatenate(Tensor::cat(vec![loss, nll, n_labels], 0), &bounds)?;
 
     let number = |at: usize| all.clone().narrow(0, at, 1);
     let of = |at: &usize| Sums { loss: number(*at), nll: number(at + 1), n_labels: number(at + 2) };

@@ -173,7 +173,7 @@ impl<M: Model> TrainState<M> {
         }
         let slices = Slices::new(self.optimizer.table(), ranks.rank(), ranks.size(), &self.device);
         if is_sharded {
-            self.optimizer = self.optimizer.sharded(slices.clone());
+            self.optimizer = self.optimizer.sharded(&slices);
             self.model = self.optimizer.attach(self.model);
         }
         Self { ranks: ranks.clone(), slices: Some(slices), ..self }
@@ -194,7 +194,7 @@ impl<M: Model> TrainState<M> {
         // Host sync: master weights, moments and counters.
         let mut flat = read.try_execute().context("reading weights and moments from the device")?;
         let counters = Progress::counters(&flat.pop().expect("four tensors were asked for"));
-        if self.optimizer.slices().is_some() {
+        if self.optimizer.is_sharded() {
             flat = flat.into_iter().map(|slice| self.gathered(slice)).collect::<Result<_>>()?;
         }
 
@@ -225,7 +225,7 @@ impl<M: Model> TrainState<M> {
         })
     }
 
-    /// Joins the ranks' slices of a flat f32 tensor on rank 0; the others get zeros.
+    /// Joins the ranks' slices of a flat f32 tensor on rank 0; the others get nothing.
     fn gathered(&self, slice: TensorData) -> Result<TensorData> {
         let slices = self.ranks.to_first("gathering weights and moments for a checkpoint", slice)?;
         let mut flat = Vec::with_capacity(self.optimizer.table().flat_len());

@@ -110,8 +110,9 @@ pub(crate) fn update<M: Model>(
 
     let Sums { loss, nll, n_labels } = sums;
     let numbers = state.optimizer.step(gradients, n_labels.clone(), loss.clone());
-    let ranks = &state.ranks;
-    state.optimizer.complete(|own, all, bounds| ranks.all_gather(own, all, bounds))?;
+    if let TrainState { ranks, optimizer, slices: Some(slices), .. } = state {
+        optimizer.complete(|own, all| ranks.all_gather(own, all, slices.bounds()))?;
+    }
     state.model = state.optimizer.write_back(state.model.clone());
     Ok(Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers: numbers.values().clone() })
 }

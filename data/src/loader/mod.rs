@@ -147,7 +147,7 @@ impl Loader {
         if rank >= world_size {
             return Err(Error::Invalid(format!("rank {rank} of {world_size}: ranks count from 0")));
         }
-        if !group_size.max(1).is_multiple_of(world_size) && group_size > 1 {
+        if group_size > 1 && !group_size.is_multiple_of(world_size) {
             return Err(Error::Invalid(format!(
                 "{world_size} ranks cannot share {group_size} batches of a step evenly"
             )));

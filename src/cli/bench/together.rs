@@ -21,8 +21,7 @@ pub(super) fn run(mut args: Args, link: Link) -> Result<()> {
     let bench = Bench::open(args)?;
     let ranks = Ranks::over(link, &bench.device)?;
 
-    let measured = all(&bench, &ranks, wants_link);
-    measured.inspect_err(|error| ranks.abort(&format!("{error:#}")))?;
+    ranks.or_abort(all(&bench, &ranks, wants_link))?;
     ranks.finish()
 }
 

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
 use crate::cli::config_args::{ConfigArgs, DeviceArgs};
@@ -111,13 +113,10 @@ impl Args {
     /// folder that rank 0 has chosen.
     pub(super) fn run(&self, link: Option<Link>, device: DeviceChoice) -> Result<(Run, bool)> {
         let from = self.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
-        let (dir, resume) = match &link {
-            Some(link) => folder_of_first(link, || self.folder(device))?,
-            None => self.folder(device)?,
-        };
+        let continued = of_first(link.as_ref(), || self.run_to_continue())?;
 
         let mut config = self.config.clone();
-        let base = if resume {
+        let base = if let Some(dir) = &continued {
             let of_run = dir.join(RUN_CONFIG_FILE);
             let only_keys = config.config.is_none() && config.task.is_none();
             if config.preset.is_none() && only_keys {
@@ -126,13 +125,19 @@ impl Args {
             // Another configuration keeps what the run has chosen.
             let base = Config::file(&of_run).validate().ok();
             if config.config.as_ref() == Some(&of_run) && base.is_none() {
-                check_config_of_run(&dir)?;
+                check_config_of_run(dir)?;
             }
             base
         } else {
             from.as_ref().map(|run| run.config.clone())
         };
-        let resolved = resolve(&Sources { base, ..config.sources(&[], device) })?;
+        let Resolved { config, base, notes, .. } = resolve(&Sources { base, ..config.sources(&[], device) })?;
+
+        let resume = continued.is_some();
+        let dir = match continued {
+            Some(dir) => dir,
+            None => of_first(link.as_ref(), || self.new_folder(&base))?,
+        };
 
         // Naming the key is enough to train longer.
         let mut allow = self.allow.clone();
@@ -140,7 +145,6 @@ impl Args {
             allow.push("train.steps".into());
         }
 
-        let Resolved { config, base, notes, .. } = resolved;
         let mut run = Run::in_folder(dir, config);
         run.options = Options {
             device,
@@ -155,37 +159,34 @@ impl Args {
         Ok((run, resume))
     }
 
-    /// Chooses the run folder, and whether a run is continued there.
-    fn folder(&self, device: DeviceChoice) -> Result<(PathBuf, bool)> {
-        let (named, name) = (self.run.as_deref(), self.config.name());
-        if let Some(wanted) = self.resume {
-            match folder::to_resume(named, &name) {
-                Ok(dir) => return Ok((dir, true)),
-                Err(RunError::NothingToResume(_)) if wanted == Resume::Auto => {}
-                Err(error) => return Err(error.into()),
-            }
+    /// Returns the folder of the run to continue; `None` for a new run.
+    fn run_to_continue(&self) -> Result<Option<PathBuf>> {
+        let Some(wanted) = self.resume else { return Ok(None) };
+        match folder::to_resume(self.run.as_deref(), &self.config.name()) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(RunError::NothingToResume(_)) if wanted == Resume::Auto => Ok(None),
+            Err(error) => Err(error.into()),
         }
+    }
+
+    /// Chooses the folder of a new run whose configuration starts from `base`.
+    fn new_folder(&self, base: &Base) -> Result<PathBuf> {
+        let named = self.run.as_deref();
         if let Some(path) = &self.from {
-            return Ok((folder::for_result(named, path, "tuned", "--run")?, false));
+            return Ok(folder::for_result(named, path, "tuned", "--run")?);
         }
 
-        // A preset that was chosen gives the folder its name.
-        let name = match (named, self.config.given_name()) {
-            (Some(_), _) => name,
-            (None, Some(given)) => given,
-            (None, None) => {
-                let resolved = resolve(&self.config.sources(&[], device))?;
-                resolved.base.preset().map_or(name, |preset| preset.to_string())
-            }
-        };
+        let preset = || base.preset().map(|preset| preset.to_string());
+        let name = self.config.given_name().or_else(preset).unwrap_or_else(|| self.config.name());
         // A dry run shows the data also where a run of this name exists.
         let must_be_new = named.is_some() || !(self.config.is_empty() || self.dry_run);
-        Ok((folder::for_new_run(named, &name, must_be_new)?, false))
+        Ok(folder::for_new_run(named, &name, must_be_new)?)
     }
 }
 
 /// Returns what rank 0 has chosen.
-fn folder_of_first(link: &Link, choose: impl FnOnce() -> Result<(PathBuf, bool)>) -> Result<(PathBuf, bool)> {
+fn of_first<T: Serialize + DeserializeOwned>(link: Option<&Link>, choose: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Some(link) = link else { return choose() };
     let own = match link.is_first() {
         true => serde_json::to_vec(&choose().inspect_err(|error| link.abort(&format!("{error:#}")))?)?,
         false => Vec::new(),

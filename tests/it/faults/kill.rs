@@ -1,7 +1,7 @@
 //! `kill -9` at any instant, and signals that ask politely.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -97,18 +97,6 @@ fn a_training_killed_again_and_again_ends_with_the_same_bits() {
     assert_same_end(&place, "runs/a", "runs/b", steps);
 }
 
-fn signal(child: &Child, name: &str) {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().expect("kill is there").success());
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(120), "two minutes without {what}");
-        sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn sigterm_saves_and_ends_with_0_sigusr1_saves_and_a_second_process_is_sent_away() {
     let place = workplace();
@@ -129,7 +117,7 @@ fn sigterm_saves_and_ends_with_0_sigusr1_saves_and_a_second_process_is_sent_away
         })
     };
     assert_eq!(n_checkpoints(), 0);
-    signal(&child, "-USR1");
+    assert!(signal(child.id(), "-USR1"));
     wait_until("a checkpoint on request", || n_checkpoints() == 1);
     let steps = || losses(&place, "runs/a").len();
     // A line may be in the making while it is read.
@@ -139,7 +127,7 @@ fn sigterm_saves_and_ends_with_0_sigusr1_saves_and_a_second_process_is_sent_away
     let pid = format!("process {} is training", child.id());
     assert!(second.code == 1 && second.stderr.contains(&pid) && second.stderr.contains("--run"), "{second:#?}");
     assert!(child.try_wait().expect("ours").is_none(), "it goes on");
-    signal(&child, "-TERM");
+    assert!(signal(child.id(), "-TERM"));
     let output = child.wait_with_output().expect("it ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");

@@ -17,6 +17,12 @@ mod ranks;
 
 use std::fs;
 use std::path::Path;
+#[cfg(unix)]
+use std::process::{Command, Stdio};
+#[cfg(unix)]
+use std::thread::sleep;
+#[cfg(unix)]
+use std::time::{Duration, Instant};
 
 use crate::kiln::{Ran, SMALL, Workplace};
 
@@ -116,6 +122,23 @@ fn losses(place: &Workplace, run: &str) -> Vec<(u64, String)> {
     let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
     let steps = lines.filter(|line| line["kind"] == "step");
     steps.map(|line| (line["step"].as_u64().expect("a step"), line["loss"].to_string())).collect()
+}
+
+/// Sends a signal (`-TERM`) to a process. Returns whether there was one.
+#[cfg(unix)]
+fn signal(pid: u32, name: &str) -> bool {
+    let kill = Command::new("kill").args([name, &pid.to_string()]).stderr(Stdio::null()).status();
+    kill.expect("kill is there").success()
+}
+
+#[cfg(unix)]
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(120), "two minutes without {what}");
+        sleep(Duration::from_millis(5));
+    }
 }
 
 /// Every file below `dir`.

@@ -1,7 +1,7 @@
 //! Several processes train one model: the same bits as one, and one end for all whatever happens to one of them.
 
 use std::fs;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -57,18 +57,11 @@ fn ranks_of(launcher: &Child, n: usize) -> Option<Vec<u32>> {
     ranks.into_iter().collect()
 }
 
-fn signal(pid: u32, name: &str) {
-    let _ = Command::new("kill").args([name, &pid.to_string()]).stderr(Stdio::null()).status();
-}
-
 #[track_caller]
 fn wait_for_step(place: &Workplace, run: &str, step: usize) {
-    let started = Instant::now();
     let line = format!("\"step\":{step},");
-    while !fs::read_to_string(place.path(&format!("{run}/metrics.jsonl"))).is_ok_and(|text| text.contains(&line)) {
-        assert!(started.elapsed() < Duration::from_secs(120), "two minutes without step {step}");
-        sleep(Duration::from_millis(5));
-    }
+    let metrics = place.path(&format!("{run}/metrics.jsonl"));
+    wait_until(&format!("step {step}"), || fs::read_to_string(&metrics).is_ok_and(|text| text.contains(&line)));
 }
 
 fn stderr(output: &Output) -> String {
@@ -180,53 +173,47 @@ fn rank_with(place: &Workplace, variables: &[(&str, String)], arguments: &[Strin
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port()
+/// The variables that a launcher sets for one of two ranks on this machine.
+fn variables(launcher: &str, rank: usize, port: u16) -> Vec<(&'static str, String)> {
+    let names: &[(&str, &str)] = match launcher {
+        "torchrun" => &[
+            ("RANK", "rank"),
+            ("LOCAL_RANK", "rank"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+        ],
+        "slurm" => &[
+            ("SLURM_PROCID", "rank"),
+            ("SLURM_LOCALID", "rank"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_STEP_NUM_NODES", "1"),
+            ("SLURM_STEP_NODELIST", "localhost"),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "0"),
+        ],
+        _ => &[
+            ("OMPI_COMM_WORLD_RANK", "rank"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "rank"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+        ],
+    };
+
+    let value = |value: &str| if value == "rank" { rank.to_string() } else { value.to_owned() };
+    let port = ("MASTER_PORT", port.to_string());
+    names.iter().map(|(name, of)| (*name, value(of))).chain([port]).collect()
 }
 
 #[test]
 fn the_launchers_that_people_have_set_all_that_a_rank_needs() {
     let place = workplace();
-    let torchrun = |rank: usize, port: u16| {
-        let of = |value: usize| value.to_string();
-        vec![
-            ("RANK", of(rank)),
-            ("LOCAL_RANK", of(rank)),
-            ("WORLD_SIZE", of(2)),
-            ("LOCAL_WORLD_SIZE", of(2)),
-            ("MASTER_ADDR", "127.0.0.1".to_owned()),
-            ("MASTER_PORT", port.to_string()),
-        ]
-    };
-    let slurm = |rank: usize, port: u16| {
-        let of = |value: usize| value.to_string();
-        vec![
-            ("SLURM_PROCID", of(rank)),
-            ("SLURM_LOCALID", of(rank)),
-            ("SLURM_STEP_NUM_TASKS", of(2)),
-            ("SLURM_STEP_NUM_NODES", of(1)),
-            ("SLURM_STEP_NODELIST", "localhost".to_owned()),
-            ("SLURM_JOB_ID", "77".to_owned()),
-            ("SLURM_STEP_ID", of(0)),
-            ("MASTER_PORT", port.to_string()),
-        ]
-    };
-    let mpirun = |rank: usize, port: u16| {
-        let of = |value: usize| value.to_string();
-        vec![
-            ("OMPI_COMM_WORLD_RANK", of(rank)),
-            ("OMPI_COMM_WORLD_LOCAL_RANK", of(rank)),
-            ("OMPI_COMM_WORLD_SIZE", of(2)),
-            ("OMPI_COMM_WORLD_LOCAL_SIZE", of(2)),
-            ("MASTER_ADDR", "127.0.0.1".to_owned()),
-            ("MASTER_PORT", port.to_string()),
-        ]
-    };
-    type Variables<'a> = &'a dyn Fn(usize, u16) -> Vec<(&'static str, String)>;
-    let launchers: [(&str, Variables<'_>); 3] = [("torchrun", &torchrun), ("slurm", &slurm), ("mpirun", &mpirun)];
-    for (name, variables) in launchers {
+    let free_port = || kiln::distributed::free_port().expect("a port");
+    for name in ["torchrun", "slurm", "mpirun"] {
         let (run, port) = (format!("runs/{name}"), free_port());
-        let ranks: Vec<_> = (0..2).map(|rank| rank_with(&place, &variables(rank, port), &arguments(&run, 6))).collect();
+        let ranks: Vec<_> =
+            (0..2).map(|rank| rank_with(&place, &variables(name, rank, port), &arguments(&run, 6))).collect();
         for rank in ranks {
             let output = end_within(rank, Duration::from_secs(120));
             assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr(&output));
@@ -242,7 +229,7 @@ fn the_launchers_that_people_have_set_all_that_a_rank_needs() {
             if rank == 1 {
                 all.extend(["--set", "optim.lr=0.5", "--set", "seed=7"].map(String::from));
             }
-            rank_with(&place, &torchrun(rank, port), &all)
+            rank_with(&place, &variables("torchrun", rank, port), &all)
         })
         .collect();
     for (rank, child) in ranks.into_iter().enumerate() {
