@@ -124,14 +124,14 @@ pub enum CheckpointError {
     },
     /// A checkpoint that was asked for cannot be used.
     #[error("{problem}; {}", match .sound {
-        Some(sound) => format!("the newest sound checkpoint of this run is {0}: name {0} instead", sound.display()),
+        Some(sound) => format!("the newest sound checkpoint of this run is {sound}: take that one"),
         None => "no checkpoint of this run is sound: restore a copy, or train again".into(),
     })]
     Unusable {
         /// What is wrong with it.
         problem: Box<CheckpointError>,
-        /// The folder of the newest sound one, which every command takes in place of a run.
-        sound: Option<PathBuf>,
+        /// The name of the newest sound one, which `--checkpoint` takes.
+        sound: Option<String>,
     },
     /// The weights do not fit the model of `config.json`.
     #[error("the weights do not fit the model of config.json: {0}")]
@@ -266,6 +266,7 @@ impl Checkpoints {
         match problem {
             CheckpointError::Damaged { .. } | CheckpointError::NotACheckpoint(_) => {
                 let sound = self.newest_verified().ok().flatten();
+                let sound = sound.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
                 CheckpointError::Unusable { problem: Box::new(problem), sound }
             }
             problem => problem,

@@ -36,7 +36,9 @@ pub(super) fn open(
         files_valid => Some(PairCorpus::open(files_valid, &corpus_config).context("data.valid")?),
     };
     let mut notes = train_corpus.notes();
-    notes.extend(valid_corpus.iter().flat_map(PairCorpus::notes));
+    let new = |note: &String| !notes.contains(note);
+    let of_valid: Vec<_> = valid_corpus.iter().flat_map(PairCorpus::notes).filter(new).collect();
+    notes.extend(of_valid);
     let tokenizers = match vocabulary.as_ref().and_then(Vocabulary::pairs) {
         Some(tokenizers) => tokenizers.clone(),
         None => load_or_train(&config.tokenizer, &train_corpus, &cache_dir.join("tokenizer"), note)?,

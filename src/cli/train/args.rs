@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
 use crate::cli::config_args::{ConfigArgs, DeviceArgs};
-use crate::config::{Base, Chosen, Config, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
+use crate::cli::lines::shell_word;
+use crate::config::{Base, Chosen, Config, ConfigError, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
 use crate::device::DeviceChoice;
 use crate::distributed::Link;
 use crate::run::{Options, Run, RunError, TrainedModel, folder};
@@ -123,11 +124,11 @@ impl Args {
                 config.config = Some(of_run.clone());
             }
             // Another configuration keeps what the run has chosen.
-            let base = Config::file(&of_run).validate().ok();
-            if config.config.as_ref() == Some(&of_run) && base.is_none() {
-                check_config_of_run(dir)?;
+            match Config::file(&of_run).validate() {
+                Ok(base) => Some(base),
+                Err(problems) if config.config.as_ref() == Some(&of_run) => return Err(or_its_copy(problems, dir)?),
+                Err(_) => None,
             }
-            base
         } else {
             from.as_ref().map(|run| run.config.clone())
         };
@@ -195,19 +196,17 @@ fn of_first<T: Serialize + DeserializeOwned>(link: Option<&Link>, choose: impl F
     Ok(serde_json::from_slice(&all[0])?)
 }
 
-/// Refuses a run whose own configuration is damaged, and names the copy of it that is not.
-fn check_config_of_run(dir: &Path) -> Result<()> {
-    let file = dir.join(RUN_CONFIG_FILE);
-    let Err(error) = Config::read(&file) else { return Ok(()) };
+/// Adds to the `problems` of a run's own configuration the command that brings back its copy, if there is a sound one.
+fn or_its_copy(problems: ConfigError, dir: &Path) -> Result<anyhow::Error> {
     let newest = Checkpoints::of_run(dir).newest_verified()?.map(|newest| newest.join(RUN_CONFIG_FILE));
-    Err(match newest.filter(|copy| Config::read(copy).is_ok()) {
-        Some(copy) => anyhow::Error::from(error).context(format!(
-            "the configuration of this run was damaged or changed; its copy is sound: cp {} {}",
-            copy.display(),
-            file.display()
-        )),
-        None => error.into(),
-    })
+    let Some(copy) = newest.filter(|copy| Config::file(copy).validate().is_ok()) else { return Ok(problems.into()) };
+    let restored = dir.join(RUN_CONFIG_FILE);
+    let [copy, restored] = [&copy, &restored].map(|path| shell_word(&path.display().to_string()));
+    let text = format!(
+        "{problems}\nIt was damaged or changed since the run began. The newest checkpoint has a sound copy:\n  cp {copy} \
+         {restored}"
+    );
+    Ok(anyhow::Error::from(problems).context(text))
 }
 
 /// Says which preset the configuration starts from, and why.

@@ -132,6 +132,16 @@ fn an_unknown_key_like_no_other_is_answered_with_the_keys_of_its_section() {
 }
 
 #[test]
+fn names_of_other_trainers_lead_to_keys_that_exist() {
+    for (name, key) in OTHER_NAMES {
+        let problem = only_problem(load_set(None, &[&format!("train.{name}=1")]));
+        assert!(problem.ends_with(&format!("unknown key train.{name}; did you mean {key}?")), "{problem}");
+        let problem = only_problem(load_set(None, &[&format!("{key}.x=1")]));
+        assert!(!problem.contains(&format!("unknown key {key};")), "{problem}");
+    }
+}
+
+#[test]
 fn a_key_without_its_section_is_recognized() {
     let problem = only_problem(load_set(None, &["lr=1e-3"]));
     assert_eq!(problem, "--set lr=1e-3: unknown key lr; did you mean optim.lr?");

@@ -45,12 +45,14 @@ impl Columns {
         let mut notes = Vec::new();
         if names.len() > 2 && !numbers_are_set {
             notes.push(format!(
-                "{} has {} columns: {} is the source and {} the target, counted from 0 (data.corpus.source_column and \
-                 data.corpus.target_column choose others)",
+                "{} has {} columns: {} is the source and {} the target, counted from 0; for the last two: --set \
+                 data.corpus.source_column={} --set data.corpus.target_column={}",
                 path.display(),
                 names.len(),
                 config.source_column,
-                config.target_column
+                config.target_column,
+                names.len() - 2,
+                names.len() - 1
             ));
         }
         if config.header == Header::No {
@@ -297,7 +299,7 @@ mod tests {
         let config = CorpusConfig::default();
         let rows: [&[&str]; 2] = [&["17", "Good morning.", "Buongiorno."], &["18", "Thanks.", "Grazie."]];
         let notes = find_in(&rows, &config).expect("a pair").notes;
-        let wanted = "a.tsv has 3 columns: 0 is the source and 1 the target, counted from 0 (data.corpus.source_column";
+        let wanted = "a.tsv has 3 columns: 0 is the source and 1 the target, counted from 0; for the last two: --set data.corpus.source_column=1 --set ";
         assert!(notes.len() == 1 && notes[0].starts_with(wanted), "{notes:?}");
         let chosen = CorpusConfig { source_column: 1, target_column: 2, ..config.clone() };
         assert!(find_in(&rows, &chosen).expect("a pair").notes.is_empty());
