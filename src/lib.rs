@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The types of the public API are in [`config`], [`run`], [`train`] (the outcome and the trainer), [`eval`] (scores),
-//! [`generate`] (continuations), [`metrics`] and [`device`]. The other modules are public for the benches, the fuzz
-//! targets and the tests, and may change with every version.
+//! [`generate`] (continuations), [`metrics`] and [`device`]. The other modules are hidden here: the binary, the benches and the
+//! tests use them, and they may change with every version.
 //!
 //! # The map
 //!
@@ -27,8 +27,8 @@
 //! |---|---|
 //! | 0 | `files` writing files safely · `units` numbers for people |
 //! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
-//! | 2 | [`device`] CPU and GPUs, dtypes, uploads · [`optim`] AdamW and its schedules · [`logging`] console, JSON lines, TensorBoard · [`distributed`] several processes: who they are, their link, their launcher |
-//! | 3 | [`dataset`] vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · [`checkpoint`] saving and loading, atomically · [`hugging_face`] folders of `transformers` |
+//! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` AdamW and its schedules · `logging` console, JSON lines, TensorBoard · `distributed` several processes: who they are, their link, their launcher |
+//! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `hugging_face` folders of `transformers` |
 //! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
 //! | 5 | [`train`] the loop, its steps and its state |
 //! | 6 | [`run`] the life of a run: folder, lock, start, resume |
@@ -57,26 +57,33 @@
 //! 6. A checkpoint is complete or invisible, and a resumed run continues bit for bit on the CPU.
 //! 7. Errors name bad input: where it is, what was found, and what to do. Nothing is silently truncated or dropped.
 
-pub mod checkpoint;
-// The command line, for the binary.
-#[doc(hidden)]
-pub mod cli;
+// The interface.
 pub mod config;
-pub mod dataset;
 pub mod device;
-// The measurements behind `kiln bench` and `kiln check`.
-#[doc(hidden)]
-pub mod diagnose;
-pub mod distributed;
 pub mod eval;
-mod files;
 pub mod generate;
-pub mod hugging_face;
-pub mod logging;
 pub mod metrics;
-pub mod optim;
 pub mod run;
 pub mod train;
+
+// What the binary, the benches, the fuzz targets and the tests need, too.
+#[doc(hidden)]
+pub mod checkpoint;
+#[doc(hidden)]
+pub mod cli;
+#[doc(hidden)]
+pub mod dataset;
+#[doc(hidden)]
+pub mod diagnose;
+#[doc(hidden)]
+pub mod distributed;
+mod files;
+#[doc(hidden)]
+pub mod hugging_face;
+#[doc(hidden)]
+pub mod logging;
+#[doc(hidden)]
+pub mod optim;
 mod units;
 
 pub use config::Config;

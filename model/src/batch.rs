@@ -22,6 +22,14 @@ impl Batch {
             Self::Text(batch) => batch.batch_size,
         }
     }
+
+    /// The labels, `[B * T]`, batch-major.
+    pub fn labels(&self) -> &Tensor<1, Int> {
+        match self {
+            Self::Pairs(batch) => &batch.labels,
+            Self::Text(batch) => &batch.labels,
+        }
+    }
 }
 
 /// A right-padded batch of source and target sequences. Every tensor of ids holds the padding id at padded positions.

@@ -76,11 +76,12 @@ pub(super) struct Args {
 pub(super) fn run(mut args: Args) -> Result<ExitCode> {
     match begin(args.devices.as_deref(), args.device)? {
         Role::Launcher(code) => return Ok(code),
-        Role::Rank { link: Some(link), device } => {
-            together::run(Args { device, ..args }, link)?;
-            return Ok(ExitCode::SUCCESS);
+        Role::Rank(part) => {
+            args.device = part.device;
+            if let Some(link) = part.link.clone() {
+                return part.end(together::run(args, link));
+            }
         }
-        Role::Rank { link: None, device } => args.device = device,
     }
 
     let bench = Bench::open(args)?;

@@ -3,16 +3,20 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::config_args::{DeviceArgs, GenerateArgs};
+use super::config_args::GenerateArgs;
 use super::error::Usage;
 use super::lines::one_line;
+use super::together::{DevicesArgs, Role};
 use crate::config::task::{Reads, traits_of};
+use crate::device::DeviceChoice;
+use crate::distributed::Ranks;
 use crate::eval::{bleu, chrf};
-use crate::run::{Scores, TrainedModel, score};
+use crate::run::{Scores, Scoring, TrainedModel};
 
 /// Scores a checkpoint on raw text
 ///
@@ -54,11 +58,22 @@ pub(super) struct Args {
     json: bool,
 
     #[command(flatten)]
-    device: DeviceArgs,
+    devices: DevicesArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
-    let device = args.device.open()?;
+pub(super) fn run(args: Args) -> Result<ExitCode> {
+    match args.devices.begin()? {
+        Role::Launcher(code) => Ok(code),
+        Role::Rank(part) => {
+            let result = evaluate(&args, part.device, &Ranks::over_hosts(part.link.clone()));
+            part.end(result)
+        }
+    }
+}
+
+/// Scores the checkpoint together with the other ranks. Rank 0 prints.
+fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
+    let device = device.open()?;
     let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
     let reads = traits_of(run.config.task).reads;
     if reads == Reads::Text && (args.hypotheses.is_some() || !args.generate.is_empty()) {
@@ -73,7 +88,17 @@ pub(super) fn run(args: Args) -> Result<()> {
         Reads::Pairs => args.generate.apply(&run.config.generate)?,
         Reads::Text => run.config.generate.clone(),
     };
-    let scores = score(&run, &args.data, generate, &device, &mut |line| eprintln!("{line}"))?;
+    let note = |line: &str| {
+        if ranks.is_first() {
+            eprintln!("{line}");
+        }
+    };
+    let scores = Scoring { run: &run, generate, device: &device, ranks }.score(&args.data, &mut { note })?;
+    ranks.finish()?;
+    if !ranks.is_first() {
+        return Ok(());
+    }
+
     if let (Some(path), Some(translation)) = (&args.hypotheses, &scores.translation) {
         write_lines(path, &translation.hypotheses)?;
     }

@@ -77,10 +77,10 @@ fn run(command: Command) -> Result<ExitCode> {
     let done = match command {
         Command::Train(args) => return train::run(args),
         Command::Bench(args) => return bench::run(args),
+        Command::Evaluate(args) => return evaluate::run(args),
+        Command::Translate(args) => return translate::run(args),
         Command::Prepare(args) => prepare::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
-        Command::Evaluate(args) => evaluate::run(args),
-        Command::Translate(args) => translate::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Fill(args) => fill::run(args),
         Command::Average(args) => average::run(args),

@@ -1,4 +1,4 @@
-//! The other processes of a run: `--devices` starts them, or a launcher has done so.
+//! The other processes of a command: `--devices` starts them, or a launcher has done so.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,20 +10,76 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::config_args::DeviceArgs;
+use super::exit::code_of;
 use crate::device::{DeviceChoice, n_gpus};
 use crate::distributed::launch::numa::move_to_gpu;
 use crate::distributed::launch::{Signals, Stream, launch};
 use crate::distributed::{DeviceName, Launcher, Link, LinkError, World, parse_devices};
 
-/// The training thread has so long to end by itself after another rank has failed. It may hang in the driver.
+/// The working thread has so long to end by itself after another rank has failed. It may hang in the driver.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What this process is.
 pub(super) enum Role {
     /// It has started a process for each device, and all of them have ended.
     Launcher(ExitCode),
-    /// It trains, alone or with the ranks at the other end of the link.
-    Rank { link: Option<Link>, device: DeviceChoice },
+    /// It does the work, alone or with other ranks.
+    Rank(Part),
+}
+
+/// This process's part of the work.
+pub(super) struct Part {
+    /// The connection to the other ranks, if there are any.
+    pub(super) link: Option<Link>,
+    /// Where this process computes.
+    pub(super) device: DeviceChoice,
+    /// The user sees rank 0's errors beside this rank's.
+    is_heard_with_first: bool,
+}
+
+impl Part {
+    fn alone(device: DeviceChoice) -> Self {
+        Self { link: None, device, is_heard_with_first: false }
+    }
+
+    /// Returns whether this process writes files and speaks to the user.
+    pub(super) fn is_first(&self) -> bool {
+        self.link.as_ref().is_none_or(Link::is_first)
+    }
+
+    /// Ends the part with `result`. An error goes to the other ranks, too; rank 0 tells the user.
+    pub(super) fn end(self, result: Result<()>) -> Result<ExitCode> {
+        let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
+        let Some(link) = self.link else { return Err(error) };
+        link.abort(&format!("{error:#}"));
+        let of_link = error.chain().find_map(|cause| cause.downcast_ref::<LinkError>());
+        let is_told = self.is_heard_with_first && !of_link.is_some_and(LinkError::has_lost_first);
+        if is_told { Ok(ExitCode::from(code_of(&error))) } else { Err(error) }
+    }
+}
+
+/// The device to compute on, or several.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct DevicesArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+
+    /// Several devices, with a process for each: GPU numbers (0,1), all, or cpu,cpu to try it out
+    #[arg(long, value_name = "LIST", conflicts_with = "device")]
+    devices: Option<String>,
+}
+
+impl DevicesArgs {
+    /// Returns the value of `--devices`.
+    pub(super) fn list(&self) -> Option<&str> {
+        self.devices.as_deref()
+    }
+
+    /// Starts or meets the other processes, see [`begin`].
+    pub(super) fn begin(&self) -> Result<Role> {
+        begin(self.list(), self.device.choice())
+    }
 }
 
 /// Starts a process for each of the `devices`, if there are several and no launcher has started this process; otherwise
@@ -36,8 +92,8 @@ pub(super) fn begin(devices: Option<&str>, device: DeviceChoice) -> Result<Role>
     let Some(world) = world else {
         let devices = devices.map(|list| parse_devices(list, n_gpus())).transpose()?.unwrap_or_default();
         return match devices.as_slice() {
-            [] => Ok(Role::Rank { link: None, device }),
-            [one] => Ok(Role::Rank { link: None, device: choice_of(*one) }),
+            [] => Ok(Role::Rank(Part::alone(device))),
+            [one] => Ok(Role::Rank(Part::alone(choice_of(*one)))),
             many => {
                 let program = env::current_exe().context("finding this program to start it for each device")?;
                 let args: Vec<OsString> = env::args_os().skip(1).collect();
@@ -55,7 +111,8 @@ pub(super) fn begin(devices: Option<&str>, device: DeviceChoice) -> Result<Role>
     let link = Link::connect(&world, &mut |line| eprintln!("{line}"))?;
     let rank = world.rank;
     link.on_failure(Box::new(move |error| end_after_failure(rank, error)));
-    Ok(Role::Rank { device, link: Some(link) })
+    let is_heard_with_first = rank > 0 && world.launcher == Launcher::Kiln;
+    Ok(Role::Rank(Part { link: Some(link), device, is_heard_with_first }))
 }
 
 fn choice_of(device: DeviceName) -> DeviceChoice {
@@ -88,7 +145,7 @@ fn show(stream: Stream, line: &str) {
     }
 }
 
-/// Ends the process when the run has failed and the training thread does not notice. Rank 0 and the rank that has failed say
+/// Ends the process when the run has failed and the working thread does not notice. Rank 0 and the rank that has failed say
 /// why.
 fn end_after_failure(rank: usize, error: &LinkError) {
     thread::sleep(PATIENCE);

@@ -12,52 +12,50 @@ use anyhow::Result;
 
 pub(super) use args::Args;
 
-use super::together::{self, Role};
-use crate::distributed::Link;
+use super::together::{Part, Role};
 use crate::logging::console::print_line;
 use crate::train::Ended;
 
 pub(super) fn run(args: Args) -> Result<ExitCode> {
-    let (link, device) = match together::begin(args.devices(), args.device())? {
-        Role::Launcher(code) => return Ok(code),
-        Role::Rank { link, device } => (link, device),
-    };
-    let is_first = link.as_ref().is_none_or(Link::is_first);
-    if args.dry_run && !is_first {
-        return Ok(ExitCode::SUCCESS);
+    match args.devices.begin()? {
+        Role::Launcher(code) => Ok(code),
+        Role::Rank(part) => {
+            let result = train(&args, &part);
+            part.end(result)
+        }
     }
+}
 
-    let (run, resume) = args.run(link, device)?;
+/// Trains together with the other ranks. Rank 0 speaks for all.
+fn train(args: &Args, part: &Part) -> Result<()> {
+    if args.dry_run && !part.is_first() {
+        return Ok(());
+    }
+    let (run, resume) = args.run(part.link.clone(), part.device)?;
     if args.dry_run {
-        dry_run::print(&run, resume, args.show_config)?;
-        return Ok(ExitCode::SUCCESS);
+        return dry_run::print(&run, resume, args.show_config);
     }
 
     let dir = run.dir().to_path_buf();
     let prepared = run.prepare(resume)?;
-    let note = |line: &str| {
-        if !args.quiet {
-            print_line(line)
-        }
-    };
     let mut session = prepared.start(stop::on_signals()?)?;
     let outcome = session.train()?;
-    if !is_first {
-        return Ok(ExitCode::SUCCESS); // rank 0 speaks for all
+    if !part.is_first() {
+        return Ok(());
     }
 
-    if outcome.ended != Ended::AlreadyFinished {
-        note(&report::speed(&outcome));
+    if outcome.ended != Ended::AlreadyFinished && !args.quiet {
+        print_line(&report::speed(&outcome));
     }
     match outcome.ended {
         // Printed even with --quiet: it is the result of the run.
-        Ended::Stopped => eprintln!("{}", report::stopped(&outcome, &dir)),
+        Ended::Stopped => eprintln!("{}", report::stopped(&outcome, &dir, args.devices.list())),
         ended => {
             let shown = !args.quiet && ended != Ended::AlreadyFinished && has_one_screen();
             report::print(&outcome, &session, &dir, shown)?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Returns whether stdout and stderr go to the same terminal, pipe or file.

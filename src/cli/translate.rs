@@ -2,17 +2,23 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 
-use super::config_args::{DeviceArgs, GenerateArgs};
+use super::config_args::GenerateArgs;
 use super::error::Usage;
 use super::lines::{Chunks, one_line, shell_word};
+use super::together::{DevicesArgs, Role};
+use crate::device::DeviceChoice;
+use crate::distributed::{Phase, Ranks};
 use crate::generate::{GenerateError, Hypothesis, Translator};
-use crate::run::TrainedModel;
+use crate::run::{TrainedModel, compare_use};
 
 /// Lines that are translated together.
 const LINES_PER_CHUNK: usize = 1000;
+/// What rank 0 gives the others.
+const LINES: &str = "giving out the lines";
 
 /// Translates the lines of stdin to stdout
 ///
@@ -43,10 +49,10 @@ pub(super) struct Args {
     n_best: Option<usize>,
 
     #[command(flatten)]
-    device: DeviceArgs,
+    devices: DevicesArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
+pub(super) fn run(args: Args) -> Result<ExitCode> {
     if let Some(text) = args.misplaced.first() {
         let run = shell_word(&args.run.to_string_lossy());
         return Err(Usage(format!(
@@ -58,7 +64,23 @@ pub(super) fn run(args: Args) -> Result<()> {
     if args.n_best == Some(0) {
         return Err(Usage("--n-best 0 would print nothing; use at least 1".into()).into());
     }
-    let device = args.device.open()?;
+
+    if args.devices.list().is_some() && io::stdin().is_terminal() {
+        let text = "with --devices, pass the lines by a pipe or a file: kiln translate RUN --devices all < input.txt";
+        return Err(Usage(text.into()).into());
+    }
+    match args.devices.begin()? {
+        Role::Launcher(code) => Ok(code),
+        Role::Rank(part) => {
+            let result = translate(&args, part.device, &Ranks::over_hosts(part.link.clone()));
+            part.end(result)
+        }
+    }
+}
+
+/// Translates together with the other ranks. Rank 0 reads and prints.
+fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
+    let device = device.open()?;
     let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
     let mut config = args.generate.apply(&run.config.generate)?;
     if let Some(n_best) = args.n_best
@@ -66,33 +88,93 @@ pub(super) fn run(args: Args) -> Result<()> {
     {
         config.beam_size = config.beam_size.max(n_best);
     }
+    compare_use(ranks, &run, &config, "the lines of rank 0")?;
     let (model, tokenizers) = run.translation(run.dtype_on(&device)?, &device)?;
     let translator = Translator::new(&model, tokenizers.clone(), config)?;
+    let work = Work { translator, n_best: args.n_best, ranks };
+    if !ranks.is_first() {
+        work.serve()?;
+        return ranks.finish();
+    }
 
     let (typed, spells_bytes) = (io::stdin().is_terminal(), tokenizers.spells_bytes());
     let chunks = Chunks { name: "stdin", size: LINES_PER_CHUNK, typed, spells_bytes };
     let (mut input, mut output) = (io::stdin().lock(), io::BufWriter::new(io::stdout().lock()));
     let lacking = |lines: &[String]| tokenizers.lacking_in_sources(lines);
+    ranks.enter(Phase::Input);
     chunks.for_each(&mut input, lacking, |lines, n_done| {
-        match args.n_best {
-            None => {
-                let found = translator.translate(lines, n_done as u64).map_err(|error| numbered(error, n_done))?;
-                found.iter().try_for_each(|line| writeln!(output, "{}", one_line(line)))?;
-            }
-            Some(n_best) => {
-                let found = translator.n_best(lines, n_best).map_err(|error| numbered(error, n_done))?;
-                for (number, hypotheses) in (n_done + 1..).zip(&found) {
-                    hypotheses.iter().try_for_each(|hypothesis| write_scored(&mut output, number, hypothesis))?;
-                }
-            }
-        }
+        work.translate(lines.to_vec(), n_done)?.iter().try_for_each(|text| output.write_all(text.as_bytes()))?;
+        ranks.enter(Phase::Input);
         Ok(output.flush()?)
     })?;
-    Ok(())
+    work.end()?;
+    ranks.finish()
 }
 
-fn write_scored(output: &mut impl Write, number: usize, hypothesis: &Hypothesis) -> io::Result<()> {
-    writeln!(output, "{number}\t{:.4}\t{}", hypothesis.score, one_line(&hypothesis.text))
+/// What each rank does with a chunk of lines.
+struct Work<'a> {
+    translator: Translator,
+    n_best: Option<usize>,
+    ranks: &'a Ranks,
+}
+
+impl Work<'_> {
+    /// Returns what to print for each line, on all ranks. Rank 0 gives the lines; `n_done` were translated before.
+    fn translate(&self, lines: Vec<String>, n_done: usize) -> Result<Vec<String>> {
+        let lines = self.ranks.from_first(LINES, lines)?;
+        self.of_all(&lines, n_done)
+    }
+
+    /// Takes part in what rank 0 translates, until there are no more lines.
+    fn serve(&self) -> Result<()> {
+        let mut n_done = 0;
+        loop {
+            let lines: Vec<String> = self.ranks.from_first(LINES, Vec::new())?;
+            if lines.is_empty() {
+                return Ok(());
+            }
+            self.of_all(&lines, n_done)?;
+            n_done += lines.len();
+        }
+    }
+
+    /// Tells the other ranks that there are no more lines.
+    fn end(&self) -> Result<()> {
+        self.ranks.from_first(LINES, Vec::<String>::new())?;
+        Ok(())
+    }
+
+    /// Translates a part of the lines, and gathers the parts of the other ranks.
+    fn of_all(&self, lines: &[String], n_done: usize) -> Result<Vec<String>> {
+        self.ranks.enter(Phase::Translate);
+        let own = self.own(lines, n_done).map_err(|error| numbered(error, n_done))?;
+        let all = self.ranks.merge("sharing the translations", own)?;
+        Ok(all.into_iter().zip(n_done + 1..).map(|(text, number)| text.unwrap_or_else(|| self.empty(number))).collect())
+    }
+
+    fn own(&self, lines: &[String], n_done: usize) -> Result<Vec<Option<String>>, GenerateError> {
+        let (translator, part) = (&self.translator, self.ranks.part());
+        let Some(n_best) = self.n_best else {
+            let found = translator.translate_share(lines, n_done as u64, part)?;
+            return Ok(found.into_iter().map(|text| text.map(|text| one_line(&text) + "\n")).collect());
+        };
+        let found = translator.n_best(lines, n_best, part)?;
+        let scored = |(best, number): (Vec<Hypothesis>, usize)| best.iter().map(|one| scored(number, one)).collect();
+        Ok(found.into_iter().zip(n_done + 1..).map(|(best, number)| best.map(|best| scored((best, number)))).collect())
+    }
+
+    /// What is printed for a line of white space.
+    fn empty(&self, number: usize) -> String {
+        match self.n_best {
+            None => "\n".into(),
+            Some(_) => scored(number, &Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, n_tokens: 0 }),
+        }
+    }
+}
+
+/// Formats a translation with the number of its line and its score.
+fn scored(number: usize, hypothesis: &Hypothesis) -> String {
+    format!("{number}\t{:.4}\t{}\n", hypothesis.score, one_line(&hypothesis.text))
 }
 
 /// Adds the lines of earlier chunks to the line number.
@@ -109,9 +191,7 @@ mod tests {
 
     #[test]
     fn scores_stand_in_columns_and_line_breaks_do_not_break_lines() {
-        let mut out = Vec::new();
         let hypothesis = Hypothesis { text: "a\nb".into(), score: -0.12345, log_prob: -1.0, n_tokens: 2 };
-        write_scored(&mut out, 7, &hypothesis).expect("memory");
-        assert_eq!(out, b"7\t-0.1235\ta b\n");
+        assert_eq!(scored(7, &hypothesis), "7\t-0.1235\ta b\n");
     }
 }

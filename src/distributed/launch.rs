@@ -6,7 +6,7 @@ mod signals;
 mod threads;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -25,6 +25,9 @@ const TICK: Duration = Duration::from_millis(20);
 /// After a rank fails, the others have so long to end by themselves: their links tell them. A stopped rank, which is silent
 /// for seven seconds first, thus ends the run within ten.
 const GRACE: Duration = Duration::from_millis(2500);
+
+/// The exit code of a rank that has refused what the user asked for. It has said all that there is to say.
+const REFUSED: u8 = 2;
 
 /// Why the ranks cannot be started.
 #[derive(Debug, Error)]
@@ -74,7 +77,9 @@ pub fn launch(
     let mut ranks = Ranks { running: Vec::new(), show };
     for (rank, share) in shares.iter().enumerate() {
         let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::null());
+        // Rank 0 may read a file or a pipe. It cannot read a terminal, because its group of processes is not in the foreground.
+        let reads = rank == 0 && !io::stdin().is_terminal();
+        command.args(args).stdin(if reads { Stdio::inherit() } else { Stdio::null() });
         for (name, value) in [
             ("KILN_RANK", rank.to_string()),
             ("KILN_WORLD_SIZE", devices.len().to_string()),
@@ -155,8 +160,10 @@ impl Ranks {
                 if let Some(status) = rank.ended.filter(|status| !status.success() && failed.is_none()) {
                     let (code, how) = in_words(status);
                     failed = Some((code, Instant::now()));
-                    let name = format!("rank {} ({})", rank.rank, rank.device);
-                    (self.show)(Stream::Err, &format!("{name} ended with {how}; ending the other ranks"));
+                    if code != REFUSED {
+                        let name = format!("rank {} ({})", rank.rank, rank.device);
+                        (self.show)(Stream::Err, &format!("{name} ended with {how}; ending the other ranks"));
+                    }
                 }
             }
 

@@ -17,15 +17,20 @@ pub enum Phase {
     Validate,
     /// Saving a checkpoint.
     Save,
+    /// Waiting for lines to translate.
+    Input,
+    /// Translating lines.
+    Translate,
 }
 
 /// The longest time without advancing, for each phase in the order of [`Phase::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits([Duration; 5]);
+pub struct Limits([Duration; Phase::ALL.len()]);
 
 impl Phase {
     /// All phases.
-    pub const ALL: [Phase; 5] = [Phase::Start, Phase::Compile, Phase::Step, Phase::Validate, Phase::Save];
+    pub const ALL: [Phase; 7] =
+        [Phase::Start, Phase::Compile, Phase::Step, Phase::Validate, Phase::Save, Phase::Input, Phase::Translate];
 
     /// The phase in words.
     pub fn name(self) -> &'static str {
@@ -35,6 +40,8 @@ impl Phase {
             Self::Step => "a training step",
             Self::Validate => "validation",
             Self::Save => "saving",
+            Self::Input => "reading the input",
+            Self::Translate => "translation",
         }
     }
 
@@ -46,6 +53,8 @@ impl Phase {
             Self::Step => "KILN_STEP_TIMEOUT",
             Self::Validate => "KILN_VALIDATE_TIMEOUT",
             Self::Save => "KILN_SAVE_TIMEOUT",
+            Self::Input => "KILN_INPUT_TIMEOUT",
+            Self::Translate => "KILN_TRANSLATE_TIMEOUT",
         }
     }
 }
@@ -63,8 +72,8 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// Start 10 minutes, compilation 15, a step 5, validation 30, saving 10.
+    /// Start 10 minutes, compilation 15, a step 5, validation 30, saving 10, the input a day, translation 30.
     fn default() -> Self {
-        Self([10, 15, 5, 30, 10].map(|minutes| Duration::from_secs(60 * minutes)))
+        Self([10, 15, 5, 30, 10, 24 * 60, 30].map(|minutes| Duration::from_secs(60 * minutes)))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use kiln_data::Rank;
 use kiln_kernels::collective::{CollectiveTime, Communicator, UniqueId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -51,6 +52,11 @@ impl Ranks {
         Ok(Self(Some(Arc::new(Members { link, nccl }))))
     }
 
+    /// Joins the other ranks for host values alone; tensors travel over `link`, too.
+    pub fn over_hosts(link: Option<Link>) -> Self {
+        Self(link.map(|link| Arc::new(Members { link, nccl: None })))
+    }
+
     /// Returns the number of this process, from 0.
     pub fn rank(&self) -> usize {
         self.link().map_or(0, Link::rank)
@@ -69,6 +75,11 @@ impl Ranks {
     /// Returns whether there are other ranks.
     pub fn are_many(&self) -> bool {
         self.size() > 1
+    }
+
+    /// Returns which batches of a shared list are this rank's.
+    pub fn part(&self) -> Rank {
+        Rank { rank: self.rank(), world_size: self.size(), ..Rank::default() }
     }
 
     /// Returns the connection to the others, if there are any.
@@ -92,6 +103,33 @@ impl Ranks {
         let bytes = serde_json::to_vec(&value).context(what)?;
         let all = link.all_gather(what, bytes)?;
         all.iter().map(|bytes| serde_json::from_slice(bytes).context(what)).collect()
+    }
+
+    /// Returns what rank 0 gives.
+    ///
+    /// # Errors
+    /// If another rank has failed.
+    pub fn from_first<T: Serialize + DeserializeOwned>(&self, what: &'static str, value: T) -> Result<T> {
+        let Some(link) = self.link() else { return Ok(value) };
+        let bytes = if link.is_first() { serde_json::to_vec(&value).context(what)? } else { Vec::new() };
+        serde_json::from_slice(&link.all_gather(what, bytes)?[0]).context(what)
+    }
+
+    /// Joins a list of which each rank has its [`Self::part`]. An element is `None` where another rank has it.
+    ///
+    /// # Errors
+    /// If another rank has failed.
+    pub fn merge<T: Serialize + DeserializeOwned>(
+        &self,
+        what: &'static str,
+        own: Vec<Option<T>>,
+    ) -> Result<Vec<Option<T>>> {
+        let mut of_ranks = self.share(what, own)?.into_iter();
+        let mut all = of_ranks.next().unwrap_or_default();
+        for others in of_ranks {
+            all.iter_mut().zip(others).for_each(|(one, other)| *one = one.take().or(other));
+        }
+        Ok(all)
     }
 
     /// Runs `work` on rank 0 first and on the others after it has succeeded there.

@@ -1,10 +1,12 @@
 //! Scores of a model on raw text: generated lines against references.
 
+use anyhow::Result;
 use kiln_data::Example;
 
 use super::bleu::{Bleu, corpus_bleu};
 use super::chrf::corpus_chrf;
-use crate::generate::{GenerateError, Translator};
+use crate::distributed::Ranks;
+use crate::generate::Translator;
 
 /// Scores of generated text.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,12 +23,16 @@ pub struct Evaluation {
     pub generate_secs: f64,
 }
 
-/// Translates the sources of `examples` and scores the result.
-pub fn evaluate(translator: &Translator, examples: &[Example]) -> Result<Evaluation, GenerateError> {
+/// Translates the sources of `examples` and scores the result. Several ranks share the sources; each gets all scores.
+///
+/// # Errors
+/// If a source cannot be translated, or if another rank has failed.
+pub fn evaluate(translator: &Translator, examples: &[Example], ranks: &Ranks) -> Result<Evaluation> {
     let sources: Vec<&str> = examples.iter().map(|example| example.source.as_str()).collect();
 
     let start = std::time::Instant::now();
-    let hypotheses = translator.translate(&sources, 0)?;
+    let own = translator.translate_share(&sources, 0, ranks.part())?;
+    let hypotheses = ranks.merge("sharing the translations", own)?.into_iter().map(Option::unwrap_or_default).collect();
     Ok(score(hypotheses, examples, start.elapsed().as_secs_f64()))
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 use kiln_data::HostBatch;
-use kiln_model::{Batch, DropoutStream, TextBatch};
+use kiln_model::{DropoutStream, TextBatch};
 use serde::{Deserialize, Serialize};
 
 use super::{Masking, Model};
@@ -77,9 +77,7 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
         let found = model.evaluate(&batch, label_smoothing).context("this model cannot be scored on masked tokens")?;
         let losses = found.losses;
         sums = sums.register(Tensor::cat(vec![losses.loss_sum, losses.nll_sum, losses.n_labels, found.n_correct], 0));
-        if let Batch::Text(batch) = batch {
-            masked_labels = masked_labels.register(batch.labels);
-        }
+        masked_labels = masked_labels.register(batch.labels().clone());
     }
 
     // Host sync: three or four numbers per batch, summed in f64 in the order of the batches.

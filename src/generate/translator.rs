@@ -78,7 +78,7 @@ impl Translator {
     ) -> Result<Vec<Option<String>>, GenerateError> {
         if self.config.beam_size > 1 {
             let best = |found: Vec<Hypothesis>| found.into_iter().next().map(|best| best.text);
-            return Ok(self.n_best_of(lines, 1, share)?.into_iter().map(|found| found.and_then(best)).collect());
+            return Ok(self.n_best(lines, 1, share)?.into_iter().map(|found| found.and_then(best)).collect());
         }
         let sampling = Sampling::from(&self.config);
         let chosen_on_host = !sampling.greedy || sampling.repetition_penalty != 1.0;
@@ -94,15 +94,9 @@ impl Translator {
         Ok(decoded.into_iter().map(text).collect::<Result<_, _>>()?)
     }
 
-    /// Returns up to `n_best` translations per line, best first. An empty line has one empty translation.
-    pub fn n_best<S: AsRef<str>>(&self, lines: &[S], n_best: usize) -> Result<Vec<Vec<Hypothesis>>, GenerateError> {
-        let empty = || vec![Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, n_tokens: 0 }];
-        let found = self.n_best_of(lines, n_best, Rank::default())?;
-        Ok(found.into_iter().map(|hypotheses| hypotheses.unwrap_or_else(empty)).collect())
-    }
-
-    /// Returns the translations of the lines of one of several processes, `None` for other and for empty lines.
-    fn n_best_of<S: AsRef<str>>(
+    /// Returns up to `n_best` translations per line, best first, for one of several processes, which share the batches: `None`
+    /// for the lines of the others, and for lines of white space.
+    pub fn n_best<S: AsRef<str>>(
         &self,
         lines: &[S],
         n_best: usize,

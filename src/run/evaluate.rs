@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::Device;
 use kiln_data::built_in::numbers;
-use kiln_data::{CorpusConfig, Example, OnePass, PairCorpus, PairSource, PairTokenizers, RowReport};
+use kiln_data::{BatchSource, CorpusConfig, Example, OnePass, PairCorpus, PairSource, PairTokenizers, RowReport};
 use kiln_model::Transformer;
 
 use super::error::RunError;
+use super::ranks::compare_use;
 use super::trained_model::TrainedModel;
 use crate::config::GenerateConfig;
 use crate::config::task::{Reads, traits_of};
 use crate::dataset::built_in;
 use crate::dataset::pairs::open_cache;
 use crate::dataset::text::{OpenedText, valid_text};
-use crate::distributed::Ranks;
+use crate::distributed::{Phase, Ranks};
 use crate::eval::{Evaluation, Masking, ValidationLoss, evaluate, validation_loss};
 use crate::generate::Translator;
 
@@ -34,42 +35,40 @@ pub struct Scores {
     pub translation: Option<Evaluation>,
 }
 
-/// Scores `run` on `files`, or on its validation text if there are none. `generate` says how pairs are translated;
-/// `note` gets lines for the user.
-///
-/// # Errors
-/// If there is no text, if it cannot be read, or if the device fails.
-pub fn score(
-    run: &TrainedModel,
-    files: &[PathBuf],
-    generate: GenerateConfig,
-    device: &Device,
-    note: &mut dyn FnMut(&str),
-) -> Result<Scores> {
-    let dtype = run.dtype_on(device)?;
-    match traits_of(run.config.task).reads {
-        Reads::Pairs => Pairs { run, dtype, device }.score(files, generate, note),
-        Reads::Text => score_text(run, files, dtype, device, note),
+/// A checkpoint to score.
+pub struct Scoring<'a> {
+    /// The checkpoint.
+    pub run: &'a TrainedModel,
+    /// How pairs are translated.
+    pub generate: GenerateConfig,
+    /// Where the model computes.
+    pub device: &'a Device,
+    /// The processes that share the text. Each gets all scores, the same to the last digit as one process alone.
+    pub ranks: &'a Ranks,
+}
+
+impl Scoring<'_> {
+    /// Scores on `files`, or on the run's validation text if there are none. `note` gets lines for the user.
+    ///
+    /// # Errors
+    /// If there is no text, if it cannot be read, or if the device or another rank fails.
+    pub fn score(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
+        match traits_of(self.run.config.task).reads {
+            Reads::Pairs => self.score_pairs(files, note),
+            Reads::Text => self.score_text(files, note),
+        }
     }
-}
 
-/// A translation model to score.
-struct Pairs<'a> {
-    run: &'a TrainedModel,
-    dtype: FloatDType,
-    device: &'a Device,
-}
-
-impl Pairs<'_> {
-    fn score(&self, files: &[PathBuf], generate: GenerateConfig, note: &mut dyn FnMut(&str)) -> Result<Scores> {
-        let Self { run, dtype, device } = self;
+    fn score_pairs(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
+        let Self { run, device, ranks, .. } = self;
         let examples = self.examples(files, note)?;
-        let (model, tokenizers) = run.translation(*dtype, device)?;
+        let (model, tokenizers) = run.translation(run.dtype_on(device)?, device)?;
         note(&format!("scoring {} on {} pairs", run.path.display(), examples.len()));
 
-        let translator = Translator::new(&model, tokenizers.clone(), generate)?;
+        let translator = Translator::new(&model, tokenizers.clone(), self.generate.clone())?;
         let loss = self.loss(&Transformer::EncoderDecoder(model), &tokenizers, &examples, note)?;
-        let translation = evaluate(&translator, &examples)?;
+        ranks.enter(Phase::Translate);
+        let translation = evaluate(&translator, &examples, ranks)?;
         Ok(Scores { step: run.step, loss, n_bytes: None, translation: Some(translation) })
     }
 
@@ -118,8 +117,45 @@ impl Pairs<'_> {
         note_report(cache.report(), note);
 
         let source = Arc::new(PairSource::new(cache, tokenizers, &config.loader)?);
-        let batches = OnePass::new(source, &config.loader)?;
-        validation_loss(model, batches, config.train.label_smoothing, None, self.device, &Ranks::alone())
+        self.loss_over(model, source, None)
+    }
+
+    fn score_text(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
+        let run = self.run;
+        let task = traits_of(run.config.task);
+        if task.hides_tokens {
+            run.check_masked_model()?;
+        }
+        let scratch = Scratch::new()?;
+        // The cache is temporary: nobody needs to know of it.
+        let opened = valid_text(&run.config, files, &scratch.0, &run.vocabulary, &mut |_| {})?;
+        let Some(OpenedText { source, n_bytes, report, notes, .. }) = opened else {
+            return Err(RunError::NoValidationText("text").into());
+        };
+        notes.iter().for_each(|line| note(line));
+        if report.bad() > 0 || report.unknown.tokens > 0 {
+            note(&report.to_string());
+        }
+
+        let model = run.load_model(run.dtype_on(self.device)?, self.device)?;
+        note(&format!("scoring {} on {n_bytes} bytes of text", run.path.display()));
+        let masking = Masking::of(&run.config, &run.vocabulary)?;
+        let loss = self.loss_over(&model, source, masking.as_ref())?;
+        let n_bytes = task.continues_text.then_some(n_bytes);
+        Ok(Scores { step: run.step, loss, n_bytes, translation: None })
+    }
+
+    /// Computes the loss over the batches of `source`, which the ranks share.
+    fn loss_over(
+        &self,
+        model: &Transformer,
+        source: Arc<dyn BatchSource>,
+        masking: Option<&Masking>,
+    ) -> Result<ValidationLoss> {
+        let Self { run, generate, device, ranks } = self;
+        compare_use(ranks, run, generate, &source.fingerprint())?;
+        let batches = OnePass::for_rank(source, &run.config.loader, ranks.part())?;
+        validation_loss(model, batches, run.config.train.label_smoothing, masking, device, ranks)
     }
 }
 
@@ -136,40 +172,6 @@ fn note_report(report: &RowReport, note: &mut dyn FnMut(&str)) {
     if report.unknown.tokens > 0 {
         note(&report.unknown.to_string());
     }
-}
-
-/// Scores a model of text: lm or mlm.
-fn score_text(
-    run: &TrainedModel,
-    files: &[PathBuf],
-    dtype: FloatDType,
-    device: &Device,
-    note: &mut dyn FnMut(&str),
-) -> Result<Scores> {
-    let config = &run.config;
-    let task = traits_of(config.task);
-    if task.hides_tokens {
-        run.check_masked_model()?;
-    }
-    let scratch = Scratch::new()?;
-    // The cache is temporary: nobody needs to know of it.
-    let opened = valid_text(config, files, &scratch.0, &run.vocabulary, &mut |_| {})?;
-    let Some(OpenedText { source, n_bytes, report, notes, .. }) = opened else {
-        return Err(RunError::NoValidationText("text").into());
-    };
-    notes.iter().for_each(|line| note(line));
-    if report.bad() > 0 || report.unknown.tokens > 0 {
-        note(&report.to_string());
-    }
-
-    let model = run.load_model(dtype, device)?;
-    note(&format!("scoring {} on {n_bytes} bytes of text", run.path.display()));
-    let batches = OnePass::new(source, &config.loader)?;
-    let masking = Masking::of(config, &run.vocabulary)?;
-    let loss =
-        validation_loss(&model, batches, config.train.label_smoothing, masking.as_ref(), device, &Ranks::alone())?;
-    let n_bytes = task.continues_text.then_some(n_bytes);
-    Ok(Scores { step: run.step, loss, n_bytes, translation: None })
 }
 
 /// A temporary folder for the token cache of a text. Removed when dropped.

@@ -30,9 +30,10 @@ use burn::tensor::Device;
 use kiln_model::TransformerConfig;
 
 pub use error::RunError;
-pub use evaluate::{Scores, score};
+pub use evaluate::{Scores, Scoring};
 pub use lock::{LOCK_FILE, LockError, RunLock};
 pub use prepare::Prepared;
+pub(crate) use ranks::compare_use;
 pub use start::Session;
 pub use trained_model::TrainedModel;
 pub use weights::write_run;
@@ -41,7 +42,7 @@ use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::{Config, Sources, load};
 use crate::dataset::RunData;
 use crate::device::DeviceChoice;
-use crate::distributed::Link;
+use crate::distributed::{Link, Ranks};
 use crate::eval::Model;
 use crate::generate::{Continuation, Filled, MaskFiller, TextGenerator, Translator};
 use crate::train::{Outcome, Signals};
@@ -192,8 +193,9 @@ impl Run {
     /// If the run has no checkpoint or no validation text, or if the device fails.
     pub fn evaluate(&self) -> Result<Scores> {
         let model = self.trained()?;
-        let config = model.config.generate.clone();
-        score(&model, &[], config, &self.device()?, &mut |line| self.note(line))
+        let (generate, device) = (model.config.generate.clone(), self.device()?);
+        let scoring = Scoring { run: &model, generate, device: &device, ranks: &Ranks::alone() };
+        scoring.score(&[], &mut |line| self.note(line))
     }
 
     /// Translates lines, in order; an empty line stays empty.

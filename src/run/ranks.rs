@@ -1,12 +1,13 @@
-//! What the ranks of a run must have in common before they train together.
+//! What ranks must have in common before they train, score or translate together.
 
 use std::fs::File;
 use std::sync::OnceLock;
 
 use anyhow::Result;
 
-use crate::checkpoint::{Resume, fields, is_within};
-use crate::config::Config;
+use super::trained_model::TrainedModel;
+use crate::checkpoint::{MANIFEST_FILE, Resume, fields, is_within};
+use crate::config::{Config, GenerateConfig};
 use crate::dataset::RunData;
 use crate::distributed::Ranks;
 
@@ -33,6 +34,27 @@ pub(super) fn compare(ranks: &Ranks, config: &Config, data: &RunData, resume: Op
     Ok(link.compare(&facts)?)
 }
 
+/// Refuses ranks that would not score or translate the same: with another program, checkpoint, text or way to generate.
+///
+/// # Errors
+/// If a rank differs; the error lists each difference.
+pub(crate) fn compare_use(ranks: &Ranks, run: &TrainedModel, generate: &GenerateConfig, text: &str) -> Result<()> {
+    let Some(link) = ranks.link() else { return Ok(()) };
+    // The manifest has the hashes of all files.
+    let manifest = std::fs::read(run.path.join(MANIFEST_FILE)).unwrap_or_default();
+    let facts = [
+        ("program", program().to_owned()),
+        ("checkpoint", format!("step {}, {}", run.step, short(&blake3::hash(&manifest)))),
+        ("text", text.to_owned()),
+        ("how to generate", format!("{generate:?}")),
+    ];
+    Ok(link.compare(&facts.map(|(name, value)| (name.to_owned(), value)))?)
+}
+
+fn short(hash: &blake3::Hash) -> String {
+    hash.to_hex()[..12].to_owned()
+}
+
 /// Returns the version and the hash of this executable.
 fn program() -> &'static str {
     static PROGRAM: OnceLock<String> = OnceLock::new();
@@ -42,7 +64,7 @@ fn program() -> &'static str {
             hasher.update_reader(File::open(std::env::current_exe()?)?)?;
             Ok(hasher.finalize())
         };
-        let hash = hash().map_or("unreadable".into(), |hash| hash.to_hex()[..12].to_owned());
+        let hash = hash().map_or("unreadable".into(), |hash| short(&hash));
         format!("{} {hash}", env!("CARGO_PKG_VERSION"))
     })
 }

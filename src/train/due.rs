@@ -146,8 +146,7 @@ impl Validation {
         let start = Instant::now();
         let model = state.model.valid();
         let TrainState { ranks, label_smoothing, masking, device, .. } = state;
-        let share = Rank { rank: ranks.rank(), world_size: ranks.size(), ..Rank::default() };
-        let batches = OnePass::for_rank(source, &config.loader, share)?;
+        let batches = OnePass::for_rank(source, &config.loader, ranks.part())?;
         // Host sync.
         let loss = validation_loss(&model, batches, *label_smoothing, masking.as_ref(), device, ranks)?;
         let mut metrics = ValidationMetrics {
@@ -164,10 +163,10 @@ impl Validation {
         let mut hypotheses = None;
         if with_text && !self.examples.is_empty() {
             let sources: Vec<&str> = self.examples.iter().map(|example| example.source.as_str()).collect();
-            let translate = || model.translate(&sources, vocabulary, &config.generate, share);
+            let translate = || model.translate(&sources, vocabulary, &config.generate, ranks.part());
             if let Some(lines) = new_kernels.without(translate)? {
-                let lines = merged(ranks.share("sharing the translations", lines)?);
-                let scores = score(lines, &self.examples, 0.0);
+                let lines = ranks.merge("sharing the translations", lines)?.into_iter().map(Option::unwrap_or_default);
+                let scores = score(lines.collect(), &self.examples, 0.0);
                 metrics.bleu = Some(scores.bleu.score);
                 metrics.no_four_grams = scores.bleu.has_no_four_grams();
                 metrics.chrf = Some(scores.chrf);
@@ -180,18 +179,6 @@ impl Validation {
         metrics.elapsed_secs = elapsed.as_secs_f64();
         Ok(Some(Validated { metrics, hypotheses, elapsed }))
     }
-}
-
-/// Joins the lines that each rank has translated.
-fn merged(of_ranks: Vec<Vec<Option<String>>>) -> Vec<String> {
-    let mut of_ranks = of_ranks.into_iter();
-    let mut lines = of_ranks.next().unwrap_or_default();
-    for others in of_ranks {
-        for (line, other) in lines.iter_mut().zip(others) {
-            *line = line.take().or(other);
-        }
-    }
-    lines.into_iter().map(Option::unwrap_or_default).collect()
 }
 
 /// The checkpoints of a run.

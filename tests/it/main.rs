@@ -14,4 +14,5 @@ mod minilm;
 mod readme;
 mod text;
 mod tidy;
+mod together;
 mod training;

@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
-use crate::cli::config_args::{ConfigArgs, DeviceArgs};
+use crate::cli::config_args::ConfigArgs;
 use crate::cli::lines::shell_word;
+use crate::cli::together::DevicesArgs;
 use crate::config::{Base, Chosen, Config, ConfigError, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
 use crate::device::DeviceChoice;
 use crate::distributed::Link;
@@ -20,6 +21,8 @@ use crate::units::thousands;
 /// Without arguments it trains a small model on the built-in task, numbers in digits -> English words, in about two
 /// minutes on a CPU. --task lm and --task mlm have a built-in text, too. A configuration file overrides the preset, and
 /// --set overrides both.
+///
+/// With --devices, a step takes train.grad_accum_steps batches on each device.
 ///
 /// Ctrl-C or SIGTERM saves a checkpoint and ends the run; --resume continues it. SIGUSR1 saves a checkpoint and the run
 /// goes on.
@@ -82,12 +85,7 @@ pub(in crate::cli) struct Args {
     pub(super) quiet: bool,
 
     #[command(flatten)]
-    device: DeviceArgs,
-
-    /// Trains on several devices, with a process for each: GPU numbers (0,1), all, or cpu,cpu to try it out. A step takes
-    /// train.grad_accum_steps batches on each
-    #[arg(long, value_name = "LIST", conflicts_with = "device")]
-    devices: Option<String>,
+    pub(super) devices: DevicesArgs,
 }
 
 /// The value of `--resume`.
@@ -100,16 +98,6 @@ enum Resume {
 }
 
 impl Args {
-    /// Returns the value of `--devices`.
-    pub(super) fn devices(&self) -> Option<&str> {
-        self.devices.as_deref()
-    }
-
-    /// Returns the device that was asked for.
-    pub(super) fn device(&self) -> DeviceChoice {
-        self.device.choice()
-    }
-
     /// Returns the run: its folder, its validated configuration and its options; and whether it is resumed. Ranks take the
     /// folder that rank 0 has chosen.
     pub(super) fn run(&self, link: Option<Link>, device: DeviceChoice) -> Result<(Run, bool)> {

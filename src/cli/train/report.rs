@@ -41,14 +41,15 @@ pub(super) fn speed(outcome: &Outcome) -> String {
     )
 }
 
-/// Says how to continue a run that was stopped.
-pub(super) fn stopped(outcome: &Outcome, dir: &Path) -> String {
+/// Says how to continue a run that was stopped, on the same `devices` if there were several.
+pub(super) fn stopped(outcome: &Outcome, dir: &Path, devices: Option<&str>) -> String {
     let what = match outcome.checkpoint {
         Some(_) => format!("stopped after step {} and saved", outcome.step),
         None if outcome.step == 0 => "stopped before the first step".into(),
         None => format!("stopped at step {}, which is saved", outcome.step),
     };
-    format!("{what}; continue with: {} train --run {} --resume", program(), dir.display())
+    let devices = devices.map_or(String::new(), |list| format!(" --devices {list}"));
+    format!("{what}; continue with: {} train --run {} --resume{devices}", program(), dir.display())
 }
 
 /// Prints scores and samples of a trained model, and the next command.

@@ -138,6 +138,11 @@ impl LinkError {
         }
     }
 
+    /// Returns whether rank 0, which speaks to the user, is gone or hangs.
+    pub fn has_lost_first(&self) -> bool {
+        matches!(self, Self::Gone { rank: 0, .. } | Self::Stalled { rank: 0, .. })
+    }
+
     /// The error of a rank whose process or connection ended.
     pub(super) fn gone(rank: usize, peer: &Peer, phase: Option<Phase>, how: impl Into<String>) -> Self {
         Self::Gone { rank, host: peer.host.clone(), pid: peer.pid, phase, how: how.into() }

@@ -160,6 +160,7 @@ fn sigterm_to_the_launcher_or_to_any_rank_saves_once_and_ends_all_with_0() {
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(0), "{text}");
         assert_eq!(text.matches("and saved; continue with:").count(), 1, "{text}");
+        assert!(text.contains("--resume --devices cpu,cpu"), "{text}");
         let saved = fs::read_dir(place.path("runs/a/checkpoints")).expect("there").flatten();
         let saved = saved.filter(|entry| entry.file_name().to_string_lossy().starts_with("step-")).count();
         assert_eq!(saved, 1, "{text}");
