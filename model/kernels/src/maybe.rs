@@ -1,8 +1,6 @@
 //! Optional tensor arguments of backend extensions.
 
-use burn::backend::tensor::FloatTensor;
-#[cfg(feature = "cuda")]
-use burn::backend::tensor::IntTensor;
+use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, ExtensionType};
 
 /// Defines an optional tensor. The derive recognizes a tensor by the name of its type, so each kind needs its own enum.
@@ -38,7 +36,6 @@ maybe!(
     Maybe, FloatTensor
 );
 
-#[cfg(feature = "cuda")]
 maybe!(
     /// An optional tensor of integers.
     MaybeInts, IntTensor

@@ -1,22 +1,25 @@
 //! Scaled dot-product attention over heads (Vaswani et al. 2017, section 3.2). It reads queries, keys and values in the
 //! layout that their projection wrote.
 
-#[cfg(feature = "cuda")]
 mod autodiff;
+mod cpu;
 #[cfg(feature = "cuda")]
 mod gpu;
-#[cfg(feature = "cuda")]
 mod ops;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod visible;
 
-use burn::tensor::{DType, Device, Int, Tensor};
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Device, Int, IntDType, Tensor};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
 
+use ops::{FlashOps, FlashSpec};
+
 use crate::dropout::DropoutStream;
-#[cfg(feature = "cuda")]
+use crate::maybe::MaybeInts;
 use crate::settings::reference_operators;
 
 /// Queries, keys and values as the input projections wrote them.
@@ -70,14 +73,20 @@ impl AttentionMask {
     }
 }
 
-/// Returns whether [`attention`] has a kernel for this dtype and head dimension on `device`. Otherwise it runs its
-/// reference, whose products and softmax come from the backend and are autotuned on a GPU.
+/// Returns whether [`attention`] has a kernel for this dtype and head dimension on `device`, as it has on every CPU. Otherwise
+/// it runs its reference, whose products and softmax come from the backend and are autotuned on a GPU.
 pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> bool {
+    if reference_operators() {
+        return false;
+    }
+    if device.clone().inner() == Device::flex() {
+        return true;
+    }
     #[cfg(feature = "cuda")]
-    return !reference_operators() && gpu::serves(device, dtype, head_dim);
+    return gpu::serves(device, dtype, head_dim);
     #[cfg(not(feature = "cuda"))]
     {
-        let _ = (device, dtype, head_dim);
+        let _ = (dtype, head_dim);
         false
     }
 }
@@ -111,32 +120,22 @@ pub fn attention(
         };
         assert_eq!(documents.dims(), [qkv.dims()[0]], "one document number per position");
     }
-    #[cfg(feature = "cuda")]
-    {
-        let (x, heads) = match &projected {
-            Projected::SelfAttention { qkv } => (qkv, n_heads + 2 * n_kv_heads),
-            Projected::Cross { query, .. } => (query, n_heads),
-        };
-        if attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
-            return flash(projected, mask, dropout, config);
-        }
+    let (x, heads) = match &projected {
+        Projected::SelfAttention { qkv } => (qkv, n_heads + 2 * n_kv_heads),
+        Projected::Cross { query, .. } => (query, n_heads),
+    };
+    if attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
+        return flash(projected, mask, dropout, config);
     }
     reference::attention(projected, mask, dropout, config)
 }
 
-#[cfg(feature = "cuda")]
 fn flash(
     projected: Projected,
     mask: &AttentionMask,
     dropout: Option<(f64, &DropoutStream)>,
     config: &AttentionConfig,
 ) -> Tensor<2> {
-    use burn::backend::Dispatch;
-    use burn::tensor::IntDType;
-    use ops::{FlashOps, FlashSpec};
-
-    use crate::maybe::MaybeInts;
-
     let given = |tensor: Option<&Tensor<1, Int>>| {
         MaybeInts::from(tensor.map(|tensor| tensor.clone().cast(IntDType::I32).into_dispatch()))
     };

@@ -1,8 +1,11 @@
 //! Flash attention as a backend extension.
+#![expect(clippy::too_many_arguments, reason = "a tensor of an extension is an argument of its own")]
 
+#[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Flex, backend_extension};
+use burn::backend::{Backend, backend_extension};
+#[cfg(feature = "cuda")]
 use burn::tensor::{DType, Shape};
 
 use crate::maybe::MaybeInts;
@@ -25,6 +28,7 @@ pub(crate) struct FlashSpec {
     pub(crate) dropout: f32,
 }
 
+#[cfg(feature = "cuda")]
 impl FlashSpec {
     /// Describes the result, `[B * T, H * K]`, and the log of each query's sum of exponentials, `[B * H * T]`.
     fn output(&self, query: &TensorSpec) -> (TensorSpec, TensorSpec) {
@@ -36,10 +40,10 @@ impl FlashSpec {
 }
 
 /// Optional tensors: key lengths `[B]`, documents `[B * T]`, the state of a random stream `[4]`.
-#[backend_extension(Flex, Cube, Fusion, Autodiff)]
+#[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait FlashOps: Backend {
-    /// Returns the result `[B * T, H * K]`, and for backward the binary logarithm of each query's sum of exponentials,
-    /// `[B * H * T]` in f32.
+    /// Returns the result `[B * T, H * K]`, and for backward the logarithm of each query's sum of exponentials, `[B * H * T]`
+    /// in f32: binary on a GPU, natural on a CPU.
     #[fusion(meta = |qkv, _lengths, _documents, _random, spec| spec.output(qkv))]
     fn flash_self(
         qkv: FloatTensor<Self>,
@@ -84,53 +88,4 @@ pub(crate) trait FlashOps: Backend {
         #[extension_type] random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
-}
-
-/// Never called: [`super::attention`] runs its reference where it has no kernel.
-impl FlashOps for Flex {
-    fn flash_self(
-        _: FloatTensor<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: FlashSpec,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("attention on the CPU runs its reference")
-    }
-
-    fn flash_self_backward(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: FlashSpec,
-    ) -> FloatTensor<Self> {
-        unreachable!("attention on the CPU runs its reference")
-    }
-
-    fn flash_cross(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: FlashSpec,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("attention on the CPU runs its reference")
-    }
-
-    fn flash_cross_backward(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: MaybeInts<Self>,
-        _: MaybeInts<Self>,
-        _: FlashSpec,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("attention on the CPU runs its reference")
-    }
 }

@@ -5,22 +5,22 @@ use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
 use super::ops::CrossEntropyOps;
-use crate::host::{floats, ints, tensor};
+use crate::host::vector::{exp, log_sum_exp, sum, vectorized};
+use crate::host::{floats, ints, tensor, view};
 
 impl CrossEntropyOps for Flex {
     fn cross_entropy_rows(logits: FlexTensor, labels: FlexTensor, smoothing: f32, ignored: i32) -> FlexTensor {
         let vocabulary = logits.layout().shape()[1];
-        let (logits, labels) = (floats(logits), ints(labels));
+        let (logits, labels) = (view(&logits), ints(labels));
         let per_row: Vec<[f32; 3]> = logits
             .par_chunks(vocabulary)
             .zip(&labels)
             .map(|(z, &label)| {
-                let max = z.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let log_sum = max + z.iter().map(|z| (z - max).exp()).sum::<f32>().ln();
+                let (log_sum, total) = vectorized(|| (log_sum_exp(z), sum(z)));
                 if label == ignored {
                     return [0.0, 0.0, log_sum];
                 }
-                let mean = z.iter().sum::<f32>() / vocabulary as f32;
+                let mean = total / vocabulary as f32;
                 let at_label = z[label as usize];
                 [log_sum - (1.0 - smoothing) * at_label - smoothing * mean, log_sum - at_label, log_sum]
             })
@@ -40,7 +40,7 @@ impl CrossEntropyOps for Flex {
         ignored: i32,
     ) -> FlexTensor {
         let (shape, dtype) = (logits.layout().shape().to_vec(), logits.dtype());
-        let (mut gradient, labels, rows, drows) = (floats(logits), ints(labels), floats(rows), floats(drows));
+        let (mut gradient, labels, rows, drows) = (floats(logits), ints(labels), view(&rows), view(&drows));
         let n = labels.len();
         let spread = smoothing / shape[1] as f32;
 
@@ -49,9 +49,7 @@ impl CrossEntropyOps for Flex {
                 return z.fill(0.0);
             }
             let (log_sum, scale) = (rows[2 * n + row], drows[row]);
-            for z in z.iter_mut() {
-                *z = ((*z - log_sum).exp() - spread) * scale;
-            }
+            vectorized(|| z.iter_mut().for_each(|z| *z = (exp(*z - log_sum) - spread) * scale));
             z[labels[row] as usize] -= (1.0 - smoothing) * scale;
         });
 

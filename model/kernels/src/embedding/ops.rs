@@ -7,11 +7,13 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
 use burn::tensor::Shape;
 use burn_flex::{Flex, FlexTensor};
+use rayon::prelude::*;
 
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
-use crate::host::{floats, ints, tensor};
+use crate::host::vector::vectorized;
+use crate::host::{floats, ints, map, tensor, view};
 use crate::linear::LinearOps;
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
@@ -90,12 +92,12 @@ impl EmbeddingOps for Flex {
         let rows = Self::float_select(table, 0, ids);
         let (shape, dtype) = (rows.layout().shape().clone(), rows.dtype());
         let mut x = floats(rows);
-        x.iter_mut().for_each(|x| *x *= lookup.scale);
+        map(&mut x, |x| x * lookup.scale);
         if let Maybe::Some(positions) = positions {
-            let positions = floats(positions);
-            for row in x.chunks_mut(positions.len()) {
-                row.iter_mut().zip(&positions).for_each(|(x, position)| *x += position);
-            }
+            let positions = view(&positions);
+            x.par_chunks_mut(positions.len()).for_each(|row| {
+                vectorized(|| row.iter_mut().zip(&*positions).for_each(|(x, position)| *x += position));
+            });
         }
         drop.apply(tensor(x, shape, dtype))
     }

@@ -2,14 +2,41 @@
 
 use burn::backend::Flex;
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::{FloatDType, Shape};
+use burn::tensor::FloatDType;
 use burn_flex::FlexTensor;
+use rayon::prelude::*;
 
 use super::ops::{Layout, LinearOps};
 use crate::activation::{self, Activation};
 use crate::dropout::Mask;
+use crate::host::vector::vectorized;
+use crate::host::{floats, tensor, view, zip_map};
 use crate::maybe::Maybe;
 use crate::reduce;
+
+/// Rows that a thread takes at a time.
+const ROWS: usize = 64;
+
+/// Adds a row to each row of `x`.
+fn add_to_rows(x: FlexTensor, row: &FlexTensor) -> FlexTensor {
+    let (shape, dtype, row) = (x.layout().shape().clone(), x.dtype(), view(row));
+    let mut values = floats(x);
+    values.par_chunks_mut((ROWS * row.len()).max(1)).for_each(|rows| {
+        vectorized(|| {
+            for values in rows.chunks_mut(row.len()) {
+                values.iter_mut().zip(&*row).for_each(|(x, added)| *x += added);
+            }
+        });
+    });
+    tensor(values, shape, dtype)
+}
+
+fn add(x: FlexTensor, other: &FlexTensor) -> FlexTensor {
+    let (shape, dtype) = (x.layout().shape().clone(), x.dtype());
+    let mut values = floats(x);
+    zip_map(&mut values, &view(other), |x, y| x + y);
+    tensor(values, shape, dtype)
+}
 
 impl LinearOps for Flex {
     fn product(a: FlexTensor, b: FlexTensor, layout: Layout) -> FlexTensor {
@@ -35,8 +62,7 @@ impl LinearOps for Flex {
     ) -> FlexTensor {
         let mut y = Self::product(x, weight, layout);
         if let Maybe::Some(bias) = bias {
-            let n = bias.layout().shape()[0];
-            y = Self::float_add(y, Self::float_reshape(bias, Shape::new([1, n])));
+            y = add_to_rows(y, &bias);
         }
         match activation {
             Some(activation) => Self::activate(y, activation, mask),
@@ -57,7 +83,7 @@ impl LinearOps for Flex {
     }
 
     fn linear_residual(x: FlexTensor, weight: FlexTensor, bias: Maybe<Self>, residual: FlexTensor) -> FlexTensor {
-        Self::float_add(residual, Self::fused_linear(x, weight, bias, Layout::NN, None, Mask::None))
+        add(Self::fused_linear(x, weight, bias, Layout::NN, None, Mask::None), &residual)
     }
 
     fn activate(x: FlexTensor, activation: Activation, mask: Mask<Self>) -> FlexTensor {

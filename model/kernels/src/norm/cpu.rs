@@ -7,7 +7,8 @@ use rayon::prelude::*;
 
 use super::ops::{Addend, Kind, NormOps, Remainder};
 use crate::dropout::Mask;
-use crate::host::{floats, tensor};
+use crate::host::vector::{dot, sum, sum_of_squares, vectorized};
+use crate::host::{floats, tensor, view};
 use crate::linear::LinearOps;
 use crate::maybe::Maybe;
 
@@ -34,19 +35,23 @@ impl NormOps for Flex {
             sum = Self::float_add(sum, drop.apply(branch));
         }
 
-        let (values, gamma) = (floats(sum.clone()), floats(gamma));
+        let (values, gamma) = (view(&sum), floats(gamma));
         let d = gamma.len();
         let beta = if let Maybe::Some(beta) = beta { floats(beta) } else { vec![0.0; d] };
 
         let mut y = vec![0f32; values.len()];
-        let rows: Vec<[f32; 2]> = values.par_chunks(d).with_min_len(BLOCK_ROWS).map(|x| statistics(x, kind)).collect();
+        let statistics = |x| vectorized(|| statistics(x, kind));
+        let rows: Vec<[f32; 2]> = values.par_chunks(d).with_min_len(BLOCK_ROWS).map(statistics).collect();
         let blocks = y.par_chunks_mut(BLOCK_ROWS * d).zip(values.par_chunks(BLOCK_ROWS * d));
         blocks.zip(rows.par_chunks(BLOCK_ROWS)).for_each(|((y, x), rows)| {
-            for ((y, x), &[mean, inverse]) in y.chunks_mut(d).zip(x.chunks(d)).zip(rows) {
-                for j in 0..d {
-                    y[j] = (x[j] - mean) * inverse * gamma[j] + beta[j];
+            vectorized(|| {
+                for ((y, x), &[mean, inverse]) in y.chunks_mut(d).zip(x.chunks(d)).zip(rows) {
+                    let parameters = gamma.iter().zip(&beta);
+                    for ((y, x), (gamma, beta)) in y.iter_mut().zip(x).zip(parameters) {
+                        *y = (x - mean) * inverse * gamma + beta;
+                    }
                 }
-            }
+            });
         });
 
         let statistics = tensor(rows.concat(), [rows.len(), 2], DType::F32);
@@ -63,7 +68,7 @@ impl NormOps for Flex {
         kind: Kind,
     ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
         let (shape, dtype) = (sum.layout().shape().to_vec(), sum.dtype());
-        let (x, statistics, gamma, dy) = (floats(sum), floats(statistics), floats(gamma), floats(dy));
+        let (x, statistics, gamma, dy) = (view(&sum), view(&statistics), view(&gamma), view(&dy));
         let d = gamma.len();
         let block = BLOCK_ROWS * d;
 
@@ -73,12 +78,14 @@ impl NormOps for Flex {
             .zip(x.par_chunks(block).zip(dy.par_chunks(block)))
             .zip(statistics.par_chunks(2 * BLOCK_ROWS))
             .map(|((dx, (x, dy)), rows)| {
-                let (mut dgamma, mut dbeta) = (vec![0f32; d], vec![0f32; d]);
+                let mut sums = (vec![0f32; d], vec![0f32; d]);
+                let mut scratch = [vec![0f32; d], vec![0f32; d]];
                 let rows = rows.chunks(2).map(|row| [row[0], row[1]]);
                 for (((dx, x), dy), row) in dx.chunks_mut(d).zip(x.chunks(d)).zip(dy.chunks(d)).zip(rows) {
-                    backward_row(dx, x, row, dy, &gamma, [&mut dgamma, &mut dbeta], kind);
+                    let sums = [&mut sums.0, &mut sums.1].map(Vec::as_mut_slice);
+                    vectorized(|| backward_row(dx, normalized(x, row, &mut scratch), row, dy, &gamma, sums, kind));
                 }
-                (dgamma, dbeta)
+                sums
             })
             .collect();
 
@@ -99,42 +106,48 @@ impl NormOps for Flex {
     }
 }
 
-/// Adds a row's gradient to `dx`: with `n = (x - mean) * inverse` and `g = dy * gamma`, it is
-/// `inverse * (g - mean(g) - n * mean(g * n))`, without the middle term if the mean is not subtracted.
+/// The two intermediate values of a row: `n = (x - mean) * inverse`, and room for `g = dy * gamma`.
+type Row<'a> = [&'a mut [f32]; 2];
+
+#[inline(always)]
+fn normalized<'a>(x: &[f32], [mean, inverse]: [f32; 2], scratch: &'a mut [Vec<f32>; 2]) -> Row<'a> {
+    let [n, g] = scratch;
+    n.iter_mut().zip(x).for_each(|(n, x)| *n = (x - mean) * inverse);
+    [n, g]
+}
+
+/// Adds a row's gradient to `dx`: `inverse * (g - mean(g) - n * mean(g * n))`, without the middle term if the mean is not
+/// subtracted. Adds its part of the parameters' gradients to the sums.
+#[inline(always)]
 fn backward_row(
     dx: &mut [f32],
-    x: &[f32],
-    [mean, inverse]: [f32; 2],
+    [n, g]: Row<'_>,
+    [_, inverse]: [f32; 2],
     dy: &[f32],
     gamma: &[f32],
     [dgamma, dbeta]: [&mut [f32]; 2],
     kind: Kind,
 ) {
-    let d = x.len();
-    let (mut sum, mut sum_product) = (0f64, 0f64);
-    for j in 0..d {
-        let normalized = (x[j] - mean) * inverse;
-        let g = dy[j] * gamma[j];
-        sum += f64::from(g);
-        sum_product += f64::from(g * normalized);
-        dgamma[j] += dy[j] * normalized;
-        dbeta[j] += dy[j];
-    }
+    g.iter_mut().zip(dy.iter().zip(gamma)).for_each(|(g, (dy, gamma))| *g = dy * gamma);
+    let d = dy.len() as f32;
+    let mean_g = if kind.centered { sum(g) / d } else { 0.0 };
+    let mean_product = dot(g, n) / d;
 
-    let mean_g = if kind.centered { (sum / d as f64) as f32 } else { 0.0 };
-    let mean_product = (sum_product / d as f64) as f32;
-    for j in 0..d {
-        let normalized = (x[j] - mean) * inverse;
-        dx[j] += inverse * (dy[j] * gamma[j] - mean_g - normalized * mean_product);
+    let of_row = n.iter().zip(dy);
+    for ((dgamma, dbeta), (n, dy)) in dgamma.iter_mut().zip(dbeta).zip(of_row) {
+        *dgamma += dy * n;
+        *dbeta += dy;
+    }
+    for (dx, (n, g)) in dx.iter_mut().zip(n.iter().zip(g.iter())) {
+        *dx += inverse * (g - mean_g - n * mean_product);
     }
 }
 
-/// Returns the mean (0 without centering), and the inverse root of the remaining mean square plus `eps`. Sums are f64:
-/// a sequential sum of thousands of f32 would lose digits.
+/// Returns the mean (0 without centering), and the inverse root of the remaining mean square plus `eps`.
+#[inline(always)]
 fn statistics(x: &[f32], kind: Kind) -> [f32; 2] {
-    let n = x.len() as f64;
-    let in_f64 = || x.iter().map(|&x| f64::from(x));
-    let mean = if kind.centered { in_f64().sum::<f64>() / n } else { 0.0 };
-    let square = in_f64().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
-    [mean as f32, (square + f64::from(kind.eps)).sqrt().recip() as f32]
+    let n = x.len() as f32;
+    let mean = if kind.centered { sum(x) / n } else { 0.0 };
+    let square = sum_of_squares(x, mean) / n;
+    [mean, (square + kind.eps).sqrt().recip()]
 }

@@ -9,7 +9,8 @@ use super::StepPolicy;
 use super::flat::{ALIGNMENT, CHUNK};
 use super::ops::{AdamWOps, Factors, Parts, Segment};
 use super::slots::{BLOCK, COLUMNS, progress, step};
-use crate::host::{floats, tensor};
+use crate::host::vector::{dot, vectorized};
+use crate::host::{floats, tensor, view};
 
 impl AdamWOps for Flex {
     fn flat_gather(
@@ -23,17 +24,24 @@ impl AdamWOps for Flex {
         let (mut values, mut squares) = (floats(values), floats(squares));
 
         for (part, segment) in parts.into_vec().into_iter().zip(segments) {
-            let part = floats(part);
+            let part = view(&part);
             let target = &mut values[segment.offset..segment.offset + segment.len.next_multiple_of(ALIGNMENT)];
             let squares = &mut squares[segment.first_chunk..];
 
             target.par_chunks_mut(CHUNK).zip(squares).enumerate().for_each(|(i, (chunk, square))| {
+                // Behind the part come zeros, up to the alignment.
                 let part = &part[(i * CHUNK).min(part.len())..];
-                for (j, value) in chunk.iter_mut().enumerate() {
-                    let added = part.get(j).copied().unwrap_or(0.0);
-                    *value = if accumulate { *value + added } else { added };
-                }
-                *square = chunk.iter().map(|x| x * x).sum();
+                let (added, rest) = chunk.split_at_mut(part.len().min(CHUNK));
+                vectorized(|| {
+                    match accumulate {
+                        true => added.iter_mut().zip(part).for_each(|(sum, x)| *sum += x),
+                        false => added.copy_from_slice(&part[..added.len()]),
+                    }
+                    if !accumulate {
+                        rest.fill(0.0);
+                    }
+                });
+                *square = vectorized(|| dot(chunk, chunk));
             });
         }
         (flat(values, dtype), flat(squares, DType::F32))
@@ -97,21 +105,17 @@ impl AdamWOps for Flex {
             return (master, m, v);
         }
 
-        let gradient = floats(gradient);
+        let gradient = view(&gradient);
         let [mut master, mut m, mut v] = [master, m, v].map(floats);
         let chunks = master.par_chunks_mut(CHUNK).zip(m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK)));
         chunks.zip(gradient.par_chunks(CHUNK)).enumerate().for_each(|(i, ((master, (m, v)), gradient))| {
-            for j in 0..gradient.len() {
-                let is_decayed = i * CHUNK + j < factors.n_decayed;
-                let decay = if is_decayed { 1.0 - numbers[step::DECAY] } else { 1.0 };
-                let g = gradient[j] * numbers[step::GRADIENT_FACTOR];
-
-                m[j] = factors.beta1 * m[j] + factors.rest1 * g;
-                v[j] = factors.beta2 * v[j] + factors.rest2 * g * g;
-
-                let denominator = v[j].sqrt() * numbers[step::SECOND_MOMENT] + factors.eps;
-                master[j] = master[j] * decay - numbers[step::LEARNING_RATE] * m[j] / denominator;
-            }
+            let n_decayed = factors.n_decayed.saturating_sub(i * CHUNK).min(gradient.len());
+            let ((master, other_master), (m, other_m)) = (master.split_at_mut(n_decayed), m.split_at_mut(n_decayed));
+            let ((v, other_v), (gradient, other)) = (v.split_at_mut(n_decayed), gradient.split_at(n_decayed));
+            vectorized(|| {
+                update([master, m, v], gradient, 1.0 - numbers[step::DECAY], &numbers, factors);
+                update([other_master, other_m, other_v], other, 1.0, &numbers, factors);
+            });
         });
         (flat(master, DType::F32), flat(m, DType::F32), flat(v, DType::F32))
     }
@@ -129,6 +133,21 @@ impl AdamWOps for Flex {
         let (master, m, v) = Self::adamw(master, m, v, gradient, numbers, factors);
         let weights = flat(floats(master.clone()), dtype);
         (master, m, v, weights)
+    }
+}
+
+/// Updates weights and moments by a gradient that is not yet divided and clipped. `decay` is a factor of the weights.
+#[inline(always)]
+fn update([master, m, v]: [&mut [f32]; 3], gradient: &[f32], decay: f32, numbers: &[f32], factors: Factors) {
+    let [scale, second, rate] =
+        [step::GRADIENT_FACTOR, step::SECOND_MOMENT, step::LEARNING_RATE].map(|slot| numbers[slot]);
+    for ((master, (m, v)), g) in master.iter_mut().zip(m.iter_mut().zip(v)).zip(gradient) {
+        let g = g * scale;
+        *m = factors.beta1 * *m + factors.rest1 * g;
+        *v = factors.beta2 * *v + factors.rest2 * g * g;
+
+        let denominator = v.sqrt() * second + factors.eps;
+        *master = *master * decay - rate * *m / denominator;
     }
 }
 

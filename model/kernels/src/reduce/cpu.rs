@@ -3,7 +3,8 @@
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
-use crate::host::{floats, tensor};
+use crate::host::vector::vectorized;
+use crate::host::{tensor, view};
 
 /// Rows that one thread sums. The number is fixed so that sums do not depend on the number of threads.
 const BLOCK_ROWS: usize = 64;
@@ -11,14 +12,16 @@ const BLOCK_ROWS: usize = 64;
 /// Returns the sum of the rows of `x` (`[M, N]`), `[N]`.
 pub(crate) fn column_sum(x: FlexTensor) -> FlexTensor {
     let (n, dtype) = (x.layout().shape()[1], x.dtype());
-    let values = floats(x);
+    let values = view(&x);
     let blocks: Vec<Vec<f32>> = values
         .par_chunks((BLOCK_ROWS * n).max(1))
         .map(|rows| {
             let mut sum = vec![0f32; n];
-            for row in rows.chunks(n) {
-                sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-            }
+            vectorized(|| {
+                for row in rows.chunks(n) {
+                    sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+                }
+            });
             sum
         })
         .collect();

@@ -7,7 +7,8 @@ use burn::tensor::Shape;
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
-use crate::host::{floats, sigmoid, tensor};
+use crate::host::vector::{sigmoid, vectorized};
+use crate::host::{tensor, view};
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait SwigluOps: Backend {
@@ -24,13 +25,15 @@ impl SwigluOps for Flex {
     fn fused_swiglu(gate_up: FlexTensor) -> FlexTensor {
         let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
         let (f, dtype) = (columns / 2, gate_up.dtype());
-        let x = floats(gate_up);
+        let x = view(&gate_up);
         let mut y = vec![0f32; m * f];
         y.par_chunks_mut(f.max(1)).zip(x.par_chunks(columns.max(1))).for_each(|(y, x)| {
             let (gate, up) = x.split_at(f);
-            for j in 0..f {
-                y[j] = gate[j] * sigmoid(gate[j]) * up[j];
-            }
+            vectorized(|| {
+                for (y, (&gate, &up)) in y.iter_mut().zip(gate.iter().zip(up)) {
+                    *y = gate * sigmoid(gate) * up;
+                }
+            });
         });
         tensor(y, [m, f], dtype)
     }
@@ -38,16 +41,19 @@ impl SwigluOps for Flex {
     fn fused_swiglu_backward(gate_up: FlexTensor, dy: FlexTensor) -> FlexTensor {
         let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
         let (f, dtype) = (columns / 2, gate_up.dtype());
-        let (x, dy) = (floats(gate_up), floats(dy));
+        let (x, dy) = (view(&gate_up), view(&dy));
         let mut dx = vec![0f32; m * columns];
         let rows = dx.par_chunks_mut(columns.max(1)).zip(x.par_chunks(columns.max(1)).zip(dy.par_chunks(f.max(1))));
         rows.for_each(|(dx, (x, dy))| {
             let ((gate, up), (dgate, dup)) = (x.split_at(f), dx.split_at_mut(f));
-            for j in 0..f {
-                let s = sigmoid(gate[j]);
-                dgate[j] = dy[j] * up[j] * s * (1.0 + gate[j] * (1.0 - s));
-                dup[j] = dy[j] * gate[j] * s;
-            }
+            let operands = dy.iter().zip(gate.iter().zip(up));
+            vectorized(|| {
+                for ((dgate, dup), (&dy, (&gate, &up))) in dgate.iter_mut().zip(dup).zip(operands) {
+                    let s = sigmoid(gate);
+                    *dgate = dy * up * s * (1.0 + gate * (1.0 - s));
+                    *dup = dy * gate * s;
+                }
+            });
         });
         tensor(dx, [m, columns], dtype)
     }
