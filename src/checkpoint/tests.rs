@@ -351,8 +351,8 @@ fn the_newest_verified_checkpoint_is_named_instead_of_a_damaged_one() {
     fs::write(newer.join(MODEL_FILE), "damaged").expect("writable");
     assert_eq!(checkpoints.newest_verified().expect("readable"), Some(older.clone()));
     let text = checkpoints.instead_of(verify(&newer).expect_err("damaged")).to_string();
-    let advice = format!("the newest sound checkpoint of this run is {0}: name {0} instead", older.display());
-    assert!(text.contains("model.safetensors is damaged: found 7 bytes") && text.ends_with(&advice), "{text}");
+    let advice = "the newest sound checkpoint of this run is step-00000010: take that one";
+    assert!(text.contains("model.safetensors is damaged: found 7 bytes") && text.ends_with(advice), "{text}");
 
     fs::remove_dir_all(older).expect("there");
     let text = checkpoints.instead_of(verify(&newer).expect_err("damaged")).to_string();

@@ -77,11 +77,8 @@ fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
     let reads = traits_of(run.config.task).reads;
     if reads == Reads::Text && (args.hypotheses.is_some() || !args.generate.is_empty()) {
-        return Err(Usage(
-            "options of translation do not apply to text: omit --hypotheses and the options that say how to generate"
-                .into(),
-        )
-        .into());
+        let what = if args.hypotheses.is_some() { "--hypotheses" } else { "an option that says how to generate" };
+        return Err(Usage(format!("{what} applies to translations only, and this run reads text: leave it out")).into());
     }
 
     let generate = match reads {

@@ -157,16 +157,27 @@ fn continue_lines(
     let spells_bytes = generator.tokenizer().spells_bytes();
     let chunks = Chunks { name: &name, size: PROMPTS_PER_CHUNK, typed, spells_bytes };
     let lacking = |lines: &[String]| generator.tokenizer().lacking_in(lines);
-    let n_lines = chunks.for_each(&mut input, lacking, |lines, n_done| {
-        if !typed || args.json || args.num_samples > 1 {
-            return write_json(output, lines, &generator.samples(lines, n_done as u64, args.num_samples)?);
+
+    let mut n_prompts = 0;
+    chunks.for_each(&mut input, lacking, |lines, n_lines| {
+        let empty = |line: &String| line.trim().is_empty();
+        if let Some(at) = lines.iter().position(empty).filter(|_| !typed) {
+            let n = lines.iter().filter(|line| empty(line)).count();
+            eprintln!("note: empty lines of {name} are left out: {n}, the first is line {}", n_lines + at + 1);
         }
-        match lines {
-            [line] if !line.is_empty() => continue_one(generator, line, n_done as u64, output, args),
-            _ => Ok(()),
+
+        let prompts: Vec<String> = lines.iter().filter(|line| !empty(line)).cloned().collect();
+        let first = n_prompts;
+        n_prompts += prompts.len() as u64;
+        match prompts.as_slice() {
+            [] => Ok(()),
+            [prompt] if typed && !args.json && args.num_samples == 1 => {
+                continue_one(generator, prompt, first, output, args)
+            }
+            prompts => write_json(output, prompts, &generator.samples(prompts, first, args.num_samples)?),
         }
     })?;
-    if n_lines == 0 && !typed {
+    if n_prompts == 0 && !typed {
         eprintln!("{name} is empty: write a prompt per line, or --prompt 'TEXT'");
     }
     Ok(())

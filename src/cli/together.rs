@@ -34,7 +34,7 @@ pub(super) struct Part {
     pub(super) link: Option<Link>,
     /// Where this process computes.
     pub(super) device: DeviceChoice,
-    /// The user sees rank 0's errors beside this rank's.
+    /// The user sees rank 0's errors and this rank's on one screen.
     is_heard_with_first: bool,
 }
 

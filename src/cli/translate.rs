@@ -125,7 +125,7 @@ impl Work<'_> {
         self.of_all(&lines, n_done)
     }
 
-    /// Takes part in what rank 0 translates, until there are no more lines.
+    /// Takes part in what rank 0 translates, to the last line.
     fn serve(&self) -> Result<()> {
         let mut n_done = 0;
         loop {
@@ -138,7 +138,7 @@ impl Work<'_> {
         }
     }
 
-    /// Tells the other ranks that there are no more lines.
+    /// Tells the other ranks that the lines have ended.
     fn end(&self) -> Result<()> {
         self.ranks.from_first(LINES, Vec::<String>::new())?;
         Ok(())

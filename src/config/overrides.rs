@@ -6,6 +6,7 @@
 mod dotted;
 mod epochs;
 mod lines;
+mod other_names;
 mod sources;
 mod syntax;
 
@@ -19,6 +20,7 @@ use toml::{Table, Value};
 pub(super) use dotted::lookup;
 use dotted::{insert, key_offsets, leaves, remove};
 use lines::in_a_file;
+use other_names::OTHER_NAMES;
 pub use sources::{ConfigError, Resolved, Sources};
 
 use super::give_way::give_way;
@@ -353,52 +355,6 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
         }
     }
 }
-
-/// Names that other trainers use, and our keys.
-const OTHER_NAMES: [(&str, &str); 42] = [
-    ("learning_rate", "optim.lr"),
-    ("max_lr", "optim.lr"),
-    ("warmup", "optim.warmup_steps"),
-    ("warmup_iters", "optim.warmup_steps"),
-    ("warmup_updates", "optim.warmup_steps"),
-    ("clip_norm", "optim.max_grad_norm"),
-    ("grad_clip", "optim.max_grad_norm"),
-    ("adam_beta1", "optim.beta1"),
-    ("adam_beta2", "optim.beta2"),
-    ("lr_scheduler", "optim.schedule"),
-    ("lr_scheduler_type", "optim.schedule"),
-    ("max_steps", "train.steps"),
-    ("max_iters", "train.steps"),
-    ("max_update", "train.steps"),
-    ("train_steps", "train.steps"),
-    ("accum_count", "train.grad_accum_steps"),
-    ("gradient_accumulation_steps", "train.grad_accum_steps"),
-    ("update_freq", "train.grad_accum_steps"),
-    ("eval_every", "train.validate_every"),
-    ("eval_interval", "train.validate_every"),
-    ("eval_steps", "train.validate_every"),
-    ("checkpoint_every", "train.save_every"),
-    ("save_interval", "train.save_every"),
-    ("save_steps", "train.save_every"),
-    ("save_total_limit", "train.keep_last"),
-    ("log_interval", "train.log_every"),
-    ("logging_steps", "train.log_every"),
-    ("bf16", "train.precision"),
-    ("fp16", "train.precision"),
-    ("dtype", "train.precision"),
-    ("label_smoothing_factor", "train.label_smoothing"),
-    ("batch_size", "loader.batch_tokens"),
-    ("max_tokens", "loader.batch_tokens"),
-    ("per_device_train_batch_size", "loader.batch_tokens"),
-    ("block_size", "data.text.seq_len"),
-    ("hidden_size", "model.d_model"),
-    ("n_embd", "model.d_model"),
-    ("n_head", "model.n_heads"),
-    ("num_attention_heads", "model.n_heads"),
-    ("n_layer", "model.n_decoder_layers"),
-    ("num_hidden_layers", "model.n_decoder_layers"),
-    ("intermediate_size", "model.d_ff"),
-];
 
 /// Keys that no preset sets, so its TOML lacks them.
 const OPTIONAL_KEYS: [&str; 9] = [

@@ -81,11 +81,24 @@ impl RunData {
                 cache_dir.display()
             )
         })?;
-        match traits_of(config.task).reads {
+        let mut data = match traits_of(config.task).reads {
             Reads::Pairs => pairs::open(config, &cache_dir, vocabulary, note),
             Reads::Text => text::open(config, &cache_dir, vocabulary, note),
-        }
+        }?;
+        data.notes.extend(trained_on_too(config));
+        Ok(data)
     }
+}
+
+/// Says if a validation file is a training file, too.
+fn trained_on_too(config: &Config) -> Option<String> {
+    let place = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let train: Vec<PathBuf> = config.data.train.iter().map(place).collect();
+    let file = config.data.valid.iter().find(|file| train.contains(&place(file)))?;
+    Some(format!(
+        "warning: {} is in data.train and in data.valid: the validation measures how well the model knows it by heart",
+        file.display()
+    ))
 }
 
 /// Training and validation files.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, Packing, RowReport, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenizerConfig, prepare_text,
+    BatchSource, Packing, RowReport, TextConfig, TextCorpus, TextFormat, TextSource, TextTokenizer, TokenizerConfig,
+    prepare_text,
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
@@ -28,10 +29,10 @@ pub(super) fn open(
     tokenizer.check(config.task)?;
     let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
     let folding = folding_note(tokenizer.folding()?, is_trained);
-    let notes = corpus.notes().into_iter().chain(folding).collect();
 
-    let (train, _) =
+    let (train, report) =
         source(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
+    let notes = corpus.notes().into_iter().chain(folding).chain(one_document(&report, &corpus)?).collect();
     let vocabulary = Vocabulary::Text(tokenizer);
     let mut data = RunData { notes, ..RunData::new(vocabulary, train) };
 
@@ -44,6 +45,23 @@ pub(super) fn open(
         data.notes.extend(opened.notes);
     }
     Ok(data)
+}
+
+/// Says if all lines of a text are one document, perhaps against the user's intention.
+fn one_document(report: &RowReport, corpus: &TextCorpus) -> Result<Option<String>> {
+    const MANY_LINES: usize = 100;
+    if report.rows() != 1 || corpus.config().format != TextFormat::Auto {
+        return Ok(None);
+    }
+    let (documents, _) = corpus.read_all()?;
+    let n_lines = documents.iter().map(|document| document.lines().count()).sum::<usize>();
+    let text = || {
+        format!(
+            "the training text is one document of {n_lines} lines: blank lines separate documents; if each line is one, add --set \
+             data.text.format=lines"
+        )
+    };
+    Ok((n_lines >= MANY_LINES).then(text))
 }
 
 /// A text to score a model on.

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 use kiln_data::HostBatch;
-use kiln_model::{DropoutStream, TextBatch};
+use kiln_model::DropoutStream;
 use serde::{Deserialize, Serialize};
 
+use super::masking::NOT_MASKED;
 use super::{Masking, Model};
 use crate::device::upload;
 use crate::distributed::{Phase, Ranks};
@@ -116,7 +117,7 @@ impl Measured {
             |sums: &TensorData| sums.as_slice::<f32>().expect("losses are f32").iter().map(|x| x.to_bits()).collect();
         let mut counts = HashMap::new();
         for label in labels.iter().flat_map(|labels| labels.iter::<i32>()) {
-            if label != TextBatch::NOT_COUNTED {
+            if label != NOT_MASKED {
                 *counts.entry(label).or_default() += 1;
             }
         }

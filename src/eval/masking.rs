@@ -2,11 +2,14 @@
 
 use anyhow::{Context, Result, ensure};
 use kiln_model::mlm::{MaskConfig, mask_tokens};
-use kiln_model::{Batch, DropoutStream};
+use kiln_model::{Batch, DropoutStream, TextBatch};
 
 use crate::config::Config;
 use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
+
+/// The label of a token that is not hidden.
+pub(super) const NOT_MASKED: i32 = TextBatch::NOT_COUNTED;
 
 /// How tokens are hidden.
 #[derive(Debug, Clone, PartialEq)]

@@ -108,6 +108,12 @@ fn write_all(
             .and_then(|()| File::open(&path)?.sync_all())
             .map_err(FolderError::io("write", &path))?;
     }
+
+    // `serialize_to_file` makes a file that nobody else can read.
+    if let Some((name, _)) = files.first() {
+        let usual = fs::metadata(dir.join(name)).map(|file| file.permissions());
+        usual.and_then(|usual| fs::set_permissions(&path, usual)).map_err(FolderError::io("write", &path))?;
+    }
     Ok(())
 }
 

@@ -46,7 +46,7 @@ impl Console {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(extent.total_steps), ProgressDrawTarget::stderr());
             let style =
-                ProgressStyle::with_template("{spinner} {bar:16} {pos}/{len} {wide_msg}").expect("a valid template");
+                ProgressStyle::with_template("{spinner} {bar:10} {pos}/{len} {wide_msg}").expect("a valid template");
             bar.set_style(style.progress_chars("=> "));
             bar.set_position(extent.start_step);
             bar.tick(); // visible from the first step on

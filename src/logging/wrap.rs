@@ -7,6 +7,7 @@ use console::Term;
 pub fn wrapped(line: &str, width: usize) -> String {
     let indent = line.len() - line.trim_start_matches(' ').len();
     let (mut text, mut column) = (" ".repeat(indent), indent);
+    let line = with_whole_cells(line);
     let mut words = line.split_whitespace().peekable();
     let mut is_first = true;
     while let Some(word) = words.next() {
@@ -26,7 +27,24 @@ pub fn wrapped(line: &str, width: usize) -> String {
         column += len;
         is_first = false;
     }
-    text
+    text.replace(KEPT, " ")
+}
+
+/// Stands for a space that is not broken.
+const KEPT: char = '\u{1}';
+/// Longest cell that stays in one line, in columns.
+const LONGEST_CELL: usize = 24;
+
+/// Keeps a name and its number together in a line of cells: `BLEU 18.96 | chrF2 59.40`.
+fn with_whole_cells(line: &str) -> String {
+    if !line.contains(" | ") {
+        return line.to_owned();
+    }
+    let cell = |cell: &str| match cell.chars().count() <= LONGEST_CELL {
+        true => cell.trim().replace(' ', &KEPT.to_string()),
+        false => cell.to_owned(),
+    };
+    line.split(" | ").map(cell).collect::<Vec<_>>().join(&format!("{KEPT}| "))
 }
 
 /// Breaks a line for the terminal that stderr goes to; elsewhere the line stays as it is.
@@ -52,6 +70,10 @@ mod tests {
 
     #[test]
     fn lines_break_between_words_and_keep_their_indent() {
+        assert_eq!(
+            wrapped("BLEU 18.96 | chrF2 59.40 | exact match 1%", 22),
+            "BLEU 18.96 |\n  chrF2 59.40 |\n  exact match 1%"
+        );
         assert_eq!(wrapped("one two three four", 9), "one two\n  three\n  four");
         assert_eq!(wrapped("  one two three", 10), "  one two\n    three");
         assert_eq!(wrapped("short", 80), "short");

@@ -76,6 +76,7 @@ impl Scoring<'_> {
     fn examples(&self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Vec<Example>> {
         let config = &self.run.config;
         if files.is_empty() && config.is_built_in_task() {
+            self.check_trained()?;
             return Ok(built_in::rows(config)?.held_out);
         }
         let files = if files.is_empty() { &config.data.valid } else { files };
@@ -126,6 +127,9 @@ impl Scoring<'_> {
         if task.hides_tokens {
             run.check_masked_model()?;
         }
+        if files.is_empty() && run.config.is_built_in_task() {
+            self.check_trained()?;
+        }
         let scratch = Scratch::new()?;
         // The cache is temporary: nobody needs to know of it.
         let opened = valid_text(&run.config, files, &scratch.0, &run.vocabulary, &mut |_| {})?;
@@ -143,6 +147,12 @@ impl Scoring<'_> {
         let loss = self.loss_over(&model, source, masking.as_ref())?;
         let n_bytes = task.continues_text.then_some(n_bytes);
         Ok(Scores { step: run.step, loss, n_bytes, translation: None })
+    }
+
+    /// Refuses to score an imported model on the built-in text, which it has never seen.
+    fn check_trained(&self) -> Result<(), RunError> {
+        let what = if traits_of(self.run.config.task).reads == Reads::Pairs { "text pairs" } else { "text" };
+        if self.run.step == 0 { Err(RunError::NoValidationText(what)) } else { Ok(()) }
     }
 
     /// Computes the loss over the batches of `source`, which the ranks share.

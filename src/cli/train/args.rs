@@ -18,8 +18,8 @@ use crate::units::thousands;
 
 /// Trains a Transformer
 ///
-/// Without arguments it trains a small model on the built-in task, numbers in digits -> English words, in about two
-/// minutes on a CPU. --task lm and --task mlm have a built-in text, too. A configuration file overrides the preset, and
+/// Without arguments it trains a small model on the built-in task, numbers in digits -> English words, in about a
+/// minute on a CPU. --task lm and --task mlm have a built-in text, too. A configuration file overrides the preset, and
 /// --set overrides both.
 ///
 /// With --devices, a step takes train.grad_accum_steps batches on each device.
@@ -40,7 +40,7 @@ pub(in crate::cli) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// Run folder [default: runs/ and the name of the configuration file or preset]
+    /// Run folder [default: runs/ and the name of the configuration file, the preset or the task]
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
 

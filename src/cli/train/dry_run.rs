@@ -120,7 +120,7 @@ fn first_row(batch: &HostBatch, vocabulary: &Vocabulary) -> Vec<String> {
             let mut row = ids(&batch.target_input()[..batch.target_len]);
             row.truncate(N_TOKENS);
             vec![
-                "the first row of the training data begins:".to_owned(),
+                "a row of the training data, which may begin anywhere in a text:".to_owned(),
                 format!("  text: {}", one_line(&decode(&row))),
                 format!("    {}", tokens(&row, decode)),
             ]

@@ -140,16 +140,16 @@ fn a_damaged_checkpoint_or_configuration_is_answered_with_a_sound_one() {
     let ran = translate(&["half", "--checkpoint", "last"]).refused(3, &["step-00000009/tokenizer.json is damaged"]);
     let advice = ran.stderr.split_once("the newest sound checkpoint of this run is ").expect("advice").1;
     let sound = advice.split(':').next().expect("a folder");
-    assert!(sound.starts_with("half/checkpoints/step-") && !sound.ends_with('9'), "{ran:#?}");
-    translate(&[sound]).ok();
+    assert!(sound.starts_with("step-") && !sound.ends_with('9'), "{ran:#?}");
+    translate(&["half", "--checkpoint", sound]).ok();
 
     let config = place.read("half/config.toml");
     place.write("half/config.toml", config.replacen("[optim]", "[optim", 1));
-    let copy = format!("cp {sound}/config.toml half/config.toml");
+    let copy = format!("\n  cp 'half/checkpoints/{sound}/config.toml' 'half/config.toml'\n");
     let ran = resume(&place, "half").refused(2, &[&copy, "half/config.toml:"]);
     assert_eq!(ran.stderr.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{ran:#?}");
     let checked = place.run(&["check", "half"]);
-    assert!(checked.stdout.contains(&format!("copy {sound}/config.toml over it")), "{checked:#?}");
+    assert!(checked.stdout.contains(&format!("copy half/checkpoints/{sound}/config.toml over it")), "{checked:#?}");
 }
 
 #[test]

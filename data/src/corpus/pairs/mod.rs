@@ -115,7 +115,7 @@ fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
             Err(Error::corpus(
                 entry,
                 "has no known ending: use .jsonl, .tsv or .csv (.gz and .zst may follow), join two parallel files by a comma \
-             (`news.en,news.it`), or set the format, for example --set data.corpus.format=tsv",
+             (`news.en,news.it`), or set the format, for example --set data.corpus.format=tsv; plain text needs --task lm or --task mlm",
             ))
         }
     }

@@ -148,8 +148,10 @@ fn flash(
         None => (0, None),
     };
     let p = dropout.map_or(0.0, |(p, _)| p as f32);
+
     let spec = |head_dim| FlashSpec { batch_size, n_heads, n_kv_heads, head_dim, causal, site, dropout: p };
     let lengths = given(mask.key_lengths.as_ref());
+
     let (out, _) = match projected {
         Projected::SelfAttention { qkv } => {
             let head_dim = qkv.dims()[1] / (n_heads + 2 * n_kv_heads);

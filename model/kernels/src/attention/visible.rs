@@ -81,6 +81,7 @@ impl Visible {
         mut each: impl FnMut(usize, f32),
     ) {
         let Some(Drop { key, draw, site, limit, factor }) = self.drop else { return };
+
         let row = (batch_row * self.n_heads + head) * self.n_queries + query;
         let first_block = row * self.n_keys.next_multiple_of(64) / 8;
         for half_tile in (keys.start / 32 * 32..keys.end).step_by(32) {

@@ -124,7 +124,7 @@ mod tests {
                     let product: f32 = (0..k).map(|l| at(a, i, l) * at(b, l, j)).sum();
                     assert_eq!(*found, 100.0 + 0.5 * product, "{i}, {j}");
                 }
-                assert_eq!(row[n], 100.0, "beside the matrix");
+                assert_eq!(row[n], 100.0, "right of the matrix");
             }
         }
     }
