@@ -80,6 +80,13 @@ pub fn launch(
         // Rank 0 may read a file or a pipe. It cannot read a terminal, because its group of processes is not in the foreground.
         let reads = rank == 0 && !io::stdin().is_terminal();
         command.args(args).stdin(if reads { Stdio::inherit() } else { Stdio::null() });
+        // A rank suggests commands as the user has written this one.
+        #[cfg(unix)]
+        if let Some(name) =
+            std::env::args_os().next().filter(|_| std::env::current_exe().is_ok_and(|own| own == program))
+        {
+            std::os::unix::process::CommandExt::arg0(&mut command, name);
+        }
         for (name, value) in [
             ("KILN_RANK", rank.to_string()),
             ("KILN_WORLD_SIZE", devices.len().to_string()),

@@ -127,10 +127,9 @@ impl Sink for Console {
             Record::Begin(activity) => self.begin(*activity),
             Record::Note(note) => self.line(note),
             Record::Finished => {
-                let message = self.pulse.end();
+                self.pulse.end();
                 if let Some(bar) = &self.bar {
-                    bar.set_message(message);
-                    bar.abandon(); // leaves the last state on the screen
+                    bar.finish_and_clear(); // the lines that follow say how the run ended
                 }
             }
         }

@@ -87,15 +87,14 @@ impl Pulse {
         }
     }
 
-    /// Ends the thread. Returns the text of the bar that stays on the screen.
-    pub(super) fn end(&mut self) -> String {
+    /// Ends the thread.
+    pub(super) fn end(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             // It neither panics nor waits.
             let _ = thread.join();
         }
-        locked(&self.state).message.clone()
     }
 }
 

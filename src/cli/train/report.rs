@@ -10,7 +10,7 @@ use super::sample::TextSample;
 use crate::cli::lines::one_line;
 use crate::config::Task;
 use crate::config::task::{Reads, traits_of};
-use crate::logging::wrap::wrapped;
+use crate::logging::wrap::{for_stdout, wrapped};
 use crate::metrics::ValidationMetrics;
 use crate::run::Session;
 use crate::train::Outcome;
@@ -84,7 +84,8 @@ fn print_result(outcome: &Outcome, samples: &[(usize, Example)], shown: bool) {
     for (row, example) in samples {
         if let Some(hypothesis) = outcome.hypotheses.get(*row) {
             let verdict = if hypothesis == &example.target { "=" } else { "!=" };
-            println!("{}", sample(&cut(&example.source), &cut(hypothesis), verdict, &cut(&example.target)));
+            let lines = sample(&cut(&example.source), &cut(hypothesis), verdict, &cut(&example.target));
+            lines.lines().for_each(|line| println!("{}", for_stdout(line)));
         }
     }
 }
