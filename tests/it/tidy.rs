@@ -6,6 +6,7 @@
 mod documents;
 mod keys;
 mod lists;
+mod locks;
 mod modules;
 mod phrases;
 mod scan;

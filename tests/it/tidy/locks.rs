@@ -1,0 +1,35 @@
+//! The project outside the workspace has a lock of its own, out of date as soon as a crate of ours takes a dependency.
+
+use toml::{Table, Value};
+
+use super::tree::read;
+
+const LOCK: &str = "examples/burn-project/Cargo.lock";
+
+#[test]
+fn the_outside_project_locks_every_dependency_of_our_crates() {
+    let lock: Table = read(LOCK).parse().expect("a lock is TOML");
+    let packages = lock["package"].as_array().expect("a lock has packages");
+
+    for manifest in ["data/Cargo.toml", "model/kernels/Cargo.toml"] {
+        let manifest: Table = read(manifest).parse().expect("a manifest is TOML");
+        let name = &manifest["package"]["name"];
+        let package = packages.iter().find(|package| package["name"] == *name).expect("the project takes this crate");
+        let locked: Vec<&str> = package["dependencies"].as_array().expect("a list").iter().map(crate_name).collect();
+
+        let declared = manifest["dependencies"].as_table().expect("a table");
+        for (dependency, how) in declared {
+            let optional = how.get("optional") == Some(&Value::Boolean(true));
+            assert!(
+                optional || locked.contains(&dependency.as_str()),
+                "{LOCK} lacks {dependency} of {name}: run `cargo metadata --offline` in its folder"
+            );
+        }
+    }
+}
+
+/// Of `name`, `name version` and `name version (source)`.
+fn crate_name(locked: &Value) -> &str {
+    let text = locked.as_str().expect("dependencies of a lock are text");
+    text.split(' ').next().unwrap_or(text)
+}
