@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::config_args::{DeviceArgs, checked};
 use super::error::Usage;
-use super::lines::{Chunks, note_lacking, one_line};
+use super::lines::{Chunks, note_age, note_lacking, one_line};
 use crate::config::GenerateConfig;
 use crate::generate::{Candidate, Filled, MaskFiller};
 use crate::run::TrainedModel;
@@ -62,6 +62,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let device = args.device.open()?;
     let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
     run.check_masked_model()?;
+    note_age(&run, &args.run, args.checkpoint.as_deref());
     let of_run = &run.config.generate;
     let batch_tokens = args.batch_tokens.unwrap_or(of_run.batch_tokens);
     let config = checked(GenerateConfig { batch_tokens, ..of_run.clone() })?;

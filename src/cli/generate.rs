@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::config_args::{DeviceArgs, GenerateArgs, checked};
 use super::error::Usage;
-use super::lines::{Chunks, note_lacking, shell_word};
+use super::lines::{Chunks, note_age, note_lacking, shell_word};
 use crate::config::GenerateConfig;
 use crate::generate::{Continuation, TextGenerator};
 use crate::run::TrainedModel;
@@ -115,6 +115,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let device = args.device.open()?;
     let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
     run.check_language_model()?;
+    note_age(&run, &args.run, args.checkpoint.as_deref());
     let config = args.config(&run.config.generate)?;
     if args.num_samples > 1 && !config.draws() {
         return Err(Usage(format!(

@@ -1,12 +1,15 @@
 //! Lines in, lines out: the text helpers of the commands that generate.
 
 use std::io::BufRead;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use kiln_data::CharacterCounts;
 
 use super::error::NotUtf8;
+use crate::checkpoint::Checkpoints;
 use crate::dataset::lacking_note;
+use crate::run::TrainedModel;
 
 /// Joins `text` into one line: a model may write a line break where its training text had one.
 pub(super) fn one_line(text: &str) -> String {
@@ -22,6 +25,16 @@ pub(super) fn shell_word(text: &str) -> String {
 pub(super) fn note_lacking(lacking: &CharacterCounts, spells_bytes: bool) {
     if let Some(note) = lacking_note(lacking, spells_bytes) {
         eprintln!("note: {note}");
+    }
+}
+
+/// Says on stderr that the best weights of the run in `dir` are older than its newest, if nobody chose between them.
+pub(super) fn note_age(run: &TrainedModel, dir: &Path, chosen: Option<&str>) {
+    let saved = Checkpoints::of_run(dir).list().unwrap_or_default();
+    if let (None, Some((newest, _))) = (chosen, saved.last())
+        && *newest > run.step
+    {
+        eprintln!("note: the best checkpoint is used, step {}; --checkpoint last takes step {newest}", run.step);
     }
 }
 

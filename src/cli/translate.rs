@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::config_args::GenerateArgs;
 use super::error::Usage;
-use super::lines::{Chunks, one_line, shell_word};
+use super::lines::{Chunks, note_age, one_line, shell_word};
 use super::together::{DevicesArgs, Role};
 use crate::device::DeviceChoice;
 use crate::distributed::{Phase, Ranks};
@@ -96,6 +96,7 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
         work.serve()?;
         return ranks.finish();
     }
+    note_age(&run, &args.run, args.checkpoint.as_deref());
 
     let (typed, spells_bytes) = (io::stdin().is_terminal(), tokenizers.spells_bytes());
     let chunks = Chunks { name: "stdin", size: LINES_PER_CHUNK, typed, spells_bytes };

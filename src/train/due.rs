@@ -14,6 +14,7 @@ use super::new_kernels::NewKernels;
 use super::outcome::Ended;
 use super::provenance::Provenance;
 use super::setup::Validation;
+use super::slow_link::LinkWatch;
 use super::state::TrainState;
 use crate::checkpoint::{Checkpoints, Saver};
 use crate::config::{BestMetric, Config};
@@ -67,6 +68,7 @@ pub(super) struct Reporting {
     pub(super) deferred: DeferredMetrics,
     pub(super) outliers: Outliers,
     pub(super) watch: Watch,
+    pub(super) link: LinkWatch,
     pub(super) measured: Measured,
 }
 
@@ -84,6 +86,7 @@ impl Reporting {
             deferred: DeferredMetrics::default(),
             outliers: Outliers::default(),
             watch: Watch::new(config, run_dir, train, rank),
+            link: LinkWatch::new(config.train.grad_accum_steps),
             measured: Measured::start(peak),
         }
     }
@@ -93,7 +96,7 @@ impl Reporting {
     /// # Errors
     /// If the device failed, if a loss or gradient ended the run, or if a sink cannot be written.
     pub(super) fn log<M: Model>(&mut self, state: &mut TrainState<M>) -> Result<()> {
-        let Self { logging, deferred, outliers, watch, measured } = self;
+        let Self { logging, deferred, outliers, watch, link, measured } = self;
         let rate = state.optimizer.learning_rate();
         // Host sync: a few numbers per step.
         let steps = measured.clock.time(Span::Drain, || deferred.drain(|update| rate.at(update)));
@@ -115,6 +118,8 @@ impl Reporting {
             let timed = state.ranks.take_timings();
             window.collectives = CollectiveMetrics::sums(timed.iter().map(|it| (it.what, it.bytes, f64::from(it.ms))));
             logging.window(&window)?;
+            let slow = link.note(&timed, totals.training());
+            slow.iter().try_for_each(|note| logging.note(note))?;
             let notes = watch.check(&steps, state, state.non_finite_steps)?;
             notes.iter().try_for_each(|note| logging.note(note))?;
             state.non_finite_steps += window.non_finite_steps;

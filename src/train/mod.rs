@@ -20,6 +20,7 @@ mod preflight;
 mod provenance;
 mod reduce;
 mod setup;
+mod slow_link;
 pub mod state;
 pub mod step;
 mod together;

@@ -58,6 +58,18 @@ fn weights(place: &Workplace, run: &str) -> Vec<u8> {
 }
 
 #[test]
+fn generate_says_when_the_best_weights_are_not_the_newest() {
+    let place = trained("lm");
+    place.write("runs/a/checkpoints/best", "step-00000006\n");
+    let generate = ["generate", "runs/a", "--device", "cpu", "--max-new-tokens", "2", "--prompt", "The old man"];
+    let note = "note: the best checkpoint is used, step 6; --checkpoint last takes step 12";
+    assert!(place.run(&generate).ok().stderr.contains(note));
+
+    let newest = place.run(&[&generate[..], &["--checkpoint", "last"]].concat()).ok();
+    assert!(!newest.stderr.contains("the best checkpoint"), "{newest:#?}");
+}
+
+#[test]
 fn a_language_model_is_trained_scored_and_written_with() {
     let place = trained("lm");
     let lines: Vec<Value> =
