@@ -166,6 +166,7 @@ pub fn good_checkpoint() -> PathBuf {
                     loss_scale: None,
                     non_finite_steps: 0,
                     best: None,
+                    replicas: Vec::new(),
                 };
 
                 let snapshot = Snapshot {
@@ -175,6 +176,7 @@ pub fn good_checkpoint() -> PathBuf {
                     state,
                     model: TransformerConfig::tiny(),
                     files: vec![StoredFile { name: "config.toml".into(), bytes: b"seed = 1\n".into() }],
+                    replicas: None,
                 };
                 Checkpoints::of_run(&path("run")).save(&snapshot, true).expect("writable")
             })

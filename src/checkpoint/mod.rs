@@ -8,6 +8,8 @@
 //!     tokenizer.json         and whatever else the tokenizers save
 //!     config.toml            the run's configuration
 //!     optimizer.safetensors  both moments of AdamW by parameter path
+//!     outer.safetensors      train.sync_every: momentum of the outer optimizer
+//!     replica-N.safetensors  train.sync_every: both moments of device N
 //!     trainer_state.json     step, data position, best validation
 //!     manifest.json          size and BLAKE3 hash of every other file; written last
 //!   last                     a file with the name of the newest folder
@@ -45,13 +47,17 @@ pub use resume::{
     Difference, NotTheSameRun, Resume, all_differences, config_differences, fields, find_resume, is_within,
 };
 pub use saver::{SaveFailed, Saved, Saver};
-pub use snapshot::{Best, FORMAT, LossScale, NamedTensor, Score, Snapshot, StoredFile, TrainerState, Weights};
+pub use snapshot::{
+    Best, FORMAT, LossScale, NamedTensor, ReplicaCounters, Replicas, Score, Snapshot, StoredFile, TrainerState, Weights,
+};
 pub use tensors::{flat_tensor, initial_tensors, load_model, named_tensors};
 
 /// The weights, by parameter path.
 pub const MODEL_FILE: &str = "model.safetensors";
 /// The moments of the optimizer.
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+/// Momentum of the outer optimizer, if devices take steps alone.
+pub const OUTER_FILE: &str = "outer.safetensors";
 /// Counters and the data position.
 pub const STATE_FILE: &str = "trainer_state.json";
 /// The model's shape.
@@ -183,6 +189,16 @@ impl Pointer {
             Self::Best => "best",
         }
     }
+}
+
+/// The moments of device `replica`, if devices take steps alone; [`OPTIMIZER_FILE`] has the first one's.
+fn replica_file(replica: usize) -> String {
+    format!("replica-{replica}.safetensors")
+}
+
+/// Returns whether the file `name` is needed to train, and not to use the model.
+fn is_optimizer_state(name: &str) -> bool {
+    name == OPTIMIZER_FILE || name == OUTER_FILE || (name.starts_with("replica-") && name.ends_with(".safetensors"))
 }
 
 /// `step-00002000`.

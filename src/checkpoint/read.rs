@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use super::manifest::{Manifest, ManifestFile};
 use super::{
-    CheckpointError, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE, STATE_FILE,
-    Snapshot, StoredFile, TrainerState, Weights,
+    CheckpointError, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE, OUTER_FILE,
+    Replicas, STATE_FILE, Snapshot, StoredFile, TrainerState, Weights, is_optimizer_state, replica_file,
 };
 
 /// Checks that no file of the checkpoint in `dir` has changed since it was written.
@@ -39,20 +39,25 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
         contents.remove(name).ok_or_else(missing)
     };
     let weights = tensors(&dir.join(MODEL_FILE), &take(MODEL_FILE)?)?;
-    let (first_moments, second_moments) = moments(&dir.join(OPTIMIZER_FILE), &take(OPTIMIZER_FILE)?, &weights)?;
+    let [first_moments, second_moments] = moments(&dir.join(OPTIMIZER_FILE), &take(OPTIMIZER_FILE)?, &weights)?;
     let state: TrainerState = parse(&dir.join(STATE_FILE), &take(STATE_FILE)?)?;
+    let replicas = match state.replicas.len() {
+        0 => None,
+        n => Some(replicas(dir, n, &weights, &mut take)?),
+    };
+
     let model = parse(&dir.join(MODEL_CONFIG_FILE), &take(MODEL_CONFIG_FILE)?)?;
     let mut files: Vec<_> =
         contents.into_iter().map(|(name, bytes)| StoredFile { name: name.to_string(), bytes }).collect();
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(Snapshot { weights, first_moments, second_moments, state, model, files })
+    Ok(Snapshot { weights, first_moments, second_moments, state, model, files, replicas })
 }
 
 /// Reads the weights and what is needed to use them. Verifies everything but the optimizer's state.
 pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
     let manifest = read_manifest(dir)?;
     let (mut weights, mut model, mut files) = (None, None, Vec::new());
-    for file in manifest.files.iter().filter(|file| file.name != OPTIMIZER_FILE) {
+    for file in manifest.files.iter().filter(|file| !is_optimizer_state(&file.name)) {
         let (path, bytes) = (dir.join(&file.name), read_verified(dir, file)?);
         match file.name.as_str() {
             MODEL_FILE => weights = Some(tensors(&path, &bytes)?),
@@ -164,12 +169,23 @@ fn tensors(path: &Path, bytes: &[u8]) -> Result<Vec<NamedTensor>, CheckpointErro
     Ok(tensors)
 }
 
-/// Reads both moments of each weight, in the order of `weights`.
-fn moments(
-    path: &Path,
-    bytes: &[u8],
+/// Reads what `n` devices do not share. `take` returns the bytes of a file.
+fn replicas(
+    dir: &Path,
+    n: usize,
     weights: &[NamedTensor],
-) -> Result<(Vec<NamedTensor>, Vec<NamedTensor>), CheckpointError> {
+    take: &mut impl FnMut(&str) -> Result<Vec<u8>, CheckpointError>,
+) -> Result<Replicas, CheckpointError> {
+    let momentum = tensors(&dir.join(OUTER_FILE), &take(OUTER_FILE)?)?;
+    let other_moments = (1..n).map(|replica| {
+        let name = replica_file(replica);
+        moments(&dir.join(&name), &take(&name)?, weights)
+    });
+    Ok(Replicas { momentum, other_moments: other_moments.collect::<Result<_, _>>()? })
+}
+
+/// Reads both moments of each weight, in the order of `weights`.
+fn moments(path: &Path, bytes: &[u8], weights: &[NamedTensor]) -> Result<[Vec<NamedTensor>; 2], CheckpointError> {
     let mut by_name: HashMap<_, _> =
         tensors(path, bytes)?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
     let mut of = |moment: &str| -> Result<Vec<NamedTensor>, CheckpointError> {
@@ -186,7 +202,7 @@ fn moments(
         Ok(found)
     };
 
-    let both = (of("m")?, of("v")?);
+    let both = [of("m")?, of("v")?];
     match by_name.keys().min() {
         Some(name) => Err(foreign(path, format!("{name} belongs to no weight of {MODEL_FILE}"))),
         None => Ok(both),

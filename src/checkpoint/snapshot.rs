@@ -25,6 +25,18 @@ pub struct Snapshot {
     pub model: TransformerConfig,
     /// Files stored unchanged: the run's `config.toml` and the tokenizer's files.
     pub files: Vec<StoredFile>,
+    /// `train.sync_every` above 1: what the devices do not share.
+    pub replicas: Option<Replicas>,
+}
+
+/// Devices that took steps alone, at a step after which all have the same weights. The [`Snapshot`] holds the moments of the first
+/// one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replicas {
+    /// Momentum of the outer optimizer, with the names of the weights.
+    pub momentum: Vec<NamedTensor>,
+    /// AdamW's first and second moments of the other devices, with the names of the weights.
+    pub other_moments: Vec<[Vec<NamedTensor>; 2]>,
 }
 
 /// A checkpoint without the state of its training: enough to use the model.
@@ -85,6 +97,20 @@ pub struct TrainerState {
     /// in runs whose order does not.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub group_size: Option<u64>,
+    /// `train.sync_every` above 1: the counters of each device. Empty in other runs.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub replicas: Vec<ReplicaCounters>,
+}
+
+/// What a device counts that takes steps alone.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaCounters {
+    /// Its steps that made no update.
+    pub skipped_steps: u64,
+    /// Its loss scale, for fp16.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub loss_scale: Option<LossScale>,
 }
 
 /// Dynamic loss scaling between two steps.
@@ -131,6 +157,18 @@ impl Best {
 }
 
 impl Snapshot {
+    /// Takes the moments and counters of device `rank`, if the devices have their own.
+    pub fn as_replica(mut self, rank: usize) -> Self {
+        let Some(counters) = self.state.replicas.get(rank).copied() else { return self };
+        self.state.skipped_steps = counters.skipped_steps;
+        self.state.loss_scale = counters.loss_scale;
+        let others = self.replicas.as_mut().map(|replicas| &mut replicas.other_moments);
+        if let Some(moments) = others.and_then(|others| others.get_mut(rank.checked_sub(1)?)) {
+            [self.first_moments, self.second_moments] = std::mem::take(moments);
+        }
+        self
+    }
+
     /// The stored file `name`.
     pub fn file(&self, name: &str) -> Option<&[u8]> {
         self.files.iter().find(|file| file.name == name).map(|file| file.bytes.as_slice())

@@ -35,6 +35,7 @@ fn snapshot(step: u64) -> Snapshot {
             loss_scale: Some(LossScale { scale: 0.1, good_steps: 7 }),
             non_finite_steps: 0,
             group_size: None,
+            replicas: Vec::new(),
             best: Some(Best { step: 1, loss: 2.25, score: None }),
         },
         model: TransformerConfig { source_vocab_size: 10, target_vocab_size: 10, ..TransformerConfig::tiny() },
@@ -42,6 +43,7 @@ fn snapshot(step: u64) -> Snapshot {
             StoredFile { name: "config.toml".to_string(), bytes: b"seed = 1\n".to_vec() },
             StoredFile { name: "tokenizer.json".to_string(), bytes: vec![0, 255, 3] },
         ],
+        replicas: None,
     }
 }
 
@@ -58,6 +60,31 @@ fn names(dir: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+#[test]
+fn replicas_are_read_back_and_each_gets_its_own_moments() {
+    let (_dir, checkpoints) = run();
+    let mut saved = snapshot(20);
+    let counters = |skipped_steps| ReplicaCounters { skipped_steps, loss_scale: None };
+    saved.state.replicas = vec![counters(1), counters(2), counters(0)];
+    let of = |seed: f32| {
+        let tensors =
+            |seed| [tensor("decoder.norm.gamma", &[5], seed), tensor("encoder.weight", &[3, 4], seed)].to_vec();
+        [tensors(seed), tensors(seed + 0.5)]
+    };
+    let [momentum, _] = of(7.0);
+    saved.replicas = Some(Replicas { momentum, other_moments: vec![of(1.0), of(2.0)] });
+
+    let path = checkpoints.save(&saved, false).expect("a writable folder");
+    let found = read(&path).expect("a sound checkpoint");
+    assert_eq!(found, saved);
+    assert_eq!(read_weights(&path).expect("a sound checkpoint").files, saved.files, "moments are no stored files");
+    for (rank, moments) in [(0, [saved.first_moments, saved.second_moments]), (1, of(1.0)), (2, of(2.0))] {
+        let own = found.clone().as_replica(rank);
+        assert_eq!([own.first_moments, own.second_moments], moments, "device {rank}");
+        assert_eq!(own.state.skipped_steps, found.state.replicas[rank].skipped_steps);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::manifest::{Manifest, ManifestFile};
 use super::{
     CheckpointError, Checkpoints, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE,
-    Pointer, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
+    OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, Weights, folder_name, replica_file,
 };
 use crate::files::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
 
@@ -90,11 +90,13 @@ impl<'a> NewFolder<'a> {
 
     fn put_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         self.put_weights(&snapshot.weights, &snapshot.model, &snapshot.files)?;
-        let moments = [("m", &snapshot.first_moments), ("v", &snapshot.second_moments)];
-        let named = moments.into_iter().flat_map(|(moment, tensors)| {
-            tensors.iter().map(move |tensor| (format!("{moment}.{}", tensor.name), tensor))
-        });
-        self.put(OPTIMIZER_FILE, &safetensors_bytes(named))?;
+        self.put(OPTIMIZER_FILE, &moments_bytes([&snapshot.first_moments, &snapshot.second_moments]))?;
+        if let Some(Replicas { momentum, other_moments }) = &snapshot.replicas {
+            self.put(OUTER_FILE, &tensors_bytes(momentum))?;
+            for (replica, [first, second]) in (1..).zip(other_moments) {
+                self.put(&replica_file(replica), &moments_bytes([first, second]))?;
+            }
+        }
         self.put(STATE_FILE, &json(&snapshot.state))
     }
 
@@ -104,7 +106,7 @@ impl<'a> NewFolder<'a> {
         model: &TransformerConfig,
         files: &[StoredFile],
     ) -> Result<(), CheckpointError> {
-        self.put(MODEL_FILE, &safetensors_bytes(weights.iter().map(|tensor| (tensor.name.clone(), tensor))))?;
+        self.put(MODEL_FILE, &tensors_bytes(weights))?;
         self.put(MODEL_CONFIG_FILE, &json(model))?;
         files.iter().try_for_each(|file| self.put(&file.name, &file.bytes))
     }
@@ -127,6 +129,18 @@ impl<'a> NewFolder<'a> {
         write_synced(&self.dir.join(MANIFEST_FILE), &json(&self.manifest))?;
         Ok(sync_dir(self.dir)?)
     }
+}
+
+fn tensors_bytes(tensors: &[NamedTensor]) -> Vec<u8> {
+    safetensors_bytes(tensors.iter().map(|tensor| (tensor.name.clone(), tensor)))
+}
+
+/// Both moments, as `m.` and `v.` before the names of the weights.
+fn moments_bytes([first, second]: [&[NamedTensor]; 2]) -> Vec<u8> {
+    let named = [("m", first), ("v", second)]
+        .into_iter()
+        .flat_map(|(moment, tensors)| tensors.iter().map(move |tensor| (format!("{moment}.{}", tensor.name), tensor)));
+    safetensors_bytes(named)
 }
 
 fn safetensors_bytes<'a>(tensors: impl Iterator<Item = (String, &'a NamedTensor)>) -> Vec<u8> {

@@ -48,6 +48,9 @@ pub(super) struct Args {
     /// the same time, then together
     #[arg(long, value_name = "LIST", conflicts_with_all = ["device", "operators", "capture", "peer"])]
     devices: Option<String>,
+    /// With --devices: steps from one synchronization to the next, as train.sync_every; it must divide --steps
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "devices", value_parser = clap::value_parser!(u64).range(1..))]
+    sync_every: u64,
     /// Steps per repeat
     #[arg(long, default_value_t = 30)]
     steps: usize,
@@ -114,11 +117,18 @@ struct Bench {
 
 impl Bench {
     fn open(args: Args) -> Result<Self> {
-        let Args { workloads, device, steps, repeats, operators, capture, logits_chunk_rows, peer, .. } = args;
+        let Args { workloads, device, steps, repeats, operators, capture, logits_chunk_rows, peer, sync_every, .. } =
+            args;
         let mut workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
         if let Some(rows) = logits_chunk_rows {
             workloads.iter_mut().for_each(|workload| workload.model.logits_chunk_rows = Some(rows));
         }
+        ensure!(
+            (steps as u64).is_multiple_of(sync_every),
+            "--sync-every {sync_every} does not divide --steps {steps}: each repeat must take as many synchronizations; --steps {} does",
+            (steps as u64).next_multiple_of(sync_every)
+        );
+        workloads.iter_mut().for_each(|workload| workload.config.train.sync_every = sync_every);
         ensure!(steps > 0 && repeats > 0, "--steps {steps} and --repeats {repeats}: both must be at least 1");
         let peer = peer.map(open_peer).transpose()?;
 

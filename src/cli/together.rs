@@ -15,7 +15,7 @@ use super::exit::code_of;
 use crate::device::{DeviceChoice, n_gpus};
 use crate::distributed::launch::numa::move_to_gpu;
 use crate::distributed::launch::{Signals, Stream, launch};
-use crate::distributed::{DeviceName, Launcher, Link, LinkError, World, parse_devices};
+use crate::distributed::{DeviceName, Launcher, Link, LinkError, World, parse_devices, share_gpus};
 
 /// The working thread has so long to end by itself after another rank has failed. It may hang in the driver.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -90,7 +90,7 @@ impl DevicesArgs {
 pub(super) fn begin(devices: Option<&str>, device: DeviceChoice) -> Result<Role> {
     let world = World::from_env(|name| env::var(name).ok())?;
     let Some(world) = world else {
-        let devices = devices.map(|list| parse_devices(list, n_gpus())).transpose()?.unwrap_or_default();
+        let devices = devices.map(|list| parse_devices(list, n_gpus(), share_gpus())).transpose()?.unwrap_or_default();
         return match devices.as_slice() {
             [] => Ok(Role::Rank(Part::alone(device))),
             [one] => Ok(Role::Rank(Part::alone(choice_of(*one)))),

@@ -98,6 +98,10 @@ pub struct OptimConfig {
     pub min_lr_ratio: f64,
     /// Fraction of `train.steps` spent decaying at the end (warmup_stable_decay only), in (0, 1].
     pub decay_fraction: f64,
+    /// `train.sync_every`: learning rate of the outer optimizer; 1 with `outer_momentum = 0` takes the mean of the devices.
+    pub outer_lr: f64,
+    /// `train.sync_every`: Nesterov momentum of the outer optimizer, in [0, 1).
+    pub outer_momentum: f64,
 }
 
 /// Learning-rate schedules; each a pure function of the optimizer step.
@@ -157,6 +161,9 @@ pub struct TrainConfig {
     /// Several devices: whether each keeps the master weights and moments of its slice of the model alone (ZeRO-1). Results are
     /// equal bit for bit.
     pub shard_optimizer: bool,
+    /// Several devices: steps from one synchronization of the weights to the next, for slow links (DiLoCo, Douillard et al. 2023). 1:
+    /// gradients are exchanged in every step.
+    pub sync_every: u64,
     /// GPU: whether every shape of the data runs once before the clock starts, so that no kernel is compiled later.
     pub warm_up: bool,
     /// Replay of forward and backward as CUDA graphs: `auto` for shapes that recur often, `on` as early as possible, or `off`.
@@ -273,6 +280,8 @@ impl Default for OptimConfig {
             warmup_steps: 800,
             min_lr_ratio: 0.0,
             decay_fraction: 0.1,
+            outer_lr: 0.7,
+            outer_momentum: 0.9,
         }
     }
 }
@@ -295,6 +304,7 @@ impl Default for TrainConfig {
             keep_last: 3,
             split_batches: 1,
             shard_optimizer: true,
+            sync_every: 1,
             warm_up: true,
             capture: Capture::Auto,
             non_finite: NonFinite::Stop,

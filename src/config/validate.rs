@@ -178,6 +178,13 @@ impl OptimConfig {
             }
         }
 
+        if !(self.outer_lr > 0.0 && self.outer_lr.is_finite()) {
+            problems.push(format!("optim.outer_lr {} is not above 0; 0.7 is usual", self.outer_lr));
+        }
+        if !(0.0..1.0).contains(&self.outer_momentum) {
+            problems.push(format!("optim.outer_momentum {} is outside [0, 1); 0.9 is usual", self.outer_momentum));
+        }
+
         if !(0.0..=1.0).contains(&self.min_lr_ratio) {
             problems.push(format!(
                 "optim.min_lr_ratio {} is outside [0, 1]; it is the final learning rate as a fraction of optim.lr",
@@ -210,6 +217,7 @@ impl TrainConfig {
             ("steps", self.steps, "set the number of optimizer steps"),
             ("grad_accum_steps", self.grad_accum_steps as u64, "1 means no accumulation"),
             ("split_batches", self.split_batches as u64, "1 keeps batches whole"),
+            ("sync_every", self.sync_every, "1 exchanges gradients in every step"),
             ("log_every", self.log_every, "10 is usual"),
             ("keep_last", self.keep_last as u64, "at least 1 is needed to resume"),
         ] {

@@ -61,7 +61,8 @@ pub fn measure(
 ) -> Result<StepTime> {
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
-    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device).join(ranks, true);
+    let state = TrainState::new(&workload.config, &workload.model, dtype, device);
+    let mut state = state.join(ranks, &workload.config, None)?;
     // As in a long run, but a shape is recorded early.
     let mut captured = CapturedSteps::new(Capture::On, device);
     let mut at = 0;

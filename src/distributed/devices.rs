@@ -26,7 +26,10 @@ pub enum DevicesError {
         entry: String,
     },
     /// Two ranks would share a GPU.
-    #[error("--devices {list}: GPU {index} is listed twice; each rank needs a GPU of its own")]
+    #[error(
+        "--devices {list}: GPU {index} is listed twice; each rank needs a GPU of its own ({SHARED_GPUS}=1 tries several ranks out \
+         on one, slowly)"
+    )]
     Duplicate {
         /// The value of the flag.
         list: String,
@@ -66,14 +69,23 @@ pub enum DevicesError {
 
 const HINT: &str = "check `nvidia-smi`, CUDA_VISIBLE_DEVICES and `kiln doctor`";
 
+/// The variable that lets ranks share a GPU. NCCL refuses that, so their tensors travel over TCP.
+const SHARED_GPUS: &str = "KILN_SHARED_GPUS";
+
+/// Returns whether the environment lets ranks share a GPU, to try them out.
+pub fn share_gpus() -> bool {
+    std::env::var(SHARED_GPUS).is_ok_and(|value| value == "1")
+}
+
 /// The largest number of ranks that Kiln's launcher starts.
 pub const MAX_RANKS: usize = 64;
 
-/// Parses the value of `--devices`: `0,1`, `cuda:0,cuda:1`, `all` or `cpu,cpu`. `n_gpus` is the number of usable GPUs.
+/// Parses the value of `--devices`: `0,1`, `cuda:0,cuda:1`, `all` or `cpu,cpu`. `n_gpus` is the number of usable GPUs,
+/// which ranks may share with `may_share`.
 ///
 /// # Errors
 /// If an entry is unknown, listed twice or not there.
-pub fn parse_devices(list: &str, n_gpus: usize) -> Result<Vec<DeviceName>, DevicesError> {
+pub fn parse_devices(list: &str, n_gpus: usize, may_share: bool) -> Result<Vec<DeviceName>, DevicesError> {
     let named = || list.trim().to_owned();
     if list.trim().eq_ignore_ascii_case("all") {
         return if n_gpus == 0 { Err(DevicesError::NoGpus) } else { Ok((0..n_gpus).map(DeviceName::Cuda).collect()) };
@@ -83,7 +95,7 @@ pub fn parse_devices(list: &str, n_gpus: usize) -> Result<Vec<DeviceName>, Devic
     for entry in list.split(',').map(str::trim) {
         let device = entry.parse().map_err(|_| DevicesError::Unknown { list: named(), entry: entry.to_owned() })?;
         if let DeviceName::Cuda(index) = device {
-            if devices.contains(&device) {
+            if devices.contains(&device) && !may_share {
                 return Err(DevicesError::Duplicate { list: named(), index });
             }
             if index >= n_gpus {
@@ -141,8 +153,9 @@ mod tests {
             ("cpu,cpu,CPU", 0, vec![Cpu, Cpu, Cpu]),
             ("0", 8, vec![Cuda(0)]),
         ] {
-            assert_eq!(parse_devices(list, n_gpus), Ok(devices), "{list}");
+            assert_eq!(parse_devices(list, n_gpus, false), Ok(devices), "{list}");
         }
+        assert_eq!(parse_devices("0,0", 1, true), Ok(vec![Cuda(0), Cuda(0)]));
     }
 
     #[test]
@@ -160,7 +173,7 @@ mod tests {
             ("all", 0, "sees no GPU"),
             (&["cpu"; 65].join(","), 0, "65 ranks; at most 64"),
         ] {
-            let error = parse_devices(list, n_gpus).expect_err(list).to_string();
+            let error = parse_devices(list, n_gpus, false).expect_err(list).to_string();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -12,7 +12,7 @@ mod ports;
 mod ranks;
 mod world;
 
-pub use devices::{DeviceName, DevicesError, MAX_RANKS, parse_devices};
+pub use devices::{DeviceName, DevicesError, MAX_RANKS, parse_devices, share_gpus};
 pub use launch::launch;
 pub use limits::{Limits, Phase};
 pub use link::{Link, LinkError};

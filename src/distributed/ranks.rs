@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use kiln_data::Rank;
 use kiln_kernels::collective::{CollectiveTime, Communicator, UniqueId};
+use kiln_kernels::optim::overwrite;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Link, Phase};
+use super::{Link, Phase, share_gpus};
 
 /// This process among the processes that train one model: or alone.
 ///
@@ -20,7 +21,7 @@ pub struct Ranks(Option<Arc<Members>>);
 
 struct Members {
     link: Link,
-    /// `None` on the CPU, where tensors travel over the link.
+    /// `None` on the CPU and on shared GPUs, where tensors travel over the link.
     nccl: Option<Communicator>,
 }
 
@@ -42,13 +43,12 @@ impl Ranks {
         Self::default()
     }
 
-    /// Joins the other ranks' devices: GPUs by NCCL, CPUs by `link`.
+    /// Joins the other ranks' devices: GPUs by NCCL, CPUs and GPUs that ranks share (see [`share_gpus`]) by `link`.
     ///
     /// # Errors
     /// If NCCL cannot be loaded or the GPUs cannot reach each other, or if another rank has failed.
     pub fn over(link: Link, device: &Device) -> Result<Self> {
-        let is_cpu = device.clone().inner() == Device::flex();
-        let nccl = if is_cpu { None } else { Some(join(&link, device)?) };
+        let nccl = if is_cpu(device) || share_gpus() { None } else { Some(join(&link, device)?) };
         Ok(Self(Some(Arc::new(Members { link, nccl }))))
     }
 
@@ -171,9 +171,8 @@ impl Ranks {
             None => Ok(full),
             Some(Members { nccl: Some(nccl), .. }) => Ok(nccl.all_gather(full, bounds)),
             Some(Members { link, .. }) => {
-                let (device, dtype) = (own.device(), own.dtype());
-                let slices = link.all_gather("gathering weights", read(own)?.as_bytes().to_vec())?;
-                tensor(slices.concat(), dtype, &device)
+                let gathered = over_tcp(link, own)?;
+                Ok(if is_cpu(&full.device()) { gathered } else { overwrite(full, gathered) })
             }
         }
     }
@@ -191,7 +190,7 @@ impl Ranks {
                 let full = full.slice_assign(bounds[rank]..bounds[rank + 1], own.clone());
                 self.all_gather(own, full, bounds)
             }
-            Some(_) => self.all_gather(own.clone(), own, bounds),
+            Some(Members { link, .. }) => over_tcp(link, own),
         }
     }
 
@@ -269,7 +268,18 @@ fn join(link: &Link, device: &Device) -> Result<Communicator> {
     Ok(Communicator::join(&UniqueId(id), link.rank(), link.size(), device)?)
 }
 
-/// Reads a tensor. The CPU has computed it.
+fn is_cpu(device: &Device) -> bool {
+    device.clone().inner() == Device::flex()
+}
+
+/// Concatenates the ranks' tensors.
+fn over_tcp(link: &Link, own: Tensor<1>) -> Result<Tensor<1>> {
+    let (device, dtype) = (own.device(), own.dtype());
+    let slices = link.all_gather("gathering weights", read(own)?.as_bytes().to_vec())?;
+    tensor(slices.concat(), dtype, &device)
+}
+
+/// Reads a tensor.
 fn read(tensor: Tensor<1>) -> Result<TensorData> {
     tensor.try_into_data().context("reading a tensor to send it to other ranks")
 }

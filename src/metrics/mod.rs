@@ -16,7 +16,7 @@ pub use span::{Span, SpanClock, SpanTotals};
 pub use throughput::{Throughput, ThroughputMeter};
 
 /// Measurements of one optimizer step.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepMetrics {
     /// Optimizer steps done, this one included: the first step is 1.
     pub step: u64,

@@ -144,6 +144,16 @@ impl AdamW {
         Ok(())
     }
 
+    /// Replaces the weights by `master` (`[n]`, f32), for an optimizer with a whole state. Moments and counters stay.
+    pub fn set_master(&mut self, master: Tensor<1>) {
+        assert!(!self.is_sharded(), "a replica has whole weights");
+        let device = master.device();
+        let state = self.state.take().expect("a state between steps");
+        self.state = Some(state.with_master(master));
+        // As in a step: the backend's queue does not know that the module's weights have changed.
+        let _ = device.flush();
+    }
+
     /// The table of parameters.
     pub fn table(&self) -> &ParamTable {
         &self.table

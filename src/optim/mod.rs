@@ -1,12 +1,14 @@
 //! Updates weights from gradients: parameters in one flat tensor, its slices among ranks, AdamW,
-//! and the learning rate.
+//! the outer optimizer of local steps, and the learning rate.
 
 pub mod adamw;
+pub mod outer;
 pub mod param_groups;
 pub mod schedule;
 pub mod slices;
 
 pub use adamw::{AdamW, AdamWSetup};
+pub use outer::Outer;
 pub use param_groups::{FlatGradients, ParamEntry, ParamTable};
 pub use schedule::LearningRate;
 pub use slices::Slices;

@@ -19,6 +19,8 @@ pub(crate) struct Plan {
     pub(crate) dtype: FloatDType,
     pub(crate) epochs: f64,
     pub(crate) steps: u64,
+    /// Steps from one synchronization of the devices to the next.
+    sync_every: u64,
     /// The shape that needs most memory.
     pub(crate) largest: Shape,
     pub(crate) bytes: TrainBytes,
@@ -82,6 +84,12 @@ impl Plan {
         let batches = config.train.steps as f64 * (config.train.grad_accum_steps * n_devices) as f64;
         let largest = train.largest.unwrap_or(Shape::text(1, 1));
         let machine = machine_of(device);
+        let mut needed = bytes(largest);
+        if config.train.sync_every > 1 {
+            // The outer state of a slice; during a synchronization, the slices of all devices and the new weights.
+            let weights = 4 * n_params(&config.model).total() as u64;
+            needed.master += 2 * weights / n_devices as u64 + 2 * weights;
+        }
 
         Ok(Self {
             device: match n_devices {
@@ -89,10 +97,11 @@ impl Plan {
                 n => format!("{n} x {}", device_name(device)),
             },
             dtype,
+            sync_every: config.train.sync_every,
             epochs: batches / data.train.batches_per_epoch().max(1) as f64,
             steps: config.train.steps,
             largest,
-            bytes: bytes(largest),
+            bytes: needed,
             memory_bytes: machine.memory_bytes,
             batch_tokens: config.loader.batch_tokens,
             is_cpu: is_cpu(device),
@@ -113,6 +122,14 @@ impl Plan {
             epochs(self.epochs)
         )];
         lines.extend(self.notes.iter().cloned());
+
+        if self.sync_every > 1 {
+            lines.push(format!(
+                "each device takes {} steps alone, then all exchange their weights; checkpoints and validations follow an exchange \
+                 (train.sync_every)",
+                self.sync_every
+            ));
+        }
         if self.valid.is_none() {
             lines.push("no validation text: there will be no best checkpoint (data.valid)".into());
         }
@@ -192,6 +209,7 @@ mod tests {
         Plan {
             device: "CPU (2 threads)".into(),
             dtype: FloatDType::F32,
+            sync_every: 1,
             epochs,
             steps: 6000,
             largest: Shape { batch_size: 8, source_len: 16, target_len: 24 },

@@ -84,6 +84,13 @@ impl Run {
             )
             .into());
         }
+        if !ranks.are_many() && self.config.train.sync_every > 1 {
+            return Err(RunError::Config(format!(
+                "train.sync_every = {} is for several devices, and this run has one: add --devices 0,1, or set train.sync_every=1",
+                self.config.train.sync_every
+            ))
+            .into());
+        }
         let (mut config, data) = match data {
             Some(data) => completed(self.config.clone(), data)?,
             None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,

@@ -64,6 +64,14 @@ fn share_out(
         return Ok(None); // allowed explicitly: another number of batches
     }
 
+    let n_replicas = resume.snapshot.state.replicas.len();
+    if config.train.sync_every > 1 && n_replicas > 0 && n_replicas != n_devices {
+        return Err(RunError::Config(format!(
+            "this run takes steps alone on each of {n_replicas} devices (train.sync_every = {}), which have moments of their own:              resume it on {n_replicas} devices, not on {n_devices}",
+            config.train.sync_every
+        )));
+    }
+
     let batches = resume.snapshot.state.group_size.map_or(accum, |size| size as usize);
     if !batches.is_multiple_of(n_devices) {
         return Err(RunError::Config(format!(

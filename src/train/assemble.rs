@@ -62,6 +62,10 @@ impl<M: Model> Trainer<M> {
                 checkpoints.point_to(&resume.path, &resume.snapshot)?;
             }
         }
+        let resume = resume.map(|resume| match config.train.sync_every {
+            ..=1 => resume,
+            _ => Resume { snapshot: resume.snapshot.as_replica(ranks.rank()), ..resume },
+        });
         let has_weights = weights.is_some() && resume.is_none();
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
 
@@ -81,7 +85,8 @@ impl<M: Model> Trainer<M> {
             // The data of a run keeps its order: one that did not depend on the size of a step never will.
             let is_grouped = resume.as_ref().is_none_or(|resume| resume.snapshot.state.group_size.is_some());
             state.group_size = group_size(&fresh, &ranks).filter(|_| is_grouped);
-            Ok(state.join(&ranks, fresh.train.shard_optimizer))
+            let replicas = resume.as_ref().and_then(|resume| resume.snapshot.replicas.as_ref());
+            state.join(&ranks, &fresh, replicas)
         };
         let state = if saved_step.is_some_and(|step| step >= config.train.steps) {
             begin()?
@@ -110,6 +115,7 @@ impl<M: Model> Trainer<M> {
             signals: setup.signals,
             forecast,
             has_weights,
+            is_put_off: false,
             config,
             state,
             vocabulary,

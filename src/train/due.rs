@@ -16,6 +16,7 @@ use super::provenance::Provenance;
 use super::setup::Validation;
 use super::slow_link::LinkWatch;
 use super::state::TrainState;
+use super::together::of_replicas;
 use crate::checkpoint::{Checkpoints, Saver};
 use crate::config::{BestMetric, Config};
 use crate::dataset::Vocabulary;
@@ -44,8 +45,12 @@ impl Due {
         config: &Config,
         validation: &Validation,
     ) -> Self {
-        let every = |n_steps: u64| n_steps > 0 && step.is_multiple_of(n_steps);
         let train = &config.train;
+        // Where devices take steps alone, what is due waits until they have the same weights.
+        let between = train.sync_every.max(1);
+        let meets = step.is_multiple_of(between) || step == train.steps;
+        let before = (step - 1) / between * between;
+        let every = |n_steps: u64| n_steps > 0 && meets && step / n_steps > before / n_steps;
 
         let is_last = matches!(ended, Some(Ended::Steps | Ended::Time));
         let with_text = is_last
@@ -57,7 +62,7 @@ impl Due {
         let validate = validation.source.is_some() && (every(train.validate_every) || for_text || is_last);
         let save = every(train.save_every) || ended.is_some() || save_now;
         // A checkpoint or a validation ends a line, too: a resumed run then lacks no metrics.
-        let log = every(train.log_every) || validate || save;
+        let log = step.is_multiple_of(train.log_every.max(1)) || validate || save;
         Self { log, validate, with_text, save }
     }
 }
@@ -100,12 +105,14 @@ impl Reporting {
         let rate = state.optimizer.learning_rate();
         // Host sync: a few numbers per step.
         let steps = measured.clock.time(Span::Drain, || deferred.drain(|update| rate.at(update)));
-        let mut steps = steps.map_err(|error| in_step(error.into(), measured.largest))?;
-        if let Some(last) = steps.last() {
+        let mut own = steps.map_err(|error| in_step(error.into(), measured.largest))?;
+        if let Some(last) = own.last() {
             state.optimizer.observe(last.updates);
         }
 
-        steps.truncate(Watch::n_valid(&steps));
+        own.truncate(Watch::n_valid(&own));
+        let mut steps =
+            if state.exchange.replicas().is_some() { of_replicas(&state.ranks, &own)? } else { own.clone() };
         steps.iter_mut().for_each(|step| outliers.mark(step));
         let totals = measured.end_window(&steps);
         state.train_secs += totals.training().as_secs_f64();
@@ -120,7 +127,7 @@ impl Reporting {
             logging.window(&window)?;
             let slow = link.note(&timed, totals.training());
             slow.iter().try_for_each(|note| logging.note(note))?;
-            let notes = watch.check(&steps, state, state.non_finite_steps)?;
+            let notes = watch.check(&own, state, state.non_finite_steps)?;
             notes.iter().try_for_each(|note| logging.note(note))?;
             state.non_finite_steps += window.non_finite_steps;
         }

@@ -1,15 +1,15 @@
 //! Training: the loop ([`trainer`]), one optimizer step ([`step`]), what it changes ([`state`]), and what goes in and
 //! comes out ([`Setup`], [`Outcome`]).
 //!
-//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `reduce` (the exchange with other
-//! ranks), `state`
-//! (weights and counters) and `due` (logging, validation, saving). `preflight` runs before the first step and `guard`
+//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `reduce` and `exchange` (with
+//! other ranks), `state` (weights and counters) and `due` (logging, validation, saving). `preflight` runs before the first step and `guard`
 //! handles failures; [`capture`] replaces the computation of gradients by a replay.
 
 mod assemble;
 mod best;
 pub mod capture;
 mod due;
+mod exchange;
 pub mod feed;
 mod forecast;
 mod guard;

@@ -1,4 +1,4 @@
-//! The one exchange of an optimizer step: each rank adds up its slice of the gradients of all ranks.
+//! The exchange of gradients in an optimizer step: each rank adds up its slice of the gradients of all ranks.
 //!
 //! Every sum has the order of the ranks, so that N ranks make the step that one rank makes over N micro-batches, bit for bit.
 //! Nothing here reads a tensor of a GPU.
@@ -8,6 +8,7 @@ use std::ops::Add;
 use anyhow::Result;
 use burn::tensor::Tensor;
 
+use super::exchange::Exchange;
 use super::state::TrainState;
 use crate::distributed::Ranks;
 use crate::optim::FlatGradients;
@@ -29,12 +30,14 @@ impl Add for Sums {
 }
 
 /// Returns the sums and gradients over all ranks: the gradients of the whole model, or, if the optimizer is sharded, of
-/// this rank's slice, with the sums of squares of all.
+/// this rank's slice, with the sums of squares of all. Replicas keep their own.
 ///
 /// # Errors
 /// If another rank has failed.
 pub(super) fn reduce<M>(state: &TrainState<M>, sums: Sums, gradients: FlatGradients) -> Result<(Sums, FlatGradients)> {
-    let TrainState { ranks, optimizer, slices: Some(slices), .. } = state else { return Ok((sums, gradients)) };
+    let TrainState { ranks, optimizer, exchange: Exchange::Gradients(slices), .. } = state else {
+        return Ok((sums, gradients));
+    };
     let FlatGradients(gradients) = gradients;
 
     let mut sum = slices.add_up(&ranks.exchange(gradients.values, slices.bounds())?);

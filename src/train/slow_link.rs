@@ -11,6 +11,8 @@ const NOTABLE: f64 = 0.25;
 /// Share of the time that the proposed accumulation leaves to the link.
 const WANTED: f64 = 0.10;
 const MOST_ACCUMULATION: u64 = 64;
+/// The proposed `train.sync_every`.
+const SYNC_EVERY: u64 = 100;
 /// What moves if gradients are in f32 and weights in bf16, relative to bf16 for both.
 const F32_GROWTH: f64 = 1.5;
 
@@ -40,7 +42,10 @@ impl LinkWatch {
         let wanted = self.accumulated as f64 * growth * share / (1.0 - share) * (1.0 - WANTED) / WANTED;
         let proposed = (wanted.ceil() as u64).next_power_of_two().min(MOST_ACCUMULATION);
         let remedy = if proposed > self.accumulated as u64 {
-            format!("train.grad_accum_steps={proposed} exchanges once for {proposed} batches; ")
+            format!(
+                "train.grad_accum_steps={proposed} exchanges once for {proposed} batches, train.sync_every={SYNC_EVERY} once in \
+                 {SYNC_EVERY} steps; "
+            )
         } else {
             String::new()
         };

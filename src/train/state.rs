@@ -8,9 +8,11 @@ use kiln_data::Position;
 use kiln_kernels::optim::{AdamWState, Counters, LossScaling, Progress};
 use kiln_model::{Transformer, TransformerConfig};
 
+use super::exchange::{Exchange, LocalSteps};
 use super::provenance::Provenance;
 use crate::checkpoint::{
-    Best, FORMAT, LossScale, NamedTensor, Snapshot, StoredFile, TrainerState, flat_tensor, named_tensors,
+    Best, FORMAT, LossScale, NamedTensor, ReplicaCounters, Replicas, Snapshot, StoredFile, TrainerState, flat_tensor,
+    named_tensors,
 };
 use crate::config::{Config, LossScaleConfig, NonFinite};
 use crate::distributed::Ranks;
@@ -54,8 +56,8 @@ pub struct TrainState<M = Transformer> {
     pub best: Option<Best>,
     /// The processes that train this model together.
     pub ranks: Ranks,
-    /// The slices in which they exchange gradients; `None` for one process.
-    pub(super) slices: Option<Slices>,
+    /// What they exchange.
+    pub(super) exchange: Exchange,
     /// Batches of an optimizer step over all ranks, if the data is ordered by them.
     pub group_size: Option<u64>,
 }
@@ -65,6 +67,8 @@ pub struct HostCopy {
     table: ParamTable,
     /// Master weights and both moments, flat.
     flat: Vec<TensorData>,
+    /// Outer momentum, flat, and both moments of each other device, if devices take steps alone.
+    replicas: Option<(TensorData, Vec<[TensorData; 2]>)>,
     state: TrainerState,
     model: TransformerConfig,
     files: Vec<StoredFile>,
@@ -73,10 +77,14 @@ pub struct HostCopy {
 impl HostCopy {
     /// Names the tensors. This copies everything once more, so call it on a background thread.
     pub fn into_snapshot(self) -> Snapshot {
-        let named = |part: usize| named_tensors(&self.table, &self.flat[part]);
-        let (weights, first_moments, second_moments) = (named(0), named(1), named(2));
-        let Self { state, model, files, .. } = self;
-        Snapshot { weights, first_moments, second_moments, state, model, files }
+        let Self { table, flat, replicas, state, model, files } = self;
+        let named = |flat: &TensorData| named_tensors(&table, flat);
+        let replicas = replicas.map(|(momentum, others)| Replicas {
+            momentum: named(&momentum),
+            other_moments: others.iter().map(|moments| moments.each_ref().map(named)).collect(),
+        });
+        let (weights, first_moments, second_moments) = (named(&flat[0]), named(&flat[1]), named(&flat[2]));
+        Snapshot { weights, first_moments, second_moments, state, model, files, replicas }
     }
 }
 
@@ -160,23 +168,34 @@ impl<M: Model> TrainState<M> {
             non_finite_steps: 0,
             best: None,
             ranks: Ranks::alone(),
-            slices: None,
+            exchange: Exchange::Nothing,
             group_size: None,
         }
     }
 
-    /// Joins the other ranks, which have the same state. With `is_sharded`, each keeps only its slice of master weights and
-    /// moments.
-    pub fn join(mut self, ranks: &Ranks, is_sharded: bool) -> Self {
+    /// Joins the other ranks, which have the same weights, to exchange what `config` says. With `train.shard_optimizer`, each keeps
+    /// only its slice of master weights and moments; with `train.sync_every` above 1, each keeps moments of its own.
+    ///
+    /// # Errors
+    /// If the outer momentum of `replicas`, which the run is continued with, does not fit the weights.
+    pub fn join(mut self, ranks: &Ranks, config: &Config, replicas: Option<&Replicas>) -> Result<Self> {
         if !ranks.are_many() {
-            return self;
+            return Ok(self);
         }
-        let slices = Slices::new(self.optimizer.table(), ranks.rank(), ranks.size(), &self.device);
-        if is_sharded {
-            self.optimizer = self.optimizer.sharded(&slices);
-            self.model = self.optimizer.attach(self.model);
-        }
-        Self { ranks: ranks.clone(), slices: Some(slices), ..self }
+        let (table, train) = (self.optimizer.table(), &config.train);
+        let slices = Slices::new(table, ranks.rank(), ranks.size(), &self.device);
+
+        let exchange = if train.sync_every > 1 {
+            let momentum = replicas.map(|replicas| flat_tensor(table, &replicas.momentum, &self.device)).transpose()?;
+            Exchange::Weights(Box::new(LocalSteps::new(config, &self.optimizer, momentum.as_ref(), slices)))
+        } else {
+            if train.shard_optimizer {
+                self.optimizer = self.optimizer.sharded(&slices);
+                self.model = self.optimizer.attach(self.model);
+            }
+            Exchange::Gradients(Box::new(slices))
+        };
+        Ok(Self { ranks: ranks.clone(), exchange, ..self })
     }
 
     /// Copies everything to the host, in one transaction, and names it.
@@ -188,27 +207,40 @@ impl<M: Model> TrainState<M> {
     /// only its copy is whole.
     pub fn host_copy(&self, provenance: &Provenance) -> Result<HostCopy> {
         let AdamWState { master, m, v, .. } = self.optimizer.state();
+        let momentum = self.exchange.replicas().map(LocalSteps::momentum);
         let read = [master, m, v, self.optimizer.progress().values()]
             .into_iter()
+            .chain(momentum)
             .fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
         // Host sync: master weights, moments and counters.
         let mut flat = read.try_execute().context("reading weights and moments from the device")?;
+        let momentum = momentum.and_then(|_| flat.pop());
         let counters = Progress::counters(&flat.pop().expect("four tensors were asked for"));
         if self.optimizer.is_sharded() {
             flat = flat.into_iter().map(|slice| self.gathered(slice)).collect::<Result<_>>()?;
         }
 
+        let skipped_steps = self.step - counters.updates;
+        let Counters { loss_scale: scale, good_steps, .. } = counters;
+        let loss_scale = self.optimizer.is_scaled().then_some(LossScale { scale, good_steps });
+        let (replicas, replica_counters) = match momentum {
+            None => (None, Vec::new()),
+            Some(momentum) => {
+                let others = self.moments_of_others(&flat)?;
+                let own = ReplicaCounters { skipped_steps, loss_scale };
+                (Some((self.gathered(momentum)?, others)), self.ranks.share("counters for a checkpoint", own)?)
+            }
+        };
+
         Ok(HostCopy {
+            replicas,
             table: self.optimizer.table().clone(),
             flat,
             state: TrainerState {
                 format: FORMAT,
                 step: self.step,
-                skipped_steps: self.step - counters.updates,
-                loss_scale: self
-                    .optimizer
-                    .is_scaled()
-                    .then_some(LossScale { scale: counters.loss_scale, good_steps: counters.good_steps }),
+                skipped_steps,
+                loss_scale,
                 micro_steps: self.micro_steps,
                 position: self.position,
                 data_fingerprint: provenance.data_fingerprint.clone(),
@@ -219,10 +251,18 @@ impl<M: Model> TrainState<M> {
                 non_finite_steps: self.non_finite_steps,
                 best: self.best,
                 group_size: self.group_size,
+                replicas: replica_counters,
             },
             model: self.shape.clone(),
             files: provenance.files.clone(),
         })
+    }
+
+    /// Sends both moments to rank 0, the second and third of `flat`. Returns there what the other ranks have sent.
+    fn moments_of_others(&self, flat: &[TensorData]) -> Result<Vec<[TensorData; 2]>> {
+        let to_first = |moment: &TensorData| self.ranks.to_first("gathering moments for a checkpoint", moment.clone());
+        let (first, second) = (to_first(&flat[1])?, to_first(&flat[2])?);
+        Ok(first.into_iter().zip(second).map(|(first, second)| [first, second]).skip(1).collect())
     }
 
     /// Joins the ranks' slices of a flat f32 tensor on rank 0; the others get nothing.

@@ -110,9 +110,7 @@ pub(crate) fn update<M: Model>(
 
     let Sums { loss, nll, n_labels } = sums;
     let numbers = state.optimizer.step(gradients, n_labels.clone(), loss.clone());
-    if let TrainState { ranks, optimizer, slices: Some(slices), .. } = state {
-        optimizer.complete(|own, all| ranks.all_gather(own, all, slices.bounds()))?;
-    }
+    state.exchange.complete(state.step, &state.ranks, &mut state.optimizer)?;
     state.model = state.optimizer.write_back(state.model.clone());
     Ok(Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers: numbers.values().clone() })
 }

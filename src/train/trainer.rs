@@ -46,6 +46,8 @@ pub struct Trainer<M: Model = Transformer> {
     pub(super) forecast: Forecast,
     /// Whether the run starts from the weights of another one.
     pub(super) has_weights: bool,
+    /// Whether the end was put off until the ranks have the same weights.
+    pub(super) is_put_off: bool,
 }
 
 impl<M: Model> Trainer<M> {
@@ -163,12 +165,30 @@ impl<M: Model> Trainer<M> {
         gradients.take_notes().iter().try_for_each(|note| reporting.logging.note(note))?;
         state.position = group.next;
         let step = self.as_this_rank_sees_it(group).of_all(&self.state.ranks)?;
+        let step = self.put_off(step)?;
         let Self { state, reporting, .. } = self;
         state.source_tokens += step.facts.source_tokens;
         state.target_tokens += step.facts.tokens - step.facts.source_tokens;
         reporting.deferred.push(step.facts, measures);
         reporting.measured.count(group, step.flops);
         Ok(step)
+    }
+
+    /// Where ranks take steps alone, puts the end and a save that was asked for off until they have the same weights.
+    fn put_off(&mut self, step: Step) -> Result<Step> {
+        let meeting = self.state.exchange.next_meeting(self.state.step);
+        if meeting == self.state.step {
+            return Ok(step);
+        }
+        if step.save_now {
+            self.signals.save_now.store(true, Ordering::Relaxed);
+        }
+        if step.ended.is_some() && !std::mem::replace(&mut self.is_put_off, true) {
+            let note =
+                format!("the run ends with step {meeting}, when the devices exchange their weights (train.sync_every)");
+            self.reporting.logging.note(&note)?;
+        }
+        Ok(Step { ended: None, save_now: false, ..step })
     }
 
     /// Returns the step that was just enqueued.

@@ -2,7 +2,10 @@
 
 use std::thread;
 
+use kiln_data::{Loader, Rank};
+
 use super::*;
+use crate::checkpoint::NamedTensor;
 use crate::distributed::{Link, World, free_port};
 
 /// Trains on `size` ranks until the end, or until rank `stopper` has reported step `stop_at`. Returns the outcome and the
@@ -86,6 +89,73 @@ fn a_run_goes_on_with_another_number_of_ranks() {
     corpora.run(&with_accum(4), &parts, Some(resume), 10);
     run_on(4, &corpora, &with_accum(1), &parts, None);
     assert_eq!(snapshot(&parts), snapshot(&whole), "4 ranks, then 1, then 4 again");
+}
+
+/// A run of two devices that exchange their weights after every fifth step.
+fn local_steps(corpora: &Corpora) -> Config {
+    let mut config = corpora.config();
+    config.train.sync_every = 5;
+    config
+}
+
+#[test]
+fn replicas_train_alone_and_get_the_mean_of_their_weights() {
+    let corpora = Corpora::new(200);
+    let dir = corpora.dir.path().join("replicas");
+    let mut config = local_steps(&corpora);
+    (config.train.steps, config.train.sync_every) = (6, 10);
+    (config.optim.outer_lr, config.optim.outer_momentum) = (1.0, 0.0);
+    config.train.grad_accum_steps = 1;
+    run_on(2, &corpora, &config, &dir, None);
+
+    let nothing =
+        Provenance { data_fingerprint: String::new(), tokenizer_fingerprint: String::new(), files: Vec::new() };
+    let values = |mut tensors: Vec<NamedTensor>| -> Vec<f32> {
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors.into_iter().flat_map(|tensor| tensor.values).collect()
+    };
+    // The same by hand: each rank's batches on a model of its own.
+    let alone = |rank: usize| {
+        let part = Rank { rank, world_size: 2, group_size: 2 };
+        let source = corpora.source("train", &config.loader);
+        let mut loader =
+            Loader::for_rank(source, &config.loader, config.seed, Position::default(), part).expect("a loader");
+        let shape = &snapshot(&dir).model;
+        let mut state = TrainState::new(&config, shape, FloatDType::F32, &Device::flex());
+        for _ in 0..config.train.steps {
+            let batch = upload(&loader.next_batch().expect("a batch"), &Device::flex());
+            step::train_step_with(&mut state, &[(rank as u64, &batch)], 2, step::compute_gradients).expect("a step");
+        }
+        values(state.snapshot(&nothing).expect("the CPU answers").weights)
+    };
+    let found = values(snapshot(&dir).weights);
+    let (one, other) = (alone(0), alone(1));
+    let largest = one.iter().zip(&other).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+    assert!(largest > 1e-3, "the replicas have learned the same");
+    assert_eq!(found.len(), one.len());
+    for ((found, one), other) in found.iter().zip(&one).zip(&other) {
+        assert!((found - (one + other) / 2.0).abs() < 1e-6, "{found}: {one} and {other}");
+    }
+}
+
+#[test]
+fn replicas_that_were_stopped_end_bit_for_bit_the_same() {
+    let corpora = Corpora::new(200);
+    let config = local_steps(&corpora);
+    let (whole, parts) = (corpora.dir.path().join("whole"), corpora.dir.path().join("parts"));
+    let found = run_on(2, &corpora, &config, &whole, None);
+    assert_eq!(found[0].1, found[1].1, "both report the measures of both");
+    let wanted = snapshot(&whole);
+    let replicas = wanted.replicas.as_ref().expect("replicas");
+    assert_eq!((wanted.state.step, wanted.state.replicas.len(), replicas.other_moments.len()), (16, 2, 1));
+    assert_ne!(replicas.other_moments[0][0], wanted.first_moments, "moments of their own");
+
+    // A stop waits until the weights are the same: step 7 was asked for.
+    let stopped = run_on(2, &corpora, &config, &parts, Some((1, 6)));
+    let steps: Vec<_> = stopped.iter().map(|(outcome, _)| (outcome.ended, outcome.step)).collect();
+    assert_eq!(steps, [(Ended::Stopped, 10); 2]);
+    run_on(2, &corpora, &config, &parts, None);
+    assert_eq!(snapshot(&parts), wanted);
 }
 
 #[test]

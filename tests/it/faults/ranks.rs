@@ -132,6 +132,40 @@ fn any_rank_may_die_at_any_instant() {
 }
 
 #[test]
+fn replicas_that_take_steps_alone_may_die_at_any_instant() {
+    let place = workplace();
+    let local = |run: &str, n: usize, more: &[&str]| {
+        on_ranks(run, 60, n, &[&["--set", "train.sync_every=7", "--set", "train.save_every=5"], more].concat())
+    };
+    let whole = end_within(start(&place, &local("runs/a", 2, &[])), Duration::from_secs(120));
+    assert_eq!(whole.status.code(), Some(0), "{}", stderr(&whole));
+    assert!(stderr(&whole).contains("each device takes 7 steps alone"), "{}", stderr(&whole));
+
+    let mut random = Random::new("replicas");
+    for kill in 0..3 {
+        let launcher = start(&place, &local("runs/b", 2, &["--resume", "auto"]));
+        sleep(Duration::from_millis(300 + random.below(700)));
+        if let Some(ranks) = ranks_of(&launcher, 2) {
+            signal(ranks[kill % 2], "-KILL");
+        }
+        drop(end_within(launcher, Duration::from_secs(20)));
+    }
+    let last = end_within(start(&place, &local("runs/b", 2, &["--resume", "auto"])), Duration::from_secs(120));
+    assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
+    assert_same_end(&place, "runs/a", "runs/b", 60);
+    for file in ["outer.safetensors", "replica-1.safetensors"] {
+        let of = |run: &str| fs::read(place.path(&format!("{run}/checkpoints/step-00000060/{file}"))).expect("saved");
+        assert!(of("runs/a") == of("runs/b"), "{file} differs");
+    }
+
+    // Each replica has moments of its own.
+    let three = place.run(&local("runs/a", 3, &["--resume"]).iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(three.code != 0 && three.stderr.contains("resume it on 2 devices, not on 3"), "{three:#?}");
+    let alone = place.run(&["train", "--device", "cpu", "--run", "runs/c", "--set", "train.sync_every=7"]);
+    assert!(alone.code != 0 && alone.stderr.contains("add --devices 0,1, or set train.sync_every=1"), "{alone:#?}");
+}
+
+#[test]
 fn a_rank_that_is_stopped_ends_the_run_with_its_name_within_ten_seconds() {
     let place = workplace();
     let launcher = start(&place, &on_ranks("runs/a", 1_000_000, 2, &[]));

@@ -106,6 +106,23 @@ pub fn gather(
     Flat { values: Tensor::from_dispatch(values), squares: Tensor::from_dispatch(squares) }
 }
 
+/// Returns `target` (`[n]`) with the numbers of `source` (`[n]`), rounded to its dtype. On a GPU this overwrites the buffer of `target`,
+/// so that views of it show the new numbers.
+///
+/// # Panics
+/// If the lengths differ or are not a multiple of [`ALIGNMENT`].
+pub fn overwrite(target: Tensor<1>, source: Tensor<1>) -> Tensor<1> {
+    let ([n], device) = (target.dims(), target.device());
+    assert!(source.dims() == [n] && n.is_multiple_of(ALIGNMENT), "{:?} over {n} numbers", source.dims());
+    let whole = Place { offset: 0, len: n };
+    let squares = Tensor::<1>::empty([whole.n_chunks()], (&device, DType::F32)).into_dispatch();
+
+    let segment = Segment { offset: 0, len: n, first_chunk: 0 };
+    let parts = Parts::new(vec![source.into_dispatch()]);
+    let (values, _squares) = Dispatch::flat_gather(parts, target.into_dispatch(), squares, vec![segment], false);
+    Tensor::from_dispatch(values)
+}
+
 impl Flat {
     /// Returns the chunks' sums of squares, `[number of chunks]`, f32, in the order of the places. Equal tensors have
     /// equal sums.

@@ -23,7 +23,7 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
-pub use flat::{ALIGNMENT, CHUNK, Flat, Part, Place, gather, view};
+pub use flat::{ALIGNMENT, CHUNK, Flat, Part, Place, gather, overwrite, view};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
 use ops::AdamWOps;
@@ -57,6 +57,12 @@ impl AdamWState {
     /// Returns the weights that the model computes with: its parameters are views of them.
     pub fn compute_weights(&self) -> &Tensor<1> {
         self.weights.as_ref().unwrap_or(&self.master)
+    }
+
+    /// Replaces the weights by `master` (`[n]`, f32), in place where [`adamw_step`] works in place. Both moments stay.
+    pub fn with_master(self, master: Tensor<1>) -> Self {
+        let weights = self.weights.map(|weights| overwrite(weights, master.clone()));
+        Self { master: overwrite(self.master, master), weights, ..self }
     }
 
     /// Returns whether [`adamw_step`] overwrites the buffers of this state, so that views of [`Self::compute_weights`]

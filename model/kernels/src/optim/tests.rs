@@ -2,8 +2,8 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::slots::{BLOCK, step};
 use super::{
-    ALIGNMENT, AdamWHyper, AdamWState, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress, StepNumbers,
-    StepPolicy, StepReport, adamw_step, gather, prepare, view,
+    ALIGNMENT, AdamWHyper, AdamWState, CHUNK, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress,
+    StepNumbers, StepPolicy, StepReport, adamw_step, gather, overwrite, prepare, view,
 };
 use crate::testing::{assert_close, devices, distance, host, tensor, time, timing_device, values};
 
@@ -46,6 +46,26 @@ fn first(gradient: &Flat, divisor: f32, max_norm: f64, device: &Device) -> StepN
 
 /// Lengths that end on a vector, within a vector, on a chunk and beyond a chunk; more parts than one launch takes.
 const LENS: [usize; 19] = [8, 1, 256, 4096, 4097, 12_288, 5, 768, 3, 2, 9000, 64, 100, 24, 1, 640, 7, 512, 33];
+
+#[test]
+fn an_overwritten_tensor_has_the_new_numbers_and_so_do_views_on_a_gpu() {
+    for (name, device) in devices() {
+        let n = 9 * CHUNK + 3 * ALIGNMENT;
+        for dtype in [DType::F32, DType::BF16] {
+            let (old, new) = (values(n, 1), values(n, 2));
+            let target = tensor(&old, [n], dtype, &device) * 1.0;
+            let seen: Tensor<1> = view(&target, ALIGNMENT, [CHUNK]);
+            let found = overwrite(target, tensor(&new, [n], DType::F32, &device));
+
+            let wanted = host(tensor(&new, [n], DType::F32, &device).cast(dtype));
+            assert_eq!(found.dtype(), dtype);
+            assert_eq!(host(found), wanted, "{name}, {dtype:?}");
+            if AdamWState::is_updated_in_place(&device) {
+                assert_eq!(host(seen), wanted[ALIGNMENT..ALIGNMENT + CHUNK], "{name}, {dtype:?}: a view");
+            }
+        }
+    }
+}
 
 #[test]
 fn parts_lie_at_their_places_with_zeros_between() {

@@ -1,0 +1,102 @@
+//! What the ranks of a run exchange: gradients in each step, or weights after several steps that each has taken alone.
+
+use anyhow::Result;
+use burn::tensor::Tensor;
+
+use crate::config::Config;
+use crate::distributed::Ranks;
+use crate::optim::{AdamW, Outer, Slices};
+
+/// What the ranks exchange.
+#[derive(Debug)]
+pub(super) enum Exchange {
+    /// Nothing: there is one rank.
+    Nothing,
+    /// The gradients of each step, by slices.
+    Gradients(Box<Slices>),
+    /// The weights, now and then.
+    Weights(Box<LocalSteps>),
+}
+
+/// Replicas that take steps alone and meet now and then (DiLoCo, Douillard et al. 2023). Each has whole weights and moments.
+#[derive(Debug)]
+pub(super) struct LocalSteps {
+    every: u64,
+    /// The last step of the run, after which the replicas meet, too.
+    last: u64,
+    slices: Slices,
+    outer: Outer,
+}
+
+impl LocalSteps {
+    /// Starts from weights that all replicas have; with the outer momentum of an earlier run, `[n]`, f32, or none.
+    pub(super) fn new(config: &Config, optimizer: &AdamW, momentum: Option<&Tensor<1>>, slices: Slices) -> Self {
+        let factors = [config.optim.outer_lr, config.optim.outer_momentum];
+        let outer = Outer::new(factors, &optimizer.state().master, momentum, &slices);
+        Self { every: config.train.sync_every, last: config.train.steps, slices, outer }
+    }
+
+    /// Takes the outer step, and gives `optimizer` the weights that all replicas go on from.
+    ///
+    /// # Errors
+    /// If another rank has failed.
+    fn meet(&mut self, ranks: &Ranks, optimizer: &mut AdamW) -> Result<()> {
+        let bounds = self.slices.bounds();
+        let replicas = ranks.exchange(optimizer.state().master.clone(), bounds)?;
+        let own = self.outer.step(&replicas);
+        optimizer.set_master(ranks.concatenate(own, bounds)?);
+        Ok(())
+    }
+
+    /// Outer momentum of this rank's slice, `[slice]`, f32.
+    pub(super) fn momentum(&self) -> &Tensor<1> {
+        self.outer.velocity()
+    }
+}
+
+impl Exchange {
+    /// Returns the replicas, if each rank takes steps alone.
+    pub(super) fn replicas(&self) -> Option<&LocalSteps> {
+        match self {
+            Self::Weights(replicas) => Some(replicas),
+            Self::Nothing | Self::Gradients(_) => None,
+        }
+    }
+
+    /// Returns the first step from `step` on after which all ranks have the same weights.
+    pub(super) fn next_meeting(&self, step: u64) -> u64 {
+        self.replicas().map_or(step, |replicas| meeting(step, replicas.every, replicas.last))
+    }
+
+    /// Ends `step`: brings in the slices of weights that other ranks have updated; or, if replicas meet, gives all the weights that the
+    /// outer optimizer makes of theirs.
+    ///
+    /// # Errors
+    /// If another rank has failed.
+    pub(super) fn complete(&mut self, step: u64, ranks: &Ranks, optimizer: &mut AdamW) -> Result<()> {
+        let is_meeting = self.next_meeting(step) == step;
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Gradients(slices) => optimizer.complete(|own, all| ranks.all_gather(own, all, slices.bounds())),
+            Self::Weights(replicas) if is_meeting => replicas.meet(ranks, optimizer),
+            Self::Weights(_) => Ok(()),
+        }
+    }
+}
+
+/// Returns the first step from `step` on after which the replicas meet.
+fn meeting(step: u64, every: u64, last: u64) -> u64 {
+    let next = step.next_multiple_of(every);
+    if step <= last { next.min(last) } else { next }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_meet_every_so_many_steps_and_at_the_end() {
+        let meetings = [1, 9, 10, 11, 20, 21, 25].map(|step| meeting(step, 10, 25));
+        assert_eq!(meetings, [10, 10, 10, 20, 20, 25, 25]);
+    }
+}
