@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, CorpusConfig, DirectSource, PairCorpus, PairSource, PairTokenizers, TokenCache, TokenizerConfig,
-    prepare_pairs,
+    BatchSource, CorpusConfig, DirectSource, Example, PairCorpus, PairSource, PairTokenizers, TokenCache,
+    TokenizerConfig, prepare_pairs,
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
@@ -64,8 +64,12 @@ pub(super) fn open(
         let path = cache_dir.join("valid.tokens");
         let cache = open_cache(&path, corpus, &tokenizers, note).context("data.valid")?;
         valid = Some(Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?));
-        valid_examples = corpus.read_all().context("data.valid")?.0;
+        let (examples, left_out) =
+            translatable(corpus.read_all().context("data.valid")?.0, &tokenizers, config.model.max_positions)?;
+        notes.extend(left_out.map(|note| format!("data.valid: {note}")));
+        valid_examples = examples;
     }
+
     // Reports count unknown tokens only, and a character that becomes bytes is not one.
     if tokenizers.spells_bytes() {
         let lacking = lacking_note(&tokenizers.lacking_in_pairs(&valid_examples)?, true);
@@ -74,6 +78,28 @@ pub(super) fn open(
 
     let vocabulary = Vocabulary::Pairs(tokenizers);
     Ok(RunData { valid, valid_examples, notes, ..RunData::new(vocabulary, train) })
+}
+
+/// Leaves out pairs whose source has more than `limit` tokens, the end token included: the model cannot read them. Returns the others,
+/// and a sentence if there are such pairs.
+pub fn translatable(
+    examples: Vec<Example>,
+    tokenizers: &PairTokenizers,
+    limit: usize,
+) -> Result<(Vec<Example>, Option<String>)> {
+    let sources: Vec<&str> = examples.iter().map(|example| example.source.as_str()).collect();
+    let fits: Vec<bool> = tokenizers.encode_sources(&sources)?.iter().map(|ids| ids.len() <= limit).collect();
+
+    let (n_all, n_fitting) = (fits.len(), fits.iter().filter(|fits| **fits).count());
+    let note = (n_fitting < n_all).then(|| {
+        format!(
+            "{} of {n_all} sources have more than {limit} tokens (model.max_positions); they are not translated, and the scores leave \
+             them out",
+            n_all - n_fitting
+        )
+    });
+    let kept = examples.into_iter().zip(fits).filter(|(_, fits)| *fits).map(|(example, _)| example);
+    Ok((kept.collect(), note))
 }
 
 /// Finds or builds the token cache at `path`.

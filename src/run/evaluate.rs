@@ -16,7 +16,7 @@ use super::trained_model::TrainedModel;
 use crate::config::GenerateConfig;
 use crate::config::task::{Reads, traits_of};
 use crate::dataset::built_in;
-use crate::dataset::pairs::open_cache;
+use crate::dataset::pairs::{open_cache, translatable};
 use crate::dataset::text::{OpenedText, valid_text};
 use crate::distributed::{Phase, Ranks};
 use crate::eval::{Evaluation, Masking, ValidationLoss, evaluate, validation_loss};
@@ -63,6 +63,8 @@ impl Scoring<'_> {
         let Self { run, device, ranks, .. } = self;
         let examples = self.examples(files, note)?;
         let (model, tokenizers) = run.translation(run.dtype_on(device)?, device)?;
+        let (examples, left_out) = translatable(examples, &tokenizers, model.config().max_positions)?;
+        left_out.iter().for_each(|line| note(line));
         note(&format!("scoring {} on {} pairs", run.path.display(), examples.len()));
 
         let translator = Translator::new(&model, tokenizers.clone(), self.generate.clone())?;

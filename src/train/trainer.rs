@@ -114,7 +114,7 @@ impl<M: Model> Trainer<M> {
             // The CPU has completed a step when it returns.
             let is_read = due.log || is_cpu(&self.state.device);
             self.foretell(facts.padded_tokens, is_read, due.log)?;
-            let is_best = due.validate && self.validate(due.with_text)?; // host sync
+            let is_best = due.validate && self.validate_or_save(due)?; // host sync
             if is_best || (due.save && self.saving.lacks(self.state.step)) {
                 self.state.ranks.enter(Phase::Save);
                 let elapsed = self.saving.begin(&self.state, is_best)?; // host sync
@@ -200,6 +200,16 @@ impl<M: Model> Trainer<M> {
             stop: self.is_asked_to_stop(),
             save_now: self.signals.save_now.swap(false, Ordering::Relaxed),
         }
+    }
+
+    /// Validates; if that fails, saves a checkpoint that is due before the run ends. Several ranks cannot: another one may be gone.
+    fn validate_or_save(&mut self, due: Due) -> Result<bool> {
+        self.validate(due.with_text).inspect_err(|_| {
+            if due.save && self.saving.lacks(self.state.step) && !self.state.ranks.are_many() {
+                // The error that is reported is the one of the validation.
+                let _ = self.saving.begin(&self.state, false).and_then(|_| self.saving.wait());
+            }
+        })
     }
 
     /// Validates, logs the result, and returns whether it is the best so far.

@@ -52,6 +52,40 @@ fn rows_longer_than_the_positions_are_refused_with_a_remedy() {
 }
 
 #[test]
+fn a_validation_line_that_is_too_long_is_left_out_of_the_scores() {
+    let place = Workplace::new();
+    place.write("train.jsonl", rows(300));
+    let long = format!("{{\"src\": \"{}\", \"trg\": \"x\"}}\n", "words and more ".repeat(100));
+    place.write("valid.jsonl", rows(199) + &long);
+    let arguments = [
+        "train",
+        "--preset",
+        "tiny",
+        "--device",
+        "cpu",
+        "--run",
+        "run",
+        "--set",
+        "data.train=train.jsonl",
+        "--set",
+        "data.valid=valid.jsonl",
+        "--set",
+        "model.max_positions=64",
+        "--set",
+        "tokenizer.vocab_size=300",
+        "--set",
+        "train.steps=3",
+    ];
+    let ran = place.run(&arguments).ok();
+    let wanted = "1 of 200 sources have more than 64 tokens (model.max_positions)";
+    assert!(ran.stderr.contains(wanted) && ran.stderr.contains("BLEU"), "{ran:#?}");
+    assert!(place.path("run/checkpoints/step-00000003").is_dir());
+
+    let scored = place.run(&["evaluate", "run", "--device", "cpu", "--data", "valid.jsonl"]).ok();
+    assert!(scored.stderr.contains(wanted) && scored.stderr.contains("on 199 pairs"), "{scored:#?}");
+}
+
+#[test]
 fn a_vocabulary_without_room_is_refused() {
     let place = Workplace::new();
     prepare(&place, rows(100), &["tokenizer.vocab_size=265"]).refused(3, &["vocab_size", "too small", "at least"]);
