@@ -280,8 +280,8 @@ impl Default for OptimConfig {
             warmup_steps: 800,
             min_lr_ratio: 0.0,
             decay_fraction: 0.1,
-            outer_lr: 0.7,
-            outer_momentum: 0.9,
+            outer_lr: 0.9,
+            outer_momentum: 0.5,
         }
     }
 }

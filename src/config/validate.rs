@@ -179,10 +179,11 @@ impl OptimConfig {
         }
 
         if !(self.outer_lr > 0.0 && self.outer_lr.is_finite()) {
-            problems.push(format!("optim.outer_lr {} is not above 0; 0.7 is usual", self.outer_lr));
+            problems.push(format!("optim.outer_lr {} is not above 0; 0.7 to 1 is usual", self.outer_lr));
         }
         if !(0.0..1.0).contains(&self.outer_momentum) {
-            problems.push(format!("optim.outer_momentum {} is outside [0, 1); 0.9 is usual", self.outer_momentum));
+            problems
+                .push(format!("optim.outer_momentum {} is outside [0, 1); 0.5 to 0.9 is usual", self.outer_momentum));
         }
 
         if !(0.0..=1.0).contains(&self.min_lr_ratio) {
