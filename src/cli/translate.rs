@@ -1,7 +1,7 @@
 //! `kiln translate`: translates lines.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -55,11 +55,12 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<ExitCode> {
     if let Some(text) = args.misplaced.first() {
         let run = shell_word(&args.run.to_string_lossy());
-        return Err(Usage(format!(
-            "{text:?}: pass the text on stdin: echo {} | kiln translate {run}",
-            shell_word(text)
-        ))
-        .into());
+        let word = shell_word(text);
+        let hint = match Path::new(text).is_file() {
+            true => format!("pass the file on stdin: kiln translate {run} < {word}"),
+            false => format!("pass the text on stdin: echo {word} | kiln translate {run}"),
+        };
+        return Err(Usage(format!("{text:?}: {hint}")).into());
     }
     if args.n_best == Some(0) {
         return Err(Usage("--n-best 0 would print nothing; use at least 1".into()).into());

@@ -41,7 +41,11 @@ impl fmt::Display for CharacterCounts {
         for (number, (character, count)) in counts.iter().take(SHOWN).enumerate() {
             let comma = if number == 0 { "" } else { ", " };
             let times = if **count == 1 { "once".to_owned() } else { format!("{count} times") };
-            write!(f, "{comma}{} ({times})", character.escape_debug())?;
+            // Characters that cannot be seen are spelled out.
+            match character {
+                '\\' | '"' | '\'' => write!(f, "{comma}{character} ({times})")?,
+                other => write!(f, "{comma}{} ({times})", other.escape_debug())?,
+            }
         }
         match counts.len().saturating_sub(SHOWN) {
             0 => Ok(()),
@@ -94,6 +98,9 @@ mod tests {
         "ßéé\u{7}".chars().for_each(|c| other.characters.add(c));
         unknown.merge(other);
         assert_eq!(unknown.to_string(), "3 unknown tokens: the vocabulary lacks é (2 times), \\u{7} (once), ß (once)");
+        let mut quoted = CharacterCounts::default();
+        quoted.add('\\');
+        assert_eq!(quoted.to_string(), "\\ (once)", "as it stands in the text");
         ('a'..='i').for_each(|c| unknown.characters.add(c));
         assert!(unknown.to_string().ends_with("f (once) and 4 more characters"), "{unknown}");
         let json = serde_json::to_string(&unknown).expect("plain data");
