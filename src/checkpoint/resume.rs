@@ -42,9 +42,10 @@ impl fmt::Display for Difference {
 /// The run differs from the one that was saved.
 #[derive(Debug, Clone, Error)]
 #[error(
-    "cannot resume from {}, because the run differs from the saved one:\n{}\nSet these back, accept single keys with --allow KEY, or start a new run in another folder.",
+    "cannot resume from {}, because the run differs from the saved one:\n{}\n{}",
     path.display(),
-    list(differences)
+    list(differences),
+    remedy(differences)
 )]
 pub struct NotTheSameRun {
     /// The checkpoint.
@@ -55,6 +56,18 @@ pub struct NotTheSameRun {
 
 fn list(differences: &[Difference]) -> String {
     differences.iter().map(|difference| format!("  {difference}")).collect::<Vec<_>>().join("\n")
+}
+
+fn remedy(differences: &[Difference]) -> String {
+    let has = |part: &str| differences.iter().any(|difference| is_within(&difference.field, part));
+    let mut text = match has("model") {
+        true => "Set these back, or start a new run in another folder: a run keeps its model.".to_owned(),
+        false => "Set these back, accept single keys with --allow KEY, or start a new run in another folder.".into(),
+    };
+    if has("data") {
+        text += "\nThe training text is another one. To train these weights on it: kiln train --from RUN --run OTHER";
+    }
+    text
 }
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of

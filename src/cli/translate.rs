@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use serde_json::{Value, json};
 
 use super::config_args::GenerateArgs;
 use super::error::Usage;
@@ -44,9 +45,14 @@ pub(super) struct Args {
     #[command(flatten)]
     generate: GenerateArgs,
 
-    /// Prints up to N translations per line with their scores; needs at least N beams
+    /// Prints up to N translations per line with their scores; uses N beams, unless --beam
+    /// gives more
     #[arg(long, value_name = "N")]
     n_best: Option<usize>,
+
+    /// Prints a JSON object per line: its number, the source, and the translation or, with --n-best, the translations
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     devices: DevicesArgs,
@@ -92,7 +98,7 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     compare_use(ranks, &run, &config, "the lines of rank 0")?;
     let (model, tokenizers) = run.translation(run.dtype_on(&device)?, &device)?;
     let translator = Translator::new(&model, tokenizers.clone(), config)?;
-    let work = Work { translator, n_best: args.n_best, ranks };
+    let work = Work { translator, n_best: args.n_best, json: args.json, ranks };
     if !ranks.is_first() {
         work.serve()?;
         return ranks.finish();
@@ -117,6 +123,7 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
 struct Work<'a> {
     translator: Translator,
     n_best: Option<usize>,
+    json: bool,
     ranks: &'a Ranks,
 }
 
@@ -151,25 +158,48 @@ impl Work<'_> {
         self.ranks.enter(Phase::Translate);
         let own = self.own(lines, n_done).map_err(|error| numbered(error, n_done))?;
         let all = self.ranks.merge("sharing the translations", own)?;
-        Ok(all.into_iter().zip(n_done + 1..).map(|(text, number)| text.unwrap_or_else(|| self.empty(number))).collect())
+        let shown = all.into_iter().zip(lines).zip(n_done + 1..);
+        Ok(shown.map(|((text, line), number)| text.unwrap_or_else(|| self.empty(number, line))).collect())
     }
 
     fn own(&self, lines: &[String], n_done: usize) -> Result<Vec<Option<String>>, GenerateError> {
         let (translator, part) = (&self.translator, self.ranks.part());
+        let numbered = || (n_done + 1..).zip(lines);
         let Some(n_best) = self.n_best else {
             let found = translator.translate_share(lines, n_done as u64, part)?;
-            return Ok(found.into_iter().map(|text| text.map(|text| one_line(&text) + "\n")).collect());
+            let shown = found.into_iter().zip(numbered());
+            return Ok(shown.map(|(text, (number, line))| text.map(|text| self.one(number, line, &text))).collect());
         };
         let found = translator.n_best(lines, n_best, part)?;
-        let scored = |(best, number): (Vec<Hypothesis>, usize)| best.iter().map(|one| scored(number, one)).collect();
-        Ok(found.into_iter().zip(n_done + 1..).map(|(best, number)| best.map(|best| scored((best, number)))).collect())
+        let shown = found.into_iter().zip(numbered());
+        Ok(shown.map(|(best, (number, line))| best.map(|best| self.several(number, line, &best))).collect())
+    }
+
+    /// What is printed for a translation of `line`.
+    fn one(&self, number: usize, line: &str, translation: &str) -> String {
+        match self.json {
+            true => format!("{}\n", json!({ "line": number, "source": line, "translation": translation })),
+            false => one_line(translation) + "\n",
+        }
+    }
+
+    /// What is printed for the best translations of `line`.
+    fn several(&self, number: usize, line: &str, best: &[Hypothesis]) -> String {
+        if !self.json {
+            return best.iter().map(|one| scored(number, one)).collect();
+        }
+        let one = |Hypothesis { text, score, log_prob, n_tokens }: &Hypothesis| json!({ "text": text, "score": score, "log_prob": log_prob, "tokens": n_tokens });
+        let translations: Vec<Value> = best.iter().map(one).collect();
+        format!("{}\n", json!({ "line": number, "source": line, "translations": translations }))
     }
 
     /// What is printed for a line of white space.
-    fn empty(&self, number: usize) -> String {
-        match self.n_best {
-            None => "\n".into(),
-            Some(_) => scored(number, &Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, n_tokens: 0 }),
+    fn empty(&self, number: usize, line: &str) -> String {
+        let nothing = Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, n_tokens: 0 };
+        match (self.n_best, self.json) {
+            (None, _) => self.one(number, line, ""),
+            (Some(_), false) => self.several(number, line, &[nothing]),
+            (Some(_), true) => self.several(number, line, &[]),
         }
     }
 }

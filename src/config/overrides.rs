@@ -66,7 +66,8 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, ConfigError> {
     {
         chosen.shortened = shorten(config, &mut base, &is_set);
     }
-    let notes = config.as_mut().map_or(Vec::new(), |config| give_way(config, &base, &is_set));
+    let mut notes = std::mem::take(&mut layers.notes);
+    notes.extend(config.as_mut().map_or(Vec::new(), |config| give_way(config, &base, &is_set)));
 
     let machine = sources.machine.filter(|_| !sources.only_shown);
     for problem in config.iter().flat_map(|config| problems(config, machine, &is_set)) {
@@ -107,6 +108,8 @@ struct Layers {
     problems: Vec<(usize, String)>,
     /// The file cannot be read or is not TOML.
     file_is_broken: bool,
+    /// Sentences about keys that were set twice.
+    notes: Vec<String>,
 }
 
 /// The place where a key was given.
@@ -191,7 +194,15 @@ impl Layers {
         // Anything that is not a TOML value is text, so paths and names need no quotes.
         let parsed = toml::from_str::<Table>(&format!("value = {text}")).ok().filter(|table| table.len() == 1);
         let value = parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(text.into()));
-        self.origins.insert(key.into(), origin);
+        let text = origin.text.clone();
+        if let Some(before) = self.origins.insert(key.into(), origin).filter(|before| before.line == usize::MAX) {
+            let list = if ["data.train", "data.valid"].contains(&key) {
+                format!("; several files are one list: --set {key}=a.jsonl,b.jsonl")
+            } else {
+                String::new()
+            };
+            self.notes.push(format!("{text} replaces {}{list}", before.text));
+        }
         self.given.push((key.into(), value));
     }
 

@@ -11,7 +11,7 @@ use super::error::Interruption;
 use crate::config::GenerateConfig;
 
 /// A text whose masks are filled in.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filled {
     /// The line with the likeliest token in place of each mask.
     pub text: String,
@@ -69,7 +69,7 @@ impl MaskFiller {
         self.encoder.without_masks(line)
     }
 
-    /// Fills in each line, with up to `top_k` candidates for each mask. `n_before` lines were filled in before.
+    /// Fills in each line, with nothing for a line of white space, with up to `top_k` candidates for each mask. `n_before` lines were filled in before.
     ///
     /// # Errors
     /// If a line has no mask or is too long, or if the device fails.
@@ -82,6 +82,10 @@ impl MaskFiller {
         let limit = self.model.config().max_positions;
         let mut rows = Vec::with_capacity(lines.len());
         for (line, text) in (n_before + 1..).zip(lines) {
+            if text.as_ref().trim().is_empty() {
+                rows.push(Vec::new());
+                continue;
+            }
             let ids = self.encoder.encode(text.as_ref())?;
             if ids.len() > limit {
                 return Err(GenerateError::TooLong { line, found: ids.len(), limit });
@@ -93,8 +97,10 @@ impl MaskFiller {
         }
 
         let mut filled: Vec<Option<Filled>> = rows.iter().map(|_| None).collect();
-        let lengths: Vec<usize> = rows.iter().map(Vec::len).collect();
+        let asked: Vec<usize> = (0..rows.len()).filter(|row| !rows[*row].is_empty()).collect();
+        let lengths: Vec<usize> = asked.iter().map(|row| rows[*row].len()).collect();
         for batch in batching::plan(&lengths, &self.config) {
+            let batch: Vec<usize> = batch.into_iter().map(|at| asked[at]).collect();
             let of_batch: Vec<&[u32]> = batch.iter().map(|&row| rows[row].as_slice()).collect();
             let longest = of_batch.iter().map(|ids| ids.len()).max().unwrap_or(0);
             let logits = self.logits(&of_batch, longest).map_err(|failed| failed.on_batch(batch.len(), longest))?;
@@ -105,7 +111,7 @@ impl MaskFiller {
                 filled[row] = Some(self.filled(lines[row].as_ref(), masks, top_k));
             }
         }
-        Ok(filled.into_iter().map(|filled| filled.expect("every line is in one batch")).collect())
+        Ok(filled.into_iter().map(Option::unwrap_or_default).collect())
     }
 
     /// Returns the logits of each mask of some rows, in order.

@@ -127,7 +127,7 @@ impl State {
 fn acknowledgement(activity: Option<Activity>) -> &'static str {
     match activity {
         Some(Activity::Step { .. }) => "stopping after this step; again: now, without saving",
-        _ => "stopping before the next step; again: now",
+        _ => "stopping before the next step; again: now, without saving",
     }
 }
 

@@ -51,9 +51,8 @@ pub enum RunError {
     },
     /// `train.steps` is smaller than the number of steps that the run has already taken.
     #[error(
-        "{}: this run has already taken {done} steps, more than train.steps = {wanted}; to train longer, set more, for example --set train.steps={}",
-        dir.display(),
-        2 * done
+        "{}: this run has already taken {done} steps, more than train.steps = {wanted}; to train longer, set more, for example --set train.steps={longer}",
+        dir.display()
     )]
     TrainedFurther {
         /// The run folder.
@@ -62,6 +61,8 @@ pub enum RunError {
         done: u64,
         /// `train.steps` now.
         wanted: u64,
+        /// An example of more.
+        longer: u64,
     },
     /// There is no text to score the run on.
     #[error("this run has no validation text; name {0} with --data")]

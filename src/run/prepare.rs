@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use burn::tensor::Device;
+use kiln_data::Position;
 
 use super::Run;
 use super::error::RunError;
@@ -18,7 +19,7 @@ use super::weights::start_from;
 use crate::checkpoint::{Checkpoints, Resume, Weights};
 use crate::config::Config;
 use crate::dataset::RunData;
-use crate::distributed::Ranks;
+use crate::distributed::{Link, Ranks};
 
 /// A run that holds its lock and has its data: ready to [`start`](Self::start).
 pub struct Prepared {
@@ -121,14 +122,23 @@ impl Run {
     /// # Errors
     /// As [`Self::prepare`].
     pub(crate) fn survey(&self, resume: bool) -> Result<Survey> {
+        let n_devices = self.options.link.as_ref().map_or(1, Link::size);
         let device = self.device()?;
         let is_new = self.config.data.cache_dir.is_none() && !self.dir.join("cache").is_dir();
         let scratch = is_new.then(Scratch::new).transpose()?;
         let dir = scratch.as_ref().map_or(self.dir.clone(), |scratch| scratch.path(""));
-        let (config, data) = self.data(resume, &dir)?;
-        let plan = Plan::of(&config, &data, &device, 1)?;
+        let (mut config, data) = self.data(resume, &dir)?;
+        let resume = match resume {
+            true => {
+                let has_weights = Checkpoints::of_run(&self.dir).starting_weights()?.is_some();
+                resume_or_begin(self, &mut config, n_devices, &data, has_weights)?
+            }
+            false => None,
+        };
+        let position = resume.map_or(Position::default(), |resume| resume.snapshot.state.position);
+        let plan = Plan::of(&config, &data, &device, n_devices)?;
         plan.check_memory(self.options.auto_micro_batch)?;
-        Ok(Survey { config, data, plan, _scratch: scratch })
+        Ok(Survey { config, data, plan, position, _scratch: scratch })
     }
 
     /// Makes or finds the data of the run, with token caches in `dir` unless the configuration names their folder. Returns
@@ -154,6 +164,8 @@ pub(crate) struct Survey {
     pub(crate) config: Config,
     pub(crate) data: RunData,
     pub(crate) plan: Plan,
+    /// The position at which the data begins.
+    pub(crate) position: Position,
     /// Holds the token caches.
     _scratch: Option<Scratch>,
 }

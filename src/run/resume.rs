@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
+use super::weights::fits;
 use super::{Run, RunError};
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, find_resume};
 use crate::config::{Config, Task};
@@ -35,14 +36,24 @@ pub(super) fn resume_or_begin(
 
     let (train, tokenizer) = (data.train.fingerprint(), data.vocabulary.fingerprint());
     let resume = find_resume(&run.dir, config, &train, &tokenizer, &run.options.allow)?;
-    resume.damaged.iter().for_each(|error| run.note(&format!("skipped a damaged checkpoint: {error}")));
-    run.note(&format!("resuming from {}", resume.path.display()));
-    let (done, wanted) = (resume.snapshot.state.step, config.train.steps);
-    if done > wanted {
-        bail!(RunError::TrainedFurther { dir: run.dir.clone(), done, wanted });
+    if !fits(&resume.snapshot.model, &config.model) {
+        return Err(RunError::Config(format!(
+            "{} holds a model of another shape than model.* now: a run keeps its model, whatever --allow names; start a new run in \
+             another folder",
+            resume.path.display()
+        ))
+        .into());
     }
+    resume.damaged.iter().for_each(|error| run.note(&format!("skipped a damaged checkpoint: {error}")));
+    let (done, wanted) = (resume.snapshot.state.step, config.train.steps);
     let saved = resume.snapshot.file(RUN_CONFIG_FILE).map(String::from_utf8_lossy);
-    if let Some(saved) = saved.and_then(|text| Config::from_toml(&text).ok()) {
+    let saved = saved.and_then(|text| Config::from_toml(&text).ok());
+    if done > wanted {
+        let longer = 2 * saved.map_or(done, |saved| saved.train.steps.max(done));
+        bail!(RunError::TrainedFurther { dir: run.dir.clone(), done, wanted, longer });
+    }
+    run.note(&format!("resuming from {}, {} of {wanted} steps left", resume.path.display(), wanted - done));
+    if let Some(saved) = saved {
         let notes = [other_length(&resume, &saved, config), share_out(&resume, &saved, config, n_devices)?];
         notes.iter().flatten().for_each(|note| run.note(note));
     }
@@ -97,10 +108,13 @@ fn other_length(resume: &Resume, saved: &Config, config: &Config) -> Option<Stri
     }
     let next = resume.snapshot.state.step + 1;
     let rate = |config: &Config| LearningRate::new(&config.optim, config.train.steps, config.model.d_model).at(next);
-    Some(format!(
-        "train.steps: {now} instead of {before}; the schedule stretches, so the learning rate of step {next} is {:.2e} \
-         instead of {:.2e}",
-        rate(config),
-        rate(saved)
-    ))
+    let rates = [config, saved].map(|config| format!("{:.2e}", rate(config)));
+    let how = if now > before { "stretches" } else { "shrinks" };
+    let effect = match &rates {
+        [now, before] if now == before => String::new(),
+        [now, before] => {
+            format!("; the schedule {how}, so the learning rate of step {next} is {now} instead of {before}")
+        }
+    };
+    Some(format!("train.steps: {now} instead of {before}{effect}"))
 }

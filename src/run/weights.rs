@@ -49,7 +49,7 @@ pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: Optio
 }
 
 /// Returns whether weights of the model `saved` compute the same in `wanted`.
-fn fits(saved: &TransformerConfig, wanted: &TransformerConfig) -> bool {
+pub(super) fn fits(saved: &TransformerConfig, wanted: &TransformerConfig) -> bool {
     let max_positions = if saved.positions == Positions::Learned { saved.max_positions } else { wanted.max_positions };
     let changed = TransformerConfig {
         max_positions,
@@ -58,6 +58,7 @@ fn fits(saved: &TransformerConfig, wanted: &TransformerConfig) -> bool {
         activation_dropout: wanted.activation_dropout,
         mlm_head: saved.mlm_head || wanted.mlm_head,
         init: wanted.init,
+        logits_chunk_rows: wanted.logits_chunk_rows,
         ..saved.clone()
     };
     changed == *wanted

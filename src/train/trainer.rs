@@ -272,7 +272,11 @@ impl<M: Model> Trainer<M> {
     /// Ends a run that had reached its limit when it was resumed.
     fn nothing_to_do(&mut self, ended: Ended) -> Result<Outcome> {
         let what = if ended == Ended::Steps { "train.steps" } else { "train.max_minutes" };
-        let note = format!("this run is finished: it has reached {what} at step {}; nothing to do", self.state.step);
+        let (step, more) = match ended {
+            Ended::Steps => (self.state.step, format!("; --set train.steps={} trains longer", 2 * self.state.step)),
+            _ => (self.state.step, String::new()),
+        };
+        let note = format!("this run is finished: it has reached {what} at step {step}; nothing to do{more}");
         self.reporting.logging.note(&note)?;
         self.state.ranks.finish()?;
         self.reporting.logging.finish()?;

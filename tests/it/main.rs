@@ -12,6 +12,7 @@ mod kiln;
 mod measuring;
 mod minilm;
 mod readme;
+mod resuming;
 mod text;
 mod tidy;
 mod together;

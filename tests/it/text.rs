@@ -172,6 +172,8 @@ fn masks_are_filled_in_from_arguments_and_lines() {
     let found = run.fill(&["The old [MASK] walked down"], 3).expect("filled");
     assert_eq!((found[0].text.as_str(), found[0].masks[0].len()), (lines[0], 3), "from Rust as from the command line");
 
+    let blank = place.run_with_input(&fill, "a [MASK]\n\nthe [MASK]\n").ok();
+    assert_eq!(blank.stdout.lines().nth(1), Some("{\"filled\":\"\",\"masks\":[],\"text\":\"\"}"), "{blank:#?}");
     place.run_with_input(&fill, "a [MASK]\nnone\n").refused(3, &["line 2 has no mask", "[MASK]"]);
     place.run_with_input(&fill, format!("{}[MASK]", "old ".repeat(60))).refused(3, &["line 1 has", "at most 48"]);
     place.run(&[&fill[..], &["a [MASK]", "--top-k", "0"]].concat()).refused(2, &["--top-k 0"]);

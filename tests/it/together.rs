@@ -45,7 +45,7 @@ fn ranks_score_to_the_same_digits_as_one_process() {
 fn ranks_translate_the_same_lines_in_order() {
     let place = trained(&[]);
     let input: String = (0..2100).map(|n| if n % 97 == 5 { "\n".into() } else { format!("{}\n", n * 7919) }).collect();
-    for options in [&[][..], &["--n-best", "2"], &["--temperature", "1.5", "--seed", "3"]] {
+    for options in [&[][..], &["--json"], &["--n-best", "2"], &["--temperature", "1.5", "--seed", "3"]] {
         let translate = |more: &[&str]| {
             let ran = place.run_with_input(&[&["translate", "runs/a"], options, more].concat(), &input).ok();
             (ran.stdout, ran.stderr)

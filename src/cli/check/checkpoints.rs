@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use kiln_model::TransformerConfig;
 
 use super::findings::{Finding, Findings, entries};
 use crate::checkpoint::{
@@ -68,7 +69,9 @@ fn pointer(pointer: Pointer, checkpoints: &Checkpoints, wanted: Option<u64>, fin
             findings.note(&path, &format!("it names {name}, but {wanted} {what}; the next start sets it again"));
         }
         Some(_) => findings.add(&path, Ok(name.to_owned())),
-        None => return findings.add(&path, Ok(name.to_owned())),
+        None => {
+            return findings.note(&path, &format!("it names {name}; no sound checkpoint says whether that is right"));
+        }
     }
     findings.vouch_for(path);
 }
@@ -83,7 +86,10 @@ fn checkpoint(path: &Path, findings: &mut Findings) -> Option<Best> {
 
     let (described, best) = match read_checkpoint(path) {
         Ok((described, best)) => (Ok(described), best),
-        Err(error) => (Err(error), None),
+        Err(error) => {
+            let remedy = "restore a copy, or delete this folder: --resume goes on from the newest sound checkpoint";
+            (Err(anyhow::anyhow!("{error:#}; {remedy}")), None)
+        }
     };
     findings.add(path, described);
     best
@@ -112,6 +118,11 @@ fn read_checkpoint(path: &Path) -> Result<(String, Option<Best>)> {
     let config = files.iter().find(|file| file.name == RUN_CONFIG_FILE).context("it has no configuration")?;
     let config = Config::from_toml(&String::from_utf8_lossy(&config.bytes))
         .context("its config.toml is not a configuration of this version")?;
+    let sizes = |model: &TransformerConfig| [model.d_model, model.d_ff, model.n_encoder_layers, model.n_decoder_layers];
+    ensure!(
+        sizes(&config.model) == sizes(&model),
+        "its config.toml describes a model of another shape than its weights have"
+    );
     let vocabulary = Vocabulary::load_dir(path, config.task).context("its tokenizer cannot be loaded")?;
     vocabulary.check(&model)?;
     let n_weights: usize = weights.iter().map(|tensor| tensor.values.len()).sum();

@@ -6,6 +6,7 @@ mod findings;
 mod parts;
 mod precision;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -50,6 +51,9 @@ pub(super) fn run(args: Args) -> Result<()> {
 }
 
 fn run_folder(dir: &Path) -> Result<()> {
+    // `last` and `best` are files that name a folder next to them.
+    let pointed = fs::read_to_string(dir).ok().map(|name| dir.with_file_name(name.trim())).filter(|dir| dir.is_dir());
+    let dir = pointed.as_deref().unwrap_or(dir);
     let findings = if dir.join(MANIFEST_FILE).is_file() {
         checkpoints::of_checkpoint(dir)
     } else if dir.join(RUN_CONFIG_FILE).is_file() || dir.join("checkpoints").is_dir() {
@@ -69,7 +73,7 @@ fn run_folder(dir: &Path) -> Result<()> {
     let is_damaged = |finding: &&Finding| matches!(finding.verdict, Verdict::Damaged(_));
     match findings.iter().filter(is_damaged).count() {
         0 => Ok(()),
-        1 => bail!("one part of {} is damaged; the line above says what to do", dir.display()),
-        n => bail!("{n} parts of {} are damaged; the lines above say what to do", dir.display()),
+        1 => bail!("one part of {} is damaged; its line says what to do", dir.display()),
+        n => bail!("{n} parts of {} are damaged; their lines say what to do", dir.display()),
     }
 }

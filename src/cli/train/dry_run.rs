@@ -30,13 +30,17 @@ pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
     for line in plan.data_lines() {
         writeln!(summary, "{line}")?;
     }
+    if let Some(from) = &run.options.from {
+        let path = from.path.display();
+        writeln!(summary, "starting from the weights of {path}, with the settings of its run")?;
+    }
     writeln!(summary, "model: {}", plan.model_line())?;
     let precision = format!("{:?}", plan.dtype).to_lowercase();
     writeln!(summary, "run folder {}, device {}, precision {precision}", run.dir().display(), plan.device)?;
     writeln!(summary, "{}", parameters(config))?;
     writeln!(summary, "{}: {}", plan.memory_line(), parts(&plan.bytes))?;
     writeln!(summary, "{}", export(config))?;
-    batches(config, data, &mut summary)?;
+    batches(config, data, survey.position, &mut summary)?;
 
     match show_config {
         true => {
@@ -73,16 +77,16 @@ fn export(config: &Config) -> String {
     match export_family(&config.model) {
         Ok(family) => format!("kiln export: as {family}"),
         Err(HfError::NotExpressible { family, problems }) => {
-            format!("kiln export: not possible; nearest is {family}, but {}", problems.join("; "))
+            format!("kiln export: not possible; nearest is {family}: {}", problems.join("; "))
         }
         Err(error) => format!("kiln export: not possible: {error}"),
     }
 }
 
 /// Shows the first batches and one decoded example.
-fn batches(config: &Config, data: &RunData, summary: &mut String) -> Result<()> {
+fn batches(config: &Config, data: &RunData, position: Position, summary: &mut String) -> Result<()> {
     let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
-    let mut loader = Loader::new(data.train.clone(), &inline, config.seed, Position::default())?;
+    let mut loader = Loader::new(data.train.clone(), &inline, config.seed, position)?;
     let shapes = loader.shapes().map_or(String::new(), |shapes| format!(" of {} shapes", shapes.len()));
     writeln!(summary, "{} batches per epoch{shapes}", thousands(loader.batches_per_epoch() as f64))?;
 
@@ -182,7 +186,7 @@ mod tests {
         for preset in Preset::ALL {
             let text = export(&preset.config());
             let is_kilns_own = ["numbers", "tiny", "small", "base", "big"].contains(&preset.name());
-            let why = "not possible; nearest is marian, but model.norm is \"pre\", but this family has \"post\"";
+            let why = "not possible; nearest is marian: model.norm is \"pre\", but this family has \"post\"";
             assert_eq!(text.contains(why), is_kilns_own, "{preset}: {text}");
             assert_eq!(text.contains("export: as "), !is_kilns_own, "{preset}: {text}");
         }

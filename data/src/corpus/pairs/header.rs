@@ -66,7 +66,10 @@ impl Columns {
             _ if is_header && numbers_are_set => without_notes(by_number(true)),
             [Some(source), Some(target)] => without_notes(Self { source, target, header: true }),
             _ if is_header => Err(lacks_a_column(path, &names, wanted, found)),
-            _ if looks_like_header(&names, config) || differs_in_kind(&names, others) => {
+            _ if looks_like_header(&names, config)
+                || differs_in_kind(&names, others)
+                || (has_usual_name(&names) && may_be_names(&names, others)) =>
+            {
                 Err(ask(path, &names, numbers_are_set))
             }
             _ => {
@@ -170,6 +173,11 @@ fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
     }
 }
 
+/// Whether a cell is a name that columns usually have.
+fn has_usual_name(names: &[&str]) -> bool {
+    names.iter().any(|name| Role::of(name) != Role::Unknown)
+}
+
 /// Whether two cells or more are names that columns usually have, or one is a field that the user named.
 fn looks_like_header(names: &[&str], config: &CorpusConfig) -> bool {
     let defaults = CorpusConfig::default();
@@ -232,6 +240,18 @@ mod tests {
         let typo =
             CorpusConfig { source_field: "frase".into(), target_field: "resa".into(), ..CorpusConfig::default() };
         assert!(find(&["frase", "reso"], &typo).is_err());
+    }
+
+    #[test]
+    fn one_usual_name_above_sentences_is_enough_to_ask() {
+        let sentences: Vec<&[&str]> = vec![&["The cat sleeps.", "Il gatto dorme."]; 6];
+        let with =
+            |first: &'static [&'static str]| find_in(&[&[first], &sentences[..]].concat(), &CorpusConfig::default());
+        let text = with(&["english", "italiano"]).expect_err("asked").to_string();
+        assert!(text.contains("source_field=english --set data.corpus.target_field=italiano"), "{text}");
+        // Words above words may be a pair of a dictionary.
+        let words: Vec<&[&str]> = vec![&["dog", "cane"]; 6];
+        assert!(find_in(&[&[&["it", "esso"] as &[&str]], &words[..]].concat(), &CorpusConfig::default()).is_ok());
     }
 
     #[test]

@@ -1,0 +1,82 @@
+//! What a run that goes on may change, what a dry run of it says, and the small things on the way.
+
+use serde_json::Value;
+
+use crate::kiln::Workplace;
+
+/// A run of eight steps on the built-in task.
+fn trained() -> Workplace {
+    let place = Workplace::new();
+    place.train(&["--run", "runs/a", "--set", "train.steps=8", "--set", "train.save_every=4"]).ok();
+    place
+}
+
+const RESUME: [&str; 6] = ["train", "--device", "cpu", "--run", "runs/a", "--resume"];
+
+#[test]
+fn a_run_keeps_its_model_whatever_is_allowed() {
+    let place = trained();
+    let config = place.read("runs/a/config.toml");
+    let wider = ["--set", "train.steps=12", "--set", "model.d_ff=96"];
+    let ran = place.run(&[&RESUME[..], &wider].concat());
+    let ran = ran.refused(2, &["model.d_ff: ", "Set these back", "a run keeps its model"]);
+    assert!(!ran.stderr.contains("--allow"), "{ran:#?}");
+    let ran = place.run(&[&RESUME[..], &wider, &["--allow", "model.d_ff"]].concat());
+    ran.refused(2, &["a model of another shape", "whatever --allow names"]);
+    assert_eq!(place.read("runs/a/config.toml"), config);
+
+    // A checkpoint that says otherwise is not sound.
+    let dropout = ["--set", "train.steps=9", "--set", "model.dropout=0.2", "--allow", "model.dropout"];
+    place.run(&[&RESUME[..], &dropout].concat()).ok();
+    place.run(&["check", "runs/a/checkpoints/best"]).ok();
+    place.run(&["check", "runs/a"]).ok();
+}
+
+#[test]
+fn a_dry_run_of_a_run_that_goes_on_refuses_what_the_run_refuses() {
+    let place = trained();
+    let dry = |more: &[&str]| place.run(&[&RESUME[..], &["--dry-run"], more].concat());
+    dry(&["--set", "train.steps=6"]).refused(2, &["already taken 8 steps", "--set train.steps=16"]);
+    dry(&["--set", "train.steps=12", "--set", "model.d_ff=96"]).refused(2, &["a run keeps its model"]);
+    let ran = dry(&["--set", "train.steps=12"]).ok();
+    assert!(ran.stderr.contains("resuming from runs/a/checkpoints/step-00000008, 4 of 12 steps left"), "{ran:#?}");
+    assert!(ran.stderr.contains("the schedule stretches"), "{ran:#?}");
+
+    let ran = place.run(&["train", "--device", "cpu", "--from", "runs/a", "--run", "runs/b", "--dry-run"]).ok();
+    assert!(ran.stdout.contains("starting from the weights of runs/a/checkpoints/step-00000008"), "{ran:#?}");
+}
+
+#[test]
+fn a_finished_run_says_how_it_trains_longer() {
+    let place = trained();
+    let ran = place.run(&RESUME).ok();
+    assert!(ran.stderr.contains("nothing to do; --set train.steps=16 trains longer"), "{ran:#?}");
+}
+
+#[test]
+fn a_key_that_is_set_twice_is_noted() {
+    let place = Workplace::new();
+    place.write("a.tsv", "one\tuno\n".repeat(30));
+    place.write("b.tsv", "two\tdue\n".repeat(40));
+    let twice = ["--set", "data.train=a.tsv", "--set", "data.train=b.tsv", "--set", "tokenizer.vocab_size=300"];
+    let ran = place.run(&[&["train", "--device", "cpu", "--dry-run"], &twice[..]].concat()).ok();
+    let note = "--set data.train=b.tsv replaces --set data.train=a.tsv; several files are one list: --set data.train=a.jsonl,b.jsonl";
+    assert!(ran.stdout.contains(note), "{ran:#?}");
+}
+
+#[test]
+fn translations_are_printed_as_json_on_request() {
+    let place = trained();
+    let lines = |more: &[&str]| -> Vec<Value> {
+        let ran =
+            place.run_with_input(&[&["translate", "runs/a", "--device", "cpu", "--json"], more].concat(), "12\n\n7\n");
+        ran.ok().stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let one = lines(&[]);
+    assert_eq!((one.len(), &one[0]["line"], &one[2]["source"]), (3, &1.into(), &"7".into()));
+    assert!(one[0]["translation"].is_string() && one[1]["translation"] == "", "{one:?}");
+    let several = lines(&["--n-best", "2"]);
+    let of = |line: &Value| line["translations"].as_array().map(Vec::len);
+    assert_eq!(several.iter().map(of).collect::<Vec<_>>(), [Some(2), Some(0), Some(2)]);
+    assert!(several[0]["translations"][0]["score"].as_f64() >= several[0]["translations"][1]["score"].as_f64());
+}
