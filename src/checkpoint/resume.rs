@@ -65,7 +65,7 @@ fn remedy(differences: &[Difference]) -> String {
         false => "Set these back, accept single keys with --allow KEY, or start a new run in another folder.".into(),
     };
     if has("data") {
-        text += "\nThe training text is another one. To train these weights on it: kiln train --from RUN --run OTHER";
+        text += "\nThe training text is another one. To train these weights on it: kiln train --from RUN --run OTHER --set data.train=FILE";
     }
     text
 }

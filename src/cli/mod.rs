@@ -25,7 +25,11 @@ mod translate;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::checkpoint;
+use crate::config::Config;
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]
@@ -63,7 +67,7 @@ pub fn command() -> clap::Command {
 /// Parses the command line, runs the command, and reports its error.
 pub fn main() -> ExitCode {
     exit_with_the_reader();
-    match run(Cli::parse().command) {
+    match run(parsed().command) {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -71,6 +75,28 @@ pub fn main() -> ExitCode {
             ExitCode::from(exit::code_of(&error))
         }
     }
+}
+
+/// Parses the command line. An option that is a key of the configuration is answered with `--set`.
+fn parsed() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| {
+        let option = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument => option.clone(),
+            _ => error.exit(),
+        };
+        let _ = error.print();
+        for key in keys_called(option.trim_start_matches('-')) {
+            eprintln!("  tip: {key} is a key of the configuration: --set {key}=VALUE");
+        }
+        std::process::exit(error.exit_code());
+    })
+}
+
+/// Returns the keys of the configuration that end in `name`.
+fn keys_called(name: &str) -> Vec<String> {
+    let name = name.split('=').next().unwrap_or_default().replace('-', "_");
+    let keys = checkpoint::fields(&Config::default()).into_keys();
+    keys.filter(|key| key.rsplit('.').next() == Some(name.as_str())).collect()
 }
 
 fn run(command: Command) -> Result<ExitCode> {

@@ -307,6 +307,10 @@ fn fitting(value: Value, before: Option<&Value>, origin: Option<&Origin>) -> Val
             let text = assignment.split_once('=').map_or(assignment, |(_, text)| text);
             Value::String(text.trim().into())
         }
+        // 1e3 is a number of steps, too.
+        (Some(Value::Integer(_)), Value::Float(whole), _) if whole.fract() == 0.0 && whole.abs() < 1e15 => {
+            Value::Integer(whole as i64)
+        }
         (_, value, _) => value,
     }
 }

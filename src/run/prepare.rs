@@ -16,7 +16,7 @@ use super::plan::Plan;
 use super::ranks::compare;
 use super::resume::{resume_or_begin, vocabulary_of_run};
 use super::weights::start_from;
-use crate::checkpoint::{Checkpoints, Resume, Weights};
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume};
 use crate::config::Config;
 use crate::dataset::RunData;
 use crate::distributed::{Link, Ranks};
@@ -92,6 +92,9 @@ impl Run {
             ))
             .into());
         }
+        if resume && data.is_none() {
+            ranks.first_then_others("comparing the text", || self.refuse_another_text(&checkpoints))?;
+        }
         let (mut config, data) = match data {
             Some(data) => completed(self.config.clone(), data)?,
             None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,
@@ -114,6 +117,20 @@ impl Run {
         }
         let ranks = ranks.clone();
         Ok(Prepared { lock, leftovers, run: self, plan, config, device, ranks, data, weights, resume })
+    }
+
+    /// Refuses to continue the run on another text than before, as far as the names of the files can tell. The token caches of the run
+    /// are left as they are.
+    fn refuse_another_text(&self, checkpoints: &Checkpoints) -> Result<()> {
+        let saved = Config::read(&self.dir.join(RUN_CONFIG_FILE)).ok();
+        let is_another = saved.is_some_and(|saved| saved.data.train != self.config.data.train);
+        if !is_another || checkpoints.list()?.is_empty() {
+            return Ok(());
+        }
+        let scratch = Scratch::new()?;
+        let (config, data) = self.data(true, &scratch.path(""))?;
+        let (train, tokenizer) = (data.train.fingerprint(), data.vocabulary.fingerprint());
+        find_resume(&self.dir, &config, &train, &tokenizer, &self.options.allow).map(drop)
     }
 
     /// Counts what the run would do, without leaving anything behind: token caches that do not exist yet go into a

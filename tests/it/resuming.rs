@@ -47,6 +47,36 @@ fn a_dry_run_of_a_run_that_goes_on_refuses_what_the_run_refuses() {
 }
 
 #[test]
+fn another_text_is_refused_and_the_caches_stay() {
+    let place = Workplace::new();
+    let rows = |word: &str| (0..60).map(|n| format!("{word} {n}\tparola {n}\n")).collect::<String>();
+    place.write("a.tsv", rows("word"));
+    place.write("b.tsv", rows("noun"));
+    let run = ["train", "--device", "cpu", "--run", "runs/a", "--preset", "tiny", "--set", "tokenizer.vocab_size=300"];
+    place.run(&[&run[..], &["--set", "data.train=a.tsv", "--set", "train.steps=2"]].concat()).ok();
+    let cache = || std::fs::read(place.path("runs/a/cache/train.tokens")).expect("a cache");
+    let before = cache();
+
+    let ran = place.run(&[&RESUME[..], &["--set", "data.train=b.tsv", "--set", "train.steps=4"]].concat());
+    ran.refused(
+        2,
+        &["data: contents ", "To train these weights on it: kiln train --from RUN --run OTHER --set data.train=FILE"],
+    );
+    assert!(cache() == before, "the cache of the run was built again");
+    place.run(&[&RESUME[..], &["--set", "train.steps=4"]].concat()).ok();
+}
+
+#[test]
+fn options_that_are_keys_are_answered_with_the_flag() {
+    let place = Workplace::new();
+    place.run(&["train", "--steps", "5"]).refused(2, &["unexpected argument '--steps'", "--set train.steps=VALUE"]);
+    place.run(&["train", "--batch-tokens=5"]).refused(2, &["--set loader.batch_tokens=VALUE"]);
+    let ran = place.run(&["train", "--device", "cpu", "--dry-run", "--set", "train.steps=1e2"]).ok();
+    assert!(ran.stdout.contains("for 100 steps"), "{ran:#?}");
+    place.run(&["train", "--from", "x", "--preset", "tiny"]).refused(2, &["--from takes model", "--set"]);
+}
+
+#[test]
 fn a_finished_run_says_how_it_trains_longer() {
     let place = trained();
     let ran = place.run(&RESUME).ok();

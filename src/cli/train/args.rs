@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
 use crate::cli::config_args::ConfigArgs;
+use crate::cli::error::Usage;
 use crate::cli::lines::shell_word;
 use crate::cli::together::DevicesArgs;
 use crate::config::{Base, Chosen, Config, ConfigError, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
@@ -54,7 +55,7 @@ pub(in crate::cli) struct Args {
 
     /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained. The
     /// weights are validated before the first step
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "config", "preset", "task"])]
+    #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     from: Option<PathBuf>,
 
     /// With --resume: accepts a different value of this key than in the checkpoint; may be repeated
@@ -101,6 +102,12 @@ impl Args {
     /// Returns the run: its folder, its validated configuration and its options; and whether it is resumed. Ranks take the
     /// folder that rank 0 has chosen.
     pub(super) fn run(&self, link: Option<Link>, device: DeviceChoice) -> Result<(Run, bool)> {
+        let ConfigArgs { config, preset, task, .. } = &self.config;
+        if self.from.is_some() && (config.is_some() || preset.is_some() || task.is_some()) {
+            let text = "--from takes model, vocabulary and settings from that run, so --preset, --config and --task have no place; change \
+                        single keys with --set";
+            return Err(Usage(text.into()).into());
+        }
         let from = self.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
         let continued = of_first(link.as_ref(), || self.run_to_continue())?;
 
