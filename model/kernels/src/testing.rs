@@ -108,6 +108,22 @@ pub(crate) fn warm<T>(device: &Device, run: &mut impl FnMut() -> T) {
     }
 }
 
+/// Returns the median over five times of the seconds that one of 20 runs in a row takes.
+pub(crate) fn seconds<T>(device: &Device, mut run: impl FnMut() -> T) -> f64 {
+    const RUNS: usize = 20;
+    warm(device, &mut run);
+    let mut times = [0.0; 5];
+    for time in &mut times {
+        let start = std::time::Instant::now();
+        let kept: Vec<T> = (0..RUNS).map(|_| run()).collect();
+        device.sync().expect("a device");
+        *time = start.elapsed().as_secs_f64() / RUNS as f64;
+        drop(kept);
+    }
+    times.sort_by(f64::total_cmp);
+    times[2]
+}
+
 /// Prints how long one `run` takes and the rate at which it moves `bytes`, averaged over runs in a row. Kernels queue
 /// up behind each other, so the host's launch time shows only where it is the longer one. Results are kept until the
 /// device has finished, because a result that is dropped earlier is never computed. Skips timings whose name does not

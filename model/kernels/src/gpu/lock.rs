@@ -168,12 +168,13 @@ impl Ptxas {
     }
 
     /// Assembles `ptx` as the driver does, and returns registers and spills.
-    fn assemble(&self, label: &str, ptx: &str) -> String {
-        let name = format!("kiln-{}-{}.ptx", std::process::id(), label.replace('/', "_"));
+    fn assemble(&self, label: &str, ptx: &str, architecture: &str) -> String {
+        let name = format!("kiln-{}-{}-{architecture}.ptx", std::process::id(), label.replace('/', "_"));
         let file = std::env::temp_dir().join(name);
         std::fs::write(&file, ptx).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let output = Command::new(&self.program)
-            .args(["-c", "-v", "-arch=sm_90a", "-o", "/dev/null"])
+            .args(["-c", "-v", "-o", "/dev/null"])
+            .arg(format!("-arch={architecture}"))
             .arg(&file)
             .output()
             .expect("an assembler that printed its version");
@@ -193,6 +194,17 @@ fn summary(report: &str) -> Option<String> {
     let [stores, loads] = [before(" bytes spill stores")?, before(" bytes spill loads")?];
     let serialized = if report.contains("serialized") { " serialized" } else { "" };
     Some(format!("registers {registers} stack {stack} spill-stores {stores} spill-loads {loads}{serialized}"))
+}
+
+/// Returns what `ptxas` reports about each kernel: an entry per GPU where there are several.
+fn assembled(kernels: &[&Compiled], ptxas: &Ptxas) -> BTreeMap<String, String> {
+    let of = |kernel: &&Compiled| -> Vec<(String, String)> {
+        let Compiled { label, ptx, architectures } = kernel;
+        let Some(ptx) = ptx else { return vec![(label.clone(), NEEDS_LIBDEVICE.to_string())] };
+        let name = |gpu: &str| if architectures.len() == 1 { label.clone() } else { format!("{label}@{gpu}") };
+        architectures.iter().map(|gpu| (name(gpu), ptxas.assemble(label, ptx, gpu))).collect()
+    };
+    kernels.par_iter().flat_map_iter(of).collect()
 }
 
 /// Compares `found` with the file `name` and returns the differences, or writes the file if `KILN_PTX_LOCK=write`.
@@ -255,7 +267,7 @@ fn ptx_lock() {
         Err(reason) => println!("ptxas.lock not compared: {reason}"),
         Ok(ptxas) => {
             let toolchain = format!("{toolchain}, ptxas {}", ptxas.version);
-            let found = Lock { toolchain, entries: entries(&|label, ptx| ptxas.assemble(label, ptx)) };
+            let found = Lock { toolchain, entries: assembled(&kernels, &ptxas) };
             differences.extend(compare_or_write("ptxas.lock", PTXAS_HEADER, &found));
         }
     }

@@ -1,12 +1,14 @@
 //! The parts that all CUDA kernels are built from.
 
+pub(crate) mod async_copy;
 pub(crate) mod hardware;
 pub(crate) mod instruction;
 #[cfg(test)]
 mod lock;
 pub(crate) mod memory;
+pub(crate) mod mma;
 #[cfg(test)]
-mod mma_sync;
+mod mma_peak;
 pub(crate) mod occupancy;
 #[cfg(test)]
 pub(crate) mod offline;

@@ -24,22 +24,45 @@ pub(crate) struct Compiled {
     pub(crate) label: String,
     /// `None` where the kernel calls a function of NVIDIA's libdevice and this machine has none.
     pub(crate) ptx: Option<String>,
+    /// The GPUs that it is assembled for.
+    pub(crate) architectures: &'static [&'static str],
+}
+
+fn hopper() -> SmArch {
+    SmArch::new(90, true)
+}
+
+/// What kernels for Ampere and later are compiled for.
+fn ampere() -> SmArch {
+    SmArch::new(80, false)
 }
 
 impl Compiled {
     /// Compiles `kernel` for Hopper.
     pub(crate) fn new(label: impl Display, kernel: impl CubeKernel) -> Self {
-        let (label, ptx) = (label.to_string(), ptx(kernel));
+        Self::write(label, ptx(&kernel, hopper()), &["sm_90a"])
+    }
+
+    /// Compiles `kernel` for Ampere.
+    ///
+    /// # Panics
+    /// If the same kernel for Hopper differs in more than its target: what runs there is then not what runs elsewhere.
+    pub(crate) fn for_ampere(label: impl Display, kernel: impl CubeKernel) -> Self {
+        let code = ptx(&kernel, ampere());
+        if let (Some(code), Some(hopper)) = (&code, ptx(&kernel, hopper())) {
+            assert_eq!(hopper.replace(".target sm_90a", ".target sm_80"), *code, "{label} differs between GPUs");
+        }
+        Self::write(label, code, &["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"])
+    }
+
+    fn write(label: impl Display, ptx: Option<String>, architectures: &'static [&'static str]) -> Self {
+        let label = label.to_string();
         if let (Some(ptx), Some(folder)) = (&ptx, std::env::var_os("KILN_PTX")) {
             let file = Path::new(&folder).join(label.replace('/', "_")).with_extension("ptx");
             std::fs::write(&file, ptx).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         }
-        Self { label, ptx }
+        Self { label, ptx, architectures }
     }
-}
-
-fn hopper() -> SmArch {
-    SmArch::new(90, true)
 }
 
 /// Returns the arguments that come first in the constructor of a kernel whose blocks have `threads` threads.
@@ -77,13 +100,13 @@ pub(crate) fn buffer() -> BufferCompilationArg {
     BufferCompilationArg { inplace: None }
 }
 
-/// Returns the PTX of `kernel` for Hopper. Without libdevice, prints why a kernel that needs it was skipped.
-fn ptx(kernel: impl CubeKernel) -> Option<String> {
+/// Returns the PTX of `kernel` for `architecture`. Without libdevice, prints why a kernel that needs it was skipped.
+fn ptx(kernel: &impl CubeKernel, architecture: SmArch) -> Option<String> {
     let mut compiler = PlironCompiler { target: LlvmTarget::Nvptx };
     // What the CUDA runtime requests on a driver of CUDA 13.0. Scalars are kernel parameters there, which the assembler knows
     // to be uniform; a kernel that reads its scalars from memory is a different kernel.
     let options = PlironOptions {
-        sm_arch: Some(hopper()),
+        sm_arch: Some(architecture),
         ptx_version: PtxVersion::for_driver(13_000),
         grid_constants: true,
         ..Default::default()

@@ -1,7 +1,7 @@
 //! Matrix products: the bulk of a Transformer's arithmetic.
 //!
-//! On Hopper, products of 16-bit floats of any shape run on one kernel: see `gpu/mod.rs`. TMA needs rows whose length is a
-//! multiple of 16 bytes; other results have a gap behind each row. All other products run on the backend's own, with a strategy
+//! Products of 16-bit floats of any shape run on one kernel: see `gpu/mod.rs` for Hopper and `gpu/ampere/mod.rs` for other GPUs since
+//! Ampere. Both copy vectors of 16 bytes; where a row of a result is not a multiple of them, a gap follows it. All other products run on the backend's own, with a strategy
 //! whose launches are known to succeed: the backend's autotune prefers a candidate that computes nothing on tall matrices.
 
 mod autodiff;

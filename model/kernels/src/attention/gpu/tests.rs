@@ -107,7 +107,7 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
 
 #[test]
 fn kernels_compile_without_a_device() {
-    for Compiled { label, ptx } in offline_kernels() {
+    for Compiled { label, ptx, .. } in offline_kernels() {
         let Some(code) = ptx else { continue };
         let operands = if label.ends_with("-bf16") { "f32.bf16.bf16" } else { "f32.f16.f16" };
         assert!(code.contains(operands), "{label}");

@@ -19,6 +19,10 @@ pub(super) const WARPGROUPS: u32 = 2;
 pub(super) const PANEL_OCTS: usize = PANEL * PANEL / 8;
 /// Panels per group: a multiply warpgroup passes panels on in groups, because passing them on takes it some 200 cycles.
 pub(super) const PANELS_PER_GROUP: usize = 2;
+/// Stages of a block on Ampere.
+const AMPERE_STAGES: usize = 3;
+/// Shared memory of a block on Ampere with wide tiles. With narrow ones it is 96 KiB, which every GPU since Ampere has.
+const WIDE_BYTES: usize = AMPERE_STAGES * (TILE_M + 256) * TILE_K * 2;
 /// Threads of the epilogue warps: three warps.
 pub(super) const EPILOGUE_THREADS: u32 = 96;
 
@@ -91,7 +95,28 @@ pub(super) struct GemmConfig {
     pub(super) group_m: u32,
 }
 
+/// Returns the columns of the widest tiles on Ampere, of a device whose blocks have at most `shared_memory` bytes. They read each
+/// operand less often than narrow ones.
+pub(super) fn widest_ampere_tile(shared_memory: usize) -> usize {
+    if shared_memory >= WIDE_BYTES { 256 } else { 128 }
+}
+
 impl GemmConfig {
+    /// Returns what the kernel for Ampere is compiled for.
+    pub(super) fn ampere(layout: Layout, output: Output, tile_n: usize, group_m: u32) -> Self {
+        Self {
+            layout,
+            output,
+            tile_n,
+            columns: tile_n,
+            half_tiles: false,
+            stages: AMPERE_STAGES,
+            panels: 0,
+            ragged: true,
+            group_m,
+        }
+    }
+
     fn operand(rows: usize, mn_major: bool) -> WgmmaTileLayout {
         let major = if mn_major { Major::MN } else { Major::K };
         WgmmaTileLayout { major, swizzle: Swizzle::B128, rows, k: TILE_K }

@@ -10,7 +10,7 @@
 //!
 //! Either way it is a variant of [`Epilogue`](super::config::Epilogue), which decides the warps of a block and its buffers in
 //! shared memory, and of [`EpilogueArguments`](super::launch::EpilogueArguments), which carries its tensors. An epilogue in
-//! registers also goes into [`super::split_k_sum`]; [`super::launch::Plan::with_epilogue_warps`] keeps split products away from
+//! registers also goes into [`super::split_k_sum`]; [`super::plan::Plan::with_epilogue_warps`] keeps split products away from
 //! the epilogue warps.
 
 use cubecl::cmma::MmaDefinition;

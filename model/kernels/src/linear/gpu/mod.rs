@@ -18,6 +18,7 @@
 //! TMA reads rows, columns and K beyond the matrices as zeros, and does not write them.
 
 mod accumulator;
+mod ampere;
 mod arguments;
 mod config;
 mod epilogue;
@@ -27,6 +28,7 @@ mod load;
 mod memory;
 mod multiply;
 mod ops;
+mod plan;
 mod residual;
 mod schedule;
 mod split_k;

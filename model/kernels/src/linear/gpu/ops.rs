@@ -9,7 +9,8 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::super::{Layout, LinearOps};
 use super::fallback::{backend_product, fallback};
-use super::launch::{EpilogueArguments, Plan, has_kernel};
+use super::launch::EpilogueArguments;
+use super::plan::{Plan, has_kernel};
 use crate::activation::Activation;
 use crate::activation::gpu::activate;
 use crate::dropout::Mask;

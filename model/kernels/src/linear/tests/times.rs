@@ -7,7 +7,7 @@ use crate::activation::Activation;
 use crate::dropout::{DropoutStream, Mask};
 use crate::linear::{Layout, LinearOps, linear_weight_gradient_accumulate};
 use crate::maybe::Maybe;
-use crate::testing::{time, timing_device};
+use crate::testing::{seconds, time, timing_device};
 
 /// The linear layers of GPT-2 124M at 16 x 1024.
 #[test]
@@ -76,6 +76,33 @@ fn times() {
             time(&format!("its backward with the bias {m} x {n}"), 6 * m * n, &device, || {
                 Dispatch::activate_backward(x.clone(), dy.clone(), activation, mask())
             });
+        }
+    }
+}
+
+/// The rates of products in the three layouts of training: `KILN_TIMES=TFLOP/s`.
+#[test]
+fn rates() {
+    let Some(device) = timing_device() else { return };
+    let matrix = |m, n| (Tensor::<2>::ones([m, n], (&device, DType::BF16)) * 1e-2).into_dispatch();
+    let shapes = [
+        (8192usize, 8192, 8192),
+        (16_384, 768, 2304),
+        (16_384, 768, 768),
+        (16_384, 768, 3072),
+        (16_384, 3072, 768),
+        (16_384, 768, 50_304),
+    ];
+    for (m, k, n) in shapes {
+        for layout in [Layout::NN, Layout::NT, Layout::TN] {
+            let (a, b) = match layout {
+                Layout::NN => (matrix(m, k), matrix(k, n)),
+                Layout::NT => (matrix(m, n), matrix(k, n)),
+                Layout::TN => (matrix(m, k), matrix(m, n)),
+            };
+            let secs = seconds(&device, || Dispatch::product(a.clone(), b.clone(), layout));
+            let rate = 2e-12 * (m * k * n) as f64 / secs;
+            println!("{layout:?} of a layer of {m} x {k} x {n}: {:.4} ms, {rate:.0} TFLOP/s", 1e3 * secs);
         }
     }
 }

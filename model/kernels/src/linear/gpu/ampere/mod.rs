@@ -1,0 +1,119 @@
+//! The 16-bit GEMM on Ampere and later GPUs: `cp.async`, `mma.sync`, a persistent grid.
+//!
+//! All warps of a block do the same. Each computes 64 x 64 results of an output tile:
+//!
+//! ```text
+//! [`load`]      K tile n + stages - 1 of A and B   -- cp.async -->   a stage of shared memory
+//! [`multiply`]  K tile n in its stage              -- mma.sync -->   registers
+//! [`epilogue`]  registers  -- bias, activation, residual -->  C, after the last K tile of an output tile
+//! ```
+//!
+//! The loads run ahead across the boundaries of output tiles, so that the first K tiles of the next one arrive during the epilogue.
+//! The schedule of the tiles, the split of K and the sum of its slices are the same as on Hopper: [`super::schedule`],
+//! [`super::split_k`], [`super::split_k_sum`].
+
+mod epilogue;
+mod launch;
+mod load;
+mod multiply;
+#[cfg(test)]
+pub(super) mod tests;
+
+use cubecl::prelude::*;
+pub(super) use launch::launch;
+
+use super::arguments::{GemmSize, SplitKSize};
+use super::config::{GemmConfig, TILE_M};
+use super::schedule::{first_wave, take_tile};
+use crate::gpu::async_copy::wait;
+use crate::gpu::mma::{LINE, Oct, Pair};
+use epilogue::finish_tile;
+use load::{load_next, loads};
+use multiply::{multiply_k_tile, readers, zeroed_accumulator};
+
+/// Edge of the results of a warp.
+const WARP_TILE: usize = 64;
+
+/// Returns the threads of a block.
+pub(super) fn threads(config: &GemmConfig) -> u32 {
+    (TILE_M / WARP_TILE * (config.tile_n / WARP_TILE) * 32) as u32
+}
+
+/// The matrices of a product, in vectors of eight elements.
+#[derive(CubeType, CubeLaunch)]
+struct Matrices<E: Float> {
+    a: Box<[Oct<E>]>,
+    b: Box<[Oct<E>]>,
+    bias: Box<[Pair<E>]>,
+}
+
+/// The elements of K, and the elements from one row of each matrix to the next.
+#[derive(CubeType, CubeLaunch)]
+struct Pitches {
+    k: u32,
+    a: u32,
+    b: u32,
+    c: u32,
+    /// Of the residual, or of the arguments of an activation that are kept.
+    auxiliary: u32,
+}
+
+/// The sizes of a product and of its matrices.
+#[derive(CubeType, CubeLaunch)]
+struct Sizes {
+    product: GemmSize,
+    pitches: Pitches,
+}
+
+/// Where results go, and what is added to them.
+#[derive(CubeType, CubeLaunch)]
+struct Results<E: Float> {
+    c: Box<[Oct<E>]>,
+    /// The residual, or where the arguments of an activation are kept for backward.
+    auxiliary: Box<[Oct<E>]>,
+    /// As f32: slice `i` of each tile goes to matrix `i`.
+    sums: Box<[Pair<f32>]>,
+}
+
+/// The stages of both operands, see [`crate::gpu::mma`].
+#[derive(CubeType)]
+struct Memory<E: Float> {
+    a: Shared<[Oct<E>]>,
+    b: Shared<[Oct<E>]>,
+}
+
+/// `c = a · b` in the layout and with the epilogue of `cfg`.
+#[cube(launch_unchecked)]
+fn gemm<E: Float>(
+    matrices: &Matrices<E>,
+    results: &mut Results<E>,
+    sizes: &Sizes,
+    split_k: SplitKSize,
+    #[comptime] cfg: GemmConfig,
+    #[define(E)] _dtype: ElemType,
+) {
+    let mut memory = Memory::<E> {
+        a: Shared::<[Oct<E>]>::new_aligned_slice(comptime![cfg.stages * TILE_M * LINE], 128usize),
+        b: Shared::<[Oct<E>]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * LINE], 128usize),
+    };
+    let SplitKSize { slices, slice_len, tail_slices } = split_k;
+    let mut loads = loads(sizes, SplitKSize { slices, slice_len, tail_slices }, cfg);
+    #[unroll]
+    for _ in 0..comptime![cfg.stages - 1] {
+        load_next(&mut loads, matrices, &mut memory, sizes, cfg);
+    }
+
+    let mut schedule = first_wave(&sizes.product, SplitKSize { slices, slice_len, tail_slices }, cfg);
+    let readers = readers(cfg);
+    let mut stage = 0u32;
+    while schedule.next < schedule.end {
+        let tile = take_tile(&mut schedule, cfg);
+        let mut acc = zeroed_accumulator();
+        for _ in tile.from..tile.to {
+            multiply_k_tile(&mut acc, &readers, &mut loads, matrices, &mut memory, sizes, stage, cfg);
+            stage = select(stage == comptime![cfg.stages as u32 - 1], 0u32, stage + 1);
+        }
+        finish_tile(&acc, &matrices.bias, results, &tile, sizes, cfg);
+    }
+    wait(0usize);
+}

@@ -1,0 +1,167 @@
+//! How the kernel computes one product, and with which tensors.
+
+use burn::backend::DType;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+use super::super::Layout;
+use super::arguments::{GemmSizeLaunch, SplitKSizeLaunch};
+use super::config::{Epilogue, GemmConfig, Output, Sums, TILE_K, TILE_M, widest_ampere_tile};
+use super::split_k::SplitK;
+use crate::dropout::Mask;
+use crate::gpu::hardware::{KernelSet, kernel_set, multiprocessors, shared_memory};
+use crate::gpu::memory::row_pitch;
+
+/// Rows of tiles that are walked together, for reuse in L2.
+pub(super) const GROUP_M: u32 = 16;
+
+/// Whether products of tensors like this one run on the kernel.
+pub(super) fn has_kernel(like: &CubeTensor) -> bool {
+    matches!(like.dtype, DType::BF16 | DType::F16) && kernel_set(&like.client).is_some()
+}
+
+/// The tensors of one product, as a kernel takes them.
+pub(super) struct Call {
+    pub(super) a: CubeTensor,
+    pub(super) b: CubeTensor,
+    pub(super) out: CubeTensor,
+    pub(super) bias: Handle,
+    pub(super) has_bias: bool,
+    /// The residual, or where the arguments of an activation are kept.
+    pub(super) auxiliary: CubeTensor,
+    /// Where f32 sums go, and the number of pairs of them.
+    pub(super) sums: (Handle, usize),
+}
+
+impl Call {
+    /// Returns the bias of `n` columns, in pairs.
+    #[expect(unsafe_code, reason = "a buffer argument from a handle")]
+    pub(super) fn bias(&self, n: usize) -> BufferArg {
+        // SAFETY: the last pair may reach past the end of the bias but not past its 16-byte aligned buffer's.
+        unsafe { BufferArg::from_raw_parts(self.bias.clone(), n.div_ceil(2)) }
+    }
+
+    /// Returns the f32 sums, in pairs.
+    #[expect(unsafe_code, reason = "a buffer argument from a handle")]
+    pub(super) fn sums(&self) -> BufferArg {
+        // SAFETY: the buffer has as many pairs.
+        unsafe { BufferArg::from_raw_parts(self.sums.0.clone(), self.sums.1) }
+    }
+}
+
+/// How the kernel computes one product.
+pub(super) struct Plan {
+    pub(super) set: KernelSet,
+    layout: Layout,
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) tile_n: usize,
+    blocks: usize,
+    pub(super) split_k: Option<SplitK>,
+    /// The product is added to the f32 numbers in the output (`beta = 1`).
+    pub(super) accumulates: bool,
+}
+
+impl Plan {
+    /// Plans a product of matrices like `like`.
+    pub(super) fn new(like: &CubeTensor, layout: Layout, (m, n, k): (usize, usize, usize)) -> Self {
+        let set = kernel_set(&like.client).expect("a device with a kernel");
+        let widest = match set {
+            KernelSet::Hopper => 256,
+            KernelSet::Ampere => widest_ampere_tile(shared_memory(&like.client)),
+        };
+        let multiprocessors = multiprocessors(&like.client) as usize;
+        let tiles = |tile_n: usize| m.div_ceil(TILE_M) * n.div_ceil(tile_n);
+        let wide_tile = if n <= 128 { 128 } else { widest };
+        let split_k = SplitK::plan(tiles(wide_tile), k.div_ceil(TILE_K), multiprocessors);
+
+        // Wide tiles read less. Narrow ones are for products with few tiles, if each tile gets a multiprocessor to itself.
+        let tile_n = if split_k.is_some() || 2 * tiles(wide_tile) > multiprocessors { wide_tile } else { 128 };
+        let blocks = match &split_k {
+            Some(split_k) => split_k.slices * tiles(tile_n) + split_k.tail_blocks,
+            None => tiles(tile_n).min(multiprocessors),
+        };
+        Self { set, layout, m, n, k, tile_n, blocks, split_k, accumulates: false }
+    }
+
+    /// Adds the product to the f32 numbers in the output, if `accumulates`.
+    pub(super) fn accumulating(self, accumulates: bool) -> Self {
+        Self { accumulates, ..self }
+    }
+
+    /// Plans a product whose activation the epilogue warps compute, if they can: K is not split, and nothing is dropped. Random
+    /// bits for a tile take the epilogue warps longer than the next tile takes to multiply; a pass of its own is faster.
+    pub(super) fn with_epilogue_warps(
+        a: &CubeTensor,
+        layout: Layout,
+        sizes: (usize, usize, usize),
+        mask: &Mask<CubeBackend>,
+    ) -> Option<Self> {
+        let (m, n, k) = sizes;
+        let possible = !mask.is_some() && has_kernel(a) && m * n * k > 0;
+        possible.then(|| Self::new(a, layout, sizes)).filter(|plan| plan.split_k.is_none())
+    }
+
+    fn k_tiles(&self) -> usize {
+        self.k.div_ceil(TILE_K)
+    }
+
+    /// Returns what the kernel is compiled for.
+    pub(super) fn config(&self, out: DType, bias: bool, epilogue: Epilogue) -> GemmConfig {
+        let output = match &self.split_k {
+            Some(_) => Output::Sums(Sums::SplitK),
+            None if out == DType::F32 && self.accumulates => Output::Sums(Sums::Accumulate),
+            None if out == DType::F32 => Output::Sums(Sums::Write),
+            None => Output::Rounded { bias, epilogue },
+        };
+        match self.set {
+            KernelSet::Hopper => self.hopper_config(output),
+            KernelSet::Ampere => GemmConfig::ampere(self.layout, output, self.tile_n, GROUP_M),
+        }
+    }
+
+    fn hopper_config(&self, output: Output) -> GemmConfig {
+        let is_wide = matches!(output, Output::Rounded { .. }) && self.tile_n == 256;
+
+        // Where a tile has few K tiles, all its results lie in shared memory, in place of a stage: the next tile is multiplied
+        // while they are stored. Residuals and activations need them there.
+        let in_registers = matches!(output, Output::Rounded { epilogue: Epilogue::Store | Epilogue::Relu, .. });
+        let is_whole_tile_staged = is_wide && (!in_registers || self.k_tiles() <= 16);
+        let (stages, panels) = if is_whole_tile_staged { (3, 4) } else { (4, 2) };
+
+        // The tiles that are left for the last wave are halved if there are blocks for that many halves.
+        let left = self.m.div_ceil(TILE_M) * self.n.div_ceil(self.tile_n) % self.blocks;
+        let half_tiles = is_wide && in_registers && left > 0 && 2 * left <= self.blocks;
+
+        GemmConfig {
+            layout: self.layout,
+            output,
+            tile_n: self.tile_n,
+            columns: self.tile_n,
+            half_tiles,
+            stages,
+            panels,
+            ragged: self.split_k.is_some() || !self.k_tiles().is_multiple_of(stages),
+            group_m: GROUP_M,
+        }
+    }
+
+    /// Returns the blocks of the kernel.
+    pub(super) fn blocks(&self) -> CubeCount {
+        CubeCount::Static(self.blocks as u32, 1, 1)
+    }
+
+    /// Returns the sizes of the product, for a kernel that writes to `out`.
+    pub(super) fn size(&self, out: &CubeTensor) -> GemmSizeLaunch {
+        GemmSizeLaunch::new(self.m as u32, self.n as u32, row_pitch(out) as u32, self.k_tiles() as u32)
+    }
+
+    /// Returns how K is split, for a kernel.
+    pub(super) fn split_k_size(&self) -> SplitKSizeLaunch {
+        let sizes = self.split_k.as_ref().map_or((0, 0, 0), |k| (k.slices, k.slice_len, k.tail_slices));
+        SplitKSizeLaunch::new(sizes.0 as u32, sizes.1 as u32, sizes.2 as u32)
+    }
+}
