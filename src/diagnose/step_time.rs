@@ -87,7 +87,7 @@ pub fn measure(
 
     let peak = crate::device::peak_flops_per_sec(device, dtype);
     let reserved_bytes = crate::device::reserved_bytes(device);
-    let kept = train_bytes(&workload.model, dtype, workload.shape());
+    let kept = train_bytes(&workload.model, device, dtype, workload.shape());
     // There is a single micro-batch, so gradients stay in the compute dtype: nothing is accumulated in f32.
     let gradients = n_params(&workload.model).total() * DType::from(dtype).size() as u64;
     let kept = (kept.weights + gradients + kept.master + kept.moments) as f64;

@@ -45,9 +45,9 @@ pub trait Model: Module + 'static {
         None
     }
 
-    /// Returns the memory of a training step on a batch, in bytes. The trainer compares the figures of two batches to
+    /// Returns the memory of a training step on a batch on `device`, in bytes. The trainer compares the figures of two batches to
     /// try the largest one first, so any number that grows with the memory will do.
-    fn train_bytes(&self, shape: Shape, _dtype: FloatDType) -> u64 {
+    fn train_bytes(&self, shape: Shape, _device: &Device, _dtype: FloatDType) -> u64 {
         shape.padded_tokens() as u64
     }
 
@@ -88,8 +88,9 @@ impl Model for Transformer {
         Some(train_flops_per_batch(self.config(), [batch_size, source_len, target_len]).total())
     }
 
-    fn train_bytes(&self, Shape { batch_size, source_len, target_len }: Shape, dtype: FloatDType) -> u64 {
-        train_bytes(self.config(), dtype, [batch_size, source_len, target_len]).total()
+    fn train_bytes(&self, shape: Shape, device: &Device, dtype: FloatDType) -> u64 {
+        let Shape { batch_size, source_len, target_len } = shape;
+        train_bytes(self.config(), device, dtype, [batch_size, source_len, target_len]).total()
     }
 
     fn check_repeatable(&self, device: &Device, dtype: FloatDType) -> Result<(), String> {
@@ -100,7 +101,7 @@ impl Model for Transformer {
         Err(format!(
             "attention in {dtype:?} with heads of {head_dim} has no kernel of its own on {}: the backend's autotune may choose \
              different kernels from run to run; take train.precision = \"bf16\" or \"fp16\" and heads (model.d_model / \
-             model.n_heads) of 64 or 128, or set train.deterministic = false",
+             model.n_heads) of a multiple of 8 up to 128, or set train.deterministic = false",
             device_name(device)
         ))
     }

@@ -78,7 +78,7 @@ impl Plan {
         let dtype = compute_dtype(config.train.precision, device)?;
         let bytes = |shape: Shape| {
             let rows = shape.batch_size.div_ceil(config.train.split_batches.max(1));
-            train_bytes(&config.model, dtype, [rows, shape.source_len, shape.target_len])
+            train_bytes(&config.model, device, dtype, [rows, shape.source_len, shape.target_len])
         };
         let train = Rows::of(&data.train, |shape| bytes(shape).total());
         let batches = config.train.steps as f64 * (config.train.grad_accum_steps * n_devices) as f64;

@@ -1,6 +1,7 @@
 //! Estimates the device memory of training.
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Device};
+use kiln_kernels::attention_is_fused;
 
 use super::{Sizes, n_params};
 use crate::config::{Architecture, TransformerConfig};
@@ -27,20 +28,25 @@ impl TrainBytes {
     }
 }
 
-/// Estimates the memory of training on batches of at most padded shape `[B, S, T]` in `dtype`. For text, S is 0 and T the
-/// length of a row.
+/// Estimates the memory of training on `device`, on batches of at most padded shape `[B, S, T]` in `dtype`. For text, S is 0
+/// and T the length of a row.
 ///
 /// Activations are what backward reads:
 ///
 /// - Per position of a layer: the residual sums (norms are recomputed from them), the inputs of its products (normed sum,
 ///   attention output, activation), queries, keys and values, and both sides of the activation. Dropout keeps a seed only.
-/// - Per head of bf16 attention over 64 or 128 dimensions: one f32 number per query, since the GPU kernel recomputes
+/// - Per head of attention that has a kernel ([`attention_is_fused`]): one f32 number per query, since backward recomputes
 ///   probabilities. Other attention keeps two f32 matrices of queries by keys, and one in `dtype`.
 /// - At the output: one chunk of logits (`logits_chunk`), which its gradient overwrites, the gradient of the hidden states,
 ///   and the f32 gradient of the projection.
 ///
 /// Allocator overhead and temporary buffers of operators are not counted.
-pub fn train_bytes(config: &TransformerConfig, dtype: impl Into<DType>, shape: [usize; 3]) -> TrainBytes {
+pub fn train_bytes(
+    config: &TransformerConfig,
+    device: &Device,
+    dtype: impl Into<DType>,
+    shape: [usize; 3],
+) -> TrainBytes {
     let n = n_params(config).total();
     let dtype = dtype.into();
     let element = dtype.size() as u64;
@@ -49,11 +55,11 @@ pub fn train_bytes(config: &TransformerConfig, dtype: impl Into<DType>, shape: [
         gradients: n * (element + 4),
         master: n * 4,
         moments: n * 8,
-        activations: activation_bytes(config, dtype, shape),
+        activations: activation_bytes(config, dtype, shape, attention_is_fused(device, dtype, config.head_dim())),
     }
 }
 
-fn activation_bytes(config: &TransformerConfig, dtype: DType, shape: [usize; 3]) -> u64 {
+fn activation_bytes(config: &TransformerConfig, dtype: DType, shape: [usize; 3], fused_attention: bool) -> u64 {
     let element = dtype.size() as u64;
     let Sizes { d, f, inner, query, key_value, n_encoder, n_decoder, .. } = Sizes::of(config);
     let [b, s, t] = shape.map(|n| n as u64);
@@ -62,8 +68,7 @@ fn activation_bytes(config: &TransformerConfig, dtype: DType, shape: [usize; 3])
     let attention = norm + element * (query + key_value + query);
     let feed_forward = norm + element * (inner + f);
     let n_heads = config.n_heads as u64;
-    let flash = dtype == DType::BF16 && matches!(config.head_dim(), 64 | 128);
-    let scores = |queries: u64, keys: u64| match flash {
+    let scores = |queries: u64, keys: u64| match fused_attention {
         true => queries * n_heads * 4,
         false => queries * keys * n_heads * (2 * 4 + element),
     };
@@ -94,7 +99,7 @@ mod tests {
     fn sixteen_bit_training_state_is_sixteen_bytes_per_parameter_and_its_accumulator() {
         let config = TransformerConfig::base().with_vocab_size(32_000);
         let n = n_params(&config).total();
-        let bytes = train_bytes(&config, DType::BF16, [400, 64, 64]);
+        let bytes = train_bytes(&config, &Device::flex(), DType::BF16, [400, 64, 64]);
         assert_eq!(bytes.total() - bytes.activations, 20 * n);
         // Of the order of what PyTorch keeps with flash attention.
         assert!((4..12).contains(&(bytes.activations >> 30)), "{} GiB", bytes.activations >> 30);
@@ -104,7 +109,7 @@ mod tests {
     #[test]
     fn gpt2_keeps_24_kib_per_token_and_layer_and_no_logits() {
         let gpt2 = TransformerConfig::gpt2_124m().with_vocab_size(50_304);
-        let activations = |config: &TransformerConfig| train_bytes(config, DType::BF16, [16, 0, 1024]).activations;
+        let activations = |config: &TransformerConfig| activation_bytes(config, DType::BF16, [16, 0, 1024], true);
         let whole = activations(&TransformerConfig { logits_chunk_rows: Some(0), ..gpt2.clone() });
         let tokens = 16 * 1024;
         assert_eq!(whole, tokens * (12 * (16 * 2 * 768 + 12 * 4) + 4 * 768 + 2 * 50_304));
@@ -114,14 +119,10 @@ mod tests {
 
     #[test]
     fn attention_without_its_kernel_keeps_squares() {
-        let activations = |config: &TransformerConfig, dtype, len| {
-            let config = TransformerConfig { logits_chunk_rows: Some(0), ..config.clone() }.with_vocab_size(1000);
-            train_bytes(&config, dtype, [8, 0, len]).activations
-        };
-        let gpt2 = TransformerConfig::gpt2_124m();
-        assert_eq!(activations(&gpt2, DType::BF16, 1024), 2 * activations(&gpt2, DType::BF16, 512));
-        assert!(activations(&gpt2, DType::F32, 1024) > 3 * activations(&gpt2, DType::F32, 512));
-        let narrow_heads = TransformerConfig { n_heads: 24, ..gpt2 };
-        assert!(activations(&narrow_heads, DType::BF16, 1024) > 3 * activations(&narrow_heads, DType::BF16, 512));
+        let gpt2 =
+            TransformerConfig { logits_chunk_rows: Some(0), ..TransformerConfig::gpt2_124m() }.with_vocab_size(1000);
+        let activations = |len, fused| activation_bytes(&gpt2, DType::BF16, [8, 0, len], fused);
+        assert_eq!(activations(1024, true), 2 * activations(512, true));
+        assert!(activations(1024, false) > 3 * activations(512, false));
     }
 }

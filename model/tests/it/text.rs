@@ -114,7 +114,7 @@ fn a_gpu_continues_prompts_of_unequal_length() {
     let Some(gpu) = cuda() else { return };
     let cpu = Device::flex();
     for config in [gpt2_config(), llama_config()] {
-        // The attention kernel supports heads of 64 dimensions.
+        // Heads of 64 dimensions, which have a kernel.
         let config = TransformerConfig { d_model: 64 * config.n_heads, ..config };
         let (model, exact) =
             (config.init_decoder_only(4, DType::BF16, &gpu), config.init_decoder_only(4, DType::F32, &cpu));

@@ -29,7 +29,7 @@ pub(super) enum Failure {
 
 /// Returns the memory of a training step on a batch of `shape`, in bytes.
 pub(super) fn bytes<M: Model>(state: &TrainState<M>, shape: Shape) -> u64 {
-    state.model.train_bytes(shape, state.dtype)
+    state.model.train_bytes(shape, &state.device, state.dtype)
 }
 
 /// Makes batch `index` of `plan`, as the loader would.

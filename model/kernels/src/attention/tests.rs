@@ -105,6 +105,7 @@ fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
 fn cases() -> Vec<Case> {
     let base = Case { b: 2, h: 3, g: 3, t: 5, s: 5, k: 8, causal: false, lengths: None, documents: None, packed: true };
     let wide = Case { b: 2, h: 4, g: 4, t: 128, s: 128, k: 64, ..base };
+
     vec![
         base,
         Case { causal: true, ..base },
@@ -139,6 +140,13 @@ fn cases() -> Vec<Case> {
         Case { b: 1, h: 1, g: 1, t: 500, s: 500, documents: Some(|i| (i / 170) as i32), causal: true, ..wide },
         Case { h: 2, g: 1, t: 130, s: 130, k: 128, causal: true, ..wide },
         Case { h: 2, g: 2, t: 70, s: 130, k: 128, packed: false, lengths: Some(&[129, 64]), ..wide },
+        // Heads of other sizes: multiples of 16 and 8, more and less than a tile's 64 columns.
+        Case { t: 150, s: 150, k: 96, causal: true, ..wide },
+        Case { h: 2, g: 1, t: 130, s: 130, k: 80, documents: Some(|i| (i / 47) as i32), ..wide },
+        Case { h: 2, g: 2, t: 65, s: 200, k: 32, packed: false, lengths: Some(&[150, 64]), ..wide },
+        Case { h: 2, g: 2, t: 40, s: 40, k: 72, causal: true, ..wide },
+        Case { h: 2, g: 1, t: 100, s: 100, k: 24, causal: true, lengths: Some(&[100, 3]), ..wide },
+        Case { h: 1, g: 1, t: 70, s: 70, k: 120, causal: true, ..wide },
     ]
 }
 
@@ -247,7 +255,11 @@ fn times() {
         ("full", 16, 12, 1024, 64, false, None),
         ("padded", 400, 8, 64, 64, false, Some(56)),
         ("causal 128", 8, 16, 2048, 128, true, None),
+        ("causal 32", 16, 24, 1024, 32, true, None),
+        ("causal 80", 16, 10, 1024, 80, true, None),
+        ("causal 96", 16, 8, 1024, 96, true, None),
     ];
+
     for (name, b, h, t, k, causal, length) in shapes {
         let columns = 3 * h * k;
         let inner = device.clone().inner();
@@ -256,6 +268,7 @@ fn times() {
         let lengths = length.map(|n| Tensor::<1, Int>::full([b], n, (&inner, DType::I32)));
         let mask = AttentionMask { key_lengths: lengths, documents: None };
         let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: h, causal };
+
         let run = |backward: bool| {
             let x = Tensor::from_inner(x.clone()).require_grad();
             let out = attention(Projected::SelfAttention { qkv: x.clone() }, &mask, None, &config);

@@ -52,7 +52,7 @@ impl Compiled {
         if let (Some(code), Some(hopper)) = (&code, ptx(&kernel, hopper())) {
             assert_eq!(hopper.replace(".target sm_90a", ".target sm_80"), *code, "{label} differs between GPUs");
         }
-        Self::write(label, code, &["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"])
+        Self::write(label, code, &["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
     }
 
     fn write(label: impl Display, ptx: Option<String>, architectures: &'static [&'static str]) -> Self {

@@ -16,7 +16,7 @@ pub(super) const UNITS: u32 = 128;
 pub(super) struct FlashConfig {
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
-    /// 64 or 128.
+    /// 64 or 128 on Hopper; else a multiple of 8 up to 128.
     pub(super) head_dim: usize,
     /// Queries, keys and values are columns of one matrix.
     pub(super) packed: bool,

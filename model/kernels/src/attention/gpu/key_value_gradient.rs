@@ -8,8 +8,8 @@ use super::Oct;
 use super::arguments::{Call, Inputs, Lens};
 use super::config::{FlashConfig, TILE, UNITS};
 use super::dropout::{kept_bits, kept_values};
-use super::mask::{Corner, clipped, hide_queries, key_count};
-use super::position::{Patch, cube_place, key_column, place, tiles, value_column};
+use super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
+use super::position::{Patch, cube_place, key_column, place, value_column};
 use super::slots::{Slots, arrived, fill_both, fill_slot_both, slots};
 use super::softmax::{exponentials, row_pairs, score_gradients};
 use super::tile::{enqueue, left_operand, results_memory, round_into, scores_and_dp, store_rows, tile};
@@ -83,49 +83,6 @@ struct Gradients<E: Float> {
     d_scores: Sequence<Array<E>>,
 }
 
-/// A tile of keys of a group of heads, and the queries that see it.
-#[derive(CubeType)]
-struct KeyTile {
-    batch: u32,
-    group: u32,
-    /// The number of the tile, and its first key.
-    nth: u32,
-    k0: u32,
-    /// Keys of the batch row.
-    keys: u32,
-    /// Tiles of queries from `first` to before `end` see some of the keys.
-    first: u32,
-    end: u32,
-    /// Queries from this one on see all of them.
-    from_all: u32,
-    /// Tiles of queries of all heads of the group.
-    blocks: u32,
-}
-
-/// Returns tile `nth` of group `row_group`.
-#[cube]
-fn key_tile(row_group: u32, nth: u32, call: &Call, #[comptime] cfg: FlashConfig) -> KeyTile {
-    let (t, s) = (call.lens.t, call.lens.s);
-    let group = row_group % comptime![cfg.n_kv_heads as u32];
-    let batch = row_group / comptime![cfg.n_kv_heads as u32];
-    // Under causality the most queries see early keys, so they go first.
-    let k0 = nth * comptime![TILE as u32];
-    let keys = key_count(&call.masks, batch, &call.lens, cfg);
-    let mut first = 0u32;
-    let mut from_all = 0u32;
-    if comptime![cfg.causal] {
-        first = clipped(k0 + t, s) / comptime![TILE as u32];
-        from_all = clipped(k0 + comptime![TILE as u32 - 1] + t, s);
-    }
-    let end = tiles(t);
-    let mut per_head = 0u32;
-    if k0 < keys && first < end {
-        per_head = end - first;
-    }
-    let blocks = per_head * comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
-    KeyTile { batch, group, nth, k0, keys, first, end, from_all, blocks }
-}
-
 /// Adds to the gradients what all queries contribute that see the keys.
 #[cube]
 fn accumulate<E: Float>(
@@ -143,7 +100,7 @@ fn accumulate<E: Float>(
     let mut now = Streamed { head: 0u32.runtime(), tile: block.first };
     let mut next = advanced(&now, block);
     request_first::<E>(memory, inputs, data, block, &now, &next, &call.lens, cfg);
-    memory.row_values[UNIT_POS as usize] = row_value::<E>(data, first_row, &now, t);
+    memory.row_values[UNIT_POS as usize] = row_value(&data.lse, &data.delta, first_row, &now, t);
 
     let keys = describe::<E>(&memory.resident.tiles, comptime![cfg.rows_layout()]);
     let values = tile(keys, 1u32, cfg);
@@ -177,7 +134,7 @@ fn accumulate<E: Float>(
             sync_cube();
             let mut next_value = 0.0f32;
             if turn + 1 < block.blocks {
-                next_value = row_value::<E>(data, first_row, &next, t);
+                next_value = row_value(&data.lse, &data.delta, first_row, &next, t);
                 if UNIT_POS == 0 && turn > 0 {
                     let (row, column) = streamed_at(block, &next, t, cfg);
                     let (query, d_out) = (&inputs.query, &data.d_out);
@@ -225,18 +182,6 @@ fn request_first<E: Float>(
     sync_plane();
 }
 
-/// Hides the scores of queries from `q0` on where the query does not see the key, if there may be such a score.
-#[cube]
-fn hide_at_edges(scores: &mut Array<f32>, q0: u32, call: &Call, block: &KeyTile, #[comptime] cfg: FlashConfig) {
-    let edge = q0 < block.from_all
-        || q0 + comptime![TILE as u32] > call.lens.t
-        || block.k0 + comptime![TILE as u32] > block.keys;
-    if comptime![cfg.documents] || edge {
-        let corner = Corner { batch: block.batch, q0, k0: block.k0 };
-        hide_queries(scores, &corner, &call.masks, block.keys, &call.lens, cfg);
-    }
-}
-
 /// Enqueues what the queries and `d_out` in slot `slot` add to the gradients: `P^T d_out` to dV, then `dS^T Q` to dK.
 #[cube]
 fn add_products<E: Float>(
@@ -278,52 +223,4 @@ fn settled<E: Float>(gradients: &Gradients<E>, #[comptime] running: usize) {
     pin(&gradients.dv);
     pin_all::<E>(&gradients.probabilities);
     pin_all::<E>(&gradients.d_scores);
-}
-
-/// A streamed tile of queries, and its head within the group.
-#[derive(CubeType)]
-struct Streamed {
-    head: u32,
-    tile: u32,
-}
-
-/// Returns the tile after `streamed`.
-#[cube]
-fn advanced(streamed: &Streamed, block: &KeyTile) -> Streamed {
-    let last = streamed.tile + 1 == block.end;
-    Streamed { head: streamed.head + u32::cast_from(last), tile: select(last, block.first, streamed.tile + 1) }
-}
-
-/// Moves both tiles on by one.
-#[cube]
-fn advance(now: &mut Streamed, next: &mut Streamed, block: &KeyTile) {
-    now.head = next.head;
-    now.tile = next.tile;
-    let after = advanced(&*now, block);
-    next.head = after.head;
-    next.tile = after.tile;
-}
-
-/// Returns row and column of a streamed tile in the matrices of queries and of `d_out`.
-#[cube]
-fn streamed_at(block: &KeyTile, streamed: &Streamed, t: u32, #[comptime] cfg: FlashConfig) -> (u32, u32) {
-    let first = block.group * comptime![(cfg.n_heads / cfg.n_kv_heads) as u32] * comptime![cfg.head_dim as u32];
-    let row = block.batch * t + streamed.tile * comptime![TILE as u32];
-    (row, first + streamed.head * comptime![cfg.head_dim as u32])
-}
-
-/// Loads this thread's number of a streamed tile of queries: a log-sum in threads below 64, a delta in the others.
-#[cube]
-fn row_value<E: Float>(data: &QueryData<E>, first_row: u32, streamed: &Streamed, t: u32) -> f32 {
-    let row = streamed.tile * comptime![TILE as u32] + UNIT_POS % comptime![TILE as u32];
-    let at = (first_row + streamed.head * t + row) as usize;
-    let mut value = 0.0f32;
-    if row < t {
-        if UNIT_POS < comptime![TILE as u32] {
-            value = data.lse[at];
-        } else {
-            value = data.delta[at];
-        }
-    }
-    value
 }

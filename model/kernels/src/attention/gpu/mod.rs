@@ -28,10 +28,14 @@
 //! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies and stores them; [`mask`],
 //! [`softmax`] and [`dropout`] work on scores in registers.
 
+mod ampere;
 mod arguments;
+mod call;
 mod config;
 mod dropout;
 mod forward;
+mod hopper;
+mod key_tile;
 mod key_value_gradient;
 mod launch;
 mod mask;

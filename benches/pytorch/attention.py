@@ -1,0 +1,56 @@
+"""Times causal attention by PyTorch's flash back end in bf16, without arguments.
+
+The shapes are those of the test `times` of Kiln's attention (`KILN_TIMES=attention`). Prints the time of forward, and of forward
+with backward. `--any` lets PyTorch choose the back end.
+"""
+
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from operators import normal, timed
+
+# Batch, heads, length, dimensions of a head, whether the mask is causal.
+SHAPES = [
+    (16, 12, 1024, 64, True),
+    (16, 12, 1024, 64, False),
+    (400, 8, 64, 64, False),
+    (8, 16, 2048, 128, True),
+    (16, 24, 1024, 32, True),
+    (16, 10, 1024, 80, True),
+    (16, 8, 1024, 96, True),
+]
+
+
+def time_shape(b, h, t, e, causal):
+    q, k, v = (normal(b, h, t, e, requires_grad=True) for _ in range(3))
+    gradient = normal(b, h, t, e)
+    flops = 4 * b * h * t * t * e * (0.5 if causal else 1)
+
+    def attend():
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    with torch.no_grad():
+        forward = timed(attend, calls=20)
+    both = timed(lambda: torch.autograd.grad(attend(), (q, k, v), gradient), calls=20)
+    name = "causal" if causal else "full"
+    print(
+        f"{name} {b} x {h} x {t} x {e}: forward {forward * 1e3:.3f} ms ({flops / forward / 1e12:.0f} TFLOP/s), "
+        f"with backward {both * 1e3:.3f} ms ({3.5 * flops / both / 1e12:.0f})"
+    )
+
+
+def main():
+    backends = [] if "--any" in sys.argv else [SDPBackend.FLASH_ATTENTION]
+    for shape in SHAPES:
+        if backends:
+            with sdpa_kernel(backends):
+                time_shape(*shape)
+        else:
+            time_shape(*shape)
+
+
+if __name__ == "__main__":
+    main()

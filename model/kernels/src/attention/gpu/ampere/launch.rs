@@ -1,0 +1,94 @@
+//! Launches of the kernels.
+
+use burn::tensor::DType;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::super::call::{Call, Forward, vectors};
+use super::super::config::{TILE, UNITS};
+use super::forward::forward;
+use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
+use super::query_gradient::query_gradient;
+use super::{InputsLaunch, OutputsLaunch};
+use crate::gpu::memory::empty;
+
+/// Whether there are kernels for heads of `head_dim`.
+pub(in crate::attention::gpu) fn serves(head_dim: usize) -> bool {
+    head_dim > 0 && head_dim.is_multiple_of(8) && head_dim <= 128
+}
+
+/// Returns the tiles of queries of a block that owns two if heads of up to `widest` leave the registers for it.
+fn owned(call: &Call, widest: usize) -> usize {
+    if call.lens[0] > TILE && call.spec.head_dim <= widest { 2 } else { 1 }
+}
+
+/// Computes `out` and `lse`.
+pub(in crate::attention::gpu) fn launch_forward<E: Float + CubeElement>(
+    call: &Call,
+    out: &CubeTensor,
+    lse: &CubeTensor,
+) {
+    let owned = owned(call, 128);
+    let (cubes, arguments) = call.blocks(call.spec.n_heads, call.lens[0].div_ceil(owned * TILE));
+    // SAFETY: copies and stores are guarded by T, S and the columns of a head.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        forward::launch_unchecked::<E>(
+            &out.client,
+            cubes,
+            CubeDim::new_1d(UNITS),
+            inputs(call),
+            arguments,
+            vectors(out),
+            lse.clone().into_buffer_arg(),
+            call.config,
+            owned,
+        );
+    }
+}
+
+/// Computes the gradients by two kernels, the second of which reads the deltas that the first one leaves.
+pub(in crate::attention::gpu) fn launch_backward<E: Float + CubeElement>(
+    call: &Call,
+    forward: &Forward,
+    d_query: &CubeTensor,
+    d_key_value: &CubeTensor,
+) {
+    let Call { spec, config, lens: [t, s], .. } = call;
+    let Forward { out, lse, d_out } = forward;
+    let owned = owned(call, 64);
+    let (cubes, query_call) = call.blocks(spec.n_heads, t.div_ceil(owned * TILE));
+    let (key_cubes, key_call) = call.blocks(spec.n_kv_heads, s.div_ceil(TILE));
+    let delta = empty(lse, [spec.batch_size * spec.n_heads * t], DType::F32);
+
+    // SAFETY: as in `launch_forward`; both kernels write columns of their own and together fill a common gradient.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        query_gradient::launch_unchecked::<E>(
+            &out.client,
+            cubes,
+            CubeDim::new_1d(UNITS),
+            inputs(call),
+            OutputsLaunch::new(vectors(out), vectors(d_out), lse.clone().into_buffer_arg()),
+            query_call,
+            delta.clone().into_buffer_arg(),
+            vectors(d_query),
+            *config,
+            owned,
+        );
+        key_value_gradient::launch_unchecked::<E>(
+            &out.client,
+            key_cubes,
+            CubeDim::new_1d(UNITS),
+            inputs(call),
+            QueryDataLaunch::new(vectors(d_out), lse.clone().into_buffer_arg(), delta.into_buffer_arg()),
+            key_call,
+            vectors(d_key_value),
+            *config,
+        );
+    }
+}
+
+fn inputs<E: Float + CubeElement>(call: &Call) -> InputsLaunch<E> {
+    InputsLaunch::new(vectors(&call.query), vectors(&call.key_value))
+}

@@ -1,0 +1,185 @@
+//! The gradient of the queries: a block owns one or two tiles of its rows, and keys and values are streamed past them.
+
+use std::f32::consts::LOG2_E;
+
+use cubecl::prelude::*;
+
+use super::super::Oct;
+use super::super::arguments::Call;
+use super::super::config::{FlashConfig, TILE};
+use super::super::dropout::drop_values;
+use super::super::mask::{HIDDEN, Sight, hide, sight};
+use super::super::position::{
+    Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
+};
+use super::super::softmax::{take_probabilities, take_score_gradients};
+use super::tile::{accumulators, add_products, add_scores, readers, request, row_products, store_rows, tiles_memory};
+use super::{Inputs, Outputs};
+use crate::gpu::async_copy::{commit, wait};
+use crate::gpu::occupancy::cubes_at_once;
+
+/// A tile of queries of a block, and the log-sums and deltas of the thread's two.
+#[derive(CubeType)]
+struct Queries {
+    block: QueryTile,
+    sight: Sight,
+    patch: Patch,
+    lse0: f32,
+    lse1: f32,
+    delta0: f32,
+    delta1: f32,
+}
+
+/// Computes the gradient of the queries, and `delta`: each query's sum of `out * d_out`, which the gradient of keys and values
+/// reads. A block owns `owned` tiles.
+#[cube(launch_unchecked)]
+pub(super) fn query_gradient<E: Float>(
+    inputs: &Inputs<E>,
+    outputs: &Outputs<E>,
+    call: &Call,
+    delta: &mut [f32],
+    d_query: &mut [Oct<E>],
+    #[comptime] cfg: FlashConfig,
+    #[comptime] owned: usize,
+) {
+    cubes_at_once(comptime![if owned == 1 && cfg.head_dim <= 64 { 3usize } else { 2usize }]);
+    let (row_head, from_last) = cube_place(call);
+    let blocks = (tiles(call.lens.t) + comptime![owned as u32 - 1]) / comptime![owned as u32];
+    if row_head >= call.heads || from_last >= blocks {
+        terminate!();
+    }
+
+    let first = (blocks - 1 - from_last) * comptime![owned as u32];
+    let mut memory = tiles_memory::<E>(comptime![2 * owned + 4], cfg);
+    let mut queries = Sequence::<Queries>::new();
+    #[unroll]
+    for i in 0..owned {
+        let block = query_tile(row_head, first + comptime![i as u32], cfg);
+        let t = call.lens.t;
+        let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
+        let (own, gradient) = (comptime![i as u32].runtime(), comptime![(owned + i) as u32].runtime());
+        let columns = comptime![cfg.n_heads * cfg.head_dim];
+        request::<E>(&mut memory, own, &inputs.query, &patch, comptime![cfg.query_columns()], cfg);
+        request::<E>(&mut memory, gradient, &outputs.d_out, &patch, columns, cfg);
+        queries.push(rows_of::<E>(outputs, delta, call, block, patch, cfg));
+    }
+    let mut sums = accumulators(owned, comptime![cfg.head_dim]);
+    accumulate::<E>(&mut sums, &queries, &mut memory, inputs, call, cfg);
+
+    let (columns, head_dim) = comptime![(cfg.query_columns(), cfg.head_dim)];
+    #[unroll]
+    for i in 0..owned {
+        store_rows::<E>(sums.index(i), 1.0f32, 1.0f32, d_query, &queries.index(i).patch, columns, head_dim);
+    }
+}
+
+/// Loads the log-sums of the thread's queries, and computes and stores their deltas.
+#[cube]
+fn rows_of<E: Float>(
+    outputs: &Outputs<E>,
+    delta: &mut [f32],
+    call: &Call,
+    block: QueryTile,
+    patch: Patch,
+    #[comptime] cfg: FlashConfig,
+) -> Queries {
+    let at = place(UNIT_POS);
+    let t = call.lens.t;
+    let row0 = block.row_head * t + min(block.q0 + at.row, t - 1);
+    let row1 = block.row_head * t + min(block.q0 + at.row + 8, t - 1);
+    let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
+    let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, &patch, columns, head_dim);
+    if at.column == 0 {
+        if block.q0 + at.row < t {
+            delta[row0 as usize] = delta0;
+        }
+        if block.q0 + at.row + 8 < t {
+            delta[row1 as usize] = delta1;
+        }
+    }
+
+    let sight = sight(&call.masks, &block, &at, &call.lens, cfg);
+    let (lse0, lse1) = (outputs.lse[row0 as usize], outputs.lse[row1 as usize]);
+    Queries { block, sight, patch, lse0, lse1, delta0, delta1 }
+}
+
+/// Adds to `sums` what all keys contribute that the queries see.
+#[cube]
+fn accumulate<E: Float>(
+    sums: &mut Sequence<Array<f32>>,
+    queries: &Sequence<Queries>,
+    memory: &mut Shared<[Oct<E>]>,
+    inputs: &Inputs<E>,
+    call: &Call,
+    #[comptime] cfg: FlashConfig,
+) {
+    let owned = queries.len();
+    let readers = readers();
+    // The last tile sees the most keys.
+    let last = queries.index(comptime![owned - 1]);
+    let turns = last.sight.blocks;
+    request_keys::<E>(memory, inputs, &last.block, 0u32, turns, call.lens.s, comptime![2 * owned], cfg);
+
+    for nth in 0..turns {
+        // These keys and values are there, and no warp reads those before them any more.
+        wait(0usize);
+        sync_cube();
+        request_keys::<E>(memory, inputs, &last.block, nth + 1, turns, call.lens.s, comptime![2 * owned], cfg);
+
+        let key_tile = comptime![2 * owned as u32] + nth % 2 * 2;
+        let mut scores = accumulators(owned, TILE);
+        add_scores::<E>(&mut scores, &*memory, &readers, 0u32, key_tile, cfg);
+        let mut dp = accumulators(owned, TILE);
+        add_scores::<E>(&mut dp, &*memory, &readers, comptime![owned as u32].runtime(), key_tile + 1, cfg);
+        #[unroll]
+        for i in 0..owned {
+            take_gradients(scores.index_mut(i), dp.index_mut(i), queries.index(i), call, nth, cfg);
+        }
+        add_products::<E>(sums, &scores, &*memory, &readers, key_tile, cfg);
+    }
+}
+
+/// Starts to copy keys and values number `nth`, if there are as many, to the two tiles from `slots` on or the two after them.
+#[cube]
+fn request_keys<E: Float>(
+    memory: &mut Shared<[Oct<E>]>,
+    inputs: &Inputs<E>,
+    block: &QueryTile,
+    nth: u32,
+    turns: u32,
+    s: u32,
+    #[comptime] slots: usize,
+    #[comptime] cfg: FlashConfig,
+) {
+    if nth < turns {
+        let tile = comptime![slots as u32] + nth % 2 * 2;
+        let (first, row0) = (block.batch * s, nth * comptime![TILE as u32]);
+        let columns = comptime![cfg.key_value_columns()];
+        let keys = Patch { first, row0, rows: s, column: key_column(block.group, cfg) };
+        request::<E>(memory, tile, &inputs.key_value, &keys, columns, cfg);
+        let values = Patch { first, row0, rows: s, column: value_column(block.group, cfg) };
+        request::<E>(memory, tile + 1, &inputs.key_value, &values, columns, cfg);
+    }
+    commit();
+}
+
+/// Replaces the scores of key tile `nth` by their gradients, given the gradients `dp` of the probabilities.
+#[cube]
+fn take_gradients(
+    scores: &mut Array<f32>,
+    dp: &mut Array<f32>,
+    queries: &Queries,
+    call: &Call,
+    nth: u32,
+    #[comptime] cfg: FlashConfig,
+) {
+    let at = place(UNIT_POS);
+    let hidden = f32::cast_from(comptime![HIDDEN]);
+    hide(scores, hidden, &queries.sight, &call.masks, nth * comptime![TILE as u32], &at, cfg);
+    take_probabilities(scores, queries.lse0, queries.lse1, comptime![cfg.scale() * LOG2_E].runtime());
+    if comptime![cfg.dropout] {
+        let row = queries.block.row_head * call.lens.t + queries.block.q0 + at.row;
+        drop_values(dp, &call.dropout, row, nth, at.column, call.lens.s);
+    }
+    take_score_gradients(scores, &*dp, queries.delta0, queries.delta1, comptime![cfg.scale()].runtime());
+}

@@ -1,0 +1,80 @@
+//! The kernels, compiled without a device.
+
+use std::sync::Arc;
+
+use cubecl::__private::Runtime;
+use cubecl::cuda::CudaRuntime;
+use cubecl::prelude::*;
+use half::{bf16, f16};
+
+use super::super::config::{FlashConfig, UNITS};
+use super::super::tests::call;
+use super::forward::forward;
+use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
+use super::query_gradient::query_gradient;
+use super::{InputsCompilationArg, OutputsCompilationArg};
+use crate::gpu::offline::{Compiled, buffer, settings};
+
+/// Compiles forward and the two kernels of backward, as they are launched for many tiles.
+fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 3] {
+    let (launch, properties, _) = settings(UNITS);
+    // The instruction asks the target for its register layout.
+    let target = Arc::new(CudaRuntime::target_properties());
+    let inputs = || InputsCompilationArg::<E> { query: buffer(), key_value: buffer() };
+    let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
+    let first = forward::Forward::<E>::new(l, p, t, inputs(), call(), buffer(), buffer(), cfg, 2);
+
+    let outputs = OutputsCompilationArg { out: buffer(), d_out: buffer(), lse: buffer() };
+    let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
+    let owned = if cfg.head_dim <= 64 { 2 } else { 1 };
+    #[rustfmt::skip]
+    let second = query_gradient::QueryGradient::<E>::new(
+        l, p, t, inputs(), outputs, call(), buffer(), buffer(), cfg, owned,
+    );
+
+    let data = QueryDataCompilationArg { d_out: buffer(), lse: buffer(), delta: buffer() };
+    #[rustfmt::skip]
+    let third = key_value_gradient::KeyValueGradient::<E>::new(
+        launch, properties, target, inputs(), data, call(), buffer(), cfg,
+    );
+    [
+        Compiled::for_ampere(format!("attention/ampere/forward/{case}"), first),
+        Compiled::for_ampere(format!("attention/ampere/query-gradient/{case}"), second),
+        Compiled::for_ampere(format!("attention/ampere/key-value-gradient/{case}"), third),
+    ]
+}
+
+pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
+    let plain = FlashConfig {
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 64,
+        packed: true,
+        causal: true,
+        lengths: false,
+        documents: false,
+        dropout: false,
+    };
+    let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
+    let mut compiled = Vec::new();
+    compiled.extend(kernels::<bf16>("causal-bf16", plain));
+    compiled.extend(kernels::<f16>("causal-f16", plain));
+    compiled.extend(kernels::<bf16>("causal-lengths-documents-dropout-bf16", masked));
+    compiled.extend(kernels::<bf16>("causal-96-bf16", FlashConfig { head_dim: 96, ..plain }));
+    compiled.extend(kernels::<bf16>(
+        "cross-128-bf16",
+        FlashConfig { head_dim: 128, packed: false, causal: false, ..plain },
+    ));
+    compiled
+}
+
+#[test]
+fn ampere_kernels_compile_without_a_device() {
+    for Compiled { label, ptx, .. } in offline_kernels() {
+        let Some(code) = ptx else { continue };
+        for instruction in ["mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4", "cp.async.cg.shared.global"] {
+            assert!(code.contains(instruction), "{label}: {instruction}");
+        }
+        assert!(!["div.", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{label}");
+    }
+}

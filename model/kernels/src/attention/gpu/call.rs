@@ -1,0 +1,120 @@
+//! One call of attention: its tensors, and the arguments that all kernels take.
+
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::arguments::{CallLaunch, DropoutLaunch, LensLaunch, MasksLaunch};
+use super::config::FlashConfig;
+use crate::attention::ops::FlashSpec;
+use crate::dropout::kernel::DropArgsLaunch;
+use crate::dropout::threshold_16;
+use crate::maybe::MaybeInts;
+
+/// The arguments of one call.
+pub(super) struct Call {
+    pub(super) query: CubeTensor,
+    pub(super) key_value: CubeTensor,
+    pub(super) lengths: MaybeInts<CubeBackend>,
+    pub(super) documents: MaybeInts<CubeBackend>,
+    pub(super) random: MaybeInts<CubeBackend>,
+    pub(super) spec: FlashSpec,
+    pub(super) config: FlashConfig,
+    /// T and S
+    pub(super) lens: [usize; 2],
+}
+
+impl Call {
+    pub(super) fn new(
+        query: CubeTensor,
+        key_value: Option<CubeTensor>,
+        lengths: MaybeInts<CubeBackend>,
+        documents: MaybeInts<CubeBackend>,
+        random: MaybeInts<CubeBackend>,
+        spec: FlashSpec,
+    ) -> Self {
+        let config = FlashConfig {
+            n_heads: spec.n_heads,
+            n_kv_heads: spec.n_kv_heads,
+            head_dim: spec.head_dim,
+            packed: key_value.is_none(),
+            causal: spec.causal,
+            lengths: matches!(lengths, MaybeInts::Some(_)),
+            documents: matches!(documents, MaybeInts::Some(_)),
+            dropout: spec.dropout > 0.0,
+        };
+        let query = into_contiguous(query);
+        let key_value = key_value.map_or_else(|| query.clone(), into_contiguous);
+        let lens = [query.meta.shape()[0] / spec.batch_size, key_value.meta.shape()[0] / spec.batch_size];
+        Self { query, key_value, lengths, documents, random, spec, config, lens }
+    }
+
+    /// Returns the argument for an optional tensor of integers. A missing one is replaced by a buffer that the kernel
+    /// does not touch.
+    fn ints(&self, given: &MaybeInts<CubeBackend>) -> BufferArg {
+        match given {
+            MaybeInts::Some(tensor) => into_contiguous(tensor.clone()).into_buffer_arg(),
+            MaybeInts::None => buffer(&self.query, 1),
+        }
+    }
+
+    /// Returns the blocks for `heads` heads of `tiles` tiles, and the arguments by which `cube_place` finds a block's
+    /// place: the heads of a group and the bits of its tiles. Queries, keys and values of a group take 8 MiB, so that
+    /// two groups fit into L2 with their results.
+    fn cubes(&self, heads: usize, tiles: usize) -> (CubeCount, u32, u32) {
+        let [t, s] = self.lens;
+        let bytes = 2 * self.spec.head_dim * (t + 2 * s);
+        let heads_at_once = ((8 << 20) / bytes.max(1)).clamp(1, heads.max(1));
+        let tile_bits = tiles.max(1).ilog2().min(2);
+        let [x, y, z] = [heads_at_once << tile_bits, tiles.div_ceil(1 << tile_bits), heads.div_ceil(heads_at_once)]
+            .map(|n| n as u32);
+        (CubeCount::Static(x, y, z), heads_at_once as u32, tile_bits)
+    }
+
+    pub(super) fn masks(&self) -> MasksLaunch {
+        MasksLaunch::new(self.ints(&self.lengths), self.ints(&self.documents))
+    }
+
+    pub(super) fn lens(&self) -> LensLaunch {
+        let [t, s] = self.lens;
+        LensLaunch::new(t as u32, s as u32)
+    }
+
+    pub(super) fn dropout(&self) -> DropoutLaunch {
+        let FlashSpec { site, dropout, .. } = self.spec;
+        DropoutLaunch::new(
+            self.ints(&self.random),
+            DropArgsLaunch::new(site, threshold_16(dropout), 1.0 / (1.0 - dropout)),
+        )
+    }
+
+    /// Returns the blocks for `heads` heads per batch row, of `tiles` tiles, and their arguments.
+    pub(super) fn blocks(&self, heads: usize, tiles: usize) -> (CubeCount, CallLaunch) {
+        let heads = self.spec.batch_size * heads;
+        let (cubes, heads_at_once, tile_bits) = self.cubes(heads, tiles);
+        let call = CallLaunch::new(self.masks(), heads as u32, self.lens(), self.dropout(), heads_at_once, tile_bits);
+        (cubes, call)
+    }
+}
+
+/// The results of forward, and the gradient of `out`.
+pub(super) struct Forward {
+    pub(super) out: CubeTensor,
+    pub(super) lse: CubeTensor,
+    pub(super) d_out: CubeTensor,
+}
+
+/// Returns a contiguous tensor of two-byte elements as a buffer of 16-byte vectors.
+pub(super) fn vectors(tensor: &CubeTensor) -> BufferArg {
+    debug_assert_eq!(tensor.dtype.size(), 2);
+    buffer(tensor, tensor.meta.shape().num_elements() / 8)
+}
+
+pub(super) fn buffer(tensor: &CubeTensor, len: usize) -> BufferArg {
+    // SAFETY: callers pass lengths within the tensor.
+    #[expect(unsafe_code, reason = "an argument whose element is not the tensor's own")]
+    unsafe {
+        BufferArg::from_raw_parts(tensor.handle.clone(), len)
+    }
+}
