@@ -39,7 +39,7 @@ pub(super) fn forward<E: Float>(
     #[comptime] cfg: FlashConfig,
     #[comptime] owned: usize,
 ) {
-    cubes_at_once(comptime![if owned == 1 && cfg.head_dim <= 64 { 3usize } else { 2usize }]);
+    cubes_at_once(comptime![if owned == 1 && cfg.head_dim <= 64 { 4usize } else { 2usize }]);
     let (row_head, from_last) = cube_place(call);
     let blocks = (tiles(call.lens.t) + comptime![owned as u32 - 1]) / comptime![owned as u32];
     if row_head >= call.heads || from_last >= blocks {

@@ -11,8 +11,8 @@ use super::super::dropout::{kept_bits, kept_values};
 use super::super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
 use super::super::position::{Patch, cube_place, key_column, place, value_column};
 use super::super::softmax::{exponentials, row_pairs, score_gradients};
-use super::Inputs;
 use super::tile::{Readers, accumulators, add_products, add_scores, readers, request, store_rows, tiles_memory};
+use super::{Inputs, gradient_cubes};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::occupancy::cubes_at_once;
 
@@ -52,7 +52,7 @@ pub(super) fn key_value_gradient<E: Float>(
     d_key_value: &mut [Oct<E>],
     #[comptime] cfg: FlashConfig,
 ) {
-    cubes_at_once(2usize);
+    cubes_at_once(comptime![gradient_cubes(&cfg)]);
     let (row_group, nth) = cube_place(call);
     if row_group >= call.heads || nth * comptime![TILE as u32] >= call.lens.s {
         terminate!();

@@ -17,9 +17,12 @@ pub(in crate::attention::gpu) fn serves(head_dim: usize) -> bool {
     head_dim > 0 && head_dim.is_multiple_of(8) && head_dim <= 128
 }
 
-/// Returns the tiles of queries of a block that owns two if heads of up to `widest` leave the registers for it.
-fn owned(call: &Call, widest: usize) -> usize {
-    if call.lens[0] > TILE && call.spec.head_dim <= widest { 2 } else { 1 }
+/// Returns the tiles of queries of a block of forward. Two read keys and values half as often. Under causality they attend to up to
+/// a tile of keys in vain, which costs narrow heads more unless they have many queries.
+fn owned(call: &Call) -> usize {
+    let t = call.lens[0];
+    let wasteful = call.spec.causal && call.spec.head_dim <= 64 && t <= 1024;
+    if t <= TILE || wasteful { 1 } else { 2 }
 }
 
 /// Computes `out` and `lse`.
@@ -28,7 +31,7 @@ pub(in crate::attention::gpu) fn launch_forward<E: Float + CubeElement>(
     out: &CubeTensor,
     lse: &CubeTensor,
 ) {
-    let owned = owned(call, 128);
+    let owned = owned(call);
     let (cubes, arguments) = call.blocks(call.spec.n_heads, call.lens[0].div_ceil(owned * TILE));
     // SAFETY: copies and stores are guarded by T, S and the columns of a head.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
@@ -56,8 +59,7 @@ pub(in crate::attention::gpu) fn launch_backward<E: Float + CubeElement>(
 ) {
     let Call { spec, config, lens: [t, s], .. } = call;
     let Forward { out, lse, d_out } = forward;
-    let owned = owned(call, 64);
-    let (cubes, query_call) = call.blocks(spec.n_heads, t.div_ceil(owned * TILE));
+    let (cubes, query_call) = call.blocks(spec.n_heads, t.div_ceil(TILE));
     let (key_cubes, key_call) = call.blocks(spec.n_kv_heads, s.div_ceil(TILE));
     let delta = empty(lse, [spec.batch_size * spec.n_heads * t], DType::F32);
 
@@ -74,7 +76,6 @@ pub(in crate::attention::gpu) fn launch_backward<E: Float + CubeElement>(
             delta.clone().into_buffer_arg(),
             vectors(d_query),
             *config,
-            owned,
         );
         key_value_gradient::launch_unchecked::<E>(
             &out.client,

@@ -7,7 +7,7 @@
 //! | kernel | owns | streamed | result |
 //! |---|---|---|---|
 //! | [`forward`] | one or two tiles of queries | keys, values | out, log-sums |
-//! | [`query_gradient`] | one or two tiles of queries and d_out | keys, values | dQ, deltas |
+//! | [`query_gradient`] | a tile of queries and d_out | keys, values | dQ, deltas |
 //! | [`key_value_gradient`] | a tile of keys and values | queries, d_out | dK, dV |
 //!
 //! With two tiles a warp uses each streamed fragment twice, which halves what it reads from shared memory. [`tile`] loads tiles,
@@ -25,6 +25,7 @@ use cubecl::prelude::*;
 pub(super) use launch::{launch_backward, launch_forward, serves};
 
 use super::Oct;
+use super::config::FlashConfig;
 
 /// The matrices of queries, keys and values, in vectors of eight elements.
 #[derive(CubeType, CubeLaunch)]
@@ -40,4 +41,14 @@ struct Outputs<E: Float> {
     out: Box<[Oct<E>]>,
     d_out: Box<[Oct<E>]>,
     lse: Box<[f32]>,
+}
+
+/// Returns the blocks of a kernel of backward on a multiprocessor at a time.
+fn gradient_cubes(cfg: &FlashConfig) -> usize {
+    match cfg.head_dim {
+        ..=32 => 4,
+        // Masks and dropout together take the registers of a third.
+        33..=64 if !(cfg.documents && cfg.dropout) => 3,
+        _ => 2,
+    }
 }

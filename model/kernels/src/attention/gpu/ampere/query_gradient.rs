@@ -1,4 +1,4 @@
-//! The gradient of the queries: a block owns one or two tiles of its rows, and keys and values are streamed past them.
+//! The gradient of the queries: a block owns 64 of its rows, and keys and values are streamed past them.
 
 use std::f32::consts::LOG2_E;
 
@@ -14,11 +14,16 @@ use super::super::position::{
 };
 use super::super::softmax::{take_probabilities, take_score_gradients};
 use super::tile::{accumulators, add_products, add_scores, readers, request, row_products, store_rows, tiles_memory};
-use super::{Inputs, Outputs};
+use super::{Inputs, Outputs, gradient_cubes};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::occupancy::cubes_at_once;
 
-/// A tile of queries of a block, and the log-sums and deltas of the thread's two.
+/// The tiles of queries and `d_out`, and the first of the tiles of keys and values.
+const QUERIES: u32 = 0;
+const GRADIENTS: u32 = 1;
+const STREAMED: u32 = 2;
+
+/// The tile of queries of a block, and the log-sums and deltas of the thread's two.
 #[derive(CubeType)]
 struct Queries {
     block: QueryTile,
@@ -31,7 +36,7 @@ struct Queries {
 }
 
 /// Computes the gradient of the queries, and `delta`: each query's sum of `out * d_out`, which the gradient of keys and values
-/// reads. A block owns `owned` tiles.
+/// reads.
 #[cube(launch_unchecked)]
 pub(super) fn query_gradient<E: Float>(
     inputs: &Inputs<E>,
@@ -40,37 +45,25 @@ pub(super) fn query_gradient<E: Float>(
     delta: &mut [f32],
     d_query: &mut [Oct<E>],
     #[comptime] cfg: FlashConfig,
-    #[comptime] owned: usize,
 ) {
-    cubes_at_once(comptime![if owned == 1 && cfg.head_dim <= 64 { 3usize } else { 2usize }]);
+    cubes_at_once(comptime![gradient_cubes(&cfg)]);
     let (row_head, from_last) = cube_place(call);
-    let blocks = (tiles(call.lens.t) + comptime![owned as u32 - 1]) / comptime![owned as u32];
-    if row_head >= call.heads || from_last >= blocks {
+    let (tiles, t) = (tiles(call.lens.t), call.lens.t);
+    if row_head >= call.heads || from_last >= tiles {
         terminate!();
     }
 
-    let first = (blocks - 1 - from_last) * comptime![owned as u32];
-    let mut memory = tiles_memory::<E>(comptime![2 * owned + 4], cfg);
-    let mut queries = Sequence::<Queries>::new();
-    #[unroll]
-    for i in 0..owned {
-        let block = query_tile(row_head, first + comptime![i as u32], cfg);
-        let t = call.lens.t;
-        let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
-        let (own, gradient) = (comptime![i as u32].runtime(), comptime![(owned + i) as u32].runtime());
-        let columns = comptime![cfg.n_heads * cfg.head_dim];
-        request::<E>(&mut memory, own, &inputs.query, &patch, comptime![cfg.query_columns()], cfg);
-        request::<E>(&mut memory, gradient, &outputs.d_out, &patch, columns, cfg);
-        queries.push(rows_of::<E>(outputs, delta, call, block, patch, cfg));
-    }
-    let mut sums = accumulators(owned, comptime![cfg.head_dim]);
-    accumulate::<E>(&mut sums, &queries, &mut memory, inputs, call, cfg);
+    let block = query_tile(row_head, tiles - 1 - from_last, cfg);
+    let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
+    let (query_columns, head_dim) = comptime![(cfg.query_columns(), cfg.head_dim)];
+    let mut memory = tiles_memory::<E>(6usize, cfg);
+    request::<E>(&mut memory, QUERIES, &inputs.query, &patch, query_columns, cfg);
+    request::<E>(&mut memory, GRADIENTS, &outputs.d_out, &patch, comptime![cfg.n_heads * cfg.head_dim], cfg);
 
-    let (columns, head_dim) = comptime![(cfg.query_columns(), cfg.head_dim)];
-    #[unroll]
-    for i in 0..owned {
-        store_rows::<E>(sums.index(i), 1.0f32, 1.0f32, d_query, &queries.index(i).patch, columns, head_dim);
-    }
+    let queries = rows_of::<E>(outputs, delta, call, block, patch, cfg);
+    let mut sums = accumulators(1usize, head_dim);
+    accumulate::<E>(&mut sums, &queries, &mut memory, inputs, call, cfg);
+    store_rows::<E>(sums.index(0usize), 1.0f32, 1.0f32, d_query, &queries.patch, query_columns, head_dim);
 }
 
 /// Loads the log-sums of the thread's queries, and computes and stores their deltas.
@@ -107,39 +100,33 @@ fn rows_of<E: Float>(
 #[cube]
 fn accumulate<E: Float>(
     sums: &mut Sequence<Array<f32>>,
-    queries: &Sequence<Queries>,
+    queries: &Queries,
     memory: &mut Shared<[Oct<E>]>,
     inputs: &Inputs<E>,
     call: &Call,
     #[comptime] cfg: FlashConfig,
 ) {
-    let owned = queries.len();
     let readers = readers();
-    // The last tile sees the most keys.
-    let last = queries.index(comptime![owned - 1]);
-    let turns = last.sight.blocks;
-    request_keys::<E>(memory, inputs, &last.block, 0u32, turns, call.lens.s, comptime![2 * owned], cfg);
+    let turns = queries.sight.blocks;
+    request_keys::<E>(memory, inputs, &queries.block, 0u32, turns, call.lens.s, cfg);
 
     for nth in 0..turns {
         // These keys and values are there, and no warp reads those before them any more.
         wait(0usize);
         sync_cube();
-        request_keys::<E>(memory, inputs, &last.block, nth + 1, turns, call.lens.s, comptime![2 * owned], cfg);
+        request_keys::<E>(memory, inputs, &queries.block, nth + 1, turns, call.lens.s, cfg);
 
-        let key_tile = comptime![2 * owned as u32] + nth % 2 * 2;
-        let mut scores = accumulators(owned, TILE);
-        add_scores::<E>(&mut scores, &*memory, &readers, 0u32, key_tile, cfg);
-        let mut dp = accumulators(owned, TILE);
-        add_scores::<E>(&mut dp, &*memory, &readers, comptime![owned as u32].runtime(), key_tile + 1, cfg);
-        #[unroll]
-        for i in 0..owned {
-            take_gradients(scores.index_mut(i), dp.index_mut(i), queries.index(i), call, nth, cfg);
-        }
-        add_products::<E>(sums, &scores, &*memory, &readers, key_tile, cfg);
+        let keys = STREAMED + nth % 2 * 2;
+        let mut scores = accumulators(1usize, TILE);
+        add_scores::<E>(&mut scores, &*memory, &readers, QUERIES, keys, cfg);
+        let mut dp = accumulators(1usize, TILE);
+        add_scores::<E>(&mut dp, &*memory, &readers, GRADIENTS, keys + 1, cfg);
+        take_gradients(scores.index_mut(0usize), dp.index_mut(0usize), queries, call, nth, cfg);
+        add_products::<E>(sums, &scores, &*memory, &readers, keys, cfg);
     }
 }
 
-/// Starts to copy keys and values number `nth`, if there are as many, to the two tiles from `slots` on or the two after them.
+/// Starts to copy keys and values number `nth`, if there are as many, to the two tiles of their slot.
 #[cube]
 fn request_keys<E: Float>(
     memory: &mut Shared<[Oct<E>]>,
@@ -148,11 +135,10 @@ fn request_keys<E: Float>(
     nth: u32,
     turns: u32,
     s: u32,
-    #[comptime] slots: usize,
     #[comptime] cfg: FlashConfig,
 ) {
     if nth < turns {
-        let tile = comptime![slots as u32] + nth % 2 * 2;
+        let tile = STREAMED + nth % 2 * 2;
         let (first, row0) = (block.batch * s, nth * comptime![TILE as u32]);
         let columns = comptime![cfg.key_value_columns()];
         let keys = Patch { first, row0, rows: s, column: key_column(block.group, cfg) };

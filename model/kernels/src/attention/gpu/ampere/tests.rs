@@ -26,10 +26,9 @@ fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 3] {
 
     let outputs = OutputsCompilationArg { out: buffer(), d_out: buffer(), lse: buffer() };
     let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
-    let owned = if cfg.head_dim <= 64 { 2 } else { 1 };
     #[rustfmt::skip]
     let second = query_gradient::QueryGradient::<E>::new(
-        l, p, t, inputs(), outputs, call(), buffer(), buffer(), cfg, owned,
+        l, p, t, inputs(), outputs, call(), buffer(), buffer(), cfg,
     );
 
     let data = QueryDataCompilationArg { d_out: buffer(), lse: buffer(), delta: buffer() };
@@ -60,6 +59,7 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
     compiled.extend(kernels::<bf16>("causal-bf16", plain));
     compiled.extend(kernels::<f16>("causal-f16", plain));
     compiled.extend(kernels::<bf16>("causal-lengths-documents-dropout-bf16", masked));
+    compiled.extend(kernels::<bf16>("causal-80-bf16", FlashConfig { head_dim: 80, ..plain }));
     compiled.extend(kernels::<bf16>("causal-96-bf16", FlashConfig { head_dim: 96, ..plain }));
     compiled.extend(kernels::<bf16>(
         "cross-128-bf16",

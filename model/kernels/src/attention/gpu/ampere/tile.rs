@@ -1,6 +1,6 @@
 //! Tiles of 64 rows of a head in shared memory: copies to them, and products with them.
 //!
-//! A tile consists of panels of 64 columns, in the lines of [`crate::gpu::mma`]. Columns beyond the head's are 0.
+//! A tile consists of panels of 64 columns, in the lines of [`crate::gpu::mma`]. Columns that complete the head's last sixteen are 0.
 
 use cubecl::prelude::*;
 
@@ -58,22 +58,25 @@ pub(super) fn request<E: Float>(
     #[comptime] columns: usize,
     #[comptime] cfg: FlashConfig,
 ) {
-    let (line, vector) = (UNIT_POS / 8, UNIT_POS % 8);
-    let lines_at_once = comptime![UNITS as usize / LINE];
-    let to = tile * comptime![tile_octs(&cfg) as u32] + place_in_tile(line, vector);
-    let from = (patch.first + patch.row0 + line) * comptime![columns as u32 / 8] + patch.column / 8 + vector;
-
+    let first = tile * comptime![tile_octs(&cfg) as u32];
     #[unroll]
     for panel in 0..comptime![cfg.head_dim.div_ceil(TILE)] {
-        let left = comptime![((cfg.head_dim - panel * TILE) / 8).min(LINE) as u32];
+        let left = comptime![(cfg.head_dim / 8 - panel * LINE).min(LINE)];
+        // Products read columns by sixteens.
+        let width = comptime![left.next_power_of_two().max(2)];
+        let lines_at_once = comptime![UNITS as usize / width];
+        let (line, vector) = (UNIT_POS / comptime![width as u32], UNIT_POS % comptime![width as u32]);
+        let from = (patch.first + patch.row0 + line) * comptime![columns as u32 / 8] + patch.column / 8 + vector;
+        let to = first + place_in_tile(line, vector);
+
         #[unroll]
         for turn in 0..comptime![TILE / lines_at_once] {
             let down = comptime![turn * lines_at_once];
             let inside = patch.row0 + line + comptime![down as u32] < patch.rows;
-            let bytes = if comptime![left == LINE as u32] {
+            let bytes = if comptime![left == width] {
                 select(inside, 16u32, 0u32)
             } else {
-                select(inside && vector < left, 16u32, 0u32)
+                select(inside && vector < comptime![left as u32], 16u32, 0u32)
             };
             let from = (from + comptime![(down * columns / 8 + panel * LINE) as u32]) as usize;
             let to = (to + comptime![(panel * PANEL + down * LINE) as u32]) as usize;
