@@ -1,6 +1,8 @@
 //! `kiln bench`: times real training steps on synthetic batches, and compares them with PyTorch.
 
+mod chosen;
 mod operators;
+mod print;
 mod together;
 
 use std::path::PathBuf;
@@ -9,22 +11,24 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use burn::tensor::{Device, FloatDType};
+use serde_json::{Value, json};
 
+use self::chosen::ChosenArgs;
 use super::together::{Role, begin};
 use crate::config::Precision;
 use crate::device::{self, DeviceChoice};
+use crate::diagnose::bench_record::BenchRecord;
 use crate::diagnose::operators::{Peaks, measure as measure_operators, measure_compared};
-use crate::diagnose::peer::{Peer, PeerTime};
-use crate::diagnose::replay::{Comparison, compare};
-use crate::diagnose::step_time::{Effort, StepTime, measure};
+use crate::diagnose::peer::Peer;
+use crate::diagnose::replay::compare;
+use crate::diagnose::step_time::{Effort, measure};
 use crate::diagnose::workload::{NAMES, Workload};
 use crate::distributed::Ranks;
-use crate::units::gib;
 
 /// Steps that `--capture` compares.
 const COMPARED_STEPS: usize = 24;
 
-/// Times training steps of the headline workloads
+/// Times training steps, of named workloads or of any model
 ///
 /// Each step is forward, backward, clipping and AdamW on synthetic tokens. Reported are milliseconds, non-padding tokens per
 /// second, MFU, memory and host time. MFU = operations / time / peak of the device. A step has 6 operations per parameter and
@@ -33,20 +37,23 @@ const COMPARED_STEPS: usize = 24;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   kiln bench gpt mt --peer
+  kiln bench --preset llama-125m --rows 16 --len 2048
+  kiln bench gpt --set model.n_heads=8
+  kiln bench --run runs/en-it --peer
+  kiln bench gpt --json > before.jsonl
+  kiln bench gpt --baseline before.jsonl
   kiln bench gpt --operators
   kiln bench gpt mt link --devices 0,1
   kiln bench tiny --operators --device cpu")]
 pub(super) struct Args {
-    /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), mt (Transformer base, 400 padded pairs), tiny, tiny-mt; with
-    /// --devices also link, the bandwidth between the devices
-    #[arg(default_values = ["gpt", "mt"])]
-    workloads: Vec<String>,
+    #[command(flatten)]
+    chosen: ChosenArgs,
     /// cpu, cuda, cuda:N or auto
     #[arg(long, default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
     /// Several devices, with a process for each: GPU numbers (0,1), all, or cpu,cpu. Times each workload on all of them alone at
     /// the same time, then together
-    #[arg(long, value_name = "LIST", conflicts_with_all = ["device", "operators", "capture", "peer"])]
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["device", "operators", "capture", "peer", "json", "baseline"])]
     devices: Option<String>,
     /// With --devices: steps from one synchronization to the next, as train.sync_every; it must divide --steps
     #[arg(long, value_name = "N", default_value_t = 1, requires = "devices", value_parser = clap::value_parser!(u64).range(1..))]
@@ -68,10 +75,16 @@ pub(super) struct Args {
     /// memory
     #[arg(long, value_name = "N")]
     logits_chunk_rows: Option<usize>,
+    /// Prints a JSON object per workload, one per line, instead of text
+    #[arg(long, conflicts_with_all = ["operators", "capture"])]
+    json: bool,
+    /// Compares each step with the one in FILE, which --json has printed
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
     /// Also runs the PyTorch baseline on each workload; give it after the workloads
     ///
     /// The binary carries the baseline (benches/pytorch in the repository). It runs in the Python that KILN_PYTHON names
-    /// (default: python3), which needs PyTorch with CUDA. FILE is another program that prints the same lines.
+    /// (default: python3), which needs PyTorch. FILE is another program that prints the same lines.
     #[arg(long, value_name = "FILE")]
     peer: Option<Option<PathBuf>>,
 }
@@ -88,15 +101,14 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode> {
     }
 
     let bench = Bench::open(args)?;
-    let Effort { steps, repeats } = bench.effort;
-    println!("{}, {:?}, {repeats} x {steps} steps", device::device_name(&bench.device), bench.dtype);
-    println!("tok/s = non-padding tokens / time; MFU = {}", mfu_formula(bench.peaks.as_ref()));
-
+    if !bench.json {
+        print::header(&bench);
+    }
     for workload in &bench.workloads {
         bench.workload(workload)?;
     }
     if let Some(peer) = bench.peer.as_ref().filter(|_| bench.operators) {
-        let compared = measure_compared(&peer.operators()?, bench.dtype, &bench.device, repeats)?;
+        let compared = measure_compared(&peer.operators()?, bench.dtype, &bench.device, bench.effort.repeats)?;
         operators::print_peer(&compared);
     }
     Ok(ExitCode::SUCCESS)
@@ -110,6 +122,8 @@ struct Bench {
     effort: Effort,
     operators: bool,
     capture: bool,
+    json: bool,
+    baseline: Option<Vec<BenchRecord>>,
     peer: Option<Peer>,
     /// `None` if the device's peaks are unknown.
     peaks: Option<Peaks>,
@@ -117,38 +131,43 @@ struct Bench {
 
 impl Bench {
     fn open(args: Args) -> Result<Self> {
-        let Args { workloads, device, steps, repeats, operators, capture, logits_chunk_rows, peer, sync_every, .. } =
-            args;
-        let mut workloads: Vec<Workload> = workloads.iter().map(|name| named(name)).collect::<Result<_>>()?;
-        if let Some(rows) = logits_chunk_rows {
-            workloads.iter_mut().for_each(|workload| workload.model.logits_chunk_rows = Some(rows));
+        let Args { steps, repeats, operators, capture, json, sync_every, .. } = args;
+        let mut workloads = args.chosen.workloads(args.device)?;
+        for workload in &mut workloads {
+            workload.config.train.sync_every = sync_every;
+            workload.model.logits_chunk_rows = args.logits_chunk_rows.or(workload.model.logits_chunk_rows);
         }
         ensure!(
             (steps as u64).is_multiple_of(sync_every),
             "--sync-every {sync_every} does not divide --steps {steps}: each repeat must take as many synchronizations; --steps {} does",
             (steps as u64).next_multiple_of(sync_every)
         );
-        workloads.iter_mut().for_each(|workload| workload.config.train.sync_every = sync_every);
         ensure!(steps > 0 && repeats > 0, "--steps {steps} and --repeats {repeats}: both must be at least 1");
-        let peer = peer.map(open_peer).transpose()?;
+        let peer = args.peer.map(open_peer).transpose()?;
+        let baseline = args.baseline.as_deref().map(BenchRecord::read_all).transpose()?;
 
-        let device = device.open()?;
+        let device = args.device.open()?;
         let dtype = device::compute_dtype(Precision::Auto, &device)?;
         let peaks = device::peak_flops_per_sec(&device, dtype).zip(device::peak_bytes_per_sec(&device));
         let peaks = peaks.map(|(flops, bytes)| Peaks { flops, bytes });
-        Ok(Self { workloads, device, dtype, effort: Effort { steps, repeats }, operators, capture, peer, peaks })
+        let effort = Effort { steps, repeats };
+        Ok(Self { workloads, device, dtype, effort, operators, capture, json, baseline, peer, peaks })
     }
 
     /// Times one workload in every requested way and prints the results.
     fn workload(&self, workload: &Workload) -> Result<()> {
         let Self { device, dtype, effort, .. } = self;
         let ours = measure(workload, *dtype, device, *effort, &Ranks::alone())?;
-        print_ours(workload, &ours);
+        let name = device::device_name(device);
+        let mut record = BenchRecord::new(name, format!("{dtype:?}"), workload, *effort, &ours);
+        if !self.json {
+            print::ours(workload, &ours);
+        }
         // Before any other measurement, including the baseline's process: it needs the memory.
         device.memory_cleanup();
 
         if self.capture {
-            print_replayed(&compare(workload, *dtype, device, *effort, COMPARED_STEPS)?);
+            print::replayed(&compare(workload, *dtype, device, *effort, COMPARED_STEPS)?);
             device.memory_cleanup();
         }
         if self.operators {
@@ -156,13 +175,35 @@ impl Bench {
             operators::print(&rows, ours.step, self.peaks.as_ref());
             device.memory_cleanup();
         }
-        if let Some(peer) = &self.peer {
-            match peer.step_times(workload.name)? {
-                Some(times) => times.iter().for_each(|theirs| print_peer(&ours, theirs)),
-                None => println!("  torch          has no such workload"),
-            }
+
+        let theirs = self.peer.as_ref().map(|peer| peer.step_times(workload, &self.machine())).transpose()?;
+        let lacks_workload = theirs.as_ref().is_some_and(Option::is_none);
+        record.peer = theirs.flatten().unwrap_or_default();
+        if self.json {
+            println!("{}", serde_json::to_string(&record)?);
+        } else {
+            print::peer(&record, lacks_workload);
+        }
+        if let Some(baseline) = &self.baseline {
+            print::baseline(&record.against(baseline), self.json);
         }
         Ok(())
+    }
+
+    /// What the PyTorch baseline needs besides the workload.
+    fn machine(&self) -> Value {
+        let dtype = match self.dtype {
+            FloatDType::BF16 => "bf16",
+            FloatDType::F16 => "f16",
+            _ => "f32",
+        };
+        json!({
+            "device": if device::is_cpu(&self.device) { "cpu" } else { "cuda" },
+            "dtype": dtype,
+            "peak_flops": self.peaks.as_ref().map(|peaks| peaks.flops),
+            "steps": self.effort.steps,
+            "repeats": self.effort.repeats.min(3),
+        })
     }
 }
 
@@ -174,63 +215,6 @@ fn open_peer(script: Option<PathBuf>) -> Result<Peer> {
         bail!("--peer takes {0:?} as a file, and there is none: give workloads before --peer", script);
     }
     Peer::script(&script)
-}
-
-fn mfu_formula(peaks: Option<&Peaks>) -> String {
-    let peak = peaks.map_or("peak".into(), |peaks| format!("{:.0} TFLOP/s", peaks.flops / 1e12));
-    format!("(6 x parameters x positions + 6 x T x D x layers x positions, for causal text) / time / {peak}")
-}
-
-fn named(name: &str) -> Result<Workload> {
-    match Workload::named(name) {
-        Some(workload) => Ok(workload),
-        None => bail!("no workload {name:?}; choose from {}", NAMES.join(", ")),
-    }
-}
-
-fn print_ours(workload: &Workload, time: &StepTime) {
-    let mfu = time.mfu.map_or_else(|| "unknown".into(), |mfu| format!("{:.1}%", 100.0 * mfu));
-    let memory = time.reserved_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
-    println!("{}", workload.title);
-    println!(
-        "  kiln           {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {memory}  host {:.2} ms  warm-up {:.1} s  loss {:.3} -> {:.3}",
-        ms(time.step),
-        time.tokens_per_sec,
-        ms(time.enqueue),
-        time.warm_up.as_secs_f64(),
-        time.losses[0],
-        time.losses[1],
-    );
-
-    match &time.replayed {
-        Ok(()) => println!("  replayed       forward and backward as a CUDA graph, as in training once a shape recurs"),
-        Err(reason) => println!("  eager          {reason}"),
-    }
-    if let Some(bytes) = time.activation_bytes_per_position {
-        println!(
-            "  activations    {bytes:.0} bytes per position: memory without weights, gradients, master weights and moments"
-        );
-    }
-}
-
-fn print_replayed(Comparison { steps, eager, replayed }: &Comparison) {
-    for (how, pace) in [("eager", eager), ("replayed", replayed)] {
-        let memory = pace.added_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
-        println!("  {how:<14} {:>8.2} ms  host {:.2} ms  memory {memory}", ms(pace.step), ms(pace.enqueue));
-    }
-    println!("  replayed and eager steps are equal bit for bit: {steps} steps, then all weights and moments");
-}
-
-fn print_peer(ours: &StepTime, theirs: &PeerTime) {
-    println!(
-        "  torch {:<8} {:>8.2} ms  {:>9.0} tok/s  MFU {:>4.1}%  memory {:.2} GiB  kiln is {:.2} x as fast",
-        if theirs.compiled { "compiled" } else { "eager" },
-        theirs.step_ms,
-        theirs.tokens_per_sec,
-        theirs.mfu_percent,
-        theirs.peak_gib,
-        theirs.step_ms / ms(ours.step),
-    );
 }
 
 fn ms(time: Duration) -> f64 {

@@ -1,9 +1,10 @@
 //! Measures where the time of a training step goes, and whether two ways of training learn the same.
 //!
 //! Time: the headline workloads ([`workload`], [`step_time`]), each operator of their steps alone ([`operators`]), and the
-//! PyTorch baseline in the same command ([`peer`]). Learning: what run folders tell ([`run_record`]), the losses of
+//! PyTorch baseline in the same command ([`peer`]); [`bench_record`] keeps what was measured. Learning: what run folders tell ([`run_record`]), the losses of
 //! several runs ([`compare`]), another precision ([`precision`]), and steps replayed as CUDA graphs ([`replay`]).
 
+pub mod bench_record;
 pub mod compare;
 pub mod link;
 pub mod operators;

@@ -9,14 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tempfile::TempDir;
+
+use super::workload::Workload;
 
 /// The script of the baseline that is started, and the modules that it imports.
 const SCRIPT: &str = "train_step.py";
-const CARRIED: [(&str, &str); 3] = [
+const CARRIED: [(&str, &str); 4] = [
     (SCRIPT, include_str!("../../benches/pytorch/train_step.py")),
     ("operators.py", include_str!("../../benches/pytorch/operators.py")),
     ("models.py", include_str!("../../benches/pytorch/models.py")),
+    ("transformer.py", include_str!("../../benches/pytorch/transformer.py")),
 ];
 
 /// Exits with 0 if PyTorch is installed. Looking it up takes milliseconds, importing it takes seconds.
@@ -28,11 +33,11 @@ pub struct Peer {
     python: OsString,
     script: PathBuf,
     /// Holds the carried scripts, and is removed with this value.
-    _folder: Option<TempDir>,
+    folder: Option<TempDir>,
 }
 
 /// A training step as the baseline reports it: `NAME compile=True: 33.20 ms/step 494000 effective tok/s MFU 40.1% ...`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PeerTime {
     /// Through `torch.compile`, or eager.
     pub compiled: bool,
@@ -40,9 +45,9 @@ pub struct PeerTime {
     pub step_ms: f64,
     /// Non-padding tokens per second.
     pub tokens_per_sec: f64,
-    /// Percentage of the device's peak.
+    /// Percentage of the device's peak; NaN if the peak is unknown.
     pub mfu_percent: f64,
-    /// Peak memory in GiB.
+    /// Peak memory in GiB: of the device; on the CPU, of the process.
     pub peak_gib: f64,
 }
 
@@ -70,7 +75,7 @@ impl Peer {
             let path = folder.path().join(name);
             fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         }
-        Ok(Self { python, script: folder.path().join(SCRIPT), _folder: Some(folder) })
+        Ok(Self { python, script: folder.path().join(SCRIPT), folder: Some(folder) })
     }
 
     /// Another program with the same protocol.
@@ -80,23 +85,40 @@ impl Peer {
     pub fn script(script: &Path) -> Result<Self> {
         // A pipe exists too, but is not a file.
         ensure!(script.exists(), "--peer {}: there is no such file", script.display());
-        Ok(Self { python: python(), script: script.into(), _folder: None })
+        Ok(Self { python: python(), script: script.into(), folder: None })
     }
 
-    /// Measures the workload called `name`, eager and compiled. Returns `None` for a workload that the baseline does not have.
+    /// Measures `workload`, eager and compiled. `machine` adds what [`Workload::as_json`] leaves out: device, precision, peak,
+    /// steps. Returns `None` for a workload that another program than the carried one does not have.
     ///
     /// # Errors
     /// If Python or the script fails, or if it prints no figures for a workload that it has.
-    pub fn step_times(&self, name: &str) -> Result<Option<Vec<PeerTime>>> {
-        let arguments: &[&str] = match name {
-            "gpt" => &["gpt", "--batch", "16"],
-            "gpt64" => &["gpt", "--batch", "64"],
-            "mt" => &["mt"],
-            _ => return Ok(None),
+    pub fn step_times(&self, workload: &Workload, machine: &Value) -> Result<Option<Vec<PeerTime>>> {
+        let folder = tempfile::tempdir().context("making a temporary folder for a workload")?;
+        let path = folder.path().join("workload.json");
+        let described = path.to_string_lossy();
+        // The headline workloads have a program of their own, which other programs know, too.
+        let headline = match workload.name.as_str() {
+            "gpt" => Some(vec!["gpt", "--batch", "16"]),
+            "gpt64" => Some(vec!["gpt", "--batch", "64"]),
+            "mt" => Some(vec!["mt"]),
+            _ => None,
         };
+        let headline = headline.filter(|_| workload.is_as_named() && machine["device"] == "cuda");
+        let is_headline = headline.is_some();
+        if !is_headline {
+            let mut all = workload.as_json();
+            let fields = machine.as_object().into_iter().flatten();
+            fields.for_each(|(key, value)| all[key] = value.clone());
+            fs::write(&path, all.to_string()).with_context(|| format!("writing {}", path.display()))?;
+        }
 
-        let times: Vec<PeerTime> = self.output(arguments)?.lines().filter_map(parse_step).collect();
-        ensure!(!times.is_empty(), "{} printed no figures for {name}", self.script.display());
+        let output = self.output(&headline.unwrap_or_else(|| vec!["model", &described]))?;
+        let times: Vec<PeerTime> = output.lines().filter_map(parse_step).collect();
+        if times.is_empty() && !is_headline && self.folder.is_none() {
+            return Ok(None);
+        }
+        ensure!(!times.is_empty(), "{} printed no figures for {}", self.script.display(), workload.name);
         Ok(Some(times))
     }
 
@@ -189,6 +211,8 @@ fn parse_step(line: &str) -> Option<PeerTime> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const README: &str = include_str!("../../benches/pytorch/README.md");
@@ -240,13 +264,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let script = folder.path().join("peer.sh");
         fs::write(&script, "echo first >&2\necho the device is gone >&2\nexit 3\n").expect("writable");
-        let error = shell(&script).step_times("mt").expect_err("it fails").to_string();
+        let measure = |name: &str| {
+            let workload = Workload::named(name).expect("a listed name");
+            shell(&script).step_times(&workload, &json!({ "device": "cuda" }))
+        };
+        let error = measure("mt").expect_err("it fails").to_string();
         assert!(error.ends_with("the device is gone") && error.contains("peer.sh mt"), "{error}");
 
         fs::write(&script, "echo nothing of use\n").expect("writable");
-        let error = shell(&script).step_times("gpt").expect_err("no figures").to_string();
+        let error = measure("gpt").expect_err("no figures").to_string();
         assert!(error.contains("printed no figures for gpt"), "{error}");
-        assert_eq!(shell(&script).step_times("tiny").expect("a workload that the baseline lacks"), None);
+        assert_eq!(measure("tiny").expect("a workload that the program lacks"), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use burn::tensor::{Device, FloatDType, Tensor, Transaction};
 use kiln_kernels::Settings;
 use kiln_kernels::optim::AdamWState;
 
-use super::step_time::{Effort, pace};
+use super::step_time::{Effort, Paced, pace};
 use super::workload::Workload;
 use crate::config::Capture;
 use crate::device::{is_cpu, reserved_bytes};
@@ -103,7 +103,7 @@ fn train(
     let AdamWState { master, m, v, .. } = state.optimizer.state();
     numbers.push(read(vec![master.clone(), m.clone(), v.clone()])?);
 
-    let [time, enqueue] = pace(device, effort, || drop(step(&mut state, 1)))?;
+    let Paced { step: time, enqueue, .. } = pace(device, effort, || drop(step(&mut state, 1)))?;
     let added_bytes = before.zip(reserved_bytes(device)).map(|(before, after)| after.saturating_sub(before));
     Ok((numbers, Pace { step: time, enqueue, added_bytes }, captured))
 }

@@ -18,6 +18,8 @@ use crate::train::{CapturedSteps, TrainState};
 pub struct StepTime {
     /// The median over repeats of the mean step; each repeat ends with a device sync.
     pub step: Duration,
+    /// The mean step of the fastest and of the slowest repeat.
+    pub spread: [Duration; 2],
     /// Host time of a step: the median over single steps that begin with an empty queue.
     pub enqueue: Duration,
     /// The time from the first step to the end of the warm-up, in which kernels are compiled and tuned, and the step is
@@ -81,7 +83,7 @@ pub fn measure(
     ranks.share("beginning to measure", ())?;
 
     let mut last = None;
-    let [time, enqueue] = pace(device, effort, || last = Some(step()))?;
+    let Paced { step: time, spread, enqueue } = pace(device, effort, || last = Some(step()))?;
     let last = mean_loss(last.context("no step was taken")?)?;
     ensure!(last < first, "the loss went from {first:.3} to {last:.3}: the steps that were timed did not train");
 
@@ -94,6 +96,7 @@ pub fn measure(
 
     Ok(StepTime {
         step: time,
+        spread,
         enqueue,
         warm_up,
         replayed: match captured.n_recorded() {
@@ -109,8 +112,15 @@ pub fn measure(
     })
 }
 
-/// Measures [`StepTime::step`] and [`StepTime::enqueue`] of `step`.
-pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> Result<[Duration; 2]> {
+/// [`StepTime::step`], [`StepTime::spread`] and [`StepTime::enqueue`].
+pub(super) struct Paced {
+    pub(super) step: Duration,
+    pub(super) spread: [Duration; 2],
+    pub(super) enqueue: Duration,
+}
+
+/// Measures the times of `step`.
+pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> Result<Paced> {
     let (mut steps, mut enqueues) = (Vec::new(), Vec::new());
     for _ in 0..effort.repeats {
         let started = Instant::now();
@@ -126,11 +136,10 @@ pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> R
         wait(device)?;
     }
 
-    let median = |mut times: Vec<Duration>| {
-        times.sort();
-        times[times.len() / 2]
-    };
-    Ok([median(steps), median(enqueues)])
+    steps.sort();
+    enqueues.sort();
+    let median = effort.repeats / 2;
+    Ok(Paced { step: steps[median], spread: [steps[0], steps[steps.len() - 1]], enqueue: enqueues[median] })
 }
 
 /// Waits for the device (host sync).
@@ -155,6 +164,7 @@ mod tests {
         let effort = Effort { steps: 3, repeats: 3 };
         let time = measure(&workload, FloatDType::F32, &Device::flex(), effort, &Ranks::alone()).expect("it runs");
         assert!(time.step > Duration::ZERO && time.enqueue > Duration::ZERO);
+        assert!(time.spread[0] <= time.step && time.step <= time.spread[1], "{:?}", time.spread);
         assert!(time.losses[0] > time.losses[1], "{:?}", time.losses);
         assert!(time.tokens_per_sec > 0.0 && time.mfu.is_none());
         assert!(time.replayed.expect_err("the CPU replays nothing").contains("CPU"));

@@ -126,19 +126,58 @@ fn a_missing_python_or_pytorch_is_reported_before_anything_is_timed() {
     }
 }
 
-/// A shell script takes the place of Python: it has "PyTorch", and prints one line of an operator.
+/// A shell script takes the place of Python: it has "PyTorch", and prints a line of a step or of an operator.
 #[test]
 fn the_carried_baseline_is_removed_after_the_bench() {
     let place = Workplace::new();
-    place.write("python", "#!/bin/sh\ncase $1 in -c) exit 0 ;; esac\ndirname $1 >folder\nls $(dirname $1) >files\necho 'matmul nn 8x16x24 0.500 ms'\n");
+    place.write("python", "#!/bin/sh\ncase $1 in -c) exit 0 ;; esac\ndirname $1 >folder\nls $(dirname $1) >files\ncase $2 in ops) echo 'matmul nn 8x16x24 0.500 ms' ;; model) cp $3 workload; echo 'tiny compile=True: 3.00 ms/step 85333 effective tok/s MFU nan% peak 1.00 GiB' ;; esac\n");
     let bench = ["bench", "tiny", "--operators", "--device", "cpu", "--steps", "1", "--repeats", "1", "--peer"];
     Command::new("chmod").arg("+x").arg(place.path("python")).status().expect("chmod");
     let output = place.command(&bench).env("KILN_PYTHON", place.path("python")).output().expect("it ends");
     let printed = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(printed.contains("torch   0.5000 ms"), "{printed}{}", String::from_utf8_lossy(&output.stderr));
 
-    assert_eq!(place.read("files"), "models.py\noperators.py\ntrain_step.py\n");
+    assert!(printed.contains("torch compiled     3.00 ms      85333 tok/s  MFU unknown"), "{printed}");
+    assert!(place.read("workload").contains(r#""device":"cpu""#), "{}", place.read("workload"));
+
+    assert_eq!(place.read("files"), "models.py\noperators.py\ntrain_step.py\ntransformer.py\n");
     assert!(!Path::new(place.read("folder").trim()).exists(), "the folder of the scripts is still there");
+}
+
+#[test]
+fn a_bench_times_the_model_of_a_preset_a_file_and_a_run() {
+    let place = Workplace::new();
+    place.train(&["--run", "runs/short", "--set", "train.steps=8"]).ok();
+    place.write("own.toml", "task = \"lm\"\npreset = \"gpt2-tiny\"\n[model]\nn_heads = 2\n");
+    let common = ["--device", "cpu", "--steps", "1", "--repeats", "1", "--rows", "2", "--len", "16"];
+    let bench = |chosen: &[&str]| place.run(&[&["bench"], chosen, &common[..]].concat());
+
+    let preset = bench(&["--preset", "bert-tiny"]).ok();
+    assert!(preset.stdout.contains("bert-tiny, 0.6 M parameters, 2 x 16"), "{}", preset.stdout);
+    let own = bench(&["--config", "own.toml", "--set", "model.n_decoder_layers=1", "--json"]).ok();
+    assert!(own.stdout.contains(r#""n_heads":2"#) && own.stdout.contains(r#""n_decoder_layers":1"#), "{}", own.stdout);
+    let run = bench(&["--run", "runs/short"]).ok();
+    assert!(run.stdout.contains("short, ") && run.stdout.contains("2 x (16 + 16) padded"), "{}", run.stdout);
+
+    bench(&["--run", "runs/none"]).refused(2, &["runs/none"]);
+    bench(&["gpt2-tiny"]).refused(2, &["is a preset: give it as --preset gpt2-tiny"]);
+    bench(&["--preset", "gpt2-tiny", "--len", "1000"]).refused(2, &["--len"]);
+}
+
+#[test]
+fn a_bench_is_compared_with_a_stored_one() {
+    let place = Workplace::new();
+    let common = ["bench", "tiny", "--device", "cpu", "--steps", "1", "--repeats", "2"];
+    let stored = place.run(&[&common[..], &["--json"]].concat()).ok();
+    place.write("before.jsonl", &stored.stdout);
+    let bench = |more: &[&str]| place.run(&[&common[..], &["--baseline", "before.jsonl"], more].concat());
+    let same = bench(&[]).ok();
+    assert!(same.stdout.contains("  baseline  ") && same.stdout.contains(" %"), "{}", same.stdout);
+    let other = bench(&["--set", "model.n_heads=4", "--json"]).ok();
+    assert!(other.stderr.contains("is of other steps: model.n_heads was 2"), "{other:#?}");
+
+    place.write("before.jsonl", "not JSON");
+    bench(&[]).refused(1, &["before.jsonl:1: not a line of kiln bench --json"]);
 }
 
 #[test]

@@ -93,6 +93,12 @@ impl TransformerConfig {
         }
     }
 
+    /// BERT base (Devlin et al. 2019; 12 layers of 768 features, 12 heads): 109,514,298 parameters with its 30,522 tokens and the
+    /// head for masked tokens, without the pooler.
+    pub fn bert_base() -> Self {
+        Self { d_model: 768, n_heads: 12, d_ff: 3072, n_encoder_layers: 12, ..Self::bert_small() }
+    }
+
     /// BERT small (Turc et al. 2019; 4 layers of 512 features, 8 heads), for training from scratch: with the head for masked
     /// tokens and without the pooler it has 28,795,194 parameters with its 30,522 tokens. The published model has the pooler
     /// instead of the head, and 28,763,648 parameters.

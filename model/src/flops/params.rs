@@ -97,6 +97,7 @@ mod tests {
         let published = TransformerConfig { pooler: true, mlm_head: false, ..TransformerConfig::bert_small() };
         assert_eq!(total(published, 30_522), 28_763_648);
         assert_eq!(total(TransformerConfig::bert_small(), 30_522), 28_795_194);
+        assert_eq!(total(TransformerConfig::bert_base(), 30_522), 109_514_298);
         assert_eq!(total(TransformerConfig::transformer_base(), 37_000), 63_082_496);
         assert_eq!(total(TransformerConfig::transformer_big(), 37_000), 214_245_376);
     }

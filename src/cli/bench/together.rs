@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::chosen::LINK;
 use super::{Args, Bench, ms};
 use crate::device::device_name;
 use crate::diagnose::link;
@@ -11,13 +12,10 @@ use crate::diagnose::step_time::{StepTime, measure};
 use crate::diagnose::workload::Workload;
 use crate::distributed::{Link, Ranks};
 
-/// The name of the bandwidth table among the workloads.
-const LINK: &str = "link";
-
 /// Runs the benchmark as one of several ranks. Rank 0 prints.
 pub(super) fn run(mut args: Args, link: Link) -> Result<()> {
-    let wants_link = args.workloads.iter().any(|name| name == LINK);
-    args.workloads.retain(|name| name != LINK);
+    let wants_link = args.chosen.workloads.iter().any(|name| name == LINK);
+    args.chosen.others = true;
     let bench = Bench::open(args)?;
     let ranks = Ranks::over(link, &bench.device)?;
 

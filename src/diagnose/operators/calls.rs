@@ -7,7 +7,7 @@ use std::fmt;
 
 use burn::tensor::{Device, Int, Tensor};
 use kiln_kernels::Activation;
-use kiln_model::{Batch, FeedForwardActivation as Configured, TextBatch, TransformerConfig};
+use kiln_model::{Architecture, Batch, FeedForwardActivation as Configured, TextBatch, TransformerConfig};
 
 use super::super::workload::Workload;
 
@@ -30,7 +30,7 @@ pub(super) struct ProductCalls {
 pub(super) enum AttentionKind {
     /// Self-attention of a decoder.
     Causal,
-    /// Self-attention of an encoder, over padded rows.
+    /// Self-attention of an encoder: of pairs, over padded rows.
     Padded,
     /// From a target to its source.
     Cross,
@@ -59,6 +59,7 @@ pub(super) struct AttentionCalls {
     pub(super) calls: usize,
     pub(super) batch_size: usize,
     pub(super) n_heads: usize,
+    pub(super) n_kv_heads: usize,
     /// Positions of queries and of keys.
     pub(super) lens: [usize; 2],
     pub(super) head_dim: usize,
@@ -93,8 +94,8 @@ impl Calls {
         let batch = workload.batches(device).remove(0);
         let is_pairs = matches!(batch, Batch::Pairs(_));
         let layers = Layers {
-            encoder: if is_pairs { model.n_encoder_layers } else { 0 },
-            decoder: model.n_decoder_layers,
+            encoder: if model.architecture == Architecture::DecoderOnly { 0 } else { model.n_encoder_layers },
+            decoder: if model.architecture == Architecture::EncoderOnly { 0 } else { model.n_decoder_layers },
             cross: if is_pairs { model.n_decoder_layers } else { 0 },
         };
 
@@ -142,6 +143,9 @@ impl Layers {
 
 fn products(model: &TransformerConfig, rows: usize, layers: Layers) -> Vec<ProductCalls> {
     let (d, v, width) = (model.d_model, model.vocab_size(), model.n_heads * model.head_dim());
+    let keys = model.kv_heads() * model.head_dim();
+    let gates = if model.activation == Configured::Swiglu { 2 } else { 1 };
+    let masked = usize::from(model.architecture == Architecture::EncoderOnly);
     let product = |n_in: usize, n_out: usize, calls: usize| ProductCalls {
         shape: [rows, n_in, n_out],
         calls,
@@ -159,12 +163,14 @@ fn products(model: &TransformerConfig, rows: usize, layers: Layers) -> Vec<Produ
     };
 
     let mut products = vec![
-        product(d, 3 * width, layers.all()),
+        product(d, width + 2 * keys, layers.all()),
         product(d, width, layers.cross),
-        product(d, 2 * width, layers.cross),
+        product(d, 2 * keys, layers.cross),
         end(width, layers.all() + layers.cross),
-        ProductCalls { activation: activation(model.activation), ..product(d, model.d_ff, layers.all()) },
+        ProductCalls { activation: activation(model.activation), ..product(d, gates * model.d_ff, layers.all()) },
         end(model.d_ff, layers.all()),
+        // The head of an encoder.
+        ProductCalls { activation: activation(model.activation), ..product(d, d, masked) },
         // In chunks it is part of the loss: 0 calls, but timed for comparison.
         ProductCalls { transposed: true, bias: false, ..product(d, v, whole_head(model)) },
     ];
@@ -178,7 +184,7 @@ fn activation(configured: Configured) -> Option<Activation> {
         Configured::Gelu => Some(Activation::Gelu),
         Configured::GeluTanh => Some(Activation::GeluTanh),
         Configured::Silu => Some(Activation::Silu),
-        // A separate operator, which no workload has.
+        // A separate operator, which is not listed.
         Configured::Swiglu => None,
     }
 }
@@ -195,6 +201,7 @@ fn attention(workload: &Workload, layers: Layers, source_lengths: Option<Tensor<
         calls,
         batch_size: workload.batch_size,
         n_heads: model.n_heads,
+        n_kv_heads: model.kv_heads(),
         lens: [workload.seq_len; 2],
         head_dim: model.head_dim(),
         causal: kind == AttentionKind::Causal,
@@ -202,23 +209,31 @@ fn attention(workload: &Workload, layers: Layers, source_lengths: Option<Tensor<
         lengths,
     };
 
-    let mut attention = vec![call(AttentionKind::Causal, layers.decoder, None)];
-    if let Some(lengths) = source_lengths {
-        attention.push(call(AttentionKind::Padded, layers.encoder, Some(lengths.clone())));
-        attention.push(call(AttentionKind::Cross, layers.cross, Some(lengths)));
-    }
+    let mut attention = vec![
+        call(AttentionKind::Causal, layers.decoder, None),
+        call(AttentionKind::Padded, layers.encoder, source_lengths.clone()),
+        call(AttentionKind::Cross, layers.cross, source_lengths),
+    ];
+    attention.retain(|attention| attention.calls > 0);
     attention
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Config, presets};
 
     /// The listed products and attentions have the floating-point operations of a step.
     #[test]
     fn products_add_up_to_the_operations_of_a_step() {
-        for name in ["tiny", "tiny-mt"] {
-            let mut workload = Workload::named(name).expect("a listed name");
+        let small = |config: Config| {
+            let model = TransformerConfig { n_heads: 4, n_kv_heads: 2, activation: Configured::Swiglu, ..config.model };
+            Workload::of("grouped", &Config { model, ..config }, Some(2), Some(16)).expect("a shape that fits")
+        };
+        let named = ["tiny", "tiny-mt"].map(|name| Workload::named(name).expect("a listed name"));
+        let grouped = [presets::gpt2_tiny(), presets::bert_tiny(), presets::tiny()].map(small);
+        for mut workload in named.into_iter().chain(grouped) {
+            let name = workload.title.clone();
             workload.model.logits_chunk_rows = Some(0);
             let calls = Calls::of(&workload, &Device::flex());
             let flops =

@@ -1,0 +1,112 @@
+//! Which steps to time: named workloads, or the model of a preset, a file or a run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::cli::config_args::ConfigArgs;
+use crate::cli::error::Usage;
+use crate::config::{Config, Preset, Sources, resolve};
+use crate::device::DeviceChoice;
+use crate::diagnose::workload::{NAMES, Workload};
+use crate::run::TrainedModel;
+
+/// The named workloads that are timed if none is chosen.
+const USUAL: [&str; 2] = ["gpt", "mt"];
+
+/// The name of the bandwidth table among the workloads.
+pub(super) const LINK: &str = "link";
+
+/// The chosen steps.
+#[derive(Debug, clap::Args)]
+pub(super) struct ChosenArgs {
+    /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), gpt-8k (4 x 8192), gpt-h96 (heads of 96), llama (125M, 16 x
+    /// 2048), bert (base, 64 x 512), mt (Transformer base, 400 padded pairs), tiny, tiny-mt; with --devices also link, the
+    /// bandwidth between the devices [default: gpt mt, if no model is chosen]
+    pub(super) workloads: Vec<String>,
+
+    /// The model and the recipe of a preset; tokenizer.vocab_size is the size of its vocabulary
+    #[arg(long, value_name = "NAME", conflicts_with = "run")]
+    preset: Option<String>,
+
+    /// The model and the recipe of a configuration file
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
+    config: Option<PathBuf>,
+
+    /// The model and the recipe of a trained run
+    #[arg(long, value_name = "RUN")]
+    run: Option<PathBuf>,
+
+    /// Changes one key of the configuration, for example model.n_heads=8; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// Rows of a batch [default: as the workload; else loader.batch_tokens / --len]
+    #[arg(long, value_name = "N")]
+    rows: Option<usize>,
+
+    /// Positions of a row, of source and target each [default: as the workload; else 1024 of text, 64 of a pair]
+    #[arg(long, value_name = "N")]
+    len: Option<usize>,
+
+    /// Other ranks run the same command, so that [`LINK`] is a choice.
+    #[arg(skip)]
+    pub(super) others: bool,
+}
+
+impl ChosenArgs {
+    /// Returns the steps to time on `device`.
+    pub(super) fn workloads(&self, device: DeviceChoice) -> Result<Vec<Workload>> {
+        let mut workloads = Vec::new();
+        let usual = USUAL.map(String::from);
+        let names = if self.workloads.is_empty() && !self.is_model() { &usual[..] } else { &self.workloads };
+        for name in names.iter().filter(|name| !(self.others && *name == LINK)) {
+            let mut workload = named(name)?;
+            workload.set(&self.set)?.iter().for_each(|note| eprintln!("{note}"));
+            workload.reshape(self.rows, self.len)?;
+            workloads.push(workload);
+        }
+
+        workloads.extend(self.of_run()?);
+        workloads.extend(self.of_configuration(device)?);
+        Ok(workloads)
+    }
+
+    fn is_model(&self) -> bool {
+        self.preset.is_some() || self.config.is_some() || self.run.is_some()
+    }
+
+    fn of_run(&self) -> Result<Option<Workload>> {
+        let Some(dir) = &self.run else { return Ok(None) };
+        let run = TrainedModel::find(dir, None)?;
+        let base = Config { model: run.model, ..run.config };
+        let sources = Sources { base: Some(base), set: self.set.clone(), only_shown: true, ..Sources::default() };
+        let config = resolve(&sources)?.config;
+        Workload::of(&name_of(dir), &config, self.rows, self.len).map(Some)
+    }
+
+    fn of_configuration(&self, device: DeviceChoice) -> Result<Option<Workload>> {
+        if self.preset.is_none() && self.config.is_none() {
+            return Ok(None);
+        }
+        let (config, preset, set) = (self.config.clone(), self.preset.clone(), self.set.clone());
+        let given = ConfigArgs { config, preset, set, ..ConfigArgs::default() };
+        let sources = Sources { only_shown: true, ..given.sources(&[], device) };
+        let config = resolve(&sources)?.config;
+        Workload::of(&given.name(), &config, self.rows, self.len).map(Some)
+    }
+}
+
+fn name_of(dir: &Path) -> String {
+    dir.file_name().map_or_else(|| dir.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+fn named(name: &str) -> Result<Workload> {
+    if let Some(workload) = Workload::named(name) {
+        return Ok(workload);
+    }
+    if name.parse::<Preset>().is_ok() {
+        bail!(Usage(format!("{name:?} is a preset: give it as --preset {name}")));
+    }
+    bail!("no workload {name:?}; choose from {}, or a model with --preset, --config or --run", NAMES.join(", "))
+}

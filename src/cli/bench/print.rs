@@ -1,0 +1,96 @@
+//! What `kiln bench` prints as text.
+
+use super::{Bench, ms};
+use crate::device::device_name;
+use crate::diagnose::bench_record::{Against, BenchRecord};
+use crate::diagnose::operators::Peaks;
+use crate::diagnose::replay::Comparison;
+use crate::diagnose::step_time::{Effort, StepTime};
+use crate::diagnose::workload::Workload;
+use crate::units::gib;
+
+/// Prints the device and what the figures mean.
+pub(super) fn header(bench: &Bench) {
+    let Effort { steps, repeats } = bench.effort;
+    println!("{}, {:?}, {repeats} x {steps} steps", device_name(&bench.device), bench.dtype);
+    println!("tok/s = non-padding tokens / time; MFU = {}", mfu_formula(bench.peaks.as_ref()));
+}
+
+fn mfu_formula(peaks: Option<&Peaks>) -> String {
+    let peak = peaks.map_or("peak".into(), |peaks| format!("{:.0} TFLOP/s", peaks.flops / 1e12));
+    format!("(6 x parameters x positions + 6 x T x D x layers x positions, for causal text) / time / {peak}")
+}
+
+/// Prints a measured step.
+pub(super) fn ours(workload: &Workload, time: &StepTime) {
+    let mfu = time.mfu.map_or_else(|| "unknown".into(), |mfu| format!("{:.1}%", 100.0 * mfu));
+    let memory = time.reserved_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
+    let [fastest, slowest] = time.spread;
+    println!("{}", workload.title);
+    println!(
+        "  kiln           {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {memory}  host {:.2} ms  warm-up {:.1} s  loss {:.3} -> {:.3}",
+        ms(time.step),
+        time.tokens_per_sec,
+        ms(time.enqueue),
+        time.warm_up.as_secs_f64(),
+        time.losses[0],
+        time.losses[1],
+    );
+    println!("  repeats        {:>8.2} to {:.2} ms; the median is above", ms(fastest), ms(slowest));
+
+    match &time.replayed {
+        Ok(()) => println!("  replayed       forward and backward as a CUDA graph, as in training once a shape recurs"),
+        Err(reason) => println!("  eager          {reason}"),
+    }
+    if let Some(bytes) = time.activation_bytes_per_position {
+        println!(
+            "  activations    {bytes:.0} bytes per position: memory without weights, gradients, master weights and moments"
+        );
+    }
+}
+
+/// Prints a comparison of replayed and eager steps.
+pub(super) fn replayed(Comparison { steps, eager, replayed }: &Comparison) {
+    for (how, pace) in [("eager", eager), ("replayed", replayed)] {
+        let memory = pace.added_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
+        println!("  {how:<14} {:>8.2} ms  host {:.2} ms  memory {memory}", ms(pace.step), ms(pace.enqueue));
+    }
+    println!("  replayed and eager steps are equal bit for bit: {steps} steps, then all weights and moments");
+}
+
+/// Prints PyTorch's steps.
+pub(super) fn peer(record: &BenchRecord, lacks_workload: bool) {
+    if lacks_workload {
+        println!("  torch          has no such workload");
+    }
+    for theirs in &record.peer {
+        let mfu = if theirs.mfu_percent.is_nan() { "unknown".into() } else { format!("{:.1}%", theirs.mfu_percent) };
+        println!(
+            "  torch {:<8} {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {:.2} GiB  kiln is {:.2} x as fast",
+            if theirs.compiled { "compiled" } else { "eager" },
+            theirs.step_ms,
+            theirs.tokens_per_sec,
+            theirs.peak_gib,
+            theirs.step_ms / record.step_ms,
+        );
+    }
+}
+
+/// Prints a comparison with an earlier measurement; to stderr if stdout carries JSON.
+pub(super) fn baseline(against: &Against, to_stderr: bool) {
+    let line = match against {
+        Against::Missing => "  baseline       has no such workload".into(),
+        Against::Different(differs) => format!("  baseline       is of other steps: {}", differs.join(", ")),
+        Against::Same { before_ms, ratio, within_spread } => {
+            let how = if *ratio >= 1.0 { "faster" } else { "slower" };
+            let percent = 100.0 * (ratio - 1.0).abs();
+            let spread = if *within_spread { "; the repeats of the two overlap" } else { "" };
+            format!("  baseline       {before_ms:>8.2} ms  now {percent:.1} % {how}{spread}")
+        }
+    };
+    if to_stderr {
+        eprintln!("{line}");
+    } else {
+        println!("{line}");
+    }
+}
