@@ -186,7 +186,9 @@ fn a_rank_that_is_stopped_ends_the_run_with_its_name_within_ten_seconds() {
 fn sigterm_to_the_launcher_or_to_any_rank_saves_once_and_ends_all_with_0() {
     for to_rank in [None, Some(1)] {
         let place = workplace();
-        let launcher = start(&place, &on_ranks("runs/a", 1_000_000, 2, &["--set", "train.save_every=0"]));
+        // A validation would save its best checkpoint, too.
+        let quiet = ["--set", "train.save_every=0", "--set", "train.validate_every=0"];
+        let launcher = start(&place, &on_ranks("runs/a", 1_000_000, 2, &quiet));
         wait_for_step(&place, "runs/a", 3);
         let ranks = ranks_of(&launcher, 2).expect("two ranks");
         signal(to_rank.map_or(launcher.id(), |rank: usize| ranks[rank]), "-TERM");
