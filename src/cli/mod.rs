@@ -14,6 +14,7 @@ pub mod exit;
 mod export;
 mod fill;
 mod generate;
+mod heap;
 mod import;
 mod lines;
 mod prepare;
@@ -67,6 +68,7 @@ pub fn command() -> clap::Command {
 /// Parses the command line, runs the command, and reports its error.
 pub fn main() -> ExitCode {
     exit_with_the_reader();
+    heap::keep_freed_memory();
     match run(parsed().command) {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
