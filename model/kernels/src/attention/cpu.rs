@@ -152,7 +152,7 @@ impl<'a> Operands<'a> {
         let (query, key) = (self.query.head(batch_row, head), self.key.head(batch_row, group));
         let scale = (self.spec.head_dim as f32).sqrt().recip();
         let (query, key) = (query.rows(tile.queries.clone()), key.rows(tile.keys.clone()).transposed());
-        multiply(tile.matrix(scores), false, scale, query, key);
+        multiply(&mut tile.matrix(scores), false, scale, query, key);
     }
 }
 
@@ -228,8 +228,8 @@ fn forward_head(operands: &Operands<'_>, visible: &Visible, batch_row: usize, he
             visible.each_kept(batch_row, head, query, &tile.keys, |key, factor| row[key] *= factor);
         }
 
-        let rows = MatrixMut::new(&mut out[tile.queries.start * k..], [tile.queries.len(), k], k);
-        multiply(rows, false, 1.0, tile.read(&scores), value.rows(tile.keys.clone()));
+        let mut rows = MatrixMut::new(&mut out[tile.queries.start * k..], [tile.queries.len(), k], k);
+        multiply(&mut rows, false, 1.0, tile.read(&scores), value.rows(tile.keys.clone()));
     }
     (out, lse)
 }
@@ -306,15 +306,21 @@ fn backward_group(
             let [queries, keys] = [&tile.queries, &tile.keys].map(Range::clone);
             operands.scores(&mut weights, batch_row, head, tile);
             let d_out = d_out.rows(queries.clone());
-            multiply(tile.matrix(&mut d_scores), false, 1.0, d_out, value.rows(keys.clone()).transposed());
+            multiply(&mut tile.matrix(&mut d_scores), false, 1.0, d_out, value.rows(keys.clone()).transposed());
             through_softmax([&mut weights, &mut d_scores], tile, visible, known, [batch_row, head]);
 
             let (weights, d_scores) = (tile.read(&weights), tile.read(&d_scores));
             let rows = |values, rows: &Range<usize>| MatrixMut::new(values, [rows.len(), k], k);
-            multiply(rows(&mut d_query[queries.start * k..], &queries), false, scale, d_scores, key.rows(keys.clone()));
+            multiply(
+                &mut rows(&mut d_query[queries.start * k..], &queries),
+                false,
+                scale,
+                d_scores,
+                key.rows(keys.clone()),
+            );
             let query = query.rows(queries);
-            multiply(rows(&mut d_key[keys.start * k..], &keys), true, scale, d_scores.transposed(), query);
-            multiply(rows(&mut d_value[keys.start * k..], &keys), true, 1.0, weights.transposed(), d_out);
+            multiply(&mut rows(&mut d_key[keys.start * k..], &keys), true, scale, d_scores.transposed(), query);
+            multiply(&mut rows(&mut d_value[keys.start * k..], &keys), true, 1.0, weights.transposed(), d_out);
         }
         d_query
     });

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::ops::CrossEntropyOps;
 use crate::host::vector::{exp, log_sum_exp, sum, vectorized};
-use crate::host::{floats, ints, tensor, view};
+use crate::host::{change, ints, tensor, view};
 
 impl CrossEntropyOps for Flex {
     fn cross_entropy_rows(logits: FlexTensor, labels: FlexTensor, smoothing: f32, ignored: i32) -> FlexTensor {
@@ -39,20 +39,19 @@ impl CrossEntropyOps for Flex {
         smoothing: f32,
         ignored: i32,
     ) -> FlexTensor {
-        let (shape, dtype) = (logits.layout().shape().to_vec(), logits.dtype());
-        let (mut gradient, labels, rows, drows) = (floats(logits), ints(labels), view(&rows), view(&drows));
-        let n = labels.len();
-        let spread = smoothing / shape[1] as f32;
+        let (labels, rows, drows) = (ints(labels), view(&rows), view(&drows));
+        let (n, vocabulary) = (labels.len(), logits.layout().shape()[1]);
+        let spread = smoothing / vocabulary as f32;
 
-        gradient.par_chunks_mut(shape[1]).enumerate().for_each(|(row, z)| {
-            if labels[row] == ignored {
-                return z.fill(0.0);
-            }
-            let (log_sum, scale) = (rows[2 * n + row], drows[row]);
-            vectorized(|| z.iter_mut().for_each(|z| *z = (exp(*z - log_sum) - spread) * scale));
-            z[labels[row] as usize] -= (1.0 - smoothing) * scale;
-        });
-
-        tensor(gradient, shape, dtype)
+        change(logits, |logits| {
+            logits.par_chunks_mut(vocabulary).enumerate().for_each(|(row, z)| {
+                if labels[row] == ignored {
+                    return z.fill(0.0);
+                }
+                let (log_sum, scale) = (rows[2 * n + row], drows[row]);
+                vectorized(|| z.iter_mut().for_each(|z| *z = (exp(*z - log_sum) - spread) * scale));
+                z[labels[row] as usize] -= (1.0 - smoothing) * scale;
+            });
+        })
     }
 }

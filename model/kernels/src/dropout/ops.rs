@@ -32,7 +32,7 @@ impl DropoutOps for Flex {
             std::array::from_fn(|i| half(i) >= limit)
         };
         let dtype = x.dtype();
-        let mut data = x.to_contiguous().into_data();
+        let mut data = x.into_data();
         match dtype {
             DType::F32 => apply(&mut data, mask, |v: f32| v * keep),
             DType::BF16 => apply(&mut data, mask, |v: bf16| bf16::from_f32(v.to_f32() * keep)),

@@ -42,6 +42,29 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
+/// Returns the error function, to 4e-7.
+#[inline(always)]
+pub(crate) fn erf(x: f32) -> f32 {
+    // A rational function, fitted to the relative error by weighted least squares at Chebyshev nodes. From 3.92 on, the result is
+    // 1 within rounding.
+    const P: [f32; 7] =
+        [1.988_094_8e-8, -1.955_475_2e-6, 1.418_445_2e-4, 3.705_796_6e-3, 5.058_973_7e-2, 2.000_549_3e-1, 1.128_379_1];
+    const Q: [f32; 5] = [9.566_941_9e-4, 1.436_317_6e-2, 1.150_513_7e-1, 5.106_257_8e-1, 1.0];
+    const END: f32 = 3.92;
+
+    // Comparisons keep NaN.
+    let x = if x < -END { -END } else { x };
+    let x = if x > END { END } else { x };
+    let square = x * x;
+    let [mut p, mut q] = [P[0], Q[0]];
+    P[1..].iter().for_each(|c| p = p * square + c);
+    Q[1..].iter().for_each(|c| q = q * square + c);
+
+    let y = x * p / q;
+    let y = if y < -1.0 { -1.0 } else { y };
+    if y > 1.0 { 1.0 } else { y }
+}
+
 /// Returns the largest number; NaN counts as none.
 #[inline(always)]
 pub(crate) fn max(values: &[f32]) -> f32 {
@@ -119,6 +142,25 @@ mod tests {
         assert!(exp(-1e30) < 1e-37 && exp(f32::NEG_INFINITY) < 1e-37 && exp(f32::INFINITY) > 1e38);
         assert!(exp(f32::NAN).is_nan() && sigmoid(f32::NAN).is_nan());
         assert_eq!((exp(0.0), sigmoid(0.0)), (1.0, 0.5));
+    }
+
+    #[test]
+    fn the_error_function_is_right_to_4e_7() {
+        // By its series, which converges fast enough for these arguments, in f64.
+        let exact = |x: f64| {
+            let term = |(sum, term): (f64, f64), n: i32| {
+                let term = -term * x * x / f64::from(n);
+                (sum + term / f64::from(2 * n + 1), term)
+            };
+            (1..120).fold((x, x), term).0 * std::f64::consts::FRAC_2_SQRT_PI
+        };
+        for x in (-450..=450).map(|i| i as f32 / 100.0) {
+            let error = (f64::from(erf(x)) - exact(f64::from(x))).abs();
+            assert!(error < 4e-7, "erf({x}): {error:.1e}");
+            assert_eq!(erf(-x), -erf(x));
+        }
+        assert_eq!((erf(0.0), erf(1e30), erf(f32::NEG_INFINITY)), (0.0, 1.0, -1.0));
+        assert!(erf(f32::NAN).is_nan());
     }
 
     #[test]

@@ -1,50 +1,60 @@
-//! Products on the CPU: the backend's own, followed by loops for bias and activation.
+//! Products on the CPU: tiles in parallel, each followed by bias, activation or residual while it is in the cache.
+
+use std::borrow::Cow;
+use std::ops::Range;
 
 use burn::backend::Flex;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::FloatDType;
 use burn_flex::FlexTensor;
-use rayon::prelude::*;
 
 use super::ops::{Layout, LinearOps};
 use crate::activation::{self, Activation};
 use crate::dropout::Mask;
-use crate::host::vector::vectorized;
-use crate::host::{floats, tensor, view, zip_map};
+use crate::host::matrix::{self, Matrix};
+use crate::host::{tensor, view};
 use crate::maybe::Maybe;
 use crate::reduce;
 
-/// Rows that a thread takes at a time.
-const ROWS: usize = 64;
+/// Returns the product in the dtype of `a`, rounded after `finish`, see [`matrix::product`].
+fn finished(
+    a: &FlexTensor,
+    b: &FlexTensor,
+    layout: Layout,
+    finish: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
+) -> FlexTensor {
+    let shapes = [a, b].map(|x| [x.layout().shape()[0], x.layout().shape()[1]]);
+    layout.check(&shapes[0], &shapes[1]);
+    let (m, n, _) = layout.sizes(&shapes[0], &shapes[1]);
 
-/// Adds a row to each row of `x`.
-fn add_to_rows(x: FlexTensor, row: &FlexTensor) -> FlexTensor {
-    let (shape, dtype, row) = (x.layout().shape().clone(), x.dtype(), view(row));
-    let mut values = floats(x);
-    values.par_chunks_mut((ROWS * row.len()).max(1)).for_each(|rows| {
-        vectorized(|| {
-            for values in rows.chunks_mut(row.len()) {
-                values.iter_mut().zip(&*row).for_each(|(x, added)| *x += added);
-            }
-        });
-    });
-    tensor(values, shape, dtype)
+    let (dtype, values) = (a.dtype(), [view(a), view(b)]);
+    let [a, b] = [0, 1].map(|i| Matrix::new(&values[i], shapes[i], shapes[i][1]));
+    let (a, b) = match layout {
+        Layout::NN => (a, b),
+        Layout::NT => (a, b.transposed()),
+        Layout::TN => (a.transposed(), b),
+    };
+    tensor(matrix::product(a, b, finish), [m, n], dtype)
 }
 
-fn add(x: FlexTensor, other: &FlexTensor) -> FlexTensor {
-    let (shape, dtype) = (x.layout().shape().clone(), x.dtype());
-    let mut values = floats(x);
-    zip_map(&mut values, &view(other), |x, y| x + y);
-    tensor(values, shape, dtype)
+/// Adds a row to another, if there is one.
+#[inline(always)]
+fn add(row: &mut [f32], other: Option<&[f32]>) {
+    if let Some(other) = other {
+        row.iter_mut().zip(other).for_each(|(x, added)| *x += added);
+    }
+}
+
+fn values(bias: &Maybe<Flex>) -> Option<Cow<'_, [f32]>> {
+    match bias {
+        Maybe::Some(bias) => Some(view(bias)),
+        Maybe::None => None,
+    }
 }
 
 impl LinearOps for Flex {
     fn product(a: FlexTensor, b: FlexTensor, layout: Layout) -> FlexTensor {
-        match layout {
-            Layout::NN => Self::float_matmul(a, b),
-            Layout::NT => Self::float_matmul(a, Self::float_swap_dims(b, 0, 1)),
-            Layout::TN => Self::float_matmul(Self::float_swap_dims(a, 0, 1), b),
-        }
+        finished(&a, &b, layout, |_, _, _| ())
     }
 
     fn accumulate_product(a: FlexTensor, b: FlexTensor, sum: FlexTensor, layout: Layout) -> FlexTensor {
@@ -60,14 +70,14 @@ impl LinearOps for Flex {
         activation: Option<Activation>,
         mask: Mask<Self>,
     ) -> FlexTensor {
-        let mut y = Self::product(x, weight, layout);
-        if let Maybe::Some(bias) = bias {
-            y = add_to_rows(y, &bias);
-        }
-        match activation {
-            Some(activation) => Self::activate(y, activation, mask),
-            None => y,
-        }
+        let bias = values(&bias);
+        let y = finished(&x, &weight, layout, |_, columns, row| {
+            add(row, bias.as_deref().map(|bias| &bias[columns]));
+            if let Some(activation) = activation {
+                activation::cpu::apply(row, activation);
+            }
+        });
+        if activation.is_some() { mask.apply(y) } else { y }
     }
 
     fn fused_linear_both(
@@ -83,11 +93,17 @@ impl LinearOps for Flex {
     }
 
     fn linear_residual(x: FlexTensor, weight: FlexTensor, bias: Maybe<Self>, residual: FlexTensor) -> FlexTensor {
-        add(Self::fused_linear(x, weight, bias, Layout::NN, None, Mask::None), &residual)
+        let (bias, dtype, n) = (values(&bias), residual.dtype(), residual.layout().shape()[1]);
+        let residual = view(&residual);
+        let y = finished(&x, &weight, Layout::NN, |i, columns, row| {
+            add(row, bias.as_deref().map(|bias| &bias[columns.clone()]));
+            add(row, Some(&residual[i * n..][columns]));
+        });
+        Self::float_cast(y, dtype.into())
     }
 
     fn activate(x: FlexTensor, activation: Activation, mask: Mask<Self>) -> FlexTensor {
-        mask.apply(activation::cpu::activate(x, activation))
+        mask.apply(activation::cpu::activate(&x, activation))
     }
 
     fn activate_backward(
@@ -96,8 +112,10 @@ impl LinearOps for Flex {
         activation: Activation,
         mask: Mask<Self>,
     ) -> (FlexTensor, FlexTensor) {
-        let dx = activation::cpu::gradient(kept, mask.apply(dy), activation);
-        (dx.clone(), Self::column_sum(dx))
+        let kept = view(&kept);
+        reduce::cpu::changed_and_summed(mask.apply(dy), |first, dy| {
+            activation::cpu::gradient(&kept[first..], dy, activation);
+        })
     }
 
     fn column_sum(x: FlexTensor) -> FlexTensor {

@@ -8,12 +8,14 @@ use rayon::prelude::*;
 use super::ops::{Addend, Kind, NormOps, Remainder};
 use crate::dropout::Mask;
 use crate::host::vector::{dot, sum, sum_of_squares, vectorized};
-use crate::host::{floats, tensor, view};
+use crate::host::{floats, owned, tensor, view, written};
 use crate::linear::LinearOps;
 use crate::maybe::Maybe;
 
 /// Rows whose parameter gradients one thread sums. It is fixed, so that sums do not depend on the number of threads.
 const BLOCK_ROWS: usize = 64;
+/// Rows that one thread normalizes at a time.
+const ROWS: usize = 16;
 
 impl NormOps for Flex {
     fn add_norm_with_statistics(
@@ -39,13 +41,12 @@ impl NormOps for Flex {
         let d = gamma.len();
         let beta = if let Maybe::Some(beta) = beta { floats(beta) } else { vec![0.0; d] };
 
-        let mut y = vec![0f32; values.len()];
         let statistics = |x| vectorized(|| statistics(x, kind));
-        let rows: Vec<[f32; 2]> = values.par_chunks(d).with_min_len(BLOCK_ROWS).map(statistics).collect();
-        let blocks = y.par_chunks_mut(BLOCK_ROWS * d).zip(values.par_chunks(BLOCK_ROWS * d));
-        blocks.zip(rows.par_chunks(BLOCK_ROWS)).for_each(|((y, x), rows)| {
+        let rows: Vec<[f32; 2]> = values.par_chunks(d).with_min_len(ROWS).map(statistics).collect();
+        let y = written(values.len(), ROWS * d, |i, y| {
+            let x = &values[i * ROWS * d..];
             vectorized(|| {
-                for ((y, x), &[mean, inverse]) in y.chunks_mut(d).zip(x.chunks(d)).zip(rows) {
+                for ((y, x), &[mean, inverse]) in y.chunks_mut(d).zip(x.chunks(d)).zip(&rows[i * ROWS..]) {
                     let parameters = gamma.iter().zip(&beta);
                     for ((y, x), (gamma, beta)) in y.iter_mut().zip(x).zip(parameters) {
                         *y = (x - mean) * inverse * gamma + beta;
@@ -72,8 +73,10 @@ impl NormOps for Flex {
         let d = gamma.len();
         let block = BLOCK_ROWS * d;
 
-        let mut dx = if let Maybe::Some(dsum) = dsum { floats(dsum) } else { vec![0f32; x.len()] };
+        let zeros = || tensor(written(x.len(), block, |_, _| ()), shape.clone(), DType::F32);
+        let mut dx = if let Maybe::Some(dsum) = dsum { owned(dsum) } else { zeros() };
         let partial: Vec<(Vec<f32>, Vec<f32>)> = dx
+            .storage_mut::<f32>()
             .par_chunks_mut(block)
             .zip(x.par_chunks(block).zip(dy.par_chunks(block)))
             .zip(statistics.par_chunks(2 * BLOCK_ROWS))
@@ -97,7 +100,6 @@ impl NormOps for Flex {
             }
         }
 
-        let dx = tensor(dx, shape, DType::F32);
         let dbranch = drop.apply(dx.clone());
         let [dgamma, dbeta] = [dgamma, dbeta].map(|sums| tensor(sums, [d], DType::F32));
         let dbias = if kind.bias { Self::column_sum(dbranch.clone()) } else { dbeta.clone() };

@@ -10,7 +10,7 @@ use super::flat::{ALIGNMENT, CHUNK};
 use super::ops::{AdamWOps, Factors, Parts, Segment};
 use super::slots::{BLOCK, COLUMNS, progress, step};
 use crate::host::vector::{dot, vectorized};
-use crate::host::{floats, tensor, view};
+use crate::host::{change, floats, owned, tensor, view};
 
 impl AdamWOps for Flex {
     fn flat_gather(
@@ -20,31 +20,25 @@ impl AdamWOps for Flex {
         segments: Vec<Segment>,
         accumulate: bool,
     ) -> (FlexTensor, FlexTensor) {
-        let dtype = values.dtype();
-        let (mut values, mut squares) = (floats(values), floats(squares));
+        let parts = parts.into_vec();
+        let mut sums = floats(squares);
 
-        for (part, segment) in parts.into_vec().into_iter().zip(segments) {
-            let part = view(&part);
-            let target = &mut values[segment.offset..segment.offset + segment.len.next_multiple_of(ALIGNMENT)];
-            let squares = &mut squares[segment.first_chunk..];
+        let values = change(values, |values| {
+            let targets = slices(values, segments.iter().map(|s| (s.offset, s.len.next_multiple_of(ALIGNMENT))));
+            let of_chunks = |s: &Segment| (s.first_chunk, s.len.next_multiple_of(ALIGNMENT).div_ceil(CHUNK));
+            let sums = slices(&mut sums, segments.iter().map(of_chunks));
+            let targets = targets.into_par_iter().zip(sums);
 
-            target.par_chunks_mut(CHUNK).zip(squares).enumerate().for_each(|(i, (chunk, square))| {
-                // Behind the part come zeros, up to the alignment.
-                let part = &part[(i * CHUNK).min(part.len())..];
-                let (added, rest) = chunk.split_at_mut(part.len().min(CHUNK));
-                vectorized(|| {
-                    match accumulate {
-                        true => added.iter_mut().zip(part).for_each(|(sum, x)| *sum += x),
-                        false => added.copy_from_slice(&part[..added.len()]),
-                    }
-                    if !accumulate {
-                        rest.fill(0.0);
-                    }
+            targets.zip(&parts).for_each(|((target, sums), part)| {
+                let part = view(part);
+                target.par_chunks_mut(CHUNK).zip(sums).enumerate().for_each(|(i, (chunk, sum))| {
+                    // Behind the part come zeros, up to the alignment.
+                    let part = &part[(i * CHUNK).min(part.len())..];
+                    *sum = vectorized(|| gather(chunk, part, accumulate));
                 });
-                *square = vectorized(|| dot(chunk, chunk));
             });
-        }
-        (flat(values, dtype), flat(squares, DType::F32))
+        });
+        (values, flat(sums, DType::F32))
     }
 
     fn flat_view(flat: FlexTensor, offset: usize, shape: Vec<usize>) -> FlexTensor {
@@ -106,8 +100,9 @@ impl AdamWOps for Flex {
         }
 
         let gradient = view(&gradient);
-        let [mut master, mut m, mut v] = [master, m, v].map(floats);
-        let chunks = master.par_chunks_mut(CHUNK).zip(m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK)));
+        let [mut master, mut m, mut v] = [master, m, v].map(owned);
+        let [w, first, second] = [&mut master, &mut m, &mut v].map(|x| x.storage_mut::<f32>());
+        let chunks = w.par_chunks_mut(CHUNK).zip(first.par_chunks_mut(CHUNK).zip(second.par_chunks_mut(CHUNK)));
         chunks.zip(gradient.par_chunks(CHUNK)).enumerate().for_each(|(i, ((master, (m, v)), gradient))| {
             let n_decayed = factors.n_decayed.saturating_sub(i * CHUNK).min(gradient.len());
             let ((master, other_master), (m, other_m)) = (master.split_at_mut(n_decayed), m.split_at_mut(n_decayed));
@@ -117,7 +112,7 @@ impl AdamWOps for Flex {
                 update([other_master, other_m, other_v], other, 1.0, &numbers, factors);
             });
         });
-        (flat(master, DType::F32), flat(m, DType::F32), flat(v, DType::F32))
+        (master, m, v)
     }
 
     fn adamw_mixed(
@@ -134,6 +129,34 @@ impl AdamWOps for Flex {
         let weights = flat(floats(master.clone()), dtype);
         (master, m, v, weights)
     }
+}
+
+/// Returns slices that do not overlap, each given by its first number and its length.
+fn slices(mut values: &mut [f32], places: impl Iterator<Item = (usize, usize)>) -> Vec<&mut [f32]> {
+    let mut places: Vec<_> = places.enumerate().collect();
+    places.sort_unstable_by_key(|(_, (first, _))| *first);
+
+    let mut start = 0;
+    let mut slices: Vec<_> = places.iter().map(|_| <&mut [f32]>::default()).collect();
+    for (i, (first, len)) in places {
+        let (slice, rest) = std::mem::take(&mut values)[first - start..].split_at_mut(len);
+        slices[i] = slice;
+        (values, start) = (rest, first + len);
+    }
+    slices
+}
+
+/// Writes or adds the first numbers of `part`, with zeros behind them. Returns the sum of squares of the chunk.
+#[inline(always)]
+fn gather(chunk: &mut [f32], part: &[f32], accumulate: bool) -> f32 {
+    let (added, rest) = chunk.split_at_mut(part.len().min(chunk.len()));
+    if accumulate {
+        added.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+    } else {
+        added.copy_from_slice(&part[..added.len()]);
+        rest.fill(0.0);
+    }
+    dot(chunk, chunk)
 }
 
 /// Updates weights and moments by a gradient that is not yet divided and clipped. `decay` is a factor of the weights.

@@ -12,8 +12,8 @@ pub const ALIGNMENT: usize = 256;
 /// Elements that one block gathers, and whose squares it sums.
 pub const CHUNK: usize = 4096;
 
-/// Where a tensor lies in a flat one. Places are in ascending order. Zeros fill the gap behind each place, up to the
-/// next multiple of [`ALIGNMENT`].
+/// Where a tensor lies in a flat one. Zeros fill the gap behind each place, up to the next multiple of [`ALIGNMENT`]. Places do
+/// not overlap; they may come in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// First element, a multiple of [`ALIGNMENT`].

@@ -5,10 +5,9 @@ use burn::backend::{Backend, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
 use burn_flex::{Flex, FlexTensor};
-use rayon::prelude::*;
 
 use crate::host::vector::{sigmoid, vectorized};
-use crate::host::{tensor, view};
+use crate::host::{tensor, view, written};
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait SwigluOps: Backend {
@@ -26,9 +25,8 @@ impl SwigluOps for Flex {
         let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
         let (f, dtype) = (columns / 2, gate_up.dtype());
         let x = view(&gate_up);
-        let mut y = vec![0f32; m * f];
-        y.par_chunks_mut(f.max(1)).zip(x.par_chunks(columns.max(1))).for_each(|(y, x)| {
-            let (gate, up) = x.split_at(f);
+        let y = written(m * f, f, |row, y| {
+            let (gate, up) = x[row * columns..][..columns].split_at(f);
             vectorized(|| {
                 for (y, (&gate, &up)) in y.iter_mut().zip(gate.iter().zip(up)) {
                     *y = gate * sigmoid(gate) * up;
@@ -42,11 +40,10 @@ impl SwigluOps for Flex {
         let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
         let (f, dtype) = (columns / 2, gate_up.dtype());
         let (x, dy) = (view(&gate_up), view(&dy));
-        let mut dx = vec![0f32; m * columns];
-        let rows = dx.par_chunks_mut(columns.max(1)).zip(x.par_chunks(columns.max(1)).zip(dy.par_chunks(f.max(1))));
-        rows.for_each(|(dx, (x, dy))| {
-            let ((gate, up), (dgate, dup)) = (x.split_at(f), dx.split_at_mut(f));
-            let operands = dy.iter().zip(gate.iter().zip(up));
+        let dx = written(m * columns, columns, |row, dx| {
+            let (gate, up) = x[row * columns..][..columns].split_at(f);
+            let (dgate, dup) = dx.split_at_mut(f);
+            let operands = dy[row * f..][..f].iter().zip(gate.iter().zip(up));
             vectorized(|| {
                 for ((dgate, dup), (&dy, (&gate, &up))) in dgate.iter_mut().zip(dup).zip(operands) {
                     let s = sigmoid(gate);
