@@ -3,7 +3,7 @@
 use burn_flex::FlexTensor;
 
 use super::Activation;
-use crate::host::vector::{erf, exp, sigmoid, vectorized};
+use crate::host::vector::{erf, exp, sigmoid, vectorized_fn};
 use crate::host::{CHUNK, tensor, view, written};
 
 /// Returns `activation(x)`.
@@ -11,39 +11,41 @@ pub(crate) fn activate(x: &FlexTensor, activation: Activation) -> FlexTensor {
     let values = view(x);
     let y = written(values.len(), CHUNK, |i, y| {
         y.copy_from_slice(&values[i * CHUNK..][..y.len()]);
-        vectorized(|| apply(y, activation));
+        apply(y, activation);
     });
     tensor(y, x.layout().shape().clone(), x.dtype())
 }
 
-/// Replaces numbers by `activation` of them.
-#[inline(always)]
-pub(crate) fn apply(values: &mut [f32], activation: Activation) {
-    match activation {
-        Activation::Relu => each(values, |x| if x <= 0.0 { 0.0 } else { x }),
-        Activation::Gelu => each(values, |x| x * normal(x)),
-        Activation::GeluTanh => each(values, |x| x * sigmoid(tanh_argument(x))),
-        Activation::Silu => each(values, |x| x * sigmoid(x)),
+vectorized_fn! {
+    /// Replaces numbers by `activation` of them.
+    pub(crate) fn apply(values: &mut [f32], activation: Activation) {
+        match activation {
+            Activation::Relu => each(values, |x| if x <= 0.0 { 0.0 } else { x }),
+            Activation::Gelu => each(values, |x| x * normal(x)),
+            Activation::GeluTanh => each(values, |x| x * sigmoid(tanh_argument(x))),
+            Activation::Silu => each(values, |x| x * sigmoid(x)),
+        }
     }
 }
 
-/// Replaces each gradient of a result by its argument's. `kept` is what [`Activation::keeps_result`] says.
-#[inline(always)]
-pub(crate) fn gradient(kept: &[f32], dy: &mut [f32], activation: Activation) {
-    match activation {
-        Activation::Relu => each_pair(dy, kept, |dy, y| if y > 0.0 { dy } else { 0.0 * dy }),
-        Activation::Gelu => each_pair(dy, kept, |dy, x| {
-            const INVERSE_ROOT_OF_2_PI: f32 = 0.398_942_3;
-            dy * (normal(x) + x * INVERSE_ROOT_OF_2_PI * exp(-0.5 * x * x))
-        }),
-        Activation::GeluTanh => each_pair(dy, kept, |dy, x| {
-            let s = sigmoid(tanh_argument(x));
-            dy * (s + x * s * (1.0 - s) * tanh_slope(x))
-        }),
-        Activation::Silu => each_pair(dy, kept, |dy, x| {
-            let s = sigmoid(x);
-            dy * (s * (1.0 + x * (1.0 - s)))
-        }),
+vectorized_fn! {
+    /// Replaces each gradient of a result by its argument's. `kept` is what [`Activation::keeps_result`] says.
+    pub(crate) fn gradient(kept: &[f32], dy: &mut [f32], activation: Activation) {
+        match activation {
+            Activation::Relu => each_pair(dy, kept, |dy, y| if y > 0.0 { dy } else { 0.0 * dy }),
+            Activation::Gelu => each_pair(dy, kept, |dy, x| {
+                const INVERSE_ROOT_OF_2_PI: f32 = 0.398_942_3;
+                dy * (normal(x) + x * INVERSE_ROOT_OF_2_PI * exp(-0.5 * x * x))
+            }),
+            Activation::GeluTanh => each_pair(dy, kept, |dy, x| {
+                let s = sigmoid(tanh_argument(x));
+                dy * (s + x * s * (1.0 - s) * tanh_slope(x))
+            }),
+            Activation::Silu => each_pair(dy, kept, |dy, x| {
+                let s = sigmoid(x);
+                dy * (s * (1.0 + x * (1.0 - s)))
+            }),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::ops::{FlashOps, FlashSpec};
 use super::visible::Visible;
 use crate::host::matrix::{Matrix, MatrixMut, multiply};
-use crate::host::vector::{dot, exp, max, sum, vectorized};
+use crate::host::vector::{dot, exp, max, sum, vectorized_fn};
 use crate::host::{tensor, view};
 use crate::maybe::MaybeInts;
 
@@ -218,12 +218,10 @@ fn forward_head(operands: &Operands<'_>, visible: &Visible, batch_row: usize, he
 
     for tile in Tile::all(visible, batch_row, t) {
         operands.scores(&mut scores, batch_row, head, &tile);
-        vectorized(|| {
-            let rows = scores.chunks_mut(tile.keys.len()).zip(&tile.seen);
-            for ((row, seen), lse) in rows.zip(&mut lse[tile.queries.clone()]) {
-                *lse = softmax(row, seen.clone());
-            }
-        });
+        let rows = scores.chunks_mut(tile.keys.len()).zip(&tile.seen);
+        for ((row, seen), lse) in rows.zip(&mut lse[tile.queries.clone()]) {
+            *lse = softmax(row, seen.clone());
+        }
         for (row, query) in scores.chunks_mut(tile.keys.len()).zip(tile.queries.clone()) {
             visible.each_kept(batch_row, head, query, &tile.keys, |key, factor| row[key] *= factor);
         }
@@ -234,22 +232,23 @@ fn forward_head(operands: &Operands<'_>, visible: &Visible, batch_row: usize, he
     (out, lse)
 }
 
-/// Replaces scores by their softmax over `seen`, 0 elsewhere. Returns the logarithm of the sum of exponentials.
-#[inline(always)]
-fn softmax(scores: &mut [f32], seen: Range<usize>) -> f32 {
-    scores[..seen.start].fill(0.0);
-    scores[seen.end..].fill(0.0);
-    let scores = &mut scores[seen];
-    if scores.is_empty() {
-        return 0.0;
-    }
+vectorized_fn! {
+    /// Replaces scores by their softmax over `seen`, 0 elsewhere. Returns the logarithm of the sum of exponentials.
+    fn softmax(scores: &mut [f32], seen: Range<usize>) -> f32 {
+        scores[..seen.start].fill(0.0);
+        scores[seen.end..].fill(0.0);
+        let scores = &mut scores[seen];
+        if scores.is_empty() {
+            return 0.0;
+        }
 
-    let max = max(scores);
-    scores.iter_mut().for_each(|x| *x = exp(*x - max));
-    let total = sum(scores);
-    let inverse = total.recip();
-    scores.iter_mut().for_each(|x| *x *= inverse);
-    max + total.ln()
+        let max = max(scores);
+        scores.iter_mut().for_each(|x| *x = exp(*x - max));
+        let total = sum(scores);
+        let inverse = total.recip();
+        scores.iter_mut().for_each(|x| *x *= inverse);
+        max + total.ln()
+    }
 }
 
 /// The gradients of the heads that share keys, `[T, K]` each query head, `[S, K]` keys and values.
@@ -344,18 +343,28 @@ fn through_softmax(
         let [out, d_out] = [known.out, known.d_out].map(|heads| heads.row(batch_row, head, query));
         visible.each_kept(batch_row, head, query, &tile.keys, |key, factor| gradients[key] *= factor);
 
-        vectorized(|| {
-            let (lse, product) = (known.lse[first + query], dot(out, d_out));
-            for values in [&mut *scores, &mut *gradients] {
-                values[..seen.start].fill(0.0);
-                values[seen.end..].fill(0.0);
-            }
-            for (score, gradient) in scores[seen.clone()].iter_mut().zip(&mut gradients[seen.clone()]) {
-                *score = exp(*score - lse);
-                *gradient = *score * (*gradient - product);
-            }
-        });
+        for values in [&mut *scores, &mut *gradients] {
+            values[..seen.start].fill(0.0);
+            values[seen.end..].fill(0.0);
+        }
+        row_through_softmax(
+            [&mut scores[seen.clone()], &mut gradients[seen.clone()]],
+            known.lse[first + query],
+            [out, d_out],
+        );
         visible.each_kept(batch_row, head, query, &tile.keys, |key, factor| scores[key] *= factor);
+    }
+}
+
+vectorized_fn! {
+    /// Does so for the keys that a query sees.
+    fn row_through_softmax(row: [&mut [f32]; 2], lse: f32, results: [&[f32]; 2]) {
+        let product = dot(results[0], results[1]);
+        let [scores, gradients] = row;
+        for (score, gradient) in scores.iter_mut().zip(gradients) {
+            *score = exp(*score - lse);
+            *gradient = *score * (*gradient - product);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Label-smoothed cross-entropy (Szegedy et al. 2016), in PyTorch's definition.
 
 mod autodiff;
-mod cpu;
+pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod gpu;
 mod ops;

@@ -5,8 +5,6 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::vector::vectorized;
-
 /// The largest tile of a product: rows and columns. A thread computes a tile at a time.
 const LARGEST_TILE: [usize; 2] = [128, 512];
 /// The smallest. Below it, a thread spends more time in copying operands than in multiplying them.
@@ -142,11 +140,9 @@ pub(crate) fn product(
     whole.tiles().into_par_iter().for_each(|Tile { rows, columns, mut matrix }| {
         let (a, b) = (a.part([rows.clone(), 0..k]), b.part([0..k, columns.clone()]));
         multiply(&mut matrix, false, 1.0, a, b);
-        vectorized(|| {
-            for (i, row) in rows.zip(matrix.rows()) {
-                finish(i, columns.clone(), row);
-            }
-        });
+        for (i, row) in rows.zip(matrix.rows()) {
+            finish(i, columns.clone(), row);
+        }
     });
 
     #[expect(unsafe_code, reason = "the numbers are written before they have a length")]

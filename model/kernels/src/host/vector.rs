@@ -6,7 +6,63 @@
 /// Partial sums, and partial maxima.
 const LANES: usize = 16;
 
-/// Runs `work` compiled for the widest vectors of this machine. Only what is inlined into `work` profits.
+/// Defines functions that run compiled for the widest vectors of this machine.
+macro_rules! vectorized_fn {
+    ($($(#[$about:meta])* $visibility:vis fn $name:ident($($x:ident: $X:ty),* $(,)?) $(-> $Y:ty)? $body:block)+) => {$(
+        $(#[$about])*
+        $visibility fn $name($($x: $X),*) $(-> $Y)? {
+            #[inline(always)]
+            fn portable($($x: $X),*) $(-> $Y)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma")]
+                fn wide($($x: $X),*) $(-> $Y)? {
+                    portable($($x),*)
+                }
+                #[target_feature(enable = "avx2,fma")]
+                fn medium($($x: $X),*) $(-> $Y)? {
+                    portable($($x),*)
+                }
+
+                #[expect(unsafe_code, reason = "a function for other machines than the compiler was told of")]
+                // SAFETY: this machine has what `Width` says.
+                match $crate::host::vector::Width::of_this_machine() {
+                    $crate::host::vector::Width::Avx512 => return unsafe { wide($($x),*) },
+                    $crate::host::vector::Width::Avx2 => return unsafe { medium($($x),*) },
+                    $crate::host::vector::Width::Baseline => {}
+                }
+            }
+            portable($($x),*)
+        }
+    )+};
+}
+pub(crate) use vectorized_fn;
+
+/// The vectors that a machine has.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Width {
+    Avx512,
+    Avx2,
+    Baseline,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Width {
+    #[inline]
+    pub(crate) fn of_this_machine() -> Self {
+        use std::arch::is_x86_feature_detected as has;
+        if !(has!("avx2") && has!("fma")) {
+            return Self::Baseline;
+        }
+        let is_wide = has!("avx512f") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq") && has!("avx512vl");
+        if is_wide { Self::Avx512 } else { Self::Avx2 }
+    }
+}
+
+/// Runs `work` compiled for the widest vectors of this machine. Only what is inlined into `work` profits, which a compiler does with
+/// short loops: what takes an exponential is a function of [`vectorized_fn!`].
 pub(crate) fn vectorized<T>(work: impl FnOnce() -> T) -> T {
     macerator::AutoArch::new().dispatch(work)
 }
@@ -89,16 +145,23 @@ pub(crate) fn sum(values: &[f32]) -> f32 {
     lanes.iter().chain(rest).sum()
 }
 
-/// Returns `ln(sum(e^x))`.
-#[inline(always)]
-pub(crate) fn log_sum_exp(values: &[f32]) -> f32 {
-    let max = max(values);
-    let mut lanes = [0.0; LANES];
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        lanes.iter_mut().zip(chunk).for_each(|(lane, x)| *lane += exp(x - max));
+vectorized_fn! {
+    /// Returns `ln(sum(e^x))`.
+    pub(crate) fn log_sum_exp(values: &[f32]) -> f32 {
+        let max = max(values);
+        let mut lanes = [0.0; LANES];
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        for chunk in chunks {
+            lanes.iter_mut().zip(chunk).for_each(|(lane, x)| *lane += exp(x - max));
+        }
+        max + (lanes.iter().sum::<f32>() + rest.iter().map(|x| exp(x - max)).sum::<f32>()).ln()
     }
-    max + (lanes.iter().sum::<f32>() + rest.iter().map(|x| exp(x - max)).sum::<f32>()).ln()
+
+    /// Replaces each number by `e^(x - max)`. Returns the sum.
+    pub(crate) fn exponentials(values: &mut [f32], max: f32) -> f32 {
+        values.iter_mut().for_each(|x| *x = exp(*x - max));
+        sum(values)
+    }
 }
 
 /// Returns the sum of the squared distances from `center`.

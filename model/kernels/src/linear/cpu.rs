@@ -12,6 +12,7 @@ use super::ops::{Layout, LinearOps};
 use crate::activation::{self, Activation};
 use crate::dropout::Mask;
 use crate::host::matrix::{self, Matrix};
+use crate::host::vector::vectorized_fn;
 use crate::host::{tensor, view};
 use crate::maybe::Maybe;
 use crate::reduce;
@@ -37,11 +38,12 @@ fn finished(
     tensor(matrix::product(a, b, finish), [m, n], dtype)
 }
 
-/// Adds a row to another, if there is one.
-#[inline(always)]
-fn add(row: &mut [f32], other: Option<&[f32]>) {
-    if let Some(other) = other {
-        row.iter_mut().zip(other).for_each(|(x, added)| *x += added);
+vectorized_fn! {
+    /// Adds a row to another, if there is one.
+    fn add(row: &mut [f32], other: Option<&[f32]>) {
+        if let Some(other) = other {
+            row.iter_mut().zip(other).for_each(|(x, added)| *x += added);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use burn::tensor::{DType, FloatDType, Slice};
 use burn_flex::FlexTensor;
 
 use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale};
-use crate::cross_entropy::CrossEntropyOps;
+use crate::cross_entropy::{self, CrossEntropyOps};
 use crate::dropout::Mask;
 use crate::host::tensor;
 use crate::linear::{Layout, LinearOps};
@@ -60,9 +60,7 @@ impl LinearCrossEntropyOps for Flex {
 
         for at in head.chunks(x.shape()[0]) {
             let (x, labels, logits) = chunk((&x, &weight, &bias, &labels), head, at);
-            let rows = Self::cross_entropy_rows(logits.clone(), labels.clone(), smoothing, ignored);
-            let drows = tensor(vec![scale; 3 * at.1], [3, at.1], DType::F32);
-            let dlogits = Self::cross_entropy_rows_backward(logits, labels, rows.clone(), drows, smoothing, ignored);
+            let (rows, dlogits) = cross_entropy::cpu::rows_and_gradient(logits, labels, scale, smoothing, ignored);
             losses.push(rows);
 
             if wanted.bias {

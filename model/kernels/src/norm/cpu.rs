@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::ops::{Addend, Kind, NormOps, Remainder};
 use crate::dropout::Mask;
-use crate::host::vector::{dot, sum, sum_of_squares, vectorized};
+use crate::host::vector::{dot, sum, sum_of_squares, vectorized, vectorized_fn};
 use crate::host::{floats, owned, tensor, view, written};
 use crate::linear::LinearOps;
 use crate::maybe::Maybe;
@@ -41,7 +41,7 @@ impl NormOps for Flex {
         let d = gamma.len();
         let beta = if let Maybe::Some(beta) = beta { floats(beta) } else { vec![0.0; d] };
 
-        let statistics = |x| vectorized(|| statistics(x, kind));
+        let statistics = |x| statistics(x, kind);
         let rows: Vec<[f32; 2]> = values.par_chunks(d).with_min_len(ROWS).map(statistics).collect();
         let y = written(values.len(), ROWS * d, |i, y| {
             let x = &values[i * ROWS * d..];
@@ -86,7 +86,7 @@ impl NormOps for Flex {
                 let rows = rows.chunks(2).map(|row| [row[0], row[1]]);
                 for (((dx, x), dy), row) in dx.chunks_mut(d).zip(x.chunks(d)).zip(dy.chunks(d)).zip(rows) {
                     let sums = [&mut sums.0, &mut sums.1].map(Vec::as_mut_slice);
-                    vectorized(|| backward_row(dx, normalized(x, row, &mut scratch), row, dy, &gamma, sums, kind));
+                    backward_row(dx, x, row, &mut scratch, dy, &gamma, sums, kind);
                 }
                 sums
             })
@@ -108,48 +108,43 @@ impl NormOps for Flex {
     }
 }
 
-/// The two intermediate values of a row: `n = (x - mean) * inverse`, and room for `g = dy * gamma`.
-type Row<'a> = [&'a mut [f32]; 2];
+vectorized_fn! {
+    /// Adds a row's gradient to `dx`: `inverse * (g - mean(g) - n * mean(g * n))`, without the middle term if the mean is not
+    /// subtracted, where `n = (x - mean) * inverse` and `g = dy * gamma`. Adds its part of the parameters' gradients to the sums.
+    fn backward_row(
+        dx: &mut [f32],
+        x: &[f32],
+        statistics: [f32; 2],
+        scratch: &mut [Vec<f32>; 2],
+        dy: &[f32],
+        gamma: &[f32],
+        sums: [&mut [f32]; 2],
+        kind: Kind,
+    ) {
+        let ([mean, inverse], [n, g], [dgamma, dbeta]) = (statistics, scratch, sums);
+        n.iter_mut().zip(x).for_each(|(n, x)| *n = (x - mean) * inverse);
+        g.iter_mut().zip(dy.iter().zip(gamma)).for_each(|(g, (dy, gamma))| *g = dy * gamma);
+        let d = dy.len() as f32;
+        let mean_g = if kind.centered { sum(g) / d } else { 0.0 };
+        let mean_product = dot(g, n) / d;
 
-#[inline(always)]
-fn normalized<'a>(x: &[f32], [mean, inverse]: [f32; 2], scratch: &'a mut [Vec<f32>; 2]) -> Row<'a> {
-    let [n, g] = scratch;
-    n.iter_mut().zip(x).for_each(|(n, x)| *n = (x - mean) * inverse);
-    [n, g]
-}
-
-/// Adds a row's gradient to `dx`: `inverse * (g - mean(g) - n * mean(g * n))`, without the middle term if the mean is not
-/// subtracted. Adds its part of the parameters' gradients to the sums.
-#[inline(always)]
-fn backward_row(
-    dx: &mut [f32],
-    [n, g]: Row<'_>,
-    [_, inverse]: [f32; 2],
-    dy: &[f32],
-    gamma: &[f32],
-    [dgamma, dbeta]: [&mut [f32]; 2],
-    kind: Kind,
-) {
-    g.iter_mut().zip(dy.iter().zip(gamma)).for_each(|(g, (dy, gamma))| *g = dy * gamma);
-    let d = dy.len() as f32;
-    let mean_g = if kind.centered { sum(g) / d } else { 0.0 };
-    let mean_product = dot(g, n) / d;
-
-    let of_row = n.iter().zip(dy);
-    for ((dgamma, dbeta), (n, dy)) in dgamma.iter_mut().zip(dbeta).zip(of_row) {
-        *dgamma += dy * n;
-        *dbeta += dy;
-    }
-    for (dx, (n, g)) in dx.iter_mut().zip(n.iter().zip(g.iter())) {
-        *dx += inverse * (g - mean_g - n * mean_product);
+        let of_row = n.iter().zip(dy);
+        for ((dgamma, dbeta), (n, dy)) in dgamma.iter_mut().zip(dbeta).zip(of_row) {
+            *dgamma += dy * n;
+            *dbeta += dy;
+        }
+        for (dx, (n, g)) in dx.iter_mut().zip(n.iter().zip(g.iter())) {
+            *dx += inverse * (g - mean_g - n * mean_product);
+        }
     }
 }
 
-/// Returns the mean (0 without centering), and the inverse root of the remaining mean square plus `eps`.
-#[inline(always)]
-fn statistics(x: &[f32], kind: Kind) -> [f32; 2] {
-    let n = x.len() as f32;
-    let mean = if kind.centered { sum(x) / n } else { 0.0 };
-    let square = sum_of_squares(x, mean) / n;
-    [mean, (square + kind.eps).sqrt().recip()]
+vectorized_fn! {
+    /// Returns the mean (0 without centering), and the inverse root of the remaining mean square plus `eps`.
+    fn statistics(x: &[f32], kind: Kind) -> [f32; 2] {
+        let n = x.len() as f32;
+        let mean = if kind.centered { sum(x) / n } else { 0.0 };
+        let square = sum_of_squares(x, mean) / n;
+        [mean, (square + kind.eps).sqrt().recip()]
+    }
 }

@@ -9,7 +9,7 @@ use super::StepPolicy;
 use super::flat::{ALIGNMENT, CHUNK};
 use super::ops::{AdamWOps, Factors, Parts, Segment};
 use super::slots::{BLOCK, COLUMNS, progress, step};
-use crate::host::vector::{dot, vectorized};
+use crate::host::vector::{dot, vectorized_fn};
 use crate::host::{change, floats, owned, tensor, view};
 
 impl AdamWOps for Flex {
@@ -34,7 +34,7 @@ impl AdamWOps for Flex {
                 target.par_chunks_mut(CHUNK).zip(sums).enumerate().for_each(|(i, (chunk, sum))| {
                     // Behind the part come zeros, up to the alignment.
                     let part = &part[(i * CHUNK).min(part.len())..];
-                    *sum = vectorized(|| gather(chunk, part, accumulate));
+                    *sum = gather(chunk, part, accumulate);
                 });
             });
         });
@@ -107,10 +107,8 @@ impl AdamWOps for Flex {
             let n_decayed = factors.n_decayed.saturating_sub(i * CHUNK).min(gradient.len());
             let ((master, other_master), (m, other_m)) = (master.split_at_mut(n_decayed), m.split_at_mut(n_decayed));
             let ((v, other_v), (gradient, other)) = (v.split_at_mut(n_decayed), gradient.split_at(n_decayed));
-            vectorized(|| {
-                update([master, m, v], gradient, 1.0 - numbers[step::DECAY], &numbers, factors);
-                update([other_master, other_m, other_v], other, 1.0, &numbers, factors);
-            });
+            update([master, m, v], gradient, 1.0 - numbers[step::DECAY], &numbers, factors);
+            update([other_master, other_m, other_v], other, 1.0, &numbers, factors);
         });
         (master, m, v)
     }
@@ -146,31 +144,34 @@ fn slices(mut values: &mut [f32], places: impl Iterator<Item = (usize, usize)>) 
     slices
 }
 
-/// Writes or adds the first numbers of `part`, with zeros behind them. Returns the sum of squares of the chunk.
-#[inline(always)]
-fn gather(chunk: &mut [f32], part: &[f32], accumulate: bool) -> f32 {
-    let (added, rest) = chunk.split_at_mut(part.len().min(chunk.len()));
-    if accumulate {
-        added.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
-    } else {
-        added.copy_from_slice(&part[..added.len()]);
-        rest.fill(0.0);
+vectorized_fn! {
+    /// Writes or adds the first numbers of `part`, with zeros behind them. Returns the sum of squares of the chunk.
+    fn gather(chunk: &mut [f32], part: &[f32], accumulate: bool) -> f32 {
+        let (added, rest) = chunk.split_at_mut(part.len().min(chunk.len()));
+        if accumulate {
+            added.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+        } else {
+            added.copy_from_slice(&part[..added.len()]);
+            rest.fill(0.0);
+        }
+        dot(chunk, chunk)
     }
-    dot(chunk, chunk)
 }
 
-/// Updates weights and moments by a gradient that is not yet divided and clipped. `decay` is a factor of the weights.
-#[inline(always)]
-fn update([master, m, v]: [&mut [f32]; 3], gradient: &[f32], decay: f32, numbers: &[f32], factors: Factors) {
-    let [scale, second, rate] =
-        [step::GRADIENT_FACTOR, step::SECOND_MOMENT, step::LEARNING_RATE].map(|slot| numbers[slot]);
-    for ((master, (m, v)), g) in master.iter_mut().zip(m.iter_mut().zip(v)).zip(gradient) {
-        let g = g * scale;
-        *m = factors.beta1 * *m + factors.rest1 * g;
-        *v = factors.beta2 * *v + factors.rest2 * g * g;
+vectorized_fn! {
+    /// Updates weights and moments by a gradient that is not yet divided and clipped. `decay` is a factor of the weights.
+    fn update(state: [&mut [f32]; 3], gradient: &[f32], decay: f32, numbers: &[f32], factors: Factors) {
+        let [master, m, v] = state;
+        let [scale, second, rate] =
+            [step::GRADIENT_FACTOR, step::SECOND_MOMENT, step::LEARNING_RATE].map(|slot| numbers[slot]);
+        for ((master, (m, v)), g) in master.iter_mut().zip(m.iter_mut().zip(v)).zip(gradient) {
+            let g = g * scale;
+            *m = factors.beta1 * *m + factors.rest1 * g;
+            *v = factors.beta2 * *v + factors.rest2 * g * g;
 
-        let denominator = v.sqrt() * second + factors.eps;
-        *master = *master * decay - rate * *m / denominator;
+            let denominator = v.sqrt() * second + factors.eps;
+            *master = *master * decay - rate * *m / denominator;
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn changed_and_summed(
 
     let x = change(x, |values| {
         let changed = values.par_chunks_mut(len).enumerate().map(|(i, rows)| {
-            vectorized(|| to_change(i * len, rows));
+            to_change(i * len, rows);
             sum_of_rows(rows, n)
         });
         changed.collect_into_vec(&mut blocks);

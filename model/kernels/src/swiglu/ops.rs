@@ -6,7 +6,7 @@ use burn::backend::{Backend, backend_extension};
 use burn::tensor::Shape;
 use burn_flex::{Flex, FlexTensor};
 
-use crate::host::vector::{sigmoid, vectorized};
+use crate::host::vector::{sigmoid, vectorized_fn};
 use crate::host::{tensor, view, written};
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
@@ -20,6 +20,25 @@ pub(crate) trait SwigluOps: Backend {
     fn fused_swiglu_backward(gate_up: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
+vectorized_fn! {
+    fn swiglu(y: &mut [f32], gate: &[f32], up: &[f32]) {
+        for (y, (&gate, &up)) in y.iter_mut().zip(gate.iter().zip(up)) {
+            *y = gate * sigmoid(gate) * up;
+        }
+    }
+
+    /// Writes the gradients of gate and up.
+    fn gradients(into: [&mut [f32]; 2], gate: &[f32], up: &[f32], dy: &[f32]) {
+        let [dgate, dup] = into;
+        let operands = dy.iter().zip(gate.iter().zip(up));
+        for ((dgate, dup), (&dy, (&gate, &up))) in dgate.iter_mut().zip(dup).zip(operands) {
+            let s = sigmoid(gate);
+            *dgate = dy * up * s * (1.0 + gate * (1.0 - s));
+            *dup = dy * gate * s;
+        }
+    }
+}
+
 impl SwigluOps for Flex {
     fn fused_swiglu(gate_up: FlexTensor) -> FlexTensor {
         let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
@@ -27,11 +46,7 @@ impl SwigluOps for Flex {
         let x = view(&gate_up);
         let y = written(m * f, f, |row, y| {
             let (gate, up) = x[row * columns..][..columns].split_at(f);
-            vectorized(|| {
-                for (y, (&gate, &up)) in y.iter_mut().zip(gate.iter().zip(up)) {
-                    *y = gate * sigmoid(gate) * up;
-                }
-            });
+            swiglu(y, gate, up);
         });
         tensor(y, [m, f], dtype)
     }
@@ -43,14 +58,7 @@ impl SwigluOps for Flex {
         let dx = written(m * columns, columns, |row, dx| {
             let (gate, up) = x[row * columns..][..columns].split_at(f);
             let (dgate, dup) = dx.split_at_mut(f);
-            let operands = dy[row * f..][..f].iter().zip(gate.iter().zip(up));
-            vectorized(|| {
-                for ((dgate, dup), (&dy, (&gate, &up))) in dgate.iter_mut().zip(dup).zip(operands) {
-                    let s = sigmoid(gate);
-                    *dgate = dy * up * s * (1.0 + gate * (1.0 - s));
-                    *dup = dy * gate * s;
-                }
-            });
+            gradients([dgate, dup], gate, up, &dy[row * f..][..f]);
         });
         tensor(dx, [m, columns], dtype)
     }
