@@ -56,6 +56,20 @@ impl<'a> Matrix<'a> {
         Self::new(&self.values[rows.start * self.strides[0]..], [rows.len(), columns], self.strides[0])
     }
 
+    /// Returns the numbers row by row.
+    fn copied(self) -> Vec<f32> {
+        /// Rows that a thread writes at a time: as many numbers as a line of the cache has.
+        const ROWS: usize = 16;
+        let ([_, n], [down, right]) = (self.shape, self.strides);
+        super::written(self.shape[0] * n, ROWS * n, |i, rows| {
+            let (first, height) = (ROWS * i, rows.len() / n);
+            for j in 0..n {
+                let column = self.values[first * down + j * right..].iter().step_by(down);
+                rows[j..].iter_mut().step_by(n).zip(column).take(height).for_each(|(to, from)| *to = *from);
+            }
+        })
+    }
+
     /// The matrix of some rows or columns, transposed or not.
     fn part(self, [rows, columns]: [Range<usize>; 2]) -> Self {
         let [down, right] = self.strides;
@@ -134,6 +148,11 @@ pub(crate) fn product(
     finish: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
 ) -> Vec<f32> {
     let ([m, k], [_, n]) = (a.shape, b.shape);
+    // Each tile copies its part of `b`, which takes longer if that is transposed.
+    let is_copied = b.strides[1] > 1 && m > SMALLEST_TILE[0];
+    let copy = if is_copied { b.copied() } else { Vec::new() };
+    let b = if is_copied { Matrix::new(&copy, b.shape, n) } else { b };
+
     let mut values = Vec::<f32>::with_capacity(m * n);
     let whole = MatrixMut { first: values.as_mut_ptr(), shape: [m, n], stride: n, values: PhantomData };
 
