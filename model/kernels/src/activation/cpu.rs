@@ -3,7 +3,7 @@
 use burn_flex::FlexTensor;
 
 use super::Activation;
-use crate::host::vector::{erf, exp, sigmoid, vectorized_fn};
+use crate::host::vector::{normal, sigmoid, vectorized_fn};
 use crate::host::{CHUNK, tensor, view, written};
 
 /// Returns `activation(x)`.
@@ -21,7 +21,7 @@ vectorized_fn! {
     pub(crate) fn apply(values: &mut [f32], activation: Activation) {
         match activation {
             Activation::Relu => each(values, |x| if x <= 0.0 { 0.0 } else { x }),
-            Activation::Gelu => each(values, |x| x * normal(x)),
+            Activation::Gelu => each(values, |x| x * normal(x)[1]),
             Activation::GeluTanh => each(values, |x| x * sigmoid(tanh_argument(x))),
             Activation::Silu => each(values, |x| x * sigmoid(x)),
         }
@@ -34,8 +34,8 @@ vectorized_fn! {
         match activation {
             Activation::Relu => each_pair(dy, kept, |dy, y| if y > 0.0 { dy } else { 0.0 * dy }),
             Activation::Gelu => each_pair(dy, kept, |dy, x| {
-                const INVERSE_ROOT_OF_2_PI: f32 = 0.398_942_3;
-                dy * (normal(x) + x * INVERSE_ROOT_OF_2_PI * exp(-0.5 * x * x))
+                let [density, distribution] = normal(x);
+                dy * (distribution + x * density)
             }),
             Activation::GeluTanh => each_pair(dy, kept, |dy, x| {
                 let s = sigmoid(tanh_argument(x));
@@ -47,12 +47,6 @@ vectorized_fn! {
             }),
         }
     }
-}
-
-/// The normal distribution function.
-#[inline(always)]
-fn normal(x: f32) -> f32 {
-    0.5 + 0.5 * erf(x * std::f32::consts::FRAC_1_SQRT_2)
 }
 
 /// GELU with tanh is `x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3))`.
