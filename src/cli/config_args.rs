@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use clap::Args;
 
+use super::pool;
 use crate::config::{Config, ConfigError, GenerateConfig, Preset, Resolved, Sources, resolve};
 use crate::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
 
@@ -94,6 +95,7 @@ pub(super) struct DeviceArgs {
 impl DeviceArgs {
     /// Opens the device.
     pub(super) fn open(&self) -> Result<Device, DeviceError> {
+        pool::join();
         self.choice().open()
     }
 

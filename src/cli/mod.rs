@@ -17,6 +17,7 @@ mod generate;
 mod heap;
 mod import;
 mod lines;
+mod pool;
 mod prepare;
 mod together;
 mod tokenizer;
@@ -69,7 +70,6 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     exit_with_the_reader();
     heap::keep_freed_memory();
-    work_on_the_main_thread();
     match run(parsed().command) {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
@@ -77,17 +77,6 @@ pub fn main() -> ExitCode {
             eprintln!("error: {}", in_one_line(&error));
             ExitCode::from(exit::code_of(&error))
         }
-    }
-}
-
-/// Makes the main thread one of rayon's, so that it computes its share of an operator instead of waking another thread and waiting
-/// for it. Other threads' work needs a second thread: alone, the main thread stays outside.
-fn work_on_the_main_thread() {
-    let chosen = std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
-    let n: usize = chosen.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    if n > 1 {
-        // It fails where a pool exists already, which then stays.
-        let _ = rayon::ThreadPoolBuilder::new().num_threads(n).use_current_thread().build_global();
     }
 }
 

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 
 use super::config_args::DeviceArgs;
 use super::exit::code_of;
+use super::pool;
 use crate::device::{DeviceChoice, n_gpus};
 use crate::distributed::launch::numa::move_to_gpu;
 use crate::distributed::launch::{Signals, Stream, launch};
@@ -36,6 +37,14 @@ pub(super) struct Part {
     pub(super) device: DeviceChoice,
     /// The user sees rank 0's errors and this rank's on one screen.
     is_heard_with_first: bool,
+}
+
+impl Role {
+    /// The thread is on its CPUs and begins to compute.
+    fn rank(part: Part) -> Self {
+        pool::join();
+        Self::Rank(part)
+    }
 }
 
 impl Part {
@@ -92,8 +101,8 @@ pub(super) fn begin(devices: Option<&str>, device: DeviceChoice) -> Result<Role>
     let Some(world) = world else {
         let devices = devices.map(|list| parse_devices(list, n_gpus(), share_gpus())).transpose()?.unwrap_or_default();
         return match devices.as_slice() {
-            [] => Ok(Role::Rank(Part::alone(device))),
-            [one] => Ok(Role::Rank(Part::alone(choice_of(*one)))),
+            [] => Ok(Role::rank(Part::alone(device))),
+            [one] => Ok(Role::rank(Part::alone(choice_of(*one)))),
             many => {
                 let program = env::current_exe().context("finding this program to start it for each device")?;
                 let args: Vec<OsString> = env::args_os().skip(1).collect();
@@ -112,7 +121,7 @@ pub(super) fn begin(devices: Option<&str>, device: DeviceChoice) -> Result<Role>
     let rank = world.rank;
     link.on_failure(Box::new(move |error| end_after_failure(rank, error)));
     let is_heard_with_first = rank > 0 && world.launcher == Launcher::Kiln;
-    Ok(Role::Rank(Part { link: Some(link), device, is_heard_with_first }))
+    Ok(Role::rank(Part { link: Some(link), device, is_heard_with_first }))
 }
 
 fn choice_of(device: DeviceName) -> DeviceChoice {
