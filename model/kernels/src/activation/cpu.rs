@@ -26,9 +26,7 @@ vectorized_fn! {
             Activation::Silu => each(values, |x| x * sigmoid(x)),
         }
     }
-}
 
-vectorized_fn! {
     /// Replaces each gradient of a result by its argument's. `kept` is what [`Activation::keeps_result`] says.
     pub(crate) fn gradient(kept: &[f32], dy: &mut [f32], activation: Activation) {
         match activation {

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::ops::{FlashOps, FlashSpec};
 use super::visible::Visible;
 use crate::host::matrix::{Matrix, MatrixMut, multiply};
-use crate::host::vector::{dot, exp, max, sum, vectorized_fn};
+use crate::host::vector::{dot, exp, exponentials, max, vectorized_fn};
 use crate::host::{tensor, view};
 use crate::maybe::MaybeInts;
 
@@ -218,6 +218,7 @@ fn forward_head(operands: &Operands<'_>, visible: &Visible, batch_row: usize, he
 
     for tile in Tile::all(visible, batch_row, t) {
         operands.scores(&mut scores, batch_row, head, &tile);
+
         let rows = scores.chunks_mut(tile.keys.len()).zip(&tile.seen);
         for ((row, seen), lse) in rows.zip(&mut lse[tile.queries.clone()]) {
             *lse = softmax(row, seen.clone());
@@ -243,8 +244,7 @@ vectorized_fn! {
         }
 
         let max = max(scores);
-        scores.iter_mut().for_each(|x| *x = exp(*x - max));
-        let total = sum(scores);
+        let total = exponentials(scores, max);
         let inverse = total.recip();
         scores.iter_mut().for_each(|x| *x *= inverse);
         max + total.ln()
@@ -357,7 +357,8 @@ fn through_softmax(
 }
 
 vectorized_fn! {
-    /// Does so for the keys that a query sees.
+    /// Turns the scores of the keys that a query sees into weights, and the weights' gradients into the scores'. `results` are the
+    /// query's result and its gradient.
     fn row_through_softmax(row: [&mut [f32]; 2], lse: f32, results: [&[f32]; 2]) {
         let product = dot(results[0], results[1]);
         let [scores, gradients] = row;

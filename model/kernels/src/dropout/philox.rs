@@ -40,6 +40,7 @@ mod tests {
         let counter = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
         assert_eq!(philox(counter, [0xa409_3822, 0x299f_31d0]), [0x4dfc_caba, 0x190a_87f0, 0xc473_62ba, 0xb6b5_242a]);
     }
+
     #[test]
     fn many_counters_give_what_each_gives() {
         let counters = std::array::from_fn(|word| std::array::from_fn(|i: usize| 0x4000_0001 * word as u32 + i as u32));

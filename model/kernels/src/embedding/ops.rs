@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
-use crate::host::vector::vectorized;
+use crate::host::vector::add;
 use crate::host::{floats, ints, map, tensor, view};
 use crate::linear::LinearOps;
 use crate::maybe::Maybe;
@@ -95,9 +95,7 @@ impl EmbeddingOps for Flex {
         map(&mut x, |x| x * lookup.scale);
         if let Maybe::Some(positions) = positions {
             let positions = view(&positions);
-            x.par_chunks_mut(positions.len()).for_each(|row| {
-                vectorized(|| row.iter_mut().zip(&*positions).for_each(|(x, position)| *x += position));
-            });
+            x.par_chunks_mut(positions.len()).for_each(|row| add(row, &positions));
         }
         drop.apply(tensor(x, shape, dtype))
     }

@@ -149,9 +149,8 @@ pub(crate) fn product(
 ) -> Vec<f32> {
     let ([m, k], [_, n]) = (a.shape, b.shape);
     // Each tile copies its part of `b`, which takes longer if that is transposed.
-    let is_copied = b.strides[1] > 1 && m > SMALLEST_TILE[0];
-    let copy = if is_copied { b.copied() } else { Vec::new() };
-    let b = if is_copied { Matrix::new(&copy, b.shape, n) } else { b };
+    let copy = (b.strides[1] > 1 && m > SMALLEST_TILE[0]).then(|| b.copied());
+    let b = copy.as_deref().map_or(b, |copy| Matrix::new(copy, b.shape, n));
 
     let mut values = Vec::<f32>::with_capacity(m * n);
     let whole = MatrixMut { first: values.as_mut_ptr(), shape: [m, n], stride: n, values: PhantomData };
@@ -189,7 +188,10 @@ impl<'a> MatrixMut<'a> {
 
         let tile = |(row, column): (usize, usize)| {
             let (rows, columns) = (row..(row + height).min(m), column..(column + width).min(n));
-            #[expect(unsafe_code, reason = "tiles lie between each other")]
+            #[expect(
+                unsafe_code,
+                reason = "the rows of tiles side by side alternate in memory, so that no slice holds a tile alone"
+            )]
             // SAFETY: the first number of a tile lies within the matrix.
             let first = unsafe { self.first.add(row * self.stride + column) };
             let shape = [rows.len(), columns.len()];

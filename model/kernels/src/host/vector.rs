@@ -25,8 +25,8 @@ macro_rules! vectorized_fn {
                     portable($($x),*)
                 }
 
-                #[expect(unsafe_code, reason = "a function for other machines than the compiler was told of")]
-                // SAFETY: this machine has what `Width` says.
+                #[expect(unsafe_code, reason = "not every machine that the crate is compiled for has these vectors")]
+                // SAFETY: `Width` has found the vectors on this machine.
                 match $crate::host::vector::Width::of_this_machine() {
                     $crate::host::vector::Width::Avx512 => return unsafe { wide($($x),*) },
                     $crate::host::vector::Width::Avx2 => return unsafe { medium($($x),*) },
@@ -61,8 +61,8 @@ impl Width {
     }
 }
 
-/// Runs `work` compiled for the widest vectors of this machine. Only what is inlined into `work` profits, which a compiler does with
-/// short loops: what takes an exponential is a function of [`vectorized_fn!`].
+/// Runs `work` compiled for the widest vectors of this machine. The compiler does so only if `work` is short enough to be inlined: a
+/// loop with an exponential is not, and needs [`vectorized_fn!`].
 pub(crate) fn vectorized<T>(work: impl FnOnce() -> T) -> T {
     macerator::AutoArch::new().dispatch(work)
 }
@@ -151,6 +151,11 @@ pub(crate) fn sum(values: &[f32]) -> f32 {
 }
 
 vectorized_fn! {
+    /// Adds each number of `other` to its counterpart.
+    pub(crate) fn add(values: &mut [f32], other: &[f32]) {
+        values.iter_mut().zip(other).for_each(|(x, added)| *x += added);
+    }
+
     /// Returns `ln(sum(e^x))`.
     pub(crate) fn log_sum_exp(values: &[f32]) -> f32 {
         let max = max(values);

@@ -12,12 +12,12 @@ use super::ops::{Layout, LinearOps};
 use crate::activation::{self, Activation};
 use crate::dropout::Mask;
 use crate::host::matrix::{self, Matrix};
-use crate::host::vector::vectorized_fn;
+use crate::host::vector::add;
 use crate::host::{tensor, view};
 use crate::maybe::Maybe;
 use crate::reduce;
 
-/// Returns the product in the dtype of `a`, rounded after `finish`, see [`matrix::product`].
+/// Returns the product in the dtype of `a`. `finish` changes it before it is rounded, see [`matrix::product`].
 fn finished(
     a: &FlexTensor,
     b: &FlexTensor,
@@ -36,15 +36,6 @@ fn finished(
         Layout::TN => (a.transposed(), b),
     };
     tensor(matrix::product(a, b, finish), [m, n], dtype)
-}
-
-vectorized_fn! {
-    /// Adds a row to another, if there is one.
-    fn add(row: &mut [f32], other: Option<&[f32]>) {
-        if let Some(other) = other {
-            row.iter_mut().zip(other).for_each(|(x, added)| *x += added);
-        }
-    }
 }
 
 fn values(bias: &Maybe<Flex>) -> Option<Cow<'_, [f32]>> {
@@ -74,7 +65,9 @@ impl LinearOps for Flex {
     ) -> FlexTensor {
         let bias = values(&bias);
         let y = finished(&x, &weight, layout, |_, columns, row| {
-            add(row, bias.as_deref().map(|bias| &bias[columns]));
+            if let Some(bias) = &bias {
+                add(row, &bias[columns]);
+            }
             if let Some(activation) = activation {
                 activation::cpu::apply(row, activation);
             }
@@ -98,8 +91,10 @@ impl LinearOps for Flex {
         let (bias, dtype, n) = (values(&bias), residual.dtype(), residual.layout().shape()[1]);
         let residual = view(&residual);
         let y = finished(&x, &weight, Layout::NN, |i, columns, row| {
-            add(row, bias.as_deref().map(|bias| &bias[columns.clone()]));
-            add(row, Some(&residual[i * n..][columns]));
+            if let Some(bias) = &bias {
+                add(row, &bias[columns.clone()]);
+            }
+            add(row, &residual[i * n..][columns]);
         });
         Self::float_cast(y, dtype.into())
     }

@@ -137,9 +137,7 @@ vectorized_fn! {
             *dx += inverse * (g - mean_g - n * mean_product);
         }
     }
-}
 
-vectorized_fn! {
     /// Returns the mean (0 without centering), and the inverse root of the remaining mean square plus `eps`.
     fn statistics(x: &[f32], kind: Kind) -> [f32; 2] {
         let n = x.len() as f32;

@@ -156,9 +156,7 @@ vectorized_fn! {
         }
         dot(chunk, chunk)
     }
-}
 
-vectorized_fn! {
     /// Updates weights and moments by a gradient that is not yet divided and clipped. `decay` is a factor of the weights.
     fn update(state: [&mut [f32]; 3], gradient: &[f32], decay: f32, numbers: &[f32], factors: Factors) {
         let [master, m, v] = state;

@@ -3,7 +3,7 @@
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
-use crate::host::vector::vectorized;
+use crate::host::vector::add;
 use crate::host::{change, tensor, view};
 
 /// Rows that one thread sums. The number is fixed so that sums do not depend on the number of threads.
@@ -37,18 +37,14 @@ pub(crate) fn changed_and_summed(
 
 fn sum_of_rows(rows: &[f32], n: usize) -> Vec<f32> {
     let mut sum = vec![0f32; n];
-    vectorized(|| {
-        for row in rows.chunks(n) {
-            sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-        }
-    });
+    rows.chunks(n).for_each(|row| add(&mut sum, row));
     sum
 }
 
 fn total(blocks: Vec<Vec<f32>>, n: usize) -> Vec<f32> {
     let mut total = vec![0f32; n];
     for block in blocks {
-        total.iter_mut().zip(block).for_each(|(total, x)| *total += x);
+        add(&mut total, &block);
     }
     total
 }
