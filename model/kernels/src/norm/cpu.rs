@@ -86,7 +86,7 @@ impl NormOps for Flex {
                 let rows = rows.chunks(2).map(|row| [row[0], row[1]]);
                 for (((dx, x), dy), row) in dx.chunks_mut(d).zip(x.chunks(d)).zip(dy.chunks(d)).zip(rows) {
                     let sums = [&mut sums.0, &mut sums.1].map(Vec::as_mut_slice);
-                    backward_row(dx, x, row, &mut scratch, dy, &gamma, sums, kind);
+                    backward_row(dx, [x, dy, &gamma], row, &mut scratch, sums, kind);
                 }
                 sums
             })
@@ -111,17 +111,16 @@ impl NormOps for Flex {
 vectorized_fn! {
     /// Adds a row's gradient to `dx`: `inverse * (g - mean(g) - n * mean(g * n))`, without the middle term if the mean is not
     /// subtracted, where `n = (x - mean) * inverse` and `g = dy * gamma`. Adds its part of the parameters' gradients to the sums.
+    /// `inputs` are `x`, `dy` and `gamma`.
     fn backward_row(
         dx: &mut [f32],
-        x: &[f32],
+        inputs: [&[f32]; 3],
         statistics: [f32; 2],
         scratch: &mut [Vec<f32>; 2],
-        dy: &[f32],
-        gamma: &[f32],
         sums: [&mut [f32]; 2],
         kind: Kind,
     ) {
-        let ([mean, inverse], [n, g], [dgamma, dbeta]) = (statistics, scratch, sums);
+        let ([x, dy, gamma], [mean, inverse], [n, g], [dgamma, dbeta]) = (inputs, statistics, scratch, sums);
         n.iter_mut().zip(x).for_each(|(n, x)| *n = (x - mean) * inverse);
         g.iter_mut().zip(dy.iter().zip(gamma)).for_each(|(g, (dy, gamma))| *g = dy * gamma);
         let d = dy.len() as f32;
