@@ -10,8 +10,10 @@ use crate::config::{Architecture, NormPlacement};
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
 use crate::kv_cache::{DecoderCache, LayerCache, Memory, Step};
-use crate::norm::{Norm, Residual, ResidualStream};
+use crate::linear::Linear;
+use crate::norm::{Entered, Norm, Residual, ResidualStream};
 use crate::rows::Rows;
+use crate::stack::{self, ActivationCheckpointing, Layer, LayerInput};
 
 /// Layers of causal self-attention, cross-attention if there is a source, and feed-forward.
 #[derive(Module, Debug)]
@@ -20,13 +22,15 @@ pub struct Decoder {
     pub layers: Vec<DecoderLayer>,
     /// After the last layer; pre-norm models only.
     pub norm: Option<Norm>,
+    #[module(skip)]
+    pub(crate) checkpointing: ActivationCheckpointing,
 }
 
 impl Decoder {
     pub(crate) fn init(init: &Init) -> Self {
         let layers = (0..init.config.n_decoder_layers).map(|i| DecoderLayer::init(&init.at("layers").at(i))).collect();
         let norm = (init.config.norm == NormPlacement::Pre).then(|| Norm::init(init));
-        Self { layers, norm }
+        Self { layers, norm, checkpointing: ActivationCheckpointing::Off }
     }
 
     /// Computes the hidden states of a whole target.
@@ -40,8 +44,8 @@ impl Decoder {
         memory: Option<&Memory>,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        let x = ResidualStream::new(x);
-        self.layers.iter().fold(x, |x, layer| layer.forward(x, rows, memory, stream)).end(&self.norm, stream)
+        let input = LayerInput { rows: rows.clone(), memory: memory.cloned() };
+        stack::run(&self.layers, &self.norm, x, &input, stream, self.checkpointing)
     }
 
     /// Starts an empty target for each source.
@@ -133,23 +137,7 @@ impl DecoderLayer {
         }
     }
 
-    fn forward(
-        &self,
-        x: ResidualStream,
-        rows: &Rows,
-        memory: Option<&Memory>,
-        stream: Option<&DropoutStream>,
-    ) -> ResidualStream {
-        let x = self
-            .residual
-            .around(&self.self_attention_norm, x, stream, |x| self.self_attention.branch(x, rows, true, stream));
-        let source = memory.map(|memory| &memory.lengths);
-        let hidden = || memory.expect("cross-attention needs a source").hidden.clone();
-        let x = self.attend_to_source(x, rows.batch_size, |cross| cross.project(hidden()), source, stream);
-        self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.branch(x, stream))
-    }
-
-    /// [`Self::forward`] without dropout, which stores keys and values in `cache`.
+    /// [`Layer::pass`] without dropout, which stores keys and values in `cache`.
     fn prefill(
         &self,
         x: ResidualStream,
@@ -164,7 +152,7 @@ impl DecoderLayer {
         self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.branch(x, None))
     }
 
-    /// [`Self::forward`] without dropout for the next position of each row.
+    /// [`Layer::pass`] without dropout for the next position of each row.
     fn step(
         &self,
         x: ResidualStream,
@@ -192,5 +180,26 @@ impl DecoderLayer {
         let (Some(norm), Some(cross)) = (&self.cross_attention_norm, &self.cross_attention) else { return x };
         let lengths = lengths.expect("cross-attention needs a source");
         self.residual.around(norm, x, stream, |x| cross.branch(x, key_value(cross), lengths, batch_size, stream))
+    }
+}
+
+impl Layer for DecoderLayer {
+    fn enter(&self, x: ResidualStream, stream: Option<&DropoutStream>) -> Entered {
+        self.residual.enter(&self.self_attention_norm, x, stream)
+    }
+
+    fn pass(&self, x: Entered, input: &LayerInput, stream: Option<&DropoutStream>) -> ResidualStream {
+        let LayerInput { rows, memory } = input;
+        let attend = |x| self.self_attention.branch(x, rows, true, stream);
+        let x = self.residual.leave(&self.self_attention_norm, x, stream, attend);
+
+        let source = memory.as_ref().map(|memory| &memory.lengths);
+        let hidden = || memory.as_ref().expect("cross-attention needs a source").hidden.clone();
+        let x = self.attend_to_source(x, rows.batch_size, |cross| cross.project(hidden()), source, stream);
+        self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.branch(x, stream))
+    }
+
+    fn end(&self) -> (&Linear, Residual) {
+        (&self.feed_forward.output, self.residual)
     }
 }

@@ -8,8 +8,10 @@ use crate::attention::SelfAttention;
 use crate::config::NormPlacement;
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
-use crate::norm::{Norm, Residual, ResidualStream};
+use crate::linear::Linear;
+use crate::norm::{Entered, Norm, Residual, ResidualStream};
 use crate::rows::Rows;
+use crate::stack::{self, ActivationCheckpointing, Layer, LayerInput};
 
 /// Layers of self-attention and feed-forward.
 #[derive(Module, Debug)]
@@ -18,13 +20,15 @@ pub struct Encoder {
     pub layers: Vec<EncoderLayer>,
     /// After the last layer; pre-norm models only.
     pub norm: Option<Norm>,
+    #[module(skip)]
+    pub(crate) checkpointing: ActivationCheckpointing,
 }
 
 impl Encoder {
     pub(crate) fn init(init: &Init) -> Self {
         let layers = (0..init.config.n_encoder_layers).map(|i| EncoderLayer::init(&init.at("layers").at(i))).collect();
         let norm = (init.config.norm == NormPlacement::Pre).then(|| Norm::init(init));
-        Self { layers, norm }
+        Self { layers, norm, checkpointing: ActivationCheckpointing::Off }
     }
 
     /// Computes the hidden states of the source.
@@ -32,8 +36,8 @@ impl Encoder {
     /// # Shapes
     /// - `x`: `[B * S, D]`, embedded source; result the same
     pub fn forward(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let x = ResidualStream::new(x);
-        self.layers.iter().fold(x, |x, layer| layer.forward(x, rows, stream)).end(&self.norm, stream)
+        let input = LayerInput { rows: rows.clone(), memory: None };
+        stack::run(&self.layers, &self.norm, x, &input, stream, self.checkpointing)
     }
 }
 
@@ -63,11 +67,20 @@ impl EncoderLayer {
             residual: Residual::new(init.config),
         }
     }
+}
 
-    fn forward(&self, x: ResidualStream, rows: &Rows, stream: Option<&DropoutStream>) -> ResidualStream {
-        let x = self
-            .residual
-            .around(&self.self_attention_norm, x, stream, |x| self.self_attention.branch(x, rows, false, stream));
+impl Layer for EncoderLayer {
+    fn enter(&self, x: ResidualStream, stream: Option<&DropoutStream>) -> Entered {
+        self.residual.enter(&self.self_attention_norm, x, stream)
+    }
+
+    fn pass(&self, x: Entered, LayerInput { rows, .. }: &LayerInput, stream: Option<&DropoutStream>) -> ResidualStream {
+        let attend = |x| self.self_attention.branch(x, rows, false, stream);
+        let x = self.residual.leave(&self.self_attention_norm, x, stream, attend);
         self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.branch(x, stream))
+    }
+
+    fn end(&self) -> (&Linear, Residual) {
+        (&self.feed_forward.output, self.residual)
     }
 }

@@ -57,7 +57,7 @@
 //! | 0 | `config` shape of a model · `named_tensor` parameters on the host |
 //! | 1 | `rows` lengths, documents, positions · `init` first weights · `loss` · `flops` cost · `prompts` checked prompts |
 //! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `learned_prompt` |
-//! | 3 | `attention` · `feed_forward` · `position` · `mlm` masking |
+//! | 3 | `attention` · `feed_forward` · `position` · `mlm` masking · `stack` activations kept for backward |
 //! | 4 | `embedding` · `encoder` · `decoder` |
 //! | 5 | `encoder_decoder` · `decoder_only` · `encoder_only` |
 //! | 6 | `transformer` any of the three |
@@ -86,6 +86,7 @@ mod norm;
 mod position;
 mod prompts;
 mod rows;
+mod stack;
 mod transformer;
 
 pub use attention::{CrossAttention, SelfAttention};
@@ -111,6 +112,7 @@ pub use norm::Norm;
 pub use position::PositionEncoding;
 pub use prompts::{PromptError, Prompts};
 pub use rows::Rows;
+pub use stack::ActivationCheckpointing;
 pub use transformer::Transformer;
 
 /// The example of the README, compiled and run by the doctests.

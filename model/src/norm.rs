@@ -55,7 +55,23 @@ pub(crate) fn normalized(norm: &Option<Norm>, x: Tensor<2>) -> Tensor<2> {
 pub(crate) struct ResidualStream {
     sum: Tensor<2>,
     /// The pending result, and the probability of its dropout.
-    branch: Option<(Branch, f64)>,
+    branch: Option<(Pending, f64)>,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Branch(Branch),
+    /// The sum includes the branch already. A tensor stands for it in the graph; and its bias.
+    Added(Tensor<2>, Option<Tensor<1>>),
+}
+
+/// The residual stream at a sublayer.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    /// The residual sum, `[M, D]`.
+    pub(crate) sum: Tensor<2>,
+    /// What the sublayer reads, `[M, D]`: the norm of the sum, or the sum itself in post-norm models.
+    input: Tensor<2>,
 }
 
 impl ResidualStream {
@@ -64,9 +80,25 @@ impl ResidualStream {
         Self { sum: x, branch: None }
     }
 
+    /// Starts the stream with a `sum` that was computed before, see [`kiln_kernels::add_norm_again`]. It includes a branch, if there is
+    /// one, that a tensor stands for; with its bias, and the way it was added.
+    pub(crate) fn again(sum: Tensor<2>, branch: Option<(Tensor<2>, Option<Tensor<1>>, Residual)>) -> Self {
+        let branch = branch.map(|(branch, bias, residual)| (Pending::Added(branch, bias), residual.dropout));
+        Self { sum, branch }
+    }
+
     /// M.
     pub(crate) fn n_rows(&self) -> usize {
         self.sum.dims()[0]
+    }
+
+    /// Returns the sum, and the operands of the product that is to be added to it.
+    pub(crate) fn into_parts(self) -> (Tensor<2>, Option<[Tensor<2>; 2]>) {
+        let product = self.branch.map(|(branch, _)| match branch {
+            Pending::Branch(Branch { x, weight: Some(weight), .. }) => [x, weight],
+            _ => unreachable!("a layer ends in a product"),
+        });
+        (self.sum, product)
     }
 
     /// Adds the pending branch. Returns the sum and its norm.
@@ -74,16 +106,27 @@ impl ResidualStream {
         let Self { sum, branch } = self;
         let (branch, p) = branch.unzip();
         let dropout = stream.zip(p).filter(|(_, p)| *p > 0.0).map(|(stream, p)| (p, stream));
-        kiln_kernels::add_norm(sum, branch, dropout, norm.weights())
+        match branch {
+            Some(Pending::Added(branch, bias)) => {
+                kiln_kernels::add_norm_again(sum, branch, bias, dropout, norm.weights())
+            }
+            Some(Pending::Branch(branch)) => kiln_kernels::add_norm(sum, Some(branch), dropout, norm.weights()),
+            None => kiln_kernels::add_norm(sum, None, None, norm.weights()),
+        }
     }
 
     /// Ends a stack: the norm of the sum, or the sum itself after post-norm layers, which leave no branch pending.
     pub(crate) fn end(self, norm: &Option<Norm>, stream: Option<&DropoutStream>) -> Tensor<2> {
+        self.finish(norm, stream).1
+    }
+
+    /// Returns the sum, and [`Self::end`].
+    pub(crate) fn finish(self, norm: &Option<Norm>, stream: Option<&DropoutStream>) -> (Tensor<2>, Tensor<2>) {
         match norm {
-            Some(norm) => self.normed(norm, stream).1,
+            Some(norm) => self.normed(norm, stream),
             None => {
                 assert!(self.branch.is_none(), "a pre-norm stack ends in a norm");
-                self.sum
+                (self.sum.clone(), self.sum)
             }
         }
     }
@@ -101,6 +144,11 @@ impl Residual {
         Self { placement: config.norm, dropout: config.dropout }
     }
 
+    /// Whether the last branch of a layer stays pending.
+    pub(crate) fn leaves_branch(&self) -> bool {
+        self.placement == NormPlacement::Pre
+    }
+
     /// Pre-norm: `x + dropout(sublayer(norm(x)))`. Post-norm: `norm(x + dropout(sublayer(x)))`.
     pub(crate) fn around(
         &self,
@@ -109,15 +157,33 @@ impl Residual {
         stream: Option<&DropoutStream>,
         sublayer: impl FnOnce(Tensor<2>) -> Branch,
     ) -> ResidualStream {
+        self.leave(norm, self.enter(norm, x, stream), stream, sublayer)
+    }
+
+    /// The first part of [`Self::around`], up to the input of the sublayer.
+    pub(crate) fn enter(&self, norm: &Norm, x: ResidualStream, stream: Option<&DropoutStream>) -> Entered {
         match self.placement {
             NormPlacement::Pre => {
-                let (sum, normed) = x.normed(norm, stream);
-                ResidualStream { sum, branch: Some((sublayer(normed), self.dropout)) }
+                let (sum, input) = x.normed(norm, stream);
+                Entered { sum, input }
             }
-            NormPlacement::Post => {
-                let branch = Some((sublayer(x.sum.clone()), self.dropout));
-                ResidualStream::new(ResidualStream { sum: x.sum, branch }.normed(norm, stream).1)
-            }
+            NormPlacement::Post => Entered { input: x.sum.clone(), sum: x.sum },
+        }
+    }
+
+    /// The second part of [`Self::around`].
+    pub(crate) fn leave(
+        &self,
+        norm: &Norm,
+        Entered { sum, input }: Entered,
+        stream: Option<&DropoutStream>,
+        sublayer: impl FnOnce(Tensor<2>) -> Branch,
+    ) -> ResidualStream {
+        let branch = Some((Pending::Branch(sublayer(input)), self.dropout));
+        let pending = ResidualStream { sum, branch };
+        match self.placement {
+            NormPlacement::Pre => pending,
+            NormPlacement::Post => ResidualStream::new(pending.normed(norm, stream).1),
         }
     }
 }

@@ -69,6 +69,12 @@ impl Rows {
         x.select(0, first + lengths.clone() - 1)
     }
 
+    pub(crate) fn without_autodiff(self) -> Self {
+        let Self { batch_size, lengths, documents, positions } = self;
+        let [lengths, documents, positions] = [lengths, documents, positions].map(|ids| ids.map(Tensor::inner));
+        Self { batch_size, lengths, documents, positions }
+    }
+
     pub(crate) fn mask(&self) -> AttentionMask {
         AttentionMask { key_lengths: self.lengths.clone(), documents: self.documents.clone() }
     }

@@ -10,6 +10,7 @@ use crate::decoder_only::DecoderOnly;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::encoder_only::EncoderOnly;
 use crate::loss::{EvalSums, LossSums};
+use crate::stack::ActivationCheckpointing;
 
 /// A model of any architecture. The enum adds nothing to the parameter paths of the model.
 #[derive(Debug, Clone)]
@@ -108,6 +109,20 @@ impl Transformer {
             (Self::EncoderOnly(model), Batch::Text(batch)) => model.logits(batch, stream),
             _ => self.refuse(batch),
         }
+    }
+
+    /// Returns the model with another choice of the activations that training keeps. It is no part of the saved model.
+    #[must_use]
+    pub fn with_checkpointing(mut self, checkpointing: ActivationCheckpointing) -> Self {
+        match &mut self {
+            Self::EncoderDecoder(model) => {
+                model.encoder.checkpointing = checkpointing;
+                model.decoder.checkpointing = checkpointing;
+            }
+            Self::DecoderOnly(model) => model.decoder.checkpointing = checkpointing,
+            Self::EncoderOnly(model) => model.encoder.checkpointing = checkpointing,
+        }
+        self
     }
 
     fn refuse(&self, batch: &Batch) -> ! {

@@ -14,12 +14,12 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` |
+//! | 0 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` |
 //! | 1 | `dropout` · `rotary` · `swiglu` · `optim` · `collective` |
 //! | 2 | `activation` · `random` |
 //! | 3 | `reduce` sums over rows |
 //! | 4 | `linear` |
-//! | 5 | `attention` · `norm` · `embedding` · `deterministic` sums in a fixed order |
+//! | 5 | `attention` · `norm` · `embedding` · `deterministic` sums in a fixed order · `custom_gradient` |
 //! | 6 | `cross_entropy` |
 //! | 7 | `linear_cross_entropy` |
 //!
@@ -39,6 +39,7 @@ pub mod capture;
 pub mod collective;
 pub mod compilation;
 mod cross_entropy;
+mod custom_gradient;
 mod deterministic;
 mod dropout;
 mod embedding;
@@ -52,6 +53,7 @@ mod norm;
 pub mod optim;
 mod random;
 mod reduce;
+mod retained;
 mod rotary;
 mod settings;
 mod swiglu;
@@ -61,6 +63,7 @@ mod testing;
 pub use activation::Activation;
 pub use attention::{AttentionConfig, AttentionMask, Projected, attention, attention_is_fused};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
+pub use custom_gradient::{CustomGradients, LeafGradient, gradients_behind, with_gradient};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::{embed, embedding};
 pub use linear::{
@@ -68,8 +71,9 @@ pub use linear::{
     linear_weight_gradient_accumulate,
 };
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
-pub use norm::{Branch, NormWeights, add_norm, layer_norm, rms_norm};
+pub use norm::{Branch, NormWeights, add_norm, add_norm_again, layer_norm, rms_norm};
 pub use random::random_words;
+pub use retained::Retained;
 pub use rotary::rotary;
 pub use settings::{Settings, SettingsGuard};
 pub use swiglu::swiglu;

@@ -95,6 +95,26 @@ impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
         (out, lse_above)
     }
 
+    fn known_self(
+        qkv: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        lse: FloatTensor<Self>,
+        lengths: MaybeInts<Self>,
+        documents: MaybeInts<Self>,
+        random: MaybeInts<Self>,
+        spec: FlashSpec,
+    ) -> FloatTensor<Self> {
+        let prep = FlashSelf(spec).prepare::<C>([qkv.node()]).compute_bound().stateful();
+        let [qkv, out, lse] = [qkv, out, lse].map(|tensor| tensor.into_primitive());
+        let (lengths, documents, random) = (lengths.below(), documents.below(), random.below());
+        match prep {
+            OpsKind::Tracked(prep) => {
+                prep.finish(SelfState { qkv, out: out.clone(), lse, lengths, documents, random }, out)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(out),
+        }
+    }
+
     fn flash_self_backward(
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
@@ -127,6 +147,26 @@ impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
             OpsKind::UnTracked(prep) => prep.finish(out),
         };
         (out, lse_above)
+    }
+
+    fn known_cross(
+        query: FloatTensor<Self>,
+        key_value: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        lse: FloatTensor<Self>,
+        lengths: MaybeInts<Self>,
+        random: MaybeInts<Self>,
+        spec: FlashSpec,
+    ) -> FloatTensor<Self> {
+        let prep = FlashCross(spec).prepare::<C>([query.node(), key_value.node()]).compute_bound().stateful();
+        let [query, key_value, out, lse] = [query, key_value, out, lse].map(|tensor| tensor.into_primitive());
+        let (lengths, random) = (lengths.below(), random.below());
+        match prep {
+            OpsKind::Tracked(prep) => {
+                prep.finish(CrossState { query, key_value, out: out.clone(), lse, lengths, random }, out)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(out),
+        }
     }
 
     fn flash_cross_backward(

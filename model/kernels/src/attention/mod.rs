@@ -11,7 +11,7 @@ mod reference;
 mod tests;
 mod visible;
 
-use burn::backend::Dispatch;
+use burn::backend::{Dispatch, DispatchTensor};
 use burn::tensor::{DType, Device, Int, IntDType, Tensor};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
@@ -20,6 +20,7 @@ use ops::{FlashOps, FlashSpec};
 
 use crate::dropout::DropoutStream;
 use crate::maybe::MaybeInts;
+use crate::retained;
 use crate::settings::reference_operators;
 
 /// Queries, keys and values as the input projections wrote them.
@@ -152,17 +153,29 @@ fn flash(
     let spec = |head_dim| FlashSpec { batch_size, n_heads, n_kv_heads, head_dim, causal, site, dropout: p };
     let lengths = given(mask.key_lengths.as_ref());
 
-    let (out, _) = match projected {
+    let (random, known) = (given(random), retained::reused());
+    let out = match projected {
         Projected::SelfAttention { qkv } => {
-            let head_dim = qkv.dims()[1] / (n_heads + 2 * n_kv_heads);
-            let documents = given(mask.documents.as_ref());
-            Dispatch::flash_self(qkv.into_dispatch(), lengths, documents, given(random), spec(head_dim))
+            let spec = spec(qkv.dims()[1] / (n_heads + 2 * n_kv_heads));
+            let (qkv, documents) = (qkv.into_dispatch(), given(mask.documents.as_ref()));
+            match known {
+                Some([out, lse]) => Dispatch::known_self(qkv, out, lse, lengths, documents, random, spec),
+                None => kept(Dispatch::flash_self(qkv, lengths, documents, random, spec)),
+            }
         }
         Projected::Cross { query, key_value } => {
-            let head_dim = query.dims()[1] / n_heads;
+            let spec = spec(query.dims()[1] / n_heads);
             let (query, key_value) = (query.into_dispatch(), key_value.into_dispatch());
-            Dispatch::flash_cross(query, key_value, lengths, given(random), spec(head_dim))
+            match known {
+                Some([out, lse]) => Dispatch::known_cross(query, key_value, out, lse, lengths, random, spec),
+                None => kept(Dispatch::flash_cross(query, key_value, lengths, random, spec)),
+            }
         }
     };
     Tensor::from_dispatch(out)
+}
+
+fn kept((out, lse): (DispatchTensor, DispatchTensor)) -> DispatchTensor {
+    retained::keep([&out, &lse]);
+    out
 }

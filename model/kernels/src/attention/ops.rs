@@ -53,6 +53,20 @@ pub(crate) trait FlashOps: Backend {
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
+    /// Returns the result of [`FlashOps::flash_self`], which is known with all that backward needs.
+    #[fusion(default)]
+    fn known_self(
+        _qkv: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        _lse: FloatTensor<Self>,
+        #[extension_type] _lengths: MaybeInts<Self>,
+        #[extension_type] _documents: MaybeInts<Self>,
+        #[extension_type] _random: MaybeInts<Self>,
+        _spec: FlashSpec,
+    ) -> FloatTensor<Self> {
+        out
+    }
+
     /// Returns the gradient of `qkv`.
     #[fusion(dtype = qkv, shape = qkv)]
     fn flash_self_backward(
@@ -75,6 +89,20 @@ pub(crate) trait FlashOps: Backend {
         #[extension_type] random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Returns the result of [`FlashOps::flash_cross`], which is known with all that backward needs.
+    #[fusion(default)]
+    fn known_cross(
+        _query: FloatTensor<Self>,
+        _key_value: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        _lse: FloatTensor<Self>,
+        #[extension_type] _lengths: MaybeInts<Self>,
+        #[extension_type] _random: MaybeInts<Self>,
+        _spec: FlashSpec,
+    ) -> FloatTensor<Self> {
+        out
+    }
 
     /// Returns the gradients of `query` and `key_value`.
     #[fusion(meta = |query, key_value, _out, _lse, _d_out, _lengths, _random, _spec| (query.clone(), key_value.clone()))]

@@ -52,6 +52,17 @@ impl DropoutStream {
         Self { state, next_site: Cell::new(0) }
     }
 
+    /// Creates a stream without autodiff that takes the same sites from here on.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self { state: self.state.clone().inner(), next_site: self.next_site.clone() }
+    }
+
+    /// Goes on where `fork` has arrived.
+    pub fn join(&self, fork: &Self) {
+        self.next_site.set(fork.next_site.get());
+    }
+
     /// Takes the next site. Returns it with the device's copy of seed and draw.
     pub(crate) fn take(&self) -> (u32, &Tensor<1, Int>) {
         let site = self.next_site.get();

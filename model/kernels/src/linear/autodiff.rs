@@ -169,6 +169,30 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         }
     }
 
+    fn known_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Maybe<Self>,
+        known: FloatTensor<Self>,
+        layout: Layout,
+        activation: Option<Activation>,
+        mask: Mask<Self>,
+    ) -> FloatTensor<Self> {
+        let bias = bias.into_option();
+        let bias_node = bias.as_ref().map_or_else(|| weight.node(), |bias| bias.node());
+        let node = Linear { layout, activation, has_bias: bias.is_some() };
+        let prep = node.prepare::<C>([x.node(), weight.node(), bias_node]).compute_bound().stateful();
+        let [x, weight, known] = [x, weight, known].map(|tensor| tensor.into_primitive());
+        let bias = Maybe::from(bias.map(|bias| bias.into_primitive()));
+        let mask: Mask<B> = mask.convert();
+
+        let y = B::known_linear(x.clone(), weight.clone(), bias, known.clone(), layout, activation, mask.clone());
+        match prep {
+            OpsKind::Tracked(prep) => prep.finish((x, weight, activation.map(|_| known), mask), y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        }
+    }
+
     fn fused_linear_both(
         _x: FloatTensor<Self>,
         _weight: FloatTensor<Self>,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use burn::backend::Flex;
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::FloatDType;
+use burn::tensor::{DType, FloatDType};
 use burn_flex::FlexTensor;
 
 use super::ops::{Layout, LinearOps};
@@ -63,6 +63,10 @@ impl LinearOps for Flex {
         activation: Option<Activation>,
         mask: Mask<Self>,
     ) -> FlexTensor {
+        // An activation takes its argument as backward will read it: rounded.
+        if let Some(activation) = activation.filter(|_| x.dtype() != DType::F32) {
+            return Self::fused_linear_both(x, weight, bias, layout, activation, mask).1;
+        }
         let bias = values(&bias);
         let y = finished(&x, &weight, layout, |_, columns, row| {
             if let Some(bias) = &bias {

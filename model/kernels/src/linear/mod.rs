@@ -24,6 +24,7 @@ pub(crate) use ops::{Layout, LinearOps};
 use crate::activation::{self, Activation};
 use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
 use crate::maybe::Maybe;
+use crate::retained;
 use crate::settings::reference_operators;
 
 /// Returns `x · weight + bias`. The bias is added before the result leaves the registers. Its gradient is summed in a fixed
@@ -128,15 +129,25 @@ fn activated(
         let weight = if layout == Layout::NT { weight.transpose() } else { weight };
         return reference::linear(x, weight, bias);
     }
+    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
     let bias = Maybe::from(bias.map(Tensor::into_dispatch));
-    Tensor::from_dispatch(Dispatch::fused_linear(
-        x.into_dispatch(),
-        weight.into_dispatch(),
-        bias,
-        layout,
-        activation,
-        mask,
-    ))
+
+    if let Some([known]) = retained::reused() {
+        return Tensor::from_dispatch(Dispatch::known_linear(x, weight, bias, known, layout, activation, mask));
+    }
+    let y = match activation {
+        Some(activation) if retained::is_kept() && !activation.keeps_result() => {
+            let (before, y) = Dispatch::fused_linear_both(x, weight, bias, layout, activation, mask);
+            retained::keep([&before]);
+            y
+        }
+        _ => {
+            let y = Dispatch::fused_linear(x, weight, bias, layout, activation, mask);
+            retained::keep([&y]);
+            y
+        }
+    };
+    Tensor::from_dispatch(y)
 }
 
 /// Returns `x · weightᵀ + bias`, for a weight that is stored by output row, such as a tied embedding.

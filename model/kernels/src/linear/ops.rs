@@ -158,6 +158,24 @@ pub(crate) trait LinearOps: Backend {
         #[extension_type] mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
+    /// Returns [`Self::fused_linear`] given what it keeps for backward: its result or, with an activation, what
+    /// [`Activation::keeps_result`] says. Nothing is multiplied.
+    #[fusion(default)]
+    fn known_linear(
+        _x: FloatTensor<Self>,
+        _weight: FloatTensor<Self>,
+        #[extension_type] _bias: Maybe<Self>,
+        known: FloatTensor<Self>,
+        _layout: Layout,
+        activation: Option<Activation>,
+        #[extension_type] mask: Mask<Self>,
+    ) -> FloatTensor<Self> {
+        match activation {
+            Some(activation) if !activation.keeps_result() => Self::activate(known, activation, mask),
+            _ => known,
+        }
+    }
+
     /// Returns `residual + x · weight + bias`.
     #[fusion(meta = of_residual)]
     fn linear_residual(

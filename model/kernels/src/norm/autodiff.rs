@@ -118,6 +118,20 @@ impl<B: Backend + NormOps + LinearOps> Backward<B, 6> for AddNorm {
     }
 }
 
+fn below<B: Backend, C: CheckpointStrategy>(branch: Addend<Autodiff<B, C>>) -> Addend<B> {
+    match branch {
+        Addend::None => Addend::None,
+        Addend::Branch(branch) => Addend::Branch(branch.into_primitive()),
+        Addend::Product { x, weight } => Addend::Product { x: x.into_primitive(), weight: weight.into_primitive() },
+        Addend::Added(branch) => Addend::Added(branch.into_primitive()),
+        Addend::KnownSum { x, weight, sum } => Addend::KnownSum {
+            x: x.into_primitive(),
+            weight: weight.into_primitive(),
+            sum: sum.into_primitive(),
+        },
+    }
+}
+
 impl<B: Backend + NormOps + LinearOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
     fn add_norm(
         x: FloatTensor<Self>,
@@ -133,8 +147,8 @@ impl<B: Backend + NormOps + LinearOps, C: CheckpointStrategy> NormOps for Autodi
         let present = Present { branch: !matches!(branch, Addend::None), bias: bias.is_some(), beta: beta.is_some() };
         let (branch_or_x, weight_or_gamma) = match &branch {
             Addend::None => (&x, &gamma),
-            Addend::Branch(branch) => (branch, &gamma),
-            Addend::Product { x, weight } => (x, weight),
+            Addend::Branch(branch) | Addend::Added(branch) => (branch, &gamma),
+            Addend::Product { x, weight } | Addend::KnownSum { x, weight, .. } => (x, weight),
         };
         let [bias_or_gamma, beta_or_gamma] = [&bias, &beta].map(|it| it.as_ref().unwrap_or(&gamma));
         let parents = [&x, branch_or_x, weight_or_gamma, bias_or_gamma, &gamma, beta_or_gamma];
@@ -142,13 +156,9 @@ impl<B: Backend + NormOps + LinearOps, C: CheckpointStrategy> NormOps for Autodi
         let prep = AddNorm { kind }.prepare::<C>(nodes).compute_bound().stateful();
         let (x, gamma) = (x.into_primitive(), gamma.into_primitive());
         let [bias, beta] = [bias, beta].map(|it| Maybe::from(it.map(|it| it.into_primitive())));
-        let branch: Addend<B> = match branch {
-            Addend::None => Addend::None,
-            Addend::Branch(branch) => Addend::Branch(branch.into_primitive()),
-            Addend::Product { x, weight } => Addend::Product { x: x.into_primitive(), weight: weight.into_primitive() },
-        };
+        let branch: Addend<B> = below(branch);
         let product = match &branch {
-            Addend::Product { x, weight } => Some([x.clone(), weight.clone()]),
+            Addend::Product { x, weight } | Addend::KnownSum { x, weight, .. } => Some([x.clone(), weight.clone()]),
             _ => None,
         };
         let (sum, normed, statistics) =

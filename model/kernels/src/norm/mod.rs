@@ -9,7 +9,7 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use burn::backend::Dispatch;
+use burn::backend::{Dispatch, DispatchTensor};
 use burn::tensor::Tensor;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
@@ -18,6 +18,7 @@ use ops::{Addend, Kind, NormOps};
 use crate::dropout::{DropoutStream, Mask};
 use crate::linear::{Layout, check_operands};
 use crate::maybe::Maybe;
+use crate::retained;
 use crate::settings::reference_operators;
 
 /// Parameters of a normalization.
@@ -99,14 +100,57 @@ pub fn add_norm(
     let (branch, bias) = match branch {
         Some(Branch { x, weight: Some(weight), bias }) => {
             let [x, weight] = [x, weight].map(Tensor::into_dispatch);
-            (Addend::Product { x, weight }, bias)
+            let product = match retained::reused() {
+                Some([sum]) => Addend::KnownSum { x, weight, sum },
+                None => Addend::Product { x, weight },
+            };
+            (product, bias)
         }
         Some(Branch { x, weight: None, bias }) => (Addend::Branch(x.into_dispatch()), bias),
         None => (Addend::None, None),
     };
-    let [bias, beta] = [bias, beta].map(|parameter| Maybe::from(parameter.map(Tensor::into_dispatch)));
-    let (sum, normed) = Dispatch::add_norm(x.into_dispatch(), branch, bias, drop, gamma.into_dispatch(), beta, kind);
+    let is_product = matches!(branch, Addend::Product { .. });
+    let (sum, normed) = launch(x, branch, bias, drop, (gamma, beta), kind);
+    if is_product {
+        retained::keep([&sum]);
+    }
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))
+}
+
+/// [`add_norm`] where `sum` is known from an earlier call: only the norm is computed. `branch` stands for the branch in the graph and
+/// gets its gradient; its values have no meaning. `bias` is the bias of the branch. `dropout` must take the same site as before.
+///
+/// # Shapes
+/// - `sum`, `branch`: `[M, D]`
+/// - results: as those of [`add_norm`]
+///
+/// # Panics
+/// If the references are to be run, which have no such operator, or a parameter has another size or dtype.
+pub fn add_norm_again(
+    sum: Tensor<2>,
+    branch: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    dropout: Option<(f64, &DropoutStream)>,
+    norm: NormWeights,
+) -> (Tensor<2>, Tensor<2>) {
+    assert!(!reference_operators(), "a norm that is computed again has no reference");
+    let NormWeights { gamma, beta, eps } = norm;
+    let kind = Kind { eps: eps as f32, centered: beta.is_some(), bias: bias.is_some() };
+    let drop = Mask::take(dropout, sum.shape().num_elements());
+    let (sum, normed) = launch(sum, Addend::Added(branch.into_dispatch()), bias, drop, (gamma, beta), kind);
+    (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))
+}
+
+fn launch(
+    x: Tensor<2>,
+    branch: Addend<Dispatch>,
+    bias: Option<Tensor<1>>,
+    drop: Mask<Dispatch>,
+    (gamma, beta): (Tensor<1>, Option<Tensor<1>>),
+    kind: Kind,
+) -> (DispatchTensor, DispatchTensor) {
+    let [bias, beta] = [bias, beta].map(|parameter| Maybe::from(parameter.map(Tensor::into_dispatch)));
+    Dispatch::add_norm(x.into_dispatch(), branch, bias, drop, gamma.into_dispatch(), beta, kind)
 }
 
 /// Computes the layer normalization of `x`, see [`NormWeights`].

@@ -36,6 +36,14 @@ pub(crate) enum Addend<B: Backend> {
         x: FloatTensor<B>,
         weight: FloatTensor<B>,
     },
+    /// The branch has been added before. The tensor stands for it in the graph; its values have no meaning.
+    Added(FloatTensor<B>),
+    /// `x * weight`, where the sum is known.
+    KnownSum {
+        x: FloatTensor<B>,
+        weight: FloatTensor<B>,
+        sum: FloatTensor<B>,
+    },
 }
 
 impl<B: Backend + LinearOps> Addend<B> {
@@ -51,7 +59,8 @@ impl<B: Backend + LinearOps> Addend<B> {
                 Remainder { sum, branch: Some(B::product(x, weight, Layout::NN)), bias: bias.into_option() }
             }
             (Addend::Branch(branch), _) => Remainder { sum, branch: Some(branch), bias: bias.into_option() },
-            (Addend::None, _) => Remainder { sum, branch: None, bias: None },
+            (Addend::KnownSum { sum, .. }, _) => Remainder { sum, branch: None, bias: None },
+            (Addend::None | Addend::Added(_), _) => Remainder { sum, branch: None, bias: None },
         }
     }
 }

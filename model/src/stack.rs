@@ -1,0 +1,264 @@
+//! Stacks of layers, and which of their activations training keeps for backward.
+//!
+//! Without activation checkpointing, forward builds one graph over all layers. With it, forward runs without a graph and keeps the
+//! residual sum at the start of each layer. Backward goes through the layers from the last to the first. It runs each layer forward
+//! once more from its sum, now with a graph, takes the gradients and drops the graph.
+//!
+//! ```text
+//!   forward    sum 0  -->  layer 0  -->  sum 1  -->  layer 1  -->  sum 2  -->  norm
+//!   backward   sum 0  -->  layer 0       sum 1  -->  layer 1       sum 2  -->  norm     with a graph, from right to left
+//!                 '--- gradient <---'       '--- gradient <---'       '--- gradient
+//! ```
+//!
+//! The last product of a layer is not computed twice, since nothing in the layer needs its result. The kernels are the same, and dropout
+//! draws from a counter, so that gradients have the same bits.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+use kiln_kernels::{
+    CustomGradients, DropoutStream, LeafGradient, Retained, Settings, gradients_behind, with_gradient,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::kv_cache::Memory;
+use crate::linear::Linear;
+use crate::norm::{Entered, Norm, Residual, ResidualStream};
+use crate::rows::Rows;
+
+/// Activation checkpointing (Chen et al. 2016): which activations of the layers are kept for backward. The gradients have the same
+/// bits with each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ActivationCheckpointing {
+    /// All of them.
+    #[default]
+    Off,
+    /// The results of products and attention (Korthikanti et al. 2022 and others call it selective). Norms, activations and rotations
+    /// are computed again: little time.
+    Selective,
+    /// The residual sum at the start of each layer. Each layer is computed again, apart from its last product.
+    Layer,
+}
+
+/// What all layers of a stack read.
+#[derive(Debug, Clone)]
+pub(crate) struct LayerInput {
+    pub(crate) rows: Rows,
+    /// The encoded source, if there is one.
+    pub(crate) memory: Option<Memory>,
+}
+
+/// A layer of a stack: sublayers in residual branches.
+pub(crate) trait Layer: Module + 'static {
+    /// Adds the branch that the layer before has left pending.
+    fn enter(&self, x: ResidualStream, stream: Option<&DropoutStream>) -> Entered;
+
+    /// Computes the layer.
+    fn pass(&self, x: Entered, input: &LayerInput, stream: Option<&DropoutStream>) -> ResidualStream;
+
+    /// The last projection, and how its result is added.
+    fn end(&self) -> (&Linear, Residual);
+}
+
+/// Runs `layers`, then `norm`.
+///
+/// # Shapes
+/// - `x`: `[M, D]`; result the same
+pub(crate) fn run<L: Layer>(
+    layers: &[L],
+    norm: &Option<Norm>,
+    x: Tensor<2>,
+    input: &LayerInput,
+    stream: Option<&DropoutStream>,
+    checkpointing: ActivationCheckpointing,
+) -> Tensor<2> {
+    let has_graph = x.is_autodiff() && !layers.is_empty() && !Settings::current().reference_operators;
+    if has_graph && checkpointing != ActivationCheckpointing::Off {
+        return run_checkpointed(layers, norm, x, input, stream, checkpointing);
+    }
+    let x = layers.iter().fold(ResidualStream::new(x), |x, layer| layer.pass(layer.enter(x, stream), input, stream));
+    x.end(norm, stream)
+}
+
+/// The start of a layer, or of the norm after the last.
+struct Checkpoint {
+    /// The residual sum, `[M, D]`.
+    sum: Tensor<2>,
+    /// The random stream before the sum.
+    stream: Option<DropoutStream>,
+    /// The results that the layer need not compute again.
+    retained: Option<Retained>,
+}
+
+fn run_checkpointed<L: Layer>(
+    layers: &[L],
+    norm: &Option<Norm>,
+    x: Tensor<2>,
+    input: &LayerInput,
+    stream: Option<&DropoutStream>,
+    checkpointing: ActivationCheckpointing,
+) -> Tensor<2> {
+    let memory = input.memory.as_ref().map(|memory| memory.hidden.clone());
+    let input = input.clone().without_autodiff();
+    let original = stream;
+    let stream = original.map(DropoutStream::fork);
+    let stream = stream.as_ref();
+    let fork = || stream.map(DropoutStream::fork);
+
+    let mut checkpoints = Vec::with_capacity(layers.len() + 1);
+    let mut now = ResidualStream::new(x.clone().inner());
+    for layer in layers {
+        let (layer, stream_before) = (layer.valid(), fork());
+        let entered = layer.enter(now, stream);
+        let sum = entered.sum.clone();
+        let pass = || layer.pass(entered, &input, stream);
+        let retained;
+        (now, retained) = match checkpointing {
+            ActivationCheckpointing::Selective => {
+                let (now, retained) = Retained::keep(pass);
+                (now, Some(retained))
+            }
+            _ => (pass(), None),
+        };
+        checkpoints.push(Checkpoint { sum, stream: stream_before, retained });
+    }
+
+    let stream_before = fork();
+    let (sum, y) = now.finish(&norm.as_ref().map(Module::valid), stream);
+    let end = Checkpoint { sum, stream: stream_before, retained: None };
+    if let Some((original, stream)) = original.zip(stream) {
+        original.join(stream);
+    }
+
+    let recomputation = Recomputation { layers: layers.to_vec(), norm: norm.clone(), checkpoints, end, input };
+    match memory {
+        Some(memory) => with_gradient(y, [x, memory], move |dy| {
+            let Backward { sum, memory, leaves, .. } = recomputation.backward(dy);
+            CustomGradients { inputs: [sum, memory.expect("every layer attends to the source")], leaves }
+        }),
+        None => with_gradient(y, [x], move |dy| {
+            let Backward { sum, leaves, .. } = recomputation.backward(dy);
+            CustomGradients { inputs: [sum], leaves }
+        }),
+    }
+}
+
+/// What backward needs.
+struct Recomputation<L> {
+    layers: Vec<L>,
+    norm: Option<Norm>,
+    checkpoints: Vec<Checkpoint>,
+    end: Checkpoint,
+    input: LayerInput,
+}
+
+/// Backward so far.
+struct Backward {
+    /// Gradient of the residual sum that comes next.
+    sum: Tensor<2>,
+    /// Gradient of the branch that the sum includes, if it is a branch of the layer before.
+    branch: Option<Tensor<2>>,
+    /// Gradient of the source, if a layer attended to it.
+    memory: Option<Tensor<2>>,
+    /// Gradients of parameters.
+    leaves: Vec<LeafGradient>,
+}
+
+impl<L: Layer> Recomputation<L> {
+    fn backward(self, dy: Tensor<2>) -> Backward {
+        let Self { layers, norm, checkpoints, end, input } = self;
+        let mut backward = Backward { sum: dy, branch: None, memory: None, leaves: Vec::new() };
+
+        if let Some(norm) = &norm {
+            let start = Start::new(end.sum, layers.last());
+            let (_, y) = start.stream().finish(&Some(norm.clone()), end.stream.as_ref());
+            let mut gradients = gradients_behind(y, backward.sum.clone(), None);
+            start.leave(&mut gradients, &mut backward);
+            collect(norm, &mut gradients, &mut backward.leaves);
+        }
+
+        for (i, Checkpoint { sum, stream, retained }) in checkpoints.into_iter().enumerate().rev() {
+            let (layer, before) = (&layers[i], i.checked_sub(1).map(|i| &layers[i]));
+            let start = Start::new(sum, before);
+            let input = input.clone().with_memory(|hidden| Tensor::from_inner(hidden).require_grad());
+            let entered = layer.enter(start.stream(), stream.as_ref());
+            let pass = || layer.pass(entered, &input, stream.as_ref());
+            let end = match retained {
+                Some(retained) => retained.reuse(pass),
+                None => pass(),
+            };
+
+            let (y, product) = end.into_parts();
+            let product = product.map(|operands| (operands, backward.branch.take().expect("the branch was added")));
+            let mut gradients = gradients_behind(y, backward.sum.clone(), product);
+            start.leave(&mut gradients, &mut backward);
+            collect(layer, &mut gradients, &mut backward.leaves);
+            if let Some(gradient) = input.memory.and_then(|memory| memory.hidden.grad_remove(&mut gradients)) {
+                backward.memory = Some(match backward.memory {
+                    Some(later) => gradient + later,
+                    None => gradient,
+                });
+            }
+        }
+        backward
+    }
+}
+
+/// The leaves that a recomputation starts from.
+struct Start<'a> {
+    sum: Tensor<2>,
+    /// Stands for the branch in the sum; its bias and dropout.
+    branch: Option<(Tensor<2>, &'a Option<Param<Tensor<1>>>, Residual)>,
+}
+
+impl<'a> Start<'a> {
+    /// The `sum` after the layer `before`.
+    fn new<L: Layer>(sum: Tensor<2>, before: Option<&'a L>) -> Self {
+        let leaf = || Tensor::from_inner(sum.clone()).require_grad();
+        let branch = before.map(Layer::end).filter(|(_, residual)| residual.leaves_branch());
+        Self { sum: leaf(), branch: branch.map(|(linear, residual)| (leaf(), &linear.bias, residual)) }
+    }
+
+    fn stream(&self) -> ResidualStream {
+        let branch = self.branch.as_ref();
+        let branch = branch.map(|(leaf, bias, residual)| (leaf.clone(), bias.as_ref().map(Param::val), *residual));
+        ResidualStream::again(self.sum.clone(), branch)
+    }
+
+    /// Takes the gradients of the leaves.
+    fn leave(&self, gradients: &mut Gradients, backward: &mut Backward) {
+        backward.sum = self.sum.grad_remove(gradients).expect("every layer reads its sum");
+        backward.branch = None;
+        if let Some((leaf, bias, _)) = &self.branch {
+            backward.branch = leaf.grad_remove(gradients);
+            let bias = bias.as_ref().and_then(|bias| LeafGradient::take(&bias.val(), gradients));
+            backward.leaves.extend(bias);
+        }
+    }
+}
+
+impl LayerInput {
+    fn without_autodiff(self) -> Self {
+        let memory = self.memory.map(|memory| Memory { lengths: memory.lengths.inner(), ..memory });
+        Self { rows: self.rows.without_autodiff(), memory }.with_memory(Tensor::inner)
+    }
+
+    /// Replaces the hidden states of the source.
+    fn with_memory(self, change: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Self {
+        let memory = self.memory.map(|memory| Memory { hidden: change(memory.hidden), ..memory });
+        Self { memory, ..self }
+    }
+}
+
+/// Takes the gradients of all parameters of `module` that have one.
+fn collect<M: Module>(module: &M, gradients: &mut Gradients, leaves: &mut Vec<LeafGradient>) {
+    struct Visitor<'a>(&'a mut Gradients, &'a mut Vec<LeafGradient>);
+
+    impl ModuleVisitor for Visitor<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.extend(LeafGradient::take(&param.val(), self.0));
+        }
+    }
+
+    module.visit(&mut Visitor(gradients, leaves));
+}
