@@ -179,7 +179,8 @@ def time_model(path):
 
     for compiled in (False, True):
         torch.manual_seed(0)
-        model = Transformer(workload["model"], workload["label_smoothing"], ignored)
+        checkpointing = workload.get("activation_checkpointing", "off")
+        model = Transformer(workload["model"], workload["label_smoothing"], ignored, checkpointing)
         assert n_parameters(model) == workload["parameters"], f"{n_parameters(model)} parameters: another network"
         batches, tokens = model_batches(workload)
         time_steps(workload["name"], model, batches, tokens, workload["flops"], compiled, workload)

@@ -8,16 +8,33 @@ the vocabulary.
 """
 
 import math
+from functools import partial
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 ACTIVATIONS = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
+}
+
+
+# What selective checkpointing keeps: products and attention. Everything else is computed again.
+KEPT = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+CHECKPOINTING = {
+    "layer": {},
+    "selective": {"context_fn": partial(create_selective_checkpoint_contexts, KEPT)},
 }
 
 
@@ -151,6 +168,7 @@ class Stack(nn.Module):
         self.norm_embedding = norm(config) if config["embedding_norm"] else nn.Identity()
         self.layers = nn.ModuleList(Layer(config, cross) for _ in range(n_layers))
         self.norm = norm(config) if config["norm"] == "pre" else nn.Identity()
+        self.checkpointing = "off"
 
     def forward(self, ids, **options):
         x = self.tokens(ids)
@@ -165,14 +183,21 @@ class Stack(nn.Module):
 
         x = F.dropout(self.norm_embedding(x), self.dropout, self.training)
         for layer in self.layers:
-            x = layer(x, rotation=self.rotation, **options)
+            if self.checkpointing == "off":
+                x = layer(x, rotation=self.rotation, **options)
+            else:
+                how = CHECKPOINTING[self.checkpointing]
+                x = checkpoint(layer, x, rotation=self.rotation, use_reentrant=False, **how, **options)
         return self.norm(x)
 
 
 class Transformer(nn.Module):
-    """The model of a `config.json`. `forward` returns the mean loss over the labels that are not `ignored`."""
+    """The model of a `config.json`. `forward` returns the mean loss over the labels that are not `ignored`.
 
-    def __init__(self, config, label_smoothing=0.0, ignored=-1):
+    `checkpointing` is "off", "selective" or "layer".
+    """
+
+    def __init__(self, config, label_smoothing=0.0, ignored=-1, checkpointing="off"):
         super().__init__()
         d, kind = config["d_model"], config["architecture"]
         self.kind, self.label_smoothing, self.ignored = kind, label_smoothing, ignored
@@ -196,6 +221,8 @@ class Transformer(nn.Module):
         if tied != "none":
             self.out.weight = own.weight
         for module in self.modules():
+            if isinstance(module, Stack):
+                module.checkpointing = checkpointing
             if isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=d**-0.5 if config["scale_embedding"] else 0.02)
 

@@ -24,7 +24,7 @@
 //! | model | architecture of | batch | presets |
 //! |---|---|---|---|
 //! | [`EncoderDecoder`] | Vaswani et al. 2017, Marian, BART | [`PairBatch`] | `tiny`, `small`, `base`, `big`, `transformer_base`, `transformer_big` |
-//! | [`DecoderOnly`] | GPT-2, Llama | [`TextBatch`] | `gpt2_124m`, `gpt2_350m`, `llama_125m` |
+//! | [`DecoderOnly`] | GPT-2, Llama | [`TextBatch`] | `gpt2_124m`, `gpt2_350m`, `llama_125m`, `llama_1b` |
 //! | [`EncoderOnly`] | BERT | [`TextBatch`], masked by [`mlm::mask_tokens`] | `bert_small` |
 //!
 //! ```

@@ -15,9 +15,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
-use kiln_kernels::{
-    CustomGradients, DropoutStream, LeafGradient, Retained, Settings, gradients_behind, with_gradient,
-};
+use kiln_kernels::{CustomGradients, DropoutStream, LeafGradient, Retained, Settings, gradients_behind, with_gradient};
 use serde::{Deserialize, Serialize};
 
 use crate::kv_cache::Memory;

@@ -72,7 +72,7 @@ fn remedy(differences: &[Difference]) -> String {
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 21] = [
+const FREE: [&str; 22] = [
     "data.train",
     "data.valid",
     "data.cache_dir",
@@ -88,6 +88,7 @@ const FREE: [&str; 21] = [
     "train.best_metric",
     "train.save_every",
     "train.keep_last",
+    "train.activation_checkpointing",
     "train.shard_optimizer",
     "train.warm_up",
     "train.capture",

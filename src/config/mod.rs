@@ -20,7 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kiln_data::{CorpusConfig, LoaderConfig, TextConfig, TokenizerConfig};
-use kiln_model::TransformerConfig;
+use kiln_model::{ActivationCheckpointing, TransformerConfig};
 use serde::{Deserialize, Serialize};
 
 pub use builder::ConfigBuilder;
@@ -158,6 +158,9 @@ pub struct TrainConfig {
     /// Micro-batches that every batch of the loader is cut into; `--auto-micro-batch` finds the number that fits in memory. The
     /// optimizer step still uses the whole batch.
     pub split_batches: usize,
+    /// Which activations are kept for backward: `off` keeps all, `selective` computes norms and activations again, `layer` whole
+    /// layers. `auto` takes the first of these that fits into memory. Gradients are equal bit for bit.
+    pub activation_checkpointing: Checkpointing,
     /// Several devices: whether each keeps the master weights and moments of its slice of the model alone (ZeRO-1). Results are
     /// equal bit for bit.
     pub shard_optimizer: bool,
@@ -220,6 +223,32 @@ impl BestMetric {
             Self::Bleu => "bleu",
             Self::Chrf => "chrf",
             Self::ExactMatch => "exact_match",
+        }
+    }
+}
+
+/// Which activations are kept for backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checkpointing {
+    /// The first of the others that fits into memory.
+    Auto,
+    /// All.
+    Off,
+    /// The results of products and attention.
+    Selective,
+    /// The residual sum at the start of each layer.
+    Layer,
+}
+
+impl Checkpointing {
+    /// Returns what to train with; `None` for `auto`.
+    pub fn chosen(self) -> Option<ActivationCheckpointing> {
+        match self {
+            Self::Auto => None,
+            Self::Off => Some(ActivationCheckpointing::Off),
+            Self::Selective => Some(ActivationCheckpointing::Selective),
+            Self::Layer => Some(ActivationCheckpointing::Layer),
         }
     }
 }
@@ -303,6 +332,7 @@ impl Default for TrainConfig {
             save_every: 1000,
             keep_last: 3,
             split_batches: 1,
+            activation_checkpointing: Checkpointing::Auto,
             shard_optimizer: true,
             sync_every: 1,
             warm_up: true,

@@ -63,7 +63,9 @@ pub fn measure(
 ) -> Result<StepTime> {
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
-    let state = TrainState::new(&workload.config, &workload.model, dtype, device);
+    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device);
+    let checkpointing = workload.checkpointing();
+    state.model = state.model.with_checkpointing(checkpointing);
     let mut state = state.join(ranks, &workload.config, None)?;
     // As in a long run, but a shape is recorded early.
     let mut captured = CapturedSteps::new(Capture::On, device);
@@ -89,7 +91,7 @@ pub fn measure(
 
     let peak = crate::device::peak_flops_per_sec(device, dtype);
     let reserved_bytes = crate::device::reserved_bytes(device);
-    let kept = train_bytes(&workload.model, device, dtype, workload.shape());
+    let kept = train_bytes(&workload.model, device, dtype, workload.shape(), checkpointing);
     // There is a single micro-batch, so gradients stay in the compute dtype: nothing is accumulated in f32.
     let gradients = n_params(&workload.model).total() * DType::from(dtype).size() as u64;
     let kept = (kept.weights + gradients + kept.master + kept.moments) as f64;

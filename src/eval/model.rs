@@ -5,7 +5,7 @@ use burn::tensor::{Device, FloatDType};
 use kiln_data::{Rank, Shape};
 use kiln_kernels::attention_is_fused;
 use kiln_model::flops::{train_bytes, train_flops_per_batch};
-use kiln_model::{Batch, DropoutStream, EvalSums, LossSums, Transformer};
+use kiln_model::{ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Transformer};
 
 use crate::config::GenerateConfig;
 use crate::dataset::Vocabulary;
@@ -21,6 +21,9 @@ use crate::generate::{GenerateError, Translator};
 /// The trainer replaces the parameters by views of one flat tensor. A parameter that is used in two places must
 /// therefore be one field of the module.
 pub trait Model: Module + 'static {
+    /// Whether [`Self::with_checkpointing`] has a choice.
+    const HAS_CHECKPOINTING: bool = false;
+
     /// Computes the loss of a batch as sums over its labels: the trainer divides once by the number of labels of a
     /// whole step.
     ///
@@ -43,6 +46,12 @@ pub trait Model: Module + 'static {
     /// not known.
     fn train_flops(&self, _shape: Shape) -> Option<f64> {
         None
+    }
+
+    /// Returns the model with another choice of the activations that it keeps for backward. Gradients must keep their bits.
+    #[must_use]
+    fn with_checkpointing(self, _checkpointing: ActivationCheckpointing) -> Self {
+        self
     }
 
     /// Returns the memory of a training step on a batch on `device`, in bytes. The trainer compares the figures of two batches to
@@ -71,6 +80,8 @@ pub trait Model: Module + 'static {
 }
 
 impl Model for Transformer {
+    const HAS_CHECKPOINTING: bool = true;
+
     fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         Transformer::loss(self, batch, label_smoothing, stream)
     }
@@ -88,9 +99,14 @@ impl Model for Transformer {
         Some(train_flops_per_batch(self.config(), [batch_size, source_len, target_len]).total())
     }
 
+    fn with_checkpointing(self, checkpointing: ActivationCheckpointing) -> Self {
+        Transformer::with_checkpointing(self, checkpointing)
+    }
+
     fn train_bytes(&self, shape: Shape, device: &Device, dtype: FloatDType) -> u64 {
         let Shape { batch_size, source_len, target_len } = shape;
-        train_bytes(self.config(), device, dtype, [batch_size, source_len, target_len]).total()
+        let shape = [batch_size, source_len, target_len];
+        train_bytes(self.config(), device, dtype, shape, ActivationCheckpointing::Off).total()
     }
 
     fn check_repeatable(&self, device: &Device, dtype: FloatDType) -> Result<(), String> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Order, Shape};
+use kiln_model::ActivationCheckpointing;
 use kiln_model::flops::{TrainBytes, n_params, train_bytes};
 
 use super::error::RunError;
@@ -24,6 +25,8 @@ pub(crate) struct Plan {
     /// The shape that needs most memory.
     pub(crate) largest: Shape,
     pub(crate) bytes: TrainBytes,
+    /// The activations that are kept, if `bytes` is right.
+    pub(crate) checkpointing: ActivationCheckpointing,
     pub(crate) memory_bytes: Option<u64>,
     batch_tokens: usize,
     is_cpu: bool,
@@ -70,21 +73,38 @@ impl Rows {
 }
 
 impl Plan {
-    /// Counts the run of a complete configuration on `data`, on `n_devices` like `device`.
+    /// Counts the run of a complete configuration on `data`, on `n_devices` like `device`. With `may_split`, smaller micro-batches
+    /// come before fewer activations.
     ///
     /// # Errors
     /// If the device does not support the precision.
-    pub(crate) fn of(config: &Config, data: &RunData, device: &Device, n_devices: usize) -> Result<Self> {
+    pub(crate) fn of(
+        config: &Config,
+        data: &RunData,
+        device: &Device,
+        n_devices: usize,
+        may_split: bool,
+    ) -> Result<Self> {
         let dtype = compute_dtype(config.train.precision, device)?;
-        let bytes = |shape: Shape| {
+        let bytes_with = |shape: Shape, checkpointing| {
             let rows = shape.batch_size.div_ceil(config.train.split_batches.max(1));
-            train_bytes(&config.model, device, dtype, [rows, shape.source_len, shape.target_len])
+            train_bytes(&config.model, device, dtype, [rows, shape.source_len, shape.target_len], checkpointing)
         };
-        let train = Rows::of(&data.train, |shape| bytes(shape).total());
+        let train = Rows::of(&data.train, |shape| bytes_with(shape, ActivationCheckpointing::Off).total());
         let batches = config.train.steps as f64 * (config.train.grad_accum_steps * n_devices) as f64;
         let largest = train.largest.unwrap_or(Shape::text(1, 1));
         let machine = machine_of(device);
-        let mut needed = bytes(largest);
+        let checkpointing = config.train.activation_checkpointing.chosen().unwrap_or_else(|| {
+            let fits = |checkpointing: &_| {
+                let needed = bytes_with(largest, *checkpointing).total();
+                machine.memory_bytes.is_none_or(|memory| may_split || needed <= memory)
+            };
+            [ActivationCheckpointing::Off, ActivationCheckpointing::Selective]
+                .into_iter()
+                .find(fits)
+                .unwrap_or(ActivationCheckpointing::Layer)
+        });
+        let mut needed = bytes_with(largest, checkpointing);
         if config.train.sync_every > 1 {
             // The outer state of a slice; during a synchronization, the slices of all devices and the new weights.
             let weights = 4 * n_params(&config.model).total() as u64;
@@ -102,6 +122,7 @@ impl Plan {
             steps: config.train.steps,
             largest,
             bytes: needed,
+            checkpointing,
             memory_bytes: machine.memory_bytes,
             batch_tokens: config.loader.batch_tokens,
             is_cpu: is_cpu(device),
@@ -150,7 +171,12 @@ impl Plan {
     /// Describes the memory of a training step and of the device.
     pub(crate) fn memory_line(&self) -> String {
         let of = self.memory_bytes.map_or(String::new(), |bytes| format!(" of {:.1} GiB", gib(bytes)));
-        format!("memory: about {}{of}, for the largest batch, {}", size(self.bytes.total()), self.largest)
+        let again = match self.checkpointing {
+            ActivationCheckpointing::Off => "",
+            ActivationCheckpointing::Selective => "; backward computes norms and activations again",
+            ActivationCheckpointing::Layer => "; backward computes every layer again",
+        };
+        format!("memory: about {}{of}, for the largest batch, {}{again}", size(self.bytes.total()), self.largest)
     }
 
     /// Refuses a run that cannot fit into the memory of the device. On a GPU the preflight tries the largest batch; a CPU
@@ -213,6 +239,7 @@ mod tests {
             epochs,
             steps: 6000,
             largest: Shape { batch_size: 8, source_len: 16, target_len: 24 },
+            checkpointing: ActivationCheckpointing::Off,
             bytes: TrainBytes { weights: state, gradients: 0, master: 0, moments: 0, activations },
             memory_bytes: Some(memory),
             batch_tokens: 4000,
@@ -257,6 +284,8 @@ mod tests {
         let gib = 1 << 30;
         assert!(plan(1.0, [gib, gib], 16 * gib).check_memory(false).is_ok());
         assert!(plan(1.0, [gib, gib], 16 * gib).memory_line().starts_with("memory: about 2.0 GiB of 16.0 GiB"));
+        let layer = Plan { checkpointing: ActivationCheckpointing::Layer, ..plan(1.0, [gib, gib], 16 * gib) };
+        assert!(layer.memory_line().ends_with("8 x (16 + 24); backward computes every layer again"));
         assert!(plan(1.0, [gib >> 5, gib >> 6], gib).memory_line().starts_with("memory: about 48 MiB of 1.0 GiB"));
         let refused = |plan: Plan| plan.check_memory(false).expect_err("too large").to_string();
         assert!(refused(plan(1.0, [20 * gib, 0], 16 * gib)).starts_with("model.* describes 46,000,000 parameters"));

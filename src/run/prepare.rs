@@ -109,7 +109,7 @@ impl Run {
             true => resume_or_begin(&self, &mut config, ranks.size(), &data, weights.is_some())?,
             false => None,
         };
-        let plan = Plan::of(&config, &data, &device, ranks.size())?;
+        let plan = Plan::of(&config, &data, &device, ranks.size(), self.options.auto_micro_batch)?;
         compare(ranks, &config, &data, resume.as_ref())?;
 
         if ranks.is_first() {
@@ -153,7 +153,7 @@ impl Run {
             false => None,
         };
         let position = resume.map_or(Position::default(), |resume| resume.snapshot.state.position);
-        let plan = Plan::of(&config, &data, &device, n_devices)?;
+        let plan = Plan::of(&config, &data, &device, n_devices, self.options.auto_micro_batch)?;
         plan.check_memory(self.options.auto_micro_batch)?;
         Ok(Survey { config, data, plan, position, _scratch: scratch })
     }

@@ -75,6 +75,7 @@ impl Prepared {
         }
 
         let given = config.clone();
+        let chosen = config.train.activation_checkpointing.chosen().unwrap_or_default();
         let setup = Setup {
             config,
             run_dir: run.dir.clone(),
@@ -85,6 +86,7 @@ impl Prepared {
             validation: Validation { source: data.valid, n_bytes: data.valid_bytes, examples: data.valid_examples },
             logging,
             signals,
+            checkpointing: if M::HAS_CHECKPOINTING { plan.checkpointing } else { chosen },
             auto_micro_batch: run.options.auto_micro_batch,
             reference_operators: run.options.reference_operators,
             ranks: ranks.clone(),

@@ -1,10 +1,10 @@
 //! The steps from a [`Setup`] to a [`Trainer`]: the state to start from, the preflight, and the parts of the loop.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use kiln_data::{Loader, Rank};
 use kiln_kernels::Settings;
-use kiln_model::TransformerConfig;
+use kiln_model::{ActivationCheckpointing, TransformerConfig};
 
 use super::capture::CapturedSteps;
 use super::due::{Reporting, Saving};
@@ -72,7 +72,7 @@ impl<M: Model> Trainer<M> {
         // The state to start from.
         let masking = Masking::of(&config, &vocabulary)?;
         let fresh = config.clone();
-        let begin = || -> Result<TrainState<M>> {
+        let begin = |checkpointing| -> Result<TrainState<M>> {
             let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
             let shape = &fresh.model;
             let mut state = match (&resume, &weights) {
@@ -81,6 +81,11 @@ impl<M: Model> Trainer<M> {
                 (Some(resume), _) => TrainState::restore(&fresh, &resume.snapshot, init(&resume.snapshot.model), dtype)
                     .with_context(|| format!("resuming from {}", resume.path.display()))?,
             };
+            ensure!(
+                checkpointing == ActivationCheckpointing::Off || M::HAS_CHECKPOINTING,
+                "train.activation_checkpointing: this model keeps all activations; set it to off"
+            );
+            state.model = state.model.with_checkpointing(checkpointing);
             state.masking.clone_from(&masking);
             // The data of a run keeps its order: one that did not depend on the size of a step never will.
             let is_grouped = resume.as_ref().is_none_or(|resume| resume.snapshot.state.group_size.is_some());
@@ -89,10 +94,12 @@ impl<M: Model> Trainer<M> {
             state.join(&ranks, &fresh, replicas)
         };
         let state = if saved_step.is_some_and(|step| step >= config.train.steps) {
-            begin()?
+            begin(setup.checkpointing)?
         } else {
             let (valid, auto_micro_batch) = (validation.source.as_ref(), setup.auto_micro_batch);
-            let preflight = Preflight { device: &device, train: &train, valid, auto_micro_batch, ranks: &ranks };
+            let checkpointing = setup.checkpointing;
+            let preflight =
+                Preflight { device: &device, train: &train, valid, checkpointing, auto_micro_batch, ranks: &ranks };
             preflight.run(&mut config.train, begin, &mut logging)?
         };
         drop((resume, weights)); // the state has copies

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use burn::tensor::Device;
 use kiln_data::{BatchSource, Example};
+use kiln_model::ActivationCheckpointing;
 
 use crate::checkpoint::NamedTensor;
 use crate::config::Config;
@@ -33,6 +34,8 @@ pub struct Setup {
     pub logging: Logging,
     /// Requests from outside while the run is going on.
     pub signals: Signals,
+    /// The activations that training keeps. With `train.activation_checkpointing = "auto"` it keeps fewer if they do not fit.
+    pub checkpointing: ActivationCheckpointing,
     /// Raise `train.split_batches` until the largest batch fits into memory.
     pub auto_micro_batch: bool,
     /// Compute every operator by its reference definition, see [`kiln_kernels::Settings`].

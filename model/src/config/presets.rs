@@ -93,6 +93,20 @@ impl TransformerConfig {
         }
     }
 
+    /// A Llama in the shape of TinyLlama (Zhang et al. 2024), with eight query heads per key/value head: 1,100,048,384 parameters with
+    /// its 32,000 tokens.
+    pub fn llama_1b() -> Self {
+        Self {
+            d_model: 2048,
+            n_heads: 32,
+            n_kv_heads: 4,
+            d_ff: 5632,
+            n_decoder_layers: 22,
+            tie_embeddings: TieEmbeddings::None,
+            ..Self::llama_125m()
+        }
+    }
+
     /// BERT base (Devlin et al. 2019; 12 layers of 768 features, 12 heads): 109,514,298 parameters with its 30,522 tokens and the
     /// head for masked tokens, without the pooler.
     pub fn bert_base() -> Self {

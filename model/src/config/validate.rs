@@ -184,6 +184,7 @@ mod tests {
             TransformerConfig::gpt2_124m(),
             TransformerConfig::gpt2_350m(),
             TransformerConfig::llama_125m(),
+            TransformerConfig::llama_1b(),
             TransformerConfig::bert_small(),
         ] {
             assert_eq!(config.validate(), Vec::<String>::new());

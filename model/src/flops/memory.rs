@@ -5,6 +5,7 @@ use kiln_kernels::attention_is_fused;
 
 use super::{Sizes, n_params};
 use crate::config::{Architecture, TransformerConfig};
+use crate::stack::ActivationCheckpointing;
 
 /// Device memory of a training run, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,12 +41,15 @@ impl TrainBytes {
 /// - At the output: one chunk of logits (`logits_chunk`), which its gradient overwrites, the gradient of the hidden states,
 ///   and the f32 gradient of the projection.
 ///
+/// Activation checkpointing keeps less of each layer; the layer that is computed again needs the rest.
+///
 /// Allocator overhead and temporary buffers of operators are not counted.
 pub fn train_bytes(
     config: &TransformerConfig,
     device: &Device,
     dtype: impl Into<DType>,
     shape: [usize; 3],
+    checkpointing: ActivationCheckpointing,
 ) -> TrainBytes {
     let n = n_params(config).total();
     let dtype = dtype.into();
@@ -55,29 +59,79 @@ pub fn train_bytes(
         gradients: n * (element + 4),
         master: n * 4,
         moments: n * 8,
-        activations: activation_bytes(config, dtype, shape, attention_is_fused(device, dtype, config.head_dim())),
+        activations: activation_bytes(
+            config,
+            dtype,
+            shape,
+            attention_is_fused(device, dtype, config.head_dim()),
+            checkpointing,
+        ),
     }
 }
 
-fn activation_bytes(config: &TransformerConfig, dtype: DType, shape: [usize; 3], fused_attention: bool) -> u64 {
+/// The bytes that a layer keeps for backward.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Kept {
+    /// The residual sum at its start.
+    sum: u64,
+    /// Results of its products and attention.
+    expensive: u64,
+    /// Everything else.
+    cheap: u64,
+}
+
+impl Kept {
+    /// The bytes of `n` such layers.
+    fn times(self, n: u64, checkpointing: ActivationCheckpointing) -> u64 {
+        let Self { sum, expensive, cheap } = self;
+        let (kept, again) = match checkpointing {
+            ActivationCheckpointing::Off => (sum + expensive + cheap, 0),
+            ActivationCheckpointing::Selective => (sum + expensive, cheap),
+            ActivationCheckpointing::Layer => (sum, expensive + cheap),
+        };
+        n * kept + again.min(n * again)
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self { sum: self.sum + other.sum, expensive: self.expensive + other.expensive, cheap: self.cheap + other.cheap }
+    }
+}
+
+fn activation_bytes(
+    config: &TransformerConfig,
+    dtype: DType,
+    shape: [usize; 3],
+    fused_attention: bool,
+    checkpointing: ActivationCheckpointing,
+) -> u64 {
     let element = dtype.size() as u64;
     let Sizes { d, f, inner, query, key_value, n_encoder, n_decoder, .. } = Sizes::of(config);
     let [b, s, t] = shape.map(|n| n as u64);
-    // The residual sum and its norm.
-    let norm = element * 2 * d;
-    let attention = norm + element * (query + key_value + query);
-    let feed_forward = norm + element * (inner + f);
     let n_heads = config.n_heads as u64;
-    let scores = |queries: u64, keys: u64| match fused_attention {
-        true => queries * n_heads * 4,
-        false => queries * keys * n_heads * (2 * 4 + element),
+    // Attention without its kernel is computed again.
+    let attended = |queries: u64, keys: u64| match fused_attention {
+        true => Kept { expensive: queries * (element * query + n_heads * 4), ..Kept::default() },
+        false => Kept { cheap: queries * (element * query + keys * n_heads * (2 * 4 + element)), ..Kept::default() },
     };
-    let layer = |len: u64| len * (attention + feed_forward) + scores(len, len);
-    let cross = t * (norm + element * (query + query)) + s * element * key_value + scores(t, s);
+    // Two residual sums and their norms, the projections and the feed-forward.
+    let layer = |len: u64| {
+        let rest = Kept {
+            sum: len * element * d,
+            expensive: len * element * (d + query + key_value + inner),
+            cheap: len * element * (2 * d + f),
+        };
+        rest.plus(attended(len, len))
+    };
+    let cross = || {
+        let rest = Kept { sum: 0, expensive: element * (t * (d + query) + s * key_value), cheap: t * element * d };
+        rest.plus(attended(t, s))
+    };
     let layers = match config.architecture {
-        Architecture::EncoderDecoder => n_encoder * layer(s) + n_decoder * (layer(t) + cross),
-        Architecture::DecoderOnly => n_decoder * layer(t),
-        Architecture::EncoderOnly => n_encoder * layer(t),
+        Architecture::EncoderDecoder => {
+            layer(s).times(n_encoder, checkpointing) + layer(t).plus(cross()).times(n_decoder, checkpointing)
+        }
+        Architecture::DecoderOnly => layer(t).times(n_decoder, checkpointing),
+        Architecture::EncoderOnly => layer(t).times(n_encoder, checkpointing),
     };
     b * (layers + (s + t) * element * 2 * d) + head_bytes(config, element, b * t)
 }
@@ -99,17 +153,34 @@ mod tests {
     fn sixteen_bit_training_state_is_sixteen_bytes_per_parameter_and_its_accumulator() {
         let config = TransformerConfig::base().with_vocab_size(32_000);
         let n = n_params(&config).total();
-        let bytes = train_bytes(&config, &Device::flex(), DType::BF16, [400, 64, 64]);
+        let bytes = train_bytes(&config, &Device::flex(), DType::BF16, [400, 64, 64], ActivationCheckpointing::Off);
         assert_eq!(bytes.total() - bytes.activations, 20 * n);
         // Of the order of what PyTorch keeps with flash attention.
         assert!((4..12).contains(&(bytes.activations >> 30)), "{} GiB", bytes.activations >> 30);
+    }
+
+    fn kept(config: &TransformerConfig, len: usize, fused: bool, checkpointing: ActivationCheckpointing) -> u64 {
+        activation_bytes(config, DType::BF16, [16, 0, len], fused, checkpointing)
+    }
+
+    /// Sums by hand: of 16 D per token and layer, six are norms and activations, and the first sum is one.
+    #[test]
+    fn checkpointing_keeps_ten_sixteenths_or_one() {
+        let gpt2 = TransformerConfig { logits_chunk_rows: Some(0), ..TransformerConfig::gpt2_124m() };
+        let gpt2 = gpt2.with_vocab_size(50_304);
+        let [off, selective, layer] =
+            [ActivationCheckpointing::Off, ActivationCheckpointing::Selective, ActivationCheckpointing::Layer]
+                .map(|checkpointing| kept(&gpt2, 1024, true, checkpointing) / (16 * 1024));
+        let d = 2 * 768;
+        assert_eq!(off - selective, 11 * 6 * d);
+        assert_eq!(off - layer, 11 * (15 * d + 12 * 4));
     }
 
     /// Sums everything by hand, with and without chunks of logits.
     #[test]
     fn gpt2_keeps_24_kib_per_token_and_layer_and_no_logits() {
         let gpt2 = TransformerConfig::gpt2_124m().with_vocab_size(50_304);
-        let activations = |config: &TransformerConfig| activation_bytes(config, DType::BF16, [16, 0, 1024], true);
+        let activations = |config: &TransformerConfig| kept(config, 1024, true, ActivationCheckpointing::Off);
         let whole = activations(&TransformerConfig { logits_chunk_rows: Some(0), ..gpt2.clone() });
         let tokens = 16 * 1024;
         assert_eq!(whole, tokens * (12 * (16 * 2 * 768 + 12 * 4) + 4 * 768 + 2 * 50_304));
@@ -121,7 +192,7 @@ mod tests {
     fn attention_without_its_kernel_keeps_squares() {
         let gpt2 =
             TransformerConfig { logits_chunk_rows: Some(0), ..TransformerConfig::gpt2_124m() }.with_vocab_size(1000);
-        let activations = |len, fused| activation_bytes(&gpt2, DType::BF16, [8, 0, len], fused);
+        let activations = |len, fused| kept(&gpt2, len, fused, ActivationCheckpointing::Off) / 2;
         assert_eq!(activations(1024, true), 2 * activations(512, true));
         assert!(activations(1024, false) > 3 * activations(512, false));
     }

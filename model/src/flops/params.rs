@@ -94,6 +94,7 @@ mod tests {
         assert_eq!(total(TransformerConfig::gpt2_124m(), 50_257), 124_439_808);
         assert_eq!(total(TransformerConfig::gpt2_350m(), 50_257), 354_823_168);
         assert_eq!(total(TransformerConfig::llama_125m(), 32_000), 124_635_456);
+        assert_eq!(total(TransformerConfig::llama_1b(), 32_000), 1_100_048_384);
         let published = TransformerConfig { pooler: true, mlm_head: false, ..TransformerConfig::bert_small() };
         assert_eq!(total(published, 30_522), 28_763_648);
         assert_eq!(total(TransformerConfig::bert_small(), 30_522), 28_795_194);

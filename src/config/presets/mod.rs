@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use text::{
-    bert_small, bert_tiny, few_words, few_words_mlm, gpt2_124m, gpt2_350m, gpt2_mini, gpt2_tiny, llama_125m,
+    bert_small, bert_tiny, few_words, few_words_mlm, gpt2_124m, gpt2_350m, gpt2_mini, gpt2_tiny, llama_1b, llama_125m,
 };
 pub use translation::{base, big, few_pairs, numbers, small, tiny, transformer_base, transformer_big};
 
@@ -45,6 +45,8 @@ pub enum Preset {
     Gpt2Medium,
     /// [`llama_125m`].
     Llama125m,
+    /// [`llama_1b`].
+    Llama1b,
     /// [`bert_tiny`].
     BertTiny,
     /// [`few_words_mlm`].
@@ -55,7 +57,7 @@ pub enum Preset {
 
 impl Preset {
     /// All presets, first for translation, then for `lm` and `mlm`, each group by size.
-    pub const ALL: [Preset; 17] = [
+    pub const ALL: [Preset; 18] = [
         Preset::Numbers,
         Preset::FewPairs,
         Preset::Tiny,
@@ -70,6 +72,7 @@ impl Preset {
         Preset::Gpt2Small,
         Preset::Gpt2Medium,
         Preset::Llama125m,
+        Preset::Llama1b,
         Preset::BertTiny,
         Preset::FewWordsMlm,
         Preset::BertSmall,
@@ -92,6 +95,7 @@ impl Preset {
             Preset::Gpt2Small => "gpt2-124m",
             Preset::Gpt2Medium => "gpt2-350m",
             Preset::Llama125m => "llama-125m",
+            Preset::Llama1b => "llama-1b",
             Preset::BertTiny => "bert-tiny",
             Preset::FewWordsMlm => "few-words-mlm",
             Preset::BertSmall => "bert-small",
@@ -115,6 +119,7 @@ impl Preset {
             Preset::Gpt2Small => gpt2_124m(),
             Preset::Gpt2Medium => gpt2_350m(),
             Preset::Llama125m => llama_125m(),
+            Preset::Llama1b => llama_1b(),
             Preset::BertTiny => bert_tiny(),
             Preset::FewWordsMlm => few_words_mlm(),
             Preset::BertSmall => bert_small(),

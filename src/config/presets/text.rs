@@ -117,6 +117,18 @@ pub fn llama_125m() -> Config {
     }
 }
 
+/// A Llama of 1.1 B parameters in the shape of TinyLlama (Zhang et al. 2024), on 0.5 M tokens per step.
+pub fn llama_1b() -> Config {
+    Config {
+        tokenizer: TokenizerConfig { vocab_size: 32_000, ..bytes() },
+        loader: LoaderConfig { batch_tokens: 16_384, ..language_model().loader },
+        model: TransformerConfig::llama_1b(),
+        optim: OptimConfig { lr: 4e-4, warmup_steps: 2000, ..language_model().optim },
+        train: TrainConfig { grad_accum_steps: 32, ..language_model().train },
+        ..language_model()
+    }
+}
+
 /// 0.4 M parameters and the vocabulary: masked language modelling of the built-in text on a CPU.
 pub fn bert_tiny() -> Config {
     Config {

@@ -6,7 +6,7 @@ mod named;
 
 use anyhow::{Result, bail, ensure};
 use kiln_model::flops::n_params;
-use kiln_model::{Architecture, TransformerConfig};
+use kiln_model::{ActivationCheckpointing, Architecture, TransformerConfig};
 use serde_json::{Value, json};
 
 pub use batches::effective_tokens;
@@ -160,6 +160,11 @@ impl Workload {
         b * (s + t)
     }
 
+    /// Returns which activations a step keeps; `auto` keeps all.
+    pub fn checkpointing(&self) -> ActivationCheckpointing {
+        self.config.train.activation_checkpointing.chosen().unwrap_or_default()
+    }
+
     /// Returns what another program needs to run the same steps; `benches/pytorch/README.md` describes it.
     pub fn as_json(&self) -> Value {
         // The loss reaches neither of these parts.
@@ -172,6 +177,7 @@ impl Workload {
             "len": self.seq_len,
             "shortest": self.shortest,
             "n_batches": self.n_batches,
+            "activation_checkpointing": self.checkpointing(),
             "label_smoothing": self.config.train.label_smoothing,
             "parameters": n_params(&trained).total(),
             "flops": self.flops(),

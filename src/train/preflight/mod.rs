@@ -3,6 +3,7 @@
 //! Nothing here changes a weight, a counter or a random stream, so the run is the same with and without it.
 
 mod deterministic;
+mod fit;
 mod probe;
 mod warm_up;
 
@@ -15,9 +16,11 @@ use std::time::Instant;
 use anyhow::Result;
 use burn::tensor::Device;
 use kiln_data::BatchSource;
+use kiln_model::ActivationCheckpointing;
 
+use self::fit::{Footprint, Freedom, fit};
 use super::state::TrainState;
-use crate::config::TrainConfig;
+use crate::config::{Checkpointing, TrainConfig};
 use crate::device::is_cpu;
 use crate::distributed::{Phase, Ranks};
 use crate::eval::Model;
@@ -28,6 +31,8 @@ pub(super) struct Preflight<'a> {
     pub(super) device: &'a Device,
     pub(super) train: &'a Arc<dyn BatchSource>,
     pub(super) valid: Option<&'a Arc<dyn BatchSource>>,
+    /// The activations that the first attempt keeps.
+    pub(super) checkpointing: ActivationCheckpointing,
     /// Whether `train.split_batches` may be raised until the largest batch fits into memory.
     pub(super) auto_micro_batch: bool,
     /// The processes that train together.
@@ -42,10 +47,10 @@ impl Preflight<'_> {
     pub(super) fn run<M: Model>(
         &self,
         config: &mut TrainConfig,
-        begin: impl Fn() -> Result<TrainState<M>>,
+        begin: impl Fn(ActivationCheckpointing) -> Result<TrainState<M>>,
         logging: &mut Logging,
     ) -> Result<TrainState<M>> {
-        let Self { device, train, valid, auto_micro_batch, ranks } = *self;
+        let Self { device, train, valid, checkpointing, auto_micro_batch, ranks } = *self;
         ranks.enter(Phase::Compile);
         let started = Instant::now();
         let accum = config.grad_accum_steps;
@@ -53,12 +58,15 @@ impl Preflight<'_> {
         // A CPU does not report that memory runs out, so its plan has compared an estimate with the memory, and trying a
         // batch would only delay the first step. Deterministic runs are tried on a CPU, too: they have to repeat.
         if is_cpu(device) && !auto_micro_batch && !config.deterministic {
-            return begin();
+            return begin(checkpointing);
         }
         logging.begin(Activity::Work("trying the largest batch"))?;
         let attempt = |state: &_, splits| probe::try_largest(state, train, valid, accum, splits);
         let note = |note: &str| logging.note(note);
-        let (state, splits) = probe::fit(device, config.split_batches, auto_micro_batch, begin, attempt, note)?;
+        let whole = Footprint { splits: config.split_batches, checkpointing };
+        let is_auto = config.activation_checkpointing == Checkpointing::Auto;
+        let freedom = Freedom { splits: auto_micro_batch, checkpointing: is_auto && M::HAS_CHECKPOINTING };
+        let (state, Footprint { splits, .. }) = fit(device, whole, freedom, begin, attempt, note)?;
         // The same everywhere: the numbers of micro-batches depend on it.
         let splits = ranks.share("agreeing on train.split_batches", splits)?.into_iter().max().unwrap_or(splits);
         config.split_batches = splits;

@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use burn::tensor::Device;
 use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
 
@@ -14,7 +14,7 @@ use crate::device::upload_split;
 use crate::distributed::Ranks;
 use crate::eval::{Model, validation_loss};
 use crate::optim::FlatGradients;
-use crate::train::guard::{allocation, explained};
+use crate::train::guard::allocation;
 use crate::train::state::TrainState;
 use crate::train::step::group_gradients;
 
@@ -91,7 +91,7 @@ pub(super) fn try_largest<M: Model>(
 }
 
 /// Returns all unused memory to the device. Earlier failures may show here once more; they have been reported.
-fn make_room(device: &Device) {
+pub(super) fn make_room(device: &Device) {
     drop(device.sync());
     device.memory_cleanup();
     drop(device.sync());
@@ -99,7 +99,7 @@ fn make_room(device: &Device) {
 
 /// Catches failures of `attempt`: when memory runs out, a backend panics or returns an error, at the operation or at
 /// the next read.
-fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Failure> {
+pub(super) fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Failure> {
     let error = match catch_unwind(AssertUnwindSafe(attempt)) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => error,
@@ -109,103 +109,4 @@ fn guarded(shape: Shape, attempt: impl FnOnce() -> Result<()>) -> Result<(), Fai
         Some(reason) => Failure::Memory { shape, reason },
         None => Failure::Other(error.context(format!("the device failed while the largest batch, {shape}, was tried"))),
     })
-}
-
-/// Finds the number of micro-batches that every batch must be cut into: `splits` if they fit, otherwise, if `auto`,
-/// twice as many until they fit. `attempt` tries a number, and `note` gets a line about each that is too small.
-///
-/// Each attempt gets a fresh state from `begin`, because a failed one can leave every tensor it touched unreadable,
-/// including the weights. The state of the last attempt is returned.
-pub(super) fn fit<S>(
-    device: &Device,
-    splits: usize,
-    auto: bool,
-    begin: impl Fn() -> Result<S>,
-    attempt: impl Fn(&S, usize) -> Result<(), Failure>,
-    mut note: impl FnMut(&str) -> Result<()>,
-) -> Result<(S, usize)> {
-    let mut splits = splits.max(1);
-    loop {
-        let state = begin()?;
-        let (shape, reason) = match attempt(&state, splits) {
-            Ok(()) => return Ok((state, splits)),
-            Err(Failure::Other(error)) => return Err(error),
-            Err(Failure::Memory { shape, reason }) => (shape, reason),
-        };
-
-        ensure!(
-            auto && splits < shape.batch_size,
-            "out of device memory for the largest batch, {} in {splits} micro-batch(es), tried before the first step; {} ({reason})",
-            explained(shape),
-            if auto {
-                "a single row is already too much: lower the length limits of the data or use a smaller model"
-            } else {
-                "start with --auto-micro-batch, or lower loader.batch_tokens and raise train.grad_accum_steps by the same factor"
-            }
-        );
-
-        splits = (2 * splits).min(shape.batch_size);
-        note(&format!("{shape} does not fit into memory: cutting every batch into {splits} micro-batches"))?;
-        drop(state);
-        make_room(device);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    const SHAPE: Shape = Shape { batch_size: 6, source_len: 40, target_len: 50 };
-
-    /// A device on which `SHAPE` fits in `needed` parts.
-    fn device(needed: usize) -> impl Fn(&Cell<bool>, usize) -> Result<(), Failure> {
-        move |is_spoiled, splits| {
-            assert!(!is_spoiled.replace(true), "a state of a failed attempt");
-            guarded(SHAPE, || {
-                assert!(splits >= needed, "several failures\n  can't allocate buffer of size: 12800\nAsked at:");
-                Ok(())
-            })
-        }
-    }
-
-    fn fitted(needed: usize, auto: bool) -> (Result<usize>, Vec<String>) {
-        let mut notes = Vec::new();
-        let note = |note: &str| {
-            notes.push(note.to_string());
-            Ok(())
-        };
-        let result = fit(&Device::flex(), 1, auto, || Ok(Cell::new(false)), device(needed), note);
-        (result.map(|(_, splits)| splits), notes)
-    }
-
-    #[test]
-    fn micro_batches_are_halved_until_they_fit() {
-        assert_eq!(fitted(1, false).0.expect("fits at once"), 1);
-        let (splits, notes) = fitted(3, true);
-        assert_eq!((splits.expect("fits in four"), notes.len()), (4, 2));
-        assert!(notes[1].contains("6 x (40 + 50)") && notes[1].contains("into 4"), "{notes:?}");
-        assert_eq!(fitted(6, true).0.expect("a row each"), 6);
-    }
-
-    #[test]
-    fn a_batch_that_does_not_fit_is_named_with_a_remedy() {
-        let error = fitted(2, false).0.expect_err("too large").to_string();
-        for part in ["6 x (40 + 50)", "before the first step", "--auto-micro-batch", "of size: 12800)"] {
-            assert!(error.contains(part), "{part:?} is missing in {error}");
-        }
-        let text = |_: &(), _| guarded(Shape::text(4, 1024), || Err(anyhow!("can't allocate buffer of size: 12800")));
-        let error = fit(&Device::flex(), 1, false, || Ok(()), text, |_| Ok(())).expect_err("too large").to_string();
-        assert!(error.contains("4 x 1024 (rows x tokens)"), "{error}");
-        let error = fitted(7, true).0.expect_err("not even a row").to_string();
-        assert!(error.contains("a single row is already too much"), "{error}");
-    }
-
-    #[test]
-    fn another_failure_is_no_matter_of_memory() {
-        let broken = |_: &(), _| guarded(SHAPE, || Err(anyhow!("an illegal address")));
-        let error = format!("{:#}", fit(&Device::flex(), 1, true, || Ok(()), broken, |_| Ok(())).expect_err("broken"));
-        assert!(error.contains("an illegal address") && error.contains("6 x (40 + 50)"), "{error}");
-    }
 }

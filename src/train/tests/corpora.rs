@@ -78,6 +78,7 @@ impl Corpora {
             },
             logging,
             signals: Signals { stop, ..Signals::default() },
+            checkpointing: config.train.activation_checkpointing.chosen().unwrap_or_default(),
             auto_micro_batch: false,
             reference_operators: false,
             ranks: Ranks::alone(),

@@ -1,6 +1,7 @@
 //! Language models: a text learned by heart, masked words guessed from their neighbours, both resumed bit for bit.
 
 use kiln_data::{Packing, TextConfig, TextFormat, TokenizerConfig, TokenizerKind};
+use kiln_model::ActivationCheckpointing;
 use kiln_model::TransformerConfig;
 
 use super::*;
@@ -79,6 +80,7 @@ impl TextRun {
             validation: Validation { source: data.valid, n_bytes: data.valid_bytes, examples: data.valid_examples },
             logging,
             signals: Signals { stop, ..Signals::default() },
+            checkpointing: ActivationCheckpointing::Off,
             auto_micro_batch: false,
             reference_operators: false,
             ranks: Ranks::alone(),

@@ -124,11 +124,9 @@ fn below<B: Backend, C: CheckpointStrategy>(branch: Addend<Autodiff<B, C>>) -> A
         Addend::Branch(branch) => Addend::Branch(branch.into_primitive()),
         Addend::Product { x, weight } => Addend::Product { x: x.into_primitive(), weight: weight.into_primitive() },
         Addend::Added(branch) => Addend::Added(branch.into_primitive()),
-        Addend::KnownSum { x, weight, sum } => Addend::KnownSum {
-            x: x.into_primitive(),
-            weight: weight.into_primitive(),
-            sum: sum.into_primitive(),
-        },
+        Addend::KnownSum { x, weight, sum } => {
+            Addend::KnownSum { x: x.into_primitive(), weight: weight.into_primitive(), sum: sum.into_primitive() }
+        }
     }
 }
 
