@@ -6,6 +6,7 @@ use burn::tensor::{Int, Tensor};
 use kiln_kernels::DropoutStream;
 
 use crate::attention::{CrossAttention, SelfAttention};
+use crate::checkpointing::ActivationCheckpointing;
 use crate::config::{Architecture, NormPlacement};
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
@@ -13,7 +14,7 @@ use crate::kv_cache::{DecoderCache, LayerCache, Memory, Step};
 use crate::linear::Linear;
 use crate::norm::{Entered, Norm, Residual, ResidualStream};
 use crate::rows::Rows;
-use crate::stack::{self, ActivationCheckpointing, Layer, LayerInput};
+use crate::stack::{self, Layer, LayerInput};
 
 /// Layers of causal self-attention, cross-attention if there is a source, and feed-forward.
 #[derive(Module, Debug)]

@@ -5,13 +5,14 @@ use burn::tensor::Tensor;
 use kiln_kernels::DropoutStream;
 
 use crate::attention::SelfAttention;
+use crate::checkpointing::ActivationCheckpointing;
 use crate::config::NormPlacement;
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
 use crate::linear::Linear;
 use crate::norm::{Entered, Norm, Residual, ResidualStream};
 use crate::rows::Rows;
-use crate::stack::{self, ActivationCheckpointing, Layer, LayerInput};
+use crate::stack::{self, Layer, LayerInput};
 
 /// Layers of self-attention and feed-forward.
 #[derive(Module, Debug)]

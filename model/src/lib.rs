@@ -54,10 +54,10 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `config` shape of a model · `named_tensor` parameters on the host |
+//! | 0 | `config` shape of a model · `checkpointing` memory or time · `named_tensor` parameters on the host |
 //! | 1 | `rows` lengths, documents, positions · `init` first weights · `loss` · `flops` cost · `prompts` checked prompts |
 //! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `learned_prompt` |
-//! | 3 | `attention` · `feed_forward` · `position` · `mlm` masking · `stack` activations kept for backward |
+//! | 3 | `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
 //! | 4 | `embedding` · `encoder` · `decoder` |
 //! | 5 | `encoder_decoder` · `decoder_only` · `encoder_only` |
 //! | 6 | `transformer` any of the three |
@@ -65,6 +65,7 @@
 
 mod attention;
 mod batch;
+mod checkpointing;
 mod config;
 mod decoder;
 mod decoder_only;
@@ -91,6 +92,7 @@ mod transformer;
 
 pub use attention::{CrossAttention, SelfAttention};
 pub use batch::{Batch, PairBatch, TextBatch};
+pub use checkpointing::ActivationCheckpointing;
 pub use config::{
     Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
     TransformerConfig,
@@ -112,7 +114,6 @@ pub use norm::Norm;
 pub use position::PositionEncoding;
 pub use prompts::{PromptError, Prompts};
 pub use rows::Rows;
-pub use stack::ActivationCheckpointing;
 pub use transformer::Transformer;
 
 /// The example of the README, compiled and run by the doctests.

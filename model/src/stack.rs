@@ -16,27 +16,12 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 use kiln_kernels::{CustomGradients, DropoutStream, LeafGradient, Retained, Settings, gradients_behind, with_gradient};
-use serde::{Deserialize, Serialize};
 
+use crate::checkpointing::ActivationCheckpointing;
 use crate::kv_cache::Memory;
 use crate::linear::Linear;
 use crate::norm::{Entered, Norm, Residual, ResidualStream};
 use crate::rows::Rows;
-
-/// Activation checkpointing (Chen et al. 2016): which activations of the layers are kept for backward. The gradients have the same
-/// bits with each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ActivationCheckpointing {
-    /// All of them.
-    #[default]
-    Off,
-    /// The results of products and attention (Korthikanti et al. 2022 and others call it selective). Norms, activations and rotations
-    /// are computed again: little time.
-    Selective,
-    /// The residual sum at the start of each layer. Each layer is computed again, apart from its last product.
-    Layer,
-}
 
 /// What all layers of a stack read.
 #[derive(Debug, Clone)]

@@ -5,12 +5,12 @@ use burn::tensor::{DType, Device, Tensor};
 use kiln_kernels::DropoutStream;
 
 use crate::batch::Batch;
+use crate::checkpointing::ActivationCheckpointing;
 use crate::config::{Architecture, TransformerConfig};
 use crate::decoder_only::DecoderOnly;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::encoder_only::EncoderOnly;
 use crate::loss::{EvalSums, LossSums};
-use crate::stack::ActivationCheckpointing;
 
 /// A model of any architecture. The enum adds nothing to the parameter paths of the model.
 #[derive(Debug, Clone)]
@@ -111,7 +111,8 @@ impl Transformer {
         }
     }
 
-    /// Returns the model with another choice of the activations that training keeps. It is no part of the saved model.
+    /// Returns the model with another choice of the activations that training keeps. A saved model does not
+    /// remember the choice.
     #[must_use]
     pub fn with_checkpointing(mut self, checkpointing: ActivationCheckpointing) -> Self {
         match &mut self {

@@ -325,12 +325,14 @@ impl Default for TrainConfig {
             grad_accum_steps: 1,
             label_smoothing: 0.1,
             masked_share: 0.15,
+
             log_every: 10,
             validate_every: 500,
             translate_every: 0,
             best_metric: BestMetric::Loss,
             save_every: 1000,
             keep_last: 3,
+
             split_batches: 1,
             activation_checkpointing: Checkpointing::Auto,
             shard_optimizer: true,

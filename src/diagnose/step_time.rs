@@ -63,9 +63,8 @@ pub fn measure(
 ) -> Result<StepTime> {
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
-    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device);
     let checkpointing = workload.checkpointing();
-    state.model = state.model.with_checkpointing(checkpointing);
+    let state = TrainState::new(&workload.config, &workload.model, dtype, device).with_checkpointing(checkpointing)?;
     let mut state = state.join(ranks, &workload.config, None)?;
     // As in a long run, but a shape is recorded early.
     let mut captured = CapturedSteps::new(Capture::On, device);

@@ -1,10 +1,12 @@
 //! The steps from a [`Setup`] to a [`Trainer`]: the state to start from, the preflight, and the parts of the loop.
 
-use anyhow::{Context, Result, ensure};
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use burn::tensor::Device;
 use kiln_data::{Loader, Rank};
 use kiln_kernels::Settings;
-use kiln_model::{ActivationCheckpointing, TransformerConfig};
+use kiln_model::TransformerConfig;
 
 use super::capture::CapturedSteps;
 use super::due::{Reporting, Saving};
@@ -55,13 +57,7 @@ impl<M: Model> Trainer<M> {
         let operators = Settings { reference_operators: setup.reference_operators, deterministic };
         let _installed = operators.install();
 
-        let checkpoints = Checkpoints::of_run(&run_dir);
-        if ranks.is_first() {
-            checkpoints.clean()?;
-            if let Some(resume) = &resume {
-                checkpoints.point_to(&resume.path, &resume.snapshot)?;
-            }
-        }
+        let checkpoints = opened(&run_dir, resume.as_ref(), &ranks)?;
         let resume = resume.map(|resume| match config.train.sync_every {
             ..=1 => resume,
             _ => Resume { snapshot: resume.snapshot.as_replica(ranks.rank()), ..resume },
@@ -75,17 +71,13 @@ impl<M: Model> Trainer<M> {
         let begin = |checkpointing| -> Result<TrainState<M>> {
             let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
             let shape = &fresh.model;
-            let mut state = match (&resume, &weights) {
+            let state = match (&resume, &weights) {
                 (None, None) => TrainState::begin(&fresh, shape, init(shape), dtype),
                 (None, Some(weights)) => TrainState::begin_from(&fresh, shape, init(shape), weights, dtype)?,
                 (Some(resume), _) => TrainState::restore(&fresh, &resume.snapshot, init(&resume.snapshot.model), dtype)
                     .with_context(|| format!("resuming from {}", resume.path.display()))?,
             };
-            ensure!(
-                checkpointing == ActivationCheckpointing::Off || M::HAS_CHECKPOINTING,
-                "train.activation_checkpointing: this model keeps all activations; set it to off"
-            );
-            state.model = state.model.with_checkpointing(checkpointing);
+            let mut state = state.with_checkpointing(checkpointing)?;
             state.masking.clone_from(&masking);
             // The data of a run keeps its order: one that did not depend on the size of a step never will.
             let is_grouped = resume.as_ref().is_none_or(|resume| resume.snapshot.state.group_size.is_some());
@@ -129,6 +121,18 @@ impl<M: Model> Trainer<M> {
             validation,
         })
     }
+}
+
+/// Opens the checkpoints of a run, which begins or goes on with `resume`.
+fn opened(run_dir: &Path, resume: Option<&Resume>, ranks: &Ranks) -> Result<Checkpoints> {
+    let checkpoints = Checkpoints::of_run(run_dir);
+    if ranks.is_first() {
+        checkpoints.clean()?;
+        if let Some(resume) = resume {
+            checkpoints.point_to(&resume.path, &resume.snapshot)?;
+        }
+    }
+    Ok(checkpoints)
 }
 
 /// Returns the batches of an optimizer step over all ranks, if there are several: the data is then ordered by them.

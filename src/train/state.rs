@@ -1,12 +1,12 @@
 //! The state that training changes: weights, moments and counters; and its conversion to and from a device-free
 //! [`Snapshot`].
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, TensorData, Transaction};
 use kiln_data::Position;
 use kiln_kernels::optim::{AdamWState, Counters, LossScaling, Progress};
-use kiln_model::{Transformer, TransformerConfig};
+use kiln_model::{ActivationCheckpointing, Transformer, TransformerConfig};
 
 use super::exchange::{Exchange, LocalSteps};
 use super::provenance::Provenance;
@@ -171,6 +171,19 @@ impl<M: Model> TrainState<M> {
             exchange: Exchange::Nothing,
             group_size: None,
         }
+    }
+
+    /// Chooses the activations that the model keeps for backward.
+    ///
+    /// # Errors
+    /// If the model has no choice but to keep all.
+    pub fn with_checkpointing(mut self, checkpointing: ActivationCheckpointing) -> Result<Self> {
+        ensure!(
+            checkpointing == ActivationCheckpointing::Off || M::HAS_CHECKPOINTING,
+            "train.activation_checkpointing: this model keeps all activations; \"off\" is the only choice"
+        );
+        self.model = self.model.with_checkpointing(checkpointing);
+        Ok(self)
     }
 
     /// Joins the other ranks, which have the same weights, to exchange what `config` says. With `train.shard_optimizer`, each keeps

@@ -22,7 +22,7 @@ use kiln_data::{
     BatchSource, Collator, CorpusConfig, Example, HostBatch, LoaderConfig, PairCorpus, PairSource, PairTokenizers,
     Position, Shape, SpecialIds, prepare_pairs,
 };
-use kiln_model::{Batch, Transformer, TransformerConfig};
+use kiln_model::{ActivationCheckpointing, Batch, Transformer, TransformerConfig};
 
 use super::*;
 use crate::checkpoint::{Checkpoints, MODEL_FILE, NotTheSameRun, Pointer, Resume, Snapshot, find_resume};
@@ -109,6 +109,24 @@ fn one_batch_of_32_rows_equals_32_batches_of_one() {
     let largest = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
     assert!(largest(&a, &b) < 1e-6, "weights differ by {}", largest(&a, &b));
     assert!(largest(&a, &initial) > 1e-3, "nothing was learned");
+}
+
+#[test]
+fn activation_checkpointing_changes_no_bit_of_a_step() {
+    let mut config = toy_config(0.3);
+    (config.model.n_encoder_layers, config.model.n_decoder_layers) = (2, 3);
+    let device = Device::flex();
+    let batches = toy_rows(24).chunks(8).map(|rows| upload(&host_batch(rows), &device)).collect::<Vec<_>>();
+    let trained = |checkpointing| {
+        let state = TrainState::new(&config, &config.model, FloatDType::F32, &device);
+        let mut state = state.with_checkpointing(checkpointing).expect("Kiln's model has the choice");
+        let losses: Vec<f32> = (0..4).map(|_| train_step(&mut state, &batches).loss_sum.into_scalar()).collect();
+        (losses, weights(&state))
+    };
+    let all = trained(ActivationCheckpointing::Off);
+    assert!(all.0[3] < all.0[0], "{:?}", all.0);
+    assert!(trained(ActivationCheckpointing::Selective) == all);
+    assert!(trained(ActivationCheckpointing::Layer) == all);
 }
 
 #[test]

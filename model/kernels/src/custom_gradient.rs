@@ -45,9 +45,11 @@ pub struct CustomGradients<const N: usize> {
     pub leaves: Vec<LeafGradient>,
 }
 
-/// Returns `value` as a function of `inputs`: backward passes the gradient of the result to `backward`, once, and adds the
-/// gradients that it returns to those of the inputs and of other leaves. No other leaf may be part of the same graph, since a graph
-/// that runs backward cannot be used in another.
+/// Returns `value` as a function of `inputs`. Backward calls `backward` once with the gradient of the result, and adds what it returns
+/// to the gradients of the inputs and of other leaves.
+///
+/// The other leaves must not be used elsewhere in the graph of the result: while backward runs, that graph is locked, and a second one
+/// that shares a leaf with it waits forever.
 ///
 /// `backward` keeps what it needs. It must not keep a tensor of the graph except leaves: such a tensor would keep the graph.
 ///
@@ -258,7 +260,7 @@ mod tests {
     use crate::linear;
     use crate::testing::{devices, host, tensor, values};
 
-    /// Returns `y = relu-free two-layer product`, and the gradients of x and both weights.
+    /// Returns `y`, two products of x, and the gradients of x and both weights.
     fn run(device: &Device, is_custom: bool) -> [Vec<f32>; 4] {
         let device = device.clone().autodiff();
         let leaf = |shape: [usize; 2], seed| {

@@ -4,8 +4,8 @@ use burn::tensor::{DType, Device};
 use kiln_kernels::attention_is_fused;
 
 use super::{Sizes, n_params};
+use crate::checkpointing::ActivationCheckpointing;
 use crate::config::{Architecture, TransformerConfig};
-use crate::stack::ActivationCheckpointing;
 
 /// Device memory of a training run, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,11 +108,13 @@ fn activation_bytes(
     let Sizes { d, f, inner, query, key_value, n_encoder, n_decoder, .. } = Sizes::of(config);
     let [b, s, t] = shape.map(|n| n as u64);
     let n_heads = config.n_heads as u64;
+
     // Attention without its kernel is computed again.
     let attended = |queries: u64, keys: u64| match fused_attention {
         true => Kept { expensive: queries * (element * query + n_heads * 4), ..Kept::default() },
         false => Kept { cheap: queries * (element * query + keys * n_heads * (2 * 4 + element)), ..Kept::default() },
     };
+
     // Two residual sums and their norms, the projections and the feed-forward.
     let layer = |len: u64| {
         let rest = Kept {
@@ -122,10 +124,12 @@ fn activation_bytes(
         };
         rest.plus(attended(len, len))
     };
+
     let cross = || {
         let rest = Kept { sum: 0, expensive: element * (t * (d + query) + s * key_value), cheap: t * element * d };
         rest.plus(attended(t, s))
     };
+
     let layers = match config.architecture {
         Architecture::EncoderDecoder => {
             layer(s).times(n_encoder, checkpointing) + layer(t).plus(cross()).times(n_decoder, checkpointing)

@@ -10,7 +10,8 @@ pub(in crate::train) fn in_step(error: Error, shape: Option<Shape>) -> Error {
     match allocation(&text) {
         Some(allocation) => anyhow!(
             "out of device memory in a training step{batch}; lower loader.batch_tokens and raise \
-             train.grad_accum_steps by the same factor, or raise train.split_batches ({allocation})"
+             train.grad_accum_steps by the same factor, raise train.split_batches, or set \
+             train.activation_checkpointing to selective or layer ({allocation})"
         ),
         None => error.context(format!("the device failed in a training step{batch}")),
     }

@@ -122,10 +122,10 @@ pub fn add_norm(
 ///
 /// # Shapes
 /// - `sum`, `branch`: `[M, D]`
-/// - results: as those of [`add_norm`]
+/// - results: `[M, D]`, as [`add_norm`] returns them
 ///
 /// # Panics
-/// If the references are to be run, which have no such operator, or a parameter has another size or dtype.
+/// If the thread runs references (there is none for this operator), or a parameter has another size or dtype.
 pub fn add_norm_again(
     sum: Tensor<2>,
     branch: Tensor<2>,
