@@ -55,14 +55,9 @@ pub(crate) fn normalized(norm: &Option<Norm>, x: Tensor<2>) -> Tensor<2> {
 pub(crate) struct ResidualStream {
     sum: Tensor<2>,
     /// The pending result, and the probability of its dropout.
-    branch: Option<(Pending, f64)>,
-}
-
-#[derive(Debug)]
-enum Pending {
-    Branch(Branch),
-    /// The sum includes the branch already. A tensor stands for it in the graph; and its bias.
-    Added(Tensor<2>, Option<Tensor<1>>),
+    branch: Option<(Branch, f64)>,
+    /// Whether the sum includes the branch already, so that it only has a gradient.
+    is_added: bool,
 }
 
 /// The residual stream at a sublayer.
@@ -77,14 +72,14 @@ pub(crate) struct Entered {
 impl ResidualStream {
     /// Starts the stream with `x`, `[M, D]`.
     pub(crate) fn new(x: Tensor<2>) -> Self {
-        Self { sum: x, branch: None }
+        Self { sum: x, branch: None, is_added: false }
     }
 
     /// Starts the stream with a `sum` that was computed before, see [`kiln_kernels::add_norm_again`]. It includes a branch, if there is
     /// one, that a tensor stands for; with its bias, and the way it was added.
     pub(crate) fn again(sum: Tensor<2>, branch: Option<(Tensor<2>, Option<Tensor<1>>, Residual)>) -> Self {
-        let branch = branch.map(|(branch, bias, residual)| (Pending::Added(branch, bias), residual.dropout));
-        Self { sum, branch }
+        let branch = branch.map(|(x, bias, residual)| (Branch { x, weight: None, bias }, residual.dropout));
+        Self { sum, branch, is_added: true }
     }
 
     /// M.
@@ -94,24 +89,20 @@ impl ResidualStream {
 
     /// Returns the sum, and the operands of the product that is to be added to it.
     pub(crate) fn into_parts(self) -> (Tensor<2>, Option<[Tensor<2>; 2]>) {
-        let product = self.branch.map(|(branch, _)| match branch {
-            Pending::Branch(Branch { x, weight: Some(weight), .. }) => [x, weight],
-            _ => unreachable!("a layer ends in a product"),
-        });
+        let product = self.branch.map(|(Branch { x, weight, .. }, _)| [x, weight.expect("a layer ends in a product")]);
         (self.sum, product)
     }
 
     /// Adds the pending branch. Returns the sum and its norm.
     fn normed(self, norm: &Norm, stream: Option<&DropoutStream>) -> (Tensor<2>, Tensor<2>) {
-        let Self { sum, branch } = self;
+        let Self { sum, branch, is_added } = self;
         let (branch, p) = branch.unzip();
         let dropout = stream.zip(p).filter(|(_, p)| *p > 0.0).map(|(stream, p)| (p, stream));
         match branch {
-            Some(Pending::Added(branch, bias)) => {
-                kiln_kernels::add_norm_again(sum, branch, bias, dropout, norm.weights())
+            Some(Branch { x, bias, .. }) if is_added => {
+                kiln_kernels::add_norm_again(sum, x, bias, dropout, norm.weights())
             }
-            Some(Pending::Branch(branch)) => kiln_kernels::add_norm(sum, Some(branch), dropout, norm.weights()),
-            None => kiln_kernels::add_norm(sum, None, None, norm.weights()),
+            branch => kiln_kernels::add_norm(sum, branch, dropout, norm.weights()),
         }
     }
 
@@ -179,8 +170,7 @@ impl Residual {
         stream: Option<&DropoutStream>,
         sublayer: impl FnOnce(Tensor<2>) -> Branch,
     ) -> ResidualStream {
-        let branch = Some((Pending::Branch(sublayer(input)), self.dropout));
-        let pending = ResidualStream { sum, branch };
+        let pending = ResidualStream { sum, branch: Some((sublayer(input), self.dropout)), is_added: false };
         match self.placement {
             NormPlacement::Pre => pending,
             NormPlacement::Post => ResidualStream::new(pending.normed(norm, stream).1),

@@ -63,16 +63,6 @@ pub(crate) fn run<L: Layer>(
     x.end(norm, stream)
 }
 
-/// The start of a layer, or of the norm after the last.
-struct Checkpoint {
-    /// The residual sum, `[M, D]`.
-    sum: Tensor<2>,
-    /// The random stream before the sum.
-    stream: Option<DropoutStream>,
-    /// The results that the layer need not compute again.
-    retained: Option<Retained>,
-}
-
 fn run_checkpointed<L: Layer>(
     layers: &[L],
     norm: &Option<Norm>,
@@ -83,56 +73,47 @@ fn run_checkpointed<L: Layer>(
 ) -> Tensor<2> {
     let memory = input.memory.as_ref().map(|memory| memory.hidden.clone());
     let input = input.clone().without_autodiff();
-    let original = stream;
-    let stream = original.map(DropoutStream::fork);
-    let stream = stream.as_ref();
-    let fork = || stream.map(DropoutStream::fork);
-
-    let mut checkpoints = Vec::with_capacity(layers.len() + 1);
-    let mut now = ResidualStream::new(x.clone().inner());
-    for layer in layers {
-        let (layer, stream_before) = (layer.valid(), fork());
-        let entered = layer.enter(now, stream);
-        let sum = entered.sum.clone();
-        let pass = || layer.pass(entered, &input, stream);
-        let retained;
-        (now, retained) = match checkpointing {
-            ActivationCheckpointing::Selective => {
-                let (now, retained) = Retained::keep(pass);
-                (now, Some(retained))
-            }
-            _ => (pass(), None),
-        };
-        checkpoints.push(Checkpoint { sum, stream: stream_before, retained });
+    let fork = stream.map(DropoutStream::fork);
+    let stack = Stack { layers: layers.to_vec(), norm: norm.clone(), input };
+    let (y, kept) = stack.forward(x.clone().inner(), fork.as_ref(), checkpointing);
+    if let Some((stream, fork)) = stream.zip(fork) {
+        stream.join(&fork);
     }
 
-    let stream_before = fork();
-    let (sum, y) = now.finish(&norm.as_ref().map(Module::valid), stream);
-    let end = Checkpoint { sum, stream: stream_before, retained: None };
-    if let Some((original, stream)) = original.zip(stream) {
-        original.join(stream);
-    }
-
-    let recomputation = Recomputation { layers: layers.to_vec(), norm: norm.clone(), checkpoints, end, input };
     match memory {
         Some(memory) => with_gradient(y, [x, memory], move |dy| {
-            let Backward { sum, memory, leaves, .. } = recomputation.backward(dy);
+            let Backward { sum, memory, leaves, .. } = stack.backward(dy, kept);
             CustomGradients { inputs: [sum, memory.expect("every layer attends to the source")], leaves }
         }),
         None => with_gradient(y, [x], move |dy| {
-            let Backward { sum, leaves, .. } = recomputation.backward(dy);
+            let Backward { sum, leaves, .. } = stack.backward(dy, kept);
             CustomGradients { inputs: [sum], leaves }
         }),
     }
 }
 
-/// What backward needs.
-struct Recomputation<L> {
+/// A stack that runs forward without a graph, and backward layer by layer.
+struct Stack<L> {
     layers: Vec<L>,
     norm: Option<Norm>,
-    checkpoints: Vec<Checkpoint>,
-    end: Checkpoint,
+    /// Without autodiff.
     input: LayerInput,
+}
+
+/// What forward keeps: of each layer, and of the norm after the last.
+struct Kept {
+    layers: Vec<Checkpoint>,
+    end: Checkpoint,
+}
+
+/// The start of a layer.
+struct Checkpoint {
+    /// The residual sum, `[M, D]`.
+    sum: Tensor<2>,
+    /// The random stream before the sum.
+    stream: Option<DropoutStream>,
+    /// The results that the layer need not compute again.
+    retained: Option<Retained>,
 }
 
 /// Backward so far.
@@ -147,9 +128,41 @@ struct Backward {
     leaves: Vec<LeafGradient>,
 }
 
-impl<L: Layer> Recomputation<L> {
-    fn backward(self, dy: Tensor<2>) -> Backward {
-        let Self { layers, norm, checkpoints, end, input } = self;
+impl<L: Layer> Stack<L> {
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        stream: Option<&DropoutStream>,
+        checkpointing: ActivationCheckpointing,
+    ) -> (Tensor<2>, Kept) {
+        let fork = || stream.map(DropoutStream::fork);
+        let mut layers = Vec::with_capacity(self.layers.len());
+        let mut now = ResidualStream::new(x);
+        for layer in &self.layers {
+            let (layer, stream_before) = (layer.valid(), fork());
+            let entered = layer.enter(now, stream);
+            let sum = entered.sum.clone();
+
+            let pass = || layer.pass(entered, &self.input, stream);
+            let retained;
+            (now, retained) = match checkpointing {
+                ActivationCheckpointing::Selective => {
+                    let (now, retained) = Retained::keep(pass);
+                    (now, Some(retained))
+                }
+                _ => (pass(), None),
+            };
+            layers.push(Checkpoint { sum, stream: stream_before, retained });
+        }
+
+        let stream_before = fork();
+        let (sum, y) = now.finish(&self.norm.as_ref().map(Module::valid), stream);
+        (y, Kept { layers, end: Checkpoint { sum, stream: stream_before, retained: None } })
+    }
+
+    fn backward(self, dy: Tensor<2>, kept: Kept) -> Backward {
+        let Self { layers, norm, input } = self;
+        let Kept { layers: checkpoints, end } = kept;
         let mut backward = Backward { sum: dy, branch: None, memory: None, leaves: Vec::new() };
 
         if let Some(norm) = &norm {
