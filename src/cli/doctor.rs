@@ -7,6 +7,8 @@ mod several_gpus;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use burn::tensor::Device;
+use kiln_kernels::product_kernels;
 
 use libraries::{CUDA_HEADERS, find_cuda_headers, find_library, find_llvm, nvidia_gpus};
 use report::{Finding, Report};
@@ -132,6 +134,14 @@ fn library(name: &str, purpose: &str, debian: &str, pypi: &str) -> Finding {
     }
 }
 
+/// Names the kernels of matrix products and attention.
+fn kernels_of(gpu: &Device) -> String {
+    match product_kernels(gpu) {
+        Some(set) => format!("products and attention in 16 bits by Kiln's kernels for {set}"),
+        None => "products and attention by Burn's own operators, several times slower".into(),
+    }
+}
+
 /// Describes the folder of compiled kernels and its size.
 fn kept(folder: PathBuf) -> String {
     let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -148,7 +158,12 @@ fn usable_gpus() -> Finding {
         Ok(gpu) => {
             let sum = burn::tensor::Tensor::<1>::from_data([1.0f32, 2.0], &gpu).sum().try_into_data();
             match sum.as_ref().map(|sum| sum.as_slice::<f32>()) {
-                Ok(Ok([3.0])) => Finding::Good(format!("{} GPU(s), {}", device::n_gpus(), device::device_name(&gpu))),
+                Ok(Ok([3.0])) => Finding::Good(format!(
+                    "{} GPU(s), {}; {}",
+                    device::n_gpus(),
+                    device::device_name(&gpu),
+                    kernels_of(&gpu)
+                )),
                 other => Finding::Missing {
                     found: format!("1 + 2 on the GPU gives {other:?}"),
                     remedy: "a newer driver; see `nvidia-smi`".into(),

@@ -4,6 +4,7 @@
 //! combination at once, each with its remedy, before any work. `docs/configuration.md` lists all keys.
 
 mod builder;
+mod device;
 mod generate;
 mod give_way;
 mod length;
@@ -20,10 +21,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kiln_data::{CorpusConfig, LoaderConfig, TextConfig, TokenizerConfig};
-use kiln_model::{ActivationCheckpointing, TransformerConfig};
+use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
 pub use builder::ConfigBuilder;
+pub use device::{Capture, Checkpointing, Kernels, Precision};
 pub use generate::GenerateConfig;
 pub use kiln_data::Task;
 pub(crate) use length::MANY_EPOCHS;
@@ -167,6 +169,9 @@ pub struct TrainConfig {
     /// Several devices: steps from one synchronization of the weights to the next, for slow links (DiLoCo, Douillard et al. 2023). 1:
     /// gradients are exchanged in every step.
     pub sync_every: u64,
+    /// GPU: which kernels compute products and attention: `auto`, the newest that the GPU has the instructions for; `ampere`, at most
+    /// those for Ampere; or `stock`, Burn's own. For measurements.
+    pub kernels: Kernels,
     /// GPU: whether every shape of the data runs once before the clock starts, so that no kernel is compiled later.
     pub warm_up: bool,
     /// Replay of forward and backward as CUDA graphs: `auto` for shapes that recur often, `on` as early as possible, or `off`.
@@ -227,44 +232,6 @@ impl BestMetric {
     }
 }
 
-/// Which activations are kept for backward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Checkpointing {
-    /// The first of the others that fits into memory.
-    Auto,
-    /// All.
-    Off,
-    /// The results of products and attention.
-    Selective,
-    /// The residual sum at the start of each layer.
-    Layer,
-}
-
-impl Checkpointing {
-    /// Returns what to train with; `None` for `auto`.
-    pub fn chosen(self) -> Option<ActivationCheckpointing> {
-        match self {
-            Self::Auto => None,
-            Self::Off => Some(ActivationCheckpointing::Off),
-            Self::Selective => Some(ActivationCheckpointing::Selective),
-            Self::Layer => Some(ActivationCheckpointing::Layer),
-        }
-    }
-}
-
-/// When forward and backward are replayed as CUDA graphs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Capture {
-    /// Shapes that occurred 500 times, in up to 40 % of the device's memory.
-    Auto,
-    /// Shapes that occurred three times, in up to 70 % of the device's memory.
-    On,
-    /// Never.
-    Off,
-}
-
 /// Reaction to a loss or gradient that is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -273,20 +240,6 @@ pub enum NonFinite {
     Stop,
     /// Continue with the next batch; count and report the skipped update.
     Skip,
-}
-
-/// Compute precision. Master weights and optimizer moments are always f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Precision {
-    /// bf16 on CUDA, f32 on the CPU.
-    Auto,
-    /// 32-bit floats.
-    F32,
-    /// bfloat16 weights and activations.
-    Bf16,
-    /// IEEE half precision weights and activations, with a dynamic loss scale: for GPUs without bfloat16.
-    Fp16,
 }
 
 impl Default for Config {
@@ -337,6 +290,7 @@ impl Default for TrainConfig {
             activation_checkpointing: Checkpointing::Auto,
             shard_optimizer: true,
             sync_every: 1,
+            kernels: Kernels::Auto,
             warm_up: true,
             capture: Capture::Auto,
             non_finite: NonFinite::Stop,

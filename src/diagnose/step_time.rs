@@ -63,6 +63,7 @@ pub fn measure(
 ) -> Result<StepTime> {
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
+    workload.config.train.kernels.install();
     let checkpointing = workload.checkpointing();
     let state = TrainState::new(&workload.config, &workload.model, dtype, device).with_checkpointing(checkpointing)?;
     let mut state = state.join(ranks, &workload.config, None)?;

@@ -53,6 +53,7 @@ impl Run {
 
     /// Prepares a run on `data`, or on the data of its configuration.
     pub(super) fn prepare_with(self, resume: bool, data: Option<RunData>) -> Result<Prepared> {
+        self.config.train.kernels.install();
         let device = self.device()?;
         let ranks = self.options.link.clone().map_or(Ok(Ranks::alone()), |link| Ranks::over(link, &device))?;
         ranks.or_abort(self.prepare_on(device, &ranks, resume, data))
@@ -139,6 +140,7 @@ impl Run {
     /// # Errors
     /// As [`Self::prepare`].
     pub(crate) fn survey(&self, resume: bool) -> Result<Survey> {
+        self.config.train.kernels.install();
         let n_devices = self.options.link.as_ref().map_or(1, Link::size);
         let device = self.device()?;
         let is_new = self.config.data.cache_dir.is_none() && !self.dir.join("cache").is_dir();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use burn::tensor::Device;
+use kiln_kernels::product_kernels;
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::folder::write_config;
@@ -11,7 +12,8 @@ use super::leftovers::Leftovers;
 use super::lock::RunLock;
 use super::prepare::Prepared;
 use crate::checkpoint::Resume;
-use crate::config::Config;
+use crate::config::{Config, Kernels};
+use crate::device::is_cpu;
 use crate::eval::Model;
 use crate::logging::{Extent, Logging};
 use crate::train::{Outcome, Setup, Signals, Trainer, Validation};
@@ -70,6 +72,10 @@ impl Prepared {
         });
         let notes = start.iter().chain(&run.options.notes);
         notes.chain(&plan.data_lines()).chain(model_lines).try_for_each(|note| logging.note(note))?;
+        if config.train.kernels != Kernels::Auto && !is_cpu(&device) {
+            let set = product_kernels(&device).map_or("Burn's own".into(), |set| format!("Kiln's for {set}"));
+            logging.note(&format!("products and attention: kernels {set} (train.kernels)"))?;
+        }
         if run.options.reference_operators {
             logging.note("every operator is computed by its reference definition (--reference-operators)")?;
         }

@@ -14,14 +14,15 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` |
-//! | 1 | `dropout` · `rotary` · `swiglu` · `optim` · `collective` |
-//! | 2 | `activation` · `random` |
-//! | 3 | `reduce` sums over rows |
-//! | 4 | `linear` |
-//! | 5 | `attention` · `norm` · `embedding` · `deterministic` sums in a fixed order · `custom_gradient` |
-//! | 6 | `cross_entropy` |
-//! | 7 | `linear_cross_entropy` |
+//! | 0 | `kernel_set` kernels for GPUs of several generations |
+//! | 1 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` |
+//! | 2 | `dropout` · `rotary` · `swiglu` · `optim` · `collective` |
+//! | 3 | `activation` · `random` |
+//! | 4 | `reduce` sums over rows |
+//! | 5 | `linear` |
+//! | 6 | `attention` · `norm` · `embedding` · `deterministic` sums in a fixed order · `custom_gradient` |
+//! | 7 | `cross_entropy` |
+//! | 8 | `linear_cross_entropy` |
 //!
 //! Activations are two-dimensional, `[rows, features]`, so that no operator has to guess which dimensions to flatten.
 //!
@@ -46,6 +47,7 @@ mod embedding;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod host;
+mod kernel_set;
 mod linear;
 mod linear_cross_entropy;
 mod maybe;
@@ -66,9 +68,10 @@ pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use custom_gradient::{CustomGradients, LeafGradient, gradients_behind, with_gradient};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::{embed, embedding};
+pub use kernel_set::{KernelChoice, KernelSet};
 pub use linear::{
     linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
-    linear_weight_gradient_accumulate,
+    linear_weight_gradient_accumulate, product_kernels,
 };
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
 pub use norm::{Branch, NormWeights, add_norm, add_norm_again, layer_norm, rms_norm};

@@ -52,6 +52,7 @@ impl OperatorTime {
 /// # Errors
 /// If the device fails.
 pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats: usize) -> Result<Vec<OperatorTime>> {
+    workload.config.train.kernels.install();
     let mut bench = Bench::new(dtype, device, repeats);
     let calls = Calls::of(workload, &bench.device);
     let (d_model, vocab_size) = (workload.model.d_model, workload.model.vocab_size());

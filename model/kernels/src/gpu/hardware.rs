@@ -1,34 +1,28 @@
 //! Queries about the device.
 
-use std::sync::OnceLock;
-
+use burn::backend::DispatchDevice;
+use burn::tensor::Device;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
-/// Instructions that the kernels of matrix products and attention are written for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KernelSet {
-    /// TMA, bulk copies and warpgroup products: compute capability 9.0.
-    Hopper,
-    /// `cp.async`, `ldmatrix` and `mma.sync`: compute capability 8.0 and later.
-    Ampere,
-}
+use crate::kernel_set::{KernelChoice, KernelSet};
 
-/// Returns the set of kernels that `client`'s device runs: the newest that it has the instructions for, or none before Ampere.
-///
-/// The environment variable `KILN_KERNELS`, which a process reads once, chooses an older one: `ampere`, or `stock` for none, which
-/// leaves products to the backend.
+/// Returns the set of kernels that `client`'s device runs: the newest that it has the instructions for, or what [`KernelChoice`] says.
 pub(crate) fn kernel_set(client: &Client) -> Option<KernelSet> {
-    static CHOICE: OnceLock<Option<String>> = OnceLock::new();
-    let choice = CHOICE.get_or_init(|| std::env::var("KILN_KERNELS").ok());
     let matmul = &client.properties().features.matmul;
     let multiplies_bf16 = || matmul.mma.iter().any(|config| config.a_type == ElemType::Float(FloatKind::BF16));
-    match choice.as_deref() {
-        Some("stock") => None,
-        Some("ampere") if multiplies_bf16() => Some(KernelSet::Ampere),
-        _ if !matmul.wgmma.is_empty() => Some(KernelSet::Hopper),
+    match KernelChoice::current() {
+        KernelChoice::Stock => None,
+        KernelChoice::Newest if !matmul.wgmma.is_empty() => Some(KernelSet::Hopper),
         _ => multiplies_bf16().then_some(KernelSet::Ampere),
     }
+}
+
+/// [`kernel_set`] of a device.
+pub(crate) fn kernel_set_of(device: &Device) -> Option<KernelSet> {
+    let device = device.clone().inner();
+    let DispatchDevice::Cube(device) = device.as_dispatch() else { return None };
+    kernel_set(&device.client())
 }
 
 /// Whether kernels for Hopper run on the device, with TMA, bulk copies, and warpgroup products.

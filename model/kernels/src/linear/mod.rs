@@ -16,16 +16,30 @@ mod tests;
 
 pub(crate) use autodiff::register_products;
 use burn::backend::Dispatch;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
 pub(crate) use ops::{Layout, LinearOps};
 
 use crate::activation::{self, Activation};
 use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
+#[cfg(feature = "cuda")]
+use crate::gpu::hardware::kernel_set_of;
+use crate::kernel_set::KernelSet;
 use crate::maybe::Maybe;
 use crate::retained;
 use crate::settings::reference_operators;
+
+/// Returns the kernels that compute products of 16-bit tensors on `device`; `None` if the backend does.
+pub fn product_kernels(device: &Device) -> Option<KernelSet> {
+    #[cfg(feature = "cuda")]
+    return kernel_set_of(device);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = device;
+        None
+    }
+}
 
 /// Returns `x · weight + bias`. The bias is added before the result leaves the registers. Its gradient is summed in a fixed
 /// order.

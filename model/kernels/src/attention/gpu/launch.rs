@@ -11,8 +11,9 @@ use half::{bf16, f16};
 use super::call::{Call, Forward};
 use super::{ampere, hopper};
 use crate::attention::ops::{FlashOps, FlashSpec};
-use crate::gpu::hardware::{KernelSet, kernel_set};
+use crate::gpu::hardware::kernel_set;
 use crate::gpu::memory::empty;
+use crate::kernel_set::KernelSet;
 use crate::maybe::MaybeInts;
 
 /// Returns whether the kernels support this dtype and head dimension on `device`.

@@ -12,9 +12,9 @@ use super::split_k::SplitK;
 use super::split_k_sum::{SUM_THREADS, SumConfig, SumSizeLaunch, add_slices};
 use super::{ampere, gemm};
 use crate::activation::Activation;
-use crate::gpu::hardware::KernelSet;
 use crate::gpu::memory::{addressable, aligned, row_pitch};
 use crate::gpu::tensor_map::tensor_map;
+use crate::kernel_set::KernelSet;
 
 /// An epilogue with its tensors, see [`super::epilogue`].
 pub(crate) enum EpilogueArguments {

@@ -11,8 +11,9 @@ use super::arguments::{GemmSizeLaunch, SplitKSizeLaunch};
 use super::config::{Epilogue, GemmConfig, Output, Sums, TILE_K, TILE_M, widest_ampere_tile};
 use super::split_k::SplitK;
 use crate::dropout::Mask;
-use crate::gpu::hardware::{KernelSet, kernel_set, multiprocessors, shared_memory};
+use crate::gpu::hardware::{kernel_set, multiprocessors, shared_memory};
 use crate::gpu::memory::row_pitch;
+use crate::kernel_set::KernelSet;
 
 /// Rows of tiles that are walked together, for reuse in L2.
 pub(super) const GROUP_M: u32 = 16;

@@ -1,0 +1,81 @@
+//! Choices of a run about the numbers, kernels and memory of its device.
+
+use kiln_kernels::KernelChoice;
+use kiln_model::ActivationCheckpointing;
+use serde::{Deserialize, Serialize};
+
+/// Compute precision. Master weights and optimizer moments are always f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// bf16 on CUDA, f32 on the CPU.
+    Auto,
+    /// 32-bit floats.
+    F32,
+    /// bfloat16 weights and activations.
+    Bf16,
+    /// IEEE half precision weights and activations, with a dynamic loss scale: for GPUs without bfloat16.
+    Fp16,
+}
+
+/// Which kernels compute products and attention on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernels {
+    /// The newest that the GPU has the instructions for.
+    Auto,
+    /// At most those for Ampere.
+    Ampere,
+    /// Burn's own.
+    Stock,
+}
+
+impl Kernels {
+    /// Applies the choice to all operators of this process.
+    pub fn install(self) {
+        let choice = match self {
+            Self::Auto => KernelChoice::Newest,
+            Self::Ampere => KernelChoice::Ampere,
+            Self::Stock => KernelChoice::Stock,
+        };
+        choice.install();
+    }
+}
+
+/// Which activations are kept for backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checkpointing {
+    /// The first of the others that fits into memory.
+    Auto,
+    /// All.
+    Off,
+    /// The results of products and attention.
+    Selective,
+    /// The residual sum at the start of each layer.
+    Layer,
+}
+
+impl Checkpointing {
+    /// Returns what to train with; `None` for `auto`.
+    pub fn chosen(self) -> Option<ActivationCheckpointing> {
+        match self {
+            Self::Auto => None,
+            Self::Off => Some(ActivationCheckpointing::Off),
+            Self::Selective => Some(ActivationCheckpointing::Selective),
+            Self::Layer => Some(ActivationCheckpointing::Layer),
+        }
+    }
+}
+
+/// When forward and backward are replayed as CUDA graphs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capture {
+    /// Shapes that occurred 500 times, in up to 40 % of the device's memory.
+    Auto,
+    /// Shapes that occurred three times, in up to 70 % of the device's memory.
+    On,
+    /// Never.
+    Off,
+}
