@@ -50,7 +50,7 @@ fn a_training_killed_again_and_again_ends_with_the_same_bits() {
     let place = workplace();
     let mut random = Random::new("kills");
     // Long enough that it cannot end before the last kill.
-    let steps = 30 + 12 * kills;
+    let steps = 30 + 40 * kills;
     let started = Instant::now();
     begin(&place, "runs/a", steps).ok();
     let whole_run = started.elapsed();
