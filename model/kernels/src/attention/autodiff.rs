@@ -81,18 +81,12 @@ impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let prep = FlashSelf(spec).prepare::<C>([qkv.node()]).compute_bound().stateful();
-        let qkv = qkv.into_primitive();
-        let (lengths, documents, random) = (lengths.below(), documents.below(), random.below());
-        let (out, lse) = B::flash_self(qkv.clone(), lengths.clone(), documents.clone(), random.clone(), spec);
-        let lse_above = <Self as AutodiffBackend>::from_inner(lse.clone());
-        let out = match prep {
-            OpsKind::Tracked(prep) => {
-                prep.finish(SelfState { qkv, out: out.clone(), lse, lengths, documents, random }, out)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(out),
-        };
-        (out, lse_above)
+        let (lengths_below, documents_below, random_below) =
+            (lengths.clone().below(), documents.clone().below(), random.clone().below());
+        let qkv_below = qkv.primitive().clone();
+        let (out, lse) = B::flash_self(qkv_below, lengths_below, documents_below, random_below, spec);
+        let [out, lse] = [out, lse].map(<Self as AutodiffBackend>::from_inner);
+        (Self::known_self(qkv, out, lse.clone(), lengths, documents, random, spec), lse)
     }
 
     fn known_self(
@@ -135,18 +129,11 @@ impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let prep = FlashCross(spec).prepare::<C>([query.node(), key_value.node()]).compute_bound().stateful();
-        let (query, key_value) = (query.into_primitive(), key_value.into_primitive());
-        let (lengths, random) = (lengths.below(), random.below());
-        let (out, lse) = B::flash_cross(query.clone(), key_value.clone(), lengths.clone(), random.clone(), spec);
-        let lse_above = <Self as AutodiffBackend>::from_inner(lse.clone());
-        let out = match prep {
-            OpsKind::Tracked(prep) => {
-                prep.finish(CrossState { query, key_value, out: out.clone(), lse, lengths, random }, out)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(out),
-        };
-        (out, lse_above)
+        let [query_below, key_value_below] = [&query, &key_value].map(|tensor| tensor.primitive().clone());
+        let (lengths_below, random_below) = (lengths.clone().below(), random.clone().below());
+        let (out, lse) = B::flash_cross(query_below, key_value_below, lengths_below, random_below, spec);
+        let [out, lse] = [out, lse].map(<Self as AutodiffBackend>::from_inner);
+        (Self::known_cross(query, key_value, out, lse.clone(), lengths, random, spec), lse)
     }
 
     fn known_cross(
