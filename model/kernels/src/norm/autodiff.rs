@@ -118,6 +118,7 @@ impl<B: Backend + NormOps + LinearOps> Backward<B, 6> for AddNorm {
     }
 }
 
+/// Takes the tensors out of the graph.
 fn below<B: Backend, C: CheckpointStrategy>(branch: Addend<Autodiff<B, C>>) -> Addend<B> {
     match branch {
         Addend::None => Addend::None,

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::ops::{Addend, Kind, NormOps, Remainder};
 use crate::dropout::Mask;
-use crate::host::vector::{dot, sum, sum_of_squares, vectorized, vectorized_fn};
+use crate::host::vector::{add, dot, sum, sum_of_squares, vectorized, vectorized_fn};
 use crate::host::{floats, owned, tensor, view, written};
 use crate::linear::LinearOps;
 use crate::maybe::Maybe;
@@ -94,10 +94,8 @@ impl NormOps for Flex {
 
         let (mut dgamma, mut dbeta) = (vec![0f32; d], vec![0f32; d]);
         for (block_dgamma, block_dbeta) in partial {
-            for j in 0..d {
-                dgamma[j] += block_dgamma[j];
-                dbeta[j] += block_dbeta[j];
-            }
+            add(&mut dgamma, &block_dgamma);
+            add(&mut dbeta, &block_dbeta);
         }
 
         let dbranch = drop.apply(dx.clone());
