@@ -56,21 +56,11 @@ pub(crate) fn run<L: Layer>(
     checkpointing: ActivationCheckpointing,
 ) -> Tensor<2> {
     let has_graph = x.is_autodiff() && !layers.is_empty() && !Settings::current().reference_operators;
-    if has_graph && checkpointing != ActivationCheckpointing::Off {
-        return run_checkpointed(layers, norm, x, input, stream, checkpointing);
+    if !has_graph || checkpointing == ActivationCheckpointing::Off {
+        let x = ResidualStream::new(x);
+        return layers.iter().fold(x, |x, layer| layer.pass(layer.enter(x, stream), input, stream)).end(norm, stream);
     }
-    let x = layers.iter().fold(ResidualStream::new(x), |x, layer| layer.pass(layer.enter(x, stream), input, stream));
-    x.end(norm, stream)
-}
 
-fn run_checkpointed<L: Layer>(
-    layers: &[L],
-    norm: &Option<Norm>,
-    x: Tensor<2>,
-    input: &LayerInput,
-    stream: Option<&DropoutStream>,
-    checkpointing: ActivationCheckpointing,
-) -> Tensor<2> {
     let memory = input.memory.as_ref().map(|memory| memory.hidden.clone());
     let input = input.clone().without_autodiff();
     let fork = stream.map(DropoutStream::fork);

@@ -68,6 +68,15 @@ impl Checkpointing {
     }
 }
 
+/// Says what backward computes again; `None` for nothing.
+pub(crate) fn computed_again(checkpointing: ActivationCheckpointing) -> Option<&'static str> {
+    match checkpointing {
+        ActivationCheckpointing::Off => None,
+        ActivationCheckpointing::Selective => Some("backward computes norms and activations again"),
+        ActivationCheckpointing::Layer => Some("backward computes every layer again"),
+    }
+}
+
 /// When forward and backward are replayed as CUDA graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

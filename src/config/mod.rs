@@ -25,6 +25,7 @@ use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
 pub use builder::ConfigBuilder;
+pub(crate) use device::computed_again;
 pub use device::{Capture, Checkpointing, Kernels, Precision};
 pub use generate::GenerateConfig;
 pub use kiln_data::Task;

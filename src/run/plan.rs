@@ -9,7 +9,7 @@ use kiln_model::ActivationCheckpointing;
 use kiln_model::flops::{TrainBytes, n_params, train_bytes};
 
 use super::error::RunError;
-use crate::config::{Config, MANY_EPOCHS};
+use crate::config::{Config, MANY_EPOCHS, computed_again};
 use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
 use crate::units::{counted, gib, thousands};
@@ -171,11 +171,7 @@ impl Plan {
     /// Describes the memory of a training step and of the device.
     pub(crate) fn memory_line(&self) -> String {
         let of = self.memory_bytes.map_or(String::new(), |bytes| format!(" of {:.1} GiB", gib(bytes)));
-        let again = match self.checkpointing {
-            ActivationCheckpointing::Off => "",
-            ActivationCheckpointing::Selective => "; backward computes norms and activations again",
-            ActivationCheckpointing::Layer => "; backward computes every layer again",
-        };
+        let again = computed_again(self.checkpointing).map_or(String::new(), |again| format!("; {again}"));
         format!("memory: about {}{of}, for the largest batch, {}{again}", size(self.bytes.total()), self.largest)
     }
 

@@ -4,8 +4,10 @@ use anyhow::{Result, anyhow};
 use burn::tensor::Device;
 use kiln_data::Shape;
 use kiln_model::ActivationCheckpointing;
+use serde_json::json;
 
 use super::probe::{Failure, make_room};
+use crate::config::computed_again;
 use crate::train::guard::explained;
 
 /// What decides, for a given batch, how much memory a step needs.
@@ -42,16 +44,11 @@ impl Footprint {
 
     /// Says that a batch of `shape` did not fit, and that this is tried next instead of `before`.
     fn note(self, before: Self, shape: Shape) -> String {
-        let change = match self.checkpointing {
-            checkpointing if checkpointing == before.checkpointing => {
-                format!("cutting every batch into {} micro-batches", self.splits)
+        let change = match computed_again(self.checkpointing) {
+            Some(again) if self.checkpointing != before.checkpointing => {
+                format!("{again} (train.activation_checkpointing = {})", json!(self.checkpointing))
             }
-            ActivationCheckpointing::Layer => {
-                "backward computes every layer again (train.activation_checkpointing = \"layer\")".into()
-            }
-            _ => {
-                "backward computes norms and activations again (train.activation_checkpointing = \"selective\")".into()
-            }
+            _ => format!("cutting every batch into {} micro-batches", self.splits),
         };
         format!("{shape} does not fit into memory: {change}")
     }
