@@ -87,6 +87,11 @@ impl Ranks {
         self.0.as_ref().map(|members| &members.link)
     }
 
+    /// Returns this rank's end of the GPUs' own connection; `None` where tensors travel over the link.
+    pub fn communicator(&self) -> Option<&Communicator> {
+        self.0.as_ref()?.nccl.as_ref()
+    }
+
     /// Announces what this rank does next, which limits how long it may take.
     pub fn enter(&self, phase: Phase) {
         if let Some(link) = self.link() {

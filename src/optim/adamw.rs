@@ -3,8 +3,9 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor};
+use kiln_kernels::collective::Communicator;
 use kiln_kernels::optim::{
-    AdamWHyper, AdamWState, Coefficients, Counters, LossScaling, Progress, StepNumbers, StepPolicy, adamw_step,
+    AdamWHyper, AdamWState, Coefficients, Counters, Flat, LossScaling, Progress, StepNumbers, StepPolicy, adamw_step,
     prepare, view,
 };
 
@@ -138,8 +139,7 @@ impl AdamW {
     ) -> Result<(), E> {
         let Some(all) = self.all_weights.clone() else { return Ok(()) };
         let all = all_gather(self.state().compute_weights().clone(), all)?;
-        // As in a step: the backend's queue does not know that the module's weights have changed.
-        let _ = all.device().flush();
+        flush(&all.device());
         self.all_weights = Some(all);
         Ok(())
     }
@@ -150,8 +150,7 @@ impl AdamW {
         let device = master.device();
         let state = self.state.take().expect("a state between steps");
         self.state = Some(state.with_master(master));
-        // As in a step: the backend's queue does not know that the module's weights have changed.
-        let _ = device.flush();
+        flush(&device);
     }
 
     /// The table of parameters.
@@ -200,24 +199,55 @@ impl AdamW {
     ///
     /// `loss`, `[1]`, only decides about the update, which is skipped if the loss or the norm is not finite.
     pub fn step(&mut self, gradients: FlatGradients, divisor: Tensor<1>, loss: Tensor<1>) -> StepNumbers {
-        let FlatGradients(gradients) = gradients;
+        let (gradients, numbers) = self.prepare(gradients, divisor, loss);
+        let state = self.state.take().expect("a state between steps");
+        let device = state.master.device();
+        self.state = Some(adamw_step(state, gradients, &numbers, &self.hyper));
+        if AdamWState::is_updated_in_place(&device) {
+            flush(&device);
+        }
+        numbers
+    }
+
+    /// Takes the step of [`Self::step`] with a sharded state, and does what [`Self::complete`] does while it lasts. `bounds` are
+    /// the slices' bounds.
+    ///
+    /// # Panics
+    /// If the state is whole.
+    pub fn step_and_complete(
+        &mut self,
+        gradients: FlatGradients,
+        divisor: Tensor<1>,
+        loss: Tensor<1>,
+        communicator: &Communicator,
+        bounds: &[usize],
+    ) -> StepNumbers {
+        let (gradients, numbers) = self.prepare(gradients, divisor, loss);
+        let state = self.state.take().expect("a state between steps");
+        let all = self.all_weights.take().expect("a sharded state");
+        let device = all.device();
+        let (state, all) = communicator.adamw_step(state, all, gradients, &numbers, &self.hyper, bounds);
+        (self.state, self.all_weights) = (Some(state), Some(all));
+        flush(&device);
+        numbers
+    }
+
+    /// Returns the gradients, and the numbers of the step that they make. Counts it.
+    fn prepare(
+        &mut self,
+        FlatGradients(gradients): FlatGradients,
+        divisor: Tensor<1>,
+        loss: Tensor<1>,
+    ) -> (Flat, StepNumbers) {
         let device = divisor.device();
         self.updates[1] += 1;
         if self.updates[1] > self.coefficients.last() {
             self.coefficients = coefficients(&self.hyper, &self.learning_rate, self.updates, &device);
         }
-
         let progress = self.progress.take().expect("a state between steps");
         let (numbers, progress) = prepare(&gradients, divisor, loss, progress, &self.coefficients, &self.policy);
         self.progress = Some(progress);
-        let state = self.state.take().expect("a state between steps");
-        self.state = Some(adamw_step(state, gradients, &numbers, &self.hyper));
-        if AdamWState::is_updated_in_place(&device) {
-            // The backend's queue does not know that the step changes the module's weights. Flush it, so that no later read
-            // of the weights moves before the step. The next tensor that is read reports a failure of the device.
-            let _ = device.flush();
-        }
-        numbers
+        (gradients, numbers)
     }
 
     /// Sets the number of updates after reading it from the device. Coefficients of earlier updates can then be dropped.
@@ -236,6 +266,12 @@ impl AdamW {
         let in_place = AdamWState::is_updated_in_place(&self.state().master.device());
         if in_place { module } else { self.attach(module) }
     }
+}
+
+/// Makes all work that was asked for begin. The backend's queue does not know that a step changes the module's weights in place: without
+/// this, a later read of the weights could move before the step. The next tensor that is read reports a failure of the device.
+fn flush(device: &Device) {
+    let _ = device.flush();
 }
 
 /// Coefficients of the next updates.

@@ -6,9 +6,13 @@
 use std::ops::Range;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use kiln_kernels::collective::Slice;
 use kiln_kernels::optim::{ALIGNMENT, CHUNK, Flat, Place, gather, view};
 
 use super::{FlatGradients, ParamEntry, ParamTable};
+
+/// Numbers that a rank sends along with the sums of squares of its slice.
+pub const TOTALS: usize = 3;
 
 /// The slices of all ranks, and the parameters in the slice of this one.
 #[derive(Debug, Clone)]
@@ -16,12 +20,15 @@ pub struct Slices {
     rank: usize,
     /// Slice r is `bounds[r]..bounds[r + 1]`.
     bounds: Vec<usize>,
-    /// The chunks of slice r are `chunk_bounds[r]..chunk_bounds[r + 1]`, counted in the order of the flat tensor.
-    chunk_bounds: Vec<usize>,
+    /// Of what the ranks gather of each other's slices, `summary_bounds[r]..summary_bounds[r + 1]` is rank r's: the sums of squares of
+    /// its chunks in the order of the flat tensor, then [`TOTALS`] numbers.
+    summary_bounds: Vec<usize>,
     /// The parameters, or parts of them, in this rank's slice. Offsets count from the start of the slice.
     places: Vec<Place>,
-    /// For each chunk in the order of the table, its number in the order of the flat tensor; on the device.
+    /// For each chunk in the order of the table, where its sum of squares stands in what is gathered; on the device.
     chunk_order: Tensor<1, Int>,
+    /// This rank's slice, for GPUs.
+    slice: Slice,
 }
 
 impl Slices {
@@ -36,24 +43,26 @@ impl Slices {
 
         let bounds = bounds(&in_order, table.flat_len(), world_size);
         let n_chunks = |range: Range<usize>| -> usize { places(&in_order, range).iter().map(Place::n_chunks).sum() };
-        let mut chunk_bounds = vec![0];
+        let mut summary_bounds = vec![0];
         for slice in bounds.windows(2) {
-            chunk_bounds.push(chunk_bounds[chunk_bounds.len() - 1] + n_chunks(slice[0]..slice[1]));
+            summary_bounds.push(summary_bounds[summary_bounds.len() - 1] + n_chunks(slice[0]..slice[1]) + TOTALS);
         }
-        let chunk_order: Vec<i32> = table
-            .entries()
-            .iter()
-            .flat_map(|entry| {
-                let first = n_chunks(0..entry.offset);
-                (first..first + entry.place().n_chunks()).map(|chunk| chunk as i32)
-            })
-            .collect();
+        // Behind the chunks of each slice before stand the totals of its rank.
+        let slice_of = |offset: usize| bounds.partition_point(|bound| *bound <= offset) - 1;
+        let chunks_of = |entry: &ParamEntry| {
+            let first = n_chunks(0..entry.offset);
+            let starts = (entry.offset..).step_by(CHUNK).take(entry.place().n_chunks());
+            starts.enumerate().map(|(i, start)| (first + i + TOTALS * slice_of(start)) as i32).collect::<Vec<_>>()
+        };
+        let chunk_order: Vec<i32> = table.entries().iter().flat_map(chunks_of).collect();
         let chunk_order = TensorData::new(chunk_order.clone(), [chunk_order.len()]);
 
+        let places = places(&in_order, bounds[rank]..bounds[rank + 1]);
         Self {
             rank,
-            chunk_bounds,
-            places: places(&in_order, bounds[rank]..bounds[rank + 1]),
+            summary_bounds,
+            slice: Slice::new(rank, &bounds, &places, device),
+            places,
             chunk_order: Tensor::from_data(chunk_order, (device, DType::I32)),
             bounds,
         }
@@ -64,9 +73,15 @@ impl Slices {
         &self.bounds
     }
 
-    /// Does the same for the sums of squares of the slices' chunks.
-    pub fn chunk_bounds(&self) -> &[usize] {
-        &self.chunk_bounds
+    /// Does the same for what [`Self::with_summary`] takes: sums of squares and totals of all ranks.
+    pub fn summary_bounds(&self) -> &[usize] {
+        &self.summary_bounds
+    }
+
+    /// Returns this rank's slice for [`Communicator::add_up`](kiln_kernels::collective::Communicator::add_up), which does what
+    /// [`Self::add_up`] does.
+    pub fn slice(&self) -> &Slice {
+        &self.slice
     }
 
     /// Returns this rank's slice.
@@ -95,11 +110,16 @@ impl Slices {
         sum.expect("at least one rank")
     }
 
-    /// Completes a slice of gradients with the sums of squares of all slices, `[number of chunks]`, f32, in the order of the
-    /// flat tensor.
-    pub fn with_squares(&self, gradients: Flat, squares: Tensor<1>) -> FlatGradients {
-        // The norm adds them up in the order of the table.
-        FlatGradients(gradients.with_squares(squares.select(0, self.chunk_order.clone())))
+    /// Completes a slice of gradients with the sums of squares of all slices. Returns it with the totals of each rank.
+    ///
+    /// # Shapes
+    /// - `summary`: see [`Self::summary_bounds`], f32
+    /// - result: `[3]` for each rank
+    pub fn with_summary(&self, gradients: Flat, summary: &Tensor<1>) -> (FlatGradients, Vec<Tensor<1>>) {
+        // The norm adds up the squares in the order of the table.
+        let squares = summary.clone().select(0, self.chunk_order.clone());
+        let totals = |end: &usize| summary.clone().narrow(0, end - TOTALS, TOTALS);
+        (FlatGradients(gradients.with_squares(squares)), self.summary_bounds[1..].iter().map(totals).collect())
     }
 }
 
@@ -231,12 +251,17 @@ mod tests {
                 .map(|slices| slices.add_up(&Tensor::cat((0..world_size).map(|seed| own(slices, seed)).collect(), 0)))
                 .collect();
             let values = Tensor::cat(sums.iter().map(|sum| sum.values.clone()).collect(), 0);
-            let squares = Tensor::cat(sums.iter().map(|sum| sum.squares().clone()).collect(), 0);
-            assert_eq!(squares.dims(), [*ranks[0].chunk_bounds().last().expect("bounds")]);
-
             assert_eq!(read(values), read(alone.0.values.clone()));
-            let FlatGradients(completed) = ranks[0].with_squares(sums[0].clone(), squares);
+
+            // What they gather: sums of squares, and totals behind them.
+            let of_rank = |rank: usize| [sums[rank].squares().clone(), numbers(TOTALS, rank)];
+            let summary = Tensor::cat((0..world_size).flat_map(of_rank).collect(), 0);
+            assert_eq!(summary.dims(), [*ranks[0].summary_bounds().last().expect("bounds")]);
+            let (FlatGradients(completed), totals) = ranks[0].with_summary(sums[0].clone(), &summary);
             assert_eq!(read(completed.squares().clone()), read(alone.0.squares().clone()));
+            for (rank, totals) in totals.into_iter().enumerate() {
+                assert_eq!(read(totals), read(numbers(TOTALS, rank)));
+            }
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
+use kiln_kernels::optim::StepNumbers;
 
 use crate::config::Config;
 use crate::distributed::Ranks;
-use crate::optim::{AdamW, Outer, Slices};
+use crate::optim::{AdamW, FlatGradients, Outer, Slices};
 
 /// What the ranks exchange.
 #[derive(Debug)]
@@ -68,12 +69,32 @@ impl Exchange {
         self.replicas().map_or(step, |replicas| meeting(step, replicas.every, replicas.last))
     }
 
+    /// Makes `step` with the gradients of all ranks, and leaves the weights of all ranks. See [`AdamW::step`] for the arguments.
+    ///
+    /// # Errors
+    /// If another rank has failed.
+    pub(super) fn update(
+        &mut self,
+        step: u64,
+        ranks: &Ranks,
+        optimizer: &mut AdamW,
+        gradients: FlatGradients,
+        [divisor, loss]: [Tensor<1>; 2],
+    ) -> Result<StepNumbers> {
+        if let (Self::Gradients(slices), Some(nccl), true) = (&*self, ranks.communicator(), optimizer.is_sharded()) {
+            return Ok(optimizer.step_and_complete(gradients, divisor, loss, nccl, slices.bounds()));
+        }
+        let numbers = optimizer.step(gradients, divisor, loss);
+        self.complete(step, ranks, optimizer)?;
+        Ok(numbers)
+    }
+
     /// Ends `step`: brings in the slices of weights that other ranks have updated; or, if replicas meet, gives all the weights that the
     /// outer optimizer makes of theirs.
     ///
     /// # Errors
     /// If another rank has failed.
-    pub(super) fn complete(&mut self, step: u64, ranks: &Ranks, optimizer: &mut AdamW) -> Result<()> {
+    fn complete(&mut self, step: u64, ranks: &Ranks, optimizer: &mut AdamW) -> Result<()> {
         let is_meeting = self.next_meeting(step) == step;
         match self {
             Self::Nothing => Ok(()),

@@ -10,7 +10,6 @@ use burn::tensor::Tensor;
 
 use super::exchange::Exchange;
 use super::state::TrainState;
-use crate::distributed::Ranks;
 use crate::optim::FlatGradients;
 
 /// Sums over the labels of a micro-batch or group, on the device.
@@ -40,21 +39,26 @@ pub(super) fn reduce<M>(state: &TrainState<M>, sums: Sums, gradients: FlatGradie
     };
     let FlatGradients(gradients) = gradients;
 
-    let mut sum = slices.add_up(&ranks.exchange(gradients.values, slices.bounds())?);
-    let squares = ranks.concatenate(sum.squares().clone(), slices.chunk_bounds())?;
+    let mut sum = match ranks.communicator() {
+        Some(nccl) => nccl.add_up(gradients.values, slices.slice()),
+        None => slices.add_up(&ranks.exchange(gradients.values, slices.bounds())?),
+    };
+    let Sums { loss, nll, n_labels } = sums;
+    let summary = Tensor::cat(vec![sum.squares().clone(), loss, nll, n_labels], 0);
+    let summary = ranks.concatenate(summary, slices.summary_bounds())?;
     if !optimizer.is_sharded() {
         sum.values = ranks.concatenate(sum.values, slices.bounds())?;
     }
-    Ok((sums_of_all(ranks, sums)?, slices.with_squares(sum, squares)))
+    let (gradients, totals) = slices.with_summary(sum, &summary);
+    Ok((sums_of_all(&totals), gradients))
 }
 
-/// Adds up the losses and labels of all ranks.
-fn sums_of_all(ranks: &Ranks, Sums { loss, nll, n_labels }: Sums) -> Result<Sums> {
-    let bounds: Vec<usize> = (0..=ranks.size()).map(|rank| 3 * rank).collect();
-    let all = ranks.concatenate(Tensor::cat(vec![loss, nll, n_labels], 0), &bounds)?;
-
-    let number = |at: usize| all.clone().narrow(0, at, 1);
-    let of = |at: &usize| Sums { loss: number(*at), nll: number(at + 1), n_labels: number(at + 2) };
-    let first = of(&bounds[0]);
-    Ok(bounds[1..ranks.size()].iter().map(of).fold(first, |sum, next| sum + next))
+/// Adds up the losses and labels of all ranks, in their order.
+fn sums_of_all(totals: &[Tensor<1>]) -> Sums {
+    let of = |totals: &Tensor<1>| {
+        let [loss, nll, n_labels] = [0, 1, 2].map(|at| totals.clone().narrow(0, at, 1));
+        Sums { loss, nll, n_labels }
+    };
+    let first = of(&totals[0]);
+    totals[1..].iter().map(of).fold(first, |sum, next| sum + next)
 }

@@ -109,8 +109,8 @@ pub(crate) fn update<M: Model>(
     state.step += 1;
 
     let Sums { loss, nll, n_labels } = sums;
-    let numbers = state.optimizer.step(gradients, n_labels.clone(), loss.clone());
-    state.exchange.complete(state.step, &state.ranks, &mut state.optimizer)?;
+    let TrainState { step, ranks, optimizer, exchange, .. } = state;
+    let numbers = exchange.update(*step, ranks, optimizer, gradients, [n_labels.clone(), loss.clone()])?;
     state.model = state.optimizer.write_back(state.model.clone());
     Ok(Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers: numbers.values().clone() })
 }

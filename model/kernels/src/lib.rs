@@ -16,8 +16,8 @@
 //! |---|---|
 //! | 0 | `kernel_set` kernels for GPUs of several generations |
 //! | 1 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` |
-//! | 2 | `dropout` · `rotary` · `swiglu` · `optim` · `collective` |
-//! | 3 | `activation` · `random` |
+//! | 2 | `dropout` · `rotary` · `swiglu` · `optim` |
+//! | 3 | `activation` · `random` · `collective` |
 //! | 4 | `reduce` sums over rows |
 //! | 5 | `linear` |
 //! | 6 | `attention` · `norm` · `embedding` · `deterministic` sums in a fixed order · `custom_gradient` |

@@ -36,25 +36,36 @@ fn all(bench: &Bench, ranks: &Ranks, wants_link: bool) -> Result<()> {
 fn compare(bench: &Bench, ranks: &Ranks, workload: &Workload) -> Result<()> {
     let Bench { device, dtype, effort, .. } = bench;
     // Kernels are compiled once.
-    let measure_alone = || measure(workload, *dtype, device, *effort, &Ranks::alone());
+    let measure_alone = || {
+        let alone = measure(workload, *dtype, device, *effort, &Ranks::alone());
+        device.memory_cleanup();
+        alone
+    };
     ranks.first_then_others("compiling kernels", || measure_alone().map(drop))?;
-    device.memory_cleanup();
 
-    ranks.share("beginning to measure", ())?;
-    let alone = measure_alone()?;
-    device.memory_cleanup();
+    // Alone before and after: a GPU that has worked for a while is slower.
+    let before = alone_with_others(ranks, measure_alone)?;
     let together = measure(workload, *dtype, device, *effort, ranks)?;
     device.memory_cleanup();
-    let rates = ranks.share("the rates of a benchmark", [alone.tokens_per_sec, together.tokens_per_sec])?;
+    let after = alone_with_others(ranks, measure_alone)?;
+
+    let rate = (before.tokens_per_sec + after.tokens_per_sec) / 2.0;
+    let rates = ranks.share("the rates of a benchmark", [rate, together.tokens_per_sec])?;
     let step = ranks.share("the time of a step", together.step.as_secs_f64())?.into_iter().fold(0.0, f64::max);
 
     if ranks.is_first() {
-        print(workload, &alone, &together, Duration::from_secs_f64(step), &rates);
+        print(workload, [&before, &after], &together, Duration::from_secs_f64(step), &rates);
     }
     Ok(())
 }
 
-fn print(workload: &Workload, alone: &StepTime, together: &StepTime, step: Duration, rates: &[[f64; 2]]) {
+/// Measures this rank's device while all others do the same.
+fn alone_with_others(ranks: &Ranks, measure_alone: impl Fn() -> Result<StepTime>) -> Result<StepTime> {
+    ranks.share("beginning to measure", ())?;
+    measure_alone()
+}
+
+fn print(workload: &Workload, alone: [&StepTime; 2], together: &StepTime, step: Duration, rates: &[[f64; 2]]) {
     let sum_alone: f64 = rates.iter().map(|[alone, _]| alone).sum();
     let each = rates.iter().map(|[alone, _]| format!("{alone:.0}")).collect::<Vec<_>>().join(" + ");
     // The ranks wait for each other, so the slowest one sets the pace.
@@ -62,9 +73,10 @@ fn print(workload: &Workload, alone: &StepTime, together: &StepTime, step: Durat
     let sum_together = slowest * rates.len() as f64;
     println!("{}", workload.title);
     println!(
-        "  each alone     {:>8.2} ms  {sum_alone:>9.0} tok/s ({each})  memory {}",
-        ms(alone.step),
-        memory(alone.reserved_bytes)
+        "  each alone     {:>8.2} ms before, {:.2} ms after  {sum_alone:>9.0} tok/s ({each})  memory {}",
+        ms(alone[0].step),
+        ms(alone[1].step),
+        memory(alone[0].reserved_bytes)
     );
     println!(
         "  together       {:>8.2} ms  {sum_together:>9.0} tok/s, {:.1} % of the devices alone  memory {}  host {:.2} ms  loss {:.3} -> {:.3}",
@@ -75,6 +87,9 @@ fn print(workload: &Workload, alone: &StepTime, together: &StepTime, step: Durat
         together.losses[0],
         together.losses[1],
     );
+    if let Err(reason) = &together.replayed {
+        println!("  together, steps were not replayed as CUDA graphs: {reason}");
+    }
 }
 
 fn memory(bytes: Option<u64>) -> String {

@@ -36,6 +36,7 @@ mod library;
 mod ops;
 #[cfg(any(test, feature = "cuda"))]
 mod search;
+mod slice;
 #[cfg(test)]
 mod tests;
 
@@ -49,8 +50,13 @@ use burn::tensor::{Device, Tensor};
 pub use error::NcclError;
 #[cfg(feature = "cuda")]
 use gpu::Link;
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use gpu::add::tests::offline_kernels;
 pub use library::NcclLibrary;
-use ops::RankOps;
+use ops::{RankOps, ShardedStep};
+pub use slice::Slice;
+
+use crate::optim::{AdamWHyper, AdamWState, Flat, StepNumbers};
 
 /// Identifies a communicator. One rank makes it, and all ranks join with the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,6 +163,60 @@ impl Communicator {
     pub fn all_gather(&self, full: Tensor<1>, bounds: &[usize]) -> Tensor<1> {
         self.assert_fit(&full, bounds);
         Tensor::from_dispatch(Dispatch::rank_all_gather(full.into_dispatch(), self.clone(), bounds.to_vec()))
+    }
+
+    /// Adds up the ranks' gradients of this rank's slice, in f32 and in the order of the ranks. The slices travel in pieces, on a queue
+    /// of their own, and each piece is added up while the next is on its way.
+    ///
+    /// The result has the bits of [`gather`](crate::optim::gather) with the ranks' slices one after the other.
+    ///
+    /// # Shapes
+    /// - `values`: `[n]`, any float dtype: this rank's gradients of all slices
+    /// - result: `[slice]`, f32, with the sums of squares of the slice's chunks
+    ///
+    /// # Panics
+    /// As for [`Self::exchange`], with the bounds of `slice`; or if `slice` is not this rank's.
+    pub fn add_up(&self, values: Tensor<1>, slice: &Slice) -> Flat {
+        self.assert_fit(&values, slice.layout.bounds());
+        assert_eq!(slice.layout.rank(), self.rank(), "another rank's slice");
+        let (values, table) = (values.into_dispatch(), slice.table.clone().into_dispatch());
+        let (sum, squares) = Dispatch::rank_add_up(values, table, self.clone(), slice.layout.clone());
+        Flat::new(Tensor::from_dispatch(sum), Tensor::from_dispatch(squares))
+    }
+
+    /// Makes an AdamW step of this rank's slice, as [`adamw_step`](crate::optim::adamw_step) does, and brings in the weights of the
+    /// other ranks. A piece of the slice travels while the next is updated.
+    ///
+    /// Every buffer of `state` and of `all` is overwritten, even if a clone or a view of it exists. Flush the device
+    /// ([`Device::flush`]) before anything reads them again.
+    ///
+    /// # Shapes
+    /// - `state`, `gradient`: `[slice]`; the weights of `state` are a view of `all` at `bounds[rank]`
+    /// - `all`: `[n]`, the weights of all ranks
+    ///
+    /// # Panics
+    /// As for [`Self::exchange`]; or if state or gradient do not have the length of the slice, or the state has no weights of its own.
+    pub fn adamw_step(
+        &self,
+        state: AdamWState,
+        all: Tensor<1>,
+        gradient: Flat,
+        numbers: &StepNumbers,
+        hyper: &AdamWHyper,
+        bounds: &[usize],
+    ) -> (AdamWState, Tensor<1>) {
+        self.assert_fit(&all, bounds);
+        let len = bounds[self.rank() + 1] - bounds[self.rank()];
+        assert_eq!([state.master.dims(), gradient.values.dims()], [[len]; 2], "state and gradient of the slice");
+        assert!(state.weights.is_some(), "weights that are a view of all weights");
+
+        let AdamWState { master, m, v, weights } = state;
+        let [master, m, v] = [master, m, v].map(Tensor::into_dispatch);
+        let [all, gradient, numbers] = [all, gradient.values, numbers.values.clone()].map(Tensor::into_dispatch);
+        let step = ShardedStep { communicator: self.clone(), bounds: bounds.to_vec(), factors: (*hyper).into() };
+        let (master, m, v, all) = Dispatch::rank_adamw_step(master, m, v, all, gradient, numbers, step);
+        let [master, m, v, all] = [master, m, v, all].map(Tensor::from_dispatch);
+        (AdamWState { master, m, v, weights }, all)
     }
 
     /// Returns the first failure of an operation or of the connections, without waiting for the device. Any thread may

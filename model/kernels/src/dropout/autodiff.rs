@@ -36,4 +36,8 @@ impl<B: Backend + DropoutOps, C: CheckpointStrategy> DropoutOps for Autodiff<B, 
             OpsKind::UnTracked(prep) => prep.finish(B::dropout(x, state, site, p)),
         }
     }
+
+    fn dropout_words(target: IntTensor<Self>, words: [i32; 4]) -> IntTensor<Self> {
+        B::dropout_words(target, words)
+    }
 }

@@ -105,6 +105,25 @@ fn dropout_kernel<F: Float, N: Size>(
     }
 }
 
+/// The four words of a stream's state.
+#[derive(CubeType, CubeLaunch)]
+struct Words {
+    seed_low: i32,
+    seed_high: i32,
+    draw_low: i32,
+    draw_high: i32,
+}
+
+#[cube(launch_unchecked)]
+fn set_words(state: &mut [i32], words: Words) {
+    if ABSOLUTE_POS == 0 {
+        state[0] = words.seed_low;
+        state[1] = words.seed_high;
+        state[2] = words.draw_low;
+        state[3] = words.draw_high;
+    }
+}
+
 impl DropoutOps for CubeBackend {
     fn dropout(x: CubeTensor, state: CubeTensor, site: u32, p: f32) -> CubeTensor {
         let (x, state) = (into_contiguous(x), into_contiguous(state));
@@ -132,6 +151,21 @@ impl DropoutOps for CubeBackend {
         }
         out
     }
+
+    fn dropout_words(target: CubeTensor, [seed_low, seed_high, draw_low, draw_high]: [i32; 4]) -> CubeTensor {
+        // SAFETY: the caller's tensor has four words.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            set_words::launch_unchecked(
+                &target.client,
+                CubeCount::Static(1, 1, 1),
+                CubeDim::new_1d(1),
+                target.clone().into_buffer_arg(),
+                WordsLaunch::new(seed_low, seed_high, draw_low, draw_high),
+            );
+        }
+        target
+    }
 }
 
 #[cfg(test)]
@@ -153,7 +187,10 @@ pub(super) mod tests {
             let kernel = dropout_kernel::DropoutKernel::new(
                 launch, properties, target, b(), b(), b(), (), drop, 8, dtype,
             );
-            vec![Compiled::new("dropout/forward/bf16", kernel)]
+            let (launch, properties, target) = settings(1);
+            let words = WordsCompilationArg { seed_low: (), seed_high: (), draw_low: (), draw_high: () };
+            let words = set_words::SetWords::new(launch, properties, target, b(), words);
+            vec![Compiled::new("dropout/forward/bf16", kernel), Compiled::new("dropout/words", words)]
         })
     }
 

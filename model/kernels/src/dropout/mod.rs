@@ -17,12 +17,14 @@ mod tests;
 pub(crate) use kernel::tests::offline_kernels;
 use std::cell::Cell;
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Device, Int, Tensor};
 #[cfg(feature = "cuda")]
 pub(crate) use mask::Dropping;
 pub(crate) use mask::Mask;
 #[cfg(feature = "cuda")]
 pub(crate) use mask::MaskMetadata;
+use ops::DropoutOps;
 
 /// The random stream of one forward pass. Each call to [`dropout`] takes the next site of it. Seed and draw lie in a
 /// device tensor, so that a captured step can be replayed with a new draw.
@@ -39,10 +41,11 @@ impl DropoutStream {
         Self::over(Self::words(seed, draw, device))
     }
 
-    /// Uploads seed and draw, `[4]`.
+    /// Returns seed and draw on the device, `[4]`.
     pub fn words(seed: u64, draw: u64, device: &Device) -> Tensor<1, Int> {
         let words = [seed as u32, (seed >> 32) as u32, draw as u32, (draw >> 32) as u32].map(u32::cast_signed);
-        Tensor::from_data(TensorData::from(words), (device, DType::I32))
+        let target = Tensor::<1, Int>::empty([4], (device, DType::I32));
+        Tensor::from_dispatch(Dispatch::dropout_words(target.into_dispatch(), words))
     }
 
     /// Creates a stream that reads its [`Self::words`] from `state` whenever an operator runs. A captured step draws

@@ -22,6 +22,10 @@ pub(crate) trait DropoutOps: Backend {
     /// Drops elements of `x`. `state`: `[4]`, seed and draw as in [`super::DropoutStream`].
     #[fusion(dtype = x, shape = x)]
     fn dropout(x: FloatTensor<Self>, state: IntTensor<Self>, site: u32, p: f32) -> FloatTensor<Self>;
+
+    /// Returns `words`, in the buffer of `target` where the backend can. A launch has them as arguments, so the host uploads nothing.
+    #[fusion(dtype = target, shape = target)]
+    fn dropout_words(target: IntTensor<Self>, words: [i32; 4]) -> IntTensor<Self>;
 }
 
 impl DropoutOps for Flex {
@@ -38,6 +42,10 @@ impl DropoutOps for Flex {
             other => panic!("dropout of {other:?}: only f32, bf16 and f16"),
         }
         FlexTensor::from_data(data)
+    }
+
+    fn dropout_words(_target: FlexTensor, words: [i32; 4]) -> FlexTensor {
+        FlexTensor::from_data(TensorData::from(words))
     }
 }
 

@@ -40,11 +40,12 @@ const NEEDS_LIBDEVICE: &str = "needs-libdevice";
 
 /// The kernels of every operator. `rotary` is absent: its sine and cosine need NVIDIA's libdevice.
 fn kernels() -> Vec<&'static Compiled> {
-    let operators: [fn() -> &'static [Compiled]; 12] = [
+    let operators: [fn() -> &'static [Compiled]; 13] = [
         crate::activation::offline_kernels,
         crate::optim::offline_kernels,
         crate::attention::offline_kernels,
         crate::capture::offline_kernels,
+        crate::collective::offline_kernels,
         crate::cross_entropy::offline_kernels,
         crate::dropout::offline_kernels,
         crate::embedding::offline_kernels,

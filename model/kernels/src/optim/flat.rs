@@ -124,6 +124,10 @@ pub fn overwrite(target: Tensor<1>, source: Tensor<1>) -> Tensor<1> {
 }
 
 impl Flat {
+    pub(crate) fn new(values: Tensor<1>, squares: Tensor<1>) -> Self {
+        Self { values, squares }
+    }
+
     /// Returns the chunks' sums of squares, `[number of chunks]`, f32, in the order of the places. Equal tensors have
     /// equal sums.
     pub fn squares(&self) -> &Tensor<1> {

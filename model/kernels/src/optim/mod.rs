@@ -26,7 +26,10 @@ use burn::tensor::{DType, Device, Tensor};
 pub use flat::{ALIGNMENT, CHUNK, Flat, Part, Place, gather, overwrite, view};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
+#[cfg(feature = "cuda")]
+pub(crate) use gpu::{UNITS, launch_step, part_of};
 use ops::AdamWOps;
+pub(crate) use ops::{Factors, PARTS};
 use progress::count;
 pub use progress::{Coefficients, Counters, LossScaling, Progress, StepPolicy};
 use slots::step;

@@ -1,5 +1,7 @@
 //! A rank's connection to the others: the communicator of NCCL and the thread of its device.
 
+pub(super) mod add;
+mod beside;
 mod clock;
 mod operation;
 #[cfg(test)]
@@ -44,6 +46,7 @@ pub(super) struct Link {
     /// The first failure.
     failure: Mutex<Option<NcclError>>,
     clock: Mutex<Clock>,
+    beside: Mutex<beside::Queue>,
 }
 
 impl Link {
@@ -72,9 +75,9 @@ impl Link {
         let comm =
             server.submit_blocking(begin).map_err(|error| device_error("joining on the device's thread", error))??;
 
-        let (device, comm, failure, clock) =
-            (device.clone(), Mutex::new(Some(comm)), Mutex::default(), Mutex::default());
-        let link = Self { library, device, server, rank, world_size, comm, failure, clock };
+        let (device, comm) = (device.clone(), Mutex::new(Some(comm)));
+        let (failure, clock, beside) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let link = Self { library, device, server, rank, world_size, comm, failure, clock, beside };
         match link.wait("ncclCommInitRankConfig", Some(JOIN_TIMEOUT)) {
             Ok(()) => Ok(link),
             Err(error) => {
@@ -128,6 +131,20 @@ impl Link {
     /// Keeps the first failure.
     fn fail(&self, error: &NcclError) {
         lock(&self.failure).get_or_insert_with(|| error.clone());
+    }
+
+    /// Enqueues `operations` as one and waits until NCCL has launched them.
+    fn grouped(
+        &self,
+        what: &'static str,
+        operations: impl FnOnce(Comm) -> Result<(), NcclError>,
+    ) -> Result<(), NcclError> {
+        let guard = lock(&self.comm);
+        let comm = guard.ok_or(NcclError::Aborted)?;
+        self.library.functions.group(|| operations(comm))?;
+        drop(guard);
+
+        self.wait(what, None)
     }
 
     /// Waits until the host's part of all calls is done. `what` names them in errors.

@@ -1,7 +1,9 @@
-//! The operators on CUDA devices: calls of NCCL on the device's thread, on the stream of its kernels.
+//! The operators on CUDA devices: calls of NCCL on the device's thread, on the stream of its kernels or beside it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -13,11 +15,19 @@ use cubecl_server::server::ServerStorage;
 use cubecl_server::stream::{FailureStore, WriteScoped};
 use cudarc::driver::sys::CUstream;
 
+use super::add::{self, Terms};
+use super::beside::{Beside, Piece};
 use super::{Link, Server, cuda, device_error, lock};
-use crate::collective::functions::{Comm, Span};
-use crate::collective::ops::{RankOps, received};
+use crate::collective::functions::Span;
+use crate::collective::ops::{RankOps, ShardedStep, received};
+use crate::collective::slice::{SliceLayout, pieces};
 use crate::collective::{Communicator, NcclError};
 use crate::gpu::memory::empty;
+use crate::optim::{Factors, launch_step, part_of};
+
+/// Ranks that send their slices to each other directly. More of them pass the slices on, so that each crosses a link between machines
+/// once.
+const DIRECT_RANKS: usize = 8;
 
 impl RankOps for CubeBackend {
     fn rank_exchange(values: CubeTensor, communicator: Communicator, bounds: Vec<usize>) -> CubeTensor {
@@ -32,6 +42,139 @@ impl RankOps for CubeBackend {
         Operation::new(Kind::AllGather, &full, &full, &bounds).submit(&communicator.link);
         full
     }
+
+    fn rank_add_up(
+        values: CubeTensor,
+        table: CubeTensor,
+        communicator: Communicator,
+        layout: Arc<SliceLayout>,
+    ) -> (CubeTensor, CubeTensor) {
+        let (own, table) = (into_contiguous(values), into_contiguous(table));
+        let (rank, link, size) = (layout.rank(), &communicator.link, own.dtype.size());
+        let received = empty(&own, [(communicator.world_size() - 1) * layout.len()], own.dtype);
+        let sum = empty(&own, [layout.len()], DType::F32);
+        let squares = empty(&own, [layout.n_chunks()], DType::F32);
+
+        let turns = pieces(layout.bounds(), size);
+        let exchanged = turns.iter().map(|turn| exchanged(turn, &layout, size)).collect();
+        let exchange = Beside::exchange(&own, &received, exchanged);
+        for turn in 0..turns.len() {
+            exchange.begin(link, turn);
+        }
+
+        let terms = Terms { own: &own, received: &received, table: &table, sum: &sum, squares: &squares };
+        let from_start = |at: usize| at - layout.bounds()[rank];
+        for (turn, of_ranks) in turns.iter().enumerate() {
+            exchange.join(link, turn);
+            let arrived = from_start(of_ranks[rank].start)..from_start(of_ranks[rank].end);
+            for run in layout.runs(arrived, 16 / size) {
+                add::launch(&terms, &layout, run);
+            }
+        }
+        (sum, squares)
+    }
+
+    fn rank_adamw_step(
+        master: CubeTensor,
+        m: CubeTensor,
+        v: CubeTensor,
+        all: CubeTensor,
+        gradient: CubeTensor,
+        numbers: CubeTensor,
+        step: ShardedStep,
+    ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
+        assert!(all.is_contiguous(), "only a contiguous tensor can be gathered in place");
+        let ShardedStep { communicator, bounds, factors } = step;
+        let (link, rank, size) = (&communicator.link, communicator.rank(), all.dtype.size());
+        let gradient = into_contiguous(gradient);
+        let update = |own: &Range<usize>| {
+            let (start, len) = (own.start - bounds[rank], own.len());
+            let slice = |of: &CubeTensor| part_of(of, start, vec![len]);
+            let factors = Factors { n_decayed: factors.n_decayed.clamp(start, start + len) - start, ..factors };
+            let (state, weights) = ([&master, &m, &v].map(slice), part_of(&all, own.start, vec![len]));
+            launch_step(state.each_ref(), Some(&weights), slice(&gradient), numbers.clone(), factors);
+        };
+
+        if communicator.world_size() > DIRECT_RANKS {
+            update(&(bounds[rank]..bounds[rank + 1]));
+            Operation::new(Kind::AllGather, &all, &all, &bounds).submit(link);
+            return (master, m, v, all);
+        }
+        let turns = pieces(&bounds, size);
+        let gather = Beside::all_gather(&all, turns.iter().map(|turn| gathered(turn, rank, size)).collect());
+        for (turn, of_ranks) in turns.iter().enumerate() {
+            if !of_ranks[rank].is_empty() {
+                update(&of_ranks[rank]);
+            }
+            gather.begin(link, turn);
+        }
+        gather.join(link, turns.len() - 1);
+        (master, m, v, all)
+    }
+}
+
+/// Returns what this rank sends of its gradients and receives into the slots of the others, if the ranks' slices have the parts
+/// `turn`. `size` is the bytes of an element.
+fn exchanged(turn: &[Range<usize>], layout: &SliceLayout, size: usize) -> Piece {
+    let own = layout.rank();
+    let others = || (0..turn.len()).filter(|&rank| rank != own);
+    let in_slot = |slot: usize| {
+        let start = slot * layout.len() + turn[own].start - layout.bounds()[own];
+        start * size..(start + turn[own].len()) * size
+    };
+    Piece {
+        sends: others().map(|rank| (rank, turn[rank].start * size..turn[rank].end * size)).collect(),
+        receives: others().enumerate().map(|(slot, rank)| (rank, in_slot(slot))).collect(),
+    }
+}
+
+/// Returns what this rank sends and receives of all weights.
+fn gathered(turn: &[Range<usize>], own: usize, size: usize) -> Piece {
+    let others = || (0..turn.len()).filter(|&rank| rank != own);
+    let bytes = |rank: usize| turn[rank].start * size..turn[rank].end * size;
+    Piece {
+        sends: others().map(|rank| (rank, bytes(own))).collect(),
+        receives: others().map(|rank| (rank, bytes(rank))).collect(),
+    }
+}
+
+/// Runs `operation` on the device's thread, behind everything that was enqueued before. If it fails, `target` is unwritten.
+pub(super) fn submit(
+    link: &Arc<Link>,
+    target: BufferBinding,
+    operation: impl FnOnce(&Link, &mut Server) -> Result<(), NcclError> + Send + 'static,
+) {
+    assert_eq!(target.service, link.server.service_id(), "the tensor belongs to another device");
+    let enqueued = link.clone();
+    link.server.submit(move |server| {
+        if let Err(error) = operation(&enqueued, server) {
+            let reason = error.to_string();
+            let unwritten = ServerError::Generic { reason, backtrace: BackTrace::capture() };
+            server.write_streams().taint(unwritten, [&target].into_iter());
+            enqueued.fail(&error);
+        }
+    });
+    // The other ranks wait for this one, so the operation must not stay in a buffer until it is full.
+    link.server.flush_queue();
+}
+
+/// Returns an error if `stream` is being recorded.
+pub(super) fn refuse_recording(server: &mut Server, stream: StreamId, what: &'static str) -> Result<(), NcclError> {
+    if server.capturing(stream).is_some_and(|capture| capture.is_recording()) {
+        let reason = "collectives cannot be recorded in a CUDA graph".to_owned();
+        return Err(NcclError::Device { what, reason });
+    }
+    Ok(())
+}
+
+/// Returns the queue of the kernels of `stream`.
+pub(super) fn compute_queue(
+    server: &mut Server,
+    stream: StreamId,
+    what: &'static str,
+) -> Result<CUstream, NcclError> {
+    let queue = server.write_streams().try_stream_mut(&stream).map(|stream| stream.signal());
+    queue.ok_or_else(|| device_error(what, "its stream does not exist"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,26 +210,13 @@ impl Operation {
     /// Enqueues the operation behind everything that was enqueued before.
     fn submit(self, link: &Arc<Link>) {
         assert_eq!(self.source.service, link.server.service_id(), "the tensor belongs to another device");
-        let enqueued = link.clone();
-        link.server.submit(move |server| {
-            if let Err(error) = self.run(&enqueued, server) {
-                let reason = error.to_string();
-                let unwritten = ServerError::Generic { reason, backtrace: BackTrace::capture() };
-                server.write_streams().taint(unwritten, [&self.target].into_iter());
-                enqueued.fail(&error);
-            }
-        });
-        // The other ranks wait for this one, so the operation must not stay in a buffer until it is full.
-        link.server.flush_queue();
+        submit(link, self.target.clone(), move |link, server| self.run(link, server));
     }
 
     /// Runs on the device's thread.
     fn run(&self, link: &Link, server: &mut Server) -> Result<(), NcclError> {
         link.check()?;
-        if server.capturing(self.stream).is_some_and(|capture| capture.is_recording()) {
-            let reason = "collectives cannot be recorded in a CUDA graph".to_owned();
-            return Err(NcclError::Device { what: self.name(), reason });
-        }
+        refuse_recording(server, self.stream, self.name())?;
 
         // The memory stays where it is while the resources live. Taking them also makes this stream wait for the
         // streams that own the memory, and the device's context current.
@@ -99,8 +229,7 @@ impl Operation {
         };
         let (source, target) = (take(&self.source)?, take(&self.target)?);
         let (from, to) = (source.resource().ptr, target.resource().ptr);
-        let queue = server.write_streams().try_stream_mut(&self.stream).map(|stream| stream.signal());
-        let queue = queue.ok_or_else(|| device_error(self.name(), "its stream does not exist"))?;
+        let queue = compute_queue(server, self.stream, self.name())?;
 
         lock(&link.clock).collect();
         let start = lock(&link.clock).mark(queue);
@@ -135,7 +264,7 @@ impl Operation {
 
         let functions = &link.library.functions;
         let others = (0..link.world_size).filter(|&peer| peer != rank);
-        self.grouped(link, |comm| {
+        link.grouped(self.name(), |comm| {
             for peer in others {
                 // SAFETY: slices and slots lie in memory that the caller holds until the operation is enqueued. CubeCL
                 // gives it to later work of the same stream only. Slots do not overlap.
@@ -159,7 +288,7 @@ impl Operation {
         let own = self.slice(all, link.rank);
         let are_equal = (0..link.world_size).all(|rank| self.len(rank) == own.bytes);
 
-        self.grouped(link, |comm| {
+        link.grouped(self.name(), |comm| {
             // SAFETY: slices lie in memory that the caller holds until the operation is enqueued. CubeCL gives it to
             // later work of the same stream only.
             #[expect(unsafe_code, reason = "sending from and receiving into buffers of the device")]
@@ -173,16 +302,6 @@ impl Operation {
             }
             Ok(())
         })
-    }
-
-    /// Enqueues `operations` and waits until NCCL has launched them.
-    fn grouped(&self, link: &Link, operations: impl FnOnce(Comm) -> Result<(), NcclError>) -> Result<(), NcclError> {
-        let guard = lock(&link.comm);
-        let comm = guard.ok_or(NcclError::Aborted)?;
-        link.library.functions.group(|| operations(comm))?;
-        drop(guard);
-
-        link.wait(self.name(), None)
     }
 
     /// Returns the bytes of a rank's slice.

@@ -7,11 +7,14 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use burn::tensor::{DType, Device, DeviceType, Tensor};
+use burn::tensor::{DType, Device, DeviceType, Int, Tensor};
 
 use super::lock;
-use crate::collective::{Communicator, NcclError, NcclLibrary, UniqueId};
-use crate::optim::{ALIGNMENT, Flat, Place, gather, view};
+use crate::collective::{Communicator, NcclError, NcclLibrary, Slice, UniqueId};
+use crate::optim::{
+    ALIGNMENT, AdamWHyper, AdamWState, CHUNK, Coefficients, Counters, Flat, Place, Progress, StepPolicy, adamw_step,
+    gather, prepare, view,
+};
 use crate::testing::{cuda_alone, host, tensor};
 
 const RANKS: usize = 2;
@@ -129,6 +132,106 @@ fn a_gather_fills_views_of_the_full_tensor() {
             communicator.check().expect("no failure");
         });
     }
+}
+
+/// Elements of the first slice: several pieces in each dtype.
+const SLICE: usize = 40 * CHUNK;
+/// Parameters of the two slices below: one that lies in both, and shorter ones of lengths that no vector divides.
+const LENS: [usize; 6] = [SLICE + 36 * CHUNK + 8, 1, 4097, 768, 7, 12_288];
+
+/// Returns the bounds of two slices, and what lies in slice `rank`.
+fn two_slices(rank: usize) -> ([usize; 3], Vec<Place>) {
+    let mut places = Vec::new();
+    let mut end = 0;
+    for len in LENS {
+        let place = Place { offset: end, len };
+        end += place.padded_len();
+        let (start, stop) = (place.offset.max(SLICE), (place.offset + len).max(SLICE));
+        match rank {
+            0 if place.offset < SLICE => places.push(Place { offset: place.offset, len: len.min(SLICE) }),
+            1 if start < stop => places.push(Place { offset: start - SLICE, len: stop - start }),
+            _ => {}
+        }
+    }
+    ([0, SLICE, end], places)
+}
+
+/// Returns numbers whose sums depend on the order of the additions.
+fn numbers(n: usize, seed: usize, dtype: DType, gpu: &Device) -> Tensor<1> {
+    let i = Tensor::<1, Int>::arange(0..n as i64, (gpu, DType::I32)).cast(DType::I32);
+    let odd = (i * 7919 + (seed * 104_729) as i32).remainder_scalar(65_537).float();
+    (odd / 977.0 - 30.0).cast(dtype)
+}
+
+#[test]
+fn slices_are_added_up_as_one_rank_accumulates_them() {
+    let Some(gpus) = gpus() else { return };
+    on_each_rank(&gpus, |communicator, gpu| {
+        let rank = communicator.rank();
+        let (bounds, places) = two_slices(rank);
+        let slice = Slice::new(rank, &bounds, &places, gpu);
+        let len = bounds[rank + 1] - bounds[rank];
+        // No wait between the rounds: buffers are used again.
+        for (dtype, round) in [DType::BF16, DType::F32, DType::F16].iter().flat_map(|&dtype| [(dtype, 0), (dtype, 1)]) {
+            let of_rank = |rank: usize| numbers(bounds[2], 2 * round + rank, dtype, gpu);
+            let found = communicator.add_up(of_rank(rank), &slice);
+
+            let mut wanted = None;
+            for values in [of_rank(0), of_rank(1)] {
+                let part = |place: &Place| view(&values, bounds[rank] + place.offset, [place.len]).into();
+                let parts = places.iter().map(part).collect();
+                wanted = Some(gather(parts, &places, len, DType::F32, gpu, wanted));
+            }
+            let wanted = wanted.expect("two ranks");
+            assert!(host(found.values.clone()) == host(wanted.values.clone()), "sum, {dtype:?}");
+            assert!(host(found.squares().clone()) == host(wanted.squares().clone()), "squares, {dtype:?}");
+        }
+        communicator.check().expect("no failure");
+    });
+}
+
+#[test]
+fn a_sharded_step_leaves_the_weights_of_a_whole_one() {
+    let Some(gpus) = gpus() else { return };
+    on_each_rank(&gpus, |communicator, gpu| {
+        let rank = communicator.rank();
+        let (bounds, _) = two_slices(rank);
+        let (own, n) = (bounds[rank]..bounds[rank + 1], bounds[2]);
+        // Decay ends within a piece.
+        let whole_hyper =
+            AdamWHyper { beta1: 0.9, beta2: 0.98, eps: 1e-9, weight_decay: 0.1, n_decayed: SLICE / 2 + ALIGNMENT };
+        let n_decayed = whole_hyper.n_decayed.clamp(own.start, own.end) - own.start;
+        let hyper = AdamWHyper { n_decayed, ..whole_hyper };
+
+        for dtype in [DType::BF16, DType::F32] {
+            let master = numbers(n, 1, DType::F32, gpu) / 30.0;
+            let all = master.clone().cast(dtype) * 1.0;
+            let part = |tensor: Tensor<1>| tensor.slice([own.clone()]) * 1.0;
+            let weights = Some(view(&all, own.start, [own.len()]));
+            let mut state = AdamWState { weights, ..AdamWState::new(part(master.clone()), DType::F32) };
+            let (mut all, mut whole) = (all, AdamWState::new(master * 1.0, dtype));
+
+            for round in 0..3 {
+                let gradient = numbers(n, 7 + round, DType::F32, gpu);
+                let flat = |values| Flat::new(values, Tensor::ones([1], (gpu, DType::F32)));
+                let one = || Tensor::ones([1], (gpu, DType::F32));
+                let coefficients = Coefficients::new(&hyper, |_| 0.1, round as u64, round as u64 + 1, gpu);
+                let counters = Counters { updates: round as u64, loss_scale: 1.0, good_steps: 0 };
+                let policy = StepPolicy { max_norm: 0.0, scaling: None, stops: false };
+                let progress = Progress::new(counters, gpu);
+                let (numbers, _) = prepare(&flat(gradient.clone()), one(), one(), progress, &coefficients, &policy);
+
+                whole = adamw_step(whole, flat(gradient.clone()), &numbers, &whole_hyper);
+                let gradient = flat(part(gradient));
+                (state, all) = communicator.adamw_step(state, all, gradient, &numbers, &hyper, &bounds);
+                gpu.flush().expect("a device");
+            }
+            assert!(host(all.clone() * 1.0) == host(whole.compute_weights().clone() * 1.0), "weights, {dtype:?}");
+            assert!(host(state.master) == host(part(whole.master)), "master, {dtype:?}");
+            assert!(host(state.v) == host(part(whole.v)), "moments, {dtype:?}");
+        }
+        communicator.check().expect("no failure");
+    });
 }
 
 #[test]

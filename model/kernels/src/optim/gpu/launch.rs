@@ -74,11 +74,7 @@ impl AdamWOps for CubeBackend {
     }
 
     fn flat_view(flat: CubeTensor, offset: usize, shape: Vec<usize>) -> CubeTensor {
-        let flat = into_contiguous(flat);
-        let (size, len) = (flat.dtype.size(), shape.iter().product::<usize>());
-        let behind = flat.meta.shape()[0] - offset - len;
-        let handle = flat.handle.offset_start((offset * size) as u64).offset_end((behind * size) as u64);
-        CubeTensor::new_contiguous(flat.client, flat.device, shape.into(), handle, flat.dtype)
+        part_of(&into_contiguous(flat), offset, shape)
     }
 
     fn adamw_prepare(
@@ -157,9 +153,17 @@ impl AdamWOps for CubeBackend {
     }
 }
 
+/// Returns a view of a contiguous flat tensor.
+pub(crate) fn part_of(flat: &CubeTensor, offset: usize, shape: Vec<usize>) -> CubeTensor {
+    let (size, len) = (flat.dtype.size(), shape.iter().product::<usize>());
+    let behind = flat.meta.shape()[0] - offset - len;
+    let handle = flat.handle.clone().offset_start((offset * size) as u64).offset_end((behind * size) as u64);
+    CubeTensor::new_contiguous(flat.client.clone(), flat.device.clone(), shape.into(), handle, flat.dtype)
+}
+
 /// Overwrites the buffers of `state` and `weights` even if clones of them exist, as
 /// [`adamw_step`](crate::optim::adamw_step) documents.
-fn launch_step(
+pub(crate) fn launch_step(
     state: [&CubeTensor; 3],
     weights: Option<&CubeTensor>,
     gradient: CubeTensor,

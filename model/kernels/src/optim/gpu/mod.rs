@@ -7,7 +7,9 @@ mod step;
 #[cfg(test)]
 pub(super) mod tests;
 
+pub(crate) use launch::{launch_step, part_of};
+
 /// Threads of a block in passes over flat tensors.
-const UNITS: u32 = 256;
+pub(crate) const UNITS: u32 = 256;
 /// Threads of the one block that sums the squares and prepares a step.
 const PREPARE_UNITS: u32 = 1024;
