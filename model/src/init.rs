@@ -1,7 +1,7 @@
 //! Initialization, on the host. Each parameter has its own random stream, derived from the seed and the parameter's path.
 //!
 //! The weights are therefore equal on every device and independent of the order of initialization. A model with one more
-//! layer starts with the same weights in all other layers.
+//! layer starts with the same weights in all other layers. The threads of the machine share the elements of a parameter.
 
 use std::f64::consts::TAU;
 use std::fmt::Display;
@@ -10,11 +10,19 @@ use burn::module::Param;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use rayon::prelude::*;
 
 use crate::config::{Architecture, InitScheme, NormPlacement, TransformerConfig};
 
 /// Standard deviation of [`InitScheme::SmallNormal`].
 const SMALL_STD: f64 = 0.02;
+
+/// Elements that a thread samples at a time.
+const CHUNK: usize = 1 << 14;
+/// Words of 32 bits that a sample of [`unit`] takes from its stream.
+const UNIT_WORDS: usize = 2;
+/// The same for a sample of [`normal`].
+const NORMAL_WORDS: usize = 2 * UNIT_WORDS;
 
 /// Initializes the parameters of one module. [`Init::at`] descends to a submodule.
 pub(crate) struct Init<'a> {
@@ -82,21 +90,21 @@ impl<'a> Init<'a> {
             InitScheme::Xavier => {
                 let fan_out = if let Role::Projection { fan_out } = role { fan_out } else { n_out };
                 let bound = (6.0 / (n_in + fan_out) as f64).sqrt();
-                self.random(name, [n_in, n_out], |random| bound * (2.0 * unit(random) - 1.0))
+                self.random(name, [n_in, n_out], UNIT_WORDS, |random| bound * (2.0 * unit(random) - 1.0))
             }
             InitScheme::Scaled => {
                 let mut std = (2.0 / (5.0 * self.config.d_model as f64)).sqrt();
                 if let Role::EndOfBranch { n_layers } = role {
                     std /= (2.0 * n_layers as f64).sqrt();
                 }
-                self.random(name, [n_in, n_out], |random| std * normal(random))
+                self.random(name, [n_in, n_out], NORMAL_WORDS, |random| std * normal(random))
             }
             InitScheme::SmallNormal => {
                 let mut std = SMALL_STD;
                 if let (Role::EndOfBranch { n_layers }, NormPlacement::Pre) = (role, self.config.norm) {
                     std /= (2.0 * n_layers as f64).sqrt();
                 }
-                self.random(name, [n_in, n_out], |random| std * normal(random))
+                self.random(name, [n_in, n_out], NORMAL_WORDS, |random| std * normal(random))
             }
         }
     }
@@ -108,7 +116,7 @@ impl<'a> Init<'a> {
             InitScheme::Xavier | InitScheme::Scaled => (self.config.d_model as f64).powf(-0.5),
             InitScheme::SmallNormal => SMALL_STD,
         };
-        self.random(name, [n, self.config.d_model], |random| std * normal(random))
+        self.random(name, [n, self.config.d_model], NORMAL_WORDS, |random| std * normal(random))
     }
 
     /// A bias or a norm's scale, `[n]`.
@@ -130,12 +138,23 @@ impl<'a> Init<'a> {
         &self,
         name: &str,
         shape: [usize; 2],
-        mut sample: impl FnMut(&mut ChaCha8Rng) -> f64,
+        words: usize,
+        sample: impl Fn(&mut ChaCha8Rng) -> f64 + Sync,
     ) -> Param<Tensor<2>> {
-        let mut random = stream(self.seed, &self.at(name).path);
-        let values = (0..shape[0] * shape[1]).map(|_| sample(&mut random) as f32).collect();
-        Param::from_tensor(self.fixed(values, shape))
+        let random = stream(self.seed, &self.at(name).path);
+        Param::from_tensor(self.fixed(samples(&random, shape[0] * shape[1], words, sample), shape))
     }
+}
+
+/// Returns the first `n` samples of a stream, each of which takes `words` words.
+fn samples(random: &ChaCha8Rng, n: usize, words: usize, sample: impl Fn(&mut ChaCha8Rng) -> f64 + Sync) -> Vec<f32> {
+    let mut values = vec![0.0; n];
+    values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {
+        let mut random = random.clone();
+        random.set_word_pos((chunk * CHUNK * words) as u128);
+        values.iter_mut().for_each(|value| *value = sample(&mut random) as f32);
+    });
+    values
 }
 
 /// The random stream of the parameter at `path`.
@@ -172,6 +191,17 @@ mod tests {
         let mean = samples.iter().sum::<f64>() / 20_000.0;
         let variance = samples.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0;
         assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05, "mean {mean}, variance {variance}");
+    }
+
+    #[test]
+    fn threads_sample_what_one_alone_would() {
+        let n = 2 * CHUNK + 77;
+        let alone = |sample: fn(&mut ChaCha8Rng) -> f64| -> Vec<f32> {
+            let mut random = stream(3, "a");
+            (0..n).map(|_| sample(&mut random) as f32).collect()
+        };
+        assert!(samples(&stream(3, "a"), n, UNIT_WORDS, unit) == alone(unit));
+        assert!(samples(&stream(3, "a"), n, NORMAL_WORDS, normal) == alone(normal));
     }
 
     #[test]

@@ -44,7 +44,7 @@
 //!
 //! Reading order: [`TransformerConfig`], [`Batch`], one of the models, then its layers. [`Transformer`] is an enum of the
 //! three models. [`hf`] reads and writes the weights of Hugging Face models. The programs in `examples/` train without
-//! Kiln's trainer. This crate opens no files and starts no threads.
+//! Kiln's trainer. This crate opens no files; Rayon's threads initialize weights.
 //!
 //! Legend of shapes: B batch, S source length, T target length, D `d_model`, H heads, G heads of keys and values, K head
 //! dimension, F `d_ff`, V vocabulary, P tokens of a learned prompt, M any number of rows. Activations are two-dimensional,
