@@ -1,6 +1,8 @@
 //! Kernels compiled to PTX on a machine without a GPU. Anything that CubeCL's front end or LLVM rejects fails in a test, not
 //! at the first launch.
 //!
+//! `KILN_PTX_TIMES=1` prints how long each kernel takes on this CPU; `RAYON_NUM_THREADS=1` keeps the others from disturbing it.
+//!
 //! Each operator lists its kernels in a function `offline_kernels`. Its own test looks for the instructions it relies on, and
 //! [`super::lock`] compares all of them with `ptx.lock`.
 
@@ -112,7 +114,16 @@ fn ptx(kernel: &impl CubeKernel, architecture: SmArch) -> Option<String> {
         ..Default::default()
     };
 
-    match compiler.compile(kernel.define(), &options) {
+    let started = std::time::Instant::now();
+    let definition = kernel.define();
+    let defined = started.elapsed();
+    let compiled = compiler.compile(definition, &options);
+    if std::env::var_os("KILN_PTX_TIMES").is_some() {
+        let [defined, compiled] = [defined, started.elapsed() - defined].map(|time| time.as_secs_f64() * 1e3);
+        eprintln!("defined in {defined:.1} ms, compiled in {compiled:.1} ms: {:?}", kernel.id());
+    }
+
+    match compiled {
         Ok(PlironArtifact::NvptxCode(module)) => {
             Some(module.ptx.iter().map(|&c| c as u8 as char).take_while(|&c| c != '\0').collect())
         }

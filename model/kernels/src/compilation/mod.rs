@@ -1,21 +1,34 @@
 //! The cache of compiled kernels.
 //!
-//! A kernel is compiled when it is first launched. [`keep_kernels`] keeps compiled kernels between processes, and
-//! [`kernel_count`] counts them. Both are process-wide: CubeCL reads its configuration once, when it opens the first
-//! device.
+//! A kernel is compiled when it is first launched: one after another, on the device's thread. [`compile_ahead`] compiles
+//! the kernels of some work together, on all cores. [`keep_kernels`] keeps compiled kernels between processes,
+//! [`export_kernels`] and [`import_kernels`] bring them to another machine, and [`kernel_count`] counts them. All of it is
+//! process-wide: CubeCL reads its configuration once, when it opens the first device.
+
+mod ahead;
+mod file;
 
 #[cfg(feature = "cuda")]
 use std::fs;
 use std::path::Path;
 #[cfg(feature = "cuda")]
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+#[cfg(feature = "cuda")]
+use std::thread;
 
 #[cfg(feature = "cuda")]
 use cubecl::config::cache::CacheConfig;
 #[cfg(feature = "cuda")]
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 #[cfg(feature = "cuda")]
-use cubecl::execution::{ProcessMode, ProcessModeOverride, StatisticsCollector};
+use cubecl::execution::{ExecutionStatistics, ProcessMode, ProcessModeOverride, StatisticsCollector};
+#[cfg(feature = "cuda")]
+use cubecl::hash::StableHasher;
+#[cfg(feature = "cuda")]
+use cubecl_server::compiler::build_id_hash;
+
+pub use ahead::{AheadError, compile_ahead};
+pub use file::{Exported, Imported, KernelFileError, export_kernels, import_kernels};
 
 /// First launches of kernels and first autotune choices since [`keep_kernels`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,8 +58,8 @@ const OTHER_BUILDS: usize = 3;
 /// Call it before the first device is opened: later calls have no effect. The cache belongs to the process, not to a
 /// run.
 ///
-/// Each executable has a file of its own, because a kernel's name does not identify the code it was compiled from. The
-/// oldest files of other executables are deleted. A `cubecl.toml` that names another location takes precedence. If
+/// Each build of an executable has a file of its own, because a kernel's name does not identify the code it was compiled
+/// from. The oldest files of other builds are deleted. A `cubecl.toml` that names another location takes precedence. If
 /// `folder` cannot be written, kernels are compiled again in the next process. Backends without a compiler cache
 /// nothing.
 pub fn keep_kernels(folder: &Path) {
@@ -54,6 +67,9 @@ pub fn keep_kernels(folder: &Path) {
     {
         let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
         let own = format!("kernels-{}", executable());
+        // Counted here: the device's thread may be kept on the cores of one cache, and would count only them.
+        let cores = thread::available_parallelism().ok().map(usize::from);
+        config.compilation.parallelism = config.compilation.parallelism.or(cores);
         let is_kept_here = matches!(config.environment.path, CacheConfig::Target);
         if is_kept_here {
             config.environment.path = CacheConfig::Directory(folder.to_path_buf());
@@ -63,7 +79,7 @@ pub fn keep_kernels(folder: &Path) {
         if CubeClRuntimeConfig::try_set(config) && is_kept_here {
             forget_others(folder, &own);
         }
-        COUNTER.get_or_init(Counter::start);
+        Counter::started();
     }
     #[cfg(not(feature = "cuda"))]
     let _ = folder;
@@ -74,9 +90,7 @@ pub fn keep_kernels(folder: &Path) {
 pub fn kernel_count() -> Option<KernelCount> {
     #[cfg(feature = "cuda")]
     {
-        let statistics = COUNTER.get()?.collector.statistics();
-        let (kernels, tunes) = (statistics.compilation, statistics.autotune);
-        Some(KernelCount { compiled: kernels.compiled, loaded: kernels.loaded, tuned: tunes.measured })
+        Some(COUNTER.get()?.count())
     }
     #[cfg(not(feature = "cuda"))]
     None
@@ -89,22 +103,70 @@ static COUNTER: OnceLock<Counter> = OnceLock::new();
 #[cfg(feature = "cuda")]
 struct Counter {
     collector: StatisticsCollector,
-    /// Launches run as usual; CubeCL counts them only under an override.
-    _counted: ProcessModeOverride,
+    /// Launches run as usual; CubeCL counts them only under an override. `None` while [`Discarding`] has its own.
+    executing: Mutex<Option<ProcessModeOverride>>,
 }
 
 #[cfg(feature = "cuda")]
 impl Counter {
-    fn start() -> Self {
-        let collector = StatisticsCollector::new();
-        let counted = ProcessModeOverride::new(ProcessMode::Execute, &collector);
-        Self { collector, _counted: counted }
+    /// Returns the counter of this process, which counts from the first call.
+    fn started() -> &'static Self {
+        COUNTER.get_or_init(|| {
+            let collector = StatisticsCollector::new();
+            let executing = Mutex::new(Some(ProcessModeOverride::new(ProcessMode::Execute, &collector)));
+            Self { collector, executing }
+        })
+    }
+
+    fn statistics(&self) -> ExecutionStatistics {
+        self.collector.statistics()
+    }
+
+    fn count(&self) -> KernelCount {
+        let ExecutionStatistics { compilation: kernels, autotune } = self.statistics();
+        KernelCount { compiled: kernels.compiled, loaded: kernels.loaded, tuned: autotune.measured }
+    }
+
+    /// Discards all launches of this process, and queues their kernels instead, until the result is dropped.
+    fn discard(&self) -> Discarding<'_> {
+        let mut executing = self.executing.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(executing.take()); // one override is open at a time
+        let queueing = Some(ProcessModeOverride::new(ProcessMode::CompileOnly, &self.collector));
+        Discarding { counter: self, executing, queueing }
     }
 }
 
-/// Returns a name that distinguishes this executable from other builds of it: its length and modification time.
+/// The time in which launches are discarded.
+#[cfg(feature = "cuda")]
+struct Discarding<'a> {
+    counter: &'a Counter,
+    executing: MutexGuard<'a, Option<ProcessModeOverride>>,
+    queueing: Option<ProcessModeOverride>,
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for Discarding<'_> {
+    fn drop(&mut self) {
+        drop(self.queueing.take());
+        *self.executing = Some(ProcessModeOverride::new(ProcessMode::Execute, &self.counter.collector));
+    }
+}
+
+/// Returns the linker's identifier of this build, hashed as CubeCL hashes it for the keys of its cache; `None` if the
+/// linker wrote none. It is equal wherever the executable is copied to.
+#[cfg(feature = "cuda")]
+fn build_id() -> Option<u128> {
+    let id = build_id_hash();
+    (id != StableHasher::hash_one(&None::<&'static [u8]>)).then_some(id)
+}
+
+/// Returns a name that distinguishes this executable from other builds of it: its build identifier, or else its length
+/// and modification time.
 #[cfg(feature = "cuda")]
 fn executable() -> String {
+    if let Some(id) = build_id() {
+        return format!("{id:032x}");
+    }
     let metadata = std::env::current_exe().and_then(fs::metadata);
     let written = metadata.as_ref().ok().and_then(|metadata| metadata.modified().ok());
     let since = written.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
@@ -128,7 +190,7 @@ fn forget_others(folder: &Path, own: &str) {
     others.sort();
     others.truncate(others.len().saturating_sub(OTHER_BUILDS));
     for (_, name) in others {
-        for suffix in ["", "-wal", "-shm", "-tshm"] {
+        for suffix in ["", "-wal", "-shm", "-tshm", file::STAMP, file::LOCK] {
             // A process that has the file open keeps its contents; a file that cannot be deleted stays.
             let _ = fs::remove_file(folder.join(format!("{name}{suffix}")));
         }
