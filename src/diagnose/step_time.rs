@@ -11,7 +11,7 @@ use super::workload::{Workload, effective_tokens};
 use crate::config::Capture;
 use crate::distributed::Ranks;
 use crate::metrics::deferred::Measures;
-use crate::train::{CapturedSteps, TrainState};
+use crate::train::{CapturedSteps, TrainState, compile_step};
 
 /// A measured step.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct StepTime {
     pub spread: [Duration; 2],
     /// Host time of a step: the median over single steps that begin with an empty queue.
     pub enqueue: Duration,
-    /// The time from the first step to the end of the warm-up, in which kernels are compiled and tuned, and the step is
+    /// The time from the first kernel to the end of the warm-up, in which kernels are compiled and tuned, and the step is
     /// recorded.
     pub warm_up: Duration,
     /// Whether the timed steps were replayed as a CUDA graph; the reason if they were not.
@@ -67,6 +67,9 @@ pub fn measure(
     let checkpointing = workload.checkpointing();
     let state = TrainState::new(&workload.config, &workload.model, dtype, device).with_checkpointing(checkpointing)?;
     let mut state = state.join(ranks, &workload.config, None)?;
+    let started = Instant::now();
+    // Without it, the first steps compile their kernels themselves.
+    let _ = compile_step(&state, &batches[0], |_, _| ());
     // As in a long run, but a shape is recorded early.
     let mut captured = CapturedSteps::new(Capture::On, device);
     let mut at = 0;
@@ -75,7 +78,6 @@ pub fn measure(
         captured.step(&mut state, std::slice::from_ref(&batches[at % batches.len()]))
     };
 
-    let started = Instant::now();
     let first = mean_loss(step())?;
     for _ in 0..2 * batches.len() + 3 {
         step();

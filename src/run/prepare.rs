@@ -1,6 +1,7 @@
 //! Everything before the first step that needs no device: the lock, the data, the weights or checkpoint to start from.
 
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::Result;
 use burn::tensor::Device;
@@ -39,6 +40,8 @@ pub struct Prepared {
     pub(super) weights: Option<Weights>,
     /// The checkpoint to continue from.
     pub(super) resume: Option<Resume>,
+    /// When the preparation began.
+    pub(super) began: Instant,
 }
 
 impl Run {
@@ -53,14 +56,22 @@ impl Run {
 
     /// Prepares a run on `data`, or on the data of its configuration.
     pub(super) fn prepare_with(self, resume: bool, data: Option<RunData>) -> Result<Prepared> {
+        let began = Instant::now();
         self.config.train.kernels.install();
         let device = self.device()?;
         let ranks = self.options.link.clone().map_or(Ok(Ranks::alone()), |link| Ranks::over(link, &device))?;
-        ranks.or_abort(self.prepare_on(device, &ranks, resume, data))
+        ranks.or_abort(self.prepare_on(device, &ranks, resume, data, began))
     }
 
     /// Prepares a run together with the other ranks. Rank 0 writes, and the others wait for what they read.
-    fn prepare_on(self, device: Device, ranks: &Ranks, resume: bool, data: Option<RunData>) -> Result<Prepared> {
+    fn prepare_on(
+        self,
+        device: Device,
+        ranks: &Ranks,
+        resume: bool,
+        data: Option<RunData>,
+        began: Instant,
+    ) -> Result<Prepared> {
         let checkpoints = Checkpoints::of_run(&self.dir);
         let own_folder = || -> Result<(Option<RunLock>, Leftovers)> {
             if !ranks.is_first() {
@@ -117,7 +128,7 @@ impl Run {
             write_config(&self.dir, &config)?;
         }
         let ranks = ranks.clone();
-        Ok(Prepared { lock, leftovers, run: self, plan, config, device, ranks, data, weights, resume })
+        Ok(Prepared { lock, leftovers, run: self, plan, config, device, ranks, data, weights, resume, began })
     }
 
     /// Refuses to continue the run on another text than before, as far as the names of the files can tell. The token caches of the run

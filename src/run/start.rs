@@ -59,7 +59,8 @@ impl Prepared {
         model_lines: &[String],
         trainer: impl FnOnce(Setup, Option<Resume>) -> Result<Trainer<M>>,
     ) -> Result<Session<M>> {
-        let Self { lock, leftovers, run, plan, config, device, ranks, data, weights, resume } = self;
+        let Self { lock, leftovers, run, plan, config, device, ranks, data, weights, resume, began } = self;
+        let computes_on_cpu = is_cpu(&device);
         let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
         let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };
         let mut logging = if ranks.is_first() { Logging::for_run(&run.dir, extent)? } else { Logging::silent() };
@@ -97,7 +98,10 @@ impl Prepared {
             reference_operators: run.options.reference_operators,
             ranks: ranks.clone(),
         };
-        let trainer = ranks.or_abort(trainer(setup, resume))?;
+        let mut trainer = ranks.or_abort(trainer(setup, resume))?;
+        if !computes_on_cpu {
+            trainer.note_ready(began)?;
+        }
         if trainer.config() != &given && ranks.is_first() {
             write_config(&run.dir, trainer.config())?;
         }

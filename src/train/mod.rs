@@ -28,6 +28,7 @@ pub mod trainer;
 
 pub use capture::CapturedSteps;
 pub use outcome::{Ended, Outcome};
+pub(crate) use preflight::compile_step;
 pub use provenance::Provenance;
 pub use setup::{Setup, Signals, Validation};
 pub use state::TrainState;

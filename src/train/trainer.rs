@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use kiln_data::panic_text;
@@ -75,6 +76,15 @@ impl<M: Model> Trainer<M> {
     /// Returns the data that the run is validated on.
     pub fn validation(&self) -> &Validation {
         &self.validation
+    }
+
+    /// Notes how long it took from `began` until the first step can be taken, if there is one to take.
+    pub(crate) fn note_ready(&mut self, began: Instant) -> Result<()> {
+        if self.state.step >= self.config.train.steps {
+            return Ok(());
+        }
+        let secs = began.elapsed().as_secs_f64();
+        self.reporting.logging.note(&format!("ready for the first step after {secs:.1} s"))
     }
 
     /// Trains to the end, or until stopped.

@@ -1,15 +1,19 @@
-//! Before the first step: fit the largest batch into memory, check that steps are repeatable, and compile the kernels.
+//! Before the first step: compile the kernels, fit the largest batch into memory, check that steps are repeatable, and run
+//! every shape once.
 //!
 //! Nothing here changes a weight, a counter or a random stream, so the run is the same with and without it.
 
+mod ahead;
 mod deterministic;
 mod fit;
 mod probe;
 mod warm_up;
 
+pub(crate) use ahead::compile_step;
 #[cfg(test)]
 pub(super) use warm_up::warm_up;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -60,6 +64,22 @@ impl Preflight<'_> {
         if is_cpu(device) && !auto_micro_batch && !config.deterministic {
             return begin(checkpointing);
         }
+        let sources = [Some(train), valid];
+        let first = begin(checkpointing)?;
+        if !is_cpu(device) {
+            let counts = [accum, config.split_batches.max(1)];
+            // Progress that cannot be shown does not stop a run; the next line that is logged fails, too.
+            let show = |done, of| match of {
+                0 => (),
+                _ => drop(logging.preparing("compiling kernels", done, of)),
+            };
+            let compile = || Ok(ahead::compile_kernels(&first, sources, counts, config.warm_up, show));
+            let compiled = ranks.first_then_others("compiling kernels", compile)?;
+            compiled.map_or(Ok(()), |note| logging.note(&note))?;
+        }
+        let first = Cell::new(Some(first));
+        let begin = |checkpointing| first.take().map_or_else(|| begin(checkpointing), Ok);
+
         logging.begin(Activity::Work("trying the largest batch"))?;
         let attempt = |state: &_, splits| probe::try_largest(state, train, valid, accum, splits);
         let note = |note: &str| logging.note(note);
@@ -77,7 +97,6 @@ impl Preflight<'_> {
 
         // The CPU compiles nothing.
         if config.warm_up && !is_cpu(device) {
-            let sources = [Some(train), valid];
             let show = |done, of| logging.preparing("warming up", done, of);
             let warm_up = || warm_up::warm_up(&state, sources, [accum, splits], started, show);
             let warmed = ranks.first_then_others("compiling kernels", warm_up)?;

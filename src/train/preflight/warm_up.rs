@@ -80,7 +80,7 @@ pub(in crate::train) fn warm_up<M: Model>(
 
 /// Returns the number of the first batch of each shape. Shapes that need most memory come first: the memory pool that
 /// they leave behind serves the others.
-fn first_of_each<M: Model>(plan: &EpochPlan, state: &TrainState<M>) -> Vec<usize> {
+pub(super) fn first_of_each<M: Model>(plan: &EpochPlan, state: &TrainState<M>) -> Vec<usize> {
     let mut first = BTreeMap::new();
     for index in 0..plan.len() {
         let Shape { batch_size, source_len, target_len } = plan.batch(index).1;
@@ -93,7 +93,7 @@ fn first_of_each<M: Model>(plan: &EpochPlan, state: &TrainState<M>) -> Vec<usize
 
 /// Takes an optimizer step on a few scratch parameters, because on a GPU a step overwrites weights and moments. The
 /// optimizer's kernels do not depend on the number of parameters.
-fn step_on_scratch<M: Model>(state: &TrainState<M>) -> Result<()> {
+pub(super) fn step_on_scratch<M: Model>(state: &TrainState<M>) -> Result<()> {
     let device = state.device.clone().autodiff();
     let scratch = Param::from_tensor(Tensor::<1>::ones([ALIGNMENT], (&device, DType::F32)));
     let mut optimizer = state.optimizer.like(&scratch, state.dtype);
