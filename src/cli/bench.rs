@@ -13,7 +13,7 @@ use anyhow::{Result, bail, ensure};
 use burn::tensor::{Device, FloatDType};
 use serde_json::{Value, json};
 
-use self::chosen::ChosenArgs;
+pub(super) use self::chosen::ChosenArgs;
 use super::together::{Role, begin};
 use crate::config::Precision;
 use crate::device::{self, DeviceChoice};

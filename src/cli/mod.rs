@@ -23,6 +23,7 @@ mod together;
 mod tokenizer;
 mod train;
 mod translate;
+mod warm;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::checkpoint;
 use crate::config::Config;
+use crate::device::take_kernel_notes;
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]
@@ -57,6 +59,7 @@ enum Command {
     Check(check::Args),
     Compare(compare::Args),
     Config(config::Args),
+    Warm(warm::Args),
     Doctor(doctor::Args),
 }
 
@@ -70,7 +73,10 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     exit_with_the_reader();
     heap::keep_freed_memory();
-    match run(parsed().command) {
+    let ran = run(parsed().command);
+    // Training has logged them.
+    take_kernel_notes().iter().for_each(|note| eprintln!("{note}"));
+    match ran {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -118,6 +124,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Config(args) => config::run(args),
+        Command::Warm(args) => warm::run(args),
         Command::Doctor(args) => doctor::run(args),
     };
     done.map(|()| ExitCode::SUCCESS)

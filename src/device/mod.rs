@@ -1,17 +1,19 @@
 //! The device of a run: parses `--device`, opens the device without panics, and explains how to get a GPU build.
 
+mod kernels;
 pub mod memory;
 pub mod peak;
 pub mod precision;
 pub mod upload;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 use burn::tensor::Device;
 use thiserror::Error;
 
+pub use kernels::{KERNEL_FILE, KERNEL_FILE_VARIABLE, kernel_folder, take_kernel_notes};
 pub use memory::machine_of;
 pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
 pub use precision::{PrecisionError, compute_dtype};
@@ -115,18 +117,9 @@ pub fn reserved_bytes(device: &Device) -> Option<u64> {
     Some(device.clone().inner().memory_pool_usage()?.bytes_reserved)
 }
 
-/// The folder of compiled kernels that later processes reuse: `kiln` in the user's cache folder, if there is one.
-pub fn kernel_folder() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    Some(cache.join("kiln"))
-}
-
 #[cfg(feature = "cuda")]
 fn open_cuda(wanted: DeviceChoice, index: usize) -> Result<Device, DeviceError> {
-    if let Some(folder) = kernel_folder() {
-        kiln_kernels::compilation::keep_kernels(&folder);
-    }
+    kernels::keep();
     match n_gpus() {
         0 => Err(DeviceError::NoGpu(wanted)),
         found if index >= found => Err(DeviceError::NoSuchGpu { wanted, found }),

@@ -1,7 +1,7 @@
 //! Measures where the time of a training step goes, and whether two ways of training learn the same.
 //!
 //! Time: the headline workloads ([`workload`], [`step_time`]), each operator of their steps alone ([`operators`]), and the
-//! PyTorch baseline in the same command ([`peer`]); [`bench_record`] keeps what was measured. Learning: what run folders tell ([`run_record`]), the losses of
+//! PyTorch baseline in the same command ([`peer`]); [`bench_record`] keeps what was measured, and [`warm`] makes the kernels before. Learning: what run folders tell ([`run_record`]), the losses of
 //! several runs ([`compare`]), another precision ([`precision`]), and steps replayed as CUDA graphs ([`replay`]).
 
 pub mod bench_record;
@@ -13,6 +13,7 @@ pub mod precision;
 pub mod replay;
 pub mod run_record;
 pub mod step_time;
+pub mod warm;
 pub mod workload;
 
 /// Returns the largest of `values`, 0 if there are none, and NaN if one of them is. `f64::max` would hide a NaN.

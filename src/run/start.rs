@@ -13,7 +13,7 @@ use super::lock::RunLock;
 use super::prepare::Prepared;
 use crate::checkpoint::Resume;
 use crate::config::{Config, Kernels};
-use crate::device::is_cpu;
+use crate::device::{is_cpu, take_kernel_notes};
 use crate::eval::Model;
 use crate::logging::{Extent, Logging};
 use crate::train::{Outcome, Setup, Signals, Trainer, Validation};
@@ -73,6 +73,7 @@ impl Prepared {
         });
         let notes = start.iter().chain(&run.options.notes);
         notes.chain(&plan.data_lines()).chain(model_lines).try_for_each(|note| logging.note(note))?;
+        take_kernel_notes().iter().try_for_each(|note| logging.note(note))?;
         if config.train.kernels != Kernels::Auto && !is_cpu(&device) {
             let set = product_kernels(&device).map_or("Burn's own".into(), |set| format!("Kiln's for {set}"));
             logging.note(&format!("products and attention: kernels {set} (train.kernels)"))?;

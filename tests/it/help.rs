@@ -10,7 +10,7 @@ fn help_goes_to_stdout_and_names_exit_codes_and_examples() {
     {
         assert!(help.stdout.contains(part), "{part} is missing in {}", help.stdout);
     }
-    for command in ["train", "prepare", "tokenizer", "evaluate", "translate", "generate", "average", "doctor"] {
+    for command in ["train", "prepare", "tokenizer", "evaluate", "translate", "generate", "average", "warm", "doctor"] {
         let help = place.run(&[command, "--help"]).ok();
         assert!(help.stdout.contains("Example"), "{}", help.stdout);
         assert!(help.stdout.contains(&format!("kiln {command}")), "{}", help.stdout);

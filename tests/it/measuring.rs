@@ -114,6 +114,15 @@ fn a_bench_compares_itself_with_any_program_that_prints_the_lines_of_the_baselin
 }
 
 #[test]
+fn warming_kernels_needs_a_gpu_and_a_workload_that_exists() {
+    let place = Workplace::new();
+    place.run(&["warm", "tiny", "--device", "cpu"]).refused(2, &["no kernels to compile"]);
+    place.run(&["warm", "--to", "a.kernels", "--device", "cpu"]).refused(2, &["no kernels to compile"]);
+    place.run(&["warm", "gpt3"]).refused(1, &["no workload", "tiny-mt"]);
+    assert!(!place.path("a.kernels").exists());
+}
+
+#[test]
 fn a_missing_python_or_pytorch_is_reported_before_anything_is_timed() {
     let place = Workplace::new();
     // `false` exits with 1, as a Python without PyTorch does.

@@ -19,7 +19,7 @@ pub(super) const LINK: &str = "link";
 
 /// The chosen steps.
 #[derive(Debug, clap::Args)]
-pub(super) struct ChosenArgs {
+pub(in crate::cli) struct ChosenArgs {
     /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), gpt-8k (4 x 8192), gpt-h96 (heads of 96), llama (125M, 16 x
     /// 2048), bert (base, 64 x 512), mt (Transformer base, 400 padded pairs), tiny, tiny-mt; with --devices also link, the
     /// bandwidth between the devices [default: gpt mt, if no model is chosen]
@@ -55,11 +55,16 @@ pub(super) struct ChosenArgs {
 }
 
 impl ChosenArgs {
+    /// Returns whether nothing is chosen.
+    pub(in crate::cli) fn is_empty(&self) -> bool {
+        self.workloads.is_empty() && !self.is_model()
+    }
+
     /// Returns the steps to time on `device`.
-    pub(super) fn workloads(&self, device: DeviceChoice) -> Result<Vec<Workload>> {
+    pub(in crate::cli) fn workloads(&self, device: DeviceChoice) -> Result<Vec<Workload>> {
         let mut workloads = Vec::new();
         let usual = USUAL.map(String::from);
-        let names = if self.workloads.is_empty() && !self.is_model() { &usual[..] } else { &self.workloads };
+        let names = if self.is_empty() { &usual[..] } else { &self.workloads };
         for name in names.iter().filter(|name| !(self.others && *name == LINK)) {
             let mut workload = named(name)?;
             workload.set(&self.set)?.iter().for_each(|note| eprintln!("{note}"));
