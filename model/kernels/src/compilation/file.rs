@@ -312,45 +312,4 @@ mod cuda {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(bytes: &[u8]) -> Result<Parsed, String> {
-        parse(Path::new("a.kernels"), bytes).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_file_is_read_as_it_was_written() {
-        let file = assemble("12ab", "NVIDIA\nH100 ", b"a bundle\n\nof bytes");
-        let Parsed { build, made_on, at } = parsed(&file).expect("sound");
-        assert_eq!(
-            (build.as_str(), made_on.as_str(), &file[at..]),
-            ("12ab", "NVIDIA H100", &b"a bundle\n\nof bytes"[..])
-        );
-    }
-
-    #[test]
-    fn every_flipped_bit_and_every_missing_byte_is_found() {
-        let file = assemble("12ab", "NVIDIA H100", b"a bundle");
-        for at in 0..file.len() {
-            for bit in 0..8 {
-                let mut flipped = file.clone();
-                flipped[at] ^= 1 << bit;
-                let error = parsed(&flipped).expect_err("a flipped bit");
-                assert!(error.contains("a.kernels is not") || error.contains("a.kernels is damaged"), "{error}");
-            }
-            parsed(&file[..at]).expect_err("a missing byte");
-        }
-        assert!(parsed(b"").is_err() && parsed(&[0; 300]).is_err());
-    }
-
-    #[cfg(feature = "cuda")]
-    #[test]
-    fn a_file_without_a_cache_or_a_build_is_refused() {
-        if super::super::COUNTER.get().is_some() {
-            return eprintln!("skipped: another test keeps kernels");
-        }
-        let error = import_kernels(Path::new("nowhere.kernels")).expect_err("no cache").to_string();
-        assert!(error.contains("not kept") || error.contains("build identifier"), "{error}");
-    }
-}
+mod tests;
