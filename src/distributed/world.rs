@@ -204,7 +204,7 @@ fn of_kiln(read: &Reader) -> Result<World, WorldError> {
 /// Reads the variables of `torchrun`, which Kubernetes' training operator and cloud launchers set too.
 fn of_torchrun(read: &Reader) -> Result<Option<World>, WorldError> {
     let launcher = Launcher::Torchrun;
-    let remedy = "start every process with `torchrun --no-python kiln ...`, or unset WORLD_SIZE";
+    let remedy = "start every process with `torchrun --no-python -- kiln ...`, or unset WORLD_SIZE";
     let wanted = |name| read.wanted(name, launcher, "WORLD_SIZE", remedy);
     let size = read.size("WORLD_SIZE", wanted("WORLD_SIZE")?)?;
     if size == 1 {
