@@ -38,6 +38,8 @@ pub struct StepTime {
     pub activation_bytes_per_position: Option<f64>,
     /// Mean loss per label of the first and of the last step.
     pub losses: [f64; 2],
+    /// Steps that were taken in all.
+    pub n_steps: usize,
 }
 
 /// How often steps are timed.
@@ -113,6 +115,7 @@ pub fn measure(
         activation_bytes_per_position: reserved_bytes
             .map(|bytes| (bytes as f64 - kept) / workload.n_positions() as f64),
         losses: [first, last],
+        n_steps: at,
     })
 }
 

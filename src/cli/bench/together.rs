@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use kiln_kernels::collective::CollectiveTime;
 
 use super::chosen::LINK;
 use super::{Args, Bench, ms};
@@ -11,6 +12,9 @@ use crate::diagnose::link;
 use crate::diagnose::step_time::{StepTime, measure};
 use crate::diagnose::workload::Workload;
 use crate::distributed::{Link, Ranks};
+
+/// Smaller collectives measure the latency, not the link.
+const LEAST_BYTES: u64 = 1 << 20;
 
 /// Runs the benchmark as one of several ranks. Rank 0 prints.
 pub(super) fn run(mut args: Args, link: Link) -> Result<()> {
@@ -45,8 +49,10 @@ fn compare(bench: &Bench, ranks: &Ranks, workload: &Workload) -> Result<()> {
 
     // Alone before and after: a GPU that has worked for a while is slower.
     let before = alone_with_others(ranks, measure_alone)?;
+    drop(ranks.take_timings());
     let together = measure(workload, *dtype, device, *effort, ranks)?;
     device.memory_cleanup();
+    let moved = Moved::of_ranks(ranks, together.n_steps)?;
     let after = alone_with_others(ranks, measure_alone)?;
 
     let rate = (before.tokens_per_sec + after.tokens_per_sec) / 2.0;
@@ -55,8 +61,61 @@ fn compare(bench: &Bench, ranks: &Ranks, workload: &Workload) -> Result<()> {
 
     if ranks.is_first() {
         print(workload, [&before, &after], &together, Duration::from_secs_f64(step), &rates);
+        moved.iter().for_each(Moved::print);
     }
     Ok(())
+}
+
+/// The collectives of a step.
+struct Moved {
+    what: &'static str,
+    /// Bytes that rank 0 receives.
+    bytes: f64,
+    /// The shortest and the longest time of a rank, in milliseconds, waits included.
+    ms: [f64; 2],
+    /// The time at the rate of the fastest operation, in milliseconds: what the link takes without a wait.
+    link_ms: f64,
+}
+
+impl Moved {
+    /// Shares what the device of each rank has timed in the last `steps` steps.
+    fn of_ranks(ranks: &Ranks, steps: usize) -> Result<Vec<Self>> {
+        // The second call takes what the first one asks the device for.
+        let mut timed = ranks.take_timings();
+        ranks.share("the end of a measurement", ())?;
+        timed.extend(ranks.take_timings());
+
+        let kinds = ["exchange", "all_gather"];
+        let per_step = kinds.map(|what| {
+            let large = || timed.iter().filter(|one| one.what == what && one.bytes >= LEAST_BYTES);
+            let rate = |one: &CollectiveTime| one.bytes as f64 / f64::from(one.ms);
+            let bytes: f64 = large().map(|one| one.bytes as f64).sum();
+            let ms: f64 = large().map(|one| f64::from(one.ms)).sum();
+            let fastest = large().map(rate).fold(f64::MIN_POSITIVE, f64::max);
+            [bytes, ms, bytes / fastest].map(|sum| sum / steps as f64)
+        });
+        let of_ranks: Vec<[[f64; 3]; 2]> = ranks.share("the times of the collectives", per_step)?;
+
+        let moved = |(i, what): (usize, &'static str)| {
+            let column = |at: usize| of_ranks.iter().map(move |rank| rank[i][at]);
+            Self {
+                what,
+                bytes: of_ranks[0][i][0],
+                ms: [column(1).fold(f64::INFINITY, f64::min), column(1).fold(0.0, f64::max)],
+                link_ms: column(2).fold(0.0, f64::max),
+            }
+        };
+        Ok(kinds.into_iter().enumerate().map(moved).filter(|moved| moved.bytes > 0.0).collect())
+    }
+
+    fn print(&self) {
+        let Self { what, bytes, ms: [least, most], link_ms } = self;
+        println!(
+            "  {what:<13}  {:>8.1} MB a step in {least:.2} to {most:.2} ms; {link_ms:.2} ms of them the link ({:.0} GB/s), the rest waits",
+            bytes / 1e6,
+            bytes / link_ms / 1e6
+        );
+    }
 }
 
 /// Measures this rank's device while all others do the same.
