@@ -16,6 +16,7 @@ use crate::optim::Factors;
 
 /// What a step of a sharded optimizer needs besides its tensors.
 #[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "read on GPUs only"))]
 pub(crate) struct ShardedStep {
     pub(crate) communicator: Communicator,
     /// Bounds of the ranks' slices in the weights.

@@ -139,21 +139,35 @@ const SLICE: usize = 40 * CHUNK;
 /// Parameters of the two slices below: one that lies in both, and shorter ones of lengths that no vector divides.
 const LENS: [usize; 6] = [SLICE + 36 * CHUNK + 8, 1, 4097, 768, 7, 12_288];
 
+/// Returns where the parameters lie, and the elements of all.
+fn parameters() -> (Vec<Place>, usize) {
+    let mut n = 0;
+    let place = |&len: &usize| {
+        let place = Place { offset: n, len };
+        n += place.padded_len();
+        place
+    };
+    (LENS.iter().map(place).collect(), n)
+}
+
 /// Returns the bounds of two slices, and what lies in slice `rank`.
 fn two_slices(rank: usize) -> ([usize; 3], Vec<Place>) {
-    let mut places = Vec::new();
-    let mut end = 0;
-    for len in LENS {
-        let place = Place { offset: end, len };
-        end += place.padded_len();
-        let (start, stop) = (place.offset.max(SLICE), (place.offset + len).max(SLICE));
-        match rank {
-            0 if place.offset < SLICE => places.push(Place { offset: place.offset, len: len.min(SLICE) }),
-            1 if start < stop => places.push(Place { offset: start - SLICE, len: stop - start }),
-            _ => {}
-        }
-    }
-    ([0, SLICE, end], places)
+    let (places, n) = parameters();
+    let bounds = [0, SLICE, n];
+    let in_slice = |place: &Place| {
+        let start = place.offset.max(bounds[rank]);
+        let stop = (place.offset + place.len).min(bounds[rank + 1]);
+        (start < stop).then(|| Place { offset: start - bounds[rank], len: stop - start })
+    };
+    (bounds, places.iter().filter_map(in_slice).collect())
+}
+
+/// Returns the gradients of a rank: [`numbers`] with zeros behind each parameter.
+fn gradients(seed: usize, dtype: DType, gpu: &Device) -> Tensor<1> {
+    let (places, n) = parameters();
+    let values = numbers(n, seed, dtype, gpu);
+    let parts = places.iter().map(|place| view(&values, place.offset, [place.len]).into()).collect();
+    gather(parts, &places, n, dtype, gpu, None).values
 }
 
 /// Returns numbers whose sums depend on the order of the additions.
@@ -173,7 +187,7 @@ fn slices_are_added_up_as_one_rank_accumulates_them() {
         let len = bounds[rank + 1] - bounds[rank];
         // No wait between the rounds: buffers are used again.
         for (dtype, round) in [DType::BF16, DType::F32, DType::F16].iter().flat_map(|&dtype| [(dtype, 0), (dtype, 1)]) {
-            let of_rank = |rank: usize| numbers(bounds[2], 2 * round + rank, dtype, gpu);
+            let of_rank = |rank: usize| gradients(2 * round + rank, dtype, gpu);
             let found = communicator.add_up(of_rank(rank), &slice);
 
             let mut wanted = None;
