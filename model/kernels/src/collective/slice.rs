@@ -136,11 +136,9 @@ mod tests {
     #[test]
     fn pieces_cover_each_slice_in_order_and_begin_where_vectors_do() {
         let k = PIECE_BYTES / 4;
-        for (bounds, size, turns) in [
-            (vec![0, 6 * k, 12 * k + 512], 2, 3),
-            (vec![256, 512, 20 * k], 4, 4),
-            (vec![0, 256, 256, 1024], 4, 1),
-        ] {
+        for (bounds, size, turns) in
+            [(vec![0, 6 * k, 12 * k + 512], 2, 3), (vec![256, 512, 20 * k], 4, 4), (vec![0, 256, 256, 1024], 4, 1)]
+        {
             let found = pieces(&bounds, size);
             assert_eq!(found.len(), turns, "{bounds:?}");
             for rank in 0..bounds.len() - 1 {
@@ -168,7 +166,8 @@ mod tests {
         let halves = [0..CHUNK + 256, CHUNK + 256..end].map(|half| layout.runs(half, 4));
         assert_eq!(halves, [vec![Run { chunks: 0..1, width: 2 }], vec![Run { chunks: 1..4, width: 2 }]]);
 
-        let many: Vec<_> = (0..=PARTS).map(|i| Place { offset: i * 256, len: if i == PARTS { 8 } else { 6 } }).collect();
+        let many: Vec<_> =
+            (0..=PARTS).map(|i| Place { offset: i * 256, len: if i == PARTS { 8 } else { 6 } }).collect();
         let layout = SliceLayout::new(0, &[0, 256 * many.len()], &many);
         let wanted = [Run { chunks: 0..PARTS, width: 2 }, Run { chunks: PARTS..PARTS + 1, width: 4 }];
         assert_eq!(layout.runs(0..layout.len(), 4), wanted);

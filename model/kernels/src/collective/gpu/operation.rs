@@ -168,11 +168,7 @@ pub(super) fn refuse_recording(server: &mut Server, stream: StreamId, what: &'st
 }
 
 /// Returns the queue of the kernels of `stream`.
-pub(super) fn compute_queue(
-    server: &mut Server,
-    stream: StreamId,
-    what: &'static str,
-) -> Result<CUstream, NcclError> {
+pub(super) fn compute_queue(server: &mut Server, stream: StreamId, what: &'static str) -> Result<CUstream, NcclError> {
     let queue = server.write_streams().try_stream_mut(&stream).map(|stream| stream.signal());
     queue.ok_or_else(|| device_error(what, "its stream does not exist"))
 }
