@@ -130,6 +130,7 @@ fn print(workload: &Workload, alone: [&StepTime; 2], together: &StepTime, step: 
     // The ranks wait for each other, so the slowest one sets the pace.
     let slowest = rates.iter().map(|[_, together]| *together).fold(f64::INFINITY, f64::min);
     let sum_together = slowest * rates.len() as f64;
+
     println!("{}", workload.title);
     println!(
         "  each alone     {:>8.2} ms before, {:.2} ms after  {sum_alone:>9.0} tok/s ({each})  memory {}",

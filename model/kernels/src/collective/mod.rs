@@ -166,7 +166,7 @@ impl Communicator {
     }
 
     /// Adds up the ranks' gradients of this rank's slice, in f32 and in the order of the ranks. The slices travel in pieces, on a queue
-    /// of their own, and each piece is added up while the next is on its way.
+    /// of their own, and each piece is added up while the next arrives.
     ///
     /// The result has the bits of [`gather`](crate::optim::gather) with the ranks' slices one after the other.
     ///

@@ -19,8 +19,8 @@ struct Place {
     first_chunk: u32,
 }
 
-/// Writes the sum over all ranks, in their order, and the sum of squares of each chunk: one chunk per block. Threads and vectors take
-/// the elements of a chunk as those of the kernel that accumulates on one rank, so that the sums of squares have the same bits.
+/// Writes the sum over all ranks, in their order, and the sum of squares of each chunk: one chunk per block. Threads and vectors
+/// take the elements of a chunk in the order of the kernel that accumulates on one rank, so the sums of squares have the same bits.
 #[cube(launch_unchecked)]
 fn add_up<G: Float, N: Size>(
     own: &[Vector<G, N>],

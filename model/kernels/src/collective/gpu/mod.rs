@@ -1,9 +1,10 @@
 //! A rank's connection to the others: the communicator of NCCL and the thread of its device.
 
 pub(super) mod add;
-mod beside;
 mod clock;
+mod device_thread;
 mod operation;
+mod side_queue;
 #[cfg(test)]
 mod tests;
 
@@ -46,7 +47,7 @@ pub(super) struct Link {
     /// The first failure.
     failure: Mutex<Option<NcclError>>,
     clock: Mutex<Clock>,
-    beside: Mutex<beside::Queue>,
+    side_queue: Mutex<side_queue::Queue>,
 }
 
 impl Link {
@@ -76,8 +77,8 @@ impl Link {
             server.submit_blocking(begin).map_err(|error| device_error("joining on the device's thread", error))??;
 
         let (device, comm) = (device.clone(), Mutex::new(Some(comm)));
-        let (failure, clock, beside) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let link = Self { library, device, server, rank, world_size, comm, failure, clock, beside };
+        let (failure, clock, side_queue) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let link = Self { library, device, server, rank, world_size, comm, failure, clock, side_queue };
         match link.wait("ncclCommInitRankConfig", Some(JOIN_TIMEOUT)) {
             Ok(()) => Ok(link),
             Err(error) => {

@@ -1,4 +1,4 @@
-//! The operators on CUDA devices: calls of NCCL on the device's thread, on the stream of its kernels or beside it.
+//! The operators on CUDA devices: calls of NCCL on the device's thread, on the stream of its kernels or on a second queue.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,16 +7,15 @@ use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::server::{BufferBinding, ServerError};
-use cubecl_environment::backtrace::BackTrace;
+use cubecl::server::BufferBinding;
 use cubecl_environment::stream::StreamId;
-use cubecl_server::command::DeviceStream;
 use cubecl_server::server::ServerStorage;
 use cubecl_server::stream::{FailureStore, WriteScoped};
 use cudarc::driver::sys::CUstream;
 
 use super::add::{self, Terms};
-use super::beside::{Beside, Piece};
+use super::device_thread::{compute_queue, refuse_recording, submit};
+use super::side_queue::{Piece, Transfer};
 use super::{Link, Server, cuda, device_error, lock};
 use crate::collective::functions::Span;
 use crate::collective::ops::{RankOps, ShardedStep, received};
@@ -57,7 +56,7 @@ impl RankOps for CubeBackend {
 
         let turns = pieces(layout.bounds(), size);
         let exchanged = turns.iter().map(|turn| exchanged(turn, &layout, size)).collect();
-        let exchange = Beside::exchange(&own, &received, exchanged);
+        let exchange = Transfer::exchange(&own, &received, exchanged);
         for turn in 0..turns.len() {
             exchange.begin(link, turn);
         }
@@ -101,7 +100,7 @@ impl RankOps for CubeBackend {
             return (master, m, v, all);
         }
         let turns = pieces(&bounds, size);
-        let gather = Beside::all_gather(&all, turns.iter().map(|turn| gathered(turn, rank, size)).collect());
+        let gather = Transfer::all_gather(&all, turns.iter().map(|turn| gathered(turn, rank, size)).collect());
         for (turn, of_ranks) in turns.iter().enumerate() {
             if !of_ranks[rank].is_empty() {
                 update(&of_ranks[rank]);
@@ -136,41 +135,6 @@ fn gathered(turn: &[Range<usize>], own: usize, size: usize) -> Piece {
         sends: others().map(|rank| (rank, bytes(own))).collect(),
         receives: others().map(|rank| (rank, bytes(rank))).collect(),
     }
-}
-
-/// Runs `operation` on the device's thread, behind everything that was enqueued before. If it fails, `target` is unwritten.
-pub(super) fn submit(
-    link: &Arc<Link>,
-    target: BufferBinding,
-    operation: impl FnOnce(&Link, &mut Server) -> Result<(), NcclError> + Send + 'static,
-) {
-    assert_eq!(target.service, link.server.service_id(), "the tensor belongs to another device");
-    let enqueued = link.clone();
-    link.server.submit(move |server| {
-        if let Err(error) = operation(&enqueued, server) {
-            let reason = error.to_string();
-            let unwritten = ServerError::Generic { reason, backtrace: BackTrace::capture() };
-            server.write_streams().taint(unwritten, [&target].into_iter());
-            enqueued.fail(&error);
-        }
-    });
-    // The other ranks wait for this one, so the operation must not stay in a buffer until it is full.
-    link.server.flush_queue();
-}
-
-/// Returns an error if `stream` is being recorded.
-pub(super) fn refuse_recording(server: &mut Server, stream: StreamId, what: &'static str) -> Result<(), NcclError> {
-    if server.capturing(stream).is_some_and(|capture| capture.is_recording()) {
-        let reason = "collectives cannot be recorded in a CUDA graph".to_owned();
-        return Err(NcclError::Device { what, reason });
-    }
-    Ok(())
-}
-
-/// Returns the queue of the kernels of `stream`.
-pub(super) fn compute_queue(server: &mut Server, stream: StreamId, what: &'static str) -> Result<CUstream, NcclError> {
-    let queue = server.write_streams().try_stream_mut(&stream).map(|stream| stream.signal());
-    queue.ok_or_else(|| device_error(what, "its stream does not exist"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

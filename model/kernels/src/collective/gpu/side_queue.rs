@@ -1,4 +1,4 @@
-//! Operations that run beside kernels: on a queue of their own, cut into pieces that kernels make or wait for one by one.
+//! Transfers in parallel with kernels: on a queue of their own, cut into pieces that kernels make or wait for one by one.
 
 #![expect(unsafe_code, reason = "queues and events of the CUDA driver")]
 
@@ -14,7 +14,7 @@ use cudarc::driver::result::stream::StreamKind;
 use cudarc::driver::result::{DriverError, event, stream};
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
 
-use super::operation::{compute_queue, refuse_recording, submit};
+use super::device_thread::{compute_queue, refuse_recording, submit};
 use super::{Link, Server, device_error, lock};
 use crate::collective::NcclError;
 use crate::collective::functions::Span;
@@ -25,7 +25,7 @@ pub(super) struct Queue {
     stream: Option<CUstream>,
     /// One event for what the queue waits for, and one per piece that kernels wait for.
     events: Vec<CUevent>,
-    /// Memory that stays where it is until the device's kernels have been told to wait for the last piece.
+    /// Memory that stays where it is until the device's kernels will wait for the last piece.
     held: Vec<Box<dyn Send>>,
 }
 
@@ -65,8 +65,8 @@ impl Piece {
     }
 }
 
-/// An operation that runs beside the kernels of `stream`.
-pub(super) struct Beside {
+/// A transfer in parallel with the kernels of `stream`.
+pub(super) struct Transfer {
     what: &'static str,
     source: BufferBinding,
     target: BufferBinding,
@@ -76,7 +76,7 @@ pub(super) struct Beside {
     stream: StreamId,
 }
 
-impl Beside {
+impl Transfer {
     /// Moves pieces of `source` to other ranks and into a new tensor.
     pub(super) fn exchange(source: &CubeTensor, target: &CubeTensor, pieces: Vec<Piece>) -> Arc<Self> {
         Self::new("exchange", [source, target], true, pieces)
@@ -121,13 +121,10 @@ impl Beside {
 
         let (queue, done) = {
             let failed = |error| device_error(self.what, error);
-            let mut beside = lock(&link.beside);
-            beside.held.push(Box::new((source, target)));
-            let (queue, ready, done) = (
-                beside.stream().map_err(failed)?,
-                beside.event(0).map_err(failed)?,
-                beside.event(turn + 1).map_err(failed)?,
-            );
+            let mut side = lock(&link.side_queue);
+            side.held.push(Box::new((source, target)));
+            let (queue, ready, done) =
+                (side.stream().map_err(failed)?, side.event(0).map_err(failed)?, side.event(turn + 1).map_err(failed)?);
             // SAFETY: both streams and the event exist.
             unsafe {
                 event::record(ready, compute).map_err(failed)?;
@@ -138,7 +135,7 @@ impl Beside {
 
         lock(&link.clock).collect();
         let start = lock(&link.clock).mark(queue);
-        self.transfer(link, turn, [from, to], queue)?;
+        self.send_and_receive(link, turn, [from, to], queue)?;
         lock(&link.clock).stop(start, self.what, self.pieces[turn].received_bytes(), queue);
 
         // SAFETY: the stream and the event exist.
@@ -147,7 +144,13 @@ impl Beside {
         Ok(())
     }
 
-    fn transfer(&self, link: &Link, turn: usize, [from, to]: [u64; 2], queue: CUstream) -> Result<(), NcclError> {
+    fn send_and_receive(
+        &self,
+        link: &Link,
+        turn: usize,
+        [from, to]: [u64; 2],
+        queue: CUstream,
+    ) -> Result<(), NcclError> {
         let Piece { sends, receives } = &self.pieces[turn];
         let functions = &link.library.functions;
         let span = |start: u64, bytes: &Range<usize>| Span { address: start + bytes.start as u64, bytes: bytes.len() };
@@ -171,12 +174,12 @@ impl Beside {
         let is_last = turn + 1 == self.pieces.len();
         {
             let failed = |error| device_error(self.what, error);
-            let mut beside = lock(&link.beside);
-            let done = beside.event(turn + 1).map_err(failed)?;
+            let mut side = lock(&link.side_queue);
+            let done = side.event(turn + 1).map_err(failed)?;
             // SAFETY: the stream and the event exist. After a failure the event may be an old one, which nobody waits for.
             unsafe { stream::wait_event(compute, done, CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }.map_err(failed)?;
             if is_last {
-                beside.held.clear();
+                side.held.clear();
             }
         }
         if is_last && self.source.stream != self.stream {
