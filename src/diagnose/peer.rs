@@ -104,8 +104,7 @@ impl Peer {
             "mt" => Some(vec!["mt"]),
             _ => None,
         };
-        let is_headline = workload.is_as_named() && machine["device"] == "cuda" && machine["dtype"] == "bf16";
-        let headline = headline.filter(|_| is_headline);
+        let headline = headline.filter(|_| workload.is_as_named() && machine["device"] == "cuda");
         let is_headline = headline.is_some();
         if !is_headline {
             let mut all = workload.as_json();
@@ -267,7 +266,7 @@ mod tests {
         fs::write(&script, "echo first >&2\necho the device is gone >&2\nexit 3\n").expect("writable");
         let measure = |name: &str| {
             let workload = Workload::named(name).expect("a listed name");
-            shell(&script).step_times(&workload, &json!({ "device": "cuda", "dtype": "bf16" }))
+            shell(&script).step_times(&workload, &json!({ "device": "cuda" }))
         };
         let error = measure("mt").expect_err("it fails").to_string();
         assert!(error.ends_with("the device is gone") && error.contains("peer.sh mt"), "{error}");

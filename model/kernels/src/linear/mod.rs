@@ -1,9 +1,8 @@
 //! Matrix products: the bulk of a Transformer's arithmetic.
 //!
-//! Products of any shape run on one kernel: see `gpu/mod.rs` for 16-bit floats on Hopper, and `gpu/ampere/mod.rs` for other GPUs since
-//! Ampere and for f32. Both copy vectors of 16 bytes; where a row of a result is not a multiple of them, a gap follows it. All other
-//! products run on the backend's own, with a strategy whose launches are known to succeed: the backend's autotune prefers a candidate
-//! that computes nothing on tall matrices.
+//! Products of 16-bit floats of any shape run on one kernel: see `gpu/mod.rs` for Hopper and `gpu/ampere/mod.rs` for other GPUs since
+//! Ampere. Both copy vectors of 16 bytes; where a row of a result is not a multiple of them, a gap follows it. All other products run on the backend's own, with a strategy
+//! whose launches are known to succeed: the backend's autotune prefers a candidate that computes nothing on tall matrices.
 
 mod autodiff;
 mod cpu;
@@ -20,7 +19,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{Device, Tensor};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
-pub(crate) use ops::{Layout, LinearOps, ProductKind};
+pub(crate) use ops::{Layout, LinearOps};
 
 use crate::activation::{self, Activation};
 use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
@@ -107,7 +106,6 @@ pub fn linear_residual(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>,
         weight.into_dispatch(),
         bias,
         residual.into_dispatch(),
-        ProductKind::new(Layout::NN),
     ))
 }
 
@@ -146,19 +144,19 @@ fn activated(
         return reference::linear(x, weight, bias);
     }
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
-    let (bias, kind) = (Maybe::from(bias.map(Tensor::into_dispatch)), ProductKind::new(layout));
+    let bias = Maybe::from(bias.map(Tensor::into_dispatch));
 
     if let Some([known]) = retained::reused() {
-        return Tensor::from_dispatch(Dispatch::known_linear(x, weight, bias, known, kind, activation, mask));
+        return Tensor::from_dispatch(Dispatch::known_linear(x, weight, bias, known, layout, activation, mask));
     }
     let y = match activation {
         Some(activation) if retained::is_kept() && !activation.keeps_result() => {
-            let (before, y) = Dispatch::fused_linear_both(x, weight, bias, kind, activation, mask);
+            let (before, y) = Dispatch::fused_linear_both(x, weight, bias, layout, activation, mask);
             retained::keep([&before]);
             y
         }
         _ => {
-            let y = Dispatch::fused_linear(x, weight, bias, kind, activation, mask);
+            let y = Dispatch::fused_linear(x, weight, bias, layout, activation, mask);
             retained::keep([&y]);
             y
         }
@@ -195,7 +193,7 @@ pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
     if reference_operators() {
         return reference::linear(x.transpose(), dy, None);
     }
-    Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), ProductKind::new(Layout::TN)))
+    Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), Layout::TN))
 }
 
 /// Returns `sum + xᵀ · dy` in the dtype of `sum`: [`linear_weight_gradient`] accumulated over batches. On a GPU, a product of
@@ -220,7 +218,7 @@ pub fn linear_weight_gradient_accumulate(x: Tensor<2>, dy: Tensor<2>, sum: Tenso
         x.into_dispatch(),
         dy.into_dispatch(),
         sum.into_dispatch(),
-        ProductKind::new(Layout::TN),
+        Layout::TN,
     ))
 }
 

@@ -1,5 +1,4 @@
 mod epilogues;
-mod f32;
 mod times;
 
 use burn::backend::Dispatch;
