@@ -11,7 +11,8 @@ use crate::optim::{ALIGNMENT, CHUNK, PARTS, Place};
 /// Bytes of the longest slice's pieces, at least. Shorter ones would not use the whole link.
 #[cfg(all(feature = "cuda", not(test)))]
 const PIECE_BYTES: usize = 24 << 20;
-/// Tests have ranks in one process, whose GPUs wait for each other when one of them gets new memory: they use little.
+/// Tests have both ranks in one process, and use little memory: with large tensors they hung, probably because one GPU got new memory
+/// while the other waited for it.
 #[cfg(test)]
 const PIECE_BYTES: usize = 64 << 10;
 /// Pieces of a slice, at most. Each is a launch of NCCL.
