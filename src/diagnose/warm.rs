@@ -49,12 +49,7 @@ pub fn warm(workload: &Workload, dtype: FloatDType, device: &Device, show: impl 
         let loss: f32 = loss.try_into_scalar().context("reading the loss")?;
         ensure!(loss.is_finite(), "{}: the loss is {loss}", workload.title);
     }
-    let KernelCount { compiled, loaded, tuned } = kernel_count().unwrap_or_default();
-    let kernels = KernelCount {
-        compiled: compiled - before.compiled,
-        loaded: loaded - before.loaded,
-        tuned: tuned - before.tuned,
-    };
+    let kernels = kernel_count().unwrap_or_default().since(before);
     Ok(Warmed { kernels, elapsed: started.elapsed(), one_by_one })
 }
 

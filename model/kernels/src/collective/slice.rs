@@ -100,9 +100,9 @@ impl SliceLayout {
         self.chunks.len()
     }
 
+    /// Returns the chunks that end behind the start of `elements`, but not behind its end, for vectors of at most `width` elements.
+    /// Elements count from the start of the slice.
     #[cfg(any(test, feature = "cuda"))]
-    /// Returns the chunks that end in the first `end` elements of the slice but not in the first `begin`, for vectors of at most
-    /// `width` elements.
     pub(crate) fn runs(&self, elements: Range<usize>, width: usize) -> Vec<Run> {
         let until = |element: usize| self.chunks.partition_point(|chunk| chunk.end <= element);
         let mut runs: Vec<Run> = Vec::new();
@@ -117,9 +117,9 @@ impl SliceLayout {
     }
 }
 
-#[cfg(any(test, feature = "cuda"))]
 /// Cuts the slices that end at `bounds` into pieces: the pieces of each rank, one list per turn. `size` is the bytes of an
 /// element. All ranks cut alike.
+#[cfg(any(test, feature = "cuda"))]
 pub(crate) fn pieces(bounds: &[usize], size: usize) -> Vec<Vec<Range<usize>>> {
     let longest = bounds.windows(2).map(|slice| slice[1] - slice[0]).max().unwrap_or(0);
     let n = (longest * size / PIECE_BYTES).clamp(1, MOST_PIECES);

@@ -100,12 +100,7 @@ mod cuda {
         sync("giving back memory")?;
         ran.map_err(|panic| AheadError::Panicked(text(&*panic)))?;
 
-        let KernelCount { compiled, loaded, tuned } = counter.count();
-        Ok(KernelCount {
-            compiled: compiled - before.compiled,
-            loaded: loaded - before.loaded,
-            tuned: tuned - before.tuned,
-        })
+        Ok(counter.count().since(before))
     }
 
     /// Compiles all queued kernels, of which `settled` is the number before the first.

@@ -46,6 +46,15 @@ impl KernelCount {
     pub fn first_launched(&self) -> usize {
         self.compiled + self.loaded
     }
+
+    /// Returns what was added to the `earlier` count.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            compiled: self.compiled - earlier.compiled,
+            loaded: self.loaded - earlier.loaded,
+            tuned: self.tuned - earlier.tuned,
+        }
+    }
 }
 
 /// Number of other builds' databases that stay in the folder. This build cannot use their kernels.
