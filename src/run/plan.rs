@@ -106,9 +106,9 @@ impl Plan {
         });
         let mut needed = bytes_with(largest, checkpointing);
         if config.train.sync_every > 1 {
-            // The outer state of a slice; during a synchronization, the slices of all devices and the new weights.
+            // The anchor and the slice's velocity; during a synchronization, what travels and the new weights.
             let weights = 4 * n_params(&config.model).total() as u64;
-            needed.master += 2 * weights / n_devices as u64 + 2 * weights;
+            needed.master += weights + weights / n_devices as u64 + 3 * weights;
         }
 
         Ok(Self {

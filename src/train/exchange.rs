@@ -1,7 +1,7 @@
 //! What the ranks of a run exchange: gradients in each step, or weights after several steps that each has taken alone.
 
 use anyhow::Result;
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 use kiln_kernels::optim::StepNumbers;
 
 use crate::config::Config;
@@ -31,9 +31,16 @@ pub(super) struct LocalSteps {
 
 impl LocalSteps {
     /// Starts from weights that all replicas have; with the outer momentum of an earlier run, `[n]`, f32, or none.
-    pub(super) fn new(config: &Config, optimizer: &AdamW, momentum: Option<&Tensor<1>>, slices: Slices) -> Self {
+    /// The model computes in `dtype`.
+    pub(super) fn new(
+        config: &Config,
+        dtype: FloatDType,
+        optimizer: &AdamW,
+        momentum: Option<&Tensor<1>>,
+        slices: Slices,
+    ) -> Self {
         let factors = [config.optim.outer_lr, config.optim.outer_momentum];
-        let outer = Outer::new(factors, &optimizer.state().master, momentum, &slices);
+        let outer = Outer::new(factors, dtype, &optimizer.state().master, momentum, &slices);
         Self { every: config.train.sync_every, last: config.train.steps, slices, outer }
     }
 
@@ -43,9 +50,9 @@ impl LocalSteps {
     /// If another rank has failed.
     fn meet(&mut self, ranks: &Ranks, optimizer: &mut AdamW) -> Result<()> {
         let bounds = self.slices.bounds();
-        let replicas = ranks.exchange(optimizer.state().master.clone(), bounds)?;
-        let own = self.outer.step(&replicas);
-        optimizer.set_master(ranks.concatenate(own, bounds)?);
+        let gradients = ranks.exchange(self.outer.gradient(&optimizer.state().master), bounds)?;
+        let change = ranks.concatenate(self.outer.step(&gradients), bounds)?;
+        optimizer.set_master(self.outer.apply(change));
         Ok(())
     }
 

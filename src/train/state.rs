@@ -200,7 +200,7 @@ impl<M: Model> TrainState<M> {
 
         let exchange = if train.sync_every > 1 {
             let momentum = replicas.map(|replicas| flat_tensor(table, &replicas.momentum, &self.device)).transpose()?;
-            Exchange::Weights(Box::new(LocalSteps::new(config, &self.optimizer, momentum.as_ref(), slices)))
+            Exchange::Weights(Box::new(LocalSteps::new(config, self.dtype, &self.optimizer, momentum.as_ref(), slices)))
         } else {
             if train.shard_optimizer {
                 self.optimizer = self.optimizer.sharded(&slices);

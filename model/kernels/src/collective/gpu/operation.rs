@@ -256,6 +256,18 @@ impl Operation {
                 if are_equal {
                     return functions.all_gather(comm, own, self.slice(all, 0), queue);
                 }
+                // Broadcasts of a group run one after the other: here, each direction of a link is used at once.
+                if link.world_size <= DIRECT_RANKS {
+                    for peer in (0..link.world_size).filter(|&peer| peer != link.rank) {
+                        if own.bytes > 0 {
+                            functions.send(comm, own, peer, queue)?;
+                        }
+                        if self.len(peer) > 0 {
+                            functions.receive(comm, self.slice(all, peer), peer, queue)?;
+                        }
+                    }
+                    return Ok(());
+                }
                 for root in (0..link.world_size).filter(|&root| self.len(root) > 0) {
                     functions.broadcast(comm, self.slice(all, root), root, queue)?;
                 }
