@@ -1,7 +1,7 @@
 """Times causal attention by PyTorch's flash back end in bf16, without arguments.
 
 The shapes are those of the test `times` of Kiln's attention (`KILN_TIMES=attention`). Prints the times of forward and
-of backward. `--any` lets PyTorch choose the back end.
+of backward. `--any` lets PyTorch choose the back end, `--each` times every back end that takes the shape.
 """
 
 import sys
@@ -21,7 +21,13 @@ SHAPES = [
     (16, 24, 1024, 32, True),
     (16, 10, 1024, 80, True),
     (16, 8, 1024, 96, True),
+    (8, 10, 2048, 192, True),
+    (8, 8, 2048, 256, True),
+    (8, 10, 2048, 192, False),
+    (8, 8, 2048, 256, False),
 ]
+
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 
 
 def time_shape(b, h, t, e, causal):
@@ -43,14 +49,23 @@ def time_shape(b, h, t, e, causal):
     )
 
 
-def main():
-    backends = [] if "--any" in sys.argv else [SDPBackend.FLASH_ATTENTION]
-    for shape in SHAPES:
-        if backends:
-            with sdpa_kernel(backends):
-                time_shape(*shape)
-        else:
+def time_back_end(back_end, shape):
+    print(f"{back_end.name.lower()}: ", end="")
+    try:
+        with sdpa_kernel([back_end]):
             time_shape(*shape)
+    except RuntimeError as error:
+        print(f"{shape}: {str(error).splitlines()[0]}")
+
+
+def main():
+    back_ends = FUSED if "--each" in sys.argv else [SDPBackend.FLASH_ATTENTION]
+    for shape in SHAPES:
+        if "--any" in sys.argv:
+            time_shape(*shape)
+            continue
+        for back_end in back_ends:
+            time_back_end(back_end, shape)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ ops    the operators of `operators.py`
 model  any model, built by `transformer.py`; README.md describes the file, which `kiln bench --peer` writes
 
 Steps run as PyTorch users run them: bf16 autocast over f32 weights, SDPA, fused AdamW, gradients clipped at 1.0, and no
-loss is read before the end. Prints one line per measurement; README.md describes the lines, which `kiln bench --peer`
+loss is read before the end. A workload in f32 has no autocast, and TF32 only if it asks for it. Prints one line per measurement; README.md describes the lines, which `kiln bench --peer`
 reads.
 """
 
@@ -97,6 +97,7 @@ def time_steps(name, model, batches, tokens, flops, compiled, workload=None):
     device, dtype = given.get("device", DEVICE), DTYPES[given.get("dtype", "bf16")]
     steps, repeats = given.get("steps", STEPS), given.get("repeats", REPEATS)
     peak_flops = given.get("peak_flops", PEAK_FLOPS) or math.nan
+    torch.set_float32_matmul_precision("high" if given.get("f32_products") == "tf32" else "highest")
 
     model = model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.1, fused=True)

@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 
 pub(super) use self::chosen::ChosenArgs;
 use super::together::{Role, begin};
-use crate::config::Precision;
 use crate::device::{self, DeviceChoice};
 use crate::diagnose::bench_record::BenchRecord;
 use crate::diagnose::operators::{Peaks, measure as measure_operators, measure_compared};
@@ -146,8 +145,11 @@ impl Bench {
         let peer = args.peer.map(open_peer).transpose()?;
         let baseline = args.baseline.as_deref().map(BenchRecord::read_all).transpose()?;
 
+        // All workloads were built with the same precision and with the same `--set`.
+        let first = &workloads[0].config.train;
+        first.f32_products.install_in_backend();
         let device = args.device.open()?;
-        let dtype = device::compute_dtype(Precision::Auto, &device)?;
+        let dtype = device::compute_dtype(first.precision, &device)?;
         let peaks = device::peak_flops_per_sec(&device, dtype).zip(device::peak_bytes_per_sec(&device));
         let peaks = peaks.map(|(flops, bytes)| Peaks { flops, bytes });
         let effort = Effort { steps, repeats };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use burn::tensor::Device;
-use kiln_kernels::product_kernels;
+use kiln_kernels::{KernelSet, product_kernels};
 
 use libraries::{CUDA_HEADERS, find_cuda_headers, find_library, find_llvm, nvidia_gpus};
 use report::{Finding, Report};
@@ -137,7 +137,11 @@ fn library(name: &str, purpose: &str, debian: &str, pypi: &str) -> Finding {
 /// Names the kernels of matrix products and attention.
 fn kernels_of(gpu: &Device) -> String {
     match product_kernels(gpu) {
-        Some(set) => format!("products and attention in 16 bits by Kiln's kernels for {set}"),
+        Some(set) => format!(
+            "products and attention (heads of a multiple of 8 up to 256) in 16 bits by Kiln's kernels for {set}; \
+             products in f32 by those for {}",
+            KernelSet::Ampere
+        ),
         None => "products and attention by Burn's own operators, several times slower".into(),
     }
 }

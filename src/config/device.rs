@@ -1,6 +1,6 @@
 //! Choices of a run about the numbers, kernels and memory of its device.
 
-use kiln_kernels::KernelChoice;
+use kiln_kernels::{F32Products as Products, KernelChoice, Settings};
 use kiln_model::ActivationCheckpointing;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,45 @@ impl Kernels {
             Self::Stock => KernelChoice::Stock,
         };
         choice.install();
+    }
+}
+
+/// How products of f32 numbers are computed on a GPU, attention's included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum F32Products {
+    /// With the accuracy of f32.
+    F32,
+    /// Rounded to TF32 for the tensor cores.
+    Tf32,
+}
+
+impl F32Products {
+    /// Returns `settings` with this choice.
+    pub fn within(self, settings: Settings) -> Settings {
+        Settings { f32_products: self.of_operators(), ..settings }
+    }
+
+    /// Applies the choice to the backend's own products in this process, if it has computed none yet.
+    pub fn install_in_backend(self) {
+        self.of_operators().install_in_backend();
+    }
+
+    /// Returns what is wrong with this choice in `precision`.
+    pub(super) fn problem(self, precision: Precision) -> Option<String> {
+        let is_idle = self == Self::Tf32 && matches!(precision, Precision::Bf16 | Precision::Fp16);
+        is_idle.then(|| {
+            "train.f32_products = \"tf32\" has no effect, because train.precision leaves no products in f32; set \
+             train.precision = \"f32\", or remove train.f32_products"
+                .into()
+        })
+    }
+
+    fn of_operators(self) -> Products {
+        match self {
+            Self::F32 => Products::F32,
+            Self::Tf32 => Products::Tf32,
+        }
     }
 }
 

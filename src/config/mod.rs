@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use builder::ConfigBuilder;
 pub(crate) use device::computed_again;
-pub use device::{Capture, Checkpointing, Kernels, Precision};
+pub use device::{Capture, Checkpointing, F32Products, Kernels, Precision};
 pub use generate::GenerateConfig;
 pub use kiln_data::Task;
 pub(crate) use length::MANY_EPOCHS;
@@ -133,6 +133,9 @@ pub struct TrainConfig {
     pub max_minutes: f64,
     /// Compute precision; `auto` is bf16 on CUDA and f32 on the CPU.
     pub precision: Precision,
+    /// GPU, `precision = "f32"`: how products and attention multiply. `f32`: with the accuracy of f32, as PyTorch does unless told
+    /// otherwise. `tf32`: rounded to TF32, 11 significant bits, for the tensor cores.
+    pub f32_products: F32Products,
     /// GPU: whether equal seeds must give equal bits, as they do on the CPU. Kiln refuses settings that cannot promise this. Before
     /// the first step it computes the gradients of the largest batch twice and compares them.
     pub deterministic: bool,
@@ -275,6 +278,7 @@ impl Default for TrainConfig {
             steps: 6000,
             max_minutes: 0.0,
             precision: Precision::Auto,
+            f32_products: F32Products::F32,
             deterministic: false,
             grad_accum_steps: 1,
             label_smoothing: 0.1,

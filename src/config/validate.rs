@@ -245,6 +245,7 @@ impl TrainConfig {
                 self.masked_share
             ));
         }
+        problems.extend(self.f32_products.problem(self.precision));
         self.loss_scale.validate(problems);
     }
 }
@@ -288,7 +289,7 @@ impl LossScaleConfig {
 mod tests {
     use kiln_data::Task;
 
-    use super::super::presets;
+    use super::super::{F32Products::Tf32, Precision::Fp16, presets};
     use super::*;
 
     /// Returns the problems of `base` after one change.
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_one_problem_that_begins_with_its_key() {
         type Change = fn(&mut Config);
-        let cases: [(&str, Change); 43] = [
+        let cases: [(&str, Change); 44] = [
             ("seed", |c| c.seed = u64::MAX),
             ("data.valid", |c| c.data.valid = vec!["dev.jsonl".into()]),
             ("data.direct", |c| (c.data.direct, c.data.cache_dir) = (true, Some("cache".into()))),
@@ -326,6 +327,7 @@ mod tests {
             ("train.label_smoothing", |c| c.train.label_smoothing = 1.0),
             ("train.masked_share", |c| c.train.masked_share = 0.0),
             ("train.max_minutes", |c| c.train.max_minutes = -1.0),
+            ("train.f32_products", |c| (c.train.precision, c.train.f32_products) = (Fp16, Tf32)),
             ("train.loss_scale.init", |c| c.train.loss_scale.init = 0.5),
             ("train.loss_scale.init", |c| c.train.loss_scale.init = f32::INFINITY),
             ("train.loss_scale.growth_factor", |c| c.train.loss_scale.growth_factor = 0.5),

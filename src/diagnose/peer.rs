@@ -104,7 +104,8 @@ impl Peer {
             "mt" => Some(vec!["mt"]),
             _ => None,
         };
-        let headline = headline.filter(|_| workload.is_as_named() && machine["device"] == "cuda");
+        let is_headline = workload.is_as_named() && machine["device"] == "cuda" && machine["dtype"] == "bf16";
+        let headline = headline.filter(|_| is_headline);
         let is_headline = headline.is_some();
         if !is_headline {
             let mut all = workload.as_json();
@@ -266,7 +267,7 @@ mod tests {
         fs::write(&script, "echo first >&2\necho the device is gone >&2\nexit 3\n").expect("writable");
         let measure = |name: &str| {
             let workload = Workload::named(name).expect("a listed name");
-            shell(&script).step_times(&workload, &json!({ "device": "cuda" }))
+            shell(&script).step_times(&workload, &json!({ "device": "cuda", "dtype": "bf16" }))
         };
         let error = measure("mt").expect_err("it fails").to_string();
         assert!(error.ends_with("the device is gone") && error.contains("peer.sh mt"), "{error}");

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{DType, Device, FloatDType};
+use kiln_kernels::Settings;
 use kiln_model::flops::{n_params, train_bytes};
 
 use super::workload::{Workload, effective_tokens};
@@ -66,6 +67,7 @@ pub fn measure(
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
     workload.config.train.kernels.install();
+    let _installed = workload.config.train.f32_products.within(Settings::current()).install();
     let checkpointing = workload.checkpointing();
     let state = TrainState::new(&workload.config, &workload.model, dtype, device).with_checkpointing(checkpointing)?;
     let mut state = state.join(ranks, &workload.config, None)?;

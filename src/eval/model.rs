@@ -117,7 +117,7 @@ impl Model for Transformer {
         Err(format!(
             "attention in {dtype:?} with heads of {head_dim} has no kernel of its own on {}: the backend's autotune may choose \
              different kernels from run to run; take train.precision = \"bf16\" or \"fp16\" and heads (model.d_model / \
-             model.n_heads) of a multiple of 8 up to 128, or set train.deterministic = false",
+             model.n_heads) of a multiple of 8 up to 256, or set train.deterministic = false",
             device_name(device)
         ))
     }

@@ -58,6 +58,7 @@ impl Run {
     pub(super) fn prepare_with(self, resume: bool, data: Option<RunData>) -> Result<Prepared> {
         let began = Instant::now();
         self.config.train.kernels.install();
+        self.config.train.f32_products.install_in_backend();
         let device = self.device()?;
         let ranks = self.options.link.clone().map_or(Ok(Ranks::alone()), |link| Ranks::over(link, &device))?;
         ranks.or_abort(self.prepare_on(device, &ranks, resume, data, began))

@@ -12,7 +12,7 @@ use super::leftovers::Leftovers;
 use super::lock::RunLock;
 use super::prepare::Prepared;
 use crate::checkpoint::Resume;
-use crate::config::{Config, Kernels};
+use crate::config::{Config, F32Products, Kernels, Precision};
 use crate::device::{is_cpu, take_kernel_notes};
 use crate::eval::Model;
 use crate::logging::{Extent, Logging};
@@ -77,6 +77,14 @@ impl Prepared {
         if config.train.kernels != Kernels::Auto && !is_cpu(&device) {
             let set = product_kernels(&device).map_or("Burn's own".into(), |set| format!("Kiln's for {set}"));
             logging.note(&format!("products and attention: kernels {set} (train.kernels)"))?;
+        }
+        let is_f32 = config.train.precision == Precision::F32;
+        if is_f32 && !is_cpu(&device) {
+            let how = match config.train.f32_products {
+                F32Products::F32 => "with the accuracy of f32; \"tf32\" is faster",
+                F32Products::Tf32 => "rounded to TF32",
+            };
+            logging.note(&format!("products and attention in f32: {how} (train.f32_products)"))?;
         }
         if run.options.reference_operators {
             logging.note("every operator is computed by its reference definition (--reference-operators)")?;

@@ -54,7 +54,9 @@ impl<M: Model> Trainer<M> {
         let dtype = compute_dtype(config.train.precision, &device)?;
         // On the CPU every sum has a fixed order anyway.
         let deterministic = config.train.deterministic && !is_cpu(&device);
-        let operators = Settings { reference_operators: setup.reference_operators, deterministic };
+        let operators =
+            Settings { reference_operators: setup.reference_operators, deterministic, ..Settings::default() };
+        let operators = config.train.f32_products.within(operators);
         let _installed = operators.install();
 
         let checkpoints = opened(&run_dir, resume.as_ref(), &ranks)?;

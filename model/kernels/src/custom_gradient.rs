@@ -19,7 +19,7 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_autodiff::{Autodiff, grads};
 use burn_flex::Flex;
 
-use crate::linear::{Layout, LinearOps, register_products};
+use crate::linear::{Layout, LinearOps, ProductKind, register_products};
 
 /// The gradient of a leaf of a graph, such as a parameter.
 #[derive(Debug)]
@@ -182,7 +182,8 @@ fn root<B: Concrete>(
     let product = product.map(|(operands, gradient)| (operands.map(|operand| operand.into_primitive()), gradient));
 
     let value = B::float_zeros(Shape::new([1]), &dy.device(), dy.dtype().into());
-    let root = match Backward::<B, 3>::prepare::<NoCheckpointing>(Root, nodes).compute_bound().stateful() {
+    let root = Root { kind: ProductKind::new(Layout::NN) };
+    let root = match Backward::<B, 3>::prepare::<NoCheckpointing>(root, nodes).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish((dy, product), value),
         OpsKind::UnTracked(prep) => prep.finish(value),
     };
@@ -190,7 +191,10 @@ fn root<B: Concrete>(
 }
 
 #[derive(Debug)]
-struct Root;
+struct Root {
+    /// Of the product that is differentiated.
+    kind: ProductKind,
+}
 
 impl<B: Concrete> Backward<B, 3> for Root {
     type State = (FloatTensor<B>, Product<FloatTensor<B>>);
@@ -202,7 +206,7 @@ impl<B: Concrete> Backward<B, 3> for Root {
             grads.register::<B>(y, dy);
         }
         if let Some((operands, gradient)) = product {
-            register_products::<B>(grads, Layout::NN, gradient, operands, [x, weight]);
+            register_products::<B>(grads, self.kind, gradient, operands, [x, weight]);
         }
     }
 }

@@ -78,7 +78,7 @@ pub use norm::{Branch, NormWeights, add_norm, add_norm_again, layer_norm, rms_no
 pub use random::random_words;
 pub use retained::Retained;
 pub use rotary::rotary;
-pub use settings::{Settings, SettingsGuard};
+pub use settings::{F32Products, Settings, SettingsGuard};
 pub use swiglu::swiglu;
 
 /// The example of the README, compiled and run by the doctests.

@@ -11,7 +11,42 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 thread_local! {
-    static CURRENT: Cell<Settings> = const { Cell::new(Settings { reference_operators: false, deterministic: false }) };
+    static CURRENT: Cell<Settings> = const {
+        Cell::new(Settings { reference_operators: false, deterministic: false, f32_products: F32Products::F32 })
+    };
+}
+
+/// How Kiln's kernels multiply f32 numbers on a GPU. Sums are f32 either way, and so is everything between products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum F32Products {
+    /// With the accuracy of f32.
+    #[default]
+    F32,
+    /// Rounded to TF32, 11 significant bits, for the tensor cores. Faster, and about as accurate as f16 with the range
+    /// of f32.
+    Tf32,
+}
+
+impl F32Products {
+    /// Returns the choice of the calling thread.
+    pub(crate) fn current() -> Self {
+        Settings::current().f32_products
+    }
+
+    /// Lets the backend's own products, which a model may call too, round f32 numbers to TF32, or forbids it. Unless
+    /// it is forbidden, the backend's autotune may choose TF32.
+    ///
+    /// The backend reads its configuration once per process, before its first product: later calls have no effect.
+    pub fn install_in_backend(self) {
+        #[cfg(feature = "cuda")]
+        {
+            use cubek::config::{CubekConfig, RuntimeConfig};
+
+            let mut config = CubekConfig::from_current_dir().override_from_env();
+            config.matmul.allow_tf32 &= self == Self::Tf32;
+            CubekConfig::try_set(config);
+        }
+    }
 }
 
 /// How operators compute. The default: fast kernels, and sums in whatever order the backend prefers.
@@ -41,6 +76,8 @@ pub struct Settings {
     /// Operators that run their reference on a GPU still depend on the backend's autotune; one of them is attention
     /// where [`attention_is_fused`](crate::attention_is_fused) returns false.
     pub deterministic: bool,
+    /// How products of f32 tensors are computed on a GPU.
+    pub f32_products: F32Products,
 }
 
 impl Settings {
@@ -79,7 +116,8 @@ pub(crate) fn reference_operators() -> bool {
 mod tests {
     use super::*;
 
-    const REFERENCE: Settings = Settings { reference_operators: true, deterministic: false };
+    const REFERENCE: Settings =
+        Settings { reference_operators: true, deterministic: false, f32_products: F32Products::F32 };
 
     #[test]
     fn guards_nest_and_restore() {
@@ -87,7 +125,7 @@ mod tests {
         let outer = REFERENCE.install();
         {
             let _inner = Settings { deterministic: true, ..Settings::current() }.install();
-            assert_eq!(Settings::current(), Settings { reference_operators: true, deterministic: true });
+            assert_eq!(Settings::current(), Settings { deterministic: true, ..REFERENCE });
         }
         assert_eq!(Settings::current(), REFERENCE);
         drop(outer);

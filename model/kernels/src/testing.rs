@@ -65,6 +65,13 @@ pub(crate) fn values(len: usize, seed: u64) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
+/// Returns deterministic values in [-1, 1] whose bits f32 needs, almost all of them.
+pub(crate) fn precise_values(len: usize, seed: u64) -> Vec<f32> {
+    let [high, middle, low] = [0, 1, 2].map(|part| values(len, 3 * seed + part));
+    let digits = high.into_iter().zip(middle).zip(low);
+    digits.map(|((high, middle), low)| 0.99 * high + middle * 2f32.powi(-9) + low * 2f32.powi(-17)).collect()
+}
+
 pub(crate) fn tensor<const D: usize>(values: &[f32], shape: [usize; D], dtype: DType, device: &Device) -> Tensor<D> {
     Tensor::<D>::from_data(TensorData::new(values.to_vec(), shape), (device, DType::F32)).cast(dtype)
 }

@@ -19,7 +19,7 @@ pub use baseline::{ComparedOperator, is_known, measure_compared};
 use bench::Bench;
 use burn::tensor::{Device, FloatDType};
 use calls::Calls;
-use kiln_kernels::CrossEntropyConfig;
+use kiln_kernels::{CrossEntropyConfig, Settings};
 pub use timing::Timed;
 pub use work::{Peaks, Work};
 
@@ -53,6 +53,7 @@ impl OperatorTime {
 /// If the device fails.
 pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats: usize) -> Result<Vec<OperatorTime>> {
     workload.config.train.kernels.install();
+    let _installed = workload.config.train.f32_products.within(Settings::current()).install();
     let mut bench = Bench::new(dtype, device, repeats);
     let calls = Calls::of(workload, &bench.device);
     let (d_model, vocab_size) = (workload.model.d_model, workload.model.vocab_size());

@@ -179,6 +179,7 @@ impl Workload {
             "n_batches": self.n_batches,
             "activation_checkpointing": self.checkpointing(),
             "label_smoothing": self.config.train.label_smoothing,
+            "f32_products": self.config.train.f32_products,
             "parameters": n_params(&trained).total(),
             "flops": self.flops(),
         })

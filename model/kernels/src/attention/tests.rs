@@ -150,6 +150,18 @@ fn cases() -> Vec<Case> {
         Case { h: 2, g: 2, t: 40, s: 40, k: 72, causal: true, ..wide },
         Case { h: 2, g: 1, t: 100, s: 100, k: 24, causal: true, lengths: Some(&[100, 3]), ..wide },
         Case { h: 1, g: 1, t: 70, s: 70, k: 120, causal: true, ..wide },
+        // Wide heads: whole and partial tiles of 64 and of 32 rows, all masks, grouped queries, several turns.
+        Case { h: 2, g: 1, t: 150, s: 150, k: 192, causal: true, ..wide },
+        Case { h: 2, g: 1, t: 130, s: 130, k: 256, causal: true, ..wide },
+        Case { h: 2, g: 2, t: 65, s: 200, k: 192, packed: false, lengths: Some(&[150, 64]), ..wide },
+        Case { h: 2, g: 1, t: 70, s: 100, k: 256, packed: false, lengths: Some(&[100, 33]), ..wide },
+        Case { h: 2, g: 2, t: 24, s: 40, k: 256, causal: true, packed: false, ..wide },
+        Case { h: 1, g: 1, t: 300, s: 300, k: 256, documents: Some(|i| (i / 110) as i32), causal: true, ..wide },
+        Case { h: 1, g: 1, t: 200, s: 200, k: 192, documents: Some(|i| (i / 47) as i32), ..wide },
+        Case { t: 99, s: 99, k: 136, documents: Some(|i| (i / 47) as i32), lengths: Some(&[99, 95]), ..wide },
+        Case { h: 1, g: 1, t: 70, s: 70, k: 160, causal: true, lengths: Some(&[70, 3]), ..wide },
+        Case { h: 2, g: 2, t: 97, s: 97, k: 200, causal: true, ..wide },
+        Case { h: 1, g: 1, t: 40, s: 33, k: 248, packed: false, ..wide },
     ]
 }
 
@@ -261,6 +273,10 @@ fn times() {
         ("causal", 16, 24, 1024, 32, true),
         ("causal", 16, 10, 1024, 80, true),
         ("causal", 16, 8, 1024, 96, true),
+        ("causal", 8, 10, 2048, 192, true),
+        ("causal", 8, 8, 2048, 256, true),
+        ("full", 8, 10, 2048, 192, false),
+        ("full", 8, 8, 2048, 256, false),
     ];
 
     for (name, b, h, t, k, causal) in shapes {

@@ -3,21 +3,25 @@
 //! Tiles in shared memory consist of *lines* of 128 bytes, eight vectors each. Vector `v` of line `l` lies at place
 //! `v ^ (l % 8)` of its line, so that the eight vectors of a column, which `ldmatrix` reads at a time, are in different banks.
 //!
-//! An operand is stored in one of two ways. In both a tile has 64 elements of the summed dimension K:
+//! An operand is stored in one of two ways. In both a tile has a line's elements of the summed dimension K: 64 of 16 bits, 32 of f32.
 //!
-//! | | a line | lines |
+//! | | a line of 16-bit elements | lines |
 //! |---|---|---|
 //! | along K | the 64 elements of a row | one per row |
 //! | across K | 64 rows' elements at one K | 64 per panel of 64 rows |
+//!
+//! A step of K is two vectors along K. `ldmatrix` moves words, so it reads fragments along K of f32 as it reads those of pairs of
+//! 16-bit elements. What differs in f32 is in [`super::mma_f32`].
+//!
+//! Vectors have `N` elements, the registers of a fragment `R`: 8 and 2 of 16 bits, 4 and 1 of f32.
 
 use cubecl::cmma::MmaDefinition;
 use cubecl::prelude::*;
 use cubecl_ir::types::MatrixIdent;
 
 pub(crate) type Pair<E> = Vector<E, Const<2>>;
-pub(crate) type Oct<E> = Vector<E, Const<8>>;
 
-/// Elements of the summed dimension per instruction.
+/// 16-bit elements of the summed dimension per instruction.
 pub(crate) const K_STEP: usize = 16;
 /// Rows of an instruction's left operand, and columns of two instructions' right operands.
 pub(crate) const EDGE: usize = 16;
@@ -33,10 +37,14 @@ pub(crate) fn place_in_tile(line: u32, vector: u32) -> u32 {
 /// Where a lane reads the fragments of a tile.
 #[derive(CubeType)]
 pub(crate) struct Reader {
-    /// Along K: the place at each step of K, without the row. Across K: the place at each 16 rows of a panel, without the step.
-    places: Array<u32>,
+    /// Along K: the place at each step of K, without the row. Across K: the place at each 16 rows of a panel, without the step; of f32,
+    /// the places of the step's two lines that a lane reads.
+    pub(super) places: Array<u32>,
     #[cube(comptime)]
-    across: bool,
+    pub(super) across: bool,
+    /// Across K: the lines of a panel.
+    #[cube(comptime)]
+    pub(super) panel: usize,
 }
 
 /// Returns how this lane reads a left operand, from row `row` of the tile on; across K, `row` is a multiple of 64.
@@ -62,6 +70,13 @@ pub(crate) fn right_reader(row: u32, #[comptime] across: bool) -> Reader {
     }
 }
 
+/// Returns how this lane reads a right operand across K whose panels have `lines` lines instead of 64.
+#[cube]
+pub(crate) fn short_right_reader(#[comptime] lines: usize) -> Reader {
+    let across = right_reader(0u32, true);
+    Reader { places: across.places, across: comptime![true], panel: comptime![lines] }
+}
+
 /// Returns the reader of a lane that reads, of the first 16 x 16 elements, vector `vector` of line `line`.
 #[cube]
 fn reader(row: u32, line: u32, vector: u32, #[comptime] across: bool) -> Reader {
@@ -71,44 +86,49 @@ fn reader(row: u32, line: u32, vector: u32, #[comptime] across: bool) -> Reader 
         // Lines of one lane are the same modulo 8, whatever the row and the step.
         places[i] = place_in_tile(row + line, vector ^ comptime![2 * i as u32]);
     }
-    Reader { places, across }
+    Reader { places, across, panel: comptime![64usize] }
 }
 
 /// Returns the fragment of the 16 rows number `sixteen` of the reader's, at step `step` of K, of the tile that begins at vector
-/// `tile` of `memory`: the registers of four 8 x 8 matrices.
+/// `tile` of `memory`: the registers of four 8 x 8 matrices. Across K, elements have 16 bits.
 #[cube]
-pub(crate) fn fragment<E: Float>(
-    memory: &Shared<[Oct<E>]>,
+pub(crate) fn fragment<E: Float, N: Size, R: Size>(
+    memory: &Shared<[Vector<E, N>]>,
     tile: u32,
     reader: &Reader,
     #[comptime] sixteen: usize,
     #[comptime] step: usize,
-) -> Array<Pair<E>> {
+) -> Array<Vector<E, R>> {
     let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
     let across = comptime![reader.across];
     let at = if comptime![across] {
-        let (panel, within) = comptime![((sixteen / 4 * 64 * LINE) as u32, sixteen % 4)];
+        let (panel, within) = comptime![((sixteen / 4 * reader.panel * LINE) as u32, sixteen % 4)];
         tile + reader.places[within] + comptime![panel + (step * K_STEP * LINE) as u32]
     } else {
         tile + reader.places[step] + comptime![(sixteen * EDGE * LINE) as u32]
     };
     let at = at as usize;
-    instruction.load_matrix::<Oct<E>, Const<2>>(&memory[at..at + 1], MatrixIdent::A, 4usize, across)
+    instruction.load_matrix::<Vector<E, N>, R>(&memory[at..at + 1], MatrixIdent::A, 4usize, across)
 }
 
-/// Adds the product of a left fragment and half `half` of a right one, a matrix of 16 x 8, to `acc`.
+/// Adds the product of a left fragment and half of a right one, a matrix of 16 x 8, to `acc`. Elements have 16 bits.
 #[cube]
-pub(crate) fn multiply<E: Float>(
+pub(crate) fn multiply<E: Float, R: Size>(
     acc: &mut Array<Pair<f32>>,
-    left: &Array<Pair<E>>,
-    right: &Array<Pair<E>>,
-    #[comptime] half: usize,
+    left: &Array<Vector<E, R>>,
+    right: &Array<Vector<E, R>>,
 ) {
     let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
-    let mut columns = Array::<Pair<E>>::new(2usize);
+    instruction.execute_inplace(left, right, acc);
+}
+
+/// Returns half `half` of a right fragment: eight columns.
+#[cube]
+pub(crate) fn half_of<E: Float, R: Size>(right: &Array<Vector<E, R>>, #[comptime] half: usize) -> Array<Vector<E, R>> {
+    let mut columns = Array::<Vector<E, R>>::new(2usize);
     columns[0] = right[comptime![2 * half]];
     columns[1] = right[comptime![2 * half + 1]];
-    instruction.execute_inplace(left, &columns, acc);
+    columns
 }
 
 /// Returns a lane's share of a zeroed 16 x 8 matrix.

@@ -5,7 +5,7 @@ use burn::backend::{DType, DispatchDevice};
 use cubecl::prelude::*;
 
 use super::hardware::multiprocessors;
-use super::mma::{Pair, multiply, zeroed};
+use super::mma::{Pair, half_of, multiply, zeroed};
 use crate::testing::timing_device;
 
 /// Products of a warp that do not wait for each other.
@@ -31,7 +31,7 @@ fn products<E: Float>(out: &mut [f32], turns: u32, #[define(E)] _dtype: ElemType
     for _ in 0..turns {
         #[unroll]
         for i in 0..CHAINS {
-            multiply::<E>(acc.index_mut(i), &left, &right, comptime![i % 2]);
+            multiply::<E, Const<2>>(acc.index_mut(i), &left, &half_of::<E, Const<2>>(&right, comptime![i % 2]));
         }
     }
 

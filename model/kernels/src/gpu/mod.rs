@@ -7,6 +7,7 @@ pub(crate) mod instruction;
 mod lock;
 pub(crate) mod memory;
 pub(crate) mod mma;
+pub(crate) mod mma_f32;
 #[cfg(test)]
 mod mma_peak;
 pub(crate) mod occupancy;

@@ -8,7 +8,7 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_autodiff::{Autodiff, NodeId};
 
-use super::{Layout, LinearOps};
+use super::{Layout, LinearOps, ProductKind};
 use crate::activation::Activation;
 use crate::dropout::Mask;
 use crate::maybe::Maybe;
@@ -16,7 +16,7 @@ use crate::maybe::Maybe;
 /// `activation(x · weight + bias)` as one node.
 #[derive(Debug)]
 struct Linear {
-    layout: Layout,
+    kind: ProductKind,
     activation: Option<Activation>,
     /// Without a bias the weight takes its place among the parents, and gets no gradient from it.
     has_bias: bool,
@@ -47,7 +47,7 @@ impl<B: Backend + LinearOps> Backward<B, 3> for Linear {
             }
         };
         let nodes = [node_x, node_weight].map(|node| node.map(|node| node.id));
-        register_products::<B>(grads, self.layout, dy, [x, weight], nodes);
+        register_products::<B>(grads, self.kind, dy, [x, weight], nodes);
     }
 }
 
@@ -55,23 +55,24 @@ impl<B: Backend + LinearOps> Backward<B, 3> for Linear {
 /// without a node needs none.
 pub(crate) fn register_products<B: Backend + LinearOps>(
     grads: &mut Gradients,
-    layout: Layout,
+    kind: ProductKind,
     dy: FloatTensor<B>,
     [x, weight]: [FloatTensor<B>; 2],
     [of_x, of_weight]: [Option<NodeId>; 2],
 ) {
     if let Some(node) = of_x {
-        grads.register::<B>(node, B::product(dy.clone(), weight, layout.of_input_gradient()));
+        grads.register::<B>(node, B::product(dy.clone(), weight, kind.of_input_gradient()));
     }
     if let Some(node) = of_weight {
-        let (a, b) = layout.for_weight_gradient(x, dy);
-        grads.register::<B>(node, B::product(a, b, Layout::TN));
+        let (a, b) = kind.layout.for_weight_gradient(x, dy);
+        grads.register::<B>(node, B::product(a, b, kind.with(Layout::TN)));
     }
 }
 
 /// `residual + x · weight + bias` as one node.
 #[derive(Debug)]
 struct LinearResidual {
+    kind: ProductKind,
     /// As in [`Linear`].
     has_bias: bool,
 }
@@ -91,7 +92,7 @@ impl<B: Backend + LinearOps> Backward<B, 4> for LinearResidual {
             grads.register::<B>(node.id, dy.clone());
         }
         let nodes = [node_x, node_weight].map(|node| node.map(|node| node.id));
-        register_products::<B>(grads, Layout::NN, dy, [x, weight], nodes);
+        register_products::<B>(grads, self.kind, dy, [x, weight], nodes);
     }
 }
 
@@ -115,55 +116,54 @@ impl<B: Backend + LinearOps> Backward<B, 2> for BatchedProduct {
 }
 
 impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
-    fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, layout: Layout) -> FloatTensor<Self> {
+    fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, kind: ProductKind) -> FloatTensor<Self> {
         assert!(!a.is_tracked() && !b.is_tracked(), "the gradient of a weight has no gradient of its own");
-        Self::from_inner(B::product(a.into_primitive(), b.into_primitive(), layout))
+        Self::from_inner(B::product(a.into_primitive(), b.into_primitive(), kind))
     }
 
     fn accumulate_product(
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         sum: FloatTensor<Self>,
-        layout: Layout,
+        kind: ProductKind,
     ) -> FloatTensor<Self> {
         assert!(
             !a.is_tracked() && !b.is_tracked() && !sum.is_tracked(),
             "the gradient of a weight has no gradient of its own"
         );
         let [a, b, sum] = [a, b, sum].map(|x| x.into_primitive());
-        Self::from_inner(B::accumulate_product(a, b, sum, layout))
+        Self::from_inner(B::accumulate_product(a, b, sum, kind))
     }
 
     fn fused_linear(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: Maybe<Self>,
-        layout: Layout,
+        kind: ProductKind,
         activation: Option<Activation>,
         mask: Mask<Self>,
     ) -> FloatTensor<Self> {
-        assert!(layout != Layout::TN, "only backward uses TN");
+        assert!(kind.layout != Layout::TN, "only backward uses TN");
         let bias = bias.into_option();
         let bias_node = bias.as_ref().map_or_else(|| weight.node(), |bias| bias.node());
-        let node = Linear { layout, activation, has_bias: bias.is_some() };
+        let node = Linear { kind, activation, has_bias: bias.is_some() };
         let prep = node.prepare::<C>([x.node(), weight.node(), bias_node]).compute_bound().stateful();
         let (x, weight) = (x.into_primitive(), weight.into_primitive());
         let bias = Maybe::from(bias.map(|bias| bias.into_primitive()));
         let mask: Mask<B> = mask.convert();
 
         match (prep, activation) {
-            (OpsKind::UnTracked(prep), _) => prep.finish(B::fused_linear(x, weight, bias, layout, activation, mask)),
+            (OpsKind::UnTracked(prep), _) => prep.finish(B::fused_linear(x, weight, bias, kind, activation, mask)),
             (OpsKind::Tracked(prep), None) => {
-                let y = B::fused_linear(x.clone(), weight.clone(), bias, layout, None, Mask::None);
+                let y = B::fused_linear(x.clone(), weight.clone(), bias, kind, None, Mask::None);
                 prep.finish((x, weight, None, Mask::None), y)
             }
             (OpsKind::Tracked(prep), Some(activation)) if activation.keeps_result() => {
-                let y = B::fused_linear(x.clone(), weight.clone(), bias, layout, Some(activation), mask.clone());
+                let y = B::fused_linear(x.clone(), weight.clone(), bias, kind, Some(activation), mask.clone());
                 prep.finish((x, weight, Some(y.clone()), mask), y)
             }
             (OpsKind::Tracked(prep), Some(activation)) => {
-                let (before, y) =
-                    B::fused_linear_both(x.clone(), weight.clone(), bias, layout, activation, mask.clone());
+                let (before, y) = B::fused_linear_both(x.clone(), weight.clone(), bias, kind, activation, mask.clone());
                 prep.finish((x, weight, Some(before), mask), y)
             }
         }
@@ -174,19 +174,19 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         weight: FloatTensor<Self>,
         bias: Maybe<Self>,
         known: FloatTensor<Self>,
-        layout: Layout,
+        kind: ProductKind,
         activation: Option<Activation>,
         mask: Mask<Self>,
     ) -> FloatTensor<Self> {
         let bias = bias.into_option();
         let bias_node = bias.as_ref().map_or_else(|| weight.node(), |bias| bias.node());
-        let node = Linear { layout, activation, has_bias: bias.is_some() };
+        let node = Linear { kind, activation, has_bias: bias.is_some() };
         let prep = node.prepare::<C>([x.node(), weight.node(), bias_node]).compute_bound().stateful();
         let [x, weight, known] = [x, weight, known].map(|tensor| tensor.into_primitive());
         let bias = Maybe::from(bias.map(|bias| bias.into_primitive()));
         let mask: Mask<B> = mask.convert();
 
-        let y = B::known_linear(x.clone(), weight.clone(), bias, known.clone(), layout, activation, mask.clone());
+        let y = B::known_linear(x.clone(), weight.clone(), bias, known.clone(), kind, activation, mask.clone());
         match prep {
             OpsKind::Tracked(prep) => prep.finish((x, weight, activation.map(|_| known), mask), y),
             OpsKind::UnTracked(prep) => prep.finish(y),
@@ -197,7 +197,7 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         _x: FloatTensor<Self>,
         _weight: FloatTensor<Self>,
         _bias: Maybe<Self>,
-        _layout: Layout,
+        _kind: ProductKind,
         _activation: Activation,
         _mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
@@ -209,14 +209,15 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         weight: FloatTensor<Self>,
         bias: Maybe<Self>,
         residual: FloatTensor<Self>,
+        kind: ProductKind,
     ) -> FloatTensor<Self> {
         let bias = bias.into_option();
         let bias_node = bias.as_ref().map_or_else(|| weight.node(), |bias| bias.node());
         let nodes = [x.node(), weight.node(), bias_node, residual.node()];
-        let prep = LinearResidual { has_bias: bias.is_some() }.prepare::<C>(nodes).compute_bound().stateful();
+        let prep = LinearResidual { kind, has_bias: bias.is_some() }.prepare::<C>(nodes).compute_bound().stateful();
         let [x, weight, residual] = [x, weight, residual].map(|tensor| tensor.into_primitive());
         let bias = Maybe::from(bias.map(|bias| bias.into_primitive()));
-        let y = B::linear_residual(x.clone(), weight.clone(), bias, residual);
+        let y = B::linear_residual(x.clone(), weight.clone(), bias, residual, kind);
         match prep {
             OpsKind::Tracked(prep) => prep.finish((x, weight), y),
             OpsKind::UnTracked(prep) => prep.finish(y),

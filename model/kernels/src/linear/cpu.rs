@@ -8,7 +8,7 @@ use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, FloatDType};
 use burn_flex::FlexTensor;
 
-use super::ops::{Layout, LinearOps};
+use super::ops::{Layout, LinearOps, ProductKind};
 use crate::activation::{self, Activation};
 use crate::dropout::Mask;
 use crate::host::matrix::{self, Matrix};
@@ -46,29 +46,29 @@ fn values(bias: &Maybe<Flex>) -> Option<Cow<'_, [f32]>> {
 }
 
 impl LinearOps for Flex {
-    fn product(a: FlexTensor, b: FlexTensor, layout: Layout) -> FlexTensor {
-        finished(&a, &b, layout, |_, _, _| ())
+    fn product(a: FlexTensor, b: FlexTensor, kind: ProductKind) -> FlexTensor {
+        finished(&a, &b, kind.layout, |_, _, _| ())
     }
 
-    fn accumulate_product(a: FlexTensor, b: FlexTensor, sum: FlexTensor, layout: Layout) -> FlexTensor {
+    fn accumulate_product(a: FlexTensor, b: FlexTensor, sum: FlexTensor, kind: ProductKind) -> FlexTensor {
         let dtype: FloatDType = sum.dtype().into();
-        Self::float_add(sum, Self::float_cast(Self::product(a, b, layout), dtype))
+        Self::float_add(sum, Self::float_cast(Self::product(a, b, kind), dtype))
     }
 
     fn fused_linear(
         x: FlexTensor,
         weight: FlexTensor,
         bias: Maybe<Self>,
-        layout: Layout,
+        kind: ProductKind,
         activation: Option<Activation>,
         mask: Mask<Self>,
     ) -> FlexTensor {
         // An activation takes its argument as backward will read it: rounded.
         if let Some(activation) = activation.filter(|_| x.dtype() != DType::F32) {
-            return Self::fused_linear_both(x, weight, bias, layout, activation, mask).1;
+            return Self::fused_linear_both(x, weight, bias, kind, activation, mask).1;
         }
         let bias = values(&bias);
-        let y = finished(&x, &weight, layout, |_, columns, row| {
+        let y = finished(&x, &weight, kind.layout, |_, columns, row| {
             if let Some(bias) = &bias {
                 add(row, &bias[columns]);
             }
@@ -83,18 +83,24 @@ impl LinearOps for Flex {
         x: FlexTensor,
         weight: FlexTensor,
         bias: Maybe<Self>,
-        layout: Layout,
+        kind: ProductKind,
         activation: Activation,
         mask: Mask<Self>,
     ) -> (FlexTensor, FlexTensor) {
-        let before = Self::fused_linear(x, weight, bias, layout, None, Mask::None);
+        let before = Self::fused_linear(x, weight, bias, kind, None, Mask::None);
         (before.clone(), Self::activate(before, activation, mask))
     }
 
-    fn linear_residual(x: FlexTensor, weight: FlexTensor, bias: Maybe<Self>, residual: FlexTensor) -> FlexTensor {
+    fn linear_residual(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: Maybe<Self>,
+        residual: FlexTensor,
+        kind: ProductKind,
+    ) -> FlexTensor {
         let (bias, dtype, n) = (values(&bias), residual.dtype(), residual.layout().shape()[1]);
         let residual = view(&residual);
-        let y = finished(&x, &weight, Layout::NN, |i, columns, row| {
+        let y = finished(&x, &weight, kind.layout, |i, columns, row| {
             if let Some(bias) = &bias {
                 add(row, &bias[columns.clone()]);
             }

@@ -1,8 +1,9 @@
 //! Matrix products: the bulk of a Transformer's arithmetic.
 //!
-//! Products of 16-bit floats of any shape run on one kernel: see `gpu/mod.rs` for Hopper and `gpu/ampere/mod.rs` for other GPUs since
-//! Ampere. Both copy vectors of 16 bytes; where a row of a result is not a multiple of them, a gap follows it. All other products run on the backend's own, with a strategy
-//! whose launches are known to succeed: the backend's autotune prefers a candidate that computes nothing on tall matrices.
+//! Products of any shape run on one kernel: see `gpu/mod.rs` for 16-bit floats on Hopper, and `gpu/ampere/mod.rs` for other GPUs since
+//! Ampere and for f32. Both copy vectors of 16 bytes; where a row of a result is not a multiple of them, a gap follows it. All other
+//! products run on the backend's own, with a strategy whose launches are known to succeed: the backend's autotune prefers a candidate
+//! that computes nothing on tall matrices.
 
 mod autodiff;
 mod cpu;
@@ -19,7 +20,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{Device, Tensor};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
-pub(crate) use ops::{Layout, LinearOps};
+pub(crate) use ops::{Layout, LinearOps, ProductKind};
 
 use crate::activation::{self, Activation};
 use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
@@ -106,6 +107,7 @@ pub fn linear_residual(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>,
         weight.into_dispatch(),
         bias,
         residual.into_dispatch(),
+        ProductKind::new(Layout::NN),
     ))
 }
 
@@ -144,19 +146,19 @@ fn activated(
         return reference::linear(x, weight, bias);
     }
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
-    let bias = Maybe::from(bias.map(Tensor::into_dispatch));
+    let (bias, kind) = (Maybe::from(bias.map(Tensor::into_dispatch)), ProductKind::new(layout));
 
     if let Some([known]) = retained::reused() {
-        return Tensor::from_dispatch(Dispatch::known_linear(x, weight, bias, known, layout, activation, mask));
+        return Tensor::from_dispatch(Dispatch::known_linear(x, weight, bias, known, kind, activation, mask));
     }
     let y = match activation {
         Some(activation) if retained::is_kept() && !activation.keeps_result() => {
-            let (before, y) = Dispatch::fused_linear_both(x, weight, bias, layout, activation, mask);
+            let (before, y) = Dispatch::fused_linear_both(x, weight, bias, kind, activation, mask);
             retained::keep([&before]);
             y
         }
         _ => {
-            let y = Dispatch::fused_linear(x, weight, bias, layout, activation, mask);
+            let y = Dispatch::fused_linear(x, weight, bias, kind, activation, mask);
             retained::keep([&y]);
             y
         }
@@ -193,7 +195,7 @@ pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
     if reference_operators() {
         return reference::linear(x.transpose(), dy, None);
     }
-    Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), Layout::TN))
+    Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), ProductKind::new(Layout::TN)))
 }
 
 /// Returns `sum + xᵀ · dy` in the dtype of `sum`: [`linear_weight_gradient`] accumulated over batches. On a GPU, a product of
@@ -218,7 +220,7 @@ pub fn linear_weight_gradient_accumulate(x: Tensor<2>, dy: Tensor<2>, sum: Tenso
         x.into_dispatch(),
         dy.into_dispatch(),
         sum.into_dispatch(),
-        Layout::TN,
+        ProductKind::new(Layout::TN),
     ))
 }
 

@@ -14,6 +14,7 @@ use crate::dropout::MaskMetadata;
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
+use crate::settings::F32Products;
 
 /// Which operand is transposed. Training a linear layer takes these three products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,10 +64,35 @@ impl Layout {
             Layout::TN => unreachable!("only backward uses TN"),
         }
     }
+}
+
+/// What a product computes. Backward multiplies as forward did, whatever the settings are by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ProductKind {
+    pub(crate) layout: Layout,
+    /// How a GPU multiplies if the operands are f32.
+    pub(crate) f32_products: F32Products,
+}
+
+impl ProductKind {
+    /// Returns a product as the calling thread's settings want it.
+    pub(crate) fn new(layout: Layout) -> Self {
+        Self { layout, f32_products: F32Products::current() }
+    }
+
+    /// Returns a product in another layout that multiplies like this one.
+    pub(crate) fn with(self, layout: Layout) -> Self {
+        Self { layout, ..self }
+    }
+
+    /// Returns the product that is the gradient of the input of this forward product.
+    pub(crate) fn of_input_gradient(self) -> Self {
+        self.with(self.layout.of_input_gradient())
+    }
 
     #[cfg(feature = "cuda")]
     fn output(self, a: &Shape, b: &Shape) -> Shape {
-        let (m, n, _) = self.sizes(&[a[0], a[1]], &[b[0], b[1]]);
+        let (m, n, _) = self.layout.sizes(&[a[0], a[1]], &[b[0], b[1]]);
         Shape::new([m, n])
     }
 }
@@ -81,11 +107,11 @@ fn of_linear(
     x: &TensorSpec,
     weight: &TensorSpec,
     _bias: &MaybeMetadata,
-    layout: &Layout,
+    kind: &ProductKind,
     _activation: &Option<Activation>,
     _mask: &MaskMetadata,
 ) -> TensorSpec {
-    TensorSpec::new(layout.output(&x.shape, &weight.shape), x.dtype)
+    TensorSpec::new(kind.output(&x.shape, &weight.shape), x.dtype)
 }
 
 #[cfg(feature = "cuda")]
@@ -93,16 +119,22 @@ fn of_both(
     x: &TensorSpec,
     weight: &TensorSpec,
     bias: &MaybeMetadata,
-    layout: &Layout,
+    kind: &ProductKind,
     activation: &Activation,
     mask: &MaskMetadata,
 ) -> (TensorSpec, TensorSpec) {
-    let spec = of_linear(x, weight, bias, layout, &Some(*activation), mask);
+    let spec = of_linear(x, weight, bias, kind, &Some(*activation), mask);
     (spec.clone(), spec)
 }
 
 #[cfg(feature = "cuda")]
-fn of_residual(_x: &TensorSpec, _weight: &TensorSpec, _bias: &MaybeMetadata, residual: &TensorSpec) -> TensorSpec {
+fn of_residual(
+    _x: &TensorSpec,
+    _weight: &TensorSpec,
+    _bias: &MaybeMetadata,
+    residual: &TensorSpec,
+    _kind: &ProductKind,
+) -> TensorSpec {
     residual.clone()
 }
 
@@ -124,8 +156,8 @@ fn with_columns(
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait LinearOps: Backend {
     /// Returns `[M, N]` in the dtype of `a`, accumulated in f32.
-    #[fusion(dtype = a, shape = layout.output(a, b))]
-    fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, layout: Layout) -> FloatTensor<Self>;
+    #[fusion(dtype = a, shape = kind.output(a, b))]
+    fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, kind: ProductKind) -> FloatTensor<Self>;
 
     /// Returns `sum + product` in the dtype of `sum` (`[M, N]`), in place if there is no other reference to `sum`.
     #[fusion(dtype = sum, shape = sum)]
@@ -133,7 +165,7 @@ pub(crate) trait LinearOps: Backend {
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         sum: FloatTensor<Self>,
-        layout: Layout,
+        kind: ProductKind,
     ) -> FloatTensor<Self>;
 
     /// Returns `drop(activation(product + bias))`. Without an activation nothing is dropped.
@@ -142,7 +174,7 @@ pub(crate) trait LinearOps: Backend {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         #[extension_type] bias: Maybe<Self>,
-        layout: Layout,
+        kind: ProductKind,
         activation: Option<Activation>,
         #[extension_type] mask: Mask<Self>,
     ) -> FloatTensor<Self>;
@@ -153,7 +185,7 @@ pub(crate) trait LinearOps: Backend {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         #[extension_type] bias: Maybe<Self>,
-        layout: Layout,
+        kind: ProductKind,
         activation: Activation,
         #[extension_type] mask: Mask<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
@@ -166,7 +198,7 @@ pub(crate) trait LinearOps: Backend {
         _weight: FloatTensor<Self>,
         #[extension_type] _bias: Maybe<Self>,
         known: FloatTensor<Self>,
-        _layout: Layout,
+        _kind: ProductKind,
         activation: Option<Activation>,
         #[extension_type] mask: Mask<Self>,
     ) -> FloatTensor<Self> {
@@ -183,6 +215,7 @@ pub(crate) trait LinearOps: Backend {
         weight: FloatTensor<Self>,
         #[extension_type] bias: Maybe<Self>,
         residual: FloatTensor<Self>,
+        kind: ProductKind,
     ) -> FloatTensor<Self>;
 
     /// Returns `drop(activation(x))`.

@@ -21,7 +21,7 @@ fn chunk(
     let rows = Slice::from(first..first + len);
     let x = Flex::float_slice(x.clone(), &[rows, Slice::full()]);
     let labels = Flex::int_slice(labels.clone(), &[rows]);
-    let logits = Flex::fused_linear(x.clone(), weight.clone(), bias.clone(), head.layout, None, Mask::None);
+    let logits = Flex::fused_linear(x.clone(), weight.clone(), bias.clone(), head.product, None, Mask::None);
     (x, labels, logits)
 }
 
@@ -67,11 +67,11 @@ impl LinearCrossEntropyOps for Flex {
                 dbias = Some(add(dbias, Self::column_sum(in_f32(dlogits.clone()))));
             }
             if wanted.x {
-                dx.push(Self::product(dlogits.clone(), weight.clone(), head.layout.of_input_gradient()));
+                dx.push(Self::product(dlogits.clone(), weight.clone(), head.product.of_input_gradient()));
             }
             if wanted.weight {
-                let (a, b) = head.layout.for_weight_gradient(x, dlogits);
-                dweight = Some(add(dweight, Self::product(in_f32(a), in_f32(b), Layout::TN)));
+                let (a, b) = head.product.layout.for_weight_gradient(x, dlogits);
+                dweight = Some(add(dweight, Self::product(in_f32(a), in_f32(b), head.product.with(Layout::TN))));
             }
         }
 

@@ -54,7 +54,7 @@ impl Chunks {
 
     fn logits(&self, x: CubeTensor, len: usize) -> CubeTensor {
         let out = rows_of(&self.buffer, (0, len));
-        product_into(x, self.weight.clone(), self.bias.clone(), self.head.layout, EpilogueArguments::Store, out)
+        product_into(x, self.weight.clone(), self.bias.clone(), self.head.product, EpilogueArguments::Store, out)
     }
 }
 
@@ -110,14 +110,14 @@ impl LinearCrossEntropyOps for CubeBackend {
                     dlogits.clone(),
                     weight,
                     None,
-                    head.layout.of_input_gradient(),
+                    head.product.of_input_gradient(),
                     EpilogueArguments::Store,
                     rows_of(&dx, at),
                 );
             }
             if wanted.weight {
-                let (a, b) = head.layout.for_weight_gradient(x, dlogits);
-                dweight = product_in_f32(a, b, Layout::TN, dweight, is_first);
+                let (a, b) = head.product.layout.for_weight_gradient(x, dlogits);
+                dweight = product_in_f32(a, b, head.product.with(Layout::TN), dweight, is_first);
             }
         }
 

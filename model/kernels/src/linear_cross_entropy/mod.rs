@@ -23,7 +23,7 @@ use burn::tensor::{Int, Tensor};
 use ops::{Head, LinearCrossEntropyOps};
 
 use crate::cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
-use crate::linear::{Layout, linear, linear_transposed};
+use crate::linear::{Layout, ProductKind, linear, linear_transposed};
 use crate::maybe::Maybe;
 use crate::settings::reference_operators;
 
@@ -84,7 +84,7 @@ pub fn linear_cross_entropy(
     layout.check(&x.dims(), &weight.dims());
     assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
     let head = Head {
-        layout,
+        product: ProductKind::new(layout),
         smoothing: config.label_smoothing as f32,
         ignored: i32::try_from(config.ignore_index).expect("an ignored label of 32 bits"),
         chunk_rows,

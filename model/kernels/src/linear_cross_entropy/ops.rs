@@ -8,7 +8,7 @@ use burn::tensor::DType;
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
 
-use crate::linear::Layout;
+use crate::linear::{Layout, ProductKind};
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
@@ -16,8 +16,8 @@ use crate::maybe::MaybeMetadata;
 /// The arguments of a call that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Head {
-    /// NN for a weight `[D, V]`, NT for a weight `[V, D]`.
-    pub(crate) layout: Layout,
+    /// In layout NN for a weight `[D, V]`, NT for a weight `[V, D]`.
+    pub(crate) product: ProductKind,
     pub(crate) smoothing: f32,
     pub(crate) ignored: i32,
     /// Rows of a chunk.
@@ -35,7 +35,7 @@ pub(crate) struct Wanted {
 impl Head {
     /// Returns the number of columns of the logits.
     pub(crate) fn vocabulary(&self, weight: &[usize]) -> usize {
-        if self.layout == Layout::NT { weight[0] } else { weight[1] }
+        if self.product.layout == Layout::NT { weight[0] } else { weight[1] }
     }
 
     /// Returns the first row and the number of rows of each chunk.

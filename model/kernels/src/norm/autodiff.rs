@@ -25,7 +25,7 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::ops::{Addend, Kind, NormOps};
 use crate::dropout::Mask;
-use crate::linear::{Layout, LinearOps, register_products};
+use crate::linear::{LinearOps, register_products};
 use crate::maybe::Maybe;
 
 /// Gradients passed from the output nodes to the inner node.
@@ -110,7 +110,7 @@ impl<B: Backend + NormOps + LinearOps> Backward<B, 6> for AddNorm {
         match (product, branch) {
             (Some(operands), branch) => {
                 let nodes = [branch, weight].map(|node| node.map(|node| node.id));
-                register_products::<B>(grads, Layout::NN, dbranch, operands, nodes);
+                register_products::<B>(grads, kind.product, dbranch, operands, nodes);
             }
             (None, Some(node)) => grads.register::<B>(node.id, dbranch),
             (None, None) => {}

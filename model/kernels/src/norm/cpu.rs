@@ -28,7 +28,7 @@ impl NormOps for Flex {
         kind: Kind,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let (shape, dtype) = (x.layout().shape().to_vec(), x.dtype());
-        let Remainder { mut sum, branch, bias } = branch.multiplied(x, bias, &drop);
+        let Remainder { mut sum, branch, bias } = branch.multiplied(x, bias, &drop, kind.product);
         if let Some(branch) = branch {
             let branch = match bias {
                 Some(bias) => Self::float_add(branch, Self::float_reshape(bias, Shape::new([1, shape[1]]))),

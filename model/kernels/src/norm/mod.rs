@@ -16,7 +16,7 @@ pub(crate) use gpu::tests::offline_kernels;
 use ops::{Addend, Kind, NormOps};
 
 use crate::dropout::{DropoutStream, Mask};
-use crate::linear::{Layout, check_operands};
+use crate::linear::{Layout, ProductKind, check_operands};
 use crate::maybe::Maybe;
 use crate::retained;
 use crate::settings::reference_operators;
@@ -81,7 +81,8 @@ pub fn add_norm(
     let d = dims[1];
     let NormWeights { gamma, beta, eps } = norm;
     let bias = branch.as_ref().and_then(|branch| branch.bias.as_ref());
-    let kind = Kind { eps: eps as f32, centered: beta.is_some(), bias: bias.is_some() };
+    let product = ProductKind::new(Layout::NN);
+    let kind = Kind { eps: eps as f32, centered: beta.is_some(), bias: bias.is_some(), product };
 
     for parameter in [Some(&gamma), beta.as_ref(), bias].into_iter().flatten() {
         assert!(parameter.dims() == [d], "gamma, beta and bias must have {d} elements");
@@ -135,7 +136,8 @@ pub fn add_norm_again(
 ) -> (Tensor<2>, Tensor<2>) {
     assert!(!reference_operators(), "a norm that is computed again has no reference");
     let NormWeights { gamma, beta, eps } = norm;
-    let kind = Kind { eps: eps as f32, centered: beta.is_some(), bias: bias.is_some() };
+    let product = ProductKind::new(Layout::NN);
+    let kind = Kind { eps: eps as f32, centered: beta.is_some(), bias: bias.is_some(), product };
     let drop = Mask::take(dropout, sum.shape().num_elements());
     let (sum, normed) = launch(sum, Addend::Added(branch.into_dispatch()), bias, drop, (gamma, beta), kind);
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))

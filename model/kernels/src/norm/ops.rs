@@ -10,7 +10,7 @@ use burn::tensor::{DType, Shape};
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
-use crate::linear::{Layout, LinearOps};
+use crate::linear::{LinearOps, ProductKind};
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
@@ -23,6 +23,8 @@ pub(crate) struct Kind {
     pub(crate) centered: bool,
     /// Whether there is a branch with a bias.
     pub(crate) bias: bool,
+    /// Of the branch, if it is a product.
+    pub(crate) product: ProductKind,
 }
 
 /// The addend of the residual sum.
@@ -50,13 +52,19 @@ impl<B: Backend + LinearOps> Addend<B> {
     /// Computes the product of the branch, if it has one. Returns the sum so far, and the branch and bias that still
     /// have to be added to it. Without dropout, the product adds the residual stream in its epilogue, so nothing is
     /// left to add.
-    pub(crate) fn multiplied(self, sum: FloatTensor<B>, bias: Maybe<B>, drop: &Mask<B>) -> Remainder<B> {
+    pub(crate) fn multiplied(
+        self,
+        sum: FloatTensor<B>,
+        bias: Maybe<B>,
+        drop: &Mask<B>,
+        product: ProductKind,
+    ) -> Remainder<B> {
         match (self, drop) {
             (Addend::Product { x, weight }, Mask::None) => {
-                Remainder { sum: B::linear_residual(x, weight, bias, sum), branch: None, bias: None }
+                Remainder { sum: B::linear_residual(x, weight, bias, sum, product), branch: None, bias: None }
             }
             (Addend::Product { x, weight }, Mask::Some { .. }) => {
-                Remainder { sum, branch: Some(B::product(x, weight, Layout::NN)), bias: bias.into_option() }
+                Remainder { sum, branch: Some(B::product(x, weight, product)), bias: bias.into_option() }
             }
             (Addend::Branch(branch), _) => Remainder { sum, branch: Some(branch), bias: bias.into_option() },
             (Addend::KnownSum { sum, .. }, _) => Remainder { sum, branch: None, bias: None },

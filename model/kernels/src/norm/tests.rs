@@ -4,6 +4,7 @@ use burn::tensor::{DType, Device, Tensor};
 use super::ops::{Addend, Kind, NormOps};
 use super::{Branch, NormWeights, add_norm, layer_norm, reference, rms_norm};
 use crate::dropout::{DropoutStream, Mask, dropout};
+use crate::linear::{Layout, ProductKind};
 use crate::maybe::Maybe;
 use crate::testing::{assert_close, devices, host, tensor, time, timing_device, values};
 
@@ -243,7 +244,7 @@ fn times() {
             let state = state.clone().into_dispatch();
             if p > 0.0 { Mask::Some { state, site, p } } else { Mask::None }
         };
-        let kind = Kind { eps: 1e-5, centered: true, bias: false };
+        let kind = Kind { eps: 1e-5, centered: true, bias: false, product: ProductKind::new(Layout::NN) };
         let with_bias = Kind { bias: true, ..kind };
         let bytes = 2 * m * d;
         time(&format!("norm [{m}, {d}]"), 2 * bytes, &device, || {

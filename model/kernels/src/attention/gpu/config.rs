@@ -8,7 +8,7 @@ pub(super) const TILE: usize = 64;
 /// Columns of a TMA box: one 128-byte swizzle span of two-byte elements.
 pub(super) const SPAN: usize = 64;
 
-/// Threads of a block: one warpgroup.
+/// Threads of a warpgroup. A block is one, or two for wide heads.
 pub(super) const UNITS: u32 = 128;
 
 /// What a kernel is compiled for.
@@ -16,7 +16,7 @@ pub(super) const UNITS: u32 = 128;
 pub(super) struct FlashConfig {
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
-    /// 64 or 128 on Hopper; else a multiple of 8 up to 128.
+    /// A multiple of 8 up to 256; 64, 128, 192 or 256 for the kernels for Hopper.
     pub(super) head_dim: usize,
     /// Queries, keys and values are columns of one matrix.
     pub(super) packed: bool,
@@ -33,12 +33,22 @@ impl FlashConfig {
     /// Returns the blocks of most kernels on a multiprocessor at a time: as many as leave registers for products in
     /// flight.
     pub(super) fn cubes(&self) -> usize {
-        if self.head_dim == 64 { 4 } else { 2 }
+        match self.head_dim {
+            64 => 4,
+            128 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Returns the warpgroups of a block on Hopper. Two share what is streamed past a wide head's tiles: a thread lacks the
+    /// registers, and a multiprocessor the memory, for two blocks.
+    pub(super) fn groups(&self) -> usize {
+        if self.head_dim > 128 { 2 } else { 1 }
     }
 
     /// Returns [`Self::cubes`] of the gradient of the queries.
     pub(super) fn query_gradient_cubes(&self) -> usize {
-        if self.documents && self.dropout { 2 } else { self.cubes() }
+        if self.documents && self.dropout { self.cubes().min(2) } else { self.cubes() }
     }
 
     /// Returns whether three blocks of the gradient of keys and values fit on a multiprocessor. They then lack the
@@ -81,9 +91,10 @@ impl FlashConfig {
         WgmmaTileLayout { major: Major::MN, swizzle: Swizzle::B128, rows: self.head_dim, k: TILE }
     }
 
-    /// Returns whether each batch row's `t` queries and `s` keys fit into one tile, and each head has keys of its own.
+    /// Returns whether each batch row's `t` queries and `s` keys fit into one tile, each head has keys of its own, and a thread has
+    /// registers for three gradients one after another.
     pub(super) fn one_tile(&self, t: usize, s: usize) -> bool {
-        t <= TILE && s <= TILE && self.n_heads == self.n_kv_heads
+        self.groups() == 1 && t <= TILE && s <= TILE && self.n_heads == self.n_kv_heads
     }
 
     /// Returns the elements of a tile.

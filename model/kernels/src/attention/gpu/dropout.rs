@@ -28,18 +28,24 @@ fn random_words(dropout: &Dropout, row: u32, tile: u32, half: u32, column: u32, 
     words
 }
 
-/// Drops values of a 64 x 64 accumulator, queries from row `row` of all rows on by the keys of tile `tile`, and
-/// scales the others.
+/// Drops values of an accumulator, 64 queries from row `row` of all rows on by 64 or 32 keys, and scales the others. `nth`
+/// counts tiles of as many keys.
 #[cube]
-pub(super) fn drop_values(values: &mut Array<f32>, dropout: &Dropout, row: u32, tile: u32, column: u32, keys: u32) {
+pub(super) fn drop_values(values: &mut Array<f32>, dropout: &Dropout, row: u32, nth: u32, column: u32, keys: u32) {
     let (limit, keep) = (dropout.args.limit, dropout.args.scale);
+    let held = values.len();
+    let halves = comptime![held / 16];
 
     #[unroll]
-    for block in 0..4usize {
+    for block in 0..comptime![2 * halves] {
         let second_row = comptime![block % 2];
         let half = comptime![block / 2];
         let from = row + comptime![8 * second_row as u32];
-        let words = random_words(dropout, from, tile, comptime![half as u32].runtime(), column, keys);
+        let words = if comptime![halves == 2] {
+            random_words(dropout, from, nth, comptime![half as u32].runtime(), column, keys)
+        } else {
+            random_words(dropout, from, nth / 2, nth % 2, column, keys)
+        };
         #[unroll]
         for n in 0..4usize {
             let i = comptime![(half * 4 + n) * 4 + second_row * 2];
@@ -49,17 +55,24 @@ pub(super) fn drop_values(values: &mut Array<f32>, dropout: &Dropout, row: u32, 
     }
 }
 
-/// Returns a bit per value of a 64 x 64 accumulator, set if the value is kept. Rows are the keys of tile `tile`;
-/// columns are queries, the first of which is row `row` of all rows.
+/// Returns a bit per value of an accumulator, set if the value is kept. Rows are the keys of tile `tile`; columns are
+/// `queries` queries, the first of which is row `row` of all rows.
 #[cube]
-pub(super) fn kept_bits(dropout: &Dropout, row: u32, tile: u32, at: &Place, keys: u32) -> u32 {
+pub(super) fn kept_bits(
+    dropout: &Dropout,
+    row: u32,
+    tile: u32,
+    at: &Place,
+    keys: u32,
+    #[comptime] queries: usize,
+) -> u32 {
     let limit = dropout.args.limit;
     // The thread's keys are in the first or the last two of the four words.
     let last_words = at.row / 16 % 2 == 1;
     let shift = at.row % 2 * 16;
     let mut kept = 0u32;
     #[unroll]
-    for query in 0..16usize {
+    for query in 0..comptime![queries / 4] {
         let from = row + comptime![(query / 2 * 8 + query % 2) as u32];
         let words = random_words(dropout, from, tile, at.row / 32, at.row % 8, keys);
         let first = select(last_words, words[2], words[0]) >> shift;
@@ -74,9 +87,9 @@ pub(super) fn kept_bits(dropout: &Dropout, row: u32, tile: u32, at: &Place, keys
 /// Returns `values` times `keep` where the bit in `kept` is set, and 0 elsewhere. Without dropout, returns `values`.
 #[cube]
 pub(super) fn kept_values(values: &Array<f32>, kept: u32, keep: f32, #[comptime] cfg: FlashConfig) -> Array<f32> {
-    let mut result = Array::<f32>::new(comptime![TILE / 2]);
+    let mut result = Array::<f32>::new(values.len());
     #[unroll]
-    for i in 0..comptime![TILE / 2] {
+    for i in 0..values.len() {
         result[i] = values[i];
         if comptime![cfg.dropout] {
             result[i] = values[i] * select(kept & comptime![1u32 << i as u32] != 0, keep, 0.0f32);

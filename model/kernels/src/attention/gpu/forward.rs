@@ -1,4 +1,4 @@
-//! Forward: a block per 64 queries of a head.
+//! Forward: a warpgroup per 64 queries of a head. Two share keys and values of wide heads.
 //!
 //! The product with the values is enqueued behind the scores of the next keys and runs during their softmax. The value
 //! subtracted from the scores follows their maximum only when that has grown by much, as in FlashAttention-4, so that
@@ -8,20 +8,20 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::Oct;
 use super::arguments::{Call, Inputs, Lens};
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
 use super::mask::{MASKED, Sight, hide, sight};
 use super::position::{
-    Patch, Place, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
+    Patch, Place, QueryTile, cube_place, group_tile, key_column, place, query_column, tiles_of, value_column, warpgroup,
 };
-use super::slots::{Slots, arrived, fill, fill_slot, slots};
+use super::slots::{Slots, arrived, fill, fill_rows, fill_slot, slots};
 use super::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
 use super::tile::{
     copy_operand, enqueue, left_operand, product, product_shared, results_memory, round_into, scores_of, settle,
     store_rows, tile,
 };
+use super::{Oct, rows};
 use crate::gpu::instruction::{log2_approx, rcp_approx};
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::wgmma::{commit, describe, fence, pin, pin_all, wait, zeros};
@@ -37,17 +37,18 @@ pub(super) fn forward<E: Float>(
 ) {
     cubes_at_once(comptime![cfg.cubes()]);
     let (row_head, from_last) = cube_place(call);
-    let tiles = tiles(call.lens.t);
-    if row_head >= call.heads || from_last >= tiles {
+    let blocks = tiles_of(call.lens.t, comptime![cfg.groups() * TILE]);
+    if row_head >= call.heads || from_last >= blocks {
         terminate!();
     }
     // Under causality late tiles see the most keys, so they go first.
-    let block = query_tile(row_head, tiles - 1 - from_last, cfg);
-    let at = place(UNIT_POS);
+    let (group, unit) = warpgroup(comptime![cfg.groups()]);
+    let block = group_tile(row_head, blocks - 1 - from_last, group, cfg);
+    let at = place(unit);
     let sight = sight(&call.masks, &block, &at, &call.lens, cfg);
 
     let mut memory = Memory::<E> {
-        queries: slots::<E>(1usize, 1usize, cfg),
+        queries: slots::<E>(1usize, comptime![cfg.groups()], cfg),
         keys: slots::<E>(2usize, 1usize, cfg),
         values: slots::<E>(2usize, 1usize, cfg),
     };
@@ -73,7 +74,11 @@ pub(super) fn forward<E: Float>(
     let (by0, by1) = (rcp_approx(total0), rcp_approx(total1));
     let t = call.lens.t;
     let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
-    store_rows::<E>(&rows.o, by0, by1, &mut results, out, &patch, columns, head_dim);
+    if comptime![cfg.groups() == 1] {
+        store_rows::<E>(&rows.o, by0, by1, &mut results, out, &patch, columns, head_dim);
+    } else {
+        rows::store_rows::<E>(&rows.o, by0, by1, out, &patch, unit, columns, head_dim);
+    }
     if at.column == 0 {
         let scale = comptime![cfg.scale() * LOG2_E].runtime();
         let row = block.q0 + at.row;
@@ -116,7 +121,8 @@ fn request_first<E: Float>(
     let (keys, values) = (key_column(block.group, cfg), value_column(block.group, cfg));
     if UNIT_POS == 0 && blocks > 0 {
         let from = block.batch * lens.s;
-        fill_slot::<E>(&mut memory.queries, 0usize, &inputs.query, block.batch * lens.t + block.q0, column, cfg);
+        let row = block.batch * lens.t + block.q0;
+        fill_rows::<E>(&mut memory.queries, &inputs.query, row, column, comptime![cfg.groups()], cfg);
         fill_slot::<E>(&mut memory.keys, 0usize, &inputs.key_value, from, keys, cfg);
         fill_slot::<E>(&mut memory.values, 0usize, &inputs.key_value, from, values, cfg);
         if blocks > 1 {
@@ -138,7 +144,8 @@ fn attend<E: Float>(
     at: &Place,
     #[comptime] cfg: FlashConfig,
 ) {
-    let queries = describe::<E>(&memory.queries.tiles, comptime![cfg.rows_layout()]);
+    let (group, _) = warpgroup(comptime![cfg.groups()]);
+    let queries = tile(describe::<E>(&memory.queries.tiles, comptime![cfg.rows_layout()]), group, cfg);
     let keys = describe::<E>(&memory.keys.tiles, comptime![cfg.rows_layout()]);
     let values = describe::<E>(&memory.values.tiles, comptime![cfg.columns_layout()]);
     let mut probabilities = left_operand::<E>();

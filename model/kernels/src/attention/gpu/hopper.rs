@@ -11,24 +11,27 @@ use super::forward::forward;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::one_tile::one_tile_gradients;
 use super::query_gradient::query_gradient;
+use super::wide_key_value_gradient::wide_key_value_gradient;
+use super::wide_query_gradient::wide_query_gradient;
 use crate::gpu::memory::empty;
 use crate::gpu::tensor_map::tensor_map;
 
 /// Whether there are kernels for heads of `head_dim`.
 pub(super) fn serves(head_dim: usize) -> bool {
-    head_dim == 64 || head_dim == 128
+    matches!(head_dim, 64 | 128 | 192 | 256)
 }
 
 /// Computes `out` and `lse`.
 pub(super) fn launch_forward<E: Float + CubeElement>(call: &Call, out: &CubeTensor, lse: &CubeTensor) {
-    let (cubes, arguments) = call.blocks(call.spec.n_heads, call.lens[0].div_ceil(TILE));
+    let groups = call.config.groups();
+    let (cubes, arguments) = call.blocks(call.spec.n_heads, call.lens[0].div_ceil(groups * TILE));
     // SAFETY: TMA clips to the matrix of keys and values; everything else is guarded by T and S.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
         forward::launch_unchecked::<E>(
             &out.client,
             cubes,
-            CubeDim::new_1d(UNITS),
+            CubeDim::new_1d(groups as u32 * UNITS),
             inputs(call),
             arguments,
             vectors(out),
@@ -82,35 +85,31 @@ fn tile_by_tile<E: Float + CubeElement>(
     d_key_value: &CubeTensor,
 ) {
     let Call { spec, config, lens: [t, s], .. } = call;
-    let Forward { out, lse, d_out } = forward;
-    let (cubes, query_call) = call.blocks(spec.n_heads, t.div_ceil(TILE));
+    let (cubes, query_call) = call.blocks(spec.n_heads, t.div_ceil(config.groups() * TILE));
     let (key_cubes, key_call) = call.blocks(spec.n_kv_heads, s.div_ceil(TILE));
-    let delta = empty(lse, [spec.batch_size * spec.n_heads * t], DType::F32);
+    let delta = empty(&forward.lse, [spec.batch_size * spec.n_heads * t], DType::F32);
+    let (client, units) = (&forward.out.client, CubeDim::new_1d(config.groups() as u32 * UNITS));
+
+    let query: unsafe fn(&_, _, _, _, _, _, _, _, _) -> _ = match config.groups() {
+        1 => query_gradient::launch_unchecked::<E>,
+        _ => wide_query_gradient::launch_unchecked::<E>,
+    };
+    let key_value: unsafe fn(&_, _, _, _, _, _, _, _) -> _ = match config.groups() {
+        1 => key_value_gradient::launch_unchecked::<E>,
+        _ => wide_key_value_gradient::launch_unchecked::<E>,
+    };
+    let to_delta = delta.clone().into_buffer_arg();
+    let data = QueryDataLaunch::new(
+        tensor_map(&forward.d_out, TILE, SPAN),
+        forward.lse.clone().into_buffer_arg(),
+        delta.into_buffer_arg(),
+    );
 
     // SAFETY: as in `forward`; both kernels write columns of their own and together fill a common gradient.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
-        query_gradient::launch_unchecked::<E>(
-            &out.client,
-            cubes,
-            CubeDim::new_1d(UNITS),
-            inputs(call),
-            outputs(forward),
-            query_call,
-            delta.clone().into_buffer_arg(),
-            vectors(d_query),
-            *config,
-        );
-        key_value_gradient::launch_unchecked::<E>(
-            &out.client,
-            key_cubes,
-            CubeDim::new_1d(UNITS),
-            inputs(call),
-            QueryDataLaunch::new(tensor_map(d_out, TILE, SPAN), lse.clone().into_buffer_arg(), delta.into_buffer_arg()),
-            key_call,
-            vectors(d_key_value),
-            *config,
-        );
+        query(client, cubes, units, inputs(call), outputs(forward), query_call, to_delta, vectors(d_query), *config);
+        key_value(client, key_cubes, units, inputs(call), data, key_call, vectors(d_key_value), *config);
     }
 }
 

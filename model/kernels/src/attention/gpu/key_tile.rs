@@ -1,11 +1,11 @@
-//! A tile of keys, and the tiles of queries that are streamed past it.
+//! A tile of keys, and the tiles of queries that are streamed past it: 64 queries each, or `rows`.
 
 use cubecl::prelude::*;
 
 use super::arguments::Call;
 use super::config::{FlashConfig, TILE};
 use super::mask::{Corner, clipped, hide_queries, key_count};
-use super::position::tiles;
+use super::position::tiles_of;
 
 /// A tile of keys of a group of heads, and the queries that see it.
 #[derive(CubeType)]
@@ -28,7 +28,13 @@ pub(super) struct KeyTile {
 
 /// Returns tile `nth` of group `row_group`.
 #[cube]
-pub(super) fn key_tile(row_group: u32, nth: u32, call: &Call, #[comptime] cfg: FlashConfig) -> KeyTile {
+pub(super) fn key_tile(
+    row_group: u32,
+    nth: u32,
+    call: &Call,
+    #[comptime] rows: usize,
+    #[comptime] cfg: FlashConfig,
+) -> KeyTile {
     let (t, s) = (call.lens.t, call.lens.s);
     let group = row_group % comptime![cfg.n_kv_heads as u32];
     let batch = row_group / comptime![cfg.n_kv_heads as u32];
@@ -38,10 +44,11 @@ pub(super) fn key_tile(row_group: u32, nth: u32, call: &Call, #[comptime] cfg: F
     let mut first = 0u32;
     let mut from_all = 0u32;
     if comptime![cfg.causal] {
-        first = clipped(k0 + t, s) / comptime![TILE as u32];
+        first = clipped(k0 + t, s) / comptime![rows as u32];
         from_all = clipped(k0 + comptime![TILE as u32 - 1] + t, s);
     }
-    let end = tiles(t);
+
+    let end = tiles_of(t, rows);
     let mut per_head = 0u32;
     if k0 < keys && first < end {
         per_head = end - first;
@@ -59,8 +66,9 @@ pub(super) fn hide_at_edges(
     block: &KeyTile,
     #[comptime] cfg: FlashConfig,
 ) {
+    let held = scores.len();
     let edge = q0 < block.from_all
-        || q0 + comptime![TILE as u32] > call.lens.t
+        || q0 + comptime![2 * held as u32] > call.lens.t
         || block.k0 + comptime![TILE as u32] > block.keys;
     if comptime![cfg.documents] || edge {
         let corner = Corner { batch: block.batch, q0, k0: block.k0 };
@@ -100,14 +108,21 @@ pub(super) fn streamed_at(block: &KeyTile, streamed: &Streamed, t: u32, #[compti
     (row, first + streamed.head * comptime![cfg.head_dim as u32])
 }
 
-/// Loads this thread's number of a streamed tile of queries: a log-sum in threads below 64, a delta in the others.
+/// Loads this thread's number of a streamed tile of queries: a log-sum in threads below `rows`, a delta in the others.
 #[cube]
-pub(super) fn row_value(lse: &[f32], delta: &[f32], first_row: u32, streamed: &Streamed, t: u32) -> f32 {
-    let row = streamed.tile * comptime![TILE as u32] + UNIT_POS % comptime![TILE as u32];
+pub(super) fn row_value(
+    lse: &[f32],
+    delta: &[f32],
+    first_row: u32,
+    streamed: &Streamed,
+    t: u32,
+    #[comptime] rows: usize,
+) -> f32 {
+    let row = streamed.tile * comptime![rows as u32] + UNIT_POS % comptime![rows as u32];
     let at = (first_row + streamed.head * t + row) as usize;
     let mut value = 0.0f32;
     if row < t {
-        if UNIT_POS < comptime![TILE as u32] {
+        if UNIT_POS < comptime![rows as u32] {
             value = lse[at];
         } else {
             value = delta[at];

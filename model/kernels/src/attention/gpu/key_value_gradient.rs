@@ -38,7 +38,7 @@ pub(super) fn key_value_gradient<E: Float>(
     if row_group >= call.heads || nth * comptime![TILE as u32] >= call.lens.s {
         terminate!();
     }
-    let block = key_tile(row_group, nth, call, cfg);
+    let block = key_tile(row_group, nth, call, TILE, cfg);
 
     let mut memory = Memory::<E> {
         resident: slots::<E>(1usize, 2usize, cfg),
@@ -100,7 +100,7 @@ fn accumulate<E: Float>(
     let mut now = Streamed { head: 0u32.runtime(), tile: block.first };
     let mut next = advanced(&now, block);
     request_first::<E>(memory, inputs, data, block, &now, &next, &call.lens, cfg);
-    memory.row_values[UNIT_POS as usize] = row_value(&data.lse, &data.delta, first_row, &now, t);
+    memory.row_values[UNIT_POS as usize] = row_value(&data.lse, &data.delta, first_row, &now, t, TILE);
 
     let keys = describe::<E>(&memory.resident.tiles, comptime![cfg.rows_layout()]);
     let values = tile(keys, 1u32, cfg);
@@ -116,7 +116,7 @@ fn accumulate<E: Float>(
             kept[0] = 0u32;
             if comptime![cfg.dropout] {
                 let row = first_row + now.head * t + q0 + at.column;
-                kept[0] = kept_bits(&call.dropout, row, block.nth, &at, call.lens.s);
+                kept[0] = kept_bits(&call.dropout, row, block.nth, &at, call.lens.s, TILE);
                 pin(&kept);
             }
 
@@ -134,7 +134,7 @@ fn accumulate<E: Float>(
             sync_cube();
             let mut next_value = 0.0f32;
             if turn + 1 < block.blocks {
-                next_value = row_value(&data.lse, &data.delta, first_row, &next, t);
+                next_value = row_value(&data.lse, &data.delta, first_row, &next, t, TILE);
                 if UNIT_POS == 0 && turn > 0 {
                     let (row, column) = streamed_at(block, &next, t, cfg);
                     let (query, d_out) = (&inputs.query, &data.d_out);
@@ -197,13 +197,13 @@ fn add_products<E: Float>(
     let keep = call.dropout.args.scale;
     let values_at = slot * UNITS + place(UNIT_POS).column;
     let streamed_columns = describe::<E>(&memory.streamed.tiles, comptime![cfg.columns_layout()]);
-    let log_sums = row_pairs(&memory.row_values, values_at);
+    let log_sums = row_pairs(&memory.row_values, values_at, TILE);
     let p = exponentials(scores, &log_sums, comptime![cfg.scale() * LOG2_E].runtime());
     round_into::<E>(&kept_values(&p, kept, keep, cfg), &mut gradients.probabilities);
     let d_out_columns = tile(streamed_columns, 2 * slot + 1, cfg);
     enqueue::<E>(&mut gradients.dv, &gradients.probabilities, d_out_columns, comptime![cfg.columns_layout()]);
 
-    let deltas = row_pairs(&memory.row_values, values_at + comptime![TILE as u32]);
+    let deltas = row_pairs(&memory.row_values, values_at + comptime![TILE as u32], TILE);
     // Wait for `dp`, not for `dv`.
     wait(1usize);
     pin(dp);

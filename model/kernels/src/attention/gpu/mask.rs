@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::arguments::{Lens, Masks};
-use super::config::{FlashConfig, TILE};
+use super::config::FlashConfig;
 use super::position::{Place, QueryTile, place, tiles, unit_here};
 
 /// A masked score: -2^100. It is finite, so that a row without keys stays finite. It is a power of two, so that its
@@ -53,7 +53,7 @@ pub(super) struct Sight {
     /// The batch row's first position, and its last.
     first: u32,
     last: u32,
-    /// Tiles of keys that at least one query of the tile sees.
+    /// Tiles of keys that at least one query of the block sees.
     pub(super) blocks: u32,
 }
 
@@ -76,12 +76,12 @@ pub(super) fn sight(masks: &Masks, block: &QueryTile, at: &Place, lens: &Lens, #
         document1,
         first,
         last,
-        blocks: tiles(end(block.q0 + comptime![TILE as u32 - 1], keys, lens, cfg)),
+        blocks: tiles(end(block.q0 + block.rest, keys, lens, cfg)),
     }
 }
 
-/// Overwrites the values of a 64 x 64 accumulator, queries by keys from `k0` on, with `hidden` where the query does not
-/// see the key.
+/// Overwrites the values of an accumulator, 64 queries by the keys from `k0` on, with `hidden` where the query does not see
+/// the key.
 #[cube]
 pub(super) fn hide(
     values: &mut Array<f32>,
@@ -92,9 +92,10 @@ pub(super) fn hide(
     at: &Place,
     #[comptime] cfg: FlashConfig,
 ) {
-    if comptime![cfg.documents] || k0 + comptime![TILE as u32] > sight.all_see {
+    let held = values.len();
+    if comptime![cfg.documents] || k0 + comptime![2 * held as u32] > sight.all_see {
         #[unroll]
-        for i in 0..comptime![TILE / 2] {
+        for i in 0..held {
             let key = k0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
             let mut visible = key < if comptime![i % 4 < 2] { sight.end0 } else { sight.end1 };
             if comptime![cfg.documents] {
@@ -106,7 +107,7 @@ pub(super) fn hide(
     }
 }
 
-/// Where a 64 x 64 accumulator of keys by queries begins.
+/// Where an accumulator of 64 keys by queries begins.
 #[derive(CubeType)]
 pub(super) struct Corner {
     pub(super) batch: u32,
@@ -145,7 +146,7 @@ pub(super) fn hide_queries(
     }
 
     #[unroll]
-    for i in 0..comptime![TILE / 2] {
+    for i in 0..values.len() {
         let row = corner.q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
         let from = if comptime![i % 4 < 2] { from0 } else { from1 };
         let mut visible = row >= from && row < lens.t;

@@ -25,8 +25,11 @@
 //! Backward is two kernels, one that owns rows of dQ and one that owns rows of dK and dV, so that no sum depends on
 //! timing. If all queries and keys of a batch row fit into one tile, a single kernel owns all three.
 //!
-//! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies and stores them; [`mask`],
-//! [`softmax`] and [`dropout`] work on scores in registers.
+//! A thread has 255 registers, and heads of 192 and 256 leave them for one sum: a block is two warpgroups. In forward and in
+//! [`wide_query_gradient`] each owns 64 queries; in [`wide_key_value_gradient`] one sums dV and the other dK.
+//!
+//! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies and stores them, [`rows`]
+//! stores without shared memory; [`mask`], [`softmax`] and [`dropout`] work on scores in registers.
 
 mod ampere;
 mod arguments;
@@ -42,11 +45,14 @@ mod mask;
 mod one_tile;
 mod position;
 mod query_gradient;
+mod rows;
 mod slots;
 mod softmax;
 #[cfg(test)]
 pub(super) mod tests;
 mod tile;
+mod wide_key_value_gradient;
+mod wide_query_gradient;
 
 use cubecl::prelude::*;
 pub(super) use launch::serves;

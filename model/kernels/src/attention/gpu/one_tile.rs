@@ -192,7 +192,7 @@ fn probabilities<E: Float>(
     let mut scores = scores_of::<E>(keys, tile(keys, 2u32, cfg), cfg);
     let corner = Corner { batch: block.batch, q0: 0u32.runtime(), k0: 0u32.runtime() };
     hide_queries(&mut scores, &corner, masks, key_count(masks, block.batch, lens, cfg), lens, cfg);
-    let log_sums = row_pairs(&memory.row_values, place(unit_here()).column);
+    let log_sums = row_pairs(&memory.row_values, place(unit_here()).column, TILE);
     exponentials(&scores, &log_sums, comptime![cfg.scale() * LOG2_E].runtime())
 }
 
@@ -211,7 +211,7 @@ fn score_gradient<E: Float>(
         // Through a shuffle, or the compiler would keep the earlier factors in registers.
         kept[0] = plane_shuffle(kept[0], UNIT_POS % 32);
     }
-    let deltas = row_pairs(&memory.row_values, place(unit_here()).column + comptime![TILE as u32]);
+    let deltas = row_pairs(&memory.row_values, place(unit_here()).column + comptime![TILE as u32], TILE);
     let d_probabilities = kept_values(&dp, kept[0], keep, cfg);
     let mut d_scores = left_operand::<E>();
     let gradients = score_gradients(p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime());

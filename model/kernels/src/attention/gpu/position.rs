@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::arguments::Call;
-use super::config::{FlashConfig, TILE};
+use super::config::{FlashConfig, TILE, UNITS};
 use crate::gpu::traversal::from_last;
 
 /// A thread's place in a 64-row accumulator: it holds rows `row` and `row + 8`, and columns `column + 8 n` and
@@ -27,6 +27,17 @@ pub(super) fn unit_here() -> u32 {
     plane_shuffle(UNIT_POS, UNIT_POS % 32)
 }
 
+/// Returns the warpgroup of this thread in a block of `groups`, and the thread's number there.
+#[cube]
+pub(super) fn warpgroup(#[comptime] groups: usize) -> (u32, u32) {
+    if comptime![groups == 1] {
+        (0u32.runtime(), UNIT_POS)
+    } else {
+        // The same number on every lane; the broadcast tells the assembler so.
+        (plane_broadcast(UNIT_POS / comptime![UNITS], 0u32), UNIT_POS % comptime![UNITS])
+    }
+}
+
 /// Returns the block's head (counted over all batch rows) and tile, which may lie beyond the last.
 ///
 /// Blocks start in the order X, Y, Z. Z counts groups of heads, the last first; a group's keys and values stay in L2
@@ -42,7 +53,13 @@ pub(super) fn cube_place(call: &Call) -> (u32, u32) {
 /// Returns the number of tiles of `len` rows.
 #[cube]
 pub(super) fn tiles(len: u32) -> u32 {
-    (len + comptime![TILE as u32 - 1]) / comptime![TILE as u32]
+    tiles_of(len, TILE)
+}
+
+/// Returns the number of tiles of `rows` rows that `len` rows fill.
+#[cube]
+pub(super) fn tiles_of(len: u32, #[comptime] rows: usize) -> u32 {
+    (len + comptime![rows as u32 - 1]) / comptime![rows as u32]
 }
 
 /// A tile of queries of a head.
@@ -56,6 +73,8 @@ pub(super) struct QueryTile {
     pub(super) group: u32,
     /// The first query of the tile, counted from the batch row's first.
     pub(super) q0: u32,
+    /// The queries of the block from the next one on. Warpgroups of a block share their turns.
+    pub(super) rest: u32,
 }
 
 /// Returns tile `tile` of head `row_head`.
@@ -68,6 +87,26 @@ pub(super) fn query_tile(row_head: u32, tile: u32, #[comptime] cfg: FlashConfig)
         head,
         group: head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32],
         q0: tile * comptime![TILE as u32],
+        rest: comptime![TILE as u32 - 1].runtime(),
+    }
+}
+
+/// Returns the tile of warpgroup `group` of block `nth` of head `row_head`, where the warpgroups of a block own successive tiles.
+#[cube]
+pub(super) fn group_tile(row_head: u32, nth: u32, group: u32, #[comptime] cfg: FlashConfig) -> QueryTile {
+    let groups = comptime![cfg.groups() as u32];
+    if comptime![groups == 1] {
+        query_tile(row_head, nth, cfg)
+    } else {
+        let tile = query_tile(row_head, nth * groups + group, cfg);
+        QueryTile {
+            row_head: tile.row_head,
+            batch: tile.batch,
+            head: tile.head,
+            group: tile.group,
+            q0: tile.q0,
+            rest: comptime![groups * TILE as u32 - 1] - group * comptime![TILE as u32],
+        }
     }
 }
 

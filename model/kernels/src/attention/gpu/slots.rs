@@ -56,6 +56,23 @@ pub(super) fn fill_slot<E: Float>(
     load::<E>(slots, slot, slot, map, row, column, cfg);
 }
 
+/// Requests the tiles of slot 0, one below the other, from matrix row `row` on. For thread 0 only.
+#[cube]
+pub(super) fn fill_rows<E: Float>(
+    slots: &mut Slots<E>,
+    map: &TensorMap<E, Tiled>,
+    row: u32,
+    column: u32,
+    #[comptime] tiles: usize,
+    #[comptime] cfg: FlashConfig,
+) {
+    slots.loaded.index(0usize).arrive_and_expect_tx(1, comptime![(2 * tiles * cfg.tile_len()) as u32]);
+    #[unroll]
+    for i in 0..tiles {
+        load::<E>(slots, 0usize, i, map, row + comptime![(i * TILE) as u32], column, cfg);
+    }
+}
+
 /// [`fill`] for slots of two tiles, one from each map.
 #[cube]
 pub(super) fn fill_both<E: Float>(

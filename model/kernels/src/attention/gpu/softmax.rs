@@ -158,7 +158,7 @@ pub(super) fn row_products<E: Float>(
 #[cube]
 pub(super) fn take_probabilities(scores: &mut Array<f32>, lse0: f32, lse1: f32, scale_log2: f32) {
     #[unroll]
-    for i in 0..comptime![TILE / 2] {
+    for i in 0..scores.len() {
         let minus = if comptime![i % 4 < 2] { lse0 } else { lse1 };
         scores[i] = exp2_approx(scores[i] * scale_log2 - minus);
     }
@@ -169,18 +169,18 @@ pub(super) fn take_probabilities(scores: &mut Array<f32>, lse0: f32, lse1: f32, 
 #[cube]
 pub(super) fn take_score_gradients(p: &mut Array<f32>, dp: &Array<f32>, delta0: f32, delta1: f32, scale: f32) {
     #[unroll]
-    for i in 0..comptime![TILE / 2] {
+    for i in 0..p.len() {
         let minus = if comptime![i % 4 < 2] { delta0 } else { delta1 };
         p[i] = p[i] * (dp[i] - minus) * scale;
     }
 }
 
-/// Returns the numbers of the thread's columns: two adjacent ones of every eight, from `at` on.
+/// Returns the numbers of the thread's columns, of `columns`: two adjacent ones of every eight, from `at` on.
 #[cube]
-pub(super) fn row_pairs(row_values: &Shared<[f32]>, at: u32) -> Array<f32> {
-    let mut pairs = Array::<f32>::new(comptime![TILE / 4]);
+pub(super) fn row_pairs(row_values: &Shared<[f32]>, at: u32, #[comptime] columns: usize) -> Array<f32> {
+    let mut pairs = Array::<f32>::new(comptime![columns / 4]);
     #[unroll]
-    for i in 0..comptime![TILE / 4] {
+    for i in 0..comptime![columns / 4] {
         pairs[i] = row_values[(at + comptime![(i / 2 * 8 + i % 2) as u32]) as usize];
     }
     pairs
@@ -189,9 +189,9 @@ pub(super) fn row_pairs(row_values: &Shared<[f32]>, at: u32) -> Array<f32> {
 /// Returns probabilities, keys by queries: 2 to the power of the scores minus each query's log-sum.
 #[cube]
 pub(super) fn exponentials(scores: &Array<f32>, log_sums: &Array<f32>, scale_log2: f32) -> Array<f32> {
-    let mut p = Array::<f32>::new(comptime![TILE / 2]);
+    let mut p = Array::<f32>::new(scores.len());
     #[unroll]
-    for i in 0..comptime![TILE / 2] {
+    for i in 0..scores.len() {
         p[i] = exp2_approx(scores[i] * scale_log2 - log_sums[comptime![i / 4 * 2 + i % 2]]);
     }
     p
@@ -200,9 +200,9 @@ pub(super) fn exponentials(scores: &Array<f32>, log_sums: &Array<f32>, scale_log
 /// Returns the gradient of the scores, keys by queries, given the results `p` of their softmax.
 #[cube]
 pub(super) fn score_gradients(p: &Array<f32>, dp: &Array<f32>, deltas: &Array<f32>, scale: f32) -> Array<f32> {
-    let mut gradients = Array::<f32>::new(comptime![TILE / 2]);
+    let mut gradients = Array::<f32>::new(p.len());
     #[unroll]
-    for i in 0..comptime![TILE / 2] {
+    for i in 0..p.len() {
         gradients[i] = p[i] * (dp[i] - deltas[comptime![i / 4 * 2 + i % 2]]) * scale;
     }
     gradients

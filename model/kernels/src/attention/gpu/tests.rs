@@ -12,6 +12,8 @@ use super::forward::forward;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
 use super::one_tile::one_tile_gradients;
 use super::query_gradient::query_gradient;
+use super::wide_key_value_gradient::wide_key_value_gradient;
+use super::wide_query_gradient::wide_query_gradient;
 use crate::dropout::kernel::DropArgsCompilationArg;
 use crate::gpu::offline::{Compiled, buffer, settings};
 
@@ -71,6 +73,41 @@ fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 4] {
     ]
 }
 
+/// Compiles forward and the two kernels of backward for wide heads.
+fn wide_kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 3] {
+    let units = 2 * UNITS;
+    let (launch, properties, target) = settings(units);
+    let first = forward::Forward::<E>::new(launch, properties, target, inputs(), call(), buffer(), buffer(), cfg);
+
+    let (launch, properties, target) = settings(units);
+    #[rustfmt::skip]
+    let second = wide_query_gradient::WideQueryGradient::<E>::new(
+        launch, properties, target, inputs(), outputs(), call(), buffer(), buffer(), cfg,
+    );
+
+    let (launch, properties, target) = settings(units);
+    let data = QueryDataCompilationArg { d_out: (), lse: buffer(), delta: buffer() };
+    #[rustfmt::skip]
+    let third = wide_key_value_gradient::WideKeyValueGradient::<E>::new(
+        launch, properties, target, inputs(), data, call(), buffer(), cfg,
+    );
+    [
+        Compiled::new(format!("attention/forward/{case}"), first),
+        Compiled::new(format!("attention/wide-query-gradient/{case}"), second),
+        Compiled::new(format!("attention/wide-key-value-gradient/{case}"), third),
+    ]
+}
+
+fn wide_configs() -> [(&'static str, FlashConfig); 4] {
+    let [(_, plain), _, (_, masked), ..] = configs();
+    [
+        ("causal-192", FlashConfig { head_dim: 192, ..plain }),
+        ("causal-256", FlashConfig { head_dim: 256, ..plain }),
+        ("causal-lengths-documents-dropout-256", FlashConfig { head_dim: 256, ..masked }),
+        ("cross-256", FlashConfig { head_dim: 256, packed: false, causal: false, ..plain }),
+    ]
+}
+
 fn configs() -> [(&'static str, FlashConfig); 5] {
     let plain = FlashConfig {
         n_heads: 4,
@@ -101,6 +138,10 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
         for (case, config) in configs() {
             compiled.extend(kernels::<bf16>(&format!("{case}-bf16"), config));
             compiled.extend(kernels::<f16>(&format!("{case}-f16"), config));
+        }
+        for (case, config) in wide_configs() {
+            compiled.extend(wide_kernels::<bf16>(&format!("{case}-bf16"), config));
+            compiled.extend(wide_kernels::<f16>(&format!("{case}-f16"), config));
         }
         compiled
     })

@@ -125,10 +125,10 @@ pub(super) fn tile(first: u32, n: u32, #[comptime] cfg: FlashConfig) -> u32 {
     first + n * comptime![(cfg.tile_len() * 2 / 16) as u32]
 }
 
-/// Allocates shared memory through which 64 rows of results of a head are stored.
+/// Allocates shared memory through which 64 rows of results of a head are stored. Wide heads leave none: see [`super::rows`].
 #[cube]
 pub(super) fn results_memory<E: Float>(#[comptime] cfg: FlashConfig) -> Shared<[Oct<E>]> {
-    Shared::<[Oct<E>]>::new_aligned_slice(comptime![cfg.tile_len() / 8], 1024usize)
+    Shared::<[Oct<E>]>::new_aligned_slice(comptime![if cfg.groups() == 1 { cfg.tile_len() / 8 } else { 1 }], 1024usize)
 }
 
 /// Stores a 64 x head_dim accumulator at `patch` of a matrix of `columns` columns. Multiplies a thread's first row by

@@ -4,10 +4,11 @@ use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 
 use super::super::Layout;
 use crate::activation::Activation;
+use crate::gpu::mma_f32::Arithmetic;
 
 /// Rows of an output tile: 64 per multiply warpgroup.
 pub(super) const TILE_M: usize = 128;
-/// K elements per stage: one 128-byte swizzle span of 16-bit numbers.
+/// K elements per stage: one 128-byte swizzle span of 16-bit numbers. Of f32, it has [`GemmConfig::tile_k`].
 pub(super) const TILE_K: usize = 64;
 /// Rows of a TMA box of an operand that is stored along K.
 pub(super) const BOX_ROWS: usize = 128;
@@ -93,17 +94,18 @@ pub(super) struct GemmConfig {
     pub(super) ragged: bool,
     /// Rows of tiles that are walked together, for reuse in L2.
     pub(super) group_m: u32,
+    pub(super) arithmetic: Arithmetic,
 }
 
 /// Returns the columns of the widest tiles on Ampere, of a device whose blocks have at most `shared_memory` bytes. They read each
-/// operand less often than narrow ones.
-pub(super) fn widest_ampere_tile(shared_memory: usize) -> usize {
-    if shared_memory >= WIDE_BYTES { 256 } else { 128 }
+/// operand less often than narrow ones. With the accuracy of f32, products take three times as long as they wait for.
+pub(super) fn widest_ampere_tile(shared_memory: usize, arithmetic: Arithmetic) -> usize {
+    if shared_memory >= WIDE_BYTES && arithmetic != Arithmetic::F32 { 256 } else { 128 }
 }
 
 impl GemmConfig {
     /// Returns what the kernel for Ampere is compiled for.
-    pub(super) fn ampere(layout: Layout, output: Output, tile_n: usize, group_m: u32) -> Self {
+    pub(super) fn ampere(layout: Layout, output: Output, tile_n: usize, group_m: u32, arithmetic: Arithmetic) -> Self {
         Self {
             layout,
             output,
@@ -114,7 +116,27 @@ impl GemmConfig {
             panels: 0,
             ragged: true,
             group_m,
+            arithmetic,
         }
+    }
+
+    /// K elements per stage on Ampere.
+    pub(super) fn tile_k(&self) -> usize {
+        self.arithmetic.line()
+    }
+
+    /// Elements of 16 bytes.
+    pub(super) fn vector(&self) -> usize {
+        self.arithmetic.vector()
+    }
+
+    /// Columns of a warp's results on Ampere. With the accuracy of f32, a product takes the registers of half of them.
+    pub(super) fn warp_columns(&self) -> usize {
+        if self.arithmetic == Arithmetic::F32 { 32 } else { 64 }
+    }
+
+    pub(super) fn is_f32(&self) -> bool {
+        self.arithmetic.is_f32()
     }
 
     fn operand(rows: usize, mn_major: bool) -> WgmmaTileLayout {

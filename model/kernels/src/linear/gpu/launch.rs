@@ -63,6 +63,7 @@ impl Plan {
         let (epilogue, auxiliary) = epilogue.split();
         let config = self.config(out.dtype, bias.is_some(), epilogue);
         let client = a.client.clone();
+        let reads_output = self.arithmetic.is_f32() && self.accumulates;
 
         // The partial sums of the slices, or the output itself.
         let pitch = row_pitch(&out);
@@ -75,7 +76,7 @@ impl Plan {
             has_bias: bias.is_some(),
             // A kernel argument needs some tensor; `a` takes the place of those that this kernel does not touch.
             bias: bias.map_or_else(|| a.handle.clone(), |bias| bias.handle),
-            auxiliary: auxiliary.unwrap_or_else(|| a.clone()),
+            auxiliary: auxiliary.unwrap_or_else(|| if reads_output { out.clone() } else { a.clone() }),
             a,
             b,
             out,

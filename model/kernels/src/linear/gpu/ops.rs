@@ -7,7 +7,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::super::{Layout, LinearOps};
+use super::super::{LinearOps, ProductKind};
 use super::fallback::{backend_product, fallback};
 use super::launch::EpilogueArguments;
 use super::plan::{Plan, has_kernel};
@@ -19,54 +19,60 @@ use crate::maybe::Maybe;
 use crate::reduce::columns::backward_and_sum;
 
 impl LinearOps for CubeBackend {
-    fn product(a: CubeTensor, b: CubeTensor, layout: Layout) -> CubeTensor {
-        product(a, b, None, layout, None, Mask::None)
+    fn product(a: CubeTensor, b: CubeTensor, kind: ProductKind) -> CubeTensor {
+        product(a, b, None, kind, None, Mask::None)
     }
 
-    fn accumulate_product(a: CubeTensor, b: CubeTensor, sum: CubeTensor, layout: Layout) -> CubeTensor {
+    fn accumulate_product(a: CubeTensor, b: CubeTensor, sum: CubeTensor, kind: ProductKind) -> CubeTensor {
         let in_vectors = sum.meta.shape()[1].is_multiple_of(4);
         if sum.dtype != DType::F32 || !in_vectors {
-            let product = CubeBackend::float_cast(Self::product(a, b, layout), sum.dtype.into());
+            let product = CubeBackend::float_cast(Self::product(a, b, kind), sum.dtype.into());
             return CubeBackend::float_add(sum, product);
         }
         let sum = into_contiguous(sum);
         let sum = if sum.can_mut() { aligned(sum) } else { sum.copy() };
-        product_in_f32(a, b, layout, sum, false)
+        product_in_f32(a, b, kind, sum, false)
     }
 
     fn fused_linear(
         x: CubeTensor,
         weight: CubeTensor,
         bias: Maybe<Self>,
-        layout: Layout,
+        kind: ProductKind,
         activation: Option<Activation>,
         mask: Mask<Self>,
     ) -> CubeTensor {
-        product(x, weight, bias.into_option(), layout, activation, mask)
+        product(x, weight, bias.into_option(), kind, activation, mask)
     }
 
     fn fused_linear_both(
         x: CubeTensor,
         weight: CubeTensor,
         bias: Maybe<Self>,
-        layout: Layout,
+        kind: ProductKind,
         activation: Activation,
         mask: Mask<Self>,
     ) -> (CubeTensor, CubeTensor) {
-        let sizes = layout.sizes(x.meta.shape(), weight.meta.shape());
+        let sizes = kind.layout.sizes(x.meta.shape(), weight.meta.shape());
         let before = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
-        if let Some(plan) = Plan::with_epilogue_warps(&x, layout, sizes, &mask) {
+        if let Some(plan) = Plan::with_epilogue_warps(&x, kind, sizes, &mask) {
             let y = empty_matrix(&x, [sizes.0, sizes.1], x.dtype);
             let epilogue = EpilogueArguments::Activation { activation, input: Some(before.clone()) };
             return (before, plan.launch(x, weight, bias.into_option(), epilogue, y));
         }
-        let before = product_into(x, weight, bias.into_option(), layout, EpilogueArguments::Store, before);
+        let before = product_into(x, weight, bias.into_option(), kind, EpilogueArguments::Store, before);
         (before.clone(), activate(before, activation, mask))
     }
 
-    fn linear_residual(x: CubeTensor, weight: CubeTensor, bias: Maybe<Self>, residual: CubeTensor) -> CubeTensor {
+    fn linear_residual(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: Maybe<Self>,
+        residual: CubeTensor,
+        kind: ProductKind,
+    ) -> CubeTensor {
         let out = empty_matrix(&x, [residual.meta.shape()[0], residual.meta.shape()[1]], x.dtype);
-        product_into(x, weight, bias.into_option(), Layout::NN, EpilogueArguments::AddResidual(residual), out)
+        product_into(x, weight, bias.into_option(), kind, EpilogueArguments::AddResidual(residual), out)
     }
 
     fn activate(x: CubeTensor, activation: Activation, mask: Mask<Self>) -> CubeTensor {
@@ -96,21 +102,21 @@ fn product(
     a: CubeTensor,
     b: CubeTensor,
     bias: Option<CubeTensor>,
-    layout: Layout,
+    kind: ProductKind,
     activation: Option<Activation>,
     mask: Mask<CubeBackend>,
 ) -> CubeTensor {
-    let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
+    let sizes = kind.layout.sizes(a.meta.shape(), b.meta.shape());
     let out = empty_matrix(&a, [sizes.0, sizes.1], a.dtype);
     let Some(activation) = activation else {
-        return product_into(a, b, bias, layout, EpilogueArguments::Store, out);
+        return product_into(a, b, bias, kind, EpilogueArguments::Store, out);
     };
     if activation == Activation::Relu && !mask.is_some() && has_kernel(&a) {
-        return product_into(a, b, bias, layout, EpilogueArguments::Relu, out);
+        return product_into(a, b, bias, kind, EpilogueArguments::Relu, out);
     }
-    match Plan::with_epilogue_warps(&a, layout, sizes, &mask) {
+    match Plan::with_epilogue_warps(&a, kind, sizes, &mask) {
         Some(plan) => plan.launch(a, b, bias, EpilogueArguments::Activation { activation, input: None }, out),
-        None => activate(product_into(a, b, bias, layout, EpilogueArguments::Store, out), activation, mask),
+        None => activate(product_into(a, b, bias, kind, EpilogueArguments::Store, out), activation, mask),
     }
 }
 
@@ -120,23 +126,23 @@ pub(crate) fn empty_matrix(like: &CubeTensor, shape: [usize; 2], dtype: DType) -
     if has_kernel(like) { empty_pitched(like, shape, dtype) } else { empty(like, shape, dtype) }
 }
 
-/// Computes the product that `layout` names, with bias and epilogue, in `out`, which is a result of [`empty_matrix`] or some of
+/// Computes the product of `kind`, with bias and epilogue, in `out`, which is a result of [`empty_matrix`] or some of
 /// its rows.
 pub(crate) fn product_into(
     a: CubeTensor,
     b: CubeTensor,
     bias: Option<CubeTensor>,
-    layout: Layout,
+    kind: ProductKind,
     epilogue: EpilogueArguments,
     out: CubeTensor,
 ) -> CubeTensor {
-    let sizes = layout.sizes(a.meta.shape(), b.meta.shape());
+    let sizes = kind.layout.sizes(a.meta.shape(), b.meta.shape());
     if has_kernel(&a) && sizes.0 * sizes.1 * sizes.2 > 0 {
-        return Plan::new(&a, layout, sizes).launch(a, b, bias, epilogue, out);
+        return Plan::new(&a, kind, sizes).launch(a, b, bias, epilogue, out);
     }
 
     let bias = bias.map(into_contiguous);
-    let y = fallback(a, b, layout, out);
+    let y = fallback(a, b, kind.layout, out);
     let y = match bias {
         Some(bias) => CubeBackend::float_add(y, CubeBackend::float_reshape(bias, [1, sizes.1].into())),
         None => y,
@@ -149,16 +155,22 @@ pub(crate) fn product_into(
     }
 }
 
-/// Computes the product that `layout` names in f32. If it is the `first`, writes it to `sum`, which is a result of
+/// Computes the product of `kind` in f32. If it is the `first`, writes it to `sum`, which is a result of
 /// [`empty_matrix`] in f32; else adds it there.
-pub(crate) fn product_in_f32(a: CubeTensor, b: CubeTensor, layout: Layout, sum: CubeTensor, first: bool) -> CubeTensor {
-    let (m, n, k) = layout.sizes(a.meta.shape(), b.meta.shape());
+pub(crate) fn product_in_f32(
+    a: CubeTensor,
+    b: CubeTensor,
+    kind: ProductKind,
+    sum: CubeTensor,
+    first: bool,
+) -> CubeTensor {
+    let (m, n, k) = kind.layout.sizes(a.meta.shape(), b.meta.shape());
     if has_kernel(&a) && m * n * k > 0 {
-        let plan = Plan::new(&a, layout, (m, n, k)).accumulating(!first);
+        let plan = Plan::new(&a, kind, (m, n, k)).accumulating(!first);
         return plan.launch(a, b, None, EpilogueArguments::Store, sum);
     }
     let out = empty(&a, [m, n], a.dtype);
-    let product = CubeBackend::float_cast(fallback(a, b, layout, out), FloatDType::F32);
+    let product = CubeBackend::float_cast(fallback(a, b, kind.layout, out), FloatDType::F32);
     if first { product } else { CubeBackend::float_add(sum, product) }
 }
 

@@ -6,13 +6,14 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::super::Layout;
+use super::super::ProductKind;
 use super::arguments::{GemmSizeLaunch, SplitKSizeLaunch};
-use super::config::{Epilogue, GemmConfig, Output, Sums, TILE_K, TILE_M, widest_ampere_tile};
+use super::config::{Epilogue, GemmConfig, Output, Sums, TILE_M, widest_ampere_tile};
 use super::split_k::SplitK;
 use crate::dropout::Mask;
 use crate::gpu::hardware::{kernel_set, multiprocessors, shared_memory};
 use crate::gpu::memory::row_pitch;
+use crate::gpu::mma_f32::Arithmetic;
 use crate::kernel_set::KernelSet;
 
 /// Rows of tiles that are walked together, for reuse in L2.
@@ -20,7 +21,7 @@ pub(super) const GROUP_M: u32 = 16;
 
 /// Whether products of tensors like this one run on the kernel.
 pub(super) fn has_kernel(like: &CubeTensor) -> bool {
-    matches!(like.dtype, DType::BF16 | DType::F16) && kernel_set(&like.client).is_some()
+    matches!(like.dtype, DType::BF16 | DType::F16 | DType::F32) && kernel_set(&like.client).is_some()
 }
 
 /// The tensors of one product, as a kernel takes them.
@@ -44,6 +45,13 @@ impl Call {
         unsafe { BufferArg::from_raw_parts(self.bias.clone(), n.div_ceil(2)) }
     }
 
+    /// Returns the f32 sums, in vectors of four.
+    #[expect(unsafe_code, reason = "a buffer argument from a handle")]
+    pub(super) fn sums_in_fours(&self) -> BufferArg {
+        // SAFETY: rows of sums begin at multiples of 16 bytes, so pairs make whole vectors.
+        unsafe { BufferArg::from_raw_parts(self.sums.0.clone(), self.sums.1 / 2) }
+    }
+
     /// Returns the f32 sums, in pairs.
     #[expect(unsafe_code, reason = "a buffer argument from a handle")]
     pub(super) fn sums(&self) -> BufferArg {
@@ -55,7 +63,8 @@ impl Call {
 /// How the kernel computes one product.
 pub(super) struct Plan {
     pub(super) set: KernelSet,
-    layout: Layout,
+    kind: ProductKind,
+    pub(super) arithmetic: Arithmetic,
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
@@ -68,16 +77,18 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Plans a product of matrices like `like`.
-    pub(super) fn new(like: &CubeTensor, layout: Layout, (m, n, k): (usize, usize, usize)) -> Self {
+    pub(super) fn new(like: &CubeTensor, kind: ProductKind, (m, n, k): (usize, usize, usize)) -> Self {
+        let arithmetic = Arithmetic::new(like.dtype, kind.f32_products);
         let set = kernel_set(&like.client).expect("a device with a kernel");
+        let set = if arithmetic.is_f32() { KernelSet::Ampere } else { set };
         let widest = match set {
             KernelSet::Hopper => 256,
-            KernelSet::Ampere => widest_ampere_tile(shared_memory(&like.client)),
+            KernelSet::Ampere => widest_ampere_tile(shared_memory(&like.client), arithmetic),
         };
         let multiprocessors = multiprocessors(&like.client) as usize;
         let tiles = |tile_n: usize| m.div_ceil(TILE_M) * n.div_ceil(tile_n);
         let wide_tile = if n <= 128 { 128 } else { widest };
-        let split_k = SplitK::plan(tiles(wide_tile), k.div_ceil(TILE_K), multiprocessors);
+        let split_k = SplitK::plan(tiles(wide_tile), k.div_ceil(arithmetic.line()), multiprocessors);
 
         // Wide tiles read less. Narrow ones are for products with few tiles, if each tile gets a multiprocessor to itself.
         let tile_n = if split_k.is_some() || 2 * tiles(wide_tile) > multiprocessors { wide_tile } else { 128 };
@@ -85,7 +96,7 @@ impl Plan {
             Some(split_k) => split_k.slices * tiles(tile_n) + split_k.tail_blocks,
             None => tiles(tile_n).min(multiprocessors),
         };
-        Self { set, layout, m, n, k, tile_n, blocks, split_k, accumulates: false }
+        Self { set, kind, arithmetic, m, n, k, tile_n, blocks, split_k, accumulates: false }
     }
 
     /// Adds the product to the f32 numbers in the output, if `accumulates`.
@@ -97,30 +108,35 @@ impl Plan {
     /// bits for a tile take the epilogue warps longer than the next tile takes to multiply; a pass of its own is faster.
     pub(super) fn with_epilogue_warps(
         a: &CubeTensor,
-        layout: Layout,
+        kind: ProductKind,
         sizes: (usize, usize, usize),
         mask: &Mask<CubeBackend>,
     ) -> Option<Self> {
         let (m, n, k) = sizes;
         let possible = !mask.is_some() && has_kernel(a) && m * n * k > 0;
-        possible.then(|| Self::new(a, layout, sizes)).filter(|plan| plan.split_k.is_none())
+        possible.then(|| Self::new(a, kind, sizes)).filter(|plan| plan.split_k.is_none())
     }
 
     fn k_tiles(&self) -> usize {
-        self.k.div_ceil(TILE_K)
+        self.k.div_ceil(self.arithmetic.line())
     }
 
     /// Returns what the kernel is compiled for.
     pub(super) fn config(&self, out: DType, bias: bool, epilogue: Epilogue) -> GemmConfig {
         let output = match &self.split_k {
             Some(_) => Output::Sums(Sums::SplitK),
+            // What the output holds is a residual.
+            None if self.arithmetic.is_f32() && self.accumulates => {
+                Output::Rounded { bias, epilogue: Epilogue::AddResidual }
+            }
+            None if self.arithmetic.is_f32() => Output::Rounded { bias, epilogue },
             None if out == DType::F32 && self.accumulates => Output::Sums(Sums::Accumulate),
             None if out == DType::F32 => Output::Sums(Sums::Write),
             None => Output::Rounded { bias, epilogue },
         };
         match self.set {
             KernelSet::Hopper => self.hopper_config(output),
-            KernelSet::Ampere => GemmConfig::ampere(self.layout, output, self.tile_n, GROUP_M),
+            KernelSet::Ampere => GemmConfig::ampere(self.kind.layout, output, self.tile_n, GROUP_M, self.arithmetic),
         }
     }
 
@@ -138,7 +154,7 @@ impl Plan {
         let half_tiles = is_wide && in_registers && left > 0 && 2 * left <= self.blocks;
 
         GemmConfig {
-            layout: self.layout,
+            layout: self.kind.layout,
             output,
             tile_n: self.tile_n,
             columns: self.tile_n,
@@ -147,6 +163,7 @@ impl Plan {
             panels,
             ragged: self.split_k.is_some() || !self.k_tiles().is_multiple_of(stages),
             group_m: GROUP_M,
+            arithmetic: self.arithmetic,
         }
     }
 

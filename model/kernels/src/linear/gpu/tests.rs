@@ -13,6 +13,7 @@ use super::config::{Epilogue, GemmConfig, Output, Sums};
 use super::gemm;
 use super::split_k_sum::{SUM_THREADS, SumConfig, SumSizeCompilationArg, add_slices};
 use crate::activation::Activation;
+use crate::gpu::mma_f32::Arithmetic;
 use crate::gpu::offline::{Compiled, buffer, settings};
 
 const DTYPES: [(&str, DType); 2] = [("bf16", DType::BF16), ("f16", DType::F16)];
@@ -29,6 +30,7 @@ fn configs() -> Vec<(String, GemmConfig)> {
         panels: 4,
         ragged: true,
         group_m: 16,
+        arithmetic: Arithmetic::Sixteen,
     };
     let with = |epilogue| GemmConfig { output: Output::Rounded { bias: true, epilogue }, ..stored };
     let activated = |activation, keeps_input| GemmConfig {

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Tensor, activation};
 
 use crate::activation::Activation;
 use crate::dropout::{DropoutStream, Mask, dropout};
-use crate::linear::{Layout, LinearOps, linear, linear_activated, linear_residual};
+use crate::linear::{Layout, LinearOps, ProductKind, linear, linear_activated, linear_residual};
 use crate::maybe::Maybe;
 use crate::testing::{assert_close, cuda, devices, host, tensor, values};
 
@@ -95,13 +95,21 @@ fn an_epilogue_equals_the_product_and_a_pass_over_it() {
             let stream = DropoutStream::new(5, 6, &device);
             for (activation, p) in [(Activation::GeluTanh, 0.0), (Activation::Gelu, 0.3), (Activation::Relu, 0.1)] {
                 let mask = Mask::take(Some((p, &stream)), m * n);
-                let passed = Dispatch::fused_linear(x(), weight(), bias(), Layout::NN, None, Mask::None);
+                let passed =
+                    Dispatch::fused_linear(x(), weight(), bias(), ProductKind::new(Layout::NN), None, Mask::None);
                 let y = Dispatch::activate(passed.clone(), activation, mask.clone());
                 let [passed, y] = [passed, y].map(|x| host(Tensor::<2>::from_dispatch(x)));
 
-                let (kept, both) =
-                    Dispatch::fused_linear_both(x(), weight(), bias(), Layout::NN, activation, mask.clone());
-                let alone = Dispatch::fused_linear(x(), weight(), bias(), Layout::NN, Some(activation), mask);
+                let (kept, both) = Dispatch::fused_linear_both(
+                    x(),
+                    weight(),
+                    bias(),
+                    ProductKind::new(Layout::NN),
+                    activation,
+                    mask.clone(),
+                );
+                let alone =
+                    Dispatch::fused_linear(x(), weight(), bias(), ProductKind::new(Layout::NN), Some(activation), mask);
                 let [kept, both, alone] = [kept, both, alone].map(|x| host(Tensor::<2>::from_dispatch(x)));
                 let case = format!("{activation:?} {p} of {m} x {k} x {n} on {name}");
                 assert_eq!(kept, passed, "the arguments: {case}");
@@ -141,7 +149,8 @@ fn products_of_a_tile_too_many_equal_the_host() {
                 for dtype in [DType::BF16, DType::F16] {
                     let bias = activation.map(|_| tensor::<1>(&bias, [n], dtype, &device).into_dispatch());
                     let (a, b) = (on(&a, of_a, dtype), on(&b, of_b, dtype));
-                    let found = Dispatch::fused_linear(a, b, bias.into(), layout, activation, Mask::None);
+                    let found =
+                        Dispatch::fused_linear(a, b, bias.into(), ProductKind::new(layout), activation, Mask::None);
                     let found = host(Tensor::<2>::from_dispatch(found));
                     let case = format!("{layout:?} {m} x {k} x {n} {activation:?}");
                     assert_close(&case, dtype, &found, &expected);

@@ -1,4 +1,5 @@
 mod epilogues;
+mod f32;
 mod times;
 
 use burn::backend::Dispatch;

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Tensor};
 
 use crate::activation::Activation;
 use crate::dropout::{DropoutStream, Mask};
-use crate::linear::{Layout, LinearOps, linear_weight_gradient_accumulate};
+use crate::linear::{Layout, LinearOps, ProductKind, linear_weight_gradient_accumulate};
 use crate::maybe::Maybe;
 use crate::testing::{seconds, time, timing_device};
 
@@ -13,7 +13,7 @@ use crate::testing::{seconds, time, timing_device};
 #[test]
 fn times() {
     let Some(device) = timing_device() else { return };
-    let m = 16_384;
+    let (m, nn) = (16_384, ProductKind::new(Layout::NN));
     let matrix = |m, n| (Tensor::<2>::ones([m, n], (&device, DType::BF16)) * 1e-2).into_dispatch();
     for (k, n) in [(768, 2304), (768, 768), (768, 3072), (3072, 768), (512, 2048), (2048, 512)] {
         let (x, weight) = (matrix(m, k), matrix(k, n));
@@ -27,24 +27,24 @@ fn times() {
             ("relu(product + bias)", bias, Some(Activation::Relu)),
         ] {
             time(&format!("{what} {m} x {k} x {n}, {:.0} GFLOP", 2e-9 * (m * k * n) as f64), bytes, &device, || {
-                Dispatch::fused_linear(x.clone(), weight.clone(), bias.clone(), Layout::NN, activation, Mask::None)
+                Dispatch::fused_linear(x.clone(), weight.clone(), bias.clone(), nn, activation, Mask::None)
             });
         }
 
         let residual = matrix(m, n);
         time(&format!("residual + product + bias {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
             let (x, weight, bias) = (x.clone(), weight.clone(), epilogue_bias.clone());
-            Dispatch::linear_residual(x, weight, bias, residual.clone())
+            Dispatch::linear_residual(x, weight, bias, residual.clone(), nn)
         });
         time(&format!("gelu_tanh(product + bias), both kept, {m} x {k} x {n}"), bytes + 2 * m * n, &device, || {
             let (x, weight, bias) = (x.clone(), weight.clone(), epilogue_bias.clone());
-            Dispatch::fused_linear_both(x, weight, bias, Layout::NN, Activation::GeluTanh, Mask::None)
+            Dispatch::fused_linear_both(x, weight, bias, nn, Activation::GeluTanh, Mask::None)
         });
         let stream = DropoutStream::new(5, 6, &device);
         time(&format!("dropout(relu(product + bias)) {m} x {k} x {n}"), bytes, &device, || {
             let (x, weight, bias) = (x.clone(), weight.clone(), epilogue_bias.clone());
             let mask = Mask::take(Some((0.1, &stream)), m * n);
-            Dispatch::fused_linear(x, weight, bias, Layout::NN, Some(Activation::Relu), mask)
+            Dispatch::fused_linear(x, weight, bias, nn, Some(Activation::Relu), mask)
         });
 
         let dy = matrix(m, n);
@@ -52,7 +52,7 @@ fn times() {
             &format!("weight gradient {m} x {k} x {n}, {:.0} GFLOP", 2e-9 * (m * k * n) as f64),
             bytes,
             &device,
-            || Dispatch::product(x.clone(), dy.clone(), Layout::TN),
+            || Dispatch::product(x.clone(), dy.clone(), nn.with(Layout::TN)),
         );
         let (x, dy): (Tensor<2>, Tensor<2>) = (Tensor::from_dispatch(x), Tensor::from_dispatch(dy.clone()));
         let mut sum = Some(Tensor::<2>::zeros([k, n], (&device, DType::F32)));
@@ -100,7 +100,7 @@ fn rates() {
                 Layout::NT => (matrix(m, n), matrix(k, n)),
                 Layout::TN => (matrix(m, k), matrix(m, n)),
             };
-            let secs = seconds(&device, || Dispatch::product(a.clone(), b.clone(), layout));
+            let secs = seconds(&device, || Dispatch::product(a.clone(), b.clone(), ProductKind::new(layout)));
             let rate = 2e-12 * (m * k * n) as f64 / secs;
             println!("{layout:?} of a layer of {m} x {k} x {n}: {:.4} ms, {rate:.0} TFLOP/s", 1e3 * secs);
         }

@@ -32,7 +32,7 @@ impl NormOps for CubeBackend {
         beta: Maybe<Self>,
         kind: Kind,
     ) -> (CubeTensor, CubeTensor, CubeTensor) {
-        let Remainder { sum: x, branch, bias } = branch.multiplied(x, bias, &mask);
+        let Remainder { sum: x, branch, bias } = branch.multiplied(x, bias, &mask, kind.product);
         let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
         let [branch, bias] = [branch, bias].map(|tensor| tensor.map(into_contiguous));
         let beta = optional(beta);

@@ -14,9 +14,10 @@ use super::super::mask::{MASKED, Sight, hide, sight};
 use super::super::position::{
     Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
 };
+use super::super::rows::store_rows;
 use super::super::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
 use super::Inputs;
-use super::tile::{accumulators, add_products, add_scores, readers, request, store_rows, tiles_memory};
+use super::tile::{accumulators, add_products, add_scores, readers, request, tiles_memory};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::instruction::{log2_approx, rcp_approx};
 use crate::gpu::occupancy::cubes_at_once;
@@ -49,8 +50,9 @@ pub(super) fn forward<E: Float>(
     // Under causality late tiles see the most keys, so they go first.
     let first = (blocks - 1 - from_last) * comptime![owned as u32];
     let lowest = f32::cast_from(comptime![MASKED]);
-    let mut memory = tiles_memory::<E>(comptime![owned + 2], cfg);
+    let mut memory = tiles_memory::<E>(comptime![owned + 2], TILE, cfg);
     let mut queries = Sequence::<Queries>::new();
+
     #[unroll]
     for i in 0..owned {
         let block = query_tile(row_head, first + comptime![i as u32], cfg);
@@ -62,6 +64,7 @@ pub(super) fn forward<E: Float>(
             &inputs.query,
             &patch,
             comptime![cfg.query_columns()],
+            TILE,
             cfg,
         );
         // Assigned to, or they would stay constants.
@@ -98,7 +101,7 @@ fn attend<E: Float>(
     let owned = queries.len();
     let (key_tile, value_tile) = (comptime![owned as u32].runtime(), comptime![owned as u32 + 1].runtime());
     let columns = comptime![cfg.key_value_columns()];
-    let readers = readers();
+    let readers = readers(TILE);
     // The last tile sees the most keys.
     let last = queries.index(comptime![owned - 1]);
     let turns = last.sight.blocks;
@@ -108,7 +111,7 @@ fn attend<E: Float>(
     let mut values =
         Patch { first: batch * call.lens.s, row0: 0u32.runtime(), rows: call.lens.s, column: value_column(group, cfg) };
     if turns > 0 {
-        request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, cfg);
+        request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, TILE, cfg);
     }
     commit();
 
@@ -117,23 +120,23 @@ fn attend<E: Float>(
         wait(0usize);
         sync_cube();
         values.row0 = nth * comptime![TILE as u32];
-        request::<E>(memory, value_tile, &inputs.key_value, &values, columns, cfg);
+        request::<E>(memory, value_tile, &inputs.key_value, &values, columns, TILE, cfg);
         commit();
         let mut scores = accumulators(owned, TILE);
-        add_scores::<E>(&mut scores, &*memory, &readers, 0u32, key_tile, cfg);
+        add_scores::<E>(&mut scores, &*memory, &readers, 0u32, key_tile, TILE, cfg);
 
         wait(0usize);
         sync_cube();
         if nth + 1 < turns {
             keys.row0 = (nth + 1) * comptime![TILE as u32];
-            request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, cfg);
+            request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, TILE, cfg);
         }
         commit();
         #[unroll]
         for i in 0..owned {
             take_probabilities(scores.index_mut(i), sums.index_mut(i), queries.index_mut(i), call, nth, cfg);
         }
-        add_products::<E>(sums, &scores, &*memory, &readers, value_tile, cfg);
+        add_products::<E>(sums, &scores, &*memory, &readers, value_tile, TILE, cfg);
     }
 }
 
@@ -175,7 +178,7 @@ fn finish<E: Float>(
     let total1 = max(quad_sum(queries.running.sum1), 1e-30f32);
     let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
     let patch = query_patch(&queries.block, t, cfg);
-    store_rows::<E>(sums, rcp_approx(total0), rcp_approx(total1), out, &patch, columns, head_dim);
+    store_rows::<E>(sums, rcp_approx(total0), rcp_approx(total1), out, &patch, UNIT_POS, columns, head_dim);
 
     let at = place(UNIT_POS);
     if at.column == 0 {

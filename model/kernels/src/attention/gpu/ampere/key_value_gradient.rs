@@ -10,8 +10,9 @@ use super::super::config::{FlashConfig, TILE, UNITS};
 use super::super::dropout::{kept_bits, kept_values};
 use super::super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
 use super::super::position::{Patch, cube_place, key_column, place, value_column};
+use super::super::rows::store_rows;
 use super::super::softmax::{exponentials, row_pairs, score_gradients};
-use super::tile::{Readers, accumulators, add_products, add_scores, readers, request, store_rows, tiles_memory};
+use super::tile::{Readers, accumulators, add_products, add_scores, readers, request, tiles_memory};
 use super::{Inputs, gradient_cubes};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::occupancy::cubes_at_once;
@@ -57,25 +58,25 @@ pub(super) fn key_value_gradient<E: Float>(
     if row_group >= call.heads || nth * comptime![TILE as u32] >= call.lens.s {
         terminate!();
     }
-    let block = key_tile(row_group, nth, call, cfg);
+    let block = key_tile(row_group, nth, call, TILE, cfg);
     let (columns, head_dim) = comptime![(cfg.key_value_columns(), cfg.head_dim)];
     let (first, row0, s) = (block.batch * call.lens.s, block.k0, call.lens.s);
     let keys = Patch { first, row0, rows: s, column: key_column(block.group, cfg) };
     let values = Patch { first, row0, rows: s, column: value_column(block.group, cfg) };
 
     let mut memory = Memory::<E> {
-        tiles: tiles_memory::<E>(6usize, cfg),
+        tiles: tiles_memory::<E>(6usize, TILE, cfg),
         row_values: Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]),
     };
     if block.blocks > 0 {
-        request::<E>(&mut memory.tiles, KEYS, &inputs.key_value, &keys, columns, cfg);
-        request::<E>(&mut memory.tiles, VALUES, &inputs.key_value, &values, columns, cfg);
+        request::<E>(&mut memory.tiles, KEYS, &inputs.key_value, &keys, columns, TILE, cfg);
+        request::<E>(&mut memory.tiles, VALUES, &inputs.key_value, &values, columns, TILE, cfg);
     }
     let mut gradients = Gradients { dk: accumulators(1usize, head_dim), dv: accumulators(1usize, head_dim) };
     accumulate::<E>(&mut gradients, &mut memory, inputs, data, call, &block, cfg);
 
-    store_rows::<E>(gradients.dk.index(0usize), 1.0f32, 1.0f32, d_key_value, &keys, columns, head_dim);
-    store_rows::<E>(gradients.dv.index(0usize), 1.0f32, 1.0f32, d_key_value, &values, columns, head_dim);
+    store_rows::<E>(gradients.dk.index(0usize), 1.0f32, 1.0f32, d_key_value, &keys, UNIT_POS, columns, head_dim);
+    store_rows::<E>(gradients.dv.index(0usize), 1.0f32, 1.0f32, d_key_value, &values, UNIT_POS, columns, head_dim);
 }
 
 /// Adds to the gradients what all queries contribute that see the keys.
@@ -92,12 +93,12 @@ fn accumulate<E: Float>(
     let t = call.lens.t;
     let head = block.group * comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
     let first_row = (block.batch * comptime![cfg.n_heads as u32] + head) * t;
-    let readers = readers();
+    let readers = readers(TILE);
     let mut now = Streamed { head: 0u32.runtime(), tile: block.first };
     let mut next = advanced(&now, block);
     if block.blocks > 0 {
         request_queries::<E>(memory, inputs, data, block, &now, t, 0u32, cfg);
-        memory.row_values[UNIT_POS as usize] = row_value(&data.lse, &data.delta, first_row, &now, t);
+        memory.row_values[UNIT_POS as usize] = row_value(&data.lse, &data.delta, first_row, &now, t, TILE);
     }
     commit();
 
@@ -109,7 +110,7 @@ fn accumulate<E: Float>(
         sync_cube();
         if turn + 1 < block.blocks {
             request_queries::<E>(memory, inputs, data, block, &next, t, 1 - slot, cfg);
-            let value = row_value(&data.lse, &data.delta, first_row, &next, t);
+            let value = row_value(&data.lse, &data.delta, first_row, &next, t, TILE);
             memory.row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = value;
         }
         commit();
@@ -118,7 +119,7 @@ fn accumulate<E: Float>(
         if comptime![cfg.dropout] {
             let at = place(UNIT_POS);
             let row = first_row + now.head * t + q0 + at.column;
-            streamed.kept = kept_bits(&call.dropout, row, block.nth, &at, call.lens.s);
+            streamed.kept = kept_bits(&call.dropout, row, block.nth, &at, call.lens.s, TILE);
         }
         add_gradients::<E>(gradients, &*memory, &readers, call, block, &streamed, cfg);
         advance(&mut now, &mut next, block);
@@ -140,9 +141,9 @@ fn request_queries<E: Float>(
     let (_, column) = streamed_at(block, streamed, t, cfg);
     let patch = Patch { first: block.batch * t, row0: streamed.tile * comptime![TILE as u32], rows: t, column };
     let tile = STREAMED + 2 * slot;
-    request::<E>(&mut memory.tiles, tile, &inputs.query, &patch, comptime![cfg.query_columns()], cfg);
+    request::<E>(&mut memory.tiles, tile, &inputs.query, &patch, comptime![cfg.query_columns()], TILE, cfg);
     let columns = comptime![cfg.n_heads * cfg.head_dim];
-    request::<E>(&mut memory.tiles, tile + 1, &data.d_out, &patch, columns, cfg);
+    request::<E>(&mut memory.tiles, tile + 1, &data.d_out, &patch, columns, TILE, cfg);
 }
 
 /// The queries of a turn.
@@ -171,19 +172,19 @@ fn add_gradients<E: Float>(
     let values_at = turn.slot * UNITS + place(UNIT_POS).column;
 
     let mut scores = accumulators(1usize, TILE);
-    add_scores::<E>(&mut scores, &memory.tiles, readers, KEYS, queries, cfg);
+    add_scores::<E>(&mut scores, &memory.tiles, readers, KEYS, queries, TILE, cfg);
     hide_at_edges(scores.index_mut(0usize), turn.q0, call, block, cfg);
-    let log_sums = row_pairs(&memory.row_values, values_at);
+    let log_sums = row_pairs(&memory.row_values, values_at, TILE);
     let p = exponentials(scores.index(0usize), &log_sums, comptime![cfg.scale() * LOG2_E].runtime());
     let mut dropped = Sequence::<Array<f32>>::new();
     dropped.push(kept_values(&p, kept, keep, cfg));
-    add_products::<E>(&mut gradients.dv, &dropped, &memory.tiles, readers, queries + 1, cfg);
+    add_products::<E>(&mut gradients.dv, &dropped, &memory.tiles, readers, queries + 1, TILE, cfg);
 
     let mut dp = accumulators(1usize, TILE);
-    add_scores::<E>(&mut dp, &memory.tiles, readers, VALUES, queries + 1, cfg);
-    let deltas = row_pairs(&memory.row_values, values_at + comptime![TILE as u32]);
+    add_scores::<E>(&mut dp, &memory.tiles, readers, VALUES, queries + 1, TILE, cfg);
+    let deltas = row_pairs(&memory.row_values, values_at + comptime![TILE as u32], TILE);
     let d_probabilities = kept_values(dp.index(0usize), kept, keep, cfg);
     let mut d_scores = Sequence::<Array<f32>>::new();
     d_scores.push(score_gradients(&p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime()));
-    add_products::<E>(&mut gradients.dk, &d_scores, &memory.tiles, readers, queries, cfg);
+    add_products::<E>(&mut gradients.dk, &d_scores, &memory.tiles, readers, queries, TILE, cfg);
 }

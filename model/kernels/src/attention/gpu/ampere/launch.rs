@@ -9,18 +9,22 @@ use super::super::config::{TILE, UNITS};
 use super::forward::forward;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::query_gradient::query_gradient;
-use super::{InputsLaunch, OutputsLaunch};
+use super::split_gradient::key_or_value_gradient;
+use super::{InputsLaunch, OutputsLaunch, is_wide};
 use crate::gpu::memory::empty;
 
 /// Whether there are kernels for heads of `head_dim`.
 pub(in crate::attention::gpu) fn serves(head_dim: usize) -> bool {
-    head_dim > 0 && head_dim.is_multiple_of(8) && head_dim <= 128
+    head_dim > 0 && head_dim.is_multiple_of(8) && head_dim <= 256
 }
 
 /// Returns the tiles of queries of a block of forward. Two read keys and values half as often. Under causality they attend to up to
-/// a tile of keys in vain, which costs narrow heads more unless they have many queries.
+/// a tile of keys in vain, which costs narrow heads more unless they have many queries. Wide heads leave registers for one.
 fn owned(call: &Call) -> usize {
     let t = call.lens[0];
+    if is_wide(&call.config) {
+        return 1;
+    }
     let wasteful = call.spec.causal && call.spec.head_dim <= 64 && t <= 1024;
     if t <= TILE || wasteful { 1 } else { 2 }
 }
@@ -50,7 +54,7 @@ pub(in crate::attention::gpu) fn launch_forward<E: Float + CubeElement>(
     }
 }
 
-/// Computes the gradients by two kernels, the second of which reads the deltas that the first one leaves.
+/// Computes the gradients by two kernels, or three for wide heads, which read the deltas that the first one leaves.
 pub(in crate::attention::gpu) fn launch_backward<E: Float + CubeElement>(
     call: &Call,
     forward: &Forward,
@@ -60,10 +64,9 @@ pub(in crate::attention::gpu) fn launch_backward<E: Float + CubeElement>(
     let Call { spec, config, lens: [t, s], .. } = call;
     let Forward { out, lse, d_out } = forward;
     let (cubes, query_call) = call.blocks(spec.n_heads, t.div_ceil(TILE));
-    let (key_cubes, key_call) = call.blocks(spec.n_kv_heads, s.div_ceil(TILE));
     let delta = empty(lse, [spec.batch_size * spec.n_heads * t], DType::F32);
 
-    // SAFETY: as in `launch_forward`; both kernels write columns of their own and together fill a common gradient.
+    // SAFETY: as in `launch_forward`; all kernels write columns of their own and together fill a common gradient.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
         query_gradient::launch_unchecked::<E>(
@@ -77,17 +80,54 @@ pub(in crate::attention::gpu) fn launch_backward<E: Float + CubeElement>(
             vectors(d_query),
             *config,
         );
+    }
+    if is_wide(config) {
+        launch_split::<E>(call, forward, &delta, d_key_value);
+        return;
+    }
+
+    let (cubes, key_call) = call.blocks(spec.n_kv_heads, s.div_ceil(TILE));
+    // SAFETY: as above.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
         key_value_gradient::launch_unchecked::<E>(
             &out.client,
-            key_cubes,
+            cubes,
             CubeDim::new_1d(UNITS),
             inputs(call),
-            QueryDataLaunch::new(vectors(d_out), lse.clone().into_buffer_arg(), delta.into_buffer_arg()),
+            query_data(forward, &delta),
             key_call,
             vectors(d_key_value),
             *config,
         );
     }
+}
+
+/// Computes the gradient of the keys, and then the gradient of the values.
+fn launch_split<E: Float + CubeElement>(call: &Call, forward: &Forward, delta: &CubeTensor, d_key_value: &CubeTensor) {
+    for of_keys in [true, false] {
+        let (cubes, arguments) = call.blocks(call.spec.n_kv_heads, call.lens[1].div_ceil(TILE));
+        // SAFETY: as in `launch_backward`.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            key_or_value_gradient::launch_unchecked::<E>(
+                &forward.out.client,
+                cubes,
+                CubeDim::new_1d(UNITS),
+                inputs(call),
+                query_data(forward, delta),
+                arguments,
+                vectors(d_key_value),
+                of_keys,
+                call.config,
+            );
+        }
+    }
+}
+
+fn query_data<E: Float + CubeElement>(forward: &Forward, delta: &CubeTensor) -> QueryDataLaunch<E> {
+    let (lse, delta) = (forward.lse.clone().into_buffer_arg(), delta.clone().into_buffer_arg());
+    QueryDataLaunch::new(vectors(&forward.d_out), lse, delta)
 }
 
 fn inputs<E: Float + CubeElement>(call: &Call) -> InputsLaunch<E> {

@@ -9,14 +9,20 @@
 //! | [`forward`] | one or two tiles of queries | keys, values | out, log-sums |
 //! | [`query_gradient`] | a tile of queries and d_out | keys, values | dQ, deltas |
 //! | [`key_value_gradient`] | a tile of keys and values | queries, d_out | dK, dV |
+//! | [`split_gradient`] | a tile of keys, and for dK of values | queries, d_out | dK or dV |
 //!
-//! With two tiles a warp uses each streamed fragment twice, which halves what it reads from shared memory. [`tile`] loads tiles,
-//! multiplies and stores them.
+//! Wide heads, of more than 128 dimensions, leave a thread the registers for one sum. So dK and dV are two kernels, and both compute
+//! the scores. Memory holds one streamed tile of each kind, with 32 rows where 64 do not fit. One tile arrives during the product with
+//! the other. A block has 97 KiB at most, so that it fits on every GPU since Ampere.
+//!
+//! With two tiles a warp uses each streamed fragment twice, which halves what it reads from shared memory. [`tile`] loads tiles
+//! and multiplies them.
 
 mod forward;
 mod key_value_gradient;
 mod launch;
 mod query_gradient;
+mod split_gradient;
 #[cfg(test)]
 pub(super) mod tests;
 mod tile;
@@ -25,7 +31,8 @@ use cubecl::prelude::*;
 pub(super) use launch::{launch_backward, launch_forward, serves};
 
 use super::Oct;
-use super::config::FlashConfig;
+use super::config::{FlashConfig, TILE};
+use tile::tile_octs;
 
 /// The matrices of queries, keys and values, in vectors of eight elements.
 #[derive(CubeType, CubeLaunch)]
@@ -41,6 +48,17 @@ struct Outputs<E: Float> {
     out: Box<[Oct<E>]>,
     d_out: Box<[Oct<E>]>,
     lse: Box<[f32]>,
+}
+
+/// Whether a thread lacks the registers for the gradients of keys and values at once.
+fn is_wide(cfg: &FlashConfig) -> bool {
+    cfg.head_dim > 128
+}
+
+/// Returns the rows of a streamed tile of backward. For wide heads, 96 KiB hold two such tiles and `own` tiles of 64 rows.
+fn streamed_rows(own: usize, cfg: &FlashConfig) -> usize {
+    let tile_bytes = 16 * tile_octs(TILE, cfg);
+    if is_wide(cfg) && (own + 2) * tile_bytes > 96 << 10 { TILE / 2 } else { TILE }
 }
 
 /// Returns the blocks of a kernel of backward on a multiprocessor at a time.

@@ -12,9 +12,10 @@ use super::super::mask::{HIDDEN, Sight, hide, sight};
 use super::super::position::{
     Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
 };
+use super::super::rows::{row_products, store_rows};
 use super::super::softmax::{take_probabilities, take_score_gradients};
-use super::tile::{accumulators, add_products, add_scores, readers, request, row_products, store_rows, tiles_memory};
-use super::{Inputs, Outputs, gradient_cubes};
+use super::tile::{accumulators, add_products, add_scores, readers, request, tiles_memory};
+use super::{Inputs, Outputs, gradient_cubes, is_wide, streamed_rows};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::occupancy::cubes_at_once;
 
@@ -56,14 +57,20 @@ pub(super) fn query_gradient<E: Float>(
     let block = query_tile(row_head, tiles - 1 - from_last, cfg);
     let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
     let (query_columns, head_dim) = comptime![(cfg.query_columns(), cfg.head_dim)];
-    let mut memory = tiles_memory::<E>(6usize, cfg);
-    request::<E>(&mut memory, QUERIES, &inputs.query, &patch, query_columns, cfg);
-    request::<E>(&mut memory, GRADIENTS, &outputs.d_out, &patch, comptime![cfg.n_heads * cfg.head_dim], cfg);
+    let rows = comptime![streamed_rows(2, &cfg)];
+    let streamed_tiles = comptime![if is_wide(&cfg) { 2usize } else { 4usize }];
+    let mut memory = tiles_memory::<E>(comptime![2 * TILE / rows + streamed_tiles], rows, cfg);
+    request::<E>(&mut memory, QUERIES, &inputs.query, &patch, query_columns, TILE, cfg);
+    request::<E>(&mut memory, GRADIENTS, &outputs.d_out, &patch, comptime![cfg.n_heads * cfg.head_dim], TILE, cfg);
 
     let queries = rows_of::<E>(outputs, delta, call, block, patch, cfg);
     let mut sums = accumulators(1usize, head_dim);
-    accumulate::<E>(&mut sums, &queries, &mut memory, inputs, call, cfg);
-    store_rows::<E>(sums.index(0usize), 1.0f32, 1.0f32, d_query, &queries.patch, query_columns, head_dim);
+    if comptime![is_wide(&cfg)] {
+        accumulate_in_turn::<E>(&mut sums, &queries, &mut memory, inputs, call, cfg);
+    } else {
+        accumulate::<E>(&mut sums, &queries, &mut memory, inputs, call, cfg);
+    }
+    store_rows::<E>(sums.index(0usize), 1.0f32, 1.0f32, d_query, &queries.patch, UNIT_POS, query_columns, head_dim);
 }
 
 /// Loads the log-sums of the thread's queries, and computes and stores their deltas.
@@ -81,7 +88,7 @@ fn rows_of<E: Float>(
     let row0 = block.row_head * t + min(block.q0 + at.row, t - 1);
     let row1 = block.row_head * t + min(block.q0 + at.row + 8, t - 1);
     let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
-    let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, &patch, columns, head_dim);
+    let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, &patch, UNIT_POS, columns, head_dim);
     if at.column == 0 {
         if block.q0 + at.row < t {
             delta[row0 as usize] = delta0;
@@ -106,7 +113,7 @@ fn accumulate<E: Float>(
     call: &Call,
     #[comptime] cfg: FlashConfig,
 ) {
-    let readers = readers();
+    let readers = readers(TILE);
     let turns = queries.sight.blocks;
     request_keys::<E>(memory, inputs, &queries.block, 0u32, turns, call.lens.s, cfg);
 
@@ -118,11 +125,60 @@ fn accumulate<E: Float>(
 
         let keys = STREAMED + nth % 2 * 2;
         let mut scores = accumulators(1usize, TILE);
-        add_scores::<E>(&mut scores, &*memory, &readers, QUERIES, keys, cfg);
+        add_scores::<E>(&mut scores, &*memory, &readers, QUERIES, keys, TILE, cfg);
         let mut dp = accumulators(1usize, TILE);
-        add_scores::<E>(&mut dp, &*memory, &readers, GRADIENTS, keys + 1, cfg);
+        add_scores::<E>(&mut dp, &*memory, &readers, GRADIENTS, keys + 1, TILE, cfg);
         take_gradients(scores.index_mut(0usize), dp.index_mut(0usize), queries, call, nth, cfg);
-        add_products::<E>(sums, &scores, &*memory, &readers, keys, cfg);
+        add_products::<E>(sums, &scores, &*memory, &readers, keys, TILE, cfg);
+    }
+}
+
+/// [`accumulate`] with one tile of keys and one of values in memory: keys arrive during the product with the values, and the next
+/// values during the products with the keys.
+#[cube]
+fn accumulate_in_turn<E: Float>(
+    sums: &mut Sequence<Array<f32>>,
+    queries: &Queries,
+    memory: &mut Shared<[Oct<E>]>,
+    inputs: &Inputs<E>,
+    call: &Call,
+    #[comptime] cfg: FlashConfig,
+) {
+    let rows = comptime![streamed_rows(2, &cfg)];
+    let key_tile = comptime![(2 * TILE / rows) as u32].runtime();
+    let value_tile = key_tile + 1;
+    let columns = comptime![cfg.key_value_columns()];
+    let (first, s, group) = (queries.block.batch * call.lens.s, call.lens.s, queries.block.group);
+    let mut keys = Patch { first, row0: 0u32.runtime(), rows: s, column: key_column(group, cfg) };
+    let mut values = Patch { first, row0: 0u32.runtime(), rows: s, column: value_column(group, cfg) };
+    let readers = readers(rows);
+    let turns = queries.sight.blocks * comptime![(TILE / rows) as u32];
+    if turns > 0 {
+        request::<E>(memory, value_tile, &inputs.key_value, &values, columns, rows, cfg);
+    }
+    commit();
+
+    for nth in 0..turns {
+        // These values are there, and no warp reads the keys before these any more.
+        wait(0usize);
+        sync_cube();
+        keys.row0 = nth * comptime![rows as u32];
+        request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, rows, cfg);
+        commit();
+        let mut dp = accumulators(1usize, rows);
+        add_scores::<E>(&mut dp, &*memory, &readers, GRADIENTS, value_tile, rows, cfg);
+
+        wait(0usize);
+        sync_cube();
+        if nth + 1 < turns {
+            values.row0 = (nth + 1) * comptime![rows as u32];
+            request::<E>(memory, value_tile, &inputs.key_value, &values, columns, rows, cfg);
+        }
+        commit();
+        let mut scores = accumulators(1usize, rows);
+        add_scores::<E>(&mut scores, &*memory, &readers, QUERIES, key_tile, rows, cfg);
+        take_gradients(scores.index_mut(0usize), dp.index_mut(0usize), queries, call, nth, cfg);
+        add_products::<E>(sums, &scores, &*memory, &readers, key_tile, rows, cfg);
     }
 }
 
@@ -142,9 +198,9 @@ fn request_keys<E: Float>(
         let (first, row0) = (block.batch * s, nth * comptime![TILE as u32]);
         let columns = comptime![cfg.key_value_columns()];
         let keys = Patch { first, row0, rows: s, column: key_column(block.group, cfg) };
-        request::<E>(memory, tile, &inputs.key_value, &keys, columns, cfg);
+        request::<E>(memory, tile, &inputs.key_value, &keys, columns, TILE, cfg);
         let values = Patch { first, row0, rows: s, column: value_column(block.group, cfg) };
-        request::<E>(memory, tile + 1, &inputs.key_value, &values, columns, cfg);
+        request::<E>(memory, tile + 1, &inputs.key_value, &values, columns, TILE, cfg);
     }
     commit();
 }
@@ -161,7 +217,8 @@ fn take_gradients(
 ) {
     let at = place(UNIT_POS);
     let hidden = f32::cast_from(comptime![HIDDEN]);
-    hide(scores, hidden, &queries.sight, &call.masks, nth * comptime![TILE as u32], &at, cfg);
+    let held = scores.len();
+    hide(scores, hidden, &queries.sight, &call.masks, nth * comptime![2 * held as u32], &at, cfg);
     take_probabilities(scores, queries.lse0, queries.lse1, comptime![cfg.scale() * LOG2_E].runtime());
     if comptime![cfg.dropout] {
         let row = queries.block.row_head * call.lens.t + queries.block.q0 + at.row;

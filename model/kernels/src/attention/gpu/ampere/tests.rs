@@ -12,17 +12,19 @@ use super::super::tests::call;
 use super::forward::forward;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
 use super::query_gradient::query_gradient;
-use super::{InputsCompilationArg, OutputsCompilationArg};
+use super::split_gradient::key_or_value_gradient;
+use super::{InputsCompilationArg, OutputsCompilationArg, is_wide};
 use crate::gpu::offline::{Compiled, buffer, settings};
 
-/// Compiles forward and the two kernels of backward, as they are launched for many tiles.
-fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 3] {
+/// Compiles forward and the kernels of backward, as they are launched for many tiles.
+fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> Vec<Compiled> {
     let (launch, properties, _) = settings(UNITS);
     // The instruction asks the target for its register layout.
     let target = Arc::new(CudaRuntime::target_properties());
+    let owned = if is_wide(&cfg) { 1 } else { 2 };
     let inputs = || InputsCompilationArg::<E> { query: buffer(), key_value: buffer() };
     let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
-    let first = forward::Forward::<E>::new(l, p, t, inputs(), call(), buffer(), buffer(), cfg, 2);
+    let first = forward::Forward::<E>::new(l, p, t, inputs(), call(), buffer(), buffer(), cfg, owned);
 
     let outputs = OutputsCompilationArg { out: buffer(), d_out: buffer(), lse: buffer() };
     let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
@@ -31,16 +33,29 @@ fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 3] {
         l, p, t, inputs(), outputs, call(), buffer(), buffer(), cfg,
     );
 
-    let data = QueryDataCompilationArg { d_out: buffer(), lse: buffer(), delta: buffer() };
-    #[rustfmt::skip]
-    let third = key_value_gradient::KeyValueGradient::<E>::new(
-        launch, properties, target, inputs(), data, call(), buffer(), cfg,
-    );
-    [
+    let mut compiled = vec![
         Compiled::for_ampere(format!("attention/ampere/forward/{case}"), first),
         Compiled::for_ampere(format!("attention/ampere/query-gradient/{case}"), second),
-        Compiled::for_ampere(format!("attention/ampere/key-value-gradient/{case}"), third),
-    ]
+    ];
+
+    let data = || QueryDataCompilationArg { d_out: buffer(), lse: buffer(), delta: buffer() };
+    if !is_wide(&cfg) {
+        #[rustfmt::skip]
+        let third = key_value_gradient::KeyValueGradient::<E>::new(
+            launch, properties, target, inputs(), data(), call(), buffer(), cfg,
+        );
+        compiled.push(Compiled::for_ampere(format!("attention/ampere/key-value-gradient/{case}"), third));
+        return compiled;
+    }
+    for (of_keys, name) in [(true, "key-gradient"), (false, "value-gradient")] {
+        let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
+        #[rustfmt::skip]
+        let kernel = key_or_value_gradient::KeyOrValueGradient::<E>::new(
+            l, p, t, inputs(), data(), call(), buffer(), of_keys, cfg,
+        );
+        compiled.push(Compiled::for_ampere(format!("attention/ampere/{name}/{case}"), kernel));
+    }
+    compiled
 }
 
 pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
@@ -56,6 +71,7 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
     let mut compiled = Vec::new();
+
     compiled.extend(kernels::<bf16>("causal-bf16", plain));
     compiled.extend(kernels::<f16>("causal-f16", plain));
     compiled.extend(kernels::<bf16>("causal-lengths-documents-dropout-bf16", masked));
@@ -64,6 +80,18 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
     compiled.extend(kernels::<bf16>(
         "cross-128-bf16",
         FlashConfig { head_dim: 128, packed: false, causal: false, ..plain },
+    ));
+
+    compiled.extend(kernels::<bf16>("causal-136-bf16", FlashConfig { head_dim: 136, ..plain }));
+    compiled.extend(kernels::<bf16>("causal-192-bf16", FlashConfig { head_dim: 192, ..plain }));
+    compiled.extend(kernels::<f16>("causal-256-f16", FlashConfig { head_dim: 256, ..plain }));
+    for head_dim in [192, 256] {
+        let case = format!("causal-lengths-documents-dropout-{head_dim}-bf16");
+        compiled.extend(kernels::<bf16>(&case, FlashConfig { head_dim, ..masked }));
+    }
+    compiled.extend(kernels::<bf16>(
+        "cross-256-bf16",
+        FlashConfig { head_dim: 256, packed: false, causal: false, ..plain },
     ));
     compiled
 }

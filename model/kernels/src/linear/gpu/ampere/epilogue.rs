@@ -1,4 +1,4 @@
-//! What happens to the results of a tile: bias, residual or activation in the registers, then stores.
+//! What happens to the results of a tile of 16-bit elements: bias, residual or activation in the registers, then stores.
 //!
 //! Of 16 rows and 32 columns a lane holds two neighbours in four places of a row. Four adjacent lanes exchange theirs, so that each
 //! stores eight neighbours at once.
@@ -9,20 +9,22 @@ use super::super::arguments::GemmSize;
 use super::super::config::GemmConfig;
 use super::super::epilogue::positive;
 use super::super::schedule::WorkTile;
-use super::multiply::{ACROSS, FRAGMENTS, warp_origin};
+use super::multiply::{FRAGMENTS, warp_origin};
 use super::{Results, Sizes};
 use crate::activation::gpu::activated;
-use crate::gpu::mma::{EDGE, Oct, Pair, quad_transpose};
+use crate::gpu::mma::{EDGE, Pair, quad_transpose};
 
+/// Products of 16 x 8 across the results of a warp.
+const ACROSS: usize = 8;
 /// Products of 16 x 8 whose results are exchanged together.
 const GROUP: usize = 4;
 
 /// Stores the results of a tile, after its epilogue.
 #[cube]
-pub(super) fn finish_tile<E: Float>(
+pub(super) fn finish_tile<E: Float, N: Size>(
     acc: &Sequence<Array<Pair<f32>>>,
     bias: &[Pair<E>],
-    results: &mut Results<E>,
+    results: &mut Results<E, N>,
     tile: &WorkTile,
     sizes: &Sizes,
     #[comptime] cfg: GemmConfig,
@@ -67,10 +69,10 @@ fn bias_of_group<E: Float>(bias: &[Pair<E>], col: u32, n: u32, #[comptime] cfg: 
 
 /// Stores row and group `place` of the results: this lane's eight, at (`row0`, `col`).
 #[cube]
-fn store_group<E: Float>(
+fn store_group<E: Float, N: Size>(
     acc: &Sequence<Array<Pair<f32>>>,
     bias: &Array<Pair<f32>>,
-    results: &mut Results<E>,
+    results: &mut Results<E, N>,
     row0: u32,
     col: u32,
     sizes: &Sizes,
@@ -128,7 +130,14 @@ fn store_group<E: Float>(
 
 /// Exchanges `words` with the adjacent lanes and stores this lane's eight results.
 #[cube]
-fn store_words<E: Float>(words: &mut Array<u32>, to: &mut [Oct<E>], inside: bool, row: u32, col: u32, pitch: u32) {
+fn store_words<E: Float, N: Size>(
+    words: &mut Array<u32>,
+    to: &mut [Vector<E, N>],
+    inside: bool,
+    row: u32,
+    col: u32,
+    pitch: u32,
+) {
     quad_transpose(words);
     let mut four = Vector::<u32, Const<4>>::empty();
     #[unroll]
@@ -136,7 +145,7 @@ fn store_words<E: Float>(words: &mut Array<u32>, to: &mut [Oct<E>], inside: bool
         four.insert(i, words[i]);
     }
     if inside {
-        to[row as usize * (pitch as usize / 8) + (col / 8) as usize] = Oct::<E>::reinterpret(four);
+        to[row as usize * (pitch as usize / 8) + (col / 8) as usize] = Vector::<E, N>::reinterpret(four);
     }
 }
 

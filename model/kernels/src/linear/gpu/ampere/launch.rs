@@ -13,6 +13,7 @@ use crate::gpu::memory::row_pitch;
 pub(in crate::linear::gpu) fn launch(plan: &Plan, call: &Call, config: GemmConfig) {
     let Call { a, b, out, auxiliary, .. } = call;
     let rounded = if config.writes_sums() { a } else { out };
+    let c = if config.is_f32() && config.splits_k() { call.sums_in_fours() } else { vectors(rounded) };
     let pitch = |matrix: &CubeTensor| row_pitch(matrix) as u32;
     let pitches = PitchesLaunch::new(plan.k as u32, pitch(a), pitch(b), pitch(rounded), pitch(auxiliary));
 
@@ -24,8 +25,10 @@ pub(in crate::linear::gpu) fn launch(plan: &Plan, call: &Call, config: GemmConfi
             &a.client,
             plan.blocks(),
             CubeDim::new_1d(threads(&config)),
-            MatricesLaunch::new(octs(a), octs(b), call.bias(plan.n)),
-            ResultsLaunch::new(octs(rounded), octs(auxiliary), call.sums()),
+            config.vector(),
+            config.arithmetic.register(),
+            MatricesLaunch::new(vectors(a), vectors(b), call.bias(plan.n)),
+            ResultsLaunch::new(c, vectors(auxiliary), call.sums()),
             SizesLaunch::new(plan.size(out), pitches),
             plan.split_k_size(),
             config,
@@ -34,10 +37,10 @@ pub(in crate::linear::gpu) fn launch(plan: &Plan, call: &Call, config: GemmConfi
     }
 }
 
-/// Returns `matrix` as vectors of eight elements.
+/// Returns `matrix` as vectors of 16 bytes.
 #[expect(unsafe_code, reason = "a buffer argument from a handle")]
-fn octs(matrix: &CubeTensor) -> BufferArg {
-    let len = matrix.meta.shape()[0] * row_pitch(matrix) / 8;
+fn vectors(matrix: &CubeTensor) -> BufferArg {
+    let len = matrix.meta.shape()[0] * row_pitch(matrix) * matrix.dtype.size() / 16;
     // SAFETY: the matrix has as many rows of as many elements.
     unsafe { BufferArg::from_raw_parts(matrix.handle.clone(), len) }
 }

@@ -6,11 +6,12 @@
 use cubecl::prelude::*;
 
 use super::super::arguments::SplitKSize;
-use super::super::config::{GemmConfig, TILE_K, TILE_M};
+use super::super::config::{GemmConfig, TILE_M};
 use super::super::schedule::{Schedule, first_wave, take_tile};
 use super::{Matrices, Memory, Sizes, threads};
 use crate::gpu::async_copy::{commit, copy};
-use crate::gpu::mma::{LINE, Oct, place_in_tile};
+use crate::gpu::mma::{LINE, place_in_tile};
+use crate::gpu::mma_f32::{Arithmetic, place_across};
 
 /// Parts in which a K tile is loaded, between the products of its steps.
 pub(super) const PARTS: usize = 3;
@@ -29,8 +30,8 @@ pub(super) struct Loads {
 
 /// Where this thread's first copy of an operand's K tile begins in memory, in vectors, and what it may copy.
 ///
-/// `inside` has a bit per copy of an operand along K, set if its row exists, and a byte per panel of one across K: the bytes of the
-/// thread's vector that belong to the matrix.
+/// `inside` has a bit per copy of an operand along K, set if its row exists. Of one across K it has, per panel, what of the thread's
+/// vector belongs to the matrix: a byte with the bytes of 16-bit elements, or four bits with the elements of f32.
 #[derive(CubeType)]
 struct Source {
     from: u32,
@@ -85,18 +86,23 @@ fn begin(
     #[comptime] cfg: GemmConfig,
 ) {
     let (line, vector) = first_place();
+    let (elements, tile_k) = comptime![(cfg.vector() as u32, cfg.tile_k() as u32)];
 
     let mut inside = 0u32;
     if comptime![across] {
-        source.from = (k_tile * comptime![TILE_K as u32] + line) * (pitch / 8) + row0 / 8 + vector;
+        source.from = (k_tile * tile_k + line) * (pitch / elements) + row0 / elements + vector;
         #[unroll]
-        for panel in 0..comptime![tile_rows / TILE_K] {
-            let row = row0 + vector * 8 + comptime![(panel * TILE_K) as u32];
-            let elements = select(row < rows, min(rows - row, 8u32), 0u32);
-            inside |= (2 * elements) << comptime![8 * panel as u32];
+        for panel in 0..comptime![tile_rows / cfg.tile_k()] {
+            let row = row0 + vector * elements + comptime![(panel * cfg.tile_k()) as u32];
+            let existing = select(row < rows, min(rows - row, elements.runtime()), 0u32);
+            if comptime![cfg.is_f32()] {
+                inside |= existing << comptime![4 * panel as u32];
+            } else {
+                inside |= (2 * existing) << comptime![8 * panel as u32];
+            }
         }
     } else {
-        source.from = (row0 + line) * (pitch / 8) + k_tile * comptime![TILE_K as u32 / 8] + vector;
+        source.from = (row0 + line) * (pitch / elements) + k_tile * comptime![LINE as u32] + vector;
         let at_once = comptime![lines_at_once(&cfg)];
         #[unroll]
         for turn in 0..comptime![tile_rows / at_once] {
@@ -116,14 +122,15 @@ struct Turn {
     rows: usize,
     across: bool,
     lines_at_once: usize,
+    arithmetic: Arithmetic,
 }
 
 /// Loads the next K tile as a group. Where none is left, the group copies nothing.
 #[cube]
-pub(super) fn load_next<E: Float>(
+pub(super) fn load_next<E: Float, N: Size>(
     loads: &mut Loads,
-    matrices: &Matrices<E>,
-    memory: &mut Memory<E>,
+    matrices: &Matrices<E, N>,
+    memory: &mut Memory<E, N>,
     sizes: &Sizes,
     #[comptime] cfg: GemmConfig,
 ) {
@@ -136,16 +143,16 @@ pub(super) fn load_next<E: Float>(
 
 /// Starts the copies of part `part` of the next K tile.
 #[cube]
-pub(super) fn load_part<E: Float>(
+pub(super) fn load_part<E: Float, N: Size>(
     loads: &Loads,
-    matrices: &Matrices<E>,
-    memory: &mut Memory<E>,
+    matrices: &Matrices<E, N>,
+    memory: &mut Memory<E, N>,
     sizes: &Sizes,
     #[comptime] part: usize,
     #[comptime] cfg: GemmConfig,
 ) {
     // The elements of K that are left, from this K tile on.
-    let k0 = loads.k_tile * comptime![TILE_K as u32];
+    let k0 = loads.k_tile * comptime![cfg.tile_k() as u32];
     let k = select(loads.k_tile < loads.end, sizes.pitches.k - k0, 0u32);
     let lines_at_once = comptime![lines_at_once(&cfg)];
     let of_a = comptime![TILE_M / lines_at_once];
@@ -155,11 +162,17 @@ pub(super) fn load_part<E: Float>(
     for turn in comptime![part * turns / PARTS]..comptime![(part + 1) * turns / PARTS] {
         if comptime![turn < of_a] {
             let across = comptime![cfg.a_is_mn_major()];
-            let turn = comptime![Turn { nth: turn, rows: TILE_M, across, lines_at_once }];
+            let turn = comptime![Turn { nth: turn, rows: TILE_M, across, lines_at_once, arithmetic: cfg.arithmetic }];
             copy_turn(&matrices.a, &mut memory.a, &loads.a, sizes.pitches.a, loads.stage, k, turn);
         } else {
             let across = comptime![cfg.b_is_mn_major()];
-            let turn = comptime![Turn { nth: turn - of_a, rows: cfg.tile_n, across, lines_at_once }];
+            let turn = comptime![Turn {
+                nth: turn - of_a,
+                rows: cfg.tile_n,
+                across,
+                lines_at_once,
+                arithmetic: cfg.arithmetic
+            }];
             copy_turn(&matrices.b, &mut memory.b, &loads.b, sizes.pitches.b, loads.stage, k, turn);
         }
     }
@@ -178,19 +191,18 @@ pub(super) fn end_load(loads: &mut Loads, sizes: &Sizes, #[comptime] cfg: GemmCo
     }
 }
 
-/// Moves `source` on by a K tile.
+/// Moves `source` on by a K tile: as many lines, or vectors of a line.
 #[cube]
 fn advance(source: &mut Source, pitch: u32, #[comptime] across: bool) {
-    source.from +=
-        if comptime![across] { pitch * comptime![TILE_K as u32 / 8] } else { comptime![TILE_K as u32 / 8].runtime() };
+    source.from += if comptime![across] { pitch * comptime![LINE as u32] } else { comptime![LINE as u32].runtime() };
 }
 
 /// Starts a copy of a K tile of an operand, of which `k` elements are left, into stage `stage`. What lies beyond the matrix
 /// becomes 0.
 #[cube]
-fn copy_turn<E: Float>(
-    operand: &[Oct<E>],
-    memory: &mut Shared<[Oct<E>]>,
+fn copy_turn<E: Float, N: Size>(
+    operand: &[Vector<E, N>],
+    memory: &mut Shared<[Vector<E, N>]>,
     source: &Source,
     pitch: u32,
     stage: u32,
@@ -200,17 +212,27 @@ fn copy_turn<E: Float>(
     let (line, vector) = first_place();
     // Lines of the tile before this one.
     let nth = comptime![turn.nth * turn.lines_at_once];
-    let to =
-        stage * comptime![(turn.rows * LINE) as u32] + place_in_tile(line, vector) + comptime![(nth * LINE) as u32];
+    let (elements, tile_k) = comptime![(turn.arithmetic.vector() as u32, turn.arithmetic.line())];
+    let element_bytes = comptime![16 / elements];
+    let place = if comptime![turn.across && turn.arithmetic.is_f32()] {
+        place_across(line, vector)
+    } else {
+        place_in_tile(line, vector)
+    };
+    let to = stage * comptime![(turn.rows * LINE) as u32] + place + comptime![(nth * LINE) as u32];
 
     let (from, bytes) = if comptime![turn.across] {
-        let (down, panel) = comptime![((nth % TILE_K) as u32, (nth / TILE_K) as u32)];
-        let inside = source.inside >> comptime![8 * panel] & 0xff;
-        (source.from + pitch / 8 * down + comptime![panel * LINE as u32], select(line + down < k, inside, 0u32))
+        let (down, panel) = comptime![((nth % tile_k) as u32, (nth / tile_k) as u32)];
+        let inside = if comptime![turn.arithmetic.is_f32()] {
+            4 * (source.inside >> comptime![4 * panel] & 0xf)
+        } else {
+            source.inside >> comptime![8 * panel] & 0xff
+        };
+        (source.from + pitch / elements * down + comptime![panel * LINE as u32], select(line + down < k, inside, 0u32))
     } else {
-        let left = 2 * select(vector * 8 < k, min(k - vector * 8, 8u32), 0u32);
+        let left = element_bytes * select(vector * elements < k, min(k - vector * elements, elements.runtime()), 0u32);
         let inside = source.inside & comptime![1u32 << turn.nth];
-        (source.from + pitch / 8 * comptime![nth as u32], select(inside != 0, left, 0u32))
+        (source.from + pitch / elements * comptime![nth as u32], select(inside != 0, left, 0u32))
     };
     let (from, to) = (from as usize, to as usize);
     copy(&operand[from..from + 1], &mut memory[to..to + 1], bytes);

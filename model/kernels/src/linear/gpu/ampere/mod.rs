@@ -1,6 +1,6 @@
-//! The 16-bit GEMM on Ampere and later GPUs: `cp.async`, `mma.sync`, a persistent grid.
+//! The GEMM on Ampere and later GPUs, and in f32 on all: `cp.async`, `mma.sync`, a persistent grid.
 //!
-//! All warps of a block do the same. Each computes 64 x 64 results of an output tile:
+//! All warps of a block do the same. Each computes 64 x 64 results of an output tile, 64 x 32 with the accuracy of f32:
 //!
 //! ```text
 //! [`load`]      K tile n + stages - 1 of A and B   -- cp.async -->   a stage of shared memory
@@ -8,11 +8,14 @@
 //! [`epilogue`]  registers  -- bias, activation, residual -->  C, after the last K tile of an output tile
 //! ```
 //!
+//! In f32 only the instructions differ ([`crate::gpu::mma_f32`]), the elements of a K tile, and [`epilogue_f32`].
+//!
 //! The loads run ahead across the boundaries of output tiles, so that the first K tiles of the next one arrive during the epilogue.
 //! The schedule of the tiles, the split of K and the sum of its slices are the same as on Hopper: [`super::schedule`],
 //! [`super::split_k`], [`super::split_k_sum`].
 
 mod epilogue;
+mod epilogue_f32;
 mod launch;
 mod load;
 mod multiply;
@@ -26,24 +29,24 @@ use super::arguments::{GemmSize, SplitKSize};
 use super::config::{GemmConfig, TILE_M};
 use super::schedule::{first_wave, take_tile};
 use crate::gpu::async_copy::wait;
-use crate::gpu::mma::{LINE, Oct, Pair};
+use crate::gpu::mma::{LINE, Pair};
 use epilogue::finish_tile;
 use load::{load_next, loads};
 use multiply::{multiply_k_tile, readers, zeroed_accumulator};
 
-/// Edge of the results of a warp.
-const WARP_TILE: usize = 64;
+/// Rows of the results of a warp.
+const WARP_ROWS: usize = 64;
 
 /// Returns the threads of a block.
 pub(super) fn threads(config: &GemmConfig) -> u32 {
-    (TILE_M / WARP_TILE * (config.tile_n / WARP_TILE) * 32) as u32
+    (TILE_M / WARP_ROWS * (config.tile_n / config.warp_columns()) * 32) as u32
 }
 
-/// The matrices of a product, in vectors of eight elements.
+/// The matrices of a product, in vectors of 16 bytes.
 #[derive(CubeType, CubeLaunch)]
-struct Matrices<E: Float> {
-    a: Box<[Oct<E>]>,
-    b: Box<[Oct<E>]>,
+struct Matrices<E: Float, N: Size> {
+    a: Box<[Vector<E, N>]>,
+    b: Box<[Vector<E, N>]>,
     bias: Box<[Pair<E>]>,
 }
 
@@ -67,34 +70,34 @@ struct Sizes {
 
 /// Where results go, and what is added to them.
 #[derive(CubeType, CubeLaunch)]
-struct Results<E: Float> {
-    c: Box<[Oct<E>]>,
+struct Results<E: Float, N: Size> {
+    c: Box<[Vector<E, N>]>,
     /// The residual, or where the arguments of an activation are kept for backward.
-    auxiliary: Box<[Oct<E>]>,
+    auxiliary: Box<[Vector<E, N>]>,
     /// As f32: slice `i` of each tile goes to matrix `i`.
     sums: Box<[Pair<f32>]>,
 }
 
 /// The stages of both operands, see [`crate::gpu::mma`].
 #[derive(CubeType)]
-struct Memory<E: Float> {
-    a: Shared<[Oct<E>]>,
-    b: Shared<[Oct<E>]>,
+struct Memory<E: Float, N: Size> {
+    a: Shared<[Vector<E, N>]>,
+    b: Shared<[Vector<E, N>]>,
 }
 
 /// `c = a · b` in the layout and with the epilogue of `cfg`.
 #[cube(launch_unchecked)]
-fn gemm<E: Float>(
-    matrices: &Matrices<E>,
-    results: &mut Results<E>,
+fn gemm<E: Float, N: Size, R: Size>(
+    matrices: &Matrices<E, N>,
+    results: &mut Results<E, N>,
     sizes: &Sizes,
     split_k: SplitKSize,
     #[comptime] cfg: GemmConfig,
     #[define(E)] _dtype: ElemType,
 ) {
-    let mut memory = Memory::<E> {
-        a: Shared::<[Oct<E>]>::new_aligned_slice(comptime![cfg.stages * TILE_M * LINE], 128usize),
-        b: Shared::<[Oct<E>]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * LINE], 128usize),
+    let mut memory = Memory::<E, N> {
+        a: Shared::<[Vector<E, N>]>::new_aligned_slice(comptime![cfg.stages * TILE_M * LINE], 128usize),
+        b: Shared::<[Vector<E, N>]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * LINE], 128usize),
     };
     let SplitKSize { slices, slice_len, tail_slices } = split_k;
     let mut loads = loads(sizes, SplitKSize { slices, slice_len, tail_slices }, cfg);
@@ -108,12 +111,16 @@ fn gemm<E: Float>(
     let mut stage = 0u32;
     while schedule.next < schedule.end {
         let tile = take_tile(&mut schedule, cfg);
-        let mut acc = zeroed_accumulator();
+        let mut acc = zeroed_accumulator(cfg);
         for _ in tile.from..tile.to {
-            multiply_k_tile(&mut acc, &readers, &mut loads, matrices, &mut memory, sizes, stage, cfg);
+            multiply_k_tile::<E, N, R>(&mut acc, &readers, &mut loads, matrices, &mut memory, sizes, stage, cfg);
             stage = select(stage == comptime![cfg.stages as u32 - 1], 0u32, stage + 1);
         }
-        finish_tile(&acc, &matrices.bias, results, &tile, sizes, cfg);
+        if comptime![cfg.is_f32()] {
+            epilogue_f32::finish_tile(&acc, &matrices.bias, results, &tile, sizes, cfg);
+        } else {
+            finish_tile(&acc, &matrices.bias, results, &tile, sizes, cfg);
+        }
     }
     wait(0usize);
 }

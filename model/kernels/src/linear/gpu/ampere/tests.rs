@@ -11,11 +11,13 @@ use super::super::arguments::{GemmSizeCompilationArg, SplitKSizeCompilationArg};
 use super::super::config::{Epilogue, GemmConfig, Output, Sums};
 use super::{MatricesCompilationArg, PitchesCompilationArg, ResultsCompilationArg, SizesCompilationArg, gemm, threads};
 use crate::activation::Activation;
+use crate::gpu::mma_f32::Arithmetic;
 use crate::gpu::offline::{Compiled, buffer, settings};
 use crate::linear::Layout;
 
 /// Every layout with wide tiles, and every epilogue that differs with narrow ones.
-fn configs() -> Vec<(String, GemmConfig)> {
+fn configs(arithmetic: Arithmetic) -> Vec<(String, GemmConfig)> {
+    let config = |layout, output, tile_n| GemmConfig::ampere(layout, output, tile_n, 16, arithmetic);
     let rounded = |epilogue| Output::Rounded { bias: true, epilogue };
     let activation = |activation, keeps_input| rounded(Epilogue::Activation { activation, keeps_input });
     let outputs = [
@@ -25,21 +27,31 @@ fn configs() -> Vec<(String, GemmConfig)> {
         ("f32-split-k", Output::Sums(Sums::SplitK)),
         ("f32-accumulate", Output::Sums(Sums::Accumulate)),
     ];
+    // In f32, accumulation adds a residual.
+    let outputs = &outputs[..if arithmetic.is_f32() { 4 } else { 5 }];
     let mut configs = Vec::new();
     for (name, layout) in [("nn", Layout::NN), ("nt", Layout::NT), ("tn", Layout::TN)] {
-        configs.push((format!("{name}-bias-wide"), GemmConfig::ampere(layout, outputs[0].1, 256, 16)));
-        configs.push((format!("{name}-f32-split-k-wide"), GemmConfig::ampere(layout, outputs[3].1, 256, 16)));
+        let (wide, columns) = if arithmetic == Arithmetic::F32 { ("", 128) } else { ("-wide", 256) };
+        configs.push((format!("{name}-bias{wide}"), config(layout, outputs[0].1, columns)));
+        configs.push((format!("{name}-f32-split-k{wide}"), config(layout, outputs[3].1, columns)));
     }
-    configs
-        .extend(outputs.map(|(case, output)| (format!("nn-{case}"), GemmConfig::ampere(Layout::NN, output, 128, 16))));
+    let narrow = outputs.iter().map(|(case, output)| (format!("nn-{case}"), config(Layout::NN, *output, 128)));
+    let is_new = |(case, _): &(String, GemmConfig)| !configs.iter().any(|(known, _)| known == case);
+    let narrow: Vec<_> = narrow.filter(is_new).collect();
+    configs.extend(narrow);
     configs
 }
 
 pub(in crate::linear::gpu) fn offline_kernels() -> Vec<Compiled> {
+    let sixteen = configs(Arithmetic::Sixteen);
     let mut compiled: Vec<_> =
-        configs().iter().map(|(case, config)| product(case, *config, ("bf16", DType::BF16))).collect();
-    let (case, config) = &configs()[0];
+        sixteen.iter().map(|(case, config)| product(case, *config, ("bf16", DType::BF16))).collect();
+    let (case, config) = &sixteen[0];
     compiled.push(product(case, *config, ("f16", DType::F16)));
+    for (name, arithmetic) in [("tf32", Arithmetic::Tf32), ("f32", Arithmetic::F32)] {
+        let configs = configs(arithmetic);
+        compiled.extend(configs.iter().map(|(case, config)| product(case, *config, (name, DType::F32))));
+    }
     compiled
 }
 
@@ -58,6 +70,8 @@ fn product(case: &str, config: GemmConfig, (name, dtype): (&str, DType)) -> Comp
             pitches: PitchesCompilationArg { k: (), a: (), b: (), c: (), auxiliary: () },
         },
         SplitKSizeCompilationArg { slices: (), slice_len: (), tail_slices: () },
+        config.vector(),
+        config.arithmetic.register(),
         config,
         dtype_to_storage_type(dtype),
     );
@@ -68,7 +82,11 @@ fn product(case: &str, config: GemmConfig, (name, dtype): (&str, DType)) -> Comp
 fn ampere_kernels_compile_without_a_device() {
     for Compiled { label, ptx, .. } in offline_kernels() {
         let code = ptx.expect("no function of libdevice");
-        for instruction in ["mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4", "cp.async.cg.shared.global"] {
+        let is_f32 = label.ends_with("-tf32") || label.ends_with("-f32");
+        let product = if is_f32 { "mma.sync.aligned.m16n8k8.row.col.f32.tf32" } else { "mma.sync.aligned.m16n8k16" };
+        // Words across K, of both operands of a weight gradient, are read one by one.
+        let read = if is_f32 && label.contains("/tn-") { "ld.shared" } else { "ldmatrix.sync.aligned.m8n8.x4" };
+        for instruction in [product, read, "cp.async.cg.shared.global"] {
             assert!(code.contains(instruction), "{label}: {instruction}");
         }
         assert!(!["div.rn", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{label}");
