@@ -1,7 +1,9 @@
 //! The training loss.
 
-use burn::tensor::{DType, Int, Tensor};
-use kiln_kernels::{CrossEntropy, CrossEntropyConfig, Projection, cross_entropy, linear_cross_entropy};
+use burn::tensor::{Bool, Int, Tensor};
+use kiln_kernels::{
+    CrossEntropy, CrossEntropyConfig, Projection, cross_entropy, linear_cross_entropy, row_argmax, row_sums,
+};
 
 use crate::config::TransformerConfig;
 
@@ -68,9 +70,9 @@ impl TokenLoss<'_> {
             let len = chunk_rows.min(m - first);
             let labels = labels.clone().narrow(0, first, len);
             let logits = projection.logits(hidden.clone().narrow(0, first, len));
-            let guesses = logits.clone().argmax(1).reshape([len]).cast(labels.dtype());
-            let counts = labels.clone().not_equal_elem(self.ignored).int();
-            let n_correct = count(guesses.equal(labels.clone()).int() * counts);
+            let guesses = row_argmax(logits.clone()).cast(labels.dtype());
+            let is_counted = labels.clone().not_equal_elem(self.ignored);
+            let n_correct = count(guesses.equal(labels.clone()).bool_and(is_counted));
             let CrossEntropy { loss_sum, nll_sum } = cross_entropy(logits, labels, &self.cross_entropy_config());
             (loss_sum, nll_sum, n_correct)
         });
@@ -80,7 +82,7 @@ impl TokenLoss<'_> {
     }
 
     fn n_labels(&self, labels: &Tensor<1, Int>) -> Tensor<1> {
-        count(labels.clone().not_equal_elem(self.ignored).int())
+        count(labels.clone().not_equal_elem(self.ignored))
     }
 
     fn cross_entropy_config(&self) -> CrossEntropyConfig {
@@ -88,7 +90,8 @@ impl TokenLoss<'_> {
     }
 }
 
-/// Sums zeros and ones, `[1]`, f32: exact up to 16 million.
-fn count(ones: Tensor<1, Int>) -> Tensor<1> {
-    ones.sum().float().cast(DType::F32)
+/// Counts what is true, `[1]`, f32: exact up to 16 million.
+fn count(which: Tensor<1, Bool>) -> Tensor<1> {
+    let [n] = which.dims();
+    row_sums(which.float().reshape([1, n]))
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 pub(super) use self::chosen::ChosenArgs;
 use super::together::{Role, begin};
+use crate::config::Precision;
 use crate::device::{self, DeviceChoice};
 use crate::diagnose::bench_record::BenchRecord;
 use crate::diagnose::operators::{Peaks, measure as measure_operators, measure_compared};
@@ -145,11 +146,13 @@ impl Bench {
         let peer = args.peer.map(open_peer).transpose()?;
         let baseline = args.baseline.as_deref().map(BenchRecord::read_all).transpose()?;
 
-        // All workloads were built with the same precision and with the same `--set`.
-        let first = &workloads[0].config.train;
-        first.f32_products.install_in_backend();
+        // All workloads were built with the same precision and with the same `--set`. The link alone needs none.
+        let first = workloads.first().map(|workload| &workload.config.train);
+        if let Some(train) = first {
+            train.f32_products.install_in_backend();
+        }
         let device = args.device.open()?;
-        let dtype = device::compute_dtype(first.precision, &device)?;
+        let dtype = device::compute_dtype(first.map_or(Precision::Auto, |train| train.precision), &device)?;
         let peaks = device::peak_flops_per_sec(&device, dtype).zip(device::peak_bytes_per_sec(&device));
         let peaks = peaks.map(|(flops, bytes)| Peaks { flops, bytes });
         let effort = Effort { steps, repeats };

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, FloatDType, Tensor, Transaction};
-use kiln_kernels::Settings;
 use kiln_kernels::optim::AdamWState;
 
 use super::step_time::{Effort, Paced, pace};
 use super::workload::Workload;
 use crate::config::Capture;
-use crate::device::{is_cpu, reserved_bytes};
+use crate::device::reserved_bytes;
 use crate::metrics::deferred::Measures;
 use crate::train::{CapturedSteps, TrainState};
 
@@ -47,11 +46,8 @@ pub fn compare(
     effort: Effort,
     steps: usize,
 ) -> Result<Comparison> {
-    // On a GPU, the backend may otherwise sum losses in any order.
-    let installed = Settings { deterministic: !is_cpu(device), ..Settings::current() }.install();
     let eager = train(workload, dtype, device, effort, steps, Capture::Off);
     let replayed = train(workload, dtype, device, effort, steps, Capture::On);
-    drop(installed);
 
     let ((wanted, eager, _), (found, replayed, mut captured)) = (eager?, replayed?);
     if captured.n_recorded() == 0 {

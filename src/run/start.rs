@@ -84,7 +84,7 @@ impl Prepared {
                 F32Products::F32 => "with the accuracy of f32; \"tf32\" is faster",
                 F32Products::Tf32 => "rounded to TF32",
             };
-            logging.note(&format!("products and attention in f32: {how} (train.f32_products)"))?;
+            logging.note(&format!("products in f32: {how} (train.f32_products)"))?;
         }
         if run.options.reference_operators {
             logging.note("every operator is computed by its reference definition (--reference-operators)")?;

@@ -20,7 +20,7 @@ use super::state::{TrainState, initial_weights};
 use super::trainer::Trainer;
 use crate::checkpoint::{Checkpoints, Resume};
 use crate::config::Config;
-use crate::device::{compute_dtype, is_cpu, peak_flops_per_sec};
+use crate::device::{compute_dtype, peak_flops_per_sec};
 use crate::distributed::Ranks;
 use crate::eval::{Masking, Model};
 
@@ -52,10 +52,7 @@ impl<M: Model> Trainer<M> {
         let Setup { mut config, run_dir, device, vocabulary, weights, train, validation, mut logging, ranks, .. } =
             setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
-        // On the CPU every sum has a fixed order anyway.
-        let deterministic = config.train.deterministic && !is_cpu(&device);
-        let operators =
-            Settings { reference_operators: setup.reference_operators, deterministic, ..Settings::default() };
+        let operators = Settings { reference_operators: setup.reference_operators, ..Settings::default() };
         let operators = config.train.f32_products.within(operators);
         let _installed = operators.install();
 

@@ -190,6 +190,19 @@ fn a_bench_is_compared_with_a_stored_one() {
 }
 
 #[test]
+fn the_link_between_devices_is_measured_alone_and_with_a_workload() {
+    let place = Workplace::new();
+    let bench = |named: &[&str]| {
+        let common = ["--devices", "cpu,cpu", "--steps", "1", "--repeats", "1"];
+        place.run(&[&["bench"], named, &common[..]].concat()).ok()
+    };
+    let link = bench(&["link"]).stdout;
+    assert!(link.contains("498 MiB") && !link.contains("each alone"), "{link}");
+    let both = bench(&["tiny", "link"]).stdout;
+    assert!(both.contains("498 MiB") && both.contains("each alone"), "{both}");
+}
+
+#[test]
 fn a_bench_ends_with_its_reader() {
     let place = Workplace::new();
     let bench = ["bench", "tiny", "--device", "cpu", "--steps", "1", "--repeats", "1"];

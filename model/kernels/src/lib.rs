@@ -16,11 +16,11 @@
 //! |---|---|
 //! | 0 | `kernel_set` kernels for GPUs of several generations |
 //! | 1 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` |
-//! | 2 | `dropout` · `rotary` · `swiglu` · `optim` |
+//! | 2 | `dropout` · `rotary` · `row` reductions of rows · `swiglu` · `optim` |
 //! | 3 | `activation` · `random` · `collective` |
-//! | 4 | `reduce` sums over rows |
+//! | 4 | `reduce` sums of columns |
 //! | 5 | `linear` |
-//! | 6 | `attention` · `norm` · `embedding` · `deterministic` sums in a fixed order · `custom_gradient` |
+//! | 6 | `attention` · `norm` · `embedding` · `custom_gradient` |
 //! | 7 | `cross_entropy` |
 //! | 8 | `linear_cross_entropy` |
 //!
@@ -41,7 +41,6 @@ pub mod collective;
 pub mod compilation;
 mod cross_entropy;
 mod custom_gradient;
-mod deterministic;
 mod dropout;
 mod embedding;
 #[cfg(feature = "cuda")]
@@ -57,6 +56,7 @@ mod random;
 mod reduce;
 mod retained;
 mod rotary;
+mod row;
 mod settings;
 mod swiglu;
 #[cfg(test)]
@@ -78,6 +78,7 @@ pub use norm::{Branch, NormWeights, add_norm, add_norm_again, layer_norm, rms_no
 pub use random::random_words;
 pub use retained::Retained;
 pub use rotary::rotary;
+pub use row::{row_argmax, row_sums};
 pub use settings::{F32Products, Settings, SettingsGuard};
 pub use swiglu::swiglu;
 

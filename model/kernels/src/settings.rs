@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 thread_local! {
     static CURRENT: Cell<Settings> = const {
-        Cell::new(Settings { reference_operators: false, deterministic: false, f32_products: F32Products::F32 })
+        Cell::new(Settings { reference_operators: false, f32_products: F32Products::F32 })
     };
 }
 
@@ -70,12 +70,10 @@ pub struct Settings {
     /// The backend's autodiff computes the gradients, the backend computes the products, and the arithmetic between
     /// them is f32. Dropout and masking draw the same random bits either way, and gradients are flattened by the same
     /// copy. Reference operators are slow and keep attention scores of size T x S.
-    pub reference_operators: bool,
-    /// Every sum has a fixed order, so that two runs give the same bits.
     ///
-    /// Operators that run their reference on a GPU still depend on the backend's autotune; one of them is attention
-    /// where [`attention_is_fused`](crate::attention_is_fused) returns false.
-    pub deterministic: bool,
+    /// The kernels give the same bits in every run. On a GPU reference operators depend on the backend's autotune, and so does
+    /// attention where [`attention_is_fused`](crate::attention_is_fused) returns false.
+    pub reference_operators: bool,
     /// How products of f32 tensors are computed on a GPU.
     pub f32_products: F32Products,
 }
@@ -116,16 +114,15 @@ pub(crate) fn reference_operators() -> bool {
 mod tests {
     use super::*;
 
-    const REFERENCE: Settings =
-        Settings { reference_operators: true, deterministic: false, f32_products: F32Products::F32 };
+    const REFERENCE: Settings = Settings { reference_operators: true, f32_products: F32Products::F32 };
 
     #[test]
     fn guards_nest_and_restore() {
         let before = Settings::current();
         let outer = REFERENCE.install();
         {
-            let _inner = Settings { deterministic: true, ..Settings::current() }.install();
-            assert_eq!(Settings::current(), Settings { deterministic: true, ..REFERENCE });
+            let _inner = Settings { f32_products: F32Products::Tf32, ..Settings::current() }.install();
+            assert_eq!(Settings::current(), Settings { f32_products: F32Products::Tf32, ..REFERENCE });
         }
         assert_eq!(Settings::current(), REFERENCE);
         drop(outer);

@@ -53,6 +53,20 @@ fn find_cuda() -> Result<Device, &'static str> {
     Err("built without the feature `cuda`")
 }
 
+/// Returns the cases of this process, with their numbers: all, or with `KILN_TEST_PART=1/4` every fourth from the second on. Each
+/// process compiles its kernels one after the other, so that several of them end earlier.
+///
+/// # Panics
+/// If the variable holds something else.
+pub(crate) fn part<T>(cases: Vec<T>) -> impl Iterator<Item = (usize, T)> {
+    let chosen = std::env::var("KILN_TEST_PART").map_or((0, 1), |part| {
+        let numbers = part.split_once('/').and_then(|(own, of)| Some((own.parse().ok()?, of.parse().ok()?)));
+        numbers.filter(|&(own, of): &(usize, usize)| own < of).expect("KILN_TEST_PART=1/4 is the second of four parts")
+    });
+    let (own, of) = chosen;
+    cases.into_iter().enumerate().filter(move |(at, _)| at % of == own)
+}
+
 /// Returns deterministic values in [-1, 1), exact in bf16 so that every dtype starts from the same numbers.
 pub(crate) fn values(len: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

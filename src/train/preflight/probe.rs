@@ -59,9 +59,8 @@ pub(super) fn forward_backward<M: Model>(
     let mut batches: Vec<_> = (0..n_uploads).flat_map(|_| upload_split(batch, splits, &state.device)).collect();
     batches.truncate(2);
     let (_, FlatGradients(gradients)) = group_gradients(state, &batches, state.micro_steps);
-    // Host sync: the run has not begun.
-    let sum = gradients.values.sum().try_into_data().map(drop);
-    sum.map_err(|error| anyhow!("{error}"))
+    // Host sync: the run has not begun. One element is enough, and its kernel is there.
+    gradients.values.slice([0..1]).try_into_data().map(drop).map_err(|error| anyhow!("{error}"))
 }
 
 /// Runs forward as in a validation.

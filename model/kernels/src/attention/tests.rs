@@ -5,7 +5,7 @@ use super::ops::{FlashOps, FlashSpec};
 use super::{AttentionConfig, AttentionMask, Projected, attention, reference};
 use crate::DropoutStream;
 use crate::maybe::MaybeInts;
-use crate::testing::{assert_close, devices, host, seconds, tensor, values};
+use crate::testing::{assert_close, devices, host, part, seconds, tensor, values};
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -176,7 +176,7 @@ fn inputs(case: &Case) -> Vec<Vec<f32>> {
 #[test]
 fn values_equal_the_definition() {
     for (name, device) in devices() {
-        for (at, case) in cases().iter().enumerate() {
+        for (at, ref case) in part(cases()) {
             let inputs = inputs(case);
             let expected = expected(case, &inputs);
             for dtype in [DType::F32, DType::BF16] {
@@ -190,7 +190,7 @@ fn values_equal_the_definition() {
 #[test]
 fn gradients_equal_central_differences() {
     for (name, device) in devices() {
-        for (at, case) in cases().iter().enumerate().filter(|(_, case)| case.k == 8) {
+        for (at, ref case) in part(cases()).filter(|(_, case)| case.k == 8) {
             let inputs = inputs(case);
             let (_, grads) = run(&device, DType::F32, case, &inputs);
             let weights = values(case.b * case.t * case.h * case.k, 9);
@@ -221,7 +221,7 @@ fn gradients_equal_central_differences() {
 #[test]
 fn bf16_gradients_follow_f32() {
     for (name, device) in devices() {
-        for (at, case) in cases().iter().enumerate() {
+        for (at, ref case) in part(cases()) {
             let inputs = inputs(case);
             let (_, f32) = run(&Device::flex(), DType::F32, case, &inputs);
             let (_, bf16) = run(&device, DType::BF16, case, &inputs);
@@ -237,7 +237,7 @@ fn bf16_gradients_follow_f32() {
 #[test]
 fn dropped_probabilities_are_the_same_everywhere() {
     for (name, device) in devices() {
-        for (at, case) in cases().iter().enumerate().filter(|(_, case)| case.documents.is_none()) {
+        for (at, ref case) in part(cases()).filter(|(_, case)| case.documents.is_none()) {
             let inputs = inputs(case);
             let plain = run_with(reference::attention, &Device::flex(), DType::F32, case, &inputs, Some(0.3));
             for dtype in [DType::F32, DType::BF16] {

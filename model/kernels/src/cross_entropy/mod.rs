@@ -15,7 +15,7 @@ use burn::tensor::{Int, Tensor};
 pub(crate) use gpu::tests::offline_kernels;
 pub(crate) use ops::CrossEntropyOps;
 
-use crate::deterministic::sum;
+use crate::row::row_sums;
 use crate::settings::reference_operators;
 
 /// How the loss is computed.
@@ -68,7 +68,7 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEn
 impl CrossEntropy {
     /// Sums the result of [`CrossEntropyOps::cross_entropy_rows`].
     pub(crate) fn of_rows(rows: Tensor<2>) -> Self {
-        let nll_sum = sum(rows.clone().detach().narrow(0, 1, 1));
-        Self { loss_sum: sum(rows.narrow(0, 0, 1)), nll_sum }
+        let nll_sum = row_sums(rows.clone().detach().narrow(0, 1, 1));
+        Self { loss_sum: row_sums(rows.narrow(0, 0, 1)), nll_sum }
     }
 }

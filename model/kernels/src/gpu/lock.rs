@@ -40,7 +40,7 @@ const NEEDS_LIBDEVICE: &str = "needs-libdevice";
 
 /// The kernels of every operator. `rotary` is absent: its sine and cosine need NVIDIA's libdevice.
 fn kernels() -> Vec<&'static Compiled> {
-    let operators: [fn() -> &'static [Compiled]; 13] = [
+    let operators: [fn() -> &'static [Compiled]; 14] = [
         crate::activation::offline_kernels,
         crate::optim::offline_kernels,
         crate::attention::offline_kernels,
@@ -53,6 +53,7 @@ fn kernels() -> Vec<&'static Compiled> {
         crate::norm::offline_kernels,
         crate::random::offline_kernels,
         crate::reduce::offline_kernels,
+        crate::row::offline_kernels,
         crate::swiglu::offline_kernels,
     ];
     operators.par_iter().flat_map_iter(|kernels| kernels()).collect()

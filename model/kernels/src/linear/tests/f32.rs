@@ -52,7 +52,8 @@ fn products_of_f32_are_as_accurate_as_chosen() {
                     let found = Dispatch::product(on(&a, of_a), on(&b, of_b), kind);
                     let found = distance(&host(Tensor::<2>::from_dispatch(found)), &expected);
                     let rounds = name == "cuda" && f32_products == F32Products::Tf32;
-                    let allowed = if rounds { 1e-5..1e-3 } else { 0.0..1e-6 };
+                    // TF32 keeps 10 bits of each operand; a small product has few sums to average the errors.
+                    let allowed = if rounds { 1e-5..2e-3 } else { 0.0..1e-6 };
                     assert!(
                         allowed.contains(&found),
                         "{layout:?} of {sizes:?}, {f32_products:?} on {name}: {found:.1e}"
