@@ -6,6 +6,38 @@ use burn::tensor::Device;
 
 use super::is_cpu;
 use crate::config::Machine;
+use crate::metrics::{DeviceMemory, HostMemory};
+
+/// Bytes of device memory that this process holds, including free blocks of its pools; `None` on the CPU.
+pub fn reserved_bytes(device: &Device) -> Option<u64> {
+    Some(device.clone().inner().memory_pool_usage()?.bytes_reserved)
+}
+
+/// Returns the memory of `device` that this process holds; `None` on the CPU. Does not wait for the device.
+pub fn device_memory(device: &Device) -> Option<DeviceMemory> {
+    let device = device.clone().inner();
+    let usage = device.memory_pool_usage()?;
+    let pools = device.memory_pool_report().unwrap_or_default();
+    Some(DeviceMemory {
+        live_bytes: usage.bytes_in_use,
+        peak_bytes: pools.iter().map(|pool| pool.page_size * pool.pages_peak).sum(),
+        reserved_bytes: usage.bytes_reserved,
+    })
+}
+
+/// Returns the memory of this process; `None` where the system does not say it.
+pub(super) fn host_memory() -> Option<HostMemory> {
+    host_memory_in(&fs::read_to_string("/proc/self/status").ok()?)
+}
+
+/// Reads `VmRSS:      1234 kB` and `VmHWM`.
+fn host_memory_in(status: &str) -> Option<HostMemory> {
+    let bytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? << 10)
+    };
+    Some(HostMemory { resident_bytes: bytes("VmRSS")?, peak_bytes: bytes("VmHWM")? })
+}
 
 /// Returns what a configuration has to know about the machine of `device`.
 pub fn machine_of(device: &Device) -> Machine {
@@ -34,6 +66,16 @@ fn installed(meminfo: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_memory_of_this_process_is_found() {
+        let status = "Name:\tkiln\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nThreads:\t3\n";
+        assert_eq!(host_memory_in(status), Some(HostMemory { resident_bytes: 1 << 20, peak_bytes: 2 << 20 }));
+        assert_eq!(host_memory_in("VmRSS:\t many kB\n"), None);
+        let found = host_memory().expect("Linux");
+        assert!(found.resident_bytes > 1 << 20 && found.peak_bytes >= found.resident_bytes, "{found:?}");
+        assert_eq!(device_memory(&Device::flex()), None);
+    }
 
     #[test]
     fn the_memory_of_this_machine_is_found() {

@@ -4,6 +4,7 @@ mod kernels;
 pub mod memory;
 pub mod peak;
 pub mod precision;
+mod telemetry;
 pub mod upload;
 
 use std::fmt;
@@ -14,9 +15,10 @@ use burn::tensor::Device;
 use thiserror::Error;
 
 pub use kernels::{KERNEL_FILE, KERNEL_FILE_VARIABLE, kernel_folder, take_kernel_notes};
-pub use memory::machine_of;
+pub use memory::{device_memory, machine_of, reserved_bytes};
 pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
 pub use precision::{PrecisionError, compute_dtype};
+pub use telemetry::Telemetry;
 pub use upload::{upload, upload_split};
 
 /// The value of `--device`.
@@ -110,11 +112,6 @@ pub fn n_gpus() -> usize {
     }
     #[cfg(not(feature = "cuda"))]
     0
-}
-
-/// Bytes of device memory that this process holds, including free blocks of its pools; `None` on the CPU.
-pub fn reserved_bytes(device: &Device) -> Option<u64> {
-    Some(device.clone().inner().memory_pool_usage()?.bytes_reserved)
 }
 
 #[cfg(feature = "cuda")]

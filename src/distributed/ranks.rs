@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Link, Phase, share_gpus};
+use crate::metrics::host_sync::waiting;
 
 /// This process among the processes that train one model: or alone.
 ///
@@ -286,7 +287,7 @@ fn over_tcp(link: &Link, own: Tensor<1>) -> Result<Tensor<1>> {
 
 /// Reads a tensor.
 fn read(tensor: Tensor<1>) -> Result<TensorData> {
-    tensor.try_into_data().context("reading a tensor to send it to other ranks")
+    waiting(|| tensor.try_into_data()).context("reading a tensor to send it to other ranks")
 }
 
 fn tensor(bytes: Vec<u8>, dtype: DType, device: &Device) -> Result<Tensor<1>> {

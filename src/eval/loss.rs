@@ -12,6 +12,7 @@ use super::masking::NOT_MASKED;
 use super::{Masking, Model};
 use crate::device::upload;
 use crate::distributed::{Phase, Ranks};
+use crate::metrics::host_sync;
 
 /// Seed of the masks of every validation. All validations mask the same tokens, in runs with other seeds too, so their
 /// numbers can be compared.
@@ -63,7 +64,7 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
     device: &Device,
     ranks: &Ranks,
 ) -> Result<ValidationLoss> {
-    let mut sums = Transaction::default();
+    let mut sums: Vec<Tensor<1>> = Vec::new();
     let mut masked_labels = Transaction::default();
 
     for (number, batch) in (ranks.rank() as u64..).step_by(ranks.size()).zip(batches) {
@@ -71,19 +72,24 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
         let batch = upload(&batch.map_err(Into::into).context("reading the validation data")?, device);
         let Some(masking) = masking else {
             let losses = model.loss(&batch, label_smoothing, None);
-            sums = sums.register(Tensor::cat(vec![losses.loss_sum, losses.nll_sum, losses.n_labels], 0));
+            sums.push(Tensor::cat(vec![losses.loss_sum, losses.nll_sum, losses.n_labels], 0));
             continue;
         };
         let batch = masking.mask(&batch, &DropoutStream::new(VALIDATION_MASKS, number, device));
         let found = model.evaluate(&batch, label_smoothing).context("this model cannot be scored on masked tokens")?;
         let losses = found.losses;
-        sums = sums.register(Tensor::cat(vec![losses.loss_sum, losses.nll_sum, losses.n_labels, found.n_correct], 0));
+        sums.push(Tensor::cat(vec![losses.loss_sum, losses.nll_sum, losses.n_labels, found.n_correct], 0));
         masked_labels = masked_labels.register(batch.labels().clone());
     }
 
     // Host sync: three or four numbers per batch, summed in f64 in the order of the batches.
-    let values = sums.try_execute().context("reading the validation loss from the device")?;
-    let labels = masked_labels.try_execute().context("reading the masked tokens from the device")?;
+    let values = host_sync::read(sums).context("reading the validation loss from the device")?;
+    let labels = match masking {
+        None => Vec::new(),
+        Some(_) => {
+            host_sync::waiting(|| masked_labels.try_execute()).context("reading the masked tokens from the device")?
+        }
+    };
     let of_ranks = ranks.share("sharing the validation loss", Measured::of(&values, &labels))?;
     let mut totals = [0.0; 4];
     for value in Measured::batches(&of_ranks) {

@@ -25,6 +25,7 @@ use burn::tensor::{ExecutionError, Tensor, Transaction};
 
 use super::batching::int_tensor;
 use super::sequences::{Begun, Sequences, TokenRules};
+use crate::metrics::host_sync::waiting;
 
 /// A finished target.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,7 +138,8 @@ impl Likeliest {
         let greedy = logits.clone().argmax(1);
         let (log_probs, tokens) = log_softmax(logits, 1).topk_with_indices(width, 1);
         // Host sync: a few candidates per row.
-        let read = Transaction::default().register(log_probs).register(tokens).register(greedy).try_execute()?;
+        let read = Transaction::default().register(log_probs).register(tokens).register(greedy);
+        let read = waiting(|| read.try_execute())?;
         let [log_probs, tokens, greedy] = read.try_into().expect("three tensors were registered");
         Ok(Self {
             width,

@@ -9,6 +9,7 @@ use super::GenerateError;
 use super::batching::{self, int_tensor};
 use super::error::Interruption;
 use crate::config::GenerateConfig;
+use crate::metrics::host_sync::waiting;
 
 /// A text whose masks are filled in.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -143,7 +144,7 @@ impl MaskFiller {
         let logits = self.model.project(hidden).cast(DType::F32);
         let vocab_size = logits.dims()[1];
         // Host sync: the logits of every mask.
-        let read = logits.try_into_vec_as::<f32>()?;
+        let read = waiting(|| logits.try_into_vec_as::<f32>())?;
         Ok(read.chunks(vocab_size).map(<[f32]>::to_vec).collect())
     }
 

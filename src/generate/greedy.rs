@@ -4,6 +4,7 @@ use burn::tensor::{Int, Tensor, TensorReadError};
 
 use super::batching::int_tensor;
 use super::sequences::{Begun, Sequences, TokenRules};
+use crate::metrics::host_sync::waiting;
 
 /// Finishes every row of `begun` and returns its tokens without the end token.
 ///
@@ -38,7 +39,7 @@ pub fn greedy<S: Sequences>(
 
         // Host sync: the tokens of the last steps, `[live, steps]`.
         let n_steps = steps.len();
-        let tokens = Tensor::stack::<2>(steps, 1).try_into_vec_as::<i64>()?;
+        let tokens = waiting(|| Tensor::stack::<2>(steps, 1).try_into_vec_as::<i64>())?;
 
         let mut kept = Vec::new();
         for (index, (&row, tokens)) in live.iter().zip(tokens.chunks(n_steps)).enumerate() {

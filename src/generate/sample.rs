@@ -13,6 +13,7 @@ use super::batching::int_tensor;
 use super::error::Interruption;
 use super::sequences::{Begun, Sequences, TokenRules};
 use crate::config::GenerateConfig;
+use crate::metrics::host_sync::waiting;
 
 /// How a token is chosen from its logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,7 +73,7 @@ pub(super) fn sample<S: Sequences>(
     loop {
         let vocab_size = logits.dims()[1];
         // Host sync: the logits of every unfinished row.
-        let mut read = logits.cast(DType::F32).try_into_vec_as::<f32>()?;
+        let mut read = waiting(|| logits.cast(DType::F32).try_into_vec_as::<f32>())?;
 
         let (mut kept, mut chosen) = (Vec::new(), Vec::new());
         for (index, (&row, logits)) in live.iter().zip(read.chunks_mut(vocab_size)).enumerate() {

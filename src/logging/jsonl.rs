@@ -1,8 +1,9 @@
 //! `metrics.jsonl`: one JSON object per line. Each line is written in one call, so that the file holds whole lines however
 //! the run ends.
 //!
-//! `kind` is `step`, `window`, `validation`, `note` or `end`, and `time` is in seconds since 1970. [`crate::metrics`] has the other
-//! fields. Numbers that are not finite are written as `null`, because JSON cannot express them.
+//! `kind` is `start`, `step`, `window`, `validation`, `note` or `end`, and `time` is in seconds since 1970. [`crate::metrics`]
+//! has the other fields and the version of the schema. Numbers that are not finite are written as `null`, because JSON cannot
+//! express them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -57,6 +58,7 @@ impl Jsonl {
 impl Sink for Jsonl {
     fn write(&mut self, record: &Record<'_>) -> Result<()> {
         match record {
+            Record::Start(start) => self.write_line("start", start),
             Record::Step(step) => self.write_line("step", step),
             Record::Window(window) => self.write_line("window", window),
             Record::Validation(validation) => self.write_line("validation", validation),
@@ -113,6 +115,38 @@ mod tests {
         assert_eq!(lines[1]["tokens_per_sec"], 1234567.8, "flattened next to the losses");
         assert_eq!(lines[2]["bleu"], 51.234);
         assert!(lines[2].get("chrf").is_none());
+    }
+
+    /// The names between backquotes in the first column of the page's tables, without the parents of nested ones.
+    fn documented() -> std::collections::BTreeSet<String> {
+        let page = include_str!("../../docs/metrics.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+        let names = rows.flat_map(|cell| cell.split('`').step_by(2));
+        names.flat_map(|name| name.split('.')).map(str::to_owned).collect()
+    }
+
+    fn keys(value: &Value, found: &mut std::collections::BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(key, value)| {
+                found.insert(key.clone());
+                keys(value, found);
+            }),
+            Value::Array(values) => values.iter().for_each(|value| keys(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_page_on_the_schema_has_exactly_the_fields_that_are_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("metrics.jsonl");
+        let mut sink = Jsonl::open(&path, 0).expect("writable");
+        samples::complete(|record| sink.write(record).expect("written"));
+        let mut written = std::collections::BTreeSet::new();
+        lines(&path).iter().for_each(|line| keys(line, &mut written));
+        assert!(["kind", "time"].iter().all(|key| written.remove(*key)));
+        assert_eq!(written, documented());
+        assert!(include_str!("../../docs/metrics.md").contains(&format!("version {} of", crate::metrics::SCHEMA)));
     }
 
     #[test]

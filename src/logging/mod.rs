@@ -5,6 +5,7 @@
 pub mod console;
 pub mod jsonl;
 mod pulse;
+mod scalars;
 pub mod tensorboard;
 pub mod wrap;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::metrics::{RunMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
+use crate::metrics::{RunMetrics, StartMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
 
 pub use console::Console;
 pub use jsonl::Jsonl;
@@ -28,6 +29,8 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 /// A record for the sinks.
 #[derive(Debug, Clone, Copy)]
 pub enum Record<'a> {
+    /// A process begins.
+    Start(&'a StartMetrics),
     /// One optimizer step.
     Step(&'a StepMetrics),
     /// The steps since the last window.
@@ -144,6 +147,11 @@ impl Logging {
         trouble.iter().try_for_each(|note| self.write(Record::Note(note)))
     }
 
+    /// Writes which process begins.
+    pub fn start(&mut self, start: &StartMetrics) -> Result<()> {
+        self.write(Record::Start(start))
+    }
+
     /// Writes an optimizer step.
     pub fn step(&mut self, step: &StepMetrics) -> Result<()> {
         self.write(Record::Step(step))
@@ -201,7 +209,11 @@ fn unix_secs() -> f64 {
 /// Records for the tests of the sinks.
 #[cfg(test)]
 mod samples {
-    use crate::metrics::{StepMetrics, Throughput, ValidationMetrics, WindowMetrics};
+    use super::Record;
+    use crate::metrics::{
+        CollectiveMetrics, DeviceMemory, GpuUse, HostMemory, HostTimes, RunMetrics, SCHEMA, StartMetrics, StepMetrics,
+        Throughput, ValidationMetrics, WindowMetrics,
+    };
 
     pub(super) fn step(step: u64) -> StepMetrics {
         StepMetrics {
@@ -219,6 +231,7 @@ mod samples {
             source_tokens: 1000,
             target_tokens: 1200,
             padded_tokens: 2500,
+            samples: 50,
             loss_z: None,
             grad_norm_z: None,
         }
@@ -231,10 +244,70 @@ mod samples {
             target_tokens_per_sec: 634567.8,
             padding_ratio: 0.12,
             steps_per_sec: 2.0,
+            samples_per_sec: 100.0,
             flops_per_sec: 3e14,
             mfu: Some(0.3033),
         };
         WindowMetrics::new(&[self::step(step)], throughput, 0.015).expect("one step")
+    }
+
+    /// Calls `write` with a record of each kind in which every field is present.
+    pub(super) fn complete(mut write: impl FnMut(&Record<'_>)) {
+        let start = StartMetrics { schema: SCHEMA, kiln: "0.1.0".into(), ..StartMetrics::default() };
+        let (some, number) = (Some(0.5), Some(1.0));
+        let step =
+            StepMetrics { loss_scale: some, skipped: true, stopped: true, loss_z: some, grad_norm_z: some, ..step(8) };
+        let gpu = GpuUse {
+            samples: 2,
+            busy_share: some,
+            power_w: number,
+            power_limit_w: number,
+            sm_clock_mhz: number,
+            max_sm_clock_mhz: number,
+            temperature_c: number,
+            throttled_share: some,
+        };
+        let window = WindowMetrics {
+            loss_scale: some,
+            overflows: 1,
+            new_kernels: Some(1),
+            memory_bytes: Some(1),
+            replayed_share: some,
+            device_memory: Some(DeviceMemory::default()),
+            host_memory: Some(HostMemory::default()),
+            gpu: Some(gpu),
+            collectives: CollectiveMetrics::sums([("exchange", 1, 1.0)]),
+            ..window(8)
+        };
+        let validation = ValidationMetrics {
+            bits_per_byte: some,
+            masked_accuracy: some,
+            unigram_accuracy: some,
+            no_four_grams: true,
+            chrf: some,
+            exact_match: some,
+            ..validation(8)
+        };
+        let end = RunMetrics {
+            step: 8,
+            outcome: "steps".into(),
+            train_secs: 2.0,
+            tokens: 100,
+            tokens_per_sec: 50.0,
+            padding_ratio: 0.1,
+            data_wait_share: 0.2,
+            best_step: Some(8),
+            host: HostTimes::default(),
+            host_syncs: 3,
+        };
+
+        write(&Record::Start(&start));
+        write(&Record::Step(&step));
+        write(&Record::Window(&window));
+        write(&Record::Validation(&validation));
+        write(&Record::Note("saved"));
+        write(&Record::End(&end));
+        write(&Record::Finished);
     }
 
     pub(super) fn validation(step: u64) -> ValidationMetrics {

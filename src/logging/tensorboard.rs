@@ -7,8 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Record, Sink, unix_secs};
-use crate::units::gib;
+use super::{Record, Sink, scalars, unix_secs};
 
 /// The sink to TensorBoard's event files.
 pub struct TensorBoard {
@@ -47,52 +46,10 @@ impl TensorBoard {
 impl Sink for TensorBoard {
     fn write(&mut self, record: &Record<'_>) -> Result<()> {
         match record {
-            Record::Step(step) => self.write_scalars(
-                step.step,
-                &[
-                    ("loss_metrics/global_avg_loss", step.loss),
-                    ("loss_metrics/nll", step.nll),
-                    ("grad_norm", step.grad_norm),
-                    ("lr", step.lr),
-                ],
-            ),
-            Record::Window(window) => {
-                let speed = &window.throughput;
-                let mut scalars = vec![
-                    ("throughput(tps)", speed.tokens_per_sec),
-                    ("throughput/target(tps)", speed.target_tokens_per_sec),
-                    ("throughput/padding(%)", 100.0 * speed.padding_ratio),
-                    ("tflops", speed.flops_per_sec / 1e12),
-                    ("time_metrics/data_loading(%)", 100.0 * window.data_wait_share),
-                ];
-
-                if speed.source_tokens_per_sec > 0.0 {
-                    scalars.push(("throughput/source(tps)", speed.source_tokens_per_sec));
-                }
-                scalars.extend(window.loss_scale.map(|scale| ("loss_scale", scale)));
-                scalars.extend(window.memory_bytes.map(|bytes| ("memory/reserved(GiB)", gib(bytes))));
-                scalars.extend(speed.mfu.map(|mfu| ("mfu(%)", 100.0 * mfu)));
-                self.write_scalars(window.step, &scalars)
-            }
-            Record::Validation(validation) => {
-                let mut scalars = vec![
-                    ("validation_metrics/loss", validation.loss),
-                    ("validation_metrics/nll", validation.nll),
-                    ("validation_metrics/perplexity", validation.perplexity()),
-                ];
-                for (tag, scale, value) in [
-                    ("validation_metrics/bits_per_byte", 1.0, validation.bits_per_byte),
-                    ("validation_metrics/masked_accuracy(%)", 100.0, validation.masked_accuracy),
-                    ("validation_metrics/unigram_accuracy(%)", 100.0, validation.unigram_accuracy),
-                    ("validation_metrics/bleu", 1.0, validation.bleu),
-                    ("validation_metrics/chrf", 1.0, validation.chrf),
-                    ("validation_metrics/exact_match(%)", 100.0, validation.exact_match),
-                ] {
-                    scalars.extend(value.map(|value| (tag, scale * value)));
-                }
-                self.write_scalars(validation.step, &scalars)
-            }
-            Record::Preparing(..) | Record::Begin(_) | Record::Note(_) | Record::End(_) => Ok(()),
+            Record::Step(step) => self.write_scalars(step.step, &scalars::of_step(step)),
+            Record::Window(window) => self.write_scalars(window.step, &scalars::of_window(window)),
+            Record::Validation(validation) => self.write_scalars(validation.step, &scalars::of_validation(validation)),
+            Record::Start(_) | Record::Preparing(..) | Record::Begin(_) | Record::Note(_) | Record::End(_) => Ok(()),
             Record::Finished => Ok(self.file.sync_all()?),
         }
     }

@@ -3,11 +3,11 @@
 //! Each training step leaves its sums in small device tensors. [`DeferredMetrics::drain`] reads all pending ones in one
 //! transaction. Each value is reported for the step at which it was measured.
 
-use burn::tensor::{ExecutionError, Tensor, TensorData, Transaction};
+use burn::tensor::{ExecutionError, Tensor, TensorData};
 use kiln_kernels::optim::{StepNumbers, StepReport};
 use serde::{Deserialize, Serialize};
 
-use super::StepMetrics;
+use super::{StepMetrics, host_sync};
 
 /// Measurements of one optimizer step, still on the device.
 #[derive(Debug, Clone)]
@@ -44,6 +44,8 @@ pub struct StepFacts {
     pub source_tokens: u64,
     /// Positions computed, padding included.
     pub padded_tokens: u64,
+    /// Pairs, or rows of text.
+    pub samples: u64,
 }
 
 /// The steps whose measurements have not been read yet.
@@ -75,7 +77,7 @@ impl DeferredMetrics {
     /// If the device has failed. The pending steps are lost then.
     pub fn drain(&mut self, lr: impl Fn(u64) -> f64) -> Result<Vec<StepMetrics>, ExecutionError> {
         let (facts, tensors): (Vec<_>, Vec<_>) = self.pending.drain(..).unzip();
-        let values = tensors.into_iter().fold(Transaction::default(), Transaction::register).try_execute()?;
+        let values = host_sync::read(tensors)?;
         Ok(facts.into_iter().zip(values).map(|(facts, values)| measured(facts, &values, &lr)).collect())
     }
 }
@@ -103,6 +105,7 @@ fn measured(facts: StepFacts, values: &TensorData, lr: impl Fn(u64) -> f64) -> S
         source_tokens: facts.source_tokens,
         target_tokens: target_tokens as u64,
         padded_tokens: facts.padded_tokens,
+        samples: facts.samples,
         loss_z: None,
         grad_norm_z: None,
     }

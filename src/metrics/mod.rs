@@ -5,15 +5,39 @@
 //! read from the device several steps later.
 
 pub mod deferred;
+pub mod hardware;
+pub mod host_sync;
 pub mod outliers;
 pub mod span;
 pub mod throughput;
 
 use serde::{Deserialize, Serialize};
 
+pub use hardware::{DeviceMemory, GpuUse, HostMemory};
 pub use outliers::Outliers;
-pub use span::{Span, SpanClock, SpanTotals};
+pub use span::{HostTimes, Span, SpanClock, SpanTotals};
 pub use throughput::{Throughput, ThroughputMeter};
+
+/// Version of the records of this module, as `metrics.jsonl` has them. A new field keeps the version; a field that goes away
+/// or changes its meaning raises it. Files without a [`StartMetrics`] are of version 1.
+pub const SCHEMA: u64 = 2;
+
+/// The process that writes the records after this one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StartMetrics {
+    /// [`SCHEMA`].
+    pub schema: u64,
+    /// Kiln's version.
+    pub kiln: String,
+    /// Optimizer steps done before: 0, or the step of the checkpoint that the run goes on from.
+    pub step: u64,
+    /// Optimizer steps at the end, `train.steps`.
+    pub steps: u64,
+    /// Name of the device, for example `NVIDIA H200` or `CPU (8 threads)`.
+    pub device: String,
+    /// Devices that train together.
+    pub devices: u64,
+}
 
 /// Measurements of one optimizer step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -50,6 +74,9 @@ pub struct StepMetrics {
     pub target_tokens: u64,
     /// Positions computed, padding included.
     pub padded_tokens: u64,
+    /// Pairs, or rows of text.
+    #[serde(default)]
+    pub samples: u64,
     /// If the loss is an outlier: standard deviations above the mean of earlier steps, see [`Outliers`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub loss_z: Option<f64>,
@@ -120,6 +147,28 @@ pub struct WindowMetrics {
     /// steady state. Absent on the CPU.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
+    /// Where the time of the training thread went since the last line, validation and saving included. The time to write a
+    /// line counts for the next one.
+    #[serde(default)]
+    pub host: HostTimes,
+    /// How often the training thread waited for the device since the last line: once for the line itself; validations and
+    /// checkpoints before it add theirs.
+    #[serde(default)]
+    pub host_syncs: u64,
+    /// Fraction of the micro-batches since the last line that were replayed as CUDA graphs, 0 to 1. Absent where nothing can
+    /// be recorded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub replayed_share: Option<f64>,
+    /// Memory of the device. Absent on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub device_memory: Option<DeviceMemory>,
+    /// Memory of this process in the machine. Absent where the system does not say it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub host_memory: Option<HostMemory>,
+    /// Power, clock and load of rank 0's GPU. Absent without a GPU, without the driver's library (NVML), or if nothing was
+    /// sampled since the last line.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gpu: Option<GpuUse>,
     /// Several GPUs: what rank 0's GPU has exchanged with the others, by operation, as far as its events have been read.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub collectives: Vec<CollectiveMetrics>,
@@ -168,6 +217,7 @@ impl WindowMetrics {
         let mean = |value: fn(&StepMetrics) -> f64| {
             counted().map(|step| value(step) * step.target_tokens as f64).sum::<f64>() / target_tokens.max(1) as f64
         };
+
         Some(Self {
             step: last.step,
             loss: mean(|step| step.loss),
@@ -181,6 +231,12 @@ impl WindowMetrics {
             non_finite_steps: steps.iter().filter(|step| step.has_failed()).count() as u64,
             new_kernels: None,
             memory_bytes: None,
+            host: HostTimes::default(),
+            host_syncs: 0,
+            replayed_share: None,
+            device_memory: None,
+            host_memory: None,
+            gpu: None,
             collectives: Vec::new(),
         })
     }
@@ -242,6 +298,12 @@ pub struct RunMetrics {
     /// Step of the best validation, if there was one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub best_step: Option<u64>,
+    /// Where the time of this process's training thread went, from the first step to the last checkpoint.
+    #[serde(default)]
+    pub host: HostTimes,
+    /// How often the training thread of this process waited for the device in that time.
+    #[serde(default)]
+    pub host_syncs: u64,
 }
 
 impl ValidationMetrics {
@@ -277,6 +339,7 @@ pub(crate) mod tests {
             source_tokens: 10,
             target_tokens,
             padded_tokens: 40,
+            samples: 4,
             loss_z: None,
             grad_norm_z: None,
         }

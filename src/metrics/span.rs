@@ -1,10 +1,12 @@
 //! Wall time of the phases of the training loop, on the host's clock.
 //!
-//! The device works asynchronously. `Step` is the time to enqueue a step. The wait for the device is part of `Drain`, the
-//! loop's only regular host sync. `DataWait` is the time the loop waited for a batch; its fraction of the total shows
-//! whether the loader keeps up.
+//! The device works asynchronously. `Enqueue` is the time to enqueue a step; on the CPU it is the computation itself. The
+//! wait for the device is part of `Drain`, the loop's only regular host sync. `DataWait` is the time the loop waited for a
+//! batch; its fraction of the total shows whether the loader keeps up.
 
 use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 /// A phase of the training loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,10 +15,12 @@ pub enum Span {
     DataWait,
     /// Copying a batch to the device.
     Upload,
-    /// Enqueuing forward, backward and the optimizer.
-    Step,
+    /// Enqueuing forward, backward and the optimizer. The CPU computes them here.
+    Enqueue,
     /// Reading metrics from the device.
     Drain,
+    /// Summarizing a line of metrics and passing it to the sinks.
+    Log,
     /// Validation.
     Validate,
     /// Writing a checkpoint.
@@ -25,15 +29,17 @@ pub enum Span {
 
 impl Span {
     /// All spans, in the order of the loop.
-    pub const ALL: [Span; 6] = [Span::DataWait, Span::Upload, Span::Step, Span::Drain, Span::Validate, Span::Save];
+    pub const ALL: [Span; 7] =
+        [Span::DataWait, Span::Upload, Span::Enqueue, Span::Drain, Span::Log, Span::Validate, Span::Save];
 
     /// The name used in logs.
     pub fn name(self) -> &'static str {
         match self {
             Span::DataWait => "data_wait",
             Span::Upload => "upload",
-            Span::Step => "step",
+            Span::Enqueue => "enqueue",
             Span::Drain => "drain",
+            Span::Log => "log",
             Span::Validate => "validate",
             Span::Save => "save",
         }
@@ -53,6 +59,48 @@ pub struct SpanTotals {
     /// Wall time of the whole period.
     pub elapsed: Duration,
     spent: [Duration; Span::ALL.len()],
+}
+
+/// Where the time of the training thread went, in milliseconds of wall time, to the microsecond. The parts add up to
+/// `elapsed_ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct HostTimes {
+    /// The whole period.
+    pub elapsed_ms: f64,
+    /// Waiting for the loader's next batch.
+    pub data_wait_ms: f64,
+    /// Copying batches to the device.
+    pub upload_ms: f64,
+    /// Enqueuing forward, backward and the optimizer. The CPU computes them here.
+    pub enqueue_ms: f64,
+    /// Reading metrics from the device, the wait for the device included.
+    pub drain_ms: f64,
+    /// Summarizing lines of metrics and passing them to the sinks.
+    pub log_ms: f64,
+    /// Validation, with the text that it generates.
+    pub validate_ms: f64,
+    /// Copying weights and moments for a checkpoint, and waiting for an earlier one.
+    pub save_ms: f64,
+    /// Everything else.
+    pub other_ms: f64,
+}
+
+impl From<&SpanTotals> for HostTimes {
+    fn from(totals: &SpanTotals) -> Self {
+        let ms = |time: Duration| time.as_micros() as f64 / 1e3;
+        let spent = |span| ms(totals.spent(span));
+        Self {
+            elapsed_ms: ms(totals.elapsed),
+            data_wait_ms: spent(Span::DataWait),
+            upload_ms: spent(Span::Upload),
+            enqueue_ms: spent(Span::Enqueue),
+            drain_ms: spent(Span::Drain),
+            log_ms: spent(Span::Log),
+            validate_ms: spent(Span::Validate),
+            save_ms: spent(Span::Save),
+            other_ms: ms(totals.other()),
+        }
+    }
 }
 
 impl SpanClock {
@@ -87,6 +135,11 @@ impl SpanTotals {
     /// Time spent in `span`.
     pub fn spent(&self, span: Span) -> Duration {
         self.spent[span as usize]
+    }
+
+    /// Time outside all spans.
+    pub fn other(&self) -> Duration {
+        self.elapsed.saturating_sub(self.spent.iter().sum())
     }
 
     /// Wall time of training without validation and checkpoints. Speeds refer to it.
@@ -143,6 +196,19 @@ mod tests {
         assert!(totals.spent(Span::DataWait) >= Duration::from_millis(5));
         assert_eq!(totals.spent(Span::Save), Duration::from_secs(1));
         assert_eq!(clock.take().spent(Span::DataWait), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_parts_of_the_host_time_add_up_to_the_whole() {
+        let mut totals = SpanTotals { elapsed: Duration::from_millis(100), ..Default::default() };
+        for (n, span) in (1..).zip(Span::ALL) {
+            totals.spent[span as usize] = Duration::from_micros(1500 * n);
+        }
+        let host = HostTimes::from(&totals);
+        assert_eq!((host.data_wait_ms, host.enqueue_ms, host.log_ms, host.save_ms), (1.5, 4.5, 7.5, 10.5));
+        let parts = host.data_wait_ms + host.upload_ms + host.enqueue_ms + host.drain_ms + host.log_ms;
+        let sum = parts + host.validate_ms + host.save_ms + host.other_ms;
+        assert!((sum - host.elapsed_ms).abs() < 1e-9 && host.other_ms == 58.0, "{host:?}");
     }
 
     #[test]

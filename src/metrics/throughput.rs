@@ -25,6 +25,9 @@ pub struct Throughput {
     pub padding_ratio: f64,
     /// Optimizer steps per second.
     pub steps_per_sec: f64,
+    /// Samples per second: pairs, or rows of text.
+    #[serde(default)]
+    pub samples_per_sec: f64,
     /// Model FLOPs per second, forward and backward.
     pub flops_per_sec: f64,
     /// Fraction of the device's peak, 0 to 1; absent if the peak is not known.
@@ -39,6 +42,7 @@ pub struct ThroughputMeter {
     source_tokens: u64,
     target_tokens: u64,
     padded_tokens: u64,
+    samples: u64,
     steps: u64,
     flops: f64,
 }
@@ -50,6 +54,7 @@ impl ThroughputMeter {
         self.source_tokens += step.source_tokens;
         self.target_tokens += step.target_tokens;
         self.padded_tokens += step.padded_tokens;
+        self.samples += step.samples;
         self.steps += 1;
         self.flops += flops;
     }
@@ -65,6 +70,7 @@ impl ThroughputMeter {
             target_tokens_per_sec: self.target_tokens as f64 / secs,
             padding_ratio: padding as f64 / self.padded_tokens.max(1) as f64,
             steps_per_sec: self.steps as f64 / secs,
+            samples_per_sec: self.samples as f64 / secs,
             flops_per_sec,
             mfu: peak_flops_per_sec.map(|peak| flops_per_sec / peak),
         }
@@ -98,6 +104,7 @@ mod tests {
             loss_z: None,
             grad_norm_z: None,
             padded_tokens: 1000,
+            samples: 40,
         }
     }
 
@@ -110,6 +117,7 @@ mod tests {
         assert_eq!(speed.tokens_per_sec, 800.0);
         assert_eq!((speed.source_tokens_per_sec, speed.target_tokens_per_sec), (300.0, 500.0));
         assert!((speed.padding_ratio - 0.2).abs() < 1e-12);
+        assert_eq!(speed.samples_per_sec, 40.0);
         assert_eq!((speed.steps_per_sec, speed.flops_per_sec, speed.mfu), (1.0, 4e9, Some(0.25)));
         assert_eq!(meter, ThroughputMeter::default(), "taking starts a new window");
     }

@@ -13,9 +13,10 @@ use super::lock::RunLock;
 use super::prepare::Prepared;
 use crate::checkpoint::Resume;
 use crate::config::{Config, F32Products, Kernels, Precision};
-use crate::device::{is_cpu, take_kernel_notes};
+use crate::device::{device_name, is_cpu, take_kernel_notes};
 use crate::eval::Model;
 use crate::logging::{Extent, Logging};
+use crate::metrics::{SCHEMA, StartMetrics};
 use crate::train::{Outcome, Setup, Signals, Trainer, Validation};
 
 /// A run that is ready to train. It holds the lock of its folder.
@@ -67,6 +68,14 @@ impl Prepared {
         if run.options.console && ranks.is_first() {
             logging.add_console(extent, signals.stop.clone());
         }
+        logging.start(&StartMetrics {
+            schema: SCHEMA,
+            kiln: env!("CARGO_PKG_VERSION").into(),
+            step: start_step,
+            steps: config.train.steps,
+            device: device_name(&device),
+            devices: ranks.size() as u64,
+        })?;
         let start = run.options.from.as_ref().map(|from| {
             let (path, step) = (from.path.display(), from.step);
             format!("starting from the weights, the vocabulary and the configuration of {path} (step {step})")

@@ -107,7 +107,7 @@ impl<M: Model> Trainer<M> {
             operators,
             feed: GroupFeed::new(loader, state.position, &config.train, rank, device.clone()),
             gradients: CapturedSteps::new(config.train.capture, &device),
-            reporting: Reporting::new(logging, &config, &run_dir, train, rank, peak),
+            reporting: Reporting::new(logging, &config, &run_dir, train, rank, peak, &device),
             saving: Saving::new(checkpoints, config.train.keep_last, provenance, saved_step),
             outcome: Outcome::before_training(state.step, state.train_secs, state.best),
             signals: setup.signals,

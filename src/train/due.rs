@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use burn::tensor::Device;
 use kiln_data::{BatchSource, OnePass, Rank};
 
 use super::guard::{Watch, in_step};
@@ -20,7 +21,7 @@ use super::together::of_replicas;
 use crate::checkpoint::{Checkpoints, Saver};
 use crate::config::{BestMetric, Config};
 use crate::dataset::Vocabulary;
-use crate::device::reserved_bytes;
+use crate::device::{Telemetry, device_memory};
 use crate::eval::{Model, score, validation_loss};
 use crate::logging::Logging;
 use crate::metrics::deferred::DeferredMetrics;
@@ -75,6 +76,7 @@ pub(super) struct Reporting {
     pub(super) watch: Watch,
     pub(super) link: LinkWatch,
     pub(super) measured: Measured,
+    pub(super) telemetry: Telemetry,
 }
 
 impl Reporting {
@@ -85,6 +87,7 @@ impl Reporting {
         train: Arc<dyn BatchSource>,
         rank: Rank,
         peak: Option<f64>,
+        device: &Device,
     ) -> Self {
         Self {
             logging,
@@ -93,18 +96,21 @@ impl Reporting {
             watch: Watch::new(config, run_dir, train, rank),
             link: LinkWatch::new(config.train.grad_accum_steps),
             measured: Measured::start(peak),
+            telemetry: Telemetry::start(device),
         }
     }
 
-    /// Reads and logs the metrics of the steps since the last line. The host waits for the device here.
+    /// Reads and logs the metrics of the steps since the last line, of whose micro-batches `replayed_share` were replayed. The
+    /// host waits for the device here.
     ///
     /// # Errors
     /// If the device failed, if a loss or gradient ended the run, or if a sink cannot be written.
-    pub(super) fn log<M: Model>(&mut self, state: &mut TrainState<M>) -> Result<()> {
-        let Self { logging, deferred, outliers, watch, link, measured } = self;
+    pub(super) fn log<M: Model>(&mut self, state: &mut TrainState<M>, replayed_share: Option<f64>) -> Result<()> {
+        let Self { logging, deferred, outliers, watch, link, measured, telemetry } = self;
         let rate = state.optimizer.learning_rate();
         // Host sync: a few numbers per step.
         let steps = measured.clock.time(Span::Drain, || deferred.drain(|update| rate.at(update)));
+        let started = Instant::now();
         let mut own = steps.map_err(|error| in_step(error.into(), measured.largest))?;
         if let Some(last) = own.last() {
             state.optimizer.observe(last.updates);
@@ -121,7 +127,11 @@ impl Reporting {
         steps.iter().try_for_each(|step| logging.step(step))?;
         if let Some(mut window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
             window.new_kernels = measured.new_kernels.take();
-            window.memory_bytes = reserved_bytes(&state.device);
+            (window.host, window.host_syncs) = measured.since_last_line(&totals);
+            window.replayed_share = replayed_share;
+            window.device_memory = device_memory(&state.device);
+            window.memory_bytes = window.device_memory.map(|memory| memory.reserved_bytes);
+            (window.host_memory, window.gpu) = telemetry.take();
             let timed = state.ranks.take_timings();
             window.collectives = CollectiveMetrics::sums(timed.iter().map(|it| (it.what, it.bytes, f64::from(it.ms))));
             logging.window(&window)?;
@@ -131,6 +141,7 @@ impl Reporting {
             notes.iter().try_for_each(|note| logging.note(note))?;
             state.non_finite_steps += window.non_finite_steps;
         }
+        measured.clock.add(Span::Log, started.elapsed());
         Ok(())
     }
 }

@@ -37,6 +37,7 @@ impl Group {
             tokens: source_tokens + target_tokens,
             source_tokens,
             padded_tokens: self.padded_tokens(),
+            samples: self.shapes().map(|shape| shape.batch_size as u64).sum(),
         }
     }
 

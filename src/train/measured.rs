@@ -7,7 +7,7 @@ use kiln_data::Shape;
 use super::feed::Group;
 use super::new_kernels::NewKernels;
 use super::outcome::Outcome;
-use crate::metrics::{SpanClock, SpanTotals, StepMetrics, ThroughputMeter};
+use crate::metrics::{HostTimes, SpanClock, SpanTotals, StepMetrics, ThroughputMeter, host_sync};
 
 /// The host's clocks and counters.
 pub(super) struct Measured {
@@ -18,6 +18,10 @@ pub(super) struct Measured {
     pub(super) window: ThroughputMeter,
     pub(super) run: ThroughputMeter,
     pub(super) run_totals: SpanTotals,
+    /// Validation and saving since the last line, which its training time excludes.
+    between: SpanTotals,
+    /// Host syncs of this thread up to the last line, and up to the first step.
+    syncs: [u64; 2],
     /// FLOPs of the pending steps, in order.
     pub(super) flops: Vec<f64>,
     pub(super) new_kernels: NewKernels,
@@ -34,6 +38,8 @@ impl Measured {
             window: ThroughputMeter::default(),
             run: ThroughputMeter::default(),
             run_totals: SpanTotals::default(),
+            between: SpanTotals::default(),
+            syncs: [host_sync::count(); 2],
             flops: Vec::new(),
             new_kernels: NewKernels::start(),
             largest: None,
@@ -43,14 +49,31 @@ impl Measured {
     /// Starts the clocks anew.
     pub(super) fn restart(&mut self) {
         self.clock.take();
+        self.syncs = [host_sync::count(); 2];
         self.new_kernels = NewKernels::start();
         self.window_start = Instant::now();
     }
 
     /// Excludes the validation and saving that just ended from the training time.
     pub(super) fn leave_out(&mut self) {
-        self.run_totals.merge(&self.clock.take());
+        let totals = self.clock.take();
+        self.run_totals.merge(&totals);
+        self.between.merge(&totals);
         self.window_start = Instant::now();
+    }
+
+    /// Returns where the time since the last line went, validation and saving included, and the host syncs. `totals` is
+    /// the training since then.
+    pub(super) fn since_last_line(&mut self, totals: &SpanTotals) -> (HostTimes, u64) {
+        let mut all = std::mem::take(&mut self.between);
+        all.merge(totals);
+        let count = host_sync::count();
+        (HostTimes::from(&all), count - std::mem::replace(&mut self.syncs[0], count))
+    }
+
+    /// Returns the same for this process, from the first step on.
+    pub(super) fn since_first_step(&self) -> (HostTimes, u64) {
+        (HostTimes::from(&self.run_totals), host_sync::count() - self.syncs[1])
     }
 
     /// Counts a step over `group`, with the FLOPs of all ranks; `None` if they are not known.

@@ -17,6 +17,7 @@ use crate::checkpoint::{
 use crate::config::{Config, LossScaleConfig, NonFinite};
 use crate::distributed::Ranks;
 use crate::eval::{Masking, Model};
+use crate::metrics::host_sync::waiting;
 use crate::optim::{AdamW, AdamWSetup, LearningRate, ParamTable, Slices};
 
 /// The state of a run. Together with the configuration and the data it determines every later weight.
@@ -226,7 +227,7 @@ impl<M: Model> TrainState<M> {
             .chain(momentum)
             .fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
         // Host sync: master weights, moments and counters.
-        let mut flat = read.try_execute().context("reading weights and moments from the device")?;
+        let mut flat = waiting(|| read.try_execute()).context("reading weights and moments from the device")?;
         let momentum = momentum.and_then(|_| flat.pop());
         let counters = Progress::counters(&flat.pop().expect("four tensors were asked for"));
         if self.optimizer.is_sharded() {

@@ -3,6 +3,7 @@
 mod corpora;
 mod faults;
 mod fp16;
+mod measured;
 mod ranks;
 mod text;
 mod warm_up;

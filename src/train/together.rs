@@ -41,6 +41,7 @@ impl Step {
             tokens: self.facts.tokens + other.facts.tokens,
             source_tokens: self.facts.source_tokens + other.facts.source_tokens,
             padded_tokens: self.facts.padded_tokens + other.facts.padded_tokens,
+            samples: self.facts.samples + other.facts.samples,
             ..self.facts
         };
         let stop = self.stop || other.stop;

@@ -119,7 +119,8 @@ impl<M: Model> Trainer<M> {
 
             let due = Due::after(self.state.step, ended, save_now, &self.config, &self.validation);
             if due.log {
-                self.reporting.log(&mut self.state)?; // host sync
+                let replayed_share = self.gradients.take_replayed_share();
+                self.reporting.log(&mut self.state, replayed_share)?; // host sync
             }
             // The CPU has completed a step when it returns.
             let is_read = due.log || is_cpu(&self.state.device);
@@ -168,7 +169,7 @@ impl<M: Model> Trainer<M> {
         };
         let take_step = || catch_unwind(AssertUnwindSafe(step));
         let measures = clock
-            .time(Span::Step, take_step)
+            .time(Span::Enqueue, take_step)
             .map_err(|panic| in_step(anyhow!(panic_text(&*panic)), group.largest_shape()))??;
         state.ranks.check()?;
 
@@ -296,6 +297,7 @@ impl<M: Model> Trainer<M> {
     /// Returns the totals of the whole run, with the processes before this one.
     fn totals(&self, outcome: &Outcome) -> RunMetrics {
         let TrainState { step, train_secs, source_tokens, target_tokens, best, .. } = &self.state;
+        let (host, host_syncs) = self.reporting.measured.since_first_step();
         let tokens = source_tokens + target_tokens;
         RunMetrics {
             step: *step,
@@ -306,6 +308,8 @@ impl<M: Model> Trainer<M> {
             padding_ratio: outcome.throughput.padding_ratio,
             data_wait_share: outcome.data_wait_share,
             best_step: best.map(|best| best.step),
+            host,
+            host_syncs,
         }
     }
 

@@ -1,11 +1,12 @@
 //! Makes, checks and feeds a recording. On the CPU nothing is recorded, but everything else here works there, too.
 
-use burn::tensor::{Int, Tensor, Transaction};
+use burn::tensor::{Int, Tensor};
 use kiln_kernels::capture::{CaptureError, Captured, capture, overwrite};
 use kiln_model::{Batch, DropoutStream};
 
 use super::{Record, Replay, Results, TrainState};
 use crate::eval::Model;
+use crate::metrics::host_sync;
 use crate::optim::{FlatGradients, ParamTable};
 use crate::train::reduce::Sums;
 use crate::train::step::Pass;
@@ -73,8 +74,7 @@ pub(super) fn forward_backward<M: Model>(
 /// device.
 fn fingerprint((sums, FlatGradients(gradients)): &Results) -> Result<Vec<f32>, CaptureError> {
     let parts = [&sums.loss, &sums.nll, &sums.n_labels, gradients.squares()];
-    let read = parts.into_iter().cloned().fold(Transaction::default(), Transaction::register);
-    let data = read.try_execute().map_err(CaptureError::new)?;
+    let data = host_sync::read(parts.into_iter().cloned()).map_err(CaptureError::new)?;
     Ok(data.into_iter().flat_map(|data| data.try_into_vec::<f32>().expect("sums are f32")).collect())
 }
 

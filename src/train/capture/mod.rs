@@ -116,6 +116,8 @@ pub struct CapturedSteps<M: Model = Transformer> {
     entries: HashMap<Key, Entry<M>>,
     /// Bytes of the largest recording.
     largest_bytes: u64,
+    /// Micro-batches since they were last taken: replayed ones and all. `None` where nothing is ever recorded.
+    counted: Option<[u64; 2]>,
     notes: Vec<String>,
 }
 
@@ -135,7 +137,7 @@ impl<M: Model> CapturedSteps<M> {
             true if Settings::current().reference_operators => "reference operators make new weights in every step",
             true => return steps,
         };
-        steps.policy = None;
+        (steps.policy, steps.counted) = (None, None);
         if mode == Capture::On {
             steps.notes.push(format!("train.capture: {obstacle}, so steps are computed eagerly"));
         }
@@ -143,7 +145,16 @@ impl<M: Model> CapturedSteps<M> {
     }
 
     fn with_recorder(mode: Capture, recorder: Box<dyn Record<M>>) -> Self {
-        Self { policy: Policy::of(mode), recorder, entries: HashMap::new(), largest_bytes: 0, notes: Vec::new() }
+        let policy = Policy::of(mode);
+        let counted = policy.map(|_| [0; 2]);
+        Self { policy, recorder, entries: HashMap::new(), largest_bytes: 0, counted, notes: Vec::new() }
+    }
+
+    /// Returns the fraction of the micro-batches since the last call that were replayed; `None` if there were none, or if
+    /// nothing is ever recorded.
+    pub(super) fn take_replayed_share(&mut self) -> Option<f64> {
+        let [replayed, all] = std::mem::take(self.counted.as_mut()?);
+        (all > 0).then(|| replayed as f64 / all as f64)
     }
 
     /// Returns the number of shapes that are replayed.
@@ -175,7 +186,11 @@ impl<M: Model> CapturedSteps<M> {
         micro_batch: &MicroBatch<'_>,
         before: Option<FlatGradients>,
     ) -> Results {
-        match self.replay(state, micro_batch.batch, micro_batch.number) {
+        let replayed = self.replay(state, micro_batch.batch, micro_batch.number);
+        if let Some([n_replayed, n]) = &mut self.counted {
+            (*n_replayed, *n) = (*n_replayed + u64::from(replayed.is_some()), *n + 1);
+        }
+        match replayed {
             Some(replayed) if micro_batch.is_alone => replayed,
             Some((sums, gradients)) => (sums, state.optimizer.table().accumulate(gradients, micro_batch.dtype, before)),
             None => compute_gradients(state, micro_batch, before),

@@ -21,6 +21,7 @@ use crate::device::upload;
 use crate::eval::Model;
 use crate::files::replace_file;
 use crate::metrics::StepMetrics;
+use crate::metrics::host_sync::waiting;
 use crate::optim::FlatGradients;
 use crate::train::state::TrainState;
 use crate::train::step::group_gradients;
@@ -243,7 +244,7 @@ fn culprits<M: Model>(state: &TrainState<M>, batches: &[HostBatch], start: StepS
     let uploaded: Vec<_> = batches.iter().map(|batch| upload(batch, &state.device)).collect();
     let (_, FlatGradients(gradients)) = group_gradients(state, &uploaded, start.micro_step);
     // Host sync: the run is over.
-    let flat = gradients.values.cast(FloatDType::F32).into_data();
+    let flat = waiting(|| gradients.values.cast(FloatDType::F32).into_data());
     let found = named_tensors(state.optimizer.table(), &flat).into_iter().filter_map(|tensor| {
         let n = tensor.values.iter().filter(|value| !value.is_finite()).count();
         (n > 0).then_some((tensor.name, n))

@@ -14,6 +14,7 @@ use kiln_model::Batch;
 use super::probe::{forward, forward_backward, read, try_largest};
 use super::warm_up::{first_of_each, step_on_scratch};
 use crate::eval::Model;
+use crate::metrics::host_sync::waiting;
 use crate::optim::FlatGradients;
 use crate::train::state::TrainState;
 use crate::train::step::group_gradients;
@@ -85,9 +86,9 @@ pub(crate) fn compile_step<M: Model>(
     let step = || {
         let (sums, FlatGradients(gradients)) = group_gradients(state, from_ref(batch), state.micro_steps);
         // Reading keeps the backend from dropping what nobody needs.
-        let _ = (sums.loss.try_into_data(), gradients.values.slice([0..1]).try_into_data());
+        let _ = waiting(|| (sums.loss.try_into_data(), gradients.values.slice([0..1]).try_into_data()));
         let losses = state.model.valid().loss(batch, state.label_smoothing, None);
-        let _ = losses.loss_sum.try_into_data();
+        let _ = waiting(|| losses.loss_sum.try_into_data());
         let _ = step_on_scratch(state);
     };
     compile_ahead(&state.device, step, show)

@@ -12,6 +12,7 @@ use std::time::Instant;
 use super::probe::largest_batch;
 use crate::device::{device_name, upload_split};
 use crate::eval::Model;
+use crate::metrics::host_sync::waiting;
 use crate::optim::FlatGradients;
 use crate::train::state::TrainState;
 use crate::train::step::group_gradients;
@@ -38,7 +39,7 @@ pub(super) fn ensure_repeatable<M: Model>(
     let compute = || -> Result<[TensorData; 2]> {
         let (sums, FlatGradients(gradients)) = group_gradients(state, &micro_batches, state.micro_steps);
         // Host sync: the run has not begun.
-        let read = |tensor: burn::tensor::Tensor<1>| tensor.try_into_data().context("reading gradients");
+        let read = |tensor: burn::tensor::Tensor<1>| waiting(|| tensor.try_into_data()).context("reading gradients");
         Ok([read(sums.loss)?, read(gradients.values)?])
     };
     let ([loss, gradients], [loss_again, gradients_again]) = (compute()?, compute()?);

@@ -13,6 +13,7 @@ use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
 use crate::device::upload_split;
 use crate::distributed::Ranks;
 use crate::eval::{Model, validation_loss};
+use crate::metrics::host_sync::waiting;
 use crate::optim::FlatGradients;
 use crate::train::guard::allocation;
 use crate::train::state::TrainState;
@@ -60,7 +61,8 @@ pub(super) fn forward_backward<M: Model>(
     batches.truncate(2);
     let (_, FlatGradients(gradients)) = group_gradients(state, &batches, state.micro_steps);
     // Host sync: the run has not begun. One element is enough, and its kernel is there.
-    gradients.values.slice([0..1]).try_into_data().map(drop).map_err(|error| anyhow!("{error}"))
+    let read = waiting(|| gradients.values.slice([0..1]).try_into_data()).map(drop);
+    read.map_err(|error| anyhow!("{error}"))
 }
 
 /// Runs forward as in a validation.
@@ -91,9 +93,9 @@ pub(super) fn try_largest<M: Model>(
 
 /// Returns all unused memory to the device. Earlier failures may show here once more; they have been reported.
 pub(super) fn make_room(device: &Device) {
-    drop(device.sync());
+    drop(waiting(|| device.sync()));
     device.memory_cleanup();
-    drop(device.sync());
+    drop(waiting(|| device.sync()));
 }
 
 /// Catches failures of `attempt`: when memory runs out, a backend panics or returns an error, at the operation or at

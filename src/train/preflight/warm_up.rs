@@ -18,6 +18,7 @@ use kiln_kernels::optim::ALIGNMENT;
 
 use super::probe::{bytes, forward, forward_backward, read};
 use crate::eval::Model;
+use crate::metrics::host_sync::waiting;
 use crate::train::state::TrainState;
 
 /// The result of a warm-up.
@@ -104,7 +105,7 @@ pub(super) fn step_on_scratch<M: Model>(state: &TrainState<M>) -> Result<()> {
         let gradients = optimizer.table().flatten_gradients(&scratch, &mut gradients, accumulation, None);
         let numbers = optimizer.step(gradients, one.clone(), one.clone());
         // Host sync: the run has not begun.
-        numbers.values().clone().try_into_data().context("trying the optimizer")?;
+        waiting(|| numbers.values().clone().try_into_data()).context("trying the optimizer")?;
     }
     Ok(())
 }

@@ -127,7 +127,9 @@ impl Sink for Recorder {
             Record::Validation(valid) => format!("valid {} {} {:?}", valid.loss, valid.nll, valid.bleu),
             Record::Note(note) => format!("note {note}"),
             Record::Preparing(what, done, of) => format!("{what} {done} {of}"),
-            Record::Window(_) | Record::Begin(_) | Record::End(_) | Record::Finished => return Ok(()),
+            Record::Start(_) | Record::Window(_) | Record::Begin(_) | Record::End(_) | Record::Finished => {
+                return Ok(());
+            }
         };
         self.records.borrow_mut().push(text);
         Ok(())

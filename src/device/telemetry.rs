@@ -1,0 +1,231 @@
+//! Samples the GPU's power, clock and load, and the memory of the process.
+//!
+//! A thread of its own asks the driver (NVML, which is loaded at run time) four times per second, so that a slow answer
+//! delays no step. Without the library nothing is sampled, which is not an error.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, park_timeout};
+use std::time::Duration;
+
+use burn::tensor::Device;
+use nvml_wrapper::Nvml;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+
+use super::memory::host_memory;
+use crate::metrics::{GpuUse, HostMemory};
+
+/// Time between two samples.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// What the driver said once, in the units of [`GpuUse`].
+#[derive(Debug, Clone, Copy, Default)]
+struct Sample {
+    busy_share: Option<f64>,
+    power_w: Option<f64>,
+    power_limit_w: Option<f64>,
+    sm_clock_mhz: Option<f64>,
+    max_sm_clock_mhz: Option<f64>,
+    temperature_c: Option<f64>,
+    throttled: Option<f64>,
+}
+
+/// Returns a sample; `None` if the GPU does not answer.
+type Source = Box<dyn FnMut() -> Option<Sample>>;
+
+/// The sampling thread, which ends when this is dropped.
+pub struct Telemetry {
+    shared: Arc<Mutex<Shared>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    sums: Sums,
+    host: Option<HostMemory>,
+    is_over: bool,
+}
+
+impl Telemetry {
+    /// Starts to sample. On the CPU, only the memory of the process.
+    pub fn start(device: &Device) -> Self {
+        let address = gpu_address(device);
+        Self::with_source(move || address.and_then(|address| nvml_source(&address)))
+    }
+
+    /// Starts a thread that opens a source and samples it.
+    fn with_source(open: impl FnOnce() -> Option<Source> + Send + 'static) -> Self {
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let theirs = shared.clone();
+        let sample = move || {
+            let mut source = open();
+            loop {
+                let (gpu, host) = (source.as_mut().and_then(|source| source()), host_memory());
+                {
+                    let mut shared = locked(&theirs);
+                    shared.host = host;
+                    shared.sums.extend(gpu);
+                    if shared.is_over {
+                        return;
+                    }
+                }
+                park_timeout(INTERVAL);
+            }
+        };
+        // A system without another thread to spare trains without samples.
+        let thread = std::thread::Builder::new().name("telemetry".into()).spawn(sample).ok();
+        Self { shared, thread }
+    }
+
+    /// Takes the newest memory of the process, and the means since the last call. Does not wait.
+    pub fn take(&self) -> (Option<HostMemory>, Option<GpuUse>) {
+        let mut shared = locked(&self.shared);
+        (shared.host, std::mem::take(&mut shared.sums).means())
+    }
+}
+
+impl Drop for Telemetry {
+    fn drop(&mut self) {
+        locked(&self.shared).is_over = true;
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It neither panics nor waits for long.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sums and numbers of values.
+#[derive(Default)]
+struct Sums {
+    samples: u64,
+    busy_share: Sum,
+    power_w: Sum,
+    power_limit_w: Sum,
+    sm_clock_mhz: Sum,
+    max_sm_clock_mhz: Sum,
+    temperature_c: Sum,
+    throttled: Sum,
+}
+
+#[derive(Default)]
+struct Sum {
+    sum: f64,
+    n: u64,
+}
+
+impl Sum {
+    fn add(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            (self.sum, self.n) = (self.sum + value, self.n + 1);
+        }
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.n > 0).then(|| self.sum / self.n as f64)
+    }
+}
+
+impl Sums {
+    fn extend(&mut self, sample: Option<Sample>) {
+        let Some(sample) = sample else { return };
+        self.samples += 1;
+        self.busy_share.add(sample.busy_share);
+        self.power_w.add(sample.power_w);
+        self.power_limit_w.add(sample.power_limit_w);
+        self.sm_clock_mhz.add(sample.sm_clock_mhz);
+        self.max_sm_clock_mhz.add(sample.max_sm_clock_mhz);
+        self.temperature_c.add(sample.temperature_c);
+        self.throttled.add(sample.throttled);
+    }
+
+    fn means(&self) -> Option<GpuUse> {
+        (self.samples > 0).then(|| GpuUse {
+            samples: self.samples,
+            busy_share: self.busy_share.mean(),
+            power_w: self.power_w.mean(),
+            power_limit_w: self.power_limit_w.mean(),
+            sm_clock_mhz: self.sm_clock_mhz.mean(),
+            max_sm_clock_mhz: self.max_sm_clock_mhz.mean(),
+            temperature_c: self.temperature_c.mean(),
+            throttled_share: self.throttled.mean(),
+        })
+    }
+}
+
+/// Returns the address of the device's card on the PCI bus; `None` on the CPU. NVML numbers the cards otherwise than CUDA.
+fn gpu_address(device: &Device) -> Option<String> {
+    #[cfg(feature = "cuda")]
+    if !super::is_cpu(device) {
+        return Some(device.clone().inner().identity()?.physical?.pci_address?.to_string());
+    }
+    let _ = device;
+    None
+}
+
+/// Opens NVML for the card at `address`; `None` without the library or the card.
+fn nvml_source(address: &str) -> Option<Source> {
+    let nvml = Nvml::init().ok()?;
+    nvml.device_by_pci_bus_id(address).ok()?;
+    let address = address.to_owned();
+    Some(Box::new(move || {
+        let device = nvml.device_by_pci_bus_id(address.as_str()).ok()?;
+        let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
+        let slowed = ThrottleReasons::SW_POWER_CAP
+            | ThrottleReasons::HW_SLOWDOWN
+            | ThrottleReasons::SW_THERMAL_SLOWDOWN
+            | ThrottleReasons::HW_THERMAL_SLOWDOWN
+            | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
+        Some(Sample {
+            busy_share: device.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0),
+            power_w: device.power_usage().ok().map(watts),
+            power_limit_w: device.enforced_power_limit().ok().map(watts),
+            sm_clock_mhz: device.clock_info(Clock::SM).ok().map(f64::from),
+            max_sm_clock_mhz: device.max_clock_info(Clock::SM).ok().map(f64::from),
+            temperature_c: device.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
+            throttled: device.current_throttle_reasons().ok().map(|why| f64::from(u8::from(why.intersects(slowed)))),
+        })
+    }))
+}
+
+fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    // Plain numbers, which a panic elsewhere leaves whole.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_means_since_the_last_line() {
+        let (asked, counted) = channel();
+        let telemetry = Telemetry::with_source(move || {
+            let mut n = 0.0;
+            Some(Box::new(move || {
+                n += 1.0;
+                asked.send(()).ok()?;
+                let throttled = Some(f64::from(u8::from(n > 1.5)));
+                Some(Sample { power_w: Some(100.0 * n), throttled, ..Sample::default() })
+            }))
+        });
+        // The sums are written after the source was asked, and before it is asked again.
+        (0..3).for_each(|_| counted.recv().expect("a sample"));
+        let (host, gpu) = telemetry.take();
+        let gpu = gpu.expect("two samples or three");
+        let mean = if gpu.samples == 2 { 150.0 } else { 200.0 };
+        assert_eq!((gpu.power_w, gpu.busy_share), (Some(mean), None), "{gpu:?}");
+        assert!(gpu.throttled_share.is_some_and(|share| share > 0.0 && share < 1.0), "{gpu:?}");
+        assert!(host.is_some_and(|host| host.resident_bytes > 0));
+    }
+
+    #[test]
+    fn a_machine_without_a_gpu_has_no_values_and_no_error() {
+        let telemetry = Telemetry::start(&Device::flex());
+        assert_eq!(telemetry.take().1, None);
+        // No card has this address, whether there is a driver or not.
+        assert!(nvml_source("ffff:ff:1f.7").is_none());
+    }
+}

@@ -1,0 +1,123 @@
+//! Metrics as named numbers, for TensorBoard and trackers: under torchtitan's tags where it has one.
+
+use crate::metrics::{HostTimes, StepMetrics, ValidationMetrics, WindowMetrics};
+use crate::units::gib;
+
+/// A tag and its value.
+pub(super) type Scalar = (&'static str, f64);
+
+/// Returns the numbers of a step.
+pub(super) fn of_step(step: &StepMetrics) -> Vec<Scalar> {
+    vec![
+        ("loss_metrics/global_avg_loss", step.loss),
+        ("loss_metrics/nll", step.nll),
+        ("grad_norm", step.grad_norm),
+        ("lr", step.lr),
+    ]
+}
+
+/// Returns the numbers of a line of metrics.
+pub(super) fn of_window(window: &WindowMetrics) -> Vec<Scalar> {
+    let speed = &window.throughput;
+    let mut scalars = vec![
+        ("throughput(tps)", speed.tokens_per_sec),
+        ("throughput/target(tps)", speed.target_tokens_per_sec),
+        ("throughput/samples(per s)", speed.samples_per_sec),
+        ("throughput/padding(%)", 100.0 * speed.padding_ratio),
+        ("tflops", speed.flops_per_sec / 1e12),
+        ("time_metrics/data_loading(%)", 100.0 * window.data_wait_share),
+        ("host_syncs", window.host_syncs as f64),
+    ];
+    scalars.extend(of_host(&window.host));
+
+    if speed.source_tokens_per_sec > 0.0 {
+        scalars.push(("throughput/source(tps)", speed.source_tokens_per_sec));
+    }
+    scalars.extend(window.loss_scale.map(|scale| ("loss_scale", scale)));
+    scalars.extend(speed.mfu.map(|mfu| ("mfu(%)", 100.0 * mfu)));
+    scalars.extend(window.replayed_share.map(|share| ("replayed(%)", 100.0 * share)));
+    scalars.extend(window.memory_bytes.map(|bytes| ("memory/reserved(GiB)", gib(bytes))));
+    if let Some(memory) = window.device_memory {
+        scalars.extend([("memory/live(GiB)", gib(memory.live_bytes)), ("memory/peak(GiB)", gib(memory.peak_bytes))]);
+    }
+    if let Some(memory) = window.host_memory {
+        let (resident, peak) = (gib(memory.resident_bytes), gib(memory.peak_bytes));
+        scalars.extend([("memory/host_resident(GiB)", resident), ("memory/host_peak(GiB)", peak)]);
+    }
+    let gpu = window.gpu.unwrap_or_default();
+    for (tag, scale, value) in [
+        ("gpu/busy(%)", 100.0, gpu.busy_share),
+        ("gpu/power(W)", 1.0, gpu.power_w),
+        ("gpu/sm_clock(MHz)", 1.0, gpu.sm_clock_mhz),
+        ("gpu/temperature(C)", 1.0, gpu.temperature_c),
+        ("gpu/throttled(%)", 100.0, gpu.throttled_share),
+    ] {
+        scalars.extend(value.map(|value| (tag, scale * value)));
+    }
+    scalars
+}
+
+/// Returns the shares of the training thread's time.
+fn of_host(host: &HostTimes) -> Vec<Scalar> {
+    let share = |ms: f64| 100.0 * ms / host.elapsed_ms.max(1e-3);
+    vec![
+        ("host/data_wait(%)", share(host.data_wait_ms)),
+        ("host/upload(%)", share(host.upload_ms)),
+        ("host/enqueue(%)", share(host.enqueue_ms)),
+        ("host/drain(%)", share(host.drain_ms)),
+        ("host/log(%)", share(host.log_ms)),
+        ("host/validate(%)", share(host.validate_ms)),
+        ("host/save(%)", share(host.save_ms)),
+        ("host/other(%)", share(host.other_ms)),
+    ]
+}
+
+/// Returns the numbers of a validation.
+pub(super) fn of_validation(validation: &ValidationMetrics) -> Vec<Scalar> {
+    let mut scalars = vec![
+        ("validation_metrics/loss", validation.loss),
+        ("validation_metrics/nll", validation.nll),
+        ("validation_metrics/perplexity", validation.perplexity()),
+    ];
+    for (tag, scale, value) in [
+        ("validation_metrics/bits_per_byte", 1.0, validation.bits_per_byte),
+        ("validation_metrics/masked_accuracy(%)", 100.0, validation.masked_accuracy),
+        ("validation_metrics/unigram_accuracy(%)", 100.0, validation.unigram_accuracy),
+        ("validation_metrics/bleu", 1.0, validation.bleu),
+        ("validation_metrics/chrf", 1.0, validation.chrf),
+        ("validation_metrics/exact_match(%)", 100.0, validation.exact_match),
+    ] {
+        scalars.extend(value.map(|value| (tag, scale * value)));
+    }
+    scalars
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+    use crate::metrics::{DeviceMemory, GpuUse};
+
+    fn value(scalars: &[Scalar], tag: &str) -> Option<f64> {
+        scalars.iter().find(|(name, _)| *name == tag).map(|(_, value)| *value)
+    }
+
+    #[test]
+    fn only_measured_numbers_have_a_tag() {
+        let mut window = samples::window(8);
+        let scalars = of_window(&window);
+        assert_eq!(value(&scalars, "throughput/samples(per s)"), Some(100.0));
+        for absent in ["gpu/power(W)", "memory/live(GiB)", "replayed(%)"] {
+            assert_eq!(value(&scalars, absent), None, "{absent}");
+        }
+
+        window.host = HostTimes { elapsed_ms: 200.0, enqueue_ms: 150.0, ..HostTimes::default() };
+        window.gpu = Some(GpuUse { samples: 2, power_w: Some(310.0), ..GpuUse::default() });
+        window.device_memory = Some(DeviceMemory { live_bytes: 1 << 30, ..DeviceMemory::default() });
+        window.replayed_share = Some(0.25);
+        let scalars = of_window(&window);
+        assert_eq!(value(&scalars, "host/enqueue(%)"), Some(75.0));
+        assert_eq!((value(&scalars, "gpu/power(W)"), value(&scalars, "gpu/busy(%)")), (Some(310.0), None));
+        assert_eq!((value(&scalars, "memory/live(GiB)"), value(&scalars, "replayed(%)")), (Some(1.0), Some(25.0)));
+    }
+}

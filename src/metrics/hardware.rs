@@ -1,0 +1,54 @@
+//! What a line of metrics says about the hardware: memory of the device and of the process, and the GPU's power, clock and
+//! load.
+
+use serde::{Deserialize, Serialize};
+
+/// Memory of the device that this process holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DeviceMemory {
+    /// Bytes of live tensors, without padding, when the line was made: between two steps, so without activations.
+    pub live_bytes: u64,
+    /// Bytes of the pages that the memory pools needed at their peak since the start of the process, summed over the pools.
+    /// Activations are included.
+    pub peak_bytes: u64,
+    /// Bytes that the process holds, free pages of its pools included.
+    pub reserved_bytes: u64,
+}
+
+/// Memory of this process in the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HostMemory {
+    /// Bytes in RAM, mapped files included.
+    pub resident_bytes: u64,
+    /// The most that `resident_bytes` has been since the start of the process.
+    pub peak_bytes: u64,
+}
+
+/// What the driver says about the GPU: means over the samples since the last line. A value that the driver does not give
+/// is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct GpuUse {
+    /// Number of samples.
+    pub samples: u64,
+    /// Fraction of the time in which a kernel ran, 0 to 1. The driver's window is 1/6 to 1 second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub busy_share: Option<f64>,
+    /// Power of the board, watts.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub power_w: Option<f64>,
+    /// Power at which the driver lowers the clock, watts.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub power_limit_w: Option<f64>,
+    /// Clock of the multiprocessors, MHz.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sm_clock_mhz: Option<f64>,
+    /// The highest clock of the multiprocessors, MHz.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_sm_clock_mhz: Option<f64>,
+    /// Temperature of the chip, degrees Celsius.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub temperature_c: Option<f64>,
+    /// Fraction of the samples in which power or temperature held the clock down, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub throttled_share: Option<f64>,
+}
