@@ -74,6 +74,9 @@ class Attention(nn.Module):
 
     def __init__(self, config, cross=False):
         super().__init__()
+        for key in ("head_dim", "qk_norm", "qkv_bias", "rope_scaling", "attention_window"):
+            if config.get(key):
+                raise SystemExit(f"model.{key} = {config[key]} is not supported by the PyTorch baseline")
         d, h = config["d_model"], config["n_heads"]
         g = config["n_kv_heads"] or h
         self.head_dim, self.grouped, self.cross = d // h, g != h, cross

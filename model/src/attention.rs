@@ -54,7 +54,7 @@ impl Heads {
         causal: bool,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        let config = AttentionConfig { batch_size, n_heads: self.n, n_kv_heads: self.n_kv, causal };
+        let config = AttentionConfig { batch_size, n_heads: self.n, n_kv_heads: self.n_kv, causal, window: None };
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
         kiln_kernels::attention(projected, mask, dropout, &config)
     }

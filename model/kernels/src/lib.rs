@@ -64,7 +64,9 @@ mod swiglu;
 mod testing;
 
 pub use activation::Activation;
-pub use attention::{AttentionConfig, AttentionMask, Projected, attention, attention_is_fused};
+pub use attention::{
+    AttentionConfig, AttentionMask, Projected, attention, attention_is_fused, attention_windows_are_fused,
+};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use custom_gradient::{CustomGradients, LeafGradient, gradients_behind, with_gradient};
 pub use dropout::{DropoutStream, dropout};
@@ -79,7 +81,7 @@ pub use norm::{Branch, NormWeights, add_norm, add_norm_again, layer_norm, rms_no
 pub use random::random_words;
 pub use readback::Readback;
 pub use retained::Retained;
-pub use rotary::rotary;
+pub use rotary::{RotaryScaling, RotaryWavelengths, rotary};
 pub use row::{row_argmax, row_sums};
 pub use settings::{F32Products, Settings, SettingsGuard};
 pub use swiglu::swiglu;

@@ -18,7 +18,13 @@ impl Bench {
         };
 
         let mask = call.lengths.clone().map_or_else(AttentionMask::default, AttentionMask::key_lengths);
-        let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: call.n_kv_heads, causal: call.causal };
+        let config = AttentionConfig {
+            batch_size: b,
+            n_heads: h,
+            n_kv_heads: call.n_kv_heads,
+            causal: call.causal,
+            window: None,
+        };
         let drop = self.dropout(call.dropout);
         let run = || {
             let [first, second] = leaves.clone();

@@ -55,6 +55,9 @@ pub struct AttentionConfig {
     /// Query t sees only keys up to `t + S - T`: the sequences are aligned at the end, so that cached decoding sees its
     /// past.
     pub causal: bool,
+    /// A query sees at most this many of the keys that it would see otherwise: the last ones (sliding window, Beltagy et al.
+    /// 2020). At least 1. `None`: all.
+    pub window: Option<usize>,
 }
 
 /// Keys that a query does not see, in addition to causality.
@@ -92,6 +95,12 @@ pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> boo
     }
 }
 
+/// Returns whether [`attention`] has a kernel for windows that hide keys, see [`AttentionConfig::window`]. Where it has none,
+/// it runs its reference for them.
+pub fn attention_windows_are_fused(device: &Device) -> bool {
+    !reference_operators() && device.clone().inner() == Device::flex()
+}
+
 /// Computes `dropout(softmax(q kᵀ / sqrt(K))) v` per head, with the softmax in f32.
 ///
 /// `dropout` is the probability of dropping a weight of the softmax, and the source of the random numbers. Rows of the
@@ -102,7 +111,7 @@ pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> boo
 /// - result: `[B * T, H * K]`
 ///
 /// # Panics
-/// If the rows are not a multiple of `batch_size`, the columns do not match the heads, `n_heads` is not a multiple of
+/// If the window is 0, or packed rows have one without `causal`, if the rows are not a multiple of `batch_size`, the columns do not match the heads, `n_heads` is not a multiple of
 /// `n_kv_heads`, or documents are given for attention to another sequence.
 pub fn attention(
     projected: Projected,
@@ -121,14 +130,22 @@ pub fn attention(
         };
         assert_eq!(documents.dims(), [qkv.dims()[0]], "one document number per position");
     }
-    let (x, heads) = match &projected {
-        Projected::SelfAttention { qkv } => (qkv, n_heads + 2 * n_kv_heads),
-        Projected::Cross { query, .. } => (query, n_heads),
+
+    assert!(config.window != Some(0), "a window of 0 keys hides all of them");
+    let cut = config.window.is_some() && !config.causal && mask.documents.is_some();
+    assert!(!cut, "a window in packed rows needs causal attention");
+
+    let (x, heads, n_keys) = match &projected {
+        Projected::SelfAttention { qkv } => (qkv, n_heads + 2 * n_kv_heads, qkv.dims()[0] / batch_size),
+        Projected::Cross { query, key_value } => (query, n_heads, key_value.dims()[0] / batch_size),
     };
-    if attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
-        return flash(projected, mask, dropout, config);
+    // A window as long as the keys hides none.
+    let config = AttentionConfig { window: config.window.filter(|window| *window < n_keys), ..*config };
+    let serves_window = config.window.is_none() || attention_windows_are_fused(&x.device());
+    if serves_window && attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
+        return flash(projected, mask, dropout, &config);
     }
-    reference::attention(projected, mask, dropout, config)
+    reference::attention(projected, mask, dropout, &config)
 }
 
 fn flash(
@@ -140,7 +157,7 @@ fn flash(
     let given = |tensor: Option<&Tensor<1, Int>>| {
         MaybeInts::from(tensor.map(|tensor| tensor.clone().cast(IntDType::I32).into_dispatch()))
     };
-    let AttentionConfig { batch_size, n_heads, n_kv_heads, causal } = *config;
+    let AttentionConfig { batch_size, n_heads, n_kv_heads, causal, window } = *config;
     let (site, random) = match dropout {
         Some((_, stream)) => {
             let (site, state) = stream.take();
@@ -150,7 +167,7 @@ fn flash(
     };
     let p = dropout.map_or(0.0, |(p, _)| p as f32);
 
-    let spec = |head_dim| FlashSpec { batch_size, n_heads, n_kv_heads, head_dim, causal, site, dropout: p };
+    let spec = |head_dim| FlashSpec { batch_size, n_heads, n_kv_heads, head_dim, causal, window, site, dropout: p };
     let lengths = given(mask.key_lengths.as_ref());
 
     let (random, known) = (given(random), retained::reused());

@@ -22,6 +22,8 @@ pub(crate) struct FlashSpec {
     /// K
     pub(crate) head_dim: usize,
     pub(crate) causal: bool,
+    /// Keys that a query sees at most; set on the CPU only.
+    pub(crate) window: Option<usize>,
     /// Site of the random stream.
     pub(crate) site: u32,
     /// Probability of dropping a weight of the softmax; 0 for none.

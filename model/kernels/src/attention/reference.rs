@@ -16,7 +16,7 @@ pub(crate) fn attention(
     drop: Option<(f64, &DropoutStream)>,
     config: &AttentionConfig,
 ) -> Tensor<2> {
-    let AttentionConfig { batch_size: b, n_heads: h, causal, .. } = *config;
+    let AttentionConfig { batch_size: b, n_heads: h, causal, window, .. } = *config;
     let (query, key, value) = split_heads(projected, config);
     let [_, t, k] = query.dims();
     let [_, s, _] = key.dims();
@@ -42,6 +42,26 @@ pub(crate) fn attention(
         let columns = Tensor::<1, Int>::arange(0..s as i64, &device).reshape([1, s]);
         let masked: Tensor<2, Bool> = columns.greater(rows);
         scores = scores.mask_fill(masked.reshape([1, 1, t, s]).expand([b, h, t, s]), MASKED);
+    }
+
+    if let Some(window) = window {
+        let window = window as i64;
+        // The first key of a window follows from its end: the query's own position, the last key, or the row's length.
+        let columns = Tensor::<1, Int>::arange(0..s as i64, &device).reshape([1, s]);
+        let first = if causal {
+            (s - t) as i64 + 1 - window..s as i64 + 1 - window
+        } else {
+            s as i64 - window..s as i64 + 1 - window
+        };
+        let first = Tensor::<1, Int>::arange(first, &device);
+        let n_first = first.dims()[0];
+        let masked: Tensor<2, Bool> = columns.clone().lower(first.reshape([n_first, 1]));
+        let mut masked = masked.reshape([1, 1, n_first, s]).expand([b, h, t, s]);
+        if let Some(lengths) = &mask.key_lengths {
+            let before: Tensor<2, Bool> = columns.lower(lengths.clone().reshape([b, 1]) - window);
+            masked = masked.bool_and(before.reshape([b, 1, 1, s]).expand([b, h, t, s]));
+        }
+        scores = scores.mask_fill(masked, MASKED);
     }
 
     let scores = scores.reshape([b * h, t, s]);

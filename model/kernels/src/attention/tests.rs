@@ -19,11 +19,12 @@ struct Case {
     lengths: Option<&'static [i32]>,
     documents: Option<fn(usize) -> i32>,
     packed: bool,
+    window: Option<usize>,
 }
 
 impl Case {
     fn mask_and_config(&self, device: &Device) -> (AttentionMask, AttentionConfig) {
-        let Case { b, h, g, t, causal, .. } = *self;
+        let Case { b, h, g, t, causal, window, .. } = *self;
         let ints = |values: Vec<i32>| {
             let n = values.len();
             Tensor::<1, Int>::from_data(TensorData::new(values, [n]), (device, DType::I32))
@@ -32,7 +33,7 @@ impl Case {
             key_lengths: self.lengths.map(|lengths| ints(lengths.to_vec())),
             documents: self.documents.map(|of| ints((0..b * t).map(|row| of(row % t)).collect())),
         };
-        (mask, AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, causal })
+        (mask, AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, causal, window })
     }
 }
 
@@ -72,8 +73,9 @@ fn run_with(
 
 /// Computes the definition in f64 loops.
 fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
-    let Case { b, h, g, t, s, k, causal, lengths, documents, packed } = *case;
+    let Case { b, h, g, t, s, k, causal, lengths, documents, packed, window } = *case;
     let d = h * k;
+
     let read = |part: usize, row: usize, column: usize| -> f64 {
         f64::from(match (packed, part) {
             (true, 0) => inputs[0][row * (h + 2 * g) * k + column],
@@ -82,13 +84,21 @@ fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
             (false, _) => inputs[1][(row * 2 * g + (part - 1) * g) * k + column],
         })
     };
+
     let mut out = vec![0f32; b * t * d];
     for (batch, head, i) in (0..b).flat_map(|x| (0..h).flat_map(move |y| (0..t).map(move |z| (x, y, z)))) {
+        // One more than the last key that the query sees.
+        let end = |i: usize| {
+            let own = if causal { i + s - t + 1 } else { s };
+            lengths.map_or(own, |lengths| own.min(lengths[batch] as usize))
+        };
         let visible = |j: usize| {
             lengths.is_none_or(|l| j < l[batch] as usize)
                 && (!causal || j <= i + s - t)
                 && documents.is_none_or(|of| of(i) == of(j))
+                && window.is_none_or(|window| j + window >= end(i))
         };
+
         let group = head * g / h;
         let score = |j: usize| -> f64 {
             let dot: f64 =
@@ -106,7 +116,19 @@ fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
 }
 
 fn cases() -> Vec<Case> {
-    let base = Case { b: 2, h: 3, g: 3, t: 5, s: 5, k: 8, causal: false, lengths: None, documents: None, packed: true };
+    let base = Case {
+        b: 2,
+        h: 3,
+        g: 3,
+        t: 5,
+        s: 5,
+        k: 8,
+        causal: false,
+        lengths: None,
+        documents: None,
+        packed: true,
+        window: None,
+    };
     let wide = Case { b: 2, h: 4, g: 4, t: 128, s: 128, k: 64, ..base };
 
     vec![
@@ -162,6 +184,17 @@ fn cases() -> Vec<Case> {
         Case { h: 1, g: 1, t: 70, s: 70, k: 160, causal: true, lengths: Some(&[70, 3]), ..wide },
         Case { h: 2, g: 2, t: 97, s: 97, k: 200, causal: true, ..wide },
         Case { h: 1, g: 1, t: 40, s: 33, k: 248, packed: false, ..wide },
+        // Windows: smaller and larger than the keys, with padding, documents, and in a step of decoding.
+        Case { causal: true, window: Some(1), ..base },
+        Case { causal: true, window: Some(3), ..base },
+        Case { causal: true, window: Some(5), ..base },
+        Case { lengths: Some(&[5, 2]), causal: true, window: Some(2), ..base },
+        Case { documents: Some(|i| i32::from(i > 2)), causal: true, window: Some(2), ..base },
+        Case { packed: false, t: 1, s: 7, lengths: Some(&[7, 2]), window: Some(3), ..base },
+        Case { packed: false, t: 2, s: 6, causal: true, window: Some(2), ..base },
+        Case { packed: false, s: 9, window: Some(4), ..base },
+        Case { t: 200, s: 200, g: 2, causal: true, window: Some(70), ..wide },
+        Case { t: 200, s: 200, documents: Some(|i| [0, 1, 1, 4][i / 50]), causal: true, window: Some(65), ..wide },
     ]
 }
 
@@ -284,7 +317,16 @@ fn times() {
             tensor(&values(b * t * columns, seed), [b * t, columns], DType::BF16, &device).into_dispatch()
         };
         let (qkv, d_out) = (matrix(3 * h * k, 1), matrix(h * k, 2));
-        let spec = FlashSpec { batch_size: b, n_heads: h, n_kv_heads: h, head_dim: k, causal, site: 0, dropout: 0.0 };
+        let spec = FlashSpec {
+            batch_size: b,
+            n_heads: h,
+            n_kv_heads: h,
+            head_dim: k,
+            causal,
+            window: None,
+            site: 0,
+            dropout: 0.0,
+        };
         let forward = || Dispatch::flash_self(qkv.clone(), MaybeInts::None, MaybeInts::None, MaybeInts::None, spec);
         let (out, lse) = forward();
         let backward = || {

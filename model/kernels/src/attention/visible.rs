@@ -17,6 +17,7 @@ pub(super) struct Visible {
     n_queries: usize,
     n_keys: usize,
     causal: bool,
+    window: Option<usize>,
     /// Keys of each batch row.
     lengths: Option<Vec<i32>>,
     /// The document around each position.
@@ -47,7 +48,16 @@ impl Visible {
         });
         let documents = documents.into_option().map(|documents| ranges(&ints(documents), n_queries));
         let lengths = lengths.into_option().map(ints);
-        Self { n_heads: spec.n_heads, n_queries, n_keys, causal: spec.causal, lengths, documents, drop }
+        Self {
+            n_heads: spec.n_heads,
+            n_queries,
+            n_keys,
+            causal: spec.causal,
+            window: spec.window,
+            lengths,
+            documents,
+            drop,
+        }
     }
 
     pub(super) fn n_heads(&self) -> usize {
@@ -63,6 +73,9 @@ impl Visible {
         }
         if let Some(lengths) = &self.lengths {
             seen.end = seen.end.min(usize::try_from(lengths[batch_row]).unwrap_or(0));
+        }
+        if let Some(window) = self.window {
+            seen.start = seen.start.max(seen.end.saturating_sub(window));
         }
         seen
     }

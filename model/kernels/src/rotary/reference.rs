@@ -2,16 +2,18 @@
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
+use super::RotaryWavelengths;
+
 pub(crate) fn rotary(
     qkv: Tensor<2>,
     positions: Tensor<1, Int>,
     n_rotated_heads: usize,
     head_dim: usize,
-    theta: f64,
+    wavelengths: &RotaryWavelengths,
 ) -> Tensor<2> {
     let ([m, n], dtype, device) = (qkv.dims(), qkv.dtype(), qkv.device());
     let (rotated, half) = (n_rotated_heads * head_dim, head_dim / 2);
-    let frequencies: Vec<f32> = (0..half).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64) as f32).collect();
+    let frequencies = wavelengths.frequencies(head_dim);
     let frequencies = Tensor::<3>::from_data(TensorData::new(frequencies, [1, 1, half]), (&device, DType::F32));
     let angles = positions.float().cast(DType::F32).reshape([m, 1, 1]) * frequencies;
     let (cos, sin) = (angles.clone().cos(), angles.sin());
