@@ -2,12 +2,13 @@
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
-use kiln_kernels::{AttentionConfig, AttentionMask, Branch, DropoutStream, Projected};
+use kiln_kernels::{AttentionConfig, AttentionMask, Branch, DropoutStream, Projected, RotaryWavelengths};
 
 use crate::config::{Positions, TransformerConfig};
 use crate::init::{Init, Role};
 use crate::kv_cache::{KeyValueBuffer, Step};
 use crate::linear::Linear;
+use crate::norm::Norm;
 use crate::rows::Rows;
 
 /// How features divide into heads, and the settings of the attention operator.
@@ -19,8 +20,10 @@ struct Heads {
     n_kv: usize,
     /// K.
     dim: usize,
-    /// Base of the rotary wavelengths, if positions are rotary.
-    rope_theta: Option<f64>,
+    /// If positions are rotary.
+    wavelengths: Option<RotaryWavelengths>,
+    /// Positions that a position sees in self-attention.
+    window: Option<usize>,
     /// Fraction of the probabilities dropped in training.
     dropout: f64,
 }
@@ -31,7 +34,8 @@ impl Heads {
             n: config.n_heads,
             n_kv: config.kv_heads(),
             dim: config.head_dim(),
-            rope_theta: (config.positions == Positions::Rotary).then_some(config.rope_theta),
+            wavelengths: (config.positions == Positions::Rotary).then(|| config.rotary_wavelengths()),
+            window: config.window(),
             dropout: config.attention_dropout,
         }
     }
@@ -54,7 +58,8 @@ impl Heads {
         causal: bool,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        let config = AttentionConfig { batch_size, n_heads: self.n, n_kv_heads: self.n_kv, causal, window: None };
+        let config =
+            AttentionConfig { batch_size, n_heads: self.n, n_kv_heads: self.n_kv, causal, window: self.window };
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
         kiln_kernels::attention(projected, mask, dropout, &config)
     }
@@ -65,6 +70,10 @@ impl Heads {
 pub struct SelfAttention {
     /// D to (H + 2 G) K, columns `q | k | v`, heads next to each other in each.
     pub qkv: Linear,
+    /// Norm of each head of the queries; models with `qk_norm`.
+    pub query_norm: Option<Norm>,
+    /// Norm of each head of the keys; models with `qk_norm`.
+    pub key_norm: Option<Norm>,
     /// H K to D.
     pub output: Linear,
     #[module(skip)]
@@ -76,8 +85,16 @@ impl SelfAttention {
         let (heads, d) = (Heads::new(init.config), init.config.d_model);
         let width = heads.query_width() + heads.key_value_width();
         let output = [heads.query_width(), d];
+        let (qkv, role) = (init.at("qkv"), Role::Projection { fan_out: width });
+        let head_norm = || init.config.qk_norm.then(|| Norm::init_rms(init, heads.dim));
         Self {
-            qkv: Linear::init(&init.at("qkv"), [d, width], Role::Projection { fan_out: width }),
+            qkv: if init.config.has_qkv_bias() {
+                Linear::init_with_bias(&qkv, [d, width], role)
+            } else {
+                Linear::init_without_bias(&qkv, [d, width], role)
+            },
+            query_norm: head_norm(),
+            key_norm: head_norm(),
             output: Linear::init(&init.at("output"), output, Role::EndOfBranch { n_layers }),
             heads,
         }
@@ -119,7 +136,7 @@ impl SelfAttention {
     /// - `x`: `[B, D]`. The returned branch evaluates to `[B, D]`.
     pub(crate) fn step(&self, x: Tensor<2>, buffer: &mut KeyValueBuffer, step: &Step) -> Branch {
         let [batch_size, _] = x.dims();
-        let qkv = self.rotate(self.qkv.forward(x), || step.positions.clone());
+        let qkv = self.rotate(self.norm_heads(self.qkv.forward(x)), || step.positions.clone());
 
         let (q, kv) = (self.heads.query_width(), self.heads.key_value_width());
         let query = qkv.clone().narrow(1, 0, q);
@@ -132,13 +149,25 @@ impl SelfAttention {
 
     fn project(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
         let ([n, _], device) = (x.dims(), x.device());
-        self.rotate(self.qkv.forward(x), || rows.position_ids(n, &device))
+        self.rotate(self.norm_heads(self.qkv.forward(x)), || rows.position_ids(n, &device))
+    }
+
+    /// Normalizes each head of the queries and keys, if the model does.
+    fn norm_heads(&self, qkv: Tensor<2>) -> Tensor<2> {
+        let (Some(query_norm), Some(key_norm)) = (&self.query_norm, &self.key_norm) else { return qkv };
+        let Heads { n, n_kv, dim, .. } = self.heads;
+        let [rows, _] = qkv.dims();
+        let part = |first: usize, n: usize| qkv.clone().narrow(1, first * dim, n * dim);
+        let normed = |norm: &Norm, first: usize, n: usize| {
+            norm.forward(part(first, n).reshape([rows * n, dim])).reshape([rows, n * dim])
+        };
+        Tensor::cat(vec![normed(query_norm, 0, n), normed(key_norm, n, n_kv), part(n + n_kv, n_kv)], 1)
     }
 
     fn rotate(&self, qkv: Tensor<2>, positions: impl FnOnce() -> Tensor<1, Int>) -> Tensor<2> {
-        let Heads { n, n_kv, dim, rope_theta, .. } = self.heads;
-        match rope_theta {
-            Some(theta) => kiln_kernels::rotary(qkv, positions(), n + n_kv, dim, theta),
+        let Heads { n, n_kv, dim, wavelengths, .. } = self.heads;
+        match wavelengths {
+            Some(wavelengths) => kiln_kernels::rotary(qkv, positions(), n + n_kv, dim, wavelengths),
             None => qkv,
         }
     }

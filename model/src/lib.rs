@@ -94,7 +94,7 @@ pub use attention::{CrossAttention, SelfAttention};
 pub use batch::{Batch, PairBatch, TextBatch};
 pub use checkpointing::ActivationCheckpointing;
 pub use config::{
-    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
+    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, RopeScaling, TieEmbeddings,
     TransformerConfig,
 };
 pub use decoder::{Decoder, DecoderLayer};

@@ -10,7 +10,7 @@ use crate::init::Init;
 /// Layer normalization (Ba et al. 2016), or, without `beta`, root mean square normalization (Zhang and Sennrich 2019).
 #[derive(Module, Debug)]
 pub struct Norm {
-    /// Scale, `[D]`.
+    /// Scale, `[D]` (of a head: `[K]`).
     pub gamma: Param<Tensor<1>>,
     /// Shift, `[D]`; layer normalization only.
     pub beta: Option<Param<Tensor<1>>>,
@@ -22,6 +22,11 @@ impl Norm {
         let d = init.config.d_model;
         let beta = (init.config.norm_kind == NormKind::LayerNorm).then(|| init.constant(d, 0.0));
         Self { gamma: init.constant(d, 1.0), beta, eps: init.config.norm_eps }
+    }
+
+    /// A root mean square norm of `n` features.
+    pub(crate) fn init_rms(init: &Init, n: usize) -> Self {
+        Self { gamma: init.constant(n, 1.0), beta: None, eps: init.config.norm_eps }
     }
 
     /// Normalizes each row.

@@ -372,7 +372,7 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
 }
 
 /// Keys that no preset sets, so its TOML lacks them.
-const OPTIONAL_KEYS: [&str; 9] = [
+const OPTIONAL_KEYS: [&str; 11] = [
     "preset",
     "data.cache_dir",
     "tokenizer.path",
@@ -381,6 +381,8 @@ const OPTIONAL_KEYS: [&str; 9] = [
     "tokenizer.sep_token",
     "tokenizer.mask_token",
     "model.activation_dropout",
+    "model.qkv_bias",
+    "model.rope_scaling",
     "model.logits_chunk_rows",
 ];
 

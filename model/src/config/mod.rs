@@ -3,6 +3,7 @@
 mod presets;
 mod validate;
 
+use kiln_kernels::{RotaryScaling, RotaryWavelengths};
 use serde::{Deserialize, Serialize};
 
 /// The shape of a Transformer and the distribution of its initial weights.
@@ -14,13 +15,15 @@ use serde::{Deserialize, Serialize};
 pub struct TransformerConfig {
     /// Which of the three Transformers this is.
     pub architecture: Architecture,
-    /// Features of every hidden state (D). A multiple of `n_heads`; multiples of 64 are fast on GPUs.
+    /// Features of every hidden state (D). A multiple of `n_heads` unless `head_dim` is set; multiples of 64 are fast on GPUs.
     pub d_model: usize,
-    /// Attention heads (H); each has `d_model / n_heads` dimensions.
+    /// Attention heads (H).
     pub n_heads: usize,
     /// Heads of keys and values (G), a divisor of `n_heads`. Each serves `n_heads / n_kv_heads` heads of queries (grouped
     /// queries, Ainslie et al. 2023). 0: the same as `n_heads`.
     pub n_kv_heads: usize,
+    /// Dimensions of one attention head (K). 0: `d_model / n_heads`.
+    pub head_dim: usize,
     /// Inner features of the feed-forward layers (F): usually `4 * d_model`, with SwiGLU `8 / 3 * d_model`.
     pub d_ff: usize,
     /// Encoder layers. Ignored for decoder-only models.
@@ -47,10 +50,21 @@ pub struct TransformerConfig {
     pub positions: Positions,
     /// Base of the wavelengths of rotary positions: pair i of K / 2 rotates by `rope_theta^(-2 i / K)` radians per position.
     pub rope_theta: f64,
+    /// How the wavelengths of rotary positions are stretched, in models whose texts were lengthened after training (Llama 3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope_scaling: Option<RopeScaling>,
+    /// Decoder-only: a position sees this many positions, itself and the ones before it (Mistral's sliding window). 0: all.
+    pub attention_window: usize,
+    /// Decoder-only: whether each head of queries and keys is normalized by its root mean square before it is rotated
+    /// (Qwen 3).
+    pub qk_norm: bool,
     /// The activation between the two feed-forward projections.
     pub activation: FeedForwardActivation,
     /// Whether the projections of attention and feed-forward layers add a bias.
     pub bias: bool,
+    /// Decoder-only: whether the projection of queries, keys and values adds a bias (Qwen 2). Left out: the same as `bias`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qkv_bias: Option<bool>,
     /// Encoder-only: number of token types (BERT's "segments"). Each has a trained vector that is added to the token's.
     /// 0: no types.
     pub n_token_types: usize,
@@ -136,6 +150,21 @@ pub enum Positions {
     Learned,
 }
 
+/// Stretches long wavelengths of rotary positions (Llama 3.1), see [`kiln_kernels::RotaryScaling`]. The configuration table
+/// `[model.rope_scaling]`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RopeScaling {
+    /// The largest stretch, at least 1.
+    pub factor: f64,
+    /// Wavelengths above `original_max_positions / low_freq_factor` are stretched by `factor`.
+    pub low_freq_factor: f64,
+    /// Wavelengths below `original_max_positions / high_freq_factor` are not stretched. Above `low_freq_factor`.
+    pub high_freq_factor: f64,
+    /// Positions that the model was trained with before its texts were lengthened.
+    pub original_max_positions: usize,
+}
+
 /// The activation of the feed-forward layers: one of the element-wise [`kiln_kernels::Activation`], or a gated product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -188,6 +217,7 @@ impl Default for TransformerConfig {
             d_model: 512,
             n_heads: 8,
             n_kv_heads: 0,
+            head_dim: 0,
             d_ff: 2048,
             n_encoder_layers: 6,
             n_decoder_layers: 6,
@@ -201,9 +231,13 @@ impl Default for TransformerConfig {
             scale_embedding: true,
             positions: Positions::Sinusoidal,
             rope_theta: 10_000.0,
-
+            rope_scaling: None,
+            attention_window: 0,
+            qk_norm: false,
             activation: FeedForwardActivation::Relu,
             bias: true,
+            qkv_bias: None,
+
             n_token_types: 0,
             mlm_head: true,
             pooler: false,
@@ -222,7 +256,28 @@ impl Default for TransformerConfig {
 impl TransformerConfig {
     /// Dimensions of one attention head (K).
     pub fn head_dim(&self) -> usize {
-        self.d_model / self.n_heads
+        if self.head_dim == 0 { self.d_model / self.n_heads } else { self.head_dim }
+    }
+
+    /// Whether the projection of queries, keys and values adds a bias: [`Self::qkv_bias`], or `bias` if that is left out.
+    pub fn has_qkv_bias(&self) -> bool {
+        self.qkv_bias.unwrap_or(self.bias)
+    }
+
+    /// The wavelengths of rotary positions.
+    pub fn rotary_wavelengths(&self) -> RotaryWavelengths {
+        let scaling = self.rope_scaling.map(|scaling| RotaryScaling {
+            factor: scaling.factor,
+            low_freq_factor: scaling.low_freq_factor,
+            high_freq_factor: scaling.high_freq_factor,
+            original_len: scaling.original_max_positions as f64,
+        });
+        RotaryWavelengths { theta: self.rope_theta, scaling }
+    }
+
+    /// The positions that a position sees, itself included; None: all. For [`kiln_kernels::AttentionConfig`].
+    pub fn window(&self) -> Option<usize> {
+        (self.attention_window > 0).then_some(self.attention_window)
     }
 
     /// Heads of keys and values (G): [`Self::n_kv_heads`], or `n_heads` if that is 0.

@@ -1,6 +1,6 @@
 //! Reports all problems of a configuration at once.
 
-use super::{Architecture, Positions, TieEmbeddings, TransformerConfig};
+use super::{Architecture, Positions, RopeScaling, TieEmbeddings, TransformerConfig};
 
 impl TransformerConfig {
     /// Returns all problems of this configuration with their remedies, or nothing if a model can be built. A vocabulary size
@@ -10,6 +10,7 @@ impl TransformerConfig {
         self.validate_sizes(&mut problems);
         self.validate_heads(&mut problems);
         self.validate_positions(&mut problems);
+        self.validate_rope_scaling(&mut problems);
         self.validate_numbers(&mut problems);
         self.validate_parts(&mut problems);
         self.validate_vocabularies(&mut problems);
@@ -35,6 +36,8 @@ impl TransformerConfig {
         for (name, value, most) in [
             ("d_model", self.d_model, 1 << 20),
             ("d_ff", self.d_ff, 1 << 20),
+            ("n_heads", self.n_heads, 1 << 16),
+            ("head_dim", self.head_dim, 1 << 16),
             ("n_encoder_layers", self.n_encoder_layers, 10_000),
             ("n_decoder_layers", self.n_decoder_layers, 10_000),
             ("max_positions", self.max_positions, 1 << 24),
@@ -56,7 +59,7 @@ impl TransformerConfig {
         if self.n_heads == 0 {
             return;
         }
-        if !self.d_model.is_multiple_of(self.n_heads) {
+        if self.head_dim == 0 && !self.d_model.is_multiple_of(self.n_heads) {
             let below = self.d_model / self.n_heads * self.n_heads;
             problems.push(format!(
                 "model.d_model {} is not a multiple of model.n_heads {}; set model.d_model to {} or choose another number of heads",
@@ -85,16 +88,43 @@ impl TransformerConfig {
         if self.positions == Positions::Rotary {
             if self.n_heads > 0 && !self.head_dim().is_multiple_of(2) {
                 problems.push(format!(
-                    "model.d_model {} and model.n_heads {} make heads of {} dimensions, but rotary positions rotate pairs; choose \
-                     numbers that make it even, or set model.positions = \"learned\"",
+                    "model.d_model {}, model.n_heads {} and model.head_dim {} make heads of {} dimensions, but rotary positions \
+                     rotate pairs; choose numbers that make it even, or set model.positions = \"learned\"",
                     self.d_model,
                     self.n_heads,
+                    self.head_dim,
                     self.head_dim()
                 ));
             }
             if !(self.rope_theta > 1.0 && self.rope_theta.is_finite()) {
                 problems.push(format!("model.rope_theta {} is not above 1; 10000 is usual", self.rope_theta));
             }
+        }
+    }
+
+    fn validate_rope_scaling(&self, problems: &mut Vec<String>) {
+        let Some(RopeScaling { factor, low_freq_factor: low, high_freq_factor: high, original_max_positions }) =
+            self.rope_scaling
+        else {
+            return;
+        };
+        if self.positions != Positions::Rotary {
+            problems.push(
+                "model.rope_scaling is set, but model.positions is not \"rotary\"; remove it, or set model.positions = \"rotary\""
+                    .to_owned(),
+            );
+        }
+        if !(factor >= 1.0 && factor.is_finite()) {
+            problems.push(format!("model.rope_scaling has factor {factor}, which is below 1; Llama 3.1 has 8"));
+        }
+        if !(low > 0.0 && high > low && high.is_finite()) {
+            problems.push(format!(
+                "model.rope_scaling has low_freq_factor {low} and high_freq_factor {high}, which are not above 0 and ascending; \
+                 Llama 3.1 has 1 and 4"
+            ));
+        }
+        if original_max_positions == 0 {
+            problems.push("model.rope_scaling has original_max_positions 0; Llama 3.1 has 8192".to_owned());
         }
     }
 
@@ -121,9 +151,14 @@ impl TransformerConfig {
             Architecture::EncoderOnly => "encoder_only",
         };
         let encoder_only = self.architecture == Architecture::EncoderOnly;
+        let decoder_only = self.architecture == Architecture::DecoderOnly;
+
         for (set, key, remedy) in [
             (self.n_token_types > 0 && !encoder_only, "n_token_types", "set it to 0"),
             (self.pooler && !encoder_only, "pooler", "set it to false"),
+            (self.qkv_bias.is_some() && !decoder_only, "qkv_bias", "leave it out"),
+            (self.qk_norm && !decoder_only, "qk_norm", "set it to false"),
+            (self.attention_window > 0 && !decoder_only, "attention_window", "set it to 0"),
             (
                 self.final_logits_bias && self.architecture != Architecture::EncoderDecoder,
                 "final_logits_bias",

@@ -1,7 +1,7 @@
 //! Estimates the device memory of training.
 
 use burn::tensor::{DType, Device};
-use kiln_kernels::attention_is_fused;
+use kiln_kernels::{attention_is_fused, attention_windows_are_fused};
 
 use super::{Sizes, n_params};
 use crate::checkpointing::ActivationCheckpointing;
@@ -63,10 +63,15 @@ pub fn train_bytes(
             config,
             dtype,
             shape,
-            attention_is_fused(device, dtype, config.head_dim()),
+            attention_is_fused(device, dtype, config.head_dim()) && !window_needs_reference(config, shape[2], device),
             checkpointing,
         ),
     }
+}
+
+/// Returns whether rows of `len` positions are longer than the window that the model sees, and `device` has no kernel for it.
+pub fn window_needs_reference(config: &TransformerConfig, len: usize, device: &Device) -> bool {
+    config.window().is_some_and(|window| window < len) && !attention_windows_are_fused(device)
 }
 
 /// The bytes that a layer keeps for backward.
@@ -105,7 +110,7 @@ fn activation_bytes(
     checkpointing: ActivationCheckpointing,
 ) -> u64 {
     let element = dtype.size() as u64;
-    let Sizes { d, f, inner, query, key_value, n_encoder, n_decoder, .. } = Sizes::of(config);
+    let Sizes { d, f, inner, query, key_value, head_norms, n_encoder, n_decoder, .. } = Sizes::of(config);
     let [b, s, t] = shape.map(|n| n as u64);
     let n_heads = config.n_heads as u64;
 
@@ -120,7 +125,8 @@ fn activation_bytes(
         let rest = Kept {
             sum: len * element * d,
             expensive: len * element * (d + query + key_value + inner),
-            cheap: len * element * (2 * d + f),
+            // Norms of heads keep their inputs, and give another matrix of queries, keys and values.
+            cheap: len * element * (2 * d + f + if head_norms > 0 { 2 * query + 2 * key_value } else { 0 }),
         };
         rest.plus(attended(len, len))
     };

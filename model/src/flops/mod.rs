@@ -4,7 +4,7 @@
 mod memory;
 mod params;
 
-pub use memory::{TrainBytes, train_bytes};
+pub use memory::{TrainBytes, train_bytes, window_needs_reference};
 pub use params::{ParamCount, n_params};
 
 use crate::config::{Architecture, FeedForwardActivation, TransformerConfig};
@@ -75,6 +75,9 @@ struct Sizes {
     /// Columns of keys and values together.
     key_value: u64,
     bias: u64,
+    qkv_bias: u64,
+    /// Scales of the norms of heads, in a layer.
+    head_norms: u64,
     source_vocab: u64,
     target_vocab: u64,
     n_encoder: u64,
@@ -92,6 +95,8 @@ impl Sizes {
             query: config.n_heads as u64 * head_dim,
             key_value: 2 * config.kv_heads() as u64 * head_dim,
             bias: u64::from(config.bias),
+            qkv_bias: u64::from(config.has_qkv_bias()),
+            head_norms: if config.qk_norm { 2 * head_dim } else { 0 },
             source_vocab: config.source_vocab_size as u64,
             target_vocab: config.target_vocab_size as u64,
             n_encoder: layers(config.n_encoder_layers, Architecture::DecoderOnly),
@@ -99,9 +104,11 @@ impl Sizes {
         }
     }
 
-    /// Parameters of self-attention, or those of its matrices only.
+    /// Parameters of self-attention, or of its matrices only.
     fn self_attention(&self, with_biases: bool) -> u64 {
-        self.product(self.d, self.query + self.key_value, with_biases) + self.product(self.query, self.d, with_biases)
+        let qkv = self.query + self.key_value;
+        let small = if with_biases { self.qkv_bias * qkv + self.head_norms } else { 0 };
+        self.d * qkv + small + self.product(self.query, self.d, with_biases)
     }
 
     fn cross_attention(&self, with_biases: bool) -> u64 {

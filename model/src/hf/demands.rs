@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::config::FeedForwardActivation;
+use crate::config::{FeedForwardActivation, TransformerConfig};
 
 /// Names of the element-wise activations. Where several names mean the same, export writes the first.
 pub(super) const ACTIVATIONS: [(&str, FeedForwardActivation); 8] = [
@@ -36,6 +36,14 @@ impl Demands {
             let [found, wanted] = [found, wanted].map(|value| serde_json::to_string(&value).expect("a key's value"));
             self.0.push(format!("model.{field} is {found}, but this family has {wanted}"));
         }
+    }
+
+    /// Requires attention without the options of Llama's relatives.
+    pub(super) fn plain_attention(&mut self, config: &TransformerConfig) {
+        self.equal("head_dim", config.head_dim() * config.n_heads, config.d_model);
+        self.equal("qkv_bias", config.has_qkv_bias(), config.bias);
+        self.equal("qk_norm", config.qk_norm, false);
+        self.equal("attention_window", config.attention_window, 0);
     }
 
     /// The name of an element-wise activation.

@@ -8,7 +8,7 @@ use super::Family;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HfError {
     /// `config.json` names an unsupported family, or none.
-    #[error("config.json: {found}; Kiln reads gpt2, llama, bert, bart and marian")]
+    #[error("config.json: {found}; Kiln reads gpt2, llama, mistral, qwen2, qwen3, bert, roberta, bart and marian")]
     Family {
         /// The content of `config.json`, in words.
         found: String,

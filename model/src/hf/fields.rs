@@ -22,6 +22,11 @@ impl<'a> Fields<'a> {
         self.object.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether the field is present as `null`, for the few whose default is a value.
+    pub(super) fn is_null(&self, key: &str) -> bool {
+        self.object.get(key).is_some_and(Value::is_null)
+    }
+
     /// Reads a size that determines shapes, and must be present.
     pub(super) fn size(&mut self, key: &str) -> usize {
         match self.get(key) {

@@ -72,6 +72,7 @@ pub(super) fn write(config: &TransformerConfig) -> (Map<String, Value>, Vec<Stri
     demands.equal("positions", config.positions, Positions::Learned);
     demands.equal("bias", config.bias, true);
     demands.equal("n_kv_heads", config.kv_heads(), config.n_heads);
+    demands.plain_attention(config);
     demands.equal("embedding_norm", config.embedding_norm, false);
     demands.equal("scale_embedding", config.scale_embedding, false);
 

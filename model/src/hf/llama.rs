@@ -1,12 +1,20 @@
-//! Llama, after `transformers/models/llama`.
+//! Llama and its relatives: Mistral, Qwen 2 and Qwen 3, after the folders of these names in `transformers/models`.
+//!
+//! | | biases of q, k and v | norms of heads | sliding window |
+//! |---|---|---|---|
+//! | Llama | with `attention_bias` | no | no |
+//! | Mistral | no | no | `sliding_window` |
+//! | Qwen 2 | yes | no | `sliding_window` if `use_sliding_window` |
+//! | Qwen 3 | no | yes | `sliding_window` if `use_sliding_window` |
 
 use serde_json::{Map, Value, json};
 
+use super::Family;
 use super::demands::{Demands, object};
 use super::fields::Fields;
 use super::table::{Line, Skipped, Sublayer, Table};
 use crate::config::{
-    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
+    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, RopeScaling, TieEmbeddings,
     TransformerConfig,
 };
 
@@ -15,28 +23,50 @@ const SKIPPED: &[Skipped] = &[
     Skipped { suffix: "rotary_emb.inv_freq", lost: None },
 ];
 
+/// The relative that computes the same as a decoder-only model with rotary positions. [`write`] reports what it lacks.
+pub(super) fn nearest(config: &TransformerConfig) -> Family {
+    match (config.qk_norm, config.has_qkv_bias() && !config.bias, config.window()) {
+        (true, ..) => Family::Qwen3,
+        (false, true, _) => Family::Qwen2,
+        (false, false, Some(_)) => Family::Mistral,
+        (false, false, None) => Family::Llama,
+    }
+}
+
 pub(super) fn table(config: &TransformerConfig) -> Table {
     let (d, f, v) = (config.d_model, config.d_ff, config.target_vocab_size);
-    let kv = config.kv_heads() * config.head_dim();
+    let (k, q, kv) = (config.head_dim(), config.n_heads * config.head_dim(), config.kv_heads() * config.head_dim());
     let mut table = Table { optional_prefix: "model.", skipped: SKIPPED, ..Table::default() };
     table.add_rows("embedding.table", "model.embed_tokens.weight", [v, d], 0);
-    let linear = if config.bias { Sublayer::Linear } else { Sublayer::LinearWithoutBias };
+    let with_bias = |bias: bool| if bias { Sublayer::Linear } else { Sublayer::LinearWithoutBias };
+    let linear = with_bias(config.bias);
 
-    let layer: [Line<'_>; 6] = [
+    let attention: [Line<'_>; 2] = [
         ("self_attention_norm", Sublayer::RmsNorm, d, &[("input_layernorm", d)]),
         (
             "self_attention.qkv",
-            linear,
+            with_bias(config.has_qkv_bias()),
             d,
-            &[("self_attn.q_proj", d), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)],
+            &[("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)],
         ),
-        ("self_attention.output", linear, d, &[("self_attn.o_proj", d)]),
+    ];
+    let head_norms: [Line<'_>; 2] = [
+        ("self_attention.query_norm", Sublayer::RmsNorm, k, &[("self_attn.q_norm", k)]),
+        ("self_attention.key_norm", Sublayer::RmsNorm, k, &[("self_attn.k_norm", k)]),
+    ];
+    let rest: [Line<'_>; 4] = [
+        ("self_attention.output", linear, q, &[("self_attn.o_proj", d)]),
         ("feed_forward_norm", Sublayer::RmsNorm, d, &[("post_attention_layernorm", d)]),
         ("feed_forward.input", linear, d, &[("mlp.gate_proj", f), ("mlp.up_proj", f)]),
         ("feed_forward.output", linear, f, &[("mlp.down_proj", d)]),
     ];
     for i in 0..config.n_decoder_layers {
-        table.add(&format!("decoder.layers.{i}."), &format!("model.layers.{i}."), &layer);
+        let (ours, theirs) = (format!("decoder.layers.{i}."), format!("model.layers.{i}."));
+        table.add(&ours, &theirs, &attention);
+        if config.qk_norm {
+            table.add(&ours, &theirs, &head_norms);
+        }
+        table.add(&ours, &theirs, &rest);
     }
 
     table.add("decoder.", "model.", &[("norm", Sublayer::RmsNorm, d, &[("norm", d)])]);
@@ -44,32 +74,62 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     table
 }
 
-pub(super) fn read(fields: &mut Fields<'_>) -> TransformerConfig {
+pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig {
     let (d_model, n_heads) = (fields.size("hidden_size"), fields.size("num_attention_heads"));
     fields.choice("hidden_act", &[("silu", ()), ("swish", ())], 0);
-    fields.only("head_dim", d_model / n_heads.max(1), "Kiln divides hidden_size evenly among heads");
     fields.only("pretraining_tp", 1, "slices of tensor parallelism change the order of sums");
-    let bias = fields.flag_or("attention_bias", false);
-    let mlp_bias = fields.flag_or("mlp_bias", false);
-    fields.same([("attention_bias", &bias), ("mlp_bias", &mlp_bias)], "Kiln's layers have all biases or none");
+    check_layer_types(fields);
+    let evenly = d_model / n_heads.max(1);
+    let head_dim = fields.size_or("head_dim", if family == Family::Qwen3 { 128 } else { evenly });
 
+    let has_bias = fields.flag_or("attention_bias", false);
+    let mlp_bias = fields.flag_or("mlp_bias", false);
+    let bias = match family {
+        Family::Llama => {
+            fields.same(
+                [("attention_bias", &has_bias), ("mlp_bias", &mlp_bias)],
+                "Kiln's layers have all biases or none",
+            );
+            has_bias
+        }
+        _ => {
+            fields.only("attention_bias", false, "Kiln's model of this family has no such biases");
+            fields.only("mlp_bias", false, "Kiln's model of this family has no such biases");
+            false
+        }
+    };
+
+    let n_layers = fields.size("num_hidden_layers");
     TransformerConfig {
         architecture: Architecture::DecoderOnly,
         d_model,
         n_heads,
         n_kv_heads: fields.size_or("num_key_value_heads", n_heads),
+        // 0 stands for the usual size.
+        head_dim: if head_dim == evenly && head_dim * n_heads == d_model { 0 } else { head_dim },
         d_ff: fields.size("intermediate_size"),
         n_encoder_layers: 0,
-        n_decoder_layers: fields.size("num_hidden_layers"),
-        max_positions: fields.size_or("max_position_embeddings", 2048),
+        n_decoder_layers: n_layers,
+        max_positions: fields.size_or(
+            "max_position_embeddings",
+            match family {
+                Family::Mistral => 131_072,
+                Family::Qwen2 | Family::Qwen3 => 32_768,
+                _ => 2048,
+            },
+        ),
         norm: NormPlacement::Pre,
         norm_kind: NormKind::RmsNorm,
         norm_eps: fields.number_or("rms_norm_eps", 1e-6),
         scale_embedding: false,
         positions: Positions::Rotary,
         rope_theta: rope_theta(fields),
+        rope_scaling: rope_scaling(fields),
+        attention_window: window(fields, family, n_layers),
+        qk_norm: family == Family::Qwen3,
         activation: FeedForwardActivation::Swiglu,
         bias,
+        qkv_bias: (family == Family::Qwen2).then_some(true),
         dropout: 0.0,
         attention_dropout: fields.number_or("attention_dropout", 0.0),
         tie_embeddings: fields.tied_output_or(false),
@@ -79,18 +139,62 @@ pub(super) fn read(fields: &mut Fields<'_>) -> TransformerConfig {
     .with_vocab_size(fields.size("vocab_size"))
 }
 
-/// Reads the base of the wavelengths, from `rope_parameters` (version 5) or `rope_theta` and `rope_scaling` (version 4).
-/// Scaled positions are refused.
+/// Reads the sliding window, 0 for none. Qwen's upper layers may have one while the others have none; Kiln's layers are
+/// alike.
+fn window(fields: &mut Fields<'_>, family: Family, n_layers: usize) -> usize {
+    let slides = match family {
+        Family::Mistral => true,
+        Family::Qwen2 | Family::Qwen3 => fields.flag_or("use_sliding_window", false),
+        _ => false,
+    };
+    // `null` means none, and an absent field the default of `transformers`.
+    if !slides || fields.is_null("sliding_window") {
+        return 0;
+    }
+    let window = fields.size_or("sliding_window", 4096);
+
+    let n_full = match (family, fields.get("layer_types")) {
+        (_, Some(Value::Array(types))) => types.iter().filter(|kind| **kind == "full_attention").count(),
+        (Family::Mistral, _) => 0,
+        _ => fields.size_or("max_window_layers", 28),
+    };
+    match n_full {
+        0 => window,
+        n if n >= n_layers => 0,
+        n => {
+            fields.problems.push(format!(
+                "{n} of {n_layers} layers without a sliding window (layer_types, max_window_layers) are not supported: Kiln's \
+                 layers all have a window, or none"
+            ));
+            0
+        }
+    }
+}
+
+/// Refuses layers of a kind that Kiln does not have.
+fn check_layer_types(fields: &mut Fields<'_>) {
+    let Some(types) = fields.get("layer_types").and_then(Value::as_array) else { return };
+    let known = |kind: &&Value| matches!(kind.as_str(), Some("full_attention" | "sliding_attention"));
+    if let Some(other) = types.iter().find(|kind| !known(kind)) {
+        fields.problems.push(format!(
+            "layer_types has {other}, which is not supported; supported: \"full_attention\", \"sliding_attention\""
+        ));
+    }
+}
+
+/// The tables that describe rotary positions: `rope_parameters` in version 5 of `transformers`, `rope_scaling` in version 4.
+const ROPE_TABLES: [&str; 2] = ["rope_parameters", "rope_scaling"];
+
+/// Reads the base of the wavelengths, from `rope_parameters` or from `rope_theta`. Refuses what [`rope_scaling`] does not
+/// read.
 fn rope_theta(fields: &mut Fields<'_>) -> f64 {
     let theta = fields.number_or("rope_theta", 10_000.0);
     let mut of_parameters = None;
-    for key in ["rope_parameters", "rope_scaling"] {
+    for key in ROPE_TABLES {
         let Some(Value::Object(parameters)) = fields.get(key) else { continue };
-        let kind = parameters.get("rope_type").or_else(|| parameters.get("type"));
-        if let Some(kind) = kind.filter(|kind| kind.as_str() != Some("default")) {
-            fields.problems.push(format!(
-                "{key} of type {kind} is not supported; Kiln has unscaled rotary positions only (type \"default\")"
-            ));
+        let kind = rope_type(parameters);
+        if let Some(kind) = kind.filter(|kind| !matches!(kind.as_str(), Some("default" | "llama3"))) {
+            fields.problems.push(format!("{key} of type {kind} is not supported; supported: default, llama3"));
         }
         if let Some(factor) = parameters.get("partial_rotary_factor").filter(|factor| factor.as_f64() != Some(1.0)) {
             fields
@@ -102,16 +206,66 @@ fn rope_theta(fields: &mut Fields<'_>) -> f64 {
     of_parameters.unwrap_or(theta)
 }
 
-pub(super) fn write(config: &TransformerConfig) -> (Map<String, Value>, Vec<String>) {
+fn rope_type(parameters: &Map<String, Value>) -> Option<&Value> {
+    parameters.get("rope_type").or_else(|| parameters.get("type"))
+}
+
+/// Reads the scaling of type "llama3".
+fn rope_scaling(fields: &mut Fields<'_>) -> Option<RopeScaling> {
+    let tables = ROPE_TABLES.into_iter().filter_map(|key| Some((key, fields.get(key)?.as_object()?)));
+    let scaled =
+        |(_, table): &(&str, &Map<String, Value>)| rope_type(table).is_some_and(|kind| kind.as_str() == Some("llama3"));
+    let (key, table) = tables.into_iter().find(scaled)?;
+    let mut problems = Vec::new();
+    let mut number = |name: &str| {
+        table.get(name).and_then(Value::as_f64).unwrap_or_else(|| {
+            problems.push(format!("{key}.{name} is missing or not a number; rotary positions of type llama3 need it"));
+            1.0
+        })
+    };
+    let scaling = RopeScaling {
+        factor: number("factor"),
+        low_freq_factor: number("low_freq_factor"),
+        high_freq_factor: number("high_freq_factor"),
+        original_max_positions: number("original_max_position_embeddings") as usize,
+    };
+    fields.problems.extend(problems);
+    Some(scaling)
+}
+
+pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, Value>, Vec<String>) {
     let mut demands = Demands::new();
     demands.equal("norm", config.norm, NormPlacement::Pre);
     demands.equal("norm_kind", config.norm_kind, NormKind::RmsNorm);
     demands.equal("activation", config.activation, FeedForwardActivation::Swiglu);
     demands.equal("embedding_norm", config.embedding_norm, false);
     demands.equal("scale_embedding", config.scale_embedding, false);
+    demands.equal("qk_norm", config.qk_norm, family == Family::Qwen3);
+    if family == Family::Llama {
+        demands.equal("qkv_bias", config.has_qkv_bias(), config.bias);
+    } else {
+        demands.equal("bias", config.bias, false);
+        demands.equal("qkv_bias", config.has_qkv_bias(), family == Family::Qwen2);
+    }
 
-    let written = object(json!({
-        "architectures": ["LlamaForCausalLM"],
+    let mut rope = object(json!({"rope_type": "default", "rope_theta": config.rope_theta}));
+    if let Some(scaling) = config.rope_scaling {
+        rope.extend(object(json!({
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_positions,
+        })));
+    }
+    let architecture = match family {
+        Family::Mistral => "MistralForCausalLM",
+        Family::Qwen2 => "Qwen2ForCausalLM",
+        Family::Qwen3 => "Qwen3ForCausalLM",
+        _ => "LlamaForCausalLM",
+    };
+    let mut written = object(json!({
+        "architectures": [architecture],
         "vocab_size": config.target_vocab_size,
         "max_position_embeddings": config.max_positions,
         "hidden_size": config.d_model,
@@ -122,13 +276,28 @@ pub(super) fn write(config: &TransformerConfig) -> (Map<String, Value>, Vec<Stri
         "num_key_value_heads": config.kv_heads(),
         "hidden_act": "silu",
         "rms_norm_eps": config.norm_eps,
-        "attention_bias": config.bias,
-        "mlp_bias": config.bias,
         "attention_dropout": config.attention_dropout,
-        // Version 5 of transformers reads the first of these, version 4 the second.
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        // Version 5 of transformers reads the first of these, version 4 the others.
+        "rope_parameters": rope.clone(),
         "rope_theta": config.rope_theta,
         "tie_word_embeddings": config.tie_embeddings != TieEmbeddings::None,
     }));
+    if config.rope_scaling.is_some() {
+        written.insert("rope_scaling".to_owned(), Value::Object(rope));
+    }
+    match family {
+        Family::Llama => {
+            written.extend(object(json!({"attention_bias": config.bias, "mlp_bias": config.bias})));
+        }
+        Family::Mistral => written.extend(object(json!({"sliding_window": config.window()}))),
+        _ => written.extend(object(json!({
+            "use_sliding_window": config.window().is_some(),
+            "sliding_window": config.window(),
+            "max_window_layers": if config.window().is_some() { 0 } else { config.n_decoder_layers },
+        }))),
+    }
+    if family == Family::Qwen3 {
+        written.insert("attention_bias".to_owned(), json!(false));
+    }
     (written, demands.0)
 }

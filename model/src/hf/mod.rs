@@ -1,13 +1,17 @@
 //! Converts weights and configurations from and to Hugging Face `transformers`.
 //!
-//! Kiln supports five families. Each has one table of names and layouts (`table` in its file), which import and export
+//! Kiln supports nine families. Each has one table of names and layouts (`table` in its file), which import and export
 //! share. It also has one mapping between its `config.json` and [`TransformerConfig`].
 //!
 //! | family | Kiln | particularities |
 //! |---|---|---|
 //! | `gpt2` | decoder-only | Conv1D weights have Kiln's layout, with queries, keys and values fused |
-//! | `llama` | decoder-only | RMSNorm, rotary positions, SwiGLU, grouped queries |
+//! | `llama` | decoder-only | RMSNorm, rotary positions (also with Llama 3's scaling), SwiGLU, grouped queries |
+//! | `mistral` | decoder-only | Llama with a sliding window |
+//! | `qwen2` | decoder-only | Llama with biases of queries, keys and values |
+//! | `qwen3` | decoder-only | Llama with a norm of each head of queries and keys |
 //! | `bert` | encoder-only | with or without the head that predicts masked tokens |
+//! | `roberta` | encoder-only | BERT with positions that are counted from the padding id |
 //! | `bart` | encoder-decoder | two unused rows before the positions; a bias on the logits |
 //! | `marian` | encoder-decoder | positions with all sines before all cosines; a bias on the logits |
 //!
@@ -19,7 +23,7 @@
 //! use serde_json::json;
 //!
 //! let error = hf::import(&json!({"model_type": "t5"}), &[]).unwrap_err().to_string();
-//! assert!(error.contains("t5") && error.contains("gpt2, llama, bert, bart and marian"));
+//! assert!(error.contains("t5") && error.contains("gpt2, llama, mistral, qwen2, qwen3, bert, roberta, bart and marian"));
 //! ```
 
 mod bert;
@@ -53,10 +57,18 @@ use crate::named_tensor::NamedTensor;
 pub enum Family {
     /// GPT-2 (Radford et al. 2019).
     Gpt2,
-    /// Llama (Touvron et al. 2023).
+    /// Llama (Touvron et al. 2023), up to version 3.
     Llama,
+    /// Mistral (Jiang et al. 2023).
+    Mistral,
+    /// Qwen 2 and 2.5 (Yang et al. 2024).
+    Qwen2,
+    /// Qwen 3 (Yang et al. 2025), without experts.
+    Qwen3,
     /// BERT (Devlin et al. 2019).
     Bert,
+    /// RoBERTa (Liu et al. 2019).
+    Roberta,
     /// BART (Lewis et al. 2020).
     Bart,
     /// Marian (Junczys-Dowmunt et al. 2018), as converted by the OPUS-MT project.
@@ -65,14 +77,28 @@ pub enum Family {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Gpt2, Self::Llama, Self::Bert, Self::Bart, Self::Marian];
+    pub const ALL: [Self; 9] = [
+        Self::Gpt2,
+        Self::Llama,
+        Self::Mistral,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::Bert,
+        Self::Roberta,
+        Self::Bart,
+        Self::Marian,
+    ];
 
     /// The `model_type`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gpt2 => "gpt2",
             Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
             Self::Bert => "bert",
+            Self::Roberta => "roberta",
             Self::Bart => "bart",
             Self::Marian => "marian",
         }
@@ -89,9 +115,9 @@ impl Family {
     /// The family closest to a model. Its mapping reports whether it can express the model.
     fn nearest(config: &TransformerConfig) -> Self {
         match (config.architecture, config.positions) {
-            (Architecture::DecoderOnly, Positions::Rotary) => Self::Llama,
+            (Architecture::DecoderOnly, Positions::Rotary) => llama::nearest(config),
             (Architecture::DecoderOnly, _) => Self::Gpt2,
-            (Architecture::EncoderOnly, _) => Self::Bert,
+            (Architecture::EncoderOnly, _) => bert::nearest(config),
             (Architecture::EncoderDecoder, Positions::Learned) => Self::Bart,
             (Architecture::EncoderDecoder, _) => Self::Marian,
         }
@@ -101,8 +127,8 @@ impl Family {
     fn write(self, config: &TransformerConfig) -> Result<Map<String, Value>, HfError> {
         let (written, problems) = match self {
             Self::Gpt2 => gpt2::write(config),
-            Self::Llama => llama::write(config),
-            Self::Bert => bert::write(config),
+            Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => llama::write(config, self),
+            Self::Bert | Self::Roberta => bert::write(config, self),
             Self::Bart => seq2seq::write_bart(config),
             Self::Marian => seq2seq::write_marian(config),
         };
@@ -115,8 +141,8 @@ impl Family {
     fn table(self, config: &TransformerConfig) -> Table {
         match self {
             Self::Gpt2 => gpt2::table(config),
-            Self::Llama => llama::table(config),
-            Self::Bert => bert::table(config),
+            Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => llama::table(config),
+            Self::Bert | Self::Roberta => bert::table(config, self),
             Self::Bart | Self::Marian => seq2seq::table(config),
         }
     }
@@ -173,8 +199,8 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
     let has = |end: &str| tensors.iter().any(|tensor| tensor.name.ends_with(end));
     let mut config = match family {
         Family::Gpt2 => gpt2::read(&mut fields),
-        Family::Llama => llama::read(&mut fields),
-        Family::Bert => bert::read(&mut fields, &has),
+        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => llama::read(&mut fields, family),
+        Family::Bert | Family::Roberta => bert::read(&mut fields, family, &has),
         Family::Bart => seq2seq::read_bart(&mut fields),
         Family::Marian => seq2seq::read_marian(&mut fields),
     };
@@ -184,7 +210,7 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
         eos: token_id(&mut fields, "eos_token_id"),
         decoder_start: token_id(&mut fields, "decoder_start_token_id"),
     };
-    config.pad_id = tokens.pad.unwrap_or(0);
+    config.pad_id = tokens.pad.unwrap_or(if family == Family::Roberta { bert::ROBERTA_PAD } else { 0 });
 
     let Fields { mut problems, mut notes, .. } = fields;
     if problems.is_empty() {
@@ -250,7 +276,7 @@ pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &Toke
         export::export(&family.table(config), weights).map_err(|problems| HfError::Tensors { family, problems })?;
 
     let ids = ids_json(family, tokens);
-    let generation_config = (family != Family::Bert).then(|| {
+    let generation_config = (config.architecture != Architecture::EncoderOnly).then(|| {
         let mut generation = ids.clone();
         if family == Family::Marian {
             // Marian starts its output with the padding token, which must not occur again.

@@ -205,6 +205,8 @@ fn write(config: &TransformerConfig, demands: &mut Demands) -> Map<String, Value
     demands.equal("norm_eps", config.norm_eps, NORM_EPS);
     demands.equal("bias", config.bias, true);
     demands.equal("n_kv_heads", config.kv_heads(), config.n_heads);
+    demands.plain_attention(config);
+
     object(json!({
         "is_encoder_decoder": true,
         "vocab_size": config.source_vocab_size,

@@ -12,7 +12,8 @@ use crate::support::{
     ByPath, Optimizer, assert_close, cuda, distance, gradients, scalar, train_device, values, weights, with_weights,
 };
 
-const NAMES: [&str; 5] = ["gpt2", "llama", "bert", "bart", "marian"];
+const NAMES: [&str; 10] =
+    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "bert", "roberta", "bart", "marian"];
 
 const RELATIVE: f32 = 1e-4;
 
@@ -234,8 +235,33 @@ fn llama_with_grouped_queries() {
 }
 
 #[test]
+fn llama_3_with_scaled_positions_and_wide_heads() {
+    check("llama-3");
+}
+
+#[test]
+fn mistral_with_a_window_shorter_than_the_rows() {
+    check("mistral");
+}
+
+#[test]
+fn qwen2_with_biases() {
+    check("qwen2");
+}
+
+#[test]
+fn qwen3_with_norms_of_heads() {
+    check("qwen3");
+}
+
+#[test]
 fn bert() {
     check("bert");
+}
+
+#[test]
+fn roberta() {
+    check("roberta");
 }
 
 #[test]

@@ -14,7 +14,7 @@ impl Follower<'_> {
     fn heads(&mut self) {
         let model = &self.config.model;
         let (d_model, n_heads, n_kv_heads) = (model.d_model, model.n_heads, model.n_kv_heads);
-        if d_model == 0 || n_heads == 0 {
+        if d_model == 0 || n_heads == 0 || model.head_dim > 0 {
             return;
         }
         let rotates = model.positions == Positions::Rotary;

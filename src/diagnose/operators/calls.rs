@@ -163,7 +163,7 @@ fn products(model: &TransformerConfig, rows: usize, layers: Layers) -> Vec<Produ
     };
 
     let mut products = vec![
-        product(d, width + 2 * keys, layers.all()),
+        ProductCalls { bias: model.has_qkv_bias(), ..product(d, width + 2 * keys, layers.all()) },
         product(d, width, layers.cross),
         product(d, 2 * keys, layers.cross),
         end(width, layers.all() + layers.cross),
