@@ -63,7 +63,7 @@ pub use sampler::Order;
 pub use source::{BatchEstimate, BatchSource, BatchWorker, DirectSource, PairSource, TextSource};
 pub use tokenizer::{
     DecodeStream, MaskedEncoder, Normalization, PairEncoder, PairTokenizers, SpecialIds, TextEncoder, TextSpecialIds,
-    TextTokenizer, TokenizerConfig, TokenizerKind,
+    TextTokenizer, TokenizerConfig, TokenizerKind, tokens_around,
 };
 
 /// Compiles and runs the example of the README.

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kiln_model::hf::{self, Exported, TokenIds};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use crate::config::SpecialTokens;
 use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
+use crate::generate::TokenRules;
 use crate::hugging_face::{
     CONFIG_FILE, GENERATION_CONFIG_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile, write_folder,
 };
@@ -16,9 +18,10 @@ use crate::run::TrainedModel;
 
 /// Writes a checkpoint as a Hugging Face model folder
 ///
-/// Chooses the family that computes the same: gpt2, llama, bert, bart or marian. In transformers, load the folder with
-/// AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with
-/// AutoTokenizer. A model that none of the five families computes is refused with the reasons.
+/// Chooses the family that computes the same: gpt2, llama, mistral, qwen2, qwen3, bert, roberta, bart or marian. In transformers,
+/// load the folder with AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSeq2SeqLM.from_pretrained, and its
+/// tokenizer with AutoTokenizer: it gives the ids that Kiln gives. A model that none of these families computes is refused
+/// with the reasons.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln export runs/lm models/lm
@@ -43,9 +46,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<()> {
     let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
-    let Exported { family, mut config, generation_config, tensors } =
+    let Exported { family, mut config, mut generation_config, tensors } =
         hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary))
             .with_context(|| format!("exporting {}", run.path.display()))?;
+    if let Some(generation) = &mut generation_config {
+        describe_generation(&run, generation);
+    }
     // Version 5 of transformers reads the first key, version 4 the second.
     config["dtype"] = json!(args.dtype.torch_name());
     config["torch_dtype"] = json!(args.dtype.torch_name());
@@ -81,26 +87,74 @@ fn token_ids(vocabulary: &Vocabulary) -> TokenIds {
     }
 }
 
-/// Returns the tokenizer's files. They are the run's own, plus the special tokens that the model saw around a text:
-/// other programs then add these when they encode.
+/// Adds to `generation_config.json` how the run generates: the tokens that end a text, those that it never contains, and
+/// those that a translation begins with.
+fn describe_generation(run: &TrainedModel, generation: &mut Value) {
+    let settings = &run.config.generate;
+    let never = settings.special_tokens == SpecialTokens::Never;
+    match &run.vocabulary {
+        Vocabulary::Pairs(tokenizers) => {
+            let rules = TokenRules::of(tokenizers.special()).with(settings.special_tokens);
+            let words: Vec<[u32; 1]> = rules.never.into_iter().map(|id| [id]).collect();
+            generation["bad_words_ids"] = if never { json!(words) } else { Value::Null };
+            if let [first] = tokenizers.before_target() {
+                generation["forced_bos_token_id"] = json!(first);
+            }
+        }
+        Vocabulary::Text(tokenizer) => {
+            let mut rules = TokenRules::of_text(tokenizer).with(settings.special_tokens);
+            settings.stop_tokens.iter().filter_map(|token| tokenizer.id(token)).for_each(|id| rules.end_at(id));
+            if rules.ends.len() > 1 {
+                generation["eos_token_id"] = json!(rules.ends);
+            }
+            if !rules.never.is_empty() {
+                generation["suppress_tokens"] = json!(rules.never);
+            }
+        }
+    }
+}
+
+/// Returns the tokenizer's files. They are the run's own, plus the special tokens that Kiln puts around a text: other
+/// programs then add these when they encode.
 fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     let hides_tokens = traits_of(run.config.task).hides_tokens;
     let (before, behind) = match &run.vocabulary {
-        Vocabulary::Pairs(tokenizers) => (Vec::new(), vec![tokenizers.special().eos]),
+        Vocabulary::Pairs(tokenizers) => (tokenizers.before_target().to_vec(), vec![tokenizers.special().eos]),
         Vocabulary::Text(tokenizer) if hides_tokens => tokenizer.around(),
-        Vocabulary::Text(_) => (Vec::new(), Vec::new()),
+        Vocabulary::Text(tokenizer) => (tokenizer.before_prompt().to_vec(), Vec::new()),
     };
+
     let mut files = Vec::new();
     for name in tokenizer_names(&run.path)? {
         let path = run.path.join(&name);
         let content = if name == TOKENIZER_CONFIG_FILE {
-            fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?
+            tokenizer_config(run, &path, &before)?
         } else {
-            TokenizerFile::read(&path)?.with_tokens_around(&before, &behind).into_bytes()
+            let mut file = TokenizerFile::read(&path)?;
+            let mask = run.vocabulary.text().and_then(|tokenizer| tokenizer.special().mask);
+            mask.filter(|_| hides_tokens).into_iter().for_each(|mask| file.let_mask_take_spaces(mask));
+            let file = file.with_tokens_around(&before, &behind);
+            file.with_context(|| path.display().to_string())?.into_bytes()
         };
         files.push((name, content));
     }
     Ok(files)
+}
+
+/// Returns the run's `tokenizer_config.json` as other programs read it. `before` are the tokens in front of a prompt.
+fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32]) -> Result<Vec<u8>> {
+    let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let mut config: Map<String, Value> = serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
+    config.remove("tokens_before_text");
+    if let Vocabulary::Text(tokenizer) = &run.vocabulary
+        && traits_of(run.config.task).continues_text
+    {
+        // Read by version 4 of transformers for some families; version 5 reads the template.
+        let bos = tokenizer.special().bos;
+        config.insert("add_bos_token".to_owned(), json!(bos.is_some_and(|bos| before == [bos])));
+        config.insert("add_eos_token".to_owned(), json!(false));
+    }
+    Ok(text(&Value::Object(config)))
 }
 
 /// Returns the names of the tokenizer's files: `tokenizer_config.json` and one `tokenizer.json`, or one each for source

@@ -1,9 +1,12 @@
 //! `kiln import`: makes a run of a Hugging Face model.
 
+mod generation;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use generation::Rules;
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{Architecture, TransformerConfig};
@@ -18,9 +21,10 @@ use crate::run::{folder, write_run};
 
 /// Makes a run from a Hugging Face model folder
 ///
-/// Reads config.json, model.safetensors (f32, f16 or bf16; also shards with an index) and tokenizer.json of the
-/// families gpt2, llama, bert, bart and marian. The run can be evaluated, generated from and exported; kiln train
-/// --from trains it further. Python pickles (pytorch_model.bin) are not supported.
+/// Reads config.json, generation_config.json, model.safetensors (f32, f16 or bf16; also shards with an index) and
+/// tokenizer.json of the families gpt2, llama, mistral, qwen2, qwen3, bert, roberta, bart and marian. The run can be evaluated,
+/// generated from and exported; kiln train --from trains it further. Python pickles (pytorch_model.bin) are not
+/// supported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln import models/gpt2
@@ -53,7 +57,22 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let Imported { family, config: mut model, tokens, weights, .. } = imported;
     let task = task_of(model.architecture);
-    let names = token_names(task, &tokenizer, &tokens, &source.tokenizer_config()?, &tokenizer_path)?;
+    let generation = source.generation_config()?;
+    let rules = Rules::new(&generation, &tokenizer);
+    let mut names = token_names(task, &tokenizer, &tokens, &source.tokenizer_config()?, &tokenizer_path)?;
+    let around = tokenizer.around().with_context(|| tokenizer_path.display().to_string())?;
+    match traits_of(task).reads {
+        Reads::Pairs => {
+            let before = tokens_before_text(&tokenizer, &tokens, around, rules.forced_first(), &tokenizer_path)?;
+            if !before.is_empty() {
+                names["tokens_before_text"] = json!(before);
+            }
+        }
+        Reads::Text if traits_of(task).continues_text => {
+            note_prompts(&tokenizer, around, &source.tokenizer_config()?, &mut names);
+        }
+        Reads::Text => (),
+    }
     let bytes = fs::read(&tokenizer_path).with_context(|| format!("{}: cannot be read", tokenizer_path.display()))?;
     let mut files = vec![
         StoredFile { name: TOKENIZER_FILE.to_owned(), bytes },
@@ -62,15 +81,12 @@ pub(super) fn run(args: Args) -> Result<()> {
     load_vocabulary(task, &files)
         .and_then(|vocabulary| vocabulary.complete(&mut model))
         .with_context(|| format!("the tokenizer {} does not fit", tokenizer_path.display()))?;
-    if traits_of(task).reads == Reads::Pairs
-        && let Some(token) = tokenizer.first_token_around()
-    {
-        eprintln!(
-            "note: transformers puts {token} in front of every text, but Kiln does not put it in front of sources; the model \
-             adapts when it is trained further"
-        );
+    let mut config = run_config(task, &model);
+    match traits_of(task) {
+        traits if traits.reads == Reads::Pairs => rules.apply_to_pairs(&tokens, &mut config.generate),
+        traits if traits.continues_text => rules.apply_to_text(names["eos_token"].as_str(), &mut config.generate),
+        _ => (),
     }
-    let config = run_config(task, &model);
     files.push(StoredFile { name: RUN_CONFIG_FILE.to_owned(), bytes: config.to_toml().into_bytes() });
     files.sort_by(|a, b| a.name.cmp(&b.name));
     let n_params = n_params(&model).total();
@@ -164,6 +180,68 @@ fn token_names(
 
     names.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
     Ok(Value::Object(names))
+}
+
+/// Returns the tokens in front of every source and target of a model that translates, which its tokenizer determines.
+///
+/// # Errors
+/// If the model must begin its targets with another token.
+fn tokens_before_text(
+    tokenizer: &TokenizerFile,
+    tokens: &TokenIds,
+    around: Option<(Vec<u32>, Vec<u32>)>,
+    forced_first: Option<u32>,
+    path: &Path,
+) -> Result<Vec<String>, FolderError> {
+    let (before, behind) = around.unwrap_or_default();
+    if forced_first.is_some_and(|forced| before != [forced]) {
+        let reason = format!(
+            "puts the ids {before:?} in front of a text, but forced_bos_token_id makes every translation begin with {}; Kiln \
+             supports only the tokenizer's own",
+            forced_first.unwrap_or_default()
+        );
+        return Err(FolderError::BadFile { path: path.to_path_buf(), reason });
+    }
+
+    let names: Vec<String> = before.iter().filter_map(|id| tokenizer.token(*id)).map(str::to_owned).collect();
+    if !names.is_empty() && forced_first.is_none() {
+        eprintln!(
+            "note: every translation begins with {}, as targets do in training; transformers lets the model choose, because \
+             the folder has no forced_bos_token_id",
+            names.join(" ")
+        );
+    }
+    if behind.first() != tokens.eos.as_ref() || behind.len() != 1 {
+        eprintln!(
+            "note: Kiln ends every source with the end token, but this tokenizer puts the ids {behind:?} behind a text"
+        );
+    }
+    Ok(names)
+}
+
+/// Says where Kiln's prompts differ from the prompts of other programs, and records in `names` that nothing stands in front of a
+/// prompt if the tokenizer has no post-processor.
+fn note_prompts(tokenizer: &TokenizerFile, around: Option<(Vec<u32>, Vec<u32>)>, config: &Value, names: &mut Value) {
+    let has_post_processor = around.is_some();
+    let (before, behind) = around.unwrap_or_default();
+    let spelled = |ids: &[u32]| ids.iter().filter_map(|id| tokenizer.token(*id)).collect::<Vec<_>>().join(" ");
+    if config["add_bos_token"].as_bool().is_some_and(|adds_bos| adds_bos == before.is_empty()) {
+        let puts = if before.is_empty() { "nothing".to_owned() } else { spelled(&before) };
+        eprintln!(
+            "note: {TOKENIZER_CONFIG_FILE} has add_bos_token = {}, but {TOKENIZER_FILE} puts {puts} in front of a text; Kiln \
+             follows {TOKENIZER_FILE}, like version 5 of transformers",
+            before.is_empty()
+        );
+    }
+    if !has_post_processor {
+        names["add_bos_token"] = json!(false);
+    }
+    if !behind.is_empty() {
+        eprintln!(
+            "note: {TOKENIZER_FILE} puts {} behind a text; Kiln leaves it out of prompts, since the continuation follows them",
+            spelled(&behind)
+        );
+    }
 }
 
 /// Loads the vocabulary as a run would, from a temporary folder.

@@ -33,8 +33,21 @@ pub struct GenerateConfig {
     pub stop: Vec<String>,
     /// Texts: a text ends before the first of these tokens of the vocabulary, or at the end token.
     pub stop_tokens: Vec<String>,
+    /// Whether a text may contain special tokens other than the end token. The printed text leaves them out.
+    pub special_tokens: SpecialTokens,
     /// Size of one generation batch: padded tokens of its sources or prompts, times `beam_size`.
     pub batch_tokens: usize,
+}
+
+/// Special tokens in generated texts: padding, start, mask, turns of a conversation, ...
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpecialTokens {
+    /// They are never written. Models that Kiln trains do not learn to write them.
+    #[default]
+    Never,
+    /// They are tokens like others, as in `transformers`. `kiln import` sets this.
+    Allowed,
 }
 
 impl Default for GenerateConfig {
@@ -53,6 +66,7 @@ impl Default for GenerateConfig {
             max_new_tokens: 256,
             stop: Vec::new(),
             stop_tokens: Vec::new(),
+            special_tokens: SpecialTokens::Never,
             batch_tokens: 8192,
         }
     }

@@ -6,6 +6,7 @@ use kiln_data::{SpecialIds, TextTokenizer};
 use kiln_model::{DecoderCache, DecoderOnly, EncoderDecoder, Prompts};
 
 use super::batching::{SourceBatch, int_tensor};
+use crate::config::SpecialTokens;
 
 /// A batch of unfinished sequences with their key/value cache. Rows do not influence each other.
 ///
@@ -57,6 +58,14 @@ impl TokenRules {
         Self { ends, never }
     }
 
+    /// Lifts the ban on special tokens if `special_tokens` allows them.
+    pub fn with(mut self, special_tokens: SpecialTokens) -> Self {
+        if special_tokens == SpecialTokens::Allowed {
+            self.never.clear();
+        }
+        self
+    }
+
     /// Adds an end token.
     pub fn end_at(&mut self, token: u32) {
         self.never.retain(|never| *never != token);
@@ -89,11 +98,22 @@ pub struct Targets<'a> {
 impl<'a> Targets<'a> {
     /// Encodes `sources` and begins one target for each.
     pub fn begin(model: &'a EncoderDecoder, sources: &SourceBatch, special: SpecialIds) -> Begun<Self> {
+        Self::begin_with(model, sources, special, &[])
+    }
+
+    /// [`Self::begin`] with the same first tokens in each target. They take positions of the model and are not part of the
+    /// results.
+    pub fn begin_with(
+        model: &'a EncoderDecoder,
+        sources: &SourceBatch,
+        special: SpecialIds,
+        first: &[u32],
+    ) -> Begun<Self> {
         let memory = model.encode(sources.ids.clone(), sources.lengths.clone(), sources.batch_size(), None);
         let device = sources.ids.device();
         let mut targets = Self { model, cache: model.start(&memory), device: device.clone() };
-        let start = vec![special.bos.cast_signed(); sources.batch_size()];
-        let logits = targets.step(int_tensor(start, &device));
+        let mut read = |id: u32| targets.step(int_tensor(vec![id.cast_signed(); sources.batch_size()], &device));
+        let logits = first.iter().fold(read(special.bos), |_, id| read(*id));
         Begun { sequences: targets, logits, limits: sources.limits.clone() }
     }
 }

@@ -79,7 +79,7 @@ impl TextGenerator {
         if found > wanted {
             return Err(GenerateError::OtherVocabulary { side: "text", tokenizer: found, model: wanted });
         }
-        let mut rules = TokenRules::of_text(&tokenizer);
+        let mut rules = TokenRules::of_text(&tokenizer).with(config.special_tokens);
         rules.never.extend(found as u32..wanted as u32); // embedding rows without a token
         for token in &config.stop_tokens {
             let id = tokenizer.id(token).ok_or_else(|| GenerateError::UnknownStopToken(token.clone()))?;

@@ -125,6 +125,7 @@ impl Translator {
         search: impl Fn(Begun<Targets<'_>>, &TokenRules, &[usize]) -> Result<Vec<T>, Interruption>,
     ) -> Result<Vec<Option<T>>, GenerateError> {
         let limit = self.model.config().max_positions;
+        let first = self.tokenizers.before_target();
         let (numbers, texts): (Vec<usize>, Vec<&str>) = lines
             .iter()
             .map(AsRef::as_ref)
@@ -137,12 +138,12 @@ impl Translator {
             if ids.len() > limit {
                 return Err(GenerateError::TooLong { line: number + 1, found: ids.len(), limit });
             }
-            rows.push(SourceRow::new(ids, &self.config, limit));
+            rows.push(SourceRow::new(ids, &self.config, limit.saturating_sub(first.len()).max(1)));
         }
 
         let mut results: Vec<Option<T>> = lines.iter().map(|_| None).collect();
         let special = self.tokenizers.special();
-        let mut rules = TokenRules::of(special);
+        let mut rules = TokenRules::of(special).with(self.config.special_tokens);
         let n_rows = self.model.config().target_vocab_size;
         rules.never.extend(self.tokenizers.target_vocab_size() as u32..n_rows as u32); // embedding rows without a token
 
@@ -153,7 +154,7 @@ impl Translator {
             let batch_numbers: Vec<_> = batch.iter().map(|&row| numbers[row]).collect();
             let sources = SourceBatch::new(&batch_rows, special.pad, limit, &self.device);
             let source_len = batch_rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
-            let found = search(Targets::begin(&self.model, &sources, special), &rules, &batch_numbers)
+            let found = search(Targets::begin_with(&self.model, &sources, special, first), &rules, &batch_numbers)
                 .map_err(|interruption| interruption.on_batch(batch.len(), source_len))?;
             for (number, found) in batch_numbers.into_iter().zip(found) {
                 results[number] = Some(found);

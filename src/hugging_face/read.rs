@@ -10,7 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::safetensors_file::SafetensorsFile;
-use super::{CONFIG_FILE, FolderError, INDEX_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE};
+use super::{
+    CONFIG_FILE, FolderError, GENERATION_CONFIG_FILE, INDEX_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE,
+};
 
 /// An open model folder, with its configuration read, its weights mapped and their sizes checked.
 #[derive(Debug)]
@@ -69,8 +71,17 @@ impl Folder {
 
     /// The content of `tokenizer_config.json`, or an empty object if it does not exist.
     pub fn tokenizer_config(&self) -> Result<Value, FolderError> {
-        let path = self.dir.join(TOKENIZER_CONFIG_FILE);
-        if path.is_file() { parse(&path) } else { Ok(Value::Object(serde_json::Map::new())) }
+        Ok(self.optional(TOKENIZER_CONFIG_FILE)?.unwrap_or_else(|| Value::Object(serde_json::Map::new())))
+    }
+
+    /// The settings of generation: `generation_config.json`, or, as in `transformers`, `config.json` if it does not exist.
+    pub fn generation_config(&self) -> Result<Value, FolderError> {
+        Ok(self.optional(GENERATION_CONFIG_FILE)?.unwrap_or_else(|| self.config.clone()))
+    }
+
+    fn optional(&self, name: &str) -> Result<Option<Value>, FolderError> {
+        let path = self.dir.join(name);
+        if path.is_file() { parse(&path).map(Some) } else { Ok(None) }
     }
 }
 

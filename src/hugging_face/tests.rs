@@ -171,7 +171,7 @@ fn tokens_are_found_in_every_kind_of_vocabulary() {
     assert!(error.contains("its model has no vocab"), "{error}");
 }
 
-/// The special tokens that Kiln puts around a text become part of the file, unless the file has its own.
+/// The special tokens that Kiln puts around a text become part of the file, also if the file puts others.
 #[test]
 fn an_exported_tokenizer_puts_the_same_tokens_around_a_text() {
     let parent = tempfile::tempdir().expect("a folder");
@@ -182,11 +182,16 @@ fn an_exported_tokenizer_puts_the_same_tokens_around_a_text() {
     json["post_processor"] = serde_json::Value::Null;
     fs::write(&path, json.to_string()).expect("writable");
     let bare = TokenizerFile::read(&path).expect("a tokenizer");
-    assert_eq!(bare.first_token_around(), None);
-    fs::write(&path, bare.with_tokens_around(&[2], &[3, 4])).expect("writable");
+    assert_eq!(bare.around().expect("a tokenizer"), None);
+    fs::write(&path, bare.with_tokens_around(&[2], &[3, 4]).expect("a tokenizer")).expect("writable");
     assert_eq!(around(), (vec![2], vec![3, 4]));
     let file = TokenizerFile::read(&path).expect("a tokenizer");
-    assert_eq!(file.first_token_around(), Some("[CLS]"));
-    fs::write(&path, file.with_tokens_around(&[], &[0])).expect("writable");
-    assert_eq!(around(), (vec![2], vec![3, 4]), "its own stay");
+    assert_eq!(file.around().expect("a tokenizer"), Some((vec![2], vec![3, 4])));
+    let again = file.with_tokens_around(&[2], &[3, 4]).expect("a tokenizer");
+    assert_eq!(again, fs::read_to_string(&path).expect("written"), "nothing to change");
+    fs::write(&path, file.with_tokens_around(&[], &[0]).expect("a tokenizer")).expect("writable");
+    assert_eq!(around(), (vec![], vec![0]));
+    let file = TokenizerFile::read(&path).expect("a tokenizer");
+    fs::write(&path, file.with_tokens_around(&[], &[]).expect("a tokenizer")).expect("writable");
+    assert_eq!(TokenizerFile::read(&path).expect("a tokenizer").around().expect("one"), Some((vec![], vec![])));
 }

@@ -59,24 +59,31 @@ impl TokenizerFile {
         self.tokens.values().any(|known| known == token)
     }
 
-    /// The special token that the file's template puts before a text, if any.
-    pub fn first_token_around(&self) -> Option<&str> {
-        let processor = &self.json["post_processor"];
-        // BERT's and RoBERTa's post-processors name it; a template lists it.
-        let named = || processor["cls"][0].as_str();
-        processor["single"][0]["SpecialToken"]["id"].as_str().or_else(named)
+    /// The ids that the file's post-processor puts in front of and behind a text; `None` if it has no post-processor.
+    pub fn around(&self) -> kiln_data::Result<Option<(Vec<u32>, Vec<u32>)>> {
+        kiln_data::tokens_around(&self.json.to_string())
     }
 
-    /// Returns the content of the file with a template that puts these tokens around every text, unless the file has one.
-    /// Programs that load the file then encode texts as in training.
-    pub fn with_tokens_around(&self, before: &[u32], behind: &[u32]) -> String {
+    /// Makes the mask take the white space in front of it, as Kiln does when it reads a text with masks. Vocabularies of whole
+    /// words have no spaces to take.
+    pub fn let_mask_take_spaces(&mut self, mask: u32) {
+        if self.json["model"]["type"] == "WordPiece" {
+            return;
+        }
+        let added = self.json["added_tokens"].as_array_mut().into_iter().flatten();
+        added.filter(|token| token["id"] == mask).for_each(|token| token["lstrip"] = json!(true));
+    }
+
+    /// Returns the content of the file with a template that puts these tokens around every text. It is unchanged if its
+    /// post-processor does so already. Programs that load the file then encode texts as Kiln does.
+    pub fn with_tokens_around(&self, before: &[u32], behind: &[u32]) -> kiln_data::Result<String> {
         let unchanged = || format!("{:#}\n", self.json);
+        if self.around()?.unwrap_or_default() == (before.to_vec(), behind.to_vec()) {
+            return Ok(unchanged());
+        }
         let special: Option<Vec<(&str, u32)>> =
             before.iter().chain(behind).map(|id| Some((self.token(*id)?, *id))).collect();
-        let Some(special) = special.filter(|special| !special.is_empty()) else { return unchanged() };
-        if !self.json["post_processor"].is_null() {
-            return unchanged();
-        }
+        let Some(special) = special else { return Ok(unchanged()) };
 
         let piece = |token: &str, text: u8| json!({"SpecialToken": {"id": token, "type_id": text}});
         let sequence = |name: &str, text: u8| json!({"Sequence": {"id": name, "type_id": text}});
@@ -94,6 +101,6 @@ impl TokenizerFile {
         let mut json = self.json.clone();
         json["post_processor"] =
             json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens});
-        format!("{json:#}\n")
+        Ok(format!("{json:#}\n"))
     }
 }

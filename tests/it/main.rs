@@ -13,6 +13,7 @@ mod measuring;
 mod minilm;
 mod readme;
 mod resuming;
+mod same_text;
 mod text;
 mod tidy;
 mod together;

@@ -24,7 +24,8 @@ use crate::tokenizer::TextTokenizer;
 /// | input | start | d0 | .. | dn-2 | dn-1 |
 /// | label | d0 | d1 | .. | dn-1 | end |
 ///
-/// The start token is the vocabulary's `bos`, or the end-of-text token where both are the same (GPT-2). So every token
+/// The start token is the one that the tokenizer puts in front of a text, else the vocabulary's `bos` or its end-of-text
+/// token (GPT-2). So every token
 /// of every document, and one end token per document, is a label exactly once; a start token never is. For masked
 /// language modelling a document takes one place per token and per special token around it (`[CLS]`, `[SEP]`), and the
 /// labels are the input.
@@ -228,7 +229,7 @@ pub(super) fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing
     let (input, labels) = match task {
         // `TextTokenizer::check` made sure of an end token, which also stands in for a missing start token.
         Task::Lm | Task::Translation => (
-            Around { before: one(special.bos.or(special.eos)), behind: Vec::new() },
+            Around { before: one(tokenizer.start_of_document()), behind: Vec::new() },
             Around { before: Vec::new(), behind: one(special.eos) },
         ),
         Task::Mlm => {

@@ -4,6 +4,7 @@
 //! vocabulary of a language model. Threads that encode a lot of text take a [`PairEncoder`] or a [`TextEncoder`] each,
 //! which remembers whole words.
 
+mod around;
 mod config;
 mod encoder;
 mod masked;
@@ -16,6 +17,7 @@ mod train;
 mod vocabulary;
 mod words;
 
+pub use around::tokens_around;
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
 pub use masked::MaskedEncoder;
 pub use pair::{PairEncoder, PairTokenizers};

@@ -21,6 +21,8 @@ pub struct PairTokenizers {
     target: Arc<Vocabulary>,
     names: SpecialNames,
     special: SpecialIds,
+    /// The tokens in front of every source and target.
+    before: [Arc<[u32]>; 2],
     /// Special tokens that were appended because the loaded source vocabulary lacked them.
     added: Vec<String>,
 }
@@ -119,7 +121,9 @@ impl PairTokenizers {
                 ),
             ));
         }
-        Ok(Self { source, target, names, special, added })
+        let before = |side: &Vocabulary| Ok::<Arc<[u32]>, Error>(names.before_text(side, None)?.into());
+        let before = [before(&source)?, before(&target)?];
+        Ok(Self { source, target, names, special, before, added })
     }
 
     /// Writes `tokenizer.json` (or one file for each side) and `tokenizer_config.json` into a folder.
@@ -147,6 +151,12 @@ impl PairTokenizers {
     /// Returns the ids of the special tokens.
     pub fn special(&self) -> SpecialIds {
         self.special
+    }
+
+    /// Returns the tokens in front of every target, which encoding adds. Models that were imported have them if their own
+    /// tokenizer puts some in front of a text (BART: `<s>`).
+    pub fn before_target(&self) -> &[u32] {
+        &self.before[1]
     }
 
     /// Returns the rows of the source embedding: the largest source id + 1.
@@ -182,7 +192,12 @@ impl PairTokenizers {
 
     /// Returns a fast encoder for one thread.
     pub fn encoder(&self) -> PairEncoder {
-        PairEncoder::new(self.source.clone(), self.target.clone())
+        let joint = self.is_joint();
+        PairEncoder {
+            source: SideEncoder::new(self.source.clone()),
+            target: (!joint).then(|| SideEncoder::new(self.target.clone())),
+            before: self.before.clone(),
+        }
     }
 
     /// Returns source rows: the ids of each text and eos.
@@ -257,21 +272,20 @@ pub struct PairEncoder {
     source: SideEncoder,
     /// `None` if both sides share a vocabulary.
     target: Option<SideEncoder>,
+    /// The tokens in front of every source and target.
+    before: [Arc<[u32]>; 2],
 }
 
 impl PairEncoder {
-    pub(crate) fn new(source: Arc<Vocabulary>, target: Arc<Vocabulary>) -> Self {
-        let joint = Arc::ptr_eq(&source, &target);
-        Self { source: SideEncoder::new(source), target: (!joint).then(|| SideEncoder::new(target)) }
-    }
-
-    /// Appends the ids of a source text, without special tokens.
+    /// Appends the ids of a source text, behind the tokens that the tokenizer puts in front of it, and without an end token.
     pub fn encode_source(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        ids.extend_from_slice(&self.before[0]);
         self.source.encode(text, ids)
     }
 
-    /// Appends the ids of a target text, without special tokens.
+    /// Appends the ids of a target text, as [`Self::encode_source`].
     pub fn encode_target(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        ids.extend_from_slice(&self.before[1]);
         self.target_side().encode(text, ids)
     }
 

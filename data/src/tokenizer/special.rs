@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::TokenizerConfig;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
+use super::{NAMES_FILE, TokenizerConfig};
 use crate::error::{Error, Result};
 
 /// Ids of the tokens that steer a sequence-to-sequence model; the same in the source and the target vocabulary.
@@ -31,6 +31,9 @@ pub(crate) struct SpecialNames {
     bos_token: String,
     eos_token: String,
     pub(super) unk_token: String,
+    /// Tokens in front of every source and target.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tokens_before_text: Vec<String>,
 }
 
 impl From<&TokenizerConfig> for SpecialNames {
@@ -40,6 +43,7 @@ impl From<&TokenizerConfig> for SpecialNames {
             bos_token: config.bos_token.clone(),
             eos_token: config.eos_token.clone(),
             unk_token: config.unk_token.clone(),
+            tokens_before_text: Vec::new(),
         }
     }
 }
@@ -60,6 +64,18 @@ impl SpecialNames {
             ));
         }
         Ok(SpecialIds { pad, bos, eos, unk })
+    }
+
+    /// Returns the ids of the tokens in front of every source and target.
+    pub(super) fn before_text(&self, vocabulary: &Vocabulary, path: Option<&Path>) -> Result<Vec<u32>> {
+        let id = |token: &String| {
+            vocabulary.id(token).ok_or_else(|| {
+                let why =
+                    format!("has no \"{token}\", which {NAMES_FILE} puts in front of every text (tokens_before_text)");
+                Error::tokenizer(path, why)
+            })
+        };
+        self.tokens_before_text.iter().map(id).collect()
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::around::around;
 use super::encoder::SideEncoder;
 use super::special::{TextNames, TextSpecialIds, special_tokens_of};
 use super::stream::DecodeStream;
@@ -26,6 +27,10 @@ pub struct TextTokenizer {
     special: TextSpecialIds,
     /// The tokens that the post-processor puts in front of and behind a text.
     around: (Vec<u32>, Vec<u32>),
+    /// The tokens in front of a prompt.
+    before_prompt: Vec<u32>,
+    /// `add_bos_token` of the `tokenizer_config.json`.
+    adds_bos: Option<bool>,
 }
 
 impl TextTokenizer {
@@ -92,7 +97,14 @@ impl TextTokenizer {
         let around = around(&mut whole, path)?;
         let vocabulary = Vocabulary::parse(json, path, &names.all(), names.unk_token.as_deref())?;
         let special = names.ids(&vocabulary);
-        Ok(Self { vocabulary: Arc::new(vocabulary), names, special, around })
+        let adds_bos = hints["add_bos_token"].as_bool();
+        let before_prompt = match (&around, adds_bos) {
+            (Some((before, _)), _) => before.clone(),
+            (None, Some(false)) => Vec::new(),
+            (None, _) => special.bos.into_iter().collect(),
+        };
+        let around = around.unwrap_or_default();
+        Ok(Self { vocabulary: Arc::new(vocabulary), names, special, around, before_prompt, adds_bos })
     }
 
     /// Writes `tokenizer.json` and `tokenizer_config.json` into a folder.
@@ -103,6 +115,9 @@ impl TextTokenizer {
         };
         write(JOINT_FILE, &self.vocabulary.json)?;
         let mut names = serde_json::to_value(&self.names).expect("strings");
+        if let Some(adds_bos) = self.adds_bos {
+            names["add_bos_token"] = adds_bos.into();
+        }
         names["tokenizer_class"] = "PreTrainedTokenizerFast".into();
         write(NAMES_FILE, &format!("{names:#}\n"))
     }
@@ -214,12 +229,28 @@ impl TextTokenizer {
         Ok(ids)
     }
 
-    /// Returns the ids of the beginning of a document, as [`TextSource`](crate::TextSource) shows it to a model: the
-    /// token that starts documents, if there is one, and the text.
+    /// Returns the ids of a prompt: [`Self::before_prompt`] and the text.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
-        let mut ids: Vec<u32> = self.special.bos.into_iter().collect();
+        let mut ids = self.before_prompt.clone();
         self.encoder().encode(text, &mut ids)?;
         Ok(ids)
+    }
+
+    /// Returns the tokens in front of a prompt. They are what the `tokenizer.json` says:
+    ///
+    /// - With a post-processor, the tokens that it puts in front of a text. Tokens behind a text (an end token) are left
+    ///   out, since the continuation follows the prompt.
+    /// - Without one, the token that starts documents, unless the `tokenizer_config.json` says `add_bos_token: false`.
+    ///   So it is in vocabularies that this crate trained: [`TextSource`](crate::TextSource) shows that token to the model
+    ///   in front of every document.
+    pub fn before_prompt(&self) -> &[u32] {
+        &self.before_prompt
+    }
+
+    /// Returns the token that a model reads in front of a document: the last one of [`Self::before_prompt`], else the
+    /// start or end token.
+    pub(crate) fn start_of_document(&self) -> Option<u32> {
+        self.before_prompt.last().copied().or(self.special.bos).or(self.special.eos)
     }
 
     /// Counts the characters of texts that the vocabulary lacks.
@@ -323,21 +354,6 @@ fn add_missing(tokenizer: &mut Tokenizer, config: &TokenizerConfig, hints: &Valu
         wanted.iter().filter(|(there, _)| there.is_none()).map(|(_, token)| (*token).clone()).collect();
     add(tokenizer, &more);
     Ok(!missing.is_empty() || !more.is_empty())
-}
-
-/// Returns the special tokens that a tokenizer's post-processor puts in front of and behind a text.
-fn around(tokenizer: &mut Tokenizer, path: Option<&Path>) -> Result<(Vec<u32>, Vec<u32>)> {
-    tokenizer.with_padding(None);
-    tokenizer.with_truncation(None).map_err(|e| not_a_tokenizer(path, &e))?;
-    let encoding = tokenizer.encode("a", true).map_err(|e| not_a_tokenizer(path, &e))?;
-    let (ids, special) = (encoding.get_ids(), encoding.get_special_tokens_mask());
-    if special.iter().all(|special| *special == 1) {
-        // The vocabulary lacks the letter, so the front and the back cannot be distinguished.
-        return Ok((Vec::new(), Vec::new()));
-    }
-    let before = special.iter().take_while(|special| **special == 1).count();
-    let behind = special[before..].iter().rev().take_while(|special| **special == 1).count();
-    Ok((ids[..before].to_vec(), ids[ids.len() - behind..].to_vec()))
 }
 
 #[cfg(test)]
