@@ -201,6 +201,15 @@ pub fn fuzz_safetensors(input: &[u8]) {
         let _ = hf::import(folder.config(), &folder.tensors());
     }
 
+    // The same bytes as a file of torch.save.
+    let _ = fs::remove_file(dir.join("model.safetensors"));
+    write(&dir.join("pytorch_model.bin"), input);
+    if let Ok(folder) = Folder::open(&dir) {
+        let _ = hf::import(folder.config(), &folder.tensors());
+    }
+    let _ = fs::remove_file(dir.join("pytorch_model.bin"));
+    write(&dir.join("model.safetensors"), input);
+
     // The same bytes as the configuration of a folder, and as an index of shards.
     write(&dir.join("config.json"), input);
     if let Ok(folder) = Folder::open(&dir) {

@@ -1,11 +1,11 @@
 //! Reads and writes model folders of Hugging Face's `transformers`: `config.json`, `model.safetensors` (or shards with an
-//! index) and the tokenizer's files. [`kiln_model::hf`] interprets the tensors.
-//!
-//! Kiln does not read Python pickles (`pytorch_model.bin`), because unpickling can run any code in the file.
+//! index) and the tokenizer's files. [`kiln_model::hf`] interprets the tensors. Of older folders, it reads
+//! `pytorch_model.bin`, without running the code that a pickle can hold.
 
 mod read;
 mod safetensors_file;
 mod tokenizer_file;
+mod torch;
 mod write;
 
 use std::io;
@@ -23,6 +23,10 @@ pub const CONFIG_FILE: &str = "config.json";
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 /// The index of shards: which file holds which weight.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
+/// The weights in older folders.
+pub const TORCH_FILE: &str = "pytorch_model.bin";
+/// The index of shards of older folders.
+pub const TORCH_INDEX_FILE: &str = "pytorch_model.bin.index.json";
 /// The tokenizer.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 /// The special tokens.

@@ -10,8 +10,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::safetensors_file::SafetensorsFile;
+use super::torch::TorchFile;
 use super::{
-    CONFIG_FILE, FolderError, GENERATION_CONFIG_FILE, INDEX_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE,
+    CONFIG_FILE, FolderError, GENERATION_CONFIG_FILE, INDEX_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TORCH_FILE,
+    TORCH_INDEX_FILE, WEIGHTS_FILE,
 };
 
 /// An open model folder, with its configuration read, its weights mapped and their sizes checked.
@@ -19,10 +21,41 @@ use super::{
 pub struct Folder {
     dir: PathBuf,
     config: Value,
-    shards: Vec<SafetensorsFile>,
+    shards: Vec<WeightsFile>,
 }
 
-/// `model.safetensors.index.json`.
+/// A file with weights.
+#[derive(Debug)]
+enum WeightsFile {
+    Safetensors(SafetensorsFile),
+    Torch(TorchFile),
+}
+
+impl WeightsFile {
+    /// Opens a file of the format that its name tells.
+    fn open(path: &Path) -> Result<Self, FolderError> {
+        Ok(match path.extension().is_some_and(|extension| extension == "bin") {
+            true => Self::Torch(TorchFile::open(path)?),
+            false => Self::Safetensors(SafetensorsFile::open(path)?),
+        })
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Safetensors(file) => &file.path,
+            Self::Torch(file) => &file.path,
+        }
+    }
+
+    fn tensors(&self) -> Vec<FileTensor<'_>> {
+        match self {
+            Self::Safetensors(file) => file.tensors(),
+            Self::Torch(file) => file.tensors(),
+        }
+    }
+}
+
+/// `model.safetensors.index.json`, or `pytorch_model.bin.index.json`.
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
@@ -32,7 +65,7 @@ impl Folder {
     /// Opens the folder `dir`.
     ///
     /// # Errors
-    /// If the folder, its `config.json` or its safetensors do not exist, a file is truncated, or index and shards disagree.
+    /// If the folder, its `config.json` or its weights do not exist, a file is truncated, or index and shards disagree.
     pub fn open(dir: &Path) -> Result<Self, FolderError> {
         let not_a_model = |reason: &str| FolderError::NotAModel { path: dir.to_path_buf(), reason: reason.to_owned() };
         if !dir.is_dir() {
@@ -42,12 +75,16 @@ impl Folder {
             return Err(not_a_model("there is no config.json here, so it is not a Hugging Face model folder"));
         }
         let config = parse(&dir.join(CONFIG_FILE))?;
-        let single = dir.join(WEIGHTS_FILE);
-        let index = dir.join(INDEX_FILE);
+        let [single, index, torch, torch_index] =
+            [WEIGHTS_FILE, INDEX_FILE, TORCH_FILE, TORCH_INDEX_FILE].map(|name| dir.join(name));
         let shards = if single.is_file() {
-            vec![SafetensorsFile::open(&single)?]
+            vec![WeightsFile::open(&single)?]
         } else if index.is_file() {
             open_shards(dir, &index)?
+        } else if torch.is_file() {
+            vec![WeightsFile::open(&torch)?]
+        } else if torch_index.is_file() {
+            open_shards(dir, &torch_index)?
         } else {
             return Err(not_a_model(&no_weights(dir)));
         };
@@ -61,7 +98,7 @@ impl Folder {
 
     /// All tensors of all shards, with their bytes in the mapped files.
     pub fn tensors(&self) -> Vec<FileTensor<'_>> {
-        self.shards.iter().flat_map(SafetensorsFile::tensors).collect()
+        self.shards.iter().flat_map(WeightsFile::tensors).collect()
     }
 
     /// Path of the folder's `tokenizer.json`, if it exists.
@@ -86,7 +123,7 @@ impl Folder {
 }
 
 /// Opens the files that `index` lists, and checks that they hold exactly the listed tensors.
-fn open_shards(dir: &Path, index: &Path) -> Result<Vec<SafetensorsFile>, FolderError> {
+fn open_shards(dir: &Path, index: &Path) -> Result<Vec<WeightsFile>, FolderError> {
     let Index { weight_map } = parse(index)?;
     let files: BTreeSet<&String> = weight_map.values().collect();
     if let Some(file) = files.iter().find(|file| file.contains(['/', '\\']) || file.starts_with('.')) {
@@ -98,11 +135,11 @@ fn open_shards(dir: &Path, index: &Path) -> Result<Vec<SafetensorsFile>, FolderE
         return Err(FolderError::bad_file(index, reason));
     }
 
-    let shards = files.iter().map(|file| SafetensorsFile::open(&dir.join(file))).collect::<Result<Vec<_>, _>>()?;
+    let shards = files.iter().map(|file| WeightsFile::open(&dir.join(file))).collect::<Result<Vec<_>, _>>()?;
     let mut problems = Vec::new();
     let mut unseen: BTreeMap<&str, &str> = weight_map.iter().map(|(name, file)| (&**name, &**file)).collect();
     for shard in &shards {
-        let file = shard.path.file_name().unwrap_or_default().to_string_lossy();
+        let file = shard.path().file_name().unwrap_or_default().to_string_lossy();
         for tensor in shard.tensors() {
             match unseen.get(tensor.name.as_str()) {
                 Some(wanted) if **wanted == *file => drop(unseen.remove(tensor.name.as_str())),
@@ -126,12 +163,11 @@ fn no_weights(dir: &Path) -> String {
     };
     if has(".bin") || has(".pt") || has(".pth") {
         return format!(
-            "there is no {WEIGHTS_FILE} here, only a Python pickle, which can run any code when it is read; Kiln reads \
-             safetensors only: load the model with transformers on a machine where you trust it, and save it with \
-             save_pretrained"
+            "there is neither {WEIGHTS_FILE} nor {TORCH_FILE} here, only weights under other names; rename a file of torch.save to \
+             {TORCH_FILE}, or load the model with transformers and save it with save_pretrained"
         );
     }
-    format!("there is neither {WEIGHTS_FILE} nor {INDEX_FILE} here")
+    format!("there is neither {WEIGHTS_FILE} nor {INDEX_FILE} nor {TORCH_FILE} here")
 }
 
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, FolderError> {

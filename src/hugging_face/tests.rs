@@ -88,8 +88,10 @@ fn other_folders_are_refused_with_a_reason() {
     assert!(error(&dir).contains("no config.json here"), "{}", error(&dir));
     fs::write(dir.join(CONFIG_FILE), "{}").expect("writable");
     assert!(error(&dir).contains("neither model.safetensors nor"), "{}", error(&dir));
-    fs::write(dir.join("pytorch_model.bin"), "PK").expect("writable");
-    assert!(error(&dir).contains("only a Python pickle, which can run any code"), "{}", error(&dir));
+    fs::write(dir.join("other.bin"), "PK").expect("writable");
+    assert!(error(&dir).contains("only weights under other names"), "{}", error(&dir));
+    fs::write(dir.join(TORCH_FILE), "PK").expect("writable");
+    assert!(error(&dir).contains("pytorch_model.bin: is not an archive of torch.save"), "{}", error(&dir));
     fs::write(dir.join(CONFIG_FILE), "{").expect("writable");
     fs::write(dir.join(WEIGHTS_FILE), "12345").expect("writable");
     assert!(error(&dir).contains("config.json: cannot be read"), "{}", error(&dir));
