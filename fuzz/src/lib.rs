@@ -166,6 +166,7 @@ pub fn good_checkpoint() -> PathBuf {
                     loss_scale: None,
                     non_finite_steps: 0,
                     best: None,
+                    patience: None,
                     replicas: Vec::new(),
                 };
 
@@ -176,6 +177,7 @@ pub fn good_checkpoint() -> PathBuf {
                     state,
                     model: TransformerConfig::tiny(),
                     files: vec![StoredFile { name: "config.toml".into(), bytes: b"seed = 1\n".into() }],
+                    ema: Some(tensors()),
                     replicas: None,
                 };
                 Checkpoints::of_run(&path("run")).save(&snapshot, true).expect("writable")

@@ -7,6 +7,7 @@
 //!     config.json            the model's shape
 //!     tokenizer.json         and whatever else the tokenizers save
 //!     config.toml            the run's configuration
+//!     ema.safetensors        train.ema_decay: averaged weights by parameter path
 //!     optimizer.safetensors  both moments of AdamW by parameter path
 //!     outer.safetensors      train.sync_every: momentum of the outer optimizer
 //!     replica-N.safetensors  train.sync_every: both moments of device N
@@ -42,13 +43,14 @@ use crate::files::FileError;
 
 pub use average::average;
 pub use manifest::{Manifest, ManifestFile};
-pub use read::{read, read_weights, verify};
+pub use read::{has_average, read, read_average, read_weights, verify};
 pub use resume::{
     Difference, NotTheSameRun, Resume, all_differences, config_differences, fields, find_resume, is_within,
 };
 pub use saver::{SaveFailed, Saved, Saver};
 pub use snapshot::{
-    Best, FORMAT, LossScale, NamedTensor, ReplicaCounters, Replicas, Score, Snapshot, StoredFile, TrainerState, Weights,
+    Best, FORMAT, LossScale, NamedTensor, Patience, ReplicaCounters, Replicas, Score, Snapshot, StoredFile,
+    TrainerState, Weights,
 };
 pub use tensors::{flat_tensor, initial_tensors, load_model, named_tensors};
 
@@ -56,6 +58,8 @@ pub use tensors::{flat_tensor, initial_tensors, load_model, named_tensors};
 pub const MODEL_FILE: &str = "model.safetensors";
 /// The moments of the optimizer.
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+/// Averaged weights, if `train.ema_decay` asks for them.
+pub const EMA_FILE: &str = "ema.safetensors";
 /// Momentum of the outer optimizer, if devices take steps alone.
 pub const OUTER_FILE: &str = "outer.safetensors";
 /// Counters and the data position.
@@ -117,6 +121,12 @@ pub enum CheckpointError {
          with kiln train --from", .0.display()
     )]
     WeightsOnly(PathBuf),
+    /// The run kept no average of its weights.
+    #[error(
+        "{} has no averaged weights: the run was trained with train.ema_decay = 0; take --weights trained",
+        .0.display()
+    )]
+    NoAverage(PathBuf),
     /// No checkpoint that would be kept is sound, so none was deleted.
     #[error(
         "older checkpoints in {} are kept, because all newer ones are damaged: {}; check the disk", .dir.display(),

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use super::manifest::{Manifest, ManifestFile};
 use super::{
-    CheckpointError, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE, OUTER_FILE,
-    Replicas, STATE_FILE, Snapshot, StoredFile, TrainerState, Weights, is_optimizer_state, replica_file,
+    CheckpointError, EMA_FILE, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE,
+    OUTER_FILE, Replicas, STATE_FILE, Snapshot, StoredFile, TrainerState, Weights, is_optimizer_state, replica_file,
 };
 
 /// Checks that no file of the checkpoint in `dir` has changed since it was written.
@@ -34,12 +34,14 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
     for file in &manifest.files {
         contents.insert(file.name.as_str(), read_verified(dir, file)?);
     }
+    let average = contents.remove(EMA_FILE);
     let mut take = |name: &str| {
         let missing = || foreign(&dir.join(MANIFEST_FILE), format!("it lists no {name}"));
         contents.remove(name).ok_or_else(missing)
     };
     let weights = tensors(&dir.join(MODEL_FILE), &take(MODEL_FILE)?)?;
     let [first_moments, second_moments] = moments(&dir.join(OPTIMIZER_FILE), &take(OPTIMIZER_FILE)?, &weights)?;
+    let ema = average.map(|bytes| tensors(&dir.join(EMA_FILE), &bytes)).transpose()?;
     let state: TrainerState = parse(&dir.join(STATE_FILE), &take(STATE_FILE)?)?;
     let replicas = match state.replicas.len() {
         0 => None,
@@ -50,14 +52,14 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
     let mut files: Vec<_> =
         contents.into_iter().map(|(name, bytes)| StoredFile { name: name.to_string(), bytes }).collect();
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(Snapshot { weights, first_moments, second_moments, state, model, files, replicas })
+    Ok(Snapshot { weights, first_moments, second_moments, state, model, files, ema, replicas })
 }
 
 /// Reads the weights and what is needed to use them. Verifies everything but the optimizer's state.
 pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
     let manifest = read_manifest(dir)?;
     let (mut weights, mut model, mut files) = (None, None, Vec::new());
-    for file in manifest.files.iter().filter(|file| !is_optimizer_state(&file.name)) {
+    for file in manifest.files.iter().filter(|file| !is_optimizer_state(&file.name) && file.name != EMA_FILE) {
         let (path, bytes) = (dir.join(&file.name), read_verified(dir, file)?);
         match file.name.as_str() {
             MODEL_FILE => weights = Some(tensors(&path, &bytes)?),
@@ -73,6 +75,23 @@ pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
         model: model.ok_or_else(|| missing(MODEL_CONFIG_FILE))?,
         files,
     })
+}
+
+/// Returns whether the checkpoint in `dir` has averaged weights.
+pub fn has_average(dir: &Path) -> Result<bool, CheckpointError> {
+    Ok(read_manifest(dir)?.files.iter().any(|file| file.name == EMA_FILE))
+}
+
+/// Reads the averaged weights of the checkpoint in `dir`, instead of the weights that were trained.
+///
+/// # Errors
+/// [`CheckpointError::NoAverage`] if it has none.
+pub fn read_average(dir: &Path) -> Result<Weights, CheckpointError> {
+    let manifest = read_manifest(dir)?;
+    let listed = manifest.files.iter().find(|file| file.name == EMA_FILE);
+    let file = listed.ok_or_else(|| CheckpointError::NoAverage(dir.to_path_buf()))?;
+    let weights = tensors(&dir.join(EMA_FILE), &read_verified(dir, file)?)?;
+    Ok(Weights { weights, ..read_weights(dir)? })
 }
 
 fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {

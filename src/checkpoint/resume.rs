@@ -72,7 +72,7 @@ fn remedy(differences: &[Difference]) -> String {
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 22] = [
+const FREE: [&str; 25] = [
     "data.train",
     "data.valid",
     "data.cache_dir",
@@ -86,6 +86,9 @@ const FREE: [&str; 22] = [
     "train.validate_every",
     "train.translate_every",
     "train.best_metric",
+    "train.patience",
+    "train.min_improvement",
+    "train.use_ema",
     "train.save_every",
     "train.keep_last",
     "train.activation_checkpointing",

@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub model: TransformerConfig,
     /// Files stored unchanged: the run's `config.toml` and the tokenizer's files.
     pub files: Vec<StoredFile>,
+    /// `train.ema_decay`: averaged weights, f32, with the names and the order of the weights.
+    pub ema: Option<Vec<NamedTensor>>,
     /// `train.sync_every` above 1: what the devices do not share.
     pub replicas: Option<Replicas>,
 }
@@ -93,6 +95,9 @@ pub struct TrainerState {
     pub non_finite_steps: u64,
     /// The best validation so far.
     pub best: Option<Best>,
+    /// `train.patience`: how long the run has waited for a better validation.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub patience: Option<Patience>,
     /// Batches of an optimizer step, over all ranks, where there are several: the order of the data depends on it. Absent
     /// in runs whose order does not.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -134,6 +139,19 @@ pub struct Best {
     /// The score that made it the best one; `None` if it has the lowest loss.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub score: Option<Score>,
+}
+
+/// How long a run has waited for a better validation.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Patience {
+    /// What is compared.
+    pub metric: BestMetric,
+    /// The last value that was an improvement; `None` before the first finite one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub value: Option<f64>,
+    /// Validations since then.
+    pub validations: u64,
 }
 
 /// A score of translations.

@@ -37,12 +37,14 @@ fn snapshot(step: u64) -> Snapshot {
             group_size: None,
             replicas: Vec::new(),
             best: Some(Best { step: 1, loss: 2.25, score: None }),
+            patience: Some(Patience { metric: crate::config::BestMetric::Loss, value: Some(0.1), validations: 2 }),
         },
         model: TransformerConfig { source_vocab_size: 10, target_vocab_size: 10, ..TransformerConfig::tiny() },
         files: vec![
             StoredFile { name: "config.toml".to_string(), bytes: b"seed = 1\n".to_vec() },
             StoredFile { name: "tokenizer.json".to_string(), bytes: vec![0, 255, 3] },
         ],
+        ema: None,
         replicas: None,
     }
 }

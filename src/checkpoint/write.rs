@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use super::manifest::{Manifest, ManifestFile};
 use super::{
-    CheckpointError, Checkpoints, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE,
-    OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, Weights, folder_name, replica_file,
+    CheckpointError, Checkpoints, EMA_FILE, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor,
+    OPTIMIZER_FILE, OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
+    replica_file,
 };
 use crate::files::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
 
@@ -91,6 +92,9 @@ impl<'a> NewFolder<'a> {
     fn put_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         self.put_weights(&snapshot.weights, &snapshot.model, &snapshot.files)?;
         self.put(OPTIMIZER_FILE, &moments_bytes([&snapshot.first_moments, &snapshot.second_moments]))?;
+        if let Some(average) = &snapshot.ema {
+            self.put(EMA_FILE, &tensors_bytes(average))?;
+        }
         if let Some(Replicas { momentum, other_moments }) = &snapshot.replicas {
             self.put(OUTER_FILE, &tensors_bytes(momentum))?;
             for (replica, [first, second]) in (1..).zip(other_moments) {

@@ -14,7 +14,7 @@ use crate::generate::TokenRules;
 use crate::hugging_face::{
     CONFIG_FILE, GENERATION_CONFIG_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile, write_folder,
 };
-use crate::run::TrainedModel;
+use crate::run::{TrainedModel, WhichWeights};
 
 /// Writes a checkpoint as a Hugging Face model folder
 ///
@@ -39,13 +39,17 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     checkpoint: Option<String>,
 
+    /// Weights of the last step, or their moving average [default: the run's train.use_ema]
+    #[arg(long, value_name = "WHICH")]
+    weights: Option<WhichWeights>,
+
     /// Type of the exported weights
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     dtype: StoredType,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    let run = TrainedModel::find_weights(&args.run, args.checkpoint.as_deref(), args.weights)?;
     let Exported { family, mut config, mut generation_config, tensors } =
         hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary))
             .with_context(|| format!("exporting {}", run.path.display()))?;
@@ -60,7 +64,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     files.extend(tokenizer_files(&run)?);
     let files: Vec<_> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
     write_folder(&args.dir, &tensors, args.dtype, &files)?;
-    eprintln!("exported step {} of {} as a {family} model", run.step, args.run.display());
+    let averaged = if run.which == WhichWeights::Averaged { ", averaged weights," } else { "" };
+    eprintln!("exported step {}{averaged} of {} as a {family} model", run.step, args.run.display());
     println!("{}", args.dir.display());
     Ok(())
 }

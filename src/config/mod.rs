@@ -5,6 +5,7 @@
 
 mod builder;
 mod device;
+mod ending;
 mod generate;
 mod give_way;
 mod length;
@@ -157,6 +158,14 @@ pub struct TrainConfig {
     /// Measure by which the best checkpoint is chosen. The scores need `task = "translation"`; among equal scores the lower
     /// loss wins.
     pub best_metric: BestMetric,
+    /// Validations in a row without an improvement of `best_metric` after which the run ends; 0: it never ends early.
+    pub patience: u64,
+    /// Least change of `best_metric` that `patience` counts as an improvement: nats per token, points, or a fraction.
+    pub min_improvement: f64,
+    /// Decay, per optimizer step, of an exponential moving average of the weights; 0: none. The first steps average over fewer weights.
+    pub ema_decay: f64,
+    /// `ema_decay`: whether validation, `best_metric` and the commands that use the run take the averaged weights.
+    pub use_ema: bool,
     /// Steps between checkpoints; 0: only at the end.
     pub save_every: u64,
     /// Checkpoints kept in addition to the best one.
@@ -288,6 +297,10 @@ impl Default for TrainConfig {
             validate_every: 500,
             translate_every: 0,
             best_metric: BestMetric::Loss,
+            patience: 0,
+            min_improvement: 0.0,
+            ema_decay: 0.0,
+            use_ema: true,
             save_every: 1000,
             keep_last: 3,
 

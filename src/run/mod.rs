@@ -35,7 +35,7 @@ pub use lock::{LOCK_FILE, LockError, RunLock};
 pub use prepare::Prepared;
 pub(crate) use ranks::compare_use;
 pub use start::Session;
-pub use trained_model::TrainedModel;
+pub use trained_model::{TrainedModel, WhichWeights};
 pub use weights::write_run;
 
 use crate::checkpoint::RUN_CONFIG_FILE;

@@ -110,6 +110,10 @@ impl Plan {
             let weights = 4 * n_params(&config.model).total() as u64;
             needed.master += weights + weights / n_devices as u64 + 3 * weights;
         }
+        if config.train.ema_decay > 0.0 {
+            let n_slices = if config.train.shard_optimizer { n_devices as u64 } else { 1 };
+            needed.master += 4 * n_params(&config.model).total() / n_slices;
+        }
 
         let mut notes = data.notes.clone();
         if window_needs_reference(&config.model, largest.target_len, device) {

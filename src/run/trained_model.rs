@@ -8,11 +8,38 @@ use kiln_data::{PairTokenizers, TextTokenizer};
 use kiln_model::{DecoderOnly, EncoderDecoder, EncoderOnly, Transformer, TransformerConfig};
 
 use super::error::RunError;
-use crate::checkpoint::{Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, load_model, read_weights};
+use crate::checkpoint::{
+    CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, Weights, has_average, load_model,
+    read_average, read_weights,
+};
 use crate::config::task::traits_of;
 use crate::config::{Config, Precision};
 use crate::dataset::Vocabulary;
 use crate::device::{PrecisionError, compute_dtype};
+
+/// The weights of a checkpoint that are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum WhichWeights {
+    /// The weights of the last step.
+    Trained,
+    /// Their exponential moving average (train.ema_decay).
+    Averaged,
+}
+
+impl WhichWeights {
+    /// Returns what `config` says about the checkpoint in `path`.
+    fn usual(config: &Config, path: &Path) -> Result<Self, CheckpointError> {
+        Ok(if config.train.use_ema && has_average(path)? { Self::Averaged } else { Self::Trained })
+    }
+
+    /// Reads them from the checkpoint in `path`.
+    pub(super) fn read(self, path: &Path) -> Result<Weights, CheckpointError> {
+        match self {
+            Self::Trained => read_weights(path),
+            Self::Averaged => read_average(path),
+        }
+    }
+}
 
 /// One checkpoint with everything needed to use it.
 #[derive(Debug)]
@@ -27,6 +54,8 @@ pub struct TrainedModel {
     pub model: TransformerConfig,
     /// The vocabulary.
     pub vocabulary: Vocabulary,
+    /// Where the weights come from.
+    pub which: WhichWeights,
     weights: Vec<NamedTensor>,
 }
 
@@ -36,15 +65,27 @@ impl TrainedModel {
     /// # Errors
     /// [`RunError::NoRun`] if `dir` is neither a run folder nor a checkpoint.
     pub fn find(dir: &Path, checkpoint: Option<&str>) -> Result<Self> {
+        Self::find_weights(dir, checkpoint, None)
+    }
+
+    /// Opens a run as [`Self::find`] does, with the weights that are asked for. Without a wish the run's `train.use_ema` decides.
+    ///
+    /// # Errors
+    /// As [`Self::find`], and if the run has no averaged weights.
+    pub fn find_weights(dir: &Path, checkpoint: Option<&str>, which: Option<WhichWeights>) -> Result<Self> {
         if !dir.join(RUN_CONFIG_FILE).is_file() && !dir.join(MANIFEST_FILE).is_file() {
             return Err(RunError::NoRun(dir.to_path_buf()).into());
         }
-        Self::open(dir, checkpoint)
+        Self::open_weights(dir, checkpoint, which)
     }
 
     /// Opens `checkpoint` (`best`, `last`, `step-00002000`, `2000`) of the run in `dir`. Without a name: the best one,
     /// or the last one if there was no validation. `dir` may also be a checkpoint's own folder.
     pub fn open(dir: &Path, checkpoint: Option<&str>) -> Result<Self> {
+        Self::open_weights(dir, checkpoint, None)
+    }
+
+    fn open_weights(dir: &Path, checkpoint: Option<&str>, which: Option<WhichWeights>) -> Result<Self> {
         ensure!(dir.is_dir(), "{}: no such folder; name a run folder (kiln train writes runs/NAME)", dir.display());
         let path = if dir.join(MANIFEST_FILE).exists() {
             ensure!(
@@ -62,13 +103,20 @@ impl TrainedModel {
         };
 
         let run_dir = path.ancestors().nth(2).unwrap_or(dir);
-        let found = read_weights(&path).map_err(|error| Checkpoints::of_run(run_dir).instead_of(error))?;
+        let instead = |error| Checkpoints::of_run(run_dir).instead_of(error);
+        // A damaged checkpoint is answered with a sound one, before its configuration is read.
+        let trained = read_weights(&path).map_err(instead)?;
         let config = Config::read(&path.join(RUN_CONFIG_FILE))?;
+        let which = which.map_or_else(|| WhichWeights::usual(&config, &path), Ok).map_err(instead)?;
+        let found = match which {
+            WhichWeights::Trained => trained,
+            WhichWeights::Averaged => which.read(&path).map_err(instead)?,
+        };
 
         let vocabulary = Vocabulary::load_dir(&path, config.task)
             .with_context(|| format!("loading the tokenizer of {}", path.display()))?;
         vocabulary.check(&found.model).with_context(|| path.display().to_string())?;
-        Ok(Self { path, step: found.step, config, model: found.model, vocabulary, weights: found.weights })
+        Ok(Self { path, step: found.step, config, model: found.model, vocabulary, which, weights: found.weights })
     }
 
     /// The weights, by the paths of their parameters.

@@ -8,7 +8,7 @@ use kiln_model::{Positions, TransformerConfig};
 
 use super::error::RunError;
 use super::trained_model::TrainedModel;
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Weights, initial_tensors, read_weights};
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Weights, initial_tensors};
 use crate::config::Config;
 
 /// Makes a run with a single checkpoint, which can be used and started from. Returns the checkpoint's folder.
@@ -32,7 +32,7 @@ pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: Optio
     if !fits(&run.model, &config.model) {
         return Err(RunError::OtherModel(run.path.clone()).into());
     }
-    let mut weights = read_weights(&run.path)?;
+    let mut weights = run.which.read(&run.path)?;
     if config.model.mlm_head && !run.model.mlm_head {
         let drawn = initial_tensors(&config.model, config.seed);
         weights.weights.extend(drawn.into_iter().filter(|tensor| tensor.name.starts_with("head.")));

@@ -7,12 +7,8 @@ use crate::metrics::ValidationMetrics;
 /// Returns the best validation after the one with these `metrics`, if that is the best so far. One without the score of
 /// `by` does not compete, and a best one by another metric counts no longer.
 pub(super) fn new_best(metrics: &ValidationMetrics, by: BestMetric, best: Option<Best>) -> Option<Best> {
-    let value = match by {
-        BestMetric::Loss => None,
-        BestMetric::Bleu => Some(metrics.bleu?),
-        BestMetric::Chrf => Some(metrics.chrf?),
-        BestMetric::ExactMatch => Some(metrics.exact_match?),
-    };
+    let measured = value(metrics, by)?;
+    let value = (by != BestMetric::Loss).then_some(measured);
     let score = value.map(|value| Score { metric: by, value });
     let new = Best { step: metrics.step, loss: metrics.loss, score };
 
@@ -20,6 +16,16 @@ pub(super) fn new_best(metrics: &ValidationMetrics, by: BestMetric, best: Option
     let by_same = |best: &Best| best.score.map_or(BestMetric::Loss, |score| score.metric) == by;
     let is_best = best.filter(by_same).is_none_or(|best| new.beats(&best));
     (is_finite && is_best).then_some(new)
+}
+
+/// Returns the metric of a validation, if it was measured.
+pub(super) fn value(metrics: &ValidationMetrics, by: BestMetric) -> Option<f64> {
+    match by {
+        BestMetric::Loss => Some(metrics.loss),
+        BestMetric::Bleu => metrics.bleu,
+        BestMetric::Chrf => metrics.chrf,
+        BestMetric::ExactMatch => metrics.exact_match,
+    }
 }
 
 #[cfg(test)]

@@ -167,7 +167,7 @@ impl Validation {
     ) -> Result<Option<Validated>> {
         let Some(source) = self.source.clone() else { return Ok(None) };
         let start = Instant::now();
-        let model = state.model.valid();
+        let model = state.for_validation(config.train.use_ema)?;
         let TrainState { ranks, label_smoothing, masking, device, .. } = state;
         let batches = OnePass::for_rank(source, &config.loader, ranks.part())?;
         // Host sync.

@@ -16,6 +16,7 @@ mod guard;
 mod measured;
 mod new_kernels;
 mod outcome;
+mod patience;
 mod preflight;
 mod provenance;
 mod reduce;

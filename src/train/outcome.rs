@@ -14,6 +14,8 @@ pub enum Ended {
     Steps,
     /// The time limit `train.max_minutes` is reached.
     Time,
+    /// `train.patience` validations in a row brought no improvement.
+    NoImprovement,
     /// [`Signals::stop`](super::Signals::stop) was set; the run can be resumed.
     Stopped,
     /// The run was finished already when it was resumed.
@@ -26,6 +28,7 @@ impl Ended {
         match self {
             Self::Steps => "steps",
             Self::Time => "time",
+            Self::NoImprovement => "no_improvement",
             Self::Stopped => "stopped",
             Self::AlreadyFinished => "already_finished",
         }

@@ -11,14 +11,14 @@ use kiln_model::{ActivationCheckpointing, Transformer, TransformerConfig};
 use super::exchange::{Exchange, LocalSteps};
 use super::provenance::Provenance;
 use crate::checkpoint::{
-    Best, FORMAT, LossScale, NamedTensor, ReplicaCounters, Replicas, Snapshot, StoredFile, TrainerState, flat_tensor,
-    named_tensors,
+    Best, FORMAT, LossScale, NamedTensor, Patience, ReplicaCounters, Replicas, Snapshot, StoredFile, TrainerState,
+    flat_tensor, named_tensors,
 };
 use crate::config::{Config, LossScaleConfig, NonFinite};
 use crate::distributed::Ranks;
 use crate::eval::{Masking, Model};
 use crate::metrics::host_sync::waiting;
-use crate::optim::{AdamW, AdamWSetup, LearningRate, ParamTable, Slices};
+use crate::optim::{AdamW, AdamWSetup, Ema, LearningRate, ParamTable, Slices};
 
 /// The state of a run. Together with the configuration and the data it determines every later weight.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub struct TrainState<M = Transformer> {
     pub shape: TransformerConfig,
     /// f32 master weights and moments.
     pub optimizer: AdamW,
+    /// Averaged weights, if the run keeps them.
+    pub ema: Option<Ema>,
     /// Compute dtype.
     pub dtype: FloatDType,
     /// The model's device, without autodiff.
@@ -55,6 +57,8 @@ pub struct TrainState<M = Transformer> {
     pub non_finite_steps: u64,
     /// The best validation so far.
     pub best: Option<Best>,
+    /// How long the run has waited for a better validation, if it may end early.
+    pub patience: Option<Patience>,
     /// The processes that train this model together.
     pub ranks: Ranks,
     /// What they exchange.
@@ -70,6 +74,8 @@ pub struct HostCopy {
     flat: Vec<TensorData>,
     /// Outer momentum, flat, and both moments of each other device, if devices take steps alone.
     replicas: Option<(TensorData, Vec<[TensorData; 2]>)>,
+    /// Averaged weights, flat.
+    ema: Option<TensorData>,
     state: TrainerState,
     model: TransformerConfig,
     files: Vec<StoredFile>,
@@ -78,14 +84,15 @@ pub struct HostCopy {
 impl HostCopy {
     /// Names the tensors. This copies everything once more, so call it on a background thread.
     pub fn into_snapshot(self) -> Snapshot {
-        let Self { table, flat, replicas, state, model, files } = self;
+        let Self { table, flat, replicas, ema, state, model, files } = self;
         let named = |flat: &TensorData| named_tensors(&table, flat);
+        let ema = ema.as_ref().map(named);
         let replicas = replicas.map(|(momentum, others)| Replicas {
             momentum: named(&momentum),
             other_moments: others.iter().map(|moments| moments.each_ref().map(named)).collect(),
         });
         let (weights, first_moments, second_moments) = (named(&flat[0]), named(&flat[1]), named(&flat[2]));
-        Snapshot { weights, first_moments, second_moments, state, model, files, replicas }
+        Snapshot { weights, first_moments, second_moments, state, model, files, ema, replicas }
     }
 }
 
@@ -129,13 +136,20 @@ impl<M: Model> TrainState<M> {
     pub fn restore(config: &Config, snapshot: &Snapshot, module: M, dtype: FloatDType) -> Result<Self> {
         let table = ParamTable::of(&module);
         let tensors = [&snapshot.weights, &snapshot.first_moments, &snapshot.second_moments];
-        let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &device_of(&module)));
+        let device = device_of(&module);
+        let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &device));
+        let average = snapshot.ema.as_ref().map(|tensors| flat_tensor(&table, tensors, &device)).transpose()?;
 
         let saved = snapshot.state.clone();
         let updates = saved.step.saturating_sub(saved.skipped_steps);
         let setup = optimizer_setup(config, &snapshot.model, dtype, updates, saved.loss_scale);
         let optimizer = AdamW::restored(table, [master?, m?, v?], setup, dtype);
+        let begun = Self::at_step_0(config, &snapshot.model, module, optimizer, dtype);
+        // A run that has kept no average so far starts one.
+        let decay = config.train.ema_decay;
+        let ema = begun.ema.map(|ema| average.map_or(ema, |average| Ema::new(decay, &average)));
         Ok(Self {
+            ema,
             step: saved.step,
             micro_steps: saved.micro_steps,
             position: saved.position,
@@ -144,8 +158,9 @@ impl<M: Model> TrainState<M> {
             train_secs: saved.train_secs,
             non_finite_steps: saved.non_finite_steps,
             best: saved.best,
+            patience: saved.patience,
             group_size: saved.group_size,
-            ..Self::at_step_0(config, &snapshot.model, module, optimizer, dtype)
+            ..begun
         })
     }
 
@@ -155,6 +170,7 @@ impl<M: Model> TrainState<M> {
             device: device_of(&module),
             model: optimizer.attach(module),
             shape: shape.clone(),
+            ema: (config.train.ema_decay > 0.0).then(|| Ema::new(config.train.ema_decay, &optimizer.state().master)),
             optimizer,
             dtype,
             seed: config.seed,
@@ -168,6 +184,7 @@ impl<M: Model> TrainState<M> {
             train_secs: 0.0,
             non_finite_steps: 0,
             best: None,
+            patience: None,
             ranks: Ranks::alone(),
             exchange: Exchange::Nothing,
             group_size: None,
@@ -205,11 +222,29 @@ impl<M: Model> TrainState<M> {
         } else {
             if train.shard_optimizer {
                 self.optimizer = self.optimizer.sharded(&slices);
+                self.ema = self.ema.map(|ema| ema.sharded(&slices));
                 self.model = self.optimizer.attach(self.model);
             }
             Exchange::Gradients(Box::new(slices))
         };
         Ok(Self { ranks: ranks.clone(), exchange, ..self })
+    }
+
+    /// Returns the model without autodiff: with the averaged weights if `averaged` and the run keeps them, else with the trained ones.
+    /// All ranks must call it.
+    ///
+    /// # Errors
+    /// If another rank has failed.
+    pub fn for_validation(&self, averaged: bool) -> Result<M> {
+        let Some(ema) = self.ema.as_ref().filter(|_| averaged) else { return Ok(self.model.valid()) };
+        let own = ema.weights().clone().cast(self.dtype);
+        let weights = match &self.exchange {
+            Exchange::Gradients(slices) if self.optimizer.is_sharded() => {
+                self.ranks.concatenate(own, slices.bounds())?
+            }
+            _ => own,
+        };
+        Ok(self.optimizer.table().attach(self.model.clone(), &weights).valid())
     }
 
     /// Copies everything to the host, in one transaction, and names it.
@@ -225,14 +260,20 @@ impl<M: Model> TrainState<M> {
         let read = [master, m, v, self.optimizer.progress().values()]
             .into_iter()
             .chain(momentum)
+            .chain(self.ema.as_ref().map(Ema::weights))
             .fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
         // Host sync: master weights, moments and counters.
         let mut flat = waiting(|| read.try_execute()).context("reading weights and moments from the device")?;
+        let ema = self.ema.as_ref().and_then(|_| flat.pop());
         let momentum = momentum.and_then(|_| flat.pop());
         let counters = Progress::counters(&flat.pop().expect("four tensors were asked for"));
         if self.optimizer.is_sharded() {
             flat = flat.into_iter().map(|slice| self.gathered(slice)).collect::<Result<_>>()?;
         }
+        let ema = match ema {
+            Some(slice) if self.optimizer.is_sharded() => Some(self.gathered(slice)?),
+            whole => whole,
+        };
 
         let skipped_steps = self.step - counters.updates;
         let Counters { loss_scale: scale, good_steps, .. } = counters;
@@ -248,6 +289,7 @@ impl<M: Model> TrainState<M> {
 
         Ok(HostCopy {
             replicas,
+            ema,
             table: self.optimizer.table().clone(),
             flat,
             state: TrainerState {
@@ -264,6 +306,7 @@ impl<M: Model> TrainState<M> {
                 train_secs: self.train_secs,
                 non_finite_steps: self.non_finite_steps,
                 best: self.best,
+                patience: self.patience,
                 group_size: self.group_size,
                 replicas: replica_counters,
             },

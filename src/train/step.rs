@@ -111,6 +111,9 @@ pub(crate) fn update<M: Model>(
     let Sums { loss, nll, n_labels } = sums;
     let TrainState { step, ranks, optimizer, exchange, .. } = state;
     let numbers = exchange.update(*step, ranks, optimizer, gradients, [n_labels.clone(), loss.clone()])?;
+    if let Some(ema) = &mut state.ema {
+        ema.update(state.step, &state.optimizer.state().master, &numbers);
+    }
     state.model = state.optimizer.write_back(state.model.clone());
     Ok(Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers: numbers.values().clone() })
 }

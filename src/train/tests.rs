@@ -1,6 +1,7 @@
 //! The loop on a tiny model and a tiny corpus: accumulation, resume, damage, limits.
 
 mod corpora;
+mod ending;
 mod faults;
 mod fp16;
 mod measured;

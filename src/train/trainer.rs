@@ -17,6 +17,7 @@ use super::forecast::Forecast;
 use super::guard::{StepStart, in_step};
 use super::measured::Measured;
 use super::outcome::{Ended, Outcome};
+use super::patience;
 use super::setup::{Signals, Validation};
 use super::state::TrainState;
 use super::step::train_step_with;
@@ -126,7 +127,11 @@ impl<M: Model> Trainer<M> {
             let is_read = due.log || is_cpu(&self.state.device);
             self.foretell(facts.padded_tokens, is_read, due.log)?;
             let is_best = due.validate && self.validate_or_save(due)?; // host sync
-            if is_best || (due.save && self.saving.lacks(self.state.step)) {
+            let ended = match ended {
+                None => self.waited_enough(due)?,
+                ended => ended,
+            };
+            if is_best || ((due.save || ended.is_some()) && self.saving.lacks(self.state.step)) {
                 self.state.ranks.enter(Phase::Save);
                 let elapsed = self.saving.begin(&self.state, is_best)?; // host sync
                 self.reporting.measured.clock.add(Span::Save, elapsed);
@@ -235,9 +240,29 @@ impl<M: Model> Trainer<M> {
 
         let best = new_best(&metrics, config.train.best_metric, state.best);
         state.best = best.or(state.best);
+        state.patience = patience::after(&metrics, &config.train, state.patience);
         self.outcome.hypotheses = hypotheses.unwrap_or(std::mem::take(&mut self.outcome.hypotheses));
         self.outcome.validation = Some(metrics);
         Ok(best.is_some())
+    }
+
+    /// Ends the run if its validations have brought no improvement for too long. All ranks have the same numbers.
+    fn waited_enough(&mut self, due: Due) -> Result<Option<Ended>> {
+        let Self { state, config: Config { train, .. }, reporting, .. } = self;
+        if !due.validate || !patience::is_exhausted(state.patience, train) {
+            return Ok(None);
+        }
+        let best = state.best.map_or(String::new(), |best| format!("; the best one is of step {}", best.step));
+        let note = format!(
+            "{} validations brought no improvement of {} by more than {} (train.patience, train.min_improvement): the run ends \
+             with step {}{best}",
+            train.patience,
+            train.best_metric.name(),
+            train.min_improvement,
+            state.step
+        );
+        reporting.logging.note(&note)?;
+        Ok(Some(Ended::NoImprovement))
     }
 
     /// Validates the weights of another run before the first step. Only training makes a checkpoint the best one.
@@ -276,16 +301,22 @@ impl<M: Model> Trainer<M> {
         if self.state.step >= self.config.train.steps {
             return Some(Ended::Steps);
         }
+        if patience::is_exhausted(self.state.patience, &self.config.train) {
+            return Some(Ended::NoImprovement);
+        }
         let limit_secs = self.config.train.max_minutes * 60.0;
         (limit_secs > 0.0 && train_secs >= limit_secs).then_some(Ended::Time)
     }
 
     /// Ends a run that had reached its limit when it was resumed.
     fn nothing_to_do(&mut self, ended: Ended) -> Result<Outcome> {
-        let what = if ended == Ended::Steps { "train.steps" } else { "train.max_minutes" };
-        let (step, more) = match ended {
-            Ended::Steps => (self.state.step, format!("; --set train.steps={} trains longer", 2 * self.state.step)),
-            _ => (self.state.step, String::new()),
+        let (step, patience) = (self.state.step, self.config.train.patience);
+        let (what, more) = match ended {
+            Ended::Steps => ("train.steps", format!("; --set train.steps={} trains longer", 2 * step)),
+            Ended::NoImprovement => {
+                ("train.patience", format!("; --set train.patience={} trains longer", 2 * patience))
+            }
+            _ => ("train.max_minutes", String::new()),
         };
         let note = format!("this run is finished: it has reached {what} at step {step}; nothing to do{more}");
         self.reporting.logging.note(&note)?;

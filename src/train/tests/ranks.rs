@@ -56,6 +56,7 @@ fn n_ranks_take_the_steps_of_n_accumulated_micro_batches_bit_for_bit() {
         let (one, many) = (corpora.dir.path().join(format!("one-{name}")), corpora.dir.path().join(name));
         let mut config = corpora.config();
         config.train.grad_accum_steps = size;
+        config.train.ema_decay = 0.9;
         let (_, wanted) = corpora.run(&config, &one, None, u64::MAX);
 
         (config.train.grad_accum_steps, config.train.shard_optimizer) = (1, is_sharded);

@@ -133,6 +133,11 @@ impl StepNumbers {
         self.values.clone().narrow(0, step::NORM, 1)
     }
 
+    /// Returns 1 if the update was made, else 0, `[1]`, f32.
+    pub fn taken(&self) -> Tensor<1> {
+        self.values.clone().narrow(0, step::TAKEN, 1)
+    }
+
     /// Interprets [`Self::values`] after they were read.
     ///
     /// # Panics
