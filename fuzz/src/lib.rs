@@ -167,6 +167,7 @@ pub fn good_checkpoint() -> PathBuf {
                     non_finite_steps: 0,
                     best: None,
                     patience: None,
+                    frozen: Vec::new(),
                     replicas: Vec::new(),
                 };
 

@@ -40,12 +40,14 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
         contents.remove(name).ok_or_else(missing)
     };
     let weights = tensors(&dir.join(MODEL_FILE), &take(MODEL_FILE)?)?;
-    let [first_moments, second_moments] = moments(&dir.join(OPTIMIZER_FILE), &take(OPTIMIZER_FILE)?, &weights)?;
     let ema = average.map(|bytes| tensors(&dir.join(EMA_FILE), &bytes)).transpose()?;
     let state: TrainerState = parse(&dir.join(STATE_FILE), &take(STATE_FILE)?)?;
+    let is_trained = |weight: &&NamedTensor| state.frozen.binary_search(&weight.name).is_err();
+    let trained: Vec<&NamedTensor> = weights.iter().filter(is_trained).collect();
+    let [first_moments, second_moments] = moments(&dir.join(OPTIMIZER_FILE), &take(OPTIMIZER_FILE)?, &trained)?;
     let replicas = match state.replicas.len() {
         0 => None,
-        n => Some(replicas(dir, n, &weights, &mut take)?),
+        n => Some(replicas(dir, n, &trained, &mut take)?),
     };
 
     let model = parse(&dir.join(MODEL_CONFIG_FILE), &take(MODEL_CONFIG_FILE)?)?;
@@ -90,8 +92,17 @@ pub fn read_average(dir: &Path) -> Result<Weights, CheckpointError> {
     let manifest = read_manifest(dir)?;
     let listed = manifest.files.iter().find(|file| file.name == EMA_FILE);
     let file = listed.ok_or_else(|| CheckpointError::NoAverage(dir.to_path_buf()))?;
-    let weights = tensors(&dir.join(EMA_FILE), &read_verified(dir, file)?)?;
-    Ok(Weights { weights, ..read_weights(dir)? })
+    let averaged = tensors(&dir.join(EMA_FILE), &read_verified(dir, file)?)?;
+    let mut averaged: HashMap<String, NamedTensor> =
+        averaged.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+    let mut weights = read_weights(dir)?;
+    // Frozen weights have no average.
+    for weight in &mut weights.weights {
+        if let Some(average) = averaged.remove(&weight.name) {
+            *weight = average;
+        }
+    }
+    Ok(weights)
 }
 
 fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
@@ -192,7 +203,7 @@ fn tensors(path: &Path, bytes: &[u8]) -> Result<Vec<NamedTensor>, CheckpointErro
 fn replicas(
     dir: &Path,
     n: usize,
-    weights: &[NamedTensor],
+    weights: &[&NamedTensor],
     take: &mut impl FnMut(&str) -> Result<Vec<u8>, CheckpointError>,
 ) -> Result<Replicas, CheckpointError> {
     let momentum = tensors(&dir.join(OUTER_FILE), &take(OUTER_FILE)?)?;
@@ -204,7 +215,7 @@ fn replicas(
 }
 
 /// Reads both moments of each weight, in the order of `weights`.
-fn moments(path: &Path, bytes: &[u8], weights: &[NamedTensor]) -> Result<[Vec<NamedTensor>; 2], CheckpointError> {
+fn moments(path: &Path, bytes: &[u8], weights: &[&NamedTensor]) -> Result<[Vec<NamedTensor>; 2], CheckpointError> {
     let mut by_name: HashMap<_, _> =
         tensors(path, bytes)?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
     let mut of = |moment: &str| -> Result<Vec<NamedTensor>, CheckpointError> {
@@ -223,7 +234,7 @@ fn moments(path: &Path, bytes: &[u8], weights: &[NamedTensor]) -> Result<[Vec<Na
 
     let both = [of("m")?, of("v")?];
     match by_name.keys().min() {
-        Some(name) => Err(foreign(path, format!("{name} belongs to no weight of {MODEL_FILE}"))),
+        Some(name) => Err(foreign(path, format!("{name} belongs to no trained weight of {MODEL_FILE}"))),
         None => Ok(both),
     }
 }

@@ -15,9 +15,9 @@ pub const FORMAT: u32 = 1;
 pub struct Snapshot {
     /// f32 master weights. Their order has no meaning.
     pub weights: Vec<NamedTensor>,
-    /// AdamW's first moments, with the names and the order of the weights.
+    /// AdamW's first moments, with the names and the order of the weights; without frozen ones.
     pub first_moments: Vec<NamedTensor>,
-    /// AdamW's second moments, with the names and the order of the weights.
+    /// AdamW's second moments, with the names and the order of the weights; without frozen ones.
     pub second_moments: Vec<NamedTensor>,
     /// Counters and data position.
     pub state: TrainerState,
@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub model: TransformerConfig,
     /// Files stored unchanged: the run's `config.toml` and the tokenizer's files.
     pub files: Vec<StoredFile>,
-    /// `train.ema_decay`: averaged weights, f32, with the names and the order of the weights.
+    /// `train.ema_decay`: averaged weights, f32, with the names and the order of the weights; without frozen ones.
     pub ema: Option<Vec<NamedTensor>>,
     /// `train.sync_every` above 1: what the devices do not share.
     pub replicas: Option<Replicas>,
@@ -98,6 +98,9 @@ pub struct TrainerState {
     /// `train.patience`: how long the run has waited for a better validation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub patience: Option<Patience>,
+    /// `train.freeze`: paths of the parameters that are not trained, sorted. They have no moments.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub frozen: Vec<String>,
     /// Batches of an optimizer step, over all ranks, where there are several: the order of the data depends on it. Absent
     /// in runs whose order does not.
     #[serde(skip_serializing_if = "Option::is_none", default)]

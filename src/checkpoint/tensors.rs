@@ -41,7 +41,7 @@ pub fn named_tensors(table: &ParamTable, flat: &TensorData) -> Vec<NamedTensor> 
     table.entries().iter().map(named).collect()
 }
 
-/// Joins `tensors` into a flat tensor. Names and shapes must match the table.
+/// Joins `tensors` into a flat tensor. Names and shapes must match the table. Frozen parameters may be among them; they are left out.
 pub fn flat_tensor(table: &ParamTable, tensors: &[NamedTensor], device: &Device) -> Result<Tensor<1>, CheckpointError> {
     let by_name: HashMap<_, _> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut problems = Vec::new();
@@ -56,8 +56,9 @@ pub fn flat_tensor(table: &ParamTable, tensors: &[NamedTensor], device: &Device)
             Some(tensor) => flat[entry.offset..][..entry.len()].copy_from_slice(&tensor.values),
         }
     }
-    if tensors.len() > table.entries().len() {
-        problems.push(format!("it holds {} tensors, but the model has {}", tensors.len(), table.entries().len()));
+    let n = table.entries().len() + table.frozen().count();
+    if tensors.len() > n {
+        problems.push(format!("it holds {} tensors, but the model has {n}", tensors.len()));
     }
 
     if !problems.is_empty() {

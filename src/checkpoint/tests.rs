@@ -38,6 +38,7 @@ fn snapshot(step: u64) -> Snapshot {
             replicas: Vec::new(),
             best: Some(Best { step: 1, loss: 2.25, score: None }),
             patience: Some(Patience { metric: crate::config::BestMetric::Loss, value: Some(0.1), validations: 2 }),
+            frozen: Vec::new(),
         },
         model: TransformerConfig { source_vocab_size: 10, target_vocab_size: 10, ..TransformerConfig::tiny() },
         files: vec![

@@ -6,6 +6,7 @@
 mod builder;
 mod device;
 mod ending;
+mod freeze;
 mod generate;
 mod give_way;
 mod length;
@@ -130,6 +131,9 @@ pub enum Schedule {
 pub struct TrainConfig {
     /// Optimizer steps, absolute: a resumed run stops at the same step.
     pub steps: u64,
+    /// Patterns of parameters that are not trained, by whole names of their paths (`decoder.layers.0`, `*embedding*`); `*` stands for
+    /// any characters.
+    pub freeze: Vec<String>,
     /// Minutes of training after which the run stops at any step; 0: no limit. Schedules still count steps.
     pub max_minutes: f64,
     /// Compute precision; `auto` is bf16 on CUDA and f32 on the CPU.
@@ -285,6 +289,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             steps: 6000,
+            freeze: Vec::new(),
             max_minutes: 0.0,
             precision: Precision::Auto,
             f32_products: F32Products::F32,

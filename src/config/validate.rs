@@ -33,6 +33,7 @@ impl Config {
         // Sections against each other.
         self.validate_task(&mut problems);
         self.validate_ending(&mut problems);
+        self.validate_freeze(&mut problems);
         match reads {
             Reads::Pairs => self.validate_pairs(&mut problems),
             Reads::Text => self.validate_text(&mut problems),

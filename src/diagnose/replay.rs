@@ -80,7 +80,7 @@ fn train(
 ) -> Result<(Vec<Vec<f32>>, Pace, CapturedSteps)> {
     let before = reserved_bytes(device);
     let batches = workload.batches(device);
-    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device);
+    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device)?;
     let mut captured = CapturedSteps::new(mode, device);
     let mut at = 0;
     let mut step = |state: &mut TrainState, n_batches: usize| -> Measures {

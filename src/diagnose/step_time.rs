@@ -69,7 +69,7 @@ pub fn measure(
     workload.config.train.kernels.install();
     let _installed = workload.config.train.f32_products.within(Settings::current()).install();
     let checkpointing = workload.checkpointing();
-    let state = TrainState::new(&workload.config, &workload.model, dtype, device).with_checkpointing(checkpointing)?;
+    let state = TrainState::new(&workload.config, &workload.model, dtype, device)?.with_checkpointing(checkpointing)?;
     let mut state = state.join(ranks, &workload.config, None)?;
     let started = Instant::now();
     // Without it, the first steps compile their kernels themselves.

@@ -32,7 +32,7 @@ pub fn warm(workload: &Workload, dtype: FloatDType, device: &Device, show: impl 
     let before = kernel_count().unwrap_or_default();
     workload.config.train.kernels.install();
     let batches = workload.batches(device);
-    let state = TrainState::new(&workload.config, &workload.model, dtype, device);
+    let state = TrainState::new(&workload.config, &workload.model, dtype, device)?;
     let mut state = state.with_checkpointing(workload.checkpointing())?;
     let one_by_one = compile_step(&state, &batches[0], show).err();
 

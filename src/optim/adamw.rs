@@ -52,7 +52,11 @@ impl AdamW {
     /// Creates an optimizer whose master weights are the weights of `module`. Pass the module in f32, before any cast, so that
     /// the master weights are exact. The module will compute in `dtype`, see [`Self::attach`].
     pub fn new<M: Module>(module: &M, setup: AdamWSetup<'_>, dtype: FloatDType) -> Self {
-        let table = ParamTable::of(module);
+        Self::with_table(module, ParamTable::of(module), setup, dtype)
+    }
+
+    /// Does the same with a `table` of `module` in which some parameters are frozen. They have no state.
+    pub fn with_table<M: Module>(module: &M, table: ParamTable, setup: AdamWSetup<'_>, dtype: FloatDType) -> Self {
         let state = AdamWState::new(table.flatten_weights(module), dtype.into());
         Self::with_state(table, state, setup)
     }

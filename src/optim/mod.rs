@@ -3,6 +3,7 @@
 
 pub mod adamw;
 pub mod ema;
+pub mod frozen;
 pub mod outer;
 pub mod param_groups;
 pub mod schedule;
@@ -10,6 +11,7 @@ pub mod slices;
 
 pub use adamw::{AdamW, AdamWSetup};
 pub use ema::Ema;
+pub use frozen::Frozen;
 pub use outer::Outer;
 pub use param_groups::{FlatGradients, ParamEntry, ParamTable};
 pub use schedule::LearningRate;

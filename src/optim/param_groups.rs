@@ -17,6 +17,8 @@ pub struct ParamEntry {
     /// Whether weight decay applies. As in nanoGPT and Hugging Face's trainer, the rank decides: matrices, including
     /// embeddings, are decayed; biases and scales of norms are not.
     pub decayed: bool,
+    /// Whether training leaves the parameter alone. It then has no slice.
+    pub frozen: bool,
     /// First element in the flat tensor.
     pub offset: usize,
 }
@@ -42,23 +44,43 @@ impl ParamEntry {
 #[derive(Debug, Clone)]
 pub struct FlatGradients(pub Flat);
 
-/// Every parameter of a module, in visiting order.
+/// Every parameter of a module, in visiting order: trained ones with their slices, and frozen ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamTable {
     entries: Vec<ParamEntry>,
+    /// All parameters, without offsets.
+    all: Vec<ParamEntry>,
     n_decayed: usize,
     len: usize,
 }
 
 impl ParamTable {
-    /// Makes the table of `module`.
+    /// Makes the table of `module`, all of whose parameters are trained.
     ///
     /// # Panics
     /// If the module visits a parameter twice (a shared weight must be one field), or has none.
     pub fn of<M: Module>(module: &M) -> Self {
+        let all_trained = |paths: &[&str]| Ok::<_, std::convert::Infallible>(vec![false; paths.len()]);
+        Self::trained(module, all_trained).unwrap_or_else(|never| match never {})
+    }
+
+    /// Makes the table of `module`. `is_frozen` says which of the parameters at the given paths are not trained.
+    ///
+    /// # Errors
+    /// The error of `is_frozen`.
+    ///
+    /// # Panics
+    /// As [`Self::of`].
+    pub fn trained<M: Module, E>(
+        module: &M,
+        is_frozen: impl FnOnce(&[&str]) -> Result<Vec<bool>, E>,
+    ) -> Result<Self, E> {
         let mut visitor = TableVisitor::default();
         module.visit(&mut visitor);
-        let mut entries = visitor.entries;
+        let mut all = visitor.entries;
+        let frozen = is_frozen(&all.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>())?;
+        all.iter_mut().zip(frozen).for_each(|(entry, frozen)| entry.frozen = frozen);
+        let mut entries: Vec<ParamEntry> = all.iter().filter(|entry| !entry.frozen).cloned().collect();
         assert!(!entries.is_empty(), "a module without parameters");
 
         let mut len = 0;
@@ -72,10 +94,25 @@ impl ParamTable {
                 n_decayed = len;
             }
         }
-        Self { entries, n_decayed, len }
+        Ok(Self { entries, all, n_decayed, len })
     }
 
-    /// All parameters, in visiting order.
+    /// All parameters, in visiting order, without offsets.
+    pub(super) fn all(&self) -> &[ParamEntry] {
+        &self.all
+    }
+
+    /// The parameters that training leaves alone.
+    pub fn frozen(&self) -> impl Iterator<Item = &ParamEntry> {
+        self.all.iter().filter(|entry| entry.frozen)
+    }
+
+    /// Whether some parameters are frozen.
+    pub fn has_frozen(&self) -> bool {
+        self.entries.len() < self.all.len()
+    }
+
+    /// The trained parameters, in visiting order.
     pub fn entries(&self) -> &[ParamEntry] {
         &self.entries
     }
@@ -90,14 +127,14 @@ impl ParamTable {
         self.n_decayed
     }
 
-    /// Number of trainable parameters.
+    /// Number of trained parameters.
     pub fn n_params(&self) -> usize {
         self.entries.iter().map(ParamEntry::len).sum()
     }
 
     /// Copies the weights of `module` to a flat f32 tensor.
     pub fn flatten_weights<M: Module>(&self, module: &M) -> Tensor<1> {
-        let mut visitor = CollectWeights::default();
+        let mut visitor = CollectWeights { all: self.all.iter(), parts: Vec::new(), device: None };
         module.visit(&mut visitor);
         let device = visitor.device.expect("a table has entries");
         self.flatten(visitor.parts, DType::F32, &device, None).values
@@ -112,7 +149,7 @@ impl ParamTable {
         dtype: FloatDType,
         before: Option<FlatGradients>,
     ) -> FlatGradients {
-        let mut visitor = CollectGradients { parts: Vec::new(), device: None, gradients };
+        let mut visitor = CollectGradients { all: self.all.iter(), parts: Vec::new(), device: None, gradients };
         module.visit(&mut visitor);
         let device = visitor.device.expect("a table has entries");
         let before = before.map(|FlatGradients(flat)| flat);
@@ -138,12 +175,13 @@ impl ParamTable {
     }
 
     /// Replaces the weights of `module` by slices of the flat tensor `weights`: views where the backend supports them, see
-    /// [`kiln_kernels::optim::view`]. Leaves of the autodiff graph remain leaves.
+    /// [`kiln_kernels::optim::view`]. Leaves of the autodiff graph remain
+    /// leaves, and frozen parameters remain as they are.
     ///
     /// # Panics
     /// If the table was not made of this `module`.
     pub fn attach<M: Module>(&self, module: M, weights: &Tensor<1>) -> M {
-        let mut mapper = Attach { entries: self.entries.iter(), weights };
+        let mut mapper = Attach { all: self.all.iter(), entries: self.entries.iter(), weights };
         let module = module.map(&mut mapper);
         assert!(mapper.entries.next().is_none(), "the module has fewer parameters than the table");
         module
@@ -171,18 +209,21 @@ impl ModuleVisitor for TableVisitor {
         if let Some(first) = self.seen.insert(param.id, path.clone()) {
             panic!("{path} and {first} are the same parameter; a shared weight must be one field of the module");
         }
-        self.entries.push(ParamEntry { path, shape: param.dims().to_vec(), decayed: D >= 2, offset: 0 });
+        self.entries.push(ParamEntry { path, shape: param.dims().to_vec(), decayed: D >= 2, frozen: false, offset: 0 });
     }
 }
 
-#[derive(Default)]
-struct CollectWeights {
+struct CollectWeights<'a> {
+    all: std::slice::Iter<'a, ParamEntry>,
     parts: Vec<Part>,
     device: Option<Device>,
 }
 
-impl ModuleVisitor for CollectWeights {
+impl ModuleVisitor for CollectWeights<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.all.next().expect("a parameter of the table").frozen {
+            return;
+        }
         let value = param.val().inner();
         self.device.get_or_insert_with(|| value.device());
         self.parts.push(value.into());
@@ -190,6 +231,7 @@ impl ModuleVisitor for CollectWeights {
 }
 
 struct CollectGradients<'a> {
+    all: std::slice::Iter<'a, ParamEntry>,
     parts: Vec<Part>,
     device: Option<Device>,
     gradients: &'a mut Gradients,
@@ -197,6 +239,9 @@ struct CollectGradients<'a> {
 
 impl ModuleVisitor for CollectGradients<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.all.next().expect("a parameter of the table").frozen {
+            return;
+        }
         let value = param.val();
         let gradient = value.grad_remove(self.gradients).unwrap_or_else(|| value.inner().zeros_like());
         self.device.get_or_insert_with(|| gradient.device());
@@ -205,13 +250,17 @@ impl ModuleVisitor for CollectGradients<'_> {
 }
 
 struct Attach<'a> {
+    all: std::slice::Iter<'a, ParamEntry>,
     entries: std::slice::Iter<'a, ParamEntry>,
     weights: &'a Tensor<1>,
 }
 
 impl ModuleMapper for Attach<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let entry = self.entries.next().expect("the module has more parameters than the table");
+        if self.all.next().expect("the module has more parameters than the table").frozen {
+            return param;
+        }
+        let entry = self.entries.next().expect("a trained parameter");
         let (autodiff, require_grad) = (param.is_autodiff(), param.is_require_grad());
         let dims = param.dims();
         assert_eq!(dims.as_slice(), entry.shape.as_slice(), "shape of {} differs from the table", entry.path);

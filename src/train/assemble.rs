@@ -23,6 +23,8 @@ use crate::config::Config;
 use crate::device::{compute_dtype, peak_flops_per_sec};
 use crate::distributed::Ranks;
 use crate::eval::{Masking, Model};
+use crate::optim::ParamEntry;
+use crate::units::thousands;
 
 impl Trainer {
     /// Prepares a new run of the configured Transformer, or continues one, see [`Self::with_model`].
@@ -71,7 +73,7 @@ impl<M: Model> Trainer<M> {
             let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
             let shape = &fresh.model;
             let state = match (&resume, &weights) {
-                (None, None) => TrainState::begin(&fresh, shape, init(shape), dtype),
+                (None, None) => TrainState::begin(&fresh, shape, init(shape), dtype)?,
                 (None, Some(weights)) => TrainState::begin_from(&fresh, shape, init(shape), weights, dtype)?,
                 (Some(resume), _) => TrainState::restore(&fresh, &resume.snapshot, init(&resume.snapshot.model), dtype)
                     .with_context(|| format!("resuming from {}", resume.path.display()))?,
@@ -94,6 +96,9 @@ impl<M: Model> Trainer<M> {
             preflight.run(&mut config.train, begin, &mut logging)?
         };
         drop((resume, weights)); // the state has copies
+        if let Some(note) = frozen_note(&state) {
+            logging.note(&note)?;
+        }
 
         // The parts of the loop.
         let files_dir = ranks.is_first().then_some(run_dir.as_path());
@@ -120,6 +125,21 @@ impl<M: Model> Trainer<M> {
             validation,
         })
     }
+}
+
+/// Says how many parameters are not trained, if there are any.
+fn frozen_note<M: Model>(state: &TrainState<M>) -> Option<String> {
+    let table = state.optimizer.table();
+    let n_frozen: usize = table.frozen().map(ParamEntry::len).sum();
+    let n_trained = table.n_params();
+    (n_frozen > 0).then(|| {
+        format!(
+            "{} of {} parameters are trained; {} tensors are frozen (train.freeze)",
+            thousands(n_trained as f64),
+            thousands((n_trained + n_frozen) as f64),
+            table.frozen().count()
+        )
+    })
 }
 
 /// Opens the checkpoints of a run, which begins or goes on with `resume`.

@@ -11,14 +11,14 @@ use kiln_model::{ActivationCheckpointing, Transformer, TransformerConfig};
 use super::exchange::{Exchange, LocalSteps};
 use super::provenance::Provenance;
 use crate::checkpoint::{
-    Best, FORMAT, LossScale, NamedTensor, Patience, ReplicaCounters, Replicas, Snapshot, StoredFile, TrainerState,
-    flat_tensor, named_tensors,
+    Best, CheckpointError, FORMAT, LossScale, NamedTensor, Patience, ReplicaCounters, Replicas, Snapshot, StoredFile,
+    TrainerState, flat_tensor, named_tensors,
 };
 use crate::config::{Config, LossScaleConfig, NonFinite};
 use crate::distributed::Ranks;
 use crate::eval::{Masking, Model};
 use crate::metrics::host_sync::waiting;
-use crate::optim::{AdamW, AdamWSetup, Ema, LearningRate, ParamTable, Slices};
+use crate::optim::{AdamW, AdamWSetup, Ema, Frozen, LearningRate, ParamTable, Slices};
 
 /// The state of a run. Together with the configuration and the data it determines every later weight.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct TrainState<M = Transformer> {
     pub optimizer: AdamW,
     /// Averaged weights, if the run keeps them.
     pub ema: Option<Ema>,
+    /// The parameters that are not trained.
+    pub frozen: Frozen,
     /// Compute dtype.
     pub dtype: FloatDType,
     /// The model's device, without autodiff.
@@ -76,6 +78,7 @@ pub struct HostCopy {
     replicas: Option<(TensorData, Vec<[TensorData; 2]>)>,
     /// Averaged weights, flat.
     ema: Option<TensorData>,
+    frozen: Frozen,
     state: TrainerState,
     model: TransformerConfig,
     files: Vec<StoredFile>,
@@ -84,36 +87,45 @@ pub struct HostCopy {
 impl HostCopy {
     /// Names the tensors. This copies everything once more, so call it on a background thread.
     pub fn into_snapshot(self) -> Snapshot {
-        let Self { table, flat, replicas, ema, state, model, files } = self;
+        let Self { table, flat, replicas, ema, frozen, state, model, files } = self;
         let named = |flat: &TensorData| named_tensors(&table, flat);
         let ema = ema.as_ref().map(named);
         let replicas = replicas.map(|(momentum, others)| Replicas {
             momentum: named(&momentum),
             other_moments: others.iter().map(|moments| moments.each_ref().map(named)).collect(),
         });
-        let (weights, first_moments, second_moments) = (named(&flat[0]), named(&flat[1]), named(&flat[2]));
+        let (mut weights, first_moments, second_moments) = (named(&flat[0]), named(&flat[1]), named(&flat[2]));
+        weights.extend_from_slice(frozen.tensors());
         Snapshot { weights, first_moments, second_moments, state, model, files, ema, replicas }
     }
 }
 
 impl TrainState {
     /// Starts from initial weights. `model` has its vocabulary sizes filled in.
-    pub fn new(config: &Config, model: &TransformerConfig, dtype: FloatDType, device: &Device) -> Self {
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn new(config: &Config, model: &TransformerConfig, dtype: FloatDType, device: &Device) -> Result<Self> {
         Self::begin(config, model, initial_weights(model, config.seed, device), dtype)
     }
 }
 
 impl<M: Model> TrainState<M> {
     /// Starts from the weights of `module`, which are in f32 and tracked by autodiff.
-    pub fn begin(config: &Config, shape: &TransformerConfig, module: M, dtype: FloatDType) -> Self {
-        let optimizer = AdamW::new(&module, optimizer_setup(config, shape, dtype, 0, None), dtype);
-        Self::at_step_0(config, shape, module, optimizer, dtype)
+    ///
+    /// # Errors
+    /// If a pattern of `train.freeze` matches nothing, or nothing is left to train.
+    pub fn begin(config: &Config, shape: &TransformerConfig, module: M, dtype: FloatDType) -> Result<Self> {
+        let table = ParamTable::trained(&module, |paths| config.frozen(paths))?;
+        let frozen = Frozen::of(&module, &table);
+        let optimizer = AdamW::with_table(&module, table, optimizer_setup(config, shape, dtype, 0, None), dtype);
+        Ok(Self::at_step_0(config, shape, module, (optimizer, frozen), dtype))
     }
 
     /// Starts from `weights` instead of the weights of `module`: imported, averaged, or of another run.
     ///
     /// # Errors
-    /// If the weights are not the parameters of the module.
+    /// If the weights are not the parameters of the module; and as [`Self::begin`].
     pub fn begin_from(
         config: &Config,
         shape: &TransformerConfig,
@@ -121,20 +133,28 @@ impl<M: Model> TrainState<M> {
         weights: &[NamedTensor],
         dtype: FloatDType,
     ) -> Result<Self> {
-        let table = ParamTable::of(&module);
+        let table = ParamTable::trained(&module, |paths| config.frozen(paths))?;
         let master = flat_tensor(&table, weights, &device_of(&module))?;
+        let frozen = chosen(weights, &table)?;
         let moments = || master.zeros_like();
         let setup = optimizer_setup(config, shape, dtype, 0, None);
         let optimizer = AdamW::restored(table, [master.clone(), moments(), moments()], setup, dtype);
-        Ok(Self::at_step_0(config, shape, module, optimizer, dtype))
+        Ok(Self::at_step_0(config, shape, module, (optimizer, frozen), dtype))
     }
 
     /// Continues from `snapshot`; `module` is a model of its shape.
     ///
     /// # Errors
-    /// If the snapshot does not hold the parameters of the module.
+    /// If the snapshot does not hold the parameters of the module, or other ones were frozen.
     pub fn restore(config: &Config, snapshot: &Snapshot, module: M, dtype: FloatDType) -> Result<Self> {
-        let table = ParamTable::of(&module);
+        let table = ParamTable::trained(&module, |paths| config.frozen(paths))?;
+        ensure!(
+            frozen_paths(&table) == snapshot.state.frozen,
+            "train.freeze chooses {} parameters, but this run has frozen {}: a run keeps what it freezes; start a new one from it \
+             with kiln train --from",
+            table.frozen().count(),
+            snapshot.state.frozen.len()
+        );
         let tensors = [&snapshot.weights, &snapshot.first_moments, &snapshot.second_moments];
         let device = device_of(&module);
         let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &device));
@@ -144,7 +164,8 @@ impl<M: Model> TrainState<M> {
         let updates = saved.step.saturating_sub(saved.skipped_steps);
         let setup = optimizer_setup(config, &snapshot.model, dtype, updates, saved.loss_scale);
         let optimizer = AdamW::restored(table, [master?, m?, v?], setup, dtype);
-        let begun = Self::at_step_0(config, &snapshot.model, module, optimizer, dtype);
+        let frozen = chosen(&snapshot.weights, optimizer.table())?;
+        let begun = Self::at_step_0(config, &snapshot.model, module, (optimizer, frozen), dtype);
         // A run that has kept no average so far starts one.
         let decay = config.train.ema_decay;
         let ema = begun.ema.map(|ema| average.map_or(ema, |average| Ema::new(decay, &average)));
@@ -165,13 +186,21 @@ impl<M: Model> TrainState<M> {
     }
 
     /// Gives `module` the weights of `optimizer`.
-    fn at_step_0(config: &Config, shape: &TransformerConfig, module: M, optimizer: AdamW, dtype: FloatDType) -> Self {
+    fn at_step_0(
+        config: &Config,
+        shape: &TransformerConfig,
+        module: M,
+        (optimizer, frozen): (AdamW, Frozen),
+        dtype: FloatDType,
+    ) -> Self {
+        let module = frozen.put(module, optimizer.table(), dtype);
         Self {
             device: device_of(&module),
             model: optimizer.attach(module),
             shape: shape.clone(),
             ema: (config.train.ema_decay > 0.0).then(|| Ema::new(config.train.ema_decay, &optimizer.state().master)),
             optimizer,
+            frozen,
             dtype,
             seed: config.seed,
             masking: None,
@@ -214,6 +243,12 @@ impl<M: Model> TrainState<M> {
             return Ok(self);
         }
         let (table, train) = (self.optimizer.table(), &config.train);
+        ensure!(
+            table.entries().len() >= ranks.size(),
+            "{} devices cannot share {} trained parameters: take fewer devices, or freeze less (train.freeze)",
+            ranks.size(),
+            table.entries().len()
+        );
         let slices = Slices::new(table, ranks.rank(), ranks.size(), &self.device);
 
         let exchange = if train.sync_every > 1 {
@@ -290,6 +325,7 @@ impl<M: Model> TrainState<M> {
         Ok(HostCopy {
             replicas,
             ema,
+            frozen: self.frozen.clone(),
             table: self.optimizer.table().clone(),
             flat,
             state: TrainerState {
@@ -307,6 +343,7 @@ impl<M: Model> TrainState<M> {
                 non_finite_steps: self.non_finite_steps,
                 best: self.best,
                 patience: self.patience,
+                frozen: frozen_paths(self.optimizer.table()),
                 group_size: self.group_size,
                 replicas: replica_counters,
             },
@@ -338,6 +375,19 @@ impl<M: Model> TrainState<M> {
 /// the compute dtype.
 pub(crate) fn initial_weights(model: &TransformerConfig, seed: u64, device: &Device) -> Transformer {
     model.init(seed, FloatDType::F32, &device.clone().inner().autodiff())
+}
+
+/// Takes the frozen parameters of a saved model.
+fn chosen(weights: &[NamedTensor], table: &ParamTable) -> Result<Frozen, CheckpointError> {
+    Frozen::chosen(weights, table)
+        .map_err(|path| CheckpointError::Mismatch(format!("{path} is missing or has another shape")))
+}
+
+/// Returns the paths of the frozen parameters, sorted.
+fn frozen_paths(table: &ParamTable) -> Vec<String> {
+    let mut paths: Vec<String> = table.frozen().map(|entry| entry.path.clone()).collect();
+    paths.sort();
+    paths
 }
 
 /// The device of a module's parameters, without autodiff.

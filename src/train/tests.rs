@@ -4,6 +4,7 @@ mod corpora;
 mod ending;
 mod faults;
 mod fp16;
+mod freezing;
 mod measured;
 mod ranks;
 mod text;
@@ -93,8 +94,8 @@ fn one_batch_of_32_rows_equals_32_batches_of_one() {
     let rows = toy_rows(32);
     let together: Vec<Batch> = vec![upload(&host_batch(&rows), &device)];
     let apart: Vec<Batch> = rows.chunks(1).map(|row| upload(&host_batch(row), &device)).collect();
-    let mut a = TrainState::new(&config, &config.model, FloatDType::F32, &device);
-    let mut b = TrainState::new(&config, &config.model, FloatDType::F32, &device);
+    let mut a = TrainState::new(&config, &config.model, FloatDType::F32, &device).expect("a state");
+    let mut b = TrainState::new(&config, &config.model, FloatDType::F32, &device).expect("a state");
     let initial = weights(&a);
     for _ in 0..3 {
         let (one, many) = (train_step(&mut a, &together), train_step(&mut b, &apart));
@@ -120,7 +121,7 @@ fn activation_checkpointing_changes_no_bit_of_a_step() {
     let device = Device::flex();
     let batches = toy_rows(24).chunks(8).map(|rows| upload(&host_batch(rows), &device)).collect::<Vec<_>>();
     let trained = |checkpointing| {
-        let state = TrainState::new(&config, &config.model, FloatDType::F32, &device);
+        let state = TrainState::new(&config, &config.model, FloatDType::F32, &device).expect("a state");
         let mut state = state.with_checkpointing(checkpointing).expect("Kiln's model has the choice");
         let losses: Vec<f32> = (0..4).map(|_| train_step(&mut state, &batches).loss_sum.into_scalar()).collect();
         (losses, weights(&state))
@@ -137,7 +138,7 @@ fn dropout_is_a_function_of_seed_and_micro_step() {
     let device = Device::flex();
     let batch = [upload(&host_batch(&toy_rows(8)), &device)];
     let loss = |seed: u64, skipped: u64| {
-        let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &device);
+        let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &device).expect("a state");
         state.seed = seed;
         state.micro_steps = skipped;
         train_step(&mut state, &batch).loss_sum.into_scalar::<f32>()
@@ -158,7 +159,7 @@ fn equal_runs_are_equal_bit_for_bit_however_the_threads_race() {
     let device = Device::flex();
     let batch = [upload(&host_batch(&toy_rows(64)), &device)];
     let run = || {
-        let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &device);
+        let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &device).expect("a state");
         let norms: Vec<u32> =
             (0..2).map(|_| train_step(&mut state, &batch).grad_norm().into_scalar::<f32>().to_bits()).collect();
         (norms, weights(&state))
@@ -179,7 +180,7 @@ fn assert_follows_f32(dtype: FloatDType, n_steps: usize, tolerance: f32, lost_bi
     let device = Device::flex();
     let batch = [upload(&host_batch(&toy_rows(16)), &device)];
     let run = |dtype: FloatDType| {
-        let mut state = TrainState::new(&config, &config.model, dtype, &device);
+        let mut state = TrainState::new(&config, &config.model, dtype, &device).expect("a state");
         let losses: Vec<f32> =
             (0..n_steps).map(|_| train_step(&mut state, &batch).loss_sum.into_scalar::<f32>()).collect();
         (losses, weights(&state))

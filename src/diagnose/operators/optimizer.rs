@@ -14,7 +14,7 @@ impl Bench {
     /// Times the gathering of gradients with the sum of their squares, and the step that uses them.
     pub(super) fn optimizer(&mut self, workload: &Workload) -> Result<()> {
         let TrainState { mut optimizer, .. } =
-            TrainState::new(&workload.config, &workload.model, self.dtype, &self.device);
+            TrainState::new(&workload.config, &workload.model, self.dtype, &self.device)?;
         let table = optimizer.table().clone();
         let places: Vec<_> = table.entries().iter().map(|entry| entry.place()).collect();
         let parts: Vec<Tensor<1>> = table.entries().iter().map(|entry| self.random([entry.len()])).collect();

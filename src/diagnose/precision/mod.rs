@@ -63,7 +63,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     let mut config = config.clone();
     // The audit counts non-finite steps; it does not stop at them.
     config.train.non_finite = NonFinite::Skip;
-    let mut state = TrainState::new(&config, &config.model, dtype, device);
+    let mut state = TrainState::new(&config, &config.model, dtype, device)?;
     state.masking = Masking::of(&config, &data.vocabulary)?;
 
     let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };

@@ -70,7 +70,7 @@ fn config() -> Config {
 }
 
 fn state() -> TrainState {
-    TrainState::new(&config(), &config().model, FloatDType::F32, &Device::flex())
+    TrainState::new(&config(), &config().model, FloatDType::F32, &Device::flex()).expect("a state")
 }
 
 fn batch(n: u64, [rows, len]: [usize; 2], packed: bool) -> Batch {

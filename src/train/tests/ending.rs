@@ -74,7 +74,7 @@ fn the_average_follows_its_definition_in_f64() {
     let device = Device::flex();
     let batch = [upload(&host_batch(&toy_rows(16)), &device)];
     for dtype in [FloatDType::F32, FloatDType::BF16] {
-        let mut state = TrainState::new(&config, &config.model, dtype, &device);
+        let mut state = TrainState::new(&config, &config.model, dtype, &device).expect("a state");
         let mut wanted: Vec<f64> = weights(&state).into_iter().map(f64::from).collect();
         for step in 1..=60 {
             train_step(&mut state, &batch);
@@ -98,7 +98,7 @@ fn a_skipped_update_leaves_the_average_alone() {
     let mut config = toy_config(0.0);
     config.train.ema_decay = 0.5;
     let device = Device::flex();
-    let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &device);
+    let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &device).expect("a state");
     let batch = [upload(&host_batch(&toy_rows(16)), &device)];
     train_step(&mut state, &batch);
     let read = |ema: &Option<Ema>| {

@@ -80,7 +80,7 @@ fn the_guard_costs_no_bit_and_holds_the_weights_when_it_must() {
 
     let mut of_policy = [NonFinite::Stop, NonFinite::Skip].map(|policy| {
         config.train.non_finite = policy;
-        let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex());
+        let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex()).expect("a state");
         batches.iter().for_each(|batch| drop(train_step(&mut state, std::slice::from_ref(batch))));
         state
     });
@@ -167,7 +167,7 @@ fn batches_cut_into_micro_batches_are_the_same_step() {
     assert_eq!(batch.split(1), std::slice::from_ref(&batch), "one part is the whole");
     assert_eq!(batch.split(1000).len(), batch.batch_size, "a row each at most");
     let norm_and_loss = |batches: &[HostBatch]| {
-        let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex());
+        let mut state = TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex()).expect("a state");
         let uploaded: Vec<_> = batches.iter().map(|batch| upload(batch, &Device::flex())).collect();
         let measures = train_step(&mut state, &uploaded);
         [measures.grad_norm(), measures.loss_sum].map(|value| value.into_scalar::<f32>())

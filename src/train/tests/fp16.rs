@@ -38,7 +38,7 @@ fn the_scale_brings_back_gradients_that_vanish_without_it() {
     config.loader.batch_tokens = 1 << 30; // the unit of the loss that is differentiated
     let batch = [upload(&host_batch(&toy_rows(16)), &Device::flex())];
     let norm = |config: &Config, dtype| {
-        let mut state = TrainState::new(config, &config.model, dtype, &Device::flex());
+        let mut state = TrainState::new(config, &config.model, dtype, &Device::flex()).expect("a state");
         train_step(&mut state, &batch).grad_norm().into_scalar::<f32>()
     };
     config.train.loss_scale.init = 1.0;

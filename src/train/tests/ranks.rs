@@ -10,7 +10,7 @@ use crate::distributed::{Link, World, free_port};
 
 /// Trains on `size` ranks until the end, or until rank `stopper` has reported step `stop_at`. Returns the outcome and the
 /// records of each rank.
-fn run_on(
+pub(super) fn run_on(
     size: usize,
     corpora: &Corpora,
     config: &Config,
@@ -122,7 +122,7 @@ fn replicas_train_alone_and_get_the_mean_of_their_weights() {
         let mut loader =
             Loader::for_rank(source, &config.loader, config.seed, Position::default(), part).expect("a loader");
         let shape = &snapshot(&dir).model;
-        let mut state = TrainState::new(&config, shape, FloatDType::F32, &Device::flex());
+        let mut state = TrainState::new(&config, shape, FloatDType::F32, &Device::flex()).expect("a state");
         for _ in 0..config.train.steps {
             let batch = upload(&loader.next_batch().expect("a batch"), &Device::flex());
             step::train_step_with(&mut state, &[(rank as u64, &batch)], 2, step::compute_gradients).expect("a step");

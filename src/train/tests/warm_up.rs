@@ -15,7 +15,7 @@ fn a_warm_up_runs_every_shape_and_changes_nothing() {
         Some(corpora.dir.path()),
     )
     .expect("readable");
-    let state = || TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex());
+    let state = || TrainState::new(&config, &config.model, FloatDType::F32, &Device::flex()).expect("a state");
     let (mut fresh, mut warmed) = (state(), state());
     let before = warmed.snapshot(&provenance).expect("readable");
     let mut shown = Vec::new();
