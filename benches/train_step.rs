@@ -89,7 +89,7 @@ fn bench_train_step(criterion: &mut Criterion) {
     for (name, config, batch_size, len) in cases(&device) {
         let dtype = compute_dtype(config.train.precision, &device).expect("a precision of this device");
         let host = synthetic(config.task, batch_size, len, config.model.vocab_size());
-        let mut state = TrainState::new(&config, &config.model, dtype, &device);
+        let mut state = TrainState::new(&config, &config.model, dtype, &device).expect("nothing is frozen");
         group.throughput(Throughput::Elements(host.source_tokens + host.target_tokens));
         let id = BenchmarkId::new(name, format!("{dtype:?} {batch_size}x{len} {}", device_name(&device)));
         group.bench_function(id, |bencher| {

@@ -48,7 +48,8 @@ fn a_step_never_waits_for_the_device_and_a_line_waits_once() {
     assert_eq!(syncs, [(3, 1), (6, 1), (9, 1), (12, 1), (15, 1), (16, 1)], "one per line, none per step");
 
     let batch = [upload(&host_batch(&toy_rows(4)), &Device::flex())];
-    let mut state = TrainState::new(&toy_config(0.1), &toy_config(0.1).model, FloatDType::F32, &Device::flex());
+    let mut state = TrainState::new(&toy_config(0.1), &toy_config(0.1).model, FloatDType::F32, &Device::flex())
+        .expect("nothing is frozen");
     let before = host_sync::count();
     let measures = (0..4).map(|_| train_step(&mut state, &batch)).last().expect("steps");
     assert_eq!(host_sync::count(), before);
