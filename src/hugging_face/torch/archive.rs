@@ -116,7 +116,8 @@ fn directory(bytes: &[u8]) -> Option<(usize, u64)> {
     // A comment of at most 65,535 bytes may follow the 22 bytes of the end.
     let search = bytes.len().saturating_sub(22 + 65_535);
     let end = search + bytes[search..].windows(4).rposition(|window| window == END)?;
-    let (mut start, mut n) = (number(bytes, end + 16, 4)?, number(bytes, end + 10, 2)?);
+    let fixed = bytes.get(end..end.checked_add(22)?)?;
+    let (mut start, mut n) = (number(fixed, 16, 4)?, number(fixed, 10, 2)?);
     if let Some(pointer) = end.checked_sub(20).filter(|at| bytes[*at..].starts_with(POINTER_64)) {
         let end = usize::try_from(number(bytes, pointer + 8, 8)?).ok()?;
         if !bytes.get(end..)?.starts_with(END_64) {

@@ -172,6 +172,7 @@ impl Machine<'_> {
             b'K' => Value::Int(self.number(1)? as i64),
             b'M' => Value::Int(self.number(2)? as i64),
             b'J' => Value::Int(i64::from((self.number(4)? as u32).cast_signed())),
+
             0x8a => {
                 let len = self.number(1)? as usize;
                 let digits = self.take(len)?;
@@ -183,6 +184,7 @@ impl Machine<'_> {
                 wide[..len].copy_from_slice(digits);
                 Value::Int(i64::from_le_bytes(wide))
             }
+
             b'X' => self.text(4)?,
             0x8c => self.text(1)?,
             b'c' => {
@@ -209,6 +211,7 @@ impl Machine<'_> {
             b')' => self.push(Value::Tuple(Vec::new()))?,
             b']' => self.push(Value::List)?,
             b'}' => self.push(Value::Dict(Vec::new()))?,
+
             b't' => {
                 let items = self.pop_to_mark()?;
                 self.push(Value::Tuple(items))?;
@@ -221,6 +224,7 @@ impl Machine<'_> {
             }
             b'a' => _ = self.pop()?,
             b'e' => _ = self.pop_to_mark()?,
+
             b's' => {
                 let [value, key] = [self.pop()?, self.pop()?];
                 self.set(&[key, value])?;
@@ -229,6 +233,7 @@ impl Machine<'_> {
                 let items = self.pop_to_mark()?;
                 self.set(&items)?;
             }
+
             // The attributes of an object; a dictionary of tensors keeps the versions of its modules there.
             b'b' => _ = self.pop()?,
             b'Q' => {

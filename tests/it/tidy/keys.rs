@@ -7,7 +7,7 @@ use super::scan::test_modules;
 use super::tree::{documents, read, sources};
 
 /// Names that begin like a key and are something else: files, fields of other programs, methods.
-const ENDINGS: [&str; 15] = [
+const ENDINGS: [&str; 16] = [
     "json",
     "jsonl",
     "tokens",
@@ -16,6 +16,7 @@ const ENDINGS: [&str; 15] = [
     "csv",
     "toml",
     "safetensors",
+    "pkl",
     "rs",
     "files",
     "py",
