@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Int, Tensor};
 use kiln_kernels::{AttentionConfig, AttentionMask, Branch, DropoutStream, Projected, RotaryWavelengths};
 
-use crate::config::{Positions, TransformerConfig};
+use crate::config::{Positions, Product, TransformerConfig};
 use crate::init::{Init, Role};
 use crate::kv_cache::{KeyValueBuffer, Step};
 use crate::linear::Linear;
@@ -92,10 +92,12 @@ impl SelfAttention {
                 Linear::init_with_bias(&qkv, [d, width], role)
             } else {
                 Linear::init_without_bias(&qkv, [d, width], role)
-            },
+            }
+            .adapted(&qkv, Product::SelfProjections),
             query_norm: head_norm(),
             key_norm: head_norm(),
-            output: Linear::init(&init.at("output"), output, Role::EndOfBranch { n_layers }),
+            output: Linear::init(&init.at("output"), output, Role::EndOfBranch { n_layers })
+                .adapted(&init.at("output"), Product::AttentionOutput),
             heads,
         }
     }
@@ -108,7 +110,7 @@ impl SelfAttention {
     /// # Shapes
     /// - `x`: `[B * T, D]`; result the same
     pub fn forward(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Tensor<2> {
-        self.output.forward(self.attend(self.project(x, rows), rows, causal, stream))
+        self.output.forward(self.attend(self.project(x, rows, stream), rows, causal, stream), stream)
     }
 
     /// [`Self::forward`] without the last product, which the residual sum computes.
@@ -116,7 +118,7 @@ impl SelfAttention {
     /// # Shapes
     /// - `x`: `[B * T, D]`. The returned branch evaluates to `[B * T, D]`.
     pub(crate) fn branch(&self, x: Tensor<2>, rows: &Rows, causal: bool, stream: Option<&DropoutStream>) -> Branch {
-        self.output.branch(self.attend(self.project(x, rows), rows, causal, stream))
+        self.output.branch(self.attend(self.project(x, rows, stream), rows, causal, stream), stream)
     }
 
     /// Causal [`Self::branch`] that keeps keys and values in `buffer` for later steps.
@@ -124,9 +126,9 @@ impl SelfAttention {
     /// # Shapes
     /// - `x`: `[B * T, D]`. The returned branch evaluates to `[B * T, D]`.
     pub(crate) fn prefill(&self, x: Tensor<2>, rows: &Rows, buffer: &mut KeyValueBuffer) -> Branch {
-        let qkv = self.project(x, rows);
+        let qkv = self.project(x, rows, None);
         buffer.fill(qkv.clone().narrow(1, self.heads.query_width(), self.heads.key_value_width()), rows);
-        self.output.branch(self.attend(qkv, rows, true, None))
+        self.output.branch(self.attend(qkv, rows, true, None), None)
     }
 
     /// Attends from the next position of each row to itself and to the positions in `buffer`, after adding its key and
@@ -136,7 +138,7 @@ impl SelfAttention {
     /// - `x`: `[B, D]`. The returned branch evaluates to `[B, D]`.
     pub(crate) fn step(&self, x: Tensor<2>, buffer: &mut KeyValueBuffer, step: &Step) -> Branch {
         let [batch_size, _] = x.dims();
-        let qkv = self.rotate(self.norm_heads(self.qkv.forward(x)), || step.positions.clone());
+        let qkv = self.rotate(self.norm_heads(self.qkv.forward(x, None)), || step.positions.clone());
 
         let (q, kv) = (self.heads.query_width(), self.heads.key_value_width());
         let query = qkv.clone().narrow(1, 0, q);
@@ -144,12 +146,12 @@ impl SelfAttention {
 
         let projected = Projected::Cross { query, key_value: buffer.rows() };
         let mask = AttentionMask::key_lengths(step.lengths.clone());
-        self.output.branch(self.heads.attend(projected, &mask, batch_size, false, None))
+        self.output.branch(self.heads.attend(projected, &mask, batch_size, false, None), None)
     }
 
-    fn project(&self, x: Tensor<2>, rows: &Rows) -> Tensor<2> {
+    fn project(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
         let ([n, _], device) = (x.dims(), x.device());
-        self.rotate(self.norm_heads(self.qkv.forward(x)), || rows.position_ids(n, &device))
+        self.rotate(self.norm_heads(self.qkv.forward(x, stream)), || rows.position_ids(n, &device))
     }
 
     /// Normalizes each head of the queries and keys, if the model does.
@@ -200,20 +202,26 @@ impl CrossAttention {
         let (q, kv) = (heads.query_width(), heads.key_value_width());
         let role = Role::Projection { fan_out: q + kv };
         Self {
-            query: Linear::init(&init.at("query"), [d, q], role),
-            key_value: Linear::init(&init.at("key_value"), [d, kv], role),
-            output: Linear::init(&init.at("output"), [q, d], Role::EndOfBranch { n_layers }),
+            query: Linear::init(&init.at("query"), [d, q], role).adapted(&init.at("query"), Product::CrossQuery),
+            key_value: Linear::init(&init.at("key_value"), [d, kv], role)
+                .adapted(&init.at("key_value"), Product::CrossKeyValue),
+            output: Linear::init(&init.at("output"), [q, d], Role::EndOfBranch { n_layers })
+                .adapted(&init.at("output"), Product::AttentionOutput),
             heads,
         }
     }
 
-    /// Computes keys and values of an encoded source, once for all target positions.
+    /// Computes keys and values of an encoded source, once for all target positions; with the dropout of adapters if there is a
+    /// `stream`.
     ///
     /// # Shapes
     /// - `source`: `[B * S, D]`
     /// - result: `[B * S, 2 * G * K]`
-    pub fn project(&self, source: Tensor<2>) -> Tensor<2> {
-        self.key_value.forward(source)
+    pub fn project(&self, source: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
+        // Next to adapters, two products read the source. Their gradients are added here, before other layers add theirs, as with
+        // activation checkpointing.
+        let source = if self.key_value.lora.is_empty() { source } else { source * 1.0 };
+        self.key_value.forward(source, stream)
     }
 
     /// Attends from each target position to the real positions of its source, with dropout if there is a `stream`.
@@ -230,7 +238,7 @@ impl CrossAttention {
         batch_size: usize,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        self.output.forward(self.attend(x, key_value, lengths, batch_size, stream))
+        self.output.forward(self.attend(x, key_value, lengths, batch_size, stream), stream)
     }
 
     /// [`Self::forward`] without the last product, which the residual sum computes.
@@ -245,7 +253,7 @@ impl CrossAttention {
         batch_size: usize,
         stream: Option<&DropoutStream>,
     ) -> Branch {
-        self.output.branch(self.attend(x, key_value, lengths, batch_size, stream))
+        self.output.branch(self.attend(x, key_value, lengths, batch_size, stream), stream)
     }
 
     fn attend(
@@ -256,7 +264,7 @@ impl CrossAttention {
         batch_size: usize,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        let projected = Projected::Cross { query: self.query.forward(x), key_value };
+        let projected = Projected::Cross { query: self.query.forward(x, stream), key_value };
         let mask = AttentionMask::key_lengths(lengths.clone());
         self.heads.attend(projected, &mask, batch_size, false, stream)
     }

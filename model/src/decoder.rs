@@ -53,7 +53,7 @@ impl Decoder {
     pub(crate) fn start(&self, memory: &Memory) -> DecoderCache {
         let layer = |layer: &DecoderLayer| {
             let cross = layer.cross_attention.as_ref().expect("a decoder of an encoder-decoder has cross-attention");
-            LayerCache::with_source(cross.project(memory.hidden.clone()), memory.batch_size)
+            LayerCache::with_source(cross.project(memory.hidden.clone(), None), memory.batch_size)
         };
         DecoderCache::new(self.layers.iter().map(layer).collect(), memory.batch_size, Some(memory.lengths.clone()))
     }
@@ -196,7 +196,7 @@ impl Layer for DecoderLayer {
 
         let source = memory.as_ref().map(|memory| &memory.lengths);
         let hidden = || memory.as_ref().expect("cross-attention needs a source").hidden.clone();
-        let x = self.attend_to_source(x, rows.batch_size, |cross| cross.project(hidden()), source, stream);
+        let x = self.attend_to_source(x, rows.batch_size, |cross| cross.project(hidden(), stream), source, stream);
         self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.branch(x, stream))
     }
 

@@ -187,7 +187,7 @@ impl EncoderOnly {
     /// Applies the head up to the output projection. Returns the hidden states and the projection.
     fn head(&self, hidden: Tensor<2>) -> (Tensor<2>, Projection) {
         let head = self.head.as_ref().expect("this model has no head for masked tokens (model.mlm_head = false)");
-        let x = head.norm.forward(head.activation.after(&head.transform, hidden, None));
+        let x = head.norm.forward(head.activation.after(&head.transform, hidden, None, None));
         let projection = head.output.as_ref().map_or_else(|| self.embedding.projection(), Linear::projection);
         (x, Projection { bias: Some(head.bias.val()), ..projection })
     }
@@ -206,6 +206,6 @@ impl EncoderOnly {
         let pooler = self.pooler.as_ref()?;
         let [n, d] = hidden.dims();
         let first = hidden.reshape([batch_size, n / batch_size, d]).narrow(1, 0, 1).reshape([batch_size, d]);
-        Some(pooler.forward(first).tanh())
+        Some(pooler.forward(first, None).tanh())
     }
 }

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use kiln_kernels::{Activation, Branch, DropoutStream};
 
-use crate::config::FeedForwardActivation;
+use crate::config::{FeedForwardActivation, Product};
 use crate::init::{Init, Role};
 use crate::linear::Linear;
 
@@ -25,8 +25,10 @@ impl FeedForward {
         let (d, f) = (init.config.d_model, init.config.d_ff);
         let inner = if init.config.activation == FeedForwardActivation::Swiglu { 2 * f } else { f };
         Self {
-            input: Linear::init(&init.at("input"), [d, inner], Role::Plain),
-            output: Linear::init(&init.at("output"), [f, d], Role::EndOfBranch { n_layers }),
+            input: Linear::init(&init.at("input"), [d, inner], Role::Plain)
+                .adapted(&init.at("input"), Product::FeedForwardInput),
+            output: Linear::init(&init.at("output"), [f, d], Role::EndOfBranch { n_layers })
+                .adapted(&init.at("output"), Product::FeedForwardOutput),
             activation: init.config.activation,
             dropout: init.config.activation_dropout.unwrap_or(init.config.dropout),
         }
@@ -37,7 +39,7 @@ impl FeedForward {
     /// # Shapes
     /// - `x`: `[M, D]`; result the same
     pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
-        self.output.forward(self.inner(x, stream))
+        self.output.forward(self.inner(x, stream), stream)
     }
 
     /// [`Self::forward`] without the last product, which the residual sum computes.
@@ -45,36 +47,42 @@ impl FeedForward {
     /// # Shapes
     /// - `x`: `[M, D]`. The returned branch evaluates to `[M, D]`.
     pub(crate) fn branch(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Branch {
-        self.output.branch(self.inner(x, stream))
+        self.output.branch(self.inner(x, stream), stream)
     }
 
     /// The activated inner features, `[M, F]`.
     fn inner(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
-        self.activation.after(&self.input, x, dropout)
+        self.activation.after(&self.input, x, dropout, stream)
     }
 }
 
 impl FeedForwardActivation {
-    /// Computes `linear`, then this activation, then dropout.
+    /// Computes `linear`, then this activation, then dropout. Adapters of `linear` have their own dropout, if there is a `stream`.
     ///
     /// # Shapes
     /// - `x`: `[M, n_in]`
     /// - result: `[M, n_out]`, for SwiGLU `[M, n_out / 2]`
-    pub(crate) fn after(self, linear: &Linear, x: Tensor<2>, dropout: Option<(f64, &DropoutStream)>) -> Tensor<2> {
+    pub(crate) fn after(
+        self,
+        linear: &Linear,
+        x: Tensor<2>,
+        dropout: Option<(f64, &DropoutStream)>,
+        stream: Option<&DropoutStream>,
+    ) -> Tensor<2> {
         let activation = match self {
             Self::Relu => Activation::Relu,
             Self::Gelu => Activation::Gelu,
             Self::GeluTanh => Activation::GeluTanh,
             Self::Silu => Activation::Silu,
             Self::Swiglu => {
-                let y = kiln_kernels::swiglu(linear.forward(x));
+                let y = kiln_kernels::swiglu(linear.forward(x, stream));
                 return match dropout {
                     Some((p, stream)) => kiln_kernels::dropout(y, p, stream),
                     None => y,
                 };
             }
         };
-        linear.forward_activated(x, activation, dropout)
+        linear.forward_activated(x, activation, dropout, stream)
     }
 }

@@ -109,6 +109,17 @@ impl<'a> Init<'a> {
         }
     }
 
+    /// The first matrix of an adapter, `[n_in, rank]`: uniform within `1 / sqrt(n_in)`, as in PEFT.
+    pub(crate) fn adapter(&self, name: &str, [n_in, rank]: [usize; 2]) -> Param<Tensor<2>> {
+        let bound = (n_in as f64).powf(-0.5);
+        self.random(name, [n_in, rank], UNIT_WORDS, |random| bound * (2.0 * unit(random) - 1.0))
+    }
+
+    /// A matrix of zeros that is trained.
+    pub(crate) fn zeros(&self, shape: [usize; 2]) -> Param<Tensor<2>> {
+        Param::from_tensor(Tensor::zeros(shape, (self.device, self.dtype)))
+    }
+
     /// A table of token or position vectors, `[n, d_model]`: normal with standard deviation `d_model^-0.5`, or the one of
     /// [`InitScheme::SmallNormal`].
     pub(crate) fn table(&self, name: &str, n: usize) -> Param<Tensor<2>> {

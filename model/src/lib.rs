@@ -55,7 +55,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `config` shape of a model · `checkpointing` memory or time · `named_tensor` parameters on the host |
-//! | 1 | `rows` lengths, documents, positions · `init` first weights · `loss` · `flops` cost · `prompts` checked prompts |
+//! | 1 | `rows` lengths, documents, positions · `init` first weights · `lora` merged adapters · `loss` · `flops` cost · `prompts` checked prompts |
 //! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `learned_prompt` |
 //! | 3 | `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
 //! | 4 | `embedding` · `encoder` · `decoder` |
@@ -80,6 +80,7 @@ mod init;
 mod kv_cache;
 mod learned_prompt;
 mod linear;
+mod lora;
 mod loss;
 pub mod mlm;
 mod named_tensor;
@@ -94,8 +95,8 @@ pub use attention::{CrossAttention, SelfAttention};
 pub use batch::{Batch, PairBatch, TextBatch};
 pub use checkpointing::ActivationCheckpointing;
 pub use config::{
-    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, RopeScaling, TieEmbeddings,
-    TransformerConfig,
+    Architecture, FeedForwardActivation, InitScheme, LoraConfig, LoraTarget, NormKind, NormPlacement, Positions,
+    RopeScaling, TieEmbeddings, TransformerConfig,
 };
 pub use decoder::{Decoder, DecoderLayer};
 pub use decoder_only::DecoderOnly;
@@ -107,7 +108,8 @@ pub use feed_forward::FeedForward;
 pub use kiln_kernels::DropoutStream;
 pub use kv_cache::{DecoderCache, Memory};
 pub use learned_prompt::{Insertion, LearnedPrompt};
-pub use linear::Linear;
+pub use linear::{Adapter, Linear};
+pub use lora::{is_adapter, merge_adapters};
 pub use loss::{EvalSums, LossSums};
 pub use named_tensor::NamedTensor;
 pub use norm::Norm;

@@ -92,10 +92,9 @@ impl ResidualStream {
         self.sum.dims()[0]
     }
 
-    /// Returns the sum, and the operands of the product that is to be added to it.
-    pub(crate) fn into_parts(self) -> (Tensor<2>, Option<[Tensor<2>; 2]>) {
-        let product = self.branch.map(|(Branch { x, weight, .. }, _)| [x, weight.expect("a layer ends in a product")]);
-        (self.sum, product)
+    /// Returns the sum, and the branch that is to be added to it.
+    pub(crate) fn into_parts(self) -> (Tensor<2>, Option<Branch>) {
+        (self.sum, self.branch.map(|(branch, _)| branch))
     }
 
     /// Adds the pending branch. Returns the sum and its norm.

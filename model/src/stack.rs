@@ -15,7 +15,9 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
-use kiln_kernels::{CustomGradients, DropoutStream, LeafGradient, Retained, Settings, gradients_behind, with_gradient};
+use kiln_kernels::{
+    Branch, CustomGradients, DropoutStream, LeafGradient, Retained, Settings, gradients_behind, with_gradient,
+};
 
 use crate::checkpointing::ActivationCheckpointing;
 use crate::kv_cache::Memory;
@@ -174,9 +176,17 @@ impl<L: Layer> Stack<L> {
                 None => pass(),
             };
 
-            let (y, product) = end.into_parts();
-            let product = product.map(|operands| (operands, backward.branch.take().expect("the branch was added")));
-            let mut gradients = gradients_behind(y, backward.sum.clone(), product);
+            let (y, pending) = end.into_parts();
+            let (mut y, mut dy, mut product) = (y, backward.sum.clone(), None);
+            if let Some(Branch { x, weight, .. }) = pending {
+                let branch = backward.branch.take().expect("the branch was added");
+                match weight {
+                    Some(weight) => product = Some(([x, weight], branch)),
+                    // A layer that ends in adapters has computed its branch.
+                    None => (y, dy) = (Tensor::cat(vec![y, x], 0), Tensor::cat(vec![dy, branch], 0)),
+                }
+            }
+            let mut gradients = gradients_behind(y, dy, product);
             start.leave(&mut gradients, &mut backward);
             collect(layer, &mut gradients, &mut backward.leaves);
             if let Some(gradient) = input.memory.and_then(|memory| memory.hidden.grad_remove(&mut gradients)) {

@@ -1,9 +1,12 @@
 //! The shape of a Transformer: one plain structure, checked once, saved next to the weights as `config.json`.
 
+mod lora;
 mod presets;
 mod validate;
 
 use kiln_kernels::{RotaryScaling, RotaryWavelengths};
+pub(crate) use lora::{AdapterColumns, Product};
+pub use lora::{LoraConfig, LoraTarget};
 use serde::{Deserialize, Serialize};
 
 /// The shape of a Transformer and the distribution of its initial weights.
@@ -99,6 +102,8 @@ pub struct TransformerConfig {
     /// Id of the padding token, filled in from the tokenizer. In pairs, the loss ignores labels equal to it. For text see
     /// [`TextBatch::NOT_COUNTED`](crate::TextBatch::NOT_COUNTED).
     pub pad_id: u32,
+    /// Adapters that are trained instead of the other weights.
+    pub lora: LoraConfig,
 }
 
 /// The three architectures.
@@ -249,6 +254,7 @@ impl Default for TransformerConfig {
             logits_chunk_rows: None,
             init: InitScheme::Xavier,
             pad_id: 0,
+            lora: LoraConfig::default(),
         }
     }
 }

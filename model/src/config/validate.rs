@@ -14,6 +14,7 @@ impl TransformerConfig {
         self.validate_numbers(&mut problems);
         self.validate_parts(&mut problems);
         self.validate_vocabularies(&mut problems);
+        self.validate_lora(&mut problems);
         problems
     }
 

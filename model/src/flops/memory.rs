@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device};
 use kiln_kernels::{attention_is_fused, attention_windows_are_fused};
 
-use super::{Sizes, n_params};
+use super::{Sizes, n_params, n_trained};
 use crate::checkpointing::ActivationCheckpointing;
 use crate::config::{Architecture, TransformerConfig};
 
@@ -51,14 +51,14 @@ pub fn train_bytes(
     shape: [usize; 3],
     checkpointing: ActivationCheckpointing,
 ) -> TrainBytes {
-    let n = n_params(config).total();
+    let (n, trained) = (n_params(config).total(), n_trained(config));
     let dtype = dtype.into();
     let element = dtype.size() as u64;
     TrainBytes {
         weights: n * element,
-        gradients: n * (element + 4),
-        master: n * 4,
-        moments: n * 8,
+        gradients: trained * (element + 4),
+        master: trained * 4,
+        moments: trained * 8,
         activations: activation_bytes(
             config,
             dtype,

@@ -5,7 +5,7 @@ mod memory;
 mod params;
 
 pub use memory::{TrainBytes, train_bytes, window_needs_reference};
-pub use params::{ParamCount, n_params};
+pub use params::{ParamCount, n_params, n_trained};
 
 use crate::config::{Architecture, FeedForwardActivation, TransformerConfig};
 
@@ -57,8 +57,10 @@ pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> T
             (0, n_encoder * layer + head, n_encoder as f64 * t * t)
         }
     };
+    // Weights next to adapters get no gradients.
+    let per_weight = if config.has_adapters() { 4.0 } else { 6.0 };
     TrainFlops {
-        weights: 6.0 * b * (per_source as f64 * s + per_target as f64 * t),
+        weights: per_weight * b * (per_source as f64 * s + per_target as f64 * t),
         attention: 12.0 * b * sizes.query as f64 * pairs,
     }
 }

@@ -1,7 +1,7 @@
 //! Counts the parameters of a configuration.
 
 use super::Sizes;
-use crate::config::{Architecture, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
+use crate::config::{Architecture, NormKind, NormPlacement, Positions, Product, TieEmbeddings, TransformerConfig};
 
 /// Number of parameters by part of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,12 +18,20 @@ pub struct ParamCount {
     pub head: u64,
     /// The output projection, also if it is tied to a table.
     pub output_projection: u64,
+    /// Adapters of all layers.
+    pub adapters: u64,
 }
 
 impl ParamCount {
     /// The sum of all parts.
     pub fn total(&self) -> u64 {
-        self.embeddings + self.positions + self.encoder + self.decoder + self.head + self.output_projection
+        self.embeddings
+            + self.positions
+            + self.encoder
+            + self.decoder
+            + self.head
+            + self.output_projection
+            + self.adapters
     }
 }
 
@@ -67,7 +75,32 @@ pub fn n_params(config: &TransformerConfig) -> ParamCount {
             + if config.pooler { dense } else { 0 }
             + if config.final_logits_bias { vocab } else { 0 },
         output_projection,
+        adapters: n_encoder * adapters(config, false)
+            + n_decoder * adapters(config, config.architecture == Architecture::EncoderDecoder),
     }
+}
+
+/// Counts the parameters that are trained: all, or the adapters' if there are some.
+pub fn n_trained(config: &TransformerConfig) -> u64 {
+    let n = n_params(config);
+    if config.has_adapters() { n.adapters } else { n.total() }
+}
+
+/// Counts the parameters of a layer's adapters.
+fn adapters(config: &TransformerConfig, has_cross: bool) -> u64 {
+    let (d, q) = (config.d_model, config.n_heads * config.head_dim());
+    let cross = [(Product::CrossQuery, d), (Product::CrossKeyValue, d), (Product::AttentionOutput, q)];
+    let own = [
+        (Product::SelfProjections, d),
+        (Product::AttentionOutput, q),
+        (Product::FeedForwardInput, d),
+        (Product::FeedForwardOutput, config.d_ff),
+    ];
+    let products = own.into_iter().chain(cross.into_iter().filter(|_| has_cross));
+    let widths = products.flat_map(|(product, n_in)| {
+        config.adapters_of(product).into_iter().map(move |columns| (n_in + columns.width) as u64)
+    });
+    config.lora.rank as u64 * widths.sum::<u64>()
 }
 
 #[cfg(test)]

@@ -21,6 +21,17 @@ pub enum HfError {
         /// One line per field.
         problems: Vec<String>,
     },
+    /// `adapter_config.json` describes adapters that Kiln does not support.
+    #[error(
+        "adapter_config.json describes adapters that Kiln cannot put next to this {family} model:\n{}",
+        lines(problems)
+    )]
+    Adapter {
+        /// The family of the model.
+        family: Family,
+        /// One line per setting.
+        problems: Vec<String>,
+    },
     /// The tensors do not fit the model.
     #[error("the weights do not fit the {family} model of config.json:\n{}", lines(problems))]
     Tensors {

@@ -35,6 +35,7 @@ mod gpt2;
 mod import;
 mod llama;
 mod model;
+mod peft;
 mod reorder;
 mod seq2seq;
 mod table;
@@ -46,10 +47,12 @@ use serde_json::{Map, Value, json};
 
 pub use error::HfError;
 use fields::Fields;
+pub use peft::{ExportedAdapter, export_adapter, import_adapter};
 use table::Table;
 pub use tensor::{ElementType, FileTensor};
 
 use crate::config::{Architecture, Positions, TransformerConfig};
+use crate::lora::merge_adapters;
 use crate::named_tensor::NamedTensor;
 
 /// A model family of `transformers`, by the `model_type` of its `config.json`.
@@ -256,6 +259,8 @@ pub fn export_family(config: &TransformerConfig) -> Result<Family, HfError> {
 
 /// Exports a model to the family of `transformers` that computes the same.
 ///
+/// Adapters are merged into the weights that they stand next to; [`export_adapter`] exports them alone.
+///
 /// Alternating sines and cosines become Marian's order of positions, and the features of the weights are reordered with
 /// them.
 ///
@@ -263,6 +268,14 @@ pub fn export_family(config: &TransformerConfig) -> Result<Family, HfError> {
 /// If no family computes the same (the error lists every difference), or if `weights` do not fit `config`.
 pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &TokenIds) -> Result<Exported, HfError> {
     let family = Family::nearest(config);
+    let merged;
+    let (config, weights) = if config.has_adapters() {
+        let missing = |path: String| HfError::Tensors { family, problems: vec![format!("missing: {path}")] };
+        merged = merge_adapters(config, weights).map_err(missing)?;
+        (&merged.0, merged.1.as_slice())
+    } else {
+        (config, weights)
+    };
     let reordered;
     let (config, weights) = if family == Family::Marian && config.positions == Positions::Sinusoidal {
         reordered = reorder::to_halves(config, weights);

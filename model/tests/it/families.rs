@@ -12,7 +12,7 @@ use crate::support::{
     ByPath, Optimizer, assert_close, cuda, distance, gradients, scalar, train_device, values, weights, with_weights,
 };
 
-const NAMES: [&str; 10] =
+pub(crate) const NAMES: [&str; 10] =
     ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "bert", "roberta", "bart", "marian"];
 
 const RELATIVE: f32 = 1e-4;
@@ -21,12 +21,12 @@ const RELATIVE: f32 = 1e-4;
 const TRAJECTORY: f64 = 1e-3;
 
 #[derive(Deserialize)]
-struct Family {
-    hyper: Hyper,
-    kind: String,
+pub(crate) struct Family {
+    pub(crate) hyper: Hyper,
+    pub(crate) kind: String,
     config: TransformerConfig,
-    label_smoothing: f64,
-    n_batches: usize,
+    pub(crate) label_smoothing: f64,
+    pub(crate) n_batches: usize,
     loss_sum: f64,
     nll_sum: f64,
     n_labels: f64,
@@ -41,7 +41,7 @@ struct Bf16 {
     gradient_error: f64,
 }
 
-fn read(name: &str) -> (Family, Fixture) {
+pub(crate) fn read(name: &str) -> (Family, Fixture) {
     let folder = folder().join("families").join(name);
     let text = std::fs::read_to_string(folder.join("parity.json")).expect("fixtures are committed");
     let family = serde_json::from_str(&text).expect("parity.json");
@@ -49,7 +49,7 @@ fn read(name: &str) -> (Family, Fixture) {
 }
 
 /// Batch `i` of the fixture.
-fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) -> Batch {
+pub(crate) fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) -> Batch {
     let column = |part: &str| fixture.ints.get(&format!("batch.{i}.{part}")).cloned();
     let tensor = |values: Vec<i32>| {
         let n = values.len();
@@ -86,7 +86,7 @@ fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) -> Batch {
 
 /// The non-padding rows of the logits. The other rows have no meaning, and differ: a padded query of a causal model sees
 /// padded keys in Kiln, but not in PyTorch.
-fn real_positions(batch: &Batch) -> Vec<bool> {
+pub(crate) fn real_positions(batch: &Batch) -> Vec<bool> {
     let (lengths, len) = match batch {
         Batch::Pairs(batch) => (&batch.target_lengths, batch.target_len),
         Batch::Text(batch) => (&batch.lengths, batch.seq_len),

@@ -43,7 +43,7 @@ fn a_decoder_is_the_composition_of_its_layers() {
 
         let cross = layer.cross_attention.as_ref().expect("an encoder-decoder");
         let query = layer.cross_attention_norm.as_ref().expect("an encoder-decoder").forward(x.clone());
-        let x = x + cross.forward(query, cross.project(memory.hidden.clone()), &memory.lengths, 2, None);
+        let x = x + cross.forward(query, cross.project(memory.hidden.clone(), None), &memory.lengths, 2, None);
 
         x.clone() + layer.feed_forward.forward(layer.feed_forward_norm.forward(x), None)
     };

@@ -12,6 +12,7 @@ mod learning;
 mod mlm;
 mod parameters;
 mod parity;
+mod peft;
 mod prompts;
 mod support;
 mod text;

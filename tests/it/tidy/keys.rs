@@ -27,7 +27,7 @@ const ENDINGS: [&str; 16] = [
 ];
 
 /// Sections of sections: a key of theirs without its section does not exist.
-const INNER: [&str; 3] = ["corpus", "text", "loss_scale"];
+const INNER: [&str; 4] = ["corpus", "text", "loss_scale", "lora"];
 
 /// Every key, from the page that a test compares with the code.
 fn all_keys() -> BTreeSet<String> {
