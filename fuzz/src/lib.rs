@@ -13,12 +13,13 @@ use kiln::checkpoint::{
 };
 use kiln::config::{Config, Sources, load};
 use kiln::distributed::link::foreign::read_foreign;
-use kiln::hugging_face::Folder;
+use kiln::hugging_face::{AdapterFolder, Folder};
 use kiln_data::built_in::numbers;
 use kiln_data::{
     BatchSource, CorpusConfig, CorpusFormat, LoaderConfig, OnePass, PairCorpus, PairSource, PairTokenizers, Position,
     TextConfig, TextCorpus, TextFormat, TokenCache, prepare_pairs,
 };
+use kiln_model::hf::Family;
 use kiln_model::{TransformerConfig, hf};
 
 /// An entry point: its name, which is also the name of its folder of seeds, and its function.
@@ -222,6 +223,31 @@ pub fn fuzz_safetensors(input: &[u8]) {
     write(&dir.join("model.safetensors.index.json"), input);
     let _ = Folder::open(&dir);
     let _ = fs::remove_file(dir.join("model.safetensors.index.json"));
+
+    // As adapters of that model, and as their settings.
+    let settings = serde_json::json!({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none"});
+    for (settings, weights) in
+        [(settings.to_string().as_bytes(), input), (input, &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}'])]
+    {
+        write(&dir.join("adapter_config.json"), settings);
+        write(&dir.join("adapter_model.safetensors"), weights);
+        if let Ok(adapter) = AdapterFolder::open(&dir) {
+            let _ = hf::import_adapter(Family::Llama, &small_llama(), adapter.settings(), &adapter.tensors());
+        }
+    }
+}
+
+/// The model that the adapters are for.
+fn small_llama() -> TransformerConfig {
+    let shape = TransformerConfig {
+        d_model: 8,
+        d_ff: 16,
+        n_heads: 2,
+        n_kv_heads: 1,
+        n_decoder_layers: 1,
+        ..TransformerConfig::llama_125m()
+    };
+    shape.with_vocab_size(10)
 }
 
 /// Reads pairs as JSONL, TSV and CSV, and plain text in every format.

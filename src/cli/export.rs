@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_model::hf::{self, Exported, TokenIds};
+use kiln_model::hf::{self, Exported, ExportedAdapter, TokenIds};
 use serde_json::{Map, Value, json};
 
 use crate::config::SpecialTokens;
@@ -12,7 +12,8 @@ use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
 use crate::generate::TokenRules;
 use crate::hugging_face::{
-    CONFIG_FILE, GENERATION_CONFIG_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile, write_folder,
+    CONFIG_FILE, GENERATION_CONFIG_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
+    write_adapter, write_folder,
 };
 use crate::run::{TrainedModel, WhichWeights};
 
@@ -25,7 +26,8 @@ use crate::run::{TrainedModel, WhichWeights};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln export runs/lm models/lm
-  kiln export runs/en-it models/en-it --checkpoint last --dtype bf16")]
+  kiln export runs/en-it models/en-it --checkpoint last --dtype bf16
+  kiln export runs/tuned adapters/tuned --adapter")]
 pub(super) struct Args {
     /// Run folder, or a checkpoint's folder
     #[arg(value_name = "RUN")]
@@ -43,6 +45,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "WHICH")]
     weights: Option<WhichWeights>,
 
+    /// Write the adapters alone, for peft: adapter_config.json and adapter_model.safetensors [default: merged into the model]
+    #[arg(long)]
+    adapter: bool,
+
     /// Type of the exported weights
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     dtype: StoredType,
@@ -50,6 +56,9 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<()> {
     let run = TrainedModel::find_weights(&args.run, args.checkpoint.as_deref(), args.weights)?;
+    if args.adapter {
+        return adapter(&args, &run);
+    }
     let Exported { family, mut config, mut generation_config, tensors } =
         hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary))
             .with_context(|| format!("exporting {}", run.path.display()))?;
@@ -66,6 +75,20 @@ pub(super) fn run(args: Args) -> Result<()> {
     write_folder(&args.dir, &tensors, args.dtype, &files)?;
     let averaged = if run.which == WhichWeights::Averaged { ", averaged weights," } else { "" };
     eprintln!("exported step {}{averaged} of {} as a {family} model", run.step, args.run.display());
+    println!("{}", args.dir.display());
+    Ok(())
+}
+
+/// Writes the adapters alone.
+fn adapter(args: &Args, run: &TrainedModel) -> Result<()> {
+    let ExportedAdapter { family, config, tensors } =
+        hf::export_adapter(&run.model, run.weights()).with_context(|| format!("exporting {}", run.path.display()))?;
+    write_adapter(&args.dir, &tensors, args.dtype, text(&config))?;
+    eprintln!(
+        "exported the adapters of step {} of {}, for the {family} model that they were trained with",
+        run.step,
+        args.run.display()
+    );
     println!("{}", args.dir.display());
     Ok(())
 }

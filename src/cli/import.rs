@@ -16,7 +16,7 @@ use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
 use crate::config::task::{Reads, TASKS, traits_of};
 use crate::config::{Config, Preset, Task};
 use crate::dataset::Vocabulary;
-use crate::hugging_face::{Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+use crate::hugging_face::{AdapterFolder, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
 use crate::run::{folder, write_run};
 
 /// Makes a run from a Hugging Face model folder
@@ -29,6 +29,7 @@ use crate::run::{folder, write_run};
 #[command(after_help = "Examples:
   kiln import models/gpt2
   kiln import models/opus-mt-en-it --tokenizer tokenizer.json --out runs/en-it
+  kiln import models/gpt2 --adapter adapters/tuned --out runs/gpt2-tuned
   kiln train --from runs/gpt2 --set data.train=texts/ --run runs/tuned")]
 pub(super) struct Args {
     /// Folder with config.json and model.safetensors or pytorch_model.bin
@@ -39,6 +40,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
 
+    /// Folder of adapters made by peft (LoRA), which the run has next to the model's weights
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+
     /// A tokenizer.json to use instead of the folder's
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
@@ -48,8 +53,16 @@ pub(super) fn run(args: Args) -> Result<()> {
     let source = Folder::open(&args.dir)?;
     let name = args.dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     let out = folder::for_import(args.out.as_deref(), name.as_deref().unwrap_or("imported"))?;
-    let imported =
+    let mut imported =
         hf::import(source.config(), &source.tensors()).with_context(|| format!("importing {}", args.dir.display()))?;
+    if let Some(dir) = &args.adapter {
+        let adapter = AdapterFolder::open(dir)?;
+        let (settings, tensors) = (adapter.settings(), adapter.tensors());
+        let (lora, adapters) = hf::import_adapter(imported.family, &imported.config, settings, &tensors)
+            .with_context(|| format!("importing {}", dir.display()))?;
+        imported.config.lora = lora;
+        imported.weights.extend(adapters);
+    }
     imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
     let tokenizer_path = args.tokenizer.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(&args.dir))?;
     let tokenizer = TokenizerFile::read(&tokenizer_path)?;

@@ -1,6 +1,8 @@
-//! Which parameters `train.freeze` excludes from training.
+//! Which parameters are not trained: those that `train.freeze` names, and all others than adapters if there are some.
 
 use std::collections::BTreeSet;
+
+use kiln_model::is_adapter;
 
 use super::suggest::nearest;
 use super::{Config, ConfigError};
@@ -15,12 +17,14 @@ impl Config {
         let unmatched = patterns.iter().filter(|pattern| !paths.iter().any(|path| matches(pattern, path)));
         let mut problems: Vec<String> = unmatched.map(|pattern| no_match(pattern, paths)).collect();
 
-        let is_frozen = |path: &&str| patterns.iter().any(|pattern| matches(pattern, path));
+        let has_adapters = paths.iter().any(|path| is_adapter(path));
+        let is_frozen =
+            |path: &&str| (has_adapters && !is_adapter(path)) || patterns.iter().any(|pattern| matches(pattern, path));
         let frozen: Vec<bool> = paths.iter().map(is_frozen).collect();
         if problems.is_empty() && frozen.iter().all(|frozen| *frozen) {
             problems.push(format!(
-                "train.freeze freezes all {} parameters, so that nothing is left to train; remove a pattern",
-                paths.len()
+                "train.freeze freezes all {} parameters that would be trained, so that nothing is left to train; remove a pattern",
+                paths.iter().filter(|path| !has_adapters || is_adapter(path)).count()
             ));
         }
         if problems.is_empty() { Ok(frozen) } else { Err(ConfigError { problems }) }
@@ -123,6 +127,18 @@ mod tests {
     }
 
     #[test]
+    fn next_to_adapters_everything_else_is_frozen() {
+        let paths = ["layers.0.qkv.weight", "layers.0.qkv.lora.0.a", "layers.1.qkv.lora.0.a"];
+        let mut config = Config::default();
+        assert_eq!(config.frozen(&paths).expect("valid"), [true, false, false]);
+        config.train.freeze = vec!["layers.0".into()];
+        assert_eq!(config.frozen(&paths).expect("valid"), [true, true, false]);
+        config.train.freeze = vec!["lora".into()];
+        let error = config.frozen(&paths).expect_err("nothing left").to_string();
+        assert!(error.contains("freezes all 2 parameters that would be trained"), "{error}");
+    }
+
+    #[test]
     fn a_pattern_without_a_match_is_named_with_a_suggestion() {
         let error = frozen(&["decoder.layer.0", "nothing_like_it"]).expect_err("no match").to_string();
         assert!(
@@ -133,7 +149,7 @@ mod tests {
             error.contains("\"nothing_like_it\" matches no parameter. The model's parts are decoder, target_embedding")
         );
         let error = frozen(&["*"]).expect_err("nothing left").to_string();
-        assert!(error.contains("train.freeze freezes all 5 parameters"), "{error}");
+        assert!(error.contains("train.freeze freezes all 5 parameters that"), "{error}");
         let mut config = Config::default();
         config.train.freeze = vec![" ".into()];
         assert!(config.validate()[0].starts_with("train.freeze has an empty pattern"));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kiln_data::{Task, count_pairs, count_words};
-use kiln_model::flops::n_params;
+use kiln_model::flops::{n_params, n_trained};
 use kiln_model::{Positions, TransformerConfig};
 
 use super::length::Shortened;
@@ -121,7 +121,8 @@ fn state_bytes(model: &TransformerConfig, is_cpu: bool) -> u64 {
         Positions::Sinusoidal | Positions::SinusoidalHalves => 4 * (model.max_positions as u64) * model.d_model as u64,
         _ => 0,
     };
-    n_params(model).total().saturating_mul(2 * element + 12).saturating_add(sines)
+    let (all, trained) = (n_params(model).total(), n_trained(model));
+    all.saturating_mul(element).saturating_add(trained.saturating_mul(element + 12)).saturating_add(sines)
 }
 
 #[cfg(test)]

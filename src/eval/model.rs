@@ -92,7 +92,11 @@ impl Model for Transformer {
 
     fn has_dropout(&self) -> bool {
         let config = self.config();
-        config.dropout > 0.0 || config.attention_dropout > 0.0 || config.activation_dropout.is_some_and(|p| p > 0.0)
+        let adapters = config.has_adapters() && config.lora.dropout > 0.0;
+        adapters
+            || config.dropout > 0.0
+            || config.attention_dropout > 0.0
+            || config.activation_dropout.is_some_and(|p| p > 0.0)
     }
 
     fn train_flops(&self, Shape { batch_size, source_len, target_len }: Shape) -> Option<f64> {

@@ -2,6 +2,7 @@
 //! index) and the tokenizer's files. [`kiln_model::hf`] interprets the tensors. Of older folders, it reads
 //! `pytorch_model.bin`, without running the code that a pickle can hold.
 
+mod adapter;
 mod read;
 mod safetensors_file;
 mod tokenizer_file;
@@ -13,9 +14,10 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use adapter::AdapterFolder;
 pub use read::Folder;
 pub use tokenizer_file::TokenizerFile;
-pub use write::{StoredType, write_folder};
+pub use write::{StoredType, write_adapter, write_folder};
 
 /// The configuration of the model.
 pub const CONFIG_FILE: &str = "config.json";
@@ -27,6 +29,10 @@ pub const INDEX_FILE: &str = "model.safetensors.index.json";
 pub const TORCH_FILE: &str = "pytorch_model.bin";
 /// The index of shards of older folders.
 pub const TORCH_INDEX_FILE: &str = "pytorch_model.bin.index.json";
+/// The settings of adapters that `peft` made.
+pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
+/// Their weights.
+pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
 /// The tokenizer.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 /// The special tokens.

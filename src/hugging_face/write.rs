@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use kiln_model::NamedTensor;
 use safetensors::tensor::{Dtype, TensorView};
 
-use super::{FolderError, WEIGHTS_FILE};
+use super::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, FolderError, WEIGHTS_FILE};
 
 /// The element type of the written weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -58,6 +58,26 @@ pub fn write_folder(
     stored: StoredType,
     files: &[(&str, Vec<u8>)],
 ) -> Result<(), FolderError> {
+    write_named(dir, WEIGHTS_FILE, tensors, stored, files)
+}
+
+/// Writes adapters to the new folder `dir` as [`write_folder`] writes a model.
+pub fn write_adapter(
+    dir: &Path,
+    tensors: &[NamedTensor],
+    stored: StoredType,
+    settings: Vec<u8>,
+) -> Result<(), FolderError> {
+    write_named(dir, ADAPTER_FILE, tensors, stored, &[(ADAPTER_CONFIG_FILE, settings)])
+}
+
+fn write_named(
+    dir: &Path,
+    weights_file: &str,
+    tensors: &[NamedTensor],
+    stored: StoredType,
+    files: &[(&str, Vec<u8>)],
+) -> Result<(), FolderError> {
     if dir.exists() && fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_some()) {
         return Err(FolderError::Taken(dir.to_path_buf()));
     }
@@ -68,7 +88,7 @@ pub fn write_folder(
     remove_if_there(&temporary)?;
     fs::create_dir_all(&temporary).map_err(FolderError::io("create", &temporary))?;
 
-    let written = write_all(&temporary, tensors, stored, files).and_then(|()| {
+    let written = write_all(&temporary, weights_file, tensors, stored, files).and_then(|()| {
         if dir.exists() {
             // It is empty: see above.
             fs::remove_dir(dir).map_err(FolderError::io("replace", dir))?;
@@ -84,6 +104,7 @@ pub fn write_folder(
 
 fn write_all(
     dir: &Path,
+    weights_file: &str,
     tensors: &[NamedTensor],
     stored: StoredType,
     files: &[(&str, Vec<u8>)],
@@ -94,7 +115,7 @@ fn write_all(
         (tensor.name.clone(), view)
     });
 
-    let path = dir.join(WEIGHTS_FILE);
+    let path = dir.join(weights_file);
     // transformers refuses files that do not name the framework that wrote them.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     safetensors::serialize_to_file(views, Some(metadata), &path)

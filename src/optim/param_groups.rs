@@ -107,6 +107,13 @@ impl ParamTable {
         self.all.iter().filter(|entry| entry.frozen)
     }
 
+    /// The paths of the frozen parameters, sorted.
+    pub fn frozen_paths(&self) -> Vec<String> {
+        let mut paths: Vec<String> = self.frozen().map(|entry| entry.path.clone()).collect();
+        paths.sort();
+        paths
+    }
+
     /// Whether some parameters are frozen.
     pub fn has_frozen(&self) -> bool {
         self.entries.len() < self.all.len()

@@ -36,6 +36,8 @@ pub use prepare::Prepared;
 pub(crate) use ranks::compare_use;
 pub use start::Session;
 pub use trained_model::{TrainedModel, WhichWeights};
+#[cfg(test)]
+pub(crate) use weights::start_from;
 pub use weights::write_run;
 
 use crate::checkpoint::RUN_CONFIG_FILE;

@@ -118,6 +118,14 @@ impl Run {
                 ranks.first_then_others("reading the weights to start from", || Ok(checkpoints.starting_weights()?))?
             }
         };
+        if self.config.model.has_adapters() && weights.is_none() && checkpoints.list()?.is_empty() {
+            return Err(RunError::Config(format!(
+                "model.lora.rank = {} trains adapters of a model that exists, but this run begins with random weights: name a run \
+                 with --from (kiln import makes one of a Hugging Face model), or set model.lora.rank=0",
+                self.config.model.lora.rank
+            ))
+            .into());
+        }
         let resume = match resume {
             true => resume_or_begin(&self, &mut config, ranks.size(), &data, weights.is_some())?,
             false => None,

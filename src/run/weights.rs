@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_model::{Positions, TransformerConfig};
+use kiln_model::{LoraConfig, Positions, TransformerConfig, is_adapter, merge_adapters};
 
 use super::error::RunError;
 use super::trained_model::TrainedModel;
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Weights, initial_tensors};
+use crate::checkpoint::{CheckpointError, Checkpoints, RUN_CONFIG_FILE, Weights, initial_tensors};
 use crate::config::Config;
 
 /// Makes a run with a single checkpoint, which can be used and started from. Returns the checkpoint's folder.
@@ -29,14 +29,28 @@ pub fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
 /// before its first save starts there again. A missing head for masked tokens is initialized. Without `checkpoints` nothing
 /// is stored.
 pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: Option<&Checkpoints>) -> Result<Weights> {
-    if !fits(&run.model, &config.model) {
+    let mut weights = run.which.read(&run.path)?;
+    // Adapters may be added to a model that has none, and merged into a model that goes on without them.
+    let (has, wants) = (run.model.has_adapters(), config.model.has_adapters());
+    if has && !wants {
+        let missing = |path: String| CheckpointError::Mismatch(format!("{path} is missing"));
+        (weights.model, weights.weights) = merge_adapters(&run.model, &weights.weights).map_err(missing)?;
+    }
+    let lora = if has == wants { weights.model.lora.clone() } else { config.model.lora.clone() };
+    if !fits(&TransformerConfig { lora, ..weights.model.clone() }, &config.model) {
         return Err(RunError::OtherModel(run.path.clone()).into());
     }
-    let mut weights = run.which.read(&run.path)?;
+
+    // Parameters that the model did not have.
+    if wants && !has {
+        let drawn = initial_tensors(&config.model, config.seed);
+        weights.weights.extend(drawn.into_iter().filter(|tensor| is_adapter(&tensor.name)));
+    }
     if config.model.mlm_head && !run.model.mlm_head {
         let drawn = initial_tensors(&config.model, config.seed);
         weights.weights.extend(drawn.into_iter().filter(|tensor| tensor.name.starts_with("head.")));
     }
+
     weights.step = 0;
     weights.model = config.model.clone();
     for file in weights.files.iter_mut().filter(|file| file.name == RUN_CONFIG_FILE) {
@@ -51,7 +65,10 @@ pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: Optio
 /// Returns whether weights of the model `saved` compute the same in `wanted`.
 pub(super) fn fits(saved: &TransformerConfig, wanted: &TransformerConfig) -> bool {
     let max_positions = if saved.positions == Positions::Learned { saved.max_positions } else { wanted.max_positions };
+    let lora = LoraConfig { dropout: wanted.lora.dropout, ..saved.lora.clone() };
+    let without = !saved.has_adapters() && !wanted.has_adapters();
     let changed = TransformerConfig {
+        lora: if without { wanted.lora.clone() } else { lora },
         max_positions,
         dropout: wanted.dropout,
         attention_dropout: wanted.attention_dropout,
@@ -71,11 +88,14 @@ mod tests {
     #[test]
     fn only_what_leaves_the_weights_their_meaning_may_change() {
         type Change = fn(&mut TransformerConfig);
-        let changes: [(bool, Change); 8] = [
+        let changes: [(bool, Change); 11] = [
             (true, |_| ()),
             (true, |model| model.dropout = 0.3),
             (true, |model| model.activation_dropout = Some(0.0)),
             (true, |model| model.max_positions = 1000),
+            (true, |model| model.lora.alpha = 3.0),
+            (true, |model| model.lora.dropout = 0.5),
+            (false, |model| model.lora.rank = 3),
             (false, |model| model.d_model = 128),
             (false, |model| model.n_heads = 2),
             (false, |model| model.positions = Positions::SinusoidalHalves),

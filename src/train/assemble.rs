@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use burn::tensor::Device;
 use kiln_data::{Loader, Rank};
 use kiln_kernels::Settings;
-use kiln_model::TransformerConfig;
+use kiln_model::{TransformerConfig, is_adapter};
 
 use super::capture::CapturedSteps;
 use super::due::{Reporting, Saving};
@@ -133,8 +133,10 @@ fn frozen_note<M: Model>(state: &TrainState<M>) -> Option<String> {
     let n_frozen: usize = table.frozen().map(ParamEntry::len).sum();
     let n_trained = table.n_params();
     (n_frozen > 0).then(|| {
+        let why =
+            if table.entries().iter().any(|entry| is_adapter(&entry.path)) { "model.lora" } else { "train.freeze" };
         format!(
-            "{} of {} parameters are trained; {} tensors are frozen (train.freeze)",
+            "{} of {} parameters are trained; {} tensors are frozen ({why})",
             thousands(n_trained as f64),
             thousands((n_trained + n_frozen) as f64),
             table.frozen().count()

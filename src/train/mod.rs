@@ -13,6 +13,7 @@ mod exchange;
 pub mod feed;
 mod forecast;
 mod guard;
+mod host_copy;
 mod measured;
 mod new_kernels;
 mod outcome;

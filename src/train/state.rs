@@ -1,23 +1,17 @@
-//! The state that training changes: weights, moments and counters; and its conversion to and from a device-free
-//! [`Snapshot`].
+//! The state that training changes: weights, moments and counters; and how it begins, or goes on from a [`Snapshot`].
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use burn::module::Module;
-use burn::tensor::{Device, FloatDType, TensorData, Transaction};
+use burn::tensor::{Device, FloatDType};
 use kiln_data::Position;
-use kiln_kernels::optim::{AdamWState, Counters, LossScaling, Progress};
+use kiln_kernels::optim::{Counters, LossScaling};
 use kiln_model::{ActivationCheckpointing, Transformer, TransformerConfig};
 
 use super::exchange::{Exchange, LocalSteps};
-use super::provenance::Provenance;
-use crate::checkpoint::{
-    Best, CheckpointError, FORMAT, LossScale, NamedTensor, Patience, ReplicaCounters, Replicas, Snapshot, StoredFile,
-    TrainerState, flat_tensor, named_tensors,
-};
+use crate::checkpoint::{Best, CheckpointError, LossScale, NamedTensor, Patience, Replicas, Snapshot, flat_tensor};
 use crate::config::{Config, LossScaleConfig, NonFinite};
 use crate::distributed::Ranks;
 use crate::eval::{Masking, Model};
-use crate::metrics::host_sync::waiting;
 use crate::optim::{AdamW, AdamWSetup, Ema, Frozen, LearningRate, ParamTable, Slices};
 
 /// The state of a run. Together with the configuration and the data it determines every later weight.
@@ -69,37 +63,6 @@ pub struct TrainState<M = Transformer> {
     pub group_size: Option<u64>,
 }
 
-/// A copy of the state on the host, before its tensors are named.
-pub struct HostCopy {
-    table: ParamTable,
-    /// Master weights and both moments, flat.
-    flat: Vec<TensorData>,
-    /// Outer momentum, flat, and both moments of each other device, if devices take steps alone.
-    replicas: Option<(TensorData, Vec<[TensorData; 2]>)>,
-    /// Averaged weights, flat.
-    ema: Option<TensorData>,
-    frozen: Frozen,
-    state: TrainerState,
-    model: TransformerConfig,
-    files: Vec<StoredFile>,
-}
-
-impl HostCopy {
-    /// Names the tensors. This copies everything once more, so call it on a background thread.
-    pub fn into_snapshot(self) -> Snapshot {
-        let Self { table, flat, replicas, ema, frozen, state, model, files } = self;
-        let named = |flat: &TensorData| named_tensors(&table, flat);
-        let ema = ema.as_ref().map(named);
-        let replicas = replicas.map(|(momentum, others)| Replicas {
-            momentum: named(&momentum),
-            other_moments: others.iter().map(|moments| moments.each_ref().map(named)).collect(),
-        });
-        let (mut weights, first_moments, second_moments) = (named(&flat[0]), named(&flat[1]), named(&flat[2]));
-        weights.extend_from_slice(frozen.tensors());
-        Snapshot { weights, first_moments, second_moments, state, model, files, ema, replicas }
-    }
-}
-
 impl TrainState {
     /// Starts from initial weights. `model` has its vocabulary sizes filled in.
     ///
@@ -149,7 +112,7 @@ impl<M: Model> TrainState<M> {
     pub fn restore(config: &Config, snapshot: &Snapshot, module: M, dtype: FloatDType) -> Result<Self> {
         let table = ParamTable::trained(&module, |paths| config.frozen(paths))?;
         ensure!(
-            frozen_paths(&table) == snapshot.state.frozen,
+            table.frozen_paths() == snapshot.state.frozen,
             "train.freeze chooses {} parameters, but this run has frozen {}: a run keeps what it freezes; start a new one from it \
              with kiln train --from",
             table.frozen().count(),
@@ -194,17 +157,21 @@ impl<M: Model> TrainState<M> {
         dtype: FloatDType,
     ) -> Self {
         let module = frozen.put(module, optimizer.table(), dtype);
+        let decay = config.train.ema_decay;
+        let ema = (decay > 0.0).then(|| Ema::new(decay, &optimizer.state().master));
+
         Self {
             device: device_of(&module),
             model: optimizer.attach(module),
             shape: shape.clone(),
-            ema: (config.train.ema_decay > 0.0).then(|| Ema::new(config.train.ema_decay, &optimizer.state().master)),
+            ema,
             optimizer,
             frozen,
             dtype,
             seed: config.seed,
             masking: None,
             label_smoothing: config.train.label_smoothing,
+
             step: 0,
             micro_steps: 0,
             position: Position::default(),
@@ -281,94 +248,6 @@ impl<M: Model> TrainState<M> {
         };
         Ok(self.optimizer.table().attach(self.model.clone(), &weights).valid())
     }
-
-    /// Copies everything to the host, in one transaction, and names it.
-    pub fn snapshot(&self, provenance: &Provenance) -> Result<Snapshot> {
-        Ok(self.host_copy(provenance)?.into_snapshot())
-    }
-
-    /// Copies everything to the host, in one transaction. All ranks must call it: a sharded state is gathered on rank 0, and
-    /// only its copy is whole.
-    pub fn host_copy(&self, provenance: &Provenance) -> Result<HostCopy> {
-        let AdamWState { master, m, v, .. } = self.optimizer.state();
-        let momentum = self.exchange.replicas().map(LocalSteps::momentum);
-        let read = [master, m, v, self.optimizer.progress().values()]
-            .into_iter()
-            .chain(momentum)
-            .chain(self.ema.as_ref().map(Ema::weights))
-            .fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
-        // Host sync: master weights, moments and counters.
-        let mut flat = waiting(|| read.try_execute()).context("reading weights and moments from the device")?;
-        let ema = self.ema.as_ref().and_then(|_| flat.pop());
-        let momentum = momentum.and_then(|_| flat.pop());
-        let counters = Progress::counters(&flat.pop().expect("four tensors were asked for"));
-        if self.optimizer.is_sharded() {
-            flat = flat.into_iter().map(|slice| self.gathered(slice)).collect::<Result<_>>()?;
-        }
-        let ema = match ema {
-            Some(slice) if self.optimizer.is_sharded() => Some(self.gathered(slice)?),
-            whole => whole,
-        };
-
-        let skipped_steps = self.step - counters.updates;
-        let Counters { loss_scale: scale, good_steps, .. } = counters;
-        let loss_scale = self.optimizer.is_scaled().then_some(LossScale { scale, good_steps });
-        let (replicas, replica_counters) = match momentum {
-            None => (None, Vec::new()),
-            Some(momentum) => {
-                let others = self.moments_of_others(&flat)?;
-                let own = ReplicaCounters { skipped_steps, loss_scale };
-                (Some((self.gathered(momentum)?, others)), self.ranks.share("counters for a checkpoint", own)?)
-            }
-        };
-
-        Ok(HostCopy {
-            replicas,
-            ema,
-            frozen: self.frozen.clone(),
-            table: self.optimizer.table().clone(),
-            flat,
-            state: TrainerState {
-                format: FORMAT,
-                step: self.step,
-                skipped_steps,
-                loss_scale,
-                micro_steps: self.micro_steps,
-                position: self.position,
-                data_fingerprint: provenance.data_fingerprint.clone(),
-                tokenizer_fingerprint: provenance.tokenizer_fingerprint.clone(),
-                source_tokens: self.source_tokens,
-                target_tokens: self.target_tokens,
-                train_secs: self.train_secs,
-                non_finite_steps: self.non_finite_steps,
-                best: self.best,
-                patience: self.patience,
-                frozen: frozen_paths(self.optimizer.table()),
-                group_size: self.group_size,
-                replicas: replica_counters,
-            },
-            model: self.shape.clone(),
-            files: provenance.files.clone(),
-        })
-    }
-
-    /// Sends both moments to rank 0, the second and third of `flat`. Returns there what the other ranks have sent.
-    fn moments_of_others(&self, flat: &[TensorData]) -> Result<Vec<[TensorData; 2]>> {
-        let to_first = |moment: &TensorData| self.ranks.to_first("gathering moments for a checkpoint", moment.clone());
-        let (first, second) = (to_first(&flat[1])?, to_first(&flat[2])?);
-        Ok(first.into_iter().zip(second).map(|(first, second)| [first, second]).skip(1).collect())
-    }
-
-    /// Joins the ranks' slices of a flat f32 tensor on rank 0; the others get nothing.
-    fn gathered(&self, slice: TensorData) -> Result<TensorData> {
-        let slices = self.ranks.to_first("gathering weights and moments for a checkpoint", slice)?;
-        let mut flat = Vec::with_capacity(self.optimizer.table().flat_len());
-        for slice in &slices {
-            flat.extend_from_slice(slice.as_slice::<f32>().expect("weights and moments are f32"));
-        }
-        let n = flat.len();
-        Ok(TensorData::new(flat, [n]))
-    }
 }
 
 /// Returns a model with initial weights in f32, tracked by autodiff: they are the master weights of a new run, whatever
@@ -381,13 +260,6 @@ pub(crate) fn initial_weights(model: &TransformerConfig, seed: u64, device: &Dev
 fn chosen(weights: &[NamedTensor], table: &ParamTable) -> Result<Frozen, CheckpointError> {
     Frozen::chosen(weights, table)
         .map_err(|path| CheckpointError::Mismatch(format!("{path} is missing or has another shape")))
-}
-
-/// Returns the paths of the frozen parameters, sorted.
-fn frozen_paths(table: &ParamTable) -> Vec<String> {
-    let mut paths: Vec<String> = table.frozen().map(|entry| entry.path.clone()).collect();
-    paths.sort();
-    paths
 }
 
 /// The device of a module's parameters, without autodiff.

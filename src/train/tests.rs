@@ -1,5 +1,6 @@
 //! The loop on a tiny model and a tiny corpus: accumulation, resume, damage, limits.
 
+mod adapters;
 mod corpora;
 mod ending;
 mod faults;

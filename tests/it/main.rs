@@ -1,5 +1,6 @@
 //! The `kiln` command as its users meet it. One binary for all of it, since each further one would link Burn again.
 
+mod adapters;
 mod bad_data;
 mod bad_requests;
 mod compatibility;
