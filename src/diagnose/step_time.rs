@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::{DType, Device, FloatDType};
+use burn::tensor::{Device, FloatDType};
 use kiln_kernels::Settings;
-use kiln_model::flops::{n_params, train_bytes};
+use kiln_model::flops::{TrainSetting, train_bytes};
 
 use super::workload::{Workload, effective_tokens};
 use crate::config::Capture;
@@ -97,10 +97,7 @@ pub fn measure(
 
     let peak = crate::device::peak_flops_per_sec(device, dtype);
     let reserved_bytes = crate::device::reserved_bytes(device);
-    let kept = train_bytes(&workload.model, device, dtype, workload.shape(), checkpointing);
-    // There is a single micro-batch, so gradients stay in the compute dtype: nothing is accumulated in f32.
-    let gradients = n_params(&workload.model).total() * DType::from(dtype).size() as u64;
-    let kept = (kept.weights + gradients + kept.master + kept.moments) as f64;
+    let kept = train_bytes(&workload.model, device, workload.shape(), &TrainSetting::plain(dtype)).state() as f64;
 
     Ok(StepTime {
         step: time,

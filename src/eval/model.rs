@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{Rank, Shape};
 use kiln_kernels::attention_is_fused;
-use kiln_model::flops::{train_bytes, train_flops_per_batch, window_needs_reference};
+use kiln_model::flops::{TrainSetting, train_bytes, train_flops_per_batch, window_needs_reference};
 use kiln_model::{ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Transformer};
 
 use crate::config::GenerateConfig;
@@ -110,7 +110,7 @@ impl Model for Transformer {
     fn train_bytes(&self, shape: Shape, device: &Device, dtype: FloatDType) -> u64 {
         let Shape { batch_size, source_len, target_len } = shape;
         let shape = [batch_size, source_len, target_len];
-        train_bytes(self.config(), device, dtype, shape, ActivationCheckpointing::Off).total()
+        train_bytes(self.config(), device, shape, &TrainSetting::plain(dtype)).total()
     }
 
     fn check_repeatable(&self, device: &Device, dtype: FloatDType) -> Result<(), String> {

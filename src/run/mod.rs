@@ -15,6 +15,8 @@ mod evaluate;
 pub mod folder;
 mod leftovers;
 mod lock;
+#[doc(hidden)]
+pub mod need;
 mod plan;
 mod prepare;
 mod ranks;

@@ -6,9 +6,10 @@ use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Order, Shape};
 use kiln_model::ActivationCheckpointing;
-use kiln_model::flops::{TrainBytes, n_params, train_bytes, window_needs_reference};
+use kiln_model::flops::{TrainBytes, n_params, window_needs_reference};
 
 use super::error::RunError;
+use super::need::Need;
 use crate::config::{Config, MANY_EPOCHS, computed_again};
 use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
@@ -86,14 +87,15 @@ impl Plan {
         may_split: bool,
     ) -> Result<Self> {
         let dtype = compute_dtype(config.train.precision, device)?;
-        let bytes_with = |shape: Shape, checkpointing| {
-            let rows = shape.batch_size.div_ceil(config.train.split_batches.max(1));
-            train_bytes(&config.model, device, dtype, [rows, shape.source_len, shape.target_len], checkpointing)
+        let bytes_with = |shape, checkpointing| {
+            let need = Need { dtype, n_devices, checkpointing };
+            need.of(config, device, shape)
         };
         let train = Rows::of(&data.train, |shape| bytes_with(shape, ActivationCheckpointing::Off).total());
         let batches = config.train.steps as f64 * (config.train.grad_accum_steps * n_devices) as f64;
         let largest = train.largest.unwrap_or(Shape::text(1, 1));
         let machine = machine_of(device);
+
         let checkpointing = config.train.activation_checkpointing.chosen().unwrap_or_else(|| {
             let fits = |checkpointing: &_| {
                 let needed = bytes_with(largest, *checkpointing).total();
@@ -104,17 +106,6 @@ impl Plan {
                 .find(fits)
                 .unwrap_or(ActivationCheckpointing::Layer)
         });
-        let mut needed = bytes_with(largest, checkpointing);
-        if config.train.sync_every > 1 {
-            // The anchor and the slice's velocity; during a synchronization, what travels and the new weights.
-            let weights = 4 * n_params(&config.model).total() as u64;
-            needed.master += weights + weights / n_devices as u64 + 3 * weights;
-        }
-        if config.train.ema_decay > 0.0 {
-            let n_slices = if config.train.shard_optimizer { n_devices as u64 } else { 1 };
-            needed.master += 4 * n_params(&config.model).total() / n_slices;
-        }
-
         let mut notes = data.notes.clone();
         if window_needs_reference(&config.model, largest.target_len, device) {
             notes.push(format!(
@@ -134,7 +125,7 @@ impl Plan {
             epochs: batches / data.train.batches_per_epoch().max(1) as f64,
             steps: config.train.steps,
             largest,
-            bytes: needed,
+            bytes: bytes_with(largest, checkpointing),
             checkpointing,
             memory_bytes: machine.memory_bytes,
             batch_tokens: config.loader.batch_tokens,
@@ -195,7 +186,7 @@ impl Plan {
     /// [`RunError::Config`].
     pub(crate) fn check_memory(&self, may_split: bool) -> Result<(), RunError> {
         let Some(memory) = self.memory_bytes else { return Ok(()) };
-        let state = self.bytes.total() - self.bytes.activations;
+        let state = self.bytes.state();
         if state > memory {
             return Err(RunError::Config(format!(
                 "model.* describes {} parameters, whose weights, gradients and moments need {:.1} GiB; this machine has {:.1} \
@@ -207,7 +198,7 @@ impl Plan {
         }
 
         if self.is_cpu && !may_split && self.bytes.total() > memory {
-            let fitting = (memory - state) as f64 / self.bytes.activations as f64 * self.batch_tokens as f64;
+            let fitting = (memory - state) as f64 / self.bytes.activations.total() as f64 * self.batch_tokens as f64;
             return Err(RunError::Config(format!(
                 "loader.batch_tokens {} makes batches of {}, which need about {:.1} GiB to train on; this machine has {:.1} \
                  GiB: lower it to about {:.0} and raise train.grad_accum_steps by the same factor",
@@ -237,6 +228,8 @@ fn epochs(epochs: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kiln_model::flops::ActivationBytes;
+
     use super::*;
 
     fn plan(epochs: f64, bytes: [u64; 2], memory: u64) -> Plan {
@@ -249,7 +242,11 @@ mod tests {
             steps: 6000,
             largest: Shape { batch_size: 8, source_len: 16, target_len: 24 },
             checkpointing: ActivationCheckpointing::Off,
-            bytes: TrainBytes { weights: state, gradients: 0, master: 0, moments: 0, activations },
+            bytes: TrainBytes {
+                weights: state,
+                activations: ActivationBytes { residual: activations, ..ActivationBytes::default() },
+                ..TrainBytes::default()
+            },
             memory_bytes: Some(memory),
             batch_tokens: 4000,
             is_cpu: true,

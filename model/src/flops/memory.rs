@@ -7,30 +7,108 @@ use super::{Sizes, n_params, n_trained};
 use crate::checkpointing::ActivationCheckpointing;
 use crate::config::{Architecture, TransformerConfig};
 
-/// Device memory of a training run, in bytes.
+/// What decides the memory of a training step, apart from model, device and batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrainSetting {
+    /// The compute dtype.
+    pub dtype: DType,
+    /// The activations that are kept.
+    pub checkpointing: ActivationCheckpointing,
+    /// Whether a step adds up the gradients of several micro-batches, which it does in f32.
+    pub accumulates: bool,
+    /// Devices that train together.
+    pub n_ranks: u64,
+    /// Whether each rank keeps only its slice of master weights and moments.
+    pub shards_optimizer: bool,
+    /// Whether ranks take steps alone and exchange weights now and then.
+    pub takes_local_steps: bool,
+    /// Whether the run keeps a moving average of the weights.
+    pub keeps_average: bool,
+}
+
+impl TrainSetting {
+    /// A step of one device, over one micro-batch, that keeps all activations.
+    pub fn plain(dtype: impl Into<DType>) -> Self {
+        Self {
+            dtype: dtype.into(),
+            checkpointing: ActivationCheckpointing::Off,
+            accumulates: false,
+            n_ranks: 1,
+            shards_optimizer: false,
+            takes_local_steps: false,
+            keeps_average: false,
+        }
+    }
+}
+
+/// Device memory of a training run on one rank, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TrainBytes {
-    /// Weights in the compute dtype.
+    /// Weights in the compute dtype; 0 where the model computes with the master weights.
     pub weights: u64,
-    /// Gradients of one backward pass in the compute dtype, and their f32 accumulation.
-    pub gradients: u64,
     /// f32 master weights.
     pub master: u64,
     /// Both f32 moments of AdamW.
     pub moments: u64,
+    /// The gradients of one backward pass in the compute dtype.
+    pub gradients: u64,
+    /// Accumulated gradients in f32; 0 for a step over one micro-batch.
+    pub accumulator: u64,
+    /// The moving average of the weights in f32, if the run keeps one.
+    pub average: u64,
+    /// What the ranks' exchange of gradients or weights needs: slices that arrive, their sum, and the state of the outer optimizer.
+    pub exchange: u64,
     /// An estimate of what one forward pass keeps for backward.
-    pub activations: u64,
+    pub activations: ActivationBytes,
+    /// The gradients of one backward pass, end to end in one tensor for the optimizer. They take the place of the activations.
+    pub flat_gradients: u64,
 }
 
-impl TrainBytes {
-    /// The sum of all parts, without allocator overhead and workspaces.
+/// What one forward pass keeps for backward, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ActivationBytes {
+    /// Residual sums.
+    pub residual: u64,
+    /// Normed sums, and at the ends of the stacks embeddings and the final norm.
+    pub norms: u64,
+    /// Queries, keys, values, results and statistics of attention; scores, where attention has no kernel.
+    pub attention: u64,
+    /// Both sides of the feed-forward's activation.
+    pub feed_forward: u64,
+    /// Logits of one chunk, which their gradient overwrites, and the gradient of the hidden states.
+    pub logits: u64,
+    /// The f32 gradient of the output projection, which chunks of logits add to.
+    pub projection_gradient: u64,
+}
+
+impl ActivationBytes {
+    /// The sum of all kinds.
     pub fn total(&self) -> u64 {
-        self.weights + self.gradients + self.master + self.moments + self.activations
+        self.residual + self.norms + self.attention + self.feed_forward + self.logits + self.projection_gradient
     }
 }
 
-/// Estimates the memory of training on `device`, on batches of at most padded shape `[B, S, T]` in `dtype`. For text, S is 0
-/// and T the length of a row.
+impl TrainBytes {
+    /// What does not depend on the batch: weights, gradients and the state of the optimizer.
+    pub fn state(&self) -> u64 {
+        self.weights + self.master + self.moments + self.gradients + self.accumulator + self.average + self.exchange
+    }
+
+    /// The memory at the peak of a step, without allocator overhead and workspaces. Activations are freed before the gradients
+    /// are put end to end, so the larger of the two counts.
+    pub fn total(&self) -> u64 {
+        self.state() + self.activations.total().max(self.flat_gradients)
+    }
+}
+
+/// Estimates the memory of training on `device`, on batches of at most padded shape `[B, S, T]`. For text, S is 0 and T the
+/// length of a row.
+///
+/// Weights, master weights, moments and gradients are counted from the parameters ([`n_params`]):
+///
+/// - In f32, the model computes with the master weights. Only a sharded optimizer needs both.
+/// - A single micro-batch leaves its gradients in the compute dtype. Several are added up in f32.
+/// - A sharded optimizer (ZeRO-1, Rajbhandari et al. 2020) keeps a slice of master weights and moments.
 ///
 /// Activations are what backward reads:
 ///
@@ -47,25 +125,40 @@ impl TrainBytes {
 pub fn train_bytes(
     config: &TransformerConfig,
     device: &Device,
-    dtype: impl Into<DType>,
     shape: [usize; 3],
-    checkpointing: ActivationCheckpointing,
+    setting: &TrainSetting,
 ) -> TrainBytes {
     let (n, trained) = (n_params(config).total(), n_trained(config));
-    let dtype = dtype.into();
+    let TrainSetting { dtype, n_ranks, shards_optimizer, takes_local_steps, .. } = *setting;
     let element = dtype.size() as u64;
+    let slice = trained.div_ceil(n_ranks.max(1));
+    let of_optimizer = if shards_optimizer { slice } else { trained };
+    let computes_with_master = dtype == DType::F32 && !shards_optimizer;
+    let gradient_element = if setting.accumulates { 4 } else { element };
+
+    // The slices of the other ranks arrive and are added up in f32. Local steps keep the last weights and the momentum of a slice
+    // instead; during an exchange, three tensors travel and new weights are made.
+    let exchange = match (n_ranks, takes_local_steps) {
+        (..=1, _) => 0,
+        (_, false) => (trained - slice) * gradient_element + 4 * of_optimizer,
+        (_, true) => 4 * (trained + slice) + (3 * element + 4) * trained,
+    };
     TrainBytes {
-        weights: n * element,
-        gradients: trained * (element + 4),
-        master: trained * 4,
-        moments: trained * 8,
+        weights: if computes_with_master { (n - trained) * element } else { n * element },
+        master: of_optimizer * 4,
+        moments: of_optimizer * 8,
+        gradients: trained * element,
+        accumulator: if setting.accumulates { trained * 4 } else { 0 },
+        average: if setting.keeps_average { of_optimizer * 4 } else { 0 },
+        exchange,
         activations: activation_bytes(
             config,
             dtype,
             shape,
             attention_is_fused(device, dtype, config.head_dim()) && !window_needs_reference(config, shape[2], device),
-            checkpointing,
+            setting.checkpointing,
         ),
+        flat_gradients: if setting.accumulates { 0 } else { trained * element },
     }
 }
 
@@ -74,7 +167,7 @@ pub fn window_needs_reference(config: &TransformerConfig, len: usize, device: &D
     config.window().is_some_and(|window| window < len) && !attention_windows_are_fused(device)
 }
 
-/// The bytes that a layer keeps for backward.
+/// The bytes of one kind that a layer keeps for backward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Kept {
     /// The residual sum at its start.
@@ -102,56 +195,87 @@ impl Kept {
     }
 }
 
+/// What a layer keeps, by kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct Layer {
+    residual: Kept,
+    norms: Kept,
+    attention: Kept,
+    feed_forward: Kept,
+}
+
+impl Layer {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            residual: self.residual.plus(other.residual),
+            norms: self.norms.plus(other.norms),
+            attention: self.attention.plus(other.attention),
+            feed_forward: self.feed_forward.plus(other.feed_forward),
+        }
+    }
+}
+
 fn activation_bytes(
     config: &TransformerConfig,
     dtype: DType,
     shape: [usize; 3],
     fused_attention: bool,
     checkpointing: ActivationCheckpointing,
-) -> u64 {
+) -> ActivationBytes {
     let element = dtype.size() as u64;
     let Sizes { d, f, inner, query, key_value, head_norms, n_encoder, n_decoder, .. } = Sizes::of(config);
     let [b, s, t] = shape.map(|n| n as u64);
     let n_heads = config.n_heads as u64;
+    let expensive = |bytes: u64| Kept { expensive: bytes, ..Kept::default() };
+    let cheap = |bytes: u64| Kept { cheap: bytes, ..Kept::default() };
 
     // Attention without its kernel is computed again.
     let attended = |queries: u64, keys: u64| match fused_attention {
-        true => Kept { expensive: queries * (element * query + n_heads * 4), ..Kept::default() },
-        false => Kept { cheap: queries * (element * query + keys * n_heads * (2 * 4 + element)), ..Kept::default() },
+        true => expensive(queries * (element * query + n_heads * 4)),
+        false => cheap(queries * (element * query + keys * n_heads * (2 * 4 + element))),
     };
 
     // Two residual sums and their norms, the projections and the feed-forward.
-    let layer = |len: u64| {
-        let rest = Kept {
-            sum: len * element * d,
-            expensive: len * element * (d + query + key_value + inner),
-            // Norms of heads keep their inputs, and give another matrix of queries, keys and values.
-            cheap: len * element * (2 * d + f + if head_norms > 0 { 2 * query + 2 * key_value } else { 0 }),
-        };
-        rest.plus(attended(len, len))
+    // Norms of heads keep their inputs, and give another matrix of queries, keys and values.
+    let of_heads = if head_norms > 0 { 2 * query + 2 * key_value } else { 0 };
+    let layer = |len: u64| Layer {
+        residual: Kept { sum: len * element * d, ..expensive(len * element * d) },
+        norms: cheap(len * element * (2 * d + of_heads)),
+        attention: expensive(len * element * (query + key_value)).plus(attended(len, len)),
+        feed_forward: Kept { cheap: len * element * f, ..expensive(len * element * inner) },
+    };
+    let cross = || Layer {
+        residual: expensive(element * t * d),
+        norms: cheap(t * element * d),
+        attention: expensive(element * (t * query + s * key_value)).plus(attended(t, s)),
+        feed_forward: Kept::default(),
     };
 
-    let cross = || {
-        let rest = Kept { sum: 0, expensive: element * (t * (d + query) + s * key_value), cheap: t * element * d };
-        rest.plus(attended(t, s))
+    let stacks = match config.architecture {
+        Architecture::EncoderDecoder => vec![(layer(s), n_encoder), (layer(t).plus(cross()), n_decoder)],
+        Architecture::DecoderOnly => vec![(layer(t), n_decoder)],
+        Architecture::EncoderOnly => vec![(layer(t), n_encoder)],
     };
-
-    let layers = match config.architecture {
-        Architecture::EncoderDecoder => {
-            layer(s).times(n_encoder, checkpointing) + layer(t).plus(cross()).times(n_decoder, checkpointing)
-        }
-        Architecture::DecoderOnly => layer(t).times(n_decoder, checkpointing),
-        Architecture::EncoderOnly => layer(t).times(n_encoder, checkpointing),
+    let of = |kind: fn(&Layer) -> Kept| -> u64 {
+        b * stacks.iter().map(|(layer, n)| kind(layer).times(*n, checkpointing)).sum::<u64>()
     };
-    b * (layers + (s + t) * element * 2 * d) + head_bytes(config, element, b * t)
+    let (logits, projection_gradient) = head_bytes(config, element, b * t);
+    ActivationBytes {
+        residual: of(|layer| layer.residual),
+        norms: of(|layer| layer.norms) + b * (s + t) * element * 2 * d,
+        attention: of(|layer| layer.attention),
+        feed_forward: of(|layer| layer.feed_forward),
+        logits,
+        projection_gradient,
+    }
 }
 
-/// Logits of one chunk, and the gradients of all chunks.
-fn head_bytes(config: &TransformerConfig, element: u64, rows: u64) -> u64 {
+/// Logits of one chunk with the gradient of the hidden states, and the gradients of all chunks.
+fn head_bytes(config: &TransformerConfig, element: u64, rows: u64) -> (u64, u64) {
     let (vocabulary, d) = (config.vocab_size() as u64, config.d_model as u64);
     match config.logits_chunk(rows as usize) as u64 {
-        0 => rows * vocabulary * element,
-        chunk_rows => chunk_rows.min(rows) * vocabulary * element + rows * d * element + 4 * vocabulary * d,
+        0 => (rows * vocabulary * element, 0),
+        chunk_rows => (chunk_rows.min(rows) * vocabulary * element + rows * d * element, 4 * vocabulary * d),
     }
 }
 
@@ -159,18 +283,52 @@ fn head_bytes(config: &TransformerConfig, element: u64, rows: u64) -> u64 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn sixteen_bit_training_state_is_sixteen_bytes_per_parameter_and_its_accumulator() {
+    const PAIRS: [usize; 3] = [400, 64, 64];
+
+    fn bytes(setting: &TrainSetting) -> (TrainBytes, u64) {
         let config = TransformerConfig::base().with_vocab_size(32_000);
-        let n = n_params(&config).total();
-        let bytes = train_bytes(&config, &Device::flex(), DType::BF16, [400, 64, 64], ActivationCheckpointing::Off);
-        assert_eq!(bytes.total() - bytes.activations, 20 * n);
+        (train_bytes(&config, &Device::flex(), PAIRS, setting), n_params(&config).total())
+    }
+
+    #[test]
+    fn sixteen_bit_training_state_is_sixteen_bytes_per_parameter() {
+        let (bytes, n) = bytes(&TrainSetting::plain(DType::BF16));
+        assert_eq!(bytes.state(), 16 * n);
+        assert_eq!((bytes.accumulator, bytes.flat_gradients), (0, 2 * n), "one micro-batch accumulates nothing");
         // Of the order of what PyTorch keeps with flash attention.
-        assert!((4..12).contains(&(bytes.activations >> 30)), "{} GiB", bytes.activations >> 30);
+        let activations = bytes.activations.total();
+        assert!((4..12).contains(&(activations >> 30)), "{} GiB", activations >> 30);
+        assert_eq!(bytes.total(), bytes.state() + activations, "flat gradients take the place of activations");
+    }
+
+    #[test]
+    fn f32_has_one_copy_of_the_weights_and_no_accumulator_for_one_micro_batch() {
+        let (plain, n) = bytes(&TrainSetting::plain(DType::F32));
+        assert_eq!((plain.weights, plain.master, plain.moments, plain.gradients), (0, 4 * n, 8 * n, 4 * n));
+        assert_eq!((plain.state(), plain.accumulator, plain.exchange), (16 * n, 0, 0));
+        let (two, _) = bytes(&TrainSetting { accumulates: true, ..TrainSetting::plain(DType::F32) });
+        assert_eq!((two.state(), two.accumulator, two.flat_gradients), (20 * n, 4 * n, 0));
+    }
+
+    #[test]
+    fn a_sharded_optimizer_keeps_a_slice_and_buffers_for_the_exchange() {
+        let four = TrainSetting { n_ranks: 4, ..TrainSetting::plain(DType::BF16) };
+        let (whole, n) = bytes(&four);
+        let (sharded, _) = bytes(&TrainSetting { shards_optimizer: true, ..four });
+        let slice = n.div_ceil(4);
+        assert_eq!((whole.master, whole.moments), (4 * n, 8 * n));
+        assert_eq!((sharded.master, sharded.moments), (4 * slice, 8 * slice));
+        assert_eq!((sharded.weights, sharded.exchange), (2 * n, (n - slice) * 2 + 4 * slice));
+        let (f32_sharded, _) = bytes(&TrainSetting { shards_optimizer: true, dtype: DType::F32, ..four });
+        assert_eq!(f32_sharded.weights, 4 * n, "the masters are a slice, the weights are all");
+        let (alone, _) = bytes(&TrainSetting { takes_local_steps: true, ..four });
+        assert_eq!(alone.exchange, 4 * slice + (4 + 3 * 2 + 4) * n);
+        let (averaged, _) = bytes(&TrainSetting { keeps_average: true, ..four });
+        assert_eq!(averaged.state(), whole.state() + 4 * n);
     }
 
     fn kept(config: &TransformerConfig, len: usize, fused: bool, checkpointing: ActivationCheckpointing) -> u64 {
-        activation_bytes(config, DType::BF16, [16, 0, len], fused, checkpointing)
+        activation_bytes(config, DType::BF16, [16, 0, len], fused, checkpointing).total()
     }
 
     /// Sums by hand: of 16 D per token and layer, six are norms and activations, and the first sum is one.

@@ -149,10 +149,13 @@ fn one_line(text: &str) -> String {
 fn parts(bytes: &TrainBytes) -> String {
     let parts = [
         (bytes.weights, "weights"),
-        (bytes.gradients, "gradients"),
-        (bytes.master, "master weights"),
+        (bytes.master, if bytes.weights == 0 { "weights" } else { "master weights" }),
         (bytes.moments, "moments"),
-        (bytes.activations, "activations"),
+        (bytes.gradients, "gradients"),
+        (bytes.accumulator, "accumulated gradients"),
+        (bytes.average, "average of the weights"),
+        (bytes.exchange, "exchange"),
+        (bytes.activations.total().max(bytes.flat_gradients), "activations"),
     ];
     let parts = parts.into_iter().map(|(bytes, name)| (bytes as f64 / f64::from(1 << 20), name));
     let parts: Vec<String> =
@@ -162,15 +165,26 @@ fn parts(bytes: &TrainBytes) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kiln_model::flops::ActivationBytes;
+
     use super::*;
     use crate::config::Preset;
 
     #[test]
     fn parts_that_are_missing_are_not_listed() {
         let mib = 1 << 20;
-        let bytes =
-            TrainBytes { weights: mib, gradients: 2 * mib, master: 0, moments: 4 * mib, activations: 1990 * mib };
-        assert_eq!(parts(&bytes), "weights 1 MiB, gradients 2 MiB, moments 4 MiB, activations 1,990 MiB");
+        let activations = ActivationBytes { residual: 1990 * mib, ..ActivationBytes::default() };
+        let bytes = TrainBytes {
+            weights: mib,
+            gradients: 2 * mib,
+            moments: 4 * mib,
+            activations,
+            flat_gradients: 2 * mib,
+            ..TrainBytes::default()
+        };
+        assert_eq!(parts(&bytes), "weights 1 MiB, moments 4 MiB, gradients 2 MiB, activations 1,990 MiB");
+        let f32 = TrainBytes { weights: 0, master: 3 * mib, ..bytes };
+        assert!(parts(&f32).starts_with("weights 3 MiB, moments"), "{}", parts(&f32));
 
         let of = |preset: Preset| {
             let config = preset.config();

@@ -1,0 +1,66 @@
+//! The memory that a configuration needs on a batch of a shape.
+
+use burn::tensor::{Device, FloatDType};
+use kiln_data::Shape;
+use kiln_model::ActivationCheckpointing;
+use kiln_model::flops::{TrainBytes, TrainSetting, train_bytes};
+
+use crate::config::Config;
+
+/// What decides the memory of a run, apart from configuration, device and batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Need {
+    /// The compute dtype.
+    pub dtype: FloatDType,
+    /// Devices that train together.
+    pub n_devices: usize,
+    /// The activations that are kept.
+    pub checkpointing: ActivationCheckpointing,
+}
+
+impl Need {
+    /// Estimates the memory of a step on batches of `shape`, on each of the devices.
+    pub fn of(&self, config: &Config, device: &Device, shape: Shape) -> TrainBytes {
+        let train = &config.train;
+        let splits = train.split_batches.max(1);
+        let setting = TrainSetting {
+            dtype: self.dtype.into(),
+            checkpointing: self.checkpointing,
+            accumulates: train.grad_accum_steps > 1 || splits > 1,
+            n_ranks: self.n_devices as u64,
+            shards_optimizer: self.n_devices > 1 && train.shard_optimizer && train.sync_every <= 1,
+            takes_local_steps: train.sync_every > 1,
+            keeps_average: train.ema_decay > 0.0,
+        };
+        let rows = shape.batch_size.div_ceil(splits);
+        train_bytes(&config.model, device, [rows, shape.source_len, shape.target_len], &setting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::presets;
+
+    /// The ledger follows from the keys that decide it.
+    #[test]
+    fn accumulation_and_several_devices_are_counted_only_where_they_happen() {
+        let mut config = presets::numbers();
+        config.model = config.model.with_vocab_size(1000);
+        let shape = Shape { batch_size: 64, source_len: 8, target_len: 8 };
+        let need = |config: &Config, n_devices| {
+            let need = Need { dtype: FloatDType::F32, n_devices, checkpointing: ActivationCheckpointing::Off };
+            need.of(config, &Device::flex(), shape)
+        };
+        let one = need(&config, 1);
+        assert_eq!((one.weights, one.accumulator, one.exchange), (0, 0, 0));
+        config.train.split_batches = 2;
+        let split = need(&config, 1);
+        assert!(split.accumulator > 0 && split.activations.total() < one.activations.total());
+        config.train.split_batches = 1;
+        config.train.shard_optimizer = true;
+        assert_eq!(need(&config, 1), one, "one device has nothing to shard");
+        let two = need(&config, 2);
+        assert!(two.moments < one.moments && two.exchange > 0 && two.weights > 0, "{two:?}");
+    }
+}
