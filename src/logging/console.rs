@@ -120,7 +120,7 @@ impl Console {
 impl Sink for Console {
     fn write(&mut self, record: &Record<'_>) -> Result<()> {
         match record {
-            Record::Start(_) | Record::Step(_) | Record::End(_) => {}
+            Record::Start(_) | Record::Step(_) | Record::Sample(_) | Record::End(_) => {}
             Record::Window(window) => self.window(window),
             Record::Validation(validation) => self.line(&validation_line(validation)),
             Record::Preparing(what, done, of) => self.preparing(what, *done, *of),

@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: one JSON object per line. Each line is written in one call, so that the file holds whole lines however
 //! the run ends.
 //!
-//! `kind` is `start`, `step`, `window`, `validation`, `note` or `end`, and `time` is in seconds since 1970. [`crate::metrics`]
+//! `kind` is `start`, `step`, `window`, `validation`, `sample`, `note` or `end`, and `time` is in seconds since 1970. [`crate::metrics`]
 //! has the other fields and the version of the schema. Numbers that are not finite are written as `null`, because JSON cannot
 //! express them.
 
@@ -62,6 +62,7 @@ impl Sink for Jsonl {
             Record::Step(step) => self.write_line("step", step),
             Record::Window(window) => self.write_line("window", window),
             Record::Validation(validation) => self.write_line("validation", validation),
+            Record::Sample(sample) => self.write_line("sample", sample),
             Record::Preparing(..) | Record::Begin(_) => Ok(()),
             Record::Note(note) => self.write_line("note", NoteFields { note }),
             Record::End(run) => self.write_line("end", run),

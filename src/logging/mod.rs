@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::metrics::{RunMetrics, StartMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
+use crate::metrics::{RunMetrics, SampleMetrics, StartMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
 
 pub use console::Console;
 pub use jsonl::Jsonl;
@@ -37,6 +37,8 @@ pub enum Record<'a> {
     Window(&'a WindowMetrics),
     /// One validation.
     Validation(&'a ValidationMetrics),
+    /// A text that the model wrote at a validation.
+    Sample(&'a SampleMetrics),
     /// Work before the first step: its name, the parts done, and all parts.
     Preparing(&'a str, usize, usize),
     /// What begins to be computed now. Files do not record it.
@@ -165,6 +167,11 @@ impl Logging {
     /// Writes a validation.
     pub fn validation(&mut self, validation: &ValidationMetrics) -> Result<()> {
         self.write(Record::Validation(validation))
+    }
+
+    /// Writes a text of the model.
+    pub fn sample(&mut self, sample: &SampleMetrics) -> Result<()> {
+        self.write(Record::Sample(sample))
     }
 
     /// Reports that `done` of `of` parts of `what` are done; all of them precede the first step.

@@ -49,7 +49,12 @@ impl Sink for TensorBoard {
             Record::Step(step) => self.write_scalars(step.step, &scalars::of_step(step)),
             Record::Window(window) => self.write_scalars(window.step, &scalars::of_window(window)),
             Record::Validation(validation) => self.write_scalars(validation.step, &scalars::of_validation(validation)),
-            Record::Start(_) | Record::Preparing(..) | Record::Begin(_) | Record::Note(_) | Record::End(_) => Ok(()),
+            Record::Start(_)
+            | Record::Sample(_)
+            | Record::Preparing(..)
+            | Record::Begin(_)
+            | Record::Note(_)
+            | Record::End(_) => Ok(()),
             Record::Finished => Ok(self.file.sync_all()?),
         }
     }

@@ -278,6 +278,19 @@ pub struct ValidationMetrics {
     pub elapsed_secs: f64,
 }
 
+/// A text that the model wrote at a validation, to be read by people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleMetrics {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// What the model read.
+    pub source: String,
+    /// What the model wrote.
+    pub output: String,
+    /// What was wanted.
+    pub reference: String,
+}
+
 /// A whole run, when a process ends its training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunMetrics {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use burn::tensor::Device;
-use kiln_data::{BatchSource, OnePass, Rank};
+use kiln_data::{BatchSource, Example, OnePass, Rank};
 
 use super::guard::{Watch, in_step};
 use super::measured::Measured;
@@ -25,7 +25,7 @@ use crate::device::{Telemetry, device_memory};
 use crate::eval::{Model, score, validation_loss};
 use crate::logging::Logging;
 use crate::metrics::deferred::DeferredMetrics;
-use crate::metrics::{CollectiveMetrics, Outliers, Span, ValidationMetrics, WindowMetrics};
+use crate::metrics::{CollectiveMetrics, Outliers, SampleMetrics, Span, ValidationMetrics, WindowMetrics};
 
 /// What is due after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,6 +201,23 @@ impl Validation {
         let elapsed = start.elapsed();
         metrics.elapsed_secs = elapsed.as_secs_f64();
         Ok(Some(Validated { metrics, hypotheses, elapsed }))
+    }
+}
+
+/// Translations that are logged at a validation, always of the same sources.
+const N_SAMPLES: usize = 3;
+
+impl Validation {
+    /// Returns the first few `hypotheses`, the translations of [`Self::examples`], with what was read and wanted.
+    pub(super) fn samples(&self, step: u64, hypotheses: &[String]) -> Vec<SampleMetrics> {
+        let pairs = self.examples.iter().zip(hypotheses).take(N_SAMPLES);
+        let sample = |(example, output): (&Example, &String)| SampleMetrics {
+            step,
+            source: example.source.clone(),
+            output: output.clone(),
+            reference: example.target.clone(),
+        };
+        pairs.map(sample).collect()
     }
 }
 

@@ -237,6 +237,9 @@ impl<M: Model> Trainer<M> {
         let Some(Validated { metrics, hypotheses, elapsed }) = found else { return Ok(false) };
         measured.clock.add(Span::Validate, elapsed);
         logging.validation(&metrics)?;
+        for sample in validation.samples(metrics.step, hypotheses.as_deref().unwrap_or_default()) {
+            logging.sample(&sample)?;
+        }
 
         let best = new_best(&metrics, config.train.best_metric, state.best);
         state.best = best.or(state.best);

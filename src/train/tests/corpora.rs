@@ -125,6 +125,7 @@ impl Sink for Recorder {
                 format!("{step:?}")
             }
             Record::Validation(valid) => format!("valid {} {} {:?}", valid.loss, valid.nll, valid.bleu),
+            Record::Sample(sample) => format!("{sample:?}"),
             Record::Note(note) => format!("note {note}"),
             Record::Preparing(what, done, of) => format!("{what} {done} {of}"),
             Record::Start(_) | Record::Window(_) | Record::Begin(_) | Record::End(_) | Record::Finished => {
