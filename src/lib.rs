@@ -33,7 +33,8 @@
 //! | 5 | [`train`] the loop, its steps and its state |
 //! | 6 | [`run`] the life of a run: folder, lock, start, resume |
 //! | 7 | `diagnose` speed and precision, compared with PyTorch and f32 |
-//! | 8 | `cli` one file per subcommand |
+//! | 8 | `report` pages and pictures of runs |
+//! | 9 | `cli` one file per subcommand |
 //!
 //! The crates below: `kiln-data` (text -> host batches, without Burn), `kiln-model` (the Transformers) and
 //! `kiln-kernels` (their operators). Data flows one way:
@@ -84,6 +85,8 @@ pub mod hugging_face;
 pub mod logging;
 #[doc(hidden)]
 pub mod optim;
+#[doc(hidden)]
+pub mod report;
 mod units;
 
 pub use config::Config;

@@ -13,6 +13,7 @@ use crate::distributed::{DevicesError, WorldError};
 use crate::files::FileError;
 use crate::generate::GenerateError;
 use crate::hugging_face::FolderError;
+use crate::report::history::HistoryError;
 use crate::run::RunError;
 
 /// The command failed while running: a full disk, a device out of memory, a bug.
@@ -81,6 +82,12 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     if let Some(error) = cause.downcast_ref::<HfError>() {
         return Some(if matches!(error, HfError::NotExpressible { .. }) { USAGE } else { BAD_DATA });
+    }
+    if let Some(error) = cause.downcast_ref::<HistoryError>() {
+        return Some(match error {
+            HistoryError::Unreadable { source, .. } => code_of_io(source),
+            _ => USAGE,
+        });
     }
     if cause.is::<NotUtf8>() {
         return Some(BAD_DATA);

@@ -19,6 +19,7 @@ mod import;
 mod lines;
 mod pool;
 mod prepare;
+mod report;
 mod together;
 mod tokenizer;
 mod train;
@@ -58,6 +59,7 @@ enum Command {
     Bench(bench::Args),
     Check(check::Args),
     Compare(compare::Args),
+    Report(report::Args),
     Config(config::Args),
     Warm(warm::Args),
     Doctor(doctor::Args),
@@ -123,6 +125,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Export(args) => export::run(args),
         Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Report(args) => report::run(args),
         Command::Config(args) => config::run(args),
         Command::Warm(args) => warm::run(args),
         Command::Doctor(args) => doctor::run(args),

@@ -210,11 +210,16 @@ pub struct DifferentKey {
 
 /// Returns the keys whose values differ between `runs`, sorted.
 pub fn different_keys(runs: &[RunRecord]) -> Vec<DifferentKey> {
-    let Some((first, others)) = runs.split_first() else { return Vec::new() };
+    different_keys_of(&runs.iter().map(|run| &run.config).collect::<Vec<_>>())
+}
+
+/// Returns the keys whose values differ between configurations, sorted.
+pub fn different_keys_of(configs: &[&Config]) -> Vec<DifferentKey> {
+    let Some((first, others)) = configs.split_first() else { return Vec::new() };
     let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (i, other) in (1..).zip(others) {
-        for difference in all_differences(&first.config, &other.config) {
-            keys.entry(difference.field).or_insert_with(|| vec![difference.saved; runs.len()])[i] = difference.now;
+        for difference in all_differences(first, other) {
+            keys.entry(difference.field).or_insert_with(|| vec![difference.saved; configs.len()])[i] = difference.now;
         }
     }
     keys.into_iter().map(|(key, values)| DifferentKey { key, values }).collect()

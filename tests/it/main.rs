@@ -13,6 +13,7 @@ mod kiln;
 mod measuring;
 mod minilm;
 mod readme;
+mod report;
 mod resuming;
 mod same_text;
 mod text;

@@ -1,0 +1,172 @@
+//! `kiln report`: what runs have logged, as a page and as pictures.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result};
+
+use super::error::Usage;
+use crate::files::replace_file;
+use crate::report::catalogue::{FIGURES, find};
+use crate::report::colours::COLOURS;
+use crate::report::curves::Figure;
+use crate::report::draw;
+use crate::report::history::{History, HistoryError, name_apart};
+use crate::report::live::Server;
+use crate::report::page::{MARK, Refresh, page, waiting};
+use crate::report::picture::png;
+
+/// As many runs have distinct colours.
+const MOST_RUNS: usize = COLOURS.len();
+
+/// Shows what runs have logged: one HTML page, or pictures
+///
+/// The page needs no network and no script. It has the curves of losses, scores, learning rate, speed, padding, time and
+/// memory, as far as the runs logged them, the differences between their configurations, and their notes. Several runs lie
+/// over each other in one figure. A run may still go on.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  kiln report runs/en-it
+  kiln report runs/a runs/b --out ab.html
+  kiln report runs/a runs/b --figure loss --figure scores --svg loss.svg
+  kiln report runs/a --live")]
+pub(super) struct Args {
+    /// Run folders, up to 8
+    #[arg(required = true)]
+    runs: Vec<PathBuf>,
+
+    /// File of the page [default: report.html, unless a picture is asked for]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
+    /// Writes figures as an SVG file, which follows the reader's light or dark theme
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Writes figures as a PNG file, in light colours
+    #[arg(long, value_name = "FILE")]
+    png: Option<PathBuf>,
+
+    /// A figure of --svg and --png, named as in the links of the page; may be repeated [default: loss]
+    #[arg(long, value_name = "NAME")]
+    figure: Vec<String>,
+
+    /// Serves the page on the loopback address until Ctrl-C. The page loads itself again every 5 seconds
+    #[arg(long, conflicts_with_all = ["out", "svg", "png", "figure"])]
+    live: bool,
+
+    /// With --live: the port; 0 takes a free one
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "live")]
+    port: u16,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    if args.runs.len() > MOST_RUNS {
+        let text = format!("{} runs: a figure has colours for {MOST_RUNS}; give fewer", args.runs.len());
+        return Err(Usage(text).into());
+    }
+    if args.live {
+        return serve(args.runs, args.port);
+    }
+
+    let runs = read(&args.runs)?;
+    for run in runs.iter().filter(|run| run.bad_lines > 1) {
+        eprintln!(
+            "warning: {}: {} damaged lines of its metrics were skipped (kiln check names them)",
+            run.dir.display(),
+            run.bad_lines
+        );
+    }
+    let wants_picture = args.svg.is_some() || args.png.is_some();
+    if !wants_picture && !args.figure.is_empty() {
+        return Err(Usage("--figure chooses figures of a picture: add --svg FILE or --png FILE".into()).into());
+    }
+
+    if wants_picture {
+        let drawing = draw::file(&chosen(&args.figure, &runs)?)?;
+        if let Some(path) = &args.svg {
+            write(path, drawing.as_bytes())?;
+        }
+        if let Some(path) = &args.png {
+            write(path, &png(&drawing)?)?;
+        }
+    }
+    if !wants_picture || args.out.is_some() {
+        let path = args.out.unwrap_or_else(|| "report.html".into());
+        refuse_other_file(&path)?;
+        write(&path, page(&runs, Refresh::Never)?.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn read(dirs: &[PathBuf]) -> Result<Vec<History>, HistoryError> {
+    let mut runs = dirs.iter().map(|dir| History::read(dir)).collect::<Result<Vec<_>, _>>()?;
+    name_apart(&mut runs);
+    Ok(runs)
+}
+
+/// Returns the figures of a picture.
+fn chosen(names: &[String], runs: &[History]) -> Result<Vec<Figure>> {
+    let of = |present: bool| {
+        let names = FIGURES.iter().filter(|kind| !present || !Figure::of(kind, runs).is_empty()).map(|kind| kind.id);
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let default = ["loss".to_owned()];
+    let names = if names.is_empty() { &default[..] } else { names };
+
+    let mut figures = Vec::new();
+    for name in names {
+        let Some(kind) = find(name) else {
+            return Err(Usage(format!("--figure {name}: unknown figure; there are {}", of(false))).into());
+        };
+        let found = Figure::of(kind, runs);
+        if found.is_empty() {
+            let text = format!("--figure {name}: the runs have logged nothing for it; they have {}", of(true));
+            return Err(Usage(text).into());
+        }
+        figures.extend(found);
+    }
+    Ok(figures)
+}
+
+/// Refuses to replace a page that is not a report.
+fn refuse_other_file(path: &Path) -> Result<(), Usage> {
+    match fs::read(path) {
+        Ok(found) if !found.windows(MARK.len()).any(|part| part == MARK.as_bytes()) => Err(Usage(format!(
+            "{}: this file exists and is not a report of Kiln; name another one with --out",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_file(path, bytes)?;
+    println!("{}", path.display());
+    Ok(())
+}
+
+/// Serves the page of runs that may not have begun to train.
+fn serve(dirs: Vec<PathBuf>, port: u16) -> Result<()> {
+    if let Err(error @ (HistoryError::NoRun(_) | HistoryError::Unreadable { .. })) = read(&dirs) {
+        return Err(error.into());
+    }
+    let server = Server::bind(port)
+        .with_context(|| format!("port {port} of 127.0.0.1 cannot be used; take another one with --port"))?;
+    println!("{}", server.url());
+    std::io::stdout().flush()?;
+    eprintln!("serving to browsers of this machine; Ctrl-C ends it");
+
+    // One page at a time: a long run takes seconds to read.
+    let turn = Mutex::new(());
+    let made = move |refresh| {
+        let _turn = turn.lock();
+        match read(&dirs) {
+            Ok(runs) => page(&runs, refresh).unwrap_or_else(|error| waiting(&format!("{error:#}"), refresh)),
+            Err(error) => waiting(&error.to_string(), refresh),
+        }
+    };
+    Ok(server.serve(made)?)
+}

@@ -1,0 +1,349 @@
+//! The figures of a report, and the fields of `metrics.jsonl` that they show.
+//!
+//! A figure that no run has a field for is left out, so runs of earlier versions need no case of their own.
+
+/// The heading under which a figure stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// Losses, scores, learning rate, gradients.
+    Learning,
+    /// Tokens per second and where the time goes.
+    Speed,
+    /// Memory, power and clocks of the device.
+    Device,
+}
+
+impl Section {
+    /// All sections, in the order of the page.
+    pub const ALL: [Self; 3] = [Self::Learning, Self::Speed, Self::Device];
+
+    /// Returns the heading.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Self::Learning => "Learning",
+            Self::Speed => "Speed",
+            Self::Device => "Device",
+        }
+    }
+}
+
+/// How a measure is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// A line.
+    Line,
+    /// Single values as a faint line, and their mean over neighbouring steps as a line.
+    Noisy,
+    /// A line with a mark at each value: few values, far apart.
+    Marked,
+    /// Marks only.
+    Dots,
+    /// An area on top of the measures before it; the areas are parts of a whole.
+    Part,
+}
+
+/// A number that `metrics.jsonl` has per step.
+#[derive(Debug, Clone, Copy)]
+pub struct Measure {
+    /// The kind of the lines.
+    pub kind: &'static str,
+    /// The field; `a.b` is field `b` of object `a`.
+    pub field: &'static str,
+    /// What the field was called before.
+    pub older: Option<&'static str>,
+    /// A field that the value is divided by.
+    pub per: Option<&'static str>,
+    /// Its name in the legend.
+    pub label: &'static str,
+    /// What a value is multiplied by.
+    pub scale: f64,
+    /// How it is drawn.
+    pub style: Style,
+}
+
+/// The vertical axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Axis {
+    /// From the smallest to the largest value.
+    Range,
+    /// From 0.
+    FromZero,
+    /// Powers of ten, if the values need it: positive, and far apart.
+    Wide,
+}
+
+/// A picture with one vertical axis.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// Its name on the command line and in links.
+    pub id: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// The unit of its vertical axis.
+    pub unit: &'static str,
+    /// Its vertical axis.
+    pub axis: Axis,
+    /// Where it stands.
+    pub section: Section,
+    /// What it shows.
+    pub measures: &'static [Measure],
+}
+
+const fn step(field: &'static str, label: &'static str, style: Style) -> Measure {
+    Measure { kind: "step", field, older: None, per: None, label, scale: 1.0, style }
+}
+
+const fn window(field: &'static str, label: &'static str, scale: f64) -> Measure {
+    Measure { kind: "window", field, older: None, per: None, label, scale, style: Style::Line }
+}
+
+/// A part of the time between two lines.
+const fn phase(field: &'static str, label: &'static str) -> Measure {
+    Measure { per: Some("host.elapsed_ms"), style: Style::Part, ..window(field, label, PERCENT) }
+}
+
+const fn validation(field: &'static str, label: &'static str, scale: f64) -> Measure {
+    Measure { kind: "validation", field, older: None, per: None, label, scale, style: Style::Marked }
+}
+
+const GIB: f64 = 1.0 / (1u64 << 30) as f64;
+const PERCENT: f64 = 100.0;
+
+const fn kind(
+    id: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    axis: Axis,
+    section: Section,
+    measures: &'static [Measure],
+) -> Kind {
+    Kind { id, title, unit, axis, section, measures }
+}
+
+/// Every figure, in the order of the page.
+pub const FIGURES: &[Kind] = &[
+    kind(
+        "loss",
+        "Loss",
+        "nats per label",
+        Axis::Range,
+        Section::Learning,
+        &[step("loss", "training", Style::Noisy), validation("loss", "validation", 1.0)],
+    ),
+    kind(
+        "nll",
+        "Loss without label smoothing",
+        "nats per label",
+        Axis::Range,
+        Section::Learning,
+        &[step("nll", "training", Style::Noisy), validation("nll", "validation", 1.0)],
+    ),
+    kind(
+        "scores",
+        "Translation scores",
+        "points of 100",
+        Axis::FromZero,
+        Section::Learning,
+        &[
+            validation("bleu", "BLEU", 1.0),
+            validation("chrf", "chrF2", 1.0),
+            validation("exact_match", "exact match", PERCENT),
+        ],
+    ),
+    kind(
+        "accuracy",
+        "Masked-token accuracy",
+        "%",
+        Axis::FromZero,
+        Section::Learning,
+        &[
+            validation("masked_accuracy", "model", PERCENT),
+            validation("unigram_accuracy", "most frequent token", PERCENT),
+        ],
+    ),
+    kind(
+        "bits",
+        "Bits per byte of the validation text",
+        "bits",
+        Axis::Range,
+        Section::Learning,
+        &[validation("bits_per_byte", "validation", 1.0)],
+    ),
+    kind(
+        "lr",
+        "Learning rate",
+        "per update",
+        Axis::FromZero,
+        Section::Learning,
+        &[step("lr", "learning rate", Style::Line)],
+    ),
+    kind(
+        "grad-norm",
+        "Gradient norm before clipping",
+        "norm",
+        Axis::Wide,
+        Section::Learning,
+        &[step("grad_norm", "gradient norm", Style::Noisy)],
+    ),
+    kind(
+        "outliers",
+        "Outliers",
+        "standard deviations",
+        Axis::FromZero,
+        Section::Learning,
+        &[step("loss_z", "loss", Style::Dots), step("grad_norm_z", "gradient norm", Style::Dots)],
+    ),
+    kind(
+        "loss-scale",
+        "Loss scale of fp16",
+        "factor",
+        Axis::Wide,
+        Section::Learning,
+        &[step("loss_scale", "loss scale", Style::Line)],
+    ),
+    kind(
+        "throughput",
+        "Throughput without padding",
+        "tokens per second",
+        Axis::FromZero,
+        Section::Speed,
+        &[window("tokens_per_sec", "tokens per second", 1.0)],
+    ),
+    kind(
+        "samples-per-second",
+        "Samples per second",
+        "samples per second",
+        Axis::FromZero,
+        Section::Speed,
+        &[window("samples_per_sec", "samples per second", 1.0)],
+    ),
+    kind(
+        "mfu",
+        "Model FLOPs utilization",
+        "% of the peak",
+        Axis::FromZero,
+        Section::Speed,
+        &[window("mfu", "MFU", PERCENT)],
+    ),
+    kind(
+        "padding",
+        "Padding",
+        "% of the positions",
+        Axis::FromZero,
+        Section::Speed,
+        &[window("padding_ratio", "padding", PERCENT)],
+    ),
+    kind(
+        "data-wait",
+        "Waiting for data",
+        "% of the training time",
+        Axis::FromZero,
+        Section::Speed,
+        &[window("data_wait_share", "waiting for data", PERCENT)],
+    ),
+    kind(
+        "phases",
+        "Where the host's time goes",
+        "% of the time",
+        Axis::FromZero,
+        Section::Speed,
+        &[
+            phase("host.enqueue_ms", "enqueue"),
+            phase("host.drain_ms", "drain"),
+            phase("host.validate_ms", "validate"),
+            phase("host.data_wait_ms", "data wait"),
+            phase("host.save_ms", "save"),
+            phase("host.upload_ms", "upload"),
+            phase("host.log_ms", "log"),
+            phase("host.other_ms", "other"),
+        ],
+    ),
+    kind(
+        "host-syncs",
+        "Host syncs per line of metrics",
+        "syncs",
+        Axis::FromZero,
+        Section::Speed,
+        &[window("host_syncs", "host syncs", 1.0)],
+    ),
+    kind(
+        "replayed",
+        "Replayed as CUDA graphs",
+        "% of the micro-batches",
+        Axis::FromZero,
+        Section::Speed,
+        &[window("replayed_share", "replayed", PERCENT)],
+    ),
+    kind(
+        "memory",
+        "Device memory",
+        "GiB",
+        Axis::FromZero,
+        Section::Device,
+        &[
+            Measure { older: Some("memory_bytes"), ..window("device_memory.reserved_bytes", "reserved", GIB) },
+            window("device_memory.peak_bytes", "peak", GIB),
+            window("device_memory.live_bytes", "live between steps", GIB),
+        ],
+    ),
+    kind(
+        "host-memory",
+        "Memory of the process",
+        "GiB",
+        Axis::FromZero,
+        Section::Device,
+        &[window("host_memory.resident_bytes", "resident", GIB), window("host_memory.peak_bytes", "peak", GIB)],
+    ),
+    kind(
+        "utilization",
+        "Utilization of the GPU",
+        "% of the time",
+        Axis::FromZero,
+        Section::Device,
+        &[window("gpu.busy_share", "busy", PERCENT), window("gpu.throttled_share", "throttled", PERCENT)],
+    ),
+    kind(
+        "power",
+        "Power of the GPU",
+        "W",
+        Axis::FromZero,
+        Section::Device,
+        &[window("gpu.power_w", "power", 1.0), window("gpu.power_limit_w", "limit", 1.0)],
+    ),
+    kind(
+        "clock",
+        "Clock of the GPU",
+        "MHz",
+        Axis::FromZero,
+        Section::Device,
+        &[window("gpu.sm_clock_mhz", "clock", 1.0), window("gpu.max_sm_clock_mhz", "highest", 1.0)],
+    ),
+    kind(
+        "temperature",
+        "Temperature of the GPU",
+        "°C",
+        Axis::Range,
+        Section::Device,
+        &[window("gpu.temperature_c", "temperature", 1.0)],
+    ),
+];
+
+/// Returns the figure of a name.
+pub fn find(id: &str) -> Option<&'static Kind> {
+    FIGURES.iter().find(|kind| kind.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_can_be_typed() {
+        for (i, kind) in FIGURES.iter().enumerate() {
+            assert!(kind.id.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{}", kind.id);
+            assert!(FIGURES[..i].iter().all(|other| other.id != kind.id), "{}", kind.id);
+            assert!(!kind.measures.is_empty(), "{}", kind.id);
+        }
+        assert!(find("loss").is_some() && find("lose").is_none());
+    }
+}

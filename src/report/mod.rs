@@ -1,0 +1,15 @@
+//! Pictures and pages of what runs have logged.
+//!
+//! [`history`] reads a run folder, also while the run goes on. [`catalogue`] lists the figures and the fields of
+//! `metrics.jsonl` that they show; [`curves`] makes them short enough for a page; [`draw`] and [`picture`] turn them into SVG
+//! and PNG files. [`page`] and [`tables`] make one HTML file of everything, and [`live`] serves it.
+
+pub mod catalogue;
+pub mod colours;
+pub mod curves;
+pub mod draw;
+pub mod history;
+pub mod live;
+pub mod page;
+pub mod picture;
+pub mod tables;
