@@ -7,6 +7,7 @@ mod check;
 mod compare;
 mod config;
 mod config_args;
+mod data;
 mod doctor;
 mod error;
 mod evaluate;
@@ -17,6 +18,7 @@ mod generate;
 mod heap;
 mod import;
 mod lines;
+mod memory;
 mod pool;
 mod prepare;
 mod report;
@@ -60,6 +62,8 @@ enum Command {
     Check(check::Args),
     Compare(compare::Args),
     Report(report::Args),
+    Data(data::Args),
+    Memory(memory::Args),
     Config(config::Args),
     Warm(warm::Args),
     Doctor(doctor::Args),
@@ -126,6 +130,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
+        Command::Data(args) => data::run(args),
+        Command::Memory(args) => memory::run(args),
         Command::Config(args) => config::run(args),
         Command::Warm(args) => warm::run(args),
         Command::Doctor(args) => doctor::run(args),

@@ -25,6 +25,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use kiln_data::{BatchSource, CharacterCounts, Example, Prepared, TokenCache};
 
+pub use text::text_config;
 pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
 pub use vocabulary::Vocabulary;
 

@@ -130,7 +130,8 @@ fn files(config: &Config, cache_dir: &Path) -> Result<Files> {
 }
 
 /// Returns how the run reads its text.
-fn text_config(config: &Config) -> TextConfig {
+/// Returns how the text of a run is read, with the model's positions in place of a limit of 0.
+pub fn text_config(config: &Config) -> TextConfig {
     let text = config.data.text.resolved(config.model.max_positions);
     if config.is_built_in_task() { built_in::text_config(&text) } else { text }
 }

@@ -2,12 +2,13 @@
 //!
 //! [`history`] reads a run folder, also while the run goes on. [`catalogue`] lists the figures and the fields of
 //! `metrics.jsonl` that they show; [`curves`] makes them short enough for a page; [`draw`] and [`picture`] turn them into SVG
-//! and PNG files. [`page`] and [`tables`] make one HTML file of everything, and [`live`] serves it.
+//! and PNG files, and [`histogram`] draws lengths. [`page`] and [`tables`] make one HTML file of everything, and [`live`] serves it.
 
 pub mod catalogue;
 pub mod colours;
 pub mod curves;
 pub mod draw;
+pub mod histogram;
 pub mod history;
 pub mod live;
 pub mod page;

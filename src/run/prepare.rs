@@ -1,6 +1,6 @@
 //! Everything before the first step that needs no device: the lock, the data, the weights or checkpoint to start from.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -160,6 +160,16 @@ impl Run {
     /// # Errors
     /// As [`Self::prepare`].
     pub(crate) fn survey(&self, resume: bool) -> Result<Survey> {
+        let survey = self.survey_any_size(resume)?;
+        survey.plan.check_memory(self.options.auto_micro_batch)?;
+        Ok(survey)
+    }
+
+    /// Looks at a run as [`Self::survey`] does, also at one that does not fit into the memory.
+    ///
+    /// # Errors
+    /// If the data cannot be used, or if the run cannot be resumed.
+    pub(crate) fn survey_any_size(&self, resume: bool) -> Result<Survey> {
         self.config.train.kernels.install();
         let n_devices = self.options.link.as_ref().map_or(1, Link::size);
         let device = self.device()?;
@@ -176,8 +186,8 @@ impl Run {
         };
         let position = resume.map_or(Position::default(), |resume| resume.snapshot.state.position);
         let plan = Plan::of(&config, &data, &device, n_devices, self.options.auto_micro_batch)?;
-        plan.check_memory(self.options.auto_micro_batch)?;
-        Ok(Survey { config, data, plan, position, _scratch: scratch })
+        let cache_dir = config.data.cache_dir.clone().unwrap_or_else(|| dir.join("cache"));
+        Ok(Survey { config, data, plan, position, device, cache_dir, _scratch: scratch })
     }
 
     /// Makes or finds the data of the run, with token caches in `dir` unless the configuration names their folder. Returns
@@ -205,6 +215,9 @@ pub(crate) struct Survey {
     pub(crate) plan: Plan,
     /// The position at which the data begins.
     pub(crate) position: Position,
+    pub(crate) device: Device,
+    /// The folder of the token caches.
+    pub(crate) cache_dir: PathBuf,
     /// Holds the token caches.
     _scratch: Option<Scratch>,
 }

@@ -10,6 +10,7 @@ mod fuzz;
 mod help;
 mod hugging_face;
 mod kiln;
+mod looking;
 mod measuring;
 mod minilm;
 mod readme;

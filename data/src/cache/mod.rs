@@ -8,6 +8,7 @@ mod encode;
 mod fingerprint;
 mod format;
 mod mmap;
+mod stats;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -115,7 +116,7 @@ impl TokenCache {
     }
 
     /// Returns the longest allowed source and target rows in tokens, eos included; 0: no limit.
-    pub(crate) fn max_lens(&self) -> (usize, usize) {
+    pub fn max_lens(&self) -> (usize, usize) {
         (self.header.max_source_len as usize, self.header.max_target_len as usize)
     }
 

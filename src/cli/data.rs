@@ -1,0 +1,130 @@
+//! `kiln data`: what the text of a run looks like.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use super::config_args::ConfigArgs;
+use crate::checkpoint::RUN_CONFIG_FILE;
+use crate::device::DeviceChoice;
+use crate::diagnose::data_stats::{Batching, DataStats, Lengths};
+use crate::files::replace_file;
+use crate::report::histogram;
+use crate::run::{Options, Run};
+use crate::units::{counted, thousands};
+
+/// Characters of the longest bar.
+const BAR: usize = 40;
+
+/// Looks at the text of a run
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  kiln data stats --set data.train=pairs.jsonl --preset base")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Stats(StatsArgs),
+}
+
+/// Counts lengths, padding and duplicates, and recommends settings of the loader
+///
+/// Tokenizes the training text as kiln train does, or takes the token caches of a run. Padding is counted over a whole epoch,
+/// with the settings of the run and with others.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  kiln data stats --set data.train=pairs.jsonl --preset base
+  kiln data stats --task lm --set data.train=texts/ --packing sentences
+  kiln data stats --run runs/en-it --svg lengths.svg")]
+struct StatsArgs {
+    /// Run folder whose configuration and caches are taken; --set changes single keys
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset"])]
+    run: Option<PathBuf>,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Writes the lengths as an SVG file, too
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
+    let run = args.config.of_run(args.run, DeviceChoice::Cpu)?;
+    let survey = run.survey_any_size(false)?;
+    let stats = DataStats::of(&survey.config, &survey.data.vocabulary, &survey.cache_dir)?;
+    print(&stats);
+    if let Some(path) = &args.svg {
+        replace_file(path, histogram::file(&stats.lengths)?.as_bytes())?;
+        eprintln!("lengths written to {}", path.display());
+    }
+    Ok(())
+}
+
+fn print(stats: &DataStats) {
+    let share =
+        |part: u64, of: u64| format!("{} ({:.1} %)", thousands(part as f64), 100.0 * part as f64 / of.max(1) as f64);
+    let report = &stats.report;
+    println!("{} kept, {} skipped", counted(report.kept, "row"), share(report.bad(), report.rows()));
+    println!("  over the length limits {}", share(report.over_long, report.rows()));
+    println!("  repeat an earlier row {}", share(stats.n_duplicates, report.kept));
+    if let Some(cut) = stats.n_cut {
+        println!("  longer than a row, and cut {}", share(cut, report.kept));
+    }
+    println!(
+        "{:.3} tokens per byte of the {}",
+        stats.tokens_per_byte,
+        stats.lengths.last().map_or("text", |last| last.side)
+    );
+
+    stats.lengths.iter().for_each(print_lengths);
+    println!("\n{:<54}  {:>8}  {:>6}  {:>17}", "settings", "padding", "shapes", "batches per epoch");
+    stats.batchings.iter().for_each(print_batching);
+    println!();
+    for sentence in &stats.advice {
+        println!("{sentence}");
+    }
+}
+
+fn print_lengths(lengths: &Lengths) {
+    let Lengths { side, mean, quantiles: [half, most, nearly_all, longest], bars } = lengths;
+    println!(
+        "\n{side} lengths in tokens: mean {mean:.1}, half up to {half}, 90 % up to {most}, 99 % up to {nearly_all}, longest {longest}"
+    );
+    let highest = bars.iter().map(|(_, rows)| *rows).max().unwrap_or(0).max(1);
+    for (until, rows) in bars {
+        let filled = (rows * BAR).div_ceil(highest);
+        println!("  up to {until:>6}  {:<BAR$}  {}", "#".repeat(filled), thousands(*rows as f64));
+    }
+}
+
+fn print_batching(batching: &Batching) {
+    let name = if batching.settings.is_empty() { "as configured".into() } else { batching.settings.join(" ") };
+    println!(
+        "{name:<54}  {:>6.1} %  {:>6}  {:>17}",
+        100.0 * batching.padding,
+        batching.n_shapes,
+        thousands(batching.n_batches as f64)
+    );
+}
+
+impl ConfigArgs {
+    /// Returns a run that is only looked at: the one in `dir`, with the keys of `--set` changed, or a new one.
+    pub(super) fn of_run(&self, dir: Option<PathBuf>, device: DeviceChoice) -> Result<Run> {
+        let mut run = match dir {
+            Some(dir) => {
+                let of_run = Run::open(&dir)?.dir().join(RUN_CONFIG_FILE);
+                let config = Self { config: Some(of_run), ..self.clone() }.load(&[], device)?;
+                Run::in_folder(dir, config)
+            }
+            // A folder that holds nothing: the token caches go into a temporary one.
+            None => Run::in_folder(PathBuf::from("runs").join(self.name()).join("not-kept"), self.load(&[], device)?),
+        };
+        run.options = Options { device, ..Options::default() };
+        Ok(run)
+    }
+}

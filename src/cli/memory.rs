@@ -1,0 +1,105 @@
+//! `kiln memory`: what a run needs memory for.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::config_args::{ConfigArgs, DeviceArgs};
+use crate::device::machine_of;
+use crate::diagnose::ledger::{Ledger, dtype_name, entries, parse_size};
+use crate::run::need::Need;
+use crate::units::{gib, thousands};
+
+/// Predicts the memory of training: what for, the largest batch that fits, and what other settings would save
+///
+/// Takes the arguments of kiln train, prepares the text and counts for the batch that needs most, on each device. The sum is the
+/// estimate of kiln train --dry-run.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  kiln memory --set data.train=pairs.jsonl --preset base
+  kiln memory --preset gpt2-124m --task lm --memory 24GiB
+  kiln memory --run runs/en-it --measure")]
+pub(super) struct Args {
+    /// Run folder whose configuration and caches are taken; --set changes single keys
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset"])]
+    run: Option<PathBuf>,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Memory that the batch has to fit into, for example 24GiB [default: the device's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+
+    /// Takes three steps on the largest batch and shows what they needed next to the prediction
+    #[arg(long)]
+    measure: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let run = args.config.of_run(args.run, args.device.choice())?;
+    let survey = run.survey_any_size(false)?;
+    let (plan, config) = (&survey.plan, &survey.config);
+    let need = Need { dtype: plan.dtype, n_devices: 1, checkpointing: plan.checkpointing };
+    let ledger = Ledger { config, device: &survey.device, largest: plan.largest, need };
+    let bytes = ledger.bytes();
+
+    println!("memory of a step on the largest batch, {}, on {}, {}", plan.largest, plan.device, dtype_name(plan.dtype));
+    let line = |name: &str, bytes: u64| println!("  {name:<42}  {:>12}", mib(bytes));
+    entries(&bytes).iter().for_each(|(name, bytes)| line(name, *bytes));
+    line("sum", bytes.total());
+    if args.measure {
+        match ledger.measured(&survey.data)? {
+            Some(measured) => {
+                line("measured", measured);
+                let off = 100.0 * (bytes.total() as f64 / measured.max(1) as f64 - 1.0);
+                println!(
+                    "  the prediction is {:.0} % {} what was measured",
+                    off.abs(),
+                    if off < 0.0 { "below" } else { "above" }
+                );
+            }
+            None => println!("  not measured: the system does not say how much memory the steps took"),
+        }
+    }
+    println!("Workspaces of operators and fragments of the memory pools are not counted.");
+
+    if let Some(memory) = args.memory.or(machine_of(&survey.device).memory_bytes) {
+        print_largest(&ledger, memory);
+    }
+    println!("\n{:<44}  {:>12}  {:>12}", "with", "sum", "saves");
+    for other in ledger.alternatives() {
+        let (now, then) = (bytes.total() as i64, other.bytes.total() as i64);
+        let sign = if then > now { "-" } else { "" };
+        let saves = format!("{sign}{}", mib((now - then).unsigned_abs()));
+        println!("{:<44}  {:>12}  {saves:>12}", other.setting, mib(other.bytes.total()));
+    }
+    Ok(())
+}
+
+/// Says how large a batch may be in `memory`.
+fn print_largest(ledger: &Ledger<'_>, memory: u64) {
+    let Some(shape) = ledger.largest_that_fits(memory) else {
+        println!(
+            "\nno batch fits into {}: weights, gradients and moments need {}, and a single row needs more than what is left",
+            mib(memory),
+            mib(ledger.bytes().state())
+        );
+        return;
+    };
+    let tokens = shape.batch_size * shape.source_len.max(shape.target_len) * ledger.config.train.split_batches.max(1);
+    println!(
+        "\nthe largest batch that fits into {:.1} GiB: {shape}, with loader.batch_tokens={tokens} (now {})",
+        gib(memory),
+        thousands(ledger.config.loader.batch_tokens as f64)
+    );
+}
+
+/// `1,234.5 MiB`.
+fn mib(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib < 100.0 { format!("{mib:.1} MiB") } else { format!("{} MiB", thousands(mib)) }
+}

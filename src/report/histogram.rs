@@ -1,0 +1,104 @@
+//! Draws how many rows of a data set have which lengths.
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::colours::{AXES, COLOURS, GRID, colour, dark_rules, escaped};
+use super::curves::short;
+use super::draw::{FINE, LETTER, WIDTH, inside, text_style};
+use crate::diagnose::data_stats::Lengths;
+
+/// Height of the histogram of one side in pixels, with its heading.
+const HEIGHT: u32 = 240;
+
+/// Draws a histogram for each side as one SVG file that needs nothing else.
+///
+/// # Errors
+/// If `plotters` fails.
+pub fn file(sides: &[Lengths]) -> Result<String> {
+    let mut drawing = String::new();
+    {
+        let height = HEIGHT * sides.len().max(1) as u32;
+        let root = SVGBackend::with_string(&mut drawing, (WIDTH * FINE, height * FINE)).into_drawing_area();
+        for (area, (i, side)) in root.split_evenly((sides.len().max(1), 1)).iter().zip(sides.iter().enumerate()) {
+            draw(area, side, COLOURS[i % COLOURS.len()])
+                .map_err(|error| anyhow!("drawing the lengths of the {}: {error}", side.side))?;
+        }
+        root.present().map_err(|error| anyhow!("drawing lengths: {error}"))?;
+    }
+
+    let words = sides.iter().map(|side| {
+        let [half, most, _, longest] = side.quantiles;
+        format!(
+            "{}: half of the rows have up to {half} tokens, 90 % up to {most}, the longest has {longest}.",
+            side.side
+        )
+    });
+    let height = HEIGHT * sides.len().max(1) as u32;
+    Ok(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {} {}\" role=\"img\">\
+         <title>Lengths of rows in tokens</title><desc>{}</desc>\
+         <style>@media (prefers-color-scheme: dark){{{}}}</style>{}</svg>\n",
+        WIDTH * FINE,
+        height * FINE,
+        escaped(&words.collect::<Vec<_>>().join(" ")),
+        dark_rules(""),
+        inside(&drawing)
+    ))
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+fn draw(area: &Area<'_>, side: &Lengths, bar: [&str; 2]) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+    let fine = FINE as i32;
+    let heading = text_style(LETTER, Pos::new(HPos::Left, VPos::Top));
+    area.draw(&Text::new(format!("{} lengths", side.side), (8 * fine, 6 * fine), heading))?;
+    let (_, below) = area.split_vertically((LETTER + 12) * FINE);
+
+    let width = side.bars.first().map_or(1, |(until, _)| *until).max(1) as f64;
+    let (n, highest) = (side.bars.len() as f64, side.bars.iter().map(|(_, rows)| *rows).max().unwrap_or(0));
+    let mut chart = ChartBuilder::on(&below)
+        .margin_left(4 * FINE)
+        .margin_right(18 * FINE)
+        .x_label_area_size(46 * FINE)
+        .y_label_area_size(70 * FINE)
+        .build_cartesian_2d(0.0..n * width, 0.0..highest.max(1) as f64 * 1.05)?;
+    chart
+        .configure_mesh()
+        .bold_line_style(colour(GRID).stroke_width(FINE))
+        .light_line_style(TRANSPARENT)
+        .axis_style(colour(AXES).stroke_width(FINE))
+        .x_labels(6)
+        .y_labels(5)
+        .x_label_formatter(&|len| short(*len))
+        .y_label_formatter(&|rows| short(*rows))
+        .label_style(text_style(LETTER, Pos::new(HPos::Left, VPos::Top)))
+        .axis_desc_style(text_style(LETTER, Pos::new(HPos::Left, VPos::Top)))
+        .set_all_tick_mark_size(4 * FINE)
+        .x_desc("tokens; the last bar has all longer rows")
+        .y_desc("rows")
+        .draw()?;
+
+    let gap = 0.06 * width;
+    chart.draw_series(side.bars.iter().enumerate().map(|(i, (_, rows))| {
+        let left = i as f64 * width;
+        Rectangle::new([(left + gap, 0.0), (left + width - gap, *rows as f64)], colour(bar).filled())
+    }))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_side_has_its_bars() {
+        let side = |side| Lengths { side, mean: 3.0, quantiles: [2, 3, 4, 9], bars: vec![(4, 10), (8, 5), (9, 1)] };
+        let svg = file(&[side("source"), side("target")]).expect("drawn");
+        assert_eq!(svg.matches(&format!("fill=\"{}\"", COLOURS[0][0])).count(), 3 + 1, "bars, and a rule: {svg}");
+        assert!(svg.contains("target: half of the rows have up to 2 tokens"), "{svg}");
+        let empty = Lengths { bars: Vec::new(), ..side("source") };
+        assert!(!file(&[empty]).expect("drawn").contains("NaN"));
+    }
+}
