@@ -138,7 +138,7 @@ pub struct TrainConfig {
     pub max_minutes: f64,
     /// Compute precision; `auto` is bf16 on CUDA and f32 on the CPU.
     pub precision: Precision,
-    /// GPU, `precision = "f32"`: how products multiply, including those of attention. `f32`: with the accuracy of f32, as PyTorch does unless told
+    /// GPU, `precision = "f32"`: how products multiply, also in attention. `f32`: with the accuracy of f32, as PyTorch does unless told
     /// otherwise. `tf32`: rounded to TF32, 11 significant bits, for the tensor cores.
     pub f32_products: F32Products,
     /// GPU: whether equal seeds must give equal bits, as they do on the CPU. Kiln refuses settings that cannot promise this. Before

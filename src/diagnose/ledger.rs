@@ -135,7 +135,7 @@ impl Ledger<'_> {
         let before = if is_cpu(self.device) { restart_peak() } else { None };
 
         let (config, Need { dtype, checkpointing, .. }) = (self.config, self.need);
-        let state = TrainState::new(config, &config.model, dtype, self.device);
+        let state = TrainState::new(config, &config.model, dtype, self.device)?;
         let mut state = state.with_checkpointing(checkpointing)?;
         state.masking = Masking::of(config, &data.vocabulary)?;
         // Two micro-batches already accumulate in f32, and more of them need no more memory.

@@ -1,4 +1,4 @@
-//! Which kernels compute matrix products and attention.
+//! Which kernels compute matrix products and attention, and how products of f32 are rounded.
 
 use std::env;
 use std::fmt;
@@ -20,6 +20,34 @@ impl fmt::Display for KernelSet {
             Self::Hopper => "Hopper",
             Self::Ampere => "Ampere",
         })
+    }
+}
+
+/// How Kiln's kernels multiply f32 numbers on a GPU. Sums are f32 either way, and so is everything between products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum F32Products {
+    /// With the accuracy of f32.
+    #[default]
+    F32,
+    /// Rounded to TF32, 11 significant bits, for the tensor cores. Faster, and about as accurate as f16 with the range
+    /// of f32.
+    Tf32,
+}
+
+impl F32Products {
+    /// Lets the backend's own products, which a model may call too, round f32 numbers to TF32, or forbids it. Unless
+    /// it is forbidden, the backend's autotune may choose TF32.
+    ///
+    /// The backend reads its configuration once per process, before its first product: later calls have no effect.
+    pub fn install_in_backend(self) {
+        #[cfg(feature = "cuda")]
+        {
+            use cubek::config::{CubekConfig, RuntimeConfig};
+
+            let mut config = CubekConfig::from_current_dir().override_from_env();
+            config.matmul.allow_tf32 &= self == Self::Tf32;
+            CubekConfig::try_set(config);
+        }
     }
 }
 

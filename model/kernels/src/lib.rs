@@ -71,7 +71,7 @@ pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use custom_gradient::{CustomGradients, LeafGradient, gradients_behind, with_gradient};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::{embed, embedding};
-pub use kernel_set::{KernelChoice, KernelSet};
+pub use kernel_set::{F32Products, KernelChoice, KernelSet};
 pub use linear::{
     linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
     linear_weight_gradient_accumulate, product_kernels,
@@ -83,7 +83,7 @@ pub use readback::Readback;
 pub use retained::Retained;
 pub use rotary::{RotaryScaling, RotaryWavelengths, rotary};
 pub use row::{row_argmax, row_sums};
-pub use settings::{F32Products, Settings, SettingsGuard};
+pub use settings::{Settings, SettingsGuard};
 pub use swiglu::swiglu;
 
 /// The example of the README, compiled and run by the doctests.

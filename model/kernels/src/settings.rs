@@ -10,21 +10,12 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
+use crate::kernel_set::F32Products;
+
 thread_local! {
     static CURRENT: Cell<Settings> = const {
         Cell::new(Settings { reference_operators: false, f32_products: F32Products::F32 })
     };
-}
-
-/// How Kiln's kernels multiply f32 numbers on a GPU. Sums are f32 either way, and so is everything between products.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum F32Products {
-    /// With the accuracy of f32.
-    #[default]
-    F32,
-    /// Rounded to TF32, 11 significant bits, for the tensor cores. Faster, and about as accurate as f16 with the range
-    /// of f32.
-    Tf32,
 }
 
 impl F32Products {
@@ -32,24 +23,9 @@ impl F32Products {
     pub(crate) fn current() -> Self {
         Settings::current().f32_products
     }
-
-    /// Lets the backend's own products, which a model may call too, round f32 numbers to TF32, or forbids it. Unless
-    /// it is forbidden, the backend's autotune may choose TF32.
-    ///
-    /// The backend reads its configuration once per process, before its first product: later calls have no effect.
-    pub fn install_in_backend(self) {
-        #[cfg(feature = "cuda")]
-        {
-            use cubek::config::{CubekConfig, RuntimeConfig};
-
-            let mut config = CubekConfig::from_current_dir().override_from_env();
-            config.matmul.allow_tf32 &= self == Self::Tf32;
-            CubekConfig::try_set(config);
-        }
-    }
 }
 
-/// How operators compute. The default: fast kernels, and sums in whatever order the backend prefers.
+/// How operators compute. The default: fast kernels.
 ///
 /// ```
 /// use kiln_kernels::Settings;

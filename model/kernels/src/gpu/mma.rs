@@ -10,8 +10,8 @@
 //! | along K | the 64 elements of a row | one per row |
 //! | across K | 64 rows' elements at one K | 64 per panel of 64 rows |
 //!
-//! A step of K is two vectors along K. `ldmatrix` moves words, so it reads fragments along K of f32 as it reads those of pairs of
-//! 16-bit elements. What differs in f32 is in [`super::mma_f32`].
+//! A step of K is two vectors along K. `ldmatrix` moves words, so it reads fragments along K of f32 as it reads pairs of 16-bit
+//! elements. What differs in f32 is in [`super::mma_f32`].
 //!
 //! Vectors have `N` elements, the registers of a fragment `R`: 8 and 2 of 16 bits, 4 and 1 of f32.
 

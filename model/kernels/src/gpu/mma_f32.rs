@@ -14,7 +14,7 @@ use cubecl::cmma::MmaDefinition;
 use cubecl::prelude::*;
 
 use super::mma::{LINE, Pair, Reader, half_of, multiply, quad_transpose, zeroed};
-use crate::settings::F32Products;
+use crate::kernel_set::F32Products;
 
 /// Elements of the summed dimension per instruction.
 const K_STEP: usize = 8;
@@ -186,7 +186,7 @@ pub(crate) fn fragments<E: Float, N: Size, R: Size>(
         let four = memory[at as usize];
         #[unroll]
         for row in 0..4usize {
-            // Left: two registers of rows, then those of the other K. Right: both K of eight columns, then of the next.
+            // Left: two registers of rows, then two of the other K. Right: both K of eight columns, then of the next.
             let place = comptime![if left { row / 2 * 4 + nth * 2 + row % 2 } else { row * 2 + nth }];
             registers[place] = Vector::<E, R>::new(four.extract(row));
         }
@@ -208,6 +208,7 @@ pub(crate) fn eight_of_row<N: Size>(pairs: &Array<Pair<f32>>, #[comptime] across
     let mut eight = Array::<Vector<f32, N>>::new(2usize);
     eight[0] = Vector::<f32, N>::zeroed();
     eight[1] = Vector::<f32, N>::zeroed();
+
     #[unroll]
     for which in 0..2usize {
         if comptime![across] {

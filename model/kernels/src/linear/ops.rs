@@ -11,10 +11,10 @@ use crate::activation::Activation;
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
+use crate::kernel_set::F32Products;
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
-use crate::settings::F32Products;
 
 /// Which operand is transposed. Training a linear layer takes these three products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

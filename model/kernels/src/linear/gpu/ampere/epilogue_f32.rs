@@ -184,6 +184,7 @@ fn store_eight<E: Float, N: Size>(
                 four.insert(nth, positive(four.extract(nth)));
             }
         }
+
         let mut applied = four;
         if comptime![cfg.has_epilogue_warps()] {
             applied = activated::<N>(four, comptime![cfg.activation()]);

@@ -162,6 +162,7 @@ fn read_right<E: Float, N: Size, R: Size>(
 ) {
     let tile = stage * comptime![(cfg.tile_n * LINE) as u32];
     let first = comptime![step % 2 * right_fragments(&cfg)];
+
     if comptime![reads_words(&cfg, cfg.b_is_mn_major())] {
         #[unroll]
         for pair in 0..comptime![right_fragments(&cfg) / 2] {
