@@ -6,8 +6,9 @@ use kiln_model::{Batch, PairBatch, TextBatch};
 
 /// Copies `host` to `device` in one transfer and slices the batch's tensors out of it there.
 ///
-/// On a GPU the call enqueues the copy and returns. The copy waits for its turn on the stream. Whether it overlaps with the
-/// step before it has not been measured.
+/// On a GPU the call enqueues the copy and returns; the host's time for it is `upload_ms` in `metrics.jsonl`. CubeCL puts the
+/// copy on the stream of the kernels, where it begins after the step before it: the two do not overlap on the device. How long
+/// the device takes for it has not been measured.
 pub fn upload(host: &HostBatch, device: &Device) -> Batch {
     // Token ids carry no gradient, and the plain device spares them the autodiff layer.
     let device = device.clone().inner();

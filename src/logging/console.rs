@@ -10,6 +10,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::pulse::Pulse;
+use super::trend::Trend;
 use super::wrap::for_stderr;
 use super::{Activity, Extent, Record, Sink};
 use crate::metrics::{ValidationMetrics, WindowMetrics};
@@ -26,6 +27,7 @@ pub struct Console {
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
     pulse: Pulse,
+    trend: Trend,
     /// What happened to stderr.
     reader: Reader,
 }
@@ -53,7 +55,8 @@ impl Console {
             bar
         });
         let pulse = Pulse::start(bar.clone(), stop, print_line);
-        Self { extent, started: Instant::now(), bar, last_line: None, pulse, reader: Reader::Reads }
+        let (started, trend) = (Instant::now(), Trend::default());
+        Self { extent, started, bar, last_line: None, pulse, trend, reader: Reader::Reads }
     }
 
     fn line(&mut self, line: &str) {
@@ -89,9 +92,11 @@ impl Console {
         let left = time_left(window, self.extent, self.started.elapsed());
         let now = Instant::now();
         if let Some(bar) = &self.bar {
-            bar.set_position(window.step);
-            bar.set_message(progress_message(window, left));
-            self.pulse.shown(Some(progress_message(window, left)));
+            // The bar is at the step in progress, which may be later than the line.
+            bar.set_position(bar.position().max(window.step));
+            let message = progress_message(window, &self.trend.after(window.step, window.loss), left);
+            bar.set_message(message.clone());
+            self.pulse.shown(Some(message));
         } else if window.step >= self.extent.total_steps
             || self.last_line.is_none_or(|last| (now - last).as_secs_f64() >= SECS_BETWEEN_LINES)
         {
@@ -120,7 +125,8 @@ impl Console {
 impl Sink for Console {
     fn write(&mut self, record: &Record<'_>) -> Result<()> {
         match record {
-            Record::Start(_) | Record::Step(_) | Record::Sample(_) | Record::End(_) => {}
+            Record::Start(_) | Record::Step(_) | Record::Sample(_) => {}
+            Record::End(run) => self.line(&run.summary),
             Record::Window(window) => self.window(window),
             Record::Validation(validation) => self.line(&validation_line(validation)),
             Record::Preparing(what, done, of) => self.preparing(what, *done, *of),
@@ -178,9 +184,9 @@ fn time_left(window: &WindowMetrics, extent: Extent, elapsed: Duration) -> Optio
     }
 }
 
-fn progress_message(window: &WindowMetrics, left: Option<Duration>) -> String {
+fn progress_message(window: &WindowMetrics, trend: &str, left: Option<Duration>) -> String {
     format!(
-        "loss {:.3} | {} tok/s{} | {} left",
+        "loss {:.3}{trend} | {} tok/s{} | {} left",
         window.loss,
         thousands(window.throughput.tokens_per_sec),
         window.throughput.mfu.map_or(String::new(), |mfu| format!(" | mfu {:.1}%", 100.0 * mfu)),
@@ -271,7 +277,8 @@ mod tests {
         {
             assert!(line.contains(part), "{part} is missing in {line}");
         }
-        assert!(progress_message(&window, left).contains("5m00s left"));
+        let message = progress_message(&window, " (-3.0% in 50 steps)", left);
+        assert_eq!(message, "loss 2.500 (-3.0% in 50 steps) | 1,234,568 tok/s | mfu 30.3% | 5m00s left");
         assert!(!line.contains("new kernels"), "{line}");
         let last = WindowMetrics { lr: 0.0, ..window.clone() };
         assert!(window_line(&last, 1000, left).contains(" | lr 0 | "));

@@ -4,10 +4,13 @@
 
 pub mod console;
 pub mod jsonl;
+mod mlflow;
 mod pulse;
 mod scalars;
 pub mod tensorboard;
+mod trend;
 pub mod wrap;
+mod writer;
 
 use std::fmt;
 use std::path::Path;
@@ -19,12 +22,18 @@ use anyhow::{Context, Result};
 
 use crate::metrics::{RunMetrics, SampleMetrics, StartMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
 
+use mlflow::Mlflow;
+use writer::{Delivery, Writer};
+
 pub use console::Console;
 pub use jsonl::Jsonl;
 pub use tensorboard::TensorBoard;
 
 /// Name of the metrics file in the run folder.
 pub const METRICS_FILE: &str = "metrics.jsonl";
+
+/// Time that the end of a run waits for a tracking server.
+const TRACKER_TIME: Duration = Duration::from_secs(10);
 
 /// A record for the sinks.
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +101,11 @@ pub trait Sink {
     /// Writes one record completely, so that the next reader of the file sees it.
     fn write(&mut self, record: &Record<'_>) -> Result<()>;
 
+    /// Waits until all records so far are where a reader finds them.
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns what has gone wrong with this sink since the last call, for the other sinks to note.
     fn trouble(&mut self) -> Option<String> {
         None
@@ -121,15 +135,35 @@ impl Logging {
         Self::default()
     }
 
-    /// Creates `metrics.jsonl` and `tb/` in the run folder. On resume, it removes the records after `extent.start_step`,
-    /// because the run repeats their steps.
+    /// Creates `metrics.jsonl` and `tb/` in the run folder; a thread writes them. On resume, it removes the records after
+    /// `extent.start_step`, because the run repeats their steps.
+    ///
+    /// # Errors
+    /// If one of them cannot be written.
     pub fn for_run(run_dir: &Path, extent: Extent) -> Result<Self> {
-        let mut logging = Self::silent();
         let path = run_dir.join(METRICS_FILE);
-        logging.add(Jsonl::open(&path, extent.start_step).with_context(|| unwritable(&path))?);
+        let jsonl = Jsonl::open(&path, extent.start_step).with_context(|| unwritable(&path))?;
         let folder = run_dir.join("tb");
-        logging.add(TensorBoard::create(&folder, extent.start_step).with_context(|| unwritable(&folder))?);
+        let board = TensorBoard::create(&folder, extent.start_step).with_context(|| unwritable(&folder))?;
+        let mut logging = Self::silent();
+        logging.add(Writer::start(vec![Box::new(jsonl), Box::new(board)], Delivery::Complete)?);
         Ok(logging)
+    }
+
+    /// Adds the tracking servers that the environment names, for a run with the configuration `config`. A server never ends or
+    /// delays the run.
+    ///
+    /// # Errors
+    /// If another sink cannot be written.
+    pub fn add_trackers(&mut self, run_dir: &Path, config: &serde_json::Value) -> Result<()> {
+        match Mlflow::from_environment(run_dir, config) {
+            Ok(None) => Ok(()),
+            Ok(Some(mlflow)) => {
+                self.add(Writer::start(vec![Box::new(mlflow)], Delivery::WithinTime(TRACKER_TIME))?);
+                Ok(())
+            }
+            Err(error) => self.note(&format!("{error:#}")),
+        }
     }
 
     /// Adds a console, which acknowledges that `stop` was set.
@@ -192,6 +226,11 @@ impl Logging {
     /// Writes the totals of the run.
     pub fn end(&mut self, run: &RunMetrics) -> Result<()> {
         self.write(Record::End(run))
+    }
+
+    /// Waits until all records so far are in their files.
+    pub fn flush(&mut self) -> Result<()> {
+        self.sinks.iter_mut().try_for_each(|sink| sink.flush())
     }
 
     /// Ends the run in all sinks.
@@ -295,7 +334,17 @@ mod samples {
             exact_match: some,
             ..validation(8)
         };
-        let end = RunMetrics {
+        write(&Record::Start(&start));
+        write(&Record::Step(&step));
+        write(&Record::Window(&window));
+        write(&Record::Validation(&validation));
+        write(&Record::Note("saved"));
+        write(&Record::End(&end()));
+        write(&Record::Finished);
+    }
+
+    pub(super) fn end() -> RunMetrics {
+        RunMetrics {
             step: 8,
             outcome: "steps".into(),
             train_secs: 2.0,
@@ -306,15 +355,8 @@ mod samples {
             best_step: Some(8),
             host: HostTimes::default(),
             host_syncs: 3,
-        };
-
-        write(&Record::Start(&start));
-        write(&Record::Step(&step));
-        write(&Record::Window(&window));
-        write(&Record::Validation(&validation));
-        write(&Record::Note("saved"));
-        write(&Record::End(&end));
-        write(&Record::Finished);
+            summary: "the loader cost 0.4 %".into(),
+        }
     }
 
     pub(super) fn validation(step: u64) -> ValidationMetrics {

@@ -1,9 +1,13 @@
 //! Measurements that stay on the device until the next host sync.
 //!
-//! Each training step leaves its sums in small device tensors. [`DeferredMetrics::drain`] reads all pending ones in one
-//! transaction. Each value is reported for the step at which it was measured.
+//! Each training step leaves its sums in small device tensors. [`DeferredMetrics::begin`] enqueues their copies to the host,
+//! and [`DeferredMetrics::finish`] reads them, some steps later: the device has passed the copies long ago and goes on with
+//! the later steps. Each value is reported for the step at which it was measured.
 
-use burn::tensor::{ExecutionError, Tensor, TensorData};
+use std::collections::VecDeque;
+
+use burn::tensor::{ExecutionError, Tensor};
+use kiln_kernels::Readback;
 use kiln_kernels::optim::{StepNumbers, StepReport};
 use serde::{Deserialize, Serialize};
 
@@ -48,10 +52,19 @@ pub struct StepFacts {
     pub samples: u64,
 }
 
+/// Steps whose copies to the host are enqueued.
+#[derive(Debug)]
+struct Begun {
+    facts: Vec<StepFacts>,
+    read: Readback,
+}
+
 /// The steps whose measurements have not been read yet.
 #[derive(Debug, Default)]
 pub struct DeferredMetrics {
     pending: Vec<(StepFacts, Tensor<1>)>,
+    /// Oldest first.
+    begun: VecDeque<Begun>,
 }
 
 impl DeferredMetrics {
@@ -63,27 +76,46 @@ impl DeferredMetrics {
 
     /// Number of steps that have not been read.
     pub fn len(&self) -> usize {
-        self.pending.len()
+        self.pending.len() + self.begun.iter().map(|begun| begun.facts.len()).sum::<usize>()
     }
 
     /// Whether all steps have been read.
     pub fn is_empty(&self) -> bool {
-        self.pending.is_empty()
+        self.len() == 0
     }
 
-    /// Reads all pending steps, oldest first, and waits for the device. `lr` is the learning rate of an update.
+    /// Enqueues the copies of the steps since the last call, and does not wait for them.
+    pub fn begin(&mut self) {
+        let (facts, tensors): (Vec<_>, Vec<_>) = self.pending.drain(..).unzip();
+        self.begun.push_back(Begun { facts, read: Readback::begin(tensors) });
+    }
+
+    /// Reads the steps of the oldest call of [`Self::begin`] that has not been finished, oldest first. The host waits until the
+    /// device has passed them, not for later steps. `lr` is the learning rate of an update.
     ///
     /// # Errors
-    /// If the device has failed. The pending steps are lost then.
-    pub fn drain(&mut self, lr: impl Fn(u64) -> f64) -> Result<Vec<StepMetrics>, ExecutionError> {
-        let (facts, tensors): (Vec<_>, Vec<_>) = self.pending.drain(..).unzip();
-        let values = host_sync::read(tensors)?;
+    /// If the device has failed. The steps are lost then.
+    pub fn finish(&mut self, lr: impl Fn(u64) -> f64) -> Result<Vec<StepMetrics>, ExecutionError> {
+        let Some(Begun { facts, read }) = self.begun.pop_front() else { return Ok(Vec::new()) };
+        let values = if facts.is_empty() { Vec::new() } else { host_sync::waiting(|| read.finish())? };
         Ok(facts.into_iter().zip(values).map(|(facts, values)| measured(facts, &values, &lr)).collect())
+    }
+
+    /// Reads all steps, oldest first, and waits for the device.
+    ///
+    /// # Errors
+    /// As for [`Self::finish`].
+    pub fn drain(&mut self, lr: impl Fn(u64) -> f64) -> Result<Vec<StepMetrics>, ExecutionError> {
+        self.begin();
+        let mut steps = Vec::new();
+        while !self.begun.is_empty() {
+            steps.extend(self.finish(&lr)?);
+        }
+        Ok(steps)
     }
 }
 
-fn measured(facts: StepFacts, values: &TensorData, lr: impl Fn(u64) -> f64) -> StepMetrics {
-    let values: &[f32] = values.as_slice().expect("measurements are f32");
+fn measured(facts: StepFacts, values: &[f32], lr: impl Fn(u64) -> f64) -> StepMetrics {
     let [loss_sum, nll_sum, target_tokens, numbers @ ..] = values else { panic!("measurements of a step: {values:?}") };
     let (&loss_sum, &nll_sum, &target_tokens) = (loss_sum, nll_sum, target_tokens);
     let StepReport { norm, taken, update, loss_scale, stopped } = StepNumbers::report(numbers);
@@ -146,6 +178,29 @@ mod tests {
         }
         assert!(deferred.is_empty());
         assert_eq!(deferred.drain(|_| 0.0).expect("nothing to read"), []);
+    }
+
+    #[test]
+    fn steps_are_read_in_order_while_later_ones_are_pending() {
+        let mut deferred = DeferredMetrics::default();
+        let push = |deferred: &mut DeferredMetrics, step: u64| {
+            let facts = StepFacts { step, ..StepFacts::default() };
+            deferred.push(facts, measures(step as f32 / 3.0, 1.0, 1.0, 0.1, 2048 + step));
+        };
+        (1..=2).for_each(|step| push(&mut deferred, step));
+        deferred.begin();
+        push(&mut deferred, 3);
+        deferred.begin();
+        push(&mut deferred, 4);
+        assert_eq!(deferred.len(), 4);
+        let mut found = deferred.finish(|_| 0.0).expect("the CPU answers");
+        assert_eq!((found.len(), deferred.len()), (2, 2));
+        push(&mut deferred, 5);
+        found.extend(deferred.drain(|_| 0.0).expect("the CPU answers"));
+        let losses: Vec<_> = found.iter().map(|step| (step.step, step.loss)).collect();
+        let wanted: Vec<_> = (1..=5).map(|step| (step, f64::from(step as f32 / 3.0))).collect();
+        assert_eq!(losses, wanted, "bit for bit");
+        assert!(deferred.is_empty() && deferred.finish(|_| 0.0).expect("nothing to read").is_empty());
     }
 
     #[test]

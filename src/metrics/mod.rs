@@ -292,7 +292,7 @@ pub struct SampleMetrics {
 }
 
 /// A whole run, when a process ends its training.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunMetrics {
     /// Optimizer steps since the start of the run.
     pub step: u64,
@@ -317,6 +317,9 @@ pub struct RunMetrics {
     /// How often the training thread of this process waited for the device in that time.
     #[serde(default)]
     pub host_syncs: u64,
+    /// Where the time of this process went and what could be had back, in a sentence for people.
+    #[serde(default)]
+    pub summary: String,
 }
 
 impl ValidationMetrics {

@@ -254,9 +254,10 @@ impl AdamW {
         (gradients, numbers)
     }
 
-    /// Sets the number of updates after reading it from the device. Coefficients of earlier updates can then be dropped.
-    pub fn observe(&mut self, updates: u64) {
-        self.updates = [updates; 2];
+    /// Sets the number of updates after reading it from the device, which has been given `n_later` steps since.
+    /// Coefficients of earlier updates can then be dropped.
+    pub fn observe(&mut self, updates: u64, n_later: u64) {
+        self.updates = [updates, updates + n_later];
     }
 
     /// Replaces the weights of `module` by views of the flat tensor. On a GPU later steps change them in place.

@@ -68,6 +68,9 @@ impl Prepared {
         if run.options.console && ranks.is_first() {
             logging.add_console(extent, signals.stop.clone());
         }
+        if ranks.is_first() {
+            logging.add_trackers(&run.dir, &serde_json::to_value(&config).unwrap_or_default())?;
+        }
         logging.start(&StartMetrics {
             schema: SCHEMA,
             kiln: env!("CARGO_PKG_VERSION").into(),

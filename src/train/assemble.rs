@@ -9,9 +9,10 @@ use kiln_kernels::Settings;
 use kiln_model::{TransformerConfig, is_adapter};
 
 use super::capture::CapturedSteps;
-use super::due::{Reporting, Saving};
+use super::due::Saving;
 use super::feed::GroupFeed;
 use super::forecast::Forecast;
+use super::lines::Reporting;
 use super::outcome::Outcome;
 use super::preflight::Preflight;
 use super::provenance::Provenance;

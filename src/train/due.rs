@@ -1,31 +1,22 @@
-//! What follows a step when it is due: a line of metrics, a validation, a checkpoint. Each waits for the device; a
+//! What follows a step when it is due: a line of metrics (`lines`), a validation, a checkpoint. Each waits for the device; a
 //! comment "host sync" marks the place.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use burn::tensor::Device;
-use kiln_data::{BatchSource, Example, OnePass, Rank};
+use kiln_data::{Example, OnePass};
 
-use super::guard::{Watch, in_step};
-use super::measured::Measured;
 use super::new_kernels::NewKernels;
 use super::outcome::Ended;
 use super::provenance::Provenance;
 use super::setup::Validation;
-use super::slow_link::LinkWatch;
 use super::state::TrainState;
-use super::together::of_replicas;
 use crate::checkpoint::{Checkpoints, Saver};
 use crate::config::{BestMetric, Config};
 use crate::dataset::Vocabulary;
-use crate::device::{Telemetry, device_memory};
 use crate::eval::{Model, score, validation_loss};
-use crate::logging::Logging;
-use crate::metrics::deferred::DeferredMetrics;
-use crate::metrics::{CollectiveMetrics, Outliers, SampleMetrics, Span, ValidationMetrics, WindowMetrics};
+use crate::metrics::{SampleMetrics, ValidationMetrics};
 
 /// What is due after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,84 +56,6 @@ impl Due {
         // A checkpoint or a validation ends a line, too: a resumed run then lacks no metrics.
         let log = step.is_multiple_of(train.log_every.max(1)) || validate || save;
         Self { log, validate, with_text, save }
-    }
-}
-
-/// The sinks and meters of a run.
-pub(super) struct Reporting {
-    pub(super) logging: Logging,
-    pub(super) deferred: DeferredMetrics,
-    pub(super) outliers: Outliers,
-    pub(super) watch: Watch,
-    pub(super) link: LinkWatch,
-    pub(super) measured: Measured,
-    pub(super) telemetry: Telemetry,
-}
-
-impl Reporting {
-    pub(super) fn new(
-        logging: Logging,
-        config: &Config,
-        run_dir: &Path,
-        train: Arc<dyn BatchSource>,
-        rank: Rank,
-        peak: Option<f64>,
-        device: &Device,
-    ) -> Self {
-        Self {
-            logging,
-            deferred: DeferredMetrics::default(),
-            outliers: Outliers::default(),
-            watch: Watch::new(config, run_dir, train, rank),
-            link: LinkWatch::new(config.train.grad_accum_steps),
-            measured: Measured::start(peak),
-            telemetry: Telemetry::start(device),
-        }
-    }
-
-    /// Reads and logs the metrics of the steps since the last line, of whose micro-batches `replayed_share` were replayed. The
-    /// host waits for the device here.
-    ///
-    /// # Errors
-    /// If the device failed, if a loss or gradient ended the run, or if a sink cannot be written.
-    pub(super) fn log<M: Model>(&mut self, state: &mut TrainState<M>, replayed_share: Option<f64>) -> Result<()> {
-        let Self { logging, deferred, outliers, watch, link, measured, telemetry } = self;
-        let rate = state.optimizer.learning_rate();
-        // Host sync: a few numbers per step.
-        let steps = measured.clock.time(Span::Drain, || deferred.drain(|update| rate.at(update)));
-        let started = Instant::now();
-        let mut own = steps.map_err(|error| in_step(error.into(), measured.largest))?;
-        if let Some(last) = own.last() {
-            state.optimizer.observe(last.updates);
-        }
-
-        own.truncate(Watch::n_valid(&own));
-        let mut steps =
-            if state.exchange.replicas().is_some() { of_replicas(&state.ranks, &own)? } else { own.clone() };
-        steps.iter_mut().for_each(|step| outliers.mark(step));
-        let totals = measured.end_window(&steps);
-        state.train_secs += totals.training().as_secs_f64();
-        let throughput = measured.window.take(totals.training(), measured.peak_flops_per_sec);
-
-        steps.iter().try_for_each(|step| logging.step(step))?;
-        if let Some(mut window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
-            window.new_kernels = measured.new_kernels.take();
-            (window.host, window.host_syncs) = measured.since_last_line(&totals);
-            window.replayed_share = replayed_share;
-            window.device_memory = device_memory(&state.device);
-            window.memory_bytes = window.device_memory.map(|memory| memory.reserved_bytes);
-            (window.host_memory, window.gpu) = telemetry.take();
-            let timed = state.ranks.take_timings();
-            window.collectives = CollectiveMetrics::sums(timed.iter().map(|it| (it.what, it.bytes, f64::from(it.ms))));
-            logging.window(&window)?;
-            let slow = link.note(&timed, totals.training());
-            slow.iter().try_for_each(|note| logging.note(note))?;
-            let notes = watch.check(&own, state, state.non_finite_steps)?;
-            notes.iter().try_for_each(|note| logging.note(note))?;
-            state.non_finite_steps += window.non_finite_steps;
-        }
-        measured.clock.add(Span::Log, started.elapsed());
-        Ok(())
     }
 }
 

@@ -42,12 +42,7 @@ impl Forecast {
         self.started = Instant::now();
     }
 
-    /// Counts a step of `padded_tokens`.
-    pub(super) fn count(&mut self, padded_tokens: u64) {
-        self.padded_tokens += padded_tokens;
-    }
-
-    /// Counts a step that the device has completed, with all steps before. Returns a sentence as soon as enough was seen to
+    /// Counts steps that the device has completed since the last call. Returns a sentence as soon as enough was seen to
     /// tell the time of the `left` steps, at the latest with the first line of metrics.
     pub(super) fn observe(
         &mut self,
@@ -56,7 +51,7 @@ impl Forecast {
         left: u64,
         config: &Config,
     ) -> Option<String> {
-        self.count(padded_tokens);
+        self.padded_tokens += padded_tokens;
         if self.is_over {
             return None;
         }

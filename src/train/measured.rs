@@ -1,5 +1,6 @@
 //! The counters of the loop on the host: time, tokens and FLOPs, since the last line of metrics and since the start.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use kiln_data::Shape;
@@ -23,9 +24,9 @@ pub(super) struct Measured {
     /// Host syncs of this thread up to the last line, and up to the first step.
     syncs: [u64; 2],
     /// FLOPs of the pending steps, in order.
-    pub(super) flops: Vec<f64>,
+    flops: VecDeque<f64>,
     pub(super) new_kernels: NewKernels,
-    /// Largest batch among the pending steps, for the message when memory runs out.
+    /// Largest batch of the steps since the last line, for the message when memory runs out.
     pub(super) largest: Option<Shape>,
 }
 
@@ -40,7 +41,7 @@ impl Measured {
             run_totals: SpanTotals::default(),
             between: SpanTotals::default(),
             syncs: [host_sync::count(); 2],
-            flops: Vec::new(),
+            flops: VecDeque::new(),
             new_kernels: NewKernels::start(),
             largest: None,
         }
@@ -81,20 +82,20 @@ impl Measured {
         if flops.is_none() {
             self.peak_flops_per_sec = None;
         }
-        self.flops.push(flops.unwrap_or_default());
+        self.flops.push_back(flops.unwrap_or_default());
 
         let larger = group.largest_shape().into_iter().chain(self.largest);
         self.largest = larger.max_by_key(Shape::padded_tokens);
     }
 
-    /// Counts the steps of a window and returns how its time was spent.
-    pub(super) fn end_window(&mut self, steps: &[StepMetrics]) -> SpanTotals {
-        for (step, flops) in steps.iter().zip(self.flops.drain(..)) {
+    /// Counts `steps`, the metrics of the oldest `n_steps` pending steps as far as they count, and returns how the time since the
+    /// last line was spent.
+    pub(super) fn end_window(&mut self, n_steps: usize, steps: &[StepMetrics]) -> SpanTotals {
+        for (step, flops) in steps.iter().zip(self.flops.drain(..n_steps)) {
             self.window.push(step, flops);
             self.run.push(step, flops);
         }
 
-        self.largest = None;
         let totals = self.clock.take();
         self.run_totals.merge(&totals);
         self.window_start = Instant::now();

@@ -14,6 +14,7 @@ pub mod feed;
 mod forecast;
 mod guard;
 mod host_copy;
+mod lines;
 mod measured;
 mod new_kernels;
 mod outcome;
@@ -25,6 +26,7 @@ mod setup;
 mod slow_link;
 pub mod state;
 pub mod step;
+mod summary;
 mod together;
 pub mod trainer;
 

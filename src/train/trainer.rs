@@ -11,16 +11,18 @@ use kiln_model::Transformer;
 
 use super::best::new_best;
 use super::capture::CapturedSteps;
-use super::due::{Due, Reporting, Saving, Validated};
+use super::due::{Due, Saving, Validated};
 use super::feed::{Group, GroupFeed};
 use super::forecast::Forecast;
 use super::guard::{StepStart, in_step};
+use super::lines::Reporting;
 use super::measured::Measured;
 use super::outcome::{Ended, Outcome};
 use super::patience;
 use super::setup::{Signals, Validation};
 use super::state::TrainState;
 use super::step::train_step_with;
+use super::summary;
 use super::together::Step;
 use crate::config::Config;
 use crate::dataset::Vocabulary;
@@ -109,6 +111,16 @@ impl<M: Model> Trainer<M> {
 
         self.forecast.start();
         self.reporting.measured.restart();
+        let ended = self.steps().inspect_err(|error| self.reporting.rescue(&mut self.state, error))?;
+
+        let outcome = self.summarize(ended);
+        self.reporting.logging.end(&self.totals(&outcome))?;
+        self.reporting.logging.finish()?;
+        Ok(outcome)
+    }
+
+    /// Takes steps until the run ends.
+    fn steps(&mut self) -> Result<Ended> {
         let ended = loop {
             self.state.ranks.enter(Phase::Step);
             let group = self.feed.next_group(&mut self.reporting.measured.clock)?; // uploaded one group ahead
@@ -120,12 +132,10 @@ impl<M: Model> Trainer<M> {
 
             let due = Due::after(self.state.step, ended, save_now, &self.config, &self.validation);
             if due.log {
-                let replayed_share = self.gradients.take_replayed_share();
-                self.reporting.log(&mut self.state, replayed_share)?; // host sync
+                self.reporting.end_line(self.state.step, self.gradients.take_replayed_share());
             }
-            // The CPU has completed a step when it returns.
-            let is_read = due.log || is_cpu(&self.state.device);
-            self.foretell(facts.padded_tokens, is_read, due.log)?;
+            let read = self.reporting.read_lines(&mut self.state, due.validate || due.save)?; // host sync
+            self.foretell(facts.padded_tokens, read)?;
             let is_best = due.validate && self.validate_or_save(due)?; // host sync
             let ended = match ended {
                 None => self.waited_enough(due)?,
@@ -133,6 +143,7 @@ impl<M: Model> Trainer<M> {
             };
             if is_best || ((due.save || ended.is_some()) && self.saving.lacks(self.state.step)) {
                 self.state.ranks.enter(Phase::Save);
+                self.reporting.logging.flush()?; // a run that resumes here lacks no metrics
                 let elapsed = self.saving.begin(&self.state, is_best)?; // host sync
                 self.reporting.measured.clock.add(Span::Save, elapsed);
             }
@@ -147,10 +158,7 @@ impl<M: Model> Trainer<M> {
         // Wait for the save in progress: the run has finished only if it succeeds.
         self.saving.wait()?;
         self.state.ranks.finish()?;
-        let outcome = self.summarize(ended);
-        self.reporting.logging.end(&self.totals(&outcome))?;
-        self.reporting.logging.finish()?;
-        Ok(outcome)
+        Ok(ended)
     }
 
     /// Enqueues one optimizer step, and agrees with the other ranks on what follows.
@@ -276,14 +284,14 @@ impl<M: Model> Trainer<M> {
         found.map_or(Ok(()), |found| logging.validation(&found.metrics))
     }
 
-    /// Notes once how long the training will take.
-    fn foretell(&mut self, padded_tokens: u64, is_read: bool, is_logged: bool) -> Result<()> {
-        if !is_read {
-            self.forecast.count(padded_tokens);
-            return Ok(());
-        }
+    /// Notes once how long the training will take, after a step of `padded_tokens`. `read` are the padded tokens of the lines that
+    /// were read after it.
+    fn foretell(&mut self, padded_tokens: u64, read: Option<u64>) -> Result<()> {
+        // The CPU has completed a step when it returns; of a GPU that is known when the step is read.
+        let completed = if is_cpu(&self.state.device) { Some(padded_tokens) } else { read };
+        let Some(completed) = completed else { return Ok(()) };
         let left = self.config.train.steps.saturating_sub(self.state.step);
-        match self.forecast.observe(padded_tokens, is_logged, left, &self.config) {
+        match self.forecast.observe(completed, read.is_some(), left, &self.config) {
             Some(sentence) => self.reporting.logging.note(&sentence),
             None => Ok(()),
         }
@@ -333,7 +341,11 @@ impl<M: Model> Trainer<M> {
         let TrainState { step, train_secs, source_tokens, target_tokens, best, .. } = &self.state;
         let (host, host_syncs) = self.reporting.measured.since_first_step();
         let tokens = source_tokens + target_tokens;
-        RunMetrics {
+        let device = match is_cpu(&self.state.device) {
+            true => summary::Device::Cpu,
+            false => summary::Device::Gpu(self.reporting.gpu_busy()),
+        };
+        let mut run = RunMetrics {
             step: *step,
             outcome: outcome.ended.name().into(),
             train_secs: *train_secs,
@@ -344,7 +356,10 @@ impl<M: Model> Trainer<M> {
             best_step: best.map(|best| best.step),
             host,
             host_syncs,
-        }
+            summary: String::new(),
+        };
+        run.summary = summary::sentence(&run, device, self.reporting.watch.source(), &self.config.loader);
+        run
     }
 
     fn summarize(&mut self, ended: Ended) -> Outcome {

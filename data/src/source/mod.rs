@@ -16,6 +16,7 @@ pub use text::TextSource;
 use crate::batch::EpochPlan;
 use crate::error::Result;
 use crate::host_batch::{HostBatch, Shape};
+use crate::loader_config::LoaderConfig;
 use crate::sampler::Order;
 
 /// A data set that can be cut into batches. Implement it to feed the loader from a data set of your own.
@@ -29,6 +30,12 @@ pub trait BatchSource: Send + Sync + 'static {
 
     /// Returns the number of batches of each shape in an epoch; `None` if rows must be read to know.
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>>;
+
+    /// Returns the fraction of all positions that would be padding with another configuration, 0 to 1; `None` if rows must be
+    /// read to know, or if there are too many of them to find out within a second.
+    fn padding_with(&self, _config: &LoaderConfig) -> Option<f64> {
+        None
+    }
 
     /// Returns a fingerprint of the rows, in hex. Together with the loader's configuration and a seed it decides every
     /// batch: a run must not be resumed on a source with another fingerprint.

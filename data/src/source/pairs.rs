@@ -12,6 +12,9 @@ use crate::loader_config::LoaderConfig;
 use crate::sampler::Order;
 use crate::tokenizer::{PairTokenizers, SpecialIds};
 
+/// Rows whose lengths are sorted again just to know.
+const MOST_ROWS: usize = 1 << 20;
+
 /// Batches of pairs from a token cache.
 #[derive(Debug)]
 pub struct PairSource {
@@ -60,6 +63,14 @@ impl BatchSource for PairSource {
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
         Some(self.buckets.shapes())
+    }
+
+    fn padding_with(&self, config: &LoaderConfig) -> Option<f64> {
+        if self.cache.n_rows() > MOST_ROWS {
+            return None;
+        }
+        let lengths = (0..self.cache.n_rows()).map(|row| self.cache.lengths(row));
+        Some(Buckets::new(lengths, self.cache.max_lens(), config).ok()?.padding_ratio())
     }
 
     fn fingerprint(&self) -> String {

@@ -182,6 +182,8 @@ fn coefficients_continue_if_nobody_reads_the_count() {
         let wanted = (optimizer.learning_rate().at(update) / (1.0 - config.beta1.powf(update as f64))) as f32;
         assert_eq!(step(&mut optimizer), (update, wanted));
     }
-    optimizer.observe(5000);
+    // Read while two later steps were running.
+    optimizer.observe(4998, 2);
+    assert_eq!(optimizer.updates, [4998, 5000]);
     assert_eq!(step(&mut optimizer).0, 5001);
 }

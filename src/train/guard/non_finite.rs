@@ -100,6 +100,11 @@ impl Watch {
         }
     }
 
+    /// Returns the training data.
+    pub(in crate::train) fn source(&self) -> &Arc<dyn BatchSource> {
+        &self.source
+    }
+
     /// Records the start of the next step.
     pub(in crate::train) fn begin(&mut self, start: StepStart) {
         self.pending.push(start);
@@ -110,7 +115,7 @@ impl Watch {
         steps.iter().position(|step| step.stopped).map_or(steps.len(), |at| at + 1)
     }
 
-    /// Checks the pending steps, whose metrics are `steps`. `n_before` earlier steps of this run were not finite.
+    /// Checks the pending steps up to the last of `steps`, their metrics. `n_before` earlier steps of this run were not finite.
     /// Returns a note on each step that was skipped.
     ///
     /// # Errors
@@ -121,7 +126,9 @@ impl Watch {
         state: &TrainState<M>,
         n_before: u64,
     ) -> Result<Vec<String>> {
-        let starts = std::mem::take(&mut self.pending);
+        let last = steps.last().map_or(0, |step| step.step);
+        let n = self.pending.iter().take_while(|start| start.step <= last).count();
+        let starts: Vec<_> = self.pending.drain(..n).collect();
         let failed = steps.iter().filter(|step| step.has_failed());
         let mut notes = Vec::new();
 
