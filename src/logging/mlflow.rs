@@ -71,6 +71,7 @@ impl Mlflow {
             "MLFLOW_TRACKING_URI is {uri:?}, but Kiln sends metrics to http:// addresses only, such as \
              http://127.0.0.1:5000; this run is not sent to MLflow, metrics.jsonl has its metrics"
         );
+
         let settings = Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).proxy(None);
         let name = run_dir.file_name().unwrap_or(run_dir.as_os_str()).to_string_lossy().into_owned();
         let mut params = Vec::new();
@@ -207,6 +208,7 @@ impl Sink for Mlflow {
                     self.send(false);
                 }
             }
+
             Record::Validation(validation) => {
                 self.keep("validation.", validation.step, &serde_json::to_value(validation)?, &["validation.step"]);
                 self.send(false);

@@ -303,6 +303,7 @@ mod samples {
         let (some, number) = (Some(0.5), Some(1.0));
         let step =
             StepMetrics { loss_scale: some, skipped: true, stopped: true, loss_z: some, grad_norm_z: some, ..step(8) };
+
         let gpu = GpuUse {
             samples: 2,
             busy_share: some,

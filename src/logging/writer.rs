@@ -136,6 +136,7 @@ impl Writer {
 impl Sink for Writer {
     fn write(&mut self, record: &Record<'_>) -> Result<()> {
         let (Some(sender), Some(owned)) = (&self.sender, Owned::of(record)) else { return Ok(()) };
+
         match self.delivery {
             Delivery::Complete => {
                 self.failure()?;

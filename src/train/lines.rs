@@ -29,7 +29,7 @@ use crate::metrics::{CollectiveMetrics, Outliers, Span, WindowMetrics};
 /// the other to go on with.
 const STEPS_BEHIND: u64 = 2;
 
-/// A line whose numbers are on their way to the host.
+/// A line whose numbers are being copied to the host.
 #[derive(Debug)]
 struct Line {
     /// Its last step.

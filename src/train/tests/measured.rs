@@ -197,14 +197,14 @@ fn the_time_that_measuring_takes_per_step() {
     let (mut clock, mut outliers, telemetry) =
         (SpanClock::start(), Outliers::default(), Telemetry::start(&Device::flex()));
     let mut line: Vec<StepMetrics> = Vec::new();
-    let [mut of_steps, mut of_lines] = [Duration::ZERO; 2];
+    let [mut of_steps, mut of_lines] = [Vec::new(), Vec::new()];
     for step in 1..=STEPS {
         std::thread::sleep(Duration::from_micros(200)); // the step
         let start = Instant::now();
         for span in [Span::DataWait, Span::Upload, Span::Enqueue] {
             clock.time(span, || std::hint::black_box(step));
         }
-        of_steps += start.elapsed();
+        of_steps.push(start.elapsed());
 
         line.push(StepMetrics { step, loss: 2.5, nll: 1.5, grad_norm: 0.7, tokens: 2000, ..StepMetrics::default() });
         if step % 10 == 0 {
@@ -216,11 +216,21 @@ fn the_time_that_measuring_takes_per_step() {
             window.host = (&totals).into();
             (window.host_memory, window.gpu) = telemetry.take();
             logging.window(&window).expect("sent");
-            of_lines += start.elapsed();
+            of_lines.push(start.elapsed());
             line.clear();
         }
     }
-    let per_step = |time: Duration| time.as_secs_f64() * 1e6 / STEPS as f64;
-    println!("clocks {:.2} us, lines {:.2} us per step", per_step(of_steps), per_step(of_lines));
+    let figures = |mut times: Vec<Duration>, steps: f64| {
+        times.sort();
+        let micros = |time: Duration| time.as_secs_f64() * 1e6 / steps;
+        let sum: Duration = times.iter().sum();
+        (micros(times[times.len() / 2]), micros(sum) / times.len() as f64)
+    };
+    println!(
+        "per step, us (median, mean): clocks {:.2?}, lines {:.2?}",
+        figures(of_steps, 1.0),
+        figures(of_lines, 10.0)
+    );
+
     logging.finish().expect("written");
 }
