@@ -11,6 +11,7 @@ use burn::tensor::{FloatDType, Tensor, TensorData};
 use kiln_model::NamedTensor;
 
 use super::ParamTable;
+use crate::metrics::host_sync::waiting;
 
 /// The frozen parameters of a model, in visiting order.
 #[derive(Debug, Clone, Default)]
@@ -64,7 +65,7 @@ impl ModuleVisitor for Read<'_> {
         let entry = &self.table.all()[self.at];
         self.at += 1;
         if entry.frozen {
-            let values = param.val().inner().into_data().convert::<f32>().try_into_vec().expect("f32");
+            let values = waiting(|| param.val().inner().into_data()).convert::<f32>().try_into_vec().expect("f32");
             self.tensors.push(NamedTensor { name: entry.path.clone(), shape: entry.shape.clone(), values });
         }
     }

@@ -86,7 +86,7 @@ pub(crate) fn compile_step<M: Model>(
     let step = || {
         let (sums, FlatGradients(gradients)) = group_gradients(state, from_ref(batch), state.micro_steps);
         // Reading keeps the backend from dropping what nobody needs.
-        let _ = waiting(|| (sums.loss.try_into_data(), gradients.values.slice([0..1]).try_into_data()));
+        let _ = waiting(|| (sums.loss.try_into_data(), gradients.values.narrow(0, 0, 1).try_into_data()));
         let losses = state.model.valid().loss(batch, state.label_smoothing, None);
         let _ = waiting(|| losses.loss_sum.try_into_data());
         let _ = step_on_scratch(state);

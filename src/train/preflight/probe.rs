@@ -61,7 +61,7 @@ pub(super) fn forward_backward<M: Model>(
     batches.truncate(2);
     let (_, FlatGradients(gradients)) = group_gradients(state, &batches, state.micro_steps);
     // Host sync: the run has not begun. One element is enough, and its kernel is there.
-    let read = waiting(|| gradients.values.slice([0..1]).try_into_data()).map(drop);
+    let read = waiting(|| gradients.values.narrow(0, 0, 1).try_into_data()).map(drop);
     read.map_err(|error| anyhow!("{error}"))
 }
 

@@ -101,7 +101,7 @@ pub(super) fn step_on_scratch<M: Model>(state: &TrainState<M>) -> Result<()> {
     let scratch = optimizer.attach(scratch);
     let one = Tensor::<1>::ones([1], (&state.device, DType::F32));
     for accumulation in [state.dtype, FloatDType::F32] {
-        let mut gradients = scratch.val().slice([0..1]).backward();
+        let mut gradients = scratch.val().narrow(0, 0, 1).backward();
         let gradients = optimizer.table().flatten_gradients(&scratch, &mut gradients, accumulation, None);
         let numbers = optimizer.step(gradients, one.clone(), one.clone());
         // Host sync: the run has not begun.

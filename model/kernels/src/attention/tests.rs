@@ -116,6 +116,13 @@ fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
 }
 
 fn cases() -> Vec<Case> {
+    let mut cases = without_windows();
+    cases.extend(with_windows());
+    cases
+}
+
+/// A small case and one of a whole tile.
+fn bases() -> [Case; 2] {
     let base = Case {
         b: 2,
         h: 3,
@@ -130,6 +137,11 @@ fn cases() -> Vec<Case> {
         window: None,
     };
     let wide = Case { b: 2, h: 4, g: 4, t: 128, s: 128, k: 64, ..base };
+    [base, wide]
+}
+
+fn without_windows() -> Vec<Case> {
+    let [base, wide] = bases();
 
     vec![
         base,
@@ -184,6 +196,13 @@ fn cases() -> Vec<Case> {
         Case { h: 1, g: 1, t: 70, s: 70, k: 160, causal: true, lengths: Some(&[70, 3]), ..wide },
         Case { h: 2, g: 2, t: 97, s: 97, k: 200, causal: true, ..wide },
         Case { h: 1, g: 1, t: 40, s: 33, k: 248, packed: false, ..wide },
+    ]
+}
+
+fn with_windows() -> Vec<Case> {
+    let [base, wide] = bases();
+
+    vec![
         // Windows: smaller and larger than the keys, with padding, documents, and in a step of decoding.
         Case { causal: true, window: Some(1), ..base },
         Case { causal: true, window: Some(3), ..base },
