@@ -257,8 +257,8 @@ fn unix_secs() -> f64 {
 mod samples {
     use super::Record;
     use crate::metrics::{
-        CollectiveMetrics, DeviceMemory, GpuUse, HostMemory, HostTimes, RunMetrics, SCHEMA, StartMetrics, StepMetrics,
-        Throughput, ValidationMetrics, WindowMetrics,
+        CollectiveMetrics, DeviceMemory, GpuUse, HostMemory, HostTimes, RunMetrics, SCHEMA, SampleMetrics,
+        StartMetrics, StepMetrics, Throughput, ValidationMetrics, WindowMetrics,
     };
 
     pub(super) fn step(step: u64) -> StepMetrics {

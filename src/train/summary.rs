@@ -37,7 +37,8 @@ pub(super) fn sentence(
     if run.padding_ratio >= WORTH {
         sentence += &format!("; padding {}", percent(run.padding_ratio));
         if let Some((setting, saved)) = less_padding(source, loader) {
-            sentence += &format!(", of which {:.0} could be had back with {setting}", 100.0 * saved.min(run.padding_ratio));
+            sentence +=
+                &format!(", of which {:.0} could be had back with {setting}", 100.0 * saved.min(run.padding_ratio));
         }
     }
     sentence
