@@ -1,6 +1,6 @@
 //! Serves a page to browsers of this machine, while runs go on.
 //!
-//! The server listens on the loopback address only. It answers two addresses, reads at most [`LONGEST_REQUEST`] bytes of a
+//! The server listens on the loopback address only. It answers two addresses, reads at most `LONGEST_REQUEST` bytes of a
 //! request, and refuses requests that were made for another host: a page from elsewhere, whose name was made to point here,
 //! must not read a run.
 
@@ -81,7 +81,7 @@ fn answer(mut stream: TcpStream, port: u16, page: &dyn Fn(Refresh) -> String) ->
     stream.flush()
 }
 
-/// Reads up to the empty line after the headers; `None` if it does not come in [`LONGEST_REQUEST`] bytes.
+/// Reads up to the empty line after the headers; `None` if it does not come in `LONGEST_REQUEST` bytes.
 fn read_head(stream: &mut TcpStream) -> io::Result<Option<String>> {
     let (started, mut head) = (Instant::now(), Vec::new());
     let mut buffer = [0; 2048];

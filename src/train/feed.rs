@@ -103,7 +103,7 @@ impl GroupFeed {
     }
 
     /// Uploads the next group ahead. Call it while the device is busy with a step: the wait for the loader and the enqueuing of
-    /// the copy then delay no kernel. The copy itself takes its turn after the step, see [`upload`](crate::device::upload).
+    /// the copy then delay no kernel. The copy itself takes its turn after the step, see [`upload`](fn@crate::device::upload).
     pub fn prefetch(&mut self, clock: &mut SpanClock) -> kiln_data::Result<()> {
         if self.ahead.is_none() {
             self.ahead = Some(self.load(clock)?);
