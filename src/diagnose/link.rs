@@ -78,11 +78,13 @@ fn time(ranks: &Ranks, device: &Device, call: impl Fn() -> Result<Tensor<1>>) ->
     }
 
     // The first repeat connects and warms up.
-    let medians = [secs, hosts].map(|all| {
-        let mut all = all[1..].to_vec();
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
-    });
+    let medians = [secs, hosts].map(|all| median(all[1..].to_vec()));
     let of_ranks = ranks.share("the time of a collective", medians)?;
     Ok(of_ranks.into_iter().fold([0.0, 0.0], |most: [f64; 2], of| [most[0].max(of[0]), most[1].max(of[1])]))
+}
+
+/// Returns the middle of `values`; 0 if there are none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

@@ -91,7 +91,7 @@ impl Moved {
             let rate = |one: &CollectiveTime| one.bytes as f64 / f64::from(one.ms);
             let bytes: f64 = large().map(|one| one.bytes as f64).sum();
             // Steps that compile or record last longer, and the others wait: the median leaves them out.
-            let ms = median(large().map(|one| f64::from(one.ms)).collect()) * large().count() as f64;
+            let ms = link::median(large().map(|one| f64::from(one.ms)).collect()) * large().count() as f64;
             let fastest = large().map(rate).fold(f64::MIN_POSITIVE, f64::max);
             [bytes, ms, bytes / fastest].map(|sum| sum / steps as f64)
         });
@@ -117,12 +117,6 @@ impl Moved {
             bytes / link_ms / 1e6
         );
     }
-}
-
-/// Returns the middle of `values`; 0 if there are none.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Measures this rank's device while all others do the same.
