@@ -1,11 +1,13 @@
 //! Measurements that stay on the device until the next host sync.
 //!
-//! Each training step leaves its sums in small device tensors. [`DeferredMetrics::begin`] ends a line of steps, and
-//! [`DeferredMetrics::finish`] reads them, maybe some steps later. Each value is reported for the step at which it was measured.
+//! Each training step leaves its sums in small device tensors. [`DeferredMetrics::begin`] enqueues their copies to the host,
+//! and [`DeferredMetrics::finish`] reads them, some steps later: the device has passed the copies long ago and goes on with
+//! the later steps. Each value is reported for the step at which it was measured.
 
 use std::collections::VecDeque;
 
-use burn::tensor::{ExecutionError, Tensor, TensorData};
+use burn::tensor::{ExecutionError, Tensor};
+use kiln_kernels::Readback;
 use kiln_kernels::optim::{StepNumbers, StepReport};
 use serde::{Deserialize, Serialize};
 
@@ -50,11 +52,11 @@ pub struct StepFacts {
     pub samples: u64,
 }
 
-/// The steps of a line.
+/// Steps whose copies to the host are enqueued.
 #[derive(Debug)]
 struct Begun {
     facts: Vec<StepFacts>,
-    measures: Vec<Tensor<1>>,
+    read: Readback,
 }
 
 /// The steps whose measurements have not been read yet.
@@ -82,20 +84,20 @@ impl DeferredMetrics {
         self.len() == 0
     }
 
-    /// Ends a line with the steps since the last call. Does not wait for them.
+    /// Enqueues the copies of the steps since the last call, and does not wait for them.
     pub fn begin(&mut self) {
-        let (facts, measures): (Vec<_>, Vec<_>) = self.pending.drain(..).unzip();
-        self.begun.push_back(Begun { facts, measures });
+        let (facts, tensors): (Vec<_>, Vec<_>) = self.pending.drain(..).unzip();
+        self.begun.push_back(Begun { facts, read: Readback::begin(tensors) });
     }
 
-    /// Reads the steps of the oldest call of [`Self::begin`] that has not been finished, oldest first, in one transaction.
-    /// Waits for the device. `lr` is the learning rate of an update.
+    /// Reads the steps of the oldest call of [`Self::begin`] that has not been finished, oldest first. The host waits until the
+    /// device has passed them, not for later steps. `lr` is the learning rate of an update.
     ///
     /// # Errors
     /// If the device has failed. The steps are lost then.
     pub fn finish(&mut self, lr: impl Fn(u64) -> f64) -> Result<Vec<StepMetrics>, ExecutionError> {
-        let Some(Begun { facts, measures }) = self.begun.pop_front() else { return Ok(Vec::new()) };
-        let values = host_sync::read(measures)?;
+        let Some(Begun { facts, read }) = self.begun.pop_front() else { return Ok(Vec::new()) };
+        let values = if facts.is_empty() { Vec::new() } else { host_sync::waiting(|| read.finish())? };
         Ok(facts.into_iter().zip(values).map(|(facts, values)| measured(facts, &values, &lr)).collect())
     }
 
@@ -113,8 +115,7 @@ impl DeferredMetrics {
     }
 }
 
-fn measured(facts: StepFacts, values: &TensorData, lr: impl Fn(u64) -> f64) -> StepMetrics {
-    let values: &[f32] = values.as_slice().expect("measurements are f32");
+fn measured(facts: StepFacts, values: &[f32], lr: impl Fn(u64) -> f64) -> StepMetrics {
     let [loss_sum, nll_sum, target_tokens, numbers @ ..] = values else { panic!("measurements of a step: {values:?}") };
     let (&loss_sum, &nll_sum, &target_tokens) = (loss_sum, nll_sum, target_tokens);
     let StepReport { norm, taken, update, loss_scale, stopped } = StepNumbers::report(numbers);

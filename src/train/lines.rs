@@ -1,7 +1,7 @@
 //! Lines of metrics: the numbers of the steps since the last line, read from the device and passed to the sinks.
 //!
-//! A line can be read some steps after its last one, and its values are the same. Today it is read at once: a read waits for all
-//! work that is enqueued.
+//! On a GPU a line is read some steps after its last one: the host enqueues the copies of its numbers, then the next steps,
+//! and reads what the device has passed by then. The device always has work, so a line does not empty the pipeline.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,13 +19,17 @@ use super::slow_link::LinkWatch;
 use super::state::TrainState;
 use super::together::of_replicas;
 use crate::config::Config;
-use crate::device::{Telemetry, device_memory};
+use crate::device::{Telemetry, device_memory, is_cpu};
 use crate::eval::Model;
 use crate::logging::Logging;
 use crate::metrics::deferred::DeferredMetrics;
 use crate::metrics::{CollectiveMetrics, Outliers, Span, WindowMetrics};
 
-/// A line that has not been read.
+/// Steps that a GPU has been given after the last one of a line when the line is read. While the host reads one, the device has
+/// the other to go on with.
+const STEPS_BEHIND: u64 = 2;
+
+/// A line whose numbers are being copied to the host.
 #[derive(Debug)]
 struct Line {
     /// Its last step.
@@ -76,13 +80,14 @@ impl Reporting {
             telemetry: Telemetry::start(device),
             lines: VecDeque::new(),
             n_in_lines: 0,
-            steps_behind: 0,
+            // The CPU has completed a step when it returns.
+            steps_behind: if is_cpu(device) { 0 } else { STEPS_BEHIND },
             busy: [0.0; 2],
             has_failed: false,
         }
     }
 
-    /// Ends a line with the step that was just enqueued. `replayed_share` of its
+    /// Ends a line with the step that was just enqueued, and enqueues the copies of its numbers. `replayed_share` of its
     /// micro-batches were replayed.
     pub(super) fn end_line(&mut self, step: u64, replayed_share: Option<f64>) {
         let n_steps = self.deferred.len() - self.n_in_lines;

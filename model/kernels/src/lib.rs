@@ -15,7 +15,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `kernel_set` kernels for GPUs of several generations |
-//! | 1 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` |
+//! | 1 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` · `readback` reading without waiting |
 //! | 2 | `dropout` · `rotary` · `row` reductions of rows · `swiglu` · `optim` |
 //! | 3 | `activation` · `random` · `collective` |
 //! | 4 | `reduce` sums of columns |
@@ -53,6 +53,7 @@ mod maybe;
 mod norm;
 pub mod optim;
 mod random;
+mod readback;
 mod reduce;
 mod retained;
 mod rotary;
@@ -78,6 +79,7 @@ pub use linear::{
 pub use linear_cross_entropy::{Projection, linear_cross_entropy};
 pub use norm::{Branch, NormWeights, add_norm, add_norm_again, layer_norm, rms_norm};
 pub use random::random_words;
+pub use readback::Readback;
 pub use retained::Retained;
 pub use rotary::{RotaryScaling, RotaryWavelengths, rotary};
 pub use row::{row_argmax, row_sums};
