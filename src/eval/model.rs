@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{Rank, Shape};
 use kiln_kernels::attention_is_fused;
-use kiln_model::flops::{TrainSetting, train_bytes, train_flops_per_batch, window_needs_reference};
+use kiln_model::flops::{TrainSetting, train_bytes, train_flops_per_batch};
 use kiln_model::{ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Transformer};
 
 use crate::config::GenerateConfig;
@@ -114,15 +114,7 @@ impl Model for Transformer {
     }
 
     fn check_repeatable(&self, device: &Device, dtype: FloatDType) -> Result<(), String> {
-        let (config, head_dim) = (self.config(), self.config().head_dim());
-        if window_needs_reference(config, config.max_positions, device) {
-            return Err(format!(
-                "attention with model.attention_window = {} has no kernel of its own on {}: the backend's autotune may choose \
-                 different kernels from run to run; set train.deterministic = false",
-                config.attention_window,
-                device_name(device)
-            ));
-        }
+        let head_dim = self.config().head_dim();
         if is_cpu(device) || attention_is_fused(device, dtype.into(), head_dim) {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Order, Shape};
 use kiln_model::ActivationCheckpointing;
-use kiln_model::flops::{TrainBytes, n_params, window_needs_reference};
+use kiln_model::flops::{TrainBytes, n_params};
 
 use super::error::RunError;
 use super::need::Need;
@@ -106,15 +106,6 @@ impl Plan {
                 .find(fits)
                 .unwrap_or(ActivationCheckpointing::Layer)
         });
-        let mut notes = data.notes.clone();
-        if window_needs_reference(&config.model, largest.target_len, device) {
-            notes.push(format!(
-                "attention: no fused kernel on this device hides positions behind model.attention_window = {}, and rows have up to {} \
-                 positions; it runs its reference operators, which take more time and memory",
-                config.model.attention_window, largest.target_len
-            ));
-        }
-
         Ok(Self {
             device: match n_devices {
                 1 => device_name(device),
@@ -133,7 +124,7 @@ impl Plan {
             n_params: n_params(&config.model).total(),
             valid: data.valid.as_ref().map(|valid| Rows::of(valid, |shape| shape.padded_tokens() as u64)),
             train,
-            notes,
+            notes: data.notes.clone(),
         })
     }
 

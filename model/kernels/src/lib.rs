@@ -64,9 +64,7 @@ mod swiglu;
 mod testing;
 
 pub use activation::Activation;
-pub use attention::{
-    AttentionConfig, AttentionMask, Projected, attention, attention_is_fused, attention_windows_are_fused,
-};
+pub use attention::{AttentionConfig, AttentionMask, Projected, attention, attention_is_fused};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use custom_gradient::{CustomGradients, LeafGradient, gradients_behind, with_gradient};
 pub use dropout::{DropoutStream, dropout};

@@ -1,7 +1,7 @@
 //! Estimates the device memory of training.
 
 use burn::tensor::{DType, Device};
-use kiln_kernels::{attention_is_fused, attention_windows_are_fused};
+use kiln_kernels::attention_is_fused;
 
 use super::{Sizes, n_params, n_trained};
 use crate::checkpointing::ActivationCheckpointing;
@@ -155,16 +155,11 @@ pub fn train_bytes(
             config,
             dtype,
             shape,
-            attention_is_fused(device, dtype, config.head_dim()) && !window_needs_reference(config, shape[2], device),
+            attention_is_fused(device, dtype, config.head_dim()),
             setting.checkpointing,
         ),
         flat_gradients: if setting.accumulates { 0 } else { trained * element },
     }
-}
-
-/// Returns whether rows of `len` positions are longer than the window that the model sees, and `device` has no kernel for it.
-pub fn window_needs_reference(config: &TransformerConfig, len: usize, device: &Device) -> bool {
-    config.window().is_some_and(|window| window < len) && !attention_windows_are_fused(device)
 }
 
 /// The bytes of one kind that a layer keeps for backward.

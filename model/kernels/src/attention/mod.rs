@@ -95,12 +95,6 @@ pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> boo
     }
 }
 
-/// Returns whether [`attention`] has a kernel for windows that hide keys, see [`AttentionConfig::window`]. Where it has none,
-/// it runs its reference for them.
-pub fn attention_windows_are_fused(device: &Device) -> bool {
-    !reference_operators() && device.clone().inner() == Device::flex()
-}
-
 /// Computes `dropout(softmax(q kᵀ / sqrt(K))) v` per head, with the softmax in f32.
 ///
 /// `dropout` is the probability of dropping a weight of the softmax, and the source of the random numbers. Rows of the
@@ -141,8 +135,7 @@ pub fn attention(
     };
     // A window as long as the keys hides none.
     let config = AttentionConfig { window: config.window.filter(|window| *window < n_keys), ..*config };
-    let serves_window = config.window.is_none() || attention_windows_are_fused(&x.device());
-    if serves_window && attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
+    if attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
         return flash(projected, mask, dropout, &config);
     }
     reference::attention(projected, mask, dropout, &config)

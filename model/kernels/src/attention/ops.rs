@@ -22,7 +22,7 @@ pub(crate) struct FlashSpec {
     /// K
     pub(crate) head_dim: usize,
     pub(crate) causal: bool,
-    /// Keys that a query sees at most; set on the CPU only.
+    /// Keys that a query sees at most.
     pub(crate) window: Option<usize>,
     /// Site of the random stream.
     pub(crate) site: u32,

@@ -214,6 +214,16 @@ fn with_windows() -> Vec<Case> {
         Case { packed: false, s: 9, window: Some(4), ..base },
         Case { t: 200, s: 200, g: 2, causal: true, window: Some(70), ..wide },
         Case { t: 200, s: 200, documents: Some(|i| [0, 1, 1, 4][i / 50]), causal: true, window: Some(65), ..wide },
+        // Some tiles of keys are hidden from all queries of a block, and some of queries from all keys.
+        Case { b: 1, h: 2, g: 1, t: 330, s: 330, causal: true, window: Some(64), ..wide },
+        Case { h: 2, g: 1, t: 260, s: 260, k: 128, causal: true, lengths: Some(&[260, 70]), window: Some(33), ..wide },
+        Case { h: 1, g: 1, t: 72, s: 200, packed: false, lengths: Some(&[200, 65]), window: Some(50), ..wide },
+        Case { h: 1, g: 1, t: 72, s: 264, packed: false, causal: true, window: Some(90), ..wide },
+        Case { t: 50, s: 50, causal: true, window: Some(7), ..wide },
+        Case { b: 1, h: 2, g: 1, t: 270, s: 270, k: 96, causal: true, window: Some(40), ..wide },
+        Case { b: 1, h: 2, g: 1, t: 280, s: 280, k: 192, causal: true, window: Some(70), ..wide },
+        Case { h: 1, g: 1, t: 200, s: 200, k: 256, causal: true, lengths: Some(&[200, 90]), window: Some(30), ..wide },
+        Case { b: 1, h: 1, g: 1, t: 200, s: 200, k: 136, causal: true, window: Some(65), ..wide },
     ]
 }
 

@@ -42,6 +42,7 @@ impl Call {
             causal: spec.causal,
             lengths: matches!(lengths, MaybeInts::Some(_)),
             documents: matches!(documents, MaybeInts::Some(_)),
+            window: spec.window.map(|window| window as u32),
             dropout: spec.dropout > 0.0,
         };
         let query = into_contiguous(query);

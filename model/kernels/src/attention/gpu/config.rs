@@ -25,11 +25,18 @@ pub(super) struct FlashConfig {
     pub(super) lengths: bool,
     /// Documents are given.
     pub(super) documents: bool,
+    /// Keys that a query sees at most.
+    pub(super) window: Option<u32>,
     /// Probabilities are dropped, and a random state is given.
     pub(super) dropout: bool,
 }
 
 impl FlashConfig {
+    /// Returns the keys that a query sees at most; 0 if there is no window.
+    pub(super) fn window_or_0(&self) -> u32 {
+        self.window.unwrap_or(0)
+    }
+
     /// Returns the blocks of most kernels on a multiprocessor at a time: as many as leave registers for products in
     /// flight.
     pub(super) fn cubes(&self) -> usize {

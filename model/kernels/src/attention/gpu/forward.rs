@@ -11,7 +11,7 @@ use cubecl::prelude::*;
 use super::arguments::{Call, Inputs, Lens};
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
-use super::mask::{MASKED, Sight, hide, sight};
+use super::mask::{MASKED, Sight, hide, key_tile_of, sight};
 use super::position::{
     Patch, Place, QueryTile, cube_place, group_tile, key_column, place, query_column, tiles_of, value_column, warpgroup,
 };
@@ -55,7 +55,7 @@ pub(super) fn forward<E: Float>(
     let mut results = results_memory::<E>(cfg);
     sync_async_proxy_shared();
     sync_cube();
-    request_first::<E>(&mut memory, inputs, &block, sight.blocks, &call.lens, cfg);
+    request_first::<E>(&mut memory, inputs, &block, &sight, &call.lens, cfg);
 
     let lowest = f32::cast_from(comptime![MASKED]);
     let mut rows = Rows {
@@ -113,19 +113,19 @@ fn request_first<E: Float>(
     memory: &mut Memory<E>,
     inputs: &Inputs<E>,
     block: &QueryTile,
-    blocks: u32,
+    sight: &Sight,
     lens: &Lens,
     #[comptime] cfg: FlashConfig,
 ) {
     let column = query_column(block.head, cfg);
     let (keys, values) = (key_column(block.group, cfg), value_column(block.group, cfg));
-    if UNIT_POS == 0 && blocks > 0 {
-        let from = block.batch * lens.s;
+    if UNIT_POS == 0 && sight.blocks > 0 {
+        let from = block.batch * lens.s + key_tile_of(sight, 0u32, cfg) * comptime![TILE as u32];
         let row = block.batch * lens.t + block.q0;
         fill_rows::<E>(&mut memory.queries, &inputs.query, row, column, comptime![cfg.groups()], cfg);
         fill_slot::<E>(&mut memory.keys, 0usize, &inputs.key_value, from, keys, cfg);
         fill_slot::<E>(&mut memory.values, 0usize, &inputs.key_value, from, values, cfg);
-        if blocks > 1 {
+        if sight.blocks > 1 {
             fill_slot::<E>(&mut memory.keys, 1usize, &inputs.key_value, from + comptime![TILE as u32], keys, cfg);
         }
     }
@@ -176,7 +176,7 @@ fn attend<E: Float>(
         let value_tile = tile(values, value_slot, cfg);
         product::<E>(&mut rows.o, &probabilities, value_tile, comptime![cfg.columns_layout()]);
         commit();
-        refill::<E>(memory, inputs, block, key_slot, next, sight.blocks, &call.lens, cfg);
+        refill::<E>(memory, inputs, block, key_slot, next, sight, &call.lens, cfg);
 
         // Wait for the scores, not for the values' product.
         wait(1usize);
@@ -194,7 +194,7 @@ fn attend<E: Float>(
     settle::<E>(&rows.o, &probabilities, 0usize);
 }
 
-/// Replaces the scores of key tile `nth` by probabilities, not yet divided by their sum.
+/// Replaces the scores of turn `nth` by probabilities, not yet divided by their sum.
 #[cube]
 fn take_probabilities(
     scores: &mut Array<f32>,
@@ -208,15 +208,16 @@ fn take_probabilities(
 ) {
     let scale = comptime![cfg.scale() * LOG2_E].runtime();
     let lowest = f32::cast_from(comptime![MASKED]);
-    hide(scores, lowest, sight, &call.masks, nth * comptime![TILE as u32], at, cfg);
+    let tile = key_tile_of(sight, nth, cfg);
+    hide(scores, lowest, sight, &call.masks, tile * comptime![TILE as u32], at, cfg);
     take_exponentials(scores, &mut rows.running, &mut rows.rescale, scale);
     if comptime![cfg.dropout] {
         let row = block.row_head * call.lens.t + block.q0 + at.row;
-        drop_values(scores, &call.dropout, row, nth, at.column, call.lens.s);
+        drop_values(scores, &call.dropout, row, tile, at.column, call.lens.s);
     }
 }
 
-/// Requests the values of tile `next`, whose keys are in slot `key_slot`, and the keys of the tile after it.
+/// Requests the values of turn `next`, whose keys are in slot `key_slot`, and the keys of the turn after it.
 #[cube]
 fn refill<E: Float>(
     memory: &mut Memory<E>,
@@ -224,16 +225,16 @@ fn refill<E: Float>(
     block: &QueryTile,
     key_slot: u32,
     next: u32,
-    blocks: u32,
+    sight: &Sight,
     lens: &Lens,
     #[comptime] cfg: FlashConfig,
 ) {
     // No thread reads the keys before these or the values of the previous turn any more.
     sync_cube();
     if UNIT_POS == 0 {
-        let from = block.batch * lens.s + next * comptime![TILE as u32];
+        let from = block.batch * lens.s + key_tile_of(sight, next, cfg) * comptime![TILE as u32];
         fill::<E>(&mut memory.values, key_slot, &inputs.key_value, from, value_column(block.group, cfg), cfg);
-        if next + 1 < blocks {
+        if next + 1 < sight.blocks {
             let from = from + comptime![TILE as u32];
             fill::<E>(&mut memory.keys, 1 - key_slot, &inputs.key_value, from, key_column(block.group, cfg), cfg);
         }

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::arguments::Call;
 use super::config::{FlashConfig, TILE};
-use super::mask::{Corner, clipped, hide_queries, key_count};
+use super::mask::{Corner, clipped, hide_queries, key_count, queries_end};
 use super::position::tiles_of;
 
 /// A tile of keys of a group of heads, and the queries that see it.
@@ -20,8 +20,9 @@ pub(super) struct KeyTile {
     /// Tiles of queries from `first` to before `end` see some of the keys.
     pub(super) first: u32,
     pub(super) end: u32,
-    /// Queries from this one on see all of them.
+    /// Queries from `from_all` to before `until_all` see all of them.
     pub(super) from_all: u32,
+    pub(super) until_all: u32,
     /// Tiles of queries of all heads of the group.
     pub(super) blocks: u32,
 }
@@ -48,13 +49,14 @@ pub(super) fn key_tile(
         from_all = clipped(k0 + comptime![TILE as u32 - 1] + t, s);
     }
 
-    let end = tiles_of(t, rows);
+    let end = tiles_of(queries_end(k0 + comptime![TILE as u32 - 1], keys, &call.lens, cfg), rows);
+    let until_all = queries_end(k0, keys, &call.lens, cfg);
     let mut per_head = 0u32;
     if k0 < keys && first < end {
         per_head = end - first;
     }
     let blocks = per_head * comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
-    KeyTile { batch, group, nth, k0, keys, first, end, from_all, blocks }
+    KeyTile { batch, group, nth, k0, keys, first, end, from_all, until_all, blocks }
 }
 
 /// Hides the scores of queries from `q0` on where the query does not see the key, if there may be such a score.
@@ -68,7 +70,7 @@ pub(super) fn hide_at_edges(
 ) {
     let held = scores.len();
     let edge = q0 < block.from_all
-        || q0 + comptime![2 * held as u32] > call.lens.t
+        || q0 + comptime![2 * held as u32] > block.until_all
         || block.k0 + comptime![TILE as u32] > block.keys;
     if comptime![cfg.documents] || edge {
         let corner = Corner { batch: block.batch, q0, k0: block.k0 };

@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::arguments::{Lens, Masks};
-use super::config::FlashConfig;
+use super::config::{FlashConfig, TILE};
 use super::position::{Place, QueryTile, place, tiles, unit_here};
 
 /// A masked score: -2^100. It is finite, so that a row without keys stays finite. It is a power of two, so that its
@@ -22,6 +22,16 @@ fn end(query: u32, keys: u32, lens: &Lens, #[comptime] cfg: FlashConfig) -> u32 
         end = min(keys, clipped(query + lens.s + 1, lens.t));
     }
     end
+}
+
+/// Returns the first key that a query sees, whose last key is the one before `end`.
+#[cube]
+fn start(end: u32, #[comptime] cfg: FlashConfig) -> u32 {
+    let mut start = 0u32;
+    if comptime![cfg.window.is_some()] {
+        start = clipped(end, comptime![cfg.window_or_0()].runtime());
+    }
+    start
 }
 
 /// Returns `x - t`, or 0 if that is negative.
@@ -46,15 +56,23 @@ pub(super) struct Sight {
     /// One past their last keys.
     end0: u32,
     end1: u32,
-    /// All queries of the tile see the keys before this one.
+    /// All queries of the tile see the keys from `all_from` to before `all_see`.
+    all_from: u32,
     all_see: u32,
     document0: i32,
     document1: i32,
     /// The batch row's first position, and its last.
     first: u32,
     last: u32,
-    /// Tiles of keys that at least one query of the block sees.
+    /// The first tile of keys that at least one query of the block sees, and the number of such tiles.
+    pub(super) first_tile: u32,
     pub(super) blocks: u32,
+}
+
+/// Returns the tile of keys of turn `nth`, of those that the block sees.
+#[cube]
+pub(super) fn key_tile_of(sight: &Sight, nth: u32, #[comptime] cfg: FlashConfig) -> u32 {
+    if comptime![cfg.window.is_some()] { sight.first_tile + nth } else { nth }
 }
 
 /// Returns the sight of the thread's queries of a tile.
@@ -68,15 +86,20 @@ pub(super) fn sight(masks: &Masks, block: &QueryTile, at: &Place, lens: &Lens, #
         document0 = masks.documents[min(first + block.q0 + at.row, last) as usize];
         document1 = masks.documents[min(first + block.q0 + at.row + 8, last) as usize];
     }
+    let last_of_tile = end(block.q0 + comptime![TILE as u32 - 1], keys, lens, cfg);
+    let first_of_block = end(block.q0 - block.before, keys, lens, cfg);
+    let first_tile = start(first_of_block, cfg) / comptime![TILE as u32];
     Sight {
         end0: end(block.q0 + at.row, keys, lens, cfg),
         end1: end(block.q0 + at.row + 8, keys, lens, cfg),
+        all_from: start(last_of_tile, cfg),
         all_see: end(block.q0, keys, lens, cfg),
         document0,
         document1,
         first,
         last,
-        blocks: tiles(end(block.q0 + block.rest, keys, lens, cfg)),
+        first_tile,
+        blocks: tiles(end(block.q0 + block.rest, keys, lens, cfg)) - first_tile,
     }
 }
 
@@ -93,11 +116,19 @@ pub(super) fn hide(
     #[comptime] cfg: FlashConfig,
 ) {
     let held = values.len();
-    if comptime![cfg.documents] || k0 + comptime![2 * held as u32] > sight.all_see {
+    let mut some_hidden = k0 + comptime![2 * held as u32] > sight.all_see;
+    if comptime![cfg.window.is_some()] {
+        some_hidden = some_hidden || k0 < sight.all_from;
+    }
+    if comptime![cfg.documents] || some_hidden {
         #[unroll]
         for i in 0..held {
             let key = k0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
-            let mut visible = key < if comptime![i % 4 < 2] { sight.end0 } else { sight.end1 };
+            let end = if comptime![i % 4 < 2] { sight.end0 } else { sight.end1 };
+            let mut visible = key < end;
+            if comptime![cfg.window.is_some()] {
+                visible = visible && key >= start(end, cfg);
+            }
             if comptime![cfg.documents] {
                 let document = if comptime![i % 4 < 2] { sight.document0 } else { sight.document1 };
                 visible = visible && masks.documents[min(sight.first + key, sight.last) as usize] == document;
@@ -105,6 +136,22 @@ pub(super) fn hide(
             values[i] = select(visible, values[i], hidden);
         }
     }
+}
+
+/// Returns one past the last query that sees `key`, of a batch row of `keys` keys: later ones have windows that begin after it.
+#[cube]
+pub(super) fn queries_end(key: u32, keys: u32, lens: &Lens, #[comptime] cfg: FlashConfig) -> u32 {
+    let mut end = lens.t;
+    if comptime![cfg.window.is_some()] {
+        let key_end = key + comptime![cfg.window_or_0()];
+        let mut before_last = 0u32;
+        if comptime![cfg.causal] {
+            before_last = min(clipped(key_end + lens.t, lens.s), lens.t);
+        }
+        // A window that ends with the batch row's last key is the window of all queries from there on.
+        end = select(key_end >= keys, lens.t, before_last);
+    }
+    end
 }
 
 /// Where an accumulator of 64 keys by queries begins.
@@ -126,7 +173,7 @@ pub(super) fn hide_queries(
     lens: &Lens,
     #[comptime] cfg: FlashConfig,
 ) {
-    // The thread's two keys, and the first queries that see them.
+    // The thread's two keys, and the first and last queries that see them.
     let at = place(unit_here());
     let key0 = corner.k0 + at.row;
     let key1 = key0 + 8;
@@ -138,6 +185,7 @@ pub(super) fn hide_queries(
     }
     from0 = select(key0 < keys, from0, lens.t);
     from1 = select(key1 < keys, from1, lens.t);
+    let (to0, to1) = (queries_end(key0, keys, lens, cfg), queries_end(key1, keys, lens, cfg));
     let mut document0 = 0i32;
     let mut document1 = 0i32;
     if comptime![cfg.documents] {
@@ -149,7 +197,8 @@ pub(super) fn hide_queries(
     for i in 0..values.len() {
         let row = corner.q0 + at.column + comptime![(i / 4 * 8 + i % 2) as u32];
         let from = if comptime![i % 4 < 2] { from0 } else { from1 };
-        let mut visible = row >= from && row < lens.t;
+        let to = if comptime![i % 4 < 2] { to0 } else { to1 };
+        let mut visible = row >= from && row < to;
         if comptime![cfg.documents] {
             let document = if comptime![i % 4 < 2] { document0 } else { document1 };
             visible = visible && masks.documents[(corner.batch * lens.t + min(row, lens.t - 1)) as usize] == document;

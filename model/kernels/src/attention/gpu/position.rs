@@ -73,7 +73,8 @@ pub(super) struct QueryTile {
     pub(super) group: u32,
     /// The first query of the tile, counted from the batch row's first.
     pub(super) q0: u32,
-    /// The queries of the block from the next one on. Warpgroups of a block share their turns.
+    /// The queries of the block before that one, and from the next one on. Warpgroups of a block share their turns.
+    pub(super) before: u32,
     pub(super) rest: u32,
 }
 
@@ -87,6 +88,7 @@ pub(super) fn query_tile(row_head: u32, tile: u32, #[comptime] cfg: FlashConfig)
         head,
         group: head / comptime![(cfg.n_heads / cfg.n_kv_heads) as u32],
         q0: tile * comptime![TILE as u32],
+        before: 0u32.runtime(),
         rest: comptime![TILE as u32 - 1].runtime(),
     }
 }
@@ -105,6 +107,7 @@ pub(super) fn group_tile(row_head: u32, nth: u32, group: u32, #[comptime] cfg: F
             head: tile.head,
             group: tile.group,
             q0: tile.q0,
+            before: group * comptime![TILE as u32],
             rest: comptime![groups * TILE as u32 - 1] - group * comptime![TILE as u32],
         }
     }

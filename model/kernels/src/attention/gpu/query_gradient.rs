@@ -8,7 +8,7 @@ use super::Oct;
 use super::arguments::{Call, Inputs, Lens, Outputs};
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
-use super::mask::{HIDDEN, Sight, hide, sight};
+use super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
 use super::position::{
     Patch, Place, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, unit_here, value_column,
 };
@@ -43,7 +43,7 @@ pub(super) fn query_gradient<E: Float>(
     let mut results = results_memory::<E>(cfg);
     sync_async_proxy_shared();
     sync_cube();
-    request_first::<E>(&mut memory, inputs, outputs, &block, sight.blocks, &call.lens, cfg);
+    request_first::<E>(&mut memory, inputs, outputs, &block, &sight, &call.lens, cfg);
 
     // These loads are requested after the tiles, not before them.
     let unit = unit_here();
@@ -84,20 +84,20 @@ fn request_first<E: Float>(
     inputs: &Inputs<E>,
     outputs: &Outputs<E>,
     block: &QueryTile,
-    blocks: u32,
+    sight: &Sight,
     lens: &Lens,
     #[comptime] cfg: FlashConfig,
 ) {
     let column = query_column(block.head, cfg);
     let (keys, values) = (key_column(block.group, cfg), value_column(block.group, cfg));
-    if UNIT_POS == 0 && blocks > 0 {
+    if UNIT_POS == 0 && sight.blocks > 0 {
         let row = block.batch * lens.t + block.q0;
         let (query, d_out) = (&inputs.query, &outputs.d_out_tiles);
         fill_slot_both::<E>(&mut memory.resident, 0usize, query, d_out, row, column, column, cfg);
         let key_value = &inputs.key_value;
-        let from = block.batch * lens.s;
+        let from = block.batch * lens.s + key_tile_of(sight, 0u32, cfg) * comptime![TILE as u32];
         fill_slot_both::<E>(&mut memory.streamed, 0usize, key_value, key_value, from, keys, values, cfg);
-        if blocks > 1 {
+        if sight.blocks > 1 {
             let from = from + comptime![TILE as u32];
             fill_slot_both::<E>(&mut memory.streamed, 1usize, key_value, key_value, from, keys, values, cfg);
         }
@@ -166,7 +166,7 @@ fn accumulate<E: Float>(
         // No thread reads the slot of the previous turn any more: refill it.
         sync_cube();
         if UNIT_POS == 0 && nth > 0 && nth + 1 < sight.blocks {
-            let from = block.batch * call.lens.s + (nth + 1) * comptime![TILE as u32];
+            let from = block.batch * call.lens.s + key_tile_of(sight, nth + 1, cfg) * comptime![TILE as u32];
             let (keys, values) = (key_column(block.group, cfg), value_column(block.group, cfg));
             let key_value = &inputs.key_value;
             fill_both::<E>(&mut memory.streamed, 1 - slot, key_value, key_value, from, keys, values, cfg);
@@ -176,14 +176,15 @@ fn accumulate<E: Float>(
         // Wait for the scores, not for `dp`.
         wait(1usize);
         pin(&scores);
-        hide(&mut scores, hidden, sight, &call.masks, nth * comptime![TILE as u32], &rows.at, cfg);
+        let key_tile = key_tile_of(sight, nth, cfg);
+        hide(&mut scores, hidden, sight, &call.masks, key_tile * comptime![TILE as u32], &rows.at, cfg);
         take_probabilities(&mut scores, rows.lse0, rows.lse1, scale_log2);
 
         wait(0usize);
         pin(&dp);
         if comptime![cfg.dropout] {
             let row = block.row_head * call.lens.t + block.q0 + rows.at.row;
-            drop_values(&mut dp, &call.dropout, row, nth, rows.at.column, call.lens.s);
+            drop_values(&mut dp, &call.dropout, row, key_tile, rows.at.column, call.lens.s);
         }
         take_score_gradients(&mut scores, &dp, rows.delta0, rows.delta1, scale);
 

@@ -108,7 +108,7 @@ fn wide_configs() -> [(&'static str, FlashConfig); 4] {
     ]
 }
 
-fn configs() -> [(&'static str, FlashConfig); 5] {
+fn configs() -> [(&'static str, FlashConfig); 6] {
     let plain = FlashConfig {
         n_heads: 4,
         n_kv_heads: 2,
@@ -117,6 +117,7 @@ fn configs() -> [(&'static str, FlashConfig); 5] {
         causal: true,
         lengths: false,
         documents: false,
+        window: None,
         dropout: false,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
@@ -126,6 +127,7 @@ fn configs() -> [(&'static str, FlashConfig); 5] {
         ("causal-lengths-documents-dropout", masked),
         ("lengths-dropout", FlashConfig { n_kv_heads: 4, causal: false, documents: false, ..masked }),
         ("cross-128", FlashConfig { head_dim: 128, packed: false, causal: false, ..plain }),
+        ("causal-window-128", FlashConfig { head_dim: 128, window: Some(1000), ..plain }),
     ]
 }
 

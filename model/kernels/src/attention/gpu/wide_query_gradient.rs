@@ -9,7 +9,7 @@ use super::Oct;
 use super::arguments::{Call, Inputs, Lens, Outputs};
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
-use super::mask::{HIDDEN, Sight, hide, sight};
+use super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
 use super::position::{
     Patch, Place, QueryTile, cube_place, group_tile, key_column, place, query_column, tiles_of, value_column, warpgroup,
 };
@@ -50,7 +50,7 @@ pub(super) fn wide_query_gradient<E: Float>(
     };
     sync_async_proxy_shared();
     sync_cube();
-    request_first::<E>(&mut memory, inputs, outputs, &block, sight.blocks, &call.lens, cfg);
+    request_first::<E>(&mut memory, inputs, outputs, &block, &sight, &call.lens, cfg);
 
     let t = call.lens.t;
     let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
@@ -89,20 +89,21 @@ fn request_first<E: Float>(
     inputs: &Inputs<E>,
     outputs: &Outputs<E>,
     block: &QueryTile,
-    blocks: u32,
+    sight: &Sight,
     lens: &Lens,
     #[comptime] cfg: FlashConfig,
 ) {
     let column = query_column(block.head, cfg);
     let (keys, values) = (key_column(block.group, cfg), value_column(block.group, cfg));
-    if UNIT_POS == 0 && blocks > 0 {
-        let (row, from) = (block.batch * lens.t + block.q0, block.batch * lens.s);
+    if UNIT_POS == 0 && sight.blocks > 0 {
+        let row = block.batch * lens.t + block.q0;
+        let from = block.batch * lens.s + key_tile_of(sight, 0u32, cfg) * comptime![TILE as u32];
         let groups = comptime![cfg.groups()];
         fill_rows::<E>(&mut memory.queries, &inputs.query, row, column, groups, cfg);
         fill_slot::<E>(&mut memory.keys, 0usize, &inputs.key_value, from, keys, cfg);
         fill_rows::<E>(&mut memory.gradients, &outputs.d_out_tiles, row, column, groups, cfg);
         fill_slot::<E>(&mut memory.values, 0usize, &inputs.key_value, from, values, cfg);
-        if blocks > 1 {
+        if sight.blocks > 1 {
             fill_slot::<E>(&mut memory.keys, 1usize, &inputs.key_value, from + comptime![TILE as u32], keys, cfg);
         }
     }
@@ -181,7 +182,7 @@ fn accumulate<E: Float>(
         // No thread reads the keys of the previous turn any more.
         sync_cube();
         if UNIT_POS == 0 && nth > 0 && nth + 1 < sight.blocks {
-            let from = block.batch * call.lens.s + (nth + 1) * comptime![TILE as u32];
+            let from = block.batch * call.lens.s + key_tile_of(sight, nth + 1, cfg) * comptime![TILE as u32];
             fill::<E>(&mut memory.keys, 1 - slot, &inputs.key_value, from, key_column(block.group, cfg), cfg);
         }
         sync_plane();
@@ -189,7 +190,8 @@ fn accumulate<E: Float>(
         // Wait for the scores, not for `dp`.
         wait(1usize);
         pin(&scores);
-        hide(&mut scores, hidden, sight, &call.masks, nth * comptime![TILE as u32], &rows.at, cfg);
+        let key_tile = key_tile_of(sight, nth, cfg);
+        hide(&mut scores, hidden, sight, &call.masks, key_tile * comptime![TILE as u32], &rows.at, cfg);
         take_probabilities(&mut scores, rows.lse0, rows.lse1, scale_log2);
 
         // No thread reads the values of this turn any more.
@@ -197,14 +199,14 @@ fn accumulate<E: Float>(
         pin(&dp);
         sync_cube();
         if UNIT_POS == 0 && nth + 1 < sight.blocks {
-            let from = block.batch * call.lens.s + (nth + 1) * comptime![TILE as u32];
+            let from = block.batch * call.lens.s + key_tile_of(sight, nth + 1, cfg) * comptime![TILE as u32];
             fill_slot::<E>(&mut memory.values, 0usize, &inputs.key_value, from, value_column(block.group, cfg), cfg);
         }
         sync_plane();
 
         if comptime![cfg.dropout] {
             let row = block.row_head * call.lens.t + block.q0 + rows.at.row;
-            drop_values(&mut dp, &call.dropout, row, nth, rows.at.column, call.lens.s);
+            drop_values(&mut dp, &call.dropout, row, key_tile, rows.at.column, call.lens.s);
         }
         take_score_gradients(&mut scores, &dp, rows.delta0, rows.delta1, scale);
         round_into::<E>(&scores, &mut d_scores);

@@ -10,7 +10,7 @@ use super::super::Oct;
 use super::super::arguments::Call;
 use super::super::config::{FlashConfig, TILE};
 use super::super::dropout::drop_values;
-use super::super::mask::{MASKED, Sight, hide, sight};
+use super::super::mask::{MASKED, Sight, hide, key_tile_of, sight};
 use super::super::position::{
     Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
 };
@@ -55,7 +55,8 @@ pub(super) fn forward<E: Float>(
 
     #[unroll]
     for i in 0..owned {
-        let block = query_tile(row_head, first + comptime![i as u32], cfg);
+        let mut block = query_tile(row_head, first + comptime![i as u32], cfg);
+        block.before = comptime![(i * TILE) as u32].runtime();
         let sight = sight(&call.masks, &block, &place(UNIT_POS), &call.lens, cfg);
         let patch = query_patch(&block, call.lens.t, cfg);
         request::<E>(
@@ -102,14 +103,13 @@ fn attend<E: Float>(
     let (key_tile, value_tile) = (comptime![owned as u32].runtime(), comptime![owned as u32 + 1].runtime());
     let columns = comptime![cfg.key_value_columns()];
     let readers = readers(TILE);
-    // The last tile sees the most keys.
+    // The last tile sees the last keys.
     let last = queries.index(comptime![owned - 1]);
-    let turns = last.sight.blocks;
+    let (turns, first_tile) = (last.sight.blocks, key_tile_of(&last.sight, 0u32, cfg));
     let (batch, group) = (last.block.batch, last.block.group);
-    let mut keys =
-        Patch { first: batch * call.lens.s, row0: 0u32.runtime(), rows: call.lens.s, column: key_column(group, cfg) };
-    let mut values =
-        Patch { first: batch * call.lens.s, row0: 0u32.runtime(), rows: call.lens.s, column: value_column(group, cfg) };
+    let (first, rows, row0) = (batch * call.lens.s, call.lens.s, first_tile * comptime![TILE as u32]);
+    let mut keys = Patch { first, row0, rows, column: key_column(group, cfg) };
+    let mut values = Patch { first, row0, rows, column: value_column(group, cfg) };
     if turns > 0 {
         request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, TILE, cfg);
     }
@@ -119,7 +119,8 @@ fn attend<E: Float>(
         // These keys are there, and no warp reads the values before these any more.
         wait(0usize);
         sync_cube();
-        values.row0 = nth * comptime![TILE as u32];
+        let nth_keys = first_tile + nth;
+        values.row0 = nth_keys * comptime![TILE as u32];
         request::<E>(memory, value_tile, &inputs.key_value, &values, columns, TILE, cfg);
         commit();
         let mut scores = accumulators(owned, TILE);
@@ -128,13 +129,13 @@ fn attend<E: Float>(
         wait(0usize);
         sync_cube();
         if nth + 1 < turns {
-            keys.row0 = (nth + 1) * comptime![TILE as u32];
+            keys.row0 = (nth_keys + 1) * comptime![TILE as u32];
             request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, TILE, cfg);
         }
         commit();
         #[unroll]
         for i in 0..owned {
-            take_probabilities(scores.index_mut(i), sums.index_mut(i), queries.index_mut(i), call, nth, cfg);
+            take_probabilities(scores.index_mut(i), sums.index_mut(i), queries.index_mut(i), call, nth_keys, cfg);
         }
         add_products::<E>(sums, &scores, &*memory, &readers, value_tile, TILE, cfg);
     }

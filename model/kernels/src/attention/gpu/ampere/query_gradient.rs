@@ -8,7 +8,7 @@ use super::super::Oct;
 use super::super::arguments::Call;
 use super::super::config::{FlashConfig, TILE};
 use super::super::dropout::drop_values;
-use super::super::mask::{HIDDEN, Sight, hide, sight};
+use super::super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
 use super::super::position::{
     Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
 };
@@ -115,20 +115,21 @@ fn accumulate<E: Float>(
 ) {
     let readers = readers(TILE);
     let turns = queries.sight.blocks;
-    request_keys::<E>(memory, inputs, &queries.block, 0u32, turns, call.lens.s, cfg);
+    request_keys::<E>(memory, inputs, queries, 0u32, call.lens.s, cfg);
 
     for nth in 0..turns {
         // These keys and values are there, and no warp reads those before them any more.
         wait(0usize);
         sync_cube();
-        request_keys::<E>(memory, inputs, &queries.block, nth + 1, turns, call.lens.s, cfg);
+        request_keys::<E>(memory, inputs, queries, nth + 1, call.lens.s, cfg);
 
         let keys = STREAMED + nth % 2 * 2;
         let mut scores = accumulators(1usize, TILE);
         add_scores::<E>(&mut scores, &*memory, &readers, QUERIES, keys, TILE, cfg);
         let mut dp = accumulators(1usize, TILE);
         add_scores::<E>(&mut dp, &*memory, &readers, GRADIENTS, keys + 1, TILE, cfg);
-        take_gradients(scores.index_mut(0usize), dp.index_mut(0usize), queries, call, nth, cfg);
+        let tile = key_tile_of(&queries.sight, nth, cfg);
+        take_gradients(scores.index_mut(0usize), dp.index_mut(0usize), queries, call, tile, cfg);
         add_products::<E>(sums, &scores, &*memory, &readers, keys, TILE, cfg);
     }
 }
@@ -149,8 +150,10 @@ fn accumulate_in_turn<E: Float>(
     let value_tile = key_tile + 1;
     let columns = comptime![cfg.key_value_columns()];
     let (first, s, group) = (queries.block.batch * call.lens.s, call.lens.s, queries.block.group);
-    let mut keys = Patch { first, row0: 0u32.runtime(), rows: s, column: key_column(group, cfg) };
-    let mut values = Patch { first, row0: 0u32.runtime(), rows: s, column: value_column(group, cfg) };
+    let first_tile = key_tile_of(&queries.sight, 0u32, cfg) * comptime![(TILE / rows) as u32];
+    let row0 = first_tile * comptime![rows as u32];
+    let mut keys = Patch { first, row0, rows: s, column: key_column(group, cfg) };
+    let mut values = Patch { first, row0, rows: s, column: value_column(group, cfg) };
     let readers = readers(rows);
     let turns = queries.sight.blocks * comptime![(TILE / rows) as u32];
     if turns > 0 {
@@ -162,7 +165,8 @@ fn accumulate_in_turn<E: Float>(
         // These values are there, and no warp reads the keys before these any more.
         wait(0usize);
         sync_cube();
-        keys.row0 = nth * comptime![rows as u32];
+        let tile = first_tile + nth;
+        keys.row0 = tile * comptime![rows as u32];
         request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, rows, cfg);
         commit();
         let mut dp = accumulators(1usize, rows);
@@ -171,31 +175,31 @@ fn accumulate_in_turn<E: Float>(
         wait(0usize);
         sync_cube();
         if nth + 1 < turns {
-            values.row0 = (nth + 1) * comptime![rows as u32];
+            values.row0 = (tile + 1) * comptime![rows as u32];
             request::<E>(memory, value_tile, &inputs.key_value, &values, columns, rows, cfg);
         }
         commit();
         let mut scores = accumulators(1usize, rows);
         add_scores::<E>(&mut scores, &*memory, &readers, QUERIES, key_tile, rows, cfg);
-        take_gradients(scores.index_mut(0usize), dp.index_mut(0usize), queries, call, nth, cfg);
+        take_gradients(scores.index_mut(0usize), dp.index_mut(0usize), queries, call, tile, cfg);
         add_products::<E>(sums, &scores, &*memory, &readers, key_tile, rows, cfg);
     }
 }
 
-/// Starts to copy keys and values number `nth`, if there are as many, to the two tiles of their slot.
+/// Starts to copy the keys and values of turn `nth`, if there are as many, to the two tiles of their slot.
 #[cube]
 fn request_keys<E: Float>(
     memory: &mut Shared<[Oct<E>]>,
     inputs: &Inputs<E>,
-    block: &QueryTile,
+    queries: &Queries,
     nth: u32,
-    turns: u32,
     s: u32,
     #[comptime] cfg: FlashConfig,
 ) {
-    if nth < turns {
+    let (block, sight) = (&queries.block, &queries.sight);
+    if nth < sight.blocks {
         let tile = STREAMED + nth % 2 * 2;
-        let (first, row0) = (block.batch * s, nth * comptime![TILE as u32]);
+        let (first, row0) = (block.batch * s, key_tile_of(sight, nth, cfg) * comptime![TILE as u32]);
         let columns = comptime![cfg.key_value_columns()];
         let keys = Patch { first, row0, rows: s, column: key_column(block.group, cfg) };
         request::<E>(memory, tile, &inputs.key_value, &keys, columns, TILE, cfg);

@@ -67,6 +67,7 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
         causal: true,
         lengths: false,
         documents: false,
+        window: None,
         dropout: false,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
@@ -75,6 +76,7 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
     compiled.extend(kernels::<bf16>("causal-bf16", plain));
     compiled.extend(kernels::<f16>("causal-f16", plain));
     compiled.extend(kernels::<bf16>("causal-lengths-documents-dropout-bf16", masked));
+    compiled.extend(kernels::<bf16>("causal-window-bf16", FlashConfig { window: Some(1000), ..plain }));
     compiled.extend(kernels::<bf16>("causal-80-bf16", FlashConfig { head_dim: 80, ..plain }));
     compiled.extend(kernels::<bf16>("causal-96-bf16", FlashConfig { head_dim: 96, ..plain }));
     compiled.extend(kernels::<bf16>(
