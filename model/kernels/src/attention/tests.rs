@@ -328,20 +328,24 @@ fn heads_that_do_not_group_are_refused() {
 fn times() {
     let Some(device) = crate::testing::timing_device() else { return };
     let shapes = [
-        ("causal", 16, 12, 1024, 64, true),
-        ("full", 16, 12, 1024, 64, false),
-        ("one tile", 400, 8, 64, 64, false),
-        ("causal", 8, 16, 2048, 128, true),
-        ("causal", 16, 24, 1024, 32, true),
-        ("causal", 16, 10, 1024, 80, true),
-        ("causal", 16, 8, 1024, 96, true),
-        ("causal", 8, 10, 2048, 192, true),
-        ("causal", 8, 8, 2048, 256, true),
-        ("full", 8, 10, 2048, 192, false),
-        ("full", 8, 8, 2048, 256, false),
+        ("causal", 16, 12, 1024, 64, true, None),
+        ("full", 16, 12, 1024, 64, false, None),
+        ("one tile", 400, 8, 64, 64, false, None),
+        ("causal", 8, 16, 2048, 128, true, None),
+        ("causal", 16, 24, 1024, 32, true, None),
+        ("causal", 16, 10, 1024, 80, true, None),
+        ("causal", 16, 8, 1024, 96, true, None),
+        ("causal", 8, 10, 2048, 192, true, None),
+        ("causal", 8, 8, 2048, 256, true, None),
+        ("full", 8, 10, 2048, 192, false, None),
+        ("full", 8, 8, 2048, 256, false, None),
+        ("causal", 2, 16, 8192, 128, true, None),
+        ("window 1024", 2, 16, 8192, 128, true, Some(1024)),
+        ("causal", 2, 32, 8192, 64, true, None),
+        ("window 1024", 2, 32, 8192, 64, true, Some(1024)),
     ];
 
-    for (name, b, h, t, k, causal) in shapes {
+    for (name, b, h, t, k, causal, window) in shapes {
         let matrix = |columns, seed| {
             tensor(&values(b * t * columns, seed), [b * t, columns], DType::BF16, &device).into_dispatch()
         };
@@ -352,7 +356,7 @@ fn times() {
             n_kv_heads: h,
             head_dim: k,
             causal,
-            window: None,
+            window,
             site: 0,
             dropout: 0.0,
         };
@@ -365,7 +369,10 @@ fn times() {
         let sum: f32 = Tensor::<2>::from_dispatch(backward()).cast(DType::F32).abs().sum().into_scalar();
         assert!(sum > 0.0, "nothing was computed");
 
-        let flops = 4.0 * (b * h * t * t * k) as f64 * if causal { 0.5 } else { 1.0 };
+        // Of a triangle half the square is counted, as for PyTorch.
+        let hidden = window.map_or(0, |window| (t - window) * (t - window));
+        let seen = (t * t - hidden) as f64 * if causal { 0.5 } else { 1.0 };
+        let flops = 4.0 * (b * h * k) as f64 * seen;
         let (first, second) = (seconds(&device, forward), seconds(&device, backward));
         println!(
             "{name} {b} x {h} x {t} x {k}: forward {:.3} ms ({:.0} TFLOP/s), backward {:.3} ms ({:.0})",
