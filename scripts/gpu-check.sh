@@ -22,6 +22,10 @@ Stages, in the default order:
              figure comes from benches/pytorch/translate.py                  needs EN_IT
   operators  time of each operator, compared with PyTorch
   kernels    tests of kiln-kernels on the GPU, one process per operator
+  memcheck   the same tests under compute-sanitizer, which takes more than ten
+             minutes: reads and writes outside
+             of allocations                                                  only if named
+  racecheck  the same with the kernels for Ampere: hazards in shared memory   only if named
 
   --build    builds kiln and the test programs first, with --features cuda
 
@@ -38,6 +42,8 @@ Environment:
   STEPS         steps of compared runs    default: 200
   EN_IT_STEPS   steps of the scored run   default: 7000
   WORKLOADS     workloads of replay and steps
+  COMPUTE_SANITIZER  the checker          default: compute-sanitizer
+  JOBS          checked tests at a time   default: 8
   PRESET        preset of translators     default: base
 
 The programs may come from another machine: copy them and name them in KILN, KERNEL_TESTS and MODEL_TESTS.
@@ -126,6 +132,32 @@ kernels() {
   return $rc
 }
 
+# The tests that launch kernels, a line for each process. A checked kernel runs many times slower, so attention's cases are shared out.
+checked_tests() { # PROGRAM
+  "$1" --list | sed -n 's/: test$//p' |
+    grep -Ev 'kernels_compile|times|rates|^(capture|collective|compilation|gpu|host|settings)::' |
+    awk '/^attention::tests::(values|bf16|dropped)/ { for (i = 0; i < 6; i++) print $0, i "/6"; next } { print $0, "0/1" }'
+}
+check_test() { # TOOL PROGRAM TEST PART
+  local log="$OUT/$1-${3//::/-}-${4/\//of}.log"
+  KILN_TEST_PART=$4 "$COMPUTE_SANITIZER" --tool "$1" --require-cuda-init no --error-exitcode 9 "$2" --exact "$3" >"$log" 2>&1 &&
+    grep -q "test result: ok. 1 passed" "$log" && return
+  echo "$3 $4: $(grep -m1 -E '========= (Invalid|Race|Error|Program|RACECHECK|ERROR)|panicked' "$log"), see $log"
+  return 1
+}
+sanitize() { # TOOL
+  local program
+  command -v "${COMPUTE_SANITIZER:=compute-sanitizer}" >/dev/null || skip "there is no $COMPUTE_SANITIZER: it comes with CUDA, or set COMPUTE_SANITIZER" || return
+  program=$(realpath -e "${KERNEL_TESTS:-$(newest_tests kiln_kernels linear)}" 2>/dev/null) ||
+    skip "there are no tests of kiln-kernels; run with --build, or set KERNEL_TESTS" || return
+  export COMPUTE_SANITIZER OUT
+  export -f check_test
+  (cd model/kernels && checked_tests "$program" | xargs -P "${JOBS:-8}" -L 1 bash -c 'check_test "$@"' _ "$1" "$program") || return
+  echo "$(checked_tests "$program" | wc -l) processes are clean"
+}
+memcheck()  { sanitize memcheck; }
+racecheck() { KILN_KERNELS=ampere sanitize racecheck; }
+
 replay()    { "$KILN" bench ${WORKLOADS:-tiny gpt} --capture --steps 10 --repeats 2 --device "$DEVICE"; }
 steps()     { "$KILN" bench ${WORKLOADS:-gpt gpt64 mt} --steps 20 --repeats 5 --device "$DEVICE" $(peer_arguments); }
 operators() { "$KILN" bench tiny --operators --repeats 15 --device "$DEVICE" $(peer_arguments); }
@@ -171,7 +203,8 @@ score() {
 
 # --- Main ------------------------------------------------------------------------------------------------------------
 
-known=(models replay steps repeats reference score operators kernels)
+default=(models replay steps repeats reference score operators kernels)
+known=("${default[@]}" memcheck racecheck)
 stages=()
 for argument in "$@"; do
   case "$argument" in
@@ -181,7 +214,7 @@ for argument in "$@"; do
        stages+=("$argument") ;;
   esac
 done
-[ ${#stages[@]} -gt 0 ] || stages=("${known[@]}")
+[ ${#stages[@]} -gt 0 ] || stages=("${default[@]}")
 
 [ -x "$KILN" ] || { echo "there is no program $KILN: run with --build, or set KILN" >&2; exit 1; }
 KILN=$(realpath "$KILN")

@@ -225,10 +225,12 @@ fn the_check_for_gpus_runs_its_stages_and_reports_what_it_lacks() {
         command.env("CARGO_TARGET_DIR", place.path("target"));
         command.output().expect("bash")
     };
-    let output = check(&["steps", "kernels"]);
+    let output = check(&["steps", "kernels", "memcheck"]);
     let printed = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(output.status.success(), "{printed}");
-    for part in ["=== steps", "tok/s", "=== kernels", "skipped: there are no tests of kiln-kernels"] {
+    for part in
+        ["=== steps", "tok/s", "=== kernels", "skipped: there are no tests of kiln-kernels", "=== memcheck\nskipped: "]
+    {
         assert!(printed.contains(part), "{part:?} is missing in {printed}");
     }
     assert_eq!(check(&["everything"]).status.code(), Some(2));

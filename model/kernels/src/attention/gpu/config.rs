@@ -32,7 +32,7 @@ pub(super) struct FlashConfig {
 }
 
 impl FlashConfig {
-    /// Returns the keys that a query sees at most; 0 if there is no window.
+    /// Returns the keys that a query sees at most; 0 without a window.
     pub(super) fn window_or_0(&self) -> u32 {
         self.window.unwrap_or(0)
     }

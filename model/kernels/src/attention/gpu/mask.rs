@@ -120,6 +120,7 @@ pub(super) fn hide(
     if comptime![cfg.window.is_some()] {
         some_hidden = some_hidden || k0 < sight.all_from;
     }
+
     if comptime![cfg.documents] || some_hidden {
         #[unroll]
         for i in 0..held {
