@@ -166,7 +166,15 @@ fn operators(criterion: &mut Criterion) {
             let lengths = Tensor::from_data(TensorData::new(lengths, [place.batch]), (&place.device, DType::I32));
             let mask = if causal { AttentionMask::default() } else { AttentionMask::key_lengths(lengths) };
             let (batch_size, n_heads) = (place.batch, place.heads);
-            let config = AttentionConfig { batch_size, n_heads, n_kv_heads: n_heads, causal, window: None };
+            let config = AttentionConfig {
+                batch_size,
+                n_heads,
+                n_kv_heads: n_heads,
+                causal,
+                window: None,
+                scale: None,
+                softcap: None,
+            };
             (qkv.clone(), move || attention(Projected::SelfAttention { qkv: qkv.clone() }, &mask, None, &config))
         });
     }

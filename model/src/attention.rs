@@ -24,18 +24,25 @@ struct Heads {
     wavelengths: Option<RotaryWavelengths>,
     /// Positions that a position sees in self-attention.
     window: Option<usize>,
+    /// Factor of the scores, unless it is `1 / sqrt(K)`.
+    scale: Option<f64>,
+    /// Bound of the scores.
+    softcap: Option<f64>,
     /// Fraction of the probabilities dropped in training.
     dropout: f64,
 }
 
 impl Heads {
-    fn new(config: &TransformerConfig) -> Self {
+    /// The heads of `layer`, counted from 0.
+    fn of_layer(config: &TransformerConfig, layer: usize) -> Self {
         Self {
             n: config.n_heads,
             n_kv: config.kv_heads(),
             dim: config.head_dim(),
-            wavelengths: (config.positions == Positions::Rotary).then(|| config.rotary_wavelengths()),
-            window: config.window(),
+            wavelengths: (config.positions == Positions::Rotary).then(|| config.rotary_wavelengths(layer)),
+            window: config.window_of(layer),
+            scale: config.attention_scale,
+            softcap: config.score_softcap(),
             dropout: config.attention_dropout,
         }
     }
@@ -58,8 +65,15 @@ impl Heads {
         causal: bool,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        let config =
-            AttentionConfig { batch_size, n_heads: self.n, n_kv_heads: self.n_kv, causal, window: self.window };
+        let config = AttentionConfig {
+            batch_size,
+            n_heads: self.n,
+            n_kv_heads: self.n_kv,
+            causal,
+            window: self.window,
+            scale: self.scale,
+            softcap: self.softcap,
+        };
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
         kiln_kernels::attention(projected, mask, dropout, &config)
     }
@@ -81,8 +95,9 @@ pub struct SelfAttention {
 }
 
 impl SelfAttention {
-    pub(crate) fn init(init: &Init, n_layers: usize) -> Self {
-        let (heads, d) = (Heads::new(init.config), init.config.d_model);
+    /// Initializes the attention of `layer`, counted from 0.
+    pub(crate) fn init(init: &Init, layer: usize, n_layers: usize) -> Self {
+        let (heads, d) = (Heads::of_layer(init.config, layer), init.config.d_model);
         let width = heads.query_width() + heads.key_value_width();
         let output = [heads.query_width(), d];
         let (qkv, role) = (init.at("qkv"), Role::Projection { fan_out: width });
@@ -198,7 +213,8 @@ pub struct CrossAttention {
 
 impl CrossAttention {
     pub(crate) fn init(init: &Init, n_layers: usize) -> Self {
-        let (heads, d) = (Heads::new(init.config), init.config.d_model);
+        let heads = Heads { window: None, ..Heads::of_layer(init.config, 0) };
+        let d = init.config.d_model;
         let (q, kv) = (heads.query_width(), heads.key_value_width());
         let role = Role::Projection { fan_out: q + kv };
         Self {

@@ -1,18 +1,17 @@
 //! The decoder stack. Training computes the whole target at once, decoding one position per step. With cross-attention it
 //! is the second half of an encoder-decoder, without it a decoder-only model.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
 use kiln_kernels::DropoutStream;
 
 use crate::attention::{CrossAttention, SelfAttention};
 use crate::checkpointing::ActivationCheckpointing;
-use crate::config::{Architecture, NormPlacement};
+use crate::config::Architecture;
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
 use crate::kv_cache::{DecoderCache, LayerCache, Memory, Step};
-use crate::linear::Linear;
-use crate::norm::{Entered, Norm, Residual, ResidualStream};
+use crate::norm::{BranchNorms, Entered, Norm, Residual, ResidualStream};
 use crate::rows::Rows;
 use crate::stack::{self, Layer, LayerInput};
 
@@ -21,7 +20,7 @@ use crate::stack::{self, Layer, LayerInput};
 pub struct Decoder {
     /// First layer first.
     pub layers: Vec<DecoderLayer>,
-    /// After the last layer; pre-norm models only.
+    /// After the last layer; not in post-norm models.
     pub norm: Option<Norm>,
     #[module(skip)]
     pub(crate) checkpointing: ActivationCheckpointing,
@@ -29,9 +28,9 @@ pub struct Decoder {
 
 impl Decoder {
     pub(crate) fn init(init: &Init) -> Self {
-        let layers = (0..init.config.n_decoder_layers).map(|i| DecoderLayer::init(&init.at("layers").at(i))).collect();
-        let norm = (init.config.norm == NormPlacement::Pre).then(|| Norm::init(init));
-        Self { layers, norm, checkpointing: ActivationCheckpointing::Off }
+        let layers =
+            (0..init.config.n_decoder_layers).map(|i| DecoderLayer::init(&init.at("layers").at(i), i)).collect();
+        Self { layers, norm: Residual::final_norm(init), checkpointing: ActivationCheckpointing::Off }
     }
 
     /// Computes the hidden states of a whole target.
@@ -109,14 +108,20 @@ impl Decoder {
 pub struct DecoderLayer {
     /// Norm of the self-attention branch.
     pub self_attention_norm: Norm,
+    /// Norm of what self-attention returns; sandwich norms only.
+    pub self_attention_result_norm: Option<Norm>,
     /// Each position attends to itself and earlier ones.
     pub self_attention: SelfAttention,
     /// Norm of the cross-attention branch; encoder-decoders only.
     pub cross_attention_norm: Option<Norm>,
+    /// Norm of what cross-attention returns; encoder-decoders with sandwich norms only.
+    pub cross_attention_result_norm: Option<Norm>,
     /// Each position attends to the real positions of the source; encoder-decoders only.
     pub cross_attention: Option<CrossAttention>,
     /// Norm of the feed-forward branch.
     pub feed_forward_norm: Norm,
+    /// Norm of what the feed-forward layer returns; sandwich norms only.
+    pub feed_forward_result_norm: Option<Norm>,
     /// Transforms each position by itself.
     pub feed_forward: FeedForward,
     #[module(skip)]
@@ -124,18 +129,29 @@ pub struct DecoderLayer {
 }
 
 impl DecoderLayer {
-    fn init(init: &Init) -> Self {
+    fn init(init: &Init, layer: usize) -> Self {
         let n_layers = init.config.n_decoder_layers;
         let cross = init.config.architecture == Architecture::EncoderDecoder;
         Self {
             self_attention_norm: Norm::init(init),
-            self_attention: SelfAttention::init(&init.at("self_attention"), n_layers),
+            self_attention_result_norm: Residual::result_norm(init),
+            self_attention: SelfAttention::init(&init.at("self_attention"), layer, n_layers),
             cross_attention_norm: cross.then(|| Norm::init(init)),
+            cross_attention_result_norm: Residual::result_norm(init).filter(|_| cross),
             cross_attention: cross.then(|| CrossAttention::init(&init.at("cross_attention"), n_layers)),
             feed_forward_norm: Norm::init(init),
+            feed_forward_result_norm: Residual::result_norm(init),
             feed_forward: FeedForward::init(&init.at("feed_forward"), n_layers),
             residual: Residual::new(init.config),
         }
+    }
+
+    fn self_attention_norms(&self) -> BranchNorms<'_> {
+        BranchNorms { norm: &self.self_attention_norm, result: &self.self_attention_result_norm }
+    }
+
+    fn feed_forward_norms(&self) -> BranchNorms<'_> {
+        BranchNorms { norm: &self.feed_forward_norm, result: &self.feed_forward_result_norm }
     }
 
     /// [`Layer::pass`] without dropout, which stores keys and values in `cache`.
@@ -148,9 +164,9 @@ impl DecoderLayer {
     ) -> ResidualStream {
         let x = self
             .residual
-            .around(&self.self_attention_norm, x, None, |x| self.self_attention.prefill(x, rows, &mut cache.target));
+            .around(self.self_attention_norms(), x, None, |x| self.self_attention.prefill(x, rows, &mut cache.target));
         let x = self.attend_to_source(x, rows.batch_size, |_| cache.source_rows(), source_lengths, None);
-        self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.branch(x, None))
+        self.residual.around(self.feed_forward_norms(), x, None, |x| self.feed_forward.branch(x, None))
     }
 
     /// [`Layer::pass`] without dropout for the next position of each row.
@@ -164,9 +180,9 @@ impl DecoderLayer {
         let batch_size = x.n_rows();
         let x = self
             .residual
-            .around(&self.self_attention_norm, x, None, |x| self.self_attention.step(x, &mut cache.target, step));
+            .around(self.self_attention_norms(), x, None, |x| self.self_attention.step(x, &mut cache.target, step));
         let x = self.attend_to_source(x, batch_size, |_| cache.source_rows(), source_lengths, None);
-        self.residual.around(&self.feed_forward_norm, x, None, |x| self.feed_forward.branch(x, None))
+        self.residual.around(self.feed_forward_norms(), x, None, |x| self.feed_forward.branch(x, None))
     }
 
     /// Adds the cross-attention branch; returns `x` if the layer has none.
@@ -180,27 +196,30 @@ impl DecoderLayer {
     ) -> ResidualStream {
         let (Some(norm), Some(cross)) = (&self.cross_attention_norm, &self.cross_attention) else { return x };
         let lengths = lengths.expect("cross-attention needs a source");
-        self.residual.around(norm, x, stream, |x| cross.branch(x, key_value(cross), lengths, batch_size, stream))
+        let norms = BranchNorms { norm, result: &self.cross_attention_result_norm };
+        self.residual.around(norms, x, stream, |x| cross.branch(x, key_value(cross), lengths, batch_size, stream))
     }
 }
 
 impl Layer for DecoderLayer {
     fn enter(&self, x: ResidualStream, stream: Option<&DropoutStream>) -> Entered {
-        self.residual.enter(&self.self_attention_norm, x, stream)
+        self.residual.enter(self.self_attention_norms(), x, stream)
     }
 
     fn pass(&self, x: Entered, input: &LayerInput, stream: Option<&DropoutStream>) -> ResidualStream {
         let LayerInput { rows, memory } = input;
         let attend = |x| self.self_attention.branch(x, rows, true, stream);
-        let x = self.residual.leave(&self.self_attention_norm, x, stream, attend);
+        let x = self.residual.leave(self.self_attention_norms(), x, stream, attend);
 
         let source = memory.as_ref().map(|memory| &memory.lengths);
         let hidden = || memory.as_ref().expect("cross-attention needs a source").hidden.clone();
         let x = self.attend_to_source(x, rows.batch_size, |cross| cross.project(hidden(), stream), source, stream);
-        self.residual.around(&self.feed_forward_norm, x, stream, |x| self.feed_forward.branch(x, stream))
+        self.residual.around(self.feed_forward_norms(), x, stream, |x| self.feed_forward.branch(x, stream))
     }
 
-    fn end(&self) -> (&Linear, Residual) {
-        (&self.feed_forward.output, self.residual)
+    fn end(&self) -> (Option<&Param<Tensor<1>>>, Residual) {
+        // A norm of the result has added the bias already.
+        let bias = self.feed_forward.output.bias.as_ref().filter(|_| self.feed_forward_result_norm.is_none());
+        (bias, self.residual)
     }
 }

@@ -122,7 +122,8 @@ impl DecoderOnly {
     }
 
     fn projection(&self) -> Projection {
-        self.output.as_ref().map_or_else(|| self.embedding.projection(), Linear::projection)
+        let projection = self.output.as_ref().map_or_else(|| self.embedding.projection(), Linear::projection);
+        Projection { softcap: self.config.logit_softcap(), ..projection }
     }
 
     /// Starts `batch_size` empty texts.

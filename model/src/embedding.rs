@@ -86,6 +86,6 @@ impl TokenEmbedding {
 
     /// The table as the output projection.
     pub(crate) fn projection(&self) -> Projection {
-        Projection { weight: self.table.val(), transposed: true, bias: None }
+        Projection { weight: self.table.val(), transposed: true, bias: None, softcap: None }
     }
 }

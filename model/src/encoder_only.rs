@@ -66,6 +66,7 @@ impl MaskedHead {
             // A gated activation needs twice the columns, which the head's matrix does not have: take its ungated part.
             activation: match init.config.activation {
                 FeedForwardActivation::Swiglu => FeedForwardActivation::Silu,
+                FeedForwardActivation::Geglu => FeedForwardActivation::GeluTanh,
                 activation => activation,
             },
         }

@@ -11,7 +11,7 @@ use crate::linear::Linear;
 /// `activation(x · input) · output`, with dropout after the activation.
 #[derive(Module, Debug)]
 pub struct FeedForward {
-    /// D to F; with SwiGLU to 2 F, columns `gate | up`.
+    /// D to F; gated to 2 F, columns `gate | up`.
     pub input: Linear,
     /// F to D.
     pub output: Linear,
@@ -23,7 +23,7 @@ pub struct FeedForward {
 impl FeedForward {
     pub(crate) fn init(init: &Init, n_layers: usize) -> Self {
         let (d, f) = (init.config.d_model, init.config.d_ff);
-        let inner = if init.config.activation == FeedForwardActivation::Swiglu { 2 * f } else { f };
+        let inner = if init.config.activation.is_gated() { 2 * f } else { f };
         Self {
             input: Linear::init(&init.at("input"), [d, inner], Role::Plain)
                 .adapted(&init.at("input"), Product::FeedForwardInput),
@@ -62,7 +62,7 @@ impl FeedForwardActivation {
     ///
     /// # Shapes
     /// - `x`: `[M, n_in]`
-    /// - result: `[M, n_out]`, for SwiGLU `[M, n_out / 2]`
+    /// - result: `[M, n_out]`, gated `[M, n_out / 2]`
     pub(crate) fn after(
         self,
         linear: &Linear,
@@ -75,14 +75,16 @@ impl FeedForwardActivation {
             Self::Gelu => Activation::Gelu,
             Self::GeluTanh => Activation::GeluTanh,
             Self::Silu => Activation::Silu,
-            Self::Swiglu => {
-                let y = kiln_kernels::swiglu(linear.forward(x, stream));
-                return match dropout {
-                    Some((p, stream)) => kiln_kernels::dropout(y, p, stream),
-                    None => y,
-                };
-            }
+            Self::Swiglu => return dropped(kiln_kernels::swiglu(linear.forward(x, stream)), dropout),
+            Self::Geglu => return dropped(kiln_kernels::geglu(linear.forward(x, stream)), dropout),
         };
         linear.forward_activated(x, activation, dropout, stream)
+    }
+}
+
+fn dropped(y: Tensor<2>, dropout: Option<(f64, &DropoutStream)>) -> Tensor<2> {
+    match dropout {
+        Some((p, stream)) => kiln_kernels::dropout(y, p, stream),
+        None => y,
     }
 }

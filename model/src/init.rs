@@ -101,7 +101,9 @@ impl<'a> Init<'a> {
             }
             InitScheme::SmallNormal => {
                 let mut std = SMALL_STD;
-                if let (Role::EndOfBranch { n_layers }, NormPlacement::Pre) = (role, self.config.norm) {
+                if let (Role::EndOfBranch { n_layers }, NormPlacement::Pre | NormPlacement::Sandwich) =
+                    (role, self.config.norm)
+                {
                     std /= (2.0 * n_layers as f64).sqrt();
                 }
                 self.random(name, [n_in, n_out], NORMAL_WORDS, |random| std * normal(random))

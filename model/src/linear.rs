@@ -118,7 +118,8 @@ impl Linear {
 
     /// The layer as the output projection, from hidden states to logits.
     pub(crate) fn projection(&self) -> Projection {
-        Projection { weight: self.weight.val(), transposed: false, bias: self.bias.as_ref().map(Param::val) }
+        let bias = self.bias.as_ref().map(Param::val);
+        Projection { weight: self.weight.val(), transposed: false, bias, softcap: None }
     }
 
     /// Computes [`Self::forward`], then the activation, then dropout.

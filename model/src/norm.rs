@@ -54,6 +54,29 @@ pub(crate) fn normalized(norm: &Option<Norm>, x: Tensor<2>) -> Tensor<2> {
     }
 }
 
+/// The norms of a residual branch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BranchNorms<'a> {
+    /// Of the branch's input, or of the sum in post-norm models.
+    pub(crate) norm: &'a Norm,
+    /// Of the branch's result; sandwich norms only.
+    pub(crate) result: &'a Option<Norm>,
+}
+
+impl BranchNorms<'_> {
+    /// Normalizes the result of a branch, if the model does.
+    fn of_result(&self, branch: Branch) -> Branch {
+        let Some(norm) = self.result else { return branch };
+        let Branch { x, weight, bias } = branch;
+        let result = match (weight, bias) {
+            (Some(weight), bias) => kiln_kernels::linear(x, weight, bias),
+            (None, Some(bias)) => x + bias.unsqueeze(),
+            (None, None) => x,
+        };
+        norm.forward(result).into()
+    }
+}
+
 /// The residual stream between two sublayers. The last sublayer's result is still pending: the next norm adds it, so that
 /// sum, dropout and norm take one pass over memory.
 #[derive(Debug)]
@@ -141,25 +164,36 @@ impl Residual {
 
     /// Whether the last branch of a layer stays pending.
     pub(crate) fn leaves_branch(&self) -> bool {
-        self.placement == NormPlacement::Pre
+        self.placement != NormPlacement::Post
     }
 
-    /// Pre-norm: `x + dropout(sublayer(norm(x)))`. Post-norm: `norm(x + dropout(sublayer(x)))`.
+    /// The norm of a branch's result, if the model has it.
+    pub(crate) fn result_norm(init: &Init) -> Option<Norm> {
+        (init.config.norm == NormPlacement::Sandwich).then(|| Norm::init(init))
+    }
+
+    /// The norm at the end of a stack, if the model has it.
+    pub(crate) fn final_norm(init: &Init) -> Option<Norm> {
+        (init.config.norm != NormPlacement::Post).then(|| Norm::init(init))
+    }
+
+    /// Pre-norm: `x + dropout(sublayer(norm(x)))`. Post-norm: `norm(x + dropout(sublayer(x)))`. Sandwich norms: as pre-norm, with
+    /// a second norm around the sublayer.
     pub(crate) fn around(
         &self,
-        norm: &Norm,
+        norms: BranchNorms<'_>,
         x: ResidualStream,
         stream: Option<&DropoutStream>,
         sublayer: impl FnOnce(Tensor<2>) -> Branch,
     ) -> ResidualStream {
-        self.leave(norm, self.enter(norm, x, stream), stream, sublayer)
+        self.leave(norms, self.enter(norms, x, stream), stream, sublayer)
     }
 
     /// The first part of [`Self::around`], up to the input of the sublayer.
-    pub(crate) fn enter(&self, norm: &Norm, x: ResidualStream, stream: Option<&DropoutStream>) -> Entered {
+    pub(crate) fn enter(&self, norms: BranchNorms<'_>, x: ResidualStream, stream: Option<&DropoutStream>) -> Entered {
         match self.placement {
-            NormPlacement::Pre => {
-                let (sum, input) = x.normed(norm, stream);
+            NormPlacement::Pre | NormPlacement::Sandwich => {
+                let (sum, input) = x.normed(norms.norm, stream);
                 Entered { sum, input }
             }
             NormPlacement::Post => Entered { input: x.sum.clone(), sum: x.sum },
@@ -169,15 +203,16 @@ impl Residual {
     /// The second part of [`Self::around`].
     pub(crate) fn leave(
         &self,
-        norm: &Norm,
+        norms: BranchNorms<'_>,
         Entered { sum, input }: Entered,
         stream: Option<&DropoutStream>,
         sublayer: impl FnOnce(Tensor<2>) -> Branch,
     ) -> ResidualStream {
-        let pending = ResidualStream { sum, branch: Some((sublayer(input), self.dropout)), is_added: false };
+        let pending =
+            ResidualStream { sum, branch: Some((norms.of_result(sublayer(input)), self.dropout)), is_added: false };
         match self.placement {
-            NormPlacement::Pre => pending,
-            NormPlacement::Post => ResidualStream::new(pending.normed(norm, stream).1),
+            NormPlacement::Pre | NormPlacement::Sandwich => pending,
+            NormPlacement::Post => ResidualStream::new(pending.normed(norms.norm, stream).1),
         }
     }
 }

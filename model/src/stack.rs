@@ -21,7 +21,6 @@ use kiln_kernels::{
 
 use crate::checkpointing::ActivationCheckpointing;
 use crate::kv_cache::Memory;
-use crate::linear::Linear;
 use crate::norm::{Entered, Norm, Residual, ResidualStream};
 use crate::rows::Rows;
 
@@ -41,8 +40,8 @@ pub(crate) trait Layer: Module + 'static {
     /// Computes the layer.
     fn pass(&self, x: Entered, input: &LayerInput, stream: Option<&DropoutStream>) -> ResidualStream;
 
-    /// The last projection, and how its result is added.
-    fn end(&self) -> (&Linear, Residual);
+    /// The bias of the branch that is left pending, and how it is added.
+    fn end(&self) -> (Option<&Param<Tensor<1>>>, Residual);
 }
 
 /// Runs `layers`, then `norm`.
@@ -182,7 +181,7 @@ impl<L: Layer> Stack<L> {
                 let branch = backward.branch.take().expect("the branch was added");
                 match weight {
                     Some(weight) => product = Some(([x, weight], branch)),
-                    // A layer that ends in adapters has computed its branch.
+                    // A layer that ends in adapters or in a norm has computed its branch.
                     None => (y, dy) = (Tensor::cat(vec![y, x], 0), Tensor::cat(vec![dy, branch], 0)),
                 }
             }
@@ -204,7 +203,7 @@ impl<L: Layer> Stack<L> {
 struct Start<'a> {
     sum: Tensor<2>,
     /// Stands for the branch in the sum; its bias and dropout.
-    branch: Option<(Tensor<2>, &'a Option<Param<Tensor<1>>>, Residual)>,
+    branch: Option<(Tensor<2>, Option<&'a Param<Tensor<1>>>, Residual)>,
 }
 
 impl<'a> Start<'a> {
@@ -212,12 +211,12 @@ impl<'a> Start<'a> {
     fn new<L: Layer>(sum: Tensor<2>, before: Option<&'a L>) -> Self {
         let leaf = || Tensor::from_inner(sum.clone()).require_grad();
         let branch = before.map(Layer::end).filter(|(_, residual)| residual.leaves_branch());
-        Self { sum: leaf(), branch: branch.map(|(linear, residual)| (leaf(), &linear.bias, residual)) }
+        Self { sum: leaf(), branch: branch.map(|(bias, residual)| (leaf(), bias, residual)) }
     }
 
     fn stream(&self) -> ResidualStream {
         let branch = self.branch.as_ref();
-        let branch = branch.map(|(leaf, bias, residual)| (leaf.clone(), bias.as_ref().map(Param::val), *residual));
+        let branch = branch.map(|(leaf, bias, residual)| (leaf.clone(), bias.map(Param::val), *residual));
         ResidualStream::again(self.sum.clone(), branch)
     }
 
@@ -227,7 +226,7 @@ impl<'a> Start<'a> {
         backward.branch = None;
         if let Some((leaf, bias, _)) = &self.branch {
             backward.branch = leaf.grad_remove(gradients);
-            let bias = bias.as_ref().and_then(|bias| LeafGradient::take(&bias.val(), gradients));
+            let bias = bias.and_then(|bias| LeafGradient::take(&bias.val(), gradients));
             backward.leaves.extend(bias);
         }
     }

@@ -372,7 +372,7 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
 }
 
 /// Keys that no preset sets, so its TOML lacks them.
-const OPTIONAL_KEYS: [&str; 11] = [
+const OPTIONAL_KEYS: [&str; 13] = [
     "preset",
     "data.cache_dir",
     "tokenizer.path",
@@ -383,6 +383,8 @@ const OPTIONAL_KEYS: [&str; 11] = [
     "model.activation_dropout",
     "model.qkv_bias",
     "model.rope_scaling",
+    "model.local_rope_theta",
+    "model.attention_scale",
     "model.logits_chunk_rows",
 ];
 

@@ -8,8 +8,8 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::kiln::{SMALL, Workplace, copy_folder};
 
-const FOLDERS: [&str; 10] =
-    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "bert", "roberta", "bart", "marian"];
+const FOLDERS: [&str; 12] =
+    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian"];
 const TEXT: &str = "the cat sat on the mat\n\na model reads a text and writes another text\n\none two three four\n";
 const PAIRS: &str =
     "{\"src\": \"the cat sat\", \"trg\": \"the dog lay\"}\n{\"src\": \"one two\", \"trg\": \"three four\"}\n";
@@ -22,11 +22,20 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("plain names")
 }
 
+/// The `model_type` of a folder.
+fn model_type(folder: &str) -> &str {
+    match folder {
+        "llama-3" => "llama",
+        "gemma3" => "gemma3_text",
+        _ => folder,
+    }
+}
+
 /// Imports a family into `runs/FAMILY`.
 fn import(place: &Workplace, family: &str) {
     let imported = place.run(&["import", text(&fixture(family))]).ok();
     assert_eq!(imported.stdout, format!("runs/{family}\n"));
-    assert!(imported.stderr.contains(&format!("imported a {} model", family.trim_end_matches("-3"))), "{imported:#?}");
+    assert!(imported.stderr.contains(&format!("imported a {} model", model_type(family))), "{imported:#?}");
 }
 
 /// Name, shape and bytes of every tensor.
@@ -89,8 +98,8 @@ fn transformers_loads_what_kiln_exports() {
 fn an_imported_model_is_evaluated_generates_and_translates() {
     let place = Workplace::new();
     let (lm, pairs) = (place.write("text.txt", TEXT), place.write("pairs.jsonl", PAIRS));
-    let texts =
-        ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "bert", "roberta"].map(|family| (family, &lm));
+    let texts = ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta"]
+        .map(|family| (family, &lm));
     for (family, data) in texts.into_iter().chain([("bart", &pairs), ("marian", &pairs)]) {
         import(&place, family);
         let run = format!("runs/{family}");
@@ -102,7 +111,7 @@ fn an_imported_model_is_evaluated_generates_and_translates() {
     let filled = place.run(&["fill", "runs/bert", "the [MASK] sat", "--json", "--device", "cpu"]).ok();
     let filled: serde_json::Value = serde_json::from_str(&filled.stdout).expect("JSON");
     assert_eq!(filled["masks"][0].as_array().map(Vec::len), Some(5), "{filled}");
-    for family in ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3"] {
+    for family in ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"] {
         let run = format!("runs/{family}");
         let arguments = ["generate", &run, "--prompt", "the cat", "--max-new-tokens", "5", "--json", "--device", "cpu"];
         let generated = place.run(&arguments).ok();
@@ -125,9 +134,16 @@ fn settings() -> Vec<&'static str> {
 fn an_imported_model_is_trained_further() {
     let place = Workplace::new();
     let (lm, pairs) = (place.write("text.txt", TEXT), place.write("pairs.jsonl", PAIRS));
-    for (family, data) in
-        [("llama", &lm), ("mistral", &lm), ("qwen2", &lm), ("qwen3", &lm), ("bert", &lm), ("marian", &pairs)]
-    {
+    for (family, data) in [
+        ("llama", &lm),
+        ("mistral", &lm),
+        ("qwen2", &lm),
+        ("qwen3", &lm),
+        ("gemma2", &lm),
+        ("gemma3", &lm),
+        ("bert", &lm),
+        ("marian", &pairs),
+    ] {
         import(&place, family);
         let run = format!("runs/{family}");
         let train = format!("data.train={:?}", [text(data)]);
@@ -236,7 +252,7 @@ fn folders_that_do_not_fit_are_refused() {
     place.run(&["import", "nowhere"]).refused(2, &["nowhere: no such folder"]);
     change("family", "gpt2", &|dir| config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"t5\"")).refused(
         3,
-        &["model_type \"t5\" is not supported; Kiln reads gpt2, llama, mistral, qwen2, qwen3, bert, roberta, bart and marian"],
+        &["model_type \"t5\" is not supported; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart and marian"],
     );
     change("activation", "bert", &|dir| config(dir, "\"gelu\"", "\"quick_gelu\""))
         .refused(3, &["hidden_act \"quick_gelu\" is not supported; supported: gelu, gelu_new, relu"]);

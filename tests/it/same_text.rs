@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::kiln::{Workplace, copy_folder};
 
 /// Folders of `transformers`.
-const IMPORTED: [&str; 10] =
-    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "bert", "roberta", "bart", "marian"];
+const IMPORTED: [&str; 12] =
+    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian"];
 /// Runs of Kiln. Their vocabularies are of three kinds: with a start token in front of documents, with bytes, and WordPiece.
 const EXPORTED: [&str; 5] = ["llama", "gpt2", "word-piece", "bert", "marian"];
 

@@ -63,7 +63,7 @@ fn attended(layer: &Layer, x: Tensor<2>) -> Branch {
     let qkv = linear(x, Tensor::cat(parts.map(weight).into(), 1), Some(biases));
 
     let shape =
-        AttentionConfig { batch_size: BATCH_SIZE, n_heads: N_HEADS, n_kv_heads: N_HEADS, causal: true, window: None };
+        AttentionConfig { batch_size: BATCH_SIZE, n_heads: N_HEADS, n_kv_heads: N_HEADS, causal: true, window: None, scale: None, softcap: None };
     let output = &layer.attention.output;
     Branch {
         x: attention(Projected::SelfAttention { qkv }, &AttentionMask::default(), None, &shape),

@@ -82,7 +82,7 @@ pub use retained::Retained;
 pub use rotary::{RotaryScaling, RotaryWavelengths, rotary};
 pub use row::{row_argmax, row_sums};
 pub use settings::{Settings, SettingsGuard};
-pub use swiglu::swiglu;
+pub use swiglu::{geglu, swiglu};
 
 /// The example of the README, compiled and run by the doctests.
 #[cfg(doctest)]

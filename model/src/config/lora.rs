@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Architecture, FeedForwardActivation, TransformerConfig};
+use super::{Architecture, TransformerConfig};
 
 /// Adapters of a model whose other weights are not trained: `x · W + alpha / rank * (x · A) · B`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub enum LoraTarget {
     Qkv,
     /// The projection after attention.
     Output,
-    /// The gate of SwiGLU.
+    /// The gate of SwiGLU and GEGLU.
     Gate,
     /// The first projection of the feed-forward layer.
     Up,
@@ -98,7 +98,7 @@ impl TransformerConfig {
             Product::CrossQuery => vec![(LoraTarget::Query, q)],
             Product::CrossKeyValue => vec![(LoraTarget::Key, kv), (LoraTarget::Value, kv)],
             Product::AttentionOutput => vec![(LoraTarget::Output, self.d_model)],
-            Product::FeedForwardInput if self.activation == FeedForwardActivation::Swiglu => {
+            Product::FeedForwardInput if self.activation.is_gated() => {
                 vec![(LoraTarget::Gate, self.d_ff), (LoraTarget::Up, self.d_ff)]
             }
             Product::FeedForwardInput => vec![(LoraTarget::Up, self.d_ff)],
@@ -159,8 +159,8 @@ impl TransformerConfig {
                 "has \"qkv\", which cross-attention has no product for; name \"query\", \"key\" and \"value\"".into(),
             );
         }
-        if has(Gate) && self.activation != FeedForwardActivation::Swiglu {
-            return Some("has \"gate\", which only model.activation = \"swiglu\" has; remove it".into());
+        if has(Gate) && !self.activation.is_gated() {
+            return Some("has \"gate\", which only model.activation = \"swiglu\" and \"geglu\" have; remove it".into());
         }
         None
     }

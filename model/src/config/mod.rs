@@ -1,10 +1,11 @@
 //! The shape of a Transformer: one plain structure, checked once, saved next to the weights as `config.json`.
 
+mod layers;
 mod lora;
 mod presets;
 mod validate;
 
-use kiln_kernels::{RotaryScaling, RotaryWavelengths};
+pub use layers::RopeScaling;
 pub(crate) use lora::{AdapterColumns, Product};
 pub use lora::{LoraConfig, LoraTarget};
 use serde::{Deserialize, Serialize};
@@ -53,11 +54,26 @@ pub struct TransformerConfig {
     pub positions: Positions,
     /// Base of the wavelengths of rotary positions: pair i of K / 2 rotates by `rope_theta^(-2 i / K)` radians per position.
     pub rope_theta: f64,
-    /// How the wavelengths of rotary positions are stretched, in models whose texts were lengthened after training (Llama 3).
+    /// How the wavelengths of rotary positions are stretched, in models whose texts were lengthened after training (Llama 3,
+    /// Gemma 3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<RopeScaling>,
     /// Decoder-only: a position sees this many positions, itself and the ones before it (Mistral's sliding window). 0: all.
     pub attention_window: usize,
+    /// Decoder-only: every layer of this number, counted from 1, sees all positions in spite of `attention_window` (Gemma 2: 2,
+    /// Gemma 3: 6). 0: none does.
+    pub global_layer_every: usize,
+    /// Decoder-only: base of the wavelengths in layers with a window, which are not stretched (Gemma 3). Left out: `rope_theta`
+    /// and `rope_scaling`, as in the other layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_rope_theta: Option<f64>,
+    /// What products of queries and keys are multiplied by (T5: 1). Left out: `1 / sqrt(K)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention_scale: Option<f64>,
+    /// A bound `c` of the scores of attention, which become `c * tanh(score / c)` (Gemma 2). 0: none.
+    pub attention_softcap: f64,
+    /// Decoder-only: a bound `c` of the logits, which become `c * tanh(logit / c)` (Gemma 2). 0: none.
+    pub logits_softcap: f64,
     /// Decoder-only: whether each head of queries and keys is normalized by its root mean square before it is rotated
     /// (Qwen 3).
     pub qk_norm: bool,
@@ -127,6 +143,8 @@ pub enum NormPlacement {
     Pre,
     /// `norm(x + f(x))`, as in Vaswani et al. 2017. Needs warm-up.
     Post,
+    /// `x + norm(f(norm(x)))`, and one norm at the end of each stack (Ding et al. 2021; Gemma 2).
+    Sandwich,
 }
 
 /// How features are normalized.
@@ -155,21 +173,6 @@ pub enum Positions {
     Learned,
 }
 
-/// Stretches long wavelengths of rotary positions (Llama 3.1), see [`kiln_kernels::RotaryScaling`]. The configuration table
-/// `[model.rope_scaling]`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RopeScaling {
-    /// The largest stretch, at least 1.
-    pub factor: f64,
-    /// Wavelengths above `original_max_positions / low_freq_factor` are stretched by `factor`.
-    pub low_freq_factor: f64,
-    /// Wavelengths below `original_max_positions / high_freq_factor` are not stretched. Above `low_freq_factor`.
-    pub high_freq_factor: f64,
-    /// Positions that the model was trained with before its texts were lengthened.
-    pub original_max_positions: usize,
-}
-
 /// The activation of the feed-forward layers: one of the element-wise [`kiln_kernels::Activation`], or a gated product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -184,6 +187,15 @@ pub enum FeedForwardActivation {
     Silu,
     /// `silu(gate) * up` (Shazeer 2020). One product computes gate and up, so `2 * d_ff` inner features become `d_ff`.
     Swiglu,
+    /// `gelu_tanh(gate) * up` (Shazeer 2020; Gemma, T5 1.1), as `Swiglu`.
+    Geglu,
+}
+
+impl FeedForwardActivation {
+    /// Whether one product computes a gate and what it lets through.
+    pub fn is_gated(self) -> bool {
+        matches!(self, Self::Swiglu | Self::Geglu)
+    }
 }
 
 /// Which token matrices share their weights (Press and Wolf 2017).
@@ -238,6 +250,11 @@ impl Default for TransformerConfig {
             rope_theta: 10_000.0,
             rope_scaling: None,
             attention_window: 0,
+            global_layer_every: 0,
+            local_rope_theta: None,
+            attention_scale: None,
+            attention_softcap: 0.0,
+            logits_softcap: 0.0,
             qk_norm: false,
             activation: FeedForwardActivation::Relu,
             bias: true,
@@ -268,22 +285,6 @@ impl TransformerConfig {
     /// Whether the projection of queries, keys and values adds a bias: [`Self::qkv_bias`], or `bias` if that is left out.
     pub fn has_qkv_bias(&self) -> bool {
         self.qkv_bias.unwrap_or(self.bias)
-    }
-
-    /// The wavelengths of rotary positions.
-    pub fn rotary_wavelengths(&self) -> RotaryWavelengths {
-        let scaling = self.rope_scaling.map(|scaling| RotaryScaling {
-            factor: scaling.factor,
-            low_freq_factor: scaling.low_freq_factor,
-            high_freq_factor: scaling.high_freq_factor,
-            original_len: scaling.original_max_positions as f64,
-        });
-        RotaryWavelengths { theta: self.rope_theta, scaling }
-    }
-
-    /// The positions that a position sees, itself included; None: all. For [`kiln_kernels::AttentionConfig`].
-    pub fn window(&self) -> Option<usize> {
-        (self.attention_window > 0).then_some(self.attention_window)
     }
 
     /// Heads of keys and values (G): [`Self::n_kv_heads`], or `n_heads` if that is 0.

@@ -1,6 +1,6 @@
 //! Reports all problems of a configuration at once.
 
-use super::{Architecture, Positions, RopeScaling, TieEmbeddings, TransformerConfig};
+use super::{Architecture, Positions, TieEmbeddings, TransformerConfig};
 
 impl TransformerConfig {
     /// Returns all problems of this configuration with their remedies, or nothing if a model can be built. A vocabulary size
@@ -10,7 +10,7 @@ impl TransformerConfig {
         self.validate_sizes(&mut problems);
         self.validate_heads(&mut problems);
         self.validate_positions(&mut problems);
-        self.validate_rope_scaling(&mut problems);
+        self.validate_attention(&mut problems);
         self.validate_numbers(&mut problems);
         self.validate_parts(&mut problems);
         self.validate_vocabularies(&mut problems);
@@ -103,32 +103,6 @@ impl TransformerConfig {
         }
     }
 
-    fn validate_rope_scaling(&self, problems: &mut Vec<String>) {
-        let Some(RopeScaling { factor, low_freq_factor: low, high_freq_factor: high, original_max_positions }) =
-            self.rope_scaling
-        else {
-            return;
-        };
-        if self.positions != Positions::Rotary {
-            problems.push(
-                "model.rope_scaling is set, but model.positions is not \"rotary\"; remove it, or set model.positions = \"rotary\""
-                    .to_owned(),
-            );
-        }
-        if !(factor >= 1.0 && factor.is_finite()) {
-            problems.push(format!("model.rope_scaling has factor {factor}, which is below 1; Llama 3.1 has 8"));
-        }
-        if !(low > 0.0 && high > low && high.is_finite()) {
-            problems.push(format!(
-                "model.rope_scaling has low_freq_factor {low} and high_freq_factor {high}, which are not above 0 and ascending; \
-                 Llama 3.1 has 1 and 4"
-            ));
-        }
-        if original_max_positions == 0 {
-            problems.push("model.rope_scaling has original_max_positions 0; Llama 3.1 has 8192".to_owned());
-        }
-    }
-
     fn validate_numbers(&self, problems: &mut Vec<String>) {
         for (name, value, usual) in [
             ("dropout", self.dropout, "0.1"),
@@ -160,6 +134,8 @@ impl TransformerConfig {
             (self.qkv_bias.is_some() && !decoder_only, "qkv_bias", "leave it out"),
             (self.qk_norm && !decoder_only, "qk_norm", "set it to false"),
             (self.attention_window > 0 && !decoder_only, "attention_window", "set it to 0"),
+            (self.global_layer_every > 0 && !decoder_only, "global_layer_every", "set it to 0"),
+            (self.logits_softcap > 0.0 && !decoder_only, "logits_softcap", "set it to 0"),
             (
                 self.final_logits_bias && self.architecture != Architecture::EncoderDecoder,
                 "final_logits_bias",

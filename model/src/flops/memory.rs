@@ -5,7 +5,7 @@ use kiln_kernels::attention_is_fused;
 
 use super::{Sizes, n_params, n_trained};
 use crate::checkpointing::ActivationCheckpointing;
-use crate::config::{Architecture, TransformerConfig};
+use crate::config::{Architecture, NormPlacement, TransformerConfig};
 
 /// What decides the memory of a training step, apart from model, device and batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,15 +233,17 @@ fn activation_bytes(
     // Two residual sums and their norms, the projections and the feed-forward.
     // Norms of heads keep their inputs, and give another matrix of queries, keys and values.
     let of_heads = if head_norms > 0 { 2 * query + 2 * key_value } else { 0 };
+    // A norm of a branch's result keeps the result, and gives another.
+    let of_results = if config.norm == NormPlacement::Sandwich { 2 * d } else { 0 };
     let layer = |len: u64| Layer {
         residual: Kept { sum: len * element * d, ..expensive(len * element * d) },
-        norms: cheap(len * element * (2 * d + of_heads)),
+        norms: cheap(len * element * (2 * d + 2 * of_results + of_heads)),
         attention: expensive(len * element * (query + key_value)).plus(attended(len, len)),
         feed_forward: Kept { cheap: len * element * f, ..expensive(len * element * inner) },
     };
     let cross = || Layer {
         residual: expensive(element * t * d),
-        norms: cheap(t * element * d),
+        norms: cheap(t * element * (d + of_results)),
         attention: expensive(element * (t * query + s * key_value)).plus(attended(t, s)),
         feed_forward: Kept::default(),
     };

@@ -7,7 +7,7 @@ mod params;
 pub use memory::{ActivationBytes, TrainBytes, TrainSetting, train_bytes};
 pub use params::{ParamCount, n_params, n_trained};
 
-use crate::config::{Architecture, FeedForwardActivation, TransformerConfig};
+use crate::config::{Architecture, TransformerConfig};
 
 /// Floating-point operations of one batch, forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -93,7 +93,7 @@ impl Sizes {
         Self {
             d: config.d_model as u64,
             f: config.d_ff as u64,
-            inner: config.d_ff as u64 * if config.activation == FeedForwardActivation::Swiglu { 2 } else { 1 },
+            inner: config.d_ff as u64 * if config.activation.is_gated() { 2 } else { 1 },
             query: config.n_heads as u64 * head_dim,
             key_value: 2 * config.kv_heads() as u64 * head_dim,
             bias: u64::from(config.bias),

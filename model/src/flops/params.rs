@@ -40,10 +40,14 @@ pub fn n_params(config: &TransformerConfig) -> ParamCount {
     let sizes = Sizes::of(config);
     let Sizes { d, source_vocab, target_vocab, n_encoder, n_decoder, .. } = sizes;
     let norm = if config.norm_kind == NormKind::LayerNorm { 2 * d } else { d };
-    let final_norm = if config.norm == NormPlacement::Pre { norm } else { 0 };
-    let encoder_layer = sizes.self_attention(true) + sizes.feed_forward(true) + 2 * norm;
-    let cross =
-        if config.architecture == Architecture::EncoderDecoder { sizes.cross_attention(true) + norm } else { 0 };
+    let final_norm = if config.norm == NormPlacement::Post { 0 } else { norm };
+    let branch_norms = if config.norm == NormPlacement::Sandwich { 2 * norm } else { norm };
+    let encoder_layer = sizes.self_attention(true) + sizes.feed_forward(true) + 2 * branch_norms;
+    let cross = if config.architecture == Architecture::EncoderDecoder {
+        sizes.cross_attention(true) + branch_norms
+    } else {
+        0
+    };
     let decoder_layer = encoder_layer + cross;
 
     let (n_sides, n_tables) = match config.architecture {

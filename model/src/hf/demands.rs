@@ -44,6 +44,14 @@ impl Demands {
         self.equal("qkv_bias", config.has_qkv_bias(), config.bias);
         self.equal("qk_norm", config.qk_norm, false);
         self.equal("attention_window", config.attention_window, 0);
+        self.plain_scores(config);
+    }
+
+    /// Requires scores of attention without the options of Gemma and T5.
+    pub(super) fn plain_scores(&mut self, config: &TransformerConfig) {
+        self.equal("attention_scale", config.attention_scale, None);
+        self.equal("attention_softcap", config.attention_softcap, 0.0);
+        self.equal("logits_softcap", config.logits_softcap, 0.0);
     }
 
     /// The name of an element-wise activation.

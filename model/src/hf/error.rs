@@ -8,7 +8,9 @@ use super::Family;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HfError {
     /// `config.json` names an unsupported family, or none.
-    #[error("config.json: {found}; Kiln reads gpt2, llama, mistral, qwen2, qwen3, bert, roberta, bart and marian")]
+    #[error(
+        "config.json: {found}; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart and marian"
+    )]
     Family {
         /// The content of `config.json`, in words.
         found: String,

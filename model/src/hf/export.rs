@@ -34,6 +34,7 @@ fn split(row: &Row, values: &[f32]) -> Vec<NamedTensor> {
         let stretches = values.chunks_exact(row.width()).map(|row| &row[columns.clone()]);
         let values = match row.layout {
             Layout::Vector | Layout::OneRow | Layout::Conv1d { .. } => stretches.flatten().copied().collect(),
+            Layout::LessOne => stretches.flatten().map(|gamma| gamma - 1.0).collect(),
             Layout::Rows { unused, .. } => {
                 std::iter::repeat_n(0.0, unused * piece.width).chain(stretches.flatten().copied()).collect()
             }

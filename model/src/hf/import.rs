@@ -133,6 +133,9 @@ fn join(row: &Row, pieces: &[Vec<f32>]) -> Vec<f32> {
     if let (Layout::Vector | Layout::OneRow | Layout::Conv1d { .. }, [only]) = (row.layout, pieces) {
         return only.clone();
     }
+    if let (Layout::LessOne, [only]) = (row.layout, pieces) {
+        return only.iter().map(|weight| weight + 1.0).collect();
+    }
     let mut joined = vec![0.0; n_rows * width];
     let mut first = 0;
     for (piece, values) in row.pieces.iter().zip(pieces) {
@@ -140,7 +143,7 @@ fn join(row: &Row, pieces: &[Vec<f32>]) -> Vec<f32> {
         match row.layout {
             Layout::Linear { n_in } => transpose(values, [n, n_in], &mut joined, width, first),
             Layout::Rows { unused, .. } => joined.copy_from_slice(&values[unused * n..]),
-            Layout::Vector | Layout::OneRow | Layout::Conv1d { .. } => {
+            Layout::Vector | Layout::OneRow | Layout::LessOne | Layout::Conv1d { .. } => {
                 for (into, from) in joined.chunks_exact_mut(width).zip(values.chunks_exact(n)) {
                     into[first..first + n].copy_from_slice(from);
                 }

@@ -9,12 +9,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Family;
 use super::demands::{Demands, object};
 use super::fields::Fields;
+use super::rope::Rope;
 use super::table::{Line, Skipped, Sublayer, Table};
+use super::{Family, gemma};
 use crate::config::{
-    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, RopeScaling, TieEmbeddings,
+    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
     TransformerConfig,
 };
 
@@ -25,6 +26,9 @@ const SKIPPED: &[Skipped] = &[
 
 /// The relative that computes the same as a decoder-only model with rotary positions. [`write`] reports what it lacks.
 pub(super) fn nearest(config: &TransformerConfig) -> Family {
+    if config.norm == NormPlacement::Sandwich {
+        return gemma::nearest(config);
+    }
     match (config.qk_norm, config.has_qkv_bias() && !config.bias, config.window()) {
         (true, ..) => Family::Qwen3,
         (false, true, _) => Family::Qwen2,
@@ -100,6 +104,7 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
     };
 
     let n_layers = fields.size("num_hidden_layers");
+    let Rope { theta: rope_theta, scaling: rope_scaling } = Rope::read(fields, 10_000.0);
     TransformerConfig {
         architecture: Architecture::DecoderOnly,
         d_model,
@@ -123,8 +128,8 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
         norm_eps: fields.number_or("rms_norm_eps", 1e-6),
         scale_embedding: false,
         positions: Positions::Rotary,
-        rope_theta: rope_theta(fields),
-        rope_scaling: rope_scaling(fields),
+        rope_theta,
+        rope_scaling,
         attention_window: window(fields, family, n_layers),
         qk_norm: family == Family::Qwen3,
         activation: FeedForwardActivation::Swiglu,
@@ -182,57 +187,6 @@ fn check_layer_types(fields: &mut Fields<'_>) {
     }
 }
 
-/// The tables that describe rotary positions: `rope_parameters` in version 5 of `transformers`, `rope_scaling` in version 4.
-const ROPE_TABLES: [&str; 2] = ["rope_parameters", "rope_scaling"];
-
-/// Reads the base of the wavelengths, from `rope_parameters` or from `rope_theta`. Refuses what [`rope_scaling`] does not
-/// read.
-fn rope_theta(fields: &mut Fields<'_>) -> f64 {
-    let theta = fields.number_or("rope_theta", 10_000.0);
-    let mut of_parameters = None;
-    for key in ROPE_TABLES {
-        let Some(Value::Object(parameters)) = fields.get(key) else { continue };
-        let kind = rope_type(parameters);
-        if let Some(kind) = kind.filter(|kind| !matches!(kind.as_str(), Some("default" | "llama3"))) {
-            fields.problems.push(format!("{key} of type {kind} is not supported; supported: default, llama3"));
-        }
-        if let Some(factor) = parameters.get("partial_rotary_factor").filter(|factor| factor.as_f64() != Some(1.0)) {
-            fields
-                .problems
-                .push(format!("{key}.partial_rotary_factor {factor} is not supported; Kiln rotates whole heads"));
-        }
-        of_parameters = of_parameters.or_else(|| parameters.get("rope_theta").and_then(Value::as_f64));
-    }
-    of_parameters.unwrap_or(theta)
-}
-
-fn rope_type(parameters: &Map<String, Value>) -> Option<&Value> {
-    parameters.get("rope_type").or_else(|| parameters.get("type"))
-}
-
-/// Reads the scaling of type "llama3".
-fn rope_scaling(fields: &mut Fields<'_>) -> Option<RopeScaling> {
-    let tables = ROPE_TABLES.into_iter().filter_map(|key| Some((key, fields.get(key)?.as_object()?)));
-    let scaled =
-        |(_, table): &(&str, &Map<String, Value>)| rope_type(table).is_some_and(|kind| kind.as_str() == Some("llama3"));
-    let (key, table) = tables.into_iter().find(scaled)?;
-    let mut problems = Vec::new();
-    let mut number = |name: &str| {
-        table.get(name).and_then(Value::as_f64).unwrap_or_else(|| {
-            problems.push(format!("{key}.{name} is missing or not a number; rotary positions of type llama3 need it"));
-            1.0
-        })
-    };
-    let scaling = RopeScaling {
-        factor: number("factor"),
-        low_freq_factor: number("low_freq_factor"),
-        high_freq_factor: number("high_freq_factor"),
-        original_max_positions: number("original_max_position_embeddings") as usize,
-    };
-    fields.problems.extend(problems);
-    Some(scaling)
-}
-
 pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, Value>, Vec<String>) {
     let mut demands = Demands::new();
     demands.equal("norm", config.norm, NormPlacement::Pre);
@@ -240,6 +194,9 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
     demands.equal("activation", config.activation, FeedForwardActivation::Swiglu);
     demands.equal("embedding_norm", config.embedding_norm, false);
     demands.equal("scale_embedding", config.scale_embedding, false);
+    demands.plain_scores(config);
+    demands.equal("global_layer_every", config.global_layer_every, 0);
+    demands.equal("local_rope_theta", config.local_rope_theta, None);
     demands.equal("qk_norm", config.qk_norm, family == Family::Qwen3);
     if family == Family::Llama {
         demands.equal("qkv_bias", config.has_qkv_bias(), config.bias);
@@ -248,16 +205,7 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
         demands.equal("qkv_bias", config.has_qkv_bias(), family == Family::Qwen2);
     }
 
-    let mut rope = object(json!({"rope_type": "default", "rope_theta": config.rope_theta}));
-    if let Some(scaling) = config.rope_scaling {
-        rope.extend(object(json!({
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_positions,
-        })));
-    }
+    let rope = Rope { theta: config.rope_theta, scaling: config.rope_scaling }.table();
     let architecture = match family {
         Family::Mistral => "MistralForCausalLM",
         Family::Qwen2 => "Qwen2ForCausalLM",

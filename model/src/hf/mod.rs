@@ -1,6 +1,6 @@
 //! Converts weights and configurations from and to Hugging Face `transformers`.
 //!
-//! Kiln supports nine families. Each has one table of names and layouts (`table` in its file), which import and export
+//! Kiln supports eleven families. Each has one table of names and layouts (`table` in its file), which import and export
 //! share. It also has one mapping between its `config.json` and [`TransformerConfig`].
 //!
 //! | family | Kiln | particularities |
@@ -10,6 +10,8 @@
 //! | `mistral` | decoder-only | Llama with a sliding window |
 //! | `qwen2` | decoder-only | Llama with biases of queries, keys and values |
 //! | `qwen3` | decoder-only | Llama with a norm of each head of queries and keys |
+//! | `gemma2` | decoder-only | norms before and after each part, bounded scores and logits, windows in every other layer |
+//! | `gemma3_text` | decoder-only | as Gemma 2, with norms of heads and two bases of rotary positions, without bounds |
 //! | `bert` | encoder-only | with or without the head that predicts masked tokens |
 //! | `roberta` | encoder-only | BERT with positions that are counted from the padding id |
 //! | `bart` | encoder-decoder | two unused rows before the positions; a bias on the logits |
@@ -23,7 +25,7 @@
 //! use serde_json::json;
 //!
 //! let error = hf::import(&json!({"model_type": "t5"}), &[]).unwrap_err().to_string();
-//! assert!(error.contains("t5") && error.contains("gpt2, llama, mistral, qwen2, qwen3, bert, roberta, bart and marian"));
+//! assert!(error.contains("t5") && error.contains("gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert"));
 //! ```
 
 mod bert;
@@ -31,12 +33,14 @@ mod demands;
 mod error;
 mod export;
 mod fields;
+mod gemma;
 mod gpt2;
 mod import;
 mod llama;
 mod model;
 mod peft;
 mod reorder;
+mod rope;
 mod seq2seq;
 mod table;
 mod tensor;
@@ -68,6 +72,10 @@ pub enum Family {
     Qwen2,
     /// Qwen 3 (Yang et al. 2025), without experts.
     Qwen3,
+    /// Gemma 2 (Gemma Team 2024).
+    Gemma2,
+    /// The text models of Gemma 3 (Gemma Team 2025).
+    Gemma3,
     /// BERT (Devlin et al. 2019).
     Bert,
     /// RoBERTa (Liu et al. 2019).
@@ -80,12 +88,14 @@ pub enum Family {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Gpt2,
         Self::Llama,
         Self::Mistral,
         Self::Qwen2,
         Self::Qwen3,
+        Self::Gemma2,
+        Self::Gemma3,
         Self::Bert,
         Self::Roberta,
         Self::Bart,
@@ -100,6 +110,8 @@ impl Family {
             Self::Mistral => "mistral",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
+            Self::Gemma2 => "gemma2",
+            Self::Gemma3 => "gemma3_text",
             Self::Bert => "bert",
             Self::Roberta => "roberta",
             Self::Bart => "bart",
@@ -131,6 +143,7 @@ impl Family {
         let (written, problems) = match self {
             Self::Gpt2 => gpt2::write(config),
             Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => llama::write(config, self),
+            Self::Gemma2 | Self::Gemma3 => gemma::write(config, self),
             Self::Bert | Self::Roberta => bert::write(config, self),
             Self::Bart => seq2seq::write_bart(config),
             Self::Marian => seq2seq::write_marian(config),
@@ -145,6 +158,7 @@ impl Family {
         match self {
             Self::Gpt2 => gpt2::table(config),
             Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => llama::table(config),
+            Self::Gemma2 | Self::Gemma3 => gemma::table(config),
             Self::Bert | Self::Roberta => bert::table(config, self),
             Self::Bart | Self::Marian => seq2seq::table(config),
         }
@@ -203,6 +217,7 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
     let mut config = match family {
         Family::Gpt2 => gpt2::read(&mut fields),
         Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => llama::read(&mut fields, family),
+        Family::Gemma2 | Family::Gemma3 => gemma::read(&mut fields, family),
         Family::Bert | Family::Roberta => bert::read(&mut fields, family, &has),
         Family::Bart => seq2seq::read_bart(&mut fields),
         Family::Marian => seq2seq::read_marian(&mut fields),

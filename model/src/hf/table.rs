@@ -54,6 +54,8 @@ pub(super) enum Layout {
     Vector,
     /// `[1, n]` in the file, `[n]` here.
     OneRow,
+    /// `[n]` in both, less 1 in the file: Gemma's norms scale by 1 more than their weights.
+    LessOne,
     /// `[n, d]` in both, after `unused` more rows in the file.
     Rows { n: usize, unused: usize },
     /// `[n_in, n_out]` in both: GPT-2's Conv1D.
@@ -66,7 +68,7 @@ impl Layout {
     /// Shape in the file of a piece that is `width` wide.
     pub(super) fn theirs(self, width: usize) -> Vec<usize> {
         match self {
-            Self::Vector => vec![width],
+            Self::Vector | Self::LessOne => vec![width],
             Self::OneRow => vec![1, width],
             Self::Rows { n, unused } => vec![n + unused, width],
             Self::Conv1d { n_in } => vec![n_in, width],
@@ -77,7 +79,7 @@ impl Layout {
     /// Shape here of a parameter that is `width` wide.
     pub(super) fn ours(self, width: usize) -> Vec<usize> {
         match self {
-            Self::Vector | Self::OneRow => vec![width],
+            Self::Vector | Self::OneRow | Self::LessOne => vec![width],
             Self::Rows { n, .. } => vec![n, width],
             Self::Conv1d { n_in } | Self::Linear { n_in } => vec![n_in, width],
         }
@@ -86,7 +88,7 @@ impl Layout {
     /// Rows of the parameter here. Each holds a part of every piece.
     pub(super) fn n_rows(self) -> usize {
         match self {
-            Self::Vector | Self::OneRow => 1,
+            Self::Vector | Self::OneRow | Self::LessOne => 1,
             Self::Rows { n, .. } => n,
             Self::Conv1d { n_in } | Self::Linear { n_in } => n_in,
         }
@@ -112,6 +114,8 @@ pub(super) enum Sublayer {
     LayerNorm,
     /// `gamma` here, `weight` there.
     RmsNorm,
+    /// As [`Layout::LessOne`].
+    RmsNormLessOne,
     /// A matrix as [`Layout::Linear`], and a bias.
     Linear,
     /// A matrix as [`Layout::Conv1d`], and a bias.
@@ -143,6 +147,7 @@ impl Table {
                     self.rows.extend([row("gamma", "weight", Layout::Vector), row("beta", "bias", Layout::Vector)]);
                 }
                 Sublayer::RmsNorm => self.rows.push(row("gamma", "weight", Layout::Vector)),
+                Sublayer::RmsNormLessOne => self.rows.push(row("gamma", "weight", Layout::LessOne)),
                 Sublayer::Linear => {
                     self.rows.push(row("weight", "weight", Layout::Linear { n_in }));
                     self.rows.push(row("bias", "bias", Layout::Vector));

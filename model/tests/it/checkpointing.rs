@@ -1,17 +1,22 @@
 //! Activation checkpointing changes no bit of a loss or gradient.
 
 use burn::tensor::{DType, Device};
-use kiln_model::{ActivationCheckpointing, Architecture, Batch, DropoutStream, Rows, Transformer, TransformerConfig};
-
-use crate::support::{
-    ByPath, bart_config, batch, bert_config, cuda, gpt2_config, gradients, llama_config, random_rows, scalar,
-    small_config, t5_like_config, text_batch, train_device,
+use kiln_model::{
+    ActivationCheckpointing, Architecture, Batch, DropoutStream, NormPlacement, Rows, Transformer, TransformerConfig,
 };
 
-fn configs() -> [(&'static str, TransformerConfig); 6] {
+use crate::support::{
+    ByPath, bart_config, batch, bert_config, cuda, gemma_config, gpt2_config, gradients, llama_config, random_rows,
+    scalar, small_config, t5_like_config, text_batch, train_device,
+};
+
+fn configs() -> [(&'static str, TransformerConfig); 8] {
+    let biased = TransformerConfig { norm: NormPlacement::Sandwich, ..small_config() };
     [
         ("GPT-2", gpt2_config()),
         ("Llama", llama_config()),
+        ("Gemma", gemma_config()),
+        ("a Transformer with sandwich norms and biases", biased),
         ("BERT", bert_config()),
         ("BART", bart_config()),
         ("a Transformer", small_config()),

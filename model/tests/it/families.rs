@@ -12,8 +12,8 @@ use crate::support::{
     ByPath, Optimizer, assert_close, cuda, distance, gradients, scalar, train_device, values, weights, with_weights,
 };
 
-pub(crate) const NAMES: [&str; 10] =
-    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "bert", "roberta", "bart", "marian"];
+pub(crate) const NAMES: [&str; 12] =
+    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian"];
 
 const RELATIVE: f32 = 1e-4;
 
@@ -252,6 +252,16 @@ fn qwen2_with_biases() {
 #[test]
 fn qwen3_with_norms_of_heads() {
     check("qwen3");
+}
+
+#[test]
+fn gemma2_with_bounded_scores_and_logits() {
+    check("gemma2");
+}
+
+#[test]
+fn gemma3_with_two_bases_of_rotary_positions() {
+    check("gemma3");
 }
 
 #[test]

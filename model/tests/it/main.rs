@@ -5,6 +5,7 @@ mod checkpointing;
 mod decoding;
 mod families;
 mod fixture;
+mod gemma;
 mod hf;
 mod invariance;
 mod layers;

@@ -5,7 +5,8 @@ use burn::tensor::{DType, Device};
 use kiln_model::{InitScheme, NormPlacement, Positions, TieEmbeddings, TransformerConfig, flops};
 
 use crate::support::{
-    bart_config, bert_config, gpt2_config, llama_config, marian_config, shapes, small_config, t5_like_config, weights,
+    bart_config, bert_config, gemma_config, gpt2_config, llama_config, marian_config, shapes, small_config,
+    t5_like_config, weights,
 };
 
 #[test]
@@ -85,10 +86,13 @@ fn counted_parameters_equal_those_of_the_model() {
 fn counted_parameters_equal_those_of_every_family() {
     let pooled = TransformerConfig { pooler: true, mlm_head: false, ..bert_config() };
     let untied = TransformerConfig { tie_embeddings: TieEmbeddings::None, ..bert_config() };
+    let sandwiched = TransformerConfig { norm: NormPlacement::Sandwich, ..small_config() };
     let tied = TransformerConfig { tie_embeddings: TieEmbeddings::Output, ..llama_config() };
     let families = [
         gpt2_config(),
         llama_config(),
+        gemma_config(),
+        sandwiched,
         tied,
         bert_config(),
         pooled,

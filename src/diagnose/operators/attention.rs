@@ -24,6 +24,8 @@ impl Bench {
             n_kv_heads: call.n_kv_heads,
             causal: call.causal,
             window: None,
+            scale: None,
+            softcap: None,
         };
         let drop = self.dropout(call.dropout);
         let run = || {

@@ -144,7 +144,7 @@ impl Layers {
 fn products(model: &TransformerConfig, rows: usize, layers: Layers) -> Vec<ProductCalls> {
     let (d, v, width) = (model.d_model, model.vocab_size(), model.n_heads * model.head_dim());
     let keys = model.kv_heads() * model.head_dim();
-    let gates = if model.activation == Configured::Swiglu { 2 } else { 1 };
+    let gates = if model.activation.is_gated() { 2 } else { 1 };
     let masked = usize::from(model.architecture == Architecture::EncoderOnly);
     let product = |n_in: usize, n_out: usize, calls: usize| ProductCalls {
         shape: [rows, n_in, n_out],
@@ -185,7 +185,7 @@ fn activation(configured: Configured) -> Option<Activation> {
         Configured::GeluTanh => Some(Activation::GeluTanh),
         Configured::Silu => Some(Activation::Silu),
         // A separate operator, which is not listed.
-        Configured::Swiglu => None,
+        Configured::Swiglu | Configured::Geglu => None,
     }
 }
 

@@ -96,7 +96,7 @@ impl Bench {
         let (x, weight, labels) = (self.leaf([m, d]), self.leaf([v, d]), Tensor::from_inner(labels.clone()));
         let bytes = self.bytes(2 * (m * d + v * d)) as f64;
         let time = self.watch.time(bytes, || {
-            let projection = Projection { weight: weight.clone(), transposed: true, bias: None };
+            let projection = Projection { weight: weight.clone(), transposed: true, bias: None, softcap: None };
             let sums = linear_cross_entropy(x.clone(), projection, labels.clone(), config, chunk_rows);
             let gradients = sums.loss_sum.backward();
             (sums, gradients)

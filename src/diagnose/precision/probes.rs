@@ -56,7 +56,15 @@ fn softmax(dtype: FloatDType, device: &Device) -> Result<f64> {
     let (t, d) = (2048, 64);
     let part = |value: f32| Tensor::<2>::full([t, d], value, (device, DType::from(dtype)));
     let qkv = Tensor::cat(vec![part(0.0), part(0.0), part(1.0)], 1);
-    let config = AttentionConfig { batch_size: 1, n_heads: 1, n_kv_heads: 1, causal: false, window: None };
+    let config = AttentionConfig {
+        batch_size: 1,
+        n_heads: 1,
+        n_kv_heads: 1,
+        causal: false,
+        window: None,
+        scale: None,
+        softcap: None,
+    };
     largest_error(attention(Projected::SelfAttention { qkv }, &AttentionMask::default(), None, &config), |_| 1.0)
 }
 

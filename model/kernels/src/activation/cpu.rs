@@ -3,7 +3,7 @@
 use burn_flex::FlexTensor;
 
 use super::Activation;
-use crate::host::vector::{normal, sigmoid, vectorized_fn};
+use crate::host::vector::{gelu_argument, gelu_slope, normal, sigmoid, vectorized_fn};
 use crate::host::{CHUNK, tensor, view, written};
 
 /// Returns `activation(x)`.
@@ -22,7 +22,7 @@ vectorized_fn! {
         match activation {
             Activation::Relu => each(values, |x| if x <= 0.0 { 0.0 } else { x }),
             Activation::Gelu => each(values, |x| x * normal(x)[1]),
-            Activation::GeluTanh => each(values, |x| x * sigmoid(tanh_argument(x))),
+            Activation::GeluTanh => each(values, |x| x * sigmoid(gelu_argument(x))),
             Activation::Silu => each(values, |x| x * sigmoid(x)),
         }
     }
@@ -36,8 +36,8 @@ vectorized_fn! {
                 dy * (distribution + x * density)
             }),
             Activation::GeluTanh => each_pair(dy, kept, |dy, x| {
-                let s = sigmoid(tanh_argument(x));
-                dy * (s + x * s * (1.0 - s) * tanh_slope(x))
+                let s = sigmoid(gelu_argument(x));
+                dy * (s + x * s * (1.0 - s) * gelu_slope(x))
             }),
             Activation::Silu => each_pair(dy, kept, |dy, x| {
                 let s = sigmoid(x);
@@ -45,17 +45,6 @@ vectorized_fn! {
             }),
         }
     }
-}
-
-/// GELU with tanh is `x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3))`.
-#[inline(always)]
-fn tanh_argument(x: f32) -> f32 {
-    1.595_769 * (x + 0.044_715 * x * x * x)
-}
-
-#[inline(always)]
-fn tanh_slope(x: f32) -> f32 {
-    1.595_769 * (1.0 + 3.0 * 0.044_715 * x * x)
 }
 
 #[inline(always)]

@@ -10,6 +10,7 @@ use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
 use super::ops::{FlashOps, FlashSpec};
+use super::softcap::{bound, slopes};
 use super::visible::Visible;
 use crate::host::matrix::{Matrix, MatrixMut, multiply};
 use crate::host::vector::{dot, exp, exponentials, max, vectorized_fn};
@@ -150,9 +151,9 @@ impl<'a> Operands<'a> {
     fn scores(&self, scores: &mut Vec<f32>, batch_row: usize, head: usize, tile: &Tile) {
         let group = head * self.spec.n_kv_heads / self.spec.n_heads;
         let (query, key) = (self.query.head(batch_row, head), self.key.head(batch_row, group));
-        let scale = (self.spec.head_dim as f32).sqrt().recip();
         let (query, key) = (query.rows(tile.queries.clone()), key.rows(tile.keys.clone()).transposed());
-        multiply(&mut tile.matrix(scores), false, scale, query, key);
+        multiply(&mut tile.matrix(scores), false, self.spec.scale, query, key);
+        bound(scores, self.spec.softcap);
     }
 }
 
@@ -290,8 +291,8 @@ fn backward_group(
     batch_row: usize,
     group: usize,
 ) -> Gradients {
-    let FlashSpec { n_heads, n_kv_heads, head_dim: k, .. } = operands.spec;
-    let (t, s, scale) = (operands.query.len, operands.key.len, (k as f32).sqrt().recip());
+    let FlashSpec { n_heads, n_kv_heads, head_dim: k, scale, softcap, .. } = operands.spec;
+    let (t, s) = (operands.query.len, operands.key.len);
     let [key, value] = [operands.key, operands.value].map(|heads| heads.head(batch_row, group));
     let tiles = Tile::all(visible, batch_row, t);
     let (mut d_key, mut d_value) = (vec![0.0; s * k], vec![0.0; s * k]);
@@ -306,7 +307,7 @@ fn backward_group(
             operands.scores(&mut weights, batch_row, head, tile);
             let d_out = d_out.rows(queries.clone());
             multiply(&mut tile.matrix(&mut d_scores), false, 1.0, d_out, value.rows(keys.clone()).transposed());
-            through_softmax([&mut weights, &mut d_scores], tile, visible, known, [batch_row, head]);
+            through_softmax([&mut weights, &mut d_scores], softcap, tile, visible, known, [batch_row, head]);
 
             let (weights, d_scores) = (tile.read(&weights), tile.read(&d_scores));
             let rows = |values, rows: &Range<usize>| MatrixMut::new(values, [rows.len(), k], k);
@@ -332,6 +333,7 @@ fn backward_group(
 /// product of a query's result and its gradient.
 fn through_softmax(
     [scores, gradients]: [&mut [f32]; 2],
+    softcap: Option<f32>,
     tile: &Tile,
     visible: &Visible,
     known: &Known<'_>,
@@ -347,11 +349,13 @@ fn through_softmax(
             values[..seen.start].fill(0.0);
             values[seen.end..].fill(0.0);
         }
+        let slopes = slopes(&scores[seen.clone()], softcap);
         row_through_softmax(
             [&mut scores[seen.clone()], &mut gradients[seen.clone()]],
             known.lse[first + query],
             [out, d_out],
         );
+        gradients[seen.clone()].iter_mut().zip(slopes).for_each(|(gradient, slope)| *gradient *= slope);
         visible.each_kept(batch_row, head, query, &tile.keys, |key, factor| scores[key] *= factor);
     }
 }

@@ -7,6 +7,7 @@ mod cpu;
 mod gpu;
 mod ops;
 mod reference;
+mod softcap;
 #[cfg(test)]
 mod tests;
 mod visible;
@@ -43,7 +44,7 @@ pub enum Projected {
 }
 
 /// The shape of attention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionConfig {
     /// B: rows are `B * T`, batch outermost.
     pub batch_size: usize,
@@ -58,6 +59,10 @@ pub struct AttentionConfig {
     /// A query sees at most this many of the keys that it would see otherwise: the last ones (sliding window, Beltagy et al.
     /// 2020). At least 1. `None`: all.
     pub window: Option<usize>,
+    /// What products of queries and keys are multiplied by. `None`: `1 / sqrt(K)`.
+    pub scale: Option<f64>,
+    /// A bound `c` of the scores, which become `c * tanh(score / c)` before the softmax (Gemma 2). Above 0. `None`: none.
+    pub softcap: Option<f64>,
 }
 
 /// Keys that a query does not see, in addition to causality.
@@ -105,7 +110,7 @@ pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> boo
 /// - result: `[B * T, H * K]`
 ///
 /// # Panics
-/// If the window is 0, or packed rows have one without `causal`, if the rows are not a multiple of `batch_size`, the columns do not match the heads, `n_heads` is not a multiple of
+/// If the window is 0, or packed rows have one without `causal`, if the bound of the scores is not above 0, if the rows are not a multiple of `batch_size`, the columns do not match the heads, `n_heads` is not a multiple of
 /// `n_kv_heads`, or documents are given for attention to another sequence.
 pub fn attention(
     projected: Projected,
@@ -128,6 +133,7 @@ pub fn attention(
     assert!(config.window != Some(0), "a window of 0 keys hides all of them");
     let cut = config.window.is_some() && !config.causal && mask.documents.is_some();
     assert!(!cut, "a window in packed rows needs causal attention");
+    assert!(config.softcap.is_none_or(|cap| cap > 0.0), "scores are bounded by a number above 0");
 
     let (x, heads, n_keys) = match &projected {
         Projected::SelfAttention { qkv } => (qkv, n_heads + 2 * n_kv_heads, qkv.dims()[0] / batch_size),
@@ -150,7 +156,7 @@ fn flash(
     let given = |tensor: Option<&Tensor<1, Int>>| {
         MaybeInts::from(tensor.map(|tensor| tensor.clone().cast(IntDType::I32).into_dispatch()))
     };
-    let AttentionConfig { batch_size, n_heads, n_kv_heads, causal, window } = *config;
+    let AttentionConfig { batch_size, n_heads, n_kv_heads, causal, window, .. } = *config;
     let (site, random) = match dropout {
         Some((_, stream)) => {
             let (site, state) = stream.take();
@@ -160,7 +166,18 @@ fn flash(
     };
     let p = dropout.map_or(0.0, |(p, _)| p as f32);
 
-    let spec = |head_dim| FlashSpec { batch_size, n_heads, n_kv_heads, head_dim, causal, window, site, dropout: p };
+    let spec = |head_dim| FlashSpec {
+        batch_size,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        causal,
+        window,
+        scale: config.scale.map_or_else(|| (head_dim as f32).sqrt().recip(), |scale| scale as f32),
+        softcap: config.softcap.map(|cap| cap as f32),
+        site,
+        dropout: p,
+    };
     let lengths = given(mask.key_lengths.as_ref());
 
     let (random, known) = (given(random), retained::reused());

@@ -24,6 +24,10 @@ pub(crate) struct FlashSpec {
     pub(crate) causal: bool,
     /// Keys that a query sees at most.
     pub(crate) window: Option<usize>,
+    /// Factor of the scores; kernels on a GPU know `1 / sqrt(K)` only.
+    pub(crate) scale: f32,
+    /// Bound of the scores; set on the CPU only.
+    pub(crate) softcap: Option<f32>,
     /// Site of the random stream.
     pub(crate) site: u32,
     /// Probability of dropping a weight of the softmax; 0 for none.

@@ -16,7 +16,7 @@ pub(crate) fn attention(
     drop: Option<(f64, &DropoutStream)>,
     config: &AttentionConfig,
 ) -> Tensor<2> {
-    let AttentionConfig { batch_size: b, n_heads: h, causal, window, .. } = *config;
+    let AttentionConfig { batch_size: b, n_heads: h, causal, window, scale, softcap, .. } = *config;
     let (query, key, value) = split_heads(projected, config);
     let [_, t, k] = query.dims();
     let [_, s, _] = key.dims();
@@ -24,8 +24,12 @@ pub(crate) fn attention(
     let device = query.device();
 
     // [B * H, T, S]. The scale is applied to the small operand.
-    let scores = batched_product(query * (k as f64).powf(-0.5), key.swap_dims(1, 2)).cast(DType::F32);
+    let scale = scale.unwrap_or_else(|| (k as f64).powf(-0.5));
+    let scores = batched_product(query * scale, key.swap_dims(1, 2)).cast(DType::F32);
     let mut scores = scores.reshape([b, h, t, s]);
+    if let Some(cap) = softcap {
+        scores = (scores / cap).tanh() * cap;
+    }
 
     if let Some(lengths) = &mask.key_lengths {
         let position = Tensor::<1, Int>::arange(0..s as i64, &device).reshape([1, s]);

@@ -20,11 +20,13 @@ struct Case {
     documents: Option<fn(usize) -> i32>,
     packed: bool,
     window: Option<usize>,
+    scale: Option<f64>,
+    softcap: Option<f64>,
 }
 
 impl Case {
     fn mask_and_config(&self, device: &Device) -> (AttentionMask, AttentionConfig) {
-        let Case { b, h, g, t, causal, window, .. } = *self;
+        let Case { b, h, g, t, causal, window, scale, softcap, .. } = *self;
         let ints = |values: Vec<i32>| {
             let n = values.len();
             Tensor::<1, Int>::from_data(TensorData::new(values, [n]), (device, DType::I32))
@@ -33,7 +35,7 @@ impl Case {
             key_lengths: self.lengths.map(|lengths| ints(lengths.to_vec())),
             documents: self.documents.map(|of| ints((0..b * t).map(|row| of(row % t)).collect())),
         };
-        (mask, AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, causal, window })
+        (mask, AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, causal, window, scale, softcap })
     }
 }
 
@@ -73,7 +75,7 @@ fn run_with(
 
 /// Computes the definition in f64 loops.
 fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
-    let Case { b, h, g, t, s, k, causal, lengths, documents, packed, window } = *case;
+    let Case { b, h, g, t, s, k, causal, lengths, documents, packed, window, scale, softcap } = *case;
     let d = h * k;
 
     let read = |part: usize, row: usize, column: usize| -> f64 {
@@ -103,7 +105,8 @@ fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
         let score = |j: usize| -> f64 {
             let dot: f64 =
                 (0..k).map(|c| read(0, batch * t + i, head * k + c) * read(1, batch * s + j, group * k + c)).sum();
-            dot / (k as f64).sqrt()
+            let score = dot * scale.unwrap_or(1.0 / (k as f64).sqrt());
+            softcap.map_or(score, |cap| cap * (score / cap).tanh())
         };
         let weights: Vec<f64> = (0..s).map(|j| if visible(j) { score(j).exp() } else { 0.0 }).collect();
         let total: f64 = weights.iter().sum();
@@ -118,6 +121,7 @@ fn expected(case: &Case, inputs: &[Vec<f32>]) -> Vec<f32> {
 fn cases() -> Vec<Case> {
     let mut cases = without_windows();
     cases.extend(with_windows());
+    cases.extend(with_scores_of_their_own());
     cases
 }
 
@@ -135,6 +139,8 @@ fn bases() -> [Case; 2] {
         documents: None,
         packed: true,
         window: None,
+        scale: None,
+        softcap: None,
     };
     let wide = Case { b: 2, h: 4, g: 4, t: 128, s: 128, k: 64, ..base };
     [base, wide]
@@ -224,6 +230,21 @@ fn with_windows() -> Vec<Case> {
         Case { b: 1, h: 2, g: 1, t: 280, s: 280, k: 192, causal: true, window: Some(70), ..wide },
         Case { h: 1, g: 1, t: 200, s: 200, k: 256, causal: true, lengths: Some(&[200, 90]), window: Some(30), ..wide },
         Case { b: 1, h: 1, g: 1, t: 200, s: 200, k: 136, causal: true, window: Some(65), ..wide },
+    ]
+}
+
+fn with_scores_of_their_own() -> Vec<Case> {
+    let [base, wide] = bases();
+
+    vec![
+        Case { scale: Some(1.0), ..base },
+        Case { causal: true, scale: Some(0.1), lengths: Some(&[5, 2]), ..base },
+        // Scores far below and far above the bound.
+        Case { softcap: Some(50.0), causal: true, ..base },
+        Case { softcap: Some(0.3), scale: Some(1.0), h: 4, g: 2, causal: true, ..base },
+        Case { softcap: Some(0.5), packed: false, s: 9, lengths: Some(&[9, 3]), ..base },
+        Case { softcap: Some(0.5), packed: false, t: 1, s: 7, lengths: Some(&[7, 2]), window: Some(3), ..base },
+        Case { softcap: Some(2.0), scale: Some(0.3), t: 200, s: 200, g: 2, causal: true, window: Some(70), ..wide },
     ]
 }
 
@@ -353,8 +374,18 @@ fn times() {
             row.reshape([b * t, columns]).into_dispatch()
         };
         let (qkv, d_out) = (matrix(3 * h * k, 1), matrix(h * k, 2));
-        let spec =
-            FlashSpec { batch_size: b, n_heads: h, n_kv_heads: h, head_dim: k, causal, window, site: 0, dropout: 0.0 };
+        let spec = FlashSpec {
+            batch_size: b,
+            n_heads: h,
+            n_kv_heads: h,
+            head_dim: k,
+            causal,
+            window,
+            scale: (k as f32).sqrt().recip(),
+            softcap: None,
+            site: 0,
+            dropout: 0.0,
+        };
         let forward = || Dispatch::flash_self(qkv.clone(), MaybeInts::None, MaybeInts::None, MaybeInts::None, spec);
         let (out, lse) = forward();
         let backward = || {

@@ -11,6 +11,7 @@
 //! mostly empty.
 
 mod autodiff;
+mod capped;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod launch;
@@ -19,7 +20,7 @@ mod ops;
 mod tests;
 
 use burn::backend::Dispatch;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 use ops::{Head, LinearCrossEntropyOps};
 
 use crate::cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
@@ -36,6 +37,8 @@ pub struct Projection {
     pub transposed: bool,
     /// `[V]`
     pub bias: Option<Tensor<1>>,
+    /// A bound `c` of the logits, which become `c * tanh(logit / c)` (Gemma 2). Above 0. `None`: none.
+    pub softcap: Option<f64>,
 }
 
 impl Projection {
@@ -49,7 +52,14 @@ impl Projection {
     /// If the shapes or dtypes do not fit.
     pub fn logits(&self, x: Tensor<2>) -> Tensor<2> {
         let (weight, bias) = (self.weight.clone(), self.bias.clone());
-        if self.transposed { linear_transposed(x, weight, bias) } else { linear(x, weight, bias) }
+        let logits = if self.transposed { linear_transposed(x, weight, bias) } else { linear(x, weight, bias) };
+        match self.softcap {
+            Some(cap) => {
+                let dtype = logits.dtype();
+                ((logits.cast(DType::F32) / cap).tanh() * cap).cast(dtype)
+            }
+            None => logits,
+        }
     }
 
     fn layout(&self) -> Layout {
@@ -58,7 +68,7 @@ impl Projection {
 }
 
 /// Returns the [`cross_entropy`] of `projection`'s logits of `x`, computed in chunks of `chunk_rows` rows; 0 means one
-/// chunk.
+/// chunk. Bounded logits have no kernel of their own: each of their chunks runs through the other operators.
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -75,6 +85,9 @@ pub fn linear_cross_entropy(
 ) -> CrossEntropy {
     if chunk_rows == 0 || reference_operators() {
         return cross_entropy(projection.logits(x), labels, config);
+    }
+    if projection.softcap.is_some() {
+        return capped::linear_cross_entropy(x, projection, labels, config, chunk_rows);
     }
 
     let layout = projection.layout();

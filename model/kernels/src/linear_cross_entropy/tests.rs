@@ -15,11 +15,12 @@ struct Case {
     transposed: bool,
     bias: bool,
     label_smoothing: f64,
+    softcap: Option<f64>,
 }
 
 /// Returns `[loss, nll, dx, dweight, dbias]` for a gradient of 3 of the loss.
 fn run(case: Case, chunk_rows: usize, dtype: DType, device: &Device) -> [Vec<f32>; 5] {
-    let Case { rows, d, vocabulary, transposed, bias, label_smoothing } = case;
+    let Case { rows, d, vocabulary, transposed, bias, label_smoothing, softcap } = case;
     let device = device.clone().autodiff();
     let scaled = |len: usize, seed: u64| values(len, seed).iter().map(|x| x * 0.5).collect::<Vec<_>>();
     let x = tensor(&scaled(rows * d, 1), [rows, d], dtype, &device).require_grad();
@@ -30,7 +31,7 @@ fn run(case: Case, chunk_rows: usize, dtype: DType, device: &Device) -> [Vec<f32
         (0..rows).map(|i| if i % 5 == 4 { PAD as i32 } else { (i * 37 % vocabulary) as i32 }).collect();
     let labels = Tensor::<1, Int>::from_data(TensorData::new(labels, [rows]), (&device, DType::I32));
     let config = CrossEntropyConfig { label_smoothing, ignore_index: PAD };
-    let projection = Projection { weight: weight.clone(), transposed, bias: bias.clone() };
+    let projection = Projection { weight: weight.clone(), transposed, bias: bias.clone(), softcap };
     let losses = linear_cross_entropy(x.clone(), projection, labels, &config, chunk_rows);
     let grads = (losses.loss_sum.clone() * 3.0).backward();
     [
@@ -52,8 +53,10 @@ fn cases() -> Vec<Case> {
         for transposed in [false, true] {
             for bias in [false, true] {
                 let label_smoothing = if bias { 0.1 } else { 0.0 };
-                cases.push(Case { rows, d, vocabulary, transposed, bias, label_smoothing });
+                cases.push(Case { rows, d, vocabulary, transposed, bias, label_smoothing, softcap: None });
             }
+            let softcap = Some(0.8);
+            cases.push(Case { rows, d, vocabulary, transposed, bias: false, label_smoothing: 0.1, softcap });
         }
     }
     cases
@@ -109,7 +112,8 @@ fn frozen_weights_get_nothing() {
         let labels = Tensor::<1, Int>::from_data(TensorData::new(vec![1i32; 12], [12]), (&device, DType::I32));
         let config = CrossEntropyConfig { label_smoothing: 0.0, ignore_index: PAD };
         let gradient = |chunk_rows: usize| {
-            let projection = Projection { weight: weight.clone(), transposed: true, bias: Some(bias.clone()) };
+            let projection =
+                Projection { weight: weight.clone(), transposed: true, bias: Some(bias.clone()), softcap: None };
             let losses = linear_cross_entropy(x.clone(), projection, labels.clone(), &config, chunk_rows);
             let grads = losses.loss_sum.backward();
             assert!(weight.grad(&grads).is_none() && bias.grad(&grads).is_none());
@@ -127,7 +131,7 @@ fn a_label_for_each_row() {
     let weight = tensor(&values(8 * 20, 2), [20, 8], DType::F32, &device);
     let labels = Tensor::<1, Int>::from_data(TensorData::new(vec![1i32; 11], [11]), (&device, DType::I32));
     let config = CrossEntropyConfig { label_smoothing: 0.0, ignore_index: PAD };
-    linear_cross_entropy(x, Projection { weight, transposed: true, bias: None }, labels, &config, 4);
+    linear_cross_entropy(x, Projection { weight, transposed: true, bias: None, softcap: None }, labels, &config, 4);
 }
 
 /// The heads of GPT-2 124M at 16 x 1024, padded vocabulary and not, and of the translator, forward and backward.
@@ -146,7 +150,7 @@ fn times() {
                 6 * rows * d * vocabulary / 1_000_000_000
             );
             time(&what, 6 * rows * vocabulary, &device, || {
-                let projection = Projection { weight: weight.clone(), transposed: true, bias: None };
+                let projection = Projection { weight: weight.clone(), transposed: true, bias: None, softcap: None };
                 let losses = linear_cross_entropy(x.clone(), projection, labels.clone(), &config, chunk_rows);
                 let grads = losses.loss_sum.backward();
                 (x.grad(&grads), weight.grad(&grads))

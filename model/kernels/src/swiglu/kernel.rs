@@ -6,7 +6,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::ops::SwigluOps;
+use super::ops::{Gate, SwigluOps};
 use crate::gpu::instruction::sigmoid;
 use crate::gpu::memory::{empty, empty_like, vector_width};
 
@@ -60,7 +60,8 @@ fn backward<F: Float, N: Size>(
 }
 
 impl SwigluOps for CubeBackend {
-    fn fused_swiglu(gate_up: CubeTensor) -> CubeTensor {
+    fn fused_swiglu(gate_up: CubeTensor, gate: Gate) -> CubeTensor {
+        assert_eq!(gate, Gate::Silu, "the kernel of SwiGLU");
         let x = into_contiguous(gate_up);
         let [m, f] = [x.meta.shape()[0], x.meta.shape()[1] / 2];
         let y = empty(&x, [m, f], x.dtype);
@@ -85,7 +86,8 @@ impl SwigluOps for CubeBackend {
         y
     }
 
-    fn fused_swiglu_backward(gate_up: CubeTensor, dy: CubeTensor) -> CubeTensor {
+    fn fused_swiglu_backward(gate_up: CubeTensor, dy: CubeTensor, gate: Gate) -> CubeTensor {
+        assert_eq!(gate, Gate::Silu, "the kernel of SwiGLU");
         let (x, dy) = (into_contiguous(gate_up), into_contiguous(dy));
         let [m, f] = [dy.meta.shape()[0], dy.meta.shape()[1]];
         let dx = empty_like(&x);

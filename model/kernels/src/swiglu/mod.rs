@@ -1,4 +1,4 @@
-//! SwiGLU, the gated activation of a feed-forward block.
+//! SwiGLU and GEGLU, the gated activations of a feed-forward block.
 
 mod autodiff;
 #[cfg(feature = "cuda")]
@@ -9,10 +9,10 @@ mod reference;
 mod tests;
 
 use burn::backend::Dispatch;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use kernel::tests::offline_kernels;
-use ops::SwigluOps;
+use ops::{Gate, SwigluOps};
 
 use crate::settings::reference_operators;
 
@@ -26,10 +26,28 @@ use crate::settings::reference_operators;
 /// # Panics
 /// If `gate_up` has an odd number of columns.
 pub fn swiglu(gate_up: Tensor<2>) -> Tensor<2> {
+    gated(gate_up, Gate::Silu)
+}
+
+/// Computes GEGLU (Shazeer 2020) with the tanh approximation of GELU: `gelu(gate) * up`, as [`swiglu`]. On a GPU it runs its
+/// reference, which keeps several tensors for backward.
+///
+/// # Shapes
+/// - `gate_up`: `[M, 2 * F]`, columns `gate | up`
+/// - result: `[M, F]`
+///
+/// # Panics
+/// If `gate_up` has an odd number of columns.
+pub fn geglu(gate_up: Tensor<2>) -> Tensor<2> {
+    gated(gate_up, Gate::Gelu)
+}
+
+fn gated(gate_up: Tensor<2>, by: Gate) -> Tensor<2> {
     let [_, columns] = gate_up.dims();
     assert!(columns.is_multiple_of(2), "{columns} columns do not split into gate and up");
-    if reference_operators() {
-        return reference::swiglu(gate_up);
+    let has_kernel = by == Gate::Silu || gate_up.device().inner() == Device::flex();
+    if reference_operators() || !has_kernel {
+        return reference::gated(gate_up, by);
     }
-    Tensor::from_dispatch(Dispatch::fused_swiglu(gate_up.into_dispatch()))
+    Tensor::from_dispatch(Dispatch::fused_swiglu(gate_up.into_dispatch(), by))
 }

@@ -1,4 +1,4 @@
-//! SwiGLU as a backend extension, with its CPU loops.
+//! SwiGLU and GEGLU as a backend extension, with their CPU loops.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
@@ -6,18 +6,26 @@ use burn::backend::{Backend, backend_extension};
 use burn::tensor::Shape;
 use burn_flex::{Flex, FlexTensor};
 
-use crate::host::vector::{sigmoid, vectorized_fn};
+use crate::host::vector::{gelu_argument, gelu_slope, sigmoid, vectorized_fn};
 use crate::host::{tensor, view, written};
+
+/// The activation of the gate. Kernels on a GPU know `Silu` only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    Silu,
+    /// GELU with tanh.
+    Gelu,
+}
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait SwigluOps: Backend {
     /// Returns `[M, F]` from `gate | up`, `[M, 2 * F]`.
     #[fusion(dtype = gate_up, shape = Shape::new([gate_up[0], gate_up[1] / 2]))]
-    fn fused_swiglu(gate_up: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn fused_swiglu(gate_up: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self>;
 
     /// Returns the gradient of `gate_up`.
     #[fusion(dtype = gate_up, shape = gate_up)]
-    fn fused_swiglu_backward(gate_up: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn fused_swiglu_backward(gate_up: FloatTensor<Self>, dy: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self>;
 }
 
 vectorized_fn! {
@@ -27,8 +35,14 @@ vectorized_fn! {
         }
     }
 
-    /// Writes the gradients of gate and up.
-    fn gradients(into: [&mut [f32]; 2], gate: &[f32], up: &[f32], dy: &[f32]) {
+    fn geglu(y: &mut [f32], gate: &[f32], up: &[f32]) {
+        for (y, (&gate, &up)) in y.iter_mut().zip(gate.iter().zip(up)) {
+            *y = gate * sigmoid(gelu_argument(gate)) * up;
+        }
+    }
+
+    /// Writes the gradients of gate and up of SwiGLU.
+    fn swiglu_gradients(into: [&mut [f32]; 2], gate: &[f32], up: &[f32], dy: &[f32]) {
         let [dgate, dup] = into;
         let operands = dy.iter().zip(gate.iter().zip(up));
         for ((dgate, dup), (&dy, (&gate, &up))) in dgate.iter_mut().zip(dup).zip(operands) {
@@ -37,28 +51,46 @@ vectorized_fn! {
             *dup = dy * gate * s;
         }
     }
+
+    /// Writes the gradients of gate and up of GEGLU.
+    fn geglu_gradients(into: [&mut [f32]; 2], gate: &[f32], up: &[f32], dy: &[f32]) {
+        let [dgate, dup] = into;
+        let operands = dy.iter().zip(gate.iter().zip(up));
+        for ((dgate, dup), (&dy, (&gate, &up))) in dgate.iter_mut().zip(dup).zip(operands) {
+            let s = sigmoid(gelu_argument(gate));
+            *dgate = dy * up * (s + gate * s * (1.0 - s) * gelu_slope(gate));
+            *dup = dy * gate * s;
+        }
+    }
 }
 
 impl SwigluOps for Flex {
-    fn fused_swiglu(gate_up: FlexTensor) -> FlexTensor {
+    fn fused_swiglu(gate_up: FlexTensor, by: Gate) -> FlexTensor {
         let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
         let (f, dtype) = (columns / 2, gate_up.dtype());
         let x = view(&gate_up);
         let y = written(m * f, f, |row, y| {
             let (gate, up) = x[row * columns..][..columns].split_at(f);
-            swiglu(y, gate, up);
+            match by {
+                Gate::Silu => swiglu(y, gate, up),
+                Gate::Gelu => geglu(y, gate, up),
+            }
         });
         tensor(y, [m, f], dtype)
     }
 
-    fn fused_swiglu_backward(gate_up: FlexTensor, dy: FlexTensor) -> FlexTensor {
+    fn fused_swiglu_backward(gate_up: FlexTensor, dy: FlexTensor, by: Gate) -> FlexTensor {
         let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
         let (f, dtype) = (columns / 2, gate_up.dtype());
         let (x, dy) = (view(&gate_up), view(&dy));
         let dx = written(m * columns, columns, |row, dx| {
             let (gate, up) = x[row * columns..][..columns].split_at(f);
             let (dgate, dup) = dx.split_at_mut(f);
-            gradients([dgate, dup], gate, up, &dy[row * f..][..f]);
+            let dy = &dy[row * f..][..f];
+            match by {
+                Gate::Silu => swiglu_gradients([dgate, dup], gate, up, dy),
+                Gate::Gelu => geglu_gradients([dgate, dup], gate, up, dy),
+            }
         });
         tensor(dx, [m, columns], dtype)
     }

@@ -1,0 +1,19 @@
+//! Bounds of scores on the CPU.
+
+use crate::host::vector::{tanh, vectorized_fn};
+
+vectorized_fn! {
+    /// Replaces each score `x` by `cap * tanh(x / cap)`, if there is a bound.
+    pub(super) fn bound(scores: &mut [f32], cap: Option<f32>) {
+        if let Some(cap) = cap {
+            let inverse = cap.recip();
+            scores.iter_mut().for_each(|score| *score = cap * tanh(*score * inverse));
+        }
+    }
+}
+
+/// Returns the slopes of [`bound`] where it gave `scores`; nothing if there is no bound.
+pub(super) fn slopes(scores: &[f32], cap: Option<f32>) -> Vec<f32> {
+    let Some(cap) = cap else { return Vec::new() };
+    scores.iter().map(|score| 1.0 - (score / cap) * (score / cap)).collect()
+}
