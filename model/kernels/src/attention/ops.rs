@@ -24,9 +24,9 @@ pub(crate) struct FlashSpec {
     pub(crate) causal: bool,
     /// Keys that a query sees at most.
     pub(crate) window: Option<usize>,
-    /// Factor of the scores; kernels on a GPU know `1 / sqrt(K)` only.
+    /// Factor of the scores.
     pub(crate) scale: f32,
-    /// Bound of the scores; set on the CPU only.
+    /// Bound of the scores.
     pub(crate) softcap: Option<f32>,
     /// Site of the random stream.
     pub(crate) site: u32,
@@ -36,6 +36,11 @@ pub(crate) struct FlashSpec {
 
 #[cfg(feature = "cuda")]
 impl FlashSpec {
+    /// Returns the factor of the scores in most models.
+    pub(crate) fn usual_scale(&self) -> f32 {
+        (self.head_dim as f32).sqrt().recip()
+    }
+
     /// Describes the result, `[B * T, H * K]`, and the log of each query's sum of exponentials, `[B * H * T]`.
     fn output(&self, query: &TensorSpec) -> (TensorSpec, TensorSpec) {
         let rows = query.shape[0];

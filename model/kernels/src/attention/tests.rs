@@ -245,6 +245,10 @@ fn with_scores_of_their_own() -> Vec<Case> {
         Case { softcap: Some(0.5), packed: false, s: 9, lengths: Some(&[9, 3]), ..base },
         Case { softcap: Some(0.5), packed: false, t: 1, s: 7, lengths: Some(&[7, 2]), window: Some(3), ..base },
         Case { softcap: Some(2.0), scale: Some(0.3), t: 200, s: 200, g: 2, causal: true, window: Some(70), ..wide },
+        Case { softcap: Some(0.5), t: 50, s: 50, causal: true, ..wide },
+        Case { softcap: Some(0.5), h: 2, g: 1, t: 140, s: 140, k: 128, documents: Some(|i| (i / 47) as i32), ..wide },
+        Case { softcap: Some(0.5), scale: Some(0.2), h: 2, g: 1, t: 150, s: 150, k: 256, causal: true, ..wide },
+        Case { softcap: Some(0.5), b: 1, h: 2, g: 2, t: 140, s: 140, k: 96, causal: true, window: Some(60), ..wide },
     ]
 }
 

@@ -6,7 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::arguments::{CallLaunch, DropoutLaunch, LensLaunch, MasksLaunch};
-use super::config::FlashConfig;
+use super::config::{Constant, FlashConfig};
 use crate::attention::ops::FlashSpec;
 use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::threshold_16;
@@ -43,6 +43,8 @@ impl Call {
             lengths: matches!(lengths, MaybeInts::Some(_)),
             documents: matches!(documents, MaybeInts::Some(_)),
             window: spec.window.map(|window| window as u32),
+            scale: (spec.scale != spec.usual_scale()).then(|| Constant::new(spec.scale)),
+            softcap: spec.softcap.map(Constant::new),
             dropout: spec.dropout > 0.0,
         };
         let query = into_contiguous(query);

@@ -27,8 +27,26 @@ pub(super) struct FlashConfig {
     pub(super) documents: bool,
     /// Keys that a query sees at most.
     pub(super) window: Option<u32>,
+    /// Factor of the scores, unless it is `1 / sqrt(head_dim)`.
+    pub(super) scale: Option<Constant>,
+    /// Bound of the scores.
+    pub(super) softcap: Option<Constant>,
     /// Probabilities are dropped, and a random state is given.
     pub(super) dropout: bool,
+}
+
+/// A number that a kernel is compiled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Constant(u32);
+
+impl Constant {
+    pub(super) fn new(value: f32) -> Self {
+        Self(value.to_bits())
+    }
+
+    fn value(self) -> f32 {
+        f32::from_bits(self.0)
+    }
 }
 
 impl FlashConfig {
@@ -77,7 +95,12 @@ impl FlashConfig {
 
     /// Returns the factor of the scores.
     pub(super) fn scale(&self) -> f32 {
-        (self.head_dim as f32).powf(-0.5)
+        self.scale.map_or_else(|| (self.head_dim as f32).powf(-0.5), Constant::value)
+    }
+
+    /// Returns the bound of the products of queries and keys, which the factor of the scores multiplies with them.
+    pub(super) fn softcap_of_products(&self) -> f32 {
+        self.softcap.map_or(f32::INFINITY, |cap| cap.value() / self.scale())
     }
 
     pub(super) fn first_key_column(&self) -> u32 {

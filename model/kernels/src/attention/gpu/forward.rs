@@ -9,6 +9,7 @@ use std::f32::consts::LOG2_E;
 use cubecl::prelude::*;
 
 use super::arguments::{Call, Inputs, Lens};
+use super::bound::bound;
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
 use super::mask::{MASKED, Sight, hide, key_tile_of, sight};
@@ -209,6 +210,7 @@ fn take_probabilities(
     let scale = comptime![cfg.scale() * LOG2_E].runtime();
     let lowest = f32::cast_from(comptime![MASKED]);
     let tile = key_tile_of(sight, nth, cfg);
+    bound(scores, cfg);
     hide(scores, lowest, sight, &call.masks, tile * comptime![TILE as u32], at, cfg);
     take_exponentials(scores, &mut rows.running, &mut rows.rescale, scale);
     if comptime![cfg.dropout] {

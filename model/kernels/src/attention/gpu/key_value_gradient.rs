@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 
 use super::Oct;
 use super::arguments::{Call, Inputs, Lens};
+use super::bound::{bound, pass_bound};
 use super::config::{FlashConfig, TILE, UNITS};
 use super::dropout::{kept_bits, kept_values};
 use super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
@@ -147,6 +148,7 @@ fn accumulate<E: Float>(
             // Wait for the scores, not for `dp`.
             wait(1usize);
             pin(&scores);
+            bound(&mut scores, cfg);
             hide_at_edges(&mut scores, q0, call, block, cfg);
             add_products::<E>(gradients, &scores, &dp, &*memory, slot, kept[0], call, cfg);
             memory.row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = next_value;
@@ -208,7 +210,8 @@ fn add_products<E: Float>(
     wait(1usize);
     pin(dp);
     let d_probabilities = kept_values(dp, kept, keep, cfg);
-    let d_scores = score_gradients(&p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime());
+    let mut d_scores = score_gradients(&p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime());
+    pass_bound(&mut d_scores, &p, &memory.row_values, values_at, cfg);
     round_into::<E>(&d_scores, &mut gradients.d_scores);
     let query_columns = tile(streamed_columns, 2 * slot, cfg);
     enqueue::<E>(&mut gradients.dk, &gradients.d_scores, query_columns, comptime![cfg.columns_layout()]);

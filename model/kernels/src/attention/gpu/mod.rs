@@ -29,10 +29,11 @@
 //! [`wide_query_gradient`] each owns 64 queries; in [`wide_key_value_gradient`] one sums dV and the other dK.
 //!
 //! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies and stores them, [`rows`]
-//! stores without shared memory; [`mask`], [`softmax`] and [`dropout`] work on scores in registers.
+//! stores without shared memory; [`bound`], [`mask`], [`softmax`] and [`dropout`] work on scores in registers.
 
 mod ampere;
 mod arguments;
+mod bound;
 mod call;
 mod config;
 mod dropout;

@@ -16,6 +16,7 @@ use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 use cubecl_ir::types::MatrixIdent;
 
 use super::arguments::{Dropout, Inputs, Lens, Masks, Outputs};
+use super::bound::{bound, pass_bound};
 use super::config::{FlashConfig, TILE};
 use super::dropout::{KEPT_STRIDE, draw_kept, drawn_bits, kept_values};
 use super::mask::{Corner, hide_queries, key_count};
@@ -191,6 +192,7 @@ fn probabilities<E: Float>(
     let keys = describe::<E>(&memory.tiles.tiles, comptime![cfg.rows_layout()]);
     let mut scores = scores_of::<E>(keys, tile(keys, 2u32, cfg), cfg);
     let corner = Corner { batch: block.batch, q0: 0u32.runtime(), k0: 0u32.runtime() };
+    bound(&mut scores, cfg);
     hide_queries(&mut scores, &corner, masks, key_count(masks, block.batch, lens, cfg), lens, cfg);
     let log_sums = row_pairs(&memory.row_values, place(unit_here()).column, TILE);
     exponentials(&scores, &log_sums, comptime![cfg.scale() * LOG2_E].runtime())
@@ -214,7 +216,8 @@ fn score_gradient<E: Float>(
     let deltas = row_pairs(&memory.row_values, place(unit_here()).column + comptime![TILE as u32], TILE);
     let d_probabilities = kept_values(&dp, kept[0], keep, cfg);
     let mut d_scores = left_operand::<E>();
-    let gradients = score_gradients(p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime());
+    let mut gradients = score_gradients(p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime());
+    pass_bound(&mut gradients, p, &memory.row_values, place(unit_here()).column, cfg);
     round_into::<E>(&gradients, &mut d_scores);
     d_scores
 }

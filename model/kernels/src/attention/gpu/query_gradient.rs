@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 
 use super::Oct;
 use super::arguments::{Call, Inputs, Lens, Outputs};
+use super::bound::{bound, multiply_by_slopes};
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
 use super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
@@ -177,8 +178,10 @@ fn accumulate<E: Float>(
         wait(1usize);
         pin(&scores);
         let key_tile = key_tile_of(sight, nth, cfg);
+        bound(&mut scores, cfg);
         hide(&mut scores, hidden, sight, &call.masks, key_tile * comptime![TILE as u32], &rows.at, cfg);
         take_probabilities(&mut scores, rows.lse0, rows.lse1, scale_log2);
+        multiply_by_slopes(&mut scores, rows.lse0, rows.lse1, cfg);
 
         wait(0usize);
         pin(&dp);

@@ -7,7 +7,7 @@ use super::arguments::{
     CallCompilationArg, DropoutCompilationArg, InputsCompilationArg, LensCompilationArg, MasksCompilationArg,
     OutputsCompilationArg,
 };
-use super::config::{FlashConfig, UNITS};
+use super::config::{Constant, FlashConfig, UNITS};
 use super::forward::forward;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
 use super::one_tile::one_tile_gradients;
@@ -98,17 +98,19 @@ fn wide_kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 3] {
     ]
 }
 
-fn wide_configs() -> [(&'static str, FlashConfig); 4] {
+fn wide_configs() -> [(&'static str, FlashConfig); 5] {
     let [(_, plain), _, (_, masked), ..] = configs();
+    let softcap = Some(Constant::new(50.0));
     [
         ("causal-192", FlashConfig { head_dim: 192, ..plain }),
         ("causal-256", FlashConfig { head_dim: 256, ..plain }),
         ("causal-lengths-documents-dropout-256", FlashConfig { head_dim: 256, ..masked }),
         ("cross-256", FlashConfig { head_dim: 256, packed: false, causal: false, ..plain }),
+        ("causal-window-softcap-256", FlashConfig { head_dim: 256, window: Some(4096), softcap, ..plain }),
     ]
 }
 
-fn configs() -> [(&'static str, FlashConfig); 6] {
+fn configs() -> [(&'static str, FlashConfig); 7] {
     let plain = FlashConfig {
         n_heads: 4,
         n_kv_heads: 2,
@@ -118,6 +120,8 @@ fn configs() -> [(&'static str, FlashConfig); 6] {
         lengths: false,
         documents: false,
         window: None,
+        scale: None,
+        softcap: None,
         dropout: false,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
@@ -128,6 +132,7 @@ fn configs() -> [(&'static str, FlashConfig); 6] {
         ("lengths-dropout", FlashConfig { n_kv_heads: 4, causal: false, documents: false, ..masked }),
         ("cross-128", FlashConfig { head_dim: 128, packed: false, causal: false, ..plain }),
         ("causal-window-128", FlashConfig { head_dim: 128, window: Some(1000), ..plain }),
+        ("causal-softcap", FlashConfig { softcap: Some(Constant::new(50.0)), ..plain }),
     ]
 }
 

@@ -14,6 +14,7 @@ use cubecl::prelude::*;
 
 use super::Oct;
 use super::arguments::{Call, Inputs, Lens};
+use super::bound::{bound, pass_bound};
 use super::config::{FlashConfig, TILE, UNITS};
 use super::dropout::{kept_bits, kept_values};
 use super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
@@ -210,6 +211,7 @@ fn take_operands<E: Float>(
     let values_at = turn.slot * UNITS + place(turn.unit).column;
     let first = turn.slot * comptime![(TILE * TILE) as u32] + turn.unit;
     if turn.group == 0 {
+        bound(product, cfg);
         hide_at_edges(product, turn.q0, call, block, cfg);
         let log_sums = row_pairs(&memory.row_values, values_at, TILE);
         let p = exponentials(&*product, &log_sums, comptime![cfg.scale() * LOG2_E].runtime());
@@ -231,7 +233,8 @@ fn take_operands<E: Float>(
         }
         let dp = kept_values(&*product, turn.kept, keep, cfg);
         let deltas = row_pairs(&memory.row_values, values_at + comptime![TILE as u32], TILE);
-        let d_scores = score_gradients(&p, &dp, &deltas, comptime![cfg.scale()].runtime());
+        let mut d_scores = score_gradients(&p, &dp, &deltas, comptime![cfg.scale()].runtime());
+        pass_bound(&mut d_scores, &p, &memory.row_values, values_at, cfg);
         #[unroll]
         for i in 0..comptime![TILE / 2] {
             product[i] = d_scores[i];

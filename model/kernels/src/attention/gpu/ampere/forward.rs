@@ -8,6 +8,7 @@ use cubecl::prelude::*;
 
 use super::super::Oct;
 use super::super::arguments::Call;
+use super::super::bound::bound;
 use super::super::config::{FlashConfig, TILE};
 use super::super::dropout::drop_values;
 use super::super::mask::{MASKED, Sight, hide, key_tile_of, sight};
@@ -154,6 +155,7 @@ fn take_probabilities(
     let at = place(UNIT_POS);
     let scale = comptime![cfg.scale() * LOG2_E].runtime();
     let lowest = f32::cast_from(comptime![MASKED]);
+    bound(scores, cfg);
     hide(scores, lowest, &queries.sight, &call.masks, nth * comptime![TILE as u32], &at, cfg);
     let mut rescale = Rescale { needed: false.runtime(), by0: 1.0f32, by1: 1.0f32 };
     take_exponentials(scores, &mut queries.running, &mut rescale, scale);

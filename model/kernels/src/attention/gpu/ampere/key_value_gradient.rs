@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 
 use super::super::Oct;
 use super::super::arguments::Call;
+use super::super::bound::{bound, pass_bound};
 use super::super::config::{FlashConfig, TILE, UNITS};
 use super::super::dropout::{kept_bits, kept_values};
 use super::super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
@@ -173,6 +174,7 @@ fn add_gradients<E: Float>(
 
     let mut scores = accumulators(1usize, TILE);
     add_scores::<E>(&mut scores, &memory.tiles, readers, KEYS, queries, TILE, cfg);
+    bound(scores.index_mut(0usize), cfg);
     hide_at_edges(scores.index_mut(0usize), turn.q0, call, block, cfg);
     let log_sums = row_pairs(&memory.row_values, values_at, TILE);
     let p = exponentials(scores.index(0usize), &log_sums, comptime![cfg.scale() * LOG2_E].runtime());
@@ -186,5 +188,6 @@ fn add_gradients<E: Float>(
     let d_probabilities = kept_values(dp.index(0usize), kept, keep, cfg);
     let mut d_scores = Sequence::<Array<f32>>::new();
     d_scores.push(score_gradients(&p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime()));
+    pass_bound(d_scores.index_mut(0usize), &p, &memory.row_values, values_at, cfg);
     add_products::<E>(&mut gradients.dk, &d_scores, &memory.tiles, readers, queries, TILE, cfg);
 }

@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 
 use super::super::Oct;
 use super::super::arguments::Call;
+use super::super::bound::{bound, multiply_by_slopes};
 use super::super::config::{FlashConfig, TILE};
 use super::super::dropout::drop_values;
 use super::super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
@@ -222,8 +223,10 @@ fn take_gradients(
     let at = place(UNIT_POS);
     let hidden = f32::cast_from(comptime![HIDDEN]);
     let held = scores.len();
+    bound(scores, cfg);
     hide(scores, hidden, &queries.sight, &call.masks, nth * comptime![2 * held as u32], &at, cfg);
     take_probabilities(scores, queries.lse0, queries.lse1, comptime![cfg.scale() * LOG2_E].runtime());
+    multiply_by_slopes(scores, queries.lse0, queries.lse1, cfg);
     if comptime![cfg.dropout] {
         let row = queries.block.row_head * call.lens.t + queries.block.q0 + at.row;
         drop_values(dp, &call.dropout, row, nth, at.column, call.lens.s);

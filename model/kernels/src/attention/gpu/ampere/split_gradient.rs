@@ -10,6 +10,7 @@ use cubecl::prelude::*;
 
 use super::super::Oct;
 use super::super::arguments::Call;
+use super::super::bound::{bound, pass_bound};
 use super::super::config::{FlashConfig, TILE, UNITS};
 use super::super::dropout::{kept_bits, kept_values};
 use super::super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value};
@@ -144,6 +145,7 @@ fn accumulate<E: Float>(
             let dp = kept_values(product.index(0usize), streamed.kept, call.dropout.args.scale, cfg);
             let deltas = row_pairs(&memory.row_values, streamed.values_at + comptime![rows as u32], rows);
             lefts.push(score_gradients(&p, &dp, &deltas, comptime![cfg.scale()].runtime()));
+            pass_bound(lefts.index_mut(0usize), &p, &memory.row_values, streamed.values_at, cfg);
         } else {
             let p = probabilities::<E>(product.index_mut(0usize), &*memory, call, block, &streamed, rows, cfg);
             lefts.push(kept_values(&p, streamed.kept, call.dropout.args.scale, cfg));
@@ -209,6 +211,7 @@ fn probabilities<E: Float>(
     #[comptime] rows: usize,
     #[comptime] cfg: FlashConfig,
 ) -> Array<f32> {
+    bound(scores, cfg);
     hide_at_edges(scores, streamed.q0, call, block, cfg);
     let log_sums = row_pairs(&memory.row_values, streamed.values_at, rows);
     exponentials(&*scores, &log_sums, comptime![cfg.scale() * LOG2_E].runtime())

@@ -7,7 +7,7 @@ use cubecl::cuda::CudaRuntime;
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
-use super::super::config::{FlashConfig, UNITS};
+use super::super::config::{Constant, FlashConfig, UNITS};
 use super::super::tests::call;
 use super::forward::forward;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
@@ -68,6 +68,8 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
         lengths: false,
         documents: false,
         window: None,
+        scale: None,
+        softcap: None,
         dropout: false,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
@@ -77,6 +79,9 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
     compiled.extend(kernels::<f16>("causal-f16", plain));
     compiled.extend(kernels::<bf16>("causal-lengths-documents-dropout-bf16", masked));
     compiled.extend(kernels::<bf16>("causal-window-bf16", FlashConfig { window: Some(1000), ..plain }));
+    let capped = FlashConfig { softcap: Some(Constant::new(50.0)), ..plain };
+    compiled.extend(kernels::<bf16>("causal-softcap-bf16", capped));
+    compiled.extend(kernels::<bf16>("causal-softcap-256-bf16", FlashConfig { head_dim: 256, ..capped }));
     compiled.extend(kernels::<bf16>("causal-80-bf16", FlashConfig { head_dim: 80, ..plain }));
     compiled.extend(kernels::<bf16>("causal-96-bf16", FlashConfig { head_dim: 96, ..plain }));
     compiled.extend(kernels::<bf16>(
