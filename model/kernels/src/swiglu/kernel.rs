@@ -1,4 +1,4 @@
-//! SwiGLU on CubeCL devices: every byte moved once each way.
+//! SwiGLU and GEGLU on CubeCL devices: every byte moved once each way.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeBackend;
@@ -20,12 +20,29 @@ fn gate_of(at: usize, vectors: u32) -> usize {
     at + row * vectors as usize
 }
 
+/// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(TANH_SCALE * (x + CUBIC x^3))`.
+const TANH_SCALE: f32 = 1.595_769;
+const CUBIC: f32 = 0.044_715;
+
+/// Returns the sigmoid by which the activation multiplies `gate`, and the slope of the sigmoid's argument.
+#[cube]
+fn opening<N: Size>(gate: Vector<f32, N>, #[comptime] by: Gate) -> (Vector<f32, N>, Vector<f32, N>) {
+    let one = Vector::<f32, N>::new(1.0f32);
+    if comptime![by == Gate::Silu] {
+        (sigmoid::<N>(gate), one)
+    } else {
+        let (scale, cubic) = (Vector::<f32, N>::new(TANH_SCALE), gate * gate * Vector::new(CUBIC));
+        (sigmoid::<N>(gate * scale * (one + cubic)), scale * (one + Vector::new(3.0f32) * cubic))
+    }
+}
+
 #[cube(launch_unchecked)]
 fn forward<F: Float, N: Size>(
     x: &[Vector<F, N>],
     y: &mut [Vector<F, N>],
     total: u32,
     vectors: u32,
+    #[comptime] by: Gate,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS;
@@ -33,7 +50,8 @@ fn forward<F: Float, N: Size>(
         let from = gate_of(at, vectors);
         let gate = Vector::<f32, N>::cast_from(x[from]);
         let up = Vector::<f32, N>::cast_from(x[from + vectors as usize]);
-        y[at] = Vector::cast_from(gate * sigmoid::<N>(gate) * up);
+        let (s, _) = opening::<N>(gate, by);
+        y[at] = Vector::cast_from(gate * s * up);
     }
 }
 
@@ -44,6 +62,7 @@ fn backward<F: Float, N: Size>(
     dx: &mut [Vector<F, N>],
     total: u32,
     vectors: u32,
+    #[comptime] by: Gate,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS;
@@ -53,15 +72,14 @@ fn backward<F: Float, N: Size>(
         let up = Vector::<f32, N>::cast_from(x[from + vectors as usize]);
         let gradient = Vector::<f32, N>::cast_from(dy[at]);
         let one = Vector::<f32, N>::new(1.0f32);
-        let s = sigmoid::<N>(gate);
-        dx[from] = Vector::cast_from(gradient * up * s * (one + gate * (one - s)));
+        let (s, slope) = opening::<N>(gate, by);
+        dx[from] = Vector::cast_from(gradient * up * s * (one + gate * slope * (one - s)));
         dx[from + vectors as usize] = Vector::cast_from(gradient * gate * s);
     }
 }
 
 impl SwigluOps for CubeBackend {
-    fn fused_swiglu(gate_up: CubeTensor, gate: Gate) -> CubeTensor {
-        assert_eq!(gate, Gate::Silu, "the kernel of SwiGLU");
+    fn fused_swiglu(gate_up: CubeTensor, by: Gate) -> CubeTensor {
         let x = into_contiguous(gate_up);
         let [m, f] = [x.meta.shape()[0], x.meta.shape()[1] / 2];
         let y = empty(&x, [m, f], x.dtype);
@@ -80,14 +98,14 @@ impl SwigluOps for CubeBackend {
                 y.clone().into_buffer_arg(),
                 total,
                 (f / width) as u32,
+                by,
                 dtype,
             );
         }
         y
     }
 
-    fn fused_swiglu_backward(gate_up: CubeTensor, dy: CubeTensor, gate: Gate) -> CubeTensor {
-        assert_eq!(gate, Gate::Silu, "the kernel of SwiGLU");
+    fn fused_swiglu_backward(gate_up: CubeTensor, dy: CubeTensor, by: Gate) -> CubeTensor {
         let (x, dy) = (into_contiguous(gate_up), into_contiguous(dy));
         let [m, f] = [dy.meta.shape()[0], dy.meta.shape()[1]];
         let dx = empty_like(&x);
@@ -107,6 +125,7 @@ impl SwigluOps for CubeBackend {
                 dx.clone().into_buffer_arg(),
                 total,
                 (f / width) as u32,
+                by,
                 dtype,
             );
         }
@@ -127,11 +146,17 @@ pub(super) mod tests {
         static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
         KERNELS.get_or_init(|| {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
-            let (launch, properties, target) = settings(UNITS);
-            let forward = forward::Forward::new(launch, properties, target, b(), b(), (), (), 8, dtype);
-            let (launch, properties, target) = settings(UNITS);
-            let backward = backward::Backward::new(launch, properties, target, b(), b(), b(), (), (), 8, dtype);
-            vec![Compiled::new("swiglu/forward/bf16", forward), Compiled::new("swiglu/backward/bf16", backward)]
+            let compiled = [(Gate::Silu, "swiglu"), (Gate::Gelu, "geglu")].map(|(by, name)| {
+                let (l, p, t) = settings(UNITS);
+                let forward = forward::Forward::new(l, p, t, b(), b(), (), (), 8, by, dtype);
+                let (l, p, t) = settings(UNITS);
+                let backward = backward::Backward::new(l, p, t, b(), b(), b(), (), (), 8, by, dtype);
+                [
+                    Compiled::new(format!("{name}/forward/bf16"), forward),
+                    Compiled::new(format!("{name}/backward/bf16"), backward),
+                ]
+            });
+            compiled.into_iter().flatten().collect()
         })
     }
 

@@ -9,7 +9,7 @@ mod reference;
 mod tests;
 
 use burn::backend::Dispatch;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use kernel::tests::offline_kernels;
 use ops::{Gate, SwigluOps};
@@ -29,8 +29,7 @@ pub fn swiglu(gate_up: Tensor<2>) -> Tensor<2> {
     gated(gate_up, Gate::Silu)
 }
 
-/// Computes GEGLU (Shazeer 2020) with the tanh approximation of GELU: `gelu(gate) * up`, as [`swiglu`]. On a GPU it runs its
-/// reference, which keeps several tensors for backward.
+/// Computes GEGLU (Shazeer 2020) with the tanh approximation of GELU: `gelu(gate) * up`, as [`swiglu`].
 ///
 /// # Shapes
 /// - `gate_up`: `[M, 2 * F]`, columns `gate | up`
@@ -45,8 +44,7 @@ pub fn geglu(gate_up: Tensor<2>) -> Tensor<2> {
 fn gated(gate_up: Tensor<2>, by: Gate) -> Tensor<2> {
     let [_, columns] = gate_up.dims();
     assert!(columns.is_multiple_of(2), "{columns} columns do not split into gate and up");
-    let has_kernel = by == Gate::Silu || gate_up.device().inner() == Device::flex();
-    if reference_operators() || !has_kernel {
+    if reference_operators() {
         return reference::gated(gate_up, by);
     }
     Tensor::from_dispatch(Dispatch::fused_swiglu(gate_up.into_dispatch(), by))

@@ -9,8 +9,8 @@ use burn_flex::{Flex, FlexTensor};
 use crate::host::vector::{gelu_argument, gelu_slope, sigmoid, vectorized_fn};
 use crate::host::{tensor, view, written};
 
-/// The activation of the gate. Kernels on a GPU know `Silu` only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The activation of the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Gate {
     Silu,
     /// GELU with tanh.
