@@ -1,8 +1,8 @@
 //! Fused operators for training Transformers, as functions over Burn tensors.
 //!
-//! The root holds the operators and their arguments. Four modules hold the rest: [`optim`] (AdamW over all parameters
-//! at once), [`collective`] (tensors of several GPUs), [`capture`] (CUDA graphs) and [`compilation`] (the cache of
-//! compiled kernels). [`Settings`] chooses, per thread, between kernels and references.
+//! The root holds the operators and their arguments. Five modules hold the rest: [`optim`] (AdamW over all parameters
+//! at once), [`collective`] (tensors of several GPUs), [`capture`] (CUDA graphs), [`compilation`] (the cache of
+//! compiled kernels) and [`calls`] (a record of what was called). [`Settings`] chooses, per thread, between kernels and references.
 //!
 //! Each operator has a folder. `mod.rs` is the public function with its shapes, dtypes, errors and the source of the
 //! algorithm. `reference.rs` is the same function in plain Burn operations, the oracle of the tests. `ops.rs`
@@ -14,7 +14,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `kernel_set` kernels for GPUs of several generations |
+//! | 0 | `kernel_set` kernels for GPUs of several generations · `calls` |
 //! | 1 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` · `readback` reading without waiting |
 //! | 2 | `dropout` · `rotary` · `row` reductions of rows · `swiglu` · `optim` |
 //! | 3 | `activation` · `random` · `collective` |
@@ -36,6 +36,7 @@
 
 mod activation;
 mod attention;
+pub mod calls;
 pub mod capture;
 pub mod collective;
 pub mod compilation;

@@ -9,6 +9,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::Activation;
+use crate::calls;
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
 use crate::gpu::instruction::{exp, reciprocal, sigmoid, sigmoid_base2};
@@ -17,7 +18,7 @@ use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::traversal::from_last;
 
 const THREADS: u32 = 256;
-/// Blocks of [`forward`] in flight per multiprocessor: as many threads as it has room for.
+/// Blocks of [`activation_forward`] in flight per multiprocessor: as many threads as it has room for.
 const BLOCKS: usize = 8;
 /// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(TANH_SCALE * (x + CUBIC x^3))`.
 const TANH_SCALE: f32 = 1.595_769;
@@ -128,7 +129,7 @@ struct PassNumbers {
 
 /// `y = drop(activation(x))`, one vector per thread, with dropout if there is a random `state`.
 #[cube(launch_unchecked)]
-fn forward<F: Float, N: Size>(
+fn activation_forward<F: Float, N: Size>(
     x: &[Vector<F, N>],
     state: ComptimeOption<&[i32]>,
     y: &mut [Vector<F, N>],
@@ -150,6 +151,7 @@ fn forward<F: Float, N: Size>(
 
 /// Returns `drop(activation(x))`.
 pub(crate) fn activate(x: CubeTensor, activation: Activation, mask: Mask<CubeBackend>) -> CubeTensor {
+    let _call = calls::begin(|| calls::of_passes("activation forward", &x, 2));
     let x = into_contiguous(x);
     let dropping = Dropping::new(mask);
     let y = empty_like(&x);
@@ -160,7 +162,7 @@ pub(crate) fn activate(x: CubeTensor, activation: Activation, mask: Mask<CubeBac
     // SAFETY: threads beyond the last vector do nothing; both tensors are contiguous and of one size.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
-        forward::launch_unchecked(
+        activation_forward::launch_unchecked(
             &y.client,
             CubeCount::Static(vectors.div_ceil(THREADS), 1, 1),
             CubeDim::new_1d(THREADS),
@@ -200,7 +202,7 @@ pub(super) mod tests {
                 let state = ComptimeOptionCompilationArg::Some(b());
                 let numbers = PassNumbersCompilationArg { vectors: (), site: (), limit: (), scale: () };
                 #[rustfmt::skip]
-                let kernel = forward::Forward::new(
+                let kernel = activation_forward::ActivationForward::new(
                     launch, properties, target, b(), state, b(), numbers, 8, activation, dtype,
                 );
                 Compiled::new(format!("activation/forward/{name}-dropout-bf16"), kernel)

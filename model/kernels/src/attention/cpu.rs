@@ -28,6 +28,7 @@ impl FlashOps for Flex {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FlexTensor, FlexTensor) {
+        let _call = spec.record_forward(&qkv, None);
         let values = view(&qkv);
         let operands = Operands::packed(&values, spec);
         forward(&operands, &operands.visible(lengths, documents, random), qkv.dtype())
@@ -43,6 +44,7 @@ impl FlashOps for Flex {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> FlexTensor {
+        let _call = spec.record_backward(&qkv, None);
         let values = view(&qkv);
         let operands = Operands::packed(&values, spec);
         let tasks = backward(&operands, &operands.visible(lengths, documents, random), &out, &lse, &d_out);
@@ -60,6 +62,7 @@ impl FlashOps for Flex {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FlexTensor, FlexTensor) {
+        let _call = spec.record_forward(&query, Some(&key_value));
         let values = [view(&query), view(&key_value)];
         let operands = Operands::cross([&values[0], &values[1]], spec);
         forward(&operands, &operands.visible(lengths, MaybeInts::None, random), query.dtype())
@@ -75,6 +78,7 @@ impl FlashOps for Flex {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (FlexTensor, FlexTensor) {
+        let _call = spec.record_backward(&query, Some(&key_value));
         let values = [view(&query), view(&key_value)];
         let operands = Operands::cross([&values[0], &values[1]], spec);
         let visible = operands.visible(lengths, MaybeInts::None, random);

@@ -4,10 +4,11 @@
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Backend, TensorMetadata, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::{DType, Shape};
 
+use crate::calls::{self, Running, Work};
 use crate::maybe::MaybeInts;
 
 /// The arguments of a call that are not tensors.
@@ -32,6 +33,39 @@ pub(crate) struct FlashSpec {
     pub(crate) site: u32,
     /// Probability of dropping a weight of the softmax; 0 for none.
     pub(crate) dropout: f32,
+}
+
+impl FlashSpec {
+    /// Records forward over `query`, which holds keys and values, too, unless `key_value` does.
+    pub(crate) fn record_forward<T: TensorMetadata>(&self, query: &T, key_value: Option<&T>) -> Option<Running> {
+        calls::begin(|| {
+            let out = (query.shape()[0] * self.n_heads * self.head_dim * query.dtype().size()) as f64;
+            let operands = calls::bytes(query) + key_value.map_or(0.0, calls::bytes);
+            // Two products.
+            let (sizes, product) = self.product(query, key_value);
+            ("attention forward", sizes, Work { flops: 2.0 * product, bytes: operands + out })
+        })
+    }
+
+    /// Records backward, which reads the result and its gradient as well, and writes a gradient for each operand.
+    pub(crate) fn record_backward<T: TensorMetadata>(&self, query: &T, key_value: Option<&T>) -> Option<Running> {
+        calls::begin(|| {
+            let out = (query.shape()[0] * self.n_heads * self.head_dim * query.dtype().size()) as f64;
+            let operands = calls::bytes(query) + key_value.map_or(0.0, calls::bytes);
+            // Five products.
+            let (sizes, product) = self.product(query, key_value);
+            ("attention backward", sizes, Work { flops: 5.0 * product, bytes: 2.0 * operands + 2.0 * out })
+        })
+    }
+
+    /// Returns B, H, T, S and K, and the operations of one product over the pairs of a query and a key that see each other.
+    fn product<T: TensorMetadata>(&self, query: &T, key_value: Option<&T>) -> (Vec<usize>, f64) {
+        let [t, s] = [query, key_value.unwrap_or(query)].map(|rows| rows.shape()[0] / self.batch_size.max(1));
+        let all = (t * s) as f64 * if self.causal { 0.5 } else { 1.0 };
+        let pairs = self.window.map_or(all, |window| all.min((t * window) as f64));
+        let heads = (self.batch_size * self.n_heads * self.head_dim) as f64;
+        (vec![self.batch_size, self.n_heads, t, s, self.head_dim], 2.0 * heads * pairs)
+    }
 }
 
 #[cfg(feature = "cuda")]

@@ -5,11 +5,13 @@ use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
 use super::ops::CrossEntropyOps;
+use crate::calls;
 use crate::host::vector::{exp, exponentials, log_sum_exp, max, sum, vectorized, vectorized_fn};
 use crate::host::{change, ints, tensor, view};
 
 impl CrossEntropyOps for Flex {
     fn cross_entropy_rows(logits: FlexTensor, labels: FlexTensor, smoothing: f32, ignored: i32) -> FlexTensor {
+        let _call = calls::begin(|| calls::of_passes("cross-entropy forward", &logits, 1));
         let vocabulary = logits.layout().shape()[1];
         let (logits, labels) = (view(&logits), ints(labels));
         let per_row: Vec<[f32; 3]> = logits
@@ -34,6 +36,7 @@ impl CrossEntropyOps for Flex {
         smoothing: f32,
         ignored: i32,
     ) -> FlexTensor {
+        let _call = calls::begin(|| calls::of_passes("cross-entropy backward", &logits, 2));
         let (labels, rows, drows) = (ints(labels), view(&rows), view(&drows));
         let (n, vocabulary) = (labels.len(), logits.layout().shape()[1]);
         let spread = smoothing / vocabulary as f32;
@@ -60,6 +63,7 @@ pub(crate) fn rows_and_gradient(
     smoothing: f32,
     ignored: i32,
 ) -> (FlexTensor, FlexTensor) {
+    let _call = calls::begin(|| calls::of_passes("cross-entropy forward, backward", &logits, 2));
     let (labels, vocabulary) = (ints(labels), logits.layout().shape()[1]);
     let spread = scale * smoothing / vocabulary as f32;
     let mut per_row = Vec::new();

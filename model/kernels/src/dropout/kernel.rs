@@ -9,6 +9,7 @@ use cubecl::prelude::*;
 use super::ops::DropoutOps;
 use super::philox::{MULTIPLIER, ROUNDS, WEYL};
 use super::threshold_16;
+use crate::calls;
 use crate::gpu::memory::{empty_like, vector_width};
 
 /// The numeric arguments of dropout, see [`Dropping`](super::Dropping).
@@ -126,6 +127,7 @@ fn set_words(state: &mut [i32], words: Words) {
 
 impl DropoutOps for CubeBackend {
     fn dropout(x: CubeTensor, state: CubeTensor, site: u32, p: f32) -> CubeTensor {
+        let _call = calls::begin(|| calls::of_passes("dropout", &x, 2));
         let (x, state) = (into_contiguous(x), into_contiguous(state));
         let out = empty_like(&x);
         let n = out.meta.shape().num_elements();

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use super::philox::philox_many;
 use super::threshold_16;
+use crate::calls;
 use crate::host::ints;
 use crate::host::vector::{vectorized, vectorized_fn};
 
@@ -30,6 +31,7 @@ pub(crate) trait DropoutOps: Backend {
 
 impl DropoutOps for Flex {
     fn dropout(x: FloatTensor<Self>, state: IntTensor<Self>, site: u32, p: f32) -> FloatTensor<Self> {
+        let _call = calls::begin(|| calls::of_passes("dropout", &x, 2));
         let state: Vec<u32> = ints(state).into_iter().map(i32::cast_unsigned).collect();
         let draw = Draw { key: [state[0], state[1]], site, draw: [state[2], state[3]], limit: threshold_16(p) };
         let keep = 1.0 / (1.0 - p);

@@ -4,11 +4,12 @@
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::Shape;
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
+use crate::calls::{self, Running, Work};
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
@@ -28,6 +29,23 @@ pub(crate) struct Lookup {
     pub(crate) rows: usize,
     /// T; 1 without positions.
     pub(crate) length: usize,
+}
+
+/// Records a lookup of `ids` in `table`.
+pub(crate) fn record_lookup(table: &impl TensorMetadata, ids: &impl TensorMetadata) -> Option<Running> {
+    calls::begin(|| {
+        let (m, d) = (ids.shape()[0], table.shape()[1]);
+        let moved = 2 * m * d * table.dtype().size();
+        ("embedding forward", vec![m, table.shape()[0], d], Work::moved(moved as f64))
+    })
+}
+
+/// Records the gradient of a table of `rows` rows.
+pub(crate) fn record_gradient(dy: &impl TensorMetadata, rows: usize) -> Option<Running> {
+    calls::begin(|| {
+        let (m, d) = (dy.shape()[0], dy.shape()[1]);
+        ("embedding backward", vec![m, rows, d], Work::moved(((m + rows) * d * dy.dtype().size()) as f64))
+    })
 }
 
 #[cfg(feature = "cuda")]
@@ -89,6 +107,7 @@ impl EmbeddingOps for Flex {
         drop: Mask<Self>,
         lookup: Lookup,
     ) -> FlexTensor {
+        let _call = record_lookup(&table, &ids);
         let rows = Self::float_select(table, 0, ids);
         let (shape, dtype) = (rows.layout().shape().clone(), rows.dtype());
         let mut x = floats(rows);
@@ -101,6 +120,7 @@ impl EmbeddingOps for Flex {
     }
 
     fn table_gradient(dy: FlexTensor, ids: FlexTensor, drop: Mask<Self>, lookup: Lookup) -> FlexTensor {
+        let _call = record_gradient(&dy, lookup.rows);
         let dy = drop.apply(dy);
         let (d, dtype) = (dy.layout().shape()[1], dy.dtype());
         let (dy, ids) = (floats(dy), ints(ids));

@@ -8,8 +8,9 @@ use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, FloatDType};
 use burn_flex::FlexTensor;
 
-use super::ops::{Layout, LinearOps, ProductKind};
+use super::ops::{Layout, LinearOps, ProductKind, record_product};
 use crate::activation::{self, Activation};
+use crate::calls;
 use crate::dropout::Mask;
 use crate::host::matrix::{self, Matrix};
 use crate::host::vector::add;
@@ -47,10 +48,12 @@ fn values(bias: &Maybe<Flex>) -> Option<Cow<'_, [f32]>> {
 
 impl LinearOps for Flex {
     fn product(a: FlexTensor, b: FlexTensor, kind: ProductKind) -> FlexTensor {
+        let _call = record_product(&a, &b, kind, 0.0);
         finished(&a, &b, kind.layout, |_, _, _| ())
     }
 
     fn accumulate_product(a: FlexTensor, b: FlexTensor, sum: FlexTensor, kind: ProductKind) -> FlexTensor {
+        let _call = calls::begin(|| calls::of_passes("accumulate a product", &sum, 3));
         let dtype: FloatDType = sum.dtype().into();
         Self::float_add(sum, Self::float_cast(Self::product(a, b, kind), dtype))
     }
@@ -67,6 +70,7 @@ impl LinearOps for Flex {
         if let Some(activation) = activation.filter(|_| x.dtype() != DType::F32) {
             return Self::fused_linear_both(x, weight, bias, kind, activation, mask).1;
         }
+        let _call = record_product(&x, &weight, kind, 0.0);
         let bias = values(&bias);
         let y = finished(&x, &weight, kind.layout, |_, columns, row| {
             if let Some(bias) = &bias {
@@ -98,6 +102,7 @@ impl LinearOps for Flex {
         residual: FlexTensor,
         kind: ProductKind,
     ) -> FlexTensor {
+        let _call = record_product(&x, &weight, kind, calls::bytes(&residual));
         let (bias, dtype, n) = (values(&bias), residual.dtype(), residual.layout().shape()[1]);
         let residual = view(&residual);
         let y = finished(&x, &weight, kind.layout, |i, columns, row| {
@@ -110,6 +115,7 @@ impl LinearOps for Flex {
     }
 
     fn activate(x: FlexTensor, activation: Activation, mask: Mask<Self>) -> FlexTensor {
+        let _call = calls::begin(|| calls::of_passes("activation forward", &x, 2));
         mask.apply(activation::cpu::activate(&x, activation))
     }
 
@@ -119,6 +125,7 @@ impl LinearOps for Flex {
         activation: Activation,
         mask: Mask<Self>,
     ) -> (FlexTensor, FlexTensor) {
+        let _call = calls::begin(|| calls::of_passes("activation backward", &dy, 3));
         let kept = view(&kept);
         reduce::cpu::changed_and_summed(mask.apply(dy), |first, dy| {
             activation::cpu::gradient(&kept[first..], dy, activation);
@@ -126,6 +133,7 @@ impl LinearOps for Flex {
     }
 
     fn column_sum(x: FlexTensor) -> FlexTensor {
+        let _call = calls::begin(|| calls::of_passes("column sum", &x, 1));
         reduce::cpu::column_sum(x)
     }
 

@@ -3,11 +3,12 @@
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Backend, TensorMetadata, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
 
 use crate::activation::Activation;
+use crate::calls::{self, Running, Work};
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
@@ -95,6 +96,26 @@ impl ProductKind {
         let (m, n, _) = self.layout.sizes(&[a[0], a[1]], &[b[0], b[1]]);
         Shape::new([m, n])
     }
+}
+
+/// Records a product of `a` and `b`, whose result has the dtype of `a`. Its epilogue moves `more` bytes.
+pub(crate) fn record_product(
+    a: &impl TensorMetadata,
+    b: &impl TensorMetadata,
+    kind: ProductKind,
+    more: f64,
+) -> Option<Running> {
+    calls::begin(|| {
+        let (m, n, k) = kind.layout.sizes(&calls::sizes(a), &calls::sizes(b));
+        let written = (m * n * a.dtype().size()) as f64;
+        let bytes = calls::bytes(a) + calls::bytes(b) + written + more;
+        let operator = match kind.layout {
+            Layout::NN => "linear NN",
+            Layout::NT => "linear NT",
+            Layout::TN => "linear TN",
+        };
+        (operator, vec![m, k, n], Work { flops: 2.0 * (m * k * n) as f64, bytes })
+    })
 }
 
 #[cfg(feature = "cuda")]

@@ -5,7 +5,7 @@ use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Slice};
 use burn_flex::FlexTensor;
 
-use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale};
+use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale, record};
 use crate::cross_entropy::{self, CrossEntropyOps};
 use crate::dropout::Mask;
 use crate::host::tensor;
@@ -33,6 +33,7 @@ impl LinearCrossEntropyOps for Flex {
         labels: FlexTensor,
         head: Head,
     ) -> FlexTensor {
+        let _call = record(&x, &weight, head);
         let losses = head.chunks(x.shape()[0]).map(|at| {
             let (_, labels, logits) = chunk((&x, &weight, &bias, &labels), head, at);
             Self::cross_entropy_rows(logits, labels, head.smoothing, head.ignored)
@@ -48,6 +49,7 @@ impl LinearCrossEntropyOps for Flex {
         head: Head,
         wanted: Wanted,
     ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+        let _call = record(&x, &weight, head);
         let Head { smoothing, ignored, .. } = head;
         let in_f32 = |x: FlexTensor| Self::float_cast(x, FloatDType::F32);
         let scale = gradient_scale(x.dtype());

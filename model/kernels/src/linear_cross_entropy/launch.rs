@@ -7,7 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::zspace::metadata::Metadata;
 use cubecl::zspace::strides;
 
-use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale};
+use super::ops::{Head, LinearCrossEntropyOps, Wanted, gradient_scale, record};
 use crate::cross_entropy::gpu::{losses, losses_and_gradient};
 use crate::gpu::memory::{empty, row_pitch};
 use crate::linear::Layout;
@@ -66,6 +66,7 @@ impl LinearCrossEntropyOps for CubeBackend {
         labels: CubeTensor,
         head: Head,
     ) -> CubeTensor {
+        let _call = record(&x, &weight, head);
         let chunks = Chunks::new(x, weight, bias, labels, head);
         let out = empty(&chunks.x, [3, chunks.rows()], DType::F32);
         for at in chunks.at() {
@@ -83,6 +84,7 @@ impl LinearCrossEntropyOps for CubeBackend {
         head: Head,
         wanted: Wanted,
     ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
+        let _call = record(&x, &weight, head);
         let chunks = Chunks::new(x, weight, bias, labels, head);
         let [rows, d] = [chunks.rows(), chunks.x.meta.shape()[1]];
         let nothing = || empty(&chunks.x, [1], DType::F32);

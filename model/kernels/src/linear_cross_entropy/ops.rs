@@ -3,11 +3,12 @@
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::DType;
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
 
+use crate::calls::{self, Running, Work};
 use crate::linear::{Layout, ProductKind};
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
@@ -49,6 +50,14 @@ impl Head {
 /// training; without a factor, probabilities below 2^-14 would lose digits. Dividing by a power of two is exact.
 pub(crate) fn gradient_scale(dtype: DType) -> f32 {
     if dtype == DType::F16 { 256.0 } else { 1.0 }
+}
+
+/// Records the chunks, whose products and losses record their own work.
+pub(crate) fn record(x: &impl TensorMetadata, weight: &impl TensorMetadata, head: Head) -> Option<Running> {
+    calls::begin(|| {
+        let vocabulary = head.vocabulary(&calls::sizes(weight));
+        ("output projection by chunks", vec![x.shape()[0], x.shape()[1], vocabulary], Work::default())
+    })
 }
 
 #[cfg(feature = "cuda")]

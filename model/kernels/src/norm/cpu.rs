@@ -5,7 +5,7 @@ use burn::tensor::{DType, Shape};
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
-use super::ops::{Addend, Kind, NormOps, Remainder};
+use super::ops::{Addend, Kind, NormOps, Remainder, record_backward, record_forward};
 use crate::dropout::Mask;
 use crate::host::vector::{add, dot, sum, sum_of_squares, vectorized, vectorized_fn};
 use crate::host::{floats, owned, tensor, view, written};
@@ -29,6 +29,7 @@ impl NormOps for Flex {
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let (shape, dtype) = (x.layout().shape().to_vec(), x.dtype());
         let Remainder { mut sum, branch, bias } = branch.multiplied(x, bias, &drop, kind.product);
+        let _call = record_forward(&sum, branch.is_some());
         if let Some(branch) = branch {
             let branch = match bias {
                 Some(bias) => Self::float_add(branch, Self::float_reshape(bias, Shape::new([1, shape[1]]))),
@@ -68,6 +69,7 @@ impl NormOps for Flex {
         drop: Mask<Self>,
         kind: Kind,
     ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+        let _call = record_backward(&sum, matches!(dsum, Maybe::Some(_)), matches!(drop, Mask::Some { .. }));
         let (shape, dtype) = (sum.layout().shape().to_vec(), sum.dtype());
         let (x, statistics, gamma, dy) = (view(&sum), view(&statistics), view(&gamma), view(&dy));
         let d = gamma.len();

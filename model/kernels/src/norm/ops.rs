@@ -3,10 +3,11 @@
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, ExtensionType, backend_extension};
+use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::{DType, Shape};
 
+use crate::calls::{self, Running};
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
@@ -78,6 +79,17 @@ pub(crate) struct Remainder<B: Backend> {
     pub(crate) sum: FloatTensor<B>,
     pub(crate) branch: Option<FloatTensor<B>>,
     pub(crate) bias: Option<FloatTensor<B>>,
+}
+
+/// Records a norm of `x`, with the sum of a branch before it if it `adds`.
+pub(crate) fn record_forward(x: &impl TensorMetadata, adds: bool) -> Option<Running> {
+    calls::begin(|| calls::of_passes("norm forward", x, if adds { 4 } else { 2 }))
+}
+
+/// Records the gradient of a norm of `x`, with the gradient of its sum if there is one, and of a branch if it was dropped.
+pub(crate) fn record_backward(x: &impl TensorMetadata, has_sum: bool, is_dropped: bool) -> Option<Running> {
+    let passes = 3 + usize::from(has_sum) + usize::from(is_dropped);
+    calls::begin(|| calls::of_passes("norm backward", x, passes))
 }
 
 #[cfg(feature = "cuda")]

@@ -7,8 +7,9 @@ use rayon::prelude::*;
 
 use super::StepPolicy;
 use super::flat::{ALIGNMENT, CHUNK};
-use super::ops::{AdamWOps, Factors, Parts, Segment};
+use super::ops::{AdamWOps, Factors, Parts, Segment, record_gather, record_update};
 use super::slots::{BLOCK, COLUMNS, progress, step};
+use crate::calls;
 use crate::host::vector::{dot, vectorized_fn};
 use crate::host::{change, floats, owned, tensor, view};
 
@@ -20,6 +21,7 @@ impl AdamWOps for Flex {
         segments: Vec<Segment>,
         accumulate: bool,
     ) -> (FlexTensor, FlexTensor) {
+        let _call = record_gather(&values, &segments, accumulate);
         let parts = parts.into_vec();
         let mut sums = floats(squares);
 
@@ -54,6 +56,7 @@ impl AdamWOps for Flex {
         progress: FlexTensor,
         policy: StepPolicy,
     ) -> (FlexTensor, FlexTensor) {
+        let _call = calls::begin(|| calls::of_passes("norm of the gradient", &squares, 1));
         let before = floats(progress);
         let coefficients = floats(coefficients);
         assert_eq!(before.len(), progress::LEN, "the counters of a run: {before:?}");
@@ -94,6 +97,7 @@ impl AdamWOps for Flex {
         numbers: FlexTensor,
         factors: Factors,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        let _call = record_update(&master, &gradient, None);
         let numbers = floats(numbers);
         if numbers[step::TAKEN] == 0.0 {
             return (master, m, v);
@@ -122,6 +126,7 @@ impl AdamWOps for Flex {
         numbers: FlexTensor,
         factors: Factors,
     ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+        let _call = calls::begin(|| calls::of_passes("round weights", &weights, 1));
         let dtype = weights.dtype();
         let (master, m, v) = Self::adamw(master, m, v, gradient, numbers, factors);
         let weights = flat(floats(master.clone()), dtype);

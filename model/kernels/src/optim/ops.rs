@@ -3,13 +3,14 @@
 #[cfg(feature = "cuda")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, ExtensionType, backend_extension};
+use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::{DType, Shape};
 
 #[cfg(feature = "cuda")]
 use super::slots::step;
 use super::{AdamWHyper, StepPolicy};
+use crate::calls::{self, Running, Work};
 
 /// Tensors gathered by one launch. Each is an argument of the kernel, so their number is compiled into it.
 pub(crate) const PARTS: usize = 16;
@@ -87,6 +88,23 @@ impl From<AdamWHyper> for Factors {
             n_decayed,
         }
     }
+}
+
+/// Records the gathering of `segments` in `values`.
+pub(crate) fn record_gather(values: &impl TensorMetadata, segments: &[Segment], accumulate: bool) -> Option<Running> {
+    calls::begin(|| {
+        let len: usize = segments.iter().map(|segment| segment.len).sum();
+        let passes = if accumulate { 3 } else { 2 };
+        ("flat gradients", vec![len], Work::moved((passes * len * values.dtype().size()) as f64))
+    })
+}
+
+/// Records an update: it reads the gradient and reads and writes master weights and moments. `weights` are written, if there are any.
+pub(crate) fn record_update<T: TensorMetadata>(master: &T, gradient: &T, weights: Option<&T>) -> Option<Running> {
+    calls::begin(|| {
+        let moved = 6.0 * calls::bytes(master) + calls::bytes(gradient) + weights.map_or(0.0, calls::bytes);
+        ("AdamW", calls::sizes(master), Work::moved(moved))
+    })
 }
 
 #[cfg(feature = "cuda")]

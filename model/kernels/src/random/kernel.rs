@@ -7,6 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::RandomOps;
+use crate::calls::{self, Work};
 use crate::dropout::kernel::philox;
 use crate::gpu::memory::empty;
 
@@ -24,6 +25,7 @@ fn random_words_kernel(state: &[i32], out: &mut [i32], n: u32, site: u32) {
 
 impl RandomOps for CubeBackend {
     fn random_words(state: CubeTensor, site: u32, n: usize) -> CubeTensor {
+        let _call = calls::begin(|| ("random words", vec![n], Work::moved(16.0 * n as f64)));
         let state = into_contiguous(state);
         let out = empty(&state, [4, n], DType::I32);
         // SAFETY: elements are guarded by `n`, a quarter of `out`; `state` has four words.

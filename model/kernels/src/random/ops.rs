@@ -7,6 +7,7 @@ use burn::tensor::TensorData;
 use burn::tensor::{DType, Shape};
 use burn_flex::{Flex, FlexTensor};
 
+use crate::calls::{self, Work};
 use crate::dropout::philox::philox;
 use crate::host::ints;
 
@@ -19,6 +20,7 @@ pub(crate) trait RandomOps: Backend {
 
 impl RandomOps for Flex {
     fn random_words(state: IntTensor<Self>, site: u32, n: usize) -> IntTensor<Self> {
+        let _call = calls::begin(|| ("random words", vec![n], Work::moved(16.0 * n as f64)));
         let words: Vec<u32> = ints(state).into_iter().map(i32::cast_unsigned).collect();
         let (key, draw) = ([words[0], words[1]], [words[2], words[3]]);
         let mut values = vec![0_i32; 4 * n];

@@ -10,6 +10,7 @@ use cubecl::zspace::strides;
 
 use crate::activation::Activation;
 use crate::activation::gpu::gradient as activation_gradient;
+use crate::calls;
 use crate::dropout::kernel::keep_factors;
 use crate::dropout::{Dropping, Mask};
 use crate::gpu::hardware::multiprocessors;
@@ -148,7 +149,7 @@ fn gradient_of<F: Float, N: Size>(
 /// Adds up the slices' sums in a fixed order: a block takes 32 columns, each of its warps every eighth slice, then the warps are
 /// added. With `accumulate`, the result is added to `out` (`beta = 1`).
 #[cube(launch_unchecked)]
-fn add_slices<F: Float>(
+fn column_add_slices<F: Float>(
     partial: &[One],
     out: &mut [F],
     n: u32,
@@ -209,6 +210,10 @@ fn launch(
     sum: CubeTensor,
     accumulate: bool,
 ) {
+    let _call = calls::begin(|| match kept {
+        Some(_) => calls::of_passes("activation backward", &dy, 3),
+        None => calls::of_passes("column sum", &dy, 1),
+    });
     let dropping = Dropping::new(mask);
     let (kept, activation) = kept.map(|(kept, activation)| (into_contiguous(kept), activation)).unzip();
     let config = PassConfig { activation, dropped: dropping.state.is_some() };
@@ -243,7 +248,7 @@ fn launch(
             config,
             dtype,
         );
-        add_slices::launch_unchecked(
+        column_add_slices::launch_unchecked(
             &client,
             CubeCount::Static((n as u32).div_ceil(32), 1, 1),
             CubeDim::new_1d(THREADS),
@@ -288,7 +293,8 @@ pub(super) mod tests {
             let mut kernels: Vec<_> = passes.map(compile).into();
 
             let (launch, properties, target) = settings(THREADS);
-            let sums = add_slices::AddSlices::new(launch, properties, target, b(), b(), (), (), true, dtype);
+            let sums =
+                column_add_slices::ColumnAddSlices::new(launch, properties, target, b(), b(), (), (), true, dtype);
             kernels.push(Compiled::new("reduce/slices/accumulate-bf16", sums));
             kernels
         })

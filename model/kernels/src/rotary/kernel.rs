@@ -8,6 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{RotaryOps, RotarySpec};
+use crate::calls;
 use crate::gpu::memory::{empty_like, vector_width};
 
 const UNITS: u32 = 128;
@@ -72,6 +73,7 @@ fn rotate<F: Float, N: Size>(
 
 impl RotaryOps for CubeBackend {
     fn fused_rotary(qkv: CubeTensor, positions: CubeTensor, frequencies: CubeTensor, spec: RotarySpec) -> CubeTensor {
+        let _call = calls::begin(|| calls::of_passes("rotary", &qkv, 2));
         let (x, positions) = (into_contiguous(qkv), into_contiguous(positions));
         let [rows, columns] = [x.meta.shape()[0], x.meta.shape()[1]];
         let half = spec.head_dim / 2;

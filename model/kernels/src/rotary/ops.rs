@@ -5,6 +5,7 @@ use burn::backend::{Backend, backend_extension};
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
+use crate::calls;
 use crate::host::{floats, ints, tensor};
 
 /// The rotated heads, and the direction.
@@ -30,6 +31,7 @@ pub(crate) trait RotaryOps: Backend {
 
 impl RotaryOps for Flex {
     fn fused_rotary(qkv: FlexTensor, positions: FlexTensor, frequencies: FlexTensor, spec: RotarySpec) -> FlexTensor {
+        let _call = calls::begin(|| calls::of_passes("rotary", &qkv, 2));
         let [m, n] = [qkv.layout().shape()[0], qkv.layout().shape()[1]];
         let dtype = qkv.dtype();
         let (positions, frequencies, half) = (ints(positions), floats(frequencies), spec.head_dim / 2);

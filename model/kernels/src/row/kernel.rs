@@ -8,6 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::RowOps;
+use crate::calls;
 use crate::gpu::memory::{empty, vector_width};
 use crate::gpu::reduce::{add_up, cube_sum, sum_of};
 
@@ -77,6 +78,7 @@ fn argmax_kernel<F: Float, N: Size>(x: &[Vector<F, N>], y: &mut [i32], vectors: 
 
 impl RowOps for CubeBackend {
     fn row_sums(x: CubeTensor) -> CubeTensor {
+        let _call = calls::begin(|| calls::of_passes("row sums", &x, 1));
         let x = into_contiguous(x);
         let [rows, columns] = [x.meta.shape()[0], x.meta.shape()[1]];
         let y = empty(&x, [rows], DType::F32);
@@ -98,6 +100,7 @@ impl RowOps for CubeBackend {
     }
 
     fn row_argmax(x: CubeTensor) -> CubeTensor {
+        let _call = calls::begin(|| calls::of_passes("row argmax", &x, 1));
         let x = into_contiguous(x);
         let [rows, columns] = [x.meta.shape()[0], x.meta.shape()[1]];
         let y = empty(&x, [rows], DType::I32);

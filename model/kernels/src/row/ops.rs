@@ -9,6 +9,7 @@ use burn::tensor::{DType, Shape};
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
+use crate::calls;
 use crate::host::view;
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
@@ -24,11 +25,13 @@ pub(crate) trait RowOps: Backend {
 
 impl RowOps for Flex {
     fn row_sums(x: FlexTensor) -> FlexTensor {
+        let _call = calls::begin(|| calls::of_passes("row sums", &x, 1));
         let rows = x.layout().shape()[0];
         Self::float_reshape(Self::float_sum_dim(x, 1), [rows].into())
     }
 
     fn row_argmax(x: FlexTensor) -> FlexTensor {
+        let _call = calls::begin(|| calls::of_passes("row argmax", &x, 1));
         let [rows, columns] = [x.layout().shape()[0], x.layout().shape()[1]];
         let x = view(&x);
         let largest = |row: &[f32]| {

@@ -6,7 +6,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::ops::{Gate, SwigluOps};
+use super::ops::{Gate, SwigluOps, record};
 use crate::gpu::instruction::sigmoid;
 use crate::gpu::memory::{empty, empty_like, vector_width};
 
@@ -37,7 +37,7 @@ fn opening<N: Size>(gate: Vector<f32, N>, #[comptime] by: Gate) -> (Vector<f32, 
 }
 
 #[cube(launch_unchecked)]
-fn forward<F: Float, N: Size>(
+fn swiglu_forward<F: Float, N: Size>(
     x: &[Vector<F, N>],
     y: &mut [Vector<F, N>],
     total: u32,
@@ -56,7 +56,7 @@ fn forward<F: Float, N: Size>(
 }
 
 #[cube(launch_unchecked)]
-fn backward<F: Float, N: Size>(
+fn swiglu_backward<F: Float, N: Size>(
     x: &[Vector<F, N>],
     dy: &[Vector<F, N>],
     dx: &mut [Vector<F, N>],
@@ -80,6 +80,7 @@ fn backward<F: Float, N: Size>(
 
 impl SwigluOps for CubeBackend {
     fn fused_swiglu(gate_up: CubeTensor, by: Gate) -> CubeTensor {
+        let _call = record(by.operators()[0], &gate_up, 1.5);
         let x = into_contiguous(gate_up);
         let [m, f] = [x.meta.shape()[0], x.meta.shape()[1] / 2];
         let y = empty(&x, [m, f], x.dtype);
@@ -89,7 +90,7 @@ impl SwigluOps for CubeBackend {
         // SAFETY: units beyond the last vector of the result do nothing, and `x` has two vectors for each of it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            forward::launch_unchecked(
+            swiglu_forward::launch_unchecked(
                 &y.client,
                 CubeCount::Static(total.div_ceil(UNITS), 1, 1),
                 CubeDim::new_1d(UNITS),
@@ -106,6 +107,7 @@ impl SwigluOps for CubeBackend {
     }
 
     fn fused_swiglu_backward(gate_up: CubeTensor, dy: CubeTensor, by: Gate) -> CubeTensor {
+        let _call = record(by.operators()[1], &gate_up, 2.5);
         let (x, dy) = (into_contiguous(gate_up), into_contiguous(dy));
         let [m, f] = [dy.meta.shape()[0], dy.meta.shape()[1]];
         let dx = empty_like(&x);
@@ -115,7 +117,7 @@ impl SwigluOps for CubeBackend {
         // SAFETY: as in forward; `dx` has the shape of `x`.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            backward::launch_unchecked(
+            swiglu_backward::launch_unchecked(
                 &dx.client,
                 CubeCount::Static(total.div_ceil(UNITS), 1, 1),
                 CubeDim::new_1d(UNITS),
@@ -148,9 +150,9 @@ pub(super) mod tests {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
             let compiled = [(Gate::Silu, "swiglu"), (Gate::Gelu, "geglu")].map(|(by, name)| {
                 let (l, p, t) = settings(UNITS);
-                let forward = forward::Forward::new(l, p, t, b(), b(), (), (), 8, by, dtype);
+                let forward = swiglu_forward::SwigluForward::new(l, p, t, b(), b(), (), (), 8, by, dtype);
                 let (l, p, t) = settings(UNITS);
-                let backward = backward::Backward::new(l, p, t, b(), b(), b(), (), (), 8, by, dtype);
+                let backward = swiglu_backward::SwigluBackward::new(l, p, t, b(), b(), b(), (), (), 8, by, dtype);
                 [
                     Compiled::new(format!("{name}/forward/bf16"), forward),
                     Compiled::new(format!("{name}/backward/bf16"), backward),

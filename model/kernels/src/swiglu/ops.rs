@@ -1,11 +1,12 @@
 //! SwiGLU and GEGLU as a backend extension, with their CPU loops.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Backend, TensorMetadata, backend_extension};
 #[cfg(feature = "cuda")]
 use burn::tensor::Shape;
 use burn_flex::{Flex, FlexTensor};
 
+use crate::calls::{self, Running, Work};
 use crate::host::vector::{gelu_argument, gelu_slope, sigmoid, vectorized_fn};
 use crate::host::{tensor, view, written};
 
@@ -17,6 +18,16 @@ pub(crate) enum Gate {
     Gelu,
 }
 
+impl Gate {
+    /// The names of forward and backward.
+    pub(crate) fn operators(self) -> [&'static str; 2] {
+        match self {
+            Self::Silu => ["swiglu forward", "swiglu backward"],
+            Self::Gelu => ["geglu forward", "geglu backward"],
+        }
+    }
+}
+
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait SwigluOps: Backend {
     /// Returns `[M, F]` from `gate | up`, `[M, 2 * F]`.
@@ -26,6 +37,11 @@ pub(crate) trait SwigluOps: Backend {
     /// Returns the gradient of `gate_up`.
     #[fusion(dtype = gate_up, shape = gate_up)]
     fn fused_swiglu_backward(gate_up: FloatTensor<Self>, dy: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self>;
+}
+
+/// Records a call that moves `passes` times the bytes of `gate_up`.
+pub(crate) fn record(operator: &'static str, gate_up: &impl TensorMetadata, passes: f64) -> Option<Running> {
+    calls::begin(|| (operator, calls::sizes(gate_up), Work::moved(passes * calls::bytes(gate_up))))
 }
 
 vectorized_fn! {
@@ -66,6 +82,7 @@ vectorized_fn! {
 
 impl SwigluOps for Flex {
     fn fused_swiglu(gate_up: FlexTensor, by: Gate) -> FlexTensor {
+        let _call = record(by.operators()[0], &gate_up, 1.5);
         let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
         let (f, dtype) = (columns / 2, gate_up.dtype());
         let x = view(&gate_up);
@@ -80,6 +97,7 @@ impl SwigluOps for Flex {
     }
 
     fn fused_swiglu_backward(gate_up: FlexTensor, dy: FlexTensor, by: Gate) -> FlexTensor {
+        let _call = record(by.operators()[1], &gate_up, 2.5);
         let [m, columns] = [gate_up.layout().shape()[0], gate_up.layout().shape()[1]];
         let (f, dtype) = (columns / 2, gate_up.dtype());
         let (x, dy) = (view(&gate_up), view(&dy));

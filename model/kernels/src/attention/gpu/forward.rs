@@ -29,7 +29,7 @@ use crate::gpu::wgmma::{commit, describe, fence, pin, pin_all, wait, zeros};
 
 /// Computes `out` and the binary logarithm of each query's sum of exponentials.
 #[cube(launch_unchecked)]
-pub(super) fn forward<E: Float>(
+pub(super) fn attention_forward<E: Float>(
     inputs: &Inputs<E>,
     call: &Call,
     out: &mut [Oct<E>],

@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 use super::arguments::{InputsLaunch, OutputsLaunch};
 use super::call::{Call, Forward, vectors};
 use super::config::{SPAN, TILE, UNITS};
-use super::forward::forward;
+use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::one_tile::one_tile_gradients;
 use super::query_gradient::query_gradient;
@@ -28,7 +28,7 @@ pub(super) fn launch_forward<E: Float + CubeElement>(call: &Call, out: &CubeTens
     // SAFETY: TMA clips to the matrix of keys and values; everything else is guarded by T and S.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
-        forward::launch_unchecked::<E>(
+        attention_forward::launch_unchecked::<E>(
             &out.client,
             cubes,
             CubeDim::new_1d(groups as u32 * UNITS),

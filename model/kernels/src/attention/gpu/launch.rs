@@ -77,6 +77,7 @@ impl FlashOps for CubeBackend {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
+        let _call = spec.record_forward(&qkv, None);
         forward(&Call::new(qkv, None, lengths, documents, random, spec))
     }
 
@@ -90,6 +91,7 @@ impl FlashOps for CubeBackend {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> CubeTensor {
+        let _call = spec.record_backward(&qkv, None);
         backward(&Call::new(qkv, None, lengths, documents, random, spec), out, lse, d_out).0
     }
 
@@ -100,6 +102,7 @@ impl FlashOps for CubeBackend {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
+        let _call = spec.record_forward(&query, Some(&key_value));
         forward(&Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec))
     }
 
@@ -113,6 +116,7 @@ impl FlashOps for CubeBackend {
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
+        let _call = spec.record_backward(&query, Some(&key_value));
         backward(&Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec), out, lse, d_out)
     }
 }

@@ -8,7 +8,7 @@ use super::arguments::{
     OutputsCompilationArg,
 };
 use super::config::{Constant, FlashConfig, UNITS};
-use super::forward::forward;
+use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
 use super::one_tile::one_tile_gradients;
 use super::query_gradient::query_gradient;
@@ -45,7 +45,16 @@ pub(super) fn call() -> CallCompilationArg {
 /// Compiles forward, the two kernels of backward, and the one for a single tile.
 fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 4] {
     let (launch, properties, target) = settings(UNITS);
-    let first = forward::Forward::<E>::new(launch, properties, target, inputs(), call(), buffer(), buffer(), cfg);
+    let first = attention_forward::AttentionForward::<E>::new(
+        launch,
+        properties,
+        target,
+        inputs(),
+        call(),
+        buffer(),
+        buffer(),
+        cfg,
+    );
 
     let (launch, properties, target) = settings(UNITS);
     #[rustfmt::skip]
@@ -77,7 +86,16 @@ fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 4] {
 fn wide_kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 3] {
     let units = 2 * UNITS;
     let (launch, properties, target) = settings(units);
-    let first = forward::Forward::<E>::new(launch, properties, target, inputs(), call(), buffer(), buffer(), cfg);
+    let first = attention_forward::AttentionForward::<E>::new(
+        launch,
+        properties,
+        target,
+        inputs(),
+        call(),
+        buffer(),
+        buffer(),
+        cfg,
+    );
 
     let (launch, properties, target) = settings(units);
     #[rustfmt::skip]

@@ -90,7 +90,7 @@ fn write_gradient<F: Float, N: Size>(
 
 /// Computes the gradient of the logits from the result of forward (`out`) and its gradient (`dout`).
 #[cube(launch_unchecked)]
-pub(super) fn backward<F: Float, N: Size>(
+pub(super) fn cross_entropy_backward<F: Float, N: Size>(
     logits: &[Vector<F, N>],
     labels: &[i32],
     out: &[f32],
@@ -149,7 +149,7 @@ fn request<F: Float, N: Size>(
 /// Computes the losses of a chunk of rows and their gradient. `dlogits` may be the buffer of `logits`: no logit is read
 /// after it was overwritten.
 #[cube(launch_unchecked)]
-pub(super) fn forward_backward<F: Float, N: Size>(
+pub(super) fn cross_entropy_both<F: Float, N: Size>(
     logits: &[Vector<F, N>],
     labels: &[i32],
     out: &mut [f32],

@@ -7,10 +7,11 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::gradient::{ChunkLaunch, backward, forward_backward};
-use super::loss::forward;
+use super::gradient::{ChunkLaunch, cross_entropy_backward, cross_entropy_both};
+use super::loss::cross_entropy_forward;
 use super::row::Row;
 use super::{LossLaunch, UNITS, UNITS_TWICE};
+use crate::calls;
 use crate::cross_entropy::ops::CrossEntropyOps;
 use crate::gpu::hardware::multiprocessors;
 use crate::gpu::memory::{empty, in_rows, row_pitch, vector_width};
@@ -49,6 +50,7 @@ impl CrossEntropyOps for CubeBackend {
         smoothing: f32,
         ignored: i32,
     ) -> CubeTensor {
+        let _call = calls::begin(|| calls::of_passes("cross-entropy backward", &logits, 2));
         let (logits, labels) = (rows_of(logits), into_contiguous(labels));
         let (out, dout) = (into_contiguous(rows), into_contiguous(drows));
         let rows = logits.meta.shape()[0];
@@ -65,7 +67,7 @@ impl CrossEntropyOps for CubeBackend {
         // SAFETY: as in `losses`; each thread reads an element before it writes it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            backward::launch_unchecked(
+            cross_entropy_backward::launch_unchecked(
                 &dlogits.client,
                 CubeCount::Static(rows as u32, 1, 1),
                 CubeDim::new_1d(UNITS),
@@ -93,6 +95,7 @@ pub(crate) fn losses(
     smoothing: f32,
     ignored: i32,
 ) {
+    let _call = calls::begin(|| calls::of_passes("cross-entropy forward", logits, 1));
     let (width, row) = row_shape(logits, UNITS);
     let dtype = dtype_to_storage_type(logits.dtype);
 
@@ -100,7 +103,7 @@ pub(crate) fn losses(
     // `first..` are rows of `labels` and `out`.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
-        forward::launch_unchecked(
+        cross_entropy_forward::launch_unchecked(
             &out.client,
             CubeCount::Static(logits.meta.shape()[0] as u32, 1, 1),
             CubeDim::new_1d(UNITS),
@@ -124,6 +127,7 @@ pub(crate) fn losses_and_gradient(
     first: usize,
     (smoothing, ignored, scale): (f32, i32, f32),
 ) {
+    let _call = calls::begin(|| calls::of_passes("cross-entropy forward, backward", logits, 2));
     let (width, row) = row_shape(logits, UNITS_TWICE);
     let row = if can_copy(logits, width) { row.streamed() } else { row };
     let count = logits.meta.shape()[0] as u32;
@@ -134,7 +138,7 @@ pub(crate) fn losses_and_gradient(
     // SAFETY: as in `losses`; a row is copied with the vector that it ends in, which lies in its pitch.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
-        forward_backward::launch_unchecked(
+        cross_entropy_both::launch_unchecked(
             &out.client,
             CubeCount::Static(cubes, 1, 1),
             CubeDim::new_1d(UNITS_TWICE),

@@ -36,7 +36,7 @@ pub(super) fn write_losses<F: Float, N: Size>(
 
 /// Computes the losses of rows `first..`, whose logits these are. `labels` and `out` have all rows.
 #[cube(launch_unchecked)]
-pub(super) fn forward<F: Float, N: Size>(
+pub(super) fn cross_entropy_forward<F: Float, N: Size>(
     logits: &[Vector<F, N>],
     labels: &[i32],
     out: &mut [f32],

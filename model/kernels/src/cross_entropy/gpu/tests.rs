@@ -3,8 +3,8 @@ use std::sync::OnceLock;
 use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;
 
-use super::gradient::{ChunkCompilationArg, backward, forward_backward};
-use super::loss::forward;
+use super::gradient::{ChunkCompilationArg, cross_entropy_backward, cross_entropy_both};
+use super::loss::cross_entropy_forward;
 use super::row::Row;
 use super::{LossCompilationArg, UNITS, UNITS_TWICE};
 use crate::gpu::offline::{Compiled, buffer, settings};
@@ -28,7 +28,7 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
 
                 let (launch, properties, target) = settings(UNITS_TWICE);
                 #[rustfmt::skip]
-                let kernel = forward_backward::ForwardBackward::new(
+                let kernel = cross_entropy_both::CrossEntropyBoth::new(
                     launch, properties, target, b(), b(), b(), b(), chunk(), 8, both, dtype,
                 );
                 let streaming = if streamed { "-streamed" } else { "" };
@@ -38,13 +38,13 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
                 }
                 let (launch, properties, target) = settings(UNITS);
                 #[rustfmt::skip]
-                let kernel = forward::Forward::new(
+                let kernel = cross_entropy_forward::CrossEntropyForward::new(
                     launch, properties, target, b(), b(), b(), (), loss(), 8, row(UNITS), dtype,
                 );
                 kernels.push(Compiled::new(format!("cross_entropy/forward/{case}-{name}"), kernel));
                 let (launch, properties, target) = settings(UNITS);
                 #[rustfmt::skip]
-                let kernel = backward::Backward::new(
+                let kernel = cross_entropy_backward::CrossEntropyBackward::new(
                     launch, properties, target, b(), b(), b(), b(), b(), loss(), 8, row(UNITS), dtype,
                 );
                 kernels.push(Compiled::new(format!("cross_entropy/backward/{case}-{name}"), kernel));

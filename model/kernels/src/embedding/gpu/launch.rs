@@ -16,7 +16,7 @@ use super::sort::{SCAN_UNITS, begin, count, deal, settle};
 use super::sum::{COLUMNS, PLANES, RowsLaunch, SEGMENT, SUM_UNITS, SumsLaunch, accumulate, join};
 use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::{Dropping, Mask};
-use crate::embedding::ops::{EmbeddingOps, Lookup};
+use crate::embedding::ops::{EmbeddingOps, Lookup, record_gradient, record_lookup};
 use crate::gpu::memory::{empty, vector_width};
 use crate::maybe::Maybe;
 use crate::reduce::columns::backward_and_sum;
@@ -29,6 +29,7 @@ impl EmbeddingOps for CubeBackend {
         drop: Mask<Self>,
         lookup: Lookup,
     ) -> CubeTensor {
+        let _call = record_lookup(&table, &ids);
         let (table, ids) = (into_contiguous(table), integers(ids));
         let positions = positions.into_option().map(into_contiguous);
         let (n, d) = (ids.meta.shape()[0], table.meta.shape()[1]);
@@ -77,6 +78,7 @@ impl EmbeddingOps for CubeBackend {
     }
 
     fn table_gradient(dy: CubeTensor, ids: CubeTensor, drop: Mask<Self>, lookup: Lookup) -> CubeTensor {
+        let _call = record_gradient(&dy, lookup.rows);
         let (dy, ids) = (into_contiguous(dy), integers(ids));
         let rows = lookup.rows;
         let [n, d] = [dy.meta.shape()[0], dy.meta.shape()[1]];

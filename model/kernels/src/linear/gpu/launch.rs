@@ -5,13 +5,15 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
+use super::super::ops::record_product;
 use super::arguments::{OperandsLaunch, ResultsLaunch};
 use super::config::{BOX_ROWS, Epilogue, GemmConfig, PANEL, TILE_K};
 use super::plan::{Call, GROUP_M, Plan};
 use super::split_k::SplitK;
-use super::split_k_sum::{SUM_THREADS, SumConfig, SumSizeLaunch, add_slices};
+use super::split_k_sum::{SUM_THREADS, SumConfig, SumSizeLaunch, gemm_add_slices};
 use super::{ampere, gemm};
 use crate::activation::Activation;
+use crate::calls;
 use crate::gpu::memory::{addressable, aligned, row_pitch};
 use crate::gpu::tensor_map::tensor_map;
 use crate::kernel_set::KernelSet;
@@ -59,6 +61,8 @@ impl Plan {
         epilogue: EpilogueArguments,
         out: CubeTensor,
     ) -> CubeTensor {
+        let more = if let EpilogueArguments::AddResidual(residual) = &epilogue { calls::bytes(residual) } else { 0.0 };
+        let _call = record_product(&a, &b, self.kind(), more);
         let (a, b, bias) = (addressable(a), addressable(b), bias.map(|bias| aligned(into_contiguous(bias))));
         let (epilogue, auxiliary) = epilogue.split();
         let config = self.config(out.dtype, bias.is_some(), epilogue);
@@ -147,7 +151,7 @@ impl Plan {
         // [`Self::launch`] for the bias.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            add_slices::launch_unchecked(
+            gemm_add_slices::launch_unchecked(
                 &out.client,
                 CubeCount::Static(quads.div_ceil(SUM_THREADS as usize) as u32, 1, 1),
                 CubeDim::new_1d(SUM_THREADS),

@@ -7,6 +7,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::super::ops::record_product;
 use super::super::{LinearOps, ProductKind};
 use super::fallback::{backend_product, fallback};
 use super::launch::EpilogueArguments;
@@ -141,6 +142,7 @@ pub(crate) fn product_into(
         return Plan::new(&a, kind, sizes).launch(a, b, bias, epilogue, out);
     }
 
+    let _call = record_product(&a, &b, kind, 0.0);
     let bias = bias.map(into_contiguous);
     let y = fallback(a, b, kind.layout, out);
     let y = match bias {
@@ -169,6 +171,7 @@ pub(crate) fn product_in_f32(
         let plan = Plan::new(&a, kind, (m, n, k)).accumulating(!first);
         return plan.launch(a, b, None, EpilogueArguments::Store, sum);
     }
+    let _call = record_product(&a, &b, kind, 0.0);
     let out = empty(&a, [m, n], a.dtype);
     let product = CubeBackend::float_cast(fallback(a, b, kind.layout, out), FloatDType::F32);
     if first { product } else { CubeBackend::float_add(sum, product) }

@@ -117,6 +117,11 @@ impl Plan {
         possible.then(|| Self::new(a, kind, sizes)).filter(|plan| plan.split_k.is_none())
     }
 
+    /// Returns the product.
+    pub(super) fn kind(&self) -> ProductKind {
+        self.kind
+    }
+
     fn k_tiles(&self) -> usize {
         self.k.div_ceil(self.arithmetic.line())
     }

@@ -44,7 +44,7 @@ pub(super) struct SumSize {
 
 /// `out = epilogue(sum of the slices of partial + bias)`. One thread computes four elements of a row.
 #[cube(launch_unchecked)]
-pub(super) fn add_slices<E: Float>(
+pub(super) fn gemm_add_slices<E: Float>(
     partial: &[Quad<f32>],
     bias: &[Quad<E>],
     residual: &[Quad<E>],

@@ -11,7 +11,7 @@ use super::arguments::{
 };
 use super::config::{Epilogue, GemmConfig, Output, Sums};
 use super::gemm;
-use super::split_k_sum::{SUM_THREADS, SumConfig, SumSizeCompilationArg, add_slices};
+use super::split_k_sum::{SUM_THREADS, SumConfig, SumSizeCompilationArg, gemm_add_slices};
 use crate::activation::Activation;
 use crate::gpu::mma_f32::Arithmetic;
 use crate::gpu::offline::{Compiled, buffer, settings};
@@ -111,7 +111,7 @@ fn sum_of_slices((case, accumulates, bias, epilogue): (&str, bool, bool, Epilogu
     let (launch, properties, target) = settings(SUM_THREADS);
     let dtype = dtype_to_storage_type(DType::BF16);
     #[rustfmt::skip]
-    let kernel = add_slices::AddSlices::new(
+    let kernel = gemm_add_slices::GemmAddSlices::new(
         launch, properties, target, buffer(), buffer(), buffer(), buffer(), size, config, dtype,
     );
     Compiled::new(format!("linear/split-k-sum/{case}-bf16"), kernel)

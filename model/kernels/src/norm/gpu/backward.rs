@@ -17,7 +17,7 @@ const STREAMS: usize = 3;
 /// Bytes of shared memory for the rows in flight, so that two blocks share a multiprocessor.
 const STREAM_BYTES: usize = 96 * 1024;
 
-/// What [`backward`] is compiled for.
+/// What [`norm_backward`] is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct BackwardConfig {
     pub(super) row: Row,
@@ -248,7 +248,7 @@ fn row_gradient<F: Float, N: Size>(
 
 /// Computes the gradients of `rows` rows, and each block's sums of the parameter gradients over its rows.
 #[cube(launch_unchecked)]
-pub(super) fn backward<F: Float, N: Size>(
+pub(super) fn norm_backward<F: Float, N: Size>(
     inputs: &Inputs<F, N>,
     outputs: &mut Outputs<F, N>,
     rows: u32,

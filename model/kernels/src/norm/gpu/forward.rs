@@ -13,7 +13,7 @@ pub(super) enum Addend {
     Branch { has_bias: bool, is_dropped: bool },
 }
 
-/// What [`forward`] is compiled for.
+/// What [`norm_forward`] is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ForwardConfig {
     pub(super) row: Row,
@@ -100,7 +100,7 @@ fn add_branch<F: Float, N: Size>(
 
 /// Computes the sum, its normalization and the statistics of each row.
 #[cube(launch_unchecked)]
-pub(super) fn forward<F: Float, N: Size>(
+pub(super) fn norm_forward<F: Float, N: Size>(
     inputs: &Inputs<F, N>,
     outputs: &mut Outputs<F, N>,
     rows: u32,

@@ -8,9 +8,11 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::UNITS;
-use super::backward::{BackwardConfig, InputsLaunch as BackwardInputs, OutputsLaunch as BackwardOutputs, backward};
+use super::backward::{
+    BackwardConfig, InputsLaunch as BackwardInputs, OutputsLaunch as BackwardOutputs, norm_backward,
+};
 use super::forward::{
-    Addend as Added, ForwardConfig, InputsLaunch as ForwardInputs, OutputsLaunch as ForwardOutputs, forward,
+    Addend as Added, ForwardConfig, InputsLaunch as ForwardInputs, OutputsLaunch as ForwardOutputs, norm_forward,
 };
 use super::parameters::{REDUCE_COLUMNS, REDUCE_UNITS, reduce_partial};
 use super::row::{Normalization, Row};
@@ -20,7 +22,7 @@ use crate::gpu::hardware::multiprocessors;
 use crate::gpu::memory::{empty, empty_like, vector_width};
 use crate::gpu::pipeline::can_copy;
 use crate::maybe::Maybe;
-use crate::norm::ops::{Addend, Kind, NormOps, Remainder};
+use crate::norm::ops::{Addend, Kind, NormOps, Remainder, record_backward, record_forward};
 
 impl NormOps for CubeBackend {
     fn add_norm_with_statistics(
@@ -33,6 +35,7 @@ impl NormOps for CubeBackend {
         kind: Kind,
     ) -> (CubeTensor, CubeTensor, CubeTensor) {
         let Remainder { sum: x, branch, bias } = branch.multiplied(x, bias, &mask, kind.product);
+        let _call = record_forward(&x, branch.is_some());
         let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
         let [branch, bias] = [branch, bias].map(|tensor| tensor.map(into_contiguous));
         let beta = optional(beta);
@@ -68,7 +71,7 @@ impl NormOps for CubeBackend {
         // SAFETY: rows are guarded by `rows`, columns by the vectors of a row; all tensors are contiguous.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            forward::launch_unchecked(
+            norm_forward::launch_unchecked(
                 &y.client,
                 CubeCount::Static((rows as u32).div_ceil(row.per_cube()), 1, 1),
                 CubeDim::new_1d(UNITS),
@@ -94,6 +97,7 @@ impl NormOps for CubeBackend {
         mask: Mask<Self>,
         kind: Kind,
     ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
+        let _call = record_backward(&sum, matches!(dsum, Maybe::Some(_)), mask.is_some());
         let (x, gamma, dy) = (into_contiguous(sum), into_contiguous(gamma), into_contiguous(dy));
         let dsum = optional(dsum);
         let Dropping { state, site, limit, scale } = Dropping::new(mask);
@@ -137,7 +141,7 @@ impl NormOps for CubeBackend {
                 dbranch.clone().into_buffer_arg(),
                 BufferArg::from_raw_parts(partial.clone(), sums),
             );
-            backward::launch_unchecked(
+            norm_backward::launch_unchecked(
                 &client,
                 CubeCount::Static(cubes, 1, 1),
                 CubeDim::new_1d(UNITS),

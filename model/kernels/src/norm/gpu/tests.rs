@@ -5,10 +5,10 @@ use burn::tensor::DType;
 
 use super::UNITS;
 use super::backward::{
-    BackwardConfig, InputsCompilationArg as BackwardInputs, OutputsCompilationArg as BackwardOutputs, backward,
+    BackwardConfig, InputsCompilationArg as BackwardInputs, OutputsCompilationArg as BackwardOutputs, norm_backward,
 };
 use super::forward::{
-    Addend, ForwardConfig, InputsCompilationArg as ForwardInputs, OutputsCompilationArg as ForwardOutputs, forward,
+    Addend, ForwardConfig, InputsCompilationArg as ForwardInputs, OutputsCompilationArg as ForwardOutputs, norm_forward,
 };
 use super::parameters::{REDUCE_UNITS, reduce_partial};
 use super::row::{Normalization, Row};
@@ -36,7 +36,7 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
             let outputs = ForwardOutputs { sum: b(), y: b(), statistics: b() };
             let (launch, properties, target) = settings(UNITS);
             #[rustfmt::skip]
-            let there = forward::Forward::new(
+            let there = norm_forward::NormForward::new(
                 launch, properties, target, inputs, outputs, (), (), drop(), 8, config, dtype,
             );
             kernels.push(Compiled::new(format!("norm/forward/{case}"), there));
@@ -47,7 +47,7 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
             let outputs = BackwardOutputs { dx: b(), dbranch: b(), partial: b() };
             let (launch, properties, target) = settings(UNITS);
             #[rustfmt::skip]
-            let back = backward::Backward::new(
+            let back = norm_backward::NormBackward::new(
                 launch, properties, target, inputs, outputs, (), drop(), 8, config, dtype,
             );
             kernels.push(Compiled::new(format!("norm/backward/{case}"), back));

@@ -11,9 +11,10 @@ use super::gather::{ChunksLaunch, gather};
 use super::prepare::{Overflow, PolicyLaunch, prepare};
 use super::step::{FactorsLaunch, StateLaunch, step};
 use super::{PREPARE_UNITS, UNITS};
+use crate::calls;
 use crate::gpu::memory::empty;
 use crate::optim::flat::{ALIGNMENT, CHUNK};
-use crate::optim::ops::{AdamWOps, Factors, Parts, Segment};
+use crate::optim::ops::{AdamWOps, Factors, Parts, Segment, record_gather, record_update};
 use crate::optim::{LossScaling, StepPolicy, slots};
 
 /// Elements of a vector: f32 in 16 bytes.
@@ -27,6 +28,7 @@ impl AdamWOps for CubeBackend {
         segments: Vec<Segment>,
         accumulate: bool,
     ) -> (CubeTensor, CubeTensor) {
+        let _call = record_gather(&values, &segments, accumulate);
         let parts: Vec<_> = parts.into_vec().into_iter().map(into_contiguous).collect();
         let dtype = parts[0].dtype;
         let mut width = 16 / dtype.size();
@@ -85,6 +87,7 @@ impl AdamWOps for CubeBackend {
         progress: CubeTensor,
         policy: StepPolicy,
     ) -> (CubeTensor, CubeTensor) {
+        let _call = calls::begin(|| calls::of_passes("norm of the gradient", &squares, 1));
         let [squares, divisor, loss, coefficients] = [squares, divisor, loss, coefficients].map(into_contiguous);
         let (n, rows) = (squares.meta.shape()[0], (coefficients.meta.shape()[0] - 1) / slots::COLUMNS);
         let out = empty(&squares, [slots::step::LEN], DType::F32);
@@ -171,6 +174,7 @@ pub(crate) fn launch_step(
     factors: Factors,
 ) {
     let [master, m, v] = state;
+    let _call = record_update(master, &gradient, weights);
     let (gradient, numbers) = (into_contiguous(gradient), into_contiguous(numbers));
     let n = master.meta.shape()[0];
     assert!(n.is_multiple_of(WIDTH), "flat tensors are made of whole vectors");

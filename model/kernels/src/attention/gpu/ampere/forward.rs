@@ -33,7 +33,7 @@ struct Queries {
 
 /// Computes `out` and the binary logarithm of each query's sum of exponentials. A block owns `owned` tiles of queries.
 #[cube(launch_unchecked)]
-pub(super) fn forward<E: Float>(
+pub(super) fn attention_forward<E: Float>(
     inputs: &Inputs<E>,
     call: &Call,
     out: &mut [Oct<E>],

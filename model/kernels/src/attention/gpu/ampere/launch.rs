@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 
 use super::super::call::{Call, Forward, vectors};
 use super::super::config::{TILE, UNITS};
-use super::forward::forward;
+use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::query_gradient::query_gradient;
 use super::split_gradient::key_or_value_gradient;
@@ -40,7 +40,7 @@ pub(in crate::attention::gpu) fn launch_forward<E: Float + CubeElement>(
     // SAFETY: copies and stores are guarded by T, S and the columns of a head.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
-        forward::launch_unchecked::<E>(
+        attention_forward::launch_unchecked::<E>(
             &out.client,
             cubes,
             CubeDim::new_1d(UNITS),

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 use super::super::config::{Constant, FlashConfig, UNITS};
 use super::super::tests::call;
-use super::forward::forward;
+use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
 use super::query_gradient::query_gradient;
 use super::split_gradient::key_or_value_gradient;
@@ -24,7 +24,8 @@ fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> Vec<Compiled> {
     let owned = if is_wide(&cfg) { 1 } else { 2 };
     let inputs = || InputsCompilationArg::<E> { query: buffer(), key_value: buffer() };
     let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
-    let first = forward::Forward::<E>::new(l, p, t, inputs(), call(), buffer(), buffer(), cfg, owned);
+    let first =
+        attention_forward::AttentionForward::<E>::new(l, p, t, inputs(), call(), buffer(), buffer(), cfg, owned);
 
     let outputs = OutputsCompilationArg { out: buffer(), d_out: buffer(), lse: buffer() };
     let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
