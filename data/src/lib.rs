@@ -17,7 +17,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `error` · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` |
+//! | 0 | `error` · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` · [`jobs`] when threads worked |
 //! | 1 | `corpus` text files as rows |
 //! | 2 | `tokenizer` text to ids and back |
 //! | 3 | `cache` ids in a memory-mapped file · `built_in` the trainer's built-in task |
@@ -42,6 +42,7 @@ mod error;
 #[cfg(test)]
 mod fixtures;
 mod host_batch;
+pub mod jobs;
 mod loader;
 mod loader_config;
 mod reorder;

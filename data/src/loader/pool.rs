@@ -10,6 +10,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::batch::EpochPlan;
 use crate::error::{Error, Result};
 use crate::host_batch::HostBatch;
+use crate::jobs;
 use crate::sampler::Order;
 use crate::source::{BatchSource, BatchWorker};
 
@@ -47,15 +48,17 @@ impl Worker {
                     plan.group_shapes(group_size, head, order);
                     plan
                 };
+                let plan = || jobs::timed("plan", plan);
                 let plan = catch_unwind(AssertUnwindSafe(plan)).map_err(Error::from_panic);
                 Done::Plan { epoch, plan }
             }
             Job::Batch { number, plan, index, mut buffer } => {
-                let fill = AssertUnwindSafe(|| {
+                let fill = || {
                     let worker = self.batches.get_or_insert_with(|| self.source.clone().worker());
                     worker.fill(&plan, index, &mut buffer)
-                });
-                let filled = catch_unwind(fill).unwrap_or_else(|panic| Err(Error::from_panic(panic)));
+                };
+                let filled = catch_unwind(AssertUnwindSafe(|| jobs::timed("batch", fill)))
+                    .unwrap_or_else(|panic| Err(Error::from_panic(panic)));
                 Done::Batch { number, batch: filled.map(|()| buffer) }
             }
         }
