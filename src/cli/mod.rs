@@ -21,6 +21,7 @@ mod lines;
 mod memory;
 mod pool;
 mod prepare;
+mod profile;
 mod report;
 mod together;
 mod tokenizer;
@@ -64,6 +65,7 @@ enum Command {
     Report(report::Args),
     Data(data::Args),
     Memory(memory::Args),
+    Profile(profile::Args),
     Config(config::Args),
     Warm(warm::Args),
     Doctor(doctor::Args),
@@ -132,6 +134,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Report(args) => report::run(args),
         Command::Data(args) => data::run(args),
         Command::Memory(args) => memory::run(args),
+        Command::Profile(args) => profile::run(args),
         Command::Config(args) => config::run(args),
         Command::Warm(args) => warm::run(args),
         Command::Doctor(args) => doctor::run(args),

@@ -12,6 +12,7 @@ pub mod link;
 pub mod operators;
 pub mod peer;
 pub mod precision;
+pub mod profile;
 pub mod replay;
 pub mod run_record;
 pub mod step_time;

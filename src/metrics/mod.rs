@@ -10,6 +10,7 @@ pub mod host_sync;
 pub mod outliers;
 pub mod span;
 pub mod throughput;
+pub mod timeline;
 
 use serde::{Deserialize, Serialize};
 

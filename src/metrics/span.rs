@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::timeline;
+
 /// A phase of the training loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
@@ -113,13 +115,17 @@ impl SpanClock {
     pub fn time<R>(&mut self, span: Span, work: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = work();
-        self.add(span, start.elapsed());
+        let end = Instant::now();
+        self.spent[span as usize] += end - start;
+        timeline::record(span.name(), start, end);
         result
     }
 
-    /// Adds `spent` to `span`.
+    /// Adds `spent`, the time until now, to `span`.
     pub fn add(&mut self, span: Span, spent: Duration) {
         self.spent[span as usize] += spent;
+        let now = Instant::now();
+        timeline::record(span.name(), now.checked_sub(spent).unwrap_or(now), now);
     }
 
     /// The totals since the last call. The clock restarts.

@@ -2,7 +2,7 @@
 //!
 //! [`history`] reads a run folder, also while the run goes on. [`catalogue`] lists the figures and the fields of
 //! `metrics.jsonl` that they show; [`curves`] makes them short enough for a page; [`draw`] and [`picture`] turn them into SVG
-//! and PNG files, and [`histogram`] draws lengths. [`page`] and [`tables`] make one HTML file of everything, and [`live`] serves it.
+//! and PNG files, [`histogram`] draws lengths, and [`roofline`] a profile. [`page`] and [`tables`] make one HTML file of everything, and [`live`] serves it.
 
 pub mod catalogue;
 pub mod colours;
@@ -13,4 +13,5 @@ pub mod history;
 pub mod live;
 pub mod page;
 pub mod picture;
+pub mod roofline;
 pub mod tables;

@@ -20,6 +20,7 @@ pub mod need;
 mod plan;
 mod prepare;
 mod ranks;
+mod rehearse;
 mod resume;
 mod start;
 mod trained_model;
@@ -36,6 +37,7 @@ pub use evaluate::{Scores, Scoring};
 pub use lock::{LOCK_FILE, LockError, RunLock};
 pub use prepare::Prepared;
 pub(crate) use ranks::compare_use;
+pub(crate) use rehearse::Rehearsal;
 pub use start::Session;
 pub use trained_model::{TrainedModel, WhichWeights};
 #[cfg(test)]

@@ -219,7 +219,7 @@ pub(crate) struct Survey {
     /// The folder of the token caches.
     pub(crate) cache_dir: PathBuf,
     /// Holds the token caches.
-    _scratch: Option<Scratch>,
+    pub(super) _scratch: Option<Scratch>,
 }
 
 /// Fills in the vocabulary sizes of the model.

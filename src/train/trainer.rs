@@ -162,7 +162,7 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Enqueues one optimizer step, and agrees with the other ranks on what follows.
-    fn step(&mut self, group: &Group) -> Result<Step> {
+    pub(super) fn step(&mut self, group: &Group) -> Result<Step> {
         let Self { state, gradients, reporting, .. } = self;
         let (step, micro_step) = (state.step + 1, state.micro_steps);
         reporting.watch.begin(StepStart { step, position: state.position, micro_step });

@@ -13,6 +13,7 @@ mod kiln;
 mod looking;
 mod measuring;
 mod minilm;
+mod profile;
 mod readme;
 mod report;
 mod resuming;

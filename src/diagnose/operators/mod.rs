@@ -10,6 +10,7 @@ mod bench;
 mod calls;
 mod linear;
 mod optimizer;
+mod peaks;
 mod rows;
 mod timing;
 mod work;
@@ -20,6 +21,7 @@ use bench::Bench;
 use burn::tensor::{Device, FloatDType};
 use calls::Calls;
 use kiln_kernels::{CrossEntropyConfig, Settings};
+pub use peaks::measured_peaks;
 pub use timing::Timed;
 pub use work::{Peaks, Work};
 

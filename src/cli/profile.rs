@@ -1,0 +1,185 @@
+//! `kiln profile`: where the time of a training step goes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::config_args::{ConfigArgs, DeviceArgs};
+use super::pool;
+use crate::diagnose::profile::{HostRow, Profile, RoofSource, Row, Schedule, take};
+use crate::files::replace_file;
+use crate::report::roofline;
+use crate::units::thousands;
+
+/// Rows of a table on the terminal.
+const MOST_ROWS: usize = 15;
+/// Rows that get a sentence.
+const VERDICTS: usize = 3;
+
+/// Takes training steps and shows where their time goes: by operator, by kernel, against the roofs of the device
+///
+/// The steps are those of kiln train, on batches of the run's own data; nothing of them is kept. Written are a time line for
+/// Perfetto or chrome://tracing (trace.json), all rows (profile.json) and a picture (roofline.svg).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  kiln profile --run runs/en-it
+  kiln profile --preset base --set data.train=pairs.jsonl --steps 10
+  kiln profile --task lm --device cpu --out profile
+  kiln profile --run runs/lm --set train.capture=on --warm-up 20")]
+pub(super) struct Args {
+    /// Run folder whose configuration and caches are taken; --set changes single keys
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset"])]
+    run: Option<PathBuf>,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Steps before the recording: they compile kernels and grow memory pools
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    warm_up: u64,
+
+    /// Steps that are recorded
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    steps: u64,
+
+    /// Folder of the results [default: profile in the run folder, or here]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Prints all results as one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    pool::join();
+    let out = args.out.or_else(|| args.run.as_ref().map(|run| run.join("profile"))).unwrap_or("profile".into());
+    let run = args.config.of_run(args.run, args.device.choice())?;
+    make_folder(&out)?;
+    let (profile, trace) = take(&run, Schedule { warm_up: args.warm_up, steps: args.steps })?;
+
+    write(&out, "trace.json", serde_json::to_string(&trace)?.as_bytes())?;
+    write(&out, "profile.json", serde_json::to_string_pretty(&profile)?.as_bytes())?;
+    write(&out, "roofline.svg", roofline::file(&profile)?.as_bytes())?;
+    if args.json {
+        println!("{}", serde_json::to_string(&profile)?);
+    } else {
+        print(&profile);
+    }
+    eprintln!("written to {}: trace.json (time line), profile.json (all rows), roofline.svg", out.display());
+    Ok(())
+}
+
+/// Makes the folder before the steps are taken.
+fn make_folder(out: &Path) -> Result<()> {
+    fs::create_dir_all(out)
+        .with_context(|| format!("{}: cannot make this folder for the results; --out names another one", out.display()))
+}
+
+fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
+    let path = folder.join(name);
+    replace_file(&path, content).with_context(|| format!("writing {}", path.display()))
+}
+
+fn print(profile: &Profile) {
+    let steps = profile.steps.len();
+    println!(
+        "{} on {}, {}: {steps} steps after {} others",
+        profile.model, profile.device, profile.dtype, profile.warm_up
+    );
+    println!(
+        "  {:.2} ms per step, {} tokens per second without padding (padding {:.0} %)",
+        profile.step_ms(),
+        thousands(profile.tokens_per_sec),
+        100.0 * profile.padding_ratio
+    );
+    let replayed: f64 = profile.steps.iter().filter_map(|step| step.replayed_share).sum();
+    if replayed > 0.0 {
+        println!("  {:.0} % of the micro-batches were replayed as CUDA graphs", 100.0 * replayed / steps as f64);
+    }
+
+    if let Some(gpu) = &profile.gpu {
+        println!("  GPU busy {:.1} % of the time ({})", 100.0 * gpu.busy_share, gpu.source);
+    }
+
+    print_host("training thread", &profile.host, steps);
+    if !profile.loader.is_empty() {
+        print_host("loader", &profile.loader, steps);
+    }
+    print_rows("operator", &profile.operators, steps);
+    if !profile.kernels.is_empty() {
+        print_rows("kernel (grid of block)", &profile.kernels, steps);
+    }
+
+    let roofs = &profile.roofs;
+    let source = match roofs.source {
+        RoofSource::DataSheet => "from the data sheet",
+        RoofSource::Measured => "measured",
+    };
+    println!(
+        "\nroofs ({source}): {} and {}; they meet at {:.1} FLOP per byte",
+        rate(roofs.flops_per_sec, "FLOP/s"),
+        rate(roofs.bytes_per_sec, "B/s"),
+        roofs.ridge()
+    );
+    let verdicts = profile.operators.iter().filter_map(|row| Some((row, row.verdict()?))).take(VERDICTS);
+    for (row, verdict) in verdicts {
+        println!("  {} {}, {:.1} % of the time: {verdict}", row.name, row.sizes, 100.0 * row.share);
+    }
+    profile.notes.iter().for_each(|note| println!("note: {note}"));
+}
+
+fn print_host(title: &str, rows: &[HostRow], steps: usize) {
+    println!("\n{title:<26}  {:>11}  {:>7}", "ms per step", "share");
+    for row in rows {
+        println!("{:<26}  {:>11.3}  {:>5.1} %", row.name, row.ms / steps as f64, 100.0 * row.share);
+    }
+}
+
+fn print_rows(title: &str, rows: &[Row], steps: usize) {
+    println!(
+        "\n{title:<31}  {:<22}  {:>6}  {:>9}  {:>9}  {:>7}  {:>8}  {:>8}  {:>13}  {:>6}  bound by",
+        "sizes", "calls", "ms / step", "us / call", "share", "MB", "FLOP/B", "achieved", "roof"
+    );
+    for row in rows.iter().take(MOST_ROWS) {
+        let work = row.work.as_ref().map_or(String::new(), |work| {
+            let achieved = match work.flops > 0.0 {
+                true => rate(work.flops_per_sec, "FLOP/s"),
+                false => rate(work.bytes_per_sec, "B/s"),
+            };
+            format!(
+                "{:>8.2}  {:>8.1}  {achieved:>13}  {:>4.0} %  {}",
+                work.bytes / row.calls as f64 / 1e6,
+                work.flops_per_byte,
+                100.0 * work.of_roof,
+                work.bound.name()
+            )
+        });
+        let line = format!(
+            "{:<31}  {:<22}  {:>6}  {:>9.3}  {:>9.1}  {:>5.1} %  {work}",
+            row.name,
+            row.sizes,
+            row.calls,
+            row.total_ms / steps as f64,
+            row.mean_us,
+            100.0 * row.share
+        );
+        println!("{}", line.trim_end());
+    }
+    if rows.len() > MOST_ROWS {
+        println!("... and {} more rows in profile.json", rows.len() - MOST_ROWS);
+    }
+}
+
+/// `12.3 GFLOP/s`.
+fn rate(per_sec: f64, unit: &str) -> String {
+    match per_sec {
+        1e12.. => format!("{:.2} T{unit}", per_sec / 1e12),
+        1e9.. => format!("{:.1} G{unit}", per_sec / 1e9),
+        _ => format!("{:.1} M{unit}", per_sec / 1e6),
+    }
+}

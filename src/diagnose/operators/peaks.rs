@@ -1,0 +1,42 @@
+//! The peaks of a device whose data sheet is not known, measured.
+
+use anyhow::Result;
+use burn::tensor::{Device, FloatDType};
+use kiln_kernels::linear;
+
+use super::bench::Bench;
+use super::work::{Peaks, Work};
+use crate::device::is_cpu;
+
+/// Rows and columns of the product that is timed, and elements of the tensor that is copied: on a CPU, and on a GPU.
+const SIZES: [(usize, usize); 2] = [(768, 1 << 24), (8192, 1 << 28)];
+
+/// Times a large product, and reading and writing a tensor that no cache holds.
+///
+/// # Errors
+/// If the device fails.
+pub fn measured_peaks(dtype: FloatDType, device: &Device) -> Result<Peaks> {
+    let bench = Bench::new(dtype, device, 3);
+    let (side, len) = SIZES[usize::from(!is_cpu(device))];
+    let (x, w) = (bench.random([side, side]), bench.random([side, side]));
+    let product = bench.watch.time(bench.bytes(side * side) as f64, || linear(x.clone(), w.clone(), None))?;
+    let long = bench.random([len]);
+    let copy = bench.watch.time(bench.bytes(len) as f64, || long.clone() * 2.0)?;
+    bench.device.memory_cleanup();
+
+    let flops = Work::product([side; 3], bench.element).flops;
+    let bytes = bench.bytes(2 * len) as f64;
+    Ok(Peaks { flops: flops / product.device.max(1e-12), bytes: bytes / copy.device.max(1e-12) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_has_peaks_that_a_cpu_can_have() {
+        let peaks = measured_peaks(FloatDType::F32, &Device::flex()).expect("a CPU");
+        assert!((1e9..1e14).contains(&peaks.flops), "{peaks:?}");
+        assert!((1e8..1e13).contains(&peaks.bytes), "{peaks:?}");
+    }
+}
