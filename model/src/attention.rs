@@ -160,7 +160,7 @@ impl SelfAttention {
         buffer.write(qkv.narrow(1, q, kv), &step.slots);
 
         let projected = Projected::Cross { query, key_value: buffer.rows() };
-        let mask = AttentionMask::key_lengths(step.lengths.clone());
+        let mask = AttentionMask { bias: step.bias.clone(), ..AttentionMask::key_lengths(step.lengths.clone()) };
         self.output.branch(self.heads.attend(projected, &mask, batch_size, false, None), None)
     }
 

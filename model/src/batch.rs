@@ -172,6 +172,7 @@ impl TextBatch {
     /// The layout of the rows.
     pub fn rows(&self) -> Rows {
         Rows {
+            relative: None,
             batch_size: self.batch_size,
             lengths: Some(self.lengths.clone()),
             documents: self.documents.clone(),

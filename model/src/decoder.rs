@@ -12,7 +12,8 @@ use crate::feed_forward::FeedForward;
 use crate::init::Init;
 use crate::kv_cache::{DecoderCache, LayerCache, Memory, Step};
 use crate::norm::{BranchNorms, Entered, Norm, Residual, ResidualStream};
-use crate::rows::Rows;
+use crate::relative::RelativePositions;
+use crate::rows::{Rows, bias_of_scores};
 use crate::stack::{self, Layer, LayerInput};
 
 /// Layers of causal self-attention, cross-attention if there is a source, and feed-forward.
@@ -22,6 +23,8 @@ pub struct Decoder {
     pub layers: Vec<DecoderLayer>,
     /// After the last layer; not in post-norm models.
     pub norm: Option<Norm>,
+    /// What all layers add to the scores of self-attention; models with relative positions only.
+    pub relative_positions: Option<RelativePositions>,
     #[module(skip)]
     pub(crate) checkpointing: ActivationCheckpointing,
 }
@@ -30,7 +33,13 @@ impl Decoder {
     pub(crate) fn init(init: &Init) -> Self {
         let layers =
             (0..init.config.n_decoder_layers).map(|i| DecoderLayer::init(&init.at("layers").at(i), i)).collect();
-        Self { layers, norm: Residual::final_norm(init), checkpointing: ActivationCheckpointing::Off }
+        let relative_positions = RelativePositions::init(&init.at("relative_positions"), false);
+        Self {
+            layers,
+            norm: Residual::final_norm(init),
+            relative_positions,
+            checkpointing: ActivationCheckpointing::Off,
+        }
     }
 
     /// Computes the hidden states of a whole target.
@@ -44,7 +53,8 @@ impl Decoder {
         memory: Option<&Memory>,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        let input = LayerInput { rows: rows.clone(), memory: memory.cloned() };
+        let rows = RelativePositions::fill(&self.relative_positions, rows.clone(), x.dims()[0]);
+        let input = LayerInput { rows, memory: memory.cloned() };
         stack::run(&self.layers, &self.norm, x, &input, stream, self.checkpointing)
     }
 
@@ -77,6 +87,7 @@ impl Decoder {
         assert!(cache.is_empty(), "only a fresh cache can be prefilled; this one holds {} positions", cache.len());
 
         let [n, _] = x.dims();
+        let rows = &RelativePositions::fill(&self.relative_positions, rows.clone(), n);
         let DecoderCache { layers, source_lengths, .. } = cache;
         let x =
             self.layers.iter().zip(layers).fold(ResidualStream::new(x), |x, (layer, cache)| {
@@ -91,7 +102,12 @@ impl Decoder {
     /// # Shapes
     /// - `x`: `[B, D]`, embedded; result the same
     pub(crate) fn step(&self, x: Tensor<2>, cache: &mut DecoderCache) -> Tensor<2> {
-        let step = cache.next_step(&x.device());
+        let mut step = cache.next_step(&x.device());
+        if let Some(relative) = &self.relative_positions {
+            let bias = relative.of_queries(step.positions.clone(), cache.next_capacity());
+            let ([b, _], [_, heads]) = (x.dims(), bias.dims());
+            step.bias = Some(bias_of_scores(bias, [b, 1], heads));
+        }
         let DecoderCache { layers, source_lengths, .. } = cache;
         let x = self
             .layers

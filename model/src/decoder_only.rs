@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use kiln_kernels::{DropoutStream, Projection};
 
 use crate::batch::TextBatch;
-use crate::config::{Architecture, TieEmbeddings, TransformerConfig};
+use crate::config::{Architecture, TransformerConfig};
 use crate::decoder::Decoder;
 use crate::embedding::TokenEmbedding;
 use crate::init::{Init, Role};
@@ -49,7 +49,7 @@ impl TransformerConfig {
             positions: PositionEncoding::init(&init.at("positions")),
             embedding_norm: self.embedding_norm.then(|| Norm::init(&init)),
             decoder: Decoder::init(&init.at("decoder")),
-            output: (self.tie_embeddings == TieEmbeddings::None)
+            output: (!self.tie_embeddings.ties_output())
                 .then(|| Linear::init_without_bias(&init.at("output"), [d, v], Role::Plain)),
             config: self.clone(),
         }

@@ -9,6 +9,7 @@ use crate::checkpointing::ActivationCheckpointing;
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
 use crate::norm::{BranchNorms, Entered, Norm, Residual, ResidualStream};
+use crate::relative::RelativePositions;
 use crate::rows::Rows;
 use crate::stack::{self, Layer, LayerInput};
 
@@ -19,6 +20,8 @@ pub struct Encoder {
     pub layers: Vec<EncoderLayer>,
     /// After the last layer; not in post-norm models.
     pub norm: Option<Norm>,
+    /// What all layers add to their scores; models with relative positions only.
+    pub relative_positions: Option<RelativePositions>,
     #[module(skip)]
     pub(crate) checkpointing: ActivationCheckpointing,
 }
@@ -27,7 +30,13 @@ impl Encoder {
     pub(crate) fn init(init: &Init) -> Self {
         let layers =
             (0..init.config.n_encoder_layers).map(|i| EncoderLayer::init(&init.at("layers").at(i), i)).collect();
-        Self { layers, norm: Residual::final_norm(init), checkpointing: ActivationCheckpointing::Off }
+        let relative_positions = RelativePositions::init(&init.at("relative_positions"), true);
+        Self {
+            layers,
+            norm: Residual::final_norm(init),
+            relative_positions,
+            checkpointing: ActivationCheckpointing::Off,
+        }
     }
 
     /// Computes the hidden states of the source.
@@ -35,7 +44,8 @@ impl Encoder {
     /// # Shapes
     /// - `x`: `[B * S, D]`, embedded source; result the same
     pub fn forward(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
-        let input = LayerInput { rows: rows.clone(), memory: None };
+        let rows = RelativePositions::fill(&self.relative_positions, rows.clone(), x.dims()[0]);
+        let input = LayerInput { rows, memory: None };
         stack::run(&self.layers, &self.norm, x, &input, stream, self.checkpointing)
     }
 }

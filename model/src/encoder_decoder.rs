@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use kiln_kernels::{DropoutStream, Projection};
 
 use crate::batch::PairBatch;
-use crate::config::{Architecture, TieEmbeddings, TransformerConfig};
+use crate::config::{Architecture, TransformerConfig};
 use crate::decoder::Decoder;
 use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
@@ -23,7 +23,7 @@ use crate::rows::Rows;
 /// tracked parameters record a graph that decoding does not use.
 #[derive(Module, Debug)]
 pub struct EncoderDecoder {
-    /// Token vectors of the source; of source, target and output when embeddings are tied three ways.
+    /// Token vectors of the source; also of target and output, as far as they are tied to it.
     pub source_embedding: TokenEmbedding,
     /// Token vectors of the target, unless it shares the source's.
     pub target_embedding: Option<TokenEmbedding>,
@@ -58,7 +58,7 @@ impl TransformerConfig {
         let norm = || self.embedding_norm.then(|| Norm::init(&init));
         EncoderDecoder {
             source_embedding: TokenEmbedding::init(&init.at("source_embedding"), self.source_vocab_size),
-            target_embedding: (tie != TieEmbeddings::ThreeWay)
+            target_embedding: (!tie.ties_inputs())
                 .then(|| TokenEmbedding::init(&init.at("target_embedding"), self.target_vocab_size)),
             source_positions: PositionEncoding::init(&init.at("source_positions")),
             target_positions: PositionEncoding::init(&init.at("target_positions")),
@@ -66,7 +66,7 @@ impl TransformerConfig {
             target_embedding_norm: norm(),
             encoder: Encoder::init(&init.at("encoder")),
             decoder: Decoder::init(&init.at("decoder")),
-            output: (tie == TieEmbeddings::None).then(|| {
+            output: (!tie.ties_output()).then(|| {
                 Linear::init_without_bias(&init.at("output"), [self.d_model, self.target_vocab_size], Role::Plain)
             }),
             final_logits_bias: self.final_logits_bias.then(|| init.frozen_zeros(self.target_vocab_size)),
@@ -85,13 +85,13 @@ impl EncoderDecoder {
     /// micro-batches before dividing.
     pub fn loss(&self, batch: &PairBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         let hidden = self.read(batch, stream);
-        self.token_loss(label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
+        self.token_loss(label_smoothing).loss(self.head_input(hidden), self.projection(), batch.labels.clone())
     }
 
     /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.
     pub fn evaluate(&self, batch: &PairBatch, label_smoothing: f64) -> EvalSums {
         let hidden = self.read(batch, None);
-        self.token_loss(label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
+        self.token_loss(label_smoothing).evaluate(self.head_input(hidden), self.projection(), batch.labels.clone())
     }
 
     /// Returns the logits of every target position, given the positions before it.
@@ -206,9 +206,14 @@ impl EncoderDecoder {
         self.target_embedding.as_ref().unwrap_or(&self.source_embedding)
     }
 
+    /// Scales hidden states for the output projection, if the model does; `[M, D]`.
+    fn head_input(&self, hidden: Tensor<2>) -> Tensor<2> {
+        if self.config.scale_output { hidden * (self.config.d_model as f64).powf(-0.5) } else { hidden }
+    }
+
     /// The output projection, `[M, D]` to `[M, V]`.
     fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
-        self.projection().logits(hidden)
+        self.projection().logits(self.head_input(hidden))
     }
 
     fn projection(&self) -> Projection {

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use kiln_kernels::{DropoutStream, Projection};
 
 use crate::batch::TextBatch;
-use crate::config::{Architecture, FeedForwardActivation, TieEmbeddings, TransformerConfig};
+use crate::config::{Architecture, FeedForwardActivation, TransformerConfig};
 use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
 use crate::init::{Init, Role};
@@ -60,7 +60,7 @@ impl MaskedHead {
         Self {
             transform: Linear::init(&init.at("transform"), [d, d], Role::Plain),
             norm: Norm::init(init),
-            output: (init.config.tie_embeddings == TieEmbeddings::None)
+            output: (!init.config.tie_embeddings.ties_output())
                 .then(|| Linear::init_without_bias(&init.at("output"), [d, v], Role::Plain)),
             bias: init.constant(v, 0.0),
             // A gated activation needs twice the columns, which the head's matrix does not have: take its ungated part.

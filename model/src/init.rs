@@ -7,7 +7,7 @@ use std::f64::consts::TAU;
 use std::fmt::Display;
 
 use burn::module::Param;
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -125,11 +125,20 @@ impl<'a> Init<'a> {
     /// A table of token or position vectors, `[n, d_model]`: normal with standard deviation `d_model^-0.5`, or the one of
     /// [`InitScheme::SmallNormal`].
     pub(crate) fn table(&self, name: &str, n: usize) -> Param<Tensor<2>> {
-        let std = match self.config.init {
+        self.table_of(name, [n, self.config.d_model])
+    }
+
+    fn table_std(&self) -> f64 {
+        match self.config.init {
             InitScheme::Xavier | InitScheme::Scaled => (self.config.d_model as f64).powf(-0.5),
             InitScheme::SmallNormal => SMALL_STD,
-        };
-        self.random(name, [n, self.config.d_model], NORMAL_WORDS, |random| std * normal(random))
+        }
+    }
+
+    /// A table of other numbers, distributed as the vectors of [`Self::table`].
+    pub(crate) fn table_of(&self, name: &str, shape: [usize; 2]) -> Param<Tensor<2>> {
+        let std = self.table_std();
+        self.random(name, shape, NORMAL_WORDS, |random| std * normal(random))
     }
 
     /// A bias or a norm's scale, `[n]`.
@@ -145,6 +154,11 @@ impl<'a> Init<'a> {
     /// A constant tensor of the model.
     pub(crate) fn fixed<const D: usize>(&self, values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
         Tensor::from_data(TensorData::new(values, shape), (self.device, self.dtype))
+    }
+
+    /// Constant numbers of the model, such as ids.
+    pub(crate) fn fixed_ints<const D: usize>(&self, values: Vec<i32>, shape: [usize; D]) -> Tensor<D, Int> {
+        Tensor::from_data(TensorData::new(values, shape), (&self.device.clone().inner(), DType::I32))
     }
 
     fn random(

@@ -44,6 +44,8 @@ pub(crate) struct Step {
     pub(crate) lengths: Tensor<1, Int>,
     /// Where its keys and values go.
     pub(crate) slots: Slots,
+    /// What relative positions add to its scores, `[B, H, 1, S]` with S = [`DecoderCache::next_capacity`].
+    pub(crate) bias: Option<Tensor<4>>,
 }
 
 /// Where a position's keys and values go in a [`KeyValueBuffer`].
@@ -150,6 +152,7 @@ impl DecoderCache {
                 positions: Tensor::full([self.batch_size], self.len as i64, options),
                 lengths: Tensor::full([self.batch_size], self.len as i64 + 1, options),
                 slots: Slots::Same(self.len),
+                bias: None,
             },
             Some(lengths) => {
                 let capacity = KeyValueBuffer::capacity_of(self.len + 1);
@@ -158,9 +161,15 @@ impl DecoderCache {
                     positions: lengths.clone(),
                     lengths: lengths.clone() + 1,
                     slots: Slots::Each { flat: first + lengths.clone(), longest: self.len },
+                    bias: None,
                 }
             }
         }
+    }
+
+    /// The capacity of every layer's buffer once the next position is in it.
+    pub(crate) fn next_capacity(&self) -> usize {
+        KeyValueBuffer::capacity_of(self.len + 1)
     }
 
     /// Counts the position of `step`, after the layers have processed it.

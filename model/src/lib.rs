@@ -23,8 +23,8 @@
 //!
 //! | model | architecture of | batch | presets |
 //! |---|---|---|---|
-//! | [`EncoderDecoder`] | Vaswani et al. 2017, Marian, BART | [`PairBatch`] | `tiny`, `small`, `base`, `big`, `transformer_base`, `transformer_big` |
-//! | [`DecoderOnly`] | GPT-2, Llama | [`TextBatch`] | `gpt2_124m`, `gpt2_350m`, `llama_125m`, `llama_1b` |
+//! | [`EncoderDecoder`] | Vaswani et al. 2017, Marian, BART, T5 | [`PairBatch`] | `tiny`, `small`, `base`, `big`, `transformer_base`, `transformer_big` |
+//! | [`DecoderOnly`] | GPT-2, Llama, Gemma | [`TextBatch`] | `gpt2_124m`, `gpt2_350m`, `llama_125m`, `llama_1b` |
 //! | [`EncoderOnly`] | BERT | [`TextBatch`], masked by [`mlm::mask_tokens`] | `bert_small` |
 //!
 //! ```
@@ -56,7 +56,7 @@
 //! |---|---|
 //! | 0 | `config` shape of a model · `checkpointing` memory or time · `named_tensor` parameters on the host |
 //! | 1 | `rows` lengths, documents, positions · `init` first weights · `lora` merged adapters · `loss` · `flops` cost · `prompts` checked prompts |
-//! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `learned_prompt` |
+//! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `relative` positions · `learned_prompt` |
 //! | 3 | `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
 //! | 4 | `embedding` · `encoder` · `decoder` |
 //! | 5 | `encoder_decoder` · `decoder_only` · `encoder_only` |
@@ -87,6 +87,7 @@ mod named_tensor;
 mod norm;
 mod position;
 mod prompts;
+mod relative;
 mod rows;
 mod stack;
 mod transformer;
@@ -115,6 +116,7 @@ pub use named_tensor::NamedTensor;
 pub use norm::Norm;
 pub use position::PositionEncoding;
 pub use prompts::{PromptError, Prompts};
+pub use relative::RelativePositions;
 pub use rows::Rows;
 pub use transformer::Transformer;
 

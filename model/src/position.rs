@@ -1,5 +1,5 @@
-//! Position vectors, added to the token vectors. Rotary positions work differently: see
-//! [`SelfAttention`](crate::SelfAttention).
+//! Position vectors, added to the token vectors. Rotary and relative positions work differently: see
+//! [`SelfAttention`](crate::SelfAttention) and [`RelativePositions`](crate::RelativePositions).
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
@@ -11,7 +11,7 @@ use crate::kv_cache::DecoderCache;
 use crate::norm::{Norm, dropout, normalized};
 use crate::rows::Rows;
 
-/// Sinusoidal or learned positions, in one of the two tables. With rotary positions both are absent, and only the limit on
+/// Sinusoidal or learned positions, in one of the two tables. With other positions both are absent, and only the limit on
 /// the length remains.
 #[derive(Module, Debug)]
 pub struct PositionEncoding {
@@ -32,7 +32,7 @@ impl PositionEncoding {
             Positions::SinusoidalHalves => {
                 Self { sinusoids: Some(init.fixed(halves(&sinusoids(n, d), d), shape)), ..none }
             }
-            Positions::Rotary => none,
+            Positions::Rotary | Positions::Relative => none,
         }
     }
 
@@ -75,7 +75,7 @@ impl PositionEncoding {
         rows.positions.clone().zip(self.vectors())
     }
 
-    /// The vectors that are added to every row alike, `[T, D]` with T = `n / B`; None with rotary positions.
+    /// The vectors that are added to every row alike, `[T, D]` with T = `n / B`; None if positions are no vectors.
     ///
     /// # Panics
     /// As [`Self::add_to`].

@@ -21,12 +21,14 @@ pub struct Rows {
     pub documents: Option<Tensor<1, Int>>,
     /// Position of each token in its document, `[B * T]`, each in `0..max_positions`. None: 0 to T - 1 in every row.
     pub positions: Option<Tensor<1, Int>>,
+    /// What relative positions add to the scores of a row, `[T * T, H]`, keys fastest. The stacks fill it in.
+    pub(crate) relative: Option<Tensor<2>>,
 }
 
 impl Rows {
     /// Full rows of one document each.
     pub fn new(batch_size: usize) -> Self {
-        Self { batch_size, lengths: None, documents: None, positions: None }
+        Self { batch_size, lengths: None, documents: None, positions: None, relative: None }
     }
 
     /// Right-padded rows.
@@ -70,13 +72,17 @@ impl Rows {
     }
 
     pub(crate) fn without_autodiff(self) -> Self {
-        let Self { batch_size, lengths, documents, positions } = self;
+        let Self { batch_size, lengths, documents, positions, relative } = self;
         let [lengths, documents, positions] = [lengths, documents, positions].map(|ids| ids.map(Tensor::inner));
-        Self { batch_size, lengths, documents, positions }
+        Self { batch_size, lengths, documents, positions, relative }
     }
 
     pub(crate) fn mask(&self) -> AttentionMask {
-        AttentionMask { key_lengths: self.lengths.clone(), documents: self.documents.clone() }
+        let bias = self.relative.clone().map(|bias| {
+            let [squares, heads] = bias.dims();
+            bias_of_scores(bias, [1, squares.isqrt()], heads)
+        });
+        AttentionMask { key_lengths: self.lengths.clone(), documents: self.documents.clone(), bias }
     }
 
     /// The position of each of `n` tokens in its document, `[n]`.
@@ -90,4 +96,10 @@ impl Rows {
             }
         }
     }
+}
+
+/// Puts numbers `[B * T * S, H]` of B rows of T queries in the order of scores, `[B, H, T, S]`.
+pub(crate) fn bias_of_scores(bias: Tensor<2>, [b, t]: [usize; 2], heads: usize) -> Tensor<4> {
+    let s = bias.dims()[0] / (b * t);
+    bias.reshape([b, t, s, heads]).permute([0, 3, 1, 2])
 }

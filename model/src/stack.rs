@@ -62,7 +62,7 @@ pub(crate) fn run<L: Layer>(
         return layers.iter().fold(x, |x, layer| layer.pass(layer.enter(x, stream), input, stream)).end(norm, stream);
     }
 
-    let memory = input.memory.as_ref().map(|memory| memory.hidden.clone());
+    let shared = input.shared();
     let input = input.clone().without_autodiff();
     let fork = stream.map(DropoutStream::fork);
     let stack = Stack { layers: layers.to_vec(), norm: norm.clone(), input };
@@ -71,15 +71,11 @@ pub(crate) fn run<L: Layer>(
         stream.join(&fork);
     }
 
-    match memory {
-        Some(memory) => with_gradient(y, [x, memory], move |dy| {
-            let Backward { sum, memory, leaves, .. } = stack.backward(dy, kept);
-            CustomGradients { inputs: [sum, memory.expect("every layer attends to the source")], leaves }
-        }),
-        None => with_gradient(y, [x], move |dy| {
-            let Backward { sum, leaves, .. } = stack.backward(dy, kept);
-            CustomGradients { inputs: [sum], leaves }
-        }),
+    let backward = move |dy| stack.backward(dy, kept);
+    match shared {
+        [None, None] => with_gradient(y, [x], move |dy| backward(dy).finished()),
+        [Some(a), None] | [None, Some(a)] => with_gradient(y, [x, a], move |dy| backward(dy).finished()),
+        [Some(a), Some(b)] => with_gradient(y, [x, a, b], move |dy| backward(dy).finished()),
     }
 }
 
@@ -113,10 +109,19 @@ struct Backward {
     sum: Tensor<2>,
     /// Gradient of the branch that the sum includes, if it is a branch of the layer before.
     branch: Option<Tensor<2>>,
-    /// Gradient of the source, if a layer attended to it.
-    memory: Option<Tensor<2>>,
+    /// Gradients of what the layers share, see [`LayerInput::shared`].
+    shared: [Option<Tensor<2>>; 2],
     /// Gradients of parameters.
     leaves: Vec<LeafGradient>,
+}
+
+impl Backward {
+    /// The gradients of the stack's input and of what the layers share, in this order.
+    fn finished<const N: usize>(self) -> CustomGradients<N> {
+        let inputs: Vec<Tensor<2>> = [Some(self.sum)].into_iter().chain(self.shared).flatten().collect();
+        let inputs = inputs.try_into().expect("every layer reads what the layers share");
+        CustomGradients { inputs, leaves: self.leaves }
+    }
 }
 
 impl<L: Layer> Stack<L> {
@@ -154,7 +159,7 @@ impl<L: Layer> Stack<L> {
     fn backward(self, dy: Tensor<2>, kept: Kept) -> Backward {
         let Self { layers, norm, input } = self;
         let Kept { layers: checkpoints, end } = kept;
-        let mut backward = Backward { sum: dy, branch: None, memory: None, leaves: Vec::new() };
+        let mut backward = Backward { sum: dy, branch: None, shared: [None, None], leaves: Vec::new() };
 
         if let Some(norm) = &norm {
             let start = Start::new(end.sum, layers.last());
@@ -167,7 +172,7 @@ impl<L: Layer> Stack<L> {
         for (i, Checkpoint { sum, stream, retained }) in checkpoints.into_iter().enumerate().rev() {
             let (layer, before) = (&layers[i], i.checked_sub(1).map(|i| &layers[i]));
             let start = Start::new(sum, before);
-            let input = input.clone().with_memory(|hidden| Tensor::from_inner(hidden).require_grad());
+            let input = input.clone().with_shared(|tensor| Tensor::from_inner(tensor).require_grad());
             let entered = layer.enter(start.stream(), stream.as_ref());
             let pass = || layer.pass(entered, &input, stream.as_ref());
             let end = match retained {
@@ -188,8 +193,9 @@ impl<L: Layer> Stack<L> {
             let mut gradients = gradients_behind(y, dy, product);
             start.leave(&mut gradients, &mut backward);
             collect(layer, &mut gradients, &mut backward.leaves);
-            if let Some(gradient) = input.memory.and_then(|memory| memory.hidden.grad_remove(&mut gradients)) {
-                backward.memory = Some(match backward.memory {
+            for (of_layers, leaf) in backward.shared.iter_mut().zip(input.shared()) {
+                let Some(gradient) = leaf.and_then(|leaf| leaf.grad_remove(&mut gradients)) else { continue };
+                *of_layers = Some(match of_layers.take() {
                     Some(later) => gradient + later,
                     None => gradient,
                 });
@@ -235,13 +241,19 @@ impl<'a> Start<'a> {
 impl LayerInput {
     fn without_autodiff(self) -> Self {
         let memory = self.memory.map(|memory| Memory { lengths: memory.lengths.inner(), ..memory });
-        Self { rows: self.rows.without_autodiff(), memory }.with_memory(Tensor::inner)
+        Self { rows: self.rows.without_autodiff(), memory }.with_shared(Tensor::inner)
     }
 
-    /// Replaces the hidden states of the source.
-    fn with_memory(self, change: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Self {
+    /// What has gradients from all layers: the hidden states of the source, and what relative positions add to scores.
+    fn shared(&self) -> [Option<Tensor<2>>; 2] {
+        [self.memory.as_ref().map(|memory| memory.hidden.clone()), self.rows.relative.clone()]
+    }
+
+    /// Replaces [`Self::shared`].
+    fn with_shared(self, change: impl Fn(Tensor<2>) -> Tensor<2>) -> Self {
         let memory = self.memory.map(|memory| Memory { hidden: change(memory.hidden), ..memory });
-        Self { memory, ..self }
+        let relative = self.rows.relative.map(&change);
+        Self { memory, rows: Rows { relative, ..self.rows } }
     }
 }
 

@@ -19,8 +19,8 @@ use crate::run::{TrainedModel, WhichWeights};
 
 /// Writes a checkpoint as a Hugging Face model folder
 ///
-/// Chooses the family that computes the same: gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart
-/// or marian. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM or
+/// Chooses the family that computes the same: gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart,
+/// marian or t5. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM or
 /// AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer: it gives the ids that Kiln gives. A model
 /// that none of these families computes is refused with the reasons.
 #[derive(Debug, clap::Args)]

@@ -23,7 +23,7 @@ use crate::run::{folder, write_run};
 ///
 /// Reads config.json, generation_config.json, model.safetensors or pytorch_model.bin (f32, f16 or bf16; also shards with
 /// an index) and tokenizer.json of the families gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta,
-/// bart and marian. The run can be evaluated, generated from and exported; kiln train --from trains it further. Of a
+/// bart, marian and t5 (also mt5). The run can be evaluated, generated from and exported; kiln train --from trains it further. Of a
 /// pytorch_model.bin, no code is run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:

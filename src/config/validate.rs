@@ -1,6 +1,6 @@
 //! Checks a configuration before any work. Each problem names its key, the value found and a remedy.
 
-use kiln_model::{TieEmbeddings, TransformerConfig};
+use kiln_model::TransformerConfig;
 
 use super::task::{Reads, TaskTraits, traits_of};
 use super::{BestMetric, Config, LossScaleConfig, OptimConfig, Preset, Schedule, TrainConfig};
@@ -123,7 +123,7 @@ impl Config {
 
     /// Checks the keys of different sections against each other, for pairs.
     fn validate_pairs(&self, problems: &mut Vec<String>) {
-        if self.has_two_vocabularies() && self.model.tie_embeddings == TieEmbeddings::ThreeWay {
+        if self.has_two_vocabularies() && self.model.tie_embeddings.ties_inputs() {
             problems.push(
                 "model.tie_embeddings = \"three_way\" shares one matrix between source and target, but there are two \
                  vocabularies; set model.tie_embeddings = \"output\", or tokenizer.joint = true (and no tokenizer.target_path)"

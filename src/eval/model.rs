@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{Rank, Shape};
 use kiln_kernels::attention_is_fused;
-use kiln_model::flops::{TrainSetting, train_bytes, train_flops_per_batch};
+use kiln_model::flops::{TrainSetting, attention_needs_reference, train_bytes, train_flops_per_batch};
 use kiln_model::{ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Transformer};
 
 use crate::config::GenerateConfig;
@@ -114,8 +114,18 @@ impl Model for Transformer {
     }
 
     fn check_repeatable(&self, device: &Device, dtype: FloatDType) -> Result<(), String> {
-        let head_dim = self.config().head_dim();
-        if is_cpu(device) || attention_is_fused(device, dtype.into(), head_dim) {
+        let (config, head_dim) = (self.config(), self.config().head_dim());
+        if is_cpu(device) {
+            return Ok(());
+        }
+        if attention_needs_reference(config) {
+            return Err(format!(
+                "attention with model.positions = \"relative\" has no kernel of its own on {}: the backend's autotune may choose \
+                 different kernels from run to run; set train.deterministic = false",
+                device_name(device)
+            ));
+        }
+        if attention_is_fused(device, dtype.into(), head_dim) {
             return Ok(());
         }
         Err(format!(

@@ -6,7 +6,7 @@ use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Order, Shape};
 use kiln_model::ActivationCheckpointing;
-use kiln_model::flops::{TrainBytes, n_params};
+use kiln_model::flops::{TrainBytes, attention_needs_reference, n_params};
 
 use super::error::RunError;
 use super::need::Need;
@@ -106,6 +106,15 @@ impl Plan {
                 .find(fits)
                 .unwrap_or(ActivationCheckpointing::Layer)
         });
+        let mut notes = data.notes.clone();
+        if attention_needs_reference(&config.model) {
+            notes.push(
+                "attention: no fused kernel computes model.positions = \"relative\"; it runs its reference operators, which take more \
+                 time and memory"
+                    .into(),
+            );
+        }
+
         Ok(Self {
             device: match n_devices {
                 1 => device_name(device),
@@ -124,7 +133,7 @@ impl Plan {
             n_params: n_params(&config.model).total(),
             valid: data.valid.as_ref().map(|valid| Rows::of(valid, |shape| shape.padded_tokens() as u64)),
             train,
-            notes: data.notes.clone(),
+            notes,
         })
     }
 

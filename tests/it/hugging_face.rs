@@ -8,8 +8,10 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::kiln::{SMALL, Workplace, copy_folder};
 
-const FOLDERS: [&str; 12] =
-    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian"];
+const FOLDERS: [&str; 14] = [
+    "gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian",
+    "t5", "t5-1.1",
+];
 const TEXT: &str = "the cat sat on the mat\n\na model reads a text and writes another text\n\none two three four\n";
 const PAIRS: &str =
     "{\"src\": \"the cat sat\", \"trg\": \"the dog lay\"}\n{\"src\": \"one two\", \"trg\": \"three four\"}\n";
@@ -27,6 +29,7 @@ fn model_type(folder: &str) -> &str {
     match folder {
         "llama-3" => "llama",
         "gemma3" => "gemma3_text",
+        "t5-1.1" => "t5",
         _ => folder,
     }
 }
@@ -100,7 +103,7 @@ fn an_imported_model_is_evaluated_generates_and_translates() {
     let (lm, pairs) = (place.write("text.txt", TEXT), place.write("pairs.jsonl", PAIRS));
     let texts = ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta"]
         .map(|family| (family, &lm));
-    for (family, data) in texts.into_iter().chain([("bart", &pairs), ("marian", &pairs)]) {
+    for (family, data) in texts.into_iter().chain(["bart", "marian", "t5", "t5-1.1"].map(|family| (family, &pairs))) {
         import(&place, family);
         let run = format!("runs/{family}");
         let scores = place.run(&["evaluate", &run, "--data", text(data), "--json", "--device", "cpu"]).ok();
@@ -118,7 +121,7 @@ fn an_imported_model_is_evaluated_generates_and_translates() {
         let generated: serde_json::Value = serde_json::from_str(&generated.stdout).expect("JSON");
         assert_eq!(generated["prompt"], "the cat", "{generated}");
     }
-    for family in ["bart", "marian"] {
+    for family in ["bart", "marian", "t5", "t5-1.1"] {
         let run = format!("runs/{family}");
         let translated = place.run_with_input(&["translate", &run, "--device", "cpu"], "the cat\n\none\n").ok();
         assert_eq!(translated.stdout.lines().count(), 3, "{translated:#?}");
@@ -143,6 +146,8 @@ fn an_imported_model_is_trained_further() {
         ("gemma3", &lm),
         ("bert", &lm),
         ("marian", &pairs),
+        ("t5", &pairs),
+        ("t5-1.1", &pairs),
     ] {
         import(&place, family);
         let run = format!("runs/{family}");
@@ -250,9 +255,9 @@ fn folders_that_do_not_fit_are_refused() {
     let config = |dir: &Path, from: &str, to: &str| replace(&dir.join("config.json"), from, to);
 
     place.run(&["import", "nowhere"]).refused(2, &["nowhere: no such folder"]);
-    change("family", "gpt2", &|dir| config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"t5\"")).refused(
+    change("family", "gpt2", &|dir| config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"mamba\"")).refused(
         3,
-        &["model_type \"t5\" is not supported; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart and marian"],
+        &["model_type \"mamba\" is not supported; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian and t5"],
     );
     change("activation", "bert", &|dir| config(dir, "\"gelu\"", "\"quick_gelu\""))
         .refused(3, &["hidden_act \"quick_gelu\" is not supported; supported: gelu, gelu_new, relu"]);

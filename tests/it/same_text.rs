@@ -10,8 +10,10 @@ use serde_json::Value;
 use crate::kiln::{Workplace, copy_folder};
 
 /// Folders of `transformers`.
-const IMPORTED: [&str; 12] =
-    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian"];
+const IMPORTED: [&str; 14] = [
+    "gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian",
+    "t5", "t5-1.1",
+];
 /// Runs of Kiln. Their vocabularies are of three kinds: with a start token in front of documents, with bytes, and WordPiece.
 const EXPORTED: [&str; 5] = ["llama", "gpt2", "word-piece", "bert", "marian"];
 
@@ -59,7 +61,9 @@ fn wanted(name: &str, expected: &Value) -> String {
             tokens.iter().map(|token| token.as_str().expect("a token").trim()).collect::<Vec<_>>().join(" ")
         }
         // A translation is one line of output in Kiln.
-        None if matches!(name, "bart" | "marian") => expected["text"].as_str().expect("text").replace('\n', " "),
+        None if matches!(name, "bart" | "marian" | "t5" | "t5-1.1") => {
+            expected["text"].as_str().expect("text").replace('\n', " ")
+        }
         None => expected["text"].as_str().expect("text").to_owned(),
     }
 }

@@ -134,6 +134,24 @@ impl TransformerConfig {
             }
         }
         self.validate_rope_scaling(problems);
+        self.validate_relative(problems);
+    }
+
+    fn validate_relative(&self, problems: &mut Vec<String>) {
+        let (buckets, distance) = (self.relative_buckets, self.relative_max_distance);
+        if self.positions != Positions::Relative {
+            return;
+        }
+        if buckets < 4 || !buckets.is_multiple_of(2) || buckets > 1 << 16 {
+            problems
+                .push(format!("model.relative_buckets {buckets} is not an even number from 4 to 65536; 32 is usual"));
+        }
+        if distance <= buckets / 2 || distance > 1 << 24 {
+            problems.push(format!(
+                "model.relative_max_distance {distance} is not above half of model.relative_buckets {buckets} and at most 16777216; \
+                 128 is usual"
+            ));
+        }
     }
 
     fn validate_rope_scaling(&self, problems: &mut Vec<String>) {
@@ -220,6 +238,20 @@ mod tests {
                 c.rope_scaling = Some(RopeScaling { original_max_positions: 8192, ..linear });
             }),
         ];
+        let relative = |buckets: usize, distance: usize| TransformerConfig {
+            positions: Positions::Relative,
+            relative_buckets: buckets,
+            relative_max_distance: distance,
+            ..TransformerConfig::default()
+        };
+        for (key, config) in [
+            ("model.relative_buckets", relative(2, 128)),
+            ("model.relative_buckets", relative(31, 128)),
+            ("model.relative_max_distance", relative(32, 16)),
+        ] {
+            let problems = config.validate();
+            assert!(problems.len() == 1 && problems[0].starts_with(key), "{key}: {problems:#?}");
+        }
         for (key, change) in cases {
             let mut config = gemma_3();
             change(&mut config);

@@ -54,6 +54,10 @@ pub struct TransformerConfig {
     pub positions: Positions,
     /// Base of the wavelengths of rotary positions: pair i of K / 2 rotates by `rope_theta^(-2 i / K)` radians per position.
     pub rope_theta: f64,
+    /// Buckets of relative positions, each with a number per head; in an encoder, half of them for keys behind the query.
+    pub relative_buckets: usize,
+    /// Distances from here on share a bucket of relative positions.
+    pub relative_max_distance: usize,
     /// How the wavelengths of rotary positions are stretched, in models whose texts were lengthened after training (Llama 3,
     /// Gemma 3).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,6 +100,8 @@ pub struct TransformerConfig {
     /// Encoder-decoder: whether a constant vector is added to the logits (`final_logits_bias` of Marian and BART). It is not
     /// trained.
     pub final_logits_bias: bool,
+    /// Encoder-decoder: whether hidden states are multiplied by `d_model^-0.5` before the output projection (T5).
+    pub scale_output: bool,
     /// Fraction of elements dropped after the embeddings, inside feed-forward layers (but see `activation_dropout`) and
     /// before every residual sum, in [0, 1).
     pub dropout: f64,
@@ -171,6 +177,9 @@ pub enum Positions {
     Rotary,
     /// One trained vector per position, in one table for the encoder and one for the decoder.
     Learned,
+    /// Adds a trained number per head and distance to the scores of self-attention (Raffel et al. 2020, T5). The layers of a stack
+    /// share them, and so do far distances, in buckets.
+    Relative,
 }
 
 /// The activation of the feed-forward layers: one of the element-wise [`kiln_kernels::Activation`], or a gated product.
@@ -206,8 +215,22 @@ pub enum TieEmbeddings {
     ThreeWay,
     /// Target embedding and output projection.
     Output,
+    /// Encoder-decoder: source and target embedding (T5 1.1). Needs a joint vocabulary.
+    Inputs,
     /// No two of them.
     None,
+}
+
+impl TieEmbeddings {
+    /// Whether source and target embedding are one matrix.
+    pub fn ties_inputs(self) -> bool {
+        matches!(self, Self::ThreeWay | Self::Inputs)
+    }
+
+    /// Whether the output projection is an embedding.
+    pub fn ties_output(self) -> bool {
+        matches!(self, Self::ThreeWay | Self::Output)
+    }
 }
 
 /// Distribution of the initial weights. Biases and shifts start at 0, scales of norms at 1. Tables of tokens and positions
@@ -248,6 +271,8 @@ impl Default for TransformerConfig {
             scale_embedding: true,
             positions: Positions::Sinusoidal,
             rope_theta: 10_000.0,
+            relative_buckets: 32,
+            relative_max_distance: 128,
             rope_scaling: None,
             attention_window: 0,
             global_layer_every: 0,
@@ -264,6 +289,7 @@ impl Default for TransformerConfig {
             mlm_head: true,
             pooler: false,
             final_logits_bias: false,
+            scale_output: false,
             dropout: 0.1,
             activation_dropout: None,
             attention_dropout: 0.0,

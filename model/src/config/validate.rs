@@ -141,6 +141,7 @@ impl TransformerConfig {
                 "final_logits_bias",
                 "set it to false",
             ),
+            (self.scale_output && self.architecture != Architecture::EncoderDecoder, "scale_output", "set it to false"),
         ] {
             if set {
                 problems.push(format!(
@@ -153,11 +154,18 @@ impl TransformerConfig {
     fn validate_vocabularies(&self, problems: &mut Vec<String>) {
         let (source, target) = (self.source_vocab_size, self.target_vocab_size);
         let two = self.architecture == Architecture::EncoderDecoder;
-        if two && source > 0 && target > 0 && source != target && self.tie_embeddings == TieEmbeddings::ThreeWay {
+        if two && source > 0 && target > 0 && source != target && self.tie_embeddings.ties_inputs() {
             problems.push(format!(
-                "model.tie_embeddings = \"three_way\" needs one vocabulary, but the source has {source} tokens and the target {target}; \
-                 set model.tie_embeddings = \"output\" or use a joint tokenizer"
+                "model.tie_embeddings = {} needs one vocabulary, but the source has {source} tokens and the target {target}; \
+                 set model.tie_embeddings = \"output\" or use a joint tokenizer",
+                serde_json::json!(self.tie_embeddings)
             ));
+        }
+        if !two && self.tie_embeddings == TieEmbeddings::Inputs {
+            problems.push(
+                "model.tie_embeddings = \"inputs\" ties two embeddings, but the model has one; set it to \"output\" or \"none\""
+                    .to_owned(),
+            );
         }
 
         let used = match self.architecture {

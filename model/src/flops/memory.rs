@@ -5,7 +5,7 @@ use kiln_kernels::attention_is_fused;
 
 use super::{Sizes, n_params, n_trained};
 use crate::checkpointing::ActivationCheckpointing;
-use crate::config::{Architecture, NormPlacement, TransformerConfig};
+use crate::config::{Architecture, NormPlacement, Positions, TransformerConfig};
 
 /// What decides the memory of a training step, apart from model, device and batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,11 +155,16 @@ pub fn train_bytes(
             config,
             dtype,
             shape,
-            attention_is_fused(device, dtype, config.head_dim()),
+            attention_is_fused(device, dtype, config.head_dim()) && !attention_needs_reference(config),
             setting.checkpointing,
         ),
         flat_gradients: if setting.accumulates { 0 } else { trained * element },
     }
+}
+
+/// Returns whether attention runs its reference operators on every device: there is no kernel for relative positions.
+pub fn attention_needs_reference(config: &TransformerConfig) -> bool {
+    config.positions == Positions::Relative
 }
 
 /// The bytes of one kind that a layer keeps for backward.

@@ -4,7 +4,7 @@
 mod memory;
 mod params;
 
-pub use memory::{ActivationBytes, TrainBytes, TrainSetting, train_bytes};
+pub use memory::{ActivationBytes, TrainBytes, TrainSetting, attention_needs_reference, train_bytes};
 pub use params::{ParamCount, n_params, n_trained};
 
 use crate::config::{Architecture, TransformerConfig};

@@ -8,7 +8,7 @@ use crate::config::{Architecture, NormKind, NormPlacement, Positions, Product, T
 pub struct ParamCount {
     /// Token tables that are not tied to the output projection, token types, and norms of embeddings.
     pub embeddings: u64,
-    /// Learned positions.
+    /// Learned and relative positions.
     pub positions: u64,
     /// Encoder layers and final norm.
     pub encoder: u64,
@@ -64,6 +64,7 @@ pub fn n_params(config: &TransformerConfig) -> ParamCount {
     let tables = match config.tie_embeddings {
         _ if !projects => n_tables * d,
         TieEmbeddings::ThreeWay => 0,
+        TieEmbeddings::Inputs => source_vocab * d,
         TieEmbeddings::Output => n_tables * d - output_projection,
         TieEmbeddings::None => n_tables * d,
     };
@@ -72,7 +73,12 @@ pub fn n_params(config: &TransformerConfig) -> ParamCount {
     let dense = d * d + bias * d;
     ParamCount {
         embeddings: tables + config.n_token_types as u64 * d + if config.embedding_norm { n_sides * norm } else { 0 },
-        positions: if config.positions == Positions::Learned { n_sides * config.max_positions as u64 * d } else { 0 },
+        positions: n_sides
+            * match config.positions {
+                Positions::Learned => config.max_positions as u64 * d,
+                Positions::Relative => (config.relative_buckets * config.n_heads) as u64,
+                Positions::Sinusoidal | Positions::SinusoidalHalves | Positions::Rotary => 0,
+            },
         encoder: if n_encoder > 0 { n_encoder * encoder_layer + final_norm } else { 0 },
         decoder: if n_decoder > 0 { n_decoder * decoder_layer + final_norm } else { 0 },
         head: if masked_head { dense + norm + vocab } else { 0 }

@@ -141,18 +141,18 @@ fn windows(fields: &mut Fields<'_>, n_layers: usize, pattern: usize) -> (usize, 
         return (0, 0);
     }
     let window = fields.size_or("sliding_window", 4096);
-    let is_global: Vec<bool> = match fields.get("layer_types").and_then(Value::as_array) {
-        Some(types) => types.iter().map(|kind| *kind == FULL).collect(),
-        None => (1..=n_layers).map(|layer| pattern > 0 && layer.is_multiple_of(pattern)).collect(),
+    let Some(types) = fields.get("layer_types").and_then(Value::as_array) else {
+        return if pattern == 1 { (0, 0) } else { (window, if pattern > n_layers { 0 } else { pattern }) };
     };
 
-    let every = is_global.iter().position(|is_global| *is_global).map_or(0, |first| first + 1);
-    let regular = (1..=n_layers).map(|layer| every > 0 && layer.is_multiple_of(every));
-    if !is_global.iter().copied().eq(regular) {
+    let every = types.iter().position(|kind| *kind == FULL).map_or(0, |first| first + 1);
+    let regular = (1..=types.len()).map(|layer| every > 0 && layer.is_multiple_of(every));
+    let known = types.iter().all(|kind| *kind == FULL || *kind == SLIDING);
+    if types.len() != n_layers || !known || !types.iter().map(|kind| *kind == FULL).eq(regular) {
         fields.problems.push(format!(
             "layer_types of {} layers is not supported: after equally many layers of type {SLIDING} comes one of type {FULL}, in \
              {n_layers} layers",
-            is_global.len()
+            types.len()
         ));
     }
     match every {

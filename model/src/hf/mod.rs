@@ -1,6 +1,6 @@
 //! Converts weights and configurations from and to Hugging Face `transformers`.
 //!
-//! Kiln supports eleven families. Each has one table of names and layouts (`table` in its file), which import and export
+//! Kiln supports twelve families. Each has one table of names and layouts (`table` in its file), which import and export
 //! share. It also has one mapping between its `config.json` and [`TransformerConfig`].
 //!
 //! | family | Kiln | particularities |
@@ -16,6 +16,7 @@
 //! | `roberta` | encoder-only | BERT with positions that are counted from the padding id |
 //! | `bart` | encoder-decoder | two unused rows before the positions; a bias on the logits |
 //! | `marian` | encoder-decoder | positions with all sines before all cosines; a bias on the logits |
+//! | `t5` | encoder-decoder | relative positions, RMSNorm, no scale of scores; also `mt5`, which is exported as `t5` |
 //!
 //! Import transposes PyTorch's `[n_out, n_in]` matrices and joins projections that Kiln fuses; export reverses both. This
 //! module opens no files: its functions take and return tensors and JSON values.
@@ -24,8 +25,8 @@
 //! use kiln_model::hf;
 //! use serde_json::json;
 //!
-//! let error = hf::import(&json!({"model_type": "t5"}), &[]).unwrap_err().to_string();
-//! assert!(error.contains("t5") && error.contains("gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert"));
+//! let error = hf::import(&json!({"model_type": "mamba"}), &[]).unwrap_err().to_string();
+//! assert!(error.contains("mamba") && error.contains("gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert"));
 //! ```
 
 mod bert;
@@ -42,6 +43,7 @@ mod peft;
 mod reorder;
 mod rope;
 mod seq2seq;
+mod t5;
 mod table;
 mod tensor;
 
@@ -84,11 +86,13 @@ pub enum Family {
     Bart,
     /// Marian (Junczys-Dowmunt et al. 2018), as converted by the OPUS-MT project.
     Marian,
+    /// T5 (Raffel et al. 2020), its versions 1.1 and Flan, and mT5.
+    T5,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Gpt2,
         Self::Llama,
         Self::Mistral,
@@ -100,6 +104,7 @@ impl Family {
         Self::Roberta,
         Self::Bart,
         Self::Marian,
+        Self::T5,
     ];
 
     /// The `model_type`.
@@ -116,6 +121,7 @@ impl Family {
             Self::Roberta => "roberta",
             Self::Bart => "bart",
             Self::Marian => "marian",
+            Self::T5 => "t5",
         }
     }
 
@@ -123,7 +129,8 @@ impl Family {
     fn of_json(config: &Map<String, Value>) -> Result<Self, HfError> {
         let family = |found: String| HfError::Family { found };
         let Some(model_type) = config.get("model_type") else { return Err(family("it has no model_type".into())) };
-        let known = Self::ALL.into_iter().find(|known| model_type.as_str() == Some(known.name()));
+        let name = model_type.as_str().map(|name| if name == t5::MULTILINGUAL { Self::T5.name() } else { name });
+        let known = Self::ALL.into_iter().find(|known| name == Some(known.name()));
         known.ok_or_else(|| family(format!("model_type {model_type} is not supported")))
     }
 
@@ -133,6 +140,7 @@ impl Family {
             (Architecture::DecoderOnly, Positions::Rotary) => llama::nearest(config),
             (Architecture::DecoderOnly, _) => Self::Gpt2,
             (Architecture::EncoderOnly, _) => bert::nearest(config),
+            (Architecture::EncoderDecoder, Positions::Relative) => Self::T5,
             (Architecture::EncoderDecoder, Positions::Learned) => Self::Bart,
             (Architecture::EncoderDecoder, _) => Self::Marian,
         }
@@ -147,6 +155,7 @@ impl Family {
             Self::Bert | Self::Roberta => bert::write(config, self),
             Self::Bart => seq2seq::write_bart(config),
             Self::Marian => seq2seq::write_marian(config),
+            Self::T5 => t5::write(config),
         };
         match problems.is_empty() {
             true => Ok(written),
@@ -161,6 +170,7 @@ impl Family {
             Self::Gemma2 | Self::Gemma3 => gemma::table(config),
             Self::Bert | Self::Roberta => bert::table(config, self),
             Self::Bart | Self::Marian => seq2seq::table(config),
+            Self::T5 => t5::table(config),
         }
     }
 }
@@ -221,13 +231,18 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
         Family::Bert | Family::Roberta => bert::read(&mut fields, family, &has),
         Family::Bart => seq2seq::read_bart(&mut fields),
         Family::Marian => seq2seq::read_marian(&mut fields),
+        Family::T5 => t5::read(&mut fields, &has),
     };
-    let tokens = TokenIds {
+    let mut tokens = TokenIds {
         pad: token_id(&mut fields, "pad_token_id"),
         bos: token_id(&mut fields, "bos_token_id"),
         eos: token_id(&mut fields, "eos_token_id"),
         decoder_start: token_id(&mut fields, "decoder_start_token_id"),
     };
+    if family == Family::T5 {
+        // Newer files name it in generation_config.json only.
+        tokens.decoder_start = tokens.decoder_start.or(tokens.pad);
+    }
     config.pad_id = tokens.pad.unwrap_or(if family == Family::Roberta { bert::ROBERTA_PAD } else { 0 });
 
     let Fields { mut problems, mut notes, .. } = fields;
@@ -345,8 +360,10 @@ fn ids_json(family: Family, tokens: &TokenIds) -> Map<String, Value> {
         ("bos_token_id".to_owned(), json!(tokens.bos)),
         ("eos_token_id".to_owned(), json!(tokens.eos)),
     ]);
-    if matches!(family, Family::Bart | Family::Marian) {
+    if matches!(family, Family::Bart | Family::Marian | Family::T5) {
         ids.insert("decoder_start_token_id".to_owned(), json!(tokens.decoder_start));
+    }
+    if matches!(family, Family::Bart | Family::Marian) {
         ids.insert("forced_eos_token_id".to_owned(), json!(tokens.eos));
     }
     ids

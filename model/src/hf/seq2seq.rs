@@ -187,6 +187,10 @@ pub(super) fn write_marian(config: &TransformerConfig) -> (Map<String, Value>, V
     let (shared, tied) = match config.tie_embeddings {
         TieEmbeddings::ThreeWay => (true, true),
         TieEmbeddings::Output => (false, true),
+        TieEmbeddings::Inputs => {
+            demands.0.push("model.tie_embeddings is \"inputs\", which this family does not have".to_owned());
+            (true, false)
+        }
         TieEmbeddings::None => (false, false),
     };
     written.extend(object(json!({
@@ -206,6 +210,7 @@ fn write(config: &TransformerConfig, demands: &mut Demands) -> Map<String, Value
     demands.equal("bias", config.bias, true);
     demands.equal("n_kv_heads", config.kv_heads(), config.n_heads);
     demands.plain_attention(config);
+    demands.equal("scale_output", config.scale_output, false);
 
     object(json!({
         "is_encoder_decoder": true,

@@ -5,12 +5,14 @@ use kiln_model::{
     ActivationCheckpointing, Architecture, Batch, DropoutStream, NormPlacement, Rows, Transformer, TransformerConfig,
 };
 
+use crate::gemma::gemma_config;
 use crate::support::{
-    ByPath, bart_config, batch, bert_config, cuda, gemma_config, gpt2_config, gradients, llama_config, random_rows,
-    scalar, small_config, t5_like_config, text_batch, train_device,
+    ByPath, bart_config, batch, bert_config, cuda, gpt2_config, gradients, llama_config, random_rows, scalar,
+    small_config, t5_like_config, text_batch, train_device,
 };
+use crate::t5::t5_config;
 
-fn configs() -> [(&'static str, TransformerConfig); 8] {
+fn configs() -> [(&'static str, TransformerConfig); 9] {
     let biased = TransformerConfig { norm: NormPlacement::Sandwich, ..small_config() };
     [
         ("GPT-2", gpt2_config()),
@@ -20,7 +22,8 @@ fn configs() -> [(&'static str, TransformerConfig); 8] {
         ("BERT", bert_config()),
         ("BART", bart_config()),
         ("a Transformer", small_config()),
-        ("T5", t5_like_config()),
+        ("a model like T5", t5_like_config()),
+        ("T5", t5_config()),
     ]
 }
 

@@ -9,6 +9,7 @@ use crate::support::{
     Pair, START, assert_close, bart_config, batch, ids, marian_config, random_rows, small_config, t5_like_config,
     values,
 };
+use crate::t5::t5_config;
 
 const TOLERANCE: f32 = 1e-5;
 
@@ -78,7 +79,7 @@ fn post_norm_with_learned_positions_and_no_ties_equals_the_full_forward() {
 
 #[test]
 fn bart_marian_and_t5_like_equal_the_full_forward() {
-    for config in [bart_config(), marian_config(), t5_like_config()] {
+    for config in [bart_config(), marian_config(), t5_like_config(), t5_config()] {
         check(config, 6);
     }
 }
@@ -86,7 +87,7 @@ fn bart_marian_and_t5_like_equal_the_full_forward() {
 #[test]
 fn prefilled_targets_continue_like_decoded_ones() {
     let device = Device::flex();
-    for config in [bart_config(), marian_config(), t5_like_config(), small_config()] {
+    for config in [bart_config(), marian_config(), t5_like_config(), t5_config(), small_config()] {
         let model = config.init_encoder_decoder(3, DType::F32, &device);
         let pairs = pairs(3, 8);
         let mut cache = started(&model, &pairs, &device);

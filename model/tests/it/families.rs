@@ -12,8 +12,10 @@ use crate::support::{
     ByPath, Optimizer, assert_close, cuda, distance, gradients, scalar, train_device, values, weights, with_weights,
 };
 
-pub(crate) const NAMES: [&str; 12] =
-    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian"];
+pub(crate) const NAMES: [&str; 14] = [
+    "gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian",
+    "t5", "t5-1.1",
+];
 
 const RELATIVE: f32 = 1e-4;
 
@@ -272,6 +274,16 @@ fn bert() {
 #[test]
 fn roberta() {
     check("roberta");
+}
+
+#[test]
+fn t5_with_relative_positions() {
+    check("t5");
+}
+
+#[test]
+fn t5_with_gates_and_an_output_of_its_own() {
+    check("t5-1.1");
 }
 
 #[test]

@@ -4,15 +4,33 @@ use burn::tensor::{DType, Device};
 use kiln_kernels::Settings;
 use kiln_model::hf::{self, Imported};
 use kiln_model::{
-    Architecture, Batch, DecoderOnly, FeedForwardActivation, NamedTensor, NormPlacement, RopeScaling, Transformer,
-    TransformerConfig, flops,
+    Architecture, Batch, DecoderOnly, FeedForwardActivation, NamedTensor, NormPlacement, RopeScaling, TieEmbeddings,
+    Transformer, TransformerConfig, flops,
 };
 use serde_json::{Value, json};
 
 use crate::hf::{changed, file_bytes, file_tensors, import, sorted};
 use crate::support::{
-    assert_close, gemma_config, gradients, ids, random_rows, scalar, shapes, text_batch, train_device, values, weights,
+    assert_close, gradients, ids, llama_config, random_rows, scalar, shapes, text_batch, train_device, values, weights,
 };
+
+/// The decoder-only model of Gemma's kind: a layer with a window, one without.
+pub(crate) fn gemma_config() -> TransformerConfig {
+    TransformerConfig {
+        norm: NormPlacement::Sandwich,
+        activation: FeedForwardActivation::Geglu,
+        head_dim: 6,
+        scale_embedding: true,
+        attention_window: 3,
+        global_layer_every: 2,
+        local_rope_theta: Some(100.0),
+        attention_scale: Some(0.7),
+        attention_softcap: 0.5,
+        logits_softcap: 0.8,
+        tie_embeddings: TieEmbeddings::Output,
+        ..llama_config()
+    }
+}
 
 fn refused(family: &str, change: Value, wanted: &str) {
     let error = changed(family, change.clone(), |_| ()).expect_err("refused").to_string();
@@ -68,7 +86,7 @@ fn every_exportable_variant_survives_a_round_trip() {
         ("gemma2", |config| (config.attention_scale, config.attention_softcap) = (None, 0.0)),
         ("gemma2", |config| (config.attention_window, config.global_layer_every) = (0, 0)),
         ("gemma2", |config| config.global_layer_every = 0),
-        ("gemma3", |config| config.tie_embeddings = kiln_model::TieEmbeddings::None),
+        ("gemma3", |config| config.tie_embeddings = TieEmbeddings::None),
         ("gemma3", |config| (config.rope_scaling, config.global_layer_every) = (None, 2)),
         ("gemma3", |config| (config.attention_softcap, config.logits_softcap) = (30.0, 20.0)),
     ];

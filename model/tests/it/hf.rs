@@ -14,14 +14,17 @@ use serde_json::{Value, json};
 
 use crate::support::{assert_close, batch, ids, shapes, small_config, train_device, values, weights, with_weights};
 
-const FOLDERS: [&str; 12] =
-    ["gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian"];
+const FOLDERS: [&str; 14] = [
+    "gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian",
+    "t5", "t5-1.1",
+];
 
 /// The family of a folder.
 fn family_of(folder: &str) -> &str {
     match folder {
         "llama-3" => "llama",
         "gemma3" => "gemma3_text",
+        "t5-1.1" => "t5",
         _ => folder,
     }
 }
@@ -194,7 +197,11 @@ pub(crate) fn changed(
 #[test]
 fn unsupported_options_are_refused_by_name() {
     let cases = [
-        ("gpt2", json!({"model_type": "t5"}), "model_type \"t5\" is not supported; Kiln reads gpt2, llama, mistral"),
+        (
+            "gpt2",
+            json!({"model_type": "mamba"}),
+            "model_type \"mamba\" is not supported; Kiln reads gpt2, llama, mistral",
+        ),
         ("gpt2", json!({"model_type": null}), "model_type null is not supported"),
         (
             "gpt2",

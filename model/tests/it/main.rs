@@ -16,4 +16,5 @@ mod parity;
 mod peft;
 mod prompts;
 mod support;
+mod t5;
 mod text;

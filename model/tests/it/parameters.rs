@@ -4,10 +4,11 @@ use burn::module::Module;
 use burn::tensor::{DType, Device};
 use kiln_model::{InitScheme, NormPlacement, Positions, TieEmbeddings, TransformerConfig, flops};
 
+use crate::gemma::gemma_config;
 use crate::support::{
-    bart_config, bert_config, gemma_config, gpt2_config, llama_config, marian_config, shapes, small_config,
-    t5_like_config, weights,
+    bart_config, bert_config, gpt2_config, llama_config, marian_config, shapes, small_config, t5_like_config, weights,
 };
+use crate::t5::t5_config;
 
 #[test]
 fn paths_are_readable_and_in_a_fixed_order() {
@@ -86,6 +87,7 @@ fn counted_parameters_equal_those_of_the_model() {
 fn counted_parameters_equal_those_of_every_family() {
     let pooled = TransformerConfig { pooler: true, mlm_head: false, ..bert_config() };
     let untied = TransformerConfig { tie_embeddings: TieEmbeddings::None, ..bert_config() };
+    let scaled = TransformerConfig { scale_output: true, tie_embeddings: TieEmbeddings::ThreeWay, ..t5_config() };
     let sandwiched = TransformerConfig { norm: NormPlacement::Sandwich, ..small_config() };
     let tied = TransformerConfig { tie_embeddings: TieEmbeddings::Output, ..llama_config() };
     let families = [
@@ -100,6 +102,8 @@ fn counted_parameters_equal_those_of_every_family() {
         bart_config(),
         marian_config(),
         t5_like_config(),
+        t5_config(),
+        scaled,
     ];
     for config in families {
         let model = config.init(1, DType::F32, &Device::flex());

@@ -95,24 +95,6 @@ pub(crate) fn llama_config() -> TransformerConfig {
     }
 }
 
-/// The decoder-only model of Gemma's kind: a layer with a window, one without.
-pub(crate) fn gemma_config() -> TransformerConfig {
-    TransformerConfig {
-        norm: NormPlacement::Sandwich,
-        activation: FeedForwardActivation::Geglu,
-        head_dim: 6,
-        scale_embedding: true,
-        attention_window: 3,
-        global_layer_every: 2,
-        local_rope_theta: Some(100.0),
-        attention_scale: Some(0.7),
-        attention_softcap: 0.5,
-        logits_softcap: 0.8,
-        tie_embeddings: TieEmbeddings::Output,
-        ..llama_config()
-    }
-}
-
 /// The encoder-only model of BERT's kind.
 pub(crate) fn bert_config() -> TransformerConfig {
     TransformerConfig {

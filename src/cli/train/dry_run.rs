@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use kiln_data::{HostBatch, Loader, LoaderConfig, Position};
-use kiln_model::TieEmbeddings;
 use kiln_model::flops::{TrainBytes, n_params};
 use kiln_model::hf::{HfError, export_family};
 
@@ -58,7 +57,7 @@ pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
 /// Counts the parameters by part, without parts that the model lacks.
 fn parameters(config: &Config) -> String {
     let params = n_params(&config.model);
-    let ties = config.model.tie_embeddings != TieEmbeddings::None;
+    let ties = config.model.tie_embeddings.ties_output();
     let parts = [
         (params.encoder, "encoder"),
         (params.decoder, "decoder"),

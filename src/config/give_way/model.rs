@@ -54,7 +54,7 @@ impl Follower<'_> {
     /// Matrices are shared only by sides with one vocabulary.
     fn ties(&mut self) {
         let (model, tokenizer) = (&self.config.model, &self.config.tokenizer);
-        if model.architecture != Architecture::EncoderDecoder || model.tie_embeddings != TieEmbeddings::ThreeWay {
+        if model.architecture != Architecture::EncoderDecoder || !model.tie_embeddings.ties_inputs() {
             return;
         }
         let (source, target) = (model.source_vocab_size, model.target_vocab_size);
@@ -62,7 +62,8 @@ impl Follower<'_> {
             if tokenizer.path.is_some() { tokenizer.target_path.is_some() } else { !tokenizer.joint };
         if two_vocabularies || (source > 0 && target > 0 && source != target) {
             let because = "source and target have vocabularies of their own";
-            self.follow("model.tie_embeddings", |c| &mut c.model.tie_embeddings, TieEmbeddings::Output, because);
+            let apart = if model.tie_embeddings.ties_output() { TieEmbeddings::Output } else { TieEmbeddings::None };
+            self.follow("model.tie_embeddings", |c| &mut c.model.tie_embeddings, apart, because);
             if self.is_set("model.tie_embeddings") && tokenizer_is_trained(self) {
                 let because = "model.tie_embeddings = \"three_way\" shares one vocabulary";
                 self.follow("tokenizer.joint", |c| &mut c.tokenizer.joint, true, because);

@@ -65,7 +65,7 @@ pub struct AttentionConfig {
     pub softcap: Option<f64>,
 }
 
-/// Keys that a query does not see, in addition to causality.
+/// Keys that a query does not see, in addition to causality, and keys that it favours.
 #[derive(Debug, Clone, Default)]
 pub struct AttentionMask {
     /// `[B]`: the number of non-padding keys of each batch row (right padding), at least one. `None`: all keys.
@@ -73,12 +73,15 @@ pub struct AttentionMask {
     /// `[B * T]`: the document of each position, non-decreasing along a row. A query sees only its own document (packed
     /// rows). For self-attention only.
     pub documents: Option<Tensor<1, Int>>,
+    /// Added to the scores, `[1 or B, H, T, S]` in any float type: numbers of relative positions. There is no kernel for them:
+    /// attention runs its reference.
+    pub bias: Option<Tensor<4>>,
 }
 
 impl AttentionMask {
     /// Masks right padding only.
     pub fn key_lengths(lengths: Tensor<1, Int>) -> Self {
-        Self { key_lengths: Some(lengths), documents: None }
+        Self { key_lengths: Some(lengths), ..Self::default() }
     }
 }
 
@@ -141,7 +144,7 @@ pub fn attention(
     };
     // A window as long as the keys hides none.
     let config = AttentionConfig { window: config.window.filter(|window| *window < n_keys), ..*config };
-    if attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
+    if mask.bias.is_none() && attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
         return flash(projected, mask, dropout, &config);
     }
     reference::attention(projected, mask, dropout, &config)

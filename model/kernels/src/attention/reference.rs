@@ -31,6 +31,10 @@ pub(crate) fn attention(
         scores = (scores / cap).tanh() * cap;
     }
 
+    if let Some(bias) = &mask.bias {
+        scores = scores + bias.clone().cast(DType::F32);
+    }
+
     if let Some(lengths) = &mask.key_lengths {
         let position = Tensor::<1, Int>::arange(0..s as i64, &device).reshape([1, s]);
         let masked: Tensor<2, Bool> = position.greater_equal(lengths.clone().reshape([b, 1]));
@@ -87,7 +91,8 @@ fn kept(probabilities: &Tensor<3>, p: f64, stream: &DropoutStream) -> Tensor<3> 
     let ones = Tensor::<2>::ones([rows, padded], (&probabilities.device().inner(), DType::F32));
     // [row and half of a tile, pair of keys, every eight keys, key of the pair]
     let distributed = dropout(ones, p, stream).reshape([rows * padded / 32, 4, 4, 2]).swap_dims(1, 2);
-    Tensor::from_inner(distributed.reshape([rows, padded]).narrow(1, 0, s).reshape([heads, t, s]))
+    let kept = distributed.reshape([rows, padded]).narrow(1, 0, s).reshape([heads, t, s]);
+    if probabilities.is_autodiff() { Tensor::from_inner(kept) } else { kept }
 }
 
 /// Splits into queries, keys and values, each `[B * H, length, K]`. Keys and values are repeated for the queries that

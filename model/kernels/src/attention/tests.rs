@@ -34,6 +34,7 @@ impl Case {
         let mask = AttentionMask {
             key_lengths: self.lengths.map(|lengths| ints(lengths.to_vec())),
             documents: self.documents.map(|of| ints((0..b * t).map(|row| of(row % t)).collect())),
+            bias: None,
         };
         (mask, AttentionConfig { batch_size: b, n_heads: h, n_kv_heads: g, causal, window, scale, softcap })
     }
