@@ -62,8 +62,15 @@ fn attended(layer: &Layer, x: Tensor<2>) -> Branch {
     let biases = Tensor::cat(parts.iter().filter_map(|part| bias(part)).collect(), 0);
     let qkv = linear(x, Tensor::cat(parts.map(weight).into(), 1), Some(biases));
 
-    let shape =
-        AttentionConfig { batch_size: BATCH_SIZE, n_heads: N_HEADS, n_kv_heads: N_HEADS, causal: true, window: None, scale: None, softcap: None };
+    let shape = AttentionConfig {
+        batch_size: BATCH_SIZE,
+        n_heads: N_HEADS,
+        n_kv_heads: N_HEADS,
+        causal: true,
+        window: None,
+        scale: None,
+        softcap: None,
+    };
     let output = &layer.attention.output;
     Branch {
         x: attention(Projected::SelfAttention { qkv }, &AttentionMask::default(), None, &shape),
