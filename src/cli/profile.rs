@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::config_args::{ConfigArgs, DeviceArgs};
 use super::pool;
-use crate::diagnose::profile::{HostRow, Profile, RoofSource, Row, Schedule, take};
+use crate::diagnose::profile::{HostRow, Profile, RoofSource, Row, RowWork, Schedule, take};
 use crate::files::replace_file;
 use crate::report::roofline;
 use crate::units::thousands;
@@ -19,7 +19,7 @@ const VERDICTS: usize = 3;
 
 /// Takes training steps and shows where their time goes: by operator, by kernel, against the roofs of the device
 ///
-/// The steps are those of kiln train, on batches of the run's own data; nothing of them is kept. Written are a time line for
+/// The steps are the steps of kiln train, on batches of the run's own data; nothing of them is kept. Written are a time line for
 /// Perfetto or chrome://tracing (trace.json), all rows (profile.json) and a picture (roofline.svg).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
@@ -146,19 +146,7 @@ fn print_rows(title: &str, rows: &[Row], steps: usize) {
         "sizes", "calls", "ms / step", "us / call", "share", "MB", "FLOP/B", "achieved", "roof"
     );
     for row in rows.iter().take(MOST_ROWS) {
-        let work = row.work.as_ref().map_or(String::new(), |work| {
-            let achieved = match work.flops > 0.0 {
-                true => rate(work.flops_per_sec, "FLOP/s"),
-                false => rate(work.bytes_per_sec, "B/s"),
-            };
-            format!(
-                "{:>8.2}  {:>8.1}  {achieved:>13}  {:>4.0} %  {}",
-                work.bytes / row.calls as f64 / 1e6,
-                work.flops_per_byte,
-                100.0 * work.of_roof,
-                work.bound.name()
-            )
-        });
+        let work = row.work.as_ref().map_or(String::new(), |work| work_columns(work, row.calls));
         let line = format!(
             "{:<31}  {:<22}  {:>6}  {:>9.3}  {:>9.1}  {:>5.1} %  {work}",
             row.name,
@@ -173,6 +161,21 @@ fn print_rows(title: &str, rows: &[Row], steps: usize) {
     if rows.len() > MOST_ROWS {
         println!("... and {} more rows in profile.json", rows.len() - MOST_ROWS);
     }
+}
+
+/// The columns of a row whose work is known.
+fn work_columns(work: &RowWork, calls: u64) -> String {
+    let achieved = match work.flops > 0.0 {
+        true => rate(work.flops_per_sec, "FLOP/s"),
+        false => rate(work.bytes_per_sec, "B/s"),
+    };
+    format!(
+        "{:>8.2}  {:>8.1}  {achieved:>13}  {:>4.0} %  {}",
+        work.bytes / calls as f64 / 1e6,
+        work.flops_per_byte,
+        100.0 * work.of_roof,
+        work.bound.name()
+    )
 }
 
 /// `12.3 GFLOP/s`.

@@ -9,9 +9,11 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::colours::{AXES, COLOURS, GRID, INK, colour, dark_rules, escaped};
 use super::curves::short;
-use super::draw::{FINE, LETTER, WIDTH, inside, text_style};
+use super::draw::{FINE, LETTER, inside, text_style};
 use crate::diagnose::profile::{Profile, Roofs, Row, RowWork};
 
+/// Width of the picture in pixels: the names of operators are long.
+const WIDTH: u32 = 640;
 /// Height of the roofs in pixels.
 const ROOFS: u32 = 300;
 /// Height of a bar and of a line of text in pixels.
@@ -113,8 +115,8 @@ fn draw_dots(area: &Area<'_>, dots: &[&Hot<'_>], roofs: &Roofs) -> Result<(), Pr
     };
     let (least, most) = ends(|work| work.flops_per_byte);
     let (left, right) = (least.min(roofs.ridge() / 8.0) / 2.0, most.max(roofs.ridge() * 4.0) * 2.0);
-    let (slowest, _) = ends(|work| work.flops_per_sec);
-    let (low, high) = (slowest.min(roofs.at(left)) / 2.0, roofs.flops_per_sec * 3.0);
+    let (slowest, fastest) = ends(|work| work.flops_per_sec);
+    let (low, high) = (slowest.min(roofs.at(left)) / 2.0, fastest.max(roofs.flops_per_sec) * 3.0);
 
     let mut chart = ChartBuilder::on(&below)
         .margin_left(4 * FINE)

@@ -1,4 +1,4 @@
-//! Steps of the loop that are looked at: taken like those of a run, without validation and checkpoints.
+//! Steps of the loop that are looked at: taken like the steps of a run, without validation and checkpoints.
 
 use std::time::Instant;
 
@@ -9,6 +9,7 @@ use super::trainer::Trainer;
 use crate::distributed::Phase;
 use crate::eval::Model;
 use crate::metrics::deferred::StepFacts;
+use crate::metrics::host_sync;
 
 /// A step that was looked at.
 #[derive(Debug, Clone)]
@@ -82,6 +83,7 @@ impl<M: Model> Trainer<M> {
 
     /// Waits for the device.
     fn wait(&self) -> Result<()> {
-        self.state.device.clone().inner().sync().context("waiting for the device")
+        let device = self.state.device.clone().inner();
+        host_sync::waiting(|| device.sync()).context("waiting for the device")
     }
 }

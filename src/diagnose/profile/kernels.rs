@@ -240,6 +240,7 @@ mod tests {
             kernel("step_bf16_f32_8_1", began, [90, 91]),
             kernel("elemwise_fuse_deadbeef", began, [95, 96]),
         ];
+
         let gpu = GpuRecords { records, ..GpuRecords::default() };
         let calls = [
             // In another order: they are recorded when they return.
@@ -250,6 +251,7 @@ mod tests {
             call("AdamW", 32, began, 10),
             call("AdamW", 32, began, 11),
         ];
+
         let measured = by_operator(&gpu, &calls);
         let found = |name: &str| {
             let of_name = measured.iter().filter(|measured| measured.name == name);

@@ -1,6 +1,6 @@
 //! Where the time of real training steps goes: by span of the host, by operator, by kernel, and on a time line.
 //!
-//! The steps are those of the training loop on batches of the run's own data ([`Rehearsal`]). What is called is recorded where it
+//! The steps are the steps of the training loop, on batches of the run's own data ([`Rehearsal`]). What is called is recorded where it
 //! is computed ([`kiln_kernels::calls`]), so that no list of a model's operators is kept. Every row is compared with the roofs of
 //! the device (Williams, Waterman and Patterson 2009: "Roofline").
 
@@ -26,6 +26,7 @@ use super::ledger::dtype_name;
 use crate::device::{device_name, is_cpu};
 use crate::metrics::Span;
 use crate::run::{Rehearsal, Run};
+use crate::units::thousands;
 
 /// Version of [`Profile`] as `profile.json` has it.
 pub const SCHEMA: u64 = 1;
@@ -162,10 +163,11 @@ fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: R
     let facts = || recording.rehearsed.steps.iter().map(|step| step.facts);
     let [tokens, positions] =
         [facts().map(|facts| facts.tokens).sum::<u64>(), facts().map(|facts| facts.padded_tokens).sum()];
+
     Profile {
         schema: SCHEMA,
         kiln: env!("CARGO_PKG_VERSION").into(),
-        model: format!("{:.1} M parameters", n_params(&rehearsal.config.model).total() as f64 / 1e6),
+        model: format!("{} parameters", thousands(n_params(&rehearsal.config.model).total() as f64)),
         device: device_name(&state.device),
         dtype: dtype_name(rehearsal.plan.dtype),
         warm_up: schedule.warm_up,
@@ -177,7 +179,7 @@ fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: R
         loader: loader_rows(recording),
         operators: match &recording.gpu {
             Some(gpu) => rows(kernels::by_operator(gpu, &recording.calls), secs, &roofs),
-            None => operator_rows(recording, &roofs),
+            None => operator_rows(recording, &roofs, is_cpu(&state.device)),
         },
         kernels: recording.gpu.as_ref().map_or(Vec::new(), |gpu| rows(kernels::by_kernel(gpu), secs, &roofs)),
         gpu: recording.gpu.as_ref().map(|gpu| GpuUse::of(gpu, secs)),
@@ -235,12 +237,13 @@ fn loader_rows(recording: &Recording) -> Vec<HostRow> {
         .collect()
 }
 
-fn operator_rows(recording: &Recording, roofs: &Roofs) -> Vec<Row> {
+/// Returns the rows of the host's calls. On a GPU their time says nothing about their work.
+fn operator_rows(recording: &Recording, roofs: &Roofs, is_cpu: bool) -> Vec<Row> {
     let calls = recording.calls.iter().map(|call| Measured {
         name: call.operator.into(),
         sizes: sizes_in_words(&call.sizes),
         secs: call.own.as_secs_f64(),
-        work: Some([call.work.flops, call.work.bytes]),
+        work: is_cpu.then_some([call.work.flops, call.work.bytes]),
     });
     // The time to enqueue steps that no operator took.
     let enqueued = recording.spans.iter().filter(|span| span.name == Span::Enqueue.name());

@@ -39,7 +39,12 @@ impl Recording {
         watched: Option<Result<Watching, String>>,
     ) -> Result<Self> {
         let mut notes = Vec::new();
-        let mut note = |reason: String| notes.push(format!("no times of kernels: {reason}"));
+        let mut note = |reason: String| {
+            notes.push(format!(
+                "operators have the time to enqueue them, because the times of kernels are not known: {reason}. kiln bench \
+                 --operators times each operator alone"
+            ));
+        };
         let mut watching = watched.and_then(|watched| watched.map_err(&mut note).ok());
         let begin = || {
             if let Some(Err(reason)) = watching.as_ref().map(Watching::forget) {

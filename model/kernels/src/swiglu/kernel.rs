@@ -114,6 +114,7 @@ impl SwigluOps for CubeBackend {
         let width = vector_width(f, x.dtype);
         let total = (m * f / width) as u32;
         let dtype = dtype_to_storage_type(x.dtype);
+
         // SAFETY: as in forward; `dx` has the shape of `x`.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {

@@ -92,8 +92,9 @@ impl Cupti {
             let get_version: unsafe extern "C" fn(*mut u32) -> c_int =
                 *library.get("cuptiGetVersion").map_err(missing)?;
             if get_version(&raw mut version) != SUCCESS {
-                return Err("it does not say its version".into());
+                return Err("it does not work with this driver".into());
             }
+
             Ok(Self {
                 get_timestamp: *library.get("cuptiGetTimestamp").map_err(missing)?,
                 register: *library.get("cuptiActivityRegisterCallbacks").map_err(missing)?,

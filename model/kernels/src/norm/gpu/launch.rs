@@ -98,8 +98,7 @@ impl NormOps for CubeBackend {
         kind: Kind,
     ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
         let _call = record_backward(&sum, matches!(dsum, Maybe::Some(_)), mask.is_some());
-        let (x, gamma, dy) = (into_contiguous(sum), into_contiguous(gamma), into_contiguous(dy));
-        let dsum = optional(dsum);
+        let (x, gamma, dy, dsum) = (into_contiguous(sum), into_contiguous(gamma), into_contiguous(dy), optional(dsum));
         let Dropping { state, site, limit, scale } = Dropping::new(mask);
 
         let (row, width, rows) = row_of(&x);
