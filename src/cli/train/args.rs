@@ -120,7 +120,8 @@ impl Args {
             }
             // Another configuration keeps what the run has chosen.
             match Config::file(&of_run).validate() {
-                Ok(base) => Some(base),
+                // As the checkpoint has it: a key that is unset there has no value, whatever the preset of the task says.
+                Ok(_) => Some(Config::read(&of_run)?),
                 Err(problems) if config.config.as_ref() == Some(&of_run) => return Err(or_its_copy(problems, dir)?),
                 Err(_) => None,
             }
