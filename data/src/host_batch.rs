@@ -113,7 +113,7 @@ pub struct HostBatch {
     /// Non-padding source tokens, each row's eos included; 0 for text.
     pub source_tokens: u64,
     /// Non-padding labels, each row's eos included. For masked language modelling all tokens: the device decides which
-    /// of them are masked and so counted in the loss.
+    /// of them are masked and so counted in the loss. For conversations all tokens, whether they are learned or not.
     pub target_tokens: u64,
     /// Row numbers in the data set, in the order of the batch's rows.
     pub rows: Vec<u32>,
@@ -310,7 +310,7 @@ impl HostBatch {
         let sum = |lengths: &[i32]| lengths.iter().map(|len| *len as u64).sum();
         (slice.source_tokens, slice.target_tokens) = match self.layout {
             BatchLayout::Pairs => (sum(slice.source_lengths()), sum(slice.target_lengths())),
-            BatchLayout::Text => (0, counted(slice.labels())),
+            BatchLayout::Text => (0, sum(slice.lengths())),
         };
         slice
     }

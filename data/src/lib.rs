@@ -11,7 +11,8 @@
 //!
 //! A [`PairSource`] makes batches of pairs for an encoder-decoder; a [`TextSource`] makes batches of plain text for a
 //! language model. A [`Loader`] produces the batches of either in an endless sequence, a [`OnePass`] each batch once.
-//! [`TextTokenizer::decode_stream`] turns the ids that a model generates into text as they arrive.
+//! A [`ChatSource`]
+//! makes batches of conversations. [`TextTokenizer::decode_stream`] turns the ids that a model generates into text as they arrive.
 //!
 //! By layer, lowest first; a module imports only from layers below it:
 //!
@@ -51,20 +52,22 @@ mod source;
 mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan, round_up};
-pub use cache::{Prepared, TokenCache, prepare_pairs, prepare_text, verify_file_record};
+pub use cache::{Prepared, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record};
 pub use corpus::{
-    BadRow, BadRowKind, CharacterCounts, CorpusConfig, CorpusFormat, CorpusInput, Example, Header, Packing, PairCorpus,
-    RowReport, Table, Task, TextConfig, TextCorpus, TextFormat, Unknown, count_pairs, count_words,
+    BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, Example, Header, Learn,
+    Packing, PairCorpus, Role, RowReport, Table, Task, TextConfig, TextCorpus, TextFormat, Unknown, count_pairs,
+    count_words,
 };
 pub use error::{Error, Result, panic_text};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};
 pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::LoaderConfig;
 pub use sampler::Order;
-pub use source::{BatchEstimate, BatchSource, BatchWorker, DirectSource, PairSource, TextSource};
+pub use source::{BatchEstimate, BatchSource, BatchWorker, ChatSource, DirectSource, PairSource, TextSource};
 pub use tokenizer::{
-    DecodeStream, MaskedEncoder, Normalization, PairEncoder, PairTokenizers, SpecialIds, TextEncoder, TextSpecialIds,
-    TextTokenizer, TokenizerConfig, TokenizerKind, tokens_around,
+    ChatTemplate, DecodeStream, MaskedEncoder, Normalization, PairEncoder, PairTokenizers, SpecialEncoder, SpecialIds,
+    TemplateError, TextEncoder, TextSpecialIds, TextTokenizer, TokenizerConfig, TokenizerKind, chat_template_next_to,
+    read_chat_template, tokens_around,
 };
 
 /// Compiles and runs the example of the README.

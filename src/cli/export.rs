@@ -132,6 +132,14 @@ fn describe_generation(run: &TrainedModel, generation: &mut Value) {
         Vocabulary::Text(tokenizer) => {
             let mut rules = TokenRules::of_text(tokenizer).with(settings.special_tokens);
             settings.stop_tokens.iter().filter_map(|token| tokenizer.id(token)).for_each(|id| rules.end_at(id));
+
+            if run.config.data.text.is_chat()
+                && let Ok(Some(token)) = tokenizer.end_of_turn()
+                && let Some(id) = tokenizer.id(&token).filter(|id| !rules.is_end(*id))
+            {
+                rules.end_at(id);
+            }
+
             if rules.ends.len() > 1 {
                 generation["eos_token_id"] = json!(rules.ends);
             }

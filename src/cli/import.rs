@@ -82,6 +82,8 @@ pub(super) fn run(args: Args) -> Result<()> {
             }
         }
         Reads::Text if traits_of(task).continues_text => {
+            let template = kiln_data::chat_template_next_to(&args.dir.join(TOKENIZER_FILE))?;
+            template.into_iter().for_each(|template| names["chat_template"] = json!(template));
             note_prompts(&tokenizer, around, &source.tokenizer_config()?, &mut names);
         }
         Reads::Text => (),

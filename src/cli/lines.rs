@@ -79,7 +79,7 @@ impl Chunks<'_> {
 
 /// Reads up to `n` lines of `input`, called `name`, without their line ends; returns none at the end of the input.
 /// `n_before` lines were read before.
-fn read_lines(input: &mut impl BufRead, name: &str, n: usize, n_before: usize) -> Result<Vec<String>> {
+pub(super) fn read_lines(input: &mut impl BufRead, name: &str, n: usize, n_before: usize) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     while lines.len() < n {
         let mut line = Vec::new();

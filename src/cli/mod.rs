@@ -3,6 +3,7 @@
 
 mod average;
 mod bench;
+mod chat;
 mod check;
 mod compare;
 mod config;
@@ -55,6 +56,7 @@ enum Command {
     Evaluate(evaluate::Args),
     Translate(translate::Args),
     Generate(generate::Args),
+    Chat(chat::Args),
     Fill(fill::Args),
     Average(average::Args),
     Import(import::Args),
@@ -125,6 +127,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Prepare(args) => prepare::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Chat(args) => chat::run(args),
         Command::Fill(args) => fill::run(args),
         Command::Average(args) => average::run(args),
         Command::Import(args) => import::run(args),

@@ -4,6 +4,7 @@
 //! combination at once, each with its remedy, before any work. `docs/configuration.md` lists all keys.
 
 mod builder;
+mod chat;
 mod device;
 mod ending;
 mod freeze;

@@ -372,9 +372,10 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
 }
 
 /// Keys that no preset sets, so its TOML lacks them.
-const OPTIONAL_KEYS: [&str; 13] = [
+const OPTIONAL_KEYS: [&str; 14] = [
     "preset",
     "data.cache_dir",
+    "data.text.chat_template",
     "tokenizer.path",
     "tokenizer.target_path",
     "tokenizer.cls_token",

@@ -17,9 +17,12 @@ pub(super) fn missing(config: &Config) -> Vec<String> {
             named.extend(files.into_iter().map(|file| (key, file)));
         }
     }
-    let tokenizers =
-        [("tokenizer.path", &config.tokenizer.path), ("tokenizer.target_path", &config.tokenizer.target_path)];
-    named.extend(tokenizers.into_iter().filter_map(|(key, path)| Some((key, path.clone()?))));
+    let others = [
+        ("tokenizer.path", &config.tokenizer.path),
+        ("tokenizer.target_path", &config.tokenizer.target_path),
+        ("data.text.chat_template", &config.data.text.chat_template),
+    ];
+    named.extend(others.into_iter().filter_map(|(key, path)| Some((key, path.clone()?))));
 
     let problem = |(key, file): (&str, PathBuf)| {
         let error = fs::metadata(&file).err()?;

@@ -47,7 +47,7 @@ impl Config {
             Reads::Pairs => 0,
             Reads::Text => self.model.max_positions,
         };
-        problems.extend(self.data.text.validate(max_positions));
+        problems.extend(self.data.text.validate(max_positions).into_iter().chain(super::chat::problem(self)));
 
         if self.data.train.is_empty() && !self.data.valid.is_empty() {
             problems.push(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, Packing, RowReport, TextConfig, TextCorpus, TextFormat, TextSource, TextTokenizer, TokenizerConfig,
-    prepare_text,
+    BatchSource, ChatSource, Packing, RowReport, TextConfig, TextCorpus, TextFormat, TextSource, TextTokenizer,
+    TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
@@ -26,13 +26,15 @@ pub(super) fn open(
         Some(tokenizer) => tokenizer.clone(),
         None => load_or_train(&config.tokenizer, &corpus, &cache_dir.join("tokenizer"), note)?,
     };
+    let tokenizer = with_chat_template(config, tokenizer)?;
     tokenizer.check(config.task)?;
     let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
     let folding = folding_note(tokenizer.folding()?, is_trained);
 
     let (train, report) =
         source(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
-    let notes = corpus.notes().into_iter().chain(folding).chain(one_document(&report, &corpus)?).collect();
+    let notes = corpus.notes().into_iter().chain(folding).chain(one_document(&report, &corpus)?);
+    let notes = notes.chain(default_template(config, &tokenizer)?).collect();
     let vocabulary = Vocabulary::Text(tokenizer);
     let mut data = RunData { notes, ..RunData::new(vocabulary, train) };
 
@@ -40,7 +42,9 @@ pub(super) fn open(
         let corpus = TextCorpus::open(&valid, &text_config(config)).context("data.valid")?;
         let opened = open_to_measure(config, &corpus, cache_dir, &data.vocabulary, note).context("data.valid")?;
         data.valid = Some(opened.source);
-        data.valid_bytes = traits_of(config.task).continues_text.then_some(opened.n_bytes);
+        // Bits per byte count every token of a text. In a conversation, only the answers have labels.
+        let counts_all = traits_of(config.task).continues_text && !config.data.text.is_chat();
+        data.valid_bytes = counts_all.then_some(opened.n_bytes);
         data.prompt = opened.prompt;
         data.notes.extend(opened.notes);
     }
@@ -111,10 +115,11 @@ fn open_to_measure(
     let (documents, _) = corpus.read_all()?;
     let n_bytes = documents.iter().map(|document| document.len() as u64).sum();
     let to_try = if traits_of(config.task).hides_tokens { prompt::to_fill_in } else { prompt::to_continue };
-    let prompt = to_try(&documents);
+    let prompt = if corpus.config().is_chat() { corpus.first_question()? } else { to_try(&documents) };
 
     let mut notes = corpus.notes();
-    if tokenizer.spells_bytes() {
+    // A vocabulary need not spell the marks of ChatML, in which conversations come here.
+    if tokenizer.spells_bytes() && !corpus.config().is_chat() {
         let lacking = lacking_note(&tokenizer.lacking_in(&documents)?, true);
         notes.extend(lacking.map(|note| format!("validation text: {note}")));
     }
@@ -144,10 +149,40 @@ fn source(
     tokenizer: &TextTokenizer,
     note: &mut dyn FnMut(&str),
 ) -> Result<(Arc<dyn BatchSource>, RowReport)> {
+    if corpus.config().is_chat() {
+        let template = tokenizer.chat_template()?;
+        let prepare = || prepare_chat(path, corpus, tokenizer, &template, n_threads(), &mut |_| {});
+        let cache = cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?;
+        let report = cache.report().clone();
+        return Ok((Arc::new(ChatSource::new(cache, tokenizer, corpus.config(), &config.loader)?), report));
+    }
     let prepare = || prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {});
     let cache = cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?;
     let report = cache.report().clone();
     Ok((Arc::new(TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?), report))
+}
+
+/// Gives the tokenizer of a run on conversations the template that the run uses, so that the checkpoints keep it.
+fn with_chat_template(config: &Config, tokenizer: TextTokenizer) -> Result<TextTokenizer> {
+    if !config.data.text.is_chat() {
+        return Ok(tokenizer);
+    }
+    let template = match &config.data.text.chat_template {
+        Some(path) => read_chat_template(path).context("data.text.chat_template")?,
+        None => tokenizer.chat_template()?.source().to_owned(),
+    };
+    let tokenizer = tokenizer.with_chat_template(&template);
+    tokenizer.chat_template()?;
+    Ok(tokenizer)
+}
+
+/// Says if the conversations of a run are written with the template for models that have none.
+fn default_template(config: &Config, tokenizer: &TextTokenizer) -> Result<Option<String>> {
+    let is_default = config.data.text.is_chat() && tokenizer.chat_template()?.is_default();
+    Ok(is_default.then(|| {
+        "conversations are written with ChatML, because the model has no chat template (data.text.chat_template sets one)"
+            .to_owned()
+    }))
 }
 
 /// Loads the tokenizer that the configuration names, or trains it. A trained tokenizer is reused from `dir` as long as

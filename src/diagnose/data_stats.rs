@@ -128,7 +128,8 @@ impl DataStats {
         }
 
         let (rows, kept) = (self.report.rows().max(1) as f64, self.report.kept.max(1) as f64);
-        if self.report.over_long as f64 > 0.001 * rows {
+        let is_chat = config.data.text.is_chat();
+        if self.report.over_long as f64 > 0.001 * rows && !is_chat {
             let corpus = config.data.corpus.resolved(config.model.max_positions);
             advice.push(format!(
                 "{:.1} % of the rows are skipped because a side is longer than {} or {} tokens: data.corpus.max_source_len and \
@@ -136,6 +137,14 @@ impl DataStats {
                 100.0 * self.report.over_long as f64 / rows,
                 corpus.max_source_len,
                 corpus.max_target_len
+            ));
+        }
+        if self.report.over_long as f64 > 0.001 * rows && is_chat {
+            advice.push(format!(
+                "{:.1} % of the conversations are skipped because they have more than {} tokens: data.text.seq_len sets the limit, \
+                 model.max_positions bounds it",
+                100.0 * self.report.over_long as f64 / rows,
+                text_config(config).seq_len
             ));
         }
         if self.n_duplicates as f64 > 0.01 * kept {
@@ -233,6 +242,9 @@ fn of_text(config: &Config, vocabulary: &Vocabulary, path: &Path) -> Result<Vec<
     use kiln_data::BatchSource;
 
     let text = text_config(config);
+    if text.is_chat() {
+        return of_chat(config, &text, vocabulary, path);
+    }
     let tokenizer = vocabulary.text().expect("a vocabulary of text for a cache of text");
     let packings = [(Packing::Documents, "documents"), (Packing::Stream, "stream"), (Packing::Sentences, "sentences")];
     let loaders = match text.packing {
@@ -259,6 +271,25 @@ fn of_text(config: &Config, vocabulary: &Vocabulary, path: &Path) -> Result<Vec<
         }
     }
     Ok(found)
+}
+
+/// Conversations are packed in one way.
+fn of_chat(
+    config: &Config,
+    text: &kiln_data::TextConfig,
+    vocabulary: &Vocabulary,
+    path: &Path,
+) -> Result<Vec<Batching>> {
+    use kiln_data::BatchSource;
+
+    let tokenizer = vocabulary.text().expect("a vocabulary of text for conversations");
+    let source = kiln_data::ChatSource::new(TokenCache::open(path)?, tokenizer, text, &config.loader)?;
+    Ok(vec![Batching {
+        settings: Vec::new(),
+        padding: source.padding_ratio(),
+        n_shapes: source.shapes().map_or(1, |shapes| shapes.len()),
+        n_batches: source.batches_per_epoch(),
+    }])
 }
 
 /// Tokens per byte of rows that are spread over the data.

@@ -141,19 +141,42 @@ impl TextGenerator {
         Ok(found.into_iter().next().expect("one row"))
     }
 
+    /// Continues a prompt in tokens, such as a rendered conversation, as [`Self::stream`] does with text.
+    ///
+    /// # Errors
+    /// [`GenerateError::EmptyPrompt`] or [`GenerateError::PromptTooLong`]; or if the device fails.
+    pub fn stream_ids(
+        &self,
+        ids: Vec<u32>,
+        row: u64,
+        write: &mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> Result<Continuation, GenerateError> {
+        let row_of_prompt = self.row(ids, row as usize + 1)?;
+        let found = self.continue_batch(&[&row_of_prompt], &[row], &mut |_, piece| Ok(write(piece)?))?;
+        Ok(found.into_iter().next().expect("one row"))
+    }
+
+    /// Checks a prompt, number `number` of the input.
+    fn row(&self, ids: Vec<u32>, number: usize) -> Result<PromptRow, GenerateError> {
+        let positions = self.model.config().max_positions;
+        if ids.is_empty() {
+            return Err(GenerateError::EmptyPrompt { prompt: number });
+        }
+        if ids.len() >= positions {
+            return Err(GenerateError::PromptTooLong { prompt: number, found: ids.len(), limit: positions });
+        }
+        Ok(PromptRow { limit: self.config.max_new_tokens.min(positions - ids.len()), ids })
+    }
+
     /// Tokenizes and checks the prompts.
     fn rows<S: AsRef<str>>(&self, prompts: &[S], first_row: u64) -> Result<Vec<PromptRow>, GenerateError> {
-        let positions = self.model.config().max_positions;
         let mut rows = Vec::with_capacity(prompts.len());
         for (row, prompt) in (first_row as usize + 1..).zip(prompts) {
             let ids = self.tokenizer.encode_prompt(prompt.as_ref())?;
-            if prompt.as_ref().is_empty() || ids.is_empty() {
+            if prompt.as_ref().is_empty() {
                 return Err(GenerateError::EmptyPrompt { prompt: row });
             }
-            if ids.len() >= positions {
-                return Err(GenerateError::PromptTooLong { prompt: row, found: ids.len(), limit: positions });
-            }
-            rows.push(PromptRow { limit: self.config.max_new_tokens.min(positions - ids.len()), ids });
+            rows.push(self.row(ids, row)?);
         }
         Ok(rows)
     }

@@ -147,7 +147,7 @@ impl Scoring<'_> {
         note(&format!("scoring {} on {n_bytes} bytes of text", run.path.display()));
         let masking = Masking::of(&run.config, &run.vocabulary)?;
         let loss = self.loss_over(&model, source, masking.as_ref())?;
-        let n_bytes = task.continues_text.then_some(n_bytes);
+        let n_bytes = (task.continues_text && !run.config.data.text.is_chat()).then_some(n_bytes);
         Ok(Scores { step: run.step, loss, n_bytes, translation: None })
     }
 

@@ -3,6 +3,7 @@
 mod adapters;
 mod bad_data;
 mod bad_requests;
+mod chat;
 mod compatibility;
 mod en_it;
 mod faults;

@@ -2,6 +2,7 @@
 
 use crate::cache::Tokens;
 use crate::host_batch::{HostBatch, Shape, TextParts};
+use crate::tokenizer::FLAG;
 
 /// Special tokens around a document, in the input or in the labels. Its `Debug` text is part of a source's fingerprint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -104,6 +105,32 @@ impl<'a> RowWriter<'a> {
         largest.max(of_labels)
     }
 
+    /// Adds a whole conversation, whose tokens to learn have the [`FLAG`], to the open row. The label of a place is the next
+    /// token if it is one to learn. Returns the largest id.
+    ///
+    /// # Panics
+    ///
+    /// If the open row lacks the room for it.
+    pub(crate) fn push_flagged(&mut self, tokens: &[u32]) -> u32 {
+        assert!(tokens.len() <= self.room(), "{} places, but {} are free", tokens.len(), self.room());
+        let number = self.documents;
+        let open = self.open(tokens.len());
+        let following = tokens.iter().skip(1).map(|next| match next & FLAG {
+            0 => HostBatch::NOT_COUNTED,
+            _ => (next & !FLAG) as i32,
+        });
+        let labels = following.chain([HostBatch::NOT_COUNTED]);
+        for ((input, label), (token, next)) in open.input.iter_mut().zip(open.labels).zip(tokens.iter().zip(labels)) {
+            (*input, *label) = ((token & !FLAG) as i32, next);
+        }
+        fill_positions(open.positions, 0);
+        open.documents.fill(number);
+
+        self.documents = number + 1;
+        self.filled += tokens.len();
+        tokens.iter().map(|token| token & !FLAG).max().unwrap_or(0)
+    }
+
     /// Pads the open row and opens the next.
     pub(crate) fn end_row(&mut self, number: u32) {
         let (filled, documents) = (self.filled, self.documents);
@@ -170,6 +197,22 @@ mod tests {
         assert_eq!((batch.target_tokens, &batch.rows[..], batch.boundaries), (7, &[4, 5][..], true));
         assert!((batch.padding_ratio() - 0.3).abs() < 1e-12);
         assert_eq!((batch.shape().to_string(), batch.source().len()), ("2 x 5".into(), 0));
+    }
+
+    #[test]
+    fn only_the_tokens_to_learn_are_labels() {
+        let mut batch = HostBatch { ids: vec![77; 100], ..HostBatch::default() };
+        let format = format(true);
+        let mut rows = RowWriter::new(&mut batch, Shape::text(1, 7), &format);
+        assert_eq!(rows.push_flagged(&[10, 11, 12 | FLAG, 13 | FLAG]), 13);
+        assert_eq!(rows.push_flagged(&[20 | FLAG, 21 | FLAG]), 21);
+        rows.end_row(0);
+        assert_eq!(batch.target_input(), [10, 11, 12, 13, 20, 21, 0]);
+        assert_eq!(batch.labels(), [-1, 12, 13, -1, 21, -1, -1]);
+        assert_eq!(batch.positions(), [0, 1, 2, 3, 0, 1, 0]);
+        assert_eq!(batch.documents(), [0, 0, 0, 0, 1, 1, 2]);
+        assert_eq!((batch.lengths(), batch.target_tokens), (&[6][..], 6), "tokens that the model reads");
+        assert_eq!(batch.split(1)[0].target_tokens, 6);
     }
 
     #[test]

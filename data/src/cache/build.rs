@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::TokenCache;
-use super::encode::{PairBlockEncoder, TextBlockEncoder};
+use super::encode::{ChatBlockEncoder, PairBlockEncoder, TextBlockEncoder};
 use super::fingerprint::{Ledger, pair_fingerprint, text_fingerprint};
 use super::format::{CacheKind, Header, NOT_A_CACHE};
 use super::write::Writer;
 use crate::corpus::{PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
-use crate::tokenizer::{PairTokenizers, TextTokenizer};
+use crate::tokenizer::{ChatEncoder, ChatTemplate, PairTokenizers, TextTokenizer};
 
 /// A cache that is ready to use.
 #[derive(Debug)]
@@ -97,6 +97,49 @@ pub fn prepare_text(
     open_or_build(path, header, &|ledger| text_fingerprint(corpus, ledger), &|report| corpus.check(report), write)
 }
 
+/// Does the same as [`prepare_text`] for conversations, which `template` writes. The cache holds their ids, and which of
+/// them the model learns; [`ChatSource`](crate::ChatSource) packs them into rows.
+pub fn prepare_chat(
+    path: &Path,
+    corpus: &TextCorpus,
+    tokenizer: &TextTokenizer,
+    template: &ChatTemplate,
+    num_threads: usize,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Prepared> {
+    let vocab_size = tokenizer.vocab_size() as u32;
+    let header = Header {
+        source_vocab_size: vocab_size,
+        target_vocab_size: vocab_size,
+        ..Header::new(CacheKind::Chat, tokenizer.fingerprint_hash())
+    };
+
+    let learn = corpus.config().learn;
+    let special = tokenizer.special_encoder()?;
+    let encoder = || ChatEncoder::new(special.clone(), template.clone(), learn);
+    let write = |writer: &mut Writer, _| {
+        for_each_block(
+            corpus.blocks(),
+            num_threads,
+            || ChatBlockEncoder::new(corpus, encoder()),
+            |encoder, block| encoder.encode(&block),
+            |block| {
+                writer.push(block)?;
+                progress(writer.report.rows());
+                Ok(())
+            },
+        )
+    };
+
+    let fingerprint = |ledger: &Ledger| {
+        let (text, ledger) = text_fingerprint(corpus, ledger)?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(text.as_bytes()).update(template.source().as_bytes());
+        Ok((hasher.finalize(), ledger))
+    };
+    open_or_build(path, header, &fingerprint, &|report| corpus.check(report), write)
+}
+
 /// Opens or builds the cache that `header` describes; this function fills in the fingerprint of the corpus. `write`
 /// writes all rows, with 16-bit tokens if its second argument is true.
 fn open_or_build(
@@ -180,7 +223,8 @@ fn build(
     write: impl FnOnce(&mut Writer, bool) -> Result<()>,
     unchanged: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
-    let narrow = header.source_vocab_size.max(header.target_vocab_size) <= 1 << 16;
+    let fits = header.source_vocab_size.max(header.target_vocab_size) <= 1 << 16;
+    let narrow = fits && header.kind != CacheKind::Chat;
     header.token_bytes = if narrow { 2 } else { 4 };
     let temporary = Temporary { path: with_suffix(path, ".partial") };
     let mut writer = Writer::create(&temporary.path, header.kind)?;

@@ -1,10 +1,11 @@
 //! Blocks of text into blocks of ids, on worker threads.
 
 use crate::corpus::{
-    DocumentPart, Pair, PairBlock, PairCorpus, RowParser, RowProblem, RowReport, TextBlock, TextCorpus, length_problem,
+    Conversation, DocumentPart, Pair, PairBlock, PairCorpus, RowParser, RowProblem, RowReport, TextBlock, TextCorpus,
+    length_problem,
 };
 use crate::error::Result;
-use crate::tokenizer::{PairEncoder, TextEncoder};
+use crate::tokenizer::{ChatEncoder, FLAG, PairEncoder, TextEncoder};
 
 /// The rows of one block, as they will lie in the file.
 #[derive(Default)]
@@ -119,5 +120,52 @@ impl<'a> TextBlockEncoder<'a> {
             encoded.extend(&self.ids, self.narrow);
         }
         Ok(encoded)
+    }
+}
+
+/// Renders and tokenizes conversations.
+pub(super) struct ChatBlockEncoder<'a> {
+    corpus: &'a TextCorpus,
+    encoder: ChatEncoder,
+}
+
+impl<'a> ChatBlockEncoder<'a> {
+    pub(super) fn new(corpus: &'a TextCorpus, encoder: ChatEncoder) -> Self {
+        Self { corpus, encoder }
+    }
+
+    pub(super) fn encode(&mut self, block: &TextBlock) -> Result<EncodedBlock> {
+        let mut encoded = EncodedBlock::default();
+        let path = self.corpus.path_of(block);
+        for (line, conversation) in block.conversations() {
+            let ids = match conversation {
+                Ok(conversation) => self.ids(&conversation)?,
+                Err(problem) => Err(problem),
+            };
+            match ids {
+                Ok(ids) => {
+                    encoded.report.add_kept(1);
+                    encoded.rows.push((0, ids.len() as u32));
+                    encoded.extend(&ids, false);
+                }
+                Err(problem) => encoded.report.add_bad(path, line, &problem),
+            }
+        }
+        Ok(encoded)
+    }
+
+    fn ids(&self, conversation: &Conversation) -> Result<Result<Vec<u32>, RowProblem>> {
+        let ids = match self.encoder.encode(&conversation.messages)? {
+            Ok(ids) => ids,
+            Err(problem) => return Ok(Err(RowProblem::Malformed(problem.to_string()))),
+        };
+        let limit = self.corpus.config().seq_len;
+        if limit > 0 && ids.len() > limit {
+            let found = format!("the conversation has {} tokens, {limit} are allowed (data.text.seq_len)", ids.len());
+            return Ok(Err(RowProblem::OverLong(found)));
+        }
+        // The first token has none before it to be predicted from.
+        let learns = ids.iter().skip(1).any(|id| id & FLAG != 0);
+        Ok(if learns { Ok(ids) } else { Err(RowProblem::Malformed("no token of an answer is left to learn".into())) })
     }
 }

@@ -36,6 +36,8 @@ pub(crate) enum CacheKind {
     Pairs = 0,
     /// Documents of plain text.
     Text = 1,
+    /// Conversations. Ids have four bytes, and the highest bit marks the tokens to learn.
+    Chat = 2,
 }
 
 /// What a cache holds, and what it was made from.
@@ -152,8 +154,9 @@ impl Header {
         let kind = match u32::from_le_bytes(take(4).try_into().expect("4 bytes")) {
             0 => CacheKind::Pairs,
             1 => CacheKind::Text,
+            2 => CacheKind::Chat,
             kind => {
-                return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads kinds 0 and 1")));
+                return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads kinds 0 to 2")));
             }
         };
 

@@ -13,7 +13,7 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use build::{Prepared, prepare_pairs, prepare_text};
+pub use build::{Prepared, prepare_chat, prepare_pairs, prepare_text};
 pub use fingerprint::verify_file_record;
 pub(crate) use format::CacheKind;
 pub(crate) use mmap::MappedFile;
@@ -86,7 +86,7 @@ impl TokenCache {
     pub fn n_target_tokens(&self) -> u64 {
         match self.header.kind {
             CacheKind::Pairs => self.header.n_tokens + 2 * self.header.n_rows - self.n_source_tokens(),
-            CacheKind::Text => 0,
+            CacheKind::Text | CacheKind::Chat => 0,
         }
     }
 

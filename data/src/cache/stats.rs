@@ -3,18 +3,19 @@
 use std::collections::HashSet;
 
 use super::{CacheKind, TokenCache, Tokens};
+use crate::tokenizer::FLAG;
 
 impl TokenCache {
-    /// Returns whether the rows are documents of plain text, not pairs.
+    /// Returns whether the rows are documents of plain text or conversations, not pairs.
     pub fn is_text(&self) -> bool {
-        self.kind() == CacheKind::Text
+        self.kind() != CacheKind::Pairs
     }
 
     /// Returns the length of a row in tokens: of a pair source and target, eos included; of a document 0 and its tokens.
     pub fn row_lengths(&self, row: usize) -> (usize, usize) {
         match self.kind() {
             CacheKind::Pairs => self.lengths(row),
-            CacheKind::Text => (0, self.document_len(row) as usize),
+            CacheKind::Text | CacheKind::Chat => (0, self.document_len(row) as usize),
         }
     }
 
@@ -22,11 +23,11 @@ impl TokenCache {
     pub fn target_ids(&self, row: usize) -> Vec<u32> {
         let ids = match self.kind() {
             CacheKind::Pairs => self.row(row).1,
-            CacheKind::Text => self.document(row),
+            CacheKind::Text | CacheKind::Chat => self.document(row),
         };
         match ids {
             Tokens::Narrow(ids) => ids.iter().map(|id| u32::from(*id)).collect(),
-            Tokens::Wide(ids) => ids.to_vec(),
+            Tokens::Wide(ids) => ids.iter().map(|id| id & !FLAG).collect(),
         }
     }
 
@@ -48,7 +49,7 @@ impl TokenCache {
                     update(source);
                     update(target);
                 }
-                CacheKind::Text => update(self.document(*row)),
+                CacheKind::Text | CacheKind::Chat => update(self.document(*row)),
             }
             let hash = hasher.finalize();
             !seen.insert(hash.as_bytes()[..16].try_into().expect("32 bytes"))

@@ -22,6 +22,7 @@ pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCo
 pub(crate) use problem::RowProblem;
 pub use report::{BadRow, BadRowKind, RowReport};
 pub use size::{count_pairs, count_words};
-pub(crate) use text::{DocumentPart, TextBlock, TextFile};
+pub use text::{ChatMessage, Learn, Role};
+pub(crate) use text::{Conversation, DocumentPart, TextBlock, TextFile};
 pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat};
 pub use unknown::{CharacterCounts, Unknown};

@@ -1,5 +1,6 @@
 //! Data sets that can be cut into batches: pairs and texts from a token cache, and pairs straight from text files.
 
+mod chat;
 mod direct;
 mod estimate;
 mod pairs;
@@ -8,6 +9,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use chat::ChatSource;
 pub use direct::DirectSource;
 pub use estimate::BatchEstimate;
 pub use pairs::PairSource;

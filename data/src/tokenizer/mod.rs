@@ -5,7 +5,9 @@
 //! which remembers whole words.
 
 mod around;
+mod chat;
 mod config;
+mod conversations;
 mod encoder;
 mod masked;
 mod pair;
@@ -18,6 +20,8 @@ mod vocabulary;
 mod words;
 
 pub use around::tokens_around;
+pub(crate) use chat::{ChatEncoder, FLAG};
+pub use chat::{ChatTemplate, SpecialEncoder, TemplateError, chat_template_next_to, read_chat_template};
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
 pub use masked::MaskedEncoder;
 pub use pair::{PairEncoder, PairTokenizers};

@@ -120,6 +120,16 @@ fn quoted<'a>(tokens: impl Iterator<Item = &'a String>) -> String {
     tokens.map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ")
 }
 
+/// Reads a file of spellings; null if it does not exist.
+pub(super) fn read_names(path: &Path) -> Result<Value> {
+    match std::fs::read(path) {
+        Ok(json) => serde_json::from_slice(&json)
+            .map_err(|e| Error::tokenizer(Some(path), format!("has no valid special tokens: {e}"))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
+        Err(e) => Err(Error::io(path, "reading")(e)),
+    }
+}
+
 /// Ids of the tokens that steer a language model. `None` for a token that the vocabulary does not have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TextSpecialIds {

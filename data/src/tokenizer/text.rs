@@ -1,5 +1,6 @@
 //! The vocabulary of a language model.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,8 +8,9 @@ use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::around::around;
+use super::chat::chat_template_next_to;
 use super::encoder::SideEncoder;
-use super::special::{TextNames, TextSpecialIds, special_tokens_of};
+use super::special::{TextNames, TextSpecialIds, read_names, special_tokens_of};
 use super::stream::DecodeStream;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
 use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
@@ -31,6 +33,8 @@ pub struct TextTokenizer {
     before_prompt: Vec<u32>,
     /// `add_bos_token` of the `tokenizer_config.json`.
     adds_bos: Option<bool>,
+    /// The template for conversations.
+    chat_template: Option<Arc<str>>,
 }
 
 impl TextTokenizer {
@@ -85,7 +89,8 @@ impl TextTokenizer {
 
     fn load_file(path: &Path, config: &TokenizerConfig) -> Result<Self> {
         let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
-        Self::parse(json, Some(path), config, &neighbouring_names(path)?)
+        let loaded = Self::parse(json, Some(path), config, &neighbouring_names(path)?)?;
+        Ok(Self { chat_template: chat_template_next_to(path)?.map(Into::into), ..loaded })
     }
 
     fn parse(mut json: String, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
@@ -97,6 +102,7 @@ impl TextTokenizer {
         let around = around(&mut whole, path)?;
         let vocabulary = Vocabulary::parse(json, path, &names.all(), names.unk_token.as_deref())?;
         let special = names.ids(&vocabulary);
+
         let adds_bos = hints["add_bos_token"].as_bool();
         let before_prompt = match (&around, adds_bos) {
             (Some((before, _)), _) => before.clone(),
@@ -104,7 +110,15 @@ impl TextTokenizer {
             (None, _) => special.bos.into_iter().collect(),
         };
         let around = around.unwrap_or_default();
-        Ok(Self { vocabulary: Arc::new(vocabulary), names, special, around, before_prompt, adds_bos })
+        Ok(Self {
+            vocabulary: Arc::new(vocabulary),
+            names,
+            special,
+            around,
+            before_prompt,
+            adds_bos,
+            chat_template: None,
+        })
     }
 
     /// Writes `tokenizer.json` and `tokenizer_config.json` into a folder.
@@ -118,8 +132,21 @@ impl TextTokenizer {
         if let Some(adds_bos) = self.adds_bos {
             names["add_bos_token"] = adds_bos.into();
         }
+        if let Some(template) = &self.chat_template {
+            names["chat_template"] = (**template).into();
+        }
         names["tokenizer_class"] = "PreTrainedTokenizerFast".into();
         write(NAMES_FILE, &format!("{names:#}\n"))
+    }
+
+    /// Returns the text of the model's chat template.
+    pub(super) fn own_chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
+    }
+
+    /// Returns the tokenizer with another chat template.
+    pub fn with_chat_template(self, source: &str) -> Self {
+        Self { chat_template: Some(source.into()), ..self }
     }
 
     /// Checks that the vocabulary has the tokens that a task needs.
@@ -182,6 +209,11 @@ impl TextTokenizer {
     /// Returns the spellings of the special tokens.
     pub(super) fn special_names(&self) -> Vec<&str> {
         self.names.all()
+    }
+
+    /// Returns the spellings of the special tokens by their roles, such as `bos_token`.
+    pub(super) fn tokens_by_role(&self) -> BTreeMap<String, String> {
+        serde_json::from_value(serde_json::to_value(&self.names).expect("strings")).expect("strings")
     }
 
     /// Returns the spelling of the token for text that the vocabulary cannot spell.
@@ -312,16 +344,6 @@ fn neighbouring_names(path: &Path) -> Result<Value> {
         }
     }
     Ok(Value::Object(names))
-}
-
-/// Reads a file of spellings; null if it does not exist.
-fn read_names(path: &Path) -> Result<Value> {
-    match std::fs::read(path) {
-        Ok(json) => serde_json::from_slice(&json)
-            .map_err(|e| Error::tokenizer(Some(path), format!("has no valid special tokens: {e}"))),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
-        Err(e) => Err(Error::io(path, "reading")(e)),
-    }
 }
 
 /// Appends the tokens for padding, ends of texts and masks that the vocabulary lacks. Returns whether it appended any.

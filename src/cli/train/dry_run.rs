@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use kiln_data::{HostBatch, Loader, LoaderConfig, Position};
+use kiln_data::{HostBatch, Loader, LoaderConfig, Position, TextTokenizer};
 use kiln_model::flops::{TrainBytes, n_params};
 use kiln_model::hf::{HfError, export_family};
 
@@ -93,13 +93,30 @@ fn batches(config: &Config, data: &RunData, position: Position, summary: &mut St
     for number in 1..=N_BATCHES {
         let batch = loader.next_batch()?;
         writeln!(summary, "batch {number}: {} tokens, padding {:.0}%", batch.shape(), 100.0 * batch.padding_ratio())?;
-        example = example.or_else(|| Some(first_row(&batch, &data.vocabulary)));
+        example = example.or_else(|| match data.vocabulary.text() {
+            Some(tokenizer) if config.data.text.is_chat() => Some(first_conversations(&batch, tokenizer)),
+            _ => Some(first_row(&batch, &data.vocabulary)),
+        });
         loader.recycle(batch);
     }
     for line in example.into_iter().flatten() {
         writeln!(summary, "{line}")?;
     }
     Ok(())
+}
+
+/// Describes the first row of a batch of conversations: text, and what the model learns of it.
+fn first_conversations(batch: &HostBatch, tokenizer: &TextTokenizer) -> Vec<String> {
+    let text = |ids: &[i32]| {
+        let ids: Vec<u32> = ids.iter().filter(|id| **id >= 0).take(N_TOKENS).map(|id| *id as u32).collect();
+        one_line(&tokenizer.decode(&ids).unwrap_or_default())
+    };
+    let places = ..batch.target_len;
+    vec![
+        "the first conversations of a row, without special tokens:".to_owned(),
+        format!("  text: {}", text(&batch.target_input()[places])),
+        format!("  learned: {}", text(&batch.labels()[places])),
+    ]
 }
 
 /// Describes the first row of a batch: text, and the tokens that the model sees.

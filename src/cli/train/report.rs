@@ -60,12 +60,17 @@ pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path, shown: boo
     let _installed = trainer.operators().install();
     let samples = samples(&trainer.validation().examples);
     print_result(outcome, &samples, shown);
-    if let Some(sample) = TextSample::of(&trainer.config().generate, trainer.vocabulary(), session.prompt())
+    let is_chat = trainer.config().data.text.is_chat();
+    if let Some(sample) = TextSample::of(&trainer.config().generate, trainer.vocabulary(), session.prompt(), is_chat)
         && let Some(text) = sample.write(&trainer.state().model)?
     {
         println!("{}", wrapped(&format!("  {}", one_line(&text)), COLUMNS));
     }
-    println!("Next: {}", next_command(trainer.config().task, &samples, session.prompt(), dir));
+    let next = match is_chat {
+        true => chat_command(session.prompt(), dir),
+        false => next_command(trainer.config().task, &samples, session.prompt(), dir),
+    };
+    println!("Next: {next}");
     Ok(())
 }
 
@@ -129,6 +134,12 @@ fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, 
     command.replace("{input}", input)
 }
 
+/// Returns the command that talks with a model that learned conversations.
+fn chat_command(question: Option<&str>, dir: &Path) -> String {
+    let question = question.filter(|text| !text.contains(['\'', '\n']) && text.chars().count() <= MOST_CHARACTERS);
+    format!("echo '{}' | {} chat {}", question.unwrap_or("..."), program(), dir.display())
+}
+
 /// Returns the shortest source that the model should be able to translate, as one shell word.
 fn next_input(samples: &[(usize, Example)]) -> &str {
     let sources = samples.iter().map(|(_, example)| example.source.as_str()).filter(|source| !source.contains('\''));
@@ -190,5 +201,8 @@ mod tests {
         let masked = |prompt| next_command(Task::Mlm, &[], prompt, Path::new("runs/mlm"));
         assert!(masked(Some("It [MASK] late")).ends_with("fill runs/mlm 'It [MASK] late'"));
         assert!(masked(None).ends_with("fill runs/mlm '... [MASK] ...'"));
+        let chat = |question| chat_command(question, Path::new("runs/chat"));
+        assert!(chat(Some("Who?")).starts_with("echo 'Who?' | ") && chat(Some("Who?")).ends_with(" chat runs/chat"));
+        assert!(chat(Some("Who's there?")).starts_with("echo '...'") && chat(None).starts_with("echo '...'"));
     }
 }

@@ -1,6 +1,6 @@
 //! A text that a language model writes right after its training, to show more than numbers.
 
-use kiln_data::TextTokenizer;
+use kiln_data::{ChatMessage, Role, TextTokenizer};
 use kiln_model::Transformer;
 
 use crate::config::GenerateConfig;
@@ -15,16 +15,27 @@ pub(super) struct TextSample {
     tokenizer: TextTokenizer,
     config: GenerateConfig,
     prompt: String,
+    /// The prompt is a question, which the chat template writes.
+    is_chat: bool,
 }
 
 impl TextSample {
     /// Makes a sample; `None` for a run that does not continue text, or without validation text.
-    pub(super) fn of(config: &GenerateConfig, vocabulary: &Vocabulary, prompt: Option<&str>) -> Option<Self> {
+    pub(super) fn of(
+        config: &GenerateConfig,
+        vocabulary: &Vocabulary,
+        prompt: Option<&str>,
+        is_chat: bool,
+    ) -> Option<Self> {
+        let tokenizer = vocabulary.text()?.clone();
+        let end_of_turn = if is_chat { tokenizer.end_of_turn().ok()? } else { None };
+        let stop_tokens = config.stop_tokens.iter().cloned().chain(end_of_turn).collect();
         let max_new_tokens = config.max_new_tokens.min(MAX_TOKENS);
         Some(Self {
-            tokenizer: vocabulary.text()?.clone(),
-            config: GenerateConfig { max_new_tokens, ..config.clone() },
+            config: GenerateConfig { max_new_tokens, stop_tokens, ..config.clone() },
+            tokenizer,
             prompt: prompt?.to_owned(),
+            is_chat,
         })
     }
 
@@ -33,10 +44,22 @@ impl TextSample {
     pub(super) fn write(&self, model: &Transformer) -> Result<Option<String>, GenerateError> {
         let Transformer::DecoderOnly(model) = model else { return Ok(None) };
         let generator = TextGenerator::new(model, self.tokenizer.clone(), self.config.clone())?;
-        match generator.generate(&[&self.prompt], 0) {
-            Ok(texts) => Ok(texts.first().map(|found| format!("{}{}", self.prompt, found.text))),
+        let written = match self.is_chat {
+            true => self.answer(&generator),
+            false => generator.generate(&[&self.prompt], 0).map(|texts| texts.first().map(|found| found.text.clone())),
+        };
+        match written {
+            Ok(text) => Ok(text.map(|text| format!("{}{}{text}", self.prompt, if self.is_chat { " -> " } else { "" }))),
             Err(GenerateError::PromptTooLong { .. } | GenerateError::EmptyPrompt { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Answers the question; `None` if the template refuses it.
+    fn answer(&self, generator: &TextGenerator) -> Result<Option<String>, GenerateError> {
+        let question = [ChatMessage::new(Role::User, &*self.prompt)];
+        let Ok(prompt) = self.tokenizer.chat_template()?.render(&question, true) else { return Ok(None) };
+        let ids = self.tokenizer.special_encoder()?.encode(&prompt)?;
+        Ok(Some(generator.stream_ids(ids, 0, &mut |_| Ok(()))?.text))
     }
 }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{TextCorpus, TextFile, TextFormat};
+use super::{Conversation, TextCorpus, TextFile, TextFormat};
 use crate::corpus::RowProblem;
 use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
@@ -74,6 +74,17 @@ impl TextBlock {
         })
     }
 
+    /// Parses the lines of a file of conversations. Returns each with its number, counted from 1.
+    pub(crate) fn conversations(&self) -> impl Iterator<Item = (u64, Result<Conversation, RowProblem>)> {
+        self.parts.iter().map(|part| {
+            let parsed = self.text(part).and_then(|line| match line.trim().is_empty() {
+                true => Err(RowProblem::NoText),
+                false => Conversation::parse(&line),
+            });
+            (part.line, parsed)
+        })
+    }
+
     /// Returns the text of a part, with `\n` as line ends.
     fn text(&self, part: &PartSpan) -> Result<Cow<'_, str>, RowProblem> {
         let bytes = &self.bytes[part.range.clone()];
@@ -96,8 +107,10 @@ impl TextBlock {
         if text.trim().is_empty() {
             return Err(RowProblem::NoText);
         }
-        if self.format != TextFormat::Jsonl {
-            return Ok(text);
+        match self.format {
+            TextFormat::Jsonl => {}
+            TextFormat::Chat => return Ok(Cow::Owned(Conversation::parse(&text)?.to_text())),
+            _ => return Ok(text),
         }
         let [text] = match text {
             Cow::Borrowed(line) => corpus.field().parse(line)?,
@@ -158,7 +171,7 @@ impl OpenFile {
     /// Adds a document, or a part of one, to the block. Returns `false` at the end of the file.
     fn read_part(&mut self, block: &mut TextBlock) -> Result<bool> {
         match self.format {
-            TextFormat::Lines | TextFormat::Jsonl => self.read_line(block),
+            TextFormat::Lines | TextFormat::Jsonl | TextFormat::Chat => self.read_line(block),
             TextFormat::Auto | TextFormat::BlankLines | TextFormat::Files => self.read_document(block),
         }
     }

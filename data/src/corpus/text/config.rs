@@ -1,5 +1,7 @@
 //! How plain text is read and divided into rows.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// What a model learns.
@@ -31,6 +33,21 @@ pub enum TextFormat {
     Lines,
     /// One JSON object per line, whose field `field` is a document.
     Jsonl,
+    /// One JSON object per line, which is a conversation: `messages`, `conversations`, or `prompt` and `completion`.
+    Chat,
+}
+
+/// Which tokens of a conversation the model learns to predict.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Learn {
+    /// The answers, each with the tokens that end its turn.
+    #[default]
+    Answers,
+    /// The last answer.
+    LastAnswer,
+    /// All tokens but the first.
+    Everything,
 }
 
 /// How documents become rows.
@@ -61,6 +78,10 @@ pub struct TextConfig {
     pub seq_len: usize,
     /// How documents become rows.
     pub packing: Packing,
+    /// Conversations: a file with the chat template to use instead of the vocabulary's own.
+    pub chat_template: Option<PathBuf>,
+    /// Conversations: which tokens the model learns to predict.
+    pub learn: Learn,
     /// Tolerated share of unusable documents (malformed or without text), in [0, 1]. Files with blank lines between
     /// documents have no documents without text.
     pub max_bad_rows: f64,
@@ -73,6 +94,8 @@ impl Default for TextConfig {
             field: "text".into(),
             seq_len: 0,
             packing: Packing::Documents,
+            chat_template: None,
+            learn: Learn::Answers,
             max_bad_rows: 0.01,
         }
     }
@@ -84,6 +107,27 @@ impl TextConfig {
         let mut problems = Vec::new();
         if self.field.is_empty() {
             problems.push("data.text.field is empty: name the JSON field, for example field = \"text\"".into());
+        }
+        let is_chat = self.is_chat();
+        if is_chat && self.packing != Packing::Documents {
+            problems.push(
+                "data.text.packing is not \"documents\", but data.text.format = \"chat\" packs whole conversations that do not \
+                 see each other: set data.text.packing = \"documents\""
+                    .into(),
+            );
+        }
+        if !is_chat && self.chat_template.is_some() {
+            problems.push(
+                "data.text.chat_template is set, but only conversations have a template: set data.text.format = \"chat\", or \
+                 remove it"
+                    .into(),
+            );
+        }
+        if !is_chat && self.learn != Learn::Answers {
+            problems.push(
+                "data.text.learn is set, but only conversations have answers: set data.text.format = \"chat\", or remove it"
+                    .into(),
+            );
         }
         if self.seq_len == 1 {
             problems.push(
@@ -109,6 +153,11 @@ impl TextConfig {
         problems
     }
 
+    /// Whether rows are conversations.
+    pub fn is_chat(&self) -> bool {
+        self.format == TextFormat::Chat
+    }
+
     /// Replaces a `seq_len` of 0 by the model's positions.
     pub fn resolved(&self, max_positions: usize) -> Self {
         let seq_len = if self.seq_len == 0 { max_positions } else { self.seq_len };
@@ -132,8 +181,18 @@ mod tests {
                 TextConfig { seq_len: 2048, ..good.clone() },
                 "data.text.seq_len = 2048 is more than the model's 1024 positions",
             ),
+            (
+                TextConfig { format: TextFormat::Chat, packing: Packing::Stream, ..good.clone() },
+                "data.text.packing is not \"documents\"",
+            ),
+            (
+                TextConfig { chat_template: Some("x.jinja".into()), ..good.clone() },
+                "data.text.chat_template is set, but",
+            ),
+            (TextConfig { learn: Learn::Everything, ..good.clone() }, "data.text.learn is set, but only"),
             (TextConfig { max_bad_rows: 1.5, ..good.clone() }, "data.text.max_bad_rows = 1.5 is not a fraction"),
         ];
+
         for (config, wanted) in cases {
             let problems = config.validate(1024);
             assert!(problems.len() == 1 && problems[0].starts_with(wanted), "{problems:?}");

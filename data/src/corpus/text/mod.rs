@@ -2,12 +2,15 @@
 
 mod block;
 mod config;
+mod conversation;
 
 use std::path::{Path, PathBuf};
 
 use block::TextBlocks;
 pub(crate) use block::{DocumentPart, TextBlock};
-pub use config::{Packing, Task, TextConfig, TextFormat};
+pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
+pub(crate) use conversation::Conversation;
+pub use conversation::{ChatMessage, Role};
 
 use super::RowReport;
 use super::json::{self, JsonFields};
@@ -105,6 +108,18 @@ impl TextCorpus {
         Ok((documents, report))
     }
 
+    /// Returns the first question of the conversations; `None` if none of the first ones begins with one.
+    ///
+    /// # Errors
+    ///
+    /// If the text cannot be read.
+    pub fn first_question(&self) -> Result<Option<String>> {
+        let Some(block) = self.blocks().next().transpose()? else { return Ok(None) };
+        let messages = block.conversations().filter_map(|(_, parsed)| parsed.ok()).flat_map(|found| found.messages);
+        let mut questions = messages.filter(|message| message.role == Role::User).map(|message| message.content);
+        Ok(questions.next())
+    }
+
     /// Returns the text in blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<TextBlock>> + Send + '_ {
         TextBlocks::new(&self.files)
@@ -133,10 +148,21 @@ impl TextCorpus {
             return Err(Error::Invalid(format!("the text is empty: {} has no documents", name())));
         }
         let remedy = match self.field_of_first_row() {
+            _ if self.holds_conversations() => {
+                "its rows are conversations: read them as such with --set data.text.format=chat".into()
+            }
             Some(name) => format!("name the field with the text: --set data.text.field={name}"),
             None => "correct them, or set data.text.format if it is not the right one".into(),
         };
         report.check(self.config.max_bad_rows, &name, &remedy, "data.text.max_bad_rows")
+    }
+
+    /// Whether the first JSON row looks like a conversation although the rows are read as documents.
+    fn holds_conversations(&self) -> bool {
+        let json = self.files.iter().find(|file| file.format == TextFormat::Jsonl);
+        let fields = json.and_then(|file| json::fields_of_first_row(&file.path)).unwrap_or_default();
+        let has = |name: &str| fields.iter().any(|field| field.name == name);
+        !has(&self.config.field) && (has("messages") || has("conversations") || has("prompt") && has("completion"))
     }
 
     /// Returns the name of the longest field in the first JSON row, unless it has the wanted one.

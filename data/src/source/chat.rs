@@ -1,0 +1,186 @@
+//! Batches of conversations from a token cache.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{BatchSource, BatchWorker};
+use crate::batch::{Around, EpochPlan, RowFormat, RowWriter};
+use crate::cache::{CacheKind, TokenCache, Tokens};
+use crate::corpus::TextConfig;
+use crate::error::{Error, Result};
+use crate::host_batch::{HostBatch, Shape};
+use crate::loader_config::LoaderConfig;
+use crate::sampler::{Order, ShuffleOf};
+use crate::tokenizer::TextTokenizer;
+
+/// Rows of whole conversations that do not see each other.
+///
+/// A conversation is never cut, since its second part would lack the question. The rows are packed once, by best fit in
+/// the order of decreasing length (Johnson 1973): each conversation goes into the fullest row that has room for it.
+/// An epoch shuffles the rows. Neighbours within a row stay the same, which the model does not notice.
+#[derive(Debug)]
+pub struct ChatSource {
+    cache: TokenCache,
+    format: RowFormat,
+    /// Conversations of each row.
+    rows: Vec<Vec<u32>>,
+    shape: Shape,
+    vocab_size: usize,
+    /// Everything that decides the content of a row, except the cache. Part of the fingerprint.
+    settings: String,
+}
+
+impl ChatSource {
+    /// Packs the conversations of a cache. Replace a `text.seq_len` of 0 first ([`TextConfig::resolved`]). Batches have
+    /// `batch_tokens / seq_len` rows; the last batch of an epoch has the remaining rows.
+    ///
+    /// # Errors
+    ///
+    /// If the cache holds other rows or was made with another tokenizer, or if the settings are invalid.
+    pub fn new(cache: TokenCache, tokenizer: &TextTokenizer, text: &TextConfig, loader: &LoaderConfig) -> Result<Self> {
+        let problems: Vec<_> = text.validate(0).into_iter().chain(loader.validate()).collect();
+        if !problems.is_empty() {
+            return Err(Error::Invalid(problems.join("\n")));
+        }
+        if cache.kind() != CacheKind::Chat {
+            return Err(Error::cache(cache.path(), "does not hold conversations"));
+        }
+        if cache.tokenizer_fingerprint() != tokenizer.fingerprint() {
+            return Err(Error::cache(cache.path(), "was made with another tokenizer"));
+        }
+
+        let seq_len = text.seq_len;
+        if loader.batch_tokens < seq_len {
+            return Err(Error::Invalid(format!(
+                "loader.batch_tokens = {} cannot hold one row of data.text.seq_len = {seq_len} tokens: raise it to a \
+                 multiple of {seq_len}, or lower data.text.seq_len",
+                loader.batch_tokens
+            )));
+        }
+        let special = tokenizer.special();
+        let fill = special.pad.or(special.eos).unwrap_or(0) as i32;
+        Ok(Self {
+            rows: packed(&cache, seq_len)?,
+            shape: Shape::text(loader.batch_tokens / seq_len, seq_len),
+            vocab_size: tokenizer.vocab_size(),
+            settings: format!("chat {seq_len} {fill}"),
+            format: RowFormat { input: Around::default(), labels: Around::default(), fill, boundaries: true },
+            cache,
+        })
+    }
+
+    /// Returns the cache.
+    pub fn cache(&self) -> &TokenCache {
+        &self.cache
+    }
+
+    /// Returns the number of rows of an epoch.
+    pub fn n_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns the share of padding among the tokens of an epoch, in [0, 1).
+    pub fn padding_ratio(&self) -> f64 {
+        1.0 - self.cache.n_tokens() as f64 / (self.rows.len() * self.shape.target_len) as f64
+    }
+
+    /// Adds a conversation to the open row.
+    fn push(&self, rows: &mut RowWriter<'_>, conversation: u32) -> Result<()> {
+        let damaged =
+            |what: String| Error::cache(self.cache.path(), format!("conversation {conversation} is damaged: {what}"));
+        let Tokens::Wide(ids) = self.cache.document(conversation as usize) else {
+            return Err(damaged("its ids have two bytes".into()));
+        };
+        // A damaged file must not become an index out of range on the device.
+        let largest = rows.push_flagged(ids) as usize;
+        if largest >= self.vocab_size {
+            return Err(damaged(format!("it has id {largest}, the vocabulary holds {}", self.vocab_size)));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the conversations of each row.
+fn packed(cache: &TokenCache, seq_len: usize) -> Result<Vec<Vec<u32>>> {
+    let len = |conversation: u32| cache.document_len(conversation as usize) as usize;
+    let mut by_length: Vec<u32> = (0..cache.n_rows() as u32).collect();
+    by_length.sort_by_key(|conversation| std::cmp::Reverse(len(*conversation)));
+    if let Some(longest) = by_length.first().copied().filter(|longest| len(*longest) > seq_len) {
+        return Err(Error::cache(
+            cache.path(),
+            format!("has a conversation of {} tokens, data.text.seq_len = {seq_len} has no room for it", len(longest)),
+        ));
+    }
+
+    let mut rows: Vec<Vec<u32>> = Vec::new();
+    // Rows by their free places.
+    let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for conversation in by_length {
+        let needed = len(conversation);
+        let (room, row) = match open.range(needed..).next().map(|(room, _)| *room) {
+            Some(room) => {
+                let rows_with_room = open.get_mut(&room).expect("found above");
+                let row = rows_with_room.pop().expect("never empty");
+                if rows_with_room.is_empty() {
+                    open.remove(&room);
+                }
+                (room, row)
+            }
+            None => {
+                rows.push(Vec::new());
+                (seq_len, rows.len() - 1)
+            }
+        };
+        rows[row].push(conversation);
+        open.entry(room - needed).or_default().push(row);
+    }
+    Ok(rows)
+}
+
+impl BatchSource for ChatSource {
+    fn plan(&self, order: Order) -> EpochPlan {
+        let rows = order.indices(self.rows.len() as u32, ShuffleOf::Rows);
+        let mut plan = EpochPlan::with_capacity(rows.len());
+        for batch in rows.chunks(self.shape.batch_size) {
+            plan.push(batch, Shape { batch_size: batch.len(), ..self.shape });
+        }
+        plan
+    }
+
+    fn batches_per_epoch(&self) -> u64 {
+        self.rows.len().div_ceil(self.shape.batch_size) as u64
+    }
+
+    fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
+        let (full, left) = (self.rows.len() / self.shape.batch_size, self.rows.len() % self.shape.batch_size);
+        let last = (Shape { batch_size: left, ..self.shape }, usize::from(left > 0));
+        Some([(self.shape, full), last].into_iter().filter(|(_, batches)| *batches > 0).collect())
+    }
+
+    fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.cache.fingerprint().as_bytes()).update(self.settings.as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+
+    fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
+        Box::new(self)
+    }
+}
+
+impl BatchWorker for Arc<ChatSource> {
+    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
+        let (numbers, shape) = plan.batch(index);
+        let mut rows = RowWriter::new(batch, shape, &self.format);
+        for number in numbers {
+            for conversation in &self.rows[*number as usize] {
+                self.push(&mut rows, *conversation)?;
+            }
+            rows.end_row(*number);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::corpus::{ChatMessage, Conversation, Learn, Role};
+use crate::tokenizer::{TextTokenizer, TokenizerConfig};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/chat")
+}
+
+fn expected() -> Value {
+    serde_json::from_slice(&fs::read(fixtures().join("expected.json")).expect("committed")).expect("JSON")
+}
+
+/// A folder with a tokenizer of the fixtures, its special tokens and a template.
+fn tokenizer(kind: &str, names: &Value) -> TextTokenizer {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("tokenizer.json");
+    fs::copy(fixtures().join(format!("{kind}.json")), &path).expect("committed");
+    fs::write(dir.path().join("tokenizer_config.json"), names.to_string()).expect("writable");
+    TextTokenizer::load_dir(dir.path()).expect("a tokenizer")
+}
+
+fn template(source: &str) -> ChatTemplate {
+    ChatTemplate::parse(source, BTreeMap::new()).expect("valid")
+}
+
+fn question_and_answer() -> Vec<ChatMessage> {
+    vec![ChatMessage::new(Role::User, "Who?"), ChatMessage::new(Role::Assistant, "Me.")]
+}
+
+fn numbers(value: &Value) -> Vec<u32> {
+    serde_json::from_value(value.clone()).expect("numbers")
+}
+
+/// Compares what a template makes of one conversation. Returns whether its answers were compared, too.
+fn compare(tokenizer: &TextTokenizer, messages: &[ChatMessage], wanted: &Value, name: &str) -> bool {
+    let template = tokenizer.chat_template().expect("valid");
+    let text = match (template.render(messages, false), wanted["error"].as_str()) {
+        (Err(problem), Some(error)) => {
+            assert!(problem.to_string().contains(error), "{name}: {problem}");
+            return false;
+        }
+        (text, error) => text.unwrap_or_else(|problem| panic!("{name}: {problem}, wanted {error:?}")),
+    };
+    assert_eq!(text, wanted["text"].as_str().unwrap_or_default(), "{name}");
+    let encoder = tokenizer.special_encoder().expect("a tokenizer");
+    assert_eq!(encoder.encode(&text).expect("ids"), numbers(&wanted["ids"]), "{name}");
+    if !wanted["prompt"].is_null() {
+        let prompt = template.render(&messages[..messages.len() - 1], true).expect("a prompt");
+        assert_eq!(encoder.encode(&prompt).expect("ids"), numbers(&wanted["prompt"]), "{name}");
+    }
+
+    let chat_encoder = ChatEncoder::new(encoder.clone(), template, Learn::Answers);
+    let learned = chat_encoder.encode(messages).expect("ids");
+    match (&wanted["mask"], &learned) {
+        // `transformers` refuses a conversation without messages.
+        (Value::Null, _) if !wanted["prefix_error"].is_null() => false,
+        (Value::Null, found) => {
+            let problem = found.as_ref().expect_err(name).to_string();
+            assert!(problem.contains("the template writes the messages up to this answer differently"), "{problem}");
+            false
+        }
+        (mask, found) => {
+            let found = found.as_ref().unwrap_or_else(|problem| panic!("{name}: {problem}"));
+            let mask_found: Vec<u32> = found.iter().map(|id| u32::from(id & FLAG != 0)).collect();
+            assert_eq!(mask_found, numbers(mask), "{name}: {:?}", encoder.encode(&text));
+            assert_eq!(found.iter().map(|id| id & !FLAG).collect::<Vec<_>>(), numbers(&wanted["ids"]), "{name}");
+            true
+        }
+    }
+}
+
+#[test]
+fn texts_ids_and_answers_are_those_of_transformers() {
+    let expected = expected();
+    let rows = expected["conversations"].as_array().expect("conversations");
+    let conversations: Vec<Vec<ChatMessage>> = rows
+        .iter()
+        .map(|messages| Conversation::parse(&json!({ "messages": messages }).to_string()).expect("a row").messages)
+        .collect();
+
+    let mut n_compared = 0;
+    for (name, of_template) in expected["templates"].as_object().expect("templates") {
+        let source = fs::read_to_string(fixtures().join(format!("{name}.jinja"))).expect("committed");
+        for kind in ["byte-level", "metaspace"] {
+            let names = json!({
+                "bos_token": of_template["bos_token"], "eos_token": of_template["eos_token"], "chat_template": source
+            });
+            let tokenizer = tokenizer(kind, &names);
+            for (i, (messages, wanted)) in
+                conversations.iter().zip(of_template[kind].as_array().expect("a list")).enumerate()
+            {
+                let name = format!("{name}, {kind}, conversation {i}");
+                n_compared += usize::from(compare(&tokenizer, messages, wanted, &name));
+            }
+        }
+    }
+    assert!(n_compared >= 150, "{n_compared}");
+}
+
+#[test]
+fn the_last_answer_of_a_template_that_rewrites_earlier_ones_is_found() {
+    let source = fs::read_to_string(fixtures().join("qwen3.jinja")).expect("committed");
+    let tokenizer = tokenizer("byte-level", &json!({ "eos_token": "<|im_end|>", "chat_template": source }));
+    let messages = [question_and_answer(), question_and_answer()].concat();
+    let template = tokenizer.chat_template().expect("valid");
+    let problem = template.render_to_learn(&messages, Learn::Answers).expect_err("earlier answers change").to_string();
+    assert!(problem.starts_with("message 2: ") && problem.contains("data.text.learn = \"last_answer\""), "{problem}");
+
+    let (text, spans) = template.render_to_learn(&messages, Learn::LastAnswer).expect("the last one");
+    let found: Vec<&str> = spans.into_iter().map(|span| &text[span]).collect();
+    assert_eq!(found, ["<think>\n\n</think>\n\nMe.<|im_end|>\n"]);
+    let (text, spans) = template.render_to_learn(&messages, Learn::Everything).expect("all");
+    assert_eq!(spans.first(), Some(&(0..text.len())));
+}
+
+#[test]
+fn templates_that_cannot_be_used_are_refused() {
+    let long = "x".repeat((1 << 20) + 1);
+    for (source, wanted) in
+        [("{% if %}", "line 1 of the template"), ("{{ a b }}", "line 1"), (&long, "it has 1048577 bytes")]
+    {
+        let problem = ChatTemplate::parse(source, BTreeMap::new()).expect_err("invalid").to_string();
+        assert!(problem.contains(wanted), "{problem}");
+    }
+
+    let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = b %}{% endfor %}{% endfor %}";
+    let doubling =
+        "{% set n = namespace(t='xx') %}{% for i in range(60) %}{% set n.t = n.t ~ n.t %}{% endfor %}{{ n.t }}";
+    let recursive = "{% macro again(x) %}{{ again(x) }}{% endmacro %}{{ again(1) }}";
+    for (source, wanted) in [
+        (endless, "it does not come to an end"),
+        (doubling, "it does not come to an end"),
+        (recursive, "recursion"),
+        ("{{ raise_exception('no system message, please') }}", "the template says: no system message, please"),
+        ("\n\n{{ messages[9].content.x }}", "line 3 of the template: "),
+        ("{{ 'x'.no_such_method() }}", "no_such_method"),
+        ("{{ strftime_now('%Q') }}", "strftime_now: no format \"%Q\""),
+        ("{% generation %}{% generation %}x{% endgeneration %}{% endgeneration %}", "nested or cut"),
+    ] {
+        let problem = template(source).render(&question_and_answer(), false).expect_err(source).to_string();
+        assert!(problem.contains(wanted), "{source}: {problem}");
+    }
+
+    let marked = [ChatMessage::new(Role::Assistant, "a\u{fdd1}b")];
+    let problem = template("{{ messages }}").render(&marked, false).expect_err("marks").to_string();
+    assert!(problem.contains("U+FDD0"), "{problem}");
+    let unused = template("x{% if false %}{% generation %}y{% endgeneration %}{% endif %}");
+    let problem = unused.render_to_learn(&question_and_answer(), Learn::Answers).expect_err("no answer").to_string();
+    assert!(problem.contains("no {% generation %} block"), "{problem}");
+}
+
+#[test]
+fn a_turn_ends_at_a_token_or_at_a_text() {
+    let encoder = tokenizer("byte-level", &json!({})).special_encoder().expect("a tokenizer");
+    for (name, end, token) in [
+        ("chatml", "<|im_end|>", Some("<|im_end|>")),
+        ("gemma", "<end_of_turn>", Some("<end_of_turn>")),
+        ("llama-3", "<|eot_id|>", Some("<|eot_id|>")),
+    ] {
+        let source = fs::read_to_string(fixtures().join(format!("{name}.jinja"))).expect("committed");
+        let tokens = BTreeMap::from([("bos_token".to_owned(), "<s>".to_owned())]);
+        let found = ChatTemplate::parse(&source, tokens).expect("valid").end_of_turn().expect("two messages");
+        assert_eq!((found.as_str(), encoder.first_added_token(&found).expect("ids").as_deref()), (end, token));
+    }
+    let plain = template("{% for m in messages %}{{ m.role }}: {{ m.content }}\n###\n{% endfor %}");
+    let end = plain.end_of_turn().expect("two messages");
+    assert_eq!((end.as_str(), encoder.first_added_token(&end).expect("ids")), ("###", None));
+}
+
+#[test]
+fn a_template_is_found_next_to_its_tokenizer_and_saved_with_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("tokenizer.json");
+    fs::copy(fixtures().join("byte-level.json"), &path).expect("committed");
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).expect("writable");
+    let found = || TextTokenizer::load_dir(dir.path()).expect("a tokenizer").chat_template().expect("valid");
+
+    assert!(found().is_default() && found().source().contains("<|im_start|>"));
+    write("tokenizer_config.json", r#"{"chat_template": "one"}"#);
+    assert_eq!(found().source(), "one");
+    let named = r#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
+    write("tokenizer_config.json", named);
+    assert_eq!(found().source(), "d");
+    write("chat_template.jinja", "file");
+    assert_eq!(found().source(), "file");
+
+    let config = TokenizerConfig { path: Some(path.clone()), ..TokenizerConfig::default() };
+    let loaded = TextTokenizer::load(&config).expect("a tokenizer");
+    let saved = tempfile::tempdir().expect("a folder");
+    loaded.save(saved.path()).expect("writable");
+    let again = TextTokenizer::load_dir(saved.path()).expect("a tokenizer");
+    assert_eq!(again.chat_template().expect("valid").source(), "file");
+    assert_eq!(again.fingerprint(), loaded.fingerprint());
+
+    write("chat_template.jinja", "{% broken");
+    let error = TextTokenizer::load_dir(dir.path()).expect("a tokenizer").chat_template().expect_err("broken");
+    assert!(error.to_string().contains("has a chat template that cannot be used: line 1"), "{error}");
+    write("chat_template.jinja", &"x".repeat((1 << 20) + 1));
+    let error = TextTokenizer::load_dir(dir.path()).expect_err("too long").to_string();
+    assert!(error.contains("a chat template of 1048577 bytes, 1048576 are allowed"), "{error}");
+}

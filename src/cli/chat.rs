@@ -1,0 +1,220 @@
+//! `kiln chat`: a conversation with a language model.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use kiln_data::{ChatMessage, ChatTemplate, Role, SpecialEncoder};
+
+use super::config_args::{DeviceArgs, GenerateArgs, checked};
+use super::error::Usage;
+use super::lines::{note_age, read_lines};
+use crate::config::GenerateConfig;
+use crate::generate::TextGenerator;
+use crate::run::TrainedModel;
+
+const COMMANDS: &str =
+    "/reset forgets the conversation, /system TEXT begins a new one with these instructions, /exit ends";
+
+/// Talks with a language model
+///
+/// Each line of stdin is a message. The model's chat template writes the conversation, and the answer is printed as it is
+/// generated, up to the token that ends the model's turn. A line that begins with a slash is a command: /reset forgets
+/// the conversation, /system TEXT begins a new one with these instructions, and /exit ends. A model without a chat
+/// template gets ChatML.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kiln chat runs/tuned
+  kiln chat runs/tuned --system 'Answer in one sentence.' --temperature 0.7
+  echo 'What is the capital of Italy?' | kiln chat runs/tuned --greedy")]
+pub(super) struct Args {
+    /// Run folder, or a checkpoint's folder
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+
+    /// Instructions in front of the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+
+    /// Maximum number of tokens of an answer
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<usize>,
+
+    /// best, last, a step's number or its folder's name [default: best, or last without validation]
+    #[arg(long, value_name = "NAME")]
+    checkpoint: Option<String>,
+
+    #[command(flatten)]
+    generate: GenerateArgs,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+/// What a line asks for.
+#[derive(Debug, PartialEq)]
+enum Line<'a> {
+    Message(&'a str),
+    Reset,
+    System(&'a str),
+    Exit,
+    Nothing,
+    Unknown(&'a str),
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a str) -> Self {
+        let line = line.trim();
+        let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        match word {
+            "" => Self::Nothing,
+            "/reset" => Self::Reset,
+            "/system" => Self::System(rest.trim()),
+            "/exit" | "/quit" => Self::Exit,
+            command if command.starts_with('/') => Self::Unknown(command),
+            _ => Self::Message(line),
+        }
+    }
+}
+
+/// A conversation in progress.
+struct Chat {
+    generator: TextGenerator,
+    template: ChatTemplate,
+    encoder: SpecialEncoder,
+    messages: Vec<ChatMessage>,
+    /// Answers so far; the random numbers of an answer depend on it.
+    n_answers: u64,
+}
+
+impl Chat {
+    /// Begins a new conversation.
+    fn reset(&mut self, system: Option<&str>) {
+        let system = system.filter(|text| !text.is_empty()).map(|text| ChatMessage::new(Role::System, text));
+        self.messages = system.into_iter().collect();
+    }
+
+    /// Begins a new conversation with the same instructions.
+    fn forget(&mut self) {
+        self.messages.retain(|message| message.role == Role::System);
+    }
+
+    /// Answers a message. After an error the conversation is as it was before.
+    fn answer(&mut self, text: &str, output: &mut impl Write) -> Result<()> {
+        let n_before = self.messages.len();
+        self.messages.push(ChatMessage::new(Role::User, text));
+        let answered = self.write_answer(output);
+        match &answered {
+            Ok(answer) => self.messages.push(ChatMessage::new(Role::Assistant, answer)),
+            Err(_) => self.messages.truncate(n_before),
+        }
+        self.n_answers += 1;
+        answered.map(drop)
+    }
+
+    fn write_answer(&self, output: &mut impl Write) -> Result<String> {
+        let failed =
+            |problem| kiln_data::Error::Invalid(format!("the chat template refuses the conversation: {problem}"));
+        let prompt = self.template.render(&self.messages, true).map_err(failed)?;
+        let ids = self.encoder.encode(&prompt)?;
+        let found = self.generator.stream_ids(ids, self.n_answers, &mut |piece| {
+            output.write_all(piece.as_bytes())?;
+            output.flush()
+        })?;
+        writeln!(output)?;
+        Ok(found.text.trim().to_owned())
+    }
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let device = args.device.open()?;
+    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    run.check_language_model()?;
+    note_age(&run, &args.run, args.checkpoint.as_deref());
+
+    let (model, tokenizer) = run.language_model(run.dtype_on(&device)?, &device)?;
+    let (template, encoder) = (tokenizer.chat_template()?, tokenizer.special_encoder()?);
+    if template.is_default() {
+        eprintln!("note: the run has no chat template of its own; the conversation is written with ChatML");
+    }
+    let config = args.generate.apply(&run.config.generate)?;
+    let config = GenerateConfig { max_new_tokens: args.max_new_tokens.unwrap_or(config.max_new_tokens), ..config };
+    let config = checked(ending_at_turns(config, &template, &encoder)?)?;
+    let generator = TextGenerator::new(&model, tokenizer, config)?;
+
+    let mut chat = Chat { generator, template, encoder, messages: Vec::new(), n_answers: 0 };
+    chat.reset(args.system.as_deref());
+    talk(&mut chat, &mut io::stdin().lock(), &mut io::stdout().lock(), io::stdin().is_terminal())
+}
+
+/// Lets an answer end where the template ends a turn: at a token if it has one, else at its text.
+fn ending_at_turns(
+    mut config: GenerateConfig,
+    template: &ChatTemplate,
+    encoder: &SpecialEncoder,
+) -> Result<GenerateConfig> {
+    // A template that refuses two messages ends its turns with the end token.
+    let end = template.end_of_turn().unwrap_or_default();
+    match encoder.first_added_token(&end)? {
+        Some(token) => config.stop_tokens.push(token),
+        None if !end.is_empty() => config.stop.push(end),
+        None => {}
+    }
+    Ok(config)
+}
+
+/// Answers each line of `input`. `typed`: somebody sits at a terminal, so that an error does not end the conversation.
+fn talk(chat: &mut Chat, input: &mut impl BufRead, output: &mut impl Write, typed: bool) -> Result<()> {
+    if typed {
+        eprintln!("{COMMANDS}");
+    }
+    let mut n_lines = 0;
+    loop {
+        if typed {
+            eprint!("> ");
+        }
+        let lines = read_lines(input, "stdin", 1, n_lines)?;
+        let Some(line) = lines.first() else { return Ok(()) };
+        n_lines += 1;
+
+        match Line::parse(line) {
+            Line::Nothing => {}
+            Line::Exit => return Ok(()),
+            Line::Reset => chat.forget(),
+            Line::System(text) => chat.reset(Some(text)),
+            Line::Unknown(command) => {
+                let problem = Usage(format!("line {n_lines} of stdin: unknown command {command}: {COMMANDS}"));
+                if !typed {
+                    return Err(problem.into());
+                }
+                eprintln!("{problem}");
+            }
+
+            Line::Message(text) => match chat.answer(text, output) {
+                Err(error) if typed && error.downcast_ref::<io::Error>().is_none() => eprintln!("\nerror: {error:#}"),
+                answered => answered?,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_message_or_a_command() {
+        for (line, wanted) in [
+            ("Hello there", Line::Message("Hello there")),
+            (" spaced ", Line::Message("spaced")),
+            ("", Line::Nothing),
+            ("/reset", Line::Reset),
+            ("/system Be  brief.", Line::System("Be  brief.")),
+            ("/system", Line::System("")),
+            ("/exit", Line::Exit),
+            ("/help me", Line::Unknown("/help")),
+        ] {
+            assert_eq!(Line::parse(line), wanted, "{line:?}");
+        }
+    }
+}
