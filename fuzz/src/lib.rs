@@ -16,8 +16,9 @@ use kiln::distributed::link::foreign::read_foreign;
 use kiln::hugging_face::{AdapterFolder, Folder};
 use kiln_data::built_in::numbers;
 use kiln_data::{
-    BatchSource, CorpusConfig, CorpusFormat, LoaderConfig, OnePass, PairCorpus, PairSource, PairTokenizers, Position,
-    TextConfig, TextCorpus, TextFormat, TokenCache, prepare_pairs,
+    BatchSource, ChatSource, CorpusConfig, CorpusFormat, LoaderConfig, OnePass, PairCorpus, PairSource, PairTokenizers,
+    Position, TextConfig, TextCorpus, TextFormat, TextTokenizer, TokenCache, TokenizerConfig, TokenizerKind,
+    prepare_chat, prepare_pairs,
 };
 use kiln_model::hf::Family;
 use kiln_model::{TransformerConfig, hf};
@@ -26,11 +27,12 @@ use kiln_model::{TransformerConfig, hf};
 pub type EntryPoint = (&'static str, fn(&[u8]));
 
 /// All entry points.
-pub const ENTRY_POINTS: [EntryPoint; 6] = [
+pub const ENTRY_POINTS: [EntryPoint; 7] = [
     ("cache", fuzz_cache),
     ("checkpoint", fuzz_checkpoint),
     ("safetensors", fuzz_safetensors),
     ("rows", fuzz_rows),
+    ("chat", fuzz_chat),
     ("config", fuzz_config),
     ("link", read_foreign),
 ];
@@ -269,6 +271,35 @@ pub fn fuzz_rows(input: &[u8]) {
             let _ = corpus.read_all();
         }
     }
+}
+
+/// Reads conversations, and writes them with a chat template. A zero byte divides the rows from the template; without one,
+/// the template is ChatML.
+pub fn fuzz_chat(input: &[u8]) {
+    static TOKENIZER: OnceLock<TextTokenizer> = OnceLock::new();
+    let tokenizer = TOKENIZER.get_or_init(|| {
+        let config =
+            TokenizerConfig { kind: TokenizerKind::ByteLevelBpe, vocab_size: 300, ..TokenizerConfig::default() };
+        TextTokenizer::train_on_documents(&config, &["user and assistant".into()], 1).expect("a tokenizer")
+    });
+
+    let divided = input.iter().position(|byte| *byte == 0);
+    let (rows, source) = divided.map_or((input, None), |at| (&input[..at], Some(&input[at + 1..])));
+    let source = source.map(String::from_utf8_lossy);
+    let tokenizer = source.iter().fold(tokenizer.clone(), |tokenizer, source| tokenizer.with_chat_template(source));
+    let Ok(template) = tokenizer.chat_template() else { return };
+    let _ = template.end_of_turn();
+
+    let (file, cache) = (path("chat.jsonl"), path("chat.tokens"));
+    write(&file, rows);
+    let _ = fs::remove_file(&cache);
+    let config = TextConfig { format: TextFormat::Chat, seq_len: 256, max_bad_rows: 1.0, ..TextConfig::default() };
+    let Ok(corpus) = TextCorpus::open(&[file], &config) else { return };
+    let _ = (corpus.read_all(), corpus.first_question());
+    let Ok(prepared) = prepare_chat(&cache, &corpus, &tokenizer, &template, 1, &mut |_| {}) else { return };
+    let loader = LoaderConfig { num_workers: 0, batch_tokens: 256, ..LoaderConfig::default() };
+    let source = ChatSource::new(prepared.cache, &tokenizer, &config, &loader).expect("a cache just made");
+    OnePass::new(Arc::new(source) as Arc<dyn BatchSource>, &loader).expect("good settings").take(100).for_each(drop);
 }
 
 /// Reads a configuration: as a run's own file, as a file of the command line, and line by line as `--set`.
