@@ -23,7 +23,7 @@ fn synthetic(task: Task, batch_size: usize, len: usize, vocab_size: usize) -> Ho
     match task {
         Task::Translation => synthetic_pairs(batch_size, len, vocab_size),
         // Here masked models predict every token; the choice of labels does not change the time.
-        Task::Lm | Task::Mlm => synthetic_text(batch_size, len, vocab_size),
+        Task::Lm | Task::Mlm | Task::Classification | Task::Tagging => synthetic_text(batch_size, len, vocab_size),
     }
 }
 

@@ -110,10 +110,12 @@ pub struct HostBatch {
     /// Text: rows hold several documents that must not see each other, so positions and document numbers matter.
     /// Otherwise positions count from 0 in each row, and every row is one document.
     pub boundaries: bool,
+    /// Text: the numbers of documents are the types of tokens instead (BERT's "segments"), and every row is one document.
+    pub token_types: bool,
     /// Non-padding source tokens, each row's eos included; 0 for text.
     pub source_tokens: u64,
-    /// Non-padding labels, each row's eos included. For masked language modelling all tokens: the device decides which
-    /// of them are masked and so counted in the loss. For conversations all tokens, whether they are learned or not.
+    /// Non-padding labels, each row's eos included. For masked language modelling and for classes all tokens: the device decides
+    /// which of them are masked and so counted in the loss. For conversations all tokens, whether they are learned or not.
     pub target_tokens: u64,
     /// Row numbers in the data set, in the order of the batch's rows.
     pub rows: Vec<u32>,
@@ -176,7 +178,7 @@ impl HostBatch {
     }
 
     fn start(&mut self, layout: BatchLayout, shape: Shape, fill: i32) {
-        (self.layout, self.boundaries) = (layout, false);
+        (self.layout, self.boundaries, self.token_types) = (layout, false, false);
         (self.batch_size, self.source_len, self.target_len) = (shape.batch_size, shape.source_len, shape.target_len);
         (self.source_tokens, self.target_tokens) = (0, 0);
         self.rows.clear();
@@ -310,7 +312,9 @@ impl HostBatch {
         let sum = |lengths: &[i32]| lengths.iter().map(|len| *len as u64).sum();
         (slice.source_tokens, slice.target_tokens) = match self.layout {
             BatchLayout::Pairs => (sum(slice.source_lengths()), sum(slice.target_lengths())),
-            BatchLayout::Text => (0, sum(slice.lengths())),
+            // Labels of classes are fewer than the tokens that are read.
+            BatchLayout::Text if self.target_tokens == sum(self.lengths()) => (0, sum(slice.lengths())),
+            BatchLayout::Text => (0, counted(slice.labels())),
         };
         slice
     }

@@ -54,20 +54,23 @@ mod tokenizer;
 pub use batch::{Buckets, Collator, EpochPlan, round_up};
 pub use cache::{Prepared, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record};
 pub use corpus::{
-    BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, Example, Header, Learn,
-    Packing, PairCorpus, Role, RowReport, Table, Task, TextConfig, TextCorpus, TextFormat, Unknown, count_pairs,
-    count_words,
+    BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, Example, Header,
+    LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, Packing, PairCorpus, Role, RowReport, Table, Task,
+    TextConfig, TextCorpus, TextFormat, Unknown, count_pairs, count_words,
 };
 pub use error::{Error, Result, panic_text};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};
 pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::LoaderConfig;
 pub use sampler::Order;
-pub use source::{BatchEstimate, BatchSource, BatchWorker, ChatSource, DirectSource, PairSource, TextSource};
+pub use source::{
+    BatchEstimate, BatchSource, BatchWorker, ChatSource, DirectSource, LabelledShape, LabelledSource, PairSource,
+    TextSource,
+};
 pub use tokenizer::{
-    ChatTemplate, DecodeStream, MaskedEncoder, Normalization, PairEncoder, PairTokenizers, SpecialEncoder, SpecialIds,
-    TemplateError, TextEncoder, TextSpecialIds, TextTokenizer, TokenizerConfig, TokenizerKind, chat_template_next_to,
-    read_chat_template, tokens_around,
+    ChatTemplate, DecodeStream, LabelledEncoder, LabelledRow, MaskedEncoder, Normalization, PairEncoder,
+    PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder, TextSpecialIds, TextTokenizer,
+    TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template, tokens_around,
 };
 
 /// Compiles and runs the example of the README.

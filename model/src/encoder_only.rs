@@ -2,10 +2,11 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::{DropoutStream, Projection};
+use kiln_kernels::{DropoutStream, Projection, row_argmax};
 
 use crate::batch::TextBatch;
-use crate::config::{Architecture, FeedForwardActivation, TransformerConfig};
+use crate::classifier::{Classifier, first_of_rows};
+use crate::config::{Architecture, ClassHead, FeedForwardActivation, TransformerConfig};
 use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
 use crate::init::{Init, Role};
@@ -15,7 +16,7 @@ use crate::norm::Norm;
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
 
-/// Encodes a text in both directions. Its head predicts masked tokens.
+/// Encodes a text in both directions. Its head predicts masked tokens, or classes.
 ///
 /// Methods apply dropout only if they are given a [`DropoutStream`].
 #[derive(Module, Debug)]
@@ -34,6 +35,8 @@ pub struct EncoderOnly {
     pub pooler: Option<Linear>,
     /// Predicts masked tokens, if the configuration has it.
     pub head: Option<MaskedHead>,
+    /// Predicts classes, if the configuration has such a head.
+    pub classifier: Option<Classifier>,
     #[module(skip)]
     config: TransformerConfig,
 }
@@ -90,6 +93,7 @@ impl TransformerConfig {
             encoder: Encoder::init(&init.at("encoder")),
             pooler: self.pooler.then(|| Linear::init(&init.at("pooler"), [d, d], Role::Plain)),
             head: self.mlm_head.then(|| MaskedHead::init(&init.at("head"))),
+            classifier: Classifier::init(&init.at("classifier")),
             config: self.clone(),
         }
     }
@@ -103,11 +107,14 @@ impl EncoderOnly {
 
     /// Returns the label-smoothed cross-entropy summed over the labels that count, and their number. Add both up over all
     /// micro-batches before dividing. To train on masked tokens, pass the result of
-    /// [`mask_tokens`](crate::mlm::mask_tokens).
+    /// [`mask_tokens`](crate::mlm::mask_tokens). To train on classes, see [`Self::class_logits`] for the labels.
     ///
     /// # Panics
     /// If the model has no head, or T is above `max_positions`.
     pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
+        if let Some(logits) = self.class_logits(batch, stream) {
+            return self.token_loss(label_smoothing).of_classes(logits, self.class_labels(batch));
+        }
         let (hidden, projection) = self.head(self.read(batch, stream));
         self.token_loss(label_smoothing).loss(hidden, projection, batch.labels.clone())
     }
@@ -117,8 +124,53 @@ impl EncoderOnly {
     /// # Panics
     /// As [`Self::loss`].
     pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
+        if let Some(logits) = self.class_logits(batch, None) {
+            return self.token_loss(label_smoothing).evaluate_classes(logits, self.class_labels(batch));
+        }
         let (hidden, projection) = self.head(self.read(batch, None));
         self.token_loss(label_smoothing).evaluate(hidden, projection, batch.labels.clone())
+    }
+
+    /// Returns the logits of the classes, or None if the model has no head for them. A label of a class stands at the
+    /// first position of its row, or at the position of its token; all other labels are [`TextBatch::NOT_COUNTED`].
+    ///
+    /// # Shapes
+    /// - result: `[B, C]` for classes of rows, `[B * T, C]` for classes of tokens, where padding has no meaning
+    ///
+    /// # Panics
+    /// If T is above `max_positions`.
+    pub fn class_logits(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Option<Tensor<2>> {
+        let classifier = self.classifier.as_ref()?;
+        let hidden = self.read(batch, stream);
+        let read = match self.config.class_head {
+            ClassHead::None | ClassHead::Tokens => hidden,
+            ClassHead::Dense => first_hidden(hidden, batch.batch_size),
+            ClassHead::Pooled => self.pooled(hidden, batch.batch_size).expect("validated: there is a pooler"),
+        };
+        Some(classifier.forward(read, stream))
+    }
+
+    /// Returns the loss of the classes without dropout, and the likeliest class of each row of [`Self::class_logits`]; None
+    /// if the model has no head for classes.
+    ///
+    /// # Shapes
+    /// - classes: `[B]` or `[B * T]`
+    ///
+    /// # Panics
+    /// As [`Self::loss`].
+    pub fn classify(&self, batch: &TextBatch, label_smoothing: f64) -> Option<(LossSums, Tensor<1, Int>)> {
+        let logits = self.class_logits(batch, None)?;
+        let guesses = row_argmax(logits.clone());
+        let losses = self.token_loss(label_smoothing).of_classes(logits, self.class_labels(batch));
+        Some((losses, guesses))
+    }
+
+    /// The labels of [`Self::class_logits`].
+    fn class_labels(&self, batch: &TextBatch) -> Tensor<1, Int> {
+        match self.config.class_head {
+            ClassHead::None | ClassHead::Tokens => batch.labels.clone(),
+            ClassHead::Dense | ClassHead::Pooled => first_of_rows(batch.labels.clone(), batch.batch_size),
+        }
     }
 
     /// Returns the logits of the token at each position.
@@ -205,8 +257,16 @@ impl EncoderOnly {
     /// - result: `[B, D]`
     pub fn pooled(&self, hidden: Tensor<2>, batch_size: usize) -> Option<Tensor<2>> {
         let pooler = self.pooler.as_ref()?;
-        let [n, d] = hidden.dims();
-        let first = hidden.reshape([batch_size, n / batch_size, d]).narrow(1, 0, 1).reshape([batch_size, d]);
-        Some(pooler.forward(first, None).tanh())
+        Some(pooler.forward(first_hidden(hidden, batch_size), None).tanh())
     }
+}
+
+/// Selects the hidden state at the first position of each row.
+///
+/// # Shapes
+/// - `hidden`: `[B * T, D]`
+/// - result: `[B, D]`
+fn first_hidden(hidden: Tensor<2>, batch_size: usize) -> Tensor<2> {
+    let [n, d] = hidden.dims();
+    hidden.reshape([batch_size, n / batch_size, d]).narrow(1, 0, 1).reshape([batch_size, d])
 }

@@ -47,7 +47,7 @@
 //! Kiln's trainer. This crate opens no files; Rayon's threads initialize weights.
 //!
 //! Legend of shapes: B batch, S source length, T target length, D `d_model`, H heads, G heads of keys and values, K head
-//! dimension, F `d_ff`, V vocabulary, P tokens of a learned prompt, M any number of rows. Activations are two-dimensional,
+//! dimension, F `d_ff`, V vocabulary, C classes, P tokens of a learned prompt, M any number of rows. Activations are two-dimensional,
 //! `[B * T, features]`, batch outermost.
 //!
 //! The modules by layer, lowest first; a module imports only from layers below it:
@@ -57,7 +57,7 @@
 //! | 0 | `config` shape of a model · `checkpointing` memory or time · `named_tensor` parameters on the host |
 //! | 1 | `rows` lengths, documents, positions · `init` first weights · `lora` merged adapters · `loss` · `flops` cost · `prompts` checked prompts |
 //! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `relative` positions · `learned_prompt` |
-//! | 3 | `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
+//! | 3 | `classifier` classes of rows and tokens · `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
 //! | 4 | `embedding` · `encoder` · `decoder` |
 //! | 5 | `encoder_decoder` · `decoder_only` · `encoder_only` |
 //! | 6 | `transformer` any of the three |
@@ -66,6 +66,7 @@
 mod attention;
 mod batch;
 mod checkpointing;
+mod classifier;
 mod config;
 mod decoder;
 mod decoder_only;
@@ -95,9 +96,10 @@ mod transformer;
 pub use attention::{CrossAttention, SelfAttention};
 pub use batch::{Batch, PairBatch, TextBatch};
 pub use checkpointing::ActivationCheckpointing;
+pub use classifier::Classifier;
 pub use config::{
-    Architecture, FeedForwardActivation, InitScheme, LoraConfig, LoraTarget, NormKind, NormPlacement, Positions,
-    RopeScaling, TieEmbeddings, TransformerConfig,
+    Architecture, ClassHead, FeedForwardActivation, InitScheme, LoraConfig, LoraTarget, NormKind, NormPlacement,
+    Positions, RopeScaling, TieEmbeddings, TransformerConfig,
 };
 pub use decoder::{Decoder, DecoderLayer};
 pub use decoder_only::DecoderOnly;

@@ -81,6 +81,25 @@ impl TokenLoss<'_> {
         EvalSums { losses: LossSums { loss_sum, nll_sum, n_labels: self.n_labels(&labels) }, n_correct }
     }
 
+    /// Returns the loss of few classes.
+    ///
+    /// # Shapes
+    /// - `logits`: `[M, C]`
+    /// - `labels`: `[M]`
+    pub(crate) fn of_classes(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> LossSums {
+        let n_labels = self.n_labels(&labels);
+        let CrossEntropy { loss_sum, nll_sum } = cross_entropy(logits, labels, &self.cross_entropy_config());
+        LossSums { loss_sum, nll_sum, n_labels }
+    }
+
+    /// [`Self::of_classes`], and the number of correct predictions.
+    pub(crate) fn evaluate_classes(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> EvalSums {
+        let guesses = row_argmax(logits.clone()).cast(labels.dtype());
+        let is_counted = labels.clone().not_equal_elem(self.ignored);
+        let n_correct = count(guesses.equal(labels.clone()).bool_and(is_counted));
+        EvalSums { losses: self.of_classes(logits, labels), n_correct }
+    }
+
     fn n_labels(&self, labels: &Tensor<1, Int>) -> Tensor<1> {
         count(labels.clone().not_equal_elem(self.ignored))
     }

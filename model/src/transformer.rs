@@ -1,7 +1,7 @@
 //! An enum of the three models, for a trainer that trains any of them.
 
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 use kiln_kernels::DropoutStream;
 
 use crate::batch::Batch;
@@ -92,6 +92,29 @@ impl Transformer {
             (Self::DecoderOnly(model), Batch::Text(batch)) => model.evaluate(batch, label_smoothing),
             (Self::EncoderOnly(model), Batch::Text(batch)) => model.evaluate(batch, label_smoothing),
             _ => self.refuse(batch),
+        }
+    }
+
+    /// Returns the loss of the classes without dropout, and the likeliest class of each row of [`Self::class_logits`]; None
+    /// if the model has no head for classes.
+    ///
+    /// # Panics
+    /// As [`Self::loss`].
+    pub fn classify(&self, batch: &Batch, label_smoothing: f64) -> Option<(LossSums, Tensor<1, Int>)> {
+        match (self, batch) {
+            (Self::EncoderOnly(model), Batch::Text(batch)) => model.classify(batch, label_smoothing),
+            _ => None,
+        }
+    }
+
+    /// Returns the logits of the classes, see [`EncoderOnly::class_logits`]; None if the model has no head for them.
+    ///
+    /// # Panics
+    /// As [`Self::loss`].
+    pub fn class_logits(&self, batch: &Batch) -> Option<Tensor<2>> {
+        match (self, batch) {
+            (Self::EncoderOnly(model), Batch::Text(batch)) => model.class_logits(batch, None),
+            _ => None,
         }
     }
 

@@ -119,6 +119,9 @@ fn hint(runs: &[RunRecord]) -> Option<&'static str> {
                 "The vocabularies differ, so a token of one run is another piece of text than a token of the other: \
                  neither losses nor masked accuracies can be compared. Compare the models on the task that they are for."
             }
+            Some(Task::Classification | Task::Tagging) => {
+                "The vocabularies differ: losses and scores of classes can still be compared."
+            }
             _ => {
                 "The vocabularies differ, so a token of one run is another piece of text than a token of the other: losses \
                  cannot be compared. Compare BLEU, chrF2 and exact match."

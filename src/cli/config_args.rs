@@ -17,13 +17,14 @@ pub(super) struct ConfigArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Task to learn: translation, lm (the next token of a text) or mlm (hidden tokens of a text)
+    /// Task to learn: translation, lm (the next token of a text), mlm (hidden tokens of a text), classification (the class
+    /// of a text) or tagging (the tag of each word)
     #[arg(long, value_name = "TASK")]
     pub task: Option<String>,
 
     /// Size and recipe to start from: numbers, few-pairs, tiny, small, base, big, transformer-base, transformer-big for
     /// translation; gpt2-tiny, few-words, gpt2-mini, gpt2-124m, gpt2-350m, llama-125m, llama-1b for lm; bert-tiny, few-words-mlm,
-    /// bert-small for mlm [default: by the task, the device and the size of the text]
+    /// bert-small for mlm; classify for classification; tag for tagging [default: by the task, the device and the size of the text]
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 

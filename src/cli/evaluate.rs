@@ -15,7 +15,7 @@ use super::together::{DevicesArgs, Role};
 use crate::config::task::{Reads, traits_of};
 use crate::device::DeviceChoice;
 use crate::distributed::Ranks;
-use crate::eval::{bleu, chrf};
+use crate::eval::{ClassScore, ClassScores, EntityScores, ValidationLoss, bleu, chrf};
 use crate::run::{Scores, Scoring, TrainedModel};
 
 /// Scores a checkpoint on raw text
@@ -118,7 +118,11 @@ fn write_lines(path: &Path, lines: &[String]) -> Result<()> {
     write().with_context(|| format!("{}: cannot write the translations", path.display()))
 }
 
-fn as_lines(Scores { loss, n_bytes, translation, .. }: &Scores) -> String {
+fn as_lines(Scores { loss, n_bytes, translation, classes, .. }: &Scores) -> String {
+    if let Some(classes) = classes {
+        return classes_as_lines(loss, classes);
+    }
+
     let labels = match (translation, loss.masked) {
         (Some(_), _) => "target tokens",
         (None, Some(_)) => "masked tokens",
@@ -160,7 +164,34 @@ fn as_lines(Scores { loss, n_bytes, translation, .. }: &Scores) -> String {
     text
 }
 
-fn as_json(Scores { step, loss, n_bytes, translation }: &Scores) -> Value {
+fn classes_as_lines(loss: &ValidationLoss, scores: &ClassScores) -> String {
+    let percent = |value: f64| 100.0 * value;
+    let mut text = format!(
+        "loss {:.4}  nll {:.4}  ({} labels)\naccuracy {:.2}%  macro F1 {:.2}%  micro F1 {:.2}%\n",
+        loss.loss,
+        loss.nll,
+        loss.target_tokens,
+        percent(scores.accuracy),
+        percent(scores.macro_f1),
+        percent(scores.micro_f1)
+    );
+    if let Some(EntityScores { precision, recall, f1, support }) = scores.entities {
+        let [precision, recall, f1] = [precision, recall, f1].map(percent);
+        text +=
+            &format!("entities: F1 {f1:.2}%  precision {precision:.2}%  recall {recall:.2}%  ({support} entities)\n");
+    }
+
+    let widths = scores.classes.iter().map(|class| class.name.chars().count());
+    let width = widths.max().unwrap_or(0).max("class".len());
+    text += &format!("{:<width$}  precision  recall      F1  support\n", "class");
+    for ClassScore { name, precision, recall, f1, support } in &scores.classes {
+        let [precision, recall, f1] = [*precision, *recall, *f1].map(percent);
+        text += &format!("{name:<width$}  {precision:>8.2}%  {recall:>5.2}%  {f1:>5.2}%  {support:>7}\n");
+    }
+    text
+}
+
+fn as_json(Scores { step, loss, n_bytes, translation, classes }: &Scores) -> Value {
     let mut json = json!({
         "step": step,
         "loss": loss.loss,
@@ -177,6 +208,27 @@ fn as_json(Scores { step, loss, n_bytes, translation }: &Scores) -> Value {
         json["exact_match"] = scores.exact_match.into();
         json["generate_secs"] = scores.generate_secs.into();
     }
+
+    if let Some(scores) = classes {
+        json["accuracy"] = scores.accuracy.into();
+        json["macro_f1"] = scores.macro_f1.into();
+        json["micro_f1"] = scores.micro_f1.into();
+        if let Some(entities) = &scores.entities {
+            json["entity_precision"] = entities.precision.into();
+            json["entity_recall"] = entities.recall.into();
+            json["entity_f1"] = entities.f1.into();
+        }
+        let of_class = |class: &ClassScore| {
+            json!({
+                "name": class.name,
+                "precision": class.precision,
+                "recall": class.recall,
+                "f1": class.f1,
+                "support": class.support,
+            })
+        };
+        json["classes"] = scores.classes.iter().map(of_class).collect();
+    }
     if let Some(n_bytes) = *n_bytes {
         json["n_bytes"] = n_bytes.into();
         json["bits_per_byte"] = loss.bits_per_byte(n_bytes).into();
@@ -191,7 +243,7 @@ fn as_json(Scores { step, loss, n_bytes, translation }: &Scores) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eval::{Evaluation, MaskedAccuracy, ValidationLoss};
+    use crate::eval::{Evaluation, MaskedAccuracy};
 
     #[test]
     fn the_scores_are_printed_with_their_signatures() {
@@ -204,7 +256,7 @@ mod tests {
             hypotheses: lines.to_vec(),
             generate_secs: 0.5,
         };
-        let scores = Scores { step: 7, loss, n_bytes: None, translation: Some(translation) };
+        let scores = Scores { step: 7, loss, n_bytes: None, classes: None, translation: Some(translation) };
         let text = as_lines(&scores);
         assert!(
             text.starts_with("loss 1.5000  nll 1.0000  perplexity 2.718  (42 target tokens)\nBLEU 100.00 100.0/"),
@@ -228,7 +280,7 @@ mod tests {
     #[test]
     fn each_task_shows_its_own_numbers() {
         let loss = ValidationLoss { loss: 1.0, nll: 1.0, target_tokens: 1000, masked: None };
-        let lm = Scores { step: 7, loss, n_bytes: Some(2000), translation: None };
+        let lm = Scores { step: 7, loss, n_bytes: Some(2000), classes: None, translation: None };
         let text = as_lines(&lm);
         assert!(text.contains("perplexity 2.718  (1000 tokens)") && text.contains("0.7213 bits per byte"), "{text}");
         assert!(!text.contains("masked"), "{text}");

@@ -4,9 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_model::ClassHead;
 use kiln_model::hf::{self, Exported, ExportedAdapter, TokenIds};
 use serde_json::{Map, Value, json};
 
+use super::error::Usage;
 use crate::config::SpecialTokens;
 use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
@@ -68,6 +70,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     // Version 5 of transformers reads the first key, version 4 the second.
     config["dtype"] = json!(args.dtype.torch_name());
     config["torch_dtype"] = json!(args.dtype.torch_name());
+    name_classes(&run, &mut config);
     let mut files = vec![(CONFIG_FILE.to_owned(), text(&config))];
     files.extend(generation_config.map(|config| (GENERATION_CONFIG_FILE.to_owned(), text(&config))));
     files.extend(tokenizer_files(&run)?);
@@ -79,8 +82,26 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// Adds the names of the classes to `config.json`.
+fn name_classes(run: &TrainedModel, config: &mut Value) {
+    let names = &run.config.data.labels.names;
+    if run.model.class_head == ClassHead::None || names.len() != run.model.n_classes {
+        return;
+    }
+    config["id2label"] = names.iter().enumerate().map(|(id, name)| (id.to_string(), json!(name))).collect();
+    config["label2id"] = names.iter().enumerate().map(|(id, name)| (name.clone(), json!(id))).collect();
+    if run.model.class_head != ClassHead::Tokens {
+        config["problem_type"] = json!("single_label_classification");
+    }
+}
+
 /// Writes the adapters alone.
 fn adapter(args: &Args, run: &TrainedModel) -> Result<()> {
+    if run.model.class_head != ClassHead::None {
+        let text = "--adapter would leave out the head for classes, which was trained with the adapters; export the merged model \
+                    without --adapter";
+        return Err(Usage(text.into()).into());
+    }
     let ExportedAdapter { family, config, tensors } =
         hf::export_adapter(&run.model, run.weights()).with_context(|| format!("exporting {}", run.path.display()))?;
     write_adapter(&args.dir, &tensors, args.dtype, text(&config))?;
@@ -153,10 +174,11 @@ fn describe_generation(run: &TrainedModel, generation: &mut Value) {
 /// Returns the tokenizer's files. They are the run's own, plus the special tokens that Kiln puts around a text: other
 /// programs then add these when they encode.
 fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
-    let hides_tokens = traits_of(run.config.task).hides_tokens;
+    let row = traits_of(run.config.task);
+    let hides_tokens = row.hides_tokens;
     let (before, behind) = match &run.vocabulary {
         Vocabulary::Pairs(tokenizers) => (tokenizers.before_target().to_vec(), vec![tokenizers.special().eos]),
-        Vocabulary::Text(tokenizer) if hides_tokens => tokenizer.around(),
+        Vocabulary::Text(tokenizer) if hides_tokens || row.classes.is_some() => tokenizer.around(),
         Vocabulary::Text(tokenizer) => (tokenizer.before_prompt().to_vec(), Vec::new()),
     };
 

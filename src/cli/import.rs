@@ -9,14 +9,16 @@ use anyhow::{Context, Result};
 use generation::Rules;
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, Imported, TokenIds};
-use kiln_model::{Architecture, TransformerConfig};
+use kiln_model::{ClassHead, TransformerConfig};
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
 use crate::config::task::{Reads, TASKS, traits_of};
 use crate::config::{Config, Preset, Task};
 use crate::dataset::Vocabulary;
-use crate::hugging_face::{AdapterFolder, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+use crate::hugging_face::{
+    AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
+};
 use crate::run::{folder, write_run};
 
 /// Makes a run from a Hugging Face model folder
@@ -69,7 +71,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     check_size(&tokenizer, &tokenizer_path, imported.config.vocab_size())?;
 
     let Imported { family, config: mut model, tokens, weights, .. } = imported;
-    let task = task_of(model.architecture);
+    let task = task_of(&model);
     let generation = source.generation_config()?;
     let rules = Rules::new(&generation, &tokenizer);
     let mut names = token_names(task, &tokenizer, &tokens, &source.tokenizer_config()?, &tokenizer_path)?;
@@ -97,6 +99,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         .and_then(|vocabulary| vocabulary.complete(&mut model))
         .with_context(|| format!("the tokenizer {} does not fit", tokenizer_path.display()))?;
     let mut config = run_config(task, &model);
+    config.data.labels.names = class_names(source.config(), model.n_classes, &args.dir)?;
     match traits_of(task) {
         traits if traits.reads == Reads::Pairs => rules.apply_to_pairs(&tokens, &mut config.generate),
         traits if traits.continues_text => rules.apply_to_text(names["eos_token"].as_str(), &mut config.generate),
@@ -140,9 +143,33 @@ fn check_size(tokenizer: &TokenizerFile, path: &Path, rows: usize) -> Result<(),
     Ok(())
 }
 
-fn task_of(architecture: Architecture) -> Task {
-    let task = TASKS.into_iter().find(|&task| traits_of(task).architecture.0 == architecture);
-    task.expect("each architecture has a task")
+fn task_of(model: &TransformerConfig) -> Task {
+    match model.class_head {
+        ClassHead::Pooled | ClassHead::Dense => Task::Classification,
+        ClassHead::Tokens => Task::Tagging,
+        ClassHead::None => {
+            let task = TASKS.into_iter().find(|&task| traits_of(task).architecture.0 == model.architecture);
+            task.expect("each architecture has a task")
+        }
+    }
+}
+
+/// Returns the names of the classes, which `config.json` has by their ids. Without names they are called as in `transformers`.
+fn class_names(config: &Value, n_classes: usize, dir: &Path) -> Result<Vec<String>, FolderError> {
+    let name = |id: usize| match &config["id2label"] {
+        Value::Null => Ok(format!("LABEL_{id}")),
+        names => names[id.to_string()].as_str().map(str::to_owned).ok_or_else(|| FolderError::BadFile {
+            path: dir.join(CONFIG_FILE),
+            reason: format!("id2label has no name for the class {id}; it needs one for each of 0 to {}", n_classes - 1),
+        }),
+    };
+    let names = (0..n_classes).map(name).collect::<Result<Vec<_>, _>>()?;
+    let twice = (1..names.len()).find(|id| names[..*id].contains(&names[*id]));
+    twice.map_or(Ok(()), |id| {
+        let reason = format!("id2label gives two classes the name {:?}", names[id]);
+        Err(FolderError::BadFile { path: dir.join(CONFIG_FILE), reason })
+    })?;
+    Ok(names)
 }
 
 /// Returns the spellings of the special tokens, which Kiln stores next to a tokenizer. They come from the folder's

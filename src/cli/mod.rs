@@ -5,6 +5,7 @@ mod average;
 mod bench;
 mod chat;
 mod check;
+mod classify;
 mod compare;
 mod config;
 mod config_args;
@@ -58,6 +59,7 @@ enum Command {
     Generate(generate::Args),
     Chat(chat::Args),
     Fill(fill::Args),
+    Classify(classify::Args),
     Average(average::Args),
     Import(import::Args),
     Export(export::Args),
@@ -129,6 +131,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Fill(args) => fill::run(args),
+        Command::Classify(args) => classify::run(args),
         Command::Average(args) => average::run(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),

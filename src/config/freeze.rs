@@ -18,13 +18,14 @@ impl Config {
         let mut problems: Vec<String> = unmatched.map(|pattern| no_match(pattern, paths)).collect();
 
         let has_adapters = paths.iter().any(|path| is_adapter(path));
-        let is_frozen =
-            |path: &&str| (has_adapters && !is_adapter(path)) || patterns.iter().any(|pattern| matches(pattern, path));
+        let is_frozen = |path: &&str| {
+            (has_adapters && !is_trained_with_adapters(path)) || patterns.iter().any(|pattern| matches(pattern, path))
+        };
         let frozen: Vec<bool> = paths.iter().map(is_frozen).collect();
         if problems.is_empty() && frozen.iter().all(|frozen| *frozen) {
             problems.push(format!(
                 "train.freeze freezes all {} parameters that would be trained, so that nothing is left to train; remove a pattern",
-                paths.iter().filter(|path| !has_adapters || is_adapter(path)).count()
+                paths.iter().filter(|path| !has_adapters || is_trained_with_adapters(path)).count()
             ));
         }
         if problems.is_empty() { Ok(frozen) } else { Err(ConfigError { problems }) }
@@ -39,6 +40,11 @@ impl Config {
             );
         }
     }
+}
+
+/// Returns whether a parameter is trained in a model with adapters: an adapter's own, or of a head for classes, which is new.
+fn is_trained_with_adapters(path: &str) -> bool {
+    is_adapter(path) || path.starts_with("classifier.")
 }
 
 /// Says that a pattern matches nothing, and which names it could mean.

@@ -7,10 +7,12 @@ mod builder;
 mod chat;
 mod device;
 mod ending;
+mod fine_tune;
 mod freeze;
 mod generate;
 mod give_way;
 mod length;
+mod loss_scale;
 mod machine;
 mod overrides;
 mod paths;
@@ -23,7 +25,7 @@ mod validate;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kiln_data::{CorpusConfig, LoaderConfig, TextConfig, TokenizerConfig};
+use kiln_data::{CorpusConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +44,8 @@ pub use presets::Preset;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// What the model learns: `translation`, `lm` (the next token of a text) or `mlm` (hidden tokens of a text).
+    /// What the model learns: `translation`, `lm` (the next token of a text), `mlm` (hidden tokens of a text), `classification` (the
+    /// class of a text) or `tagging` (the tag of each word).
     pub task: Task,
     /// Seed of every random stream: initial weights, data order, dropout, masks.
     pub seed: u64,
@@ -76,6 +79,8 @@ pub struct DataConfig {
     pub corpus: CorpusConfig,
     /// Plain text: how documents are read and packed into rows.
     pub text: TextConfig,
+    /// Classification and tagging: fields of a row, and the names of the classes.
+    pub labels: LabelConfig,
     /// Pairs: parse and tokenize in the loader's workers instead of reading the token cache.
     pub direct: bool,
 }

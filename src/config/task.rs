@@ -14,6 +14,15 @@ pub(crate) enum Reads {
     Text,
 }
 
+/// What has a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Classes {
+    /// Each text, or pair of texts.
+    OfTexts,
+    /// Each word.
+    OfWords,
+}
+
 /// What a task means for the trainer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TaskTraits {
@@ -33,6 +42,8 @@ pub(crate) struct TaskTraits {
     pub(crate) hides_tokens: bool,
     /// Predicts each token of a text from the tokens before it: the model continues text, and bits per byte are defined.
     pub(crate) continues_text: bool,
+    /// Predicts classes: reads labelled rows, and needs a head for them.
+    pub(crate) classes: Option<Classes>,
     /// What to do with a run of this task; a refusal of another task's command says so.
     pub(crate) instead: &'static str,
     /// The command to try after training, in which `{program}`, `{run}` and `{input}` are replaced.
@@ -40,7 +51,7 @@ pub(crate) struct TaskTraits {
 }
 
 /// All tasks.
-pub(crate) const TASKS: [Task; 3] = [Task::Translation, Task::Lm, Task::Mlm];
+pub(crate) const TASKS: [Task; 5] = [Task::Translation, Task::Lm, Task::Mlm, Task::Classification, Task::Tagging];
 
 /// Returns the row of `task`.
 pub(crate) const fn traits_of(task: Task) -> TaskTraits {
@@ -54,6 +65,7 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             on_gpu: &[(0, Preset::FewPairs), (5000, Preset::Small), (100_000, Preset::Base)],
             hides_tokens: false,
             continues_text: false,
+            classes: None,
             instead: "use kiln translate",
             next: "echo '{input}' | {program} translate {run}",
         },
@@ -67,6 +79,7 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             on_gpu: &[(0, Preset::FewWords), (500_000, Preset::Gpt2Mini)],
             hides_tokens: false,
             continues_text: true,
+            classes: None,
             instead: "it continues text; use kiln generate",
             next: "{program} generate {run} --prompt '{input}'",
         },
@@ -80,11 +93,45 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             on_gpu: &[(0, Preset::FewWordsMlm), (500_000, Preset::BertSmall)],
             hides_tokens: true,
             continues_text: false,
+            classes: None,
             instead: "it fills in hidden tokens; use kiln fill",
             next: "{program} fill {run} '{input}'",
         },
+
+        Task::Classification => TaskTraits {
+            name: "classification",
+            built_in_preset: Preset::Classify,
+            on_cpu: &[(0, Preset::Classify)],
+            on_gpu: &[(0, Preset::Classify)],
+            classes: Some(Classes::OfTexts),
+            ..CLASSES
+        },
+
+        Task::Tagging => TaskTraits {
+            name: "tagging",
+            built_in_preset: Preset::Tag,
+            on_cpu: &[(0, Preset::Tag)],
+            on_gpu: &[(0, Preset::Tag)],
+            classes: Some(Classes::OfWords),
+            ..CLASSES
+        },
     }
 }
+
+/// What the tasks that predict classes have in common.
+const CLASSES: TaskTraits = TaskTraits {
+    name: "",
+    reads: Reads::Text,
+    architecture: (Architecture::EncoderOnly, "encoder_only"),
+    built_in_preset: Preset::Classify,
+    on_cpu: &[],
+    on_gpu: &[],
+    hides_tokens: false,
+    continues_text: false,
+    classes: None,
+    instead: "it predicts classes; use kiln classify",
+    next: "{program} classify {run} '{input}'",
+};
 
 impl Preset {
     /// Returns the preset of a run that names none, if neither its device nor the size of its text is known. It depends on

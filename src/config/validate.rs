@@ -1,9 +1,9 @@
 //! Checks a configuration before any work. Each problem names its key, the value found and a remedy.
 
-use kiln_model::TransformerConfig;
+use kiln_model::{ClassHead, TransformerConfig};
 
-use super::task::{Reads, TaskTraits, traits_of};
-use super::{BestMetric, Config, LossScaleConfig, OptimConfig, Preset, Schedule, TrainConfig};
+use super::task::{Classes, Reads, TaskTraits, traits_of};
+use super::{BestMetric, Config, OptimConfig, Preset, Schedule, TrainConfig};
 
 impl Config {
     /// Returns all problems at once, or an empty list if the run can start. Each begins with its key.
@@ -43,6 +43,7 @@ impl Config {
 
     fn validate_data(&self, problems: &mut Vec<String>) {
         problems.extend(self.data.corpus.validate());
+        problems.extend(self.data.labels.validate());
         let max_positions = match traits_of(self.task).reads {
             Reads::Pairs => 0,
             Reads::Text => self.model.max_positions,
@@ -77,17 +78,44 @@ impl Config {
                 metric.name()
             ));
         }
+
         if self.model.architecture != wanted {
             problems.push(format!(
                 "task = \"{task}\" needs model.architecture = \"{architecture}\"; choose a preset for it (--preset {preset}), or \
                  another task"
             ));
+        } else if let Some(problem) = self.wrong_class_head() {
+            problems.push(problem);
         } else if hides_tokens && !self.model.mlm_head {
             problems.push(
                 "model.mlm_head = false removes the head that predicts masked tokens; task = \"mlm\" needs it to be true"
                     .into(),
             );
         }
+    }
+
+    /// Says why the model's head for classes does not fit the task.
+    fn wrong_class_head(&self) -> Option<String> {
+        let row = traits_of(self.task);
+        let (model, n_names) = (&self.model, self.data.labels.names.len());
+        let wanted = match (row.classes, model.class_head) {
+            (None, ClassHead::None)
+            | (Some(Classes::OfTexts), ClassHead::Pooled | ClassHead::Dense)
+            | (Some(Classes::OfWords), ClassHead::Tokens) => {
+                let differs = n_names > 0 && model.n_classes > 0 && n_names != model.n_classes;
+                return differs.then(|| {
+                    format!(
+                        "model.n_classes {} is not the number of data.labels.names, {n_names}; leave it at 0 to take that number",
+                        model.n_classes
+                    )
+                });
+            }
+            (None, _) => "\"none\"",
+            (Some(Classes::OfTexts), _) => "\"pooled\" or \"dense\"",
+            (Some(Classes::OfWords), _) => "\"tokens\"",
+        };
+        let found = serde_json::to_string(&model.class_head).expect("a name");
+        Some(format!("model.class_head = {found} does not suit task = \"{}\", which needs {wanted}", row.name))
     }
 
     fn has_two_vocabularies(&self) -> bool {
@@ -249,41 +277,6 @@ impl TrainConfig {
         }
         problems.extend(self.f32_products.problem(self.precision));
         self.loss_scale.validate(problems);
-    }
-}
-
-impl LossScaleConfig {
-    fn validate(&self, problems: &mut Vec<String>) {
-        let Self { init, growth_factor, backoff_factor, growth_interval, floor } = *self;
-        let ordinary = |value: f32| value > 0.0 && value.is_finite();
-        let mut unless = |fits: bool, key: &str, problem: String| {
-            if !fits {
-                problems.push(format!("train.loss_scale.{key} {problem}"));
-            }
-        };
-
-        unless(ordinary(floor), "floor", format!("{floor} is not a finite number above 0; 1 is usual"));
-        unless(
-            !ordinary(floor) || (ordinary(init) && init >= floor),
-            "init",
-            format!("{init} is not a finite number of at least train.loss_scale.floor {floor}; 65536 is usual"),
-        );
-        unless(
-            growth_factor >= 1.0 && growth_factor.is_finite(),
-            "growth_factor",
-            format!("{growth_factor} is not a finite number of at least 1; 2 is usual, 1 keeps the scale from growing"),
-        );
-        unless(
-            backoff_factor > 0.0 && backoff_factor < 1.0,
-            "backoff_factor",
-            format!("{backoff_factor} is outside (0, 1); 0.5 is usual"),
-        );
-        // The device counts in f32, which is exact up to 2^24.
-        unless(
-            (1..=1 << 24).contains(&growth_interval),
-            "growth_interval",
-            format!("{growth_interval} is outside 1 to {}; 2000 is usual", 1 << 24),
-        );
     }
 }
 

@@ -10,6 +10,7 @@
 //! ```
 
 pub mod built_in;
+pub mod labelled;
 pub mod pairs;
 mod prompt;
 pub mod text;
@@ -44,8 +45,10 @@ pub struct RunData {
     pub valid_examples: Vec<Example>,
     /// lm: UTF-8 bytes of the validation text.
     pub valid_bytes: Option<u64>,
-    /// lm and mlm: words of the validation text to try the model with, for mlm with a mask.
+    /// Plain text: words of the validation text to try the model with, for mlm with a mask.
     pub prompt: Option<String>,
+    /// Classification and tagging: the names of the classes.
+    pub labels: Vec<String>,
     /// What the user should know about how the data is read, such as characters that the vocabulary lacks.
     pub notes: Vec<String>,
 }
@@ -60,6 +63,7 @@ impl RunData {
             valid_examples: Vec::new(),
             valid_bytes: None,
             prompt: None,
+            labels: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -82,8 +86,10 @@ impl RunData {
                 cache_dir.display()
             )
         })?;
-        let mut data = match traits_of(config.task).reads {
+        let row = traits_of(config.task);
+        let mut data = match row.reads {
             Reads::Pairs => pairs::open(config, &cache_dir, vocabulary, note),
+            Reads::Text if row.classes.is_some() => labelled::open(config, &cache_dir, vocabulary, note),
             Reads::Text => text::open(config, &cache_dir, vocabulary, note),
         }?;
         data.notes.extend(trained_on_too(config));

@@ -127,7 +127,7 @@ fn open_to_measure(
 }
 
 /// Returns the text of the run, or the built-in text.
-fn files(config: &Config, cache_dir: &Path) -> Result<Files> {
+pub(super) fn files(config: &Config, cache_dir: &Path) -> Result<Files> {
     if config.is_built_in_task() {
         return built_in::write(config, cache_dir);
     }

@@ -23,7 +23,12 @@ pub fn upload(host: &HostBatch, device: &Device) -> Batch {
             target_tokens,
         )),
         BatchLayout::Text => {
-            Batch::Text(TextBatch::from_contiguous(ids, [batch_size, target_len], target_tokens, host.boundaries))
+            let n = batch_size * target_len;
+            // The fourth part: see `HostBatch::token_types`.
+            let token_types = host.token_types.then(|| ids.clone().narrow(0, 3 * n, n));
+            let shape = [batch_size, target_len];
+            let batch = TextBatch::from_contiguous(ids, shape, target_tokens, host.boundaries);
+            Batch::Text(TextBatch { token_types, ..batch })
         }
     }
 }

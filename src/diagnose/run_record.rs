@@ -27,11 +27,14 @@ pub struct Measure {
 }
 
 /// The measures, in the order in which people read them.
-pub const MEASURES: [Measure; 7] = [
+pub const MEASURES: [Measure; 10] = [
     measure("loss", "loss (nats)", false),
     measure("nll", "nll (nats)", false),
     measure("bits_per_byte", "bits per byte", false),
     measure("masked_accuracy", "masked accuracy", true),
+    measure("accuracy", "accuracy", true),
+    measure("macro_f1", "macro F1", true),
+    measure("entity_f1", "entity F1", true),
     measure("bleu", "BLEU", true),
     measure("chrf", "chrF2", true),
     measure("exact_match", "exact match", true),

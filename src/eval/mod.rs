@@ -2,13 +2,18 @@
 
 pub mod bleu;
 pub mod chrf;
+pub mod classes;
+mod entities;
 pub mod evaluation;
 #[cfg(test)]
 mod golden;
 pub mod loss;
 mod masking;
 mod model;
+mod ratio;
 
+pub use classes::{ClassScore, ClassScores, class_scores};
+pub use entities::EntityScores;
 pub use evaluation::{Evaluation, evaluate, score};
 pub use loss::{MaskedAccuracy, ValidationLoss, validation_loss};
 pub use masking::Masking;

@@ -1,7 +1,7 @@
 //! The interface between the trainer and a model.
 
 use burn::module::Module;
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
 use kiln_data::{Rank, Shape};
 use kiln_kernels::attention_is_fused;
 use kiln_model::flops::{TrainSetting, attention_needs_reference, train_bytes, train_flops_per_batch};
@@ -34,6 +34,15 @@ pub trait Model: Module + 'static {
     /// Computes [`Self::loss`] without dropout, and how often the likeliest token is the label. `task = "mlm"`
     /// validates with it; a model without it returns `None`.
     fn evaluate(&self, _batch: &Batch, _label_smoothing: f64) -> Option<EvalSums> {
+        None
+    }
+
+    /// Computes [`Self::loss`] without dropout, and the likeliest class of each row or of each token: `task =
+    /// "classification"` and `"tagging"` validate with it. A model without classes returns `None`.
+    ///
+    /// # Shapes
+    /// - classes: `[B]` or `[B * T]`, as [`Transformer::class_logits`] has rows
+    fn classify(&self, _batch: &Batch, _label_smoothing: f64) -> Option<(LossSums, Tensor<1, Int>)> {
         None
     }
 
@@ -88,6 +97,10 @@ impl Model for Transformer {
 
     fn evaluate(&self, batch: &Batch, label_smoothing: f64) -> Option<EvalSums> {
         Some(Transformer::evaluate(self, batch, label_smoothing))
+    }
+
+    fn classify(&self, batch: &Batch, label_smoothing: f64) -> Option<(LossSums, Tensor<1, Int>)> {
+        Transformer::classify(self, batch, label_smoothing)
     }
 
     fn has_dropout(&self) -> bool {

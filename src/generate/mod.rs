@@ -1,11 +1,12 @@
-//! Generates target lines from source lines and texts from prompts, by greedy search, beam search or sampling, and fills
-//! in masked tokens.
+//! Generates target lines from source lines and texts from prompts, by greedy search, beam search or sampling, fills in
+//! masked tokens, and predicts classes.
 //!
 //! Lines of similar length share a batch; results keep the order of the lines. Searches know a model only as [`Sequences`]:
 //! rows that take a token and return the logits of the next.
 
 pub mod batching;
 pub mod beam;
+mod classify;
 mod error;
 mod fill;
 pub mod greedy;
@@ -16,6 +17,7 @@ mod text;
 mod translator;
 
 pub use beam::beam_search;
+pub use classify::{ClassPredictor, Classified};
 pub use error::GenerateError;
 pub use fill::{Candidate, Filled, MaskFiller};
 pub use greedy::greedy;

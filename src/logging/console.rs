@@ -248,6 +248,9 @@ fn validation_line(validation: &ValidationMetrics) -> String {
     if let Some(accuracy) = validation.unigram_accuracy {
         line += &format!(" (unigram {:.2}%)", 100.0 * accuracy);
     }
+    for (name, value) in validation.of_classes() {
+        line += &format!(" | {name} {:.2}%", 100.0 * value);
+    }
     if let Some(bleu) = validation.bleu_in_words() {
         line += &format!(" | {bleu}");
     }

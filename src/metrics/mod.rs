@@ -11,6 +11,7 @@ pub mod outliers;
 pub mod span;
 pub mod throughput;
 pub mod timeline;
+mod validation;
 
 use serde::{Deserialize, Serialize};
 
@@ -263,6 +264,18 @@ pub struct ValidationMetrics {
     /// mlm: the same for a baseline that always predicts the most frequent token.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unigram_accuracy: Option<f64>,
+    /// classification and tagging: fraction of the texts or words whose class is right, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub accuracy: Option<f64>,
+    /// classification and tagging: mean of the F1 of all classes, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub macro_f1: Option<f64>,
+    /// classification and tagging: F1 over all predictions, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub micro_f1: Option<f64>,
+    /// tagging with tags such as `B-place` and `I-place`: F1 of whole entities, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub entity_f1: Option<f64>,
     /// Corpus BLEU of generated text, 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bleu: Option<f64>,
@@ -321,19 +334,6 @@ pub struct RunMetrics {
     /// Where the time of this process went and what could be had back, in a sentence for people.
     #[serde(default)]
     pub summary: String,
-}
-
-impl ValidationMetrics {
-    /// Describes the BLEU score, and why it is 0 if the lines are too short for it.
-    pub fn bleu_in_words(&self) -> Option<String> {
-        let why = if self.no_four_grams { " (needs four words; no translation has them)" } else { "" };
-        self.bleu.map(|bleu| format!("BLEU {bleu:.2}{why}"))
-    }
-
-    /// `exp(nll)`.
-    pub fn perplexity(&self) -> f64 {
-        self.nll.exp()
-    }
 }
 
 #[cfg(test)]

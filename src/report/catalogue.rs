@@ -162,6 +162,19 @@ pub const FIGURES: &[Kind] = &[
         ],
     ),
     kind(
+        "classes",
+        "Classes",
+        "%",
+        Axis::FromZero,
+        Section::Learning,
+        &[
+            validation("accuracy", "accuracy", PERCENT),
+            validation("macro_f1", "macro F1", PERCENT),
+            validation("micro_f1", "micro F1", PERCENT),
+            validation("entity_f1", "entity F1", PERCENT),
+        ],
+    ),
+    kind(
         "bits",
         "Bits per byte of the validation text",
         "bits",

@@ -76,7 +76,7 @@ pub enum RunError {
     /// The weights of another run do not fit the configured model.
     #[error(
         "--from {}: these weights belong to another model than model.* of the configuration; of these keys, only dropout, \
-         attention_dropout, activation_dropout, mlm_head and, without learned positions, max_positions may change; adapters \
+         attention_dropout, activation_dropout, mlm_head, pooler, class_head, n_classes and, without learned positions, max_positions may change; adapters \
          (model.lora) may be added or, with model.lora.rank=0, merged",
         .0.display()
     )]

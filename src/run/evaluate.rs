@@ -16,10 +16,11 @@ use super::trained_model::TrainedModel;
 use crate::config::GenerateConfig;
 use crate::config::task::{Reads, traits_of};
 use crate::dataset::built_in;
+use crate::dataset::labelled::valid_rows;
 use crate::dataset::pairs::{open_cache, translatable};
 use crate::dataset::text::{OpenedText, valid_text};
 use crate::distributed::{Phase, Ranks};
-use crate::eval::{Evaluation, Masking, ValidationLoss, evaluate, validation_loss};
+use crate::eval::{ClassScores, Evaluation, Masking, ValidationLoss, class_scores, evaluate, validation_loss};
 use crate::generate::Translator;
 
 /// The scores of a checkpoint on a text.
@@ -31,6 +32,8 @@ pub struct Scores {
     pub loss: ValidationLoss,
     /// lm: length of the text in UTF-8 bytes, for [`ValidationLoss::bits_per_byte`].
     pub n_bytes: Option<u64>,
+    /// Classification and tagging: accuracy and F1.
+    pub classes: Option<ClassScores>,
     /// Translation: scores of the translated text.
     pub translation: Option<Evaluation>,
 }
@@ -53,7 +56,9 @@ impl Scoring<'_> {
     /// # Errors
     /// If there is no text, if it cannot be read, or if the device or another rank fails.
     pub fn score(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
-        match traits_of(self.run.config.task).reads {
+        let row = traits_of(self.run.config.task);
+        match row.reads {
+            Reads::Text if row.classes.is_some() => self.score_classes(files, note),
             Reads::Pairs => self.score_pairs(files, note),
             Reads::Text => self.score_text(files, note),
         }
@@ -71,7 +76,7 @@ impl Scoring<'_> {
         let loss = self.loss(&Transformer::EncoderDecoder(model), &tokenizers, &examples, note)?;
         ranks.enter(Phase::Translate);
         let translation = evaluate(&translator, &examples, ranks)?;
-        Ok(Scores { step: run.step, loss, n_bytes: None, translation: Some(translation) })
+        Ok(Scores { step: run.step, loss, n_bytes: None, classes: None, translation: Some(translation) })
     }
 
     /// Reads the named text, or the run's validation text.
@@ -148,7 +153,25 @@ impl Scoring<'_> {
         let masking = Masking::of(&run.config, &run.vocabulary)?;
         let loss = self.loss_over(&model, source, masking.as_ref())?;
         let n_bytes = (task.continues_text && !run.config.data.text.is_chat()).then_some(n_bytes);
-        Ok(Scores { step: run.step, loss, n_bytes, translation: None })
+        Ok(Scores { step: run.step, loss, n_bytes, classes: None, translation: None })
+    }
+
+    fn score_classes(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
+        if files.is_empty() && self.run.config.is_built_in_task() {
+            self.check_trained()?;
+        }
+        let Self { run, generate, device, ranks } = self;
+        let scratch = Scratch::new()?;
+        let Some(source) = valid_rows(&run.config, files, &scratch.0, &run.vocabulary, note)? else {
+            return Err(RunError::NoValidationText("labelled rows").into());
+        };
+        let model = run.load_model(run.dtype_on(device)?, device)?;
+        note(&format!("scoring {}", run.path.display()));
+        compare_use(ranks, run, &generate, &source.fingerprint())?;
+        let batches = OnePass::for_rank(source, &run.config.loader, ranks.part())?;
+        let (smoothing, names) = (run.config.train.label_smoothing, &run.config.data.labels.names);
+        let (loss, scores) = class_scores(&model, batches, smoothing, names, device, ranks)?;
+        Ok(Scores { step: run.step, loss, n_bytes: None, classes: Some(scores), translation: None })
     }
 
     /// Refuses to score an imported model on the built-in text, which it has never seen.

@@ -113,7 +113,11 @@ impl Run {
             None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,
         };
         let weights = match &self.options.from {
-            Some(from) => Some(start_from(from, &config, ranks.is_first().then_some(&checkpoints))?),
+            Some(from) => {
+                let (weights, notes) = start_from(from, &config, ranks.is_first().then_some(&checkpoints))?;
+                notes.iter().for_each(|line| self.note(line));
+                Some(weights)
+            }
             None => {
                 ranks.first_then_others("reading the weights to start from", || Ok(checkpoints.starting_weights()?))?
             }
@@ -222,8 +226,12 @@ pub(crate) struct Survey {
     pub(super) _scratch: Option<Scratch>,
 }
 
-/// Fills in the vocabulary sizes of the model.
+/// Fills in the vocabulary sizes of the model, and its classes.
 fn completed(mut config: Config, data: RunData) -> Result<(Config, RunData)> {
+    if !data.labels.is_empty() {
+        config.model.n_classes = data.labels.len();
+        config.data.labels.names.clone_from(&data.labels);
+    }
     data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
     Ok((config, data))
 }

@@ -177,6 +177,20 @@ impl TrainedModel {
         }
     }
 
+    /// Returns the model and the tokenizer of a run that predicts classes.
+    ///
+    /// # Errors
+    /// [`RunError::OtherTask`] for a run of another task.
+    pub fn class_model(&self, dtype: FloatDType, device: &Device) -> Result<(EncoderOnly, TextTokenizer)> {
+        if traits_of(self.config.task).classes.is_none() {
+            return Err(self.other_task("predict classes").into());
+        }
+        match (self.load_model(dtype, device)?, &self.vocabulary) {
+            (Transformer::EncoderOnly(model), Vocabulary::Text(tokenizer)) => Ok((model, tokenizer.clone())),
+            _ => unreachable!("a validated configuration for classes has an encoder and one vocabulary"),
+        }
+    }
+
     /// Refuses a run that does not fill in hidden tokens.
     ///
     /// # Errors

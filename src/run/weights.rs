@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_model::{LoraConfig, Positions, TransformerConfig, is_adapter, merge_adapters};
+use kiln_model::{ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, merge_adapters};
 
 use super::error::RunError;
 use super::trained_model::TrainedModel;
-use crate::checkpoint::{CheckpointError, Checkpoints, RUN_CONFIG_FILE, Weights, initial_tensors};
+use crate::checkpoint::{CheckpointError, Checkpoints, NamedTensor, RUN_CONFIG_FILE, Weights, initial_tensors};
 use crate::config::Config;
+use crate::units::thousands;
 
 /// Makes a run with a single checkpoint, which can be used and started from. Returns the checkpoint's folder.
 ///
@@ -26,9 +27,13 @@ pub fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
 }
 
 /// Stores the weights of `run` in the new run, as its checkpoint before the first step: a run that is interrupted
-/// before its first save starts there again. A missing head for masked tokens is initialized. Without `checkpoints` nothing
-/// is stored.
-pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: Option<&Checkpoints>) -> Result<Weights> {
+/// before its first save starts there again. A missing head is initialized. Without `checkpoints` nothing is stored. Also
+/// returns what the user should know about heads that are new or left out.
+pub(crate) fn start_from(
+    run: &TrainedModel,
+    config: &Config,
+    checkpoints: Option<&Checkpoints>,
+) -> Result<(Weights, Vec<String>)> {
     let mut weights = run.which.read(&run.path)?;
     // Adapters may be added to a model that has none, and merged into a model that goes on without them.
     let (has, wants) = (run.model.has_adapters(), config.model.has_adapters());
@@ -46,10 +51,7 @@ pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: Optio
         let drawn = initial_tensors(&config.model, config.seed);
         weights.weights.extend(drawn.into_iter().filter(|tensor| is_adapter(&tensor.name)));
     }
-    if config.model.mlm_head && !run.model.mlm_head {
-        let drawn = initial_tensors(&config.model, config.seed);
-        weights.weights.extend(drawn.into_iter().filter(|tensor| tensor.name.starts_with("head.")));
-    }
+    let notes = exchange_heads(run, config, &mut weights.weights);
 
     weights.step = 0;
     weights.model = config.model.clone();
@@ -59,7 +61,41 @@ pub(crate) fn start_from(run: &TrainedModel, config: &Config, checkpoints: Optio
     if let Some(checkpoints) = checkpoints {
         checkpoints.save_weights(&weights)?;
     }
-    Ok(weights)
+    Ok((weights, notes))
+}
+
+/// Leaves out the heads that the configured model lacks, and initializes the ones that the saved model lacks. A head for
+/// other classes is another head. Returns a sentence for each change.
+fn exchange_heads(run: &TrainedModel, config: &Config, weights: &mut Vec<NamedTensor>) -> Vec<String> {
+    let (saved, wanted) = (&run.model, &config.model);
+    let same_classes = run.config.data.labels.names == config.data.labels.names
+        && (saved.class_head, saved.n_classes) == (wanted.class_head, wanted.n_classes);
+    let has_classes = |model: &TransformerConfig| model.class_head != ClassHead::None;
+    let mut notes = Vec::new();
+    for (prefix, what, drops, adds) in [
+        ("head.", "the head for masked tokens", !wanted.mlm_head, wanted.mlm_head && !saved.mlm_head),
+        ("pooler.", "the pooler", !wanted.pooler, wanted.pooler && !saved.pooler),
+        ("classifier.", "the head for classes", !same_classes, has_classes(wanted) && !same_classes),
+    ] {
+        let n_before = weights.len();
+        if drops {
+            weights.retain(|tensor| !tensor.name.starts_with(prefix));
+        }
+        if weights.len() < n_before {
+            notes.push(format!("--from: {what} is left out"));
+        }
+
+        if adds {
+            let drawn = initial_tensors(wanted, config.seed);
+            let new: Vec<NamedTensor> = drawn.into_iter().filter(|tensor| tensor.name.starts_with(prefix)).collect();
+            let names: Vec<&str> = new.iter().map(|tensor| tensor.name.as_str()).collect();
+            let n: usize = new.iter().map(|tensor| tensor.values.len()).sum();
+            let n = thousands(n as f64);
+            notes.push(format!("--from: {what} is new, {n} parameters, initialized at random: {}", names.join(", ")));
+            weights.extend(new);
+        }
+    }
+    notes
 }
 
 /// Returns whether weights of the model `saved` compute the same in `wanted`.
@@ -73,7 +109,14 @@ pub(super) fn fits(saved: &TransformerConfig, wanted: &TransformerConfig) -> boo
         dropout: wanted.dropout,
         attention_dropout: wanted.attention_dropout,
         activation_dropout: wanted.activation_dropout,
-        mlm_head: saved.mlm_head || wanted.mlm_head,
+        mlm_head: if wanted.class_head == ClassHead::None {
+            saved.mlm_head || wanted.mlm_head
+        } else {
+            wanted.mlm_head
+        },
+        pooler: saved.pooler || wanted.pooler,
+        class_head: wanted.class_head,
+        n_classes: wanted.n_classes,
         init: wanted.init,
         logits_chunk_rows: wanted.logits_chunk_rows,
         ..saved.clone()

@@ -13,9 +13,10 @@ use super::provenance::Provenance;
 use super::setup::Validation;
 use super::state::TrainState;
 use crate::checkpoint::{Checkpoints, Saver};
+use crate::config::task::traits_of;
 use crate::config::{BestMetric, Config};
 use crate::dataset::Vocabulary;
-use crate::eval::{Model, score, validation_loss};
+use crate::eval::{Model, class_scores, score, validation_loss};
 use crate::metrics::{SampleMetrics, ValidationMetrics};
 
 /// What is due after a step.
@@ -84,7 +85,18 @@ impl Validation {
         let TrainState { ranks, label_smoothing, masking, device, .. } = state;
         let batches = OnePass::for_rank(source, &config.loader, ranks.part())?;
         // Host sync.
-        let loss = validation_loss(&model, batches, *label_smoothing, masking.as_ref(), device, ranks)?;
+        let (loss, classes) = match traits_of(config.task).classes {
+            None => {
+                let masking = masking.as_ref();
+                (validation_loss(&model, batches, *label_smoothing, masking, device, ranks)?, None)
+            }
+            Some(_) => {
+                let names = &config.data.labels.names;
+                let (loss, scores) = class_scores(&model, batches, *label_smoothing, names, device, ranks)?;
+                (loss, Some(scores))
+            }
+        };
+
         let mut metrics = ValidationMetrics {
             step: state.step,
             loss: loss.loss,
@@ -93,6 +105,10 @@ impl Validation {
             bits_per_byte: self.n_bytes.map(|n_bytes| loss.bits_per_byte(n_bytes)),
             masked_accuracy: loss.masked.map(|masked| masked.model),
             unigram_accuracy: loss.masked.map(|masked| masked.unigram),
+            accuracy: classes.as_ref().map(|scores| scores.accuracy),
+            macro_f1: classes.as_ref().map(|scores| scores.macro_f1),
+            micro_f1: classes.as_ref().map(|scores| scores.micro_f1),
+            entity_f1: classes.and_then(|scores| scores.entities).map(|entities| entities.f1),
             ..ValidationMetrics::default()
         };
 

@@ -4,6 +4,7 @@ mod adapters;
 mod bad_data;
 mod bad_requests;
 mod chat;
+mod classes;
 mod compatibility;
 mod en_it;
 mod faults;

@@ -89,7 +89,8 @@ fn refusal(arguments: &[String], is_span: bool) -> Option<String> {
     let set: Vec<String> = matches.try_get_many("set").ok()??.cloned().collect();
     let one = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
     // The run to start from decides the task.
-    let of_text = matches!(matches.try_contains_id("from"), Ok(true)) && set.iter().any(|set| set.starts_with("data.text."));
+    let of_text =
+        matches!(matches.try_contains_id("from"), Ok(true)) && set.iter().any(|set| set.starts_with("data.text."));
     let task = one("task").or(of_text.then(|| "lm".to_owned()));
     let sources = Sources { task, preset: one("preset"), file: None, set, ..Sources::default() };
     load(&sources).err().map(|error| error.to_string())

@@ -6,6 +6,7 @@
 
 mod binary;
 mod json;
+mod labelled;
 mod line_reader;
 mod ordered;
 mod pairs;
@@ -16,6 +17,7 @@ mod text;
 mod unknown;
 
 pub(crate) use binary::check_is_text;
+pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
 pub(crate) use ordered::for_each_block;
 pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};

@@ -3,6 +3,7 @@
 mod chat;
 mod direct;
 mod estimate;
+mod labelled;
 mod pairs;
 mod text;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 pub use chat::ChatSource;
 pub use direct::DirectSource;
 pub use estimate::BatchEstimate;
+pub use labelled::{LabelledShape, LabelledSource};
 pub use pairs::PairSource;
 pub use text::TextSource;
 

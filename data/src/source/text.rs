@@ -232,7 +232,7 @@ pub(super) fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing
             Around { before: one(tokenizer.start_of_document()), behind: Vec::new() },
             Around { before: Vec::new(), behind: one(special.eos) },
         ),
-        Task::Mlm => {
+        Task::Mlm | Task::Classification | Task::Tagging => {
             let (before, behind) = tokenizer.around();
             let signed = |ids: Vec<u32>| ids.into_iter().map(|id| id as i32).collect();
             let around = Around { before: signed(before), behind: signed(behind) };

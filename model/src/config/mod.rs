@@ -1,10 +1,12 @@
 //! The shape of a Transformer: one plain structure, checked once, saved next to the weights as `config.json`.
 
+mod classes;
 mod layers;
 mod lora;
 mod presets;
 mod validate;
 
+pub use classes::ClassHead;
 pub use layers::RopeScaling;
 pub(crate) use lora::{AdapterColumns, Product};
 pub use lora::{LoraConfig, LoraTarget};
@@ -94,9 +96,13 @@ pub struct TransformerConfig {
     /// Encoder-only: whether the model has the head that predicts masked tokens (transform, norm, projection to the
     /// vocabulary). Without it, the model returns hidden states and cannot be trained on masked tokens.
     pub mlm_head: bool,
-    /// Encoder-only: whether the model has BERT's "pooler", a projection of each row's first hidden state. No loss of this
-    /// crate uses it; it preserves the weights of checkpoints that have it.
+    /// Encoder-only: whether the model has BERT's "pooler", a projection of each row's first hidden state. Only the head
+    /// [`ClassHead::Pooled`] uses it; otherwise it preserves the weights of checkpoints that have it.
     pub pooler: bool,
+    /// Encoder-only: the head that predicts classes, in place of the one for masked tokens.
+    pub class_head: ClassHead,
+    /// Classes that `class_head` distinguishes (C). 0: filled in from the data.
+    pub n_classes: usize,
     /// Encoder-decoder: whether a constant vector is added to the logits (`final_logits_bias` of Marian and BART). It is not
     /// trained.
     pub final_logits_bias: bool,
@@ -288,6 +294,8 @@ impl Default for TransformerConfig {
             n_token_types: 0,
             mlm_head: true,
             pooler: false,
+            class_head: ClassHead::None,
+            n_classes: 0,
             final_logits_bias: false,
             scale_output: false,
             dropout: 0.1,

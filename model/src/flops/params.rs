@@ -1,7 +1,9 @@
 //! Counts the parameters of a configuration.
 
 use super::Sizes;
-use crate::config::{Architecture, NormKind, NormPlacement, Positions, Product, TieEmbeddings, TransformerConfig};
+use crate::config::{
+    Architecture, ClassHead, NormKind, NormPlacement, Positions, Product, TieEmbeddings, TransformerConfig,
+};
 
 /// Number of parameters by part of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +16,7 @@ pub struct ParamCount {
     pub encoder: u64,
     /// Decoder layers and final norm.
     pub decoder: u64,
-    /// The head for masked tokens with its bias, the pooler, and the constant bias of the logits.
+    /// The head for masked tokens with its bias or the one for classes, the pooler, and the constant bias of the logits.
     pub head: u64,
     /// The output projection, also if it is tied to a table.
     pub output_projection: u64,
@@ -83,17 +85,28 @@ pub fn n_params(config: &TransformerConfig) -> ParamCount {
         decoder: if n_decoder > 0 { n_decoder * decoder_layer + final_norm } else { 0 },
         head: if masked_head { dense + norm + vocab } else { 0 }
             + if config.pooler { dense } else { 0 }
-            + if config.final_logits_bias { vocab } else { 0 },
+            + if config.final_logits_bias { vocab } else { 0 }
+            + classifier(config),
         output_projection,
         adapters: n_encoder * adapters(config, false)
             + n_decoder * adapters(config, config.architecture == Architecture::EncoderDecoder),
     }
 }
 
-/// Counts the parameters that are trained: all, or the adapters' if there are some.
+/// Counts the parameters of the head for classes.
+fn classifier(config: &TransformerConfig) -> u64 {
+    let (d, c) = (config.d_model as u64, config.n_classes as u64);
+    match config.class_head {
+        ClassHead::None => 0,
+        ClassHead::Dense => d * d + d + d * c + c,
+        ClassHead::Pooled | ClassHead::Tokens => d * c + c,
+    }
+}
+
+/// Counts the parameters that are trained: all, or the adapters' and a head for classes if there are adapters.
 pub fn n_trained(config: &TransformerConfig) -> u64 {
     let n = n_params(config);
-    if config.has_adapters() { n.adapters } else { n.total() }
+    if config.has_adapters() { n.adapters + classifier(config) } else { n.total() }
 }
 
 /// Counts the parameters of a layer's adapters.

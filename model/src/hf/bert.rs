@@ -7,7 +7,7 @@ use super::demands::{ACTIVATIONS, Demands, GELU, object};
 use super::fields::Fields;
 use super::table::{Layout, Line, Skipped, Sublayer, Table};
 use crate::config::{
-    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
+    Architecture, ClassHead, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
     TransformerConfig,
 };
 
@@ -96,7 +96,24 @@ pub(super) fn table(config: &TransformerConfig, family: Family) -> Table {
     if config.mlm_head {
         add_head(&mut table, config, names, [d, v]);
     }
+    add_classifier(&mut table, config);
     table
+}
+
+/// Adds the head that predicts classes.
+fn add_classifier(table: &mut Table, config: &TransformerConfig) {
+    let (d, c) = (config.d_model, config.n_classes);
+    match config.class_head {
+        ClassHead::None => (),
+        ClassHead::Pooled | ClassHead::Tokens => {
+            table.add("", "", &[("classifier.output", Sublayer::Linear, d, &[("classifier", c)])]);
+        }
+        ClassHead::Dense => {
+            let head: [Line<'_>; 2] =
+                [("dense", Sublayer::Linear, d, &[("dense", d)]), ("output", Sublayer::Linear, d, &[("out_proj", c)])];
+            table.add("classifier.", "classifier.", &head);
+        }
+    }
 }
 
 /// Adds the head that predicts masked tokens.
@@ -129,6 +146,8 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family, has: &dyn Fn(&str) -
         max_positions =
             max_positions.saturating_sub(fields.size_or("pad_token_id", ROBERTA_PAD as usize).saturating_add(1));
     }
+    let class_head = class_head(fields);
+    let n_classes = if class_head == ClassHead::None { 0 } else { n_classes(fields) };
     fields.only("position_embedding_type", "absolute", "Kiln's encoder adds a vector per position");
     fields.only("is_decoder", false, "Kiln's BERT is an encoder");
     fields.only("add_cross_attention", false, "Kiln's BERT has no cross-attention");
@@ -148,6 +167,9 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family, has: &dyn Fn(&str) -
         positions: Positions::Learned,
         activation: fields.choice("hidden_act", &ACTIVATIONS, GELU),
         n_token_types: if is_roberta { 1 } else { fields.size_or("type_vocab_size", 2) },
+
+        class_head,
+        n_classes,
         mlm_head: is_masked_lm(fields) || has(&format!("{}{}.weight", names.head, names.transform)),
         pooler: has("pooler.dense.weight"),
         dropout: fields.number_or("hidden_dropout_prob", 0.1),
@@ -162,8 +184,43 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family, has: &dyn Fn(&str) -
 
 /// Whether `config.json` promises the head, so that a missing one is an error.
 fn is_masked_lm(fields: &Fields<'_>) -> bool {
-    let names = fields.get("architectures").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    names.into_iter().any(|name| matches!(name, "BertForMaskedLM" | "BertForPreTraining" | "RobertaForMaskedLM"))
+    architectures(fields).any(|name| matches!(name, "BertForMaskedLM" | "BertForPreTraining" | "RobertaForMaskedLM"))
+}
+
+fn architectures<'a>(fields: &Fields<'a>) -> impl Iterator<Item = &'a str> {
+    fields.get("architectures").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The head for classes that `config.json` promises.
+fn class_head(fields: &mut Fields<'_>) -> ClassHead {
+    let head = architectures(fields).find_map(|name| match name {
+        "BertForSequenceClassification" => Some(ClassHead::Pooled),
+        "RobertaForSequenceClassification" => Some(ClassHead::Dense),
+        "BertForTokenClassification" | "RobertaForTokenClassification" => Some(ClassHead::Tokens),
+        _ => None,
+    });
+    if head.is_some() {
+        fields.only("problem_type", "single_label_classification", "Kiln's models predict one class of several");
+        if let Some(dropout) = fields.get("classifier_dropout")
+            && Some(dropout) != fields.get("hidden_dropout_prob")
+        {
+            fields.notes.push(format!("classifier_dropout {dropout}: Kiln's head trains with hidden_dropout_prob"));
+        }
+    }
+    head.unwrap_or_default()
+}
+
+/// The number of classes. `transformers` writes their names, and the number only where there are none.
+fn n_classes(fields: &mut Fields<'_>) -> usize {
+    let named = fields.get("id2label").and_then(Value::as_object).map(Map::len);
+    let n = named.unwrap_or_else(|| fields.size_or("num_labels", 2));
+    if n < 2 {
+        fields
+            .problems
+            .push(format!("id2label names {n} classes; a head for one number (regression) is not supported"));
+        return 2;
+    }
+    n
 }
 
 pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, Value>, Vec<String>) {
@@ -181,11 +238,18 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
     }
 
     let activation = demands.activation(config.activation);
-    let architecture = match (family, config.mlm_head) {
-        (Family::Roberta, true) => "RobertaForMaskedLM",
-        (Family::Roberta, false) => "RobertaModel",
-        (_, true) => "BertForMaskedLM",
-        (_, false) => "BertModel",
+    match (family, config.class_head) {
+        (Family::Roberta, ClassHead::Pooled) => demands.equal("class_head", config.class_head, ClassHead::Dense),
+        (Family::Bert, ClassHead::Dense) => demands.equal("class_head", config.class_head, ClassHead::Pooled),
+        _ => (),
+    }
+
+    let stem = if family == Family::Roberta { "Roberta" } else { "Bert" };
+    let architecture = match (config.class_head, config.mlm_head) {
+        (ClassHead::Tokens, _) => format!("{stem}ForTokenClassification"),
+        (ClassHead::Pooled | ClassHead::Dense, _) => format!("{stem}ForSequenceClassification"),
+        (ClassHead::None, true) => format!("{stem}ForMaskedLM"),
+        (ClassHead::None, false) => format!("{stem}Model"),
     };
     let written = object(json!({
         "architectures": [architecture],

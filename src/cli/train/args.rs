@@ -11,6 +11,7 @@ use crate::cli::config_args::ConfigArgs;
 use crate::cli::error::Usage;
 use crate::cli::lines::shell_word;
 use crate::cli::together::DevicesArgs;
+use crate::config::task::{TASKS, traits_of};
 use crate::config::{Base, Chosen, Config, ConfigError, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
 use crate::device::DeviceChoice;
 use crate::distributed::Link;
@@ -20,7 +21,7 @@ use crate::units::thousands;
 /// Trains a Transformer
 ///
 /// Without arguments it trains a small model on the built-in task, numbers in digits -> English words, in about a
-/// minute on a CPU. --task lm and --task mlm have a built-in text, too. A configuration file overrides the preset, and
+/// minute on a CPU. Every other --task has built-in data, too. A configuration file overrides the preset, and
 /// --set overrides both.
 ///
 /// With --devices, a step takes train.grad_accum_steps batches on each device.
@@ -34,6 +35,7 @@ use crate::units::thousands;
   kiln train --task lm --set data.train=train.txt --set data.valid=dev.txt --run runs/lm
   kiln train --preset bert-small --set data.train=texts/ --set data.valid=dev.txt
   kiln train --config en-it.toml --set optim.lr=3e-4 --dry-run
+  kiln train --from runs/bert --task classification --set data.train=reviews.jsonl --run runs/reviews
   kiln train --from runs/gpt2 --set data.train=texts/ --set optim.lr=1e-4 --run runs/tuned
   kiln train --run runs/en-it --resume
   kiln train --run runs/en-it --resume --set train.steps=9000")]
@@ -54,7 +56,8 @@ pub(in crate::cli) struct Args {
     resume: Option<Resume>,
 
     /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained. The
-    /// weights are validated before the first step
+    /// weights are validated before the first step. With --task classification or tagging, the encoder of that run gets
+    /// a new head
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     from: Option<PathBuf>,
 
@@ -103,8 +106,8 @@ impl Args {
     /// folder that rank 0 has chosen.
     pub(super) fn run(&self, link: Option<Link>, device: DeviceChoice) -> Result<(Run, bool)> {
         let ConfigArgs { config, preset, task, .. } = &self.config;
-        if self.from.is_some() && (config.is_some() || preset.is_some() || task.is_some()) {
-            let text = "--from takes model, vocabulary and settings from that run, so --preset, --config and --task have no place; change \
+        if self.from.is_some() && (config.is_some() || preset.is_some()) {
+            let text = "--from takes model, vocabulary and settings from that run, so --preset and --config have no place; change \
                         single keys with --set";
             return Err(Usage(text.into()).into());
         }
@@ -126,7 +129,7 @@ impl Args {
                 Err(_) => None,
             }
         } else {
-            from.as_ref().map(|run| run.config.clone())
+            from.as_ref().map(|run| base_of(run, task.as_deref())).transpose()?
         };
         let Resolved { config, base, notes, .. } = resolve(&Sources { base, ..config.sources(&[], device) })?;
 
@@ -179,6 +182,19 @@ impl Args {
         let must_be_new = named.is_some() || !(self.config.is_empty() || self.dry_run);
         Ok(folder::for_new_run(named, &name, must_be_new)?)
     }
+}
+
+/// Returns the configuration that a run from `run` starts with. With a `task`, its encoder gets a head for classes.
+fn base_of(run: &TrainedModel, task: Option<&str>) -> Result<Config> {
+    let Some(name) = task else { return Ok(run.config.clone()) };
+    // An unknown name is reported with the other mistakes of the configuration.
+    let Some(task) = TASKS.into_iter().find(|task| traits_of(*task).name == name) else {
+        return Ok(run.config.clone());
+    };
+    if task == run.config.task && traits_of(task).classes.is_none() {
+        return Ok(run.config.clone());
+    }
+    run.config.fine_tuned(&run.model, task).map_err(|problem| Usage(problem).into())
 }
 
 /// Returns what rank 0 has chosen.

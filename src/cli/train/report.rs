@@ -110,6 +110,9 @@ fn scores(validation: &ValidationMetrics) -> String {
     if let (Some(model), Some(unigram)) = (validation.masked_accuracy, validation.unigram_accuracy) {
         line += &format!(", masked accuracy {:.2}% (unigram {:.2}%)", 100.0 * model, 100.0 * unigram);
     }
+    for (name, value) in validation.of_classes() {
+        line += &format!(", {name} {:.2}%", 100.0 * value);
+    }
     if let Some(bleu) = validation.bleu_in_words() {
         line += &format!(", {bleu}");
     }

@@ -1,11 +1,13 @@
 //! Presets: whole configurations as functions. Each is a size and a recipe that trains it well.
 
+mod classes;
 mod text;
 mod translation;
 
 use std::fmt;
 use std::str::FromStr;
 
+pub use classes::{classify, tag};
 pub use text::{
     bert_small, bert_tiny, few_words, few_words_mlm, gpt2_124m, gpt2_350m, gpt2_mini, gpt2_tiny, llama_1b, llama_125m,
 };
@@ -53,11 +55,15 @@ pub enum Preset {
     FewWordsMlm,
     /// [`bert_small`].
     BertSmall,
+    /// [`classify`].
+    Classify,
+    /// [`tag`].
+    Tag,
 }
 
 impl Preset {
-    /// All presets, first for translation, then for `lm` and `mlm`, each group by size.
-    pub const ALL: [Preset; 18] = [
+    /// All presets, first for translation, then for `lm`, `mlm` and classes, each group by size.
+    pub const ALL: [Preset; 20] = [
         Preset::Numbers,
         Preset::FewPairs,
         Preset::Tiny,
@@ -76,6 +82,8 @@ impl Preset {
         Preset::BertTiny,
         Preset::FewWordsMlm,
         Preset::BertSmall,
+        Preset::Classify,
+        Preset::Tag,
     ];
 
     /// Returns its name on the command line.
@@ -99,6 +107,8 @@ impl Preset {
             Preset::BertTiny => "bert-tiny",
             Preset::FewWordsMlm => "few-words-mlm",
             Preset::BertSmall => "bert-small",
+            Preset::Classify => "classify",
+            Preset::Tag => "tag",
         }
     }
 
@@ -123,6 +133,8 @@ impl Preset {
             Preset::BertTiny => bert_tiny(),
             Preset::FewWordsMlm => few_words_mlm(),
             Preset::BertSmall => bert_small(),
+            Preset::Classify => classify(),
+            Preset::Tag => tag(),
         }
     }
 }

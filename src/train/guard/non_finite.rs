@@ -65,6 +65,7 @@ struct BatchRecord<'a> {
     source_len: usize,
     target_len: usize,
     boundaries: bool,
+    token_types: bool,
     /// Row numbers in the data set.
     rows: &'a [u32],
     ids: &'a [i32],
@@ -217,6 +218,7 @@ impl Watch {
             source_len: batch.source_len,
             target_len: batch.target_len,
             boundaries: batch.boundaries,
+            token_types: batch.token_types,
             rows: &batch.rows,
             ids: &batch.ids,
         });

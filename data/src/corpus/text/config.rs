@@ -15,6 +15,10 @@ pub enum Task {
     Lm,
     /// To predict hidden tokens of a text.
     Mlm,
+    /// To predict the class of a text, or of two.
+    Classification,
+    /// To predict the tag of each word.
+    Tagging,
 }
 
 /// How a text is divided into documents.

@@ -1,0 +1,167 @@
+//! Labelled rows: JSONL with texts and their classes, or words and their tags.
+
+mod config;
+mod row;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+pub use config::LabelConfig;
+use row::{Label, read_row};
+pub use row::{Labelled, LabelledInput};
+
+use super::line_reader::LineReader;
+use super::problem::RowProblem;
+use super::report::RowReport;
+use super::text::Task;
+use crate::error::{Error, Result};
+
+/// The most classes. More are texts rather than labels.
+const MOST_CLASSES: usize = 1 << 16;
+
+/// The labelled rows of some files, in memory.
+#[derive(Debug)]
+pub struct LabelledCorpus {
+    rows: Vec<Labelled>,
+    names: Vec<String>,
+    report: RowReport,
+}
+
+impl LabelledCorpus {
+    /// Reads all rows of JSONL files for [`Task::Classification`] or [`Task::Tagging`]. The files may be compressed with
+    /// gzip or zstd. Without `config.names`, the names of the classes are the labels of the rows, sorted.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read, if too many rows are bad, if there are fewer than two classes or far too many, or if the
+    /// settings are invalid.
+    pub fn read(files: &[PathBuf], task: Task, config: &LabelConfig) -> Result<Self> {
+        let problems = config.validate();
+        if !problems.is_empty() {
+            return Err(Error::Invalid(problems.join("\n")));
+        }
+
+        let mut report = RowReport::default();
+        let mut found = Vec::new();
+        for path in files {
+            read_file(path, task, config, &mut report, &mut |line, row| found.push((path.as_path(), line, row)))?;
+        }
+        let names = match config.names.as_slice() {
+            [] => names_of(found.iter().flat_map(|(_, _, row)| row.labels()))?,
+            names => names.to_vec(),
+        };
+
+        let ids: HashMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
+        let mut rows = Vec::with_capacity(found.len());
+        for (path, line, row) in found {
+            match row.with_ids(|label| id_of(label, &ids, &names)) {
+                Ok(row) => rows.push(row),
+                Err(problem) => report.add_bad(path, line, &problem),
+            }
+        }
+        report.add_kept(rows.len() as u64);
+        let name = || files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+        let remedy = match task {
+            Task::Tagging => {
+                "each line is an object with words and as many tags, such as {\"tokens\": [\"Rome\"], \"tags\": [\"place\"]}: \
+                 fix the rows, name other fields (data.labels.words_field, data.labels.tags_field)"
+            }
+            _ => {
+                "each line is an object with a text and its class, such as {\"text\": \"...\", \"label\": \"good\"}: fix the \
+                 rows, name other fields (data.labels.text_field, data.labels.label_field)"
+            }
+        };
+        report.check(config.max_bad_rows, &name, remedy, "data.labels.max_bad_rows")?;
+        Ok(Self { rows, names, report })
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> &[Labelled] {
+        &self.rows
+    }
+
+    /// The names of the classes or tags, in the order of their ids.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Counts of kept and bad rows.
+    pub fn report(&self) -> &RowReport {
+        &self.report
+    }
+
+    /// Returns all texts, to train a vocabulary on them: of tagged words, joined by spaces.
+    pub fn texts(&self) -> Vec<String> {
+        self.rows.iter().flat_map(|row| row.input.texts()).collect()
+    }
+}
+
+/// Reads the rows of a file, and counts bad ones.
+fn read_file(
+    path: &Path,
+    task: Task,
+    config: &LabelConfig,
+    report: &mut RowReport,
+    each: &mut dyn FnMut(u64, row::Unresolved),
+) -> Result<()> {
+    let mut lines = LineReader::open(path)?;
+    let mut line = Vec::new();
+    while lines.read_line(&mut line)? {
+        if !line.trim_ascii().is_empty() {
+            match read_row(&line, task, config) {
+                Ok(row) => each(lines.line, row),
+                Err(problem) => report.add_bad(path, lines.line, &problem),
+            }
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Sorts the labels of the rows: numbers by value, if all are numbers, else names by their characters.
+fn names_of<'a>(labels: impl Iterator<Item = &'a Label>) -> Result<Vec<String>> {
+    let mut names = BTreeSet::new();
+    for label in labels {
+        if !names.contains(label.name()) {
+            names.insert(label.name().to_owned());
+        }
+        if names.len() > MOST_CLASSES {
+            return Err(Error::Invalid(format!(
+                "the rows have more than {MOST_CLASSES} different labels: data.labels.label_field or data.labels.tags_field \
+                 names a field with something else"
+            )));
+        }
+    }
+
+    let mut names: Vec<String> = names.into_iter().collect();
+    if let Ok(numbers) = names.iter().map(|name| name.parse()).collect::<std::result::Result<Vec<i64>, _>>() {
+        let mut numbered: Vec<(i64, String)> = numbers.into_iter().zip(names).collect();
+        numbered.sort();
+        names = numbered.into_iter().map(|(_, name)| name).collect();
+    }
+    match names.as_slice() {
+        // Bad rows are reported first.
+        [] => Ok(names),
+        [only] => Err(Error::Invalid(format!(
+            "all rows have the label {only:?}: there is nothing to learn from one class; add rows of other classes, or name \
+             all classes in data.labels.names"
+        ))),
+        _ => Ok(names),
+    }
+}
+
+/// Returns the id of a label: of a name, or of a number that is not a name.
+fn id_of(label: &Label, ids: &HashMap<&str, u32>, names: &[String]) -> std::result::Result<u32, RowProblem> {
+    if let Some(id) = ids.get(label.name()) {
+        return Ok(*id);
+    }
+    if let Some(id) = label.number().filter(|id| (*id as usize) < names.len()) {
+        return Ok(id);
+    }
+    let known = names.iter().take(8).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    let more = if names.len() > 8 { format!(" and {} more", names.len() - 8) } else { String::new() };
+    Err(RowProblem::Malformed(format!("label {:?} is not one of the classes {known}{more}", label.name())))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! One labelled row.
+
+use serde_json::{Map, Value};
+
+use super::config::LabelConfig;
+use crate::corpus::problem::RowProblem;
+use crate::corpus::text::Task;
+
+/// A row with the ids of its labels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Labelled {
+    /// What the model reads.
+    pub input: LabelledInput,
+    /// The class of the text, or the tag of each word.
+    pub labels: Vec<u32>,
+}
+
+/// What a model reads to predict classes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LabelledInput {
+    /// A text, and perhaps a second one.
+    Text {
+        /// The text.
+        text: String,
+        /// The second text.
+        pair: Option<String>,
+    },
+    /// Words.
+    Words(Vec<String>),
+}
+
+impl LabelledInput {
+    /// Reads a JSON object as a row of `task`, and ignores its labels.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn from_json(line: &str, task: Task, config: &LabelConfig) -> Result<Self, String> {
+        let row = object(line.as_bytes()).map_err(|problem| problem.to_string())?;
+        input(&row, task, config).map_err(|problem| problem.to_string())
+    }
+
+    pub(super) fn texts(&self) -> Vec<String> {
+        match self {
+            Self::Text { text, pair } => [text].into_iter().chain(pair).cloned().collect(),
+            Self::Words(words) => vec![words.join(" ")],
+        }
+    }
+}
+
+/// A label as the file has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Label {
+    name: String,
+    number: Option<u32>,
+}
+
+impl Label {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn number(&self) -> Option<u32> {
+        self.number
+    }
+
+    fn of(value: &Value, field: &str) -> Result<Self, RowProblem> {
+        match value {
+            Value::String(name) if !name.is_empty() => Ok(Self { name: name.clone(), number: None }),
+            Value::Bool(flag) => Ok(Self { name: flag.to_string(), number: None }),
+            Value::Number(number) if number.is_u64() || number.is_i64() => Ok(Self {
+                name: number.to_string(),
+                number: number.as_u64().and_then(|number| u32::try_from(number).ok()),
+            }),
+            other => Err(RowProblem::Malformed(format!(
+                "field \"{field}\" has {} for a label, wanted a name or a whole number",
+                kind(other)
+            ))),
+        }
+    }
+}
+
+/// A row whose labels have no ids yet.
+#[derive(Debug)]
+pub(super) struct Unresolved {
+    input: LabelledInput,
+    labels: Vec<Label>,
+}
+
+impl Unresolved {
+    pub(super) fn labels(&self) -> &[Label] {
+        &self.labels
+    }
+
+    pub(super) fn with_ids(self, id_of: impl Fn(&Label) -> Result<u32, RowProblem>) -> Result<Labelled, RowProblem> {
+        let labels = self.labels.iter().map(id_of).collect::<Result<_, _>>()?;
+        Ok(Labelled { input: self.input, labels })
+    }
+}
+
+/// Reads a line as a row of `task`.
+pub(super) fn read_row(line: &[u8], task: Task, config: &LabelConfig) -> Result<Unresolved, RowProblem> {
+    let row = object(line)?;
+    let input = input(&row, task, config)?;
+    let labels = match &input {
+        LabelledInput::Text { .. } => {
+            vec![Label::of(field(&row, &config.label_field)?, &config.label_field)?]
+        }
+        LabelledInput::Words(words) => {
+            let tags = list(&row, &config.tags_field)?;
+            if tags.len() != words.len() {
+                return Err(RowProblem::Malformed(format!(
+                    "{} words in \"{}\", but {} tags in \"{}\"; each word has one",
+                    words.len(),
+                    config.words_field,
+                    tags.len(),
+                    config.tags_field
+                )));
+            }
+            tags.iter().map(|tag| Label::of(tag, &config.tags_field)).collect::<Result<_, _>>()?
+        }
+    };
+    Ok(Unresolved { input, labels })
+}
+
+fn object(line: &[u8]) -> Result<Map<String, Value>, RowProblem> {
+    match serde_json::from_slice(line) {
+        Ok(Value::Object(row)) => Ok(row),
+        Ok(other) => Err(RowProblem::Malformed(format!("{}, wanted a JSON object", kind(&other)))),
+        Err(error) => {
+            let text = error.to_string();
+            let text = text.split(" at line ").next().unwrap_or(&text);
+            Err(RowProblem::Malformed(format!("not a JSON object: {text} (byte {})", error.column())))
+        }
+    }
+}
+
+fn input(row: &Map<String, Value>, task: Task, config: &LabelConfig) -> Result<LabelledInput, RowProblem> {
+    if task == Task::Tagging {
+        let words = list(row, &config.words_field)?;
+        let word = |word: &Value| match word {
+            Value::String(word) => Ok(word.clone()),
+            other => Err(RowProblem::Malformed(format!(
+                "field \"{}\" has {} for a word, wanted a string",
+                config.words_field,
+                kind(other)
+            ))),
+        };
+        let words: Vec<String> = words.iter().map(word).collect::<Result<_, _>>()?;
+        return if words.is_empty() { Err(RowProblem::NoText) } else { Ok(LabelledInput::Words(words)) };
+    }
+
+    let text = string(field(row, &config.text_field)?, &config.text_field)?;
+    let pair = match row.get(&config.pair_field) {
+        None | Some(Value::Null) => None,
+        Some(pair) => Some(string(pair, &config.pair_field)?),
+    };
+    let is_empty = text.trim().is_empty() && pair.as_ref().is_none_or(|pair| pair.trim().is_empty());
+    if is_empty { Err(RowProblem::NoText) } else { Ok(LabelledInput::Text { text, pair }) }
+}
+
+fn field<'a>(row: &'a Map<String, Value>, name: &str) -> Result<&'a Value, RowProblem> {
+    row.get(name).ok_or_else(|| {
+        let names = row.keys().take(8).map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ");
+        let has = if names.is_empty() { "no fields".to_owned() } else { names };
+        RowProblem::Malformed(format!("no field \"{name}\": the row has {has}"))
+    })
+}
+
+fn list<'a>(row: &'a Map<String, Value>, name: &str) -> Result<&'a [Value], RowProblem> {
+    match field(row, name)? {
+        Value::Array(values) => Ok(values),
+        other => Err(RowProblem::Malformed(format!("field \"{name}\" is {}, wanted a list", kind(other)))),
+    }
+}
+
+fn string(value: &Value, name: &str) -> Result<String, RowProblem> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        other => Err(RowProblem::Malformed(format!("field \"{name}\" is {}, wanted a string", kind(other)))),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a Boolean",
+        Value::Number(number) if number.is_f64() => "a fraction",
+        Value::Number(_) => "a number",
+        Value::String(text) if text.is_empty() => "an empty string",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

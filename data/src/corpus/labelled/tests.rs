@@ -1,0 +1,98 @@
+use std::path::PathBuf;
+
+use super::*;
+
+fn read(text: &str, task: Task, config: &LabelConfig) -> Result<LabelledCorpus> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path: PathBuf = folder.path().join("rows.jsonl");
+    std::fs::write(&path, text).expect("writable");
+    LabelledCorpus::read(&[path], task, config)
+}
+
+fn error(text: &str, task: Task) -> String {
+    read(text, task, &LabelConfig::default()).expect_err("refused").to_string()
+}
+
+#[test]
+fn texts_pairs_and_names_in_order() {
+    let text = "{\"text\": \"a\", \"label\": \"up\", \"id\": 7}\n\n{\"text\": \"b\", \"text_pair\": \"c\", \"label\": \"down\"}\n";
+    let corpus = read(text, Task::Classification, &LabelConfig::default()).expect("two rows");
+    assert_eq!(corpus.names(), ["down", "up"]);
+    assert_eq!(corpus.rows()[0].labels, [1]);
+    let pair = LabelledInput::Text { text: "b".into(), pair: Some("c".into()) };
+    assert_eq!((&corpus.rows()[1].input, &corpus.rows()[1].labels[..]), (&pair, &[0][..]));
+    assert_eq!(corpus.texts(), ["a", "b", "c"]);
+}
+
+#[test]
+fn numbers_are_sorted_by_value_and_may_stand_for_names() {
+    let row = |label: &str| format!("{{\"text\": \"a\", \"label\": {label}}}\n");
+    let text: String = ["10", "9", "2"].map(row).concat();
+    let corpus = read(&text, Task::Classification, &LabelConfig::default()).expect("rows");
+    assert_eq!(corpus.names(), ["2", "9", "10"]);
+    assert_eq!(corpus.rows().iter().map(|row| row.labels[0]).collect::<Vec<_>>(), [2, 1, 0]);
+
+    let named = LabelConfig { names: ["no", "yes"].map(Into::into).into(), ..LabelConfig::default() };
+    let corpus = read(&["1", "\"no\""].map(row).concat(), Task::Classification, &named).expect("rows");
+    assert_eq!(corpus.rows().iter().map(|row| row.labels[0]).collect::<Vec<_>>(), [1, 0]);
+    let unknown = read(&row("2"), Task::Classification, &named).expect_err("no third class").to_string();
+    assert!(unknown.contains("rows.jsonl:1: label \"2\" is not one of the classes \"no\", \"yes\""), "{unknown}");
+}
+
+#[test]
+fn words_have_one_tag_each() {
+    let corpus = read(
+        "{\"tokens\": [\"Anna\", \"sleeps\"], \"tags\": [\"B-PER\", \"O\"]}\n",
+        Task::Tagging,
+        &LabelConfig::default(),
+    )
+    .expect("a row");
+    assert_eq!((corpus.names(), &corpus.rows()[0].labels[..]), (&["B-PER".to_owned(), "O".into()][..], &[0, 1][..]));
+    assert_eq!(corpus.texts(), ["Anna sleeps"]);
+    let short = error("{\"tokens\": [\"Anna\", \"sleeps\"], \"tags\": [\"O\"]}\n", Task::Tagging);
+    assert!(short.contains("rows.jsonl:1: 2 words in \"tokens\", but 1 tags in \"tags\""), "{short}");
+}
+
+#[test]
+fn a_row_that_cannot_be_used_is_named() {
+    for (line, wanted) in [
+        ("{\"text\": 5, \"label\": 1}", "field \"text\" is a number, wanted a string"),
+        ("{\"text\": \"a\", \"label\": 0.5}", "field \"label\" has a fraction for a label"),
+        ("{\"text\": \"a\", \"label\": \"\"}", "field \"label\" has an empty string for a label"),
+        ("{\"text\": \"a\", \"class\": 1}", "no field \"label\": the row has \"class\", \"text\""),
+        ("{\"text\": \" \", \"label\": 1}", "the document has no text"),
+        ("[1]", "a list, wanted a JSON object"),
+        ("{\"text\": ", "not a JSON object: EOF"),
+    ] {
+        let found = error(&format!("{line}\n"), Task::Classification);
+        assert!(found.contains(&format!("rows.jsonl:1: {wanted}")), "{line}: {found}");
+    }
+    let one = error("{\"text\": \"a\", \"label\": 1}\n", Task::Classification);
+    assert!(one.starts_with("all rows have the label \"1\""), "{one}");
+}
+
+#[test]
+fn a_share_of_bad_rows_can_be_tolerated() {
+    let text = "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": 1}\nbroken\n";
+    let tolerant = LabelConfig { max_bad_rows: 0.4, ..LabelConfig::default() };
+    let corpus = read(text, Task::Classification, &tolerant).expect("two of three");
+    assert_eq!((corpus.rows().len(), corpus.report().malformed), (2, 1));
+    assert!(error(text, Task::Classification).contains("--set data.labels.max_bad_rows=0.34"));
+}
+
+#[test]
+fn a_damaged_row_is_reported_and_never_panics() {
+    for (task, row) in [
+        (Task::Classification, "{\"text\": \"a\", \"text_pair\": \"b\", \"label\": 1}"),
+        (Task::Tagging, "{\"tokens\": [\"Anna\"], \"tags\": [3]}"),
+    ] {
+        for at in 0..row.len() {
+            for byte in [0, b'"', b'{', b'}', b'[', b']', b',', b'-', b'9', b'e', b'\\', 0xff] {
+                let mut damaged = row.as_bytes().to_vec();
+                damaged[at] = byte;
+                let _ = read_row(&damaged, task, &LabelConfig::default());
+                let _ = read_row(&damaged[..at], task, &LabelConfig::default());
+            }
+        }
+    }
+}

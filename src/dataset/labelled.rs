@@ -1,0 +1,142 @@
+//! Opens labelled rows, for classification and tagging.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kiln_data::{BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, TextTokenizer};
+
+use super::trained_tokenizer::{MadeFrom, find_or_make};
+use super::{Files, RunData, Vocabulary, folding_note, n_threads, prompt, text};
+use crate::config::Config;
+use crate::units::{counted, thousands};
+
+/// Classes whose shares are listed.
+const LISTED: usize = 8;
+
+pub(super) fn open(
+    config: &Config,
+    cache_dir: &Path,
+    vocabulary: Option<Vocabulary>,
+    note: &mut dyn FnMut(&str),
+) -> Result<RunData> {
+    let Files { train, valid } = text::files(config, cache_dir)?;
+    let corpus = LabelledCorpus::read(&train, config.task, &config.data.labels).context("data.train")?;
+    let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
+    let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
+        Some(tokenizer) => tokenizer.clone(),
+        None => load_or_train(config, &corpus, &train, &cache_dir.join("tokenizer"), note)?,
+    };
+    tokenizer.check(config.task)?;
+
+    let folding = folding_note(tokenizer.folding()?, is_trained);
+    let labels = corpus.names().to_vec();
+    let (train, mut notes) = source(config, &corpus, &tokenizer).context("data.train")?;
+    notes.extend(folding);
+    notes.insert(0, shares(&corpus));
+    let mut data = RunData { labels, notes, ..RunData::new(Vocabulary::Text(tokenizer.clone()), train) };
+
+    if !valid.is_empty() {
+        let config = with_names(config, &data.labels);
+        let corpus = LabelledCorpus::read(&valid, config.task, &config.data.labels).context("data.valid")?;
+        let (source, notes) = source(&config, &corpus, &tokenizer).context("data.valid")?;
+        data.valid = Some(source);
+        data.notes.extend(notes.into_iter().map(|note| format!("validation rows: {note}")));
+        data.prompt = prompt::to_continue(&corpus.texts());
+    }
+    Ok(data)
+}
+
+/// Opens the `named` files, or the validation rows of the run if there are none. Returns `None` without any.
+/// `note` gets a line about rows that are cut or cannot be used.
+///
+/// # Errors
+/// If a file cannot be read, or if a label is not one of the run's classes.
+pub fn valid_rows(
+    config: &Config,
+    named: &[PathBuf],
+    cache_dir: &Path,
+    vocabulary: &Vocabulary,
+    note: &mut dyn FnMut(&str),
+) -> Result<Option<Arc<dyn BatchSource>>> {
+    let files = if named.is_empty() { text::files(config, cache_dir)?.valid } else { named.to_vec() };
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let tokenizer = vocabulary.text().context("a run of labelled rows has a tokenizer")?;
+    let corpus = LabelledCorpus::read(&files, config.task, &config.data.labels)?;
+    let (source, notes) = source(config, &corpus, tokenizer)?;
+    notes.iter().for_each(|line| note(line));
+    Ok(Some(source))
+}
+
+fn with_names(config: &Config, names: &[String]) -> Config {
+    let mut config = config.clone();
+    config.data.labels.names = names.to_vec();
+    config
+}
+
+/// Encodes the rows. Also returns what the user should know about them.
+fn source(
+    config: &Config,
+    corpus: &LabelledCorpus,
+    tokenizer: &TextTokenizer,
+) -> Result<(Arc<dyn BatchSource>, Vec<String>)> {
+    let max_len = config.data.text.resolved(config.model.max_positions).seq_len;
+    let shape = LabelledShape { max_len, has_types: config.model.n_token_types > 1 };
+    let source = LabelledSource::new(corpus, tokenizer, shape, &config.loader, n_threads())?;
+
+    let mut notes = Vec::new();
+    if corpus.report().bad() > 0 {
+        notes.push(corpus.report().to_string());
+    }
+    if source.n_cut() > 0 {
+        notes.push(format!(
+            "{} of {} have more than {max_len} tokens and are cut (data.text.seq_len, model.max_positions)",
+            thousands(source.n_cut() as f64),
+            counted(source.n_rows() as u64, "row")
+        ));
+    }
+    if source.unknown().tokens > 0 {
+        notes.push(source.unknown().to_string());
+    }
+    Ok((Arc::new(source), notes))
+}
+
+/// Lists the classes with their shares, most frequent first: always predicting the first is right that often.
+fn shares(corpus: &LabelledCorpus) -> String {
+    let mut counts: Vec<(u64, &str)> = corpus.names().iter().map(|name| (0, name.as_str())).collect();
+    for label in corpus.rows().iter().flat_map(|row| &row.labels) {
+        counts[*label as usize].0 += 1;
+    }
+    let total = counts.iter().map(|(n, _)| n).sum::<u64>().max(1) as f64;
+    counts.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    let share = |(n, name): &(u64, &str)| format!("{name} {:.1}%", 100.0 * *n as f64 / total);
+    let listed: Vec<String> = counts.iter().take(LISTED).map(share).collect();
+    let more = counts.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{} classes: {}{more}", counts.len(), listed.join(", "))
+}
+
+/// Loads the tokenizer that the configuration names, or trains it on the texts of the rows.
+fn load_or_train(
+    config: &Config,
+    corpus: &LabelledCorpus,
+    files: &[PathBuf],
+    dir: &Path,
+    note: &mut dyn FnMut(&str),
+) -> Result<TextTokenizer> {
+    let tokenizer = &config.tokenizer;
+    if tokenizer.path.is_some() {
+        return Ok(TextTokenizer::load(tokenizer)?);
+    }
+    let LabelConfig { text_field, pair_field, words_field, .. } = &config.data.labels;
+    let read_as = (config.task, text_field, pair_field, words_field);
+    let made_from = MadeFrom::of(tokenizer, &read_as, files.iter().map(PathBuf::as_path))?;
+    let train = || TextTokenizer::train_on_documents(tokenizer, &corpus.texts(), n_threads());
+    let (found, secs) = find_or_make(dir, &made_from, TextTokenizer::load_dir, train, TextTokenizer::save)?;
+    if let Some(secs) = secs {
+        note(&format!("{}: trained in {secs:.1}s, {} entries", dir.display(), found.vocab_size()));
+    }
+    Ok(found)
+}
