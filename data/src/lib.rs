@@ -70,7 +70,8 @@ pub use source::{
 pub use tokenizer::{
     ChatTemplate, DecodeStream, LabelledEncoder, LabelledRow, MaskedEncoder, Normalization, PairEncoder,
     PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder, TextSpecialIds, TextTokenizer,
-    TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template, tokens_around,
+    TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template, read_sentencepiece, sentencepiece_json,
+    tokens_around,
 };
 
 /// Compiles and runs the example of the README.

@@ -27,7 +27,7 @@ use kiln_model::{TransformerConfig, hf};
 pub type EntryPoint = (&'static str, fn(&[u8]));
 
 /// All entry points.
-pub const ENTRY_POINTS: [EntryPoint; 7] = [
+pub const ENTRY_POINTS: [EntryPoint; 8] = [
     ("cache", fuzz_cache),
     ("checkpoint", fuzz_checkpoint),
     ("safetensors", fuzz_safetensors),
@@ -35,6 +35,7 @@ pub const ENTRY_POINTS: [EntryPoint; 7] = [
     ("chat", fuzz_chat),
     ("config", fuzz_config),
     ("link", read_foreign),
+    ("sentencepiece", fuzz_sentencepiece),
 ];
 
 thread_local! {
@@ -315,4 +316,17 @@ pub fn fuzz_config(input: &[u8]) {
     let _ = load(&Sources { file: Some(file), ..Sources::default() });
     let set = text.lines().take(8).map(str::to_string).collect();
     let _ = load(&Sources { set, ..Sources::default() });
+}
+
+/// Reads a SentencePiece model, and encodes and decodes texts with it.
+pub fn fuzz_sentencepiece(input: &[u8]) {
+    let file = path("fuzzed.model");
+    write(&file, input);
+    let config = TokenizerConfig { path: Some(file), ..TokenizerConfig::default() };
+    let Ok(tokenizer) = TextTokenizer::load(&config) else { return };
+    for text in ["", "the file", " fif\u{301} <turn>\0a ", "e\u{301}\u{1f600}\u{5b57}aaaaaaaa"] {
+        let ids = tokenizer.encode(text).expect("every text can be encoded");
+        assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()), "an id without a row");
+        tokenizer.decode(&ids).expect("every id can be decoded");
+    }
 }

@@ -14,8 +14,8 @@ use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
 use crate::generate::TokenRules;
 use crate::hugging_face::{
-    CONFIG_FILE, GENERATION_CONFIG_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
-    write_adapter, write_folder,
+    CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE,
+    TokenizerFile, write_adapter, write_folder,
 };
 use crate::run::{TrainedModel, WhichWeights};
 
@@ -187,6 +187,8 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
         let path = run.path.join(&name);
         let content = if name == TOKENIZER_CONFIG_FILE {
             tokenizer_config(run, &path, &before)?
+        } else if name == SENTENCEPIECE_FILE {
+            fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?
         } else {
             let mut file = TokenizerFile::read(&path)?;
             let mask = run.vocabulary.text().and_then(|tokenizer| tokenizer.special().mask);
@@ -216,12 +218,12 @@ fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32]) -> Result<V
 }
 
 /// Returns the names of the tokenizer's files: `tokenizer_config.json` and one `tokenizer.json`, or one each for source
-/// and target.
+/// and target; `tokenizer.model` if the tokenizer is a SentencePiece model.
 fn tokenizer_names(checkpoint: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(checkpoint).with_context(|| format!("{}: cannot be listed", checkpoint.display()))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(TOKENIZER_FILE) || name == TOKENIZER_CONFIG_FILE {
+        if name.ends_with(TOKENIZER_FILE) || [TOKENIZER_CONFIG_FILE, SENTENCEPIECE_FILE].contains(&name.as_str()) {
             names.push(name);
         }
     }

@@ -35,6 +35,8 @@ pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
 pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
 /// The tokenizer.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
+/// The SentencePiece model that a tokenizer was made of.
+pub const SENTENCEPIECE_FILE: &str = "tokenizer.model";
 /// The special tokens.
 pub const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// The ids at which generation starts and ends.

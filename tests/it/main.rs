@@ -20,6 +20,7 @@ mod readme;
 mod report;
 mod resuming;
 mod same_text;
+mod sentencepiece;
 mod text;
 mod tidy;
 mod together;

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenizerConfig {
-    /// A Hugging Face `tokenizer.json` for both sides, or for the source if `target_path` is set. Unset: train one.
+    /// A Hugging Face `tokenizer.json` or a SentencePiece model (`.spm`, `.model`) for both sides, or for the source if
+    /// `target_path` is set. Unset: train one.
     pub path: Option<PathBuf>,
-    /// A second `tokenizer.json` for the target side.
+    /// A second file for the target side.
     pub target_path: Option<PathBuf>,
     /// Algorithm to train.
     pub kind: TokenizerKind,

@@ -42,7 +42,8 @@ pub(super) struct SideEncoder {
 
 impl SideEncoder {
     pub(super) fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        let own = matches!(vocabulary.pieces, Pieces::Whole).then(|| Box::new(vocabulary.tokenizer.clone()));
+        let is_whole = matches!(vocabulary.pieces, Pieces::Whole) && vocabulary.sentencepiece.is_none();
+        let own = is_whole.then(|| Box::new(vocabulary.tokenizer.clone()));
         Self { vocabulary, own, words: Words::default(), lacking: AHashMap::new() }
     }
 

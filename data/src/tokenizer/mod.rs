@@ -13,7 +13,9 @@ mod labelled;
 mod masked;
 mod pair;
 mod pieces;
+mod sentencepiece;
 mod special;
+mod spm_file;
 mod stream;
 mod text;
 mod train;
@@ -28,6 +30,7 @@ pub use labelled::{LabelledEncoder, LabelledRow};
 pub use masked::MaskedEncoder;
 pub use pair::{PairEncoder, PairTokenizers};
 pub use special::{SpecialIds, TextSpecialIds};
+pub use spm_file::{read_sentencepiece, sentencepiece_json};
 pub use stream::DecodeStream;
 pub use text::{TextEncoder, TextTokenizer};
 

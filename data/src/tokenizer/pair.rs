@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::encoder::SideEncoder;
 use super::special::{SpecialIds, SpecialNames, add_missing_tokens};
+use super::spm_file::{Stored, save_model};
 use super::vocabulary::Vocabulary;
 use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
 use crate::corpus::{CharacterCounts, Example, PairCorpus, Unknown};
@@ -74,7 +75,8 @@ impl PairTokenizers {
         let path = config.path.as_deref().ok_or_else(|| {
             Error::Invalid("tokenizer.path is not set: set it to a tokenizer.json, or train a tokenizer".into())
         })?;
-        Self::load_files(path, config.target_path.as_deref(), SpecialNames::from(config), config.add_missing_tokens)
+        let names = SpecialNames::from(config);
+        Self::load_files(path, config.target_path.as_deref(), names, config.add_missing_tokens, Stored::read)
     }
 
     /// Loads the files that [`PairTokenizers::save`] wrote.
@@ -88,17 +90,24 @@ impl PairTokenizers {
         };
         let (source, target) = (dir.join(SOURCE_FILE), dir.join(TARGET_FILE));
         if source.exists() {
-            Self::load_files(&source, Some(&target), names, false)
+            Self::load_files(&source, Some(&target), names, false, Stored::read_of_run)
         } else {
-            Self::load_files(&dir.join(JOINT_FILE), None, names, false)
+            Self::load_files(&dir.join(JOINT_FILE), None, names, false, Stored::read_of_run)
         }
     }
 
-    fn load_files(source: &Path, target: Option<&Path>, names: SpecialNames, add_missing: bool) -> Result<Self> {
+    fn load_files(
+        source: &Path,
+        target: Option<&Path>,
+        names: SpecialNames,
+        add_missing: bool,
+        read: fn(&Path) -> Result<Stored>,
+    ) -> Result<Self> {
         let load = |path: &Path| {
-            let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
+            let Stored { json, model } = read(path)?;
             let (json, added) = add_missing_tokens(json, path, &names, add_missing)?;
             let vocabulary = Vocabulary::parse(json, Some(path), &names.all(), Some(&names.unk_token))?;
+            let vocabulary = Stored::attach(model, vocabulary, Some(path))?;
             names.ids(&vocabulary, Some(path))?;
             Ok::<_, Error>((Arc::new(vocabulary), added))
         };
@@ -126,17 +135,20 @@ impl PairTokenizers {
         Ok(Self { source, target, names, special, before, added })
     }
 
-    /// Writes `tokenizer.json` (or one file for each side) and `tokenizer_config.json` into a folder.
+    /// Writes `tokenizer.json` (or one file for each side) and `tokenizer_config.json` into a folder; also the SentencePiece
+    /// models that they were made of.
     pub fn save(&self, dir: &Path) -> Result<()> {
         let write = |name: &str, text: &str| {
             let path = dir.join(name);
             std::fs::write(&path, text).map_err(Error::io(path, "writing the tokenizer"))
         };
-        if self.is_joint() {
-            write(JOINT_FILE, &self.source.json)?;
-        } else {
-            write(SOURCE_FILE, &self.source.json)?;
-            write(TARGET_FILE, &self.target.json)?;
+        let sides = match self.is_joint() {
+            true => vec![(JOINT_FILE, &self.source)],
+            false => vec![(SOURCE_FILE, &self.source), (TARGET_FILE, &self.target)],
+        };
+        for (name, vocabulary) in sides {
+            write(name, &vocabulary.json)?;
+            save_model(vocabulary, &dir.join(name))?;
         }
         let mut names = serde_json::to_value(&self.names).expect("four strings");
         names["tokenizer_class"] = "PreTrainedTokenizerFast".into();
@@ -183,9 +195,10 @@ impl PairTokenizers {
     pub(crate) fn fingerprint_hash(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&serde_json::to_vec(&self.names).expect("four strings"));
-        hasher.update(self.source.json.as_bytes());
+        self.source.hash_into(&mut hasher);
         if !self.is_joint() {
-            hasher.update(&[0]).update(self.target.json.as_bytes());
+            hasher.update(&[0]);
+            self.target.hash_into(&mut hasher);
         }
         hasher.finalize()
     }

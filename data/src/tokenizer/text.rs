@@ -11,6 +11,7 @@ use super::around::around;
 use super::chat::chat_template_next_to;
 use super::encoder::SideEncoder;
 use super::special::{TextNames, TextSpecialIds, read_names, special_tokens_of};
+use super::spm_file::{Stored, save_model};
 use super::stream::DecodeStream;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
 use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
@@ -55,7 +56,7 @@ impl TextTokenizer {
     pub fn train(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Self> {
         refuse(config.validate_for_text())?;
         let json = train::train_on_text(config, corpus, num_threads)?;
-        Self::parse(json, None, config, &Value::Null)
+        Self::parse(Stored { json, model: None }, None, config, &Value::Null)
     }
 
     /// Trains on documents in memory. The result is the same as for a text with these documents.
@@ -66,7 +67,7 @@ impl TextTokenizer {
     pub fn train_on_documents(config: &TokenizerConfig, documents: &[String], num_threads: usize) -> Result<Self> {
         refuse(config.validate_for_text())?;
         let json = train::train_on_documents(config, documents, num_threads)?;
-        Self::parse(json, None, config, &Value::Null)
+        Self::parse(Stored { json, model: None }, None, config, &Value::Null)
     }
 
     /// Loads the `tokenizer.json` that the configuration names.
@@ -79,21 +80,22 @@ impl TextTokenizer {
         let path = config.path.as_deref().ok_or_else(|| {
             Error::Invalid("tokenizer.path is not set: set it to a tokenizer.json, or train a tokenizer".into())
         })?;
-        Self::load_file(path, config)
+        Self::load_stored(Stored::read(path)?, path, config)
     }
 
     /// Loads the files that [`TextTokenizer::save`] wrote, or the tokenizer of a Hugging Face folder.
     pub fn load_dir(dir: &Path) -> Result<Self> {
-        Self::load_file(&dir.join(JOINT_FILE), &TokenizerConfig::default())
+        let path = dir.join(JOINT_FILE);
+        Self::load_stored(Stored::read_of_run(&path)?, &path, &TokenizerConfig::default())
     }
 
-    fn load_file(path: &Path, config: &TokenizerConfig) -> Result<Self> {
-        let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
-        let loaded = Self::parse(json, Some(path), config, &neighbouring_names(path)?)?;
+    fn load_stored(stored: Stored, path: &Path, config: &TokenizerConfig) -> Result<Self> {
+        let loaded = Self::parse(stored, Some(path), config, &neighbouring_names(path)?)?;
         Ok(Self { chat_template: chat_template_next_to(path)?.map(Into::into), ..loaded })
     }
 
-    fn parse(mut json: String, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
+    fn parse(stored: Stored, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
+        let Stored { mut json, model } = stored;
         let mut whole: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(path, &e))?;
         if config.add_missing_tokens && add_missing(&mut whole, config, hints)? {
             json = whole.to_string(true).map_err(|e| not_a_tokenizer(path, &e))?;
@@ -101,6 +103,7 @@ impl TextTokenizer {
         let names = TextNames::find(&whole, config, hints, path)?;
         let around = around(&mut whole, path)?;
         let vocabulary = Vocabulary::parse(json, path, &names.all(), names.unk_token.as_deref())?;
+        let vocabulary = Stored::attach(model, vocabulary, path)?;
         let special = names.ids(&vocabulary);
 
         let adds_bos = hints["add_bos_token"].as_bool();
@@ -121,13 +124,15 @@ impl TextTokenizer {
         })
     }
 
-    /// Writes `tokenizer.json` and `tokenizer_config.json` into a folder.
+    /// Writes `tokenizer.json` and `tokenizer_config.json` into a folder, and the SentencePiece model if the vocabulary was made of
+    /// one.
     pub fn save(&self, dir: &Path) -> Result<()> {
         let write = |name: &str, text: &str| {
             let path = dir.join(name);
             std::fs::write(&path, text).map_err(Error::io(path, "writing the tokenizer"))
         };
         write(JOINT_FILE, &self.vocabulary.json)?;
+        save_model(&self.vocabulary, &dir.join(JOINT_FILE))?;
         let mut names = serde_json::to_value(&self.names).expect("strings");
         if let Some(adds_bos) = self.adds_bos {
             names["add_bos_token"] = adds_bos.into();
@@ -231,6 +236,12 @@ impl TextTokenizer {
         self.vocabulary.size
     }
 
+    /// Returns the spelling of an id, as the vocabulary has it.
+    #[cfg(test)]
+    pub(super) fn vocabulary_token(&self, id: u32) -> Option<String> {
+        self.vocabulary.tokenizer.id_to_token(id)
+    }
+
     /// Returns the id of a token by its spelling.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.vocabulary.id(token)
@@ -245,7 +256,7 @@ impl TextTokenizer {
     pub(crate) fn fingerprint_hash(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&serde_json::to_vec(&self.names).expect("strings"));
-        hasher.update(self.vocabulary.json.as_bytes());
+        self.vocabulary.hash_into(&mut hasher);
         hasher.finalize()
     }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokenizers::{Model as _, NormalizedString, Normalizer as _, Tokenizer};
 
 use super::pieces::{Pieces, byte_characters};
+use super::sentencepiece::{META, SentencePiece};
 use super::words::SharedWords;
 use crate::error::{Error, Result};
 
@@ -20,6 +21,8 @@ pub(crate) struct Vocabulary {
     pub(crate) size: usize,
     /// Adds no special tokens, never truncates or pads, and encodes control tokens in a text as text.
     pub(crate) tokenizer: Tokenizer,
+    /// The SentencePiece model that `json` was made of. It encodes and decodes instead of `tokenizer`.
+    pub(crate) sentencepiece: Option<SentencePiece>,
     /// The pieces that texts can be divided into.
     pub(crate) pieces: Pieces,
     shared_words: SharedWords,
@@ -64,6 +67,7 @@ impl Vocabulary {
             controls: controls.into_iter().filter(|id| Some(*id) != unk).collect(),
             json,
             tokenizer,
+            sentencepiece: None,
             pieces,
             shared_words: SharedWords::default(),
             in_text: AddedTokens::new(in_text),
@@ -71,6 +75,23 @@ impl Vocabulary {
             unk,
             skipped,
         })
+    }
+
+    /// Encodes and decodes with the SentencePiece model that the vocabulary was made of. Errors name `path`.
+    pub(crate) fn with_sentencepiece(mut self, model: Vec<u8>, path: Option<&Path>) -> Result<Self> {
+        let ids = self.tokenizer.get_vocab(true).into_iter().collect();
+        let model = SentencePiece::new(model, ids).map_err(|problem| Error::tokenizer(path, problem))?;
+        self.sentencepiece = Some(model);
+        self.pieces = Pieces::Whole;
+        Ok(self)
+    }
+
+    /// Adds to a hash everything that ids depend on.
+    pub(crate) fn hash_into(&self, hasher: &mut blake3::Hasher) {
+        hasher.update(self.json.as_bytes());
+        if let Some(model) = &self.sentencepiece {
+            hasher.update(&[1]).update(&model.bytes);
+        }
     }
 
     /// Returns the id of a token by its spelling.
@@ -102,6 +123,12 @@ impl Vocabulary {
 
     /// Appends the ids of a text, without special tokens.
     pub(crate) fn encode(&self, tokenizer: &Tokenizer, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        if let Some(model) = &self.sentencepiece {
+            let start = ids.len();
+            model.encode(text, ids);
+            ids[start..].iter_mut().for_each(|id| *id = self.never_control(*id));
+            return Ok(());
+        }
         let encoding = tokenizer
             .encode_fast(text, false)
             .map_err(|e| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(text))))?;
@@ -173,6 +200,9 @@ impl Vocabulary {
 
     /// Returns the text after normalization, line by line: no normalization form looks across a line end.
     pub(crate) fn normalized<'t>(&self, text: &'t str) -> Result<Cow<'t, str>> {
+        if let Some(model) = &self.sentencepiece {
+            return Ok(Cow::Owned(model.normalize(text).replace(META, " ")));
+        }
         let Some(normalizer) = self.tokenizer.get_normalizer() else { return Ok(Cow::Borrowed(text)) };
         // All Unicode forms leave ASCII unchanged. BERT's normalizer changes its white space and case.
         if text.is_ascii() && !matches!(self.pieces, Pieces::WhiteSpace) {
@@ -215,6 +245,9 @@ impl Vocabulary {
     /// Returns the text of some ids, without special tokens.
     pub(crate) fn decode(&self, ids: &[u32]) -> Result<String> {
         let ids: Vec<u32> = ids.iter().copied().filter(|id| !self.skipped.contains(id)).collect();
+        if let Some(model) = &self.sentencepiece {
+            return Ok(model.decode(&ids));
+        }
         self.tokenizer.decode(&ids, false).map_err(|e| Error::tokenizer(None, format!("decoding {ids:?} failed: {e}")))
     }
 }
