@@ -160,7 +160,7 @@ impl DataStats {
 
 /// Returns the settings with the fewest shapes among those that pad about as little as possible, if they pad clearly less
 /// than the first ones.
-fn better(batchings: &[Batching]) -> Option<&Batching> {
+pub(super) fn better(batchings: &[Batching]) -> Option<&Batching> {
     let (now, others) = batchings.split_first()?;
     // Another budget changes what the run learns, and other rows what it learns from.
     let others =

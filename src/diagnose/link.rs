@@ -39,7 +39,15 @@ impl LinkTime {
 /// # Errors
 /// If a device or another rank fails, or if what arrives is not what was sent.
 pub fn measure(ranks: &Ranks, device: &Device) -> Result<Vec<LinkTime>> {
-    SIZES_MIB.iter().map(|mib| measure_size(ranks, device, mib << 20)).collect()
+    measure_sizes(ranks, device, &SIZES_MIB)
+}
+
+/// Does the same for whole tensors of `sizes_mib`.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_sizes(ranks: &Ranks, device: &Device, sizes_mib: &[usize]) -> Result<Vec<LinkTime>> {
+    sizes_mib.iter().map(|mib| measure_size(ranks, device, mib << 20)).collect()
 }
 
 fn measure_size(ranks: &Ranks, device: &Device, bytes: usize) -> Result<LinkTime> {

@@ -27,7 +27,7 @@ use crate::metrics::{CollectiveMetrics, Outliers, Span, WindowMetrics};
 
 /// Steps that a GPU has been given after the last one of a line when the line is read. While the host reads one, the device has
 /// the other to go on with.
-const STEPS_BEHIND: u64 = 2;
+pub(crate) const STEPS_BEHIND: u64 = 2;
 
 /// A line whose numbers are being copied to the host.
 #[derive(Debug)]

@@ -32,6 +32,7 @@ mod together;
 pub mod trainer;
 
 pub use capture::CapturedSteps;
+pub(crate) use lines::STEPS_BEHIND;
 pub use outcome::{Ended, Outcome};
 pub(crate) use preflight::compile_step;
 pub use provenance::Provenance;

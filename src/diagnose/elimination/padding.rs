@@ -1,0 +1,33 @@
+//! Padding of an epoch, and what other settings of the loader would give back.
+
+use anyhow::Result;
+
+use super::figures::{Figures, Padding};
+use super::subject::Subject;
+use super::verdict::{Found, Verdict, percent};
+use crate::diagnose::data_stats::{DataStats, better};
+
+/// Counts padding with the settings of the run and with others.
+///
+/// # Errors
+/// If the token cache cannot be read.
+pub(super) fn run(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+    if subject.config.data.direct {
+        return Ok(Err("data.direct = true knows no lengths before rows are read: add --set data.direct=false".into()));
+    }
+    let stats = DataStats::of(subject.config, &subject.data.vocabulary, &subject.cache_dir)?;
+    let (now, better) = (stats.current().padding, better(&stats.batchings));
+    figures.padding = Some(Padding {
+        now,
+        then: better.map_or(now, |better| better.padding),
+        settings: better.map(|better| better.settings.clone()).unwrap_or_default(),
+    });
+    let verdict = Verdict::new("padding of an epoch", 100.0 * now, "%", "");
+    Ok(Ok(vec![match better {
+        Some(better) => {
+            let words = format!("{} with {}", percent(better.padding), better.settings.join(" and "));
+            Verdict { words, ..verdict }.against(100.0 * better.padding)
+        }
+        None => Verdict { words: "no setting of the loader lowers it by much".into(), ..verdict },
+    }]))
+}
