@@ -10,6 +10,7 @@ mod compare;
 mod config;
 mod config_args;
 mod data;
+mod diagnose;
 mod doctor;
 mod error;
 mod evaluate;
@@ -70,6 +71,7 @@ enum Command {
     Data(data::Args),
     Memory(memory::Args),
     Profile(profile::Args),
+    Diagnose(diagnose::Args),
     Config(config::Args),
     Warm(warm::Args),
     Doctor(doctor::Args),
@@ -124,6 +126,7 @@ fn run(command: Command) -> Result<ExitCode> {
     let done = match command {
         Command::Train(args) => return train::run(args),
         Command::Bench(args) => return bench::run(args),
+        Command::Diagnose(args) => return diagnose::run(args),
         Command::Evaluate(args) => return evaluate::run(args),
         Command::Translate(args) => return translate::run(args),
         Command::Prepare(args) => prepare::run(args),

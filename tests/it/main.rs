@@ -6,6 +6,7 @@ mod bad_requests;
 mod chat;
 mod classes;
 mod compatibility;
+mod diagnose;
 mod en_it;
 mod faults;
 mod fuzz;

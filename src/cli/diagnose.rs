@@ -1,0 +1,195 @@
+//! `kiln diagnose`: where the time of a step goes, by elimination.
+
+mod print;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde_json::json;
+
+use super::config_args::ConfigArgs;
+use super::error::Usage;
+use super::together::{DevicesArgs, Part, Role};
+use crate::device::device_name;
+use crate::diagnose::elimination::{
+    Check, Diagnosis, Effort, Limits, Subject, Test, bottleneck, causes, checks, diagnose,
+};
+use crate::diagnose::ledger::{dtype_name, parse_size};
+use crate::distributed::Ranks;
+
+/// Measures the parts of a training step one by one, and names the bottleneck
+///
+/// Takes the arguments of kiln train, or the configuration and the caches of a run; weights are initialized anew, and nothing is
+/// written into the run. Each test warms up, repeats, and shows the median with the fastest and the slowest repeat. The last
+/// sentence names the bottleneck, the gain that removing it promises, and the setting to change.
+///
+/// Tests: harness (the stopwatch on known work), first (the first step), inference, forward, backward, step, phases (forward,
+/// backward, optimizer), precision (f32 against 16 bits), graphs (replayed against eager), fused (against reference operators),
+/// batch (against one of four times as many rows), deferred (metrics read every step or every ten), loader, workers (1, 2, 4, 8
+/// threads), stages (parse, tokenize, collate, queue), map (memory map against memory), upload, real (synthetic against loaded
+/// tokens), padding, live (leaks), peak (memory); with --devices link (bandwidth) and together (N devices against one).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  kiln diagnose --run runs/en-it
+  kiln diagnose --preset base --set data.train=pairs.jsonl --only loader,workers,real
+  kiln diagnose --run runs/en-it --json > diagnosis.json
+  kiln diagnose --run runs/en-it --assert --max-data-share 0.02 --memory 24GiB
+  kiln diagnose --run runs/en-it --devices 0,1")]
+pub(super) struct Args {
+    /// Run folder whose configuration and caches are taken; --set changes single keys
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset"])]
+    run: Option<PathBuf>,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Runs these tests only
+    #[arg(long, value_name = "TEST,TEST", value_delimiter = ',')]
+    only: Vec<Test>,
+
+    /// Steps per repeat
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = positive)]
+    steps: usize,
+
+    /// Repeats; the median is reported
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = positive)]
+    repeats: usize,
+
+    /// Steps after which the test live looks at the memory again; the first look is after 50
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = positive)]
+    leak_steps: usize,
+
+    /// Runs five checks with thresholds: timing, numerics, metrics, data and memory. The command fails if one fails
+    #[arg(long, conflicts_with = "devices")]
+    assert: bool,
+
+    /// With --assert: largest fraction of the time that training may wait for the loader
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, requires = "assert", value_parser = share)]
+    max_data_share: f64,
+
+    /// With --assert: the most memory that the largest batch may need, for example 24GiB [default: the device's]
+    #[arg(long, value_name = "SIZE", requires = "assert", value_parser = parse_size)]
+    memory: Option<u64>,
+
+    /// Prints one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    devices: DevicesArgs,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a whole number of at least 1".into())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let found = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    found.ok_or_else(|| "expected a fraction from 0 to 1, for example 0.05".into())
+}
+
+pub(super) fn run(args: Args) -> Result<ExitCode> {
+    match args.devices.begin()? {
+        Role::Launcher(code) => Ok(code),
+        Role::Rank(part) => {
+            let result = measure(&args, &part);
+            part.end(result)
+        }
+    }
+}
+
+impl Args {
+    /// Returns the tests to run.
+    fn tests(&self, many: bool) -> Result<Vec<Test>> {
+        if self.only.is_empty() {
+            return Ok(match (self.assert, many) {
+                (true, _) => Test::CHECKED.to_vec(),
+                (false, false) => Test::ALL.to_vec(),
+                (false, true) => vec![Test::Link, Test::Together],
+            });
+        }
+        if let Some(test) = self.only.iter().find(|test| many && !test.needs_ranks()) {
+            let text = format!("the test {test} is for one device: leave out --devices, or take --only link,together");
+            return Err(Usage(text).into());
+        }
+        Ok(self.only.clone())
+    }
+}
+
+fn measure(args: &Args, part: &Part) -> Result<()> {
+    let tests = args.tests(part.link.is_some())?;
+    let mut run = args.config.of_run(args.run.clone(), part.device)?;
+    run.options.link.clone_from(&part.link);
+    run.config().train.kernels.install();
+    run.config().train.f32_products.install_in_backend();
+    let device = part.device.open()?;
+    let ranks = part.link.clone().map_or(Ok(Ranks::alone()), |link| Ranks::over(link, &device))?;
+
+    let measured = || -> Result<()> {
+        let survey = ranks.first_then_others("preparing the data", || run.survey(false))?;
+        let subject = Subject {
+            config: &survey.config,
+            data: &survey.data,
+            cache_dir: survey.cache_dir.clone(),
+            device,
+            dtype: survey.plan.dtype,
+            checkpointing: survey.plan.checkpointing,
+            largest: survey.plan.largest,
+            ranks: ranks.clone(),
+            effort: Effort::on(&survey.device, args.steps, args.repeats),
+            leak_steps: args.leak_steps,
+        };
+        let is_shown = part.is_first() && std::io::stderr().is_terminal();
+        let found = diagnose(&subject, &tests, |test| {
+            if is_shown {
+                eprint!("\r\x1b[2Ktest {test} ...");
+            }
+        })?;
+        if is_shown {
+            eprint!("\r\x1b[2K");
+        }
+        if part.is_first() { report(args, &subject, &found) } else { Ok(()) }
+    };
+    ranks.or_abort(measured())?;
+    ranks.finish()
+}
+
+/// Prints what was found. Fails if a check has failed.
+fn report(args: &Args, subject: &Subject<'_>, found: &Diagnosis) -> Result<()> {
+    let limits = Limits { data_share: args.max_data_share, memory_bytes: args.memory };
+    let checks = if args.assert { checks(&found.figures, &limits) } else { Vec::new() };
+    let name = device_name(&subject.device);
+    if args.json {
+        let object = json!({
+            "device": name,
+            "devices": subject.ranks.size(),
+            "dtype": dtype_name(subject.dtype),
+            "steps": args.steps,
+            "repeats": args.repeats,
+            "outcomes": found.outcomes,
+            "figures": found.figures,
+            "causes": causes(&found.figures),
+            "bottleneck": bottleneck(&found.figures),
+            "checks": checks,
+        });
+        println!("{}", serde_json::to_string_pretty(&object)?);
+    } else {
+        let n = subject.ranks.size();
+        let devices = if n > 1 { format!("{n} x {name}") } else { name };
+        println!("{devices}, {}, {} x {} steps", dtype_name(subject.dtype), args.repeats, args.steps);
+        print::outcomes(&found.outcomes);
+        print::checks(&checks);
+        if !args.assert {
+            print::bottleneck(&found.figures);
+        }
+    }
+
+    let failed: Vec<&Check> = checks.iter().filter(|check| check.passed == Some(false)).collect();
+    if !failed.is_empty() {
+        let each: Vec<String> = failed.iter().map(|check| format!("{} ({})", check.name, check.words)).collect();
+        bail!("failed: {}", each.join("; "));
+    }
+    Ok(())
+}
