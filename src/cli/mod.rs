@@ -129,6 +129,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Diagnose(args) => return diagnose::run(args),
         Command::Evaluate(args) => return evaluate::run(args),
         Command::Translate(args) => return translate::run(args),
+
         Command::Prepare(args) => prepare::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Generate(args) => generate::run(args),

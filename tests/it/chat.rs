@@ -64,7 +64,8 @@ fn a_model_learns_the_answers_of_conversations_and_gives_them() {
     let dry = tune(&place, "runs/dry", "150", &["--dry-run"]).ok();
     let shown = dry.stdout + &dry.stderr;
     let learned = shown.lines().find_map(|line| line.trim().strip_prefix("learned: ")).expect("an example");
-    assert!(learned.contains("Madrid.") && !learned.contains("capital"), "{learned}");
+    let is_answer = ["Madrid.", "Rome.", "Oslo.", "Seven.", "service."].iter().any(|answer| learned.contains(answer));
+    assert!(is_answer && !learned.contains("capital") && !learned.contains("week"), "{learned}");
     assert!(!tuned.stderr.contains("bits/byte") && !tuned.stdout.contains("bits/byte"), "{tuned:#?}");
 
     // The answers of the training text, also to the second question of a conversation. /reset forgets the first.

@@ -154,6 +154,7 @@ fn an_imported_model_is_trained_further() {
         let train = format!("data.train={:?}", [text(data)]);
         let mut arguments = vec!["train", "--from", &run, "--device", "cpu", "--set", &train, "--set", "train.steps=8"];
         arguments.extend(settings());
+
         let trained = place.run(&arguments).ok();
         let metrics = place.read(&format!("{run}-tuned/metrics.jsonl"));
         assert_eq!(metrics.matches("\"kind\":\"step\"").count(), 8, "{trained:#?}");

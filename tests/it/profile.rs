@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use kiln_model::TransformerConfig;
 use kiln_model::flops::{TrainFlops, train_flops_per_batch};
 use serde_json::Value;
 
@@ -54,10 +53,9 @@ fn operators_have_the_operations_that_the_model_predicts() {
     }
 
     // Recorded where they are computed, and predicted from the configuration alone.
-    let printed = place.run(&[&["config", "--preset", "gpt2-tiny"], &small()[..]].concat()).ok();
-    let config: toml::Value = toml::from_str(&printed.stdout).expect("TOML");
-    let mut model: TransformerConfig = config["model"].clone().try_into().expect("a model");
-    model.dropout = 0.0;
+    let keys = SMALL.iter().filter_map(|set| set.split_once('='));
+    let config = keys.fold(kiln::Config::preset("gpt2-tiny"), |config, (key, value)| config.set(key, value));
+    let mut model = config.validate().expect("a configuration").model;
     let table = rows(&found, "operators").into_iter().find(|row| row["name"] == "embedding forward").expect("a row");
     let sizes: Vec<usize> =
         table["sizes"].as_str().expect("sizes").split(" x ").filter_map(|n| n.parse().ok()).collect();

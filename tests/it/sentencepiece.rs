@@ -25,7 +25,7 @@ fn expected(model: &str, number: usize) -> (String, Vec<u32>) {
 #[test]
 fn a_run_keeps_the_model_of_its_vocabulary() {
     let place = Workplace::new();
-    let text = place.write("text.txt", "Il file non esiste.\n\nThe file was not found.\n\n".repeat(20));
+    let text = place.write("text.txt", "The file was not found.\n\nAnother file was there.\n\n".repeat(20));
     let (data, model) = (set("data.train", &text), set("tokenizer.path", &fixture("bpe-llama.model")));
     let task = ["--task", "lm", "--run", "runs/lm", "--set", &data, "--set", &model];
     place.train(&[&task[..], &["--set", "data.text.seq_len=32", "--set", "train.steps=2"]].concat()).ok();
@@ -41,14 +41,14 @@ fn a_run_keeps_the_model_of_its_vocabulary() {
         assert_eq!(tokenizer.encode(&text).expect("encodes"), ids, "{text:?}");
     }
     place
-        .run(&["generate", "runs/lm", "--prompt", "Il file", "--greedy", "--max-new-tokens", "4", "--device", "cpu"])
+        .run(&["generate", "runs/lm", "--prompt", "The file", "--greedy", "--max-new-tokens", "4", "--device", "cpu"])
         .ok();
 }
 
 #[test]
 fn two_models_are_the_vocabularies_of_a_translator() {
     let place = Workplace::new();
-    let rows = "{\"src\": \"the file\", \"trg\": \"il file\"}\n".repeat(40);
+    let rows = "{\"src\": \"the file\", \"trg\": \"a text\"}\n".repeat(40);
     let data = set("data.train", &place.write("pairs.jsonl", rows));
     let source = set("tokenizer.path", &fixture("unigram.model"));
     let target = set("tokenizer.target_path", &fixture("unigram-control.model"));

@@ -107,6 +107,7 @@ impl TransformerConfig {
                 "model.attention_scale {scale} is not a finite number above 0; leave it out for 1 / sqrt(head_dim)"
             ));
         }
+
         if self.global_layer_every > 0 && self.attention_window == 0 && self.architecture == Architecture::DecoderOnly {
             problems.push(format!(
                 "model.global_layer_every {} needs layers with a window; set model.attention_window, or \
@@ -121,6 +122,7 @@ impl TransformerConfig {
                     .to_owned(),
             );
         }
+
         if let Some(theta) = self.local_rope_theta {
             if !(theta > 1.0 && theta.is_finite()) {
                 problems.push(format!("model.local_rope_theta {theta} is not above 1; 10000 is usual"));
@@ -238,6 +240,7 @@ mod tests {
                 c.rope_scaling = Some(RopeScaling { original_max_positions: 8192, ..linear });
             }),
         ];
+
         let relative = |buckets: usize, distance: usize| TransformerConfig {
             positions: Positions::Relative,
             relative_buckets: buckets,
@@ -252,6 +255,7 @@ mod tests {
             let problems = config.validate();
             assert!(problems.len() == 1 && problems[0].starts_with(key), "{key}: {problems:#?}");
         }
+
         for (key, change) in cases {
             let mut config = gemma_3();
             change(&mut config);

@@ -46,6 +46,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
         ),
         ("self_attention.output", linear, q, &[("self_attn.o_proj", d)]),
     ];
+
     let head_norms: [Line<'_>; 2] = [
         ("self_attention.query_norm", norm, k, &[("self_attn.q_norm", k)]),
         ("self_attention.key_norm", norm, k, &[("self_attn.k_norm", k)]),
@@ -56,6 +57,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
         ("feed_forward.input", Sublayer::LinearWithoutBias, d, &[("mlp.gate_proj", f), ("mlp.up_proj", f)]),
         ("feed_forward.output", Sublayer::LinearWithoutBias, f, &[("mlp.down_proj", d)]),
     ];
+
     for i in 0..config.n_decoder_layers {
         let (ours, theirs) = (format!("decoder.layers.{i}."), format!("model.layers.{i}."));
         table.add(&ours, &theirs, &attention);
@@ -184,6 +186,7 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
         true => json!({FULL: global.table(), SLIDING: local.table()}),
         false => Value::Object(global.table()),
     };
+
     let scalar = config.attention_scale.map_or(config.head_dim() as f64, |scale| scale.powi(-2));
     let mut written = object(json!({
         "architectures": [if is_gemma3 { "Gemma3ForCausalLM" } else { "Gemma2ForCausalLM" }],

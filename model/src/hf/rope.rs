@@ -79,6 +79,7 @@ fn read_table(key: &str, table: &Map<String, Value>, problems: &mut Vec<String>)
     if let Some(factor) = table.get("partial_rotary_factor").filter(|factor| factor.as_f64() != Some(1.0)) {
         problems.push(format!("{key}.partial_rotary_factor {factor} is not supported; Kiln rotates whole heads"));
     }
+
     let theta = table.get("rope_theta").and_then(Value::as_f64);
     let kind = table.get("rope_type").or_else(|| table.get("type")).unwrap_or(&Value::Null);
     let scaling = match kind.as_str() {
@@ -91,6 +92,7 @@ fn read_table(key: &str, table: &Map<String, Value>, problems: &mut Vec<String>)
                     1.0
                 })
             };
+
             let linear = RopeScaling::linear(number("factor"));
             Some(if kind == "linear" {
                 linear

@@ -64,6 +64,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
         ),
         ("self_attention.output", linear, inner, &[("layer.0.SelfAttention.o", d)]),
     ];
+
     let cross_attention: [Line<'_>; 4] = [
         ("cross_attention_norm", norm, d, &[("layer.1.layer_norm", d)]),
         ("cross_attention.query", linear, d, &[("layer.1.EncDecAttention.q", inner)]),
@@ -75,6 +76,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
         ),
         ("cross_attention.output", linear, inner, &[("layer.1.EncDecAttention.o", d)]),
     ];
+
     let feed_forward = |table: &mut Table, ours: &str, theirs: &str| {
         let wide = ("feed_forward.input", linear, d);
         let inputs: &[(&str, usize)] = match config.activation.is_gated() {
@@ -116,6 +118,7 @@ pub(super) fn read(fields: &mut Fields<'_>, has: &dyn Fn(&str) -> bool) -> Trans
     let is_tied = fields.flag_or("tie_word_embeddings", true);
     let scale_output = !is_multilingual && fields.flag_or("scale_decoder_outputs", is_tied);
     let ties_output = !has(OUTPUT) || scale_output;
+
     let dropout = fields.number_or("dropout_rate", 0.1);
     TransformerConfig {
         architecture: Architecture::EncoderDecoder,

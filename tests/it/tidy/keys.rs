@@ -7,8 +7,9 @@ use super::scan::test_modules;
 use super::tree::{documents, read, sources};
 
 /// Names that begin like a key and are something else: files, fields of other programs, methods.
-const ENDINGS: [&str; 16] = [
+const ENDINGS: [&str; 17] = [
     "json",
+    "model",
     "jsonl",
     "tokens",
     "txt",

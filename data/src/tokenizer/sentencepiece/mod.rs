@@ -198,6 +198,7 @@ impl SentencePiece {
     pub(crate) fn decode(&self, ids: &[u32]) -> String {
         let (mut text, mut bytes) = (String::new(), Vec::new());
         let mut strips = self.strips_start;
+
         for id in ids {
             let piece = match self.spelled.get(id) {
                 Some(Spelled::Byte(byte)) => {
@@ -215,6 +216,7 @@ impl SentencePiece {
             }
             text.extend(rest.unwrap_or(piece).chars().map(|c| if c == META { ' ' } else { c }));
         }
+
         push_bytes(&mut text, &mut bytes);
         match self.own_ids {
             Some(_) => text.trim().to_owned(), // as `MarianTokenizer` does

@@ -132,6 +132,7 @@ fn a_file_that_is_not_a_model_is_named_with_the_reason() {
         let inner = [&[0x0a, text.len() as u8], text.as_bytes(), &[0x18, kind]].concat();
         [&[0x0a, inner.len() as u8], inner.as_slice()].concat()
     };
+
     let unknown = piece("<unk>", 2);
     let whole = std::fs::read(fixtures().join("bpe-llama.model")).expect("committed");
     let cases: HashMap<&str, Vec<u8>> = HashMap::from([
