@@ -75,7 +75,7 @@ impl PositionEncoding {
         rows.positions.clone().zip(self.vectors())
     }
 
-    /// The vectors that are added to every row alike, `[T, D]` with T = `n / B`; None if positions are no vectors.
+    /// The vectors that are added to every row alike, `[T, D]` with T = `n / B`; None if positions are not vectors.
     ///
     /// # Panics
     /// As [`Self::add_to`].

@@ -88,7 +88,7 @@ fn a_time_line_is_in_the_trace_event_format() {
     let trace = json(&place, "out/trace.json");
     let events = trace["traceEvents"].as_array().expect("events");
 
-    let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64, &str)>> = BTreeMap::new();
+    let mut tracks: BTreeMap<_, Vec<(f64, f64, &str)>> = BTreeMap::new();
     let mut named = Vec::new();
     for event in events {
         let place = (event["pid"].as_u64().expect("a process"), event["tid"].as_u64().expect("a thread"));

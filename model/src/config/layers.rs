@@ -70,7 +70,7 @@ impl TransformerConfig {
         (!self.is_global(layer)).then_some(self.attention_window)
     }
 
-    /// The positions that a position sees in layers that do not see all of them; None: there are no such layers.
+    /// The positions that a position sees in layers that do not see all of them; None without such layers.
     pub fn window(&self) -> Option<usize> {
         (self.attention_window > 0).then_some(self.attention_window)
     }

@@ -162,7 +162,7 @@ pub fn train_bytes(
     }
 }
 
-/// Returns whether attention runs its reference operators on every device: there is no kernel for relative positions.
+/// Returns whether attention runs its reference operators on every device, as for relative positions.
 pub fn attention_needs_reference(config: &TransformerConfig) -> bool {
     config.positions == Positions::Relative
 }

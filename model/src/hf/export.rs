@@ -32,6 +32,7 @@ fn split(row: &Row, values: &[f32]) -> Vec<NamedTensor> {
         let columns = first..first + piece.width;
         first = columns.end;
         let stretches = values.chunks_exact(row.width()).map(|row| &row[columns.clone()]);
+
         let values = match row.layout {
             Layout::Vector | Layout::OneRow | Layout::Conv1d { .. } => stretches.flatten().copied().collect(),
             Layout::LessOne => stretches.flatten().map(|gamma| gamma - 1.0).collect(),

@@ -139,8 +139,8 @@ fn decoding_with_a_cache_equals_the_full_forward() {
     let prompts: Vec<i32> = rows.iter().flat_map(|row| row[..5].to_vec()).collect();
     let (logits, mut cache) = model.prefill(ids(&prompts, &device), ids(&[5, 5], &device));
     assert_close(&values(logits), &[row(0, 4), row(1, 4)].concat(), 1e-5, 1e-5, "after the prompt");
-    for position in 5..12 {
-        let next = ids(&[rows[0][position], rows[1][position]], &device);
+    for (position, next) in rows[0].iter().zip(&rows[1]).enumerate().skip(5) {
+        let next = ids(&[*next.0, *next.1], &device);
         let logits = values(model.decode_step(next, &mut cache));
         let wanted = [row(0, position), row(1, position)].concat();
         assert_close(&logits, &wanted, 1e-5, 1e-5, &format!("position {position}"));

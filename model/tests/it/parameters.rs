@@ -105,6 +105,7 @@ fn counted_parameters_equal_those_of_every_family() {
         t5_config(),
         scaled,
     ];
+
     for config in families {
         let model = config.init(1, DType::F32, &Device::flex());
         assert_eq!(model.num_params() as u64, flops::n_params(&config).total(), "{config:?}");

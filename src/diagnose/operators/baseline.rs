@@ -104,15 +104,9 @@ impl Operator {
                 let qkv_shape = [shape[0], 3 * shape[1]];
                 // The baseline's forward pass runs without autograd too.
                 let qkv = if backward { bench.leaf(qkv_shape) } else { bench.random(qkv_shape) };
-                let config = AttentionConfig {
-                    batch_size,
-                    n_heads,
-                    n_kv_heads: n_heads,
-                    causal,
-                    window: None,
-                    scale: None,
-                    softcap: None,
-                };
+                let (n_kv_heads, window, scale, softcap) = (n_heads, None, None, None);
+                let config = AttentionConfig { batch_size, n_heads, n_kv_heads, causal, window, scale, softcap };
+
                 let run = || {
                     let projected = Projected::SelfAttention { qkv: qkv.clone() };
                     attention(projected, &AttentionMask::default(), None, &config)

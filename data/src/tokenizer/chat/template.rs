@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -151,7 +152,7 @@ impl ChatTemplate {
     ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
         let (whole, marked) = self.render_marked(messages, false)?;
         let spans = match learn {
-            Learn::Everything => vec![0..whole.len()],
+            Learn::Everything => iter::once(0..whole.len()).collect(),
             _ if self.marks_answers && marked.is_empty() => {
                 return Err(TemplateError("no {% generation %} block of the template came to be used".into()));
             }

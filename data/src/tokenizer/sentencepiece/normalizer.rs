@@ -139,7 +139,7 @@ fn read_charsmap(charsmap: &[u8]) -> Result<(Vec<u32>, String), String> {
     let damaged = || "has damaged rules of normalization (precompiled_charsmap); copy the file again".to_owned();
     let (size, rest) = charsmap.split_first_chunk::<4>().ok_or_else(damaged)?;
     let size = u32::from_le_bytes(*size) as usize;
-    if size == 0 || size % 4 != 0 || size > rest.len() {
+    if size == 0 || !size.is_multiple_of(4) || size > rest.len() {
         return Err(damaged());
     }
     let (trie, replacements) = rest.split_at(size);

@@ -348,18 +348,14 @@ fn through_softmax(
     for (((scores, gradients), seen), query) in rows.zip(&tile.seen).zip(tile.queries.clone()) {
         let [out, d_out] = [known.out, known.d_out].map(|heads| heads.row(batch_row, head, query));
         visible.each_kept(batch_row, head, query, &tile.keys, |key, factor| gradients[key] *= factor);
-
         for values in [&mut *scores, &mut *gradients] {
             values[..seen.start].fill(0.0);
             values[seen.end..].fill(0.0);
         }
-        let slopes = slopes(&scores[seen.clone()], softcap);
-        row_through_softmax(
-            [&mut scores[seen.clone()], &mut gradients[seen.clone()]],
-            known.lse[first + query],
-            [out, d_out],
-        );
-        gradients[seen.clone()].iter_mut().zip(slopes).for_each(|(gradient, slope)| *gradient *= slope);
+        let [own, own_gradients] = [&mut scores[seen.clone()], &mut gradients[seen.clone()]];
+        let slopes = slopes(own, softcap);
+        row_through_softmax([own, &mut *own_gradients], known.lse[first + query], [out, d_out]);
+        own_gradients.iter_mut().zip(slopes).for_each(|(gradient, slope)| *gradient *= slope);
         visible.each_kept(batch_row, head, query, &tile.keys, |key, factor| scores[key] *= factor);
     }
 }

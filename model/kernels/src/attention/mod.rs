@@ -73,7 +73,7 @@ pub struct AttentionMask {
     /// `[B * T]`: the document of each position, non-decreasing along a row. A query sees only its own document (packed
     /// rows). For self-attention only.
     pub documents: Option<Tensor<1, Int>>,
-    /// Added to the scores, `[1 or B, H, T, S]` in any float type: numbers of relative positions. There is no kernel for them:
+    /// Added to the scores, `[1 or B, H, T, S]` in any float type: numbers of relative positions. No kernel adds them:
     /// attention runs its reference.
     pub bias: Option<Tensor<4>>,
 }

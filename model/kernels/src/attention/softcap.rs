@@ -12,7 +12,7 @@ vectorized_fn! {
     }
 }
 
-/// Returns the slopes of [`bound`] where it gave `scores`; nothing if there is no bound.
+/// Returns the slopes of [`bound`] where it gave `scores`; nothing without a bound.
 pub(super) fn slopes(scores: &[f32], cap: Option<f32>) -> Vec<f32> {
     let Some(cap) = cap else { return Vec::new() };
     scores.iter().map(|score| 1.0 - (score / cap) * (score / cap)).collect()

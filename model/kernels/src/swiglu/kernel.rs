@@ -87,6 +87,7 @@ impl SwigluOps for CubeBackend {
         let width = vector_width(f, x.dtype);
         let total = (m * f / width) as u32;
         let dtype = dtype_to_storage_type(x.dtype);
+
         // SAFETY: units beyond the last vector of the result do nothing, and `x` has two vectors for each of it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {

@@ -4,8 +4,9 @@ use super::ops::Gate;
 use super::{geglu, reference, swiglu};
 use crate::testing::{assert_close, devices, host, tensor, values};
 
-const ALL: [(&str, Gate, fn(Tensor<2>) -> Tensor<2>); 2] =
-    [("SwiGLU", Gate::Silu, swiglu), ("GEGLU", Gate::Gelu, geglu)];
+type Operator = fn(Tensor<2>) -> Tensor<2>;
+
+const ALL: [(&str, Gate, Operator); 2] = [("SwiGLU", Gate::Silu, swiglu), ("GEGLU", Gate::Gelu, geglu)];
 
 /// Returns the activation of a gate and its slope, in f64.
 fn activated(gate: Gate, x: f64) -> [f64; 2] {

@@ -47,6 +47,7 @@ impl Call {
             softcap: spec.softcap.map(Constant::new),
             dropout: spec.dropout > 0.0,
         };
+
         let query = into_contiguous(query);
         let key_value = key_value.map_or_else(|| query.clone(), into_contiguous);
         let lens = [query.meta.shape()[0] / spec.batch_size, key_value.meta.shape()[0] / spec.batch_size];

@@ -1,11 +1,10 @@
-use burn::backend::Dispatch;
+mod times;
+
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::ops::{FlashOps, FlashSpec};
 use super::{AttentionConfig, AttentionMask, Projected, attention, reference};
 use crate::DropoutStream;
-use crate::maybe::MaybeInts;
-use crate::testing::{assert_close, devices, host, part, seconds, tensor, values};
+use crate::testing::{assert_close, devices, host, part, tensor, values};
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -66,6 +65,7 @@ fn run_with(
         leaves.push(tensor(&inputs[1], [b * s, 2 * g * k], dtype, &device).require_grad());
         Projected::Cross { query: leaves[0].clone(), key_value: leaves[1].clone() }
     };
+
     let (mask, config) = case.mask_and_config(&device.clone().inner());
     let stream = DropoutStream::new(3, 5, &device.clone().inner());
     let out = attention(projected, &mask, drop.map(|p| (p, &stream)), &config);
@@ -285,6 +285,7 @@ fn gradients_equal_central_differences() {
             let loss = |inputs: &[Vec<f32>]| -> f64 {
                 expected(case, inputs).iter().zip(&weights).map(|(&o, &w)| f64::from(o) * f64::from(w)).sum()
             };
+
             for (part, grad) in grads.iter().enumerate() {
                 // Every seventh element covers each of q, k and v in each head.
                 let picked: Vec<usize> = (0..grad.len()).step_by(7).collect();
@@ -347,70 +348,4 @@ fn dropped_probabilities_are_the_same_everywhere() {
 fn heads_that_do_not_group_are_refused() {
     let case = Case { h: 4, g: 3, ..cases()[0] };
     run(&Device::flex(), DType::F32, &case, &inputs(&case));
-}
-
-/// Times forward and backward.
-#[test]
-fn times() {
-    let Some(device) = crate::testing::timing_device() else { return };
-    let shapes = [
-        ("causal", 16, 12, 1024, 64, true, None),
-        ("full", 16, 12, 1024, 64, false, None),
-        ("one tile", 400, 8, 64, 64, false, None),
-        ("causal", 8, 16, 2048, 128, true, None),
-        ("causal", 16, 24, 1024, 32, true, None),
-        ("causal", 16, 10, 1024, 80, true, None),
-        ("causal", 16, 8, 1024, 96, true, None),
-        ("causal", 8, 10, 2048, 192, true, None),
-        ("causal", 8, 8, 2048, 256, true, None),
-        ("full", 8, 10, 2048, 192, false, None),
-        ("full", 8, 8, 2048, 256, false, None),
-        ("causal", 2, 16, 8192, 128, true, None),
-        ("window 1024", 2, 16, 8192, 128, true, Some(1024)),
-        ("causal", 2, 32, 8192, 64, true, None),
-        ("window 1024", 2, 32, 8192, 64, true, Some(1024)),
-    ];
-
-    for (name, b, h, t, k, causal, window) in shapes {
-        // Through one row: the backend leaves gaps between the rows of a matrix that it uploads, and those would be copied away in
-        // each call. Products leave none.
-        let matrix = |columns, seed| {
-            let row: Tensor<1> = tensor(&values(b * t * columns, seed), [b * t * columns], DType::BF16, &device);
-            row.reshape([b * t, columns]).into_dispatch()
-        };
-        let (qkv, d_out) = (matrix(3 * h * k, 1), matrix(h * k, 2));
-        let spec = FlashSpec {
-            batch_size: b,
-            n_heads: h,
-            n_kv_heads: h,
-            head_dim: k,
-            causal,
-            window,
-            scale: (k as f32).sqrt().recip(),
-            softcap: None,
-            site: 0,
-            dropout: 0.0,
-        };
-        let forward = || Dispatch::flash_self(qkv.clone(), MaybeInts::None, MaybeInts::None, MaybeInts::None, spec);
-        let (out, lse) = forward();
-        let backward = || {
-            let (qkv, out, lse, d_out) = (qkv.clone(), out.clone(), lse.clone(), d_out.clone());
-            Dispatch::flash_self_backward(qkv, out, lse, d_out, MaybeInts::None, MaybeInts::None, MaybeInts::None, spec)
-        };
-        let sum: f32 = Tensor::<2>::from_dispatch(backward()).cast(DType::F32).abs().sum().into_scalar();
-        assert!(sum > 0.0, "nothing was computed");
-
-        // Of a triangle half the square is counted, as for PyTorch.
-        let hidden = window.map_or(0, |window| (t - window) * (t - window));
-        let seen = (t * t - hidden) as f64 * if causal { 0.5 } else { 1.0 };
-        let flops = 4.0 * (b * h * k) as f64 * seen;
-        let (first, second) = (seconds(&device, forward), seconds(&device, backward));
-        println!(
-            "{name} {b} x {h} x {t} x {k}: forward {:.3} ms ({:.0} TFLOP/s), backward {:.3} ms ({:.0})",
-            first * 1e3,
-            flops / first * 1e-12,
-            second * 1e3,
-            2.5 * flops / second * 1e-12
-        );
-    }
 }
