@@ -68,7 +68,21 @@ fn what_is_imported_and_exported_is_what_it_was() {
                 bytes[..unused].fill(0);
             }
         }
-        assert_eq!(written, original, "{family}");
+
+        // Gemma's norms scale by 1 more than their weights, and Kiln keeps the sum: it may round a weight's last bits away.
+        let is_norm = |name: &str| family.starts_with("gemma") && name.ends_with("norm.weight");
+        let (norms, others): (Vec<_>, Vec<_>) = written.into_iter().partition(|(name, ..)| is_norm(name));
+        let (original_norms, originals): (Vec<_>, Vec<_>) = original.into_iter().partition(|(name, ..)| is_norm(name));
+        assert!(others == originals, "{family}");
+        for ((name, _, found), (wanted_name, _, wanted)) in norms.iter().zip(&original_norms) {
+            let numbers = |bytes: &[u8]| -> Vec<f32> {
+                bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect()
+            };
+            let same = numbers(found).into_iter().zip(numbers(wanted)).all(|(a, b)| (a - b).abs() <= f32::EPSILON);
+            assert!(name == wanted_name && found.len() == wanted.len() && same, "{family}: {name}");
+        }
+        assert_eq!(norms.len(), original_norms.len(), "{family}");
+
         let again = place.run(&["import", &format!("out/{family}"), "--out", &format!("runs/again-{family}")]).ok();
         assert_eq!(again.stdout, format!("runs/again-{family}\n"));
         let weights = |run: &str| tensors(&place.path(run).join("checkpoints/step-00000000/model.safetensors"));

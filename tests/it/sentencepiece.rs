@@ -28,7 +28,12 @@ fn a_run_keeps_the_model_of_its_vocabulary() {
     let text = place.write("text.txt", "The file was not found.\n\nAnother file was there.\n\n".repeat(20));
     let (data, model) = (set("data.train", &text), set("tokenizer.path", &fixture("bpe-llama.model")));
     let task = ["--task", "lm", "--run", "runs/lm", "--set", &data, "--set", &model];
-    place.train(&[&task[..], &["--set", "data.text.seq_len=32", "--set", "train.steps=2"]].concat()).ok();
+    place
+        .train(
+            &[&task[..], &["--set", "data.text.seq_len=32", "--set", "train.steps=2", "--set", "optim.warmup_steps=0"]]
+                .concat(),
+        )
+        .ok();
     let checkpoint = place.path("runs/lm/checkpoints/step-00000002");
     assert_eq!(
         fs::read(checkpoint.join("tokenizer.model")).expect("kept"),
@@ -52,15 +57,28 @@ fn two_models_are_the_vocabularies_of_a_translator() {
     let data = set("data.train", &place.write("pairs.jsonl", rows));
     let source = set("tokenizer.path", &fixture("unigram.model"));
     let target = set("tokenizer.target_path", &fixture("unigram-control.model"));
-    let sides = ["--run", "runs/pairs", "--set", &data, "--set", &source, "--set", &target, "--set", "train.steps=2"];
+    let sides = [
+        "--run",
+        "runs/pairs",
+        "--set",
+        &data,
+        "--set",
+        &source,
+        "--set",
+        &target,
+        "--set",
+        "train.steps=2",
+        "--set",
+        "optim.warmup_steps=0",
+    ];
 
     // The first model has no padding, and the second has it at another place.
     let refused = place.train(&sides);
-    assert!(refused.code != 0 && refused.stderr.contains("unigram.model has no \"<pad>\""), "{refused:#?}");
+    assert!(refused.code != 0 && refused.stderr.contains("unigram.model: has no \"<pad>\""), "{refused:#?}");
     assert!(refused.stderr.contains("tokenizer.add_missing_tokens = true"), "{refused:#?}");
 
     let target = set("tokenizer.target_path", &fixture("unigram.model"));
-    let sides = [&sides[..6], &["--set", &target, "--set", "train.steps=2"]].concat();
+    let sides = [&sides[..6], &["--set", &target, "--set", "train.steps=2", "--set", "optim.warmup_steps=0"]].concat();
     let untied = ["--set", "tokenizer.add_missing_tokens=true", "--set", "model.tie_embeddings=output"];
     place.train(&[&sides[..], &untied].concat()).ok();
     for side in ["source.spm", "target.spm"] {

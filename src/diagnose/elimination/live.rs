@@ -16,8 +16,8 @@ use crate::units::thousands;
 const BEFORE: usize = 50;
 /// Bytes that a step may leave on a GPU: less than one number.
 const LEFT_ON_GPU: f64 = 2.0;
-/// Bytes that a step may leave on the CPU, where other threads of the process allocate, too.
-const LEFT_ON_CPU: f64 = 64.0;
+/// Bytes that a step may leave on the CPU, where other threads of the process allocate, too. The graph of a step has thousands.
+const LEFT_ON_CPU: f64 = 512.0;
 /// Bytes of the deferred metrics of a step: a few numbers and their handles.
 const DEFERRED_BYTES: f64 = 16384.0;
 

@@ -83,8 +83,8 @@ fn train_one(config: &TokenizerConfig, controls: &[String], words: WordCounts, f
 
     // Other libraries that load the file then add the special tokens that Kiln's rows have.
     let around = match config.kind {
-        _ if for_pairs => parts::template(&tokenizer, &["$A", &config.eos_token]),
-        TokenizerKind::WordPiece => parts::template(&tokenizer, &[&controls[2], "$A", &controls[3]]),
+        _ if for_pairs => parts::template(&tokenizer, &["$A", &config.eos_token], 0),
+        TokenizerKind::WordPiece => parts::template(&tokenizer, &[&controls[2], "$A", &controls[3]], 1),
         _ => None,
     };
     tokenizer.with_post_processor(around);

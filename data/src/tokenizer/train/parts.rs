@@ -68,13 +68,13 @@ pub(super) fn decoder(config: &TokenizerConfig) -> DecoderWrapper {
     }
 }
 
-/// Returns the post-processor that puts special tokens around a text, `$A`.
-pub(super) fn template(tokenizer: &Tokenizer, single: &[&str]) -> Option<PostProcessorWrapper> {
+/// Returns the post-processor that puts special tokens around a text, `$A`. The second text of a pair has type `second`.
+pub(super) fn template(tokenizer: &Tokenizer, single: &[&str], second: u8) -> Option<PostProcessorWrapper> {
     let pieces: Vec<String> = single.iter().map(|piece| (*piece).to_owned()).collect();
     // The second text of a pair follows, with the same ending as the first.
-    let behind: Vec<String> =
-        single.iter().rev().take_while(|piece| **piece != "$A").map(|p| (*p).to_owned()).collect();
-    let pair: Vec<String> = pieces.iter().cloned().chain(["$B".to_owned()]).chain(behind.into_iter().rev()).collect();
+    let behind = single.iter().skip_while(|piece| **piece != "$A").skip(1);
+    let more = ["$B"].iter().chain(behind).map(|piece| format!("{piece}:{second}"));
+    let pair: Vec<String> = pieces.iter().cloned().chain(more).collect();
     let ids = single
         .iter()
         .filter(|piece| **piece != "$A")

@@ -84,8 +84,8 @@ fn open() -> Result<Cupti, String> {
 impl Cupti {
     fn open(path: &Path) -> Result<Self, String> {
         // SAFETY: CUPTI's initializers do nothing but set up the library's own state.
-        let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
-        let missing = |error: libloading::Error| error.to_string();
+        let library = unsafe { Library::new(path) }.map_err(reason)?;
+        let missing = reason;
         let mut version = 0;
         // SAFETY: the types follow `cupti_activity.h` and `cupti_version.h`, and the library outlives the pointers.
         unsafe {
@@ -168,6 +168,11 @@ impl Cupti {
         };
         Err(format!("CUPTI, {what}: error {result} ({text}){hint}"))
     }
+}
+
+/// Returns what the linker says, which is the source of the library's own error.
+fn reason(error: libloading::Error) -> String {
+    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 fn collected() -> MutexGuard<'static, Collected> {
