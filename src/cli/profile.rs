@@ -110,6 +110,7 @@ fn print(profile: &Profile) {
     if !profile.loader.is_empty() {
         print_host("loader", &profile.loader, steps);
     }
+    print_sums(&profile.operators, steps);
     print_rows("operator", &profile.operators, steps);
     if !profile.kernels.is_empty() {
         print_rows("kernel (grid of block)", &profile.kernels, steps);
@@ -138,6 +139,55 @@ fn print_host(title: &str, rows: &[HostRow], steps: usize) {
     for row in rows {
         println!("{:<26}  {:>11.3}  {:>5.1} %", row.name, row.ms / steps as f64, 100.0 * row.share);
     }
+}
+
+/// Prints the sums over all sizes of each operator.
+fn print_sums(rows: &[Row], steps: usize) {
+    println!("\n{:<31}  {:>6}  {:>9}  {:>7}  {:>6}", "operator, all sizes", "calls", "ms / step", "share", "roof");
+    for sum in sums(rows) {
+        let line = format!(
+            "{:<31}  {:>6}  {:>9.3}  {:>5.1} %  {}",
+            sum.name,
+            sum.calls,
+            sum.total_ms / steps as f64,
+            100.0 * sum.share,
+            sum.least_ms.map_or(String::new(), |least| format!("{:>4.0} %", 100.0 * least / sum.total_ms))
+        );
+        println!("{}", line.trim_end());
+    }
+}
+
+/// All rows of an operator.
+#[derive(Debug, Clone, PartialEq)]
+struct Sum<'a> {
+    name: &'a str,
+    calls: u64,
+    total_ms: f64,
+    share: f64,
+    /// The least time that the roofs allow; `None` if the work of a row is not known.
+    least_ms: Option<f64>,
+}
+
+/// Returns the sums of rows with the same name, the longest first.
+fn sums(rows: &[Row]) -> Vec<Sum<'_>> {
+    let mut sums: Vec<Sum<'_>> = Vec::new();
+    for row in rows {
+        let least_ms = row.work.as_ref().map(|work| work.of_roof * row.total_ms);
+        match sums.iter_mut().find(|sum| sum.name == row.name) {
+            Some(sum) => {
+                sum.calls += row.calls;
+                sum.total_ms += row.total_ms;
+                sum.share += row.share;
+                sum.least_ms = sum.least_ms.zip(least_ms).map(|(a, b)| a + b);
+            }
+            None => {
+                let Row { name, calls, total_ms, share, .. } = row;
+                sums.push(Sum { name, calls: *calls, total_ms: *total_ms, share: *share, least_ms });
+            }
+        }
+    }
+    sums.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
+    sums
 }
 
 fn print_rows(title: &str, rows: &[Row], steps: usize) {
@@ -184,5 +234,30 @@ fn rate(per_sec: f64, unit: &str) -> String {
         1e12.. => format!("{:.2} T{unit}", per_sec / 1e12),
         1e9.. => format!("{:.1} G{unit}", per_sec / 1e9),
         _ => format!("{:.1} M{unit}", per_sec / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_an_operator_add_up_and_an_unknown_work_stays_unknown() {
+        let row = |name: &str, total_ms: f64| Row {
+            name: name.into(),
+            sizes: String::new(),
+            calls: 2,
+            total_ms,
+            mean_us: 0.0,
+            share: total_ms / 10.0,
+            work: None,
+        };
+        let rows = [row("b", 3.0), row("a", 2.0), row("a", 2.5)];
+        let found = sums(&rows);
+        assert_eq!(
+            found.iter().map(|sum| (sum.name, sum.calls, sum.total_ms)).collect::<Vec<_>>(),
+            [("a", 4, 4.5), ("b", 2, 3.0)]
+        );
+        assert!(found[0].least_ms.is_none() && (found[0].share - 0.45).abs() < 1e-12);
     }
 }
