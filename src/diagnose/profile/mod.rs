@@ -1,6 +1,6 @@
 //! Where the time of real training steps goes: by span of the host, by operator, by kernel, and on a time line.
 //!
-//! The steps are the steps of the training loop, on batches of the run's own data ([`Rehearsal`]). What is called is recorded where it
+//! The steps are the steps of the training loop, on batches of the run's own data (`run::Rehearsal`). What is called is recorded where it
 //! is computed ([`kiln_kernels::calls`]), so that no list of a model's operators is kept. Every row is compared with the roofs of
 //! the device (Williams, Waterman and Patterson 2009: "Roofline").
 
