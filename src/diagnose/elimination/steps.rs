@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use burn::module::Module;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 use kiln_model::{Batch, DropoutStream};
 
 use super::figures::Figures;
@@ -78,9 +78,17 @@ fn forward(subject: &Subject<'_>, groups: &[Group]) -> Result<Pace> {
     };
     let (pace, _) = pace_loss(&subject.device, subject.effort, |step| {
         let losses = groups[step].batches.iter().map(|batch| loss(batch, step));
-        losses.reduce(|sum, loss| sum + loss).context("a group has a batch")
+        let sum = losses.reduce(|sum, loss| sum + loss).context("a group has a batch");
+        free_graphs(&state.device);
+        sum
     })?;
     Ok(pace)
+}
+
+/// Lets the backend free the graphs of losses that were dropped: it looks for them at the end of a backward pass, of any graph.
+fn free_graphs(device: &Device) {
+    let leaf = Tensor::<1>::ones([1], &device.clone().inner().autodiff()).require_grad();
+    drop(leaf.sum().backward());
 }
 
 fn forward_backward(subject: &Subject<'_>, groups: &[Group]) -> Result<Pace> {
