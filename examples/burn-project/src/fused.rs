@@ -50,7 +50,7 @@ pub fn mean_loss(model: &Model, batch: &Batch, device: &Device) -> Tensor<1> {
     }
     let (_, normed) = add_norm(sum, branch, None, norm(&model.norm));
 
-    let head = Projection { weight: weight(&model.head), transposed: false, bias: bias(&model.head) };
+    let head = Projection { weight: weight(&model.head), transposed: false, bias: bias(&model.head), softcap: None };
     let config = CrossEntropyConfig { label_smoothing: 0.0, ignore_index: -1 };
     linear_cross_entropy(normed, head, labels, &config, CHUNK_ROWS).loss_sum / (BATCH_SIZE * SEQ_LEN) as f32
 }

@@ -207,7 +207,9 @@ fn with_filter_blocks(source: &str) -> (String, bool) {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         replaced.push_str(before);
-        let Some(end) = tag.find("%}") else { break };
+        rest = tag;
+        // The `%` of `{%` does not end a tag too.
+        let Some(end) = tag[2..].find("%}").map(|at| at + 2) else { break };
         let (tag, behind) = tag.split_at(end + 2);
         let name = tag[2..end].trim_matches(['-', '+']).trim();
         match name {
@@ -249,4 +251,18 @@ fn of_jinja(error: &minijinja::Error) -> TemplateError {
         kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
     };
     TemplateError(format!("{place}{found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_become_filters_and_broken_tags_stay_as_they_are() {
+        let (replaced, found) = with_filter_blocks("a {%- generation -%} b {% endgeneration %} {% if x %}");
+        assert_eq!((&replaced[..], found), ("a {%- filter generation -%} b {% endfilter %} {% if x %}", true));
+        for broken in ["{%}", "a {%} b", "a {% if", "{%", "{%%}", "{%}{% if x %}"] {
+            assert_eq!(with_filter_blocks(broken), (broken.to_owned(), false));
+        }
+    }
 }
