@@ -4,14 +4,15 @@ use burn::tensor::{DType, Device};
 use kiln_kernels::Settings;
 use kiln_model::hf::{self, Imported};
 use kiln_model::{
-    Architecture, Batch, DecoderOnly, FeedForwardActivation, NamedTensor, NormPlacement, RopeScaling, TieEmbeddings,
-    Transformer, TransformerConfig, flops,
+    Architecture, Batch, DecoderOnly, FeedForwardActivation, NormPlacement, RopeScaling, TieEmbeddings, Transformer,
+    TransformerConfig, flops,
 };
 use serde_json::{Value, json};
 
-use crate::hf::{changed, file_bytes, file_tensors, import, sorted};
+use crate::hf::{changed, import};
+use crate::round_trip::round_trip;
 use crate::support::{
-    assert_close, gradients, ids, llama_config, random_rows, scalar, shapes, text_batch, train_device, values, weights,
+    assert_close, gradients, ids, llama_config, random_rows, scalar, text_batch, train_device, values,
 };
 
 /// The decoder-only model of Gemma's kind: a layer with a window, one without.
@@ -93,19 +94,7 @@ fn every_exportable_variant_survives_a_round_trip() {
     for (i, (family, change)) in variants.into_iter().enumerate() {
         let Imported { mut config, tokens, .. } = import(family);
         change(&mut config);
-        let model = config.init(3, DType::F32, &Device::flex());
-        let values = weights(&model);
-        let named: Vec<_> = shapes(&model)
-            .into_iter()
-            .map(|(name, shape)| NamedTensor { values: values[&name].clone(), name, shape })
-            .collect();
-
-        let exported = hf::export(&config, &named, &tokens).unwrap_or_else(|error| panic!("variant {i}: {error}"));
-        let bytes: Vec<_> = exported.tensors.iter().map(file_bytes).collect();
-        let again = hf::import(&exported.config, &file_tensors(&exported.tensors, &bytes))
-            .unwrap_or_else(|error| panic!("variant {i}: {error}"));
-        assert_eq!(again.config, config, "variant {i}");
-        assert_eq!(sorted(again.weights), sorted(named), "variant {i}");
+        round_trip(&config, &tokens, &format!("variant {i}"));
     }
 }
 

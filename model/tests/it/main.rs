@@ -15,6 +15,7 @@ mod parameters;
 mod parity;
 mod peft;
 mod prompts;
+mod round_trip;
 mod support;
 mod t5;
 mod text;

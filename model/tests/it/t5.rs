@@ -1,13 +1,14 @@
 //! What T5 has that other families lack. Its numbers are compared with `transformers` in `families` and `hf`.
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{Device, Tensor};
 use kiln_kernels::{AttentionConfig, AttentionMask, Projected, attention};
 use kiln_model::hf::{self, Family, Imported};
-use kiln_model::{FeedForwardActivation, NamedTensor, Positions, TieEmbeddings, TransformerConfig};
+use kiln_model::{FeedForwardActivation, Positions, TieEmbeddings, TransformerConfig};
 use serde_json::{Value, json};
 
-use crate::hf::{changed, file_bytes, file_tensors, import, sorted};
-use crate::support::{assert_close, ids, shapes, t5_like_config, values, weights};
+use crate::hf::{changed, import};
+use crate::round_trip::round_trip;
+use crate::support::{assert_close, ids, t5_like_config, values};
 
 /// The encoder-decoder of T5's kind. Its buckets are few, so that short rows reach the wide ones.
 pub(crate) fn t5_config() -> TransformerConfig {
@@ -73,19 +74,7 @@ fn every_exportable_variant_survives_a_round_trip() {
     for (i, (family, change)) in variants.into_iter().enumerate() {
         let Imported { mut config, tokens, .. } = import(family);
         change(&mut config);
-        let model = config.init(3, DType::F32, &Device::flex());
-        let values = weights(&model);
-        let named: Vec<_> = shapes(&model)
-            .into_iter()
-            .map(|(name, shape)| NamedTensor { values: values[&name].clone(), name, shape })
-            .collect();
-
-        let exported = hf::export(&config, &named, &tokens).unwrap_or_else(|error| panic!("variant {i}: {error}"));
-        let bytes: Vec<_> = exported.tensors.iter().map(file_bytes).collect();
-        let again = hf::import(&exported.config, &file_tensors(&exported.tensors, &bytes))
-            .unwrap_or_else(|error| panic!("variant {i}: {error}"));
-        assert_eq!(again.config, config, "variant {i}");
-        assert_eq!(sorted(again.weights), sorted(named), "variant {i}");
+        round_trip(&config, &tokens, &format!("variant {i}"));
     }
 }
 
