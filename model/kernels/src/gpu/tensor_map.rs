@@ -8,14 +8,19 @@ use cubecl::zspace::{shape, strides};
 use super::memory::row_pitch;
 
 /// Returns the map of an [`addressable`](super::memory::addressable) 16-bit matrix that is moved in boxes of `box_rows` x
-/// `box_columns` with the 128-byte swizzle.
+/// `box_columns` of 128, 64 or 32 bytes, with the swizzle of such lines.
 pub(crate) fn tensor_map(tensor: &CubeTensor, box_rows: usize, box_columns: usize) -> TensorMapArg<Tiled> {
     let [rows, columns] = [tensor.meta.shape()[0], tensor.meta.shape()[1]];
+    let swizzle = match box_columns * tensor.dtype.size() {
+        32 => TensorMapSwizzle::B32,
+        64 => TensorMapSwizzle::B64,
+        _ => TensorMapSwizzle::B128,
+    };
     let strides = strides![row_pitch(tensor), 1];
     // SAFETY: shape and strides are the tensor's own.
     #[expect(unsafe_code, reason = "a tensor argument from a handle")]
     let arg = unsafe { TensorArg::from_raw_parts(tensor.handle.clone(), strides, shape![rows, columns]) };
     TensorMapArg::new(TiledArgs { tile_size: shape![box_rows, box_columns] }, arg, dtype_to_storage_type(tensor.dtype))
-        .with_swizzle(TensorMapSwizzle::B128)
+        .with_swizzle(swizzle)
         .with_prefetch(TensorMapPrefetch::B256)
 }

@@ -71,8 +71,13 @@ pub(crate) fn at_row(tile: u64, row: usize, #[comptime] step: usize, #[comptime]
 
 /// Returns the stride and the swizzle in their fields of a descriptor.
 fn upper_half(layout: WgmmaTileLayout) -> u64 {
-    assert!(layout.swizzle == Swizzle::B128, "only the 128-byte swizzle is supported");
-    (layout.stride_byte_offset() as u64 >> 4) << 32 | 1 << 62
+    let swizzle = match layout.swizzle {
+        Swizzle::None => 0,
+        Swizzle::B128 => 1,
+        Swizzle::B64 => 2,
+        Swizzle::B32 => 3,
+    };
+    (layout.stride_byte_offset() as u64 >> 4) << 32 | swizzle << 62
 }
 
 /// Issues `acc += a * b`, a 64 x `n` product, where `b` is step `step` of the summed dimension of the tile that `tile` describes.

@@ -5,9 +5,6 @@ use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 /// Rows of a tile.
 pub(super) const TILE: usize = 64;
 
-/// Columns of a TMA box: one 128-byte swizzle span of two-byte elements.
-pub(super) const SPAN: usize = 64;
-
 /// Threads of a warpgroup. A block is one, or two for wide heads.
 pub(super) const UNITS: u32 = 128;
 
@@ -16,7 +13,7 @@ pub(super) const UNITS: u32 = 128;
 pub(super) struct FlashConfig {
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
-    /// A multiple of 8 up to 256; 64, 128, 192 or 256 for the kernels for Hopper.
+    /// A multiple of 8 up to 256; of 16 for the kernels for Hopper.
     pub(super) head_dim: usize,
     /// Queries, keys and values are columns of one matrix.
     pub(super) packed: bool,
@@ -59,8 +56,9 @@ impl FlashConfig {
     /// flight.
     pub(super) fn cubes(&self) -> usize {
         match self.head_dim {
-            64 => 4,
-            128 => 2,
+            ..=64 => 4,
+            ..=96 => 3,
+            ..=128 => 2,
             _ => 1,
         }
     }
@@ -80,7 +78,7 @@ impl FlashConfig {
     /// registers to keep the products of one tile in flight while the next tile's start. Otherwise there are two
     /// blocks.
     pub(super) fn three_key_value_cubes(&self) -> bool {
-        self.head_dim == 64 && !self.dropout
+        self.head_dim <= 64 && !self.dropout
     }
 
     /// Returns the columns of the matrix with the queries.
@@ -113,12 +111,33 @@ impl FlashConfig {
 
     /// Returns the layout of a tile whose columns a product sums over.
     pub(super) fn rows_layout(&self) -> WgmmaTileLayout {
-        WgmmaTileLayout { major: Major::K, swizzle: Swizzle::B128, rows: TILE, k: self.head_dim }
+        WgmmaTileLayout { major: Major::K, swizzle: swizzle(self.tile_columns()), rows: TILE, k: self.tile_columns() }
     }
 
     /// Returns the layout of the same tile if a product sums over its rows.
     pub(super) fn columns_layout(&self) -> WgmmaTileLayout {
-        WgmmaTileLayout { major: Major::MN, swizzle: Swizzle::B128, rows: self.head_dim, k: TILE }
+        WgmmaTileLayout { major: Major::MN, swizzle: swizzle(self.tile_columns()), rows: self.head_dim, k: TILE }
+    }
+
+    /// Returns the columns of a tile: those of a head, and enough of its neighbours for lines of 64 bytes. Shorter lines take TMA
+    /// longer than columns that no product reads.
+    fn tile_columns(&self) -> usize {
+        self.head_dim.next_multiple_of(32)
+    }
+
+    /// Returns the boxes of a tile.
+    pub(super) fn spans(&self) -> usize {
+        self.tile_columns() / self.span()
+    }
+
+    /// Returns the columns of a TMA box, one line of the swizzle: a tile is one or more boxes, side by side.
+    pub(super) fn span(&self) -> usize {
+        self.rows_layout().panel_elems(2)
+    }
+
+    /// Returns whether the columns of a head are one or two lines of 128 bytes.
+    pub(super) fn has_lines(&self) -> bool {
+        matches!(self.head_dim, 64 | 128)
     }
 
     /// Returns whether each batch row's `t` queries and `s` keys fit into one tile, each head has keys of its own, and a thread has
@@ -129,6 +148,11 @@ impl FlashConfig {
 
     /// Returns the elements of a tile.
     pub(super) fn tile_len(&self) -> usize {
-        TILE * self.head_dim
+        TILE * self.tile_columns()
     }
+}
+
+/// Returns the widest swizzle whose lines fill the columns of a tile.
+fn swizzle(columns: usize) -> Swizzle {
+    if columns.is_multiple_of(64) { Swizzle::B128 } else { Swizzle::B64 }
 }

@@ -12,16 +12,14 @@ use super::arguments::{Call, Inputs, Lens};
 use super::bound::bound;
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
+use super::lines::{results_memory, store_rows};
 use super::mask::{MASKED, Sight, hide, key_tile_of, sight};
 use super::position::{
     Patch, Place, QueryTile, cube_place, group_tile, key_column, place, query_column, tiles_of, value_column, warpgroup,
 };
 use super::slots::{Slots, arrived, fill, fill_rows, fill_slot, slots};
 use super::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
-use super::tile::{
-    copy_operand, enqueue, left_operand, product, product_shared, results_memory, round_into, scores_of, settle,
-    store_rows, tile,
-};
+use super::tile::{copy_operand, enqueue, left_operand, product, product_shared, round_into, scores_of, settle, tile};
 use super::{Oct, rows};
 use crate::gpu::instruction::{log2_approx, rcp_approx};
 use crate::gpu::occupancy::cubes_at_once;
@@ -71,14 +69,14 @@ pub(super) fn attention_forward<E: Float>(
     // A query without keys has a sum of 0. Its row is finite but undefined.
     let total0 = max(quad_sum(rows.running.sum0), 1e-30f32);
     let total1 = max(quad_sum(rows.running.sum1), 1e-30f32);
-    let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
+    let columns = comptime![cfg.n_heads * cfg.head_dim];
     let (by0, by1) = (rcp_approx(total0), rcp_approx(total1));
     let t = call.lens.t;
     let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
     if comptime![cfg.groups() == 1] {
-        store_rows::<E>(&rows.o, by0, by1, &mut results, out, &patch, columns, head_dim);
+        store_rows::<E>(&rows.o, by0, by1, &mut results, out, &patch, columns, cfg);
     } else {
-        rows::store_rows::<E>(&rows.o, by0, by1, out, &patch, unit, columns, head_dim);
+        rows::store_rows::<E>(&rows.o, by0, by1, out, &patch, unit, columns, comptime![cfg.head_dim]);
     }
     if at.column == 0 {
         let scale = comptime![cfg.scale() * LOG2_E].runtime();

@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 
 use super::arguments::{InputsLaunch, OutputsLaunch};
 use super::call::{Call, Forward, vectors};
-use super::config::{SPAN, TILE, UNITS};
+use super::config::{TILE, UNITS};
 use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::one_tile::one_tile_gradients;
@@ -18,7 +18,7 @@ use crate::gpu::tensor_map::tensor_map;
 
 /// Whether there are kernels for heads of `head_dim`.
 pub(super) fn serves(head_dim: usize) -> bool {
-    matches!(head_dim, 64 | 128 | 192 | 256)
+    head_dim.is_multiple_of(16) && (16..=256).contains(&head_dim)
 }
 
 /// Computes `out` and `lse`.
@@ -66,7 +66,7 @@ fn one_tile<E: Float + CubeElement>(call: &Call, forward: &Forward, d_query: &Cu
             CubeCount::Static(heads as u32, 1, 1),
             CubeDim::new_1d(UNITS),
             inputs(call),
-            outputs(forward),
+            outputs(call, forward),
             call.masks(),
             call.dropout(),
             call.lens(),
@@ -100,7 +100,7 @@ fn tile_by_tile<E: Float + CubeElement>(
     };
     let to_delta = delta.clone().into_buffer_arg();
     let data = QueryDataLaunch::new(
-        tensor_map(&forward.d_out, TILE, SPAN),
+        tensor_map(&forward.d_out, TILE, config.span()),
         forward.lse.clone().into_buffer_arg(),
         delta.into_buffer_arg(),
     );
@@ -108,17 +108,28 @@ fn tile_by_tile<E: Float + CubeElement>(
     // SAFETY: as in `forward`; both kernels write columns of their own and together fill a common gradient.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
-        query(client, cubes, units, inputs(call), outputs(forward), query_call, to_delta, vectors(d_query), *config);
+        query(
+            client,
+            cubes,
+            units,
+            inputs(call),
+            outputs(call, forward),
+            query_call,
+            to_delta,
+            vectors(d_query),
+            *config,
+        );
         key_value(client, key_cubes, units, inputs(call), data, key_call, vectors(d_key_value), *config);
     }
 }
 
 fn inputs<E: Float + CubeElement>(call: &Call) -> InputsLaunch<E> {
-    InputsLaunch::new(tensor_map(&call.query, TILE, SPAN), tensor_map(&call.key_value, TILE, SPAN))
+    let span = call.config.span();
+    InputsLaunch::new(tensor_map(&call.query, TILE, span), tensor_map(&call.key_value, TILE, span))
 }
 
-fn outputs<E: Float + CubeElement>(forward: &Forward) -> OutputsLaunch<E> {
+fn outputs<E: Float + CubeElement>(call: &Call, forward: &Forward) -> OutputsLaunch<E> {
     let Forward { out, lse, d_out } = forward;
-    let d_out_tiles = tensor_map(d_out, TILE, SPAN);
+    let d_out_tiles = tensor_map(d_out, TILE, call.config.span());
     OutputsLaunch::new(vectors(out), vectors(d_out), d_out_tiles, lse.clone().into_buffer_arg())
 }

@@ -10,10 +10,11 @@ use super::bound::{bound, pass_bound};
 use super::config::{FlashConfig, TILE, UNITS};
 use super::dropout::{kept_bits, kept_values};
 use super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
+use super::lines::{results_memory, store_rows};
 use super::position::{Patch, cube_place, key_column, place, value_column};
 use super::slots::{Slots, arrived, fill_both, fill_slot_both, slots};
 use super::softmax::{exponentials, row_pairs, score_gradients};
-use super::tile::{enqueue, left_operand, results_memory, round_into, scores_and_dp, store_rows, tile};
+use super::tile::{enqueue, left_operand, round_into, scores_and_dp, tile};
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::wgmma::{describe, pin, pin_all, wait, zeros};
 
@@ -58,12 +59,12 @@ pub(super) fn key_value_gradient<E: Float>(
     };
     accumulate::<E>(&mut gradients, &mut memory, inputs, data, call, &block, cfg);
 
-    let (columns, head_dim) = comptime![(cfg.key_value_columns(), cfg.head_dim)];
+    let columns = comptime![cfg.key_value_columns()];
     let (s, row0) = (call.lens.s, block.k0);
     let keys = Patch { first: block.batch * s, row0, rows: s, column: key_column(block.group, cfg) };
     let values = Patch { first: block.batch * s, row0, rows: s, column: value_column(block.group, cfg) };
-    store_rows::<E>(&gradients.dk, 1.0f32, 1.0f32, &mut results, d_key_value, &keys, columns, head_dim);
-    store_rows::<E>(&gradients.dv, 1.0f32, 1.0f32, &mut results, d_key_value, &values, columns, head_dim);
+    store_rows::<E>(&gradients.dk, 1.0f32, 1.0f32, &mut results, d_key_value, &keys, columns, cfg);
+    store_rows::<E>(&gradients.dv, 1.0f32, 1.0f32, &mut results, d_key_value, &values, columns, cfg);
 }
 
 /// The tiles of a block: keys and values, and two slots of queries and `d_out`.

@@ -28,8 +28,8 @@
 //! A thread has 255 registers, and heads of 192 and 256 leave them for one sum: a block is two warpgroups. In forward and in
 //! [`wide_query_gradient`] each owns 64 queries; in [`wide_key_value_gradient`] one sums dV and the other dK.
 //!
-//! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies and stores them, [`rows`]
-//! stores without shared memory; [`bound`], [`mask`], [`softmax`] and [`dropout`] work on scores in registers.
+//! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies them, [`lines`] stores
+//! rows through shared memory and [`rows`] without; [`bound`], [`mask`], [`softmax`] and [`dropout`] work on scores in registers.
 
 mod ampere;
 mod arguments;
@@ -42,6 +42,7 @@ mod hopper;
 mod key_tile;
 mod key_value_gradient;
 mod launch;
+mod lines;
 mod mask;
 mod one_tile;
 mod position;

@@ -19,11 +19,12 @@ use super::arguments::{Dropout, Inputs, Lens, Masks, Outputs};
 use super::bound::{bound, pass_bound};
 use super::config::{FlashConfig, TILE};
 use super::dropout::{KEPT_STRIDE, draw_kept, drawn_bits, kept_values};
+use super::lines::{results_memory, row_products, store_rows};
 use super::mask::{Corner, hide_queries, key_count};
 use super::position::{Patch, QueryTile, key_column, place, query_column, query_tile, unit_here, value_column};
 use super::slots::{Slots, fill_slot_both, slots};
-use super::softmax::{exponentials, row_pairs, row_products, score_gradients};
-use super::tile::{enqueue, left_operand, results_memory, round_into, scores_of, settle, store_rows, tile};
+use super::softmax::{exponentials, row_pairs, score_gradients};
+use super::tile::{enqueue, left_operand, round_into, scores_of, settle, tile};
 use super::{Oct, Pair};
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::wgmma::{FRAGMENT, K_STEP, commit, describe, fence, multiply_shared, pin, wait, zeros};
@@ -78,7 +79,7 @@ pub(super) fn one_tile_gradients<E: Float>(
     let mut dv = zeros(head_dim);
     enqueue::<E>(&mut dv, &dropped, tile(streamed, 3u32, cfg), comptime![cfg.columns_layout()]);
     settle::<E>(&dv, &dropped, 0usize);
-    store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut memory.results, d_key_value, &values, columns, head_dim);
+    store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut memory.results, d_key_value, &values, columns, cfg);
 
     let d_scores = score_gradient::<E>(&memory, &p, kept, dropout.args.scale, cfg);
     turn::<E>(&d_scores, &mut memory.turned);
@@ -102,10 +103,10 @@ pub(super) fn one_tile_gradients<E: Float>(
 
     // Wait for `dk`, not for `dq`.
     settle::<E>(&dk, &d_scores, 1usize);
-    store_rows::<E>(&dk, 1.0f32, 1.0f32, &mut memory.results, d_key_value, &keys, columns, head_dim);
+    store_rows::<E>(&dk, 1.0f32, 1.0f32, &mut memory.results, d_key_value, &keys, columns, cfg);
     wait(0usize);
     pin(&dq);
-    store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut memory.results, d_query, &queries, query_columns, head_dim);
+    store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut memory.results, d_query, &queries, query_columns, cfg);
 }
 
 /// The shared memory of a block.
@@ -157,8 +158,8 @@ fn prepare<E: Float>(
     let unit = unit_here();
     let at = place(unit);
     let t = queries.rows;
-    let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
-    let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, queries, unit, columns, head_dim);
+    let columns = comptime![cfg.n_heads * cfg.head_dim];
+    let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, queries, unit, columns, cfg);
     if at.column == 0 {
         memory.row_values[(comptime![TILE as u32] + at.row) as usize] = delta0;
         memory.row_values[(comptime![TILE as u32 + 8] + at.row) as usize] = delta1;

@@ -9,13 +9,14 @@ use super::arguments::{Call, Inputs, Lens, Outputs};
 use super::bound::{bound, multiply_by_slopes};
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
+use super::lines::{results_memory, row_products, store_rows};
 use super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
 use super::position::{
     Patch, Place, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, unit_here, value_column,
 };
 use super::slots::{Slots, arrived, fill_both, fill_slot_both, slots};
-use super::softmax::{row_products, take_probabilities, take_score_gradients};
-use super::tile::{enqueue, left_operand, results_memory, round_into, scores_and_dp, settle, store_rows, tile};
+use super::softmax::{take_probabilities, take_score_gradients};
+use super::tile::{enqueue, left_operand, round_into, scores_and_dp, settle, tile};
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::wgmma::{describe, pin, wait, zeros};
 
@@ -58,7 +59,7 @@ pub(super) fn query_gradient<E: Float>(
         accumulate::<E>(&mut dq, &mut memory, &rows, inputs, call, &block, &sight, cfg);
     }
     let columns = comptime![cfg.query_columns()];
-    store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut results, d_query, &patch, columns, comptime![cfg.head_dim]);
+    store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut results, d_query, &patch, columns, cfg);
 }
 
 /// The tiles of a block: queries and `d_out`, and two slots of keys and values.
@@ -123,8 +124,8 @@ fn row_numbers<E: Float>(
     let lse0 = outputs.lse[row0 as usize];
     let lse1 = outputs.lse[row1 as usize];
 
-    let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
-    let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, patch, unit, columns, head_dim);
+    let columns = comptime![cfg.n_heads * cfg.head_dim];
+    let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, patch, unit, columns, cfg);
     if at.column == 0 {
         if block.q0 + at.row < t {
             delta[row0 as usize] = delta0;

@@ -3,7 +3,7 @@
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
-use super::config::{FlashConfig, SPAN, TILE};
+use super::config::{FlashConfig, TILE};
 use crate::gpu::pipeline::loaded_barriers;
 
 /// Tiles in shared memory, one or more per slot, and the barriers that signal a loaded slot.
@@ -122,7 +122,7 @@ pub(super) fn arrived<E: Float>(slots: &Slots<E>, block: u32) -> u32 {
     slot
 }
 
-/// Copies all columns of a head to tile `tile`, in boxes of [`SPAN`] columns.
+/// Copies the columns of a head to tile `tile`, in boxes of [`FlashConfig::span`] columns.
 #[cube]
 fn load<E: Float>(
     slots: &mut Slots<E>,
@@ -133,13 +133,14 @@ fn load<E: Float>(
     column: u32,
     #[comptime] cfg: FlashConfig,
 ) {
+    let columns = comptime![cfg.span()];
     #[unroll]
-    for span in 0..comptime![cfg.head_dim / SPAN] {
-        let from = comptime![tile * cfg.tile_len() + span * TILE * SPAN];
-        let column = column + comptime![(span * SPAN) as u32];
+    for span in 0..comptime![cfg.spans()] {
+        let from = comptime![tile * cfg.tile_len() + span * TILE * columns];
+        let column = column + comptime![(span * columns) as u32];
         slots.loaded.index(slot).tma_load_2d(
             map,
-            &mut slots.tiles[from..comptime![from + TILE * SPAN]],
+            &mut slots.tiles[from..comptime![from + TILE * columns]],
             row as i32,
             column as i32,
         );

@@ -2,9 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::Oct;
 use super::config::TILE;
-use super::position::Patch;
 use crate::gpu::instruction::exp2_approx;
 
 /// Exponentials stay below 2 to this power.
@@ -92,65 +90,6 @@ pub(super) fn apply(rescale: &Rescale, o: &mut Array<f32>) {
             o[i] *= if comptime![i % 4 < 2] { rescale.by0 } else { rescale.by1 };
         }
     }
-}
-
-/// Returns the sums of `a * b` over the columns of a head, for the thread's two rows of `patch`. Threads read 16 bytes
-/// and warps whole lines, then pass the sums on. Rows beyond the batch row's last repeat it.
-#[cube]
-pub(super) fn row_products<E: Float>(
-    a: &[Oct<E>],
-    b: &[Oct<E>],
-    patch: &Patch,
-    unit: u32,
-    #[comptime] columns: usize,
-    #[comptime] head_dim: usize,
-) -> (f32, f32) {
-    let turns = comptime![head_dim / 16];
-    let per_row = comptime![head_dim as u32 / 8];
-    let at_once = comptime![32 / (head_dim as u32 / 8)];
-    let lane = unit % 32;
-    let mut of_a = Array::<Oct<E>>::new(turns);
-    let mut of_b = Array::<Oct<E>>::new(turns);
-    #[unroll]
-    for turn in 0..turns {
-        let row = patch.row0 + unit / 32 * 16 + comptime![turn as u32] * at_once + lane / per_row;
-        let at = (patch.first + min(row, patch.rows - 1)) as usize * comptime![columns / 8]
-            + (patch.column / 8 + lane % per_row) as usize;
-        of_a[turn] = a[at];
-        of_b[turn] = b[at];
-    }
-
-    let mut sums = Array::<f32>::new(turns);
-    #[unroll]
-    for turn in 0..turns {
-        let mut sum = 0.0f32;
-        #[unroll]
-        for i in 0..8usize {
-            sum += f32::cast_from(of_a[turn].extract(i)) * f32::cast_from(of_b[turn].extract(i));
-        }
-        sums[turn] = sum;
-    }
-
-    // Row `lane / 4` was summed at turn `mine`; the row eight further, half the turns later.
-    let mine = lane / 4 / at_once;
-    let source = lane / 4 % at_once * per_row;
-    let mut first_sum = 0.0f32;
-    let mut second_sum = 0.0f32;
-    #[unroll]
-    for turn in 0..turns {
-        let mut sum = quad_sum(sums[turn]);
-        sum += plane_shuffle_xor(sum, 4u32);
-        if comptime![head_dim == 128] {
-            sum += plane_shuffle_xor(sum, 8u32);
-        }
-        let passed = plane_shuffle(sum, source);
-        if comptime![turn < turns / 2] {
-            first_sum = select(mine == comptime![turn as u32], passed, first_sum);
-        } else {
-            second_sum = select(mine == comptime![(turn - turns / 2) as u32], passed, second_sum);
-        }
-    }
-    (first_sum, second_sum)
 }
 
 /// Replaces `scores`, queries by keys, by probabilities: 2 to the power of the scores minus the log-sums of the

@@ -116,10 +116,11 @@ fn wide_kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 3] {
     ]
 }
 
-fn wide_configs() -> [(&'static str, FlashConfig); 5] {
+fn wide_configs() -> [(&'static str, FlashConfig); 6] {
     let [(_, plain), _, (_, masked), ..] = configs();
     let softcap = Some(Constant::new(50.0));
     [
+        ("causal-160", FlashConfig { head_dim: 160, ..plain }),
         ("causal-192", FlashConfig { head_dim: 192, ..plain }),
         ("causal-256", FlashConfig { head_dim: 256, ..plain }),
         ("causal-lengths-documents-dropout-256", FlashConfig { head_dim: 256, ..masked }),
@@ -128,7 +129,7 @@ fn wide_configs() -> [(&'static str, FlashConfig); 5] {
     ]
 }
 
-fn configs() -> [(&'static str, FlashConfig); 7] {
+fn configs() -> [(&'static str, FlashConfig); 11] {
     let plain = FlashConfig {
         n_heads: 4,
         n_kv_heads: 2,
@@ -151,6 +152,10 @@ fn configs() -> [(&'static str, FlashConfig); 7] {
         ("cross-128", FlashConfig { head_dim: 128, packed: false, causal: false, ..plain }),
         ("causal-window-128", FlashConfig { head_dim: 128, window: Some(1000), ..plain }),
         ("causal-softcap", FlashConfig { softcap: Some(Constant::new(50.0)), ..plain }),
+        ("causal-32", FlashConfig { head_dim: 32, ..plain }),
+        ("causal-80", FlashConfig { head_dim: 80, ..plain }),
+        ("causal-96", FlashConfig { head_dim: 96, ..plain }),
+        ("causal-lengths-documents-dropout-96", FlashConfig { head_dim: 96, ..masked }),
     ]
 }
 

@@ -1,13 +1,10 @@
-//! Tiles of a matrix product: how they are rounded, multiplied and stored.
+//! Tiles of a matrix product: how they are rounded and multiplied.
 
-use cubecl::cmma::MmaDefinition;
 use cubecl::prelude::*;
 use cubecl::wgmma::WgmmaTileLayout;
-use cubecl_ir::types::MatrixIdent;
 
+use super::Pair;
 use super::config::{FlashConfig, TILE};
-use super::position::Patch;
-use super::{Oct, Pair};
 use crate::gpu::wgmma::{FRAGMENT, K_STEP, commit, fence, multiply, multiply_shared, pin, pin_all, wait, zeros};
 
 /// Allocates registers for a 64 x 64 left operand. Allocate before a loop, not inside it: a product that is still in
@@ -123,70 +120,6 @@ pub(super) fn scores_of<E: Float>(stays: u32, streamed: u32, #[comptime] cfg: Fl
 #[cube]
 pub(super) fn tile(first: u32, n: u32, #[comptime] cfg: FlashConfig) -> u32 {
     first + n * comptime![(cfg.tile_len() * 2 / 16) as u32]
-}
-
-/// Allocates shared memory through which 64 rows of results of a head are stored. Wide heads leave none: see [`super::rows`].
-#[cube]
-pub(super) fn results_memory<E: Float>(#[comptime] cfg: FlashConfig) -> Shared<[Oct<E>]> {
-    Shared::<[Oct<E>]>::new_aligned_slice(comptime![if cfg.groups() == 1 { cfg.tile_len() / 8 } else { 1 }], 1024usize)
-}
-
-/// Stores a 64 x head_dim accumulator at `patch` of a matrix of `columns` columns. Multiplies a thread's first row by
-/// `scale0` and its second by `scale1`. Each warp transposes its 16 rows through shared memory (`stmatrix`), so that
-/// threads store 16 bytes and warps whole lines.
-#[cube]
-pub(super) fn store_rows<E: Float>(
-    values: &Array<f32>,
-    scale0: f32,
-    scale1: f32,
-    memory: &mut Shared<[Oct<E>]>,
-    out: &mut [Oct<E>],
-    patch: &Patch,
-    #[comptime] columns: usize,
-    #[comptime] head_dim: usize,
-) {
-    let instruction = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
-    let per_row = comptime![head_dim as u32 / 8];
-    let lane = UNIT_POS % 32;
-    let plane_row = UNIT_POS / 32 * 16;
-    // The warp has read the previous contents.
-    sync_plane();
-    #[unroll]
-    for sixteen in 0..comptime![head_dim / 16] {
-        let mut four = Array::<Pair<E>>::new(4usize);
-        #[unroll]
-        for matrix in 0..4usize {
-            let from = comptime![sixteen * 8 + matrix * 2];
-            let scale = if comptime![matrix % 2 == 0] { scale0 } else { scale1 };
-            let mut pair = Pair::<f32>::empty();
-            pair.insert(0usize, values[from] * scale);
-            pair.insert(1usize, values[comptime![from + 1]] * scale);
-            four[matrix] = Pair::<E>::cast_from(pair);
-        }
-        let row = plane_row + lane % 16;
-        let oct = lane / 16 + comptime![2 * sixteen as u32];
-        let at = (row * per_row + (oct ^ (row % 8))) as usize;
-        instruction.store_matrix::<Oct<E>, Const<2>>(
-            &mut memory[at..at + 1],
-            &four,
-            MatrixIdent::Accumulator,
-            4usize,
-            false,
-        );
-    }
-
-    sync_plane();
-    #[unroll]
-    for turn in 0..comptime![head_dim / 16] {
-        let n = lane + comptime![32 * turn as u32];
-        let row = plane_row + n / per_row;
-        let oct = n % per_row;
-        if patch.row0 + row < patch.rows {
-            let to =
-                (patch.first + patch.row0 + row) as usize * comptime![columns / 8] + (patch.column / 8 + oct) as usize;
-            out[to] = memory[(row * per_row + (oct ^ (row % 8))) as usize];
-        }
-    }
 }
 
 /// Enqueues the scores and the gradient of the probabilities, each as a group of products. The scores multiply the

@@ -191,6 +191,9 @@ fn without_windows() -> Vec<Case> {
         Case { h: 2, g: 2, t: 40, s: 40, k: 72, causal: true, ..wide },
         Case { h: 2, g: 1, t: 100, s: 100, k: 24, causal: true, lengths: Some(&[100, 3]), ..wide },
         Case { h: 1, g: 1, t: 70, s: 70, k: 120, causal: true, ..wide },
+        Case { h: 2, g: 2, t: 50, s: 50, k: 96, causal: true, ..wide },
+        Case { h: 2, g: 2, t: 40, s: 57, k: 48, packed: false, lengths: Some(&[57, 20]), ..wide },
+        Case { h: 1, g: 1, t: 140, s: 140, k: 112, causal: true, ..wide },
         // Wide heads: whole and partial tiles of 64 and of 32 rows, all masks, grouped queries, several turns.
         Case { h: 2, g: 1, t: 150, s: 150, k: 192, causal: true, ..wide },
         Case { h: 2, g: 1, t: 130, s: 130, k: 256, causal: true, ..wide },
@@ -202,6 +205,7 @@ fn without_windows() -> Vec<Case> {
         Case { t: 99, s: 99, k: 136, documents: Some(|i| (i / 47) as i32), lengths: Some(&[99, 95]), ..wide },
         Case { h: 1, g: 1, t: 70, s: 70, k: 160, causal: true, lengths: Some(&[70, 3]), ..wide },
         Case { h: 2, g: 2, t: 97, s: 97, k: 200, causal: true, ..wide },
+        Case { h: 2, g: 1, t: 130, s: 130, k: 240, causal: true, ..wide },
         Case { h: 1, g: 1, t: 40, s: 33, k: 248, packed: false, ..wide },
     ]
 }

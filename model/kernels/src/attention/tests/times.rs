@@ -10,24 +10,27 @@ use crate::testing::{seconds, tensor, values};
 fn times() {
     let Some(device) = crate::testing::timing_device() else { return };
     let shapes = [
-        ("causal", 16, 12, 1024, 64, true, None),
-        ("full", 16, 12, 1024, 64, false, None),
-        ("one tile", 400, 8, 64, 64, false, None),
-        ("causal", 8, 16, 2048, 128, true, None),
-        ("causal", 16, 24, 1024, 32, true, None),
-        ("causal", 16, 10, 1024, 80, true, None),
-        ("causal", 16, 8, 1024, 96, true, None),
-        ("causal", 8, 10, 2048, 192, true, None),
-        ("causal", 8, 8, 2048, 256, true, None),
-        ("full", 8, 10, 2048, 192, false, None),
-        ("full", 8, 8, 2048, 256, false, None),
-        ("causal", 2, 16, 8192, 128, true, None),
-        ("window 1024", 2, 16, 8192, 128, true, Some(1024)),
-        ("causal", 2, 32, 8192, 64, true, None),
-        ("window 1024", 2, 32, 8192, 64, true, Some(1024)),
+        ("causal", 16, 12, 1024, 64, true, None, None),
+        ("full", 16, 12, 1024, 64, false, None, None),
+        ("one tile", 400, 8, 64, 64, false, None, None),
+        ("causal", 8, 16, 2048, 128, true, None, None),
+        ("causal", 16, 24, 1024, 32, true, None, None),
+        ("causal", 16, 10, 1024, 80, true, None, None),
+        ("causal", 16, 8, 1024, 96, true, None, None),
+        ("causal", 8, 21, 2048, 96, true, None, None),
+        ("causal", 8, 25, 2048, 80, true, None, None),
+        ("causal", 8, 10, 2048, 192, true, None, None),
+        ("causal", 8, 8, 2048, 256, true, None, None),
+        ("bound 50", 8, 16, 2048, 128, true, None, Some(50.0)),
+        ("full", 8, 10, 2048, 192, false, None, None),
+        ("full", 8, 8, 2048, 256, false, None, None),
+        ("causal", 2, 16, 8192, 128, true, None, None),
+        ("window 1024", 2, 16, 8192, 128, true, Some(1024), None),
+        ("causal", 2, 32, 8192, 64, true, None, None),
+        ("window 1024", 2, 32, 8192, 64, true, Some(1024), None),
     ];
 
-    for (name, b, h, t, k, causal, window) in shapes {
+    for (name, b, h, t, k, causal, window, softcap) in shapes {
         // Through one row: the backend leaves gaps between the rows of a matrix that it uploads, and those would be copied away in
         // each call. Products leave none.
         let matrix = |columns, seed| {
@@ -43,7 +46,7 @@ fn times() {
             causal,
             window,
             scale: (k as f32).sqrt().recip(),
-            softcap: None,
+            softcap,
             site: 0,
             dropout: 0.0,
         };
