@@ -14,7 +14,7 @@ use super::error::Usage;
 use super::together::{DevicesArgs, Part, Role};
 use crate::device::device_name;
 use crate::diagnose::elimination::{
-    Check, Diagnosis, Effort, Limits, Subject, Test, bottleneck, causes, checks, diagnose,
+    Check, Diagnosis, Effort, Event, Limits, Subject, Test, bottleneck, causes, checks, diagnose,
 };
 use crate::diagnose::ledger::{dtype_name, parse_size};
 use crate::distributed::Ranks;
@@ -141,29 +141,47 @@ fn measure(args: &Args, part: &Part) -> Result<()> {
             effort: Effort::on(&survey.device, args.steps, args.repeats),
             leak_steps: args.leak_steps,
         };
-        let is_shown = part.is_first() && std::io::stderr().is_terminal();
-        let found = diagnose(&subject, &tests, |test| {
-            if is_shown {
-                eprint!("\r\x1b[2Ktest {test} ...");
-            }
-        })?;
-        if is_shown {
-            eprint!("\r\x1b[2K");
+        let in_words = part.is_first() && !args.json;
+        if in_words {
+            println!("{}", heading(args, &subject));
         }
+        let found = diagnose(&subject, &tests, |event| show(event, part.is_first(), in_words))?;
         if part.is_first() { report(args, &subject, &found) } else { Ok(()) }
     };
     ranks.or_abort(measured())?;
     ranks.finish()
 }
 
-/// Prints what was found. Fails if a check has failed.
+/// Shows what goes on in the terminal, and outcomes as they come: a test that fails then leaves those before it.
+fn show(event: Event<'_>, is_first: bool, in_words: bool) {
+    let in_terminal = is_first && std::io::stderr().is_terminal();
+    match event {
+        Event::Begins(test) if in_terminal => eprint!("\r\x1b[2Ktest {test} ..."),
+        Event::Begins(_) => {}
+        Event::Ended(outcome) => {
+            if in_terminal {
+                eprint!("\r\x1b[2K");
+            }
+            if in_words {
+                print::outcome(outcome);
+            }
+        }
+    }
+}
+
+fn heading(args: &Args, subject: &Subject<'_>) -> String {
+    let (n, name) = (subject.ranks.size(), device_name(&subject.device));
+    let devices = if n > 1 { format!("{n} x {name}") } else { name };
+    format!("{devices}, {}, {} x {} steps", dtype_name(subject.dtype), args.repeats, args.steps)
+}
+
+/// Prints what was found, in words what the outcomes did not say. Fails if a check has failed.
 fn report(args: &Args, subject: &Subject<'_>, found: &Diagnosis) -> Result<()> {
     let limits = Limits { data_share: args.max_data_share, memory_bytes: args.memory };
     let checks = if args.assert { checks(&found.figures, &limits) } else { Vec::new() };
-    let name = device_name(&subject.device);
     if args.json {
         let object = json!({
-            "device": name,
+            "device": device_name(&subject.device),
             "devices": subject.ranks.size(),
             "dtype": dtype_name(subject.dtype),
             "steps": args.steps,
@@ -176,10 +194,6 @@ fn report(args: &Args, subject: &Subject<'_>, found: &Diagnosis) -> Result<()> {
         });
         println!("{}", serde_json::to_string_pretty(&object)?);
     } else {
-        let n = subject.ranks.size();
-        let devices = if n > 1 { format!("{n} x {name}") } else { name };
-        println!("{devices}, {}, {} x {} steps", dtype_name(subject.dtype), args.repeats, args.steps);
-        print::outcomes(&found.outcomes);
         print::checks(&checks);
         if !args.assert {
             print::bottleneck(&found.figures);

@@ -4,16 +4,14 @@ use crate::diagnose::elimination::{self, Check, Figures, Outcome, Verdict, cause
 use crate::logging::wrap::for_stdout;
 use crate::metrics::GpuUse;
 
-/// Prints the tests, each with its verdicts.
-pub(super) fn outcomes(outcomes: &[Outcome]) {
-    for Outcome { test, verdicts, not_run, gpu } in outcomes {
-        let power = gpu.as_ref().map_or(String::new(), |gpu| format!("  [{}]", power(gpu)));
-        println!("\n{test}{power}");
-        if let Some(why) = not_run {
-            println!("  {why}");
-        }
-        verdicts.iter().for_each(verdict);
+/// Prints a test with its verdicts.
+pub(super) fn outcome(Outcome { test, verdicts, not_run, gpu }: &Outcome) {
+    let power = gpu.as_ref().map_or(String::new(), |gpu| format!("  [{}]", power(gpu)));
+    println!("\n{test}{power}");
+    if let Some(why) = not_run {
+        println!("  {why}");
     }
+    verdicts.iter().for_each(verdict);
 }
 
 fn verdict(Verdict { what, figure, unit, spread, against, words }: &Verdict) {

@@ -40,11 +40,20 @@ pub struct Diagnosis {
     pub figures: Figures,
 }
 
-/// Runs `tests` on `subject`. `show` gets each test before it runs.
+/// What [`diagnose`] is doing.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// A test begins.
+    Begins(Test),
+    /// A test has ended.
+    Ended(&'a Outcome),
+}
+
+/// Runs `tests` on `subject`. `show` gets each test before it runs, and its outcome.
 ///
 /// # Errors
 /// If a test cannot make a batch, if the device or another rank fails, or if a loss is not finite.
-pub fn diagnose(subject: &Subject<'_>, tests: &[Test], mut show: impl FnMut(Test)) -> Result<Diagnosis> {
+pub fn diagnose(subject: &Subject<'_>, tests: &[Test], mut show: impl FnMut(Event<'_>)) -> Result<Diagnosis> {
     let installed = kiln_kernels::Settings::current();
     let _installed = subject.config.train.f32_products.within(installed).install();
     let mut figures = Figures {
@@ -54,7 +63,7 @@ pub fn diagnose(subject: &Subject<'_>, tests: &[Test], mut show: impl FnMut(Test
     };
     let mut outcomes = Vec::new();
     for test in Test::ALL.into_iter().filter(|test| tests.contains(test)) {
-        show(test);
+        show(Event::Begins(test));
         let telemetry = Telemetry::start(&subject.device);
         let found = run(test, subject, &mut figures).with_context(|| format!("the test {test}"))?;
         let (_, gpu) = telemetry.take();
@@ -67,7 +76,9 @@ pub fn diagnose(subject: &Subject<'_>, tests: &[Test], mut show: impl FnMut(Test
             Ok(verdicts) => (verdicts, None),
             Err(why) => (Vec::new(), Some(why)),
         };
-        outcomes.push(Outcome { test, verdicts, not_run, gpu });
+        let outcome = Outcome { test, verdicts, not_run, gpu };
+        show(Event::Ended(&outcome));
+        outcomes.push(outcome);
     }
     Ok(Diagnosis { outcomes, figures })
 }
