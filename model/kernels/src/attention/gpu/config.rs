@@ -119,8 +119,8 @@ impl FlashConfig {
         WgmmaTileLayout { major: Major::MN, swizzle: swizzle(self.tile_columns()), rows: self.head_dim, k: TILE }
     }
 
-    /// Returns the columns of a tile: those of a head, and enough of its neighbours for lines of 64 bytes. Shorter lines take TMA
-    /// longer than columns that no product reads.
+    /// Returns the columns of a tile: a head's, and enough of its neighbours for lines of 64 bytes. Shorter lines take TMA longer than
+    /// columns that no product reads.
     fn tile_columns(&self) -> usize {
         self.head_dim.next_multiple_of(32)
     }

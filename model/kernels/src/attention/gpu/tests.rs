@@ -144,6 +144,7 @@ fn configs() -> [(&'static str, FlashConfig); 11] {
         dropout: false,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
+
     [
         ("causal", plain),
         ("causal-documents", FlashConfig { documents: true, ..plain }),
