@@ -75,7 +75,7 @@ pub use linear::{
     linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
     linear_weight_gradient_accumulate, product_kernels,
 };
-pub use linear_cross_entropy::{Projection, linear_cross_entropy};
+pub use linear_cross_entropy::{Projection, linear_cross_entropy, row_losses};
 pub use norm::{Branch, NormWeights, add_norm, add_norm_again, layer_norm, rms_norm};
 pub use random::random_words;
 pub use readback::Readback;

@@ -65,6 +65,22 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEn
     CrossEntropy::of_rows(rows)
 }
 
+/// Returns each row's negative log-likelihood of its label, `[M]`, f32; 0 where the label is `ignored`. See [`cross_entropy`].
+pub(crate) fn cross_entropy_of_rows(logits: Tensor<2>, labels: Tensor<1, Int>, ignored: i64) -> Tensor<1> {
+    let [rows, _] = logits.dims();
+    if reference_operators() {
+        return reference::cross_entropy_of_rows(logits, labels, ignored);
+    }
+    let ignored = i32::try_from(ignored).expect("an ignored label of 32 bits");
+    let found: Tensor<2> = Tensor::from_dispatch(Dispatch::cross_entropy_rows(
+        logits.into_dispatch(),
+        labels.into_dispatch(),
+        0.0,
+        ignored,
+    ));
+    found.narrow(0, 0, 1).reshape([rows])
+}
+
 impl CrossEntropy {
     /// Sums the result of [`CrossEntropyOps::cross_entropy_rows`].
     pub(crate) fn of_rows(rows: Tensor<2>) -> Self {

@@ -26,3 +26,11 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &
     };
     CrossEntropy { loss_sum: (loss * counts).sum(), nll_sum }
 }
+
+/// See [`super::cross_entropy_of_rows`].
+pub(crate) fn cross_entropy_of_rows(logits: Tensor<2>, labels: Tensor<1, Int>, ignored: i64) -> Tensor<1> {
+    let [rows, _] = logits.dims();
+    let counts = labels.clone().not_equal_elem(ignored).float().cast(DType::F32);
+    let log_probabilities = burn::tensor::activation::log_softmax(logits.cast(DType::F32), 1);
+    -log_probabilities.gather(1, labels.clamp_min(0).reshape([rows, 1])).reshape([rows]) * counts
+}

@@ -13,6 +13,7 @@
 mod autodiff;
 mod capped;
 mod cpu;
+mod each_row;
 #[cfg(feature = "cuda")]
 mod launch;
 mod ops;
@@ -21,6 +22,7 @@ mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor};
+pub use each_row::row_losses;
 use ops::{Head, LinearCrossEntropyOps};
 
 use crate::cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};

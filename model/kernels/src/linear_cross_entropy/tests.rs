@@ -1,7 +1,8 @@
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::{Projection, linear_cross_entropy};
+use super::{Projection, linear_cross_entropy, row_losses};
 use crate::cross_entropy::CrossEntropyConfig;
+use crate::settings::Settings;
 use crate::testing::{assert_close, devices, distance, host, tensor, time, timing_device, values};
 
 const PAD: i64 = 3;
@@ -155,6 +156,48 @@ fn times() {
                 let grads = losses.loss_sum.backward();
                 (x.grad(&grads), weight.grad(&grads))
             });
+        }
+    }
+}
+
+/// Returns the losses of the rows, and the gradients of `x` and of the weight for a loss that weighs each row differently.
+fn weighed(case: Case, chunk_rows: usize, dtype: DType, device: &Device, trains_weight: bool) -> [Vec<f32>; 3] {
+    let Case { rows, d, vocabulary, transposed, softcap, .. } = case;
+    let device = device.clone().autodiff();
+    let x = tensor(&values(rows * d, 1), [rows, d], dtype, &device).require_grad();
+    let shape = if transposed { [vocabulary, d] } else { [d, vocabulary] };
+    let weight = tensor(&values(d * vocabulary, 2), shape, dtype, &device).set_require_grad(trains_weight);
+    let labels: Vec<i32> = (0..rows).map(|i| if i % 5 == 4 { -1 } else { (i * 37 % vocabulary) as i32 }).collect();
+    let labels = Tensor::<1, Int>::from_data(TensorData::new(labels, [rows]), (&device, DType::I32));
+    let projection = Projection { weight: weight.clone(), transposed, bias: None, softcap };
+
+    let losses = row_losses(x.clone(), projection, labels, -1, chunk_rows);
+    let by: Tensor<1> = tensor(&values(rows, 7), [rows], DType::F32, &device);
+    let grads = (losses.clone() * by).sum().backward();
+    let of_weight = weight.grad(&grads).map(host).unwrap_or_default();
+    [host(losses), host(x.grad(&grads).expect("a gradient of x")), of_weight]
+}
+
+#[test]
+fn rows_have_gradients_of_their_own() {
+    let reference = |case, dtype| {
+        let _reference = Settings { reference_operators: true, ..Settings::current() }.install();
+        weighed(case, 0, dtype, &Device::flex(), true)
+    };
+    for (name, device) in devices() {
+        for case in cases().into_iter().filter(|case| !case.bias) {
+            let expected = reference(case, DType::F32);
+            for (chunk_rows, dtype) in [(0, DType::F32), (32, DType::F32), (1000, DType::F32), (32, DType::BF16)] {
+                let found = weighed(case, chunk_rows, dtype, &device, true);
+                let context = format!("{case:?} in chunks of {chunk_rows} on {name}, {dtype:?}");
+                let allowed = if dtype == DType::F32 { 1e-5 } else { 2e-2 };
+                for (part, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    let distance = distance(found, expected);
+                    assert!(distance < allowed, "part {part} of {context}: {distance:.1e}");
+                }
+            }
+            let frozen = weighed(case, 32, DType::F32, &device, false);
+            assert!(frozen[2].is_empty() && distance(&frozen[1], &expected[1]) < 1e-5, "{case:?} on {name}");
         }
     }
 }
