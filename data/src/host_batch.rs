@@ -95,7 +95,7 @@ pub struct TextParts<P> {
 ///
 /// Either source and target rows ([`BatchLayout::Pairs`], whose parts are [`PairParts`]) or rows of text
 /// ([`BatchLayout::Text`], [`TextParts`]; S is 0). The parts lie in `ids` one after the other.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct HostBatch {
     /// What the batch holds.
     pub layout: BatchLayout,
@@ -112,6 +112,8 @@ pub struct HostBatch {
     pub boundaries: bool,
     /// Text: the numbers of documents are the types of tokens instead (BERT's "segments"), and every row is one document.
     pub token_types: bool,
+    /// Text: rows `2 i` and `2 i + 1` are a preferred answer and another one to the same prompt, to be compared with this strength.
+    pub preference: Option<f64>,
     /// Non-padding source tokens, each row's eos included; 0 for text.
     pub source_tokens: u64,
     /// Non-padding labels, each row's eos included. For masked language modelling and for classes all tokens: the device decides
@@ -178,7 +180,7 @@ impl HostBatch {
     }
 
     fn start(&mut self, layout: BatchLayout, shape: Shape, fill: i32) {
-        (self.layout, self.boundaries, self.token_types) = (layout, false, false);
+        (self.layout, self.boundaries, self.token_types, self.preference) = (layout, false, false, None);
         (self.batch_size, self.source_len, self.target_len) = (shape.batch_size, shape.source_len, shape.target_len);
         (self.source_tokens, self.target_tokens) = (0, 0);
         self.rows.clear();
@@ -294,10 +296,12 @@ impl HostBatch {
     }
 
     /// Cuts the batch by rows into `n` batches of about the same size, or fewer if there are fewer rows. Padding stays
-    /// as it is. Each batch continues after the whole one.
+    /// as it is. Each batch continues after the whole one. Answers to compare stay together.
     pub fn split(&self, n: usize) -> Vec<Self> {
-        let n = n.clamp(1, self.batch_size.max(1));
-        (0..n).map(|i| self.slice(i * self.batch_size / n..(i + 1) * self.batch_size / n)).collect()
+        let unit = if self.preference.is_some() { 2 } else { 1 };
+        let units = self.batch_size / unit;
+        let n = n.clamp(1, units.max(1));
+        (0..n).map(|i| self.slice(i * units / n * unit..(i + 1) * units / n * unit)).collect()
     }
 
     /// Returns some rows of the batch.

@@ -65,7 +65,7 @@ pub use loader_config::LoaderConfig;
 pub use sampler::Order;
 pub use source::{
     BatchEstimate, BatchSource, BatchWorker, ChatSource, DirectSource, LabelledShape, LabelledSource, PairSource,
-    TextSource,
+    PreferenceSource, TextSource,
 };
 pub use tokenizer::{
     ChatTemplate, DecodeStream, LabelledEncoder, LabelledRow, MaskedEncoder, Normalization, PairEncoder,

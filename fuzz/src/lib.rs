@@ -4,9 +4,9 @@
 //! corrected hashes, as an attacker would write them.
 
 use std::cell::RefCell;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::{fs, slice};
 
 use kiln::checkpoint::{
     self, Checkpoints, FORMAT, MANIFEST_FILE, Manifest, NamedTensor, Snapshot, StoredFile, TrainerState,
@@ -17,8 +17,8 @@ use kiln::hugging_face::{AdapterFolder, Folder};
 use kiln_data::built_in::numbers;
 use kiln_data::{
     BatchSource, ChatSource, CorpusConfig, CorpusFormat, LoaderConfig, OnePass, PairCorpus, PairSource, PairTokenizers,
-    Position, TextConfig, TextCorpus, TextFormat, TextTokenizer, TokenCache, TokenizerConfig, TokenizerKind,
-    prepare_chat, prepare_pairs,
+    Position, PreferenceSource, TextConfig, TextCorpus, TextFormat, TextTokenizer, TokenCache, TokenizerConfig,
+    TokenizerKind, prepare_chat, prepare_pairs,
 };
 use kiln_model::hf::Family;
 use kiln_model::{TransformerConfig, hf};
@@ -274,7 +274,7 @@ pub fn fuzz_rows(input: &[u8]) {
     }
 }
 
-/// Reads conversations, and writes them with a chat template. A zero byte divides the rows from the template; without one,
+/// Reads conversations and preferences, and writes them with a chat template. A zero byte divides the rows from the template; without one,
 /// the template is ChatML.
 pub fn fuzz_chat(input: &[u8]) {
     static TOKENIZER: OnceLock<TextTokenizer> = OnceLock::new();
@@ -293,14 +293,22 @@ pub fn fuzz_chat(input: &[u8]) {
 
     let (file, cache) = (path("chat.jsonl"), path("chat.tokens"));
     write(&file, rows);
-    let _ = fs::remove_file(&cache);
-    let config = TextConfig { format: TextFormat::Chat, seq_len: 256, max_bad_rows: 1.0, ..TextConfig::default() };
-    let Ok(corpus) = TextCorpus::open(&[file], &config) else { return };
-    let _ = (corpus.read_all(), corpus.first_question());
-    let Ok(prepared) = prepare_chat(&cache, &corpus, &tokenizer, &template, 1, &mut |_| {}) else { return };
-    let loader = LoaderConfig { num_workers: 0, batch_tokens: 256, ..LoaderConfig::default() };
-    let source = ChatSource::new(prepared.cache, &tokenizer, &config, &loader).expect("a cache just made");
-    OnePass::new(Arc::new(source) as Arc<dyn BatchSource>, &loader).expect("good settings").take(100).for_each(drop);
+    let loader = LoaderConfig { num_workers: 0, batch_tokens: 512, ..LoaderConfig::default() };
+    for format in [TextFormat::Chat, TextFormat::Preferences] {
+        let _ = fs::remove_file(&cache);
+        let config = TextConfig { format, seq_len: 256, max_bad_rows: 1.0, ..TextConfig::default() };
+        let Ok(corpus) = TextCorpus::open(slice::from_ref(&file), &config) else { continue };
+        let _ = (corpus.read_all(), corpus.first_question());
+        let Ok(prepared) = prepare_chat(&cache, &corpus, &tokenizer, &template, 1, &mut |_| {}) else { continue };
+        let cache = prepared.cache;
+        let source: Arc<dyn BatchSource> = match format {
+            TextFormat::Chat => {
+                Arc::new(ChatSource::new(cache, &tokenizer, &config, &loader).expect("a cache just made"))
+            }
+            _ => Arc::new(PreferenceSource::new(cache, &tokenizer, 256, &loader, 0.1).expect("a cache just made")),
+        };
+        OnePass::new(source, &loader).expect("good settings").take(100).for_each(drop);
+    }
 }
 
 /// Reads a configuration: as a run's own file, as a file of the command line, and line by line as `--set`.

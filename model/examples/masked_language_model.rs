@@ -110,6 +110,7 @@ fn fill_in(
         positions: None,
         documents: None,
         token_types: None,
+        preference: None,
         lengths: ids(&[row.len() as i32], device),
         batch_size: 1,
         seq_len: row.len(),

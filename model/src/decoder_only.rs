@@ -6,7 +6,7 @@ use kiln_kernels::{DropoutStream, Projection};
 
 use crate::batch::TextBatch;
 use crate::config::{Architecture, TransformerConfig};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, DecoderLayer};
 use crate::embedding::TokenEmbedding;
 use crate::init::{Init, Role};
 use crate::kv_cache::DecoderCache;
@@ -92,6 +92,25 @@ impl DecoderOnly {
         let (positions, norm) = (&self.positions, &self.embedding_norm);
         let x = self.embedding.layer_input(ids, positions, norm, self.config.dropout, &rows, stream);
         self.decoder.forward(x, &rows, None, stream)
+    }
+
+    /// Returns the negative log-likelihood of the label of each position, `[B * T]`, f32; 0 where there is none.
+    pub(crate) fn losses_of_tokens(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<1> {
+        let hidden = self.read(batch, stream);
+        self.token_loss(0.0).of_rows(hidden, self.projection(), batch.labels.clone())
+    }
+
+    /// Returns the model without adapters.
+    pub(crate) fn without_adapters(mut self) -> Self {
+        for layer in &mut self.decoder.layers {
+            let DecoderLayer { self_attention, feed_forward, .. } = layer;
+            for linear in
+                [&mut self_attention.qkv, &mut self_attention.output, &mut feed_forward.input, &mut feed_forward.output]
+            {
+                linear.lora.clear();
+            }
+        }
+        self
     }
 
     fn token_loss(&self, label_smoothing: f64) -> TokenLoss<'_> {

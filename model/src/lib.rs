@@ -60,8 +60,9 @@
 //! | 3 | `classifier` classes of rows and tokens · `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
 //! | 4 | `embedding` · `encoder` · `decoder` |
 //! | 5 | `encoder_decoder` · `decoder_only` · `encoder_only` |
-//! | 6 | `transformer` any of the three |
-//! | 7 | `hf` Hugging Face families |
+//! | 6 | `preference` which of two answers is better |
+//! | 7 | `transformer` any of the three |
+//! | 8 | `hf` Hugging Face families |
 
 mod attention;
 mod batch;
@@ -87,6 +88,7 @@ pub mod mlm;
 mod named_tensor;
 mod norm;
 mod position;
+mod preference;
 mod prompts;
 mod relative;
 mod rows;
@@ -113,7 +115,7 @@ pub use kv_cache::{DecoderCache, Memory};
 pub use learned_prompt::{Insertion, LearnedPrompt};
 pub use linear::{Adapter, Linear};
 pub use lora::{is_adapter, merge_adapters};
-pub use loss::{EvalSums, LossSums};
+pub use loss::{EvalSums, LossSums, PreferenceSums};
 pub use named_tensor::NamedTensor;
 pub use norm::Norm;
 pub use position::PositionEncoding;

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Bool, Int, Tensor};
 use kiln_kernels::{
-    CrossEntropy, CrossEntropyConfig, Projection, cross_entropy, linear_cross_entropy, row_argmax, row_sums,
+    CrossEntropy, CrossEntropyConfig, Projection, cross_entropy, linear_cross_entropy, row_argmax, row_losses, row_sums,
 };
 
 use crate::config::TransformerConfig;
@@ -29,6 +29,17 @@ pub struct EvalSums {
     pub n_correct: Tensor<1>,
 }
 
+/// [`LossSums`] of a batch of preferences, and what became of its pairs. The label of a pair is which answer is better.
+#[derive(Debug, Clone)]
+pub struct PreferenceSums {
+    /// Loss of the pairs, and their number. The negative log-likelihood is the preferred answers', each as a mean over its tokens.
+    pub losses: LossSums,
+    /// Pairs whose preferred answer has the larger reward, `[1]`, f32, outside the graph.
+    pub n_preferred: Tensor<1>,
+    /// Rewards of the preferred answers minus rewards of the others, summed over the pairs, `[1]`, f32, outside the graph.
+    pub margin_sum: Tensor<1>,
+}
+
 /// How losses are computed.
 ///
 /// A loss is always a sum. The caller divides once, by the global number of real labels. So padding, micro-batches and
@@ -53,6 +64,16 @@ impl TokenLoss<'_> {
         let chunk_rows = self.config.logits_chunk(labels.dims()[0]);
         let sums = linear_cross_entropy(hidden, projection, labels, &self.cross_entropy_config(), chunk_rows);
         LossSums { loss_sum: sums.loss_sum, nll_sum: sums.nll_sum, n_labels }
+    }
+
+    /// Returns the negative log-likelihood of each label, and 0 for those that do not count.
+    ///
+    /// # Shapes
+    /// As [`Self::loss`]
+    /// - result: `[M]`, f32
+    pub(crate) fn of_rows(&self, hidden: Tensor<2>, projection: Projection, labels: Tensor<1, Int>) -> Tensor<1> {
+        let chunk_rows = self.config.logits_chunk(labels.dims()[0]);
+        row_losses(hidden, projection, labels, self.ignored, chunk_rows)
     }
 
     /// [`Self::loss`], and the number of correct predictions.

@@ -10,7 +10,7 @@ use crate::config::{Architecture, TransformerConfig};
 use crate::decoder_only::DecoderOnly;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::encoder_only::EncoderOnly;
-use crate::loss::{EvalSums, LossSums};
+use crate::loss::{EvalSums, LossSums, PreferenceSums};
 
 /// A model of any architecture. The enum adds nothing to the parameter paths of the model.
 #[derive(Debug, Clone)]
@@ -68,17 +68,33 @@ impl Transformer {
         each!(self, model => model.config())
     }
 
-    /// Returns the label-smoothed cross-entropy summed over the labels that count, and their number, both on the device.
-    /// Add both up over all micro-batches before dividing.
+    /// Returns the label-smoothed cross-entropy summed over the labels that count, and their number, both on the device; of preferences
+    /// the losses of [`DecoderOnly::prefer`]. Add both up over all micro-batches before dividing.
     ///
     /// # Panics
     /// If the batch is of the wrong kind (pairs for an encoder-decoder, text for the others) or too long for the model.
     pub fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         match (self, batch) {
             (Self::EncoderDecoder(model), Batch::Pairs(batch)) => model.loss(batch, label_smoothing, stream),
+            (Self::DecoderOnly(model), Batch::Text(batch)) if batch.preference.is_some() => {
+                model.prefer(batch, label_smoothing, stream).losses
+            }
             (Self::DecoderOnly(model), Batch::Text(batch)) => model.loss(batch, label_smoothing, stream),
             (Self::EncoderOnly(model), Batch::Text(batch)) => model.loss(batch, label_smoothing, stream),
             _ => self.refuse(batch),
+        }
+    }
+
+    /// Returns what [`DecoderOnly::prefer`] does, without dropout; None if the batch has no preferences.
+    ///
+    /// # Panics
+    /// As [`DecoderOnly::prefer`].
+    pub fn prefer(&self, batch: &Batch, label_smoothing: f64) -> Option<PreferenceSums> {
+        match (self, batch) {
+            (Self::DecoderOnly(model), Batch::Text(batch)) if batch.preference.is_some() => {
+                Some(model.prefer(batch, label_smoothing, None))
+            }
+            _ => None,
         }
     }
 

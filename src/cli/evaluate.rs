@@ -126,6 +126,7 @@ fn as_lines(Scores { loss, n_bytes, translation, classes, .. }: &Scores) -> Stri
     let labels = match (translation, loss.masked) {
         (Some(_), _) => "target tokens",
         (None, Some(_)) => "masked tokens",
+        (None, None) if loss.rewards.is_some() => "pairs",
         (None, None) => "tokens",
     };
     let mut text = format!(
@@ -153,6 +154,9 @@ fn as_lines(Scores { loss, n_bytes, translation, classes, .. }: &Scores) -> Stri
     }
     if let Some(n_bytes) = *n_bytes {
         text += &format!("{:.4} bits per byte  ({n_bytes} bytes)\n", loss.bits_per_byte(n_bytes));
+    }
+    if let Some(rewards) = loss.rewards {
+        text += &format!("reward accuracy {:.2}%  margin {:.4}\n", 100.0 * rewards.accuracy, rewards.margin);
     }
     if let Some(masked) = loss.masked {
         text += &format!(
@@ -233,6 +237,10 @@ fn as_json(Scores { step, loss, n_bytes, translation, classes }: &Scores) -> Val
         json["n_bytes"] = n_bytes.into();
         json["bits_per_byte"] = loss.bits_per_byte(n_bytes).into();
     }
+    if let Some(rewards) = loss.rewards {
+        json["reward_accuracy"] = rewards.accuracy.into();
+        json["reward_margin"] = rewards.margin.into();
+    }
     if let Some(masked) = loss.masked {
         json["masked_accuracy"] = masked.model.into();
         json["unigram_accuracy"] = masked.unigram.into();
@@ -247,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_scores_are_printed_with_their_signatures() {
-        let loss = ValidationLoss { loss: 1.5, nll: 1.0, target_tokens: 42, masked: None };
+        let loss = ValidationLoss { loss: 1.5, nll: 1.0, target_tokens: 42, masked: None, rewards: None };
         let lines = ["the cat sat on the mat".to_owned()];
         let translation = Evaluation {
             bleu: bleu::corpus_bleu(&lines, &lines),
@@ -279,7 +287,7 @@ mod tests {
 
     #[test]
     fn each_task_shows_its_own_numbers() {
-        let loss = ValidationLoss { loss: 1.0, nll: 1.0, target_tokens: 1000, masked: None };
+        let loss = ValidationLoss { loss: 1.0, nll: 1.0, target_tokens: 1000, masked: None, rewards: None };
         let lm = Scores { step: 7, loss, n_bytes: Some(2000), classes: None, translation: None };
         let text = as_lines(&lm);
         assert!(text.contains("perplexity 2.718  (1000 tokens)") && text.contains("0.7213 bits per byte"), "{text}");

@@ -155,6 +155,9 @@ pub struct TrainConfig {
     pub grad_accum_steps: usize,
     /// Label smoothing of the training loss, in [0, 1).
     pub label_smoothing: f64,
+    /// `data.text.format = "preferences"`: factor of the rewards (beta of DPO), above 0. An answer's reward is this factor times its
+    /// log-likelihood minus the one under the model without adapters.
+    pub preference_beta: f64,
     /// mlm: fraction of the tokens to be predicted, in (0, 1]. The mask token replaces 80 % of them, a random token 10 %, and
     /// 10 % stay (Devlin et al. 2019).
     pub masked_share: f64,
@@ -302,6 +305,7 @@ impl Default for TrainConfig {
             deterministic: false,
             grad_accum_steps: 1,
             label_smoothing: 0.1,
+            preference_beta: 0.1,
             masked_share: 0.15,
 
             log_every: 10,

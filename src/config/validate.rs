@@ -269,6 +269,12 @@ impl TrainConfig {
                 self.label_smoothing
             ));
         }
+        if !(self.preference_beta > 0.0 && self.preference_beta.is_finite()) {
+            problems.push(format!(
+                "train.preference_beta {} is not a finite number above 0; 0.1 is usual",
+                self.preference_beta
+            ));
+        }
         if !(self.masked_share > 0.0 && self.masked_share <= 1.0) {
             problems.push(format!(
                 "train.masked_share {} is outside (0, 1]; 0.15 is usual, up to 0.4 can be better",

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, ChatSource, Packing, RowReport, TextConfig, TextCorpus, TextFormat, TextSource, TextTokenizer,
-    TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
+    BatchSource, ChatSource, Packing, PreferenceSource, RowReport, TextConfig, TextCorpus, TextFormat, TextSource,
+    TextTokenizer, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
 };
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
@@ -154,6 +154,11 @@ fn source(
         let prepare = || prepare_chat(path, corpus, tokenizer, &template, n_threads(), &mut |_| {});
         let cache = cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?;
         let report = cache.report().clone();
+        if corpus.config().is_preferences() {
+            let (max_len, beta) = (corpus.config().seq_len, config.train.preference_beta);
+            let source = PreferenceSource::new(cache, tokenizer, max_len, &config.loader, beta)?;
+            return Ok((Arc::new(source), report));
+        }
         return Ok((Arc::new(ChatSource::new(cache, tokenizer, corpus.config(), &config.loader)?), report));
     }
     let prepare = || prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {});

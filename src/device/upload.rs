@@ -28,7 +28,7 @@ pub fn upload(host: &HostBatch, device: &Device) -> Batch {
             let token_types = host.token_types.then(|| ids.clone().narrow(0, 3 * n, n));
             let shape = [batch_size, target_len];
             let batch = TextBatch::from_contiguous(ids, shape, target_tokens, host.boundaries);
-            Batch::Text(TextBatch { token_types, ..batch })
+            Batch::Text(TextBatch { token_types, preference: host.preference, ..batch })
         }
     }
 }

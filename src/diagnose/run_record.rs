@@ -27,11 +27,12 @@ pub struct Measure {
 }
 
 /// The measures, in the order in which people read them.
-pub const MEASURES: [Measure; 10] = [
+pub const MEASURES: [Measure; 11] = [
     measure("loss", "loss (nats)", false),
     measure("nll", "nll (nats)", false),
     measure("bits_per_byte", "bits per byte", false),
     measure("masked_accuracy", "masked accuracy", true),
+    measure("reward_accuracy", "reward accuracy", true),
     measure("accuracy", "accuracy", true),
     measure("macro_f1", "macro F1", true),
     measure("entity_f1", "entity F1", true),

@@ -94,8 +94,13 @@ pub fn class_scores<M: Model, E: Into<anyhow::Error>>(
         n_labels > 0.0,
         "the validation data is empty: name files with labelled rows in data.valid, or leave it out"
     );
-    let loss =
-        ValidationLoss { loss: loss / n_labels, nll: nll / n_labels, target_tokens: n_labels as u64, masked: None };
+    let loss = ValidationLoss {
+        loss: loss / n_labels,
+        nll: nll / n_labels,
+        target_tokens: n_labels as u64,
+        masked: None,
+        rewards: None,
+    };
     Ok((loss, counts.scores(names, tags.is_some())))
 }
 

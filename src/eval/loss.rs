@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 use kiln_data::HostBatch;
-use kiln_model::DropoutStream;
+use kiln_model::{DropoutStream, PreferenceSums};
 use serde::{Deserialize, Serialize};
 
 use super::masking::NOT_MASKED;
@@ -29,6 +29,18 @@ pub struct ValidationLoss {
     pub target_tokens: u64,
     /// Accuracy on masked tokens, if there are masks.
     pub masked: Option<MaskedAccuracy>,
+    /// Rewards of the answers, if they are preferences.
+    pub rewards: Option<Rewards>,
+}
+
+/// Rewards of preferred answers and of the others: `train.preference_beta` times the log-likelihood of an answer, minus the one under
+/// the reference.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rewards {
+    /// Fraction of the pairs whose preferred answer has the larger reward, 0 to 1.
+    pub accuracy: f64,
+    /// Mean difference of the two rewards of a pair.
+    pub margin: f64,
 }
 
 impl ValidationLoss {
@@ -71,6 +83,12 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
         ranks.enter(Phase::Validate); // it advances
         let batch = upload(&batch.map_err(Into::into).context("reading the validation data")?, device);
         let Some(masking) = masking else {
+            if let Some(found) = model.prefer(&batch, label_smoothing) {
+                let PreferenceSums { losses, n_preferred, margin_sum } = found;
+                let losses = [losses.loss_sum, losses.nll_sum, losses.n_labels];
+                sums.push(Tensor::cat(losses.into_iter().chain([n_preferred, margin_sum]).collect(), 0));
+                continue;
+            }
             let losses = model.loss(&batch, label_smoothing, None);
             sums.push(Tensor::cat(vec![losses.loss_sum, losses.nll_sum, losses.n_labels], 0));
             continue;
@@ -82,7 +100,7 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
         masked_labels = masked_labels.register(batch.labels().clone());
     }
 
-    // Host sync: three or four numbers per batch, summed in f64 in the order of the batches.
+    // Host sync: three to five numbers per batch, summed in f64 in the order of the batches.
     let values = host_sync::read(sums).context("reading the validation loss from the device")?;
     let labels = match masking {
         None => Vec::new(),
@@ -91,11 +109,12 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
         }
     };
     let of_ranks = ranks.share("sharing the validation loss", Measured::of(&values, &labels))?;
-    let mut totals = [0.0; 4];
+    let (mut totals, mut compares) = ([0.0; 5], false);
     for value in Measured::batches(&of_ranks) {
+        compares |= value.len() == 5;
         totals.iter_mut().zip(value).for_each(|(total, bits)| *total += f64::from(f32::from_bits(*bits)));
     }
-    let [loss, nll, n_labels, n_correct] = totals;
+    let [loss, nll, n_labels, n_correct, margins] = totals;
     ensure!(n_labels > 0.0, "the validation data is empty: name files with text in data.valid, or leave it out");
 
     let masked = match masking {
@@ -105,7 +124,8 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
             Some(MaskedAccuracy { model: n_correct / n_labels, unigram })
         }
     };
-    Ok(ValidationLoss { loss: loss / n_labels, nll: nll / n_labels, target_tokens: n_labels as u64, masked })
+    let rewards = compares.then(|| Rewards { accuracy: n_correct / n_labels, margin: margins / n_labels });
+    Ok(ValidationLoss { loss: loss / n_labels, nll: nll / n_labels, target_tokens: n_labels as u64, masked, rewards })
 }
 
 /// What a rank has measured on its batches.
@@ -151,7 +171,13 @@ mod tests {
 
     #[test]
     fn bits_per_byte_do_not_depend_on_the_tokens() {
-        let of = |nll: f64, target_tokens: u64| ValidationLoss { loss: nll, nll, target_tokens, masked: None };
+        let of = |nll: f64, target_tokens: u64| ValidationLoss {
+            loss: nll,
+            nll,
+            target_tokens,
+            masked: None,
+            rewards: None,
+        };
         let bits = of(2.0 * std::f64::consts::LN_2, 100).bits_per_byte(400);
         assert!((bits - 0.5).abs() < 1e-12);
         assert_eq!(bits, of(std::f64::consts::LN_2, 200).bits_per_byte(400));

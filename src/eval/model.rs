@@ -5,7 +5,7 @@ use burn::tensor::{Device, FloatDType, Int, Tensor};
 use kiln_data::{Rank, Shape};
 use kiln_kernels::attention_is_fused;
 use kiln_model::flops::{TrainSetting, attention_needs_reference, train_bytes, train_flops_per_batch};
-use kiln_model::{ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Transformer};
+use kiln_model::{ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, PreferenceSums, Transformer};
 
 use crate::config::GenerateConfig;
 use crate::dataset::Vocabulary;
@@ -43,6 +43,12 @@ pub trait Model: Module + 'static {
     /// # Shapes
     /// - classes: `[B]` or `[B * T]`, as [`Transformer::class_logits`] has rows
     fn classify(&self, _batch: &Batch, _label_smoothing: f64) -> Option<(LossSums, Tensor<1, Int>)> {
+        None
+    }
+
+    /// Computes [`Self::loss`] of answers to compare without dropout, and how many pairs the model orders right. `None` if the batch
+    /// has no preferences.
+    fn prefer(&self, _batch: &Batch, _label_smoothing: f64) -> Option<PreferenceSums> {
         None
     }
 
@@ -101,6 +107,10 @@ impl Model for Transformer {
 
     fn classify(&self, batch: &Batch, label_smoothing: f64) -> Option<(LossSums, Tensor<1, Int>)> {
         Transformer::classify(self, batch, label_smoothing)
+    }
+
+    fn prefer(&self, batch: &Batch, label_smoothing: f64) -> Option<PreferenceSums> {
+        Transformer::prefer(self, batch, label_smoothing)
     }
 
     fn has_dropout(&self) -> bool {

@@ -105,6 +105,7 @@ impl ClassPredictor {
             positions: None,
             documents: None,
             token_types: has_types.then(|| int_tensor(types, &self.device)),
+            preference: None,
             lengths: int_tensor(rows.iter().map(|row| row.ids.len() as i32).collect(), &self.device),
             batch_size: rows.len(),
             seq_len: width,

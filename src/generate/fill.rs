@@ -135,6 +135,7 @@ impl MaskFiller {
             positions: None,
             documents: None,
             token_types: None,
+            preference: None,
             lengths: int_tensor(lengths, &self.device),
             batch_size: rows.len(),
             seq_len: width,

@@ -248,6 +248,9 @@ fn validation_line(validation: &ValidationMetrics) -> String {
     if let Some(accuracy) = validation.unigram_accuracy {
         line += &format!(" (unigram {:.2}%)", 100.0 * accuracy);
     }
+    if let (Some(accuracy), Some(margin)) = (validation.reward_accuracy, validation.reward_margin) {
+        line += &format!(" | reward accuracy {:.2}% margin {margin:.3}", 100.0 * accuracy);
+    }
     for (name, value) in validation.of_classes() {
         line += &format!(" | {name} {:.2}%", 100.0 * value);
     }

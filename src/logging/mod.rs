@@ -330,6 +330,8 @@ mod samples {
             bits_per_byte: some,
             masked_accuracy: some,
             unigram_accuracy: some,
+            reward_accuracy: some,
+            reward_margin: some,
             accuracy: some,
             macro_f1: some,
             micro_f1: some,

@@ -83,6 +83,8 @@ pub(super) fn of_validation(validation: &ValidationMetrics) -> Vec<Scalar> {
         ("validation_metrics/bits_per_byte", 1.0, validation.bits_per_byte),
         ("validation_metrics/masked_accuracy(%)", 100.0, validation.masked_accuracy),
         ("validation_metrics/unigram_accuracy(%)", 100.0, validation.unigram_accuracy),
+        ("validation_metrics/reward_accuracy(%)", 100.0, validation.reward_accuracy),
+        ("validation_metrics/reward_margin", 1.0, validation.reward_margin),
         ("validation_metrics/accuracy(%)", 100.0, validation.accuracy),
         ("validation_metrics/macro_f1(%)", 100.0, validation.macro_f1),
         ("validation_metrics/micro_f1(%)", 100.0, validation.micro_f1),

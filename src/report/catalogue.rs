@@ -162,6 +162,14 @@ pub const FIGURES: &[Kind] = &[
         ],
     ),
     kind(
+        "rewards",
+        "Preferred answers with the larger reward",
+        "%",
+        Axis::FromZero,
+        Section::Learning,
+        &[validation("reward_accuracy", "reward accuracy", PERCENT)],
+    ),
+    kind(
         "classes",
         "Classes",
         "%",

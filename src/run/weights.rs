@@ -35,11 +35,14 @@ pub(crate) fn start_from(
     checkpoints: Option<&Checkpoints>,
 ) -> Result<(Weights, Vec<String>)> {
     let mut weights = run.which.read(&run.path)?;
-    // Adapters may be added to a model that has none, and merged into a model that goes on without them.
-    let (has, wants) = (run.model.has_adapters(), config.model.has_adapters());
-    if has && !wants {
+    // Adapters may be added to a model that has none, and merged into a model that goes on without them. Preferences are compared
+    // with the model without adapters, so it takes in what they have learned.
+    let (mut has, wants) = (run.model.has_adapters(), config.model.has_adapters());
+    let are_taken_in = has && wants && config.data.text.is_preferences() && have_learned(&weights.weights);
+    if has && (!wants || are_taken_in) {
         let missing = |path: String| CheckpointError::Mismatch(format!("{path} is missing"));
         (weights.model, weights.weights) = merge_adapters(&run.model, &weights.weights).map_err(missing)?;
+        has = false;
     }
     let lora = if has == wants { weights.model.lora.clone() } else { config.model.lora.clone() };
     if !fits(&TransformerConfig { lora, ..weights.model.clone() }, &config.model) {
@@ -51,7 +54,13 @@ pub(crate) fn start_from(
         let drawn = initial_tensors(&config.model, config.seed);
         weights.weights.extend(drawn.into_iter().filter(|tensor| is_adapter(&tensor.name)));
     }
-    let notes = exchange_heads(run, config, &mut weights.weights);
+    let mut notes = exchange_heads(run, config, &mut weights.weights);
+    if are_taken_in {
+        notes.push(
+            "--from: its adapters are merged into the model that answers are compared with; new ones are trained"
+                .to_owned(),
+        );
+    }
 
     weights.step = 0;
     weights.model = config.model.clone();
@@ -62,6 +71,12 @@ pub(crate) fn start_from(
         checkpoints.save_weights(&weights)?;
     }
     Ok((weights, notes))
+}
+
+/// Returns whether adapters change what the model computes: the second matrix of a new one is zero.
+fn have_learned(weights: &[NamedTensor]) -> bool {
+    let mut second = weights.iter().filter(|tensor| is_adapter(&tensor.name) && tensor.name.ends_with(".b"));
+    second.any(|tensor| tensor.values.iter().any(|x| *x != 0.0))
 }
 
 /// Leaves out the heads that the configured model lacks, and initializes the ones that the saved model lacks. A head for

@@ -105,6 +105,8 @@ impl Validation {
             bits_per_byte: self.n_bytes.map(|n_bytes| loss.bits_per_byte(n_bytes)),
             masked_accuracy: loss.masked.map(|masked| masked.model),
             unigram_accuracy: loss.masked.map(|masked| masked.unigram),
+            reward_accuracy: loss.rewards.map(|rewards| rewards.accuracy),
+            reward_margin: loss.rewards.map(|rewards| rewards.margin),
             accuracy: classes.as_ref().map(|scores| scores.accuracy),
             macro_f1: classes.as_ref().map(|scores| scores.macro_f1),
             micro_f1: classes.as_ref().map(|scores| scores.micro_f1),

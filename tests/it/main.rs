@@ -16,6 +16,7 @@ mod kiln;
 mod looking;
 mod measuring;
 mod minilm;
+mod preferences;
 mod profile;
 mod readme;
 mod report;

@@ -8,7 +8,7 @@ use super::encode::{ChatBlockEncoder, PairBlockEncoder, TextBlockEncoder};
 use super::fingerprint::{Ledger, pair_fingerprint, text_fingerprint};
 use super::format::{CacheKind, Header, NOT_A_CACHE};
 use super::write::Writer;
-use crate::corpus::{PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
+use crate::corpus::{Learn, PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
 use crate::tokenizer::{ChatEncoder, ChatTemplate, PairTokenizers, TextTokenizer};
 
@@ -98,7 +98,8 @@ pub fn prepare_text(
 }
 
 /// Does the same as [`prepare_text`] for conversations, which `template` writes. The cache holds their ids, and which of
-/// them the model learns; [`ChatSource`](crate::ChatSource) packs them into rows.
+/// them the model learns; [`ChatSource`](crate::ChatSource) packs them into rows. Of preferences it holds both conversations, for a
+/// [`PreferenceSource`](crate::PreferenceSource).
 pub fn prepare_chat(
     path: &Path,
     corpus: &TextCorpus,
@@ -108,13 +109,16 @@ pub fn prepare_chat(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
     let vocab_size = tokenizer.vocab_size() as u32;
+    let (kind, learn) = match corpus.config().is_preferences() {
+        true => (CacheKind::Preferences, Learn::LastAnswer),
+        false => (CacheKind::Chat, corpus.config().learn),
+    };
     let header = Header {
         source_vocab_size: vocab_size,
         target_vocab_size: vocab_size,
-        ..Header::new(CacheKind::Chat, tokenizer.fingerprint_hash())
+        ..Header::new(kind, tokenizer.fingerprint_hash())
     };
 
-    let learn = corpus.config().learn;
     let special = tokenizer.special_encoder()?;
     let encoder = || ChatEncoder::new(special.clone(), template.clone(), learn);
     let write = |writer: &mut Writer, _| {
@@ -224,7 +228,7 @@ fn build(
     unchanged: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
     let fits = header.source_vocab_size.max(header.target_vocab_size) <= 1 << 16;
-    let narrow = fits && header.kind != CacheKind::Chat;
+    let narrow = fits && !matches!(header.kind, CacheKind::Chat | CacheKind::Preferences);
     header.token_bytes = if narrow { 2 } else { 4 };
     let temporary = Temporary { path: with_suffix(path, ".partial") };
     let mut writer = Writer::create(&temporary.path, header.kind)?;

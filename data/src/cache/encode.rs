@@ -1,8 +1,8 @@
 //! Blocks of text into blocks of ids, on worker threads.
 
 use crate::corpus::{
-    Conversation, DocumentPart, Pair, PairBlock, PairCorpus, RowParser, RowProblem, RowReport, TextBlock, TextCorpus,
-    length_problem,
+    Conversation, DocumentPart, Pair, PairBlock, PairCorpus, Preference, RowParser, RowProblem, RowReport, TextBlock,
+    TextCorpus, length_problem,
 };
 use crate::error::Result;
 use crate::tokenizer::{ChatEncoder, FLAG, PairEncoder, TextEncoder};
@@ -135,11 +135,23 @@ impl<'a> ChatBlockEncoder<'a> {
     }
 
     pub(super) fn encode(&mut self, block: &TextBlock) -> Result<EncodedBlock> {
+        match self.corpus.config().is_preferences() {
+            true => self.encode_all(block, block.preferences(), Self::ids_of_both),
+            false => self.encode_all(block, block.conversations(), Self::ids),
+        }
+    }
+
+    fn encode_all<T>(
+        &mut self,
+        block: &TextBlock,
+        rows: impl Iterator<Item = (u64, Result<T, RowProblem>)>,
+        ids_of: impl Fn(&Self, &T) -> Result<Result<Vec<u32>, RowProblem>>,
+    ) -> Result<EncodedBlock> {
         let mut encoded = EncodedBlock::default();
         let path = self.corpus.path_of(block);
-        for (line, conversation) in block.conversations() {
-            let ids = match conversation {
-                Ok(conversation) => self.ids(&conversation)?,
+        for (line, row) in rows {
+            let ids = match row {
+                Ok(row) => ids_of(self, &row)?,
                 Err(problem) => Err(problem),
             };
             match ids {
@@ -152,6 +164,15 @@ impl<'a> ChatBlockEncoder<'a> {
             }
         }
         Ok(encoded)
+    }
+
+    /// Returns the ids of both conversations behind the length of the first.
+    fn ids_of_both(&self, preference: &Preference) -> Result<Result<Vec<u32>, RowProblem>> {
+        let both = [self.ids(&preference.chosen)?, self.ids(&preference.rejected)?];
+        Ok(match both {
+            [Ok(chosen), Ok(rejected)] => Ok([&[chosen.len() as u32][..], &chosen, &rejected].concat()),
+            [Err(problem), _] | [_, Err(problem)] => Err(problem),
+        })
     }
 
     fn ids(&self, conversation: &Conversation) -> Result<Result<Vec<u32>, RowProblem>> {

@@ -123,6 +123,7 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
             TextFormat::Lines => "lines\0".into(),
             // The limit decides which conversations are kept.
             TextFormat::Chat => format!("chat {:?} {}\0", corpus.config().learn, corpus.config().seq_len),
+            TextFormat::Preferences => format!("preferences {}\0", corpus.config().seq_len),
         };
         let (hash, seen) = hash_file(path, &seen_before)?;
         hasher.update(how.as_bytes()).update(hash.as_bytes());

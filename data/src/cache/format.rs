@@ -38,6 +38,8 @@ pub(crate) enum CacheKind {
     Text = 1,
     /// Conversations. Ids have four bytes, and the highest bit marks the tokens to learn.
     Chat = 2,
+    /// Answers to compare: the length of the first, then the ids of both, flagged as in a conversation.
+    Preferences = 3,
 }
 
 /// What a cache holds, and what it was made from.
@@ -155,8 +157,9 @@ impl Header {
             0 => CacheKind::Pairs,
             1 => CacheKind::Text,
             2 => CacheKind::Chat,
+            3 => CacheKind::Preferences,
             kind => {
-                return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads kinds 0 to 2")));
+                return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads kinds 0 to 3")));
             }
         };
 

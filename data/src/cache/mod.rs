@@ -39,6 +39,16 @@ pub(crate) enum Tokens<'a> {
     Wide(&'a [u32]),
 }
 
+impl<'a> Tokens<'a> {
+    /// Returns the ids without the first `n`.
+    fn skip(self, n: usize) -> Self {
+        match self {
+            Self::Narrow(ids) => Self::Narrow(&ids[n..]),
+            Self::Wide(ids) => Self::Wide(&ids[n..]),
+        }
+    }
+}
+
 impl TokenCache {
     /// Opens a cache and checks every count, length and offset in it. Ids are checked when batches read them.
     ///
@@ -86,7 +96,7 @@ impl TokenCache {
     pub fn n_target_tokens(&self) -> u64 {
         match self.header.kind {
             CacheKind::Pairs => self.header.n_tokens + 2 * self.header.n_rows - self.n_source_tokens(),
-            CacheKind::Text | CacheKind::Chat => 0,
+            CacheKind::Text | CacheKind::Chat | CacheKind::Preferences => 0,
         }
     }
 

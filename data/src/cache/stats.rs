@@ -16,6 +16,7 @@ impl TokenCache {
         match self.kind() {
             CacheKind::Pairs => self.lengths(row),
             CacheKind::Text | CacheKind::Chat => (0, self.document_len(row) as usize),
+            CacheKind::Preferences => (0, self.document_len(row) as usize - 1),
         }
     }
 
@@ -24,6 +25,8 @@ impl TokenCache {
         let ids = match self.kind() {
             CacheKind::Pairs => self.row(row).1,
             CacheKind::Text | CacheKind::Chat => self.document(row),
+            // Both answers with their prompts, behind the length of the first.
+            CacheKind::Preferences => self.document(row).skip(1),
         };
         match ids {
             Tokens::Narrow(ids) => ids.iter().map(|id| u32::from(*id)).collect(),
@@ -49,7 +52,7 @@ impl TokenCache {
                     update(source);
                     update(target);
                 }
-                CacheKind::Text | CacheKind::Chat => update(self.document(*row)),
+                CacheKind::Text | CacheKind::Chat | CacheKind::Preferences => update(self.document(*row)),
             }
             let hash = hasher.finalize();
             !seen.insert(hash.as_bytes()[..16].try_into().expect("32 bytes"))

@@ -25,6 +25,6 @@ pub(crate) use problem::RowProblem;
 pub use report::{BadRow, BadRowKind, RowReport};
 pub use size::{count_pairs, count_words};
 pub use text::{ChatMessage, Learn, Role};
-pub(crate) use text::{Conversation, DocumentPart, TextBlock, TextFile};
+pub(crate) use text::{Conversation, DocumentPart, Preference, TextBlock, TextFile};
 pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat};
 pub use unknown::{CharacterCounts, Unknown};

@@ -5,6 +5,7 @@ mod direct;
 mod estimate;
 mod labelled;
 mod pairs;
+mod preferences;
 mod text;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ pub use direct::DirectSource;
 pub use estimate::BatchEstimate;
 pub use labelled::{LabelledShape, LabelledSource};
 pub use pairs::PairSource;
+pub use preferences::PreferenceSource;
 pub use text::TextSource;
 
 use crate::batch::EpochPlan;

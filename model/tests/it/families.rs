@@ -83,7 +83,18 @@ pub(crate) fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) ->
     let seq_len = input.dims()[0] / batch_size;
     let token_types = column("token_types").map(tensor);
     let (positions, documents) = (None, None);
-    Batch::Text(TextBatch { input, labels, positions, documents, token_types, lengths, batch_size, seq_len, tokens: 0 })
+    Batch::Text(TextBatch {
+        input,
+        labels,
+        positions,
+        documents,
+        token_types,
+        preference: None,
+        lengths,
+        batch_size,
+        seq_len,
+        tokens: 0,
+    })
 }
 
 /// The non-padding rows of the logits. The other rows have no meaning, and differ: a padded query of a causal model sees

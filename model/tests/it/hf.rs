@@ -108,6 +108,7 @@ fn logits(model: &Transformer, expected: &Expected, device: &Device) -> Vec<f32>
             positions: None,
             documents: None,
             token_types: None,
+            preference: None,
             lengths: ids(&expected.lengths, device),
             batch_size: b,
             seq_len: expected.input.len() / b,

@@ -14,6 +14,7 @@ mod mlm;
 mod parameters;
 mod parity;
 mod peft;
+mod preferences;
 mod prompts;
 mod round_trip;
 mod support;

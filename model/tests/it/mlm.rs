@@ -41,6 +41,7 @@ fn text(rows: usize, len: usize, device: &Device) -> TextBatch {
         positions: None,
         documents: None,
         token_types: None,
+        preference: None,
         lengths: ids(&lengths, device),
         batch_size: rows,
         seq_len: len,

@@ -159,6 +159,7 @@ pub(crate) fn text_batch(rows: &[Vec<i32>], min_len: usize, device: &Device) -> 
         positions: None,
         documents: None,
         token_types: None,
+        preference: None,
         lengths: ids(&lengths, device),
         batch_size: rows.len(),
         seq_len: len,

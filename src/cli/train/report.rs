@@ -110,6 +110,9 @@ fn scores(validation: &ValidationMetrics) -> String {
     if let (Some(model), Some(unigram)) = (validation.masked_accuracy, validation.unigram_accuracy) {
         line += &format!(", masked accuracy {:.2}% (unigram {:.2}%)", 100.0 * model, 100.0 * unigram);
     }
+    if let (Some(accuracy), Some(margin)) = (validation.reward_accuracy, validation.reward_margin) {
+        line += &format!(", reward accuracy {:.2}%, margin {margin:.3}", 100.0 * accuracy);
+    }
     for (name, value) in validation.of_classes() {
         line += &format!(", {name} {:.2}%", 100.0 * value);
     }

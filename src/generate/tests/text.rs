@@ -51,6 +51,7 @@ impl Writer {
             positions: None,
             documents: None,
             token_types: None,
+            preference: None,
             lengths: int_tensor(vec![n as i32], &Device::flex()),
             batch_size: 1,
             seq_len: n,

@@ -66,6 +66,7 @@ struct BatchRecord<'a> {
     target_len: usize,
     boundaries: bool,
     token_types: bool,
+    preference: Option<f64>,
     /// Row numbers in the data set.
     rows: &'a [u32],
     ids: &'a [i32],
@@ -219,6 +220,7 @@ impl Watch {
             target_len: batch.target_len,
             boundaries: batch.boundaries,
             token_types: batch.token_types,
+            preference: batch.preference,
             rows: &batch.rows,
             ids: &batch.ids,
         });

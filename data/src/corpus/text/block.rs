@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{Conversation, TextCorpus, TextFile, TextFormat};
+use super::{Conversation, Preference, TextCorpus, TextFile, TextFormat};
 use crate::corpus::RowProblem;
 use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
@@ -76,10 +76,22 @@ impl TextBlock {
 
     /// Parses the lines of a file of conversations. Returns each with its number, counted from 1.
     pub(crate) fn conversations(&self) -> impl Iterator<Item = (u64, Result<Conversation, RowProblem>)> {
-        self.parts.iter().map(|part| {
+        self.parsed(Conversation::parse)
+    }
+
+    /// Parses the lines of a file of preferences, as [`Self::conversations`] does.
+    pub(crate) fn preferences(&self) -> impl Iterator<Item = (u64, Result<Preference, RowProblem>)> {
+        self.parsed(Preference::parse)
+    }
+
+    fn parsed<T>(
+        &self,
+        parse: impl Fn(&str) -> Result<T, RowProblem>,
+    ) -> impl Iterator<Item = (u64, Result<T, RowProblem>)> {
+        self.parts.iter().map(move |part| {
             let parsed = self.text(part).and_then(|line| match line.trim().is_empty() {
                 true => Err(RowProblem::NoText),
-                false => Conversation::parse(&line),
+                false => parse(&line),
             });
             (part.line, parsed)
         })
@@ -110,6 +122,7 @@ impl TextBlock {
         match self.format {
             TextFormat::Jsonl => {}
             TextFormat::Chat => return Ok(Cow::Owned(Conversation::parse(&text)?.to_text())),
+            TextFormat::Preferences => return Ok(Cow::Owned(Preference::parse(&text)?.to_text())),
             _ => return Ok(text),
         }
         let [text] = match text {
@@ -171,7 +184,7 @@ impl OpenFile {
     /// Adds a document, or a part of one, to the block. Returns `false` at the end of the file.
     fn read_part(&mut self, block: &mut TextBlock) -> Result<bool> {
         match self.format {
-            TextFormat::Lines | TextFormat::Jsonl | TextFormat::Chat => self.read_line(block),
+            TextFormat::Lines | TextFormat::Jsonl | TextFormat::Chat | TextFormat::Preferences => self.read_line(block),
             TextFormat::Auto | TextFormat::BlankLines | TextFormat::Files => self.read_document(block),
         }
     }

@@ -39,6 +39,8 @@ pub enum TextFormat {
     Jsonl,
     /// One JSON object per line, which is a conversation: `messages`, `conversations`, or `prompt` and `completion`.
     Chat,
+    /// One JSON object per line, which is a prompt with a preferred answer and another one: `prompt`, `chosen` and `rejected`.
+    Preferences,
 }
 
 /// Which tokens of a conversation the model learns to predict.
@@ -115,8 +117,8 @@ impl TextConfig {
         let is_chat = self.is_chat();
         if is_chat && self.packing != Packing::Documents {
             problems.push(
-                "data.text.packing is not \"documents\", but data.text.format = \"chat\" packs whole conversations that do not \
-                 see each other: set data.text.packing = \"documents\""
+                "data.text.packing is not \"documents\", but conversations are packed whole and do not see \
+                 each other: set data.text.packing = \"documents\""
                     .into(),
             );
         }
@@ -130,6 +132,13 @@ impl TextConfig {
         if !is_chat && self.learn != Learn::Answers {
             problems.push(
                 "data.text.learn is set, but only conversations have answers: set data.text.format = \"chat\", or remove it"
+                    .into(),
+            );
+        }
+        if self.is_preferences() && self.learn != Learn::Answers {
+            problems.push(
+                "data.text.learn is set, but of preferences the last answers are compared: remove it, or set data.text.format = \
+                 \"chat\""
                     .into(),
             );
         }
@@ -157,9 +166,14 @@ impl TextConfig {
         problems
     }
 
-    /// Whether rows are conversations.
+    /// Whether rows are conversations, which a chat template writes.
     pub fn is_chat(&self) -> bool {
-        self.format == TextFormat::Chat
+        matches!(self.format, TextFormat::Chat | TextFormat::Preferences)
+    }
+
+    /// Whether rows are answers to compare.
+    pub fn is_preferences(&self) -> bool {
+        self.format == TextFormat::Preferences
     }
 
     /// Replaces a `seq_len` of 0 by the model's positions.
@@ -194,6 +208,10 @@ mod tests {
                 "data.text.chat_template is set, but",
             ),
             (TextConfig { learn: Learn::Everything, ..good.clone() }, "data.text.learn is set, but only"),
+            (
+                TextConfig { format: TextFormat::Preferences, learn: Learn::Everything, ..good.clone() },
+                "data.text.learn is set, but of preferences",
+            ),
             (TextConfig { max_bad_rows: 1.5, ..good.clone() }, "data.text.max_bad_rows = 1.5 is not a fraction"),
         ];
 

@@ -76,12 +76,7 @@ pub(crate) struct Conversation {
 impl Conversation {
     /// Reads a row: `messages`, `conversations` (ShareGPT), or `prompt` and `completion`.
     pub(crate) fn parse(line: &str) -> Result<Self, RowProblem> {
-        let row: Map<String, Value> = serde_json::from_str(line).map_err(|error| {
-            let text = error.to_string();
-            let text = text.split(" at line ").next().unwrap_or(&text).to_owned();
-            malformed(format!("not a JSON object: {text} (byte {})", error.column()))
-        })?;
-
+        let row = object(line)?;
         let messages = match &row {
             row if row.contains_key("messages") => message_list("messages", &row["messages"])?,
             row if row.contains_key("conversations") => message_list("conversations", &row["conversations"])?,
@@ -100,7 +95,7 @@ impl Conversation {
         Self::checked(messages)
     }
 
-    fn checked(messages: Vec<ChatMessage>) -> Result<Self, RowProblem> {
+    pub(super) fn checked(messages: Vec<ChatMessage>) -> Result<Self, RowProblem> {
         if messages.len() > MAX_MESSAGES {
             return Err(malformed(format!(
                 "the conversation has {} messages, {MAX_MESSAGES} are allowed: divide it",
@@ -124,11 +119,19 @@ impl Conversation {
     }
 }
 
-fn malformed(found: String) -> RowProblem {
+pub(super) fn object(line: &str) -> Result<Map<String, Value>, RowProblem> {
+    serde_json::from_str(line).map_err(|error| {
+        let text = error.to_string();
+        let text = text.split(" at line ").next().unwrap_or(&text).to_owned();
+        malformed(format!("not a JSON object: {text} (byte {})", error.column()))
+    })
+}
+
+pub(super) fn malformed(found: String) -> RowProblem {
     RowProblem::Malformed(found)
 }
 
-fn text_or_messages(field: &str, value: &Value, role: Role) -> Result<Vec<ChatMessage>, RowProblem> {
+pub(super) fn text_or_messages(field: &str, value: &Value, role: Role) -> Result<Vec<ChatMessage>, RowProblem> {
     match value {
         Value::String(text) => Ok(vec![ChatMessage::new(role, text)]),
         messages => message_list(field, messages),

@@ -3,6 +3,7 @@
 mod block;
 mod config;
 mod conversation;
+mod preference;
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ pub(crate) use block::{DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
 pub use conversation::{ChatMessage, Role};
+pub(crate) use preference::Preference;
 
 use super::RowReport;
 use super::json::{self, JsonFields};
@@ -115,8 +117,18 @@ impl TextCorpus {
     /// If the text cannot be read.
     pub fn first_question(&self) -> Result<Option<String>> {
         let Some(block) = self.blocks().next().transpose()? else { return Ok(None) };
-        let messages = block.conversations().filter_map(|(_, parsed)| parsed.ok()).flat_map(|found| found.messages);
-        let mut questions = messages.filter(|message| message.role == Role::User).map(|message| message.content);
+        let messages: Vec<_> = match self.config.is_preferences() {
+            true => block
+                .preferences()
+                .filter_map(|(_, parsed)| parsed.ok())
+                .flat_map(|found| found.chosen.messages)
+                .collect(),
+            false => {
+                block.conversations().filter_map(|(_, parsed)| parsed.ok()).flat_map(|found| found.messages).collect()
+            }
+        };
+        let mut questions =
+            messages.into_iter().filter(|message| message.role == Role::User).map(|message| message.content);
         Ok(questions.next())
     }
 

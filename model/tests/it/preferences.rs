@@ -1,0 +1,154 @@
+//! Losses, rewards and gradients of preferences equal those of `trl` (`model/fixtures/make_preferences.py`).
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{DType, Device, Tensor};
+use kiln_model::hf::{self, ElementType, FileTensor, Imported};
+use kiln_model::{Batch, NamedTensor, TextBatch, Transformer, TransformerConfig, is_adapter};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+use crate::fixture::{Fixture, folder};
+use crate::support::{ByPath, assert_close, gradients, ids, scalar, train_device, with_weights};
+
+const N_PAIRS: usize = 8;
+
+fn json(name: &str) -> Value {
+    serde_json::from_slice(&bytes(name)).expect("JSON")
+}
+
+fn bytes(name: &str) -> Vec<u8> {
+    std::fs::read(folder().join("preferences").join(name)).expect("fixtures are committed")
+}
+
+fn by_path(tensors: &[NamedTensor]) -> ByPath {
+    tensors.iter().map(|tensor| (tensor.name.clone(), tensor.values.clone())).collect()
+}
+
+/// Tensors of a file, with the values of `other` where it has any.
+fn file_tensors(bytes: &[u8], other: &ByPath) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+    let file = SafeTensors::deserialize(bytes).expect("a safetensors file");
+    file.tensors()
+        .into_iter()
+        .map(|(name, view)| {
+            let values = other.get(&name).map(|values| values.iter().flat_map(|x| x.to_le_bytes()).collect());
+            (name, view.shape().to_vec(), values.unwrap_or_else(|| view.data().to_vec()))
+        })
+        .collect()
+}
+
+fn as_file<'a>(tensors: &'a [(String, Vec<usize>, Vec<u8>)]) -> Vec<FileTensor<'a>> {
+    let tensor = |(name, shape, bytes): &'a (String, Vec<usize>, Vec<u8>)| FileTensor {
+        name: name.clone(),
+        shape: shape.clone(),
+        element_type: ElementType::F32,
+        bytes,
+    };
+    tensors.iter().map(tensor).collect()
+}
+
+/// The base model, and tensors of the adapter by our names.
+fn adapted(values: &ByPath) -> (TransformerConfig, Vec<NamedTensor>, Vec<NamedTensor>) {
+    let base = file_tensors(&bytes("model.safetensors"), &ByPath::new());
+    let Imported { family, config, weights, .. } = hf::import(&json("config.json"), &as_file(&base)).expect("a model");
+    let adapter = file_tensors(&bytes("adapter_model.safetensors"), values);
+    let settings = json("adapter_config.json");
+    let (lora, adapter) = hf::import_adapter(family, &config, &settings, &as_file(&adapter)).expect("an adapter");
+    (TransformerConfig { lora, dropout: 0.0, ..config }, weights, adapter)
+}
+
+/// The first batch, with both answers to a prompt in adjacent rows.
+fn batch(fixture: &Fixture, device: &Device) -> TextBatch {
+    let rows = 2 * N_PAIRS;
+    let seq_len = fixture.ints["input_ids"].len() / rows;
+    let (mut input, mut labels, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
+    for row in (0..N_PAIRS).flat_map(|pair| [pair, N_PAIRS + pair]) {
+        let of = |name: &str| &fixture.ints[name][row * seq_len..(row + 1) * seq_len];
+        let (ids, counts) = (of("input_ids"), of("completion_mask"));
+        input.extend_from_slice(ids);
+        labels.extend((1..seq_len).map(|t| if counts[t] == 1 { ids[t] } else { TextBatch::NOT_COUNTED }));
+        labels.push(TextBatch::NOT_COUNTED);
+        lengths.push(of("attention_mask").iter().sum());
+    }
+    TextBatch {
+        input: ids(&input, device),
+        labels: ids(&labels, device),
+        positions: None,
+        documents: None,
+        token_types: None,
+        preference: Some(0.1),
+        lengths: ids(&lengths, device),
+        batch_size: rows,
+        seq_len,
+        tokens: 0,
+    }
+}
+
+fn only_adapters(model: Transformer) -> Transformer {
+    struct Freeze(Vec<String>);
+    impl ModuleMapper for Freeze {
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.0.push(name.to_owned());
+        }
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.0.pop();
+        }
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let trained = is_adapter(&self.0.join("."));
+            param.set_require_grad(trained)
+        }
+    }
+    model.map(&mut Freeze(Vec::new()))
+}
+
+#[test]
+fn losses_and_gradients_equal_trl() {
+    let device = train_device();
+    let (fixture, expected) =
+        (Fixture::read(&folder().join("preferences/expected.safetensors")), json("expected.json"));
+    let (config, base, after) = adapted(&fixture.group("after."));
+    let gradient = adapted(&fixture.group("gradient.")).2;
+    for logits_chunk_rows in [Some(0), Some(32)] {
+        let config = TransformerConfig { logits_chunk_rows, ..config.clone() };
+        let weights = by_path(&[base.clone(), after.clone()].concat());
+        let model = only_adapters(with_weights(config.init(1, DType::F32, &device), &weights));
+        let batch = Batch::Text(batch(&fixture, &device));
+
+        let sums = model.loss(&batch, 0.0, None);
+        let loss = sums.loss_sum / sums.n_labels;
+        let wanted = expected["loss_after"].as_f64().expect("a number");
+        assert!((scalar(loss.clone()) - wanted).abs() < 1e-5, "{} instead of {wanted}", scalar(loss));
+        let found = gradients(&model, &loss.backward());
+        assert_eq!(found.len(), gradient.len(), "only adapters have gradients");
+        let largest = gradient.iter().flat_map(|it| &it.values).fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        for NamedTensor { name, values, .. } in &gradient {
+            assert_close(&found[name], values, 1e-4, 1e-6 * largest, &format!("gradient of {name}"));
+        }
+
+        // Without autodiff, as in validation.
+        let measured = model.valid().prefer(&batch, 0.0).expect("preferences");
+        assert!((scalar(measured.losses.loss_sum) / N_PAIRS as f64 - wanted).abs() < 1e-5);
+        assert_eq!(scalar(measured.n_preferred), N_PAIRS as f64, "each pair was learned");
+        assert!(scalar(measured.margin_sum) > 0.0);
+    }
+}
+
+#[test]
+fn a_new_adapter_prefers_nothing_and_smoothing_pulls_back() {
+    let device = train_device();
+    let fixture = Fixture::read(&folder().join("preferences/expected.safetensors"));
+    let (config, base, new) = adapted(&ByPath::new());
+    let batch = Batch::Text(batch(&fixture, &device));
+    let model = |adapter: &[NamedTensor]| -> Transformer {
+        with_weights(config.init(1, DType::F32, &device), &by_path(&[base.clone(), adapter.to_vec()].concat()))
+    };
+    let found = model(&new).prefer(&batch, 0.0).expect("preferences");
+    assert!((scalar(found.losses.loss_sum) / N_PAIRS as f64 - 2_f64.ln()).abs() < 1e-6);
+    assert_eq!(scalar(found.margin_sum), 0.0);
+
+    let after = model(&adapted(&fixture.group("after.")).2);
+    let loss = |smoothing| scalar(after.prefer(&batch, smoothing).expect("preferences").losses.loss_sum);
+    let (plain, half) = (loss(0.0), loss(0.5));
+    let margin = scalar(after.prefer(&batch, 0.0).expect("preferences").margin_sum);
+    // -log sigmoid(-z) = -log sigmoid(z) + z.
+    assert!((half - (plain + 0.5 * margin)).abs() < 1e-4, "{half} {plain} {margin}");
+}
