@@ -28,7 +28,7 @@
 //! | 0 | `files` writing files safely · `units` numbers for people |
 //! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
 //! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` AdamW and its schedules · `logging` console, JSON lines, TensorBoard · `distributed` several processes: who they are, their link, their launcher |
-//! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `hugging_face` folders of `transformers` |
+//! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `hugging_face` folders of `transformers` · `gguf` files of llama.cpp |
 //! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
 //! | 5 | [`train`] the loop, its steps and its state |
 //! | 6 | [`run`] the life of a run: folder, lock, start, resume |
@@ -79,6 +79,8 @@ pub mod diagnose;
 #[doc(hidden)]
 pub mod distributed;
 mod files;
+#[doc(hidden)]
+pub mod gguf;
 #[doc(hidden)]
 pub mod hugging_face;
 #[doc(hidden)]

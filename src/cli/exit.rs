@@ -12,6 +12,7 @@ use crate::device::{DeviceError, PrecisionError};
 use crate::distributed::{DevicesError, WorldError};
 use crate::files::FileError;
 use crate::generate::GenerateError;
+use crate::gguf::GgufError;
 use crate::hugging_face::FolderError;
 use crate::report::history::HistoryError;
 use crate::run::RunError;
@@ -80,6 +81,13 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             FolderError::BadFile { .. } => BAD_DATA,
         });
     }
+    if let Some(error) = cause.downcast_ref::<GgufError>() {
+        return Some(match error {
+            GgufError::Io { source, .. } => code_of_io(source),
+            GgufError::Taken(_) | GgufError::NotExpressible(_) => USAGE,
+        });
+    }
+
     if let Some(error) = cause.downcast_ref::<HfError>() {
         return Some(if matches!(error, HfError::NotExpressible { .. }) { USAGE } else { BAD_DATA });
     }
@@ -141,6 +149,7 @@ mod tests {
             (anyhow::Error::new(full), FAILED),
             (anyhow::Error::new(damaged), BAD_DATA),
             (anyhow::Error::new(FolderError::Taken("out".into())), USAGE),
+            (anyhow::Error::new(GgufError::Taken("out.gguf".into())), USAGE),
             (anyhow::Error::new(FolderError::BadFile { path: "x".into(), reason: "is cut short".into() }), BAD_DATA),
             (anyhow::Error::new(HfError::Family { found: "no model_type".into() }), BAD_DATA),
             (anyhow::Error::new(HfError::NotExpressible { family: Family::Gpt2, problems: vec![] }), USAGE),

@@ -1,4 +1,4 @@
-//! `kiln export`: writes a checkpoint as a Hugging Face model folder.
+//! `kiln export`: writes a checkpoint as a Hugging Face model folder, or as a GGUF file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,29 +13,33 @@ use crate::config::SpecialTokens;
 use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
 use crate::generate::TokenRules;
+use crate::gguf::{self, GgufType, TokenizerFiles, write_gguf};
 use crate::hugging_face::{
     CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE,
     TokenizerFile, write_adapter, write_folder,
 };
 use crate::run::{TrainedModel, WhichWeights};
 
-/// Writes a checkpoint as a Hugging Face model folder
+/// Writes a checkpoint as a Hugging Face model folder, or as a GGUF file for llama.cpp
 ///
 /// Chooses the family that computes the same: gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart,
 /// marian or t5. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM or
 /// AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer: it gives the ids that Kiln gives. A model
 /// that none of these families computes is refused with the reasons.
+///
+/// If the name ends with .gguf, a file for llama.cpp is written: of a gpt2, llama, mistral (without windows), qwen2 or qwen3 model.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln export runs/lm models/lm
   kiln export runs/en-it models/en-it --checkpoint last --dtype bf16
-  kiln export runs/tuned adapters/tuned --adapter")]
+  kiln export runs/tuned adapters/tuned --adapter
+  kiln export runs/tuned models/tuned.gguf --dtype q8_0")]
 pub(super) struct Args {
     /// Run folder, or a checkpoint's folder
     #[arg(value_name = "RUN")]
     run: PathBuf,
 
-    /// Folder to write; it must not exist yet, or be empty
+    /// Folder to write, which must not exist yet, or be empty; or file to write, which ends with .gguf
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 
@@ -51,16 +55,65 @@ pub(super) struct Args {
     #[arg(long)]
     adapter: bool,
 
-    /// Type of the exported weights
+    /// Type of the exported weights; q8_0 for GGUF files only
     #[arg(long, value_name = "TYPE", default_value = "f32")]
-    dtype: StoredType,
+    dtype: ExportType,
+}
+
+/// The element type of the exported weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ExportType {
+    /// 32-bit floats, without loss.
+    F32,
+    /// bfloat16: half the size, 8 bits of precision.
+    Bf16,
+    /// Half precision: half the size, 11 bits of precision, at most 65504.
+    F16,
+    /// GGUF: blocks of 32 eight-bit numbers with a common factor, a bit more than a quarter of the size.
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl ExportType {
+    fn in_folder(self) -> Result<StoredType> {
+        match self {
+            Self::F32 => Ok(StoredType::F32),
+            Self::Bf16 => Ok(StoredType::Bf16),
+            Self::F16 => Ok(StoredType::F16),
+            Self::Q8_0 => {
+                let text =
+                    "--dtype q8_0 is for GGUF files: give the target a name that ends with .gguf, or take another type";
+                Err(Usage(text.into()).into())
+            }
+        }
+    }
+
+    fn in_gguf(self) -> GgufType {
+        match self {
+            Self::F32 => GgufType::F32,
+            Self::Bf16 => GgufType::Bf16,
+            Self::F16 => GgufType::F16,
+            Self::Q8_0 => GgufType::Q8_0,
+        }
+    }
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let run = TrainedModel::find_weights(&args.run, args.checkpoint.as_deref(), args.weights)?;
-    if args.adapter {
-        return adapter(&args, &run);
+    let is_gguf = args.dir.extension().is_some_and(|extension| extension == gguf::EXTENSION);
+    if is_gguf && args.adapter {
+        let text = "--adapter writes a folder for peft; without it, the adapters are merged into the GGUF file";
+        return Err(Usage(text.into()).into());
     }
+    let stored = if is_gguf { StoredType::F32 } else { args.dtype.in_folder()? };
+
+    let run = TrainedModel::find_weights(&args.run, args.checkpoint.as_deref(), args.weights)?;
+    if is_gguf {
+        return gguf_file(&args, &run);
+    }
+    if args.adapter {
+        return adapter(&args, &run, stored);
+    }
+
     let Exported { family, mut config, mut generation_config, tensors } =
         hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary))
             .with_context(|| format!("exporting {}", run.path.display()))?;
@@ -68,16 +121,37 @@ pub(super) fn run(args: Args) -> Result<()> {
         describe_generation(&run, generation);
     }
     // Version 5 of transformers reads the first key, version 4 the second.
-    config["dtype"] = json!(args.dtype.torch_name());
-    config["torch_dtype"] = json!(args.dtype.torch_name());
+    config["dtype"] = json!(stored.torch_name());
+    config["torch_dtype"] = json!(stored.torch_name());
     name_classes(&run, &mut config);
     let mut files = vec![(CONFIG_FILE.to_owned(), text(&config))];
     files.extend(generation_config.map(|config| (GENERATION_CONFIG_FILE.to_owned(), text(&config))));
     files.extend(tokenizer_files(&run)?);
     let files: Vec<_> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
-    write_folder(&args.dir, &tensors, args.dtype, &files)?;
+    write_folder(&args.dir, &tensors, stored, &files)?;
     let averaged = if run.which == WhichWeights::Averaged { ", averaged weights," } else { "" };
     eprintln!("exported step {}{averaged} of {} as a {family} model", run.step, args.run.display());
+    println!("{}", args.dir.display());
+    Ok(())
+}
+
+/// Writes a file for llama.cpp.
+fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
+    let context = || format!("exporting {}", run.path.display());
+    let Some(tokenizer) = run.vocabulary.text().filter(|_| traits_of(run.config.task).continues_text) else {
+        return Err(Usage("a GGUF file is for models that continue text (task = \"lm\")".into()).into());
+    };
+    let model = hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary)).with_context(context)?;
+    let json: Value = serde_json::from_str(tokenizer.json()).with_context(context)?;
+    let template = tokenizer.chat_template()?;
+    let files = TokenizerFiles {
+        tokenizer: &json,
+        chat_template: (!template.is_default()).then(|| template.source()),
+        adds_bos: tokenizer.special().bos.is_some_and(|bos| tokenizer.before_prompt() == [bos]),
+    };
+    let name = args.dir.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    write_gguf(&args.dir, &name, &model, &files, args.dtype.in_gguf()).with_context(context)?;
+    eprintln!("exported step {} of {} as a {} model for llama.cpp", run.step, args.run.display(), model.family);
     println!("{}", args.dir.display());
     Ok(())
 }
@@ -96,7 +170,7 @@ fn name_classes(run: &TrainedModel, config: &mut Value) {
 }
 
 /// Writes the adapters alone.
-fn adapter(args: &Args, run: &TrainedModel) -> Result<()> {
+fn adapter(args: &Args, run: &TrainedModel, stored: StoredType) -> Result<()> {
     if run.model.class_head != ClassHead::None {
         let text = "--adapter would leave out the head for classes, which was trained with the adapters; export the merged model \
                     without --adapter";
@@ -104,7 +178,7 @@ fn adapter(args: &Args, run: &TrainedModel) -> Result<()> {
     }
     let ExportedAdapter { family, config, tensors } =
         hf::export_adapter(&run.model, run.weights()).with_context(|| format!("exporting {}", run.path.display()))?;
-    write_adapter(&args.dir, &tensors, args.dtype, text(&config))?;
+    write_adapter(&args.dir, &tensors, stored, text(&config))?;
     eprintln!(
         "exported the adapters of step {} of {}, for the {family} model that they were trained with",
         run.step,

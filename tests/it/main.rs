@@ -10,6 +10,7 @@ mod diagnose;
 mod en_it;
 mod faults;
 mod fuzz;
+mod gguf;
 mod help;
 mod hugging_face;
 mod kiln;

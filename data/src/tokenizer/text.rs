@@ -227,7 +227,7 @@ impl TextTokenizer {
     }
 
     /// Returns the `tokenizer.json` that was loaded or trained.
-    pub(super) fn json(&self) -> &str {
+    pub fn json(&self) -> &str {
         &self.vocabulary.json
     }
 

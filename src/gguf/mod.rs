@@ -1,0 +1,105 @@
+//! Writes language models as GGUF files, which llama.cpp and the programs built on it read.
+//!
+//! The format is described in ggml's `docs/gguf.md`. A file holds the numbers of the model's shape, the vocabulary, and the weights under
+//! llama.cpp's names. They come from the model as [`kiln_model::hf::export`] gives it.
+
+mod file;
+mod metadata;
+mod tensors;
+mod vocabulary;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use file::GgufFile;
+use kiln_model::hf::{Exported, Family};
+use serde_json::Value;
+use thiserror::Error;
+
+/// The ending of a file's name.
+pub const EXTENSION: &str = "gguf";
+
+/// How matrices are stored. Vectors are always f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GgufType {
+    /// 32-bit floats, without loss.
+    F32,
+    /// Half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// Blocks of 32 eight-bit numbers with a common factor in half precision. Matrices whose rows are not multiples of 32 are f16.
+    Q8_0,
+}
+
+/// A model that cannot be written, and why.
+#[derive(Debug, Error)]
+pub enum GgufError {
+    /// The operating system refused.
+    #[error("cannot write {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The file exists already.
+    #[error("{} exists already; name another file, or remove it", .0.display())]
+    Taken(PathBuf),
+    /// llama.cpp does not compute this model, or encodes its texts differently.
+    #[error("llama.cpp does not compute the same: {0}; export a folder for transformers instead")]
+    NotExpressible(String),
+}
+
+/// The tokenizer's files, and what Kiln puts before a prompt.
+#[derive(Debug)]
+pub struct TokenizerFiles<'a> {
+    /// `tokenizer.json`
+    pub tokenizer: &'a Value,
+    /// The chat template, if the model has one.
+    pub chat_template: Option<&'a str>,
+    /// Whether a prompt begins with the token `bos`.
+    pub adds_bos: bool,
+}
+
+/// Writes the file `path`, completely or not at all.
+///
+/// # Errors
+/// If llama.cpp does not compute the model, if it would encode texts differently, if the file exists, or if it cannot be written.
+pub fn write_gguf(
+    path: &Path,
+    name: &str,
+    model: &Exported,
+    tokenizer: &TokenizerFiles<'_>,
+    stored: GgufType,
+) -> Result<(), GgufError> {
+    if path.exists() {
+        return Err(GgufError::Taken(path.to_path_buf()));
+    }
+    let architecture = architecture(model.family)?;
+    let mut file = GgufFile::default();
+    metadata::add(&mut file, architecture, name, model, stored)?;
+    vocabulary::add(&mut file, architecture, &model.config, tokenizer)?;
+    tensors::add(&mut file, model, stored)?;
+    file.write(path).map_err(|source| GgufError::Io { path: path.to_path_buf(), source })
+}
+
+/// Returns llama.cpp's name of the architecture.
+fn architecture(family: Family) -> Result<&'static str, GgufError> {
+    match family {
+        Family::Gpt2 => Ok("gpt2"),
+        Family::Llama | Family::Mistral => Ok("llama"),
+        Family::Qwen2 => Ok("qwen2"),
+        Family::Qwen3 => Ok("qwen3"),
+        other => Err(refused(format!(
+            "it is given gpt2, llama, mistral, qwen2 and qwen3 models by Kiln, and this is a {other} model"
+        ))),
+    }
+}
+
+fn refused(reason: impl Into<String>) -> GgufError {
+    GgufError::NotExpressible(reason.into())
+}
+
+#[cfg(test)]
+mod tests;

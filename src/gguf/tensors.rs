@@ -1,0 +1,115 @@
+//! The weights, under llama.cpp's names and in its order of features.
+
+use kiln_model::NamedTensor;
+use kiln_model::hf::{Exported, Family};
+use serde_json::Value;
+
+use super::file::{BLOCK, GgufFile, Stored, Tensor};
+use super::metadata::{rope_factors, size};
+use super::{GgufError, GgufType, refused};
+
+/// Names of `transformers` within a layer, and llama.cpp's.
+const IN_LAYER: [(&str, &str); 11] = [
+    ("input_layernorm", "attn_norm"),
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"),
+    ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+];
+/// The same for GPT-2.
+const IN_GPT2_LAYER: [(&str, &str); 6] = [
+    ("ln_1", "attn_norm"),
+    ("attn.c_attn", "attn_qkv"),
+    ("attn.c_proj", "attn_output"),
+    ("ln_2", "ffn_norm"),
+    ("mlp.c_fc", "ffn_up"),
+    ("mlp.c_proj", "ffn_down"),
+];
+/// Names outside of the layers.
+const OUTSIDE: [(&str, &str); 6] = [
+    ("embed_tokens", "token_embd"),
+    ("norm", "output_norm"),
+    ("lm_head", "output"),
+    ("wte", "token_embd"),
+    ("wpe", "position_embd"),
+    ("ln_f", "output_norm"),
+];
+
+/// Adds all tensors of the model.
+pub(super) fn add(file: &mut GgufFile, model: &Exported, stored: GgufType) -> Result<(), GgufError> {
+    let Exported { family, config, tensors, .. } = model;
+    for tensor in tensors {
+        let name = name_of(*family, &tensor.name)
+            .ok_or_else(|| refused(format!("it has no place for the tensor {}", tensor.name)))?;
+        let tensor = in_order(*family, config, tensor);
+        let stored = stored_as(&name, &tensor.shape, stored);
+        let NamedTensor { shape, values, .. } = tensor;
+        file.push(Tensor { name, shape, values, stored });
+    }
+    if let Some(factors) = rope_factors(config) {
+        let shape = vec![factors.len()];
+        file.push(Tensor { name: "rope_freqs.weight".to_owned(), shape, values: factors, stored: Stored::F32 });
+    }
+    Ok(())
+}
+
+fn name_of(family: Family, name: &str) -> Option<String> {
+    let (path, kind) = name.rsplit_once('.')?;
+    let path = path.strip_prefix("model.").or(path.strip_prefix("transformer.")).unwrap_or(path);
+    if let Some((_, name)) = OUTSIDE.iter().find(|(theirs, _)| *theirs == path) {
+        return Some(format!("{name}.{kind}"));
+    }
+    let (prefix, table) = match family {
+        Family::Gpt2 => ("h.", &IN_GPT2_LAYER[..]),
+        _ => ("layers.", &IN_LAYER[..]),
+    };
+    let (layer, inner) = path.strip_prefix(prefix)?.split_once('.')?;
+    let (_, name) = table.iter().find(|(theirs, _)| *theirs == inner)?;
+    Some(format!("blk.{layer}.{name}.{kind}"))
+}
+
+/// Returns the tensor with its features in llama.cpp's order: Llama's queries and keys have both halves of a rotation next to each
+/// other there, and GPT-2's matrices have a row for each output.
+fn in_order(family: Family, config: &Value, tensor: &NamedTensor) -> NamedTensor {
+    let heads = match family {
+        Family::Llama | Family::Mistral if tensor.name.contains(".q_proj.") => size(config, "num_attention_heads"),
+        Family::Llama | Family::Mistral if tensor.name.contains(".k_proj.") => size(config, "num_key_value_heads"),
+        Family::Gpt2 if tensor.shape.len() == 2 && tensor.name.contains(".h.") => return transposed(tensor),
+        _ => return tensor.clone(),
+    } as usize;
+    let rows = tensor.shape[0];
+    let width = tensor.values.len() / rows;
+    let half = rows / heads / 2;
+    let mut values = Vec::with_capacity(tensor.values.len());
+    for row in 0..rows {
+        let (head, at) = (row / (2 * half), row % (2 * half));
+        let from = head * 2 * half + at % 2 * half + at / 2;
+        values.extend_from_slice(&tensor.values[from * width..(from + 1) * width]);
+    }
+    NamedTensor { values, ..tensor.clone() }
+}
+
+fn transposed(tensor: &NamedTensor) -> NamedTensor {
+    let [rows, columns] = [tensor.shape[0], tensor.shape[1]];
+    let values = (0..rows * columns).map(|i| tensor.values[i % rows * columns + i / rows]).collect();
+    NamedTensor { shape: vec![columns, rows], values, ..tensor.clone() }
+}
+
+fn stored_as(name: &str, shape: &[usize], stored: GgufType) -> Stored {
+    if shape.len() < 2 || name == "position_embd.weight" {
+        return Stored::F32;
+    }
+    match stored {
+        GgufType::F32 => Stored::F32,
+        GgufType::F16 => Stored::F16,
+        GgufType::Bf16 => Stored::Bf16,
+        GgufType::Q8_0 if shape[shape.len() - 1].is_multiple_of(BLOCK) => Stored::Q8_0,
+        GgufType::Q8_0 => Stored::F16,
+    }
+}
