@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kiln::config::Precision;
+use kiln::config::{EarlyStopping, LengthNormalization};
 use kiln::device::{DeviceChoice, compute_dtype, device_name, is_cpu};
 use kiln::generate::batching::{SourceBatch, SourceRow};
-use kiln::generate::beam::{BeamConfig, LengthNormalization};
+use kiln::generate::beam::BeamConfig;
 use kiln::generate::{Targets, TokenRules, beam_search, greedy};
 use kiln_data::SpecialIds;
 use kiln_model::TransformerConfig;
@@ -56,7 +57,9 @@ fn bench_generate(criterion: &mut Criterion) {
         bencher.iter(|| black_box(greedy(begin(), &rules, steps_per_sync).expect("tokens")));
     });
     for beam_size in [4, 8] {
-        let config = BeamConfig { beam_size, length_penalty: 0.6, normalization: LengthNormalization::Wu, n_best: 1 };
+        let (normalization, early_stopping) = (LengthNormalization::Wu, EarlyStopping::Never);
+        let config =
+            BeamConfig { beam_size, length_penalty: 0.6, normalization, early_stopping, force_end: false, n_best: 1 };
         group.bench_function(BenchmarkId::new(format!("beam_{beam_size}"), &described), |bencher| {
             bencher.iter(|| black_box(beam_search(begin(), &rules, &config).expect("tokens")));
         });

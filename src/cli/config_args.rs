@@ -7,7 +7,9 @@ use burn::tensor::Device;
 use clap::Args;
 
 use super::pool;
-use crate::config::{Config, ConfigError, GenerateConfig, Preset, Resolved, Sources, resolve};
+use crate::config::{
+    Config, ConfigError, EarlyStopping, GenerateConfig, LengthNormalization, Preset, Resolved, Sources, resolve,
+};
 use crate::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
 
 /// The configuration. A file overrides the preset, and `--set` overrides both.
@@ -126,6 +128,15 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
     pub length_penalty: Option<f64>,
 
+    /// Length in the score of a beam: wu, (5 + tokens) / 6, or power, the tokens as in transformers
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
+    pub length_normalization: Option<LengthNormalization>,
+
+    /// When beam search stops: never before the best is found, heuristic or first as early_stopping=False and True in
+    /// transformers
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
+    pub early_stopping: Option<EarlyStopping>,
+
     /// Samples tokens by their probabilities; --temperature, --top-k and --top-p imply it
     #[arg(long)]
     pub sample: bool,
@@ -179,6 +190,8 @@ impl GenerateArgs {
             seed: self.seed.unwrap_or(of_run.seed),
             beam_size: if samples || self.greedy { 1 } else { self.beam.unwrap_or(of_run.beam_size) },
             length_penalty: self.length_penalty.unwrap_or(of_run.length_penalty),
+            length_normalization: self.length_normalization.unwrap_or(of_run.length_normalization),
+            early_stopping: self.early_stopping.unwrap_or(of_run.early_stopping),
             batch_tokens: self.batch_tokens.unwrap_or(of_run.batch_tokens),
             ..of_run.clone()
         };

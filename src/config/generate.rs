@@ -21,12 +21,18 @@ pub struct GenerateConfig {
     pub seed: u64,
     /// Unfinished targets kept per source; 1: greedy search.
     pub beam_size: usize,
-    /// Length penalty alpha of Wu et al. 2016: `score = log_prob / ((5 + length) / 6)^alpha`.
+    /// Exponent of the length by which beams are compared; 0 compares plain log-probabilities.
     pub length_penalty: f64,
+    /// The length of which `length_penalty` is the exponent.
+    pub length_normalization: LengthNormalization,
+    /// When the beam search of a source stops.
+    pub early_stopping: EarlyStopping,
     /// Translations: most tokens, `max_len_ratio * source + max_len_offset`, and never more than the model's positions.
     pub max_len_ratio: f64,
     /// See `max_len_ratio`.
     pub max_len_offset: usize,
+    /// Translations: the last token that the limit leaves room for is the end token, whatever the model predicts.
+    pub force_end: bool,
     /// Texts: most tokens after the prompt, within the model's positions.
     pub max_new_tokens: usize,
     /// Texts: a text ends before the first of these strings.
@@ -50,6 +56,31 @@ pub enum SpecialTokens {
     Allowed,
 }
 
+/// The length in the score of a beam: `log_prob / length^length_penalty`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum LengthNormalization {
+    /// `(5 + tokens) / 6` (Wu et al. 2016).
+    #[default]
+    Wu,
+    /// The number of tokens, as in `transformers`. `kiln import` sets this for models that translate.
+    Power,
+}
+
+/// When the beam search of a source stops.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum EarlyStopping {
+    /// When no unfinished target can become one of the best, at any length (`early_stopping="never"` in `transformers`).
+    #[default]
+    Never,
+    /// When `beam_size` targets have finished and the likeliest unfinished one, at its current length, scores no higher than the
+    /// worst of them (`False`, the default of `transformers`).
+    Heuristic,
+    /// When `beam_size` targets have finished (`True`).
+    First,
+}
+
 impl Default for GenerateConfig {
     fn default() -> Self {
         Self {
@@ -61,8 +92,11 @@ impl Default for GenerateConfig {
             seed: 1,
             beam_size: 1,
             length_penalty: 0.6,
+            length_normalization: LengthNormalization::Wu,
+            early_stopping: EarlyStopping::Never,
             max_len_ratio: 2.0,
             max_len_offset: 10,
+            force_end: false,
             max_new_tokens: 256,
             stop: Vec::new(),
             stop_tokens: Vec::new(),

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use builder::ConfigBuilder;
 pub(crate) use device::computed_again;
 pub use device::{Capture, Checkpointing, F32Products, Kernels, Precision};
-pub use generate::{GenerateConfig, SpecialTokens};
+pub use generate::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 pub use kiln_data::Task;
 pub(crate) use length::MANY_EPOCHS;
 pub use length::Shortened;

@@ -6,16 +6,17 @@
 //! finished targets with the highest scores are kept and returned.
 //!
 //! # When the search stops
-//! A beam is dropped as soon as it cannot beat the worst kept target at any length that is left. Log-probabilities only
+//! By default ([`EarlyStopping::Never`]), a beam is dropped as soon as it cannot beat the worst kept target at any length that is left. Log-probabilities only
 //! fall, so the bound is the beam's log-probability at the length that favours it most: the limit if `length_penalty` is
 //! positive, the next length if it is negative. A source is done when it has no beam left. This is the rule of
-//! `transformers` under `early_stopping="never"`. Its default, `early_stopping=False`, uses the beam's current length:
-//! the result is the same for penalties up to 0, but a positive penalty can stop it before the best target is found.
+//! `transformers` under `early_stopping="never"`. Its default, `early_stopping=False`, uses the beam's current length
+//! ([`EarlyStopping::Heuristic`]): the result is the same for penalties up to 0, but a positive penalty can stop it before the
+//! best target is found. Models imported from there use that rule, so that they find the same targets.
 //!
 //! # Greedy search as a lower bound
 //! Beams can lose the prefix that greedy search follows and end with a target that scores worse. So that more beams never
 //! give less than one, greedy search's prefix is followed in a row of its own after the beams have lost it. Its target is
-//! returned only if it scores higher than all others.
+//! returned only if it scores higher than all others. The other rules leave this out, as `transformers` does.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -25,6 +26,7 @@ use burn::tensor::{ExecutionError, Tensor, Transaction};
 
 use super::batching::int_tensor;
 use super::sequences::{Begun, Sequences, TokenRules};
+use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization};
 use crate::metrics::host_sync::waiting;
 
 /// A finished target.
@@ -45,24 +47,13 @@ impl Scored {
     }
 }
 
-/// What a log-probability is divided by, so that targets of different lengths can be compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LengthNormalization {
-    /// `((5 + length) / 6)^length_penalty` (Wu et al. 2016).
-    #[default]
-    Wu,
-    /// `length^length_penalty`, the formula of `transformers`.
-    Power,
-}
-
-impl LengthNormalization {
-    fn divisor(self, length: usize, length_penalty: f64) -> f64 {
-        let base = match self {
-            Self::Wu => (5.0 + length as f64) / 6.0,
-            Self::Power => length as f64,
-        };
-        base.powf(length_penalty)
-    }
+/// Returns what a log-probability is divided by, so that targets of different lengths can be compared.
+fn divisor(normalization: LengthNormalization, length: usize, length_penalty: f64) -> f64 {
+    let base = match normalization {
+        LengthNormalization::Wu => (5.0 + length as f64) / 6.0,
+        LengthNormalization::Power => length as f64,
+    };
+    base.powf(length_penalty)
 }
 
 /// Settings of a beam search.
@@ -74,13 +65,34 @@ pub struct BeamConfig {
     pub length_penalty: f64,
     /// Formula of the length penalty.
     pub normalization: LengthNormalization,
+    /// When the search of a source stops.
+    pub early_stopping: EarlyStopping,
+    /// Whether a target that reaches its limit gets the first end token there, which then costs nothing.
+    pub force_end: bool,
     /// Targets returned per source, at most `beam_size`.
     pub n_best: usize,
 }
 
 impl BeamConfig {
+    /// Takes the settings of a run, for a search that returns `n_best` targets.
+    pub(super) fn new(config: &GenerateConfig, n_best: usize) -> Self {
+        Self {
+            beam_size: config.beam_size,
+            length_penalty: config.length_penalty,
+            normalization: config.length_normalization,
+            early_stopping: config.early_stopping,
+            force_end: config.force_end,
+            n_best,
+        }
+    }
+
     fn score(&self, log_prob: f64, length: usize) -> f64 {
-        log_prob / self.normalization.divisor(length, self.length_penalty)
+        log_prob / divisor(self.normalization, length, self.length_penalty)
+    }
+
+    /// Returns the number of finished targets that are kept while a source is searched.
+    fn n_kept(&self) -> usize {
+        if self.early_stopping == EarlyStopping::Never { self.n_best } else { self.beam_size }
     }
 
     /// Returns the highest score that a target of `length` tokens can still reach if it goes on, to `limit` at most. The
@@ -170,7 +182,7 @@ impl Likeliest {
 struct Found {
     /// Tokens that a target may have, an end token included.
     limit: usize,
-    /// The best finished targets, best first, at most `n_best`.
+    /// The best finished targets, best first, at most [`BeamConfig::n_kept`].
     kept: Vec<Scored>,
     /// Greedy search's target, once it has finished.
     greedy: Option<Scored>,
@@ -259,9 +271,18 @@ impl Found {
         // Tokens that are never written appear here when the vocabulary is small; they are impossible.
         let possible = |candidate: &Candidate| candidate.log_prob != f64::NEG_INFINITY;
         let greedy_row = rows.clone().find(|&row| live[row].greedy);
-        let greedy = greedy_row.map(|row| likeliest.greedy(row, live[row].log_prob)).filter(possible);
+        let forced_end = rules.ends.first().filter(|_| config.force_end && length >= limit);
+        let forced = |row: usize, end: &u32| Candidate { row, token: *end, log_prob: live[row].log_prob };
+        let greedy = greedy_row
+            .map(|row| match forced_end {
+                Some(end) => forced(row, end),
+                None => likeliest.greedy(row, live[row].log_prob),
+            })
+            .filter(possible);
         let mut candidates: Vec<Candidate> = if config.beam_size == 1 {
             greedy.into_iter().collect() // one beam is greedy search
+        } else if let Some(end) = forced_end {
+            rows.filter(|&row| live[row].beam).map(|row| forced(row, end)).collect()
         } else {
             let beams = rows.filter(|&row| live[row].beam);
             beams.flat_map(|row| likeliest.candidates(row, live[row].log_prob)).filter(possible).collect()
@@ -273,7 +294,7 @@ impl Found {
             let among_first = rank < config.beam_size;
             if finishes(&candidate) {
                 if among_first {
-                    self.keep(finished(&candidate), config.n_best);
+                    self.keep(finished(&candidate), config.n_kept());
                 }
             } else if next.len() < config.beam_size {
                 next.push((candidate, true));
@@ -282,16 +303,13 @@ impl Found {
             }
         }
         match greedy {
+            _ if config.early_stopping != EarlyStopping::Never => {}
             Some(greedy) if finishes(&greedy) => self.greedy = Some(finished(&greedy)),
             Some(greedy) if next.iter().all(|(beam, _)| !beam.same_place(&greedy)) => next.push((greedy, false)),
             _ => {}
         }
 
-        // Only rows that can still change the result go on.
-        next.retain(|(candidate, beam)| {
-            let rival = if *beam { self.kept.get(config.n_best - 1) } else { self.kept.first() };
-            rival.is_none_or(|rival| config.reachable(candidate.log_prob, length, limit) > rival.score)
-        });
+        self.drop_decided(&mut next, length, config);
         let go_on = |(candidate, beam): (Candidate, bool)| {
             let Live { source, tokens, .. } = &live[candidate.row];
             let tokens = [tokens.as_slice(), &[candidate.token]].concat();
@@ -301,11 +319,33 @@ impl Found {
         next.into_iter().map(go_on).collect()
     }
 
-    /// Keeps `target` if it is one of the `n_best` best.
-    fn keep(&mut self, target: Scored, n_best: usize) {
+    /// Drops the rows of `length` tokens that cannot change the result: by the default rule each on its own, by the others all
+    /// at once. `next` has candidates, the likeliest first, and whether each is one of the beams.
+    fn drop_decided(&self, next: &mut Vec<(Candidate, bool)>, length: usize, config: &BeamConfig) {
+        if config.early_stopping == EarlyStopping::Never {
+            next.retain(|(candidate, beam)| {
+                let rival = if *beam { self.kept.get(config.n_best - 1) } else { self.kept.first() };
+                rival.is_none_or(|rival| config.reachable(candidate.log_prob, length, self.limit) > rival.score)
+            });
+            return;
+        }
+
+        let worst = self.kept.get(config.n_kept() - 1);
+        let is_decided = |best: &Candidate, worst: &Scored| {
+            config.early_stopping == EarlyStopping::First || config.score(best.log_prob, length) <= worst.score
+        };
+        if let (Some((best, _)), Some(worst)) = (next.first(), worst)
+            && is_decided(best, worst)
+        {
+            next.clear();
+        }
+    }
+
+    /// Keeps `target` if it is one of the `n_kept` best.
+    fn keep(&mut self, target: Scored, n_kept: usize) {
         let place = self.kept.partition_point(|kept| kept.order(&target).is_le());
         self.kept.insert(place, target);
-        self.kept.truncate(n_best);
+        self.kept.truncate(n_kept);
     }
 
     /// Returns the targets of a source that is done, best first.
@@ -314,6 +354,7 @@ impl Found {
         if let Some(greedy) = self.greedy.take().filter(greedy_wins) {
             self.keep(greedy, config.n_best);
         }
+        self.kept.truncate(config.n_best);
         self.kept
     }
 }

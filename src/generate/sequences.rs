@@ -47,7 +47,8 @@ impl TokenRules {
     /// Returns the rules of pairs: the end token ends a row; padding and the start token are never written.
     pub fn of(special: SpecialIds) -> Self {
         // Some vocabularies use one token for all three.
-        let never = [special.pad, special.bos].into_iter().filter(|id| *id != special.eos).collect();
+        let mut never: Vec<u32> = [special.pad, special.bos].into_iter().filter(|id| *id != special.eos).collect();
+        never.dedup();
         Self { ends: vec![special.eos], never }
     }
 

@@ -8,8 +8,9 @@ use kiln_data::SpecialIds;
 use kiln_model::{EncoderDecoder, TransformerConfig};
 
 use super::batching::{SourceBatch, SourceRow, int_tensor};
-use super::beam::{BeamConfig, LengthNormalization, Scored};
+use super::beam::{BeamConfig, Scored};
 use super::*;
+use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization};
 
 const SPECIAL: SpecialIds = SpecialIds { pad: 0, bos: 1, eos: 2, unk: 3 };
 
@@ -26,6 +27,11 @@ fn model(vocab_size: usize, seed: u64) -> EncoderDecoder {
         ..TransformerConfig::tiny()
     };
     config.init_encoder_decoder(seed, FloatDType::F32, &Device::flex())
+}
+
+/// The default rules of beam search.
+fn beams(beam_size: usize, length_penalty: f64, n_best: usize) -> BeamConfig {
+    BeamConfig::new(&GenerateConfig { beam_size, length_penalty, ..GenerateConfig::default() }, n_best)
 }
 
 fn sources(lens: &[usize], limits: &[usize], vocab_size: usize) -> SourceBatch {
@@ -87,7 +93,7 @@ fn a_beam_wide_enough_finds_what_trying_everything_finds() {
     for (seed, length_penalty) in [(1, 0.0), (2, 0.6), (3, 1.5), (4, -0.5)] {
         let model = model(vocab_size, seed);
         let batch = sources(&[4, 2, 6], &[4, 3, 2], vocab_size);
-        let config = BeamConfig { beam_size: 150, length_penalty, normalization: LengthNormalization::Wu, n_best: 4 };
+        let config = beams(150, length_penalty, 4);
         let found = beam_search(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), &config)
             .expect("the CPU answers");
         for (row, found) in found.iter().enumerate() {
@@ -110,8 +116,7 @@ fn narrow_beams_keep_their_own_histories() {
     for seed in 0..4 {
         let model = model(vocab_size, seed);
         let batch = sources(&[3, 8, 5, 5], &[12, 9, 12, 1], vocab_size);
-        let config =
-            BeamConfig { beam_size: 3, length_penalty: 0.6, normalization: LengthNormalization::Wu, n_best: 3 };
+        let config = beams(3, 0.6, 3);
         for (row, found) in beam_search(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), &config)
             .expect("an answer")
             .into_iter()
@@ -153,8 +158,7 @@ fn one_beam_is_greedy_whatever_the_batch_and_the_interval_of_looking() {
                 "every {steps} steps"
             );
         }
-        let config =
-            BeamConfig { beam_size: 1, length_penalty: 0.6, normalization: LengthNormalization::Wu, n_best: 1 };
+        let config = beams(1, 0.6, 1);
         let beams =
             beam_search(Targets::begin(&model, &batch, SPECIAL), &TokenRules::of(SPECIAL), &config).expect("an answer");
         for (row, tokens) in one_by_one.iter().enumerate() {

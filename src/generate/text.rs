@@ -8,7 +8,7 @@ use kiln_data::{DecodeStream, TextTokenizer};
 use kiln_model::{DecoderOnly, Prompts};
 
 use super::batching;
-use super::beam::{BeamConfig, LengthNormalization};
+use super::beam::BeamConfig;
 use super::error::Interruption;
 use super::sample::{SampledRow, Sampling, sample};
 use super::sequences::{Begun, Texts, TokenRules};
@@ -231,12 +231,10 @@ impl TextGenerator {
         streams: &[u64],
         accept: &mut dyn FnMut(usize, u32) -> Result<bool, GenerateError>,
     ) -> Result<Vec<Vec<u32>>, Interruption> {
-        let GenerateConfig { beam_size, length_penalty, .. } = self.config;
         let plain_greedy = sampling.greedy && sampling.repetition_penalty == 1.0 && self.config.stop.is_empty();
 
-        let found = if beam_size > 1 {
-            let config = BeamConfig { beam_size, length_penalty, normalization: LengthNormalization::Wu, n_best: 1 };
-            let found = beam_search(begun, &self.rules, &config)?;
+        let found = if self.config.beam_size > 1 {
+            let found = beam_search(begun, &self.rules, &BeamConfig::new(&self.config, 1))?;
             found.into_iter().map(|best| best.into_iter().next().map_or(Vec::new(), |best| best.tokens)).collect()
         } else if plain_greedy && rows.len() > 1 {
             greedy(begun, &self.rules, steps_per_sync(&self.device))?

@@ -6,7 +6,7 @@ use kiln_data::{PairTokenizers, Rank};
 use kiln_model::EncoderDecoder;
 
 use super::batching::{self, SourceBatch, SourceRow};
-use super::beam::{BeamConfig, LengthNormalization, Scored};
+use super::beam::{BeamConfig, Scored};
 use super::error::Interruption;
 use super::sample::{SampledRow, Sampling, sample};
 use super::sequences::{Begun, Targets, TokenRules};
@@ -80,9 +80,13 @@ impl Translator {
             let best = |found: Vec<Hypothesis>| found.into_iter().next().map(|best| best.text);
             return Ok(self.n_best(lines, 1, share)?.into_iter().map(|found| found.and_then(best)).collect());
         }
+
         let sampling = Sampling::from(&self.config);
         let chosen_on_host = !sampling.greedy || sampling.repetition_penalty != 1.0;
-        let decoded = self.decode(lines, share, |begun, rules, numbers| {
+        let decoded = self.decode(lines, share, |mut begun, rules, numbers| {
+            if self.config.force_end {
+                begun.limits.iter_mut().for_each(|limit| *limit = limit.saturating_sub(1).max(1));
+            }
             if !chosen_on_host {
                 return Ok(greedy(begun, rules, steps_per_sync(&self.device))?);
             }
@@ -102,11 +106,10 @@ impl Translator {
         n_best: usize,
         share: Rank,
     ) -> Result<Vec<Option<Vec<Hypothesis>>>, GenerateError> {
-        let GenerateConfig { beam_size, length_penalty, .. } = self.config;
-        if n_best > beam_size {
-            return Err(GenerateError::TooFewBeams { n_best, beam_size });
+        if n_best > self.config.beam_size {
+            return Err(GenerateError::TooFewBeams { n_best, beam_size: self.config.beam_size });
         }
-        let config = BeamConfig { beam_size, length_penalty, normalization: LengthNormalization::Wu, n_best };
+        let config = BeamConfig::new(&self.config, n_best);
         let decoded = self.decode(lines, share, |begun, rules, _| Ok(beam_search(begun, rules, &config)?))?;
         let hypothesis = |found: Scored| {
             let text = self.tokenizers.decode(&found.tokens)?;

@@ -153,7 +153,7 @@ fn stopping_early_changes_no_result_and_greedy_search_is_never_better() {
             let beam_size = 2 + of_seed(1, 4);
             let n_best = 1 + of_seed(2, beam_size as u64);
             let normalization = [LengthNormalization::Wu, LengthNormalization::Power][of_seed(3, 2)];
-            let config = BeamConfig { beam_size, length_penalty, normalization, n_best };
+            let config = BeamConfig { normalization, ..beams(beam_size, length_penalty, n_best) };
             let found = beam_search(Table::begin(&logits, &LIMITS), &rules(), &config).expect("the CPU answers");
             for (source, (found, limit)) in found.iter().zip(LIMITS).enumerate() {
                 let case = format!("seed {seed}, source {source}, {config:?}");
@@ -184,8 +184,7 @@ fn one_beam_is_greedy_search_on_any_table() {
     for seed in 0..60 {
         let logits = random_logits(seed, 5);
         let greedy = greedy(Table::begin(&logits, &[8, 3]), &rules(), 3).expect("the CPU answers");
-        let normalization = LengthNormalization::Wu;
-        let config = BeamConfig { beam_size: 1, length_penalty: 0.6, normalization, n_best: 1 };
+        let config = beams(1, 0.6, 1);
         let found = beam_search(Table::begin(&logits, &[8, 3]), &rules(), &config).expect("the CPU answers");
         assert!(found.iter().map(|found| &found[0].tokens).eq(&greedy), "seed {seed}");
     }
@@ -205,8 +204,7 @@ fn short_targets_that_end_first_do_not_stop_the_search() {
         probabilities.map(f32::ln).to_vec()
     };
     for (length_penalty, beam_size) in [(-0.5, 2), (0.0, 2), (0.6, 2), (1.0, 2), (2.0, 2), (0.6, 3)] {
-        let normalization = LengthNormalization::Wu;
-        let config = BeamConfig { beam_size, length_penalty, normalization, n_best: 2 };
+        let config = beams(beam_size, length_penalty, 2);
         let found = beam_search(Table::begin(logits, &[12]), &rules(), &config).expect("the CPU answers");
         assert_eq!(found[0][0].tokens, [1, 2, 3], "{config:?}: {found:?}");
         let log_prob = [0.70_f64, 0.85, 0.95, 0.97].map(f64::ln).iter().sum::<f64>();
@@ -221,9 +219,8 @@ fn beams_of_a_model_never_score_below_its_greedy_target() {
         let model = model(vocab_size, seed);
         let batch = sources(&[4, 7, 2], &[10, 6, 12], vocab_size);
         let begin = || Targets::begin(&model, &batch, SPECIAL);
-        let normalization = LengthNormalization::Wu;
         for length_penalty in [-1.0, 0.0, 0.6, 2.0] {
-            let one = BeamConfig { beam_size: 1, length_penalty, normalization, n_best: 1 };
+            let one = beams(1, length_penalty, 1);
             let greedy = beam_search(begin(), &TokenRules::of(SPECIAL), &one).expect("the CPU answers");
             for beam_size in [2, 3, 5] {
                 let config = BeamConfig { beam_size, ..one };

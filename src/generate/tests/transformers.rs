@@ -125,8 +125,8 @@ fn targets(json: &Value) -> Vec<(Vec<u32>, f64)> {
 
 /// Tokens and scores of `transformers`, for texts and pairs. `tests/fixtures/beam/make.py` writes the expected targets.
 ///
-/// They are those of `early_stopping=False` except where it stops before the best target is found: Kiln finds that one, as
-/// `early_stopping="never"` does.
+/// With its default `early_stopping=False` they are those of [`EarlyStopping::Heuristic`]. [`EarlyStopping::Never`] finds better
+/// ones where that rule stops before the best target is found, as `early_stopping="never"` does.
 #[test]
 fn targets_and_scores_are_those_of_transformers() {
     let file = repository().join("tests/fixtures/beam/expected.json");
@@ -137,12 +137,11 @@ fn targets_and_scores_are_those_of_transformers() {
         let family = Family::of(json);
         let cases = json["cases"].as_array().expect("a list");
         for setting in cases.iter().filter(|case| case["input"] == 0) {
-            let config = BeamConfig {
-                beam_size: setting["beam_size"].as_u64().expect("a number") as usize,
-                length_penalty: setting["length_penalty"].as_f64().expect("a number"),
-                normalization: LengthNormalization::Power,
-                n_best: setting["beam_size"].as_u64().expect("a number") as usize,
-            };
+            let beam_size = setting["beam_size"].as_u64().expect("a number") as usize;
+            let length_penalty = setting["length_penalty"].as_f64().expect("a number");
+            let exact =
+                BeamConfig { normalization: LengthNormalization::Power, ..beams(beam_size, length_penalty, beam_size) };
+            let heuristic = BeamConfig { early_stopping: EarlyStopping::Heuristic, ..exact };
             let case_of = |input: usize, beam_size: usize| {
                 let wanted = |case: &&Value| {
                     (&case["input"], &case["beam_size"], &case["length_penalty"])
@@ -150,29 +149,37 @@ fn targets_and_scores_are_those_of_transformers() {
                 };
                 cases.iter().find(wanted).expect("every input has every setting")
             };
-            for (input, found) in family.search(sharpness, &config).iter().enumerate() {
-                let context = format!("{}, input {input}, {config:?}", family.name);
-                let case = case_of(input, config.beam_size);
+
+            for (input, found) in family.search(sharpness, &heuristic).iter().enumerate() {
+                let context = format!("{}, input {input}, {heuristic:?}", family.name);
+                same_targets(found, &targets(&case_of(input, beam_size)["found"]), &context);
+            }
+            for (input, found) in family.search(sharpness, &exact).iter().enumerate() {
+                let context = format!("{}, input {input}, {exact:?}", family.name);
+                let case = case_of(input, beam_size);
                 let mut wanted = targets(&case["found"]);
                 n_cases += 1;
                 if case["exact"].is_array() {
                     let exact = targets(&case["exact"]);
-                    assert!(config.length_penalty > 0.0, "{context}: the rules differ for positive penalties only");
+                    assert!(length_penalty > 0.0, "{context}: the rules differ for positive penalties only");
                     assert!(exact.iter().zip(&wanted).all(|(exact, wanted)| exact.1 >= wanted.1), "{context}");
                     n_stopped_early += 1;
                     wanted = exact;
                 }
                 let greedy = targets(&case_of(input, 1)["found"]).remove(0);
                 assert!(greedy.1 <= wanted[0].1 + 1e-4, "{context}: Kiln returns greedy search's target instead");
-
-                assert_eq!(found.len(), wanted.len(), "{context}");
-                for (found, (tokens, score)) in found.iter().zip(&wanted) {
-                    assert_eq!(&found.tokens, tokens, "{context}");
-                    let tolerance = 2e-5 * score.abs().max(1.0);
-                    assert!((found.score - score).abs() < tolerance, "{context}: {} instead of {score}", found.score);
-                }
+                same_targets(found, &wanted, &context);
             }
         }
     }
     assert!(n_cases == 240 && (1..20).contains(&n_stopped_early), "{n_cases} cases, {n_stopped_early} stopped early");
+}
+
+fn same_targets(found: &[Scored], wanted: &[(Vec<u32>, f64)], context: &str) {
+    assert_eq!(found.len(), wanted.len(), "{context}");
+    for (found, (tokens, score)) in found.iter().zip(wanted) {
+        assert_eq!(&found.tokens, tokens, "{context}");
+        let tolerance = 2e-5 * score.abs().max(1.0);
+        assert!((found.score - score).abs() < tolerance, "{context}: {} instead of {score}", found.score);
+    }
 }
