@@ -16,9 +16,9 @@ use kiln::distributed::link::foreign::read_foreign;
 use kiln::hugging_face::{AdapterFolder, Folder};
 use kiln_data::built_in::numbers;
 use kiln_data::{
-    BatchSource, ChatSource, CorpusConfig, CorpusFormat, LoaderConfig, OnePass, PairCorpus, PairSource, PairTokenizers,
-    Position, PreferenceSource, TextConfig, TextCorpus, TextFormat, TextTokenizer, TokenCache, TokenizerConfig,
-    TokenizerKind, prepare_chat, prepare_pairs,
+    BatchSource, ChatSource, CorpusConfig, CorpusFormat, LoaderConfig, MarianFiles, OnePass, PairCorpus, PairSource,
+    PairTokenizers, Position, PreferenceSource, TextConfig, TextCorpus, TextFormat, TextTokenizer, TokenCache,
+    TokenizerConfig, TokenizerKind, prepare_chat, prepare_pairs,
 };
 use kiln_model::hf::Family;
 use kiln_model::{TransformerConfig, hf};
@@ -27,7 +27,7 @@ use kiln_model::{TransformerConfig, hf};
 pub type EntryPoint = (&'static str, fn(&[u8]));
 
 /// All entry points.
-pub const ENTRY_POINTS: [EntryPoint; 8] = [
+pub const ENTRY_POINTS: [EntryPoint; 9] = [
     ("cache", fuzz_cache),
     ("checkpoint", fuzz_checkpoint),
     ("safetensors", fuzz_safetensors),
@@ -36,6 +36,7 @@ pub const ENTRY_POINTS: [EntryPoint; 8] = [
     ("config", fuzz_config),
     ("link", read_foreign),
     ("sentencepiece", fuzz_sentencepiece),
+    ("marian", fuzz_marian),
 ];
 
 thread_local! {
@@ -336,5 +337,25 @@ pub fn fuzz_sentencepiece(input: &[u8]) {
         let ids = tokenizer.encode(text).expect("every text can be encoded");
         assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()), "an id without a row");
         tokenizer.decode(&ids).expect("every id can be decoded");
+    }
+}
+
+/// Reads the vocabulary of a folder as OPUS-MT publishes it, and encodes and decodes texts with it.
+pub fn fuzz_marian(input: &[u8]) {
+    const MODEL: &[u8] = include_bytes!("../seeds/sentencepiece/unigram.model");
+    const NAMES: &[u8] = br#"{"pad_token": "<pad>", "bos_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}"#;
+    let (folder, run) = (path("marian"), path("marian-run"));
+    fs::create_dir_all(&folder).expect("writable");
+    fs::create_dir_all(&run).expect("writable");
+    for (name, bytes) in [("source.spm", MODEL), ("target.spm", MODEL), ("vocab.json", input)] {
+        write(&folder.join(name), bytes);
+    }
+    let Ok(Some(files)) = MarianFiles::read(&folder) else { return };
+    files.into_files().iter().for_each(|(name, bytes)| write(&run.join(name), bytes));
+    write(&run.join("tokenizer_config.json"), NAMES);
+    let Ok(tokenizers) = PairTokenizers::load_dir(&run) else { return };
+    for row in tokenizers.encode_sources(&[">>ita<< the file", ">><<", ""]).expect("every text can be encoded") {
+        assert!(row.iter().all(|id| (*id as usize) < tokenizers.source_vocab_size()), "an id without a row");
+        tokenizers.decode(&row).expect("every id can be decoded");
     }
 }

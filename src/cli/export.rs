@@ -1,11 +1,13 @@
 //! `kiln export`: writes a checkpoint as a Hugging Face model folder, or as a GGUF file.
 
+mod pairs;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kiln_model::ClassHead;
-use kiln_model::hf::{self, Exported, ExportedAdapter, TokenIds};
+use kiln_model::hf::{self, Exported, ExportedAdapter, Family, TokenIds};
 use serde_json::{Map, Value, json};
 
 use super::error::Usage;
@@ -24,8 +26,9 @@ use crate::run::{TrainedModel, WhichWeights};
 ///
 /// Chooses the family that computes the same: gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart,
 /// marian or t5. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM or
-/// AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer: it gives the ids that Kiln gives. A model
-/// that none of these families computes is refused with the reasons.
+/// AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer: it gives the ids that Kiln gives. A translator
+/// with a SentencePiece model for each language gets the files of OPUS-MT. A model that none of these families computes is
+/// refused with the reasons.
 ///
 /// If the name ends with .gguf, a file for llama.cpp is written: of a gpt2, llama, mistral (without windows), qwen2 or qwen3 model.
 #[derive(Debug, clap::Args)]
@@ -120,13 +123,21 @@ pub(super) fn run(args: Args) -> Result<()> {
     if let Some(generation) = &mut generation_config {
         describe_generation(&run, generation);
     }
+
     // Version 5 of transformers reads the first key, version 4 the second.
     config["dtype"] = json!(stored.torch_name());
     config["torch_dtype"] = json!(stored.torch_name());
     name_classes(&run, &mut config);
+
     let mut files = vec![(CONFIG_FILE.to_owned(), text(&config))];
     files.extend(generation_config.map(|config| (GENERATION_CONFIG_FILE.to_owned(), text(&config))));
-    files.extend(tokenizer_files(&run)?);
+    let layout = if family == Family::Marian { pairs::marian_files(&run.path, run.model.max_positions)? } else { None };
+    files.extend(layout.map_or_else(|| tokenizer_files(&run), Ok)?);
+    if family == Family::Marian
+        && let Vocabulary::Pairs(tokenizers) = &run.vocabulary
+    {
+        pairs::note_start(tokenizers, &tensors);
+    }
     let files: Vec<_> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
     write_folder(&args.dir, &tensors, stored, &files)?;
     let averaged = if run.which == WhichWeights::Averaged { ", averaged weights," } else { "" };
@@ -223,6 +234,7 @@ fn describe_generation(run: &TrainedModel, generation: &mut Value) {
             if let [first] = tokenizers.before_target() {
                 generation["forced_bos_token_id"] = json!(first);
             }
+            pairs::describe_beams(settings, generation);
         }
         Vocabulary::Text(tokenizer) => {
             let mut rules = TokenRules::of_text(tokenizer).with(settings.special_tokens);

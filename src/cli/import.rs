@@ -1,6 +1,7 @@
 //! `kiln import`: makes a run of a Hugging Face model.
 
 mod generation;
+mod tokenizers;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use kiln_model::flops::n_params;
 use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
 use serde_json::{Map, Value, json};
+use tokenizers::Tokenizers;
 
 use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
 use crate::config::task::{Reads, TASKS, traits_of};
@@ -24,7 +26,7 @@ use crate::run::{folder, write_run};
 /// Makes a run from a Hugging Face model folder
 ///
 /// Reads config.json, generation_config.json, model.safetensors or pytorch_model.bin (f32, f16 or bf16; also shards with
-/// an index) and tokenizer.json of the families gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta,
+/// an index) and tokenizer.json (OPUS-MT: source.spm, target.spm and vocab.json) of the families gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta,
 /// bart, marian and t5 (also mt5). The run can be evaluated, generated from and exported; kiln train --from trains it further. Of a
 /// pytorch_model.bin, no code is run.
 #[derive(Debug, clap::Args)]
@@ -66,16 +68,21 @@ pub(super) fn run(args: Args) -> Result<()> {
         imported.weights.extend(adapters);
     }
     imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
-    let tokenizer_path = args.tokenizer.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(&args.dir))?;
-    let tokenizer = TokenizerFile::read(&tokenizer_path)?;
-    check_size(&tokenizer, &tokenizer_path, imported.config.vocab_size())?;
 
     let Imported { family, config: mut model, tokens, weights, .. } = imported;
     let task = task_of(&model);
+    let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens)?;
+    tokenizers.check_size(model.source_vocab_size.max(model.target_vocab_size))?;
+    let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, of_languages, .. } = tokenizers;
     let generation = source.generation_config()?;
     let rules = Rules::new(&generation, &tokenizer);
     let mut names = token_names(task, &tokenizer, &tokens, &source.tokenizer_config()?, &tokenizer_path)?;
-    let around = tokenizer.around().with_context(|| tokenizer_path.display().to_string())?;
+    if of_languages {
+        let config = source.tokenizer_config()?;
+        let languages = ["source_lang", "target_lang"].into_iter().filter(|key| config[key].is_string());
+        languages.for_each(|key| names[key] = config[key].clone());
+    }
+
     match traits_of(task).reads {
         Reads::Pairs => {
             let before = tokens_before_text(&tokenizer, &tokens, around, rules.forced_first(), &tokenizer_path)?;
@@ -90,11 +97,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         Reads::Text => (),
     }
-    let bytes = fs::read(&tokenizer_path).with_context(|| format!("{}: cannot be read", tokenizer_path.display()))?;
-    let mut files = vec![
-        StoredFile { name: TOKENIZER_FILE.to_owned(), bytes },
-        StoredFile { name: TOKENIZER_CONFIG_FILE.to_owned(), bytes: format!("{names:#}\n").into_bytes() },
-    ];
+
+    files.push(StoredFile { name: TOKENIZER_CONFIG_FILE.to_owned(), bytes: format!("{names:#}\n").into_bytes() });
     load_vocabulary(task, &files)
         .and_then(|vocabulary| vocabulary.complete(&mut model))
         .with_context(|| format!("the tokenizer {} does not fit", tokenizer_path.display()))?;
@@ -111,35 +115,6 @@ pub(super) fn run(args: Args) -> Result<()> {
     write_run(&out, &Weights { step: 0, weights, model, files })?;
     eprintln!("imported a {family} model of {:.1} M parameters", n_params as f64 / 1e6);
     println!("{}", out.display());
-    Ok(())
-}
-
-fn no_tokenizer(dir: &Path) -> FolderError {
-    FolderError::NotAModel {
-        path: dir.to_path_buf(),
-        reason: format!(
-            "there is no {TOKENIZER_FILE} here; name one with --tokenizer, or make it with transformers: load the folder with \
-             AutoTokenizer and save it with save_pretrained"
-        ),
-    }
-}
-
-/// Refuses a tokenizer with more ids than the embedding has rows. More rows than ids are usual, because sizes are
-/// rounded up.
-fn check_size(tokenizer: &TokenizerFile, path: &Path, rows: usize) -> Result<(), FolderError> {
-    let n = tokenizer.n_ids();
-    if n > rows {
-        let reason = format!(
-            "has ids up to {}, but the embedding of the model has {rows} rows; it belongs to another model",
-            n - 1
-        );
-        return Err(FolderError::BadFile { path: path.to_path_buf(), reason });
-    }
-    if n < rows {
-        eprintln!(
-            "note: the embedding has {rows} rows and the tokenizer {n} ids; the other rows are kept but never used"
-        );
-    }
     Ok(())
 }
 

@@ -18,8 +18,12 @@ pub struct TokenizerFile {
 impl TokenizerFile {
     /// Reads the file at `path`.
     pub fn read(path: &Path) -> Result<Self, FolderError> {
-        let bytes = fs::read(path).map_err(FolderError::io("read", path))?;
-        let json: Value = serde_json::from_slice(&bytes)
+        Self::parse(&fs::read(path).map_err(FolderError::io("read", path))?, path)
+    }
+
+    /// Reads the content of a file; errors name `path`.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, FolderError> {
+        let json: Value = serde_json::from_slice(bytes)
             .map_err(|error| FolderError::bad_file(path, format!("is not a tokenizer.json: {error}")))?;
         let mut tokens = BTreeMap::new();
         match &json["model"]["vocab"] {
@@ -45,6 +49,11 @@ impl TokenizerFile {
     /// The token with this id.
     pub fn token(&self, id: u32) -> Option<&str> {
         self.tokens.get(&u64::from(id)).map(String::as_str)
+    }
+
+    /// Every token with its id, as `vocab.json` of Marian has them.
+    pub fn ids(&self) -> BTreeMap<&str, u64> {
+        self.tokens.iter().map(|(id, token)| (token.as_str(), *id)).collect()
     }
 
     /// The token that stands for unknown text.

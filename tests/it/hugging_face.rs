@@ -288,7 +288,7 @@ fn folders_that_do_not_fit_are_refused() {
     })
     .refused(3, &["model.safetensors: is cut short", "download it again"]);
     change("no-tokenizer", "gpt2", &|dir| fs::remove_file(dir.join("tokenizer.json")).expect("there"))
-        .refused(2, &["there is no tokenizer.json here; name one with --tokenizer"]);
+        .refused(2, &["has no tokenizer.json; name one with --tokenizer"]);
     change("other-tokenizer", "bert", &|dir| {
         fs::copy(fixture("llama").join("tokenizer.json"), dir.join("tokenizer.json")).expect("copied");
     })

@@ -10,6 +10,7 @@ mod config;
 mod conversations;
 mod encoder;
 mod labelled;
+mod marian;
 mod masked;
 mod pair;
 mod pieces;
@@ -27,6 +28,7 @@ pub(crate) use chat::{ChatEncoder, FLAG};
 pub use chat::{ChatTemplate, SpecialEncoder, TemplateError, chat_template_next_to, read_chat_template};
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
 pub use labelled::{LabelledEncoder, LabelledRow};
+pub use marian::MarianFiles;
 pub use masked::MaskedEncoder;
 pub use pair::{PairEncoder, PairTokenizers};
 pub use special::{SpecialIds, TextSpecialIds};
@@ -38,6 +40,10 @@ use crate::error::{Error, Result};
 
 /// The vocabulary, or the vocabulary that both sides share.
 const JOINT_FILE: &str = "tokenizer.json";
+/// The vocabulary of the sources, where each side has its own tokenizer.
+const SOURCE_FILE: &str = "source.tokenizer.json";
+/// The vocabulary of the targets.
+const TARGET_FILE: &str = "target.tokenizer.json";
 /// Spellings of the special tokens.
 const NAMES_FILE: &str = "tokenizer_config.json";
 

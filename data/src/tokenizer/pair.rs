@@ -7,12 +7,9 @@ use super::encoder::SideEncoder;
 use super::special::{SpecialIds, SpecialNames, add_missing_tokens};
 use super::spm_file::{Stored, save_model};
 use super::vocabulary::Vocabulary;
-use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
+use super::{JOINT_FILE, NAMES_FILE, SOURCE_FILE, TARGET_FILE, TokenizerConfig, refuse, train};
 use crate::corpus::{CharacterCounts, Example, PairCorpus, Unknown};
 use crate::error::{Error, Result};
-
-const SOURCE_FILE: &str = "source.tokenizer.json";
-const TARGET_FILE: &str = "target.tokenizer.json";
 
 /// The vocabularies of both sides of pairs. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -34,6 +34,12 @@ pub(crate) struct SpecialNames {
     /// Tokens in front of every source and target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tokens_before_text: Vec<String>,
+    /// The languages of a published translator, for the programs that read its tokenizer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source_lang: Option<String>,
+    /// See `source_lang`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target_lang: Option<String>,
 }
 
 impl From<&TokenizerConfig> for SpecialNames {
@@ -44,6 +50,8 @@ impl From<&TokenizerConfig> for SpecialNames {
             eos_token: config.eos_token.clone(),
             unk_token: config.unk_token.clone(),
             tokens_before_text: Vec::new(),
+            source_lang: None,
+            target_lang: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use kiln_model::hf::TokenIds;
 use serde_json::Value;
 
-use crate::config::{GenerateConfig, SpecialTokens};
+use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 use crate::hugging_face::TokenizerFile;
 
 /// Settings that change the text and that Kiln does not have, with the value that switches each off.
@@ -63,7 +63,45 @@ impl<'a> Rules<'a> {
             word.as_array().is_some_and(|ids| ids.len() == 1 && ids[0].as_u64() == tokens.pad.map(u64::from))
         };
         config.special_tokens = if banned.iter().any(pads) { SpecialTokens::Never } else { SpecialTokens::Allowed };
+        let others = banned.iter().filter(|word| !pads(word)).count();
+        if others > 0 {
+            eprintln!(
+                "note: bad_words_ids of the model folder has {others} words besides padding, which Kiln does not avoid"
+            );
+        }
+
+        config.length_normalization = LengthNormalization::Power;
+        config.length_penalty = self.number("length_penalty").unwrap_or(1.0);
+        config.early_stopping = match &self.json["early_stopping"] {
+            Value::Bool(true) => EarlyStopping::First,
+            Value::String(rule) if rule == "never" => EarlyStopping::Never,
+            _ => EarlyStopping::Heuristic,
+        };
+        if let Some(beams) = self.json["num_beams"].as_u64().filter(|beams| *beams > 0) {
+            config.beam_size = beams as usize;
+        }
+        if config.beam_size > 1
+            && config.special_tokens == SpecialTokens::Never
+            && self.json["renormalize_logits"] != true
+        {
+            eprintln!(
+                "note: the model folder has bad_words_ids without renormalize_logits; scores of beams leave out the probability of \
+                 these words, which transformers includes"
+            );
+        }
+
+        if let Some(limit) = self.limit() {
+            (config.max_len_ratio, config.max_len_offset) = (0.0, limit);
+            config.force_end = !self.ids("forced_eos_token_id").is_empty();
+        }
         self.note_unsupported();
+    }
+
+    /// Returns the most tokens of a translation. `transformers` counts the start token in `max_length`.
+    fn limit(&self) -> Option<usize> {
+        let new_tokens = self.json["max_new_tokens"].as_u64();
+        let limit = new_tokens.or_else(|| self.json["max_length"].as_u64()?.checked_sub(1))?;
+        Some(limit.max(1) as usize)
     }
 
     fn note_unsupported(&self) {

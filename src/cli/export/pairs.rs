@@ -1,0 +1,87 @@
+//! What `kiln export` writes of a run that translates: the tokenizers in the layout of OPUS-MT, and how beams are searched.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kiln_data::PairTokenizers;
+use kiln_model::NamedTensor;
+use serde_json::{Map, Value, json};
+
+use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization};
+use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+
+/// The SentencePiece models of both languages.
+const MODELS: [&str; 2] = ["source.spm", "target.spm"];
+
+/// Returns the tokenizer's files as `MarianTokenizer` reads them, if each language of the checkpoint has its own SentencePiece
+/// model: both models, `vocab.json` (and `target_vocab.json` if the ids differ) and `tokenizer_config.json`.
+pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Option<Vec<(String, Vec<u8>)>>> {
+    if !MODELS.iter().all(|name| checkpoint.join(name).is_file()) {
+        return Ok(None);
+    }
+    let mut files = Vec::new();
+    for name in MODELS {
+        let path = checkpoint.join(name);
+        files.push((name.to_owned(), fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?));
+    }
+    let [source, target] = ["source", "target"].map(|side| checkpoint.join(format!("{side}.{TOKENIZER_FILE}")));
+    let (source, target) = (TokenizerFile::read(&source)?, TokenizerFile::read(&target)?);
+    let (of_source, of_target) = (source.ids(), target.ids());
+    let separate = of_source != of_target;
+    files.push(("vocab.json".to_owned(), super::text(&json!(of_source))));
+    if separate {
+        files.push(("target_vocab.json".to_owned(), super::text(&json!(of_target))));
+    }
+
+    let path = checkpoint.join(TOKENIZER_CONFIG_FILE);
+    let bytes = fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let names: Map<String, Value> = serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
+    let kept = ["pad_token", "eos_token", "unk_token", "source_lang", "target_lang"];
+    let mut config: Map<String, Value> = names.into_iter().filter(|(key, _)| kept.contains(&key.as_str())).collect();
+    config.insert("tokenizer_class".to_owned(), json!("MarianTokenizer"));
+    config.insert("separate_vocabs".to_owned(), json!(separate));
+    config.insert("model_max_length".to_owned(), json!(max_positions));
+    files.push((TOKENIZER_CONFIG_FILE.to_owned(), super::text(&Value::Object(config))));
+    Ok(Some(files))
+}
+
+/// Adds to `generation_config.json` how beams are searched, if they are scored as in `transformers`.
+pub(super) fn describe_beams(settings: &GenerateConfig, generation: &mut Value) {
+    if settings.length_normalization != LengthNormalization::Power {
+        return;
+    }
+    generation["num_beams"] = json!(settings.beam_size);
+    generation["length_penalty"] = json!(settings.length_penalty);
+    generation["early_stopping"] = match settings.early_stopping {
+        EarlyStopping::Never => json!("never"),
+        EarlyStopping::Heuristic => json!(false),
+        EarlyStopping::First => json!(true),
+    };
+    // Kiln never scores the tokens that it never writes.
+    if generation["bad_words_ids"].is_array() {
+        generation["renormalize_logits"] = json!(true);
+    }
+    if settings.max_len_ratio == 0.0 {
+        generation["max_length"] = json!(settings.max_len_offset + 1); // the start token counts
+    }
+    if !settings.force_end {
+        generation["forced_eos_token_id"] = Value::Null;
+    }
+}
+
+/// Says that the decoder's start token has a vector that is not zero: CTranslate2 takes zeros for it, as Marian does.
+pub(super) fn note_start(tokenizers: &PairTokenizers, tensors: &[NamedTensor]) {
+    let start = tokenizers.special().bos as usize;
+    let is_table = |name: &str| name.ends_with(".shared.weight") || name.ends_with(".decoder.embed_tokens.weight");
+    let Some(table) = tensors.iter().find(|tensor| is_table(&tensor.name)) else { return };
+    let largest =
+        table.values.chunks_exact(table.shape[1]).nth(start).into_iter().flatten().fold(0f32, |a, b| a.max(b.abs()));
+    if largest > 0.0 {
+        eprintln!(
+            "note: the start token of the decoder has a vector with elements up to {largest:.1e}; CTranslate2 and Marian begin with \
+             zeros, so a conversion translates differently. Train adapters or freeze the embeddings (train.freeze) of a \
+             published model to keep its zeros"
+        );
+    }
+}

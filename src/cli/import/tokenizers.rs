@@ -1,0 +1,98 @@
+//! The tokenizers of a model folder, as its run will have them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use kiln_data::MarianFiles;
+use kiln_model::hf::TokenIds;
+
+use crate::checkpoint::StoredFile;
+use crate::config::Task;
+use crate::config::task::{Reads, traits_of};
+use crate::hugging_face::{Folder, FolderError, TOKENIZER_FILE, TokenizerFile};
+
+/// The tokenizers of a model folder.
+pub(super) struct Tokenizers {
+    /// The tokenizer, or the sources' if the targets have another one.
+    pub(super) first: TokenizerFile,
+    /// The file that errors name.
+    pub(super) path: PathBuf,
+    /// What the run stores of them.
+    pub(super) files: Vec<StoredFile>,
+    /// The ids that the tokenizer puts in front of and behind a text; `None` if it does not say.
+    pub(super) around: Option<(Vec<u32>, Vec<u32>)>,
+    /// Whether each language has its own tokenizer.
+    pub(super) of_languages: bool,
+    /// One more than the largest id.
+    pub(super) n_ids: usize,
+}
+
+impl Tokenizers {
+    /// Reads the `tokenizer.json` that the user names. Otherwise it reads the SentencePiece models and the vocabulary of a
+    /// folder as OPUS-MT publishes it, or else the folder's `tokenizer.json`.
+    pub(super) fn read(
+        dir: &Path,
+        named: Option<PathBuf>,
+        source: &Folder,
+        task: Task,
+        tokens: &TokenIds,
+    ) -> Result<Self> {
+        if named.is_none()
+            && traits_of(task).reads == Reads::Pairs
+            && let Some(files) = MarianFiles::read(dir)?
+        {
+            return Ok(Self::of_languages(files, tokens, dir.join("vocab.json"))?);
+        }
+
+        let path = named.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(dir))?;
+        let bytes = fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
+        let first = TokenizerFile::parse(&bytes, &path)?;
+        let around = first.around().with_context(|| path.display().to_string())?;
+        let files = vec![StoredFile { name: TOKENIZER_FILE.to_owned(), bytes }];
+        Ok(Self { n_ids: first.n_ids(), first, path, files, around, of_languages: false })
+    }
+
+    fn of_languages(files: MarianFiles, tokens: &TokenIds, path: PathBuf) -> Result<Self, FolderError> {
+        let first = TokenizerFile::parse(files.source_json.as_bytes(), &path)?;
+        let target = TokenizerFile::parse(files.target_json.as_bytes(), &path)?;
+        let stored = |(name, bytes): (&str, Vec<u8>)| StoredFile { name: name.to_owned(), bytes };
+        Ok(Self {
+            n_ids: first.n_ids().max(target.n_ids()),
+            first,
+            path,
+            files: files.into_files().map(stored).into(),
+            around: Some((Vec::new(), tokens.eos.into_iter().collect())), // as `MarianTokenizer` does
+            of_languages: true,
+        })
+    }
+
+    /// Refuses tokenizers with more ids than the embedding has rows. More rows than ids are usual, because sizes are rounded
+    /// up.
+    pub(super) fn check_size(&self, rows: usize) -> Result<(), FolderError> {
+        let n = self.n_ids;
+        if n > rows {
+            let reason = format!(
+                "has ids up to {}, but the embedding of the model has {rows} rows; it belongs to another model",
+                n - 1
+            );
+            return Err(FolderError::BadFile { path: self.path.clone(), reason });
+        }
+        if n < rows {
+            eprintln!(
+                "note: the embedding has {rows} rows and the tokenizer {n} ids; the other rows are kept but never used"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn no_tokenizer(dir: &Path) -> FolderError {
+    FolderError::NotAModel {
+        path: dir.to_path_buf(),
+        reason: format!(
+            "has no {TOKENIZER_FILE}; name one with --tokenizer, or make it with transformers: load the folder with \
+             AutoTokenizer and save it with save_pretrained. A Marian model may have source.spm, target.spm and vocab.json instead"
+        ),
+    }
+}
