@@ -6,10 +6,10 @@
 //! finished targets with the highest scores are kept and returned.
 //!
 //! # When the search stops
-//! By default ([`EarlyStopping::Never`]), a beam is dropped as soon as it cannot beat the worst kept target at any length that is left. Log-probabilities only
-//! fall, so the bound is the beam's log-probability at the length that favours it most: the limit if `length_penalty` is
-//! positive, the next length if it is negative. A source is done when it has no beam left. This is the rule of
-//! `transformers` under `early_stopping="never"`. Its default, `early_stopping=False`, uses the beam's current length
+//! By default ([`EarlyStopping::Never`]), a beam is dropped as soon as it cannot beat the worst kept target at any length that
+//! is left. Log-probabilities only fall, so the bound is the beam's log-probability at the length that favours it most: the
+//! limit if `length_penalty` is positive, the next length if it is negative. A source is done when it has no beam left. This is
+//! the rule of `transformers` under `early_stopping="never"`. Its default, `early_stopping=False`, uses the beam's current length
 //! ([`EarlyStopping::Heuristic`]): the result is the same for penalties up to 0, but a positive penalty can stop it before the
 //! best target is found. Models imported from there use that rule, so that they find the same targets.
 //!

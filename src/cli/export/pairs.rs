@@ -14,13 +14,16 @@ use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
 /// The SentencePiece models of both languages.
 const MODELS: [&str; 2] = ["source.spm", "target.spm"];
 
+/// Names and contents of files.
+pub(super) type Files = Vec<(String, Vec<u8>)>;
+
 /// Returns the tokenizer's files as `MarianTokenizer` reads them, if each language of the checkpoint has its own SentencePiece
 /// model: both models, `vocab.json` (and `target_vocab.json` if the ids differ) and `tokenizer_config.json`.
-pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Option<Vec<(String, Vec<u8>)>>> {
+pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Option<Files>> {
     if !MODELS.iter().all(|name| checkpoint.join(name).is_file()) {
         return Ok(None);
     }
-    let mut files = Vec::new();
+    let mut files = Files::new();
     for name in MODELS {
         let path = checkpoint.join(name);
         files.push((name.to_owned(), fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?));
