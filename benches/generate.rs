@@ -58,8 +58,15 @@ fn bench_generate(criterion: &mut Criterion) {
     });
     for beam_size in [4, 8] {
         let (normalization, early_stopping) = (LengthNormalization::Wu, EarlyStopping::Never);
-        let config =
-            BeamConfig { beam_size, length_penalty: 0.6, normalization, early_stopping, force_end: false, n_best: 1 };
+        let config = BeamConfig {
+            beam_size,
+            length_penalty: 0.6,
+            normalization,
+            early_stopping,
+            force_end: false,
+            n_first: 0,
+            n_best: 1,
+        };
         group.bench_function(BenchmarkId::new(format!("beam_{beam_size}"), &described), |bencher| {
             bencher.iter(|| black_box(beam_search(begin(), &rules, &config).expect("tokens")));
         });

@@ -32,6 +32,9 @@ impl PositionEncoding {
             Positions::SinusoidalHalves => {
                 Self { sinusoids: Some(init.fixed(halves(&sinusoids(n, d), d), shape)), ..none }
             }
+            Positions::SinusoidalFairseq => {
+                Self { sinusoids: Some(init.fixed(of_fairseq(n, d, init.config.pad_id as usize + 1), shape)), ..none }
+            }
             Positions::Rotary | Positions::Relative => none,
         }
     }
@@ -119,6 +122,15 @@ fn sinusoids(n: usize, d: usize) -> Vec<f32> {
     (0..n).flat_map(|p| (0..d).map(move |i| value(p, i) as f32)).collect()
 }
 
+/// `sin((p + first) / 10000^(i / (D / 2 - 1)))` in feature i and the cosine in D / 2 + i, row by row. Source:
+/// `SinusoidalPositionalEmbedding` of fairseq, where the padding's id is its position, and the next one the first.
+fn of_fairseq(n: usize, d: usize, first: usize) -> Vec<f32> {
+    let half = d / 2;
+    let angle = |p: usize, i: usize| (p + first) as f64 / 10_000_f64.powf(i as f64 / (half - 1) as f64);
+    let row = |p: usize| (0..half).map(move |i| angle(p, i).sin()).chain((0..half).map(move |i| angle(p, i).cos()));
+    (0..n).flat_map(row).map(|x| x as f32).collect()
+}
+
 /// Reorders each row: all sines, then all cosines.
 fn halves(interleaved: &[f32], d: usize) -> Vec<f32> {
     interleaved
@@ -129,7 +141,7 @@ fn halves(interleaved: &[f32], d: usize) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{halves, sinusoids};
+    use super::{halves, of_fairseq, sinusoids};
 
     #[test]
     fn wavelengths_grow_from_two_pi_to_ten_thousand() {
@@ -138,6 +150,14 @@ mod tests {
             [0.0, 1.0, 0.0, 1.0, 0.841_471, 0.540_302, 0.01, 0.999_95, 0.909_297, -0.416_147, 0.019_999, 0.9998];
         for (found, wanted) in table.iter().zip(expected) {
             assert!((found - wanted).abs() < 1e-6, "{table:?}");
+        }
+    }
+
+    #[test]
+    fn positions_of_fairseq_begin_behind_the_padding_and_end_at_ten_thousand() {
+        let expected = [0.909_297, 0.000_2, -0.416_147, 1.0, 0.141_12, 0.000_3, -0.989_992, 1.0];
+        for (found, wanted) in of_fairseq(2, 4, 2).iter().zip(expected) {
+            assert!((found - wanted).abs() < 1e-6, "{:?}", of_fairseq(2, 4, 2));
         }
     }
 

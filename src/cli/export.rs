@@ -25,7 +25,7 @@ use crate::run::{TrainedModel, WhichWeights};
 /// Writes a checkpoint as a Hugging Face model folder, or as a GGUF file for llama.cpp
 ///
 /// Chooses the family that computes the same: gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart,
-/// marian or t5. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM or
+/// marian, m2m_100 or t5. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM or
 /// AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer: it gives the ids that Kiln gives. A translator
 /// with a SentencePiece model for each language gets the files of OPUS-MT. A model that none of these families computes is
 /// refused with the reasons.
@@ -234,7 +234,7 @@ fn describe_generation(run: &TrainedModel, generation: &mut Value) {
             if let [first] = tokenizers.before_target() {
                 generation["forced_bos_token_id"] = json!(first);
             }
-            pairs::describe_beams(settings, generation);
+            pairs::describe_beams(settings, tokenizers.before_target().len(), generation);
         }
         Vocabulary::Text(tokenizer) => {
             let mut rules = TokenRules::of_text(tokenizer).with(settings.special_tokens);
@@ -263,7 +263,7 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     let row = traits_of(run.config.task);
     let hides_tokens = row.hides_tokens;
     let (before, behind) = match &run.vocabulary {
-        Vocabulary::Pairs(tokenizers) => (tokenizers.before_target().to_vec(), vec![tokenizers.special().eos]),
+        Vocabulary::Pairs(tokenizers) => (tokenizers.before_source().to_vec(), vec![tokenizers.special().eos]),
         Vocabulary::Text(tokenizer) if hides_tokens || row.classes.is_some() => tokenizer.around(),
         Vocabulary::Text(tokenizer) => (tokenizer.before_prompt().to_vec(), Vec::new()),
     };
@@ -292,6 +292,7 @@ fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32]) -> Result<V
     let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     let mut config: Map<String, Value> = serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
     config.remove("tokens_before_text");
+    config.remove("tokens_before_target");
     if let Vocabulary::Text(tokenizer) = &run.vocabulary
         && traits_of(run.config.task).continues_text
     {

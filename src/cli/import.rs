@@ -1,6 +1,7 @@
 //! `kiln import`: makes a run of a Hugging Face model.
 
 mod generation;
+mod languages;
 mod tokenizers;
 
 use std::fs;
@@ -11,6 +12,7 @@ use generation::Rules;
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
+use languages::Languages;
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizers;
 
@@ -27,12 +29,13 @@ use crate::run::{folder, write_run};
 ///
 /// Reads config.json, generation_config.json, model.safetensors or pytorch_model.bin (f32, f16 or bf16; also shards with
 /// an index) and tokenizer.json (OPUS-MT: source.spm, target.spm and vocab.json) of the families gpt2, llama, mistral,
-/// qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian and t5 (also mt5). The run can be evaluated, generated
-/// from and exported; kiln train --from trains it further. Of a pytorch_model.bin, no code is run.
+/// qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian, m2m_100 (also NLLB) and t5 (also mt5). The run can be
+/// evaluated, generated from and exported; kiln train --from trains it further. Of a pytorch_model.bin, no code is run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln import models/gpt2
   kiln import models/opus-mt-en-it --out runs/en-it
+  kiln import models/nllb-200 --source-lang eng_Latn --target-lang ita_Latn
   kiln import models/gpt2 --adapter adapters/tuned --out runs/gpt2-tuned
   kiln train --from runs/gpt2 --set data.train=texts/ --run runs/tuned")]
 pub(super) struct Args {
@@ -51,6 +54,9 @@ pub(super) struct Args {
     /// A tokenizer.json to use instead of the folder's
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
+
+    #[command(flatten)]
+    languages: Languages,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
@@ -85,9 +91,15 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     match traits_of(task).reads {
         Reads::Pairs => {
-            let before = tokens_before_text(&tokenizer, &tokens, around, rules.forced_first(), &tokenizer_path)?;
-            if !before.is_empty() {
-                names["tokens_before_text"] = json!(before);
+            let forced = rules.forced_first();
+            let languages = args.languages.tokens(family, &tokenizer, around.as_ref(), forced, &tokenizer_path)?;
+            if let Some([source, target]) = languages {
+                (names["tokens_before_text"], names["tokens_before_target"]) = (json!([source]), json!([target]));
+            } else {
+                let before = tokens_before_text(&tokenizer, &tokens, around, forced, &tokenizer_path)?;
+                if !before.is_empty() {
+                    names["tokens_before_text"] = json!(before);
+                }
             }
         }
         Reads::Text if traits_of(task).continues_text => {
@@ -105,7 +117,11 @@ pub(super) fn run(args: Args) -> Result<()> {
     let mut config = run_config(task, &model);
     config.data.labels.names = class_names(source.config(), model.n_classes, &args.dir)?;
     match traits_of(task) {
-        traits if traits.reads == Reads::Pairs => rules.apply_to_pairs(&tokens, &mut config.generate),
+        traits if traits.reads == Reads::Pairs => {
+            let before = [&names["tokens_before_target"], &names["tokens_before_text"]];
+            let n_first = before.into_iter().find_map(Value::as_array).map_or(0, Vec::len);
+            rules.apply_to_pairs(&tokens, n_first, &mut config.generate);
+        }
         traits if traits.continues_text => rules.apply_to_text(names["eos_token"].as_str(), &mut config.generate),
         _ => (),
     }

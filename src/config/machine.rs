@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use kiln_data::{Task, count_pairs, count_words};
+use kiln_model::TransformerConfig;
 use kiln_model::flops::{n_params, n_trained};
-use kiln_model::{Positions, TransformerConfig};
 
 use super::length::Shortened;
 use super::task::{Reads, traits_of};
@@ -117,10 +117,8 @@ pub(super) fn too_large(config: &Config, machine: Machine, is_set: impl Fn(&str)
 /// Bytes of weights, gradients, master weights and moments, and of a table of sines.
 fn state_bytes(model: &TransformerConfig, is_cpu: bool) -> u64 {
     let element: u64 = if is_cpu { 4 } else { 2 };
-    let sines = match model.positions {
-        Positions::Sinusoidal | Positions::SinusoidalHalves => 4 * (model.max_positions as u64) * model.d_model as u64,
-        _ => 0,
-    };
+    let table = 4 * (model.max_positions as u64) * model.d_model as u64;
+    let sines = if model.positions.are_sines() { table } else { 0 };
     let (all, trained) = (n_params(model).total(), n_trained(model));
     all.saturating_mul(element).saturating_add(trained.saturating_mul(element + 12)).saturating_add(sines)
 }

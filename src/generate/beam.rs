@@ -69,6 +69,8 @@ pub struct BeamConfig {
     pub early_stopping: EarlyStopping,
     /// Whether a target that reaches its limit gets the first end token there, which then costs nothing.
     pub force_end: bool,
+    /// Given tokens in front of every target, which count in its length.
+    pub n_first: usize,
     /// Targets returned per source, at most `beam_size`.
     pub n_best: usize,
 }
@@ -82,12 +84,13 @@ impl BeamConfig {
             normalization: config.length_normalization,
             early_stopping: config.early_stopping,
             force_end: config.force_end,
+            n_first: 0,
             n_best,
         }
     }
 
     fn score(&self, log_prob: f64, length: usize) -> f64 {
-        log_prob / divisor(self.normalization, length, self.length_penalty)
+        log_prob / divisor(self.normalization, self.n_first + length, self.length_penalty)
     }
 
     /// Returns the number of finished targets that are kept while a source is searched.

@@ -109,7 +109,8 @@ impl Translator {
         if n_best > self.config.beam_size {
             return Err(GenerateError::TooFewBeams { n_best, beam_size: self.config.beam_size });
         }
-        let config = BeamConfig::new(&self.config, n_best);
+        let n_first = self.tokenizers.before_target().len();
+        let config = BeamConfig { n_first, ..BeamConfig::new(&self.config, n_best) };
         let decoded = self.decode(lines, share, |begun, rules, _| Ok(beam_search(begun, rules, &config)?))?;
         let hypothesis = |found: Scored| {
             let text = self.tokenizers.decode(&found.tokens)?;

@@ -272,7 +272,7 @@ fn folders_that_do_not_fit_are_refused() {
     place.run(&["import", "nowhere"]).refused(2, &["nowhere: no such folder"]);
     change("family", "gpt2", &|dir| config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"mamba\"")).refused(
         3,
-        &["model_type \"mamba\" is not supported; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian and t5"],
+        &["model_type \"mamba\" is not supported; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian, m2m_100 and t5"],
     );
     change("activation", "bert", &|dir| config(dir, "\"gelu\"", "\"quick_gelu\""))
         .refused(3, &["hidden_act \"quick_gelu\" is not supported; supported: gelu, gelu_new, relu"]);

@@ -127,8 +127,7 @@ impl PairTokenizers {
                 ),
             ));
         }
-        let before = |side: &Vocabulary| Ok::<Arc<[u32]>, Error>(names.before_text(side, None)?.into());
-        let before = [before(&source)?, before(&target)?];
+        let before = [names.before_source(&source, None)?.into(), names.before_target(&target, None)?.into()];
         Ok(Self { source, target, names, special, before, added })
     }
 
@@ -160,6 +159,11 @@ impl PairTokenizers {
     /// Returns the ids of the special tokens.
     pub fn special(&self) -> SpecialIds {
         self.special
+    }
+
+    /// Returns the tokens in front of every source, which encoding adds.
+    pub fn before_source(&self) -> &[u32] {
+        &self.before[0]
     }
 
     /// Returns the tokens in front of every target, which encoding adds. Models that were imported have them if their own

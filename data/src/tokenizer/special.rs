@@ -34,6 +34,9 @@ pub(crate) struct SpecialNames {
     /// Tokens in front of every source and target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tokens_before_text: Vec<String>,
+    /// Tokens in front of every target, if they are others (a language).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tokens_before_target: Option<Vec<String>>,
     /// The languages of a published translator, for the programs that read its tokenizer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source_lang: Option<String>,
@@ -50,6 +53,7 @@ impl From<&TokenizerConfig> for SpecialNames {
             eos_token: config.eos_token.clone(),
             unk_token: config.unk_token.clone(),
             tokens_before_text: Vec::new(),
+            tokens_before_target: None,
             source_lang: None,
             target_lang: None,
         }
@@ -74,16 +78,26 @@ impl SpecialNames {
         Ok(SpecialIds { pad, bos, eos, unk })
     }
 
-    /// Returns the ids of the tokens in front of every source and target.
-    pub(super) fn before_text(&self, vocabulary: &Vocabulary, path: Option<&Path>) -> Result<Vec<u32>> {
+    /// Returns the ids of the tokens in front of every source.
+    pub(super) fn before_source(&self, vocabulary: &Vocabulary, path: Option<&Path>) -> Result<Vec<u32>> {
+        Self::before(&self.tokens_before_text, vocabulary, path)
+    }
+
+    /// Returns the ids of the tokens in front of every target.
+    pub(super) fn before_target(&self, vocabulary: &Vocabulary, path: Option<&Path>) -> Result<Vec<u32>> {
+        Self::before(self.tokens_before_target.as_ref().unwrap_or(&self.tokens_before_text), vocabulary, path)
+    }
+
+    fn before(tokens: &[String], vocabulary: &Vocabulary, path: Option<&Path>) -> Result<Vec<u32>> {
         let id = |token: &String| {
             vocabulary.id(token).ok_or_else(|| {
-                let why =
-                    format!("has no \"{token}\", which {NAMES_FILE} puts in front of every text (tokens_before_text)");
+                let why = format!(
+                    "has no \"{token}\", which {NAMES_FILE} puts in front of texts (tokens_before_text or tokens_before_target)"
+                );
                 Error::tokenizer(path, why)
             })
         };
-        self.tokens_before_text.iter().map(id).collect()
+        tokens.iter().map(id).collect()
     }
 }
 

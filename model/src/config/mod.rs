@@ -178,6 +178,9 @@ pub enum Positions {
     Sinusoidal,
     /// The same numbers, but all sines before all cosines (Marian).
     SinusoidalHalves,
+    /// As fairseq computes them: all sines before all cosines, the longest wavelength 10,000 times the shortest, and the first
+    /// position one more than the padding's id (M2M-100, NLLB).
+    SinusoidalFairseq,
     /// Rotates queries and keys of self-attention by an angle that grows with the position (Su et al. 2021). Feature i of
     /// each head is paired with feature i + K / 2, as in Llama. No parameters.
     Rotary,
@@ -186,6 +189,13 @@ pub enum Positions {
     /// Adds a trained number per head and distance to the scores of self-attention (Raffel et al. 2020, T5). The layers of a stack
     /// share them, and so do far distances, in buckets.
     Relative,
+}
+
+impl Positions {
+    /// Whether positions are sines and cosines that are added to the token vectors.
+    pub fn are_sines(self) -> bool {
+        matches!(self, Self::Sinusoidal | Self::SinusoidalHalves | Self::SinusoidalFairseq)
+    }
 }
 
 /// The activation of the feed-forward layers: one of the element-wise [`kiln_kernels::Activation`], or a gated product.

@@ -79,11 +79,18 @@ impl TransformerConfig {
     }
 
     fn validate_positions(&self, problems: &mut Vec<String>) {
-        let sines = matches!(self.positions, Positions::Sinusoidal | Positions::SinusoidalHalves);
+        let sines = self.positions.are_sines();
         if sines && !self.d_model.is_multiple_of(2) {
             problems.push(format!(
                 "model.d_model {} is odd, but sinusoidal positions need pairs of features; make it even or set model.positions = \
                  \"learned\"",
+                self.d_model
+            ));
+        }
+
+        if self.positions == Positions::SinusoidalFairseq && self.d_model < 4 {
+            problems.push(format!(
+                "model.d_model {} is below 4, the least for model.positions = \"sinusoidal_fairseq\"; make it larger",
                 self.d_model
             ));
         }

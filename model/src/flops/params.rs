@@ -79,7 +79,8 @@ pub fn n_params(config: &TransformerConfig) -> ParamCount {
             * match config.positions {
                 Positions::Learned => config.max_positions as u64 * d,
                 Positions::Relative => (config.relative_buckets * config.n_heads) as u64,
-                Positions::Sinusoidal | Positions::SinusoidalHalves | Positions::Rotary => 0,
+                Positions::Rotary => 0,
+                Positions::Sinusoidal | Positions::SinusoidalHalves | Positions::SinusoidalFairseq => 0,
             },
         encoder: if n_encoder > 0 { n_encoder * encoder_layer + final_norm } else { 0 },
         decoder: if n_decoder > 0 { n_decoder * decoder_layer + final_norm } else { 0 },

@@ -20,6 +20,7 @@ pub(super) const ACTIVATIONS: [(&str, FeedForwardActivation); 8] = [
 /// Indices into [`ACTIVATIONS`].
 pub(super) const GELU: usize = 0;
 pub(super) const GELU_NEW: usize = 1;
+pub(super) const RELU: usize = 2;
 
 /// Collects the differences between a model and what a family requires.
 pub(super) struct Demands(pub(super) Vec<String>);

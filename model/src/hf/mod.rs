@@ -1,6 +1,6 @@
 //! Converts weights and configurations from and to Hugging Face `transformers`.
 //!
-//! Kiln supports twelve families. Each has one table of names and layouts (`table` in its file), which import and export
+//! Kiln supports thirteen families. Each has one table of names and layouts (`table` in its file), which import and export
 //! share. It also has one mapping between its `config.json` and [`TransformerConfig`].
 //!
 //! | family | Kiln | particularities |
@@ -16,6 +16,7 @@
 //! | `roberta` | encoder-only | BERT with positions that are counted from the padding id |
 //! | `bart` | encoder-decoder | two unused rows before the positions; a bias on the logits |
 //! | `marian` | encoder-decoder | positions with all sines before all cosines; a bias on the logits |
+//! | `m2m_100` | encoder-decoder | also NLLB: norms before each part, positions as in fairseq |
 //! | `t5` | encoder-decoder | relative positions, RMSNorm, no scale of scores; also `mt5`, which is exported as `t5` |
 //!
 //! Import transposes PyTorch's `[n_out, n_in]` matrices and joins projections that Kiln fuses; export reverses both. This
@@ -86,13 +87,15 @@ pub enum Family {
     Bart,
     /// Marian (Junczys-Dowmunt et al. 2018), as converted by the OPUS-MT project.
     Marian,
+    /// M2M-100 (Fan et al. 2021) and NLLB (NLLB Team 2022), without experts.
+    M2m100,
     /// T5 (Raffel et al. 2020), its versions 1.1 and Flan, and mT5.
     T5,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Gpt2,
         Self::Llama,
         Self::Mistral,
@@ -104,6 +107,7 @@ impl Family {
         Self::Roberta,
         Self::Bart,
         Self::Marian,
+        Self::M2m100,
         Self::T5,
     ];
 
@@ -121,6 +125,7 @@ impl Family {
             Self::Roberta => "roberta",
             Self::Bart => "bart",
             Self::Marian => "marian",
+            Self::M2m100 => "m2m_100",
             Self::T5 => "t5",
         }
     }
@@ -142,6 +147,7 @@ impl Family {
             (Architecture::EncoderOnly, _) => bert::nearest(config),
             (Architecture::EncoderDecoder, Positions::Relative) => Self::T5,
             (Architecture::EncoderDecoder, Positions::Learned) => Self::Bart,
+            (Architecture::EncoderDecoder, Positions::SinusoidalFairseq) => Self::M2m100,
             (Architecture::EncoderDecoder, _) => Self::Marian,
         }
     }
@@ -155,6 +161,7 @@ impl Family {
             Self::Bert | Self::Roberta => bert::write(config, self),
             Self::Bart => seq2seq::write_bart(config),
             Self::Marian => seq2seq::write_marian(config),
+            Self::M2m100 => seq2seq::write_m2m_100(config),
             Self::T5 => t5::write(config),
         };
         match problems.is_empty() {
@@ -169,7 +176,7 @@ impl Family {
             Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => llama::table(config),
             Self::Gemma2 | Self::Gemma3 => gemma::table(config),
             Self::Bert | Self::Roberta => bert::table(config, self),
-            Self::Bart | Self::Marian => seq2seq::table(config),
+            Self::Bart | Self::Marian | Self::M2m100 => seq2seq::table(config),
             Self::T5 => t5::table(config),
         }
     }
@@ -231,6 +238,7 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
         Family::Bert | Family::Roberta => bert::read(&mut fields, family, &has),
         Family::Bart => seq2seq::read_bart(&mut fields),
         Family::Marian => seq2seq::read_marian(&mut fields),
+        Family::M2m100 => seq2seq::read_m2m_100(&mut fields),
         Family::T5 => t5::read(&mut fields, &has),
     };
     let mut tokens = TokenIds {
@@ -360,7 +368,7 @@ fn ids_json(family: Family, tokens: &TokenIds) -> Map<String, Value> {
         ("bos_token_id".to_owned(), json!(tokens.bos)),
         ("eos_token_id".to_owned(), json!(tokens.eos)),
     ]);
-    if matches!(family, Family::Bart | Family::Marian | Family::T5) {
+    if matches!(family, Family::Bart | Family::Marian | Family::M2m100 | Family::T5) {
         ids.insert("decoder_start_token_id".to_owned(), json!(tokens.decoder_start));
     }
     if matches!(family, Family::Bart | Family::Marian) {

@@ -1,9 +1,9 @@
-//! BART and Marian, after `transformers/models/bart` and `transformers/models/marian`. They differ only in positions and in
-//! norms after the embeddings.
+//! BART, Marian and M2M-100, after the folders `bart`, `marian` and `m2m_100` in `transformers/models`. They differ only in
+//! positions, in the place of norms and in a bias on the logits.
 
 use serde_json::{Map, Value, json};
 
-use super::demands::{ACTIVATIONS, Demands, GELU, object};
+use super::demands::{ACTIVATIONS, Demands, GELU, RELU, object};
 use super::fields::Fields;
 use super::table::{Layout, Line, OUTPUT, Skipped, Sublayer, Table};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
@@ -19,6 +19,7 @@ const BART_SKIPPED: &[Skipped] = &[];
 const MARIAN_SKIPPED: &[Skipped] = &[
     // Sines and cosines, in files of older versions.
     Skipped { suffix: "embed_positions.weight", lost: None },
+    Skipped { suffix: "embed_positions.weights", lost: None },
 ];
 
 pub(super) fn table(config: &TransformerConfig) -> Table {
@@ -36,6 +37,10 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
         if config.embedding_norm {
             let line = [("embedding_norm", Sublayer::LayerNorm, d, &[("layernorm_embedding", d)][..])];
             table.add(&format!("{ours}_"), &format!("model.{theirs}."), &line);
+        }
+        if config.norm == NormPlacement::Pre {
+            let line = [("norm", Sublayer::LayerNorm, d, &[("layer_norm", d)][..])];
+            table.add(&format!("{theirs}."), &format!("model.{theirs}."), &line);
         }
     }
 
@@ -130,11 +135,35 @@ pub(super) fn read_marian(fields: &mut Fields<'_>) -> TransformerConfig {
     TransformerConfig { positions, tie_embeddings, source_vocab_size, target_vocab_size, ..read(fields) }
 }
 
-/// Reads the fields that both families have.
+pub(super) fn read_m2m_100(fields: &mut Fields<'_>) -> TransformerConfig {
+    fields.only("tie_word_embeddings", true, "M2M-100 shares one matrix between both sides and the output");
+    let vocab_size = fields.size("vocab_size");
+    let activation = fields.choice("activation_function", &ACTIVATIONS, RELU);
+    let scale_embedding = fields.flag_or("scale_embedding", true);
+    let attention_dropout = fields.number_or("attention_dropout", 0.1);
+    let (norm, positions) = (NormPlacement::Pre, Positions::SinusoidalFairseq);
+    let shared = read_shapes(fields);
+    TransformerConfig {
+        norm,
+        positions,
+        activation,
+        scale_embedding,
+        attention_dropout,
+        final_logits_bias: false,
+        ..shared
+    }
+    .with_vocab_size(vocab_size)
+}
+
+/// Reads the fields that BART and Marian have.
 fn read(fields: &mut Fields<'_>) -> TransformerConfig {
     fields.only("normalize_before", false, "transformers normalizes after the sum in this family");
     fields.only("add_final_layer_norm", false, "transformers has no norm after the stacks in this family");
+    read_shapes(fields)
+}
 
+/// Reads the fields that all families of this file have.
+fn read_shapes(fields: &mut Fields<'_>) -> TransformerConfig {
     let n_heads = fields.size("encoder_attention_heads");
     let decoder_heads = fields.size("decoder_attention_heads");
     fields.same(
@@ -203,8 +232,23 @@ pub(super) fn write_marian(config: &TransformerConfig) -> (Map<String, Value>, V
     (written, demands.0)
 }
 
+pub(super) fn write_m2m_100(config: &TransformerConfig) -> (Map<String, Value>, Vec<String>) {
+    let mut demands = Demands::new();
+    demands.equal("norm", config.norm, NormPlacement::Pre);
+    demands.equal("embedding_norm", config.embedding_norm, false);
+    demands.equal("tie_embeddings", config.tie_embeddings, TieEmbeddings::ThreeWay);
+    demands.equal("final_logits_bias", config.final_logits_bias, false);
+    let mut written = write_shapes(config, &mut demands);
+    written.insert("architectures".to_owned(), json!(["M2M100ForConditionalGeneration"]));
+    (written, demands.0)
+}
+
 fn write(config: &TransformerConfig, demands: &mut Demands) -> Map<String, Value> {
     demands.equal("norm", config.norm, NormPlacement::Post);
+    write_shapes(config, demands)
+}
+
+fn write_shapes(config: &TransformerConfig, demands: &mut Demands) -> Map<String, Value> {
     demands.equal("norm_kind", config.norm_kind, NormKind::LayerNorm);
     demands.equal("norm_eps", config.norm_eps, NORM_EPS);
     demands.equal("bias", config.bias, true);

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use crate::round_trip::round_trip;
 use crate::support::{assert_close, batch, ids, shapes, small_config, train_device, values, weights, with_weights};
 
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     "gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian",
-    "t5", "t5-1.1",
+    "m2m_100", "t5", "t5-1.1",
 ];
 
 /// The family of a folder.

@@ -50,7 +50,9 @@ pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Op
 }
 
 /// Adds to `generation_config.json` how beams are searched, if they are scored as in `transformers`.
-pub(super) fn describe_beams(settings: &GenerateConfig, generation: &mut Value) {
+///
+/// Each target begins with `n_first` given tokens.
+pub(super) fn describe_beams(settings: &GenerateConfig, n_first: usize, generation: &mut Value) {
     if settings.length_normalization != LengthNormalization::Power {
         return;
     }
@@ -66,7 +68,7 @@ pub(super) fn describe_beams(settings: &GenerateConfig, generation: &mut Value) 
         generation["renormalize_logits"] = json!(true);
     }
     if settings.max_len_ratio == 0.0 {
-        generation["max_length"] = json!(settings.max_len_offset + 1); // the start token counts
+        generation["max_length"] = json!(settings.max_len_offset + n_first + 1); // the start token counts
     }
     if !settings.force_end {
         generation["forced_eos_token_id"] = Value::Null;

@@ -56,8 +56,8 @@ impl<'a> Rules<'a> {
         self.note_unsupported();
     }
 
-    /// Puts the settings of a model that translates into `config`.
-    pub(super) fn apply_to_pairs(&self, tokens: &TokenIds, config: &mut GenerateConfig) {
+    /// Puts the settings of a model that translates into `config`. Each target begins with `n_first` given tokens.
+    pub(super) fn apply_to_pairs(&self, tokens: &TokenIds, n_first: usize, config: &mut GenerateConfig) {
         let banned = self.json["bad_words_ids"].as_array().map_or(&[][..], Vec::as_slice);
         let pads = |word: &Value| {
             word.as_array().is_some_and(|ids| ids.len() == 1 && ids[0].as_u64() == tokens.pad.map(u64::from))
@@ -91,7 +91,7 @@ impl<'a> Rules<'a> {
         }
 
         if let Some(limit) = self.limit() {
-            (config.max_len_ratio, config.max_len_offset) = (0.0, limit);
+            (config.max_len_ratio, config.max_len_offset) = (0.0, limit.saturating_sub(n_first).max(1));
             config.force_end = !self.ids("forced_eos_token_id").is_empty();
         }
         self.note_unsupported();

@@ -44,7 +44,7 @@ impl Follower<'_> {
             let because = format!("it has to divide model.n_heads = {n_heads}");
             self.follow("model.n_kv_heads", |c| &mut c.model.n_kv_heads, largest, &because);
         }
-        let sines = matches!(self.config.model.positions, Positions::Sinusoidal | Positions::SinusoidalHalves);
+        let sines = self.config.model.positions.are_sines();
         if sines && !self.config.model.d_model.is_multiple_of(2) {
             let because = "model.d_model is odd, and sines need pairs of features";
             self.follow("model.positions", |c| &mut c.model.positions, Positions::Learned, because);
