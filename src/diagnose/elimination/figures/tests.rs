@@ -107,6 +107,41 @@ fn a_throttled_clock_is_found_in_samples() {
     assert_eq!(causes(&Figures { gpu: Some(samples(0.1, 1200.0)), ..healthy() }), [], "idle clocks are low, too");
 }
 
+/// Samples of an H100 that trained GPT-2 at its power limit, as `nvidia-smi` wrote them: clocks, power, load, and what held the clock
+/// down.
+const RECORDED: &str = include_str!("../../../../tests/fixtures/clocks/h100.csv");
+
+/// Returns the means of the samples in which the card was busy, or of the others.
+fn recorded(is_busy: bool) -> GpuUse {
+    let numbers = |row: &str| -> Option<[f64; 6]> {
+        let cells: Vec<&str> = row.split(", ").collect();
+        let number = |i: usize| cells.get(i)?.split(' ').next()?.parse::<f64>().ok();
+        let reasons = u64::from_str_radix(cells.get(5)?.strip_prefix("0x")?, 16).ok()?;
+        // The power cap in software or hardware, heat, or the board's own protection.
+        let is_held = reasons & 0xec != 0;
+        Some([number(0)?, number(1)?, number(2)?, number(3)?, number(4)?, f64::from(u8::from(is_held))])
+    };
+    let rows: Vec<_> = RECORDED.lines().filter_map(numbers).filter(|row| (row[4] > 50.0) == is_busy).collect();
+    let mean = |i: usize| Some(rows.iter().map(|row| row[i]).sum::<f64>() / rows.len() as f64);
+    GpuUse {
+        samples: rows.len() as u64,
+        sm_clock_mhz: mean(0),
+        max_sm_clock_mhz: mean(1),
+        power_w: mean(2),
+        power_limit_w: mean(3),
+        throttled_share: mean(5),
+        ..GpuUse::default()
+    }
+}
+
+#[test]
+fn a_clock_that_was_throttled_is_found_in_its_recorded_samples() {
+    let (busy, idle) = (recorded(true), recorded(false));
+    assert!(busy.samples > 40 && idle.samples > 3, "{busy:?} {idle:?}");
+    found(&Figures { gpu: Some(busy), ..healthy() }, &["the clock", "of 1980 MHz", "of 700 W", "1.3"]);
+    assert_eq!(causes(&Figures { gpu: Some(idle), ..healthy() }), []);
+}
+
 /// In the form of `metrics.jsonl`: a card at its power limit.
 #[test]
 fn a_throttled_clock_is_found_in_a_line_of_metrics() {
