@@ -84,7 +84,11 @@ impl TokenCache {
 
     /// Returns the number of stored tokens of all rows, without special tokens.
     pub fn n_tokens(&self) -> u64 {
-        self.header.n_tokens
+        match self.header.kind {
+            // Each row begins with a length.
+            CacheKind::Preferences => self.header.n_tokens - self.header.n_rows,
+            CacheKind::Pairs | CacheKind::Text | CacheKind::Chat => self.header.n_tokens,
+        }
     }
 
     /// Returns the number of source tokens of all rows, eos included; 0 for plain text.

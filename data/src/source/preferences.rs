@@ -147,3 +147,85 @@ impl BatchWorker for Arc<PreferenceSource> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::prepare_chat;
+    use crate::corpus::{TextConfig, TextCorpus, TextFormat};
+    use crate::fixtures::{TextFixture, stories};
+    use crate::loader::OnePass;
+    use crate::tokenizer::{TokenizerConfig, TokenizerKind};
+
+    fn config() -> TextConfig {
+        TextConfig { format: TextFormat::Preferences, seq_len: 400, ..TextConfig::default() }
+    }
+
+    fn source(rows: &str, loader: &LoaderConfig) -> Result<PreferenceSource> {
+        let tokenizer =
+            TokenizerConfig { kind: TokenizerKind::ByteLevelBpe, vocab_size: 300, ..TokenizerConfig::default() };
+        let fixture = TextFixture::new(&stories(50, 20), &tokenizer);
+        let path = fixture.dir.path().join("pairs.jsonl");
+        std::fs::write(&path, rows).expect("writable");
+        let corpus = TextCorpus::open(&[path], &config()).expect("a file");
+        let template = fixture.tokenizer.chat_template().expect("a template");
+        let cache = fixture.dir.path().join("pairs.tokens");
+        let prepared = prepare_chat(&cache, &corpus, &fixture.tokenizer, &template, 1, &mut |_| {}).expect("rows");
+        assert_eq!(prepared.cache.n_rows(), 20);
+        PreferenceSource::new(prepared.cache, &fixture.tokenizer, 400, loader, 0.25)
+    }
+
+    fn rows() -> String {
+        let row = |n: usize| {
+            format!("{{\"prompt\": \"{n}\", \"chosen\": \"{}\", \"rejected\": \"no\"}}\n", "a".repeat(n + 1))
+        };
+        (0..20).map(row).collect()
+    }
+
+    #[test]
+    fn both_answers_of_a_pair_are_in_one_batch() {
+        let loader =
+            LoaderConfig { num_workers: 0, batch_tokens: 1200, bucket_multiple: 16, ..LoaderConfig::default() };
+        let source = Arc::new(source(&rows(), &loader).expect("a source"));
+        let n_tokens: u64 = (0..20).map(|pair| source.cache().row_lengths(pair).1 as u64).sum();
+        assert_eq!(source.cache().n_tokens(), n_tokens);
+
+        let mut seen = Vec::new();
+        for batch in OnePass::new(source.clone() as Arc<dyn BatchSource>, &loader).expect("good settings") {
+            let batch = batch.expect("a batch");
+            assert_eq!((batch.preference, batch.boundaries, batch.batch_size % 2), (Some(0.25), false, 0));
+            assert!(batch.shape().padded_tokens() <= 1200);
+            assert_eq!(batch.shape().batch_size, batch.rows.len());
+            for pair in batch.rows.chunks_exact(2) {
+                assert_eq!(pair[0], pair[1]);
+                seen.push(pair[0]);
+            }
+            // The rejected answer is always two letters and the end of the turn.
+            let width = batch.target_len;
+            let counted = |row: usize| {
+                batch.labels()[row * width..(row + 1) * width]
+                    .iter()
+                    .filter(|id| **id != HostBatch::NOT_COUNTED)
+                    .count()
+            };
+            let rejected: Vec<usize> = (1..batch.batch_size).step_by(2).map(counted).collect();
+            assert!(rejected.iter().all(|n| *n == rejected[0] && *n > 0), "{rejected:?}");
+
+            // Parts keep pairs together.
+            let parts = batch.split(3);
+            assert!(parts.iter().all(|part| part.batch_size % 2 == 0 && part.preference == Some(0.25)));
+            assert_eq!(parts.iter().map(|part| part.batch_size).sum::<usize>(), batch.batch_size);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..20).collect::<Vec<u32>>());
+        let shapes = source.shapes().expect("known");
+        assert_eq!(shapes.iter().map(|(shape, n)| shape.batch_size * n).sum::<usize>(), 40, "{shapes:?}");
+    }
+
+    #[test]
+    fn a_budget_that_cannot_hold_a_pair_is_refused() {
+        let loader = LoaderConfig { num_workers: 0, batch_tokens: 40, ..LoaderConfig::default() };
+        let error = source(&rows(), &loader).expect_err("too small").to_string();
+        assert!(error.contains("loader.batch_tokens = 40 cannot hold both answers of the longest pair"), "{error}");
+    }
+}

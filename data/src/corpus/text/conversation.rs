@@ -84,6 +84,10 @@ impl Conversation {
                 let prompt = text_or_messages("prompt", &row["prompt"], Role::User)?;
                 [prompt, text_or_messages("completion", &row["completion"], Role::Assistant)?].concat()
             }
+            row if row.contains_key("chosen") && row.contains_key("rejected") => {
+                let found = "the row has \"chosen\" and \"rejected\", which data.text.format = \"preferences\" reads";
+                return Err(malformed(found.into()));
+            }
             row => {
                 let names: Vec<_> = row.keys().take(8).map(|name| format!("\"{name}\"")).collect();
                 let found = if names.is_empty() { "no fields".into() } else { names.join(", ") };
@@ -217,6 +221,7 @@ mod tests {
             ("[1]", "not a JSON object"),
             ("{}", "the row has no fields"),
             (r#"{"text": "x", "prompt": "y"}"#, "the row has \"prompt\", \"text\""),
+            (r#"{"prompt": "x", "chosen": "y", "rejected": "z"}"#, "which data.text.format = \"preferences\" reads"),
             (r#"{"messages": "x"}"#, "field \"messages\" is a string, wanted an array"),
             (r#"{"messages": []}"#, "field \"messages\" has no messages"),
             (r#"{"messages": [5]}"#, "message 1: a number, wanted an object"),
