@@ -30,7 +30,8 @@ use crate::run::{TrainedModel, WhichWeights};
 /// with a SentencePiece model for each language gets the files of OPUS-MT. A model that none of these families computes is
 /// refused with the reasons.
 ///
-/// If the name ends with .gguf, a file for llama.cpp is written: of a gpt2, llama, mistral (without windows), qwen2 or qwen3 model.
+/// If the name ends with .gguf, a file for llama.cpp is written: of a gpt2, llama, mistral (without windows), qwen2, qwen3, gemma2
+/// or gemma3_text model.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln export runs/lm models/lm
@@ -158,8 +159,12 @@ fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
     let files = TokenizerFiles {
         tokenizer: &json,
         chat_template: (!template.is_default()).then(|| template.source()),
+        end_of_turn: tokenizer.end_of_turn()?.and_then(|token| tokenizer.id(&token)),
         adds_bos: tokenizer.special().bos.is_some_and(|bos| tokenizer.before_prompt() == [bos]),
     };
+    if model.config["activation_function"] == "gelu" {
+        eprintln!("note: llama.cpp approximates GELU by tanh, this model does not: activations differ by up to 0.0005");
+    }
     let name = args.dir.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     write_gguf(&args.dir, &name, &model, &files, args.dtype.in_gguf()).with_context(context)?;
     eprintln!("exported step {} of {} as a {} model for llama.cpp", run.step, args.run.display(), model.family);

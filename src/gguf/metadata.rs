@@ -3,7 +3,9 @@
 use kiln_model::hf::{Exported, Family};
 use serde_json::Value;
 
+use super::config::{head_dim, real, size};
 use super::file::{Entry, GgufFile};
+use super::gemma::{self, is_gemma};
 use super::{GgufError, GgufType, refused};
 
 /// Adds what describes the model. Refuses what llama.cpp would leave out.
@@ -15,7 +17,7 @@ pub(super) fn add(
     stored: GgufType,
 ) -> Result<(), GgufError> {
     let has_window = config["sliding_window"].is_number() && config["use_sliding_window"] != Value::Bool(false);
-    if has_window {
+    if has_window && !is_gemma(*family) {
         return Err(refused("it has sliding windows (model.attention_window), which its Llama and Qwen have not"));
     }
     if config["attention_bias"] == Value::Bool(true) || config["mlp_bias"] == Value::Bool(true) {
@@ -36,6 +38,11 @@ pub(super) fn add(
     let mut number = |key: &str, value: u32| file.add(format!("{architecture}.{key}"), Entry::U32(value));
 
     if *family == Family::Gpt2 {
+        // The second is approximated by the first; the command says so.
+        let activation = config["activation_function"].as_str().unwrap_or_default();
+        if !["gelu_new", "gelu"].contains(&activation) {
+            return Err(refused(format!("its GPT-2 has GELU, and this model {activation} (model.activation)")));
+        }
         number("context_length", size(config, "n_positions"));
         number("embedding_length", size(config, "n_embd"));
         number("feed_forward_length", size(config, "n_inner"));
@@ -59,20 +66,23 @@ pub(super) fn add(
     number("vocab_size", size(config, "vocab_size"));
     let mut real_number = |key: &str, value: f32| file.add(format!("{architecture}.{key}"), Entry::F32(value));
     real_number("attention.layer_norm_rms_epsilon", real(config, "rms_norm_eps"));
-    real_number("rope.freq_base", real(&config["rope_parameters"], "rope_theta"));
+    let rope = gemma::rope(*family, config);
+    real_number("rope.freq_base", real(rope, "rope_theta"));
 
-    match config["rope_parameters"]["rope_type"].as_str() {
-        Some("default" | "llama3") => Ok(()),
-        other => Err(refused(format!("rotary positions of the kind {}", other.unwrap_or("unknown")))),
+    match (rope["rope_type"].as_str(), family) {
+        (Some("default"), _) | (Some("llama3"), Family::Llama | Family::Mistral) => {}
+        (Some("linear"), Family::Gemma3) => {
+            file.add("gemma3.rope.scaling.type", Entry::Text("linear".to_owned()));
+            file.add("gemma3.rope.scaling.factor", Entry::F32(real(rope, "factor")));
+        }
+        (kind, _) => {
+            return Err(refused(format!(
+                "rotary positions of the kind {} in a {family} model",
+                kind.unwrap_or("unknown")
+            )));
+        }
     }
-}
-
-/// Returns the features of a head.
-pub(super) fn head_dim(config: &Value) -> u32 {
-    match config["head_dim"].as_u64() {
-        Some(size) => size as u32,
-        None => size(config, "hidden_size") / size(config, "num_attention_heads"),
-    }
+    if is_gemma(*family) { gemma::add(file, *family, architecture, config) } else { Ok(()) }
 }
 
 /// Returns the factors that divide the frequencies of Llama 3's rotary positions, one for two features of a head.
@@ -97,13 +107,4 @@ pub(super) fn rope_factors(config: &Value) -> Option<Vec<f32>> {
         (1.0 / ((1.0 - smooth) / factor + smooth)) as f32
     });
     Some(factors.collect())
-}
-
-/// Returns a whole number of `config.json`, which export has written.
-pub(super) fn size(config: &Value, key: &str) -> u32 {
-    config[key].as_u64().unwrap_or_default() as u32
-}
-
-fn real(config: &Value, key: &str) -> f32 {
-    config[key].as_f64().unwrap_or_default() as f32
 }

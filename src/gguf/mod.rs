@@ -3,7 +3,9 @@
 //! The format is described in ggml's `docs/gguf.md`. A file holds the numbers of the model's shape, the vocabulary, and the weights under
 //! llama.cpp's names. They come from the model as [`kiln_model::hf::export`] gives it.
 
+mod config;
 mod file;
+mod gemma;
 mod metadata;
 mod tensors;
 mod vocabulary;
@@ -60,6 +62,8 @@ pub struct TokenizerFiles<'a> {
     pub chat_template: Option<&'a str>,
     /// Whether a prompt begins with the token `bos`.
     pub adds_bos: bool,
+    /// The token that ends an answer of a conversation.
+    pub end_of_turn: Option<u32>,
 }
 
 /// Writes the file `path`, completely or not at all.
@@ -91,8 +95,10 @@ fn architecture(family: Family) -> Result<&'static str, GgufError> {
         Family::Llama | Family::Mistral => Ok("llama"),
         Family::Qwen2 => Ok("qwen2"),
         Family::Qwen3 => Ok("qwen3"),
+        Family::Gemma2 => Ok("gemma2"),
+        Family::Gemma3 => Ok("gemma3"),
         other => Err(refused(format!(
-            "it is given gpt2, llama, mistral, qwen2 and qwen3 models by Kiln, and this is a {other} model"
+            "it is given gpt2, llama, mistral, qwen2, qwen3 and gemma models by Kiln, and this is a {other} model"
         ))),
     }
 }

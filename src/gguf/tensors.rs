@@ -4,8 +4,10 @@ use kiln_model::NamedTensor;
 use kiln_model::hf::{Exported, Family};
 use serde_json::Value;
 
+use super::config::size;
 use super::file::{BLOCK, GgufFile, Stored, Tensor};
-use super::metadata::{rope_factors, size};
+use super::gemma::{is_gemma, query_factor};
+use super::metadata::rope_factors;
 use super::{GgufError, GgufType, refused};
 
 /// Names of `transformers` within a layer, and llama.cpp's.
@@ -31,6 +33,12 @@ const IN_GPT2_LAYER: [(&str, &str); 6] = [
     ("mlp.c_fc", "ffn_up"),
     ("mlp.c_proj", "ffn_down"),
 ];
+/// Names in a layer of Gemma that other families lack, or use otherwise.
+const IN_GEMMA_LAYER: [(&str, &str); 3] = [
+    ("post_attention_layernorm", "post_attention_norm"),
+    ("pre_feedforward_layernorm", "ffn_norm"),
+    ("post_feedforward_layernorm", "post_ffw_norm"),
+];
 /// Names outside of the layers.
 const OUTSIDE: [(&str, &str); 6] = [
     ("embed_tokens", "token_embd"),
@@ -48,6 +56,7 @@ pub(super) fn add(file: &mut GgufFile, model: &Exported, stored: GgufType) -> Re
         let name = name_of(*family, &tensor.name)
             .ok_or_else(|| refused(format!("it has no place for the tensor {}", tensor.name)))?;
         let tensor = in_order(*family, config, tensor);
+        let tensor = if is_gemma(*family) { of_gemma(*family, config, &name, tensor) } else { tensor };
         let stored = stored_as(&name, &tensor.shape, stored);
         let NamedTensor { shape, values, .. } = tensor;
         file.push(Tensor { name, shape, values, stored });
@@ -70,7 +79,8 @@ fn name_of(family: Family, name: &str) -> Option<String> {
         _ => ("layers.", &IN_LAYER[..]),
     };
     let (layer, inner) = path.strip_prefix(prefix)?.split_once('.')?;
-    let (_, name) = table.iter().find(|(theirs, _)| *theirs == inner)?;
+    let own = if is_gemma(family) { &IN_GEMMA_LAYER[..] } else { &[] };
+    let (_, name) = own.iter().chain(table).find(|(theirs, _)| *theirs == inner)?;
     Some(format!("blk.{layer}.{name}.{kind}"))
 }
 
@@ -93,6 +103,22 @@ fn in_order(family: Family, config: &Value, tensor: &NamedTensor) -> NamedTensor
         values.extend_from_slice(&tensor.values[from * width..(from + 1) * width]);
     }
     NamedTensor { values, ..tensor.clone() }
+}
+
+/// Returns a tensor of Gemma as llama.cpp computes with it: the weights of norms are whole, not what they have above 1, and queries
+/// bring what the model's factor of the scores has above llama.cpp's.
+fn of_gemma(family: Family, config: &Value, name: &str, mut tensor: NamedTensor) -> NamedTensor {
+    let factor = query_factor(family, config);
+    let is_norm = name.contains("norm.");
+    let scales = match family {
+        Family::Gemma3 => name.contains("attn_q_norm."),
+        _ => name.contains("attn_q."),
+    };
+    let factor = if scales { factor } else { 1.0 };
+    for x in &mut tensor.values {
+        *x = (*x + if is_norm { 1.0 } else { 0.0 }) * factor;
+    }
+    tensor
 }
 
 fn transposed(tensor: &NamedTensor) -> NamedTensor {

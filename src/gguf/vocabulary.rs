@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use super::config::size;
 use super::file::{Entry, GgufFile};
-use super::metadata::size;
 use super::{GgufError, TokenizerFiles, refused};
 
 /// Kinds of tokens.
@@ -27,7 +27,7 @@ pub(super) fn add(
     file: &mut GgufFile,
     _architecture: &str,
     config: &Value,
-    TokenizerFiles { tokenizer, chat_template, adds_bos }: &TokenizerFiles<'_>,
+    TokenizerFiles { tokenizer, chat_template, adds_bos, end_of_turn }: &TokenizerFiles<'_>,
 ) -> Result<(), GgufError> {
     let model = &tokenizer["model"];
     if model["type"] != "BPE" {
@@ -70,6 +70,9 @@ pub(super) fn add(
     }
     file.add(ggml("add_bos_token"), Entry::Bool(*adds_bos));
     file.add(ggml("add_eos_token"), Entry::Bool(false));
+    if let Some(id) = end_of_turn {
+        file.add(ggml("eot_token_id"), Entry::U32(*id));
+    }
     if let Some(template) = chat_template {
         file.add(["tokenizer", "chat_template"].join("."), Entry::Text((*template).to_owned()));
     }
@@ -150,6 +153,10 @@ fn merges(model: &Value) -> Result<Vec<[String; 2]>, GgufError> {
 
 /// Returns llama.cpp's name for how a text is divided into words.
 fn words_of(tokenizer: &Value) -> Result<&'static str, GgufError> {
+    let normalizer = &tokenizer["normalizer"];
+    if !normalizer.is_null() && normalizer["type"] != "NFC" {
+        return Err(refused(format!("it changes a text before it encodes it: {normalizer}")));
+    }
     let pre = &tokenizer["pre_tokenizer"];
     let parts = match pre["type"].as_str() {
         Some("Sequence") => pre["pretokenizers"].as_array().map_or(&[][..], Vec::as_slice),

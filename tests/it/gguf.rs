@@ -139,14 +139,21 @@ fn files_hold_the_shape_the_vocabulary_and_the_weights() {
 #[test]
 fn what_llama_cpp_does_not_compute_is_refused() {
     let place = Workplace::new();
-    for name in ["mistral", "gemma2", "marian", "llama"] {
+    for name in ["mistral", "bert", "marian", "llama"] {
         place.run(&["import", &model(name), "--out", &format!("runs/{name}")]).ok();
     }
     let export =
         |name: &str, file: &str, more: &[&str]| place.run(&[&["export", &format!("runs/{name}"), file], more].concat());
     export("mistral", "out/x.gguf", &[]).refused(2, &["it has sliding windows (model.attention_window)"]);
-    export("gemma2", "out/x.gguf", &[]).refused(2, &["this is a gemma2 model"]);
+    export("bert", "out/x.gguf", &[]).refused(2, &["for models that continue text"]);
     export("marian", "out/x.gguf", &[]).refused(2, &["for models that continue text"]);
+    let text = place.write("text.txt", "one two three\n\nfour five six\n");
+    let data = format!("data.train={}", text.display());
+    let small = crate::kiln::SMALL.into_iter().flat_map(|set| ["--set", set]);
+    let preset = ["train", "--preset", "gpt2-tiny", "--run", "runs/relu", "--device", "cpu", "--set", &data];
+    let more = ["--set", "model.activation=relu", "--set", "train.steps=2", "--set", "optim.warmup_steps=1"];
+    place.run(&preset.into_iter().chain(small).chain(more).collect::<Vec<_>>()).ok();
+    export("relu", "out/x.gguf", &[]).refused(2, &["its GPT-2 has GELU, and this model relu (model.activation)"]);
     export("llama", "out/x", &["--dtype", "q8_0"]).refused(2, &["--dtype q8_0 is for GGUF files"]);
     export("llama", "out/x.gguf", &["--adapter"]).refused(2, &["the adapters are merged into the GGUF file"]);
     place.write("out/x.gguf", "mine");
@@ -163,7 +170,7 @@ fn llama_cpp_continues_with_the_same_text() {
     };
     let place = Workplace::new();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gguf_check.py");
-    for name in ["gpt2", "llama", "llama-3", "qwen2", "qwen3"] {
+    for name in ["gpt2", "llama", "llama-3", "qwen2", "qwen3", "gemma2", "gemma3"] {
         place.run(&["import", &model(name), "--out", &format!("runs/{name}")]).ok();
         let run = format!("runs/{name}");
         let generate = ["generate", &run, "--prompt", PROMPT, "--greedy", "--max-new-tokens", "8", "--device", "cpu"];
