@@ -112,7 +112,7 @@ pub struct HostBatch {
     pub boundaries: bool,
     /// Text: the numbers of documents are the types of tokens instead (BERT's "segments"), and every row is one document.
     pub token_types: bool,
-    /// Text: rows `2 i` and `2 i + 1` are a preferred answer and another one to the same prompt, to be compared with this strength.
+    /// Text: rows `2 i` and `2 i + 1` are a preferred answer and another one to the same prompt, to be compared with this beta.
     pub preference: Option<f64>,
     /// Non-padding source tokens, each row's eos included; 0 for text.
     pub source_tokens: u64,

@@ -124,7 +124,7 @@ pub struct TextBatch {
     /// Type of each token, `[B * T]`, each in `0..n_token_types`. None: type 0. Only for models with token types.
     pub token_types: Option<Tensor<1, Int>>,
     /// Rows `2 i` and `2 i + 1` are a preferred answer and another one to the same prompt, and the loss compares them with this
-    /// strength (see [`DecoderOnly::prefer`](crate::DecoderOnly::prefer)). None: every row is by itself.
+    /// beta (see [`DecoderOnly::prefer`](crate::DecoderOnly::prefer)). None: every row is by itself.
     pub preference: Option<f64>,
     /// Non-padding tokens of each row, at least 1 each, `[B]`.
     pub lengths: Tensor<1, Int>,

@@ -21,6 +21,7 @@ pub(crate) use mmap::MappedFile;
 use self::format::{Header, Sections};
 use crate::corpus::RowReport;
 use crate::error::{Error, Result};
+use crate::tokenizer::TextTokenizer;
 
 /// A token cache on disk. Ids are stored without special tokens; lengths count eos.
 #[derive(Debug)]
@@ -40,11 +41,11 @@ pub(crate) enum Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// Returns the ids without the first `n`.
+    /// Returns the ids without the first `n`. A damaged file may have fewer.
     fn skip(self, n: usize) -> Self {
         match self {
-            Self::Narrow(ids) => Self::Narrow(&ids[n..]),
-            Self::Wide(ids) => Self::Wide(&ids[n..]),
+            Self::Narrow(ids) => Self::Narrow(ids.get(n..).unwrap_or_default()),
+            Self::Wide(ids) => Self::Wide(ids.get(n..).unwrap_or_default()),
         }
     }
 }
@@ -86,7 +87,7 @@ impl TokenCache {
     pub fn n_tokens(&self) -> u64 {
         match self.header.kind {
             // Each row begins with a length.
-            CacheKind::Preferences => self.header.n_tokens - self.header.n_rows,
+            CacheKind::Preferences => self.header.n_tokens.saturating_sub(self.header.n_rows),
             CacheKind::Pairs | CacheKind::Text | CacheKind::Chat => self.header.n_tokens,
         }
     }
@@ -127,6 +128,21 @@ impl TokenCache {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.header.corpus.as_bytes()).update(self.header.tokens_hash.as_bytes());
         hasher.finalize().to_hex().to_string()
+    }
+
+    /// Returns a fingerprint of the rows and of `settings` that decide what batches hold.
+    pub(crate) fn fingerprint_with(&self, settings: &str) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.fingerprint().as_bytes()).update(settings.as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+
+    /// Refuses a cache that another tokenizer has made.
+    pub(crate) fn check_tokenizer(&self, tokenizer: &TextTokenizer) -> Result<()> {
+        if self.tokenizer_fingerprint() == tokenizer.fingerprint() {
+            return Ok(());
+        }
+        Err(Error::cache(self.path(), "was made with another tokenizer"))
     }
 
     /// Returns the longest allowed source and target rows in tokens, eos included; 0: no limit.

@@ -16,7 +16,7 @@ impl TokenCache {
         match self.kind() {
             CacheKind::Pairs => self.lengths(row),
             CacheKind::Text | CacheKind::Chat => (0, self.document_len(row) as usize),
-            CacheKind::Preferences => (0, self.document_len(row) as usize - 1),
+            CacheKind::Preferences => (0, (self.document_len(row) as usize).saturating_sub(1)),
         }
     }
 

@@ -45,9 +45,7 @@ impl ChatSource {
         if cache.kind() != CacheKind::Chat {
             return Err(Error::cache(cache.path(), "does not hold conversations"));
         }
-        if cache.tokenizer_fingerprint() != tokenizer.fingerprint() {
-            return Err(Error::cache(cache.path(), "was made with another tokenizer"));
-        }
+        cache.check_tokenizer(tokenizer)?;
 
         let seq_len = text.seq_len;
         if loader.batch_tokens < seq_len {
@@ -57,8 +55,7 @@ impl ChatSource {
                 loader.batch_tokens
             )));
         }
-        let special = tokenizer.special();
-        let fill = special.pad.or(special.eos).unwrap_or(0) as i32;
+        let fill = tokenizer.special().fill();
         Ok(Self {
             rows: packed(&cache, seq_len)?,
             shape: Shape::text(loader.batch_tokens / seq_len, seq_len),
@@ -158,9 +155,7 @@ impl BatchSource for ChatSource {
     }
 
     fn fingerprint(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(self.cache.fingerprint().as_bytes()).update(self.settings.as_bytes());
-        hasher.finalize().to_hex().to_string()
+        self.cache.fingerprint_with(&self.settings)
     }
 
     fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {

@@ -87,10 +87,9 @@ impl LabelledSource {
             return Err(Error::Invalid("the data has more than 4,294,967,295 rows: split it".into()));
         }
         let lengths = rows.iter().map(|row| (0, row.ids.len()));
-        let special = tokenizer.special();
         Ok(Self {
             buckets: Buckets::new(lengths, (0, shape.max_len), loader)?,
-            fill: special.pad.or(special.eos).unwrap_or(0) as i32,
+            fill: tokenizer.special().fill(),
             has_types: shape.has_types,
             fingerprint: fingerprint(&rows, corpus.names(), &tokenizer.fingerprint()),
             rows,

@@ -22,12 +22,12 @@ pub struct PreferenceSource {
     format: RowFormat,
     buckets: Buckets,
     vocab_size: usize,
-    strength: f64,
+    beta: f64,
 }
 
 impl PreferenceSource {
     /// Sorts the pairs of a cache by the longer of their rows, which has `max_len` tokens at most. A batch of rows of T tokens has
-    /// `batch_tokens / (2 T)` pairs. `strength` is passed on with each batch ([`HostBatch::preference`]).
+    /// `batch_tokens / (2 T)` pairs. `beta` is passed on with each batch ([`HostBatch::preference`]).
     ///
     /// # Errors
     ///
@@ -38,14 +38,12 @@ impl PreferenceSource {
         tokenizer: &TextTokenizer,
         max_len: usize,
         loader: &LoaderConfig,
-        strength: f64,
+        beta: f64,
     ) -> Result<Self> {
         if cache.kind() != CacheKind::Preferences {
             return Err(Error::cache(cache.path(), "does not hold answers to compare"));
         }
-        if cache.tokenizer_fingerprint() != tokenizer.fingerprint() {
-            return Err(Error::cache(cache.path(), "was made with another tokenizer"));
-        }
+        cache.check_tokenizer(tokenizer)?;
         let lengths: Vec<usize> = (0..cache.n_rows())
             .map(|pair| rows_of(&cache, pair).map(|rows| rows.map(<[u32]>::len).into_iter().max().unwrap_or(0)))
             .collect::<Result<_>>()?;
@@ -59,8 +57,7 @@ impl PreferenceSource {
             )));
         }
 
-        let special = tokenizer.special();
-        let fill = special.pad.or(special.eos).unwrap_or(0) as i32;
+        let fill = tokenizer.special().fill();
         // A pair takes two rows.
         let of_pairs = LoaderConfig { batch_tokens: loader.batch_tokens / 2, ..loader.clone() };
         let limit = max_len.min(of_pairs.batch_tokens);
@@ -68,7 +65,7 @@ impl PreferenceSource {
             buckets: Buckets::new(lengths.into_iter().map(|len| (0, len)), (0, limit), &of_pairs)?,
             vocab_size: tokenizer.vocab_size(),
             format: RowFormat { input: Around::default(), labels: Around::default(), fill, boundaries: false },
-            strength,
+            beta,
             cache,
         })
     }
@@ -116,11 +113,7 @@ impl BatchSource for PreferenceSource {
     }
 
     fn fingerprint(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        hasher
-            .update(self.cache.fingerprint().as_bytes())
-            .update(format!("preferences {}", self.format.fill).as_bytes());
-        hasher.finalize().to_hex().to_string()
+        self.cache.fingerprint_with(&format!("preferences {}", self.format.fill))
     }
 
     fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
@@ -143,7 +136,7 @@ impl BatchWorker for Arc<PreferenceSource> {
                 rows.end_row(*pair);
             }
         }
-        batch.preference = Some(self.strength);
+        batch.preference = Some(self.beta);
         Ok(())
     }
 }

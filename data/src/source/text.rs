@@ -90,9 +90,7 @@ impl TextSource {
         if cache.kind() != CacheKind::Text {
             return Err(Error::cache(cache.path(), "holds pairs, wanted documents of plain text"));
         }
-        if cache.tokenizer_fingerprint() != tokenizer.fingerprint() {
-            return Err(Error::cache(cache.path(), "was made with another tokenizer"));
-        }
+        cache.check_tokenizer(tokenizer)?;
 
         let format = row_format(tokenizer, task, text.packing);
         let seq_len = text.seq_len;
@@ -239,12 +237,7 @@ pub(super) fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing
             (around.clone(), around)
         }
     };
-    RowFormat {
-        input,
-        labels,
-        fill: special.pad.or(special.eos).unwrap_or(0) as i32,
-        boundaries: packing == Packing::Documents,
-    }
+    RowFormat { input, labels, fill: special.fill(), boundaries: packing == Packing::Documents }
 }
 
 impl BatchSource for TextSource {
@@ -279,9 +272,7 @@ impl BatchSource for TextSource {
     }
 
     fn fingerprint(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(self.cache.fingerprint().as_bytes()).update(self.settings.as_bytes());
-        hasher.finalize().to_hex().to_string()
+        self.cache.fingerprint_with(&self.settings)
     }
 
     fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {

@@ -171,6 +171,13 @@ pub struct TextSpecialIds {
     pub mask: Option<u32>,
 }
 
+impl TextSpecialIds {
+    /// Returns the id that fills rows up. It need not be padding: the loss does not count it.
+    pub(crate) fn fill(&self) -> i32 {
+        self.pad.or(self.eos).unwrap_or(0) as i32
+    }
+}
+
 /// Spellings of the special tokens that a language model's vocabulary has. Saved as `tokenizer_config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TextNames {

@@ -117,19 +117,14 @@ impl TextCorpus {
     /// If the text cannot be read.
     pub fn first_question(&self) -> Result<Option<String>> {
         let Some(block) = self.blocks().next().transpose()? else { return Ok(None) };
-        let messages: Vec<_> = match self.config.is_preferences() {
-            true => block
-                .preferences()
-                .filter_map(|(_, parsed)| parsed.ok())
-                .flat_map(|found| found.chosen.messages)
-                .collect(),
-            false => {
-                block.conversations().filter_map(|(_, parsed)| parsed.ok()).flat_map(|found| found.messages).collect()
-            }
+        let of = |conversation: Conversation| {
+            let mut messages = conversation.messages.into_iter();
+            messages.find(|message| message.role == Role::User).map(|message| message.content)
         };
-        let mut questions =
-            messages.into_iter().filter(|message| message.role == Role::User).map(|message| message.content);
-        Ok(questions.next())
+        Ok(match self.config.is_preferences() {
+            true => block.preferences().find_map(|(_, row)| of(row.ok()?.chosen)),
+            false => block.conversations().find_map(|(_, row)| of(row.ok()?)),
+        })
     }
 
     /// Returns the text in blocks, in order.
