@@ -61,66 +61,39 @@ pub(super) struct Args {
 
     /// Type of the exported weights; q8_0 for GGUF files only
     #[arg(long, value_name = "TYPE", default_value = "f32")]
-    dtype: ExportType,
+    dtype: GgufType,
 }
 
-/// The element type of the exported weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum ExportType {
-    /// 32-bit floats, without loss.
-    F32,
-    /// bfloat16: half the size, 8 bits of precision.
-    Bf16,
-    /// Half precision: half the size, 11 bits of precision, at most 65504.
-    F16,
-    /// GGUF: blocks of 32 eight-bit numbers with a common factor, a bit more than a quarter of the size.
-    #[value(name = "q8_0")]
-    Q8_0,
-}
-
-impl ExportType {
-    fn in_folder(self) -> Result<StoredType> {
-        match self {
-            Self::F32 => Ok(StoredType::F32),
-            Self::Bf16 => Ok(StoredType::Bf16),
-            Self::F16 => Ok(StoredType::F16),
-            Self::Q8_0 => {
-                let text =
-                    "--dtype q8_0 is for GGUF files: give the target a name that ends with .gguf, or take another type";
-                Err(Usage(text.into()).into())
-            }
-        }
-    }
-
-    fn in_gguf(self) -> GgufType {
-        match self {
-            Self::F32 => GgufType::F32,
-            Self::Bf16 => GgufType::Bf16,
-            Self::F16 => GgufType::F16,
-            Self::Q8_0 => GgufType::Q8_0,
+/// Returns the type of the weights of a folder.
+fn in_folder(dtype: GgufType) -> Result<StoredType> {
+    match dtype {
+        GgufType::F32 => Ok(StoredType::F32),
+        GgufType::Bf16 => Ok(StoredType::Bf16),
+        GgufType::F16 => Ok(StoredType::F16),
+        GgufType::Q8_0 => {
+            let text =
+                "--dtype q8_0 is for GGUF files: give the target a name that ends with .gguf, or take another type";
+            Err(Usage(text.into()).into())
         }
     }
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let is_gguf = args.dir.extension().is_some_and(|extension| extension == gguf::EXTENSION);
-    if is_gguf && args.adapter {
-        let text = "--adapter writes a folder for peft; without it, the adapters are merged into the GGUF file";
-        return Err(Usage(text.into()).into());
+    let find = || TrainedModel::find_weights(&args.run, args.checkpoint.as_deref(), args.weights);
+    if args.dir.extension().is_some_and(|extension| extension == gguf::EXTENSION) {
+        if args.adapter {
+            let text = "--adapter writes a folder for peft; without it, the adapters are merged into the GGUF file";
+            return Err(Usage(text.into()).into());
+        }
+        return gguf_file(&args, &find()?);
     }
-    let stored = if is_gguf { StoredType::F32 } else { args.dtype.in_folder()? };
-
-    let run = TrainedModel::find_weights(&args.run, args.checkpoint.as_deref(), args.weights)?;
-    if is_gguf {
-        return gguf_file(&args, &run);
-    }
+    let stored = in_folder(args.dtype)?;
+    let run = find()?;
     if args.adapter {
         return adapter(&args, &run, stored);
     }
 
-    let Exported { family, mut config, mut generation_config, tensors } =
-        hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary))
-            .with_context(|| format!("exporting {}", run.path.display()))?;
+    let Exported { family, mut config, mut generation_config, tensors } = exported(&run)?;
     if let Some(generation) = &mut generation_config {
         describe_generation(&run, generation);
     }
@@ -147,13 +120,20 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// Returns the model as a family of `transformers` has it.
+fn exported(run: &TrainedModel) -> Result<Exported> {
+    hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary))
+        .with_context(|| format!("exporting {}", run.path.display()))
+}
+
 /// Writes a file for llama.cpp.
 fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
     let context = || format!("exporting {}", run.path.display());
     let Some(tokenizer) = run.vocabulary.text().filter(|_| traits_of(run.config.task).continues_text) else {
         return Err(Usage("a GGUF file is for models that continue text (task = \"lm\")".into()).into());
     };
-    let model = hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary)).with_context(context)?;
+    let model = exported(run)?;
+    let family = model.family;
     let json: Value = serde_json::from_str(tokenizer.json()).with_context(context)?;
     let template = tokenizer.chat_template()?;
     let files = TokenizerFiles {
@@ -166,8 +146,8 @@ fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
         eprintln!("note: llama.cpp approximates GELU by tanh, this model does not: activations differ by up to 0.0005");
     }
     let name = args.dir.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    write_gguf(&args.dir, &name, &model, &files, args.dtype.in_gguf()).with_context(context)?;
-    eprintln!("exported step {} of {} as a {} model for llama.cpp", run.step, args.run.display(), model.family);
+    write_gguf(&args.dir, &name, model, &files, args.dtype).with_context(context)?;
+    eprintln!("exported step {} of {} as a {family} model for llama.cpp", run.step, args.run.display());
     println!("{}", args.dir.display());
     Ok(())
 }
@@ -292,10 +272,15 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
+/// Reads a run's `tokenizer_config.json`.
+fn token_names(path: &Path) -> Result<Map<String, Value>> {
+    let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    serde_json::from_slice(&bytes).with_context(|| path.display().to_string())
+}
+
 /// Returns the run's `tokenizer_config.json` as other programs read it. `before` are the tokens in front of a prompt.
 fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32]) -> Result<Vec<u8>> {
-    let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    let mut config: Map<String, Value> = serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
+    let mut config = token_names(path)?;
     config.remove("tokens_before_text");
     config.remove("tokens_before_target");
     if let Vocabulary::Text(tokenizer) = &run.vocabulary

@@ -13,16 +13,22 @@ const ALIGNMENT: u64 = 32;
 /// Numbers of a block of Q8_0.
 pub(super) const BLOCK: usize = 32;
 
-/// The type of a tensor's elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
+/// The type of a tensor's elements, with the format's number for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum GgufType {
+    /// 32-bit floats, without loss.
     F32 = 0,
-    F16 = 1,
-    Q8_0 = 8,
+    /// bfloat16: half the size, 8 bits of precision.
     Bf16 = 30,
+    /// Half precision: half the size, 11 bits of precision, at most 65504.
+    F16 = 1,
+    /// GGUF: blocks of 32 eight-bit numbers with a common factor, a bit more than a quarter of the size. Matrices whose rows are not
+    /// multiples of 32 are f16.
+    #[value(name = "q8_0")]
+    Q8_0 = 8,
 }
 
-impl Stored {
+impl GgufType {
     /// Returns the bytes of `n` elements.
     fn len(self, n: usize) -> u64 {
         (match self {
@@ -66,7 +72,7 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Returns the type's number, and of a list the elements' type and the length.
+    /// Writes the number of the type, of a list also its elements' type and its length, and then the value.
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let list = |out: &mut dyn Write, of: u32, len: usize| -> io::Result<()> {
             out.write_all(&9_u32.to_le_bytes())?;
@@ -103,7 +109,7 @@ pub(super) struct Tensor {
     /// As PyTorch counts them, the fastest last.
     pub(super) shape: Vec<usize>,
     pub(super) values: Vec<f32>,
-    pub(super) stored: Stored,
+    pub(super) stored: GgufType,
 }
 
 /// The content of a file.

@@ -14,25 +14,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use file::GgufFile;
+pub use file::GgufType;
 use kiln_model::hf::{Exported, Family};
 use serde_json::Value;
 use thiserror::Error;
 
 /// The ending of a file's name.
 pub const EXTENSION: &str = "gguf";
-
-/// How matrices are stored. Vectors are always f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GgufType {
-    /// 32-bit floats, without loss.
-    F32,
-    /// Half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// Blocks of 32 eight-bit numbers with a common factor in half precision. Matrices whose rows are not multiples of 32 are f16.
-    Q8_0,
-}
 
 /// A model that cannot be written, and why.
 #[derive(Debug, Error)]
@@ -66,14 +54,14 @@ pub struct TokenizerFiles<'a> {
     pub end_of_turn: Option<u32>,
 }
 
-/// Writes the file `path`, completely or not at all.
+/// Writes the file `path`, completely or not at all. Matrices are stored as `stored` says, vectors in f32.
 ///
 /// # Errors
 /// If llama.cpp does not compute the model, if it would encode texts differently, if the file exists, or if it cannot be written.
 pub fn write_gguf(
     path: &Path,
     name: &str,
-    model: &Exported,
+    model: Exported,
     tokenizer: &TokenizerFiles<'_>,
     stored: GgufType,
 ) -> Result<(), GgufError> {
@@ -82,8 +70,8 @@ pub fn write_gguf(
     }
     let architecture = architecture(model.family)?;
     let mut file = GgufFile::default();
-    metadata::add(&mut file, architecture, name, model, stored)?;
-    vocabulary::add(&mut file, architecture, &model.config, tokenizer)?;
+    metadata::add(&mut file, architecture, name, &model, stored)?;
+    vocabulary::add(&mut file, &model.config, tokenizer)?;
     tensors::add(&mut file, model, stored)?;
     file.write(path).map_err(|source| GgufError::Io { path: path.to_path_buf(), source })
 }

@@ -5,7 +5,7 @@ use kiln_model::hf::{Exported, Family};
 use serde_json::Value;
 
 use super::config::size;
-use super::file::{BLOCK, GgufFile, Stored, Tensor};
+use super::file::{BLOCK, GgufFile, Tensor};
 use super::gemma::{is_gemma, query_factor};
 use super::metadata::rope_factors;
 use super::{GgufError, GgufType, refused};
@@ -50,20 +50,20 @@ const OUTSIDE: [(&str, &str); 6] = [
 ];
 
 /// Adds all tensors of the model.
-pub(super) fn add(file: &mut GgufFile, model: &Exported, stored: GgufType) -> Result<(), GgufError> {
+pub(super) fn add(file: &mut GgufFile, model: Exported, stored: GgufType) -> Result<(), GgufError> {
     let Exported { family, config, tensors, .. } = model;
     for tensor in tensors {
-        let name = name_of(*family, &tensor.name)
+        let name = name_of(family, &tensor.name)
             .ok_or_else(|| refused(format!("it has no place for the tensor {}", tensor.name)))?;
-        let tensor = in_order(*family, config, tensor);
-        let tensor = if is_gemma(*family) { of_gemma(*family, config, &name, tensor) } else { tensor };
+        let tensor = in_order(family, &config, tensor);
+        let tensor = if is_gemma(family) { of_gemma(family, &config, &name, tensor) } else { tensor };
         let stored = stored_as(&name, &tensor.shape, stored);
         let NamedTensor { shape, values, .. } = tensor;
         file.push(Tensor { name, shape, values, stored });
     }
-    if let Some(factors) = rope_factors(config) {
+    if let Some(factors) = rope_factors(&config) {
         let shape = vec![factors.len()];
-        file.push(Tensor { name: "rope_freqs.weight".to_owned(), shape, values: factors, stored: Stored::F32 });
+        file.push(Tensor { name: "rope_freqs.weight".to_owned(), shape, values: factors, stored: GgufType::F32 });
     }
     Ok(())
 }
@@ -86,12 +86,12 @@ fn name_of(family: Family, name: &str) -> Option<String> {
 
 /// Returns the tensor with its features in llama.cpp's order: Llama's queries and keys have both halves of a rotation next to each
 /// other there, and GPT-2's matrices have a row for each output.
-fn in_order(family: Family, config: &Value, tensor: &NamedTensor) -> NamedTensor {
+fn in_order(family: Family, config: &Value, tensor: NamedTensor) -> NamedTensor {
     let heads = match family {
         Family::Llama | Family::Mistral if tensor.name.contains(".q_proj.") => size(config, "num_attention_heads"),
         Family::Llama | Family::Mistral if tensor.name.contains(".k_proj.") => size(config, "num_key_value_heads"),
         Family::Gpt2 if tensor.shape.len() == 2 && tensor.name.contains(".h.") => return transposed(tensor),
-        _ => return tensor.clone(),
+        _ => return tensor,
     } as usize;
     let rows = tensor.shape[0];
     let width = tensor.values.len() / rows;
@@ -102,7 +102,7 @@ fn in_order(family: Family, config: &Value, tensor: &NamedTensor) -> NamedTensor
         let from = head * 2 * half + at % 2 * half + at / 2;
         values.extend_from_slice(&tensor.values[from * width..(from + 1) * width]);
     }
-    NamedTensor { values, ..tensor.clone() }
+    NamedTensor { values, ..tensor }
 }
 
 /// Returns a tensor of Gemma as llama.cpp computes with it: the weights of norms are whole, not what they have above 1, and queries
@@ -121,21 +121,16 @@ fn of_gemma(family: Family, config: &Value, name: &str, mut tensor: NamedTensor)
     tensor
 }
 
-fn transposed(tensor: &NamedTensor) -> NamedTensor {
+fn transposed(tensor: NamedTensor) -> NamedTensor {
     let [rows, columns] = [tensor.shape[0], tensor.shape[1]];
     let values = (0..rows * columns).map(|i| tensor.values[i % rows * columns + i / rows]).collect();
-    NamedTensor { shape: vec![columns, rows], values, ..tensor.clone() }
+    NamedTensor { shape: vec![columns, rows], values, ..tensor }
 }
 
-fn stored_as(name: &str, shape: &[usize], stored: GgufType) -> Stored {
-    if shape.len() < 2 || name == "position_embd.weight" {
-        return Stored::F32;
-    }
-    match stored {
-        GgufType::F32 => Stored::F32,
-        GgufType::F16 => Stored::F16,
-        GgufType::Bf16 => Stored::Bf16,
-        GgufType::Q8_0 if shape[shape.len() - 1].is_multiple_of(BLOCK) => Stored::Q8_0,
-        GgufType::Q8_0 => Stored::F16,
+fn stored_as(name: &str, shape: &[usize], wanted: GgufType) -> GgufType {
+    match wanted {
+        _ if shape.len() < 2 || name == "position_embd.weight" => GgufType::F32,
+        GgufType::Q8_0 if !shape[shape.len() - 1].is_multiple_of(BLOCK) => GgufType::F16,
+        wanted => wanted,
     }
 }

@@ -25,7 +25,6 @@ const QWEN_2: &str =
 /// Adds the vocabulary.
 pub(super) fn add(
     file: &mut GgufFile,
-    _architecture: &str,
     config: &Value,
     TokenizerFiles { tokenizer, chat_template, adds_bos, end_of_turn }: &TokenizerFiles<'_>,
 ) -> Result<(), GgufError> {
