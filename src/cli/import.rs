@@ -82,11 +82,11 @@ pub(super) fn run(args: Args) -> Result<()> {
     let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, of_languages, .. } = tokenizers;
     let generation = source.generation_config()?;
     let rules = Rules::new(&generation, &tokenizer);
-    let mut names = token_names(task, &tokenizer, &tokens, &source.tokenizer_config()?, &tokenizer_path)?;
+    let tokenizer_config = source.tokenizer_config()?;
+    let mut names = token_names(task, &tokenizer, &tokens, &tokenizer_config, &tokenizer_path)?;
     if of_languages {
-        let config = source.tokenizer_config()?;
-        let languages = ["source_lang", "target_lang"].into_iter().filter(|key| config[key].is_string());
-        languages.for_each(|key| names[key] = config[key].clone());
+        let languages = ["source_lang", "target_lang"].into_iter().filter(|key| tokenizer_config[key].is_string());
+        languages.for_each(|key| names[key] = tokenizer_config[key].clone());
     }
 
     match traits_of(task).reads {

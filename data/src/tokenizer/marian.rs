@@ -10,11 +10,10 @@ use super::spm_file::{read_sentencepiece, sentencepiece_json};
 use super::{NAMES_FILE, SOURCE_FILE, TARGET_FILE};
 use crate::error::{Error, Result};
 
-const SOURCE_MODEL: &str = "source.spm";
-const TARGET_MODEL: &str = "target.spm";
-const VOCABULARY: &str = "vocab.json";
-/// The vocabulary of the targets, if the languages share none.
-const TARGET_VOCABULARY: &str = "target_vocab.json";
+const SOURCE_MODEL: &str = MarianFiles::MODELS[0];
+const TARGET_MODEL: &str = MarianFiles::MODELS[1];
+const VOCABULARY: &str = MarianFiles::VOCABULARY;
+const TARGET_VOCABULARY: &str = MarianFiles::TARGET_VOCABULARY;
 /// Larger than any published vocabulary (58,000 entries have 2 MB).
 const MAX_BYTES: u64 = 1 << 26;
 
@@ -32,6 +31,13 @@ pub struct MarianFiles {
 }
 
 impl MarianFiles {
+    /// The SentencePiece models of sources and targets.
+    pub const MODELS: [&str; 2] = ["source.spm", "target.spm"];
+    /// The vocabulary.
+    pub const VOCABULARY: &str = "vocab.json";
+    /// The vocabulary of the targets, if the languages share none.
+    pub const TARGET_VOCABULARY: &str = "target_vocab.json";
+
     /// Reads the tokenizers of the folder `dir`; `None` if it has no SentencePiece model of a language.
     ///
     /// # Errors

@@ -4,15 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use kiln_data::PairTokenizers;
+use kiln_data::{MarianFiles, PairTokenizers};
 use kiln_model::NamedTensor;
 use serde_json::{Map, Value, json};
 
 use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization};
 use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
-
-/// The SentencePiece models of both languages.
-const MODELS: [&str; 2] = ["source.spm", "target.spm"];
 
 /// Names and contents of files.
 pub(super) type Files = Vec<(String, Vec<u8>)>;
@@ -20,11 +17,11 @@ pub(super) type Files = Vec<(String, Vec<u8>)>;
 /// Returns the tokenizer's files as `MarianTokenizer` reads them, if each language of the checkpoint has its own SentencePiece
 /// model: both models, `vocab.json` (and `target_vocab.json` if the ids differ) and `tokenizer_config.json`.
 pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Option<Files>> {
-    if !MODELS.iter().all(|name| checkpoint.join(name).is_file()) {
+    if !MarianFiles::MODELS.iter().all(|name| checkpoint.join(name).is_file()) {
         return Ok(None);
     }
     let mut files = Files::new();
-    for name in MODELS {
+    for name in MarianFiles::MODELS {
         let path = checkpoint.join(name);
         files.push((name.to_owned(), fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?));
     }
@@ -32,14 +29,12 @@ pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Op
     let (source, target) = (TokenizerFile::read(&source)?, TokenizerFile::read(&target)?);
     let (of_source, of_target) = (source.ids(), target.ids());
     let separate = of_source != of_target;
-    files.push(("vocab.json".to_owned(), super::text(&json!(of_source))));
+    files.push((MarianFiles::VOCABULARY.to_owned(), super::text(&json!(of_source))));
     if separate {
-        files.push(("target_vocab.json".to_owned(), super::text(&json!(of_target))));
+        files.push((MarianFiles::TARGET_VOCABULARY.to_owned(), super::text(&json!(of_target))));
     }
 
-    let path = checkpoint.join(TOKENIZER_CONFIG_FILE);
-    let bytes = fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    let names: Map<String, Value> = serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
+    let names = super::token_names(&checkpoint.join(TOKENIZER_CONFIG_FILE))?;
     let kept = ["pad_token", "eos_token", "unk_token", "source_lang", "target_lang"];
     let mut config: Map<String, Value> = names.into_iter().filter(|(key, _)| kept.contains(&key.as_str())).collect();
     config.insert("tokenizer_class".to_owned(), json!("MarianTokenizer"));

@@ -42,7 +42,7 @@ impl Tokenizers {
             && traits_of(task).reads == Reads::Pairs
             && let Some(files) = MarianFiles::read(dir)?
         {
-            return Ok(Self::of_languages(files, tokens, dir.join("vocab.json"))?);
+            return Ok(Self::of_languages(files, tokens, dir.join(MarianFiles::VOCABULARY))?);
         }
 
         let path = named.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(dir))?;
