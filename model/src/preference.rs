@@ -2,20 +2,12 @@
 
 use burn::module::Module;
 use burn::tensor::activation::log_sigmoid;
-use burn::tensor::{DType, Int, Tensor};
-use kiln_kernels::DropoutStream;
+use burn::tensor::{DType, Tensor};
+use kiln_kernels::{DropoutStream, row_sums};
 
 use crate::batch::TextBatch;
 use crate::decoder_only::DecoderOnly;
 use crate::loss::{LossSums, PreferenceSums};
-
-/// What the answers of a batch are worth to a model.
-struct Likelihoods {
-    /// Log-likelihood of each answer in nats, summed over its tokens, `[B]`, f32.
-    sums: Tensor<1>,
-    /// Its tokens, `[B]`, f32.
-    n_labels: Tensor<1>,
-}
 
 impl DecoderOnly {
     /// Compares the pairs of answers of a batch. The reward of an answer is `beta` times its log-likelihood minus the one under the
@@ -31,12 +23,10 @@ impl DecoderOnly {
         assert_eq!(n_rows % 2, 0, "a row without its pair");
         assert!(self.config().has_adapters(), "the reference is the model without adapters");
 
-        let Likelihoods { sums, n_labels } = self.likelihoods(batch, stream);
+        let sums = self.log_likelihoods(batch, stream);
         let is_autodiff = sums.is_autodiff();
-        let plain = |tensor: Tensor<1>| if is_autodiff { tensor.inner() } else { tensor };
-        let reference = if is_autodiff { self.valid() } else { self.clone() }.without_adapters();
-        let reference = reference.likelihoods(batch, None).sums;
-        let reference = if is_autodiff { Tensor::from_inner(reference) } else { reference };
+        let base = if is_autodiff { self.valid() } else { self.clone() }.without_adapters();
+        let reference = untracked(base.log_likelihoods(batch, None), is_autodiff);
 
         let rewards = ((sums.clone() - reference) * beta).reshape([n_pairs, 2]);
         let margins = (rewards.clone().narrow(1, 0, 1) - rewards.narrow(1, 1, 1)).reshape([n_pairs]);
@@ -46,33 +36,41 @@ impl DecoderOnly {
             e => loss * (1.0 - e) - log_sigmoid(-margins.clone()) * e,
         };
 
+        let plain = |tensor: Tensor<1>| if is_autodiff { tensor.inner() } else { tensor };
         let margins = plain(margins);
-        let means = plain(sums) / n_labels.clamp_min(1.0);
-        let of_preferred = means.reshape([n_pairs, 2]).narrow(1, 0, 1);
+        let is_preferred = margins.clone().greater_elem(0.0).float();
+        let means = plain(sums) / n_labels(batch).clamp_min(1.0);
+        let of_preferred = means.reshape([n_pairs, 2]).narrow(1, 0, 1).reshape([n_pairs]);
+        let count = Tensor::<1>::full([1], n_pairs as f32, &margins.device()).cast(DType::F32);
         PreferenceSums {
-            n_preferred: margins.clone().greater_elem(0.0).float().cast(margins.dtype()).sum(),
             losses: LossSums {
-                loss_sum: loss.sum(),
-                nll_sum: outside(-of_preferred.sum(), is_autodiff),
-                n_labels: outside(
-                    Tensor::<1>::full([1], n_pairs as f32, &margins.device()).cast(DType::F32),
-                    is_autodiff,
-                ),
+                loss_sum: total(loss),
+                nll_sum: untracked(total(-of_preferred), is_autodiff),
+                n_labels: untracked(count, is_autodiff),
             },
-            margin_sum: margins.sum(),
+            n_preferred: total(is_preferred),
+            margin_sum: total(margins),
         }
     }
 
-    fn likelihoods(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Likelihoods {
-        let losses = self.losses_of_tokens(batch, stream);
-        let [b, t] = batch.shape();
-        let counts: Tensor<2, Int> = batch.labels.clone().not_equal_elem(TextBatch::NOT_COUNTED).int().reshape([b, t]);
-        let sums = -losses.reshape([b, t]).sum_dim(1).reshape([b]);
-        let n_labels = counts.sum_dim(1).reshape([b]).float().cast(DType::F32);
-        Likelihoods { n_labels, sums }
+    /// Returns the log-likelihood of each answer in nats, summed over its tokens, `[B]`, f32.
+    fn log_likelihoods(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<1> {
+        -row_sums(self.losses_of_tokens(batch, stream).reshape(batch.shape()))
     }
 }
 
-fn outside(tensor: Tensor<1>, is_autodiff: bool) -> Tensor<1> {
+/// Returns the tokens of each answer, `[B]`, f32.
+fn n_labels(batch: &TextBatch) -> Tensor<1> {
+    row_sums(batch.labels.clone().not_equal_elem(TextBatch::NOT_COUNTED).float().reshape(batch.shape()))
+}
+
+/// Adds up numbers in a fixed order, `[1]`.
+fn total(numbers: Tensor<1>) -> Tensor<1> {
+    let [n] = numbers.dims();
+    row_sums(numbers.reshape([1, n]))
+}
+
+/// Returns a tensor that has no gradient, where the others of its graph do.
+fn untracked(tensor: Tensor<1>, is_autodiff: bool) -> Tensor<1> {
     if is_autodiff { Tensor::from_inner(tensor) } else { tensor }
 }
