@@ -26,7 +26,7 @@ fn json_of(of: &str, name: &str, file: &str) -> Value {
 }
 
 /// The tensors of a file, or of what Kiln would write to one.
-fn file_tensors<'a>(file: &'a [(String, Vec<usize>, Vec<u8>)]) -> Vec<FileTensor<'a>> {
+pub(crate) fn file_tensors<'a>(file: &'a [(String, Vec<usize>, Vec<u8>)]) -> Vec<FileTensor<'a>> {
     let tensor = |(name, shape, bytes): &'a (String, Vec<usize>, Vec<u8>)| FileTensor {
         name: name.clone(),
         shape: shape.clone(),
@@ -36,7 +36,7 @@ fn file_tensors<'a>(file: &'a [(String, Vec<usize>, Vec<u8>)]) -> Vec<FileTensor
     file.iter().map(tensor).collect()
 }
 
-fn read_file(bytes: &[u8]) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+pub(crate) fn read_file(bytes: &[u8]) -> Vec<(String, Vec<usize>, Vec<u8>)> {
     let file = SafeTensors::deserialize(bytes).expect("a safetensors file");
     file.tensors().into_iter().map(|(name, view)| (name, view.shape().to_vec(), view.data().to_vec())).collect()
 }
@@ -63,12 +63,18 @@ fn adapted(name: &str) -> (TransformerConfig, Vec<NamedTensor>) {
     (config, weights)
 }
 
-fn by_path(weights: &[NamedTensor]) -> ByPath {
+pub(crate) fn by_path(weights: &[NamedTensor]) -> ByPath {
     weights.iter().map(|tensor| (tensor.name.clone(), tensor.values.clone())).collect()
 }
 
 /// The model, with only its adapters trained.
 fn model(config: &TransformerConfig, weights: &[NamedTensor], device: &Device) -> Transformer {
+    let model: Transformer = config.init(1, DType::F32, device);
+    with_weights(only_adapters(model), &by_path(weights))
+}
+
+/// Tracks the parameters of adapters alone.
+pub(crate) fn only_adapters(model: Transformer) -> Transformer {
     struct Freeze(Vec<String>);
     impl ModuleMapper for Freeze {
         fn enter_module(&mut self, name: &str, _container_type: &str) {
@@ -82,8 +88,7 @@ fn model(config: &TransformerConfig, weights: &[NamedTensor], device: &Device) -
             param.set_require_grad(trained)
         }
     }
-    let model: Transformer = config.init(1, DType::F32, device);
-    with_weights(model.map(&mut Freeze(Vec::new())), &by_path(weights))
+    model.map(&mut Freeze(Vec::new()))
 }
 
 /// Tensors with the names of peft, under the paths of Kiln.

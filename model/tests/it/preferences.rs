@@ -1,13 +1,13 @@
 //! Losses, rewards and gradients of preferences equal those of `trl` (`model/fixtures/make_preferences.py`).
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{DType, Device, Tensor};
-use kiln_model::hf::{self, ElementType, FileTensor, Imported};
-use kiln_model::{Batch, NamedTensor, TextBatch, Transformer, TransformerConfig, is_adapter};
-use safetensors::SafeTensors;
+use burn::module::Module;
+use burn::tensor::{DType, Device};
+use kiln_model::hf::{self, Imported};
+use kiln_model::{Batch, NamedTensor, TextBatch, Transformer, TransformerConfig};
 use serde_json::Value;
 
 use crate::fixture::{Fixture, folder};
+use crate::peft::{by_path, file_tensors, only_adapters, read_file};
 use crate::support::{ByPath, assert_close, gradients, ids, scalar, train_device, with_weights};
 
 const N_PAIRS: usize = 8;
@@ -20,39 +20,24 @@ fn bytes(name: &str) -> Vec<u8> {
     std::fs::read(folder().join("preferences").join(name)).expect("fixtures are committed")
 }
 
-fn by_path(tensors: &[NamedTensor]) -> ByPath {
-    tensors.iter().map(|tensor| (tensor.name.clone(), tensor.values.clone())).collect()
-}
-
-/// Tensors of a file, with the values of `other` where it has any.
-fn file_tensors(bytes: &[u8], other: &ByPath) -> Vec<(String, Vec<usize>, Vec<u8>)> {
-    let file = SafeTensors::deserialize(bytes).expect("a safetensors file");
-    file.tensors()
-        .into_iter()
-        .map(|(name, view)| {
-            let values = other.get(&name).map(|values| values.iter().flat_map(|x| x.to_le_bytes()).collect());
-            (name, view.shape().to_vec(), values.unwrap_or_else(|| view.data().to_vec()))
-        })
-        .collect()
-}
-
-fn as_file<'a>(tensors: &'a [(String, Vec<usize>, Vec<u8>)]) -> Vec<FileTensor<'a>> {
-    let tensor = |(name, shape, bytes): &'a (String, Vec<usize>, Vec<u8>)| FileTensor {
-        name: name.clone(),
-        shape: shape.clone(),
-        element_type: ElementType::F32,
-        bytes,
-    };
-    tensors.iter().map(tensor).collect()
+/// The tensors of a file, with the values of `other` where it has any.
+fn replaced(mut file: Vec<(String, Vec<usize>, Vec<u8>)>, other: &ByPath) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+    for (name, _, bytes) in &mut file {
+        if let Some(values) = other.get(name) {
+            *bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        }
+    }
+    file
 }
 
 /// The base model, and tensors of the adapter by our names.
 fn adapted(values: &ByPath) -> (TransformerConfig, Vec<NamedTensor>, Vec<NamedTensor>) {
-    let base = file_tensors(&bytes("model.safetensors"), &ByPath::new());
-    let Imported { family, config, weights, .. } = hf::import(&json("config.json"), &as_file(&base)).expect("a model");
-    let adapter = file_tensors(&bytes("adapter_model.safetensors"), values);
+    let base = read_file(&bytes("model.safetensors"));
+    let Imported { family, config, weights, .. } =
+        hf::import(&json("config.json"), &file_tensors(&base)).expect("a model");
+    let adapter = replaced(read_file(&bytes("adapter_model.safetensors")), values);
     let settings = json("adapter_config.json");
-    let (lora, adapter) = hf::import_adapter(family, &config, &settings, &as_file(&adapter)).expect("an adapter");
+    let (lora, adapter) = hf::import_adapter(family, &config, &settings, &file_tensors(&adapter)).expect("an adapter");
     (TransformerConfig { lora, dropout: 0.0, ..config }, weights, adapter)
 }
 
@@ -81,23 +66,6 @@ fn batch(fixture: &Fixture, device: &Device) -> TextBatch {
         seq_len,
         tokens: 0,
     }
-}
-
-fn only_adapters(model: Transformer) -> Transformer {
-    struct Freeze(Vec<String>);
-    impl ModuleMapper for Freeze {
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.0.push(name.to_owned());
-        }
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.0.pop();
-        }
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let trained = is_adapter(&self.0.join("."));
-            param.set_require_grad(trained)
-        }
-    }
-    model.map(&mut Freeze(Vec::new()))
 }
 
 #[test]
