@@ -33,8 +33,8 @@ pub fn stop() -> Vec<JobTime> {
     std::mem::take(&mut *lock())
 }
 
-/// Does a job.
-pub(crate) fn timed<T>(what: &'static str, job: impl FnOnce() -> T) -> T {
+/// Does a job on this thread, whose name is recorded with it.
+pub fn timed<T>(what: &'static str, job: impl FnOnce() -> T) -> T {
     if !IS_ON.load(Ordering::Relaxed) {
         return job();
     }

@@ -13,9 +13,9 @@ use super::timeline;
 /// A phase of the training loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
-    /// Waiting for the loader's next batch.
+    /// Waiting for the next group of batches, which another thread loads and uploads.
     DataWait,
-    /// Copying a batch to the device.
+    /// Taking over a group of batches that another thread has uploaded.
     Upload,
     /// Enqueuing forward, backward and the optimizer. The CPU computes them here.
     Enqueue,
@@ -69,9 +69,9 @@ pub struct SpanTotals {
 pub struct HostTimes {
     /// The whole period.
     pub elapsed_ms: f64,
-    /// Waiting for the loader's next batch.
+    /// Waiting for the next group of batches, which another thread loads and uploads.
     pub data_wait_ms: f64,
-    /// Copying batches to the device.
+    /// Taking over batches that another thread has uploaded.
     pub upload_ms: f64,
     /// Enqueuing forward, backward and the optimizer. The CPU computes them here.
     pub enqueue_ms: f64,

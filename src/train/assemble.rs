@@ -111,7 +111,7 @@ impl<M: Model> Trainer<M> {
         let peak = peak_flops_per_sec(&device, dtype).map(|peak| peak * ranks.size() as f64);
         Ok(Self {
             operators,
-            feed: GroupFeed::new(loader, state.position, &config.train, rank, device.clone()),
+            feed: GroupFeed::new(loader, state.position, &config.train, rank, device.clone())?,
             gradients: CapturedSteps::new(config.train.capture, &device),
             reporting: Reporting::new(logging, &config, &run_dir, train, rank, peak, &device),
             saving: Saving::new(checkpoints, config.train.keep_last, provenance, saved_step),

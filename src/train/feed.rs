@@ -1,20 +1,26 @@
-//! Groups of micro-batches, uploaded to the device one step ahead.
+//! Groups of micro-batches: a thread of its own uploads them, one group ahead of the training loop.
+
+use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
 
 use burn::tensor::Device;
-use kiln_data::{Loader, Position, Rank, Shape};
+
+use kiln_data::{Error, Loader, Position, Rank, Shape, jobs};
+use kiln_kernels::capture::apart;
 use kiln_model::Batch;
 
 use super::state::TrainState;
 use crate::config::TrainConfig;
-use crate::device::upload_split;
+use crate::device::{Uploaded, send_split};
 use crate::metrics::deferred::StepFacts;
 use crate::metrics::{Span, SpanClock};
 
 /// The micro-batches of one optimizer step.
 #[derive(Debug)]
-pub struct Group {
+pub struct Group<B = Batch> {
     /// Uploaded batches of this rank.
-    pub batches: Vec<Batch>,
+    pub batches: Vec<B>,
     /// The number of each, counted from the first micro-batch of the step over all ranks.
     pub numbers: Vec<u64>,
     /// Numbers that the step takes up over all ranks.
@@ -75,51 +81,102 @@ pub(super) fn tokens_of(batch: &Batch) -> [u64; 2] {
     }
 }
 
-/// Takes batches from a loader and keeps one group uploaded ahead.
+/// Keeps one group uploaded ahead, on a thread and, on a GPU, a stream of its own.
+///
+/// The uploading thread waits for the loader, copies the next group to the device while the device computes a step, and holds
+/// it until it is asked for. An error of the loader comes in its turn, after the groups before it.
 pub struct GroupFeed {
+    /// `None` when the feed is dropped.
+    groups: Option<Receiver<kiln_data::Result<Group<Uploaded>>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl GroupFeed {
+    /// Makes a feed from a loader that was started at `position`. A group is `train.grad_accum_steps` batches, each cut
+    /// into `train.split_batches` micro-batches. The loader gives the share of `rank`.
+    ///
+    /// # Errors
+    /// If the system starts no more threads.
+    pub fn new(
+        loader: Loader,
+        position: Position,
+        train: &TrainConfig,
+        rank: Rank,
+        device: Device,
+    ) -> kiln_data::Result<Self> {
+        let (grad_accum_steps, splits) = (train.grad_accum_steps.max(1), train.split_batches.max(1));
+        let uploader = Uploader { loader, device, grad_accum_steps, splits, rank, position };
+        // Without room in the channel, the thread is one group ahead and no more.
+        let (sender, groups) = sync_channel(0);
+        let thread = thread::Builder::new().name("kiln-upload".into()).spawn(move || uploader.run(&sender));
+        let thread = thread.map_err(|error| Error::Invalid(format!("cannot start the uploading thread: {error}")))?;
+        Ok(Self { groups: Some(groups), thread: Some(thread) })
+    }
+
+    /// Returns the next group.
+    ///
+    /// # Errors
+    /// If the loader has failed. Every later call fails, too.
+    ///
+    /// # Panics
+    /// With the panic of the uploading thread, for example because the device is out of memory.
+    pub fn next_group(&mut self, clock: &mut SpanClock) -> kiln_data::Result<Group> {
+        let groups = self.groups.as_ref().expect("a feed that was not dropped");
+        let Ok(group) = clock.time(Span::DataWait, || groups.recv()) else {
+            if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {
+                resume_unwind(panic);
+            }
+            return Err(Error::Stopped("the uploading thread has ended".into()));
+        };
+        let Group { batches, numbers, n_numbers, epoch, next } = group?;
+        let batches = clock.time(Span::Upload, || batches.into_iter().map(Uploaded::take).collect());
+        Ok(Group { batches, numbers, n_numbers, epoch, next })
+    }
+}
+
+impl Drop for GroupFeed {
+    fn drop(&mut self) {
+        self.groups = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic after the last group that was wanted concerns nobody.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The work of the uploading thread.
+struct Uploader {
     loader: Loader,
     device: Device,
     grad_accum_steps: usize,
     splits: usize,
     rank: Rank,
     position: Position,
-    ahead: Option<Group>,
 }
 
-impl GroupFeed {
-    /// Makes a feed from a loader that was started at `position`. A group is `train.grad_accum_steps` batches, each cut
-    /// into `train.split_batches` micro-batches. The loader gives the share of `rank`.
-    pub fn new(loader: Loader, position: Position, train: &TrainConfig, rank: Rank, device: Device) -> Self {
-        let (grad_accum_steps, splits) = (train.grad_accum_steps.max(1), train.split_batches.max(1));
-        Self { loader, device, grad_accum_steps, splits, rank, position, ahead: None }
-    }
-
-    /// Returns the next group: the one that was uploaded ahead, if there is one.
-    pub fn next_group(&mut self, clock: &mut SpanClock) -> kiln_data::Result<Group> {
-        match self.ahead.take() {
-            Some(group) => Ok(group),
-            None => self.load(clock),
+impl Uploader {
+    /// Uploads groups until nobody wants them any more, or until one fails.
+    fn run(mut self, groups: &SyncSender<kiln_data::Result<Group<Uploaded>>>) {
+        loop {
+            let group = self.load();
+            let has_failed = group.is_err();
+            if groups.send(group).is_err() || has_failed {
+                return;
+            }
         }
     }
 
-    /// Uploads the next group ahead. Call it while the device is busy with a step: the wait for the loader and the enqueuing of
-    /// the copy then delay no kernel. The copy itself takes its turn after the step, see [`upload`](fn@crate::device::upload).
-    pub fn prefetch(&mut self, clock: &mut SpanClock) -> kiln_data::Result<()> {
-        if self.ahead.is_none() {
-            self.ahead = Some(self.load(clock)?);
-        }
-        Ok(())
-    }
-
-    fn load(&mut self, clock: &mut SpanClock) -> kiln_data::Result<Group> {
+    fn load(&mut self) -> kiln_data::Result<Group<Uploaded>> {
         let epoch = self.position.epoch;
         let mut batches = Vec::with_capacity(self.grad_accum_steps);
         let mut numbers = Vec::with_capacity(self.grad_accum_steps);
 
         for turn in 0..self.grad_accum_steps {
-            let host = clock.time(Span::DataWait, || self.loader.next_batch())?;
+            let host = self.loader.next_batch()?;
             let first = self.first_number(turn, batches.len());
-            batches.extend(clock.time(Span::Upload, || upload_split(&host, self.splits, &self.device)));
+            // The driver allows no allocation on any stream while one is being recorded.
+            let sent = apart(|| jobs::timed("upload", || send_split(&host, self.splits, &self.device)));
+            batches.extend(sent);
             numbers.extend((first..).take(batches.len() - numbers.len()));
             self.position = host.next;
             self.loader.recycle(host);

@@ -71,7 +71,6 @@ impl<M: Model> Trainer<M> {
         self.state.ranks.enter(Phase::Step);
         let group = self.feed.next_group(&mut self.reporting.measured.clock)?;
         let facts = self.step(&group)?.facts;
-        self.feed.prefetch(&mut self.reporting.measured.clock)?;
 
         let replayed_share = self.gradients.take_replayed_share();
         if self.state.step.is_multiple_of(self.config.train.log_every.max(1)) {

@@ -4,6 +4,7 @@ mod adapters;
 mod corpora;
 mod ending;
 mod faults;
+mod feed;
 mod fp16;
 mod freezing;
 mod measured;

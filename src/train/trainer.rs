@@ -123,11 +123,8 @@ impl<M: Model> Trainer<M> {
     fn steps(&mut self) -> Result<Ended> {
         let ended = loop {
             self.state.ranks.enter(Phase::Step);
-            let group = self.feed.next_group(&mut self.reporting.measured.clock)?; // uploaded one group ahead
+            let group = self.feed.next_group(&mut self.reporting.measured.clock)?; // uploaded ahead
             let Step { facts, ended, save_now, .. } = self.step(&group)?; // stays on the device
-            if ended.is_none() {
-                self.feed.prefetch(&mut self.reporting.measured.clock)?; // while the device is busy with the step
-            }
             self.saving.poll()?;
 
             let due = Due::after(self.state.step, ended, save_now, &self.config, &self.validation);

@@ -157,7 +157,6 @@ fn train_loop(subject: &Subject<'_>, mut feed: Feed<'_>, log_every: u64) -> Resu
             Feed::Loader(feed) => {
                 let group = feed.next_group(&mut clock)?;
                 step(&mut state, &mut captured, &group, &mut clock, &mut deferred);
-                feed.prefetch(&mut clock)?;
             }
         }
         n_steps += 1;

@@ -104,7 +104,7 @@ impl Subject<'_> {
     pub fn feed(&self, source: Arc<dyn BatchSource>, num_workers: usize) -> Result<GroupFeed> {
         let loader = self.loader(source, num_workers)?;
         let rank = Rank::default();
-        Ok(GroupFeed::new(loader, Position::default(), &self.config.train, rank, self.device.clone()))
+        Ok(GroupFeed::new(loader, Position::default(), &self.config.train, rank, self.device.clone())?)
     }
 
     /// Returns the groups of the window with random tokens, on the device.

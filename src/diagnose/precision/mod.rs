@@ -71,7 +71,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     let kept = token_numbers(&upload(&host, device));
 
     let loader = Loader::new(data.train.clone(), &config.loader, config.seed, Position::default())?;
-    let mut feed = GroupFeed::new(loader, Position::default(), &config.train, Rank::default(), device.clone());
+    let mut feed = GroupFeed::new(loader, Position::default(), &config.train, Rank::default(), device.clone())?;
     let (mut clock, mut deferred) = (SpanClock::start(), DeferredMetrics::default());
     let (mut steps, mut started) = (Vec::new(), Instant::now());
     let (mut gradients_dtype, mut loss_dtype, mut n_micro_batches) = (DType::F32, DType::F32, 0);

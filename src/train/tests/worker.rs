@@ -7,10 +7,10 @@ use kiln_data::{BatchWorker, EpochPlan, Order};
 use super::*;
 
 /// Batches of another source until one of them panics.
-struct Fragile {
-    source: Arc<dyn BatchSource>,
+pub(super) struct Fragile {
+    pub(super) source: Arc<dyn BatchSource>,
     /// Batches that are still made.
-    left: AtomicI64,
+    pub(super) left: AtomicI64,
 }
 
 struct FragileWorker {

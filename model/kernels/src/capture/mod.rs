@@ -23,6 +23,7 @@ mod tests;
 pub(crate) use kernel::tests::offline_kernels;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use burn::backend::{Backend, BackendTypes, Dispatch};
@@ -79,6 +80,20 @@ pub fn can_capture(device: &Device) -> bool {
     device.clone().inner() != Device::flex()
 }
 
+/// Held by whoever records, and by whoever must not work meanwhile.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn lock() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `work`, which may allocate memory of a device, while no thread of this process records. The driver refuses a recording if
+/// another thread allocates meanwhile, on whatever stream. The recording thread itself must not call this.
+pub fn apart<T>(work: impl FnOnce() -> T) -> T {
+    let _alone = lock();
+    work()
+}
+
 /// Records `work` after some rehearsals. Rehearsals are computed, the recorded run is not. `inspect` receives the
 /// results of two rehearsals, to compare them with each other and with the results of a replay.
 ///
@@ -96,6 +111,7 @@ pub fn capture<T, R>(
     if !can_capture(device) {
         return Err(CaptureError::new("the CPU backend has no graphs"));
     }
+    let _alone = lock();
     let device = device.clone().inner();
     let handle = device.as_dispatch();
     Dispatch::graph_prepare(handle).map_err(CaptureError::new)?;
