@@ -68,8 +68,8 @@ pub use source::{
     PreferenceSource, TextSource,
 };
 pub use tokenizer::{
-    ChatTemplate, DecodeStream, LabelledEncoder, LabelledRow, MarianFiles, MaskedEncoder, Normalization, PairEncoder,
-    PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder, TextSpecialIds, TextTokenizer,
+    ChatTemplate, DecodeStream, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder, Normalization,
+    PairEncoder, PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder, TextSpecialIds, TextTokenizer,
     TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template, read_sentencepiece, sentencepiece_json,
     tokens_around,
 };

@@ -16,9 +16,9 @@ use kiln::distributed::link::foreign::read_foreign;
 use kiln::hugging_face::{AdapterFolder, Folder};
 use kiln_data::built_in::numbers;
 use kiln_data::{
-    BatchSource, ChatSource, CorpusConfig, CorpusFormat, LoaderConfig, MarianFiles, OnePass, PairCorpus, PairSource,
-    PairTokenizers, Position, PreferenceSource, TextConfig, TextCorpus, TextFormat, TextTokenizer, TokenCache,
-    TokenizerConfig, TokenizerKind, prepare_chat, prepare_pairs,
+    BatchSource, ChatSource, CorpusConfig, CorpusFormat, LoaderConfig, M2m100Files, MarianFiles, OnePass, PairCorpus,
+    PairSource, PairTokenizers, Position, PreferenceSource, TextConfig, TextCorpus, TextFormat, TextTokenizer,
+    TokenCache, TokenizerConfig, TokenizerKind, prepare_chat, prepare_pairs,
 };
 use kiln_model::hf::Family;
 use kiln_model::{TransformerConfig, hf};
@@ -340,7 +340,7 @@ pub fn fuzz_sentencepiece(input: &[u8]) {
     }
 }
 
-/// Reads the vocabulary of a folder as OPUS-MT publishes it, and encodes and decodes texts with it.
+/// Reads the vocabulary of a folder as OPUS-MT and M2M-100 publish it, and encodes and decodes texts with it.
 pub fn fuzz_marian(input: &[u8]) {
     const MODEL: &[u8] = include_bytes!("../seeds/sentencepiece/unigram.model");
     const NAMES: &[u8] = br#"{"pad_token": "<pad>", "bos_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}"#;
@@ -350,6 +350,8 @@ pub fn fuzz_marian(input: &[u8]) {
     for (name, bytes) in [("source.spm", MODEL), ("target.spm", MODEL), ("vocab.json", input)] {
         write(&folder.join(name), bytes);
     }
+    write(&folder.join(M2m100Files::MODEL), MODEL);
+    let _ = M2m100Files::read(&folder);
     let Ok(Some(files)) = MarianFiles::read(&folder) else { return };
     files.into_files().iter().for_each(|(name, bytes)| write(&run.join(name), bytes));
     write(&run.join("tokenizer_config.json"), NAMES);

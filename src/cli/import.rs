@@ -28,14 +28,16 @@ use crate::run::{folder, write_run};
 /// Makes a run from a Hugging Face model folder
 ///
 /// Reads config.json, generation_config.json, model.safetensors or pytorch_model.bin (f32, f16 or bf16; also shards with
-/// an index) and tokenizer.json (OPUS-MT: source.spm, target.spm and vocab.json) of the families gpt2, llama, mistral,
-/// qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian, m2m_100 (also NLLB) and t5 (also mt5). The run can be
-/// evaluated, generated from and exported; kiln train --from trains it further. Of a pytorch_model.bin, no code is run.
+/// an index) and tokenizer.json (OPUS-MT: source.spm, target.spm and vocab.json; M2M-100: sentencepiece.bpe.model and
+/// vocab.json) of the families gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian,
+/// m2m_100 (also NLLB) and t5 (also mt5). The run can be evaluated, generated from and exported; kiln train --from trains
+/// it further. Of a pytorch_model.bin, no code is run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln import models/gpt2
   kiln import models/opus-mt-en-it --out runs/en-it
   kiln import models/nllb-200 --source-lang eng_Latn --target-lang ita_Latn
+  kiln import models/m2m100 --source-lang en --target-lang it
   kiln import models/gpt2 --adapter adapters/tuned --out runs/gpt2-tuned
   kiln train --from runs/gpt2 --set data.train=texts/ --run runs/tuned")]
 pub(super) struct Args {

@@ -1,12 +1,11 @@
 //! The tokenizers of a folder as the OPUS-MT project publishes it: a SentencePiece model for each language, and one vocabulary.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
 
 use super::special::read_names;
-use super::spm_file::{read_sentencepiece, sentencepiece_json};
+use super::spm_file::{json_with_ids, read_sentencepiece, read_vocabulary};
 use super::{NAMES_FILE, SOURCE_FILE, TARGET_FILE};
 use crate::error::{Error, Result};
 
@@ -14,8 +13,6 @@ const SOURCE_MODEL: &str = MarianFiles::MODELS[0];
 const TARGET_MODEL: &str = MarianFiles::MODELS[1];
 const VOCABULARY: &str = MarianFiles::VOCABULARY;
 const TARGET_VOCABULARY: &str = MarianFiles::TARGET_VOCABULARY;
-/// Larger than any published vocabulary (58,000 entries have 2 MB).
-const MAX_BYTES: u64 = 1 << 26;
 
 /// The tokenizers of both languages, which `MarianTokenizer` of `transformers` reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,9 +68,9 @@ impl MarianFiles {
 
         let (source_model, target_model) = (read_sentencepiece(&source)?, read_sentencepiece(&target)?);
         let of_source = read_vocabulary(&vocabulary)?;
-        let source_json = to_json(&source_model, &source, &of_source, &vocabulary)?;
+        let source_json = json_with_ids(&source_model, &source, &of_source, &vocabulary)?;
         let of_target = if separate { read_vocabulary(&target_vocabulary)? } else { of_source };
-        let target_json = to_json(&target_model, &target, &of_target, &target_vocabulary)?;
+        let target_json = json_with_ids(&target_model, &target, &of_target, &target_vocabulary)?;
         Ok(Some(Self { source_json, target_json, source_model, target_model }))
     }
 
@@ -89,29 +86,13 @@ impl MarianFiles {
     }
 }
 
-/// Reads a `vocab.json`: an object with the id of each piece.
-fn read_vocabulary(path: &Path) -> Result<BTreeMap<String, u32>> {
-    let length = std::fs::metadata(path).map_err(Error::io(path, "reading the vocabulary"))?.len();
-    if length > MAX_BYTES {
-        let problem = format!("has {length} bytes, and no vocabulary has more than {MAX_BYTES}");
-        return Err(Error::tokenizer(Some(path), problem));
-    }
-    let bytes = std::fs::read(path).map_err(Error::io(path, "reading the vocabulary"))?;
-    serde_json::from_slice(&bytes)
-        .map_err(|e| Error::tokenizer(Some(path), format!("is not an object with the id of each piece: {e}")))
-}
-
-/// Converts a model with the ids of a vocabulary; an error names the file that it is about.
-fn to_json(model: &[u8], path: &Path, ids: &BTreeMap<String, u32>, of_ids: &Path) -> Result<String> {
-    sentencepiece_json(model, None, path)?;
-    sentencepiece_json(model, Some(ids), of_ids)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::path::PathBuf;
 
     use super::super::PairTokenizers;
+    use super::super::spm_file::sentencepiece_json;
     use super::*;
 
     fn model() -> PathBuf {

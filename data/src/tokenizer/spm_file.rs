@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 const EXTENSIONS: [&str; 2] = ["spm", "model"];
 /// Larger than any published model (Gemma's has 4 MB).
 const MAX_BYTES: u64 = 1 << 28;
+/// Larger than any published vocabulary (M2M-100's 128,000 entries have 4 MB).
+const MAX_VOCABULARY_BYTES: u64 = 1 << 26;
 
 /// Reads a file of a SentencePiece model.
 ///
@@ -38,6 +40,25 @@ pub fn read_sentencepiece(path: &Path) -> Result<Vec<u8>> {
 /// If the bytes are not a SentencePiece model, its algorithm is neither unigram nor BPE, or the ids have gaps.
 pub fn sentencepiece_json(model: &[u8], ids: Option<&BTreeMap<String, u32>>, path: &Path) -> Result<String> {
     sentencepiece::to_json(model, ids).map_err(|problem| Error::tokenizer(Some(path), problem))
+}
+
+/// Converts the model of the file `path` with the ids of the vocabulary of the file `of_ids`. An error names the file that it
+/// is about.
+pub(super) fn json_with_ids(model: &[u8], path: &Path, ids: &BTreeMap<String, u32>, of_ids: &Path) -> Result<String> {
+    sentencepiece_json(model, None, path)?;
+    sentencepiece_json(model, Some(ids), of_ids)
+}
+
+/// Reads a `vocab.json`: an object with the id of each piece.
+pub(super) fn read_vocabulary(path: &Path) -> Result<BTreeMap<String, u32>> {
+    let length = std::fs::metadata(path).map_err(Error::io(path, "reading the vocabulary"))?.len();
+    if length > MAX_VOCABULARY_BYTES {
+        let problem = format!("has {length} bytes, and no vocabulary has more than {MAX_VOCABULARY_BYTES}");
+        return Err(Error::tokenizer(Some(path), problem));
+    }
+    let bytes = std::fs::read(path).map_err(Error::io(path, "reading the vocabulary"))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|e| Error::tokenizer(Some(path), format!("is not an object with the id of each piece: {e}")))
 }
 
 /// A vocabulary as it is stored: a `tokenizer.json`, and the SentencePiece model that it was made of.

@@ -11,12 +11,11 @@ use crate::hugging_face::{FolderError, TokenizerFile};
 /// The languages that a run translates from and into, as the user names them.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct Languages {
-    /// M2M-100 and NLLB: token of the language to translate from, such as eng_Latn [default: the tokenizer's]
+    /// M2M-100 and NLLB: the language to translate from, such as eng_Latn or en [default: the tokenizer's]
     #[arg(long, value_name = "TOKEN")]
     source_lang: Option<String>,
 
-    /// M2M-100 and NLLB: token of the language to translate into, such as ita_Latn [default: the folder's
-    /// forced_bos_token_id]
+    /// M2M-100 and NLLB: the language to translate into, such as ita_Latn or it [default: the folder's forced_bos_token_id]
     #[arg(long, value_name = "TOKEN")]
     target_lang: Option<String>,
 }
@@ -45,19 +44,23 @@ impl Languages {
         // Older files of NLLB put the language behind the text.
         let of_tokenizer =
             around.into_iter().flat_map(|(before, behind)| before.iter().chain(behind)).find_map(|id| spelled(*id));
-        let source = self.source_lang.clone().or(of_tokenizer);
-        let target = self.target_lang.clone().or_else(|| spelled(forced_first?));
+        // M2M-100 writes the code of a language between underscores.
+        let named = |name: &Option<String>| {
+            let token = name.as_ref().map(|code| format!("__{code}__"));
+            token.filter(|token| tokenizer.has(token)).or_else(|| name.clone())
+        };
+        let source = named(&self.source_lang).or(of_tokenizer);
+        let target = named(&self.target_lang).or_else(|| spelled(forced_first?));
         let (Some(source), Some(target)) = (source, target) else {
             let text = "this model translates between many languages; name yours with --source-lang and --target-lang, such as \
-                        eng_Latn and ita_Latn (NLLB) or __en__ and __it__ (M2M-100)";
+                        eng_Latn and ita_Latn (NLLB) or en and it (M2M-100)";
             return Err(Usage(text.into()).into());
         };
         if let Some(missing) =
             [&source, &target].into_iter().find(|token| !(is_language(token) && tokenizer.has(token)))
         {
             let reason = format!(
-                "has no language \"{missing}\"; languages are tokens such as eng_Latn and ita_Latn (NLLB) or __en__ and __it__ \
-                 (M2M-100)"
+                "has no language \"{missing}\"; languages are called like eng_Latn and ita_Latn (NLLB) or en and it (M2M-100)"
             );
             return Err(FolderError::BadFile { path: path.to_path_buf(), reason }.into());
         }

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_data::MarianFiles;
+use kiln_data::{M2m100Files, MarianFiles};
 use kiln_model::hf::TokenIds;
 
 use crate::checkpoint::StoredFile;
 use crate::config::Task;
 use crate::config::task::{Reads, traits_of};
-use crate::hugging_face::{Folder, FolderError, TOKENIZER_FILE, TokenizerFile};
+use crate::hugging_face::{Folder, FolderError, SENTENCEPIECE_FILE, TOKENIZER_FILE, TokenizerFile};
 
 /// The tokenizers of a model folder.
 pub(super) struct Tokenizers {
@@ -30,7 +30,7 @@ pub(super) struct Tokenizers {
 
 impl Tokenizers {
     /// Reads the `tokenizer.json` that the user names. Otherwise it reads the SentencePiece models and the vocabulary of a
-    /// folder as OPUS-MT publishes it, or else the folder's `tokenizer.json`.
+    /// folder as OPUS-MT or M2M-100 publish it, or else the folder's `tokenizer.json`.
     pub(super) fn read(
         dir: &Path,
         named: Option<PathBuf>,
@@ -38,11 +38,13 @@ impl Tokenizers {
         task: Task,
         tokens: &TokenIds,
     ) -> Result<Self> {
-        if named.is_none()
-            && traits_of(task).reads == Reads::Pairs
-            && let Some(files) = MarianFiles::read(dir)?
-        {
-            return Ok(Self::of_languages(files, tokens, dir.join(MarianFiles::VOCABULARY))?);
+        if named.is_none() && traits_of(task).reads == Reads::Pairs {
+            if let Some(files) = MarianFiles::read(dir)? {
+                return Ok(Self::of_languages(files, tokens, dir.join(MarianFiles::VOCABULARY))?);
+            }
+            if let Some(files) = M2m100Files::read(dir)? {
+                return Ok(Self::of_many_languages(files, tokens, dir.join(M2m100Files::VOCABULARY))?);
+            }
         }
 
         let path = named.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(dir))?;
@@ -65,6 +67,16 @@ impl Tokenizers {
             around: Some((Vec::new(), tokens.eos.into_iter().collect())), // as `MarianTokenizer` does
             of_languages: true,
         })
+    }
+
+    fn of_many_languages(files: M2m100Files, tokens: &TokenIds, path: PathBuf) -> Result<Self, FolderError> {
+        let M2m100Files { json, model, source_language } = files;
+        let first = TokenizerFile::parse(json.as_bytes(), &path)?;
+        let before = source_language.and_then(|token| first.ids().get(token.as_str()).map(|id| *id as u32));
+        let stored = |name: &str, bytes| StoredFile { name: name.to_owned(), bytes };
+        let files = vec![stored(TOKENIZER_FILE, json.into_bytes()), stored(SENTENCEPIECE_FILE, model)];
+        let around = Some((before.into_iter().collect(), tokens.eos.into_iter().collect())); // as `M2M100Tokenizer` does
+        Ok(Self { n_ids: first.n_ids(), first, path, files, around, of_languages: false })
     }
 
     /// Refuses tokenizers with more ids than the embedding has rows. More rows than ids are usual, because sizes are rounded
@@ -92,7 +104,8 @@ fn no_tokenizer(dir: &Path) -> FolderError {
         path: dir.to_path_buf(),
         reason: format!(
             "has no {TOKENIZER_FILE}; name one with --tokenizer, or make it with transformers: load the folder with \
-             AutoTokenizer and save it with save_pretrained. A Marian model may have source.spm, target.spm and vocab.json instead"
+             AutoTokenizer and save it with save_pretrained. A Marian model may have source.spm, target.spm and vocab.json instead, \
+             and M2M-100 sentencepiece.bpe.model and vocab.json"
         ),
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct SentencePiece {
     bytes_ids: Option<Box<[u32; 256]>>,
     /// The vocabulary, if it has entries of its own (Marian): it may know a text that the model does not.
     own_ids: Option<AHashMap<String, u32>>,
+    /// Whether a text may begin with the code of a language (Marian).
+    has_codes: bool,
     /// What an id spells.
     spelled: AHashMap<u32, Spelled>,
     /// Decoding removes the space in front.
@@ -120,7 +122,11 @@ impl SentencePiece {
         let other_ids = (0..).zip(&ids).any(|(number, id): (u32, &u32)| number != *id);
 
         let is_code = |token: &String| token.starts_with(">>") && token.ends_with("<<");
-        let has_own_ids = other_ids || vocabulary.keys().any(|token| is_code(token) && !kinds.contains_key(&**token));
+        let is_own = |token: &String| !kinds.contains_key(&**token);
+        let has_own_ids = other_ids || vocabulary.keys().any(|token| is_code(token) && is_own(token));
+        // The languages of M2M-100 are not part of texts.
+        let is_language = |token: &String| token.len() > 4 && token.starts_with("__") && token.ends_with("__");
+        let has_codes = has_own_ids && !vocabulary.keys().any(|token| is_language(token) && is_own(token));
         Ok(Self {
             bytes,
             algorithm: proto.algorithm,
@@ -130,16 +136,17 @@ impl SentencePiece {
             unknown,
             bytes_ids,
             own_ids: has_own_ids.then_some(vocabulary),
+            has_codes,
             spelled,
             strips_start: proto.add_dummy_prefix || proto.remove_extra_whitespaces,
             strips_all: proto.remove_extra_whitespaces,
         })
     }
 
-    /// Divides a text into its language code (`>>ita<<`), which only a vocabulary with ids of its own has, and the rest.
+    /// Divides a text into its language code (`>>ita<<`), which only Marian's vocabularies have, and the rest.
     /// Source: `remove_language_code` of `MarianTokenizer`.
     fn language_code<'t>(&self, text: &'t str) -> (Option<u32>, &'t str) {
-        let Some(ids) = &self.own_ids else { return (None, text) };
+        let Some(ids) = self.own_ids.as_ref().filter(|_| self.has_codes) else { return (None, text) };
         let end = text.starts_with(">>").then(|| text.find("<<")).flatten();
         match end {
             Some(end) => {
@@ -219,7 +226,7 @@ impl SentencePiece {
 
         push_bytes(&mut text, &mut bytes);
         match self.own_ids {
-            Some(_) => text.trim().to_owned(), // as `MarianTokenizer` does
+            Some(_) => text.trim().to_owned(), // as `MarianTokenizer` and `M2M100Tokenizer` do
             None => text,
         }
     }
