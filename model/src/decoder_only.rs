@@ -34,6 +34,9 @@ pub struct DecoderOnly {
     pub output: Option<Linear>,
     #[module(skip)]
     config: TransformerConfig,
+    /// The model that answers are compared with, without autodiff. None: this model without its adapters.
+    #[module(skip)]
+    pub(crate) reference: Option<Box<DecoderOnly>>,
 }
 
 impl TransformerConfig {
@@ -52,6 +55,7 @@ impl TransformerConfig {
             output: (!self.tie_embeddings.ties_output())
                 .then(|| Linear::init_without_bias(&init.at("output"), [d, v], Role::Plain)),
             config: self.clone(),
+            reference: None,
         }
     }
 }

@@ -10,23 +10,37 @@ use crate::decoder_only::DecoderOnly;
 use crate::loss::{LossSums, PreferenceSums};
 
 impl DecoderOnly {
+    /// Returns the model with the one that [`Self::prefer`] compares it with: its weights before training, without autodiff. A saved
+    /// model does not remember it.
+    #[must_use]
+    pub fn with_reference(mut self, reference: DecoderOnly) -> Self {
+        self.reference = Some(Box::new(reference));
+        self
+    }
+
     /// Compares the pairs of answers of a batch. The reward of an answer is `beta` times its log-likelihood minus the one under the
-    /// reference: the model without adapters. The loss of a pair is `-log sigmoid(z)`, with `z` the reward of the preferred
+    /// reference: [`Self::with_reference`], or else the model without adapters. The loss of a pair is `-log sigmoid(z)`, with `z` the reward of the preferred
     /// answer minus the other's, or `(1 - e) * -log sigmoid(z) + e * -log sigmoid(-z)` with the label smoothing `e` (Mitchell 2023,
     /// "conservative DPO"). The reference has no dropout.
     ///
     /// # Panics
-    /// If the batch has no preferences, if its rows do not come in pairs, or if the model has no adapters.
+    /// If the batch has no preferences, if its rows do not come in pairs, or if the model has neither a reference nor adapters.
     pub fn prefer(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> PreferenceSums {
         let beta = batch.preference.expect("a batch of preferences");
         let (n_rows, n_pairs) = (batch.batch_size, batch.batch_size / 2);
         assert_eq!(n_rows % 2, 0, "a row without its pair");
-        assert!(self.config().has_adapters(), "the reference is the model without adapters");
 
         let sums = self.log_likelihoods(batch, stream);
         let is_autodiff = sums.is_autodiff();
-        let base = if is_autodiff { self.valid() } else { self.clone() }.without_adapters();
-        let reference = untracked(base.log_likelihoods(batch, None), is_autodiff);
+        let reference = match &self.reference {
+            Some(reference) => reference.log_likelihoods(batch, None),
+            None => {
+                assert!(self.config().has_adapters(), "a model without adapters needs a reference");
+                let base = if is_autodiff { self.valid() } else { self.clone() }.without_adapters();
+                base.log_likelihoods(batch, None)
+            }
+        };
+        let reference = untracked(reference, is_autodiff);
 
         let rewards = ((sums.clone() - reference) * beta).reshape([n_pairs, 2]);
         let margins = (rewards.clone().narrow(1, 0, 1) - rewards.narrow(1, 1, 1)).reshape([n_pairs]);

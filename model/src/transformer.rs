@@ -150,6 +150,16 @@ impl Transformer {
         }
     }
 
+    /// Does the same as [`DecoderOnly::with_reference`]; None if one of the two models is of another architecture.
+    pub fn with_reference(self, reference: Self) -> Option<Self> {
+        match (self, reference) {
+            (Self::DecoderOnly(model), Self::DecoderOnly(reference)) => {
+                Some(Self::DecoderOnly(model.with_reference(reference)))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the model with another choice of the activations that training keeps. A saved model does not
     /// remember the choice.
     #[must_use]

@@ -171,6 +171,8 @@ impl CheckpointError {
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     dir: PathBuf,
+    /// Whether the checkpoint before the first step is never deleted.
+    keeps_start: bool,
 }
 
 /// The result of [`Checkpoints::newest_sound`].
@@ -225,7 +227,13 @@ fn step_of(name: &str) -> Option<u64> {
 impl Checkpoints {
     /// The checkpoints of the run in `run_dir`. The folder need not exist yet.
     pub fn of_run(run_dir: &Path) -> Self {
-        Self { dir: run_dir.join("checkpoints") }
+        Self { dir: run_dir.join("checkpoints"), keeps_start: false }
+    }
+
+    /// Returns the same checkpoints. With `keeps_start` the one before the first step is never deleted.
+    #[must_use]
+    pub fn keeping_start(self, keeps_start: bool) -> Self {
+        Self { keeps_start, ..self }
     }
 
     /// `RUN/checkpoints`.
@@ -308,6 +316,14 @@ impl Checkpoints {
             },
             _ => Ok(None),
         }
+    }
+
+    /// Reads the weights that the run started from.
+    ///
+    /// # Errors
+    /// If the run has not kept them, or if they are damaged.
+    pub fn weights_before_training(&self) -> Result<Weights, CheckpointError> {
+        read_weights(&self.resolve(&folder_name(0))?)
     }
 
     /// Reads the newest sound checkpoint.

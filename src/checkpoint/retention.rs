@@ -7,7 +7,8 @@ use super::{CheckpointError, Checkpoints, Pointer, Snapshot, folder_name, verify
 use crate::files::{remove_dir_if_there, rename, sync_dir};
 
 impl Checkpoints {
-    /// Deletes all checkpoints but the newest `keep_last` (at least one) and those that the pointers name.
+    /// Deletes all checkpoints but the newest `keep_last` (at least one), those that the pointers name, and the one before the
+    /// first step if it is kept.
     ///
     /// First it verifies that one of the kept checkpoints is sound. If none is, it deletes nothing, and the error lists the
     /// damaged ones. The last sound checkpoint therefore survives a disk that damages later files.
@@ -17,7 +18,8 @@ impl Checkpoints {
         let is_pointed = |path: &Path| pointed.iter().flatten().any(|kept| kept == path);
         let n_old = all.len().saturating_sub(keep_last.max(1));
         let (old, new) = all.split_at(n_old);
-        let (kept, old): (Vec<_>, Vec<_>) = old.iter().partition(|(_, path)| is_pointed(path));
+        let is_kept = |step: u64| self.keeps_start && step == 0;
+        let (kept, old): (Vec<_>, Vec<_>) = old.iter().partition(|(step, path)| is_pointed(path) || is_kept(*step));
         if old.is_empty() {
             return Ok(());
         }

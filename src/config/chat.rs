@@ -15,11 +15,15 @@ pub(super) fn problem(config: &Config) -> Option<String> {
             traits.name
         ));
     }
-    (text.is_preferences() && !config.model.has_adapters()).then(|| {
-        "data.text.format = \"preferences\" compares the model with itself before training, which is the model without adapters: set \
-         model.lora.rank, for example to 16"
-            .to_owned()
-    })
+    None
+}
+
+impl Config {
+    /// Returns whether answers are compared with a copy of the model before training. A model with adapters needs none: it is
+    /// compared with itself without them.
+    pub fn compares_with_start(&self) -> bool {
+        self.data.text.is_preferences() && !self.model.has_adapters()
+    }
 }
 
 #[cfg(test)]
@@ -40,11 +44,13 @@ mod tests {
     }
 
     #[test]
-    fn preferences_need_adapters() {
+    fn preferences_without_adapters_need_a_copy_of_the_model() {
         let mut config = presets::gpt2_mini();
+        assert!(!config.compares_with_start());
         config.data.text.format = TextFormat::Preferences;
-        assert!(config.validate()[0].contains("set model.lora.rank"), "{:?}", config.validate());
-        config.model.lora.rank = 4;
         assert_eq!(config.validate(), Vec::<String>::new());
+        assert!(config.compares_with_start());
+        config.model.lora.rank = 4;
+        assert!(!config.compares_with_start());
     }
 }

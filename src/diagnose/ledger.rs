@@ -33,6 +33,8 @@ pub fn entries(bytes: &TrainBytes) -> Vec<(&'static str, u64)> {
         ("moments (f32)", bytes.moments),
         ("gradients", bytes.gradients),
         ("accumulated gradients (f32)", bytes.accumulator),
+        ("average of the weights (f32)", bytes.average),
+        ("model to compare with", bytes.reference),
         ("exchange between devices", bytes.exchange),
         ("activations: residual sums", kept.residual),
         ("activations: norms and embeddings", kept.norms),

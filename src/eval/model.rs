@@ -69,6 +69,13 @@ pub trait Model: Module + 'static {
         self
     }
 
+    /// Returns the model with the one that [`Self::prefer`] and [`Self::loss`] of preferences compare it with: a copy from before
+    /// training. None if it has no such comparison.
+    #[must_use]
+    fn with_reference(self, _reference: Transformer) -> Option<Self> {
+        None
+    }
+
     /// Returns the memory of a training step on a batch on `device`, in bytes. The trainer compares the figures of two batches to
     /// try the largest one first, so any number that grows with the memory will do.
     fn train_bytes(&self, shape: Shape, _device: &Device, _dtype: FloatDType) -> u64 {
@@ -128,6 +135,10 @@ impl Model for Transformer {
 
     fn with_checkpointing(self, checkpointing: ActivationCheckpointing) -> Self {
         Transformer::with_checkpointing(self, checkpointing)
+    }
+
+    fn with_reference(self, reference: Transformer) -> Option<Self> {
+        Transformer::with_reference(self, reference)
     }
 
     fn train_bytes(&self, shape: Shape, device: &Device, dtype: FloatDType) -> u64 {

@@ -148,7 +148,7 @@ impl Scoring<'_> {
             note(&report.to_string());
         }
 
-        let model = run.load_model(run.dtype_on(self.device)?, self.device)?;
+        let model = run.load_with_reference(run.dtype_on(self.device)?, self.device)?;
         note(&format!("scoring {} on {n_bytes} bytes of text", run.path.display()));
         let masking = Masking::of(&run.config, &run.vocabulary)?;
         let loss = self.loss_over(&model, source, masking.as_ref())?;

@@ -31,6 +31,7 @@ impl Need {
             shards_optimizer: self.n_devices > 1 && train.shard_optimizer && train.sync_every <= 1,
             takes_local_steps: train.sync_every > 1,
             keeps_average: train.ema_decay > 0.0,
+            has_reference: config.compares_with_start(),
         };
         let rows = shape.batch_size.div_ceil(splits);
         train_bytes(&config.model, device, [rows, shape.source_len, shape.target_len], &setting)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use burn::tensor::Device;
 use kiln_data::Position;
 
@@ -122,17 +122,19 @@ impl Run {
                 ranks.first_then_others("reading the weights to start from", || Ok(checkpoints.starting_weights()?))?
             }
         };
-        if self.config.model.has_adapters() && weights.is_none() && checkpoints.list()?.is_empty() {
-            return Err(RunError::Config(format!(
-                "model.lora.rank = {} trains adapters of a model that exists, but this run begins with random weights: name a run \
-                 with --from (kiln import makes one of a Hugging Face model), or set model.lora.rank=0",
-                self.config.model.lora.rank
-            ))
-            .into());
+        let is_begun = !checkpoints.list()?.is_empty();
+        if weights.is_none() && !is_begun {
+            refuse_random_weights(&self.config)?;
         }
         let resume = match resume {
             true => resume_or_begin(&self, &mut config, ranks.size(), &data, weights.is_some())?,
             false => None,
+        };
+        let weights = match weights {
+            None if config.compares_with_start() => {
+                Some(ranks.first_then_others("reading the weights to compare with", || reference(&checkpoints))?)
+            }
+            weights => weights,
         };
         let plan = Plan::of(&config, &data, &device, ranks.size(), self.options.auto_micro_batch)?;
         compare(ranks, &config, &data, resume.as_ref())?;
@@ -234,4 +236,25 @@ fn completed(mut config: Config, data: RunData) -> Result<(Config, RunData)> {
     }
     data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
     Ok((config, data))
+}
+
+/// Reads the model that answers are compared with.
+fn reference(checkpoints: &Checkpoints) -> Result<Weights> {
+    checkpoints.weights_before_training().context("answers are compared with the model that the run began with")
+}
+
+/// Refuses to begin with random weights where a model that exists is trained.
+fn refuse_random_weights(config: &Config) -> Result<(), RunError> {
+    let (what, instead) = if config.model.has_adapters() {
+        let what = format!("model.lora.rank = {} trains adapters of a model that exists", config.model.lora.rank);
+        (what, ", or set model.lora.rank=0")
+    } else if config.compares_with_start() {
+        ("data.text.format = \"preferences\" trains a model that exists".to_owned(), "")
+    } else {
+        return Ok(());
+    };
+    Err(RunError::Config(format!(
+        "{what}, but this run begins with random weights: name a run with --from (kiln import makes one of a Hugging Face \
+         model){instead}"
+    )))
 }

@@ -130,6 +130,23 @@ impl TrainedModel {
             .with_context(|| format!("loading {}", self.path.display()))
     }
 
+    /// Does the same as [`Self::load_model`]. If the run compares answers with the model that it began with, the model has that one as
+    /// its reference.
+    ///
+    /// # Errors
+    /// If the run has not kept the weights that it began with.
+    pub(super) fn load_with_reference(&self, dtype: FloatDType, device: &Device) -> Result<Transformer> {
+        let model = self.load_model(dtype, device)?;
+        if !self.config.compares_with_start() {
+            return Ok(model);
+        }
+        let run = self.path.ancestors().nth(2).context("a checkpoint lies in a run")?;
+        let weights = Checkpoints::of_run(run).weights_before_training();
+        let weights = weights.context("answers are compared with the model that the run began with")?;
+        let reference = load_model(&weights.model, &weights.weights, dtype, device)?;
+        model.with_reference(reference).context("only language models compare answers")
+    }
+
     /// Returns the dtype to use the model in: f32 if it was trained in f32, else what suits `device`. A model trained
     /// in bf16 can be used on a CPU, which computes in f32.
     ///

@@ -59,7 +59,7 @@ impl<M: Model> Trainer<M> {
         let operators = config.train.f32_products.within(operators);
         let _installed = operators.install();
 
-        let checkpoints = opened(&run_dir, resume.as_ref(), &ranks)?;
+        let checkpoints = opened(&run_dir, &config, resume.as_ref(), &ranks)?;
         let resume = resume.map(|resume| match config.train.sync_every {
             ..=1 => resume,
             _ => Resume { snapshot: resume.snapshot.as_replica(ranks.rank()), ..resume },
@@ -79,7 +79,8 @@ impl<M: Model> Trainer<M> {
                 (Some(resume), _) => TrainState::restore(&fresh, &resume.snapshot, init(&resume.snapshot.model), dtype)
                     .with_context(|| format!("resuming from {}", resume.path.display()))?,
             };
-            let mut state = state.with_checkpointing(checkpointing)?;
+            let reference = weights.as_deref().filter(|_| fresh.compares_with_start());
+            let mut state = state.compared_with(reference)?.with_checkpointing(checkpointing)?;
             state.masking.clone_from(&masking);
             // The data of a run keeps its order: one that did not depend on the size of a step never will.
             let is_grouped = resume.as_ref().is_none_or(|resume| resume.snapshot.state.group_size.is_some());
@@ -146,8 +147,8 @@ fn frozen_note<M: Model>(state: &TrainState<M>) -> Option<String> {
 }
 
 /// Opens the checkpoints of a run, which begins or goes on with `resume`.
-fn opened(run_dir: &Path, resume: Option<&Resume>, ranks: &Ranks) -> Result<Checkpoints> {
-    let checkpoints = Checkpoints::of_run(run_dir);
+fn opened(run_dir: &Path, config: &Config, resume: Option<&Resume>, ranks: &Ranks) -> Result<Checkpoints> {
+    let checkpoints = Checkpoints::of_run(run_dir).keeping_start(config.compares_with_start());
     if ranks.is_first() {
         checkpoints.clean()?;
         if let Some(resume) = resume {

@@ -24,7 +24,8 @@ pub struct Setup {
     pub device: Device,
     /// The vocabulary.
     pub vocabulary: Vocabulary,
-    /// Weights to start from instead of initial ones. A resumed run ignores them.
+    /// Weights to start from instead of initial ones. A resumed run ignores them, unless it compares answers with the model that has
+    /// them, see [`Config::compares_with_start`].
     pub weights: Option<Vec<NamedTensor>>,
     /// Training data.
     pub train: Arc<dyn BatchSource>,

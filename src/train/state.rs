@@ -1,6 +1,6 @@
 //! The state that training changes: weights, moments and counters; and how it begins, or goes on from a [`Snapshot`].
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::Position;
@@ -8,7 +8,9 @@ use kiln_kernels::optim::{Counters, LossScaling};
 use kiln_model::{ActivationCheckpointing, Transformer, TransformerConfig};
 
 use super::exchange::{Exchange, LocalSteps};
-use crate::checkpoint::{Best, CheckpointError, LossScale, NamedTensor, Patience, Replicas, Snapshot, flat_tensor};
+use crate::checkpoint::{
+    Best, CheckpointError, LossScale, NamedTensor, Patience, Replicas, Snapshot, flat_tensor, load_model,
+};
 use crate::config::{Config, LossScaleConfig, NonFinite};
 use crate::distributed::Ranks;
 use crate::eval::{Masking, Model};
@@ -185,6 +187,17 @@ impl<M: Model> TrainState<M> {
             exchange: Exchange::Nothing,
             group_size: None,
         }
+    }
+
+    /// Compares answers with a model of the same shape that has these weights, in the compute dtype; with nothing if there are none.
+    ///
+    /// # Errors
+    /// If the weights belong to another model, or the model has no such comparison.
+    pub fn compared_with(mut self, weights: Option<&[NamedTensor]>) -> Result<Self> {
+        let Some(weights) = weights else { return Ok(self) };
+        let reference = load_model(&self.shape, weights, self.dtype, &self.device)?;
+        self.model = self.model.with_reference(reference).context("this model cannot be compared with another one")?;
+        Ok(self)
     }
 
     /// Chooses the activations that the model keeps for backward.

@@ -60,24 +60,31 @@ fn records(place: &Workplace, run: &str, kind: &str) -> Vec<Value> {
     records.filter(|record| record["kind"] == kind).collect()
 }
 
+fn loss(record: &Value) -> f64 {
+    record["loss"].as_f64().expect("a loss")
+}
+
+/// Compares the losses of a run with those in `file`, and returns the run's last validation: on the same pairs, after the last
+/// step.
+fn compare_with_trl(place: &Workplace, run: &str, file: &str) -> Value {
+    let expected: Value =
+        serde_json::from_slice(&fs::read(Path::new(&fixture()).join(file)).expect("there")).expect("JSON");
+    let steps = records(place, run, "step");
+    let wanted = expected["steps"].as_array().expect("steps");
+    assert_eq!(steps.len(), wanted.len(), "{run}");
+    for (found, wanted) in steps.iter().map(loss).zip(wanted.iter().map(loss)) {
+        assert!((found - wanted).abs() < 2e-4, "{found} instead of {wanted}");
+    }
+    let last = records(place, run, "validation").pop().expect("a validation");
+    assert!((loss(&last) - expected["loss_after"].as_f64().expect("a loss")).abs() < 2e-4, "{last}");
+    last
+}
+
 #[test]
 fn five_steps_have_the_losses_of_trl() {
     let place = place();
     let trained = prefer(&place, "runs/new", "runs/tuned", &[]).ok();
-    let expected: Value =
-        serde_json::from_slice(&fs::read(Path::new(&fixture()).join("expected.json")).expect("there")).expect("JSON");
-    let steps = records(&place, "runs/tuned", "step");
-    let wanted = expected["steps"].as_array().expect("steps");
-    assert_eq!(steps.len(), wanted.len(), "{trained:#?}");
-    for (found, wanted) in steps.iter().zip(wanted) {
-        let (found, wanted) = (found["loss"].as_f64().expect("a loss"), wanted["loss"].as_f64().expect("a loss"));
-        assert!((found - wanted).abs() < 2e-4, "{found} instead of {wanted}");
-    }
-
-    // Validated after the last step on the same pairs.
-    let last = records(&place, "runs/tuned", "validation").pop().expect("a validation");
-    let loss = |record: &Value| record["loss"].as_f64().expect("a loss");
-    assert!((loss(&last) - expected["loss_after"].as_f64().expect("a loss")).abs() < 2e-4, "{last}");
+    let last = compare_with_trl(&place, "runs/tuned", "expected.json");
     assert_eq!((last["reward_accuracy"].as_f64(), last["target_tokens"].as_u64()), (Some(1.0), Some(8)), "{last}");
     assert!(last["reward_margin"].as_f64().expect("a margin") > 0.5, "{last}");
     assert!(trained.stderr.contains("reward accuracy 100.00% margin"), "{trained:#?}");
@@ -89,6 +96,41 @@ fn five_steps_have_the_losses_of_trl() {
         "{scores}"
     );
     place.run_with_input(&["chat", "runs/tuned", "--device", "cpu", "--greedy"], "1 is\n").ok();
+}
+
+#[test]
+fn all_weights_are_trained_and_compared_with_the_model_that_the_run_began_with() {
+    let place = place();
+    let rate = ["--set", "optim.lr=0.002", "--set", "train.keep_last=1"];
+    prefer(&place, "runs/base", "runs/whole", &rate).ok();
+    let last = compare_with_trl(&place, "runs/whole", "expected_whole.json");
+    assert_eq!(last["reward_accuracy"].as_f64(), Some(1.0), "{last}");
+
+    // Resumed, the reference is still the model before the first step.
+    prefer(&place, "runs/base", "runs/parts", &[&rate[..], &["--set", "train.steps=2"]].concat()).ok();
+    prefer(&place, "", "runs/parts", &["--set", "train.steps=5"]).ok();
+    let losses = |run: &str| records(&place, run, "step").iter().map(loss).map(f64::to_bits).collect::<Vec<_>>();
+    assert_eq!(losses("runs/parts"), losses("runs/whole"));
+    let kept = fs::read_dir(place.path("runs/parts/checkpoints")).expect("a folder").flatten();
+    let kept: Vec<_> = kept.map(|entry| entry.file_name()).filter(|name| name != "last" && name != "best").collect();
+    assert!(kept.len() <= 3 && kept.iter().any(|name| name == "step-00000000"), "{kept:?}");
+    let scores = place.run(&["evaluate", "runs/parts", "--device", "cpu", "--json"]).ok();
+    let scores: Value = serde_json::from_str(&scores.stdout).expect("JSON");
+    assert!((loss(&scores) - loss(&last)).abs() < 1e-6, "{scores} {last}");
+
+    // Two processes.
+    let halves = ["--set", "loader.batch_tokens=512"];
+    let one = [&rate[..], &halves, &["--set", "train.grad_accum_steps=2"]].concat();
+    prefer(&place, "runs/base", "runs/one", &one).ok();
+    let two = [&rate[..], &halves].concat();
+    prefer_on(&["--devices", "cpu,cpu"], &place, "runs/base", "runs/two", &two).ok();
+    assert_eq!(losses("runs/two"), losses("runs/one"));
+
+    // Without the first checkpoint nothing can be compared.
+    fs::remove_dir_all(place.path("runs/parts/checkpoints/step-00000000")).expect("there");
+    let wanted = ["answers are compared with the model that the run began with", "step-00000000"];
+    prefer(&place, "", "runs/parts", &["--set", "train.steps=6"]).refused(2, &wanted);
+    place.run(&["evaluate", "runs/parts", "--device", "cpu"]).refused(2, &wanted);
 }
 
 #[test]
@@ -128,8 +170,11 @@ fn what_adapters_have_learned_is_the_reference_of_the_next_run() {
 #[test]
 fn what_cannot_be_compared_is_refused() {
     let place = place();
-    // Without adapters there is no reference.
-    prefer(&place, "runs/base", "runs/none", &[]).refused(2, &["set model.lora.rank, for example to 16"]);
+    // Without a model to start from there is no reference.
+    let scratch = ["--preset", "gpt2-tiny", "--set", "data.text.format=preferences", "--set", "data.train=pairs.jsonl"];
+    place
+        .run(&[&["train", "--device", "cpu", "--run", "runs/none"][..], &scratch].concat())
+        .refused(2, &["trains a model that exists, but this run begins with random weights: name a run with --from"]);
     place.write("pairs.jsonl", "{\"prompt\": \"1 is\", \"chosen\": \"one\"}\n");
     prefer(&place, "runs/new", "runs/bad", &[]).refused(3, &["pairs.jsonl:1: no field \"rejected\""]);
 }

@@ -24,6 +24,8 @@ pub struct TrainSetting {
     pub takes_local_steps: bool,
     /// Whether the run keeps a moving average of the weights.
     pub keeps_average: bool,
+    /// Whether answers are compared with a copy of the model.
+    pub has_reference: bool,
 }
 
 impl TrainSetting {
@@ -37,6 +39,7 @@ impl TrainSetting {
             shards_optimizer: false,
             takes_local_steps: false,
             keeps_average: false,
+            has_reference: false,
         }
     }
 }
@@ -56,6 +59,8 @@ pub struct TrainBytes {
     pub accumulator: u64,
     /// The moving average of the weights in f32, if the run keeps one.
     pub average: u64,
+    /// The weights of the model that answers are compared with, in the compute dtype, if there is one.
+    pub reference: u64,
     /// What the ranks' exchange of gradients or weights needs: slices that arrive, their sum, and the state of the outer optimizer.
     pub exchange: u64,
     /// An estimate of what one forward pass keeps for backward.
@@ -89,9 +94,10 @@ impl ActivationBytes {
 }
 
 impl TrainBytes {
-    /// What does not depend on the batch: weights, gradients and the state of the optimizer.
+    /// What does not depend on the batch: weights, gradients, the state of the optimizer, and the reference.
     pub fn state(&self) -> u64 {
-        self.weights + self.master + self.moments + self.gradients + self.accumulator + self.average + self.exchange
+        let of_optimizer = self.master + self.moments + self.gradients + self.accumulator + self.average;
+        self.weights + of_optimizer + self.reference + self.exchange
     }
 
     /// The memory at the peak of a step, without allocator overhead and workspaces. Activations are freed before the gradients
@@ -150,6 +156,7 @@ pub fn train_bytes(
         gradients: trained * element,
         accumulator: if setting.accumulates { trained * 4 } else { 0 },
         average: if setting.keeps_average { of_optimizer * 4 } else { 0 },
+        reference: if setting.has_reference { n * element } else { 0 },
         exchange,
         activations: activation_bytes(
             config,

@@ -120,3 +120,34 @@ fn a_new_adapter_prefers_nothing_and_smoothing_pulls_back() {
     // -log sigmoid(-z) = -log sigmoid(z) + z.
     assert!((half - (plain + 0.5 * margin)).abs() < 1e-4, "{half} {plain} {margin}");
 }
+
+#[test]
+fn losses_and_gradients_of_a_whole_model_equal_trl() {
+    let device = train_device();
+    let fixture = Fixture::read(&folder().join("preferences/expected.safetensors"));
+    let whole = Fixture::read(&folder().join("preferences/expected_whole.safetensors"));
+    let wanted = json("expected_whole.json")["loss_after"].as_f64().expect("a number");
+    let group = |prefix: &str| {
+        let file = replaced(read_file(&bytes("model.safetensors")), &whole.group(prefix));
+        hf::import(&json("config.json"), &file_tensors(&file)).expect("a model")
+    };
+    let Imported { config, weights: base, .. } = group("none.");
+    let config = TransformerConfig { dropout: 0.0, ..config };
+    let model = |weights: &[NamedTensor]| -> Transformer {
+        with_weights(config.init(1, DType::F32, &device), &by_path(weights))
+    };
+    let model = model(&group("after.").weights).with_reference(model(&base).valid()).expect("a language model");
+    let batch = Batch::Text(batch(&fixture, &device));
+
+    let sums = model.loss(&batch, 0.0, None);
+    let loss = sums.loss_sum / sums.n_labels;
+    assert!((scalar(loss.clone()) - wanted).abs() < 1e-5, "{} instead of {wanted}", scalar(loss));
+    let (found, gradient) = (gradients(&model, &loss.backward()), group("gradient.").weights);
+    assert_eq!(found.len(), gradient.len());
+    let largest = gradient.iter().flat_map(|it| &it.values).fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    for NamedTensor { name, values, .. } in &gradient {
+        assert_close(&found[name], values, 1e-4, 1e-6 * largest, &format!("gradient of {name}"));
+    }
+    let measured = model.valid().prefer(&batch, 0.0).expect("preferences");
+    assert!((scalar(measured.losses.loss_sum) / N_PAIRS as f64 - wanted).abs() < 1e-5, "without autodiff");
+}

@@ -170,6 +170,7 @@ fn parts(bytes: &TrainBytes) -> String {
         (bytes.gradients, "gradients"),
         (bytes.accumulator, "accumulated gradients"),
         (bytes.average, "average of the weights"),
+        (bytes.reference, "model to compare with"),
         (bytes.exchange, "exchange"),
         (bytes.activations.total().max(bytes.flat_gradients), "activations"),
     ];
