@@ -5,6 +5,7 @@
 mod adapter;
 mod read;
 mod safetensors_file;
+mod spelling;
 mod tokenizer_file;
 mod torch;
 mod write;

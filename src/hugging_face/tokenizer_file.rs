@@ -41,6 +41,10 @@ impl TokenizerFile {
         Ok(Self { json, tokens })
     }
 
+    pub(super) fn json(&self) -> &Value {
+        &self.json
+    }
+
     /// One more than the largest id.
     pub fn n_ids(&self) -> usize {
         self.tokens.last_key_value().map_or(0, |(id, _)| *id as usize + 1)

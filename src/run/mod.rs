@@ -17,6 +17,7 @@ mod leftovers;
 mod lock;
 #[doc(hidden)]
 pub mod need;
+mod new_vocabulary;
 mod plan;
 mod prepare;
 mod ranks;
@@ -72,6 +73,9 @@ pub struct Options {
     pub device: DeviceChoice,
     /// A model whose weights, vocabulary and data settings a new run starts from.
     pub from: Option<TrainedModel>,
+    /// Make or read the vocabulary as the configuration says, instead of taking the one of `from`. Weights of tokens that both
+    /// have are kept.
+    pub new_vocabulary: bool,
     /// Keys whose values may differ from the checkpoint's when the run is resumed (`optim.lr`, `optim`).
     pub allow: Vec<String>,
     /// Raise `train.split_batches` until the largest batch fits into memory.

@@ -16,6 +16,7 @@ use super::lock::RunLock;
 use super::plan::Plan;
 use super::ranks::compare;
 use super::resume::{resume_or_begin, vocabulary_of_run};
+use super::trained_model::TrainedModel;
 use super::weights::start_from;
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume};
 use crate::config::Config;
@@ -113,11 +114,7 @@ impl Run {
             None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,
         };
         let weights = match &self.options.from {
-            Some(from) => {
-                let (weights, notes) = start_from(from, &config, ranks.is_first().then_some(&checkpoints))?;
-                notes.iter().for_each(|line| self.note(line));
-                Some(weights)
-            }
+            Some(from) => Some(self.weights_of(from, &config, &data, ranks.is_first().then_some(&checkpoints))?),
             None => {
                 ranks.first_then_others("reading the weights to start from", || Ok(checkpoints.starting_weights()?))?
             }
@@ -144,6 +141,20 @@ impl Run {
         }
         let ranks = ranks.clone();
         Ok(Prepared { lock, leftovers, run: self, plan, config, device, ranks, data, weights, resume, began })
+    }
+
+    /// Reads the weights of `from` for the vocabulary of `data`, and stores them in `checkpoints`, if they are given.
+    fn weights_of(
+        &self,
+        from: &TrainedModel,
+        config: &Config,
+        data: &RunData,
+        checkpoints: Option<&Checkpoints>,
+    ) -> Result<Weights> {
+        let vocabulary = self.options.new_vocabulary.then_some(&data.vocabulary);
+        let (weights, notes) = start_from(from, config, vocabulary, checkpoints)?;
+        notes.iter().for_each(|line| self.note(line));
+        Ok(weights)
     }
 
     /// Refuses to continue the run on another text than before, as far as the names of the files can tell. The token caches of the run
@@ -202,7 +213,8 @@ impl Run {
     fn data(&self, resume: bool, dir: &Path) -> Result<(Config, RunData)> {
         let config = self.config.clone();
         let vocabulary = match &self.options.from {
-            Some(from) => Some(from.vocabulary.clone()),
+            Some(from) if !self.options.new_vocabulary => Some(from.vocabulary.clone()),
+            Some(_) => None,
             None if resume => vocabulary_of_run(&self.dir, config.task)?,
             None => None,
         };

@@ -7,9 +7,11 @@ use anyhow::{Context, Result};
 use kiln_model::{ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, merge_adapters};
 
 use super::error::RunError;
+use super::new_vocabulary::with_vocabulary;
 use super::trained_model::TrainedModel;
 use crate::checkpoint::{CheckpointError, Checkpoints, NamedTensor, RUN_CONFIG_FILE, Weights, initial_tensors};
 use crate::config::Config;
+use crate::dataset::Vocabulary;
 use crate::units::thousands;
 
 /// Makes a run with a single checkpoint, which can be used and started from. Returns the checkpoint's folder.
@@ -27,14 +29,20 @@ pub fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
 }
 
 /// Stores the weights of `run` in the new run, as its checkpoint before the first step: a run that is interrupted
-/// before its first save starts there again. A missing head is initialized. Without `checkpoints` nothing is stored. Also
-/// returns what the user should know about heads that are new or left out.
+/// before its first save starts there again. A missing head is initialized. With a `vocabulary` of its own, the new run keeps the
+/// rows of tokens that both have. Without `checkpoints` nothing is stored. Also returns what the user should know about rows and
+/// heads that are new or left out.
 pub(crate) fn start_from(
     run: &TrainedModel,
     config: &Config,
+    vocabulary: Option<&Vocabulary>,
     checkpoints: Option<&Checkpoints>,
 ) -> Result<(Weights, Vec<String>)> {
     let mut weights = run.which.read(&run.path)?;
+    let mut notes = match vocabulary {
+        Some(vocabulary) => with_vocabulary(&mut weights, vocabulary, &config.model)?,
+        None => Vec::new(),
+    };
     // Adapters may be added to a model that has none, and merged into a model that goes on without them. Preferences are compared
     // with the model without adapters, so it takes in what they have learned.
     let (mut has, wants) = (run.model.has_adapters(), config.model.has_adapters());
@@ -54,7 +62,7 @@ pub(crate) fn start_from(
         let drawn = initial_tensors(&config.model, config.seed);
         weights.weights.extend(drawn.into_iter().filter(|tensor| is_adapter(&tensor.name)));
     }
-    let mut notes = exchange_heads(run, config, &mut weights.weights);
+    notes.extend(exchange_heads(run, config, &mut weights.weights));
     if are_taken_in {
         notes.push(
             "--from: its adapters are merged into the model that answers are compared with; new ones are trained"

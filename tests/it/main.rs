@@ -17,6 +17,7 @@ mod kiln;
 mod looking;
 mod measuring;
 mod minilm;
+mod new_vocabulary;
 mod nllb;
 mod opus_mt;
 mod preferences;

@@ -61,6 +61,11 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     from: Option<PathBuf>,
 
+    /// With --from: makes or reads a vocabulary as tokenizer.* says, instead of taking the one of that run. Tokens that both
+    /// have keep their rows of the weights; the others are counted and named
+    #[arg(long, requires = "from")]
+    new_vocabulary: bool,
+
     /// With --resume: accepts a different value of this key than in the checkpoint; may be repeated
     #[arg(long, value_name = "KEY", requires = "resume")]
     allow: Vec<String>,
@@ -129,9 +134,16 @@ impl Args {
                 Err(_) => None,
             }
         } else {
-            from.as_ref().map(|run| base_of(run, task.as_deref())).transpose()?
+            let mut base = from.as_ref().map(|run| base_of(run, task.as_deref())).transpose()?;
+            if let Some(base) = base.as_mut().filter(|_| self.new_vocabulary) {
+                (base.model.source_vocab_size, base.model.target_vocab_size) = (0, 0);
+            }
+            base
         };
         let Resolved { config, base, notes, .. } = resolve(&Sources { base, ..config.sources(&[], device) })?;
+        if let Some(from) = &from {
+            self.check_vocabulary(from, &config)?;
+        }
 
         let resume = continued.is_some();
         let dir = match continued {
@@ -149,6 +161,7 @@ impl Args {
         run.options = Options {
             device,
             from,
+            new_vocabulary: self.new_vocabulary,
             allow,
             notes: preset_line(&base).into_iter().chain(notes).collect(),
             auto_micro_batch: self.auto_micro_batch,
@@ -157,6 +170,21 @@ impl Args {
             link,
         };
         Ok((run, resume))
+    }
+
+    /// Refuses settings of a tokenizer that would do nothing, and new rows that would never be trained.
+    fn check_vocabulary(&self, from: &TrainedModel, config: &Config) -> Result<(), Usage> {
+        if !self.new_vocabulary && config.tokenizer != from.config.tokenizer {
+            let text = "--from takes the vocabulary of that run, so tokenizer.* would do nothing; add --new-vocabulary to make another one \
+                        and keep the rows of tokens that both have";
+            return Err(Usage(text.into()));
+        }
+        if self.new_vocabulary && config.model.has_adapters() {
+            let text = "--new-vocabulary adds rows that must be trained, and model.lora.rank trains adapters alone; train all weights \
+                        first, and adapters with --from that run";
+            return Err(Usage(text.into()));
+        }
+        Ok(())
     }
 
     /// Returns the folder of the run to continue; `None` for a new run.

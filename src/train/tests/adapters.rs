@@ -137,7 +137,7 @@ fn a_run_starts_with_new_adapters_or_goes_on_with_merged_ones() {
 
     // New adapters change nothing yet.
     let adapted = with_adapters(plain.clone());
-    let started = crate::run::start_from(&from, &adapted, None).expect("weights with adapters").0;
+    let started = crate::run::start_from(&from, &adapted, None, None).expect("weights with adapters").0;
     assert_eq!(started.weights.len(), initial_tensors(&adapted.model, 1).len());
     let (_, merged) = kiln_model::merge_adapters(&adapted.model, &started.weights).expect("adapters");
     let sorted = |mut weights: Vec<NamedTensor>| {
@@ -157,14 +157,14 @@ fn a_run_starts_with_new_adapters_or_goes_on_with_merged_ones() {
     let path = write_run(&corpora.dir.path().join("adapted"), &with).expect("writable");
     let from = TrainedModel::open(&path, None).expect("a run");
     let wanted = kiln_model::merge_adapters(&adapted.model, &weights.weights).expect("adapters").1;
-    let merged = crate::run::start_from(&from, &plain, None).expect("merged").0;
+    let merged = crate::run::start_from(&from, &plain, None, None).expect("merged").0;
     assert_eq!(sorted(merged.weights), sorted(wanted));
 
     // Other adapters are another model.
     let mut other = adapted.clone();
     other.model.lora.rank = 3;
-    let error = crate::run::start_from(&from, &other, None).expect_err("another rank").to_string();
+    let error = crate::run::start_from(&from, &other, None, None).expect_err("another rank").to_string();
     assert!(error.contains("adapters (model.lora) may be added or, with model.lora.rank=0, merged"), "{error}");
-    let again = crate::run::start_from(&from, &adapted, None).expect("the same adapters").0;
+    let again = crate::run::start_from(&from, &adapted, None, None).expect("the same adapters").0;
     assert_eq!(sorted(again.weights), sorted(weights.weights));
 }
