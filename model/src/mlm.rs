@@ -88,7 +88,7 @@ pub fn mask_tokens(batch: &TextBatch, config: &MaskConfig, stream: &DropoutStrea
 }
 
 /// The bound below which a fraction `share` of all 31-bit words lies.
-fn threshold(share: f64) -> i64 {
+pub(crate) fn threshold(share: f64) -> i64 {
     // One less than 2^31 at a share of 1, since the words are compared as 32-bit integers.
     ((share * 2_147_483_648.0) as i64).min(i64::from(i32::MAX))
 }
@@ -98,7 +98,7 @@ fn threshold(share: f64) -> i64 {
 ///
 /// # Shapes
 /// - `ids`: `[n]`; result the same
-fn special(ids: &Tensor<1, Int>, special: &[u32]) -> Tensor<1, Bool> {
+pub(crate) fn special(ids: &Tensor<1, Int>, special: &[u32]) -> Tensor<1, Bool> {
     let inside = |&(first, last): &(u32, u32)| {
         ids.clone().greater_equal_elem(i64::from(first)).bool_and(ids.clone().lower_equal_elem(i64::from(last)))
     };

@@ -1,11 +1,19 @@
 //! Conversations and preferences in a configuration.
 
 use super::Config;
-use super::task::traits_of;
+use super::task::{Reads, traits_of};
 
-/// Returns what is wrong with reading the text as conversations.
+/// Returns what is wrong with reading the text as conversations, and with hiding what is only read.
 pub(super) fn problem(config: &Config) -> Option<String> {
     let (traits, text) = (traits_of(config.task), &config.data.text);
+    let has_questions = traits.continues_text && text.is_chat() && !text.is_preferences();
+    if config.train.hidden_share > 0.0 && traits.reads != Reads::Pairs && !has_questions {
+        return Some(format!(
+            "train.hidden_share = {} hides tokens that are read and not learned: sources of translations and questions of conversations \
+             (data.text.format = \"chat\"); this run learns all of its text, so set train.hidden_share=0",
+            config.train.hidden_share
+        ));
+    }
     if !text.is_chat() {
         return None;
     }
@@ -40,6 +48,22 @@ mod tests {
             config.data.text.format = TextFormat::Chat;
             let problems = config.validate();
             assert_eq!(problems.iter().any(|text| text.contains("cannot learn; set task")), refused, "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_learned_cannot_be_hidden() {
+        for (mut config, format, refused) in [
+            (presets::tiny(), TextFormat::Auto, false),
+            (presets::gpt2_mini(), TextFormat::Chat, false),
+            (presets::gpt2_mini(), TextFormat::Lines, true),
+            (presets::gpt2_mini(), TextFormat::Preferences, true),
+            (presets::bert_small(), TextFormat::Auto, true),
+        ] {
+            config.data.text.format = format;
+            config.train.hidden_share = 0.2;
+            let problems = config.validate();
+            assert_eq!(problems.iter().any(|text| text.contains("train.hidden_share=0")), refused, "{problems:?}");
         }
     }
 

@@ -14,7 +14,7 @@ use kiln_model::flops::TrainBytes;
 use crate::config::Config;
 use crate::dataset::RunData;
 use crate::device::{is_cpu, reserved_bytes, upload_split};
-use crate::eval::Masking;
+use crate::eval::{Hiding, Masking};
 use crate::run::need::Need;
 use crate::train::{TrainState, train_step};
 
@@ -140,6 +140,7 @@ impl Ledger<'_> {
         let state = TrainState::new(config, &config.model, dtype, self.device)?;
         let mut state = state.with_checkpointing(checkpointing)?;
         state.masking = Masking::of(config, &data.vocabulary)?;
+        state.hiding = Hiding::of(config, &data.vocabulary)?;
         // Two micro-batches already accumulate in f32, and more of them need no more memory.
         let splits = config.train.split_batches.max(1);
         let n_uploads = config.train.grad_accum_steps.min(2);

@@ -7,6 +7,7 @@ mod entities;
 pub mod evaluation;
 #[cfg(test)]
 mod golden;
+mod hiding;
 pub mod loss;
 mod masking;
 mod model;
@@ -15,6 +16,7 @@ mod ratio;
 pub use classes::{ClassScore, ClassScores, class_scores};
 pub use entities::EntityScores;
 pub use evaluation::{Evaluation, evaluate, score};
+pub use hiding::Hiding;
 pub use loss::{MaskedAccuracy, ValidationLoss, validation_loss};
 pub use masking::Masking;
 pub use model::Model;

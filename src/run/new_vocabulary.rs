@@ -1,6 +1,7 @@
 //! Weights for another vocabulary: rows of tokens that both vocabularies have are copied, the others are new.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs;
 use std::path::Path;
 
@@ -44,17 +45,20 @@ pub(super) fn with_vocabulary(
             Side::Source => (weights.model.source_vocab_size, wanted.source_vocab_size),
             Side::Target => (weights.model.target_vocab_size, wanted.target_vocab_size),
         };
-        if !matched.contains_key(&side) {
-            let matching = Matching::of(&weights.files, &new_files, side)?;
-            notes.push(matching.note(of_side(side, vocabulary))?);
-            matched.insert(side, matching);
-        }
+        let matching = match matched.entry(side) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let matching = Matching::of(&weights.files, &new_files, side)?;
+                notes.push(matching.note(of_side(side, vocabulary))?);
+                entry.insert(matching)
+            }
+        };
         ensure!(
             tensor.shape.get(axis) == Some(&old),
             "{name} has the shape {:?}, where the vocabulary has {old} rows",
             tensor.shape
         );
-        *tensor = matched[&side].rearranged(tensor, axis, new);
+        *tensor = matching.rearranged(tensor, axis, new);
     }
 
     // One table may serve both sides.

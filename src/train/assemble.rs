@@ -23,7 +23,7 @@ use crate::checkpoint::{Checkpoints, Resume};
 use crate::config::Config;
 use crate::device::{compute_dtype, peak_flops_per_sec};
 use crate::distributed::Ranks;
-use crate::eval::{Masking, Model};
+use crate::eval::{Hiding, Masking, Model};
 use crate::optim::ParamEntry;
 use crate::units::thousands;
 
@@ -68,7 +68,7 @@ impl<M: Model> Trainer<M> {
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
 
         // The state to start from.
-        let masking = Masking::of(&config, &vocabulary)?;
+        let (masking, hiding) = (Masking::of(&config, &vocabulary)?, Hiding::of(&config, &vocabulary)?);
         let fresh = config.clone();
         let begin = |checkpointing| -> Result<TrainState<M>> {
             let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
@@ -81,7 +81,7 @@ impl<M: Model> Trainer<M> {
             };
             let reference = weights.as_deref().filter(|_| fresh.compares_with_start());
             let mut state = state.compared_with(reference)?.with_checkpointing(checkpointing)?;
-            state.masking.clone_from(&masking);
+            (state.masking, state.hiding) = (masking.clone(), hiding.clone());
             // The data of a run keeps its order: one that did not depend on the size of a step never will.
             let is_grouped = resume.as_ref().is_none_or(|resume| resume.snapshot.state.group_size.is_some());
             state.group_size = group_size(&fresh, &ranks).filter(|_| is_grouped);

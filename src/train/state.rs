@@ -13,7 +13,7 @@ use crate::checkpoint::{
 };
 use crate::config::{Config, LossScaleConfig, NonFinite};
 use crate::distributed::Ranks;
-use crate::eval::{Masking, Model};
+use crate::eval::{Hiding, Masking, Model};
 use crate::optim::{AdamW, AdamWSetup, Ema, Frozen, LearningRate, ParamTable, Slices};
 
 /// The state of a run. Together with the configuration and the data it determines every later weight.
@@ -37,6 +37,8 @@ pub struct TrainState<M = Transformer> {
     pub seed: u64,
     /// mlm: how tokens are masked. The constructors leave it empty, because only the tokenizer knows the mask token.
     pub masking: Option<Masking>,
+    /// How tokens that are only read are hidden. The constructors leave it empty, too.
+    pub hiding: Option<Hiding>,
     /// Label smoothing of the training loss.
     pub label_smoothing: f64,
     /// Optimizer steps done, including steps without an update.
@@ -172,6 +174,7 @@ impl<M: Model> TrainState<M> {
             dtype,
             seed: config.seed,
             masking: None,
+            hiding: None,
             label_smoothing: config.train.label_smoothing,
 
             step: 0,

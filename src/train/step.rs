@@ -6,7 +6,7 @@ use kiln_model::{Batch, DropoutStream, Transformer};
 
 use super::reduce::{Sums, reduce};
 use super::state::TrainState;
-use crate::eval::{Masking, Model};
+use crate::eval::{Hiding, Masking, Model};
 use crate::metrics::deferred::Measures;
 use crate::optim::{FlatGradients, ParamTable};
 
@@ -136,6 +136,7 @@ pub(super) struct Pass<'a, M = Transformer> {
     pub(super) model: &'a M,
     pub(super) table: &'a ParamTable,
     pub(super) masking: Option<&'a Masking>,
+    pub(super) hiding: Option<&'a Hiding>,
     pub(super) label_smoothing: f64,
     /// Whether the model has dropout.
     pub(super) has_dropout: bool,
@@ -145,14 +146,15 @@ pub(super) struct Pass<'a, M = Transformer> {
 
 impl<'a, M: Model> Pass<'a, M> {
     pub(super) fn of(state: &'a TrainState<M>, loss_factor: Option<&'a Tensor<1>>) -> Self {
-        let TrainState { model, optimizer, masking, label_smoothing, .. } = state;
-        let (table, masking) = (optimizer.table(), masking.as_ref());
-        Self { model, table, masking, label_smoothing: *label_smoothing, has_dropout: model.has_dropout(), loss_factor }
+        let TrainState { model, optimizer, masking, hiding, label_smoothing, .. } = state;
+        let (table, masking, hiding) = (optimizer.table(), masking.as_ref(), hiding.as_ref());
+        let (label_smoothing, has_dropout) = (*label_smoothing, model.has_dropout());
+        Self { model, table, masking, hiding, label_smoothing, has_dropout, loss_factor }
     }
 
     /// Returns whether forward needs a random stream.
     pub(super) fn is_random(&self) -> bool {
-        self.has_dropout || self.masking.is_some()
+        self.has_dropout || self.masking.is_some() || self.hiding.is_some()
     }
 
     /// Computes the sums of `batch` and its gradients: in `dtype`, or added to the gradients `before`. Masks and
@@ -165,7 +167,11 @@ impl<'a, M: Model> Pass<'a, M> {
         before: Option<FlatGradients>,
     ) -> (Sums, FlatGradients) {
         // Forward.
-        let masked = self.masking.zip(stream).map(|(masking, stream)| masking.mask(batch, stream));
+        let masked = match (self.masking, self.hiding, stream) {
+            (Some(masking), _, Some(stream)) => Some(masking.mask(batch, stream)),
+            (None, Some(hiding), Some(stream)) => Some(hiding.hide(batch, stream)),
+            _ => None,
+        };
         let dropout = stream.filter(|_| self.has_dropout);
         let losses = self.model.loss(masked.as_ref().unwrap_or(batch), self.label_smoothing, dropout);
 

@@ -7,6 +7,7 @@ mod faults;
 mod feed;
 mod fp16;
 mod freezing;
+mod hiding;
 mod measured;
 mod ranks;
 mod text;

@@ -15,7 +15,7 @@ use super::watch::Effort;
 use crate::config::{Capture, Config};
 use crate::dataset::RunData;
 use crate::distributed::Ranks;
-use crate::eval::Masking;
+use crate::eval::{Hiding, Masking};
 use crate::metrics::SpanClock;
 use crate::train::feed::{Group, GroupFeed};
 use crate::train::{CapturedSteps, TrainState};
@@ -61,6 +61,7 @@ impl Subject<'_> {
         let state = TrainState::new(self.config, &self.config.model, dtype, &self.device)?;
         let mut state = state.with_checkpointing(self.checkpointing)?;
         state.masking = Masking::of(self.config, &self.data.vocabulary)?;
+        state.hiding = Hiding::of(self.config, &self.data.vocabulary)?;
         Ok(state)
     }
 

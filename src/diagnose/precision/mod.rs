@@ -14,7 +14,7 @@ use self::probes::Probe;
 use crate::config::{Config, NonFinite, Precision};
 use crate::dataset::RunData;
 use crate::device::{compute_dtype, reserved_bytes, upload};
-use crate::eval::Masking;
+use crate::eval::{Hiding, Masking};
 use crate::metrics::deferred::DeferredMetrics;
 use crate::metrics::{SpanClock, StepMetrics};
 use crate::train::TrainState;
@@ -65,6 +65,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     config.train.non_finite = NonFinite::Skip;
     let mut state = TrainState::new(&config, &config.model, dtype, device)?;
     state.masking = Masking::of(&config, &data.vocabulary)?;
+    state.hiding = Hiding::of(&config, &data.vocabulary)?;
 
     let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
     let host = Loader::new(data.train.clone(), &inline, config.seed, Position::default())?.next_batch()?;

@@ -57,15 +57,16 @@ pub(super) fn forward_backward<M: Model>(
     batch: Batch,
     words: Option<Tensor<1, Int>>,
 ) -> impl FnMut() -> Results + Send + use<M> {
-    let (model, table, masking) = (state.model.clone(), state.optimizer.table().clone(), state.masking.clone());
+    let (model, table) = (state.model.clone(), state.optimizer.table().clone());
+    let (masking, hiding) = (state.masking.clone(), state.hiding.clone());
     let (label_smoothing, has_dropout, dtype) = (state.label_smoothing, state.model.has_dropout(), state.dtype);
     let factor = state.optimizer.loss_factor_at_call();
     move || {
         let factor = factor();
         let stream = words.clone().map(DropoutStream::over);
-        let masking = masking.as_ref();
+        let (masking, hiding) = (masking.as_ref(), hiding.as_ref());
         let loss_factor = factor.as_ref();
-        let pass = Pass { model: &model, table: &table, masking, label_smoothing, has_dropout, loss_factor };
+        let pass = Pass { model: &model, table: &table, masking, hiding, label_smoothing, has_dropout, loss_factor };
         pass.run(&batch, stream.as_ref(), dtype, None)
     }
 }
