@@ -24,7 +24,7 @@ pub fn hide_source(batch: &PairBatch, config: &HideConfig, stream: &DropoutStrea
     PairBatch { source: hide(&batch.source, None, config, stream), ..batch.clone() }
 }
 
-/// Hides tokens of a text that are no label: questions, and whatever else counts in no loss. Uses one site of `stream`.
+/// Hides tokens of a text that are not labels: questions, and whatever else counts in no loss. Uses one site of `stream`.
 pub fn hide_prompt(batch: &TextBatch, config: &HideConfig, stream: &DropoutStream) -> TextBatch {
     let [n_rows, len] = batch.shape();
     // A token is the label of the position before it.
@@ -35,7 +35,7 @@ pub fn hide_prompt(batch: &TextBatch, config: &HideConfig, stream: &DropoutStrea
     TextBatch { input: hide(&batch.input, Some(are_labels), config, stream), ..batch.clone() }
 }
 
-/// Hides some of `ids`, `[n]`, but none that is `kept`.
+/// Hides some of `ids`, `[n]`, but not the `kept` ones.
 fn hide(
     ids: &Tensor<1, Int>,
     kept: Option<Tensor<1, Bool>>,

@@ -6,6 +6,13 @@ use super::task::{Reads, traits_of};
 /// Returns what is wrong with reading the text as conversations, and with hiding what is only read.
 pub(super) fn problem(config: &Config) -> Option<String> {
     let (traits, text) = (traits_of(config.task), &config.data.text);
+    if !(0.0..1.0).contains(&config.train.hidden_share) {
+        return Some(format!(
+            "train.hidden_share {} is outside [0, 1); 0.1 to 0.3 is usual, 0 hides nothing",
+            config.train.hidden_share
+        ));
+    }
+
     let has_questions = traits.continues_text && text.is_chat() && !text.is_preferences();
     if config.train.hidden_share > 0.0 && traits.reads != Reads::Pairs && !has_questions {
         return Some(format!(
@@ -64,6 +71,11 @@ mod tests {
             config.train.hidden_share = 0.2;
             let problems = config.validate();
             assert_eq!(problems.iter().any(|text| text.contains("train.hidden_share=0")), refused, "{problems:?}");
+        }
+        for share in [1.0, -0.1, f64::NAN] {
+            let mut config = presets::tiny();
+            config.train.hidden_share = share;
+            assert!(config.validate()[0].contains("is outside [0, 1)"), "{share}");
         }
     }
 

@@ -281,12 +281,6 @@ impl TrainConfig {
                 self.masked_share
             ));
         }
-        if !(self.hidden_share >= 0.0 && self.hidden_share < 1.0) {
-            problems.push(format!(
-                "train.hidden_share {} is outside [0, 1); 0.1 to 0.3 is usual, 0 hides nothing",
-                self.hidden_share
-            ));
-        }
         problems.extend(self.f32_products.problem(self.precision));
         self.loss_scale.validate(problems);
     }
@@ -309,7 +303,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_one_problem_that_begins_with_its_key() {
         type Change = fn(&mut Config);
-        let cases: [(&str, Change); 45] = [
+        let cases: [(&str, Change); 44] = [
             ("seed", |c| c.seed = u64::MAX),
             ("data.valid", |c| c.data.valid = vec!["dev.jsonl".into()]),
             ("data.direct", |c| (c.data.direct, c.data.cache_dir) = (true, Some("cache".into()))),
@@ -333,7 +327,6 @@ mod tests {
             ("train.log_every", |c| c.train.log_every = 0),
             ("train.label_smoothing", |c| c.train.label_smoothing = 1.0),
             ("train.masked_share", |c| c.train.masked_share = 0.0),
-            ("train.hidden_share", |c| c.train.hidden_share = 1.0),
             ("train.max_minutes", |c| c.train.max_minutes = -1.0),
             ("train.f32_products", |c| (c.train.precision, c.train.f32_products) = (Fp16, Tf32)),
             ("train.loss_scale.init", |c| c.train.loss_scale.init = 0.5),

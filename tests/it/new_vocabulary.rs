@@ -106,8 +106,8 @@ fn rows_follow_their_tokens_and_the_model_begins_with_what_it_knows() {
     let last_loss = |run: &str| {
         let metrics = place.read(&format!("{run}/metrics.jsonl"));
         let records = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        let steps = records.filter(|record| record["kind"] == "step");
-        steps.last().expect("a step")["loss"].as_f64().expect("a loss")
+        let mut steps = records.filter(|record| record["kind"] == "step");
+        steps.next_back().expect("a step")["loss"].as_f64().expect("a loss")
     };
     let short =
         ["--device", "cpu", "--set", "train.steps=10", "--set", "optim.warmup_steps=1", "--set", "optim.lr=0.003"];
