@@ -112,6 +112,16 @@ impl Ran {
     }
 }
 
+/// The first browser that is installed; `KILN_BROWSER` names another one.
+pub(crate) fn browser() -> Option<PathBuf> {
+    let named = std::env::var_os("KILN_BROWSER").map(PathBuf::from);
+    let names = ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome"].map(PathBuf::from);
+    named
+        .into_iter()
+        .chain(names)
+        .find(|program| Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()))
+}
+
 /// A folder with everything in it, elsewhere.
 pub(crate) fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("writable");

@@ -3,10 +3,10 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::kiln::{Workplace, copy_folder};
+use crate::kiln::{Workplace, browser, copy_folder};
 
 /// Trains two runs of 16 steps with a different learning rate.
 fn two_runs() -> Workplace {
@@ -197,16 +197,6 @@ fn a_live_report_follows_a_run_on_the_loopback_address() {
 
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-}
-
-/// The first browser that is installed; `KILN_BROWSER` names another one.
-fn browser() -> Option<PathBuf> {
-    let named = std::env::var_os("KILN_BROWSER").map(PathBuf::from);
-    let names = ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome"].map(PathBuf::from);
-    named
-        .into_iter()
-        .chain(names)
-        .find(|program| Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()))
 }
 
 /// Looks at a page in two frames, as wide as a phone and as a desktop, and writes what it found into its own body.
