@@ -1,7 +1,7 @@
 //! Weights for another vocabulary: rows of tokens that both vocabularies have are copied, the others are new.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -169,9 +169,11 @@ impl Matching {
 
         let shown = |spelling: &[u8]| format!("{:?}", String::from_utf8_lossy(spelling));
         let is_new = |(id, spelling): (usize, &Vec<u8>)| rows[id].is_none().then(|| shown(spelling));
-        let mut is_used = vec![false; old.spellings.len()];
-        rows.iter().flatten().for_each(|row| is_used[*row] = true);
-        let is_gone = |(id, spelling): (usize, &Vec<u8>)| (!is_used[id]).then(|| shown(spelling));
+        let used: HashSet<usize> = rows.iter().flatten().copied().collect();
+        let spelled: HashSet<&[u8]> = new.spellings.iter().map(Vec::as_slice).collect();
+        let is_gone = |(id, spelling): (usize, &Vec<u8>)| {
+            (!used.contains(&id) && !spelled.contains(spelling.as_slice())).then(|| shown(spelling))
+        };
         // Words tell more than bytes and signs.
         let words_first = |mut tokens: Vec<String>| {
             tokens.sort_by_key(|token| token.contains('\\') || !token.chars().any(char::is_alphanumeric));
