@@ -90,7 +90,14 @@ impl DecoderOnly {
         self.project(self.read(batch, stream))
     }
 
-    fn read(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
+    /// Returns the hidden states of a batch.
+    ///
+    /// # Shapes
+    /// - result: `[B * T, D]`; rows of padded positions have no meaning
+    ///
+    /// # Panics
+    /// If T is above `max_positions`.
+    pub fn read(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
         let ([n], ids) = (batch.input.dims(), batch.input.clone());
         let rows = batch.rows().with_rotary_positions(&self.config, n, &ids.device());
         let (positions, norm) = (&self.positions, &self.embedding_norm);

@@ -52,7 +52,7 @@ pub use snapshot::{
     Best, FORMAT, LossScale, NamedTensor, Patience, ReplicaCounters, Replicas, Score, Snapshot, StoredFile,
     TrainerState, Weights,
 };
-pub use tensors::{flat_tensor, initial_tensors, load_model, named_tensors};
+pub use tensors::{flat_tensor, initial_tensors, load_into, load_model, named_tensors};
 
 /// The weights, by parameter path.
 pub const MODEL_FILE: &str = "model.safetensors";

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use kiln_model::{Transformer, TransformerConfig};
 
@@ -16,10 +17,15 @@ pub fn load_model(
     device: &Device,
 ) -> Result<Transformer, CheckpointError> {
     let device = device.clone().inner();
-    let model = config.init(0, FloatDType::F32, &device);
-    let table = ParamTable::of(&model);
+    load_into(config.init(0, FloatDType::F32, &device), weights, dtype)
+}
+
+/// Returns `module` with `weights` in `dtype`, on its device and tracked by autodiff if it was.
+pub fn load_into<M: Module>(module: M, weights: &[NamedTensor], dtype: FloatDType) -> Result<M, CheckpointError> {
+    let table = ParamTable::of(&module);
+    let device = module.devices().into_iter().next().expect("a model has parameters").inner();
     let masters = flat_tensor(&table, weights, &device)?;
-    Ok(table.attach(model, &masters.cast(dtype)))
+    Ok(table.attach(module, &masters.cast(dtype)))
 }
 
 /// The initial weights of a model.

@@ -16,7 +16,7 @@ use crate::metrics::host_sync;
 
 /// Seed of the masks of every validation. All validations mask the same tokens, in runs with other seeds too, so their
 /// numbers can be compared.
-const VALIDATION_MASKS: u64 = 0x6b69_6c6e;
+pub(super) const VALIDATION_MASKS: u64 = 0x6b69_6c6e;
 
 /// Losses over a set of batches.
 #[derive(Debug, Clone, Copy, PartialEq)]

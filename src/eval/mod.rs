@@ -5,6 +5,7 @@ pub mod chrf;
 pub mod classes;
 mod entities;
 pub mod evaluation;
+pub mod figures;
 #[cfg(test)]
 mod golden;
 mod hiding;
@@ -16,6 +17,7 @@ mod ratio;
 pub use classes::{ClassScore, ClassScores, class_scores};
 pub use entities::EntityScores;
 pub use evaluation::{Evaluation, evaluate, score};
+pub use figures::figures;
 pub use hiding::Hiding;
 pub use loss::{MaskedAccuracy, ValidationLoss, validation_loss};
 pub use masking::Masking;

@@ -15,8 +15,8 @@ use crate::generate::{GenerateError, Translator};
 /// A model that Kiln trains: a Burn [`Module`], which holds the parameters, and the loss of a batch.
 ///
 /// Only [`Self::loss`] has to be written. The other methods have defaults for a model that does not offer the feature
-/// or does not know the number. [`Transformer`] is Kiln's own implementation; `examples/own_model.rs` shows another
-/// one.
+/// or does not know the number. [`Transformer`] is Kiln's own implementation. `examples/own_model.rs` shows a model that shares
+/// nothing with it, and `examples/error_detector` an own head on Kiln's encoder.
 ///
 /// The trainer replaces the parameters by views of one flat tensor. A parameter that is used in two places must
 /// therefore be one field of the module.
@@ -24,12 +24,28 @@ pub trait Model: Module + 'static {
     /// Whether [`Self::with_checkpointing`] has a choice.
     const HAS_CHECKPOINTING: bool = false;
 
+    /// Whether `task = "mlm"` hides tokens of the input. `false`: the model reads them all, and `train.masked_share` has no effect.
+    const HIDES_TOKENS: bool = true;
+
+    /// Names of figures that validation reports besides the loss, such as an accuracy. [`Self::figures`] computes them.
+    const FIGURES: &'static [&'static str] = &[];
+
     /// Computes the loss of a batch as sums over its labels: the trainer divides once by the number of labels of a
     /// whole step.
     ///
     /// `stream` is the source of randomness for dropout. It is `None` in validation and if [`Self::has_dropout`] is
     /// false.
     fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums;
+
+    /// Computes [`Self::loss`] without dropout, and the parts of each of [`Self::FIGURES`]. A figure is the sum of its numerators
+    /// over all batches of the validation data, divided by the sum of its denominators. For an F1 these are `2 tp` and
+    /// `2 tp + fp + fn`.
+    ///
+    /// # Shapes
+    /// - parts: `[figures, 2]`, f32: numerator and denominator of each
+    fn figures(&self, _batch: &Batch, _label_smoothing: f64) -> Option<(LossSums, Tensor<2>)> {
+        None
+    }
 
     /// Computes [`Self::loss`] without dropout, and how often the likeliest token is the label. `task = "mlm"`
     /// validates with it; a model without it returns `None`.

@@ -254,6 +254,9 @@ fn validation_line(validation: &ValidationMetrics) -> String {
     for (name, value) in validation.of_classes() {
         line += &format!(" | {name} {:.2}%", 100.0 * value);
     }
+    for (name, value) in &validation.figures {
+        line += &format!(" | {name} {value:.4}");
+    }
     if let Some(bleu) = validation.bleu_in_words() {
         line += &format!(" | {bleu}");
     }

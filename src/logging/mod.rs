@@ -339,6 +339,7 @@ mod samples {
             no_four_grams: true,
             chrf: some,
             exact_match: some,
+            figures: [("NAME".to_owned(), 0.5)].into(),
             ..validation(8)
         };
         write(&Record::Start(&start));

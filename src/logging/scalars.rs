@@ -98,6 +98,12 @@ pub(super) fn of_validation(validation: &ValidationMetrics) -> Vec<Scalar> {
     scalars
 }
 
+/// Returns the figures of a model of one's own.
+pub(super) fn of_figures(validation: &ValidationMetrics) -> Vec<(String, f64)> {
+    let tag = |(name, value): (&String, &f64)| (format!("validation_metrics/{name}"), *value);
+    validation.figures.iter().map(tag).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::samples;

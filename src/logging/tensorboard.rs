@@ -48,7 +48,12 @@ impl Sink for TensorBoard {
         match record {
             Record::Step(step) => self.write_scalars(step.step, &scalars::of_step(step)),
             Record::Window(window) => self.write_scalars(window.step, &scalars::of_window(window)),
-            Record::Validation(validation) => self.write_scalars(validation.step, &scalars::of_validation(validation)),
+            Record::Validation(validation) => {
+                let figures = scalars::of_figures(validation);
+                let figures = figures.iter().map(|(tag, value)| (tag.as_str(), *value));
+                let scalars: Vec<_> = scalars::of_validation(validation).into_iter().chain(figures).collect();
+                self.write_scalars(validation.step, &scalars)
+            }
             Record::Start(_)
             | Record::Sample(_)
             | Record::Preparing(..)

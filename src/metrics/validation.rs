@@ -1,5 +1,7 @@
 //! A pass over the validation data: its numbers, and some of them in words.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Measurements of one pass over the validation data.
@@ -52,6 +54,9 @@ pub struct ValidationMetrics {
     /// Fraction of generated lines that equal their reference, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exact_match: Option<f64>,
+    /// Figures of a model of one's own, see [`Model::FIGURES`](crate::Model::FIGURES).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub figures: BTreeMap<String, f64>,
     /// Wall time of the validation, seconds.
     pub elapsed_secs: f64,
 }

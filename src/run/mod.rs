@@ -197,6 +197,31 @@ impl Run {
         self.prepare_with(true, Some(data))?.start(Signals::default())?.train()
     }
 
+    /// Trains a new run of another model than Kiln's own on a data set of your own: [`Self::train_model`] and [`Self::train_on`] in
+    /// one. `examples/error_detector` shows both.
+    ///
+    /// # Errors
+    /// As [`Self::train`].
+    pub fn train_model_on<M: Model>(
+        self,
+        data: RunData,
+        init: impl Fn(&TransformerConfig, &Device) -> M,
+    ) -> Result<Outcome> {
+        self.prepare_with(false, Some(data))?.start_model(Signals::default(), init)?.train()
+    }
+
+    /// Continues a run of another model than Kiln's own on a data set of your own, see [`Self::train_model_on`].
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    pub fn resume_model_on<M: Model>(
+        self,
+        data: RunData,
+        init: impl Fn(&TransformerConfig, &Device) -> M,
+    ) -> Result<Outcome> {
+        self.prepare_with(true, Some(data))?.start_model(Signals::default(), init)?.train()
+    }
+
     /// Scores the run on its validation text.
     ///
     /// # Errors

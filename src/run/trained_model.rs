@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{PairTokenizers, TextTokenizer};
 use kiln_model::{DecoderOnly, EncoderDecoder, EncoderOnly, Transformer, TransformerConfig};
 
 use super::error::RunError;
 use crate::checkpoint::{
-    CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, Weights, has_average, load_model,
-    read_average, read_weights,
+    CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, Weights, has_average, load_into,
+    load_model, read_average, read_weights,
 };
 use crate::config::task::traits_of;
 use crate::config::{Config, Precision};
@@ -145,6 +146,15 @@ impl TrainedModel {
         let weights = weights.context("answers are compared with the model that the run began with")?;
         let reference = load_model(&weights.model, &weights.weights, dtype, device)?;
         model.with_reference(reference).context("only language models compare answers")
+    }
+
+    /// Returns `module`, a model of one's own or a part of it, with the weights of the checkpoint in `dtype`. It stays on its device,
+    /// and autodiff tracks it if it did before. The module has exactly the parameters of the checkpoint.
+    ///
+    /// # Errors
+    /// If a parameter is missing in one of the two, or has another shape.
+    pub fn load_into<M: Module>(&self, module: M, dtype: FloatDType) -> Result<M> {
+        load_into(module, &self.weights, dtype).with_context(|| format!("loading {}", self.path.display()))
     }
 
     /// Returns the dtype to use the model in: f32 if it was trained in f32, else what suits `device`. A model trained

@@ -21,6 +21,7 @@ use super::state::{TrainState, initial_weights};
 use super::trainer::Trainer;
 use crate::checkpoint::{Checkpoints, Resume};
 use crate::config::Config;
+use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, peak_flops_per_sec};
 use crate::distributed::Ranks;
 use crate::eval::{Hiding, Masking, Model};
@@ -68,7 +69,7 @@ impl<M: Model> Trainer<M> {
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
 
         // The state to start from.
-        let (masking, hiding) = (Masking::of(&config, &vocabulary)?, Hiding::of(&config, &vocabulary)?);
+        let (masking, hiding) = (masking::<M>(&config, &vocabulary)?, Hiding::of(&config, &vocabulary)?);
         let fresh = config.clone();
         let begin = |checkpointing| -> Result<TrainState<M>> {
             let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
@@ -127,6 +128,11 @@ impl<M: Model> Trainer<M> {
             validation,
         })
     }
+}
+
+/// Returns how tokens are masked, if the task and the model want it.
+fn masking<M: Model>(config: &Config, vocabulary: &Vocabulary) -> Result<Option<Masking>> {
+    if M::HIDES_TOKENS { Masking::of(config, vocabulary) } else { Ok(None) }
 }
 
 /// Says how many parameters are not trained, if there are any.

@@ -1,6 +1,7 @@
 //! What follows a step when it is due: a line of metrics (`lines`), a validation, a checkpoint. Each waits for the device; a
 //! comment "host sync" marks the place.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::checkpoint::{Checkpoints, Saver};
 use crate::config::task::traits_of;
 use crate::config::{BestMetric, Config};
 use crate::dataset::Vocabulary;
-use crate::eval::{Model, class_scores, score, validation_loss};
+use crate::eval::{Model, class_scores, figures, score, validation_loss};
 use crate::metrics::{SampleMetrics, ValidationMetrics};
 
 /// What is due after a step.
@@ -85,7 +86,13 @@ impl Validation {
         let TrainState { ranks, label_smoothing, masking, device, .. } = state;
         let batches = OnePass::for_rank(source, &config.loader, ranks.part())?;
         // Host sync.
+        let mut own = BTreeMap::new();
         let (loss, classes) = match traits_of(config.task).classes {
+            _ if !M::FIGURES.is_empty() => {
+                let found = figures(&model, batches, *label_smoothing, masking.as_ref(), device, ranks)?;
+                own = found.1;
+                (found.0, None)
+            }
             None => {
                 let masking = masking.as_ref();
                 (validation_loss(&model, batches, *label_smoothing, masking, device, ranks)?, None)
@@ -111,6 +118,7 @@ impl Validation {
             macro_f1: classes.as_ref().map(|scores| scores.macro_f1),
             micro_f1: classes.as_ref().map(|scores| scores.micro_f1),
             entity_f1: classes.and_then(|scores| scores.entities).map(|entities| entities.f1),
+            figures: own,
             ..ValidationMetrics::default()
         };
 
