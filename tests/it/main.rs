@@ -20,6 +20,7 @@ mod minilm;
 mod new_vocabulary;
 mod nllb;
 mod opus_mt;
+mod own_head;
 mod perfetto;
 mod preferences;
 mod profile;

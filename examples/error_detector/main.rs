@@ -1,0 +1,62 @@
+//! Trains heads of your own on Kiln's encoder: they find wrong tokens of a text and correct them. It takes about a minute on a CPU:
+//!
+//! ```text
+//! cargo run --release --example error_detector
+//! ```
+//!
+//! `model.rs` has the heads and their loss, `data.rs` the text and its errors. `docs/own-head.md` explains both.
+
+mod data;
+mod model;
+
+use burn::tensor::{DType, Device, FloatDType};
+use data::Data;
+use kiln::Run;
+use kiln::device::{DeviceChoice, upload};
+use kiln::distributed::Ranks;
+use kiln::eval::figures;
+use kiln_data::OnePass;
+use kiln_kernels::row_argmax;
+use kiln_model::{Batch, TransformerConfig};
+use model::ErrorDetector;
+
+fn main() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let dir = folder.path().join("detector");
+    let config = data::settings()
+        .set("train.steps", 600)
+        .set("train.log_every", 100)
+        .set("train.validate_every", 200)
+        .validate()?;
+    let data = Data::make(&config)?;
+    let new = |shape: &TransformerConfig, device: &Device| {
+        ErrorDetector::on(shape.init_encoder_only(config.seed, DType::F32, device), &data.confusions, device)
+    };
+
+    let run = Run::create(&dir, config.clone())?.on(DeviceChoice::Cpu).with_console();
+    let outcome = run.train_model_on(data.of_run(), new)?;
+    let after = outcome.validation.expect("there is validation data").figures;
+
+    // The figures before training, on the same rows.
+    let trained = Run::open(&dir)?.trained()?;
+    let device = Device::flex();
+    let untrained = new(&trained.model, &device);
+    let batches = OnePass::new(data.valid.clone(), &config.loader)?;
+    let (_, before) = figures(&untrained, batches, 0.0, None, &device, &Ranks::alone())?;
+    for (name, after) in &after {
+        println!("{name}: {:.3} before training, {after:.3} after", before[name]);
+    }
+
+    // Use the best checkpoint.
+    let model = trained.load_into(untrained, FloatDType::F32)?;
+    for (read, right) in data.valid.first(3) {
+        let Batch::Text(batch) = upload(&data::text_batch(read.clone(), right.clone()), &device) else {
+            unreachable!()
+        };
+        let (logits, _) = model.corrected(&batch, None);
+        let corrected = row_argmax(logits).into_data().iter::<i32>().map(|id| id as u32).collect::<Vec<_>>();
+        let read: Vec<u32> = read.iter().map(|id| *id as u32).collect();
+        println!("\nread       {}\ncorrected  {}", data.tokenizer.decode(&read)?, data.tokenizer.decode(&corrected)?);
+    }
+    Ok(())
+}
