@@ -8,6 +8,11 @@ use super::suggest::nearest;
 use super::{Config, ConfigError};
 
 impl Config {
+    /// Returns whether a pattern of `train.freeze` matches `path`.
+    pub(crate) fn freezes(&self, path: &str) -> bool {
+        self.train.freeze.iter().any(|pattern| matches(pattern, path))
+    }
+
     /// Returns which of the parameters at `paths` are frozen.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::error::RunError;
 use super::evaluate::Scratch;
 use crate::checkpoint::{NamedTensor, StoredFile, Weights};
+use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
 use crate::units::thousands;
@@ -24,18 +25,15 @@ const N_NAMED: usize = 5;
 const ROLES: [&str; 7] = ["pad_token", "bos_token", "eos_token", "unk_token", "cls_token", "sep_token", "mask_token"];
 
 /// Gives weights the rows of another vocabulary, and its files. The model of the result has the vocabulary's sizes and the padding
-/// id of `wanted`. Returns sentences about what was matched.
+/// id of `config`. Returns sentences about what was matched.
 ///
 /// The row of a token that the old vocabulary lacks is the mean of all old rows (Hewitt 2021, "Initializing New Word Embeddings for
 /// Pretrained Language Models").
 ///
 /// # Errors
-/// If the two vocabularies have next to nothing in common, or a tokenizer's file is damaged.
-pub(super) fn with_vocabulary(
-    weights: &mut Weights,
-    vocabulary: &Vocabulary,
-    wanted: &TransformerConfig,
-) -> Result<Vec<String>> {
+/// If the two vocabularies have next to nothing in common, if new rows would not be trained, or if a tokenizer's file is damaged.
+pub(super) fn with_vocabulary(weights: &mut Weights, vocabulary: &Vocabulary, config: &Config) -> Result<Vec<String>> {
+    let wanted = &config.model;
     let new_files = files_of(vocabulary)?;
     let mut notes = Vec::new();
     let mut matched: HashMap<Side, Matching> = HashMap::new();
@@ -58,6 +56,14 @@ pub(super) fn with_vocabulary(
             "{name} has the shape {:?}, where the vocabulary has {old} rows",
             tensor.shape
         );
+        if !matching.new.is_empty() && config.freezes(name) {
+            return Err(RunError::Config(format!(
+                "--new-vocabulary: {name} gets {} new rows, which train.freeze would leave as they begin; train it, or take the vocabulary \
+                 of --from",
+                thousands(matching.new.len() as f64)
+            ))
+            .into());
+        }
         *tensor = matching.rearranged(tensor, axis, new);
     }
 
@@ -159,8 +165,14 @@ impl Matching {
             let role = new.roles.iter().find(|(_, found)| **found == id)?.0;
             old.roles.get(role).copied()
         };
-        let find =
-            |(id, spelling): (usize, &Vec<u8>)| by_role(id).or_else(|| old_ids.get(spelling.as_slice()).copied());
+        // A character and its byte spell the same: the token that is also written alike goes first.
+        let written_alike = |id: usize, spelling: &Vec<u8>| {
+            old.ids.get(&new.names[id]).copied().filter(|found| &old.spellings[*found] == spelling)
+        };
+        let find = |(id, spelling): (usize, &Vec<u8>)| {
+            let by_text = || written_alike(id, spelling).or_else(|| old_ids.get(spelling.as_slice()).copied());
+            by_role(id).or_else(by_text)
+        };
         let rows: Vec<Option<usize>> = new.spellings.iter().enumerate().map(find).collect();
 
         let by_text = |spelling: &Vec<u8>| old_ids.contains_key(spelling.as_slice());
@@ -248,6 +260,10 @@ fn mean_row(rows: &[f32], width: usize) -> Vec<f32> {
 struct Tokens {
     /// What they spell, by id.
     spellings: Vec<Vec<u8>>,
+    /// How they are written, by id.
+    names: Vec<String>,
+    /// Ids by how they are written.
+    ids: HashMap<String, usize>,
     /// The ids of tokens with a task.
     roles: HashMap<&'static str, usize>,
 }
@@ -266,12 +282,15 @@ impl Tokens {
             .map(|file| serde_json::from_slice(&file.bytes).context(TOKENIZER_CONFIG_FILE))
             .transpose()?
             .unwrap_or_default();
-        let ids = tokenizer.ids();
+        let ids: HashMap<String, usize> =
+            tokenizer.ids().into_iter().map(|(name, id)| (name.to_owned(), id as usize)).collect();
         let id_of = |role: &'static str| {
             let name = names[role].as_str().or_else(|| names[role]["content"].as_str())?;
-            Some((role, *ids.get(name)? as usize))
+            Some((role, *ids.get(name)?))
         };
-        Ok(Self { spellings, roles: ROLES.into_iter().filter_map(id_of).collect() })
+        let roles = ROLES.into_iter().filter_map(id_of).collect();
+        let names = (0..n as u32).map(|id| tokenizer.token(id).unwrap_or_default().to_owned()).collect();
+        Ok(Self { spellings, names, ids, roles })
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn start_from(
 ) -> Result<(Weights, Vec<String>)> {
     let mut weights = run.which.read(&run.path)?;
     let mut notes = match vocabulary {
-        Some(vocabulary) => with_vocabulary(&mut weights, vocabulary, &config.model)?,
+        Some(vocabulary) => with_vocabulary(&mut weights, vocabulary, config)?,
         None => Vec::new(),
     };
     // Adapters may be added to a model that has none, and merged into a model that goes on without them. Preferences are compared

@@ -1,5 +1,7 @@
 //! Runs that start from weights of another vocabulary: `kiln train --from RUN --new-vocabulary`.
 
+mod pairs;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -134,5 +136,9 @@ fn what_would_do_nothing_is_refused() {
     place
         .run(&[&from[..], &["--new-vocabulary", "--set", "model.lora.rank=4"]].concat())
         .refused(2, &["rows that must be trained, and model.lora.rank trains adapters alone"]);
+    let frozen = ["--new-vocabulary", "--set", "tokenizer.vocab_size=400", "--set", "train.freeze=[\"embedding\"]"];
+    place
+        .run(&[&from[..], &frozen].concat())
+        .refused(2, &["embedding.table gets", "new rows, which train.freeze would leave as they begin"]);
     place.run(&["train", "--new-vocabulary", "--device", "cpu"]).refused(2, &["--from"]);
 }
