@@ -16,7 +16,6 @@ use super::lock::RunLock;
 use super::plan::Plan;
 use super::ranks::compare;
 use super::resume::{resume_or_begin, vocabulary_of_run};
-use super::trained_model::TrainedModel;
 use super::weights::start_from;
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume};
 use crate::config::Config;
@@ -67,7 +66,7 @@ impl Run {
 
     /// Prepares a run together with the other ranks. Rank 0 writes, and the others wait for what they read.
     fn prepare_on(
-        self,
+        mut self,
         device: Device,
         ranks: &Ranks,
         resume: bool,
@@ -114,13 +113,17 @@ impl Run {
             None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,
         };
         let weights = match &self.options.from {
-            Some(from) => Some(self.weights_of(from, &config, &data, ranks.is_first().then_some(&checkpoints))?),
+            Some(from) => {
+                let vocabulary = self.options.new_vocabulary.then_some(&data.vocabulary);
+                let (weights, notes) = start_from(from, &config, vocabulary, ranks.is_first().then_some(&checkpoints))?;
+                self.options.notes.extend(notes);
+                Some(weights)
+            }
             None => {
                 ranks.first_then_others("reading the weights to start from", || Ok(checkpoints.starting_weights()?))?
             }
         };
-        let is_begun = !checkpoints.list()?.is_empty();
-        if weights.is_none() && !is_begun {
+        if weights.is_none() && checkpoints.list()?.is_empty() {
             refuse_random_weights(&self.config)?;
         }
         let resume = match resume {
@@ -141,20 +144,6 @@ impl Run {
         }
         let ranks = ranks.clone();
         Ok(Prepared { lock, leftovers, run: self, plan, config, device, ranks, data, weights, resume, began })
-    }
-
-    /// Reads the weights of `from` for the vocabulary of `data`, and stores them in `checkpoints`, if they are given.
-    fn weights_of(
-        &self,
-        from: &TrainedModel,
-        config: &Config,
-        data: &RunData,
-        checkpoints: Option<&Checkpoints>,
-    ) -> Result<Weights> {
-        let vocabulary = self.options.new_vocabulary.then_some(&data.vocabulary);
-        let (weights, notes) = start_from(from, config, vocabulary, checkpoints)?;
-        notes.iter().for_each(|line| self.note(line));
-        Ok(weights)
     }
 
     /// Refuses to continue the run on another text than before, as far as the names of the files can tell. The token caches of the run
