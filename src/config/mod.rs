@@ -156,7 +156,7 @@ pub struct TrainConfig {
     /// Label smoothing of the training loss, in [0, 1).
     pub label_smoothing: f64,
     /// `data.text.format = "preferences"`: factor of the rewards (beta of DPO), above 0. An answer's reward is this factor times its
-    /// log-likelihood minus the one under the model without adapters.
+    /// log-likelihood minus the one under the reference: the model without adapters, or the one that the run began with.
     pub preference_beta: f64,
     /// mlm: fraction of the tokens to be predicted, in (0, 1]. The mask token replaces 80 % of them, a random token 10 %, and
     /// 10 % stay (Devlin et al. 2019).

@@ -7,10 +7,10 @@ use burn::tensor::{Device, Tensor};
 use kiln_data::HostBatch;
 use kiln_model::DropoutStream;
 
-use super::loss::VALIDATION_MASKS;
+use super::loss::{VALIDATION_MASKS, in_order, numbered};
 use super::{Masking, Model, ValidationLoss};
 use crate::device::upload;
-use crate::distributed::{Phase, Ranks};
+use crate::distributed::Ranks;
 use crate::metrics::host_sync;
 
 /// Sums of a loss: the loss, the negative log-likelihood and the number of labels.
@@ -33,9 +33,9 @@ pub fn figures<M: Model, E: Into<anyhow::Error>>(
 ) -> Result<(ValidationLoss, BTreeMap<String, f64>)> {
     let n_figures = M::FIGURES.len();
     let mut sums: Vec<Tensor<1>> = Vec::new();
-    for (number, batch) in (ranks.rank() as u64..).step_by(ranks.size()).zip(batches) {
-        ranks.enter(Phase::Validate); // it advances
-        let mut batch = upload(&batch.map_err(Into::into).context("reading the validation data")?, device);
+    for batch in numbered(batches, ranks) {
+        let (number, batch) = batch?;
+        let mut batch = upload(&batch, device);
         if let Some(masking) = masking {
             batch = masking.mask(&batch, &DropoutStream::new(VALIDATION_MASKS, number, device));
         }
@@ -59,7 +59,7 @@ pub fn figures<M: Model, E: Into<anyhow::Error>>(
     let bits: Vec<Vec<u32>> = values.iter().map(|value| value.iter::<f32>().map(f32::to_bits).collect()).collect();
     let of_ranks = ranks.share("sharing the figures", bits)?;
     let mut totals = vec![0.0; N_LOSSES + 2 * n_figures];
-    for value in of_ranks.iter().flatten() {
+    for value in in_order(of_ranks.iter().map(Vec::as_slice).collect()) {
         totals.iter_mut().zip(value).for_each(|(total, bits)| *total += f64::from(f32::from_bits(*bits)));
     }
 

@@ -79,9 +79,9 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
     let mut sums: Vec<Tensor<1>> = Vec::new();
     let mut masked_labels = Transaction::default();
 
-    for (number, batch) in (ranks.rank() as u64..).step_by(ranks.size()).zip(batches) {
-        ranks.enter(Phase::Validate); // it advances
-        let batch = upload(&batch.map_err(Into::into).context("reading the validation data")?, device);
+    for batch in numbered(batches, ranks) {
+        let (number, batch) = batch?;
+        let batch = upload(&batch, device);
         let Some(masking) = masking else {
             if let Some(found) = model.prefer(&batch, label_smoothing) {
                 let PreferenceSums { losses, n_preferred, margin_sum } = found;
@@ -110,7 +110,7 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
     };
     let of_ranks = ranks.share("sharing the validation loss", Measured::of(&values, &labels))?;
     let (mut totals, mut compares) = ([0.0; 5], false);
-    for value in Measured::batches(&of_ranks) {
+    for value in in_order(of_ranks.iter().map(|rank| rank.sums.as_slice()).collect()) {
         compares |= value.len() == 5;
         totals.iter_mut().zip(value).for_each(|(total, bits)| *total += f64::from(f32::from_bits(*bits)));
     }
@@ -126,6 +126,22 @@ pub fn validation_loss<M: Model, E: Into<anyhow::Error>>(
     };
     let rewards = compares.then(|| Rewards { accuracy: n_correct / n_labels, margin: margins / n_labels });
     Ok(ValidationLoss { loss: loss / n_labels, nll: nll / n_labels, target_tokens: n_labels as u64, masked, rewards })
+}
+
+/// Returns the batches of this rank with their numbers among the batches of all ranks.
+pub(super) fn numbered<E: Into<anyhow::Error>>(
+    batches: impl Iterator<Item = Result<HostBatch, E>>,
+    ranks: &Ranks,
+) -> impl Iterator<Item = Result<(u64, HostBatch)>> {
+    (ranks.rank() as u64..).step_by(ranks.size()).zip(batches).map(|(number, batch)| {
+        ranks.enter(Phase::Validate); // it advances
+        Ok((number, batch.map_err(Into::into).context("reading the validation data")?))
+    })
+}
+
+/// Returns what all ranks have measured in the order of the batches: rank r has every batch whose number leaves the remainder r.
+pub(super) fn in_order<T>(of_ranks: Vec<&[T]>) -> impl Iterator<Item = &T> {
+    (0..).map_while(move |number: usize| of_ranks[number % of_ranks.len()].get(number / of_ranks.len()))
 }
 
 /// What a rank has measured on its batches.
@@ -148,11 +164,6 @@ impl Measured {
             }
         }
         Self { sums: sums.iter().map(bits).collect(), labels: counts }
-    }
-
-    /// Returns the batches of all ranks in their order: rank r has every batch whose number leaves the remainder r.
-    fn batches(of_ranks: &[Self]) -> impl Iterator<Item = &Vec<u32>> {
-        (0..).map_while(move |number: usize| of_ranks[number % of_ranks.len()].sums.get(number / of_ranks.len()))
     }
 
     /// Counts the occurrences of the most frequent label.
@@ -197,6 +208,7 @@ mod tests {
         let rank =
             |sums: &[u32]| Measured { sums: sums.iter().map(|sum| vec![*sum]).collect(), labels: HashMap::new() };
         let of_ranks = [rank(&[0, 3, 6]), rank(&[1, 4]), rank(&[2, 5])];
-        assert_eq!(Measured::batches(&of_ranks).flatten().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
+        let sums = of_ranks.iter().map(|rank| rank.sums.as_slice()).collect();
+        assert_eq!(in_order(sums).flatten().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use kiln_data::MarianFiles;
 use kiln_model::{Architecture, TransformerConfig};
 use serde_json::Value;
 
@@ -14,7 +14,8 @@ use super::evaluate::Scratch;
 use crate::checkpoint::{NamedTensor, StoredFile, Weights};
 use crate::config::Config;
 use crate::dataset::Vocabulary;
-use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+use crate::hugging_face::{SENTENCEPIECE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+use crate::train::vocabulary_files;
 use crate::units::thousands;
 
 /// Fewer tokens in common than this share of the new vocabulary are refused: the model would begin with hardly anything.
@@ -34,7 +35,7 @@ const ROLES: [&str; 7] = ["pad_token", "bos_token", "eos_token", "unk_token", "c
 /// If the two vocabularies have next to nothing in common, if new rows would not be trained, or if a tokenizer's file is damaged.
 pub(super) fn with_vocabulary(weights: &mut Weights, vocabulary: &Vocabulary, config: &Config) -> Result<Vec<String>> {
     let wanted = &config.model;
-    let new_files = files_of(vocabulary)?;
+    let new_files = vocabulary_files(vocabulary, &Scratch::new()?.path("vocabulary"))?;
     let mut notes = Vec::new();
     let mut matched: HashMap<Side, Matching> = HashMap::new();
     for (name, side, axis) in tables(wanted) {
@@ -124,19 +125,8 @@ fn tables(model: &TransformerConfig) -> Vec<(&'static str, Side, usize)> {
 
 fn is_of_tokenizer(name: &str) -> bool {
     name.ends_with(TOKENIZER_FILE)
-        || [TOKENIZER_CONFIG_FILE, "tokenizer.model", "source.spm", "target.spm"].contains(&name)
-}
-
-/// Returns the files of a vocabulary as a checkpoint stores them.
-fn files_of(vocabulary: &Vocabulary) -> Result<Vec<StoredFile>> {
-    let scratch = Scratch::new()?;
-    vocabulary.save(&scratch.path(""))?;
-    let entries = fs::read_dir(scratch.path("")).context("listing the tokenizer's files")?;
-    let read = |entry: std::io::Result<fs::DirEntry>| -> Result<StoredFile> {
-        let entry = entry?;
-        Ok(StoredFile { name: entry.file_name().to_string_lossy().into_owned(), bytes: fs::read(entry.path())? })
-    };
-    entries.map(read).collect()
+        || [TOKENIZER_CONFIG_FILE, SENTENCEPIECE_FILE].contains(&name)
+        || MarianFiles::MODELS.contains(&name)
 }
 
 /// Which old row each token of a new vocabulary has.
@@ -251,9 +241,12 @@ impl Matching {
 
 /// Returns the mean of rows of `width` elements.
 fn mean_row(rows: &[f32], width: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; width];
+    for row in rows.chunks_exact(width.max(1)) {
+        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x));
+    }
     let n = (rows.len() / width.max(1)).max(1) as f64;
-    let sum = |column: usize| rows.iter().skip(column).step_by(width).map(|x| f64::from(*x)).sum::<f64>();
-    (0..width).map(|column| (sum(column) / n) as f32).collect()
+    sums.into_iter().map(|sum| (sum / n) as f32).collect()
 }
 
 /// The tokens of a vocabulary.

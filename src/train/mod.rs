@@ -36,6 +36,7 @@ pub(crate) use lines::STEPS_BEHIND;
 pub use outcome::{Ended, Outcome};
 pub(crate) use preflight::compile_step;
 pub use provenance::Provenance;
+pub(crate) use provenance::vocabulary_files;
 pub use rehearse::{Rehearsed, RehearsedStep};
 pub use setup::{Setup, Signals, Validation};
 pub use state::TrainState;

@@ -39,21 +39,27 @@ impl Provenance {
 
 /// Returns `config.toml` and the tokenizer's files.
 fn stored_files(config: &Config, vocabulary: &Vocabulary, run_dir: &Path) -> Result<Vec<StoredFile>> {
-    let dir = run_dir.join("checkpoints").join("tokenizer.tmp");
+    let mut files = vocabulary_files(vocabulary, &run_dir.join("checkpoints").join("tokenizer.tmp"))?;
+    files.push(StoredFile { name: RUN_CONFIG_FILE.to_string(), bytes: config.to_toml().into_bytes() });
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
+
+/// Returns the files of a vocabulary as a checkpoint stores them. Writes them to the folder `dir`, and removes it.
+pub(crate) fn vocabulary_files(vocabulary: &Vocabulary, dir: &Path) -> Result<Vec<StoredFile>> {
     let read = || -> Result<Vec<StoredFile>> {
         if dir.exists() {
-            fs::remove_dir_all(&dir)?; // left by a run that was killed at this point
+            fs::remove_dir_all(dir)?; // left by a run that was killed at this point
         }
-        fs::create_dir_all(&dir)?;
-        vocabulary.save(&dir)?;
-        let mut files = vec![StoredFile { name: RUN_CONFIG_FILE.to_string(), bytes: config.to_toml().into_bytes() }];
-        for entry in fs::read_dir(&dir)? {
+        fs::create_dir_all(dir)?;
+        vocabulary.save(dir)?;
+        let mut files = Vec::new();
+        for entry in fs::read_dir(dir)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             files.push(StoredFile { name, bytes: fs::read(entry.path())? });
         }
-        fs::remove_dir_all(&dir)?;
-        files.sort_by(|a, b| a.name.cmp(&b.name));
+        fs::remove_dir_all(dir)?;
         Ok(files)
     };
     read().with_context(|| {
