@@ -1,8 +1,9 @@
 //! Fused operators for training Transformers, as functions over Burn tensors.
 //!
-//! The root holds the operators and their arguments. Five modules hold the rest: [`optim`] (AdamW over all parameters
+//! The root holds the operators and their arguments. Seven modules hold the rest: [`optim`] (AdamW over all parameters
 //! at once), [`collective`] (tensors of several GPUs), [`capture`] (CUDA graphs), [`compilation`] (the cache of
-//! compiled kernels) and [`calls`] (a record of what was called). [`Settings`] chooses, per thread, between kernels and references.
+//! compiled kernels), [`calls`] (a record of what was called), [`laps`] (times on the device's clock) and [`ranges`] (names for NVIDIA's
+//! tools). [`Settings`] chooses, per thread, between kernels and references.
 //!
 //! Each operator has a folder. `mod.rs` is the public function with its shapes, dtypes, errors and the source of the
 //! algorithm. `reference.rs` is the same function in plain Burn operations, the oracle of the tests. `ops.rs`
@@ -14,8 +15,8 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `kernel_set` kernels for GPUs of several generations · `calls` |
-//! | 1 | `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` · `readback` reading without waiting |
+//! | 0 | `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
+//! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` · `readback` reading without waiting |
 //! | 2 | `dropout` · `rotary` · `row` reductions of rows · `swiglu` · `optim` |
 //! | 3 | `activation` · `random` · `collective` |
 //! | 4 | `reduce` sums of columns |
@@ -42,18 +43,22 @@ pub mod collective;
 pub mod compilation;
 mod cross_entropy;
 mod custom_gradient;
+#[cfg(feature = "cuda")]
+mod device_queue;
 mod dropout;
 mod embedding;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod host;
 mod kernel_set;
+pub mod laps;
 mod linear;
 mod linear_cross_entropy;
 mod maybe;
 mod norm;
 pub mod optim;
 mod random;
+pub mod ranges;
 mod readback;
 mod reduce;
 mod retained;

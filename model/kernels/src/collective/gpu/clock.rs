@@ -1,13 +1,11 @@
 //! The device's time of operations, from events that are read once the device has passed them.
 
-#![expect(unsafe_code, reason = "events of the CUDA driver")]
-
 use std::collections::VecDeque;
 
-use cudarc::driver::result::event;
-use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
+use cudarc::driver::sys::CUstream;
 
 use crate::collective::CollectiveTime;
+use crate::device_queue::Event;
 
 /// Times kept for a caller that does not take them.
 const KEPT: usize = 4096;
@@ -16,32 +14,27 @@ const KEPT: usize = 4096;
 struct Pending {
     what: &'static str,
     bytes: u64,
-    start: CUevent,
-    end: CUevent,
+    start: Event,
+    end: Event,
 }
 
 /// Times operations. All methods but [`Clock::take`] belong to the device's thread, where its context is current.
 #[derive(Default)]
 pub(super) struct Clock {
     pending: VecDeque<Pending>,
-    spare: Vec<CUevent>,
+    spare: Vec<Event>,
     done: VecDeque<CollectiveTime>,
 }
 
-// SAFETY: events are used on the device's thread alone; the other threads only take numbers.
-unsafe impl Send for Clock {}
-
 impl Clock {
     /// Records an event. Without one the operation is not timed, which is not worth an error.
-    pub(super) fn mark(&mut self, queue: CUstream) -> Option<CUevent> {
-        let spare = self.spare.pop().map_or_else(|| event::create(CUevent_flags::CU_EVENT_DEFAULT), Ok).ok()?;
-        // SAFETY: the event exists and the stream is the device's.
-        unsafe { event::record(spare, queue) }.ok()?;
-        Some(spare)
+    pub(super) fn mark(&mut self, queue: CUstream) -> Option<Event> {
+        let spare = self.spare.pop().or_else(Event::new)?;
+        spare.record(queue).then_some(spare)
     }
 
     /// Ends the time that began with `start`.
-    pub(super) fn stop(&mut self, start: Option<CUevent>, what: &'static str, bytes: u64, queue: CUstream) {
+    pub(super) fn stop(&mut self, start: Option<Event>, what: &'static str, bytes: u64, queue: CUstream) {
         if let Some(start) = start
             && let Some(end) = self.mark(queue)
         {
@@ -51,21 +44,14 @@ impl Clock {
 
     /// Reads the events that the device has passed.
     pub(super) fn collect(&mut self) {
-        while let Some(&Pending { what, bytes, start, end }) = self.pending.front() {
-            // SAFETY: both events exist and have been recorded, one after the other on one stream.
-            let ms = unsafe {
-                if event::query(end).is_err() {
-                    return;
-                }
-                event::elapsed(start, end)
-            };
-            self.pending.pop_front();
+        while let Some(Pending { what, bytes, start, end }) = self.pending.pop_front_if(|first| first.end.is_passed()) {
+            let ms = end.ms_since(&start);
             self.spare.extend([start, end]);
 
             if self.done.len() == KEPT {
                 self.done.pop_front();
             }
-            self.done.extend(ms.ok().map(|ms| CollectiveTime { what, bytes, ms }));
+            self.done.extend(ms.map(|ms| CollectiveTime { what, bytes, ms }));
         }
     }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use cubecl::server::{BufferBinding, ServerError};
 use cubecl_environment::backtrace::BackTrace;
 use cubecl_environment::stream::StreamId;
-use cubecl_server::command::DeviceStream;
 use cubecl_server::stream::{FailureStore, WriteScoped};
 use cudarc::driver::sys::CUstream;
 
-use super::{Link, Server, device_error};
+use super::{Link, device_error};
 use crate::collective::NcclError;
+use crate::device_queue::{self, Server, is_recording};
 
 /// Runs `operation` on the device's thread, behind everything that was enqueued before. If it fails, `target` is unwritten.
 pub(super) fn submit(
@@ -34,7 +34,7 @@ pub(super) fn submit(
 
 /// Returns an error if `stream` is being recorded.
 pub(super) fn refuse_recording(server: &mut Server, stream: StreamId, what: &'static str) -> Result<(), NcclError> {
-    if server.capturing(stream).is_some_and(|capture| capture.is_recording()) {
+    if is_recording(server, stream) {
         let reason = "collectives cannot be recorded in a CUDA graph".to_owned();
         return Err(NcclError::Device { what, reason });
     }
@@ -43,6 +43,5 @@ pub(super) fn refuse_recording(server: &mut Server, stream: StreamId, what: &'st
 
 /// Returns the queue of the kernels of `stream`.
 pub(super) fn compute_queue(server: &mut Server, stream: StreamId, what: &'static str) -> Result<CUstream, NcclError> {
-    let queue = server.write_streams().try_stream_mut(&stream).map(|stream| stream.signal());
-    queue.ok_or_else(|| device_error(what, "its stream does not exist"))
+    device_queue::compute_queue(server, stream).ok_or_else(|| device_error(what, "its stream does not exist"))
 }

@@ -12,19 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use burn::backend::DispatchDevice;
 use burn::tensor::Device;
 use clock::Clock;
-use cubecl::cuda::CudaRuntime;
 use cubecl::device_handle::DeviceHandle;
-use cubecl_server::runtime::Runtime;
 use cudarc::driver::result as cuda;
 
 use super::functions::Comm;
 use super::{CollectiveTime, NcclError, NcclLibrary, UniqueId};
-
-/// CubeCL's server of a CUDA device. It runs on a thread of its own, in the order in which work was submitted.
-type Server = <CudaRuntime as Runtime>::Server;
+use crate::device_queue::{Server, server_of};
 
 /// How long a rank waits for the others to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -62,11 +57,10 @@ impl Link {
         world_size: usize,
         device: &Device,
     ) -> Result<Self, NcclError> {
-        let DispatchDevice::Cube(cubecl::Device::Cuda(cuda_device)) = device.as_dispatch() else {
+        let Some((server, index)) = server_of(device) else {
             return Err(NcclError::NotCuda { device: format!("{:?}", device.as_dispatch()) });
         };
-        let server = DeviceHandle::<Server>::new(cubecl::Device::Cuda(cuda_device.clone()).to_id());
-        let (UniqueId(id), index) = (*id, cuda_device.index);
+        let UniqueId(id) = *id;
 
         // NCCL takes the device whose context is current on the calling thread.
         let begin = move |_: &mut Server| {
