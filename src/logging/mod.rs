@@ -257,7 +257,7 @@ fn unix_secs() -> f64 {
 mod samples {
     use super::Record;
     use crate::metrics::{
-        CollectiveMetrics, DeviceMemory, GpuUse, HostMemory, HostTimes, RunMetrics, SCHEMA, SampleMetrics,
+        CollectiveMetrics, DeviceMemory, DeviceTime, GpuUse, HostMemory, HostTimes, RunMetrics, SCHEMA, SampleMetrics,
         StartMetrics, StepMetrics, Throughput, ValidationMetrics, WindowMetrics,
     };
 
@@ -322,6 +322,7 @@ mod samples {
             replayed_share: some,
             device_memory: Some(DeviceMemory::default()),
             host_memory: Some(HostMemory::default()),
+            device_time: DeviceTime::of(2.0, 1.0),
             gpu: Some(gpu),
             collectives: CollectiveMetrics::sums([("exchange", 1, 1.0)]),
             ..window(8)

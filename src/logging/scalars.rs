@@ -44,6 +44,7 @@ pub(super) fn of_window(window: &WindowMetrics) -> Vec<Scalar> {
         let (resident, peak) = (gib(memory.resident_bytes), gib(memory.peak_bytes));
         scalars.extend([("memory/host_resident(GiB)", resident), ("memory/host_peak(GiB)", peak)]);
     }
+    scalars.extend(window.device_time.map(|time| ("gpu/in_steps(%)", 100.0 * time.busy_share)));
     let gpu = window.gpu.unwrap_or_default();
     for (tag, scale, value) in [
         ("gpu/busy(%)", 100.0, gpu.busy_share),

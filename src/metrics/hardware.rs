@@ -24,6 +24,26 @@ pub struct HostMemory {
     pub peak_bytes: u64,
 }
 
+/// Where the time of a GPU went since the last line, on its own clock: from events before and after each step, as far as the GPU had passed
+/// them. Validation and saving are left out.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct DeviceTime {
+    /// Milliseconds of the steps and of the time between them.
+    pub elapsed_ms: f64,
+    /// Milliseconds from the begin to the end of each step. A step that waits for the host between its kernels takes longer: that time
+    /// counts, too.
+    pub steps_ms: f64,
+    /// `steps_ms / elapsed_ms`, 0 to 1. The rest is time in which the GPU had nothing to do, because the host was late.
+    pub busy_share: f64,
+}
+
+impl DeviceTime {
+    /// Returns the time of steps in `elapsed_ms`; `None` if that is nothing.
+    pub fn of(elapsed_ms: f64, steps_ms: f64) -> Option<Self> {
+        (elapsed_ms > 0.0).then(|| Self { elapsed_ms, steps_ms, busy_share: steps_ms / elapsed_ms })
+    }
+}
+
 /// What the driver says about the GPU: means over the samples since the last line. A value that the driver does not give
 /// is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ mod validation;
 
 use serde::{Deserialize, Serialize};
 
-pub use hardware::{DeviceMemory, GpuUse, HostMemory};
+pub use hardware::{DeviceMemory, DeviceTime, GpuUse, HostMemory};
 pub use outliers::Outliers;
 pub use span::{HostTimes, Span, SpanClock, SpanTotals};
 pub use throughput::{Throughput, ThroughputMeter};
@@ -168,6 +168,9 @@ pub struct WindowMetrics {
     /// Memory of this process in the machine. Absent where the system does not say it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub host_memory: Option<HostMemory>,
+    /// Where the time of rank 0's GPU went. Absent on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub device_time: Option<DeviceTime>,
     /// Power, clock and load of rank 0's GPU. Absent without a GPU, without the driver's library (NVML), or if nothing was
     /// sampled since the last line.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -239,6 +242,7 @@ impl WindowMetrics {
             replayed_share: None,
             device_memory: None,
             host_memory: None,
+            device_time: None,
             gpu: None,
             collectives: Vec::new(),
         })

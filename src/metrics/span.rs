@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use kiln_kernels::ranges::range;
 use serde::{Deserialize, Serialize};
 
 use super::timeline;
@@ -113,6 +114,7 @@ impl SpanClock {
 
     /// Runs `work` and adds its time to `span`. Spans do not nest.
     pub fn time<R>(&mut self, span: Span, work: impl FnOnce() -> R) -> R {
+        let _range = range(span.name());
         let start = Instant::now();
         let result = work();
         let end = Instant::now();

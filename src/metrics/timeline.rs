@@ -30,6 +30,14 @@ pub fn stop() -> Vec<TimedSpan> {
     std::mem::take(&mut *lock())
 }
 
+/// Runs `work`, which is a part of a span, and records when it was.
+pub fn time<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let result = work();
+    record(name, started, Instant::now());
+    result
+}
+
 /// Records a span, if spans are recorded.
 pub(super) fn record(name: &'static str, started: Instant, ended: Instant) {
     if IS_ON.load(Ordering::Relaxed) {

@@ -321,7 +321,11 @@ pub const FIGURES: &[Kind] = &[
         "% of the time",
         Axis::FromZero,
         Section::Device,
-        &[window("gpu.busy_share", "busy", PERCENT), window("gpu.throttled_share", "throttled", PERCENT)],
+        &[
+            window("gpu.busy_share", "busy", PERCENT),
+            window("device_time.busy_share", "in a step", PERCENT),
+            window("gpu.throttled_share", "throttled", PERCENT),
+        ],
     ),
     kind(
         "power",

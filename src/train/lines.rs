@@ -13,6 +13,7 @@ use anyhow::{Error, Result};
 use burn::tensor::Device;
 use kiln_data::{BatchSource, Rank, Shape};
 
+use super::device_time::DeviceClock;
 use super::guard::{Watch, in_step};
 use super::measured::Measured;
 use super::slow_link::LinkWatch;
@@ -49,6 +50,7 @@ pub(super) struct Reporting {
     pub(super) link: LinkWatch,
     pub(super) measured: Measured,
     telemetry: Telemetry,
+    pub(super) device_clock: DeviceClock,
     /// Lines that have not been read, oldest first.
     lines: VecDeque<Line>,
     n_in_lines: usize,
@@ -78,6 +80,7 @@ impl Reporting {
             link: LinkWatch::new(config.train.grad_accum_steps),
             measured: Measured::start(peak),
             telemetry: Telemetry::start(device),
+            device_clock: DeviceClock::of(device),
             lines: VecDeque::new(),
             n_in_lines: 0,
             // The CPU has completed a step when it returns.
@@ -113,10 +116,11 @@ impl Reporting {
         Ok(read)
     }
 
-    /// Returns the share of the time in which the GPU ran kernels, as its driver counts it; `None` if it is not known.
+    /// Returns the share of the time in which the GPU ran kernels, as its driver counts it; without the driver's word, in which it was in a
+    /// step. `None` if neither is known.
     pub(super) fn gpu_busy(&self) -> Option<f64> {
         let [sum, samples] = self.busy;
-        (samples > 0.0).then(|| sum / samples)
+        if samples > 0.0 { Some(sum / samples) } else { self.device_clock.busy_share() }
     }
 
     /// After `failure` of something else: logs the steps that the device has completed.
@@ -136,7 +140,7 @@ impl Reporting {
 
     /// Reads and logs the oldest line. Returns the padded tokens of its steps.
     fn log<M: Model>(&mut self, state: &mut TrainState<M>, line: &Line) -> Result<u64> {
-        let Self { logging, deferred, outliers, watch, link, measured, telemetry, busy, .. } = self;
+        let Self { logging, deferred, outliers, watch, link, measured, telemetry, device_clock, busy, .. } = self;
         let rate = state.optimizer.learning_rate();
         // Host sync: a few numbers per step.
         let steps = measured.clock.time(Span::Drain, || deferred.finish(|update| rate.at(update)));
@@ -161,6 +165,7 @@ impl Reporting {
             window.replayed_share = line.replayed_share;
             window.device_memory = device_memory(&state.device);
             window.memory_bytes = window.device_memory.map(|memory| memory.reserved_bytes);
+            window.device_time = device_clock.take();
             (window.host_memory, window.gpu) = telemetry.take();
             if let Some((share, gpu)) = window.gpu.and_then(|gpu| gpu.busy_share.zip(Some(gpu))) {
                 *busy = [busy[0] + share * gpu.samples as f64, busy[1] + gpu.samples as f64];

@@ -8,6 +8,7 @@
 mod assemble;
 mod best;
 pub mod capture;
+mod device_time;
 mod due;
 mod exchange;
 pub mod feed;

@@ -66,6 +66,28 @@ impl<M: Model> Trainer<M> {
         Ok(Rehearsed { steps, started, ended })
     }
 
+    /// Takes one more step, of which nothing is replayed. Calls `begin` when the device has done everything before, and returns when it has
+    /// done the step.
+    ///
+    /// # Errors
+    /// As [`Self::rehearse`].
+    pub fn rehearse_eagerly(&mut self, begin: impl FnOnce()) -> Result<Rehearsed> {
+        let _installed = self.operators.install();
+        self.gradients.pause(true);
+        self.wait()?; // host sync
+
+        begin();
+        let started = Instant::now();
+        let steps = vec![self.rehearse_step()?];
+        self.wait()?; // host sync
+        let ended = Instant::now();
+
+        self.gradients.pause(false);
+        self.reporting.end_line(self.state.step, None);
+        self.reporting.read_lines(&mut self.state, true)?; // host sync: finds losses that are not finite
+        Ok(Rehearsed { steps, started, ended })
+    }
+
     fn rehearse_step(&mut self) -> Result<RehearsedStep> {
         let started = Instant::now();
         self.state.ranks.enter(Phase::Step);

@@ -11,8 +11,7 @@ const WORTH: f64 = 0.02;
 /// A setting that gives back this share of what the best one does is preferred if it changes less.
 const ALMOST: f64 = 0.8;
 
-/// Describes a process that trained on `source`. `gpu_busy` is the share of the time in which the GPU ran kernels, as its
-/// driver counts it; `None` on the CPU, or if it is not known.
+/// Describes a process that trained on `source` with the settings `loader`.
 pub(super) fn sentence(
     run: &RunMetrics,
     device: Device,

@@ -146,6 +146,7 @@ impl<M: Model> Trainer<M> {
             }
             if due.validate || due.save {
                 self.reporting.measured.leave_out();
+                self.reporting.device_clock.leave_out();
             }
             if let Some(ended) = ended {
                 break ended;
@@ -178,9 +179,11 @@ impl<M: Model> Trainer<M> {
             })
         };
         let take_step = || catch_unwind(AssertUnwindSafe(step));
+        reporting.device_clock.begin_step();
         let measures = clock
             .time(Span::Enqueue, take_step)
             .map_err(|panic| in_step(anyhow!(panic_text(&*panic)), group.largest_shape()))??;
+        reporting.device_clock.end_step();
         state.ranks.check()?;
 
         gradients.take_notes().iter().try_for_each(|note| reporting.logging.note(note))?;

@@ -118,6 +118,8 @@ pub struct CapturedSteps<M: Model = Transformer> {
     largest_bytes: u64,
     /// Micro-batches since they were last taken: replayed ones and all. `None` where nothing is ever recorded.
     counted: Option<[u64; 2]>,
+    /// Whether everything is computed eagerly for now.
+    is_paused: bool,
     notes: Vec<String>,
 }
 
@@ -147,7 +149,15 @@ impl<M: Model> CapturedSteps<M> {
     fn with_recorder(mode: Capture, recorder: Box<dyn Record<M>>) -> Self {
         let policy = Policy::of(mode);
         let counted = policy.map(|_| [0; 2]);
-        Self { policy, recorder, entries: HashMap::new(), largest_bytes: 0, counted, notes: Vec::new() }
+        Self {
+            policy,
+            recorder,
+            entries: HashMap::new(),
+            largest_bytes: 0,
+            counted,
+            is_paused: false,
+            notes: Vec::new(),
+        }
     }
 
     /// Returns the fraction of the micro-batches since the last call that were replayed; `None` if there were none, or if
@@ -155,6 +165,11 @@ impl<M: Model> CapturedSteps<M> {
     pub(super) fn take_replayed_share(&mut self) -> Option<f64> {
         let [replayed, all] = std::mem::take(self.counted.as_mut()?);
         (all > 0).then(|| replayed as f64 / all as f64)
+    }
+
+    /// Computes everything eagerly until it is called with `false`, and makes no recordings meanwhile.
+    pub(super) fn pause(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
     }
 
     /// Returns the number of shapes that are replayed.
@@ -199,7 +214,7 @@ impl<M: Model> CapturedSteps<M> {
 
     /// Replays a recording of the batch's shape, if there is one or it is time to make one.
     fn replay(&mut self, state: &TrainState<M>, batch: &Batch, micro_step: u64) -> Option<Results> {
-        if self.policy.is_none() && self.entries.is_empty() {
+        if self.is_paused || (self.policy.is_none() && self.entries.is_empty()) {
             return None;
         }
         let key = Key::of(batch);
