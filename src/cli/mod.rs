@@ -127,6 +127,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Train(args) => return train::run(args),
         Command::Bench(args) => return bench::run(args),
         Command::Diagnose(args) => return diagnose::run(args),
+        Command::Profile(args) => return profile::run(args),
         Command::Evaluate(args) => return evaluate::run(args),
         Command::Translate(args) => return translate::run(args),
 
@@ -144,7 +145,6 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Report(args) => report::run(args),
         Command::Data(args) => data::run(args),
         Command::Memory(args) => memory::run(args),
-        Command::Profile(args) => profile::run(args),
         Command::Config(args) => config::run(args),
         Command::Warm(args) => warm::run(args),
         Command::Doctor(args) => doctor::run(args),

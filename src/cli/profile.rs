@@ -2,14 +2,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use super::config_args::{ConfigArgs, DeviceArgs};
-use super::pool;
-use crate::diagnose::profile::{HostRow, Profile, RoofSource, Row, RowWork, Schedule, take};
+use super::config_args::ConfigArgs;
+use super::together::{DevicesArgs, Part, Role};
+use crate::diagnose::profile::{
+    HostRow, MemoryLine, MemoryPoint, Profile, RankRow, RoofSource, Row, RowWork, Schedule, take,
+};
+use crate::distributed::Ranks;
 use crate::files::replace_file;
-use crate::report::roofline;
+use crate::report::{memory_line, roofline};
 use crate::units::thousands;
 
 /// Rows of a table on the terminal.
@@ -20,13 +24,14 @@ const VERDICTS: usize = 3;
 /// Takes training steps and shows where their time goes: by operator, by kernel, against the roofs of the device
 ///
 /// The steps are the steps of kiln train, on batches of the run's own data; nothing of them is kept. Written are a time line for
-/// Perfetto or chrome://tracing (trace.json), all rows (profile.json) and a picture (roofline.svg).
+/// Perfetto or chrome://tracing (trace.json), all rows (profile.json) and two pictures (roofline.svg, memory.svg).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   kiln profile --run runs/en-it
   kiln profile --preset base --set data.train=pairs.jsonl --steps 10
   kiln profile --task lm --device cpu --out profile
-  kiln profile --run runs/lm --set train.capture=on --warm-up 20")]
+  kiln profile --run runs/lm --set train.capture=on --warm-up 20
+  kiln profile --run runs/lm --devices 0,1")]
 pub(super) struct Args {
     /// Run folder whose configuration and caches are taken; --set changes single keys
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset"])]
@@ -52,25 +57,50 @@ pub(super) struct Args {
     json: bool,
 
     #[command(flatten)]
-    device: DeviceArgs,
+    devices: DevicesArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
-    pool::join();
+pub(super) fn run(args: Args) -> Result<ExitCode> {
+    match args.devices.begin()? {
+        Role::Launcher(code) => Ok(code),
+        Role::Rank(part) => {
+            let result = profile(args, &part);
+            part.end(result)
+        }
+    }
+}
+
+/// Takes the steps together with the other ranks. Rank 0 writes and speaks.
+fn profile(args: Args, part: &Part) -> Result<()> {
     let out = args.out.or_else(|| args.run.as_ref().map(|run| run.join("profile"))).unwrap_or("profile".into());
-    let run = args.config.of_run(args.run, args.device.choice())?;
-    make_folder(&out)?;
-    let (profile, trace) = take(&run, Schedule { warm_up: args.warm_up, steps: args.steps })?;
+    let mut run = args.config.of_run(args.run, part.device)?;
+    run.options.link.clone_from(&part.link);
+    if part.is_first() {
+        make_folder(&out)?;
+    }
+    let device = part.device.open()?;
+    let ranks = part.link.clone().map_or(Ok(Ranks::alone()), |link| Ranks::over(link, &device))?;
+
+    let schedule = Schedule { warm_up: args.warm_up, steps: args.steps };
+    let (profile, trace) = ranks.or_abort(take(&run, schedule, &ranks))?;
+    ranks.finish()?;
+    if !part.is_first() {
+        return Ok(());
+    }
 
     write(&out, "trace.json", serde_json::to_string(&trace)?.as_bytes())?;
     write(&out, "profile.json", serde_json::to_string_pretty(&profile)?.as_bytes())?;
     write(&out, "roofline.svg", roofline::file(&profile)?.as_bytes())?;
+    if let Some(memory) = &profile.memory {
+        write(&out, "memory.svg", memory_line::file(memory)?.as_bytes())?;
+    }
     if args.json {
         println!("{}", serde_json::to_string(&profile)?);
     } else {
         print(&profile);
     }
-    eprintln!("written to {}: trace.json (time line), profile.json (all rows), roofline.svg", out.display());
+    let pictures = if profile.memory.is_some() { "roofline.svg, memory.svg" } else { "roofline.svg" };
+    eprintln!("written to {}: trace.json (time line), profile.json (all rows), {pictures}", out.display());
     Ok(())
 }
 
@@ -106,6 +136,9 @@ fn print(profile: &Profile) {
         println!("  GPU busy {:.1} % of the time ({})", 100.0 * gpu.busy_share, gpu.source);
     }
 
+    if !profile.ranks.is_empty() {
+        print_ranks(&profile.ranks, steps);
+    }
     print_host("training thread", &profile.host, steps);
     if !profile.loader.is_empty() {
         print_host("loader", &profile.loader, steps);
@@ -116,6 +149,9 @@ fn print(profile: &Profile) {
         print_rows("kernel (grid of block)", &profile.kernels, steps);
     }
 
+    if let Some(memory) = &profile.memory {
+        print_memory(memory);
+    }
     let roofs = &profile.roofs;
     let source = match roofs.source {
         RoofSource::DataSheet => "from the data sheet",
@@ -132,6 +168,28 @@ fn print(profile: &Profile) {
         println!("  {} {}, {:.1} % of the time: {verdict}", row.name, row.sizes, 100.0 * row.share);
     }
     profile.notes.iter().for_each(|note| println!("note: {note}"));
+}
+
+fn print_ranks(rows: &[RankRow], steps: usize) {
+    println!("\n{:<34}  {:>11}  {:>7}  {:>8}  {:>10}", "device", "ms per step", "busy", "exchange", "peak");
+    for (rank, row) in rows.iter().enumerate() {
+        let busy = row.busy_share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share));
+        let peak = row.peak_bytes.map_or(String::new(), |bytes| format!("{} MiB", thousands(mib(bytes))));
+        let name = format!("rank {rank}: {}", row.device);
+        let (ms, exchange) = (row.total_ms / steps as f64, 100.0 * row.exchange_share);
+        println!("{name:<34}  {ms:>11.3}  {busy:>7}  {exchange:>6.1} %  {peak:>10}");
+    }
+}
+
+fn print_memory(MemoryLine { peak, .. }: &MemoryLine) {
+    let parts = MemoryPoint::CATEGORIES.iter().zip(peak.parts());
+    let parts = parts.map(|(name, bytes)| format!("{name} {}", thousands(mib(bytes)))).collect::<Vec<_>>().join(", ");
+    let total = thousands(mib(peak.total()));
+    println!("\nmemory in use at most {total} MiB, at {}: {parts}", peak.operator);
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 fn print_host(title: &str, rows: &[HostRow], steps: usize) {

@@ -25,6 +25,37 @@ pub fn device_memory(device: &Device) -> Option<DeviceMemory> {
     })
 }
 
+/// Returns the bytes of live tensors: of a GPU, those of its pools; on the CPU, everything that this process has allocated. `None` where that
+/// is not known. Does not wait for the device.
+pub fn live_bytes(device: &Device) -> Option<u64> {
+    match is_cpu(device) {
+        true => heap_bytes(),
+        false => Some(device.clone().inner().memory_pool_usage()?.bytes_in_use),
+    }
+}
+
+/// Returns what this process has allocated and not freed.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn heap_bytes() -> Option<u64> {
+    type Mallinfo2 = unsafe extern "C" fn() -> libc::mallinfo2;
+    #[expect(unsafe_code, reason = "mallinfo2 is a function of C, which versions of glibc before 2.33 lack")]
+    // SAFETY: the name ends with a zero, and the function has this type. It reads counters under the locks of the allocator.
+    let info = unsafe {
+        let found = libc::dlsym(libc::RTLD_DEFAULT, c"mallinfo2".as_ptr());
+        if found.is_null() {
+            return None;
+        }
+        std::mem::transmute::<*mut libc::c_void, Mallinfo2>(found)()
+    };
+    Some(info.uordblks as u64 + info.hblkhd as u64)
+}
+
+/// Other allocators do not say it.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn heap_bytes() -> Option<u64> {
+    None
+}
+
 /// Returns the memory of this process; `None` where the system does not say it.
 pub(super) fn host_memory() -> Option<HostMemory> {
     host_memory_in(&fs::read_to_string("/proc/self/status").ok()?)
@@ -75,6 +106,22 @@ mod tests {
         let found = host_memory().expect("Linux");
         assert!(found.resident_bytes > 1 << 20 && found.peak_bytes >= found.resident_bytes, "{found:?}");
         assert_eq!(device_memory(&Device::flex()), None);
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn the_heap_of_this_process_is_counted() {
+        const BYTES: usize = 512 << 20;
+        let live = || live_bytes(&Device::flex()).expect("glibc 2.33 or newer");
+        let before = live();
+        let block = vec![1_u8; BYTES];
+        let between = live();
+        assert_eq!(block[BYTES / 2], 1);
+        drop(block);
+        let after = live();
+        // Other tests allocate meanwhile, but not so much.
+        let half = BYTES as u64 / 2;
+        assert!(between > before + half && after + half < between, "{before} {between} {after}");
     }
 
     #[test]

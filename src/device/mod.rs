@@ -15,7 +15,7 @@ use burn::tensor::Device;
 use thiserror::Error;
 
 pub use kernels::{KERNEL_FILE, KERNEL_FILE_VARIABLE, kernel_folder, take_kernel_notes};
-pub use memory::{device_memory, machine_of, reserved_bytes};
+pub use memory::{device_memory, live_bytes, machine_of, reserved_bytes};
 pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
 pub use precision::{PrecisionError, compute_dtype};
 pub use telemetry::Telemetry;
@@ -120,7 +120,11 @@ fn open_cuda(wanted: DeviceChoice, index: usize) -> Result<Device, DeviceError> 
     match n_gpus() {
         0 => Err(DeviceError::NoGpu(wanted)),
         found if index >= found => Err(DeviceError::NoSuchGpu { wanted, found }),
-        _ => Ok(Device::cuda(index)),
+        _ => {
+            let device = Device::cuda(index);
+            kiln_kernels::calls::name_for_tools(&device);
+            Ok(device)
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Link, Phase, share_gpus};
 use crate::metrics::host_sync::waiting;
+use crate::metrics::timeline;
 
 /// This process among the processes that train one model: or alone.
 ///
@@ -163,7 +164,8 @@ impl Ranks {
         let data = read(values)?;
         let (bytes, size) = (data.as_bytes(), dtype.size());
         let parts = bounds.windows(2).map(|slice| bytes[slice[0] * size..slice[1] * size].to_vec()).collect();
-        let received = members.link.exchange("exchanging gradients", parts)?.concat();
+        let exchange = || members.link.exchange("exchanging gradients", parts);
+        let received = timeline::time("exchange", exchange)?.concat();
         tensor(received, dtype, &device)
     }
 
@@ -281,7 +283,8 @@ fn is_cpu(device: &Device) -> bool {
 /// Concatenates the ranks' tensors.
 fn over_tcp(link: &Link, own: Tensor<1>) -> Result<Tensor<1>> {
     let (device, dtype) = (own.device(), own.dtype());
-    let slices = link.all_gather("gathering weights", read(own)?.as_bytes().to_vec())?;
+    let own = read(own)?.as_bytes().to_vec();
+    let slices = timeline::time("all_gather", || link.all_gather("gathering weights", own))?;
     tensor(slices.concat(), dtype, &device)
 }
 

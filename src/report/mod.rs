@@ -11,6 +11,7 @@ pub mod draw;
 pub mod histogram;
 pub mod history;
 pub mod live;
+pub mod memory_line;
 pub mod page;
 pub mod picture;
 pub mod roofline;

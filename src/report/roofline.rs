@@ -246,6 +246,8 @@ mod tests {
             operators,
             kernels: Vec::new(),
             gpu: None,
+            memory: None,
+            ranks: Vec::new(),
             roofs: Roofs { flops_per_sec: 1e12, bytes_per_sec: 1e11, source: RoofSource::Measured },
             notes: Vec::new(),
         }

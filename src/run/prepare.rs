@@ -90,21 +90,7 @@ impl Run {
         };
         let (lock, leftovers) = ranks.first_then_others("taking the lock of the run folder", own_folder)?;
 
-        if ranks.are_many() && self.config.data.direct {
-            return Err(RunError::Config(
-                "data.direct = true may leave rows out as it reads them, so that several devices cannot agree on the batches \
-                 of a step: set data.direct=false, or train on one device"
-                    .into(),
-            )
-            .into());
-        }
-        if !ranks.are_many() && self.config.train.sync_every > 1 {
-            return Err(RunError::Config(format!(
-                "train.sync_every = {} is for several devices, and this run has one: add --devices 0,1, or set train.sync_every=1",
-                self.config.train.sync_every
-            ))
-            .into());
-        }
+        refuse_for_devices(&self.config, ranks)?;
         if resume && data.is_none() {
             ranks.first_then_others("comparing the text", || self.refuse_another_text(&checkpoints))?;
         }
@@ -237,6 +223,24 @@ fn completed(mut config: Config, data: RunData) -> Result<(Config, RunData)> {
     }
     data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
     Ok((config, data))
+}
+
+/// Refuses what the number of devices does not allow.
+pub(super) fn refuse_for_devices(config: &Config, ranks: &Ranks) -> Result<(), RunError> {
+    if ranks.are_many() && config.data.direct {
+        return Err(RunError::Config(
+            "data.direct = true may leave rows out as it reads them, so that several devices cannot agree on the batches \
+             of a step: set data.direct=false, or train on one device"
+                .into(),
+        ));
+    }
+    if !ranks.are_many() && config.train.sync_every > 1 {
+        return Err(RunError::Config(format!(
+            "train.sync_every = {} is for several devices, and this run has one: add --devices 0,1, or set train.sync_every=1",
+            config.train.sync_every
+        )));
+    }
+    Ok(())
 }
 
 /// Reads the model that answers are compared with.

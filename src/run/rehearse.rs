@@ -1,11 +1,13 @@
 //! A run whose steps are looked at, and which leaves nothing behind.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use super::Run;
 use super::evaluate::Scratch;
 use super::plan::Plan;
+use super::prepare::refuse_for_devices;
+use super::ranks::compare;
 use crate::config::Config;
 use crate::distributed::Ranks;
 use crate::logging::Logging;
@@ -27,15 +29,12 @@ impl Run {
     /// that do not exist yet are made in a temporary folder.
     ///
     /// # Errors
-    /// If the data cannot be used, if the largest batch does not fit into memory, or if the device fails.
-    pub(crate) fn rehearsal(&self) -> Result<Rehearsal> {
-        ensure!(
-            self.config.train.sync_every <= 1,
-            "train.sync_every = {} is for several devices, and a profile is taken on one: add --set train.sync_every=1",
-            self.config.train.sync_every
-        );
+    /// If the data cannot be used, if the largest batch does not fit into memory, if a device fails, or if the ranks differ.
+    pub(crate) fn rehearsal(&self, ranks: &Ranks) -> Result<Rehearsal> {
         self.config.train.f32_products.install_in_backend();
-        let survey = self.survey(false)?;
+        refuse_for_devices(&self.config, ranks)?;
+        let survey = ranks.first_then_others("preparing the data", || self.survey(false))?;
+        compare(ranks, &survey.config, &survey.data, None)?;
         let folder = tempfile::tempdir().context("making a temporary folder; TMPDIR names another place")?;
 
         let config = survey.config.clone();
@@ -52,7 +51,7 @@ impl Run {
             checkpointing: survey.plan.checkpointing,
             auto_micro_batch: self.options.auto_micro_batch,
             reference_operators: self.options.reference_operators,
-            ranks: Ranks::alone(),
+            ranks: ranks.clone(),
         };
         let trainer = Trainer::new(setup, None)?;
         Ok(Rehearsal { trainer, plan: survey.plan, config, _folder: folder, _scratch: survey._scratch })

@@ -89,7 +89,7 @@ fn a_time_line_is_in_the_trace_event_format() {
     let events = trace["traceEvents"].as_array().expect("events");
 
     let mut tracks: BTreeMap<_, Vec<(f64, f64, &str)>> = BTreeMap::new();
-    let mut named = Vec::new();
+    let (mut named, mut counted) = (Vec::new(), Vec::new());
     for event in events {
         let place = (event["pid"].as_u64().expect("a process"), event["tid"].as_u64().expect("a thread"));
         let name = event["name"].as_str().expect("a name");
@@ -104,7 +104,12 @@ fn a_time_line_is_in_the_trace_event_format() {
                 assert!(start.is_finite() && length >= 0.0, "{event}");
                 tracks.entry(place).or_default().push((start, start + length, name));
             }
-            other => panic!("{other:?}: only complete events and metadata"),
+            Some("C") => {
+                assert_eq!(name, "memory in bytes");
+                let parts = event["args"].as_object().expect("categories");
+                counted.push((number(&event["ts"]), parts.values().map(number).sum::<f64>()));
+            }
+            other => panic!("{other:?}: only complete events, counters and metadata"),
         }
     }
 
@@ -127,8 +132,82 @@ fn a_time_line_is_in_the_trace_event_format() {
     for name in ["step 1", "step 2", "upload", "enqueue", "batch", "attention forward", "AdamW"] {
         assert!(has(name), "{name} is missing");
     }
+    // The memory lies within the step that it belongs to, behind the others.
+    let watched =
+        tracks.values().flatten().find(|slice| slice.2 == "step 3, whose memory was watched").expect("a step");
+    assert!(counted.iter().all(|(at, _)| (watched.0..=watched.1).contains(at)), "{counted:?}");
+    assert!(counted.iter().any(|(_, bytes)| *bytes > 1e5), "{counted:?}");
     let threads = events.iter().filter_map(|event| event["args"]["name"].as_str());
     assert!(threads.into_iter().any(|name| name == "kiln-loader-0"));
+}
+
+#[test]
+fn memory_grows_in_forward_and_shrinks_in_backward() {
+    let place = Workplace::new();
+    let arguments = ["--preset", "gpt2-tiny", "--out", "out", "--steps", "1", "--warm-up", "1"];
+    profile(&place, &arguments).ok();
+    let memory = &json(&place, "out/profile.json")["memory"];
+    let points = memory["points"].as_array().expect("points");
+    let bytes = |point: &Value, category: &str| number(&point[category]);
+    let total = |point: &Value| {
+        ["weights", "optimizer", "other", "gradients", "activations"].iter().map(|name| bytes(point, name)).sum::<f64>()
+    };
+
+    // Two moments of each optimizer state per weight, in f32.
+    let [first, last, peak] = [&points[0], &points[points.len() - 1], &memory["peak"]];
+    assert!((bytes(first, "optimizer") / bytes(first, "weights") - 2.0).abs() < 1e-9, "{first}");
+    assert!(points.iter().all(|point| total(point) <= total(peak)), "{peak}");
+    assert!(bytes(first, "activations") < 0.1 * bytes(peak, "activations"), "{first} {peak}");
+    // A residual sum of each of the four layers is a small part of what backward needs.
+    let found = json(&place, "out/profile.json");
+    let shape = found["steps"][0]["shapes"][0].as_str().expect("a shape").to_owned();
+    let rows: f64 = shape.split(" x ").map(|n| n.parse::<f64>().expect("a size")).product();
+    assert!(bytes(peak, "activations") > 4.0 * rows * 128.0 * 4.0, "{shape} {peak}");
+    let of = |point: &Value| bytes(point, "activations");
+    let at_peak = points.iter().position(|point| point == peak).expect("the peak is one of the points");
+    assert!(of(last) < 0.5 * of(peak) && at_peak > points.len() / 4, "{last}");
+
+    // Gradients come with backward: at the end each weight has one.
+    assert_eq!(bytes(first, "gradients"), 0.0);
+    let most = points.iter().map(|point| bytes(point, "gradients")).fold(0.0, f64::max);
+    assert!((0.5..=1.01).contains(&(most / bytes(first, "weights"))), "{most}");
+    assert!(place.read("out/memory.svg").contains("<title>Memory of a step</title>"));
+}
+
+#[test]
+fn several_devices_are_profiled_together_on_one_time_line() {
+    let place = Workplace::new();
+    let arguments = ["--devices", "cpu,cpu", "--out", "out", "--steps", "2", "--warm-up", "1"];
+    let ran = place.run(&[&["profile"], &small()[..], &arguments].concat()).ok();
+    for part in ["rank 0: CPU", "rank 1: CPU", "exchange"] {
+        assert!(ran.stdout.contains(part), "{part} is missing in {}", ran.stdout);
+    }
+    let found = json(&place, "out/profile.json");
+    let ranks = rows(&found, "ranks");
+    assert_eq!(ranks.len(), 2);
+    for rank in &ranks {
+        assert!(number(&rank["exchange_share"]) > 0.0 && number(&rank["total_ms"]) > 0.0, "{rank}");
+        assert_eq!(rank["tokens"], ranks[0]["tokens"], "a step is one step of all ranks");
+    }
+
+    let trace = json(&place, "out/trace.json");
+    let events = trace["traceEvents"].as_array().expect("events");
+    let named = |name: &str| {
+        let found = events.iter().find(|event| event["args"]["name"] == name).unwrap_or_else(|| panic!("no {name}"));
+        found["pid"].as_u64().expect("a process")
+    };
+    let hosts = [named("rank 0: host"), named("rank 1: host")];
+    let slices = |host: u64, name: &str| -> Vec<(f64, f64)> {
+        let own = events.iter().filter(|event| event["pid"] == host && event["name"] == name);
+        own.map(|event| (number(&event["ts"]), number(&event["ts"]) + number(&event["dur"]))).collect()
+    };
+    // An exchange ends on neither rank before it has begun on both.
+    let exchanges = hosts.map(|host| slices(host, "exchange"));
+    assert!(!exchanges[0].is_empty() && exchanges[0].len() == exchanges[1].len(), "{exchanges:?}");
+    for (first, second) in exchanges[0].iter().zip(&exchanges[1]) {
+        let slack = 2_000.0;
+        assert!(first.1 + slack >= second.0 && second.1 + slack >= first.0, "{first:?} {second:?}");
+    }
 }
 
 #[test]
@@ -159,5 +238,6 @@ fn requests_that_make_no_sense_are_refused() {
     place.write("file", "");
     profile(&place, &["--steps", "0"]).refused(2, &["--steps", "1..=1000"]);
     profile(&place, &["--run", "nothing"]).refused(2, &["nothing: there is no run here"]);
+    profile(&place, &["--set", "train.sync_every=5"]).refused(2, &["train.sync_every = 5", "--devices"]);
     profile(&place, &["--out", "file/out"]).refused(1, &["file/out", "--out names another"]);
 }

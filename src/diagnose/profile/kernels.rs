@@ -12,6 +12,9 @@ use super::gpu::{GpuRecord, GpuRecords, GpuWork};
 use super::rows::Measured;
 use super::sizes_in_words;
 
+/// What the kernels of NCCL are called.
+const EXCHANGE: &str = "exchange (NCCL)";
+
 /// Kernels of Kiln that compute one operator, or several that share a kernel.
 struct Group {
     /// What the kernels are called where the call is not known.
@@ -85,7 +88,7 @@ fn group_of(name: &str) -> Option<usize> {
 pub(super) fn title_of(name: &str) -> String {
     match group_of(name) {
         Some(at) => GROUPS[at].title.into(),
-        None if name.to_lowercase().contains("nccl") => "exchange (NCCL)".into(),
+        None if name.to_lowercase().contains("nccl") => EXCHANGE.into(),
         None if name.contains("matmul") => "matrix product of Burn".into(),
         None => format!("Burn: {}", without_hash(name)),
     }
@@ -97,6 +100,13 @@ fn without_hash(name: &str) -> &str {
         Some((front, hash)) if hash.len() == 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => front,
         _ => name,
     }
+}
+
+/// Returns the seconds of NCCL's kernels.
+pub(super) fn secs_of_exchanges(gpu: &GpuRecords) -> f64 {
+    let is_exchange =
+        |record: &&GpuRecord| matches!(&record.work, GpuWork::Kernel(kernel) if title_of(&kernel.name) == EXCHANGE);
+    secs(&gpu.records.iter().filter(is_exchange).collect::<Vec<_>>())
 }
 
 fn secs(records: &[&GpuRecord]) -> f64 {
@@ -224,7 +234,17 @@ mod tests {
     fn call(operator: &'static str, size: usize, began: Instant, micros: u64) -> Call {
         let started = began + Duration::from_micros(micros);
         let work = Work { flops: size as f64, bytes: 2.0 * size as f64 };
-        Call { operator, sizes: vec![size], work, started, ended: started, own: Duration::ZERO, depth: 0 }
+        Call {
+            operator,
+            sizes: vec![size],
+            work,
+            started,
+            ended: started,
+            own: Duration::ZERO,
+            depth: 0,
+            on_device: None,
+            live_bytes: None,
+        }
     }
 
     #[test]

@@ -7,16 +7,21 @@
 mod cupti;
 mod gpu;
 mod kernels;
+mod memory;
 mod recording;
 mod roofs;
 mod rows;
 mod trace;
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use anyhow::{Result, ensure};
+use kiln_kernels::calls::Call;
 use kiln_model::flops::n_params;
 use serde::{Deserialize, Serialize};
 
 use self::gpu::{GpuRecords, Watching};
+pub use self::memory::{MemoryLine, MemoryPoint};
 use self::recording::Recording;
 pub use self::roofs::{RoofSource, Roofs};
 pub use self::rows::{Bound, Roof, Row, RowWork};
@@ -24,6 +29,7 @@ use self::rows::{Measured, rows};
 pub use self::trace::Trace;
 use super::ledger::dtype_name;
 use crate::device::{device_name, is_cpu};
+use crate::distributed::Ranks;
 use crate::metrics::Span;
 use crate::run::{Rehearsal, Run};
 use crate::units::thousands;
@@ -32,6 +38,9 @@ use crate::units::thousands;
 pub const SCHEMA: u64 = 1;
 /// The row of the time in which the training thread enqueues a step and no operator runs.
 pub const OUTSIDE: &str = "outside of Kiln's operators";
+
+/// Spans in which a rank without NCCL exchanges tensors with others.
+const EXCHANGES: [&str; 2] = ["exchange", "all_gather"];
 
 /// The steps to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,13 +79,19 @@ pub struct Profile {
     /// The threads of the loader.
     pub loader: Vec<HostRow>,
     /// Calls of operators, longest first: their time on the CPU or on the GPU. Where nothing reports the kernels of a GPU, the time
-    /// to enqueue them.
+    /// between events before and after them.
     pub operators: Vec<Row>,
     /// Kernels, copies and fills of a GPU, longest first. Their sizes are the grid and the block of a launch.
     pub kernels: Vec<Row>,
     /// How busy the GPU was; absent on the CPU, or if nothing reports it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub gpu: Option<GpuUse>,
+    /// The memory in use during a step after the others, of which nothing was replayed; absent where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory: Option<MemoryLine>,
+    /// Several devices: each rank. The tables are rank 0's.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub ranks: Vec<RankRow>,
     /// The roofs of the device.
     pub roofs: Roofs,
     /// Sentences for people.
@@ -116,6 +131,25 @@ pub struct GpuUse {
     pub source: String,
 }
 
+/// The steps as one rank saw them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RankRow {
+    /// The device.
+    pub device: String,
+    /// Milliseconds of all steps, until the device was done with the last one.
+    pub total_ms: f64,
+    /// Non-padding tokens of its micro-batches and of the others'.
+    pub tokens: u64,
+    /// Fraction of the time in which its GPU was busy; absent if nothing reports it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub busy_share: Option<f64>,
+    /// Fraction of the time in which it exchanged tensors with the other ranks, their lateness included: on a GPU the kernels of NCCL.
+    pub exchange_share: f64,
+    /// The peak of the memory in use during a step, in bytes; absent where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub peak_bytes: Option<u64>,
+}
+
 impl GpuUse {
     fn of(gpu: &GpuRecords, secs: f64) -> Self {
         let busy = gpu.busy().as_secs_f64();
@@ -140,22 +174,33 @@ pub struct HostRow {
     pub share: f64,
 }
 
-/// Takes steps of `run` and returns where their time went, with the time line. Leaves nothing behind.
+/// Takes steps of `run` together with the other ranks and returns where their time went, with the time line of all ranks. Leaves nothing
+/// behind.
 ///
 /// # Errors
-/// If the data cannot be used, a batch does not fit into memory, the device fails, or a loss is not finite.
-pub fn take(run: &Run, schedule: Schedule) -> Result<(Profile, Trace)> {
+/// If the data cannot be used, a batch does not fit into memory, the device or another rank fails, or a loss is not finite.
+pub fn take(run: &Run, schedule: Schedule, ranks: &Ranks) -> Result<(Profile, Trace)> {
     ensure!(schedule.steps > 0, "--steps 0: there is nothing to look at; give at least 1");
     let device = run.options.device.open()?;
     let watched = (!is_cpu(&device)).then(Watching::start);
-    let mut rehearsal = run.rehearsal()?;
+    let mut rehearsal = run.rehearsal(ranks)?;
     let roofs = Roofs::of(&device, rehearsal.plan.dtype)?;
     let recording = Recording::take(&mut rehearsal, schedule.warm_up, schedule.steps, watched)?;
 
-    let profile = of(&recording, &rehearsal, schedule, roofs);
+    let mut profile = of(&recording, &rehearsal, schedule, roofs);
     let title = format!("{} steps of {} after {}", schedule.steps, profile.model, schedule.warm_up);
     let trace = Trace::of(&recording, &title, &device_name(&device));
-    Ok((profile, trace))
+    if !ranks.are_many() {
+        return Ok((profile, trace));
+    }
+
+    // Ranks of one machine share this clock; those of others are as close as the machines keep it.
+    let began = SystemTime::now().checked_sub(recording.rehearsed.started.elapsed()).unwrap_or(UNIX_EPOCH);
+    let began = began.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e6;
+    let (rows, traces): (Vec<_>, Vec<_>) =
+        ranks.share("sharing the profile", (RankRow::of(&recording, &profile), (trace, began)))?.into_iter().unzip();
+    profile.ranks = rows;
+    Ok((profile, Trace::of_ranks(traces)))
 }
 
 fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: Roofs) -> Profile {
@@ -178,11 +223,14 @@ fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: R
         host: host_rows(recording),
         loader: loader_rows(recording),
         operators: match &recording.gpu {
-            Some(gpu) => rows(kernels::by_operator(gpu, &recording.calls), secs, &roofs),
-            None => operator_rows(recording, &roofs, is_cpu(&state.device)),
+            Some(gpu) => rows(kernels::by_operator(gpu, &recording.calls_of_kernels()), secs, &roofs),
+            None if is_cpu(&state.device) => operator_rows(recording, &roofs),
+            None => rows(recording.calls.iter().filter_map(between_events), secs, &roofs),
         },
         kernels: recording.gpu.as_ref().map_or(Vec::new(), |gpu| rows(kernels::by_kernel(gpu), secs, &roofs)),
         gpu: recording.gpu.as_ref().map(|gpu| GpuUse::of(gpu, secs)),
+        memory: recording.memory.line.clone(),
+        ranks: Vec::new(),
         roofs,
         notes: recording.notes.clone(),
     }
@@ -205,6 +253,24 @@ impl Profile {
     /// Returns milliseconds per step.
     pub fn step_ms(&self) -> f64 {
         self.total_ms / self.steps.len().max(1) as f64
+    }
+}
+
+impl RankRow {
+    fn of(recording: &Recording, profile: &Profile) -> Self {
+        let in_spans = || {
+            let exchanges = recording.spans.iter().filter(|span| EXCHANGES.contains(&span.name));
+            exchanges.map(|span| (span.ended - span.started).as_secs_f64()).sum()
+        };
+        let exchanged = recording.gpu.as_ref().map_or_else(in_spans, kernels::secs_of_exchanges);
+        Self {
+            device: profile.device.clone(),
+            total_ms: profile.total_ms,
+            tokens: recording.rehearsed.steps.iter().map(|step| step.facts.tokens).sum(),
+            busy_share: profile.gpu.as_ref().map(|gpu| gpu.busy_share),
+            exchange_share: exchanged / recording.secs().max(1e-12),
+            peak_bytes: profile.memory.as_ref().map(|memory| memory.peak.total()),
+        }
     }
 }
 
@@ -237,21 +303,26 @@ fn loader_rows(recording: &Recording) -> Vec<HostRow> {
         .collect()
 }
 
-/// Returns the rows of the host's calls. On a GPU their time says nothing about their work.
-fn operator_rows(recording: &Recording, roofs: &Roofs, is_cpu: bool) -> Vec<Row> {
-    let calls = recording.calls.iter().map(|call| Measured {
-        name: call.operator.into(),
-        sizes: sizes_in_words(&call.sizes),
-        secs: call.own.as_secs_f64(),
-        work: is_cpu.then_some([call.work.flops, call.work.bytes]),
-    });
-    // The time to enqueue steps that no operator took.
+/// Returns the rows of the calls on the CPU.
+fn operator_rows(recording: &Recording, roofs: &Roofs) -> Vec<Row> {
+    let calls = recording.calls.iter().map(|call| measured(call, call.own.as_secs_f64()));
+    // The time of steps that no operator took.
     let enqueued = recording.spans.iter().filter(|span| span.name == Span::Enqueue.name());
     let enqueued: f64 = enqueued.map(|span| (span.ended - span.started).as_secs_f64()).sum();
     let in_operators: f64 = recording.calls.iter().map(|call| call.own.as_secs_f64()).sum();
     let rest =
         Measured { name: OUTSIDE.into(), sizes: String::new(), secs: (enqueued - in_operators).max(0.0), work: None };
     rows(calls.chain([rest]), recording.secs(), roofs)
+}
+
+/// Returns a call on a GPU with the time between the events around its kernels.
+fn between_events(call: &Call) -> Option<Measured> {
+    Some(measured(call, call.on_device?.as_secs_f64()))
+}
+
+fn measured(call: &Call, secs: f64) -> Measured {
+    let work = Some([call.work.flops, call.work.bytes]);
+    Measured { name: call.operator.into(), sizes: sizes_in_words(&call.sizes), secs, work }
 }
 
 /// `16384 x 768 x 2304`.

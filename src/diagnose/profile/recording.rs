@@ -1,12 +1,16 @@
 //! Everything that was recorded while the steps of a profile ran.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use burn::tensor::Device;
 use kiln_data::jobs::{self, JobTime};
-use kiln_kernels::calls::{self, Call};
+use kiln_kernels::calls::{self, Call, Watch};
 
 use super::gpu::{GpuRecords, Watching};
+use super::memory::{MemoryLine, Watched};
+use crate::device::{is_cpu, live_bytes};
 use crate::metrics::timeline::{self, TimedSpan};
 use crate::run::Rehearsal;
 use crate::train::Rehearsed;
@@ -23,12 +27,24 @@ pub(super) struct Recording {
     pub(super) jobs: Vec<JobTime>,
     /// What the GPU did; `None` without a GPU, or where its driver does not say it.
     pub(super) gpu: Option<GpuRecords>,
+    /// A step after the others.
+    pub(super) memory: MemoryStep,
     /// Sentences for people.
     pub(super) notes: Vec<String>,
 }
 
+/// A step whose memory was watched, and of which nothing was replayed. It took longer than the others.
+#[derive(Debug)]
+pub(super) struct MemoryStep {
+    pub(super) rehearsed: Rehearsed,
+    pub(super) calls: Vec<Call>,
+    /// `None` where the memory in use is not known.
+    pub(super) line: Option<MemoryLine>,
+}
+
 impl Recording {
-    /// Takes `n_before` steps that are not recorded, then `n_steps` that are, with the kernels of a GPU if it is `watched`.
+    /// Takes `n_before` steps that are not recorded, then `n_steps` that are, with the kernels of a GPU if it is `watched`, and one whose
+    /// memory is watched.
     ///
     /// # Errors
     /// If data cannot be read, the device fails, or a loss is not finite.
@@ -38,11 +54,12 @@ impl Recording {
         n_steps: u64,
         watched: Option<Result<Watching, String>>,
     ) -> Result<Self> {
+        let device = rehearsal.trainer.state().device.clone();
         let mut notes = Vec::new();
         let mut note = |reason: String| {
             notes.push(format!(
-                "operators have the time to enqueue them, because the times of kernels are not known: {reason}. kiln bench \
-                 --operators times each operator alone"
+                "operators have the time between events before and after their kernels, because the times of kernels are not known: \
+                 {reason}"
             ));
         };
         let mut watching = watched.and_then(|watched| watched.map_err(&mut note).ok());
@@ -51,7 +68,10 @@ impl Recording {
                 note(reason);
                 watching = None;
             }
-            calls::start();
+            calls::start(match watching.is_some() || is_cpu(&device) {
+                true => Watch::Host,
+                false => Watch::DeviceTime(device.clone()),
+            });
             jobs::start();
             timeline::start();
             Ok(())
@@ -77,7 +97,29 @@ impl Recording {
         let spans = spans.into_iter().filter(|span| within(span.ended)).collect();
         let calls = calls.into_iter().filter(|call| within(call.ended)).collect();
         let jobs = jobs.into_iter().filter(|job| within(job.ended)).collect();
-        Ok(Self { rehearsed, spans, calls, jobs, gpu, notes })
+        let memory = MemoryStep::take(rehearsal, &device)?;
+        if memory.line.is_none() {
+            notes.push("the memory in use is not known here: it takes Linux with glibc 2.33, or a GPU".into());
+        }
+        Ok(Self { rehearsed, spans, calls, jobs, gpu, memory, notes })
+    }
+
+    /// Returns the calls whose kernels the GPU ran. Replays call no operator: if all steps were replayed and have the shapes of the step
+    /// whose memory was watched, they ran the kernels of its calls.
+    pub(super) fn calls_of_kernels(&self) -> Vec<Call> {
+        let replayed = |share: Option<f64>| share.is_some_and(|share| share == 1.0);
+        let MemoryStep { rehearsed, calls, .. } = &self.memory;
+        let steps = &self.rehearsed.steps;
+        let are_alike =
+            steps.iter().all(|step| replayed(step.replayed_share) && step.shapes == rehearsed.steps[0].shapes);
+        if !are_alike {
+            return self.calls.clone();
+        }
+        let mut of_step = calls.clone();
+        of_step.sort_by_key(|call| call.started);
+        let times = (0..).map(|number| self.rehearsed.started + Duration::from_nanos(number));
+        let repeated = std::iter::repeat_n(of_step, steps.len()).flatten();
+        repeated.zip(times).map(|(call, started)| Call { started, ended: started, ..call }).collect()
     }
 
     /// Returns microseconds since the first step began; negative before.
@@ -92,5 +134,24 @@ impl Recording {
     /// Returns the seconds of all steps, until the device was done.
     pub(super) fn secs(&self) -> f64 {
         (self.rehearsed.ended - self.rehearsed.started).as_secs_f64()
+    }
+}
+
+impl MemoryStep {
+    fn take(rehearsal: &mut Rehearsal, device: &Device) -> Result<Self> {
+        let mut began = None;
+        let begin = || {
+            began = live_bytes(device).map(|bytes| (Instant::now(), bytes));
+            let device = device.clone();
+            calls::start(Watch::Memory(Arc::new(move || live_bytes(&device))));
+        };
+        let rehearsed = rehearsal.trainer.rehearse_eagerly(begin);
+        // Stop also if the step has failed.
+        let calls = calls::stop();
+        let rehearsed = rehearsed?;
+
+        let (predicted, size) = (&rehearsal.plan.bytes, burn::tensor::DType::from(rehearsal.plan.dtype).size());
+        let line = began.and_then(|began| Watched { calls: &calls, began, predicted, size }.line());
+        Ok(Self { rehearsed, calls, line })
     }
 }
