@@ -3,6 +3,7 @@
 use std::fs;
 
 use burn::tensor::Device;
+use kiln_kernels::calls::bytes_in_use;
 
 use super::is_cpu;
 use crate::config::Machine;
@@ -26,11 +27,11 @@ pub fn device_memory(device: &Device) -> Option<DeviceMemory> {
 }
 
 /// Returns the bytes of live tensors: of a GPU, those of its pools; on the CPU, everything that this process has allocated. `None` where that
-/// is not known. Does not wait for the device.
+/// is not known. Does not wait for the device, and may be called while an operator runs.
 pub fn live_bytes(device: &Device) -> Option<u64> {
     match is_cpu(device) {
         true => heap_bytes(),
-        false => Some(device.clone().inner().memory_pool_usage()?.bytes_in_use),
+        false => bytes_in_use(device),
     }
 }
 

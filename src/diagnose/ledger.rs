@@ -43,6 +43,7 @@ pub fn entries(bytes: &TrainBytes) -> Vec<(&'static str, u64)> {
         ("logits", kept.logits),
         ("gradient of the output projection (f32)", kept.projection_gradient),
         ("gradients, end to end", takes_place),
+        ("free blocks of memory pools", bytes.pools),
     ];
     parts.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
 }

@@ -103,15 +103,20 @@ fn draw_areas(area: &Area<'_>, line: &MemoryLine) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Keeps each value until the next point.
+/// Keeps each value until the next one that differs.
 fn steps(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut steps: Vec<(f64, f64)> = Vec::new();
+    let mut last = None;
     for (at, value) in points {
-        if let Some(&(_, before)) = steps.last() {
-            steps.push((at, before));
+        last = Some((at, value));
+        match steps.last() {
+            Some(&(_, before)) if before == value => continue,
+            Some(&(_, before)) => steps.push((at, before)),
+            None => {}
         }
         steps.push((at, value));
     }
+    steps.extend(last);
     steps
 }
 
@@ -158,7 +163,7 @@ mod tests {
 
     #[test]
     fn values_hold_until_the_next_point() {
-        let found = steps([(0.0, 1.0), (2.0, 5.0)].into_iter());
-        assert_eq!(found, [(0.0, 1.0), (2.0, 1.0), (2.0, 5.0)]);
+        let found = steps([(0.0, 1.0), (1.0, 1.0), (2.0, 5.0), (3.0, 5.0)].into_iter());
+        assert_eq!(found, [(0.0, 1.0), (2.0, 1.0), (2.0, 5.0), (3.0, 5.0)]);
     }
 }

@@ -4,6 +4,7 @@
 
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
+use cubecl::MemoryScope;
 use cubecl::cuda::CudaRuntime;
 use cubecl::device_handle::DeviceHandle;
 use cubecl_environment::stream::StreamId;
@@ -21,6 +22,14 @@ pub(crate) fn server_of(device: &Device) -> Option<(DeviceHandle<Server>, usize)
     let device = device.clone().inner();
     let DispatchDevice::Cube(cubecl::Device::Cuda(cuda)) = device.as_dispatch() else { return None };
     Some((DeviceHandle::new(cubecl::Device::Cuda(cuda.clone()).to_id()), cuda.index))
+}
+
+/// Returns the bytes of live tensors in the memory pools of a device; `None` for other devices. Operators may call it while they run: it does
+/// not pass through the backend's lazy queue.
+pub(crate) fn bytes_in_use(device: &Device) -> Option<u64> {
+    let device = device.clone().inner();
+    let DispatchDevice::Cube(cube) = device.as_dispatch() else { return None };
+    Some(cube.client().memory_report(MemoryScope::Device).usage().bytes_in_use)
 }
 
 /// Returns the queue of the kernels of `stream`; `None` if it does not exist.

@@ -173,6 +173,7 @@ fn parts(bytes: &TrainBytes) -> String {
         (bytes.reference, "model to compare with"),
         (bytes.exchange, "exchange"),
         (bytes.activations.total().max(bytes.flat_gradients), "activations"),
+        (bytes.pools, "free blocks of memory pools"),
     ];
     let parts = parts.into_iter().map(|(bytes, name)| (bytes as f64 / f64::from(1 << 20), name));
     let parts: Vec<String> =

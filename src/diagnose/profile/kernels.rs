@@ -140,11 +140,20 @@ fn moved(record: &GpuRecord) -> Option<[f64; 2]> {
     }
 }
 
-/// Returns the time of the kernels by operator, with the sizes and the work of the call that each belongs to, where that is known.
-pub(super) fn by_operator(gpu: &GpuRecords, calls: &[Call]) -> Vec<Measured> {
+/// Returns the time of the kernels by operator, with the sizes and the work of the call that each belongs to, where that is known: of `calls`,
+/// or in a CUDA graph of `replayed`.
+pub(super) fn by_operator(gpu: &GpuRecords, calls: &[Call], replayed: &[Call]) -> Vec<Measured> {
+    let in_graph = |record: &GpuRecord| matches!(&record.work, GpuWork::Kernel(kernel) if kernel.graph != 0);
+    let (graphs, eager): (Vec<_>, Vec<_>) = gpu.records.iter().partition(|record| in_graph(record));
+    let mut measured = of_calls(&eager, calls);
+    measured.append(&mut of_calls(&graphs, replayed));
+    measured
+}
+
+fn of_calls(records: &[&GpuRecord], calls: &[Call]) -> Vec<Measured> {
     let mut in_groups: Vec<Vec<&GpuRecord>> = GROUPS.iter().map(|_| Vec::new()).collect();
     let mut measured = Vec::new();
-    for record in &gpu.records {
+    for record in records {
         let name = match &record.work {
             GpuWork::Kernel(kernel) => match group_of(&kernel.name) {
                 Some(at) => {
@@ -164,7 +173,7 @@ pub(super) fn by_operator(gpu: &GpuRecords, calls: &[Call]) -> Vec<Measured> {
         own.sort_by_key(|call| call.started);
         let n_each = if own.is_empty() { 0 } else { records.len() / own.len() };
         if n_each == 0 || n_each * own.len() != records.len() {
-            // Replayed, or not the kernels of these calls: the time alone is known.
+            // Not the kernels of these calls: the time alone is known.
             let unknown =
                 |record| Measured { name: group.title.into(), sizes: String::new(), secs: secs(&[record]), work: None };
             measured.extend(records.into_iter().map(unknown));
@@ -272,7 +281,7 @@ mod tests {
             call("AdamW", 32, began, 11),
         ];
 
-        let measured = by_operator(&gpu, &calls);
+        let measured = by_operator(&gpu, &calls, &[]);
         let found = |name: &str| {
             let of_name = measured.iter().filter(|measured| measured.name == name);
             of_name.map(|it| (it.sizes.as_str(), (it.secs * 1e6).round() as u64, it.work)).collect::<Vec<_>>()
@@ -285,6 +294,30 @@ mod tests {
         assert_eq!(found("Burn: elemwise_fuse"), [("", 1, None)]);
         assert_eq!(by_kernel(&gpu)[0].name, "linear (gemm_bf16_0a1b2c3d)");
         assert_eq!((by_kernel(&gpu).len(), by_kernel(&gpu)[0].sizes.as_str()), (8, "132 x 1 x 1 of 384 x 1 x 1"));
+    }
+
+    #[test]
+    fn kernels_of_graphs_belong_to_the_calls_that_were_replayed() {
+        let began = Instant::now();
+        let in_graph = |record: GpuRecord| {
+            let GpuWork::Kernel(kernel) = record.work else { panic!("a kernel") };
+            GpuRecord { work: GpuWork::Kernel(Kernel { graph: 3, ..kernel }), ..record }
+        };
+        let records = vec![
+            kernel("norm_forward_1", began, [0, 1]),
+            in_graph(kernel("norm_forward_1", began, [2, 4])),
+            in_graph(kernel("norm_forward_1", began, [5, 8])),
+        ];
+        let gpu = GpuRecords { records, ..GpuRecords::default() };
+        let [eager, replayed] = [call("norm forward", 4, began, 0), call("norm forward", 8, began, 0)];
+        let found = |measured: Vec<Measured>| -> Vec<_> {
+            measured.into_iter().map(|it| (it.sizes, (it.secs * 1e6).round() as u64)).collect()
+        };
+
+        let known = by_operator(&gpu, std::slice::from_ref(&eager), &[replayed.clone(), replayed]);
+        assert_eq!(found(known), [("4".to_owned(), 1), ("8".to_owned(), 2), ("8".to_owned(), 3)]);
+        let unknown = by_operator(&gpu, &[eager], &[]);
+        assert_eq!(found(unknown), [("4".to_owned(), 1), (String::new(), 2), (String::new(), 3)]);
     }
 
     #[test]

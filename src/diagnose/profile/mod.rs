@@ -223,7 +223,7 @@ fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: R
         host: host_rows(recording),
         loader: loader_rows(recording),
         operators: match &recording.gpu {
-            Some(gpu) => rows(kernels::by_operator(gpu, &recording.calls_of_kernels()), secs, &roofs),
+            Some(gpu) => rows(kernels::by_operator(gpu, &recording.calls, &recording.replayed_calls()), secs, &roofs),
             None if is_cpu(&state.device) => operator_rows(recording, &roofs),
             None => rows(recording.calls.iter().filter_map(between_events), secs, &roofs),
         },

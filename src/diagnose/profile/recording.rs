@@ -104,21 +104,28 @@ impl Recording {
         Ok(Self { rehearsed, spans, calls, jobs, gpu, memory, notes })
     }
 
-    /// Returns the calls whose kernels the GPU ran. Replays call no operator: if all steps were replayed and have the shapes of the step
-    /// whose memory was watched, they ran the kernels of its calls.
-    pub(super) fn calls_of_kernels(&self) -> Vec<Call> {
-        let replayed = |share: Option<f64>| share.is_some_and(|share| share == 1.0);
-        let MemoryStep { rehearsed, calls, .. } = &self.memory;
-        let steps = &self.rehearsed.steps;
-        let are_alike =
-            steps.iter().all(|step| replayed(step.replayed_share) && step.shapes == rehearsed.steps[0].shapes);
-        if !are_alike {
-            return self.calls.clone();
+    /// Returns the calls whose kernels CUDA graphs ran. Replays call no operator. If the micro-batches that were replayed are the ones with
+    /// the shape of the step whose memory was watched, they ran the kernels of its first micro-batch; otherwise they are not known.
+    pub(super) fn replayed_calls(&self) -> Vec<Call> {
+        let watched = &self.memory.rehearsed.steps[0];
+        let steps = || self.rehearsed.steps.iter();
+        let n_alike = steps().flat_map(|step| &step.shapes).filter(|shape| **shape == watched.shapes[0]).count();
+        let n_replayed: f64 = steps().map(|step| step.replayed_share.unwrap_or(0.0) * step.shapes.len() as f64).sum();
+        if n_alike != n_replayed.round() as usize {
+            return Vec::new();
         }
-        let mut of_step = calls.clone();
-        of_step.sort_by_key(|call| call.started);
+
+        // Each operator is called equally often in each micro-batch.
+        let mut calls = self.memory.calls.clone();
+        calls.sort_by_key(|call| (call.operator, call.started));
+        let of_first = calls.chunk_by(|a, b| a.operator == b.operator).flat_map(|calls| {
+            let n = calls.len() / watched.shapes.len();
+            calls[..if n * watched.shapes.len() == calls.len() { n } else { 0 }].to_vec()
+        });
+        let mut of_first: Vec<Call> = of_first.collect();
+        of_first.sort_by_key(|call| call.started);
         let times = (0..).map(|number| self.rehearsed.started + Duration::from_nanos(number));
-        let repeated = std::iter::repeat_n(of_step, steps.len()).flatten();
+        let repeated = std::iter::repeat_n(of_first, n_alike).flatten();
         repeated.zip(times).map(|(call, started)| Call { started, ended: started, ..call }).collect()
     }
 

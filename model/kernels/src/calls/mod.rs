@@ -72,7 +72,7 @@ pub struct Call {
     pub live_bytes: Option<[u64; 2]>,
 }
 
-/// Returns the bytes of memory in use.
+/// Returns the bytes of memory in use. It is called while an operator runs, so it must not call one.
 pub type MemoryProbe = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
 /// What is recorded of each call besides its time on the host.
@@ -130,6 +130,18 @@ pub fn stop() -> Vec<Call> {
         Call { on_device: whole.map(|whole| whole.saturating_sub(within)), ..call }
     };
     calls.into_iter().map(timed).collect()
+}
+
+/// Returns the bytes of live tensors on a GPU; `None` on the CPU. A [`MemoryProbe`] may call it: what the backend has not launched yet is not
+/// counted, and nobody waits for the device.
+pub fn bytes_in_use(device: &Device) -> Option<u64> {
+    #[cfg(feature = "cuda")]
+    return crate::device_queue::bytes_in_use(device);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = device;
+        None
+    }
 }
 
 /// From here on, calls on a GPU are [`ranges`] of the thread that launches their kernels, if one of NVIDIA's tools has started this process.
