@@ -3,6 +3,7 @@
 //! [`load`] merges the layers preset < file < `--set` and refuses unknown keys. [`Config::validate`] reports every impossible
 //! combination at once, each with its remedy, before any work. `docs/configuration.md` lists all keys.
 
+mod best_metric;
 mod builder;
 mod chat;
 mod device;
@@ -29,6 +30,7 @@ use kiln_data::{CorpusConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerCo
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
+pub use best_metric::BestMetric;
 pub use builder::ConfigBuilder;
 pub(crate) use device::computed_again;
 pub use device::{Capture, Checkpointing, F32Products, Kernels, Precision};
@@ -171,8 +173,7 @@ pub struct TrainConfig {
     /// translation: steps between validations that also translate the validation text and score it. 0: at every validation
     /// if the text has up to 1,000 pairs or `best_metric` needs the scores, else only at the end.
     pub translate_every: u64,
-    /// Measure by which the best checkpoint is chosen. The scores need `task = "translation"`; among equal scores the lower
-    /// loss wins.
+    /// Measure by which the best checkpoint is chosen. Each score needs a task that has it; among equal scores the lower loss wins.
     pub best_metric: BestMetric,
     /// Validations in a row without an improvement of `best_metric` after which the run ends; 0: it never ends early.
     pub patience: u64,
@@ -233,32 +234,6 @@ pub struct LossScaleConfig {
     pub growth_interval: u32,
     /// Lowest scale. If gradients overflow even here, the run stops and names the parameters.
     pub floor: f32,
-}
-
-/// Measure by which the best checkpoint is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BestMetric {
-    /// The lowest validation loss.
-    Loss,
-    /// The highest BLEU.
-    Bleu,
-    /// The highest chrF2.
-    Chrf,
-    /// The most lines equal to their reference.
-    ExactMatch,
-}
-
-impl BestMetric {
-    /// Returns its name in configurations, which is also its field in `metrics.jsonl`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Loss => "loss",
-            Self::Bleu => "bleu",
-            Self::Chrf => "chrf",
-            Self::ExactMatch => "exact_match",
-        }
-    }
 }
 
 /// Reaction to a loss or gradient that is not finite.

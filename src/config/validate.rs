@@ -3,7 +3,7 @@
 use kiln_model::{ClassHead, TransformerConfig};
 
 use super::task::{Classes, Reads, TaskTraits, traits_of};
-use super::{BestMetric, Config, OptimConfig, Preset, Schedule, TrainConfig};
+use super::{Config, OptimConfig, Preset, Schedule, TrainConfig};
 
 impl Config {
     /// Returns all problems at once, or an empty list if the run can start. Each begins with its key.
@@ -70,12 +70,11 @@ impl Config {
         let TaskTraits { name: task, reads, architecture: (wanted, architecture), hides_tokens, .. } =
             traits_of(self.task);
         let preset = Preset::usual_for(self.task, true);
-        let metric = self.train.best_metric;
-        if metric != BestMetric::Loss && reads != Reads::Pairs {
+        if let Some(scored) = self.lacks_metric(reads == Reads::Pairs, hides_tokens) {
+            let metric = self.train.best_metric.name();
             problems.push(format!(
-                "train.best_metric = \"{}\" scores translations, but task = \"{task}\" makes none; set train.best_metric = \
-                 \"loss\"",
-                metric.name()
+                "train.best_metric = \"{metric}\" scores {scored}, and a run with task = \"{task}\" has none here; set \
+                 train.best_metric = \"loss\""
             ));
         }
 
@@ -292,6 +291,7 @@ mod tests {
 
     use super::super::{F32Products::Tf32, Precision::Fp16, presets};
     use super::*;
+    use crate::config::BestMetric;
 
     /// Returns the problems of `base` after one change.
     fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {

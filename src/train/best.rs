@@ -25,6 +25,12 @@ pub(super) fn value(metrics: &ValidationMetrics, by: BestMetric) -> Option<f64> 
         BestMetric::Bleu => metrics.bleu,
         BestMetric::Chrf => metrics.chrf,
         BestMetric::ExactMatch => metrics.exact_match,
+        BestMetric::Accuracy => metrics.accuracy,
+        BestMetric::MacroF1 => metrics.macro_f1,
+        BestMetric::MicroF1 => metrics.micro_f1,
+        BestMetric::EntityF1 => metrics.entity_f1,
+        BestMetric::MaskedAccuracy => metrics.masked_accuracy,
+        BestMetric::RewardAccuracy => metrics.reward_accuracy,
     }
 }
 
@@ -56,6 +62,35 @@ mod tests {
         assert_eq!(steps(BestMetric::Loss, &validations), [1, 2, 5]);
         for by in [BestMetric::Bleu, BestMetric::Chrf, BestMetric::ExactMatch] {
             assert_eq!(steps(by, &validations), [1, 3], "{by:?}");
+        }
+    }
+
+    #[test]
+    fn classes_hidden_tokens_and_rewards_are_scores_too() {
+        let some = |value| Some(value);
+        let first = ValidationMetrics {
+            step: 1,
+            loss: 1.0,
+            accuracy: some(0.5),
+            macro_f1: some(0.5),
+            micro_f1: some(0.5),
+            entity_f1: some(0.5),
+            masked_accuracy: some(0.5),
+            reward_accuracy: some(0.5),
+            ..ValidationMetrics::default()
+        };
+        for (by, second) in [
+            (BestMetric::Accuracy, ValidationMetrics { accuracy: some(0.6), ..first.clone() }),
+            (BestMetric::MacroF1, ValidationMetrics { macro_f1: some(0.6), ..first.clone() }),
+            (BestMetric::MicroF1, ValidationMetrics { micro_f1: some(0.6), ..first.clone() }),
+            (BestMetric::EntityF1, ValidationMetrics { entity_f1: some(0.6), ..first.clone() }),
+            (BestMetric::MaskedAccuracy, ValidationMetrics { masked_accuracy: some(0.6), ..first.clone() }),
+            (BestMetric::RewardAccuracy, ValidationMetrics { reward_accuracy: some(0.6), ..first.clone() }),
+        ] {
+            let best = new_best(&first, by, None).expect("the first");
+            let second = ValidationMetrics { step: 2, loss: 2.0, ..second };
+            assert_eq!(new_best(&second, by, Some(best)).map(|best| best.step), Some(2), "{by:?}");
+            assert!(new_best(&ValidationMetrics { step: 3, ..first.clone() }, by, Some(best)).is_none(), "{by:?}");
         }
     }
 

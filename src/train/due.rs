@@ -14,8 +14,8 @@ use super::provenance::Provenance;
 use super::setup::Validation;
 use super::state::TrainState;
 use crate::checkpoint::{Checkpoints, Saver};
+use crate::config::Config;
 use crate::config::task::traits_of;
-use crate::config::{BestMetric, Config};
 use crate::dataset::Vocabulary;
 use crate::eval::{Model, class_scores, figures, score, validation_loss};
 use crate::metrics::{SampleMetrics, ValidationMetrics};
@@ -49,7 +49,7 @@ impl Due {
         let is_last = matches!(ended, Some(Ended::Steps | Ended::Time));
         let with_text = is_last
             || match train.translate_every {
-                0 => train.best_metric != BestMetric::Loss || validation.is_small(),
+                0 => train.best_metric.scores_text() || validation.is_small(),
                 n_steps => every(n_steps),
             };
         let for_text = every(train.translate_every) && !validation.examples.is_empty();

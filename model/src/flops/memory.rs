@@ -260,11 +260,8 @@ fn activation_bytes(
         true => expensive(queries * (element * query + n_heads * 4)),
         false => cheap(queries * (element * query + keys * n_heads * score)),
     };
-    // Two masks, one after the other.
-    let masked_twice = |len: u64| match fused_attention {
-        true => Layer::default(),
-        false => Layer { attention: cheap(len * len * n_heads * 4), ..Layer::default() },
-    };
+    // The decoder's own attention hides padding and later tokens, one after the other.
+    let second_mask = cheap(if fused_attention { 0 } else { t * t * n_heads * 4 });
 
     // Two residual sums and their norms, the projections and the feed-forward.
     // Norms of heads keep their inputs, and give another matrix of queries, keys and values.
@@ -283,14 +280,12 @@ fn activation_bytes(
     let cross = || Layer {
         residual: expensive(element * t * d),
         norms: cheap(t * element * (d + of_results)),
-        attention: expensive(element * (t * query + s * key_value)).plus(attended(t, s)),
+        attention: expensive(element * (t * query + s * key_value)).plus(attended(t, s)).plus(second_mask),
         feed_forward: Kept::default(),
     };
 
     let stacks = match config.architecture {
-        Architecture::EncoderDecoder => {
-            vec![(layer(s), n_encoder), (layer(t).plus(cross()).plus(masked_twice(t)), n_decoder)]
-        }
+        Architecture::EncoderDecoder => vec![(layer(s), n_encoder), (layer(t).plus(cross()), n_decoder)],
         Architecture::DecoderOnly => vec![(layer(t), n_decoder)],
         Architecture::EncoderOnly => vec![(layer(t), n_encoder)],
     };
