@@ -26,8 +26,8 @@ pub fn device_memory(device: &Device) -> Option<DeviceMemory> {
     })
 }
 
-/// Returns the bytes of live tensors: of a GPU, those of its pools; on the CPU, everything that this process has allocated. `None` where that
-/// is not known. Does not wait for the device, and may be called while an operator runs.
+/// Returns the bytes of live tensors: on a GPU in its memory pools, on the CPU everything that this process has allocated; `None` where nobody
+/// knows. Does not wait for the device, and may be called while an operator runs.
 pub fn live_bytes(device: &Device) -> Option<u64> {
     match is_cpu(device) {
         true => heap_bytes(),

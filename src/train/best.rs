@@ -79,6 +79,7 @@ mod tests {
             reward_accuracy: some(0.5),
             ..ValidationMetrics::default()
         };
+
         for (by, second) in [
             (BestMetric::Accuracy, ValidationMetrics { accuracy: some(0.6), ..first.clone() }),
             (BestMetric::MacroF1, ValidationMetrics { macro_f1: some(0.6), ..first.clone() }),

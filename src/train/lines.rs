@@ -72,6 +72,9 @@ impl Reporting {
         peak: Option<f64>,
         device: &Device,
     ) -> Self {
+        // The CPU has completed a step when it returns.
+        let steps_behind = if is_cpu(device) { 0 } else { STEPS_BEHIND };
+
         Self {
             logging,
             deferred: DeferredMetrics::default(),
@@ -83,8 +86,7 @@ impl Reporting {
             device_clock: DeviceClock::of(device),
             lines: VecDeque::new(),
             n_in_lines: 0,
-            // The CPU has completed a step when it returns.
-            steps_behind: if is_cpu(device) { 0 } else { STEPS_BEHIND },
+            steps_behind,
             busy: [0.0; 2],
             has_failed: false,
         }

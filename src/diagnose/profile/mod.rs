@@ -194,7 +194,7 @@ pub fn take(run: &Run, schedule: Schedule, ranks: &Ranks) -> Result<(Profile, Tr
         return Ok((profile, trace));
     }
 
-    // Ranks of one machine share this clock; those of others are as close as the machines keep it.
+    // Ranks of one machine share this clock; clocks of several machines are as close as the machines keep them.
     let began = SystemTime::now().checked_sub(recording.rehearsed.started.elapsed()).unwrap_or(UNIX_EPOCH);
     let began = began.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e6;
     let (rows, traces): (Vec<_>, Vec<_>) =

@@ -15,7 +15,7 @@ use super::recording::{MemoryStep, Recording};
 use super::sizes_in_words;
 use crate::units::thousands;
 
-/// The process of the host, and the process of the GPU. Those of other ranks follow.
+/// The process of the host, and the process of the GPU. Other ranks follow with theirs.
 const HOST: u32 = 1;
 const GPU: u32 = 2;
 const PROCESSES: u32 = 2;

@@ -212,6 +212,7 @@ impl Drop for Running {
             }
             (own, inside.len())
         });
+
         let number = self.timed.take().map(|(timer, number)| {
             timer.end(number);
             number
@@ -224,6 +225,7 @@ impl Drop for Running {
         if wanted & RECORDED == 0 {
             return;
         }
+
         let live_bytes = self.memory.take().and_then(|(probe, before)| Some([before?, probe()?]));
         let (operator, sizes, work) = std::mem::take(&mut self.description);
         let (started, own) = (self.started, whole.saturating_sub(inside));

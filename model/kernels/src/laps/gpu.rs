@@ -10,8 +10,8 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::device_handle::DeviceHandle;
 use cubecl_environment::stream::StreamId;
 
-use super::Lap;
-use super::ops::{LapOps, Mark};
+use super::ops::LapOps;
+use super::{Lap, Mark};
 use crate::device_queue::{Event, Server, compute_queue, is_recording, server_of};
 
 /// Laps kept for a caller that does not take them.

@@ -19,7 +19,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{Device, Tensor};
 #[cfg(feature = "cuda")]
 use gpu::Marks;
-use ops::{LapOps, Mark};
+use ops::LapOps;
 
 /// The time between a mark and the one before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,6 +36,14 @@ pub struct LapClock {
     marks: Arc<Marks>,
     /// Each mark takes it and returns it, so that marks and the work between them keep their order.
     token: Tensor<1>,
+}
+
+/// A mark, and what the time before it is called.
+#[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "read on GPUs only"))]
+pub(crate) struct Mark {
+    marks: Arc<Marks>,
+    what: &'static str,
 }
 
 impl LapClock {

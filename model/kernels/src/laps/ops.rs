@@ -1,21 +1,10 @@
 //! Marking as a backend extension, so that a mark takes its turn behind the work before it.
 
-use std::sync::Arc;
-
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 use burn_flex::{Flex, FlexTensor};
 
-use super::Marks;
-
-/// A mark, and what the time before it is called.
-#[derive(Debug, Clone)]
-pub(crate) struct Mark {
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "read on GPUs only"))]
-    pub(super) marks: Arc<Marks>,
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "read on GPUs only"))]
-    pub(super) what: &'static str,
-}
+use super::Mark;
 
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
 pub(crate) trait LapOps: Backend {
