@@ -1,4 +1,4 @@
-//! Classes of rows or tokens: the heads of an encoder.
+//! Classes of rows or tokens: the heads of an encoder, and of a decoder.
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
@@ -13,7 +13,7 @@ use crate::linear::Linear;
 pub struct Classifier {
     /// D to D, followed by tanh; [`ClassHead::Dense`] only.
     pub dense: Option<Linear>,
-    /// D to C.
+    /// D to C; without bias in [`ClassHead::Last`].
     pub output: Linear,
     #[module(skip)]
     dropout: f64,
@@ -29,17 +29,20 @@ impl Classifier {
             return None;
         }
         assert!(c > 0, "the number of classes is still 0");
+        // The families with this head have neither a bias nor dropout in it.
+        let is_last = head == ClassHead::Last;
+        let output = if is_last { Linear::init_without_bias } else { Linear::init_with_bias };
         Some(Self {
             dense: (head == ClassHead::Dense).then(|| Linear::init_with_bias(&init.at("dense"), [d, d], Role::Plain)),
-            output: Linear::init_with_bias(&init.at("output"), [d, c], Role::Plain),
-            dropout: init.config.dropout,
+            output: output(&init.at("output"), [d, c], Role::Plain),
+            dropout: if is_last { 0.0 } else { init.config.dropout },
         })
     }
 
     /// Returns the logits of the classes.
     ///
     /// # Shapes
-    /// - `x`: `[M, D]`: outputs of the pooler, first hidden states, or all hidden states
+    /// - `x`: `[M, D]`: outputs of the pooler, first, last or all hidden states
     /// - result: `[M, C]`
     pub fn forward(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
         let mut x = self.dropped(x, stream);

@@ -1,10 +1,12 @@
-//! The decoder-only Transformer: GPT-2 (Radford et al. 2019) and Llama (Touvron et al. 2023), as the configuration says.
+//! The decoder-only Transformer: GPT-2 (Radford et al. 2019) and Llama (Touvron et al. 2023), as the configuration says. It continues
+//! texts, or predicts their classes.
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::{DropoutStream, Projection};
+use kiln_kernels::{DropoutStream, Projection, row_argmax};
 
 use crate::batch::TextBatch;
+use crate::classifier::{Classifier, first_of_rows};
 use crate::config::{Architecture, TransformerConfig};
 use crate::decoder::{Decoder, DecoderLayer};
 use crate::embedding::TokenEmbedding;
@@ -16,7 +18,7 @@ use crate::norm::{Norm, normalized};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
 
-/// Continues a text token by token.
+/// Continues a text token by token, or predicts its class.
 ///
 /// Methods apply dropout only if they are given a [`DropoutStream`]. Decode with the model that [`Module::valid`] returns:
 /// tracked parameters record a graph that decoding does not use.
@@ -30,8 +32,10 @@ pub struct DecoderOnly {
     pub embedding_norm: Option<Norm>,
     /// Layers without cross-attention.
     pub decoder: Decoder,
-    /// Output projection, D to V, unless it is tied to the embedding.
+    /// Output projection, D to V, unless it is tied to the embedding or the model predicts classes.
     pub output: Option<Linear>,
+    /// Predicts classes, if the configuration has such a head.
+    pub classifier: Option<Classifier>,
     #[module(skip)]
     config: TransformerConfig,
     /// The model that answers are compared with, without autodiff. None: this model without its adapters.
@@ -52,8 +56,9 @@ impl TransformerConfig {
             positions: PositionEncoding::init(&init.at("positions")),
             embedding_norm: self.embedding_norm.then(|| Norm::init(&init)),
             decoder: Decoder::init(&init.at("decoder")),
-            output: (!self.tie_embeddings.ties_output())
+            output: (!self.tie_embeddings.ties_output() && !self.has_classes())
                 .then(|| Linear::init_without_bias(&init.at("output"), [d, v], Role::Plain)),
+            classifier: Classifier::init(&init.at("classifier")),
             config: self.clone(),
             reference: None,
         }
@@ -67,16 +72,57 @@ impl DecoderOnly {
     }
 
     /// Returns the label-smoothed cross-entropy summed over the labels that count, and their number. Add both up over all
-    /// micro-batches before dividing.
+    /// micro-batches before dividing. To train on classes, see [`Self::class_logits`] for the labels.
     pub fn loss(&self, batch: &TextBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
+        if let Some(logits) = self.class_logits(batch, stream) {
+            let labels = first_of_rows(batch.labels.clone(), batch.batch_size);
+            return self.token_loss(label_smoothing).of_classes(logits, labels);
+        }
         let hidden = self.read(batch, stream);
         self.token_loss(label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
     }
 
     /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.
     pub fn evaluate(&self, batch: &TextBatch, label_smoothing: f64) -> EvalSums {
+        if let Some(logits) = self.class_logits(batch, None) {
+            let labels = first_of_rows(batch.labels.clone(), batch.batch_size);
+            return self.token_loss(label_smoothing).evaluate_classes(logits, labels);
+        }
         let hidden = self.read(batch, None);
         self.token_loss(label_smoothing).evaluate(hidden, self.projection(), batch.labels.clone())
+    }
+
+    /// Returns the logits of the classes of each row, or None if the model has no head for them. They are read at the last token of
+    /// the row that is not padding. The label of a row stands at its first position; all other labels are
+    /// [`TextBatch::NOT_COUNTED`].
+    ///
+    /// # Shapes
+    /// - result: `[B, C]`
+    ///
+    /// # Panics
+    /// If T is above `max_positions`, or if rows are packed with several documents.
+    pub fn class_logits(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Option<Tensor<2>> {
+        let classifier = self.classifier.as_ref()?;
+        assert!(batch.documents.is_none(), "a row with a class is one document");
+        let hidden = self.read(batch, stream);
+        // The gradient of a lookup has the same bits in every run.
+        let places = batch.rows().last_places(hidden.dims()[0]);
+        Some(classifier.forward(kiln_kernels::embedding(places, hidden), stream))
+    }
+
+    /// Returns the loss of the classes without dropout, and the likeliest class of each row; None if the model has no head for
+    /// classes.
+    ///
+    /// # Shapes
+    /// - classes: `[B]`
+    ///
+    /// # Panics
+    /// As [`Self::class_logits`].
+    pub fn classify(&self, batch: &TextBatch, label_smoothing: f64) -> Option<(LossSums, Tensor<1, Int>)> {
+        let logits = self.class_logits(batch, None)?;
+        let guesses = row_argmax(logits.clone());
+        let labels = first_of_rows(batch.labels.clone(), batch.batch_size);
+        Some((self.token_loss(label_smoothing).of_classes(logits, labels), guesses))
     }
 
     /// Returns the logits of the token after each position, given the positions up to it.
@@ -85,7 +131,7 @@ impl DecoderOnly {
     /// - result: `[B * T, V]`; rows of padded positions have no meaning
     ///
     /// # Panics
-    /// If T is above `max_positions`.
+    /// If T is above `max_positions`, or if the model predicts classes.
     pub fn logits(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
         self.project(self.read(batch, stream))
     }
@@ -152,6 +198,7 @@ impl DecoderOnly {
     }
 
     fn projection(&self) -> Projection {
+        assert!(self.classifier.is_none(), "this model predicts classes and no tokens (model.class_head = \"last\")");
         let projection = self.output.as_ref().map_or_else(|| self.embedding.projection(), Linear::projection);
         Projection { softcap: self.config.logit_softcap(), ..projection }
     }

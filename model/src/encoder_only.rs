@@ -143,7 +143,7 @@ impl EncoderOnly {
         let classifier = self.classifier.as_ref()?;
         let hidden = self.read(batch, stream);
         let read = match self.config.class_head {
-            ClassHead::None | ClassHead::Tokens => hidden,
+            ClassHead::None | ClassHead::Last | ClassHead::Tokens => hidden,
             ClassHead::Dense => first_hidden(hidden, batch.batch_size),
             ClassHead::Pooled => self.pooled(hidden, batch.batch_size).expect("validated: there is a pooler"),
         };
@@ -168,7 +168,7 @@ impl EncoderOnly {
     /// The labels of [`Self::class_logits`].
     fn class_labels(&self, batch: &TextBatch) -> Tensor<1, Int> {
         match self.config.class_head {
-            ClassHead::None | ClassHead::Tokens => batch.labels.clone(),
+            ClassHead::None | ClassHead::Last | ClassHead::Tokens => batch.labels.clone(),
             ClassHead::Dense | ClassHead::Pooled => first_of_rows(batch.labels.clone(), batch.batch_size),
         }
     }

@@ -64,11 +64,16 @@ impl Rows {
     /// - `x`: `[B * T, D]`
     /// - result: `[B, D]`
     pub(crate) fn last(&self, x: Tensor<2>) -> Tensor<2> {
-        let ([n, _], b) = (x.dims(), self.batch_size);
+        let places = self.last_places(x.dims()[0]);
+        x.select(0, places)
+    }
+
+    /// The place of the last real position of each row, `[B]`, among `n` positions.
+    pub(crate) fn last_places(&self, n: usize) -> Tensor<1, Int> {
         let len = self.len(n) as i64;
         let lengths = self.lengths.as_ref().expect("rows with a last position have lengths");
-        let first = Tensor::<1, Int>::arange(0..b as i64, (&lengths.device(), lengths.dtype())) * len;
-        x.select(0, first + lengths.clone() - 1)
+        let first = Tensor::<1, Int>::arange(0..self.batch_size as i64, (&lengths.device(), lengths.dtype())) * len;
+        first + lengths.clone() - 1
     }
 
     pub(crate) fn without_autodiff(self) -> Self {

@@ -119,17 +119,20 @@ impl Transformer {
     pub fn classify(&self, batch: &Batch, label_smoothing: f64) -> Option<(LossSums, Tensor<1, Int>)> {
         match (self, batch) {
             (Self::EncoderOnly(model), Batch::Text(batch)) => model.classify(batch, label_smoothing),
+            (Self::DecoderOnly(model), Batch::Text(batch)) => model.classify(batch, label_smoothing),
             _ => None,
         }
     }
 
-    /// Returns the logits of the classes, see [`EncoderOnly::class_logits`]; None if the model has no head for them.
+    /// Returns the logits of the classes, see [`EncoderOnly::class_logits`] and [`DecoderOnly::class_logits`]; None if the model has no
+    /// head for them.
     ///
     /// # Panics
     /// As [`Self::loss`].
     pub fn class_logits(&self, batch: &Batch) -> Option<Tensor<2>> {
         match (self, batch) {
             (Self::EncoderOnly(model), Batch::Text(batch)) => model.class_logits(batch, None),
+            (Self::DecoderOnly(model), Batch::Text(batch)) => model.class_logits(batch, None),
             _ => None,
         }
     }

@@ -26,7 +26,8 @@ pub(super) struct ConfigArgs {
 
     /// Size and recipe to start from: numbers, few-pairs, tiny, small, base, big, transformer-base, transformer-big for
     /// translation; gpt2-tiny, few-words, gpt2-mini, gpt2-124m, gpt2-350m, llama-125m, llama-1b for lm; bert-tiny, few-words-mlm,
-    /// bert-small for mlm; classify for classification; tag for tagging [default: by the task, the device and the size of the text]
+    /// bert-small for mlm; classify, classify-decoder for classification; tag for tagging [default: by the task, the device and the size
+    /// of the text]
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 

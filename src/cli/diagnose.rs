@@ -141,6 +141,12 @@ fn measure(args: &Args, part: &Part) -> Result<()> {
             effort: Effort::on(&survey.device, args.steps, args.repeats),
             leak_steps: args.leak_steps,
         };
+        let (tests, left_out) = possible(&tests, survey.config.model.has_classes());
+        if part.is_first() && !left_out.is_empty() {
+            eprintln!(
+                "note: the test batch is left out: its batches have tokens to predict, and this model predicts classes"
+            );
+        }
         let in_words = part.is_first() && !args.json;
         if in_words {
             println!("{}", heading(args, &subject));
@@ -150,6 +156,11 @@ fn measure(args: &Args, part: &Part) -> Result<()> {
     };
     ranks.or_abort(measured())?;
     ranks.finish()
+}
+
+/// Divides the tests into the ones that a model can take and the others.
+fn possible(tests: &[Test], predicts_classes: bool) -> (Vec<Test>, Vec<Test>) {
+    tests.iter().partition(|test| !(predicts_classes && **test == Test::Batch))
 }
 
 /// Shows what goes on in the terminal, and outcomes as they come: a test that fails then leaves those before it.

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_data::{LabelledEncoder, TextTokenizer};
 use kiln_model::ClassHead;
 use kiln_model::hf::{self, Exported, ExportedAdapter, Family, TokenIds};
 use serde_json::{Map, Value, json};
@@ -25,8 +26,8 @@ use crate::run::{TrainedModel, WhichWeights};
 /// Writes a checkpoint as a Hugging Face model folder, or as a GGUF file for llama.cpp
 ///
 /// Chooses the family that computes the same: gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart,
-/// marian, m2m_100 or t5. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM or
-/// AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer: it gives the ids that Kiln gives. A translator
+/// marian, m2m_100 or t5. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM,
+/// AutoModelForSequenceClassification or AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer: it gives the ids that Kiln gives. A translator
 /// with a SentencePiece model for each language gets the files of OPUS-MT. A model that none of these families computes is
 /// refused with the reasons.
 ///
@@ -122,8 +123,22 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 /// Returns the model as a family of `transformers` has it.
 fn exported(run: &TrainedModel) -> Result<Exported> {
-    hf::export(&run.model, run.weights(), &token_ids(&run.vocabulary))
-        .with_context(|| format!("exporting {}", run.path.display()))
+    let mut tokens = token_ids(&run.vocabulary);
+    if let Some(tokenizer) = classifying_decoder(run) {
+        tokens.pad = tokenizer.padding_of_decoder();
+        if tokens.pad.is_none() {
+            eprintln!(
+                "note: the tokenizer has neither padding nor an end token, so that transformers takes one text at a time; set \
+                 pad_token_id in {CONFIG_FILE} to a token that ends no text"
+            );
+        }
+    }
+    hf::export(&run.model, run.weights(), &tokens).with_context(|| format!("exporting {}", run.path.display()))
+}
+
+/// Returns the tokenizer of a decoder that predicts classes.
+fn classifying_decoder(run: &TrainedModel) -> Option<&TextTokenizer> {
+    run.vocabulary.text().filter(|_| run.model.class_head == ClassHead::Last)
 }
 
 /// Writes a file for llama.cpp.
@@ -249,6 +264,11 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     let hides_tokens = row.hides_tokens;
     let (before, behind) = match &run.vocabulary {
         Vocabulary::Pairs(tokenizers) => (tokenizers.before_source().to_vec(), vec![tokenizers.special().eos]),
+        Vocabulary::Text(tokenizer) if run.model.class_head == ClassHead::Last => {
+            let encoder = LabelledEncoder::for_decoder(tokenizer, usize::MAX)?;
+            let (before, behind) = encoder.around_text();
+            (before.to_vec(), behind.to_vec())
+        }
         Vocabulary::Text(tokenizer) if hides_tokens || row.classes.is_some() => tokenizer.around(),
         Vocabulary::Text(tokenizer) => (tokenizer.before_prompt().to_vec(), Vec::new()),
     };
@@ -290,6 +310,12 @@ fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32]) -> Result<V
         let bos = tokenizer.special().bos;
         config.insert("add_bos_token".to_owned(), json!(bos.is_some_and(|bos| before == [bos])));
         config.insert("add_eos_token".to_owned(), json!(false));
+    }
+    if let Some(padding) = classifying_decoder(run).and_then(TextTokenizer::padding_of_decoder) {
+        let file = TokenizerFile::read(&path.with_file_name(TOKENIZER_FILE))?;
+        let token = file.token(padding).with_context(|| format!("{}: no token {padding}", path.display()))?;
+        config.insert("pad_token".to_owned(), json!(token));
+        config.remove("add_bos_token");
     }
     Ok(text(&Value::Object(config)))
 }

@@ -109,6 +109,9 @@ pub(super) fn run(args: Args) -> Result<()> {
             template.into_iter().for_each(|template| names["chat_template"] = json!(template));
             note_prompts(&tokenizer, around, &source.tokenizer_config()?, &mut names);
         }
+        Reads::Text if model.class_head == ClassHead::Last => {
+            name_padding(&tokenizer, &tokens, around.is_some(), &mut names);
+        }
         Reads::Text => (),
     }
 
@@ -138,7 +141,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 fn task_of(model: &TransformerConfig) -> Task {
     match model.class_head {
-        ClassHead::Pooled | ClassHead::Dense => Task::Classification,
+        ClassHead::Pooled | ClassHead::Dense | ClassHead::Last => Task::Classification,
         ClassHead::Tokens => Task::Tagging,
         ClassHead::None => {
             let task = TASKS.into_iter().find(|&task| traits_of(task).architecture.0 == model.architecture);
@@ -252,6 +255,17 @@ fn tokens_before_text(
         );
     }
     Ok(names)
+}
+
+/// Records in `names` which token pads the rows of a decoder with a head for classes, which reads the last token with another id, and
+/// that nothing stands around a text if the tokenizer has no post-processor.
+fn name_padding(tokenizer: &TokenizerFile, tokens: &TokenIds, has_post_processor: bool, names: &mut Value) {
+    if let Some(pad) = tokens.pad.and_then(|id| tokenizer.token(id)) {
+        names["pad_token"] = json!(pad);
+    }
+    if !has_post_processor {
+        names["add_bos_token"] = json!(false);
+    }
 }
 
 /// Says where Kiln's prompts differ from the prompts of other programs, and records in `names` that nothing stands in front of a

@@ -1,30 +1,41 @@
-//! The configuration of a run that gives a trained encoder a head for classes.
+//! The configuration of a run that gives a trained model a head for classes.
 
-use kiln_model::{ClassHead, TransformerConfig};
+use kiln_model::{Architecture, ClassHead, TransformerConfig};
 
 use super::task::{Classes, traits_of};
 use super::{Config, Preset, Task};
+
+/// The longest rows in tokens, unless `data.text.seq_len` says otherwise: decoders have up to 131,072 positions.
+const LONGEST_ROW: usize = 1024;
 
 /// Learning rate times `d_model`: 5e-5 for a model of the size of BERT base (Devlin et al. 2019, appendix A.3).
 const RATE_BY_WIDTH: f64 = 5e-5 * 768.0;
 
 impl Config {
-    /// Returns the configuration to fine-tune the encoder `model` of this run for another `task`, which predicts classes:
+    /// Returns the configuration to fine-tune the `model` of this run for another `task`, which predicts classes:
     /// the recipe of the task with a learning rate for trained weights, the model of the run with a head for classes.
     ///
     /// # Errors
-    /// If the model is not an encoder, or if the task predicts no classes.
+    /// If a model of this architecture does not learn the task, or if the task predicts no classes.
     pub(crate) fn fine_tuned(&self, model: &TransformerConfig, task: Task) -> Result<Self, String> {
         let row = traits_of(task);
         let Some(classes) = row.classes else {
             return Err(format!(
-                "--from keeps the task of that run, or gives its encoder a head: --task classification or --task tagging, not {}",
+                "--from keeps the task of that run, or gives its model a head: --task classification or --task tagging, not {}",
                 row.name
             ));
         };
-        if model.architecture != row.architecture.0 {
+        if !row.suits(model.architecture) {
+            let (needed, instead) = match (classes, model.architecture) {
+                (Classes::OfWords, Architecture::DecoderOnly) => (
+                    "an encoder, such as BERT",
+                    ": it has not read what follows a word; --task classification takes it",
+                ),
+                (Classes::OfWords, _) => ("an encoder, such as BERT", ""),
+                (Classes::OfTexts, _) => ("an encoder, such as BERT, or a decoder, such as GPT-2", ""),
+            };
             return Err(format!(
-                "--task {} needs an encoder, such as BERT, but the model of --from is of another architecture ({:?})",
+                "--task {} needs {needed}, but the model of --from is of another architecture ({:?}){instead}",
                 row.name, model.architecture
             ));
         }
@@ -33,23 +44,24 @@ impl Config {
         config.tokenizer = self.tokenizer.clone();
         config.train.precision = self.train.precision;
         config.seed = self.seed;
-        config.data.text.seq_len = 0;
+        let longest = model.max_positions.min(LONGEST_ROW);
+        config.data.text.seq_len = if model.max_positions > longest { longest } else { 0 };
         config.model = with_head(model, classes);
         config.optim.lr = RATE_BY_WIDTH / model.d_model.max(1) as f64;
-        let longest = model.max_positions.next_multiple_of(config.loader.bucket_multiple.max(1));
+        let longest = longest.next_multiple_of(config.loader.bucket_multiple.max(1));
         config.loader.batch_tokens = config.loader.batch_tokens.max(longest);
         Ok(config)
     }
 }
 
-/// Returns the encoder with a head for classes in place of the one for masked tokens.
+/// Returns the model with a head for classes in place of the one that predicts tokens.
 fn with_head(model: &TransformerConfig, classes: Classes) -> TransformerConfig {
     let class_head = match classes {
         Classes::OfTexts => model.row_head(),
         Classes::OfWords => ClassHead::Tokens,
     };
     TransformerConfig {
-        mlm_head: false,
+        mlm_head: model.mlm_head && model.architecture != Architecture::EncoderOnly,
         pooler: model.pooler || class_head == ClassHead::Pooled,
         class_head,
         n_classes: 0,
@@ -80,10 +92,23 @@ mod tests {
     }
 
     #[test]
+    fn a_decoder_keeps_its_shape_and_reads_the_last_token() {
+        let of_run = presets::llama_1b();
+        let model = TransformerConfig { max_positions: 131_072, ..of_run.model.clone() };
+        let llama = of_run.fine_tuned(&model, Task::Classification).expect("a decoder");
+        assert_eq!((llama.model.class_head, llama.model.d_model), (ClassHead::Last, model.d_model));
+        assert_eq!((llama.data.text.seq_len, llama.loader.batch_tokens), (1024, 4096));
+        assert_eq!(llama.validate(), Vec::<String>::new());
+    }
+
+    #[test]
     fn other_models_and_tasks_are_refused() {
         let gpt2 = presets::gpt2_tiny();
         let error = gpt2.fine_tuned(&gpt2.model, Task::Tagging).expect_err("a decoder");
-        assert!(error.contains("--task tagging needs an encoder"), "{error}");
+        assert!(error.contains("--task tagging needs an encoder") && error.contains("what follows a word"), "{error}");
+        let pairs = presets::tiny();
+        let error = pairs.fine_tuned(&pairs.model, Task::Classification).expect_err("a translator");
+        assert!(error.contains("or a decoder, such as GPT-2, but the model of --from"), "{error}");
         let error = gpt2.fine_tuned(&gpt2.model, Task::Mlm).expect_err("no classes");
         assert!(error.contains("--task classification or --task tagging, not mlm"), "{error}");
     }

@@ -31,6 +31,8 @@ pub(crate) struct TaskTraits {
     pub(crate) reads: Reads,
     /// The model that learns the task, and its name in a configuration.
     pub(crate) architecture: (Architecture, &'static str),
+    /// Another one that learns it too.
+    pub(crate) or_architecture: Option<(Architecture, &'static str)>,
     /// The preset of a run that names none and trains on the built-in data.
     pub(crate) built_in_preset: Preset,
     /// The presets of a run that names none and trains on data of its own on a CPU: each with the number of pairs or words
@@ -50,6 +52,22 @@ pub(crate) struct TaskTraits {
     pub(crate) next: &'static str,
 }
 
+impl TaskTraits {
+    /// Returns whether a model of this architecture can learn the task.
+    pub(crate) fn suits(&self, architecture: Architecture) -> bool {
+        self.all().any(|(one, _)| one == architecture)
+    }
+
+    /// Returns the names of the architectures that can learn the task, for messages.
+    pub(crate) fn architectures(&self) -> String {
+        self.all().map(|(_, name)| format!("\"{name}\"")).collect::<Vec<_>>().join(" or ")
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Architecture, &'static str)> {
+        [Some(self.architecture), self.or_architecture].into_iter().flatten()
+    }
+}
+
 /// All tasks.
 pub(crate) const TASKS: [Task; 5] = [Task::Translation, Task::Lm, Task::Mlm, Task::Classification, Task::Tagging];
 
@@ -60,6 +78,7 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             name: "translation",
             reads: Reads::Pairs,
             architecture: (Architecture::EncoderDecoder, "encoder_decoder"),
+            or_architecture: None,
             built_in_preset: Preset::Numbers,
             on_cpu: &[(0, Preset::FewPairs), (5000, Preset::Tiny)],
             on_gpu: &[(0, Preset::FewPairs), (5000, Preset::Small), (100_000, Preset::Base)],
@@ -74,6 +93,7 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             name: "lm",
             reads: Reads::Text,
             architecture: (Architecture::DecoderOnly, "decoder_only"),
+            or_architecture: None,
             built_in_preset: Preset::Gpt2Tiny,
             on_cpu: &[(0, Preset::FewWords)],
             on_gpu: &[(0, Preset::FewWords), (500_000, Preset::Gpt2Mini)],
@@ -88,6 +108,7 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             name: "mlm",
             reads: Reads::Text,
             architecture: (Architecture::EncoderOnly, "encoder_only"),
+            or_architecture: None,
             built_in_preset: Preset::BertTiny,
             on_cpu: &[(0, Preset::FewWordsMlm)],
             on_gpu: &[(0, Preset::FewWordsMlm), (500_000, Preset::BertSmall)],
@@ -103,6 +124,7 @@ pub(crate) const fn traits_of(task: Task) -> TaskTraits {
             built_in_preset: Preset::Classify,
             on_cpu: &[(0, Preset::Classify)],
             on_gpu: &[(0, Preset::Classify)],
+            or_architecture: Some((Architecture::DecoderOnly, "decoder_only")),
             classes: Some(Classes::OfTexts),
             ..CLASSES
         },
@@ -123,6 +145,7 @@ const CLASSES: TaskTraits = TaskTraits {
     name: "",
     reads: Reads::Text,
     architecture: (Architecture::EncoderOnly, "encoder_only"),
+    or_architecture: None,
     built_in_preset: Preset::Classify,
     on_cpu: &[],
     on_gpu: &[],

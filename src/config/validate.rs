@@ -1,6 +1,6 @@
 //! Checks a configuration before any work. Each problem names its key, the value found and a remedy.
 
-use kiln_model::{ClassHead, TransformerConfig};
+use kiln_model::{Architecture, ClassHead, TransformerConfig};
 
 use super::task::{Classes, Reads, TaskTraits, traits_of};
 use super::{Config, OptimConfig, Preset, Schedule, TrainConfig};
@@ -67,8 +67,8 @@ impl Config {
 
     /// Checks that the model can do the task, and that the task has the metric.
     fn validate_task(&self, problems: &mut Vec<String>) {
-        let TaskTraits { name: task, reads, architecture: (wanted, architecture), hides_tokens, .. } =
-            traits_of(self.task);
+        let row = traits_of(self.task);
+        let TaskTraits { name: task, reads, hides_tokens, .. } = row;
         let preset = Preset::usual_for(self.task, true);
         if let Some(scored) = self.lacks_metric(reads == Reads::Pairs, hides_tokens) {
             let metric = self.train.best_metric.name();
@@ -78,10 +78,10 @@ impl Config {
             ));
         }
 
-        if self.model.architecture != wanted {
+        if !row.suits(self.model.architecture) {
             problems.push(format!(
-                "task = \"{task}\" needs model.architecture = \"{architecture}\"; choose a preset for it (--preset {preset}), or \
-                 another task"
+                "task = \"{task}\" needs model.architecture = {}; choose a preset for it (--preset {preset}), or another task",
+                row.architectures()
             ));
         } else if let Some(problem) = self.wrong_class_head() {
             problems.push(problem);
@@ -99,7 +99,7 @@ impl Config {
         let (model, n_names) = (&self.model, self.data.labels.names.len());
         let wanted = match (row.classes, model.class_head) {
             (None, ClassHead::None)
-            | (Some(Classes::OfTexts), ClassHead::Pooled | ClassHead::Dense)
+            | (Some(Classes::OfTexts), ClassHead::Pooled | ClassHead::Dense | ClassHead::Last)
             | (Some(Classes::OfWords), ClassHead::Tokens) => {
                 let differs = n_names > 0 && model.n_classes > 0 && n_names != model.n_classes;
                 return differs.then(|| {
@@ -110,6 +110,7 @@ impl Config {
                 });
             }
             (None, _) => "\"none\"",
+            (Some(Classes::OfTexts), _) if model.architecture == Architecture::DecoderOnly => "\"last\"",
             (Some(Classes::OfTexts), _) => "\"pooled\" or \"dense\"",
             (Some(Classes::OfWords), _) => "\"tokens\"",
         };

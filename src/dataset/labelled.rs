@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, TextTokenizer};
+use kiln_model::Architecture;
 
 use super::trained_tokenizer::{MadeFrom, find_or_make};
 use super::{Files, RunData, Vocabulary, folding_note, n_threads, prompt, text};
@@ -83,7 +84,8 @@ fn source(
     tokenizer: &TextTokenizer,
 ) -> Result<(Arc<dyn BatchSource>, Vec<String>)> {
     let max_len = config.data.text.resolved(config.model.max_positions).seq_len;
-    let shape = LabelledShape { max_len, has_types: config.model.n_token_types > 1 };
+    let is_decoder = config.model.architecture == Architecture::DecoderOnly;
+    let shape = LabelledShape { max_len, has_types: config.model.n_token_types > 1, is_decoder };
     let source = LabelledSource::new(corpus, tokenizer, shape, &config.loader, n_threads())?;
 
     let mut notes = Vec::new();

@@ -3,8 +3,8 @@
 use burn::module::Module;
 use burn::tensor::activation::softmax;
 use burn::tensor::{DType, Device};
-use kiln_data::{LabelledEncoder, LabelledInput, LabelledRow, TextTokenizer};
-use kiln_model::{EncoderOnly, TextBatch};
+use kiln_data::{LabelledInput, LabelledRow, LabelledShape, TextTokenizer};
+use kiln_model::{Architecture, Batch, TextBatch, Transformer};
 
 use super::GenerateError;
 use super::batching::{self, int_tensor};
@@ -25,7 +25,7 @@ pub struct Classified {
 /// Predicts classes.
 #[derive(Debug)]
 pub struct ClassPredictor {
-    model: EncoderOnly,
+    model: Transformer,
     tokenizer: TextTokenizer,
     max_len: usize,
     config: GenerateConfig,
@@ -39,7 +39,7 @@ impl ClassPredictor {
     /// # Errors
     /// If the tokenizer has more tokens than the model.
     pub fn new(
-        model: &EncoderOnly,
+        model: &Transformer,
         tokenizer: &TextTokenizer,
         max_len: usize,
         config: GenerateConfig,
@@ -60,7 +60,10 @@ impl ClassPredictor {
     /// # Panics
     /// If the model has no head for classes.
     pub fn classify(&self, inputs: &[LabelledInput]) -> Result<Vec<Classified>, GenerateError> {
-        let mut encoder = LabelledEncoder::new(&self.tokenizer, self.max_len)?;
+        let config = self.model.config();
+        let is_decoder = config.architecture == Architecture::DecoderOnly;
+        let shape = LabelledShape { max_len: self.max_len, has_types: config.n_token_types > 1, is_decoder };
+        let mut encoder = shape.encoder(&self.tokenizer)?;
         let rows = inputs.iter().map(|input| encoder.encode(input)).collect::<kiln_data::Result<Vec<_>>>()?;
 
         let mut found = vec![Classified::default(); rows.len()];
@@ -111,7 +114,7 @@ impl ClassPredictor {
             seq_len: width,
             tokens: rows.iter().map(|row| row.ids.len() as u64).sum(),
         };
-        let logits = self.model.class_logits(&batch, None).expect("a model with a head for classes");
+        let logits = self.model.class_logits(&Batch::Text(batch)).expect("a model with a head for classes");
         let n_classes = logits.dims()[1];
         let probabilities = softmax(logits.cast(DType::F32), 1);
         // Host sync: the probabilities of every class.

@@ -208,14 +208,14 @@ impl TrainedModel {
     ///
     /// # Errors
     /// [`RunError::OtherTask`] for a run of another task.
-    pub fn class_model(&self, dtype: FloatDType, device: &Device) -> Result<(EncoderOnly, TextTokenizer)> {
+    pub fn class_model(&self, dtype: FloatDType, device: &Device) -> Result<(Transformer, TextTokenizer)> {
         if traits_of(self.config.task).classes.is_none() {
             return Err(self.other_task("predict classes").into());
         }
-        match (self.load_model(dtype, device)?, &self.vocabulary) {
-            (Transformer::EncoderOnly(model), Vocabulary::Text(tokenizer)) => Ok((model, tokenizer.clone())),
-            _ => unreachable!("a validated configuration for classes has an encoder and one vocabulary"),
-        }
+        let Vocabulary::Text(tokenizer) = &self.vocabulary else {
+            unreachable!("a validated configuration for classes has one vocabulary")
+        };
+        Ok((self.load_model(dtype, device)?, tokenizer.clone()))
     }
 
     /// Refuses a run that does not fill in hidden tokens.

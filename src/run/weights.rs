@@ -98,6 +98,7 @@ fn exchange_heads(run: &TrainedModel, config: &Config, weights: &mut Vec<NamedTe
     for (prefix, what, drops, adds) in [
         ("head.", "the head for masked tokens", !wanted.mlm_head, wanted.mlm_head && !saved.mlm_head),
         ("pooler.", "the pooler", !wanted.pooler, wanted.pooler && !saved.pooler),
+        ("output.", "the projection to the vocabulary", wanted.class_head == ClassHead::Last, false),
         ("classifier.", "the head for classes", !same_classes, has_classes(wanted) && !same_classes),
     ] {
         let n_before = weights.len();

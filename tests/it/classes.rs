@@ -9,7 +9,16 @@ use serde_json::{Value, json};
 use crate::kiln::{Ran, Workplace, copy_folder};
 use crate::tidy::tree::{documents, read};
 
-const MODELS: [&str; 4] = ["bert-texts", "bert-words", "roberta-texts", "roberta-words"];
+const MODELS: [&str; 8] = [
+    "bert-texts",
+    "bert-words",
+    "roberta-texts",
+    "roberta-words",
+    "gpt2-texts",
+    "llama-texts",
+    "qwen2-texts",
+    "gemma2-texts",
+];
 
 /// A model so small that a step takes milliseconds.
 const SMALL: [&str; 11] = [
@@ -26,11 +35,11 @@ const SMALL: [&str; 11] = [
     "train.save_every=0",
 ];
 
-fn fixtures() -> PathBuf {
+pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/classes")
 }
 
-fn json_of(text: &str) -> Value {
+pub(crate) fn json_of(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
@@ -106,7 +115,7 @@ fn exported_models_are_what_they_were() {
         let [ours, theirs] = [place.path("out").join(name), fixtures().join(name)];
         let [found, wanted] =
             [&ours, &theirs].map(|dir| json_of(&String::from_utf8(read(dir.join("config.json"))).expect("UTF-8")));
-        for key in ["architectures", "id2label", "label2id", "model_type", "hidden_size"] {
+        for key in ["architectures", "id2label", "label2id", "model_type", "hidden_size", "pad_token_id"] {
             assert_eq!(found[key], wanted[key], "{name}: {key}");
         }
 
@@ -131,7 +140,7 @@ fn exported_models_are_what_they_were() {
 }
 
 /// Real text: lines of this repository's documents and of its code, in turn.
-fn lines_of_the_repository(n: usize) -> Vec<(&'static str, String)> {
+pub(crate) fn lines_of_the_repository(n: usize) -> Vec<(&'static str, String)> {
     let long = |text: String| -> Vec<String> {
         let lines =
             text.lines().map(str::trim).filter(|line| line.len() > 40 && !line.starts_with(['|', '/', '#', '`']));
@@ -147,11 +156,11 @@ fn lines_of_the_repository(n: usize) -> Vec<(&'static str, String)> {
     both.flat_map(|(prose, code)| [("prose", prose), ("code", code)]).collect()
 }
 
-fn labelled(rows: &[(&str, String)]) -> String {
+pub(crate) fn labelled(rows: &[(&str, String)]) -> String {
     rows.iter().map(|(label, text)| format!("{}\n", json!({"text": text, "label": label}))).collect()
 }
 
-fn train(place: &Workplace, arguments: &[&str], settings: &[&str]) -> Ran {
+pub(crate) fn train(place: &Workplace, arguments: &[&str], settings: &[&str]) -> Ran {
     let mut all = vec!["train", "--device", "cpu"];
     all.extend(arguments);
     all.extend(settings.iter().flat_map(|set| ["--set", *set]));

@@ -5,6 +5,7 @@ mod bad_data;
 mod bad_requests;
 mod chat;
 mod classes;
+mod classes_of_decoders;
 mod compatibility;
 mod diagnose;
 mod en_it;

@@ -43,6 +43,22 @@ pub struct LabelledShape {
     pub max_len: usize,
     /// Whether the model distinguishes the types of tokens.
     pub has_types: bool,
+    /// Whether the model is a decoder, which reads the class at the last token.
+    pub is_decoder: bool,
+}
+
+impl LabelledShape {
+    /// Makes an encoder of such rows for one thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`LabelledEncoder::new`].
+    pub fn encoder(self, tokenizer: &TextTokenizer) -> Result<LabelledEncoder> {
+        match self.is_decoder {
+            true => LabelledEncoder::for_decoder(tokenizer, self.max_len),
+            false => LabelledEncoder::new(tokenizer, self.max_len),
+        }
+    }
 }
 
 impl LabelledSource {
@@ -60,7 +76,7 @@ impl LabelledSource {
     ) -> Result<Self> {
         let size = corpus.rows().len().div_ceil(num_threads.max(1)).max(1);
         let encode = |rows: &[Labelled]| -> Result<(Vec<EncodedRow>, u64, Unknown)> {
-            let mut encoder = LabelledEncoder::new(tokenizer, shape.max_len)?;
+            let mut encoder = shape.encoder(tokenizer)?;
             let (mut encoded, mut n_cut) = (Vec::with_capacity(rows.len()), 0);
             for row in rows {
                 let found = encoder.encode(&row.input)?;
@@ -219,7 +235,7 @@ mod tests {
         let path = fixture.dir.path().join("labelled.jsonl");
         std::fs::write(&path, text).expect("writable");
         let corpus = LabelledCorpus::read(&[path], task, &LabelConfig::default()).expect("rows");
-        let shape = LabelledShape { max_len: 16, has_types };
+        let shape = LabelledShape { max_len: 16, has_types, is_decoder: false };
         let loader = LoaderConfig { batch_tokens: 64, bucket_multiple: 4, ..LoaderConfig::default() };
         Arc::new(LabelledSource::new(&corpus, &fixture.tokenizer, shape, &loader, 3).expect("a source"))
     }

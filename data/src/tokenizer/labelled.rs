@@ -23,7 +23,7 @@ pub struct LabelledRow {
 }
 
 /// Encodes rows on one thread, with the special tokens of the tokenizer's post-processor. Without one, BERT's stand
-/// around and between the texts.
+/// around and between the texts; around texts for a decoder, the tokens that start and end a document.
 #[derive(Debug)]
 pub struct LabelledEncoder {
     encoder: TextEncoder,
@@ -32,6 +32,10 @@ pub struct LabelledEncoder {
     /// Puts a space in front of each word: vocabularies such as GPT-2's begin words with it.
     spaced: bool,
     max_len: usize,
+    /// Rows do not end with this token, which is padding.
+    padding: Option<u32>,
+    /// Stands for a text without tokens.
+    fill: u32,
     unknown: Unknown,
 }
 
@@ -83,13 +87,37 @@ impl<const N: usize> Template<N> {
 }
 
 impl LabelledEncoder {
-    /// Makes rows of at most `max_len` tokens.
+    /// Makes rows of at most `max_len` tokens for an encoder.
     ///
     /// # Errors
     ///
     /// If `max_len` has no room for a token next to the special tokens of a pair.
     pub fn new(tokenizer: &TextTokenizer, max_len: usize) -> Result<Self> {
-        let (single, pair) = templates(tokenizer)?;
+        Self::around_with(tokenizer, max_len, tokenizer.around(), None)
+    }
+
+    /// Makes rows of at most `max_len` tokens for a decoder, which reads the class at the last token that is not padding. So padding
+    /// at the end of a row is left out, as `transformers` passes over it: [`TextTokenizer::padding_of_decoder`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
+    pub fn for_decoder(tokenizer: &TextTokenizer, max_len: usize) -> Result<Self> {
+        let before = tokenizer.before_prompt().to_vec();
+        // A tokenizer that puts nothing in front of a text puts nothing behind it.
+        let behind = tokenizer.special().eos.filter(|_| !before.is_empty());
+        let around = (before, behind.into_iter().collect());
+        Self::around_with(tokenizer, max_len, around, tokenizer.padding_of_decoder())
+    }
+
+    /// Puts `around` around texts if the tokenizer has no post-processor.
+    fn around_with(
+        tokenizer: &TextTokenizer,
+        max_len: usize,
+        around: (Vec<u32>, Vec<u32>),
+        padding: Option<u32>,
+    ) -> Result<Self> {
+        let (single, pair) = templates(tokenizer, around)?;
         let least = pair.n_special().max(single.n_special()) + 2;
         if max_len < least {
             return Err(Error::Invalid(format!(
@@ -103,8 +131,16 @@ impl LabelledEncoder {
             pair,
             spaced: has_byte_level(tokenizer.json())?,
             max_len,
+            padding,
+            fill: tokenizer.special().fill().cast_unsigned(),
             unknown: Unknown::default(),
         })
+    }
+
+    /// Returns the special tokens in front of and behind a text.
+    pub fn around_text(&self) -> (&[u32], &[u32]) {
+        let [before, behind] = &self.single.special;
+        (before, behind)
     }
 
     /// Encodes a row, cut to the limit. Of two texts, the longer one is cut first.
@@ -113,6 +149,19 @@ impl LabelledEncoder {
     ///
     /// If the tokenizer fails.
     pub fn encode(&mut self, input: &LabelledInput) -> Result<LabelledRow> {
+        let mut row = self.encode_whole(input)?;
+        if let Some(padding) = self.padding {
+            let n_last = row.ids.iter().rev().take_while(|id| **id == padding).count();
+            row.ids.truncate(row.ids.len() - n_last);
+        }
+        if row.ids.is_empty() {
+            row.ids.push(self.fill);
+        }
+        row.types.resize(row.ids.len(), 0);
+        Ok(row)
+    }
+
+    fn encode_whole(&mut self, input: &LabelledInput) -> Result<LabelledRow> {
         match input {
             LabelledInput::Text { text, pair: None } => {
                 let mut ids = self.ids(text)?;
@@ -199,8 +248,8 @@ fn longest_first([a, b]: [usize; 2], room: usize) -> [usize; 2] {
     if a <= b { [short, room - short] } else { [room - short, short] }
 }
 
-/// Finds the special tokens around one text and around two.
-fn templates(tokenizer: &TextTokenizer) -> Result<(Template<2>, Template<3>)> {
+/// Finds the special tokens that the post-processor puts around one text and around two. Without one, these are `before` and `behind`.
+fn templates(tokenizer: &TextTokenizer, (before, behind): (Vec<u32>, Vec<u32>)) -> Result<(Template<2>, Template<3>)> {
     /// Texts to try: a vocabulary may lack any letter.
     const TEXTS: [&str; 4] = ["a", "1", ".", "\u{3042}"];
     let mut whole: Tokenizer = tokenizer.json().parse().map_err(|e| not_a_tokenizer(None, &e))?;
@@ -216,7 +265,6 @@ fn templates(tokenizer: &TextTokenizer) -> Result<(Template<2>, Template<3>)> {
         }
     }
 
-    let (before, behind) = tokenizer.around();
     let types = |ids: &[u32], kind: u8| vec![kind; ids.len()];
     let single = Template {
         special_types: [types(&before, 0), types(&behind, 0)],
@@ -260,6 +308,28 @@ mod tests {
         assert_eq!(long.ids, [&[cls][..], &ids("man"), &[sep], &ids("the old man walked down"), &[sep]].concat());
         assert!(long.is_cut);
         assert!(LabelledEncoder::new(&tokenizer, 4).expect_err("no room").to_string().contains("at least 5"));
+    }
+
+    #[test]
+    fn rows_of_a_decoder_stand_between_start_and_end_and_do_not_end_with_padding() {
+        let tokenizer = tokenizer(TokenizerKind::ByteLevelBpe);
+        let special = tokenizer.special();
+        let (bos, eos) = (special.bos.expect("bos"), special.eos.expect("eos"));
+        let ids = |text: &str| tokenizer.encode(text).expect("text");
+        // Without a token for padding, the end token is padding, and nothing reads it.
+        assert_eq!((special.pad, tokenizer.padding_of_decoder()), (None, Some(eos)));
+        let mut encoder = LabelledEncoder::for_decoder(&tokenizer, 64).expect("room");
+        assert_eq!(encoder.around_text(), (&[bos][..], &[eos][..]));
+        assert_eq!(encoder.encode(&text("the man", None)).expect("a row").ids, [&[bos][..], &ids("the man")].concat());
+        let pair = encoder.encode(&text("the man", Some("the river"))).expect("a row");
+        assert_eq!(pair.ids, [&[bos][..], &ids("the man"), &[eos], &ids("the river")].concat());
+        assert_eq!(pair.types.len(), pair.ids.len());
+
+        // A row has a token to read.
+        let mut bare =
+            LabelledEncoder { padding: Some(bos), ..LabelledEncoder::for_decoder(&tokenizer, 64).expect("room") };
+        bare.single.special[1] = vec![bos];
+        assert_eq!(bare.encode(&text("", None)).expect("a row").ids, [eos]);
     }
 
     #[test]

@@ -206,6 +206,12 @@ impl TextTokenizer {
         (before.clone(), behind.clone())
     }
 
+    /// Returns the token that fills rows up for a decoder that predicts classes: padding, or else the end token. Rows do not end with
+    /// it, because `transformers` looks for the last token that is another one.
+    pub fn padding_of_decoder(&self) -> Option<u32> {
+        self.special.pad.or(self.special.eos)
+    }
+
     /// Returns the spelling and the id of the mask token.
     pub(super) fn mask(&self) -> Option<(&str, u32)> {
         self.names.mask_token.as_deref().zip(self.special.mask)

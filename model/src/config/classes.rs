@@ -7,25 +7,37 @@ use super::{Architecture, TransformerConfig};
 /// The most classes of a model. More labels than that are texts.
 const MOST_CLASSES: usize = 1 << 16;
 
-/// The head of an encoder-only model that predicts classes.
+/// The head of an encoder-only or decoder-only model that predicts classes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClassHead {
     /// None.
     #[default]
     None,
-    /// A class per row: dropout and a projection of the pooler's output (Devlin et al. 2019). Needs the pooler.
+    /// Encoder-only. A class per row: dropout and a projection of the pooler's output (Devlin et al. 2019). Needs the pooler.
     Pooled,
-    /// A class per row: dropout, a dense layer with tanh, dropout and a projection of the first hidden state (RoBERTa).
+    /// Encoder-only. A class per row: dropout, a dense layer with tanh, dropout and a projection of the first hidden state (RoBERTa).
     Dense,
-    /// A class per token: dropout and a projection of each hidden state.
+    /// Encoder-only. A class per token: dropout and a projection of each hidden state.
     Tokens,
+    /// Decoder-only. A class per row: a projection, without bias, of the hidden state of the last token that is not padding (GPT-2,
+    /// Llama). It stands in place of the projection to the vocabulary.
+    Last,
 }
 
 impl TransformerConfig {
-    /// The head for a class per row that the model's family has: RoBERTa's for one token type, else BERT's.
+    /// The head for a class per row that the model's family has: of encoders RoBERTa's for one token type, else BERT's.
     pub fn row_head(&self) -> ClassHead {
-        if self.n_token_types == 1 { ClassHead::Dense } else { ClassHead::Pooled }
+        match (self.architecture, self.n_token_types) {
+            (Architecture::DecoderOnly, _) => ClassHead::Last,
+            (_, 1) => ClassHead::Dense,
+            _ => ClassHead::Pooled,
+        }
+    }
+
+    /// Whether the model has a head for classes.
+    pub fn has_classes(&self) -> bool {
+        self.class_head != ClassHead::None
     }
 
     /// Checks the head for classes against the other parts.
@@ -40,14 +52,8 @@ impl TransformerConfig {
             return;
         }
 
-        if self.architecture != Architecture::EncoderOnly {
-            problems.push(
-                "model.class_head is for model.architecture = \"encoder_only\"; set it to \"none\", or choose a preset of \
-                 an encoder"
-                    .to_owned(),
-            );
-        }
-        if self.mlm_head {
+        problems.extend(self.misplaced_head().map(|why| format!("model.class_head {why}")));
+        if self.mlm_head && self.architecture == Architecture::EncoderOnly {
             problems.push(
                 "model.mlm_head = true predicts masked tokens, and model.class_head predicts classes; a model has one of \
                  the two: set model.mlm_head = false, or model.class_head = \"none\""
@@ -67,6 +73,29 @@ impl TransformerConfig {
                 "model.n_classes {} is not between 2 and {MOST_CLASSES}; 0 takes the number of labels in the data",
                 self.n_classes
             ));
+        }
+    }
+
+    /// Says why a model of this architecture cannot have the head.
+    fn misplaced_head(&self) -> Option<&'static str> {
+        match (self.architecture, self.class_head) {
+            (_, ClassHead::None) | (Architecture::DecoderOnly, ClassHead::Last) => None,
+            (Architecture::EncoderOnly, ClassHead::Last) => Some(
+                "= \"last\" is for model.architecture = \"decoder_only\"; an encoder has \"pooled\", \"dense\" or \"tokens\"",
+            ),
+            (Architecture::EncoderOnly, _) => None,
+            (Architecture::DecoderOnly, ClassHead::Tokens) => Some(
+                "= \"tokens\" is for model.architecture = \"encoder_only\": a decoder has not read what follows a word. It predicts \
+                 classes of texts with \"last\"",
+            ),
+            (Architecture::DecoderOnly, _) => Some(
+                "= \"pooled\" or \"dense\" is for model.architecture = \"encoder_only\"; a decoder has \"last\" (--preset \
+                 classify-decoder)",
+            ),
+            (Architecture::EncoderDecoder, _) => Some(
+                "is for model.architecture = \"encoder_only\" and \"decoder_only\"; set it to \"none\", or choose a preset of one \
+                 of them",
+            ),
         }
     }
 }

@@ -99,7 +99,8 @@ pub struct TransformerConfig {
     /// Encoder-only: whether the model has BERT's "pooler", a projection of each row's first hidden state. Only the head
     /// [`ClassHead::Pooled`] uses it; otherwise it preserves the weights of checkpoints that have it.
     pub pooler: bool,
-    /// Encoder-only: the head that predicts classes, in place of the one for masked tokens.
+    /// The head that predicts classes. In an encoder it stands in place of the one for masked tokens, in a decoder in place of the
+    /// projection to the vocabulary.
     pub class_head: ClassHead,
     /// Classes that `class_head` distinguishes (C). 0: filled in from the data.
     pub n_classes: usize,

@@ -44,7 +44,7 @@ pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> T
     let Sizes { d, n_encoder, n_decoder, .. } = sizes;
     let [b, s, t] = shape.map(|n| n as f64);
     let layer = sizes.self_attention(false) + sizes.feed_forward(false);
-    let projection = config.vocab_size() as u64 * d;
+    let projection = if config.has_classes() { 0 } else { config.vocab_size() as u64 * d };
     let (per_source, per_target, pairs) = match config.architecture {
         Architecture::EncoderDecoder => (
             n_encoder * layer + n_decoder * d * sizes.key_value,

@@ -59,7 +59,7 @@ pub fn n_params(config: &TransformerConfig) -> ParamCount {
     };
 
     let masked_head = config.architecture == Architecture::EncoderOnly && config.mlm_head;
-    let projects = config.architecture != Architecture::EncoderOnly || masked_head;
+    let projects = masked_head || (config.architecture != Architecture::EncoderOnly && !config.has_classes());
     let vocab = config.vocab_size() as u64;
     let output_projection = if projects { vocab * d } else { 0 };
     // All tables, less the one tied to the output projection, less the one tied to the other side's.
@@ -101,6 +101,7 @@ fn classifier(config: &TransformerConfig) -> u64 {
         ClassHead::None => 0,
         ClassHead::Dense => d * d + d + d * c + c,
         ClassHead::Pooled | ClassHead::Tokens => d * c + c,
+        ClassHead::Last => d * c,
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Family;
+use super::classes::{architectures, check_problem_type, n_classes};
 use super::demands::{ACTIVATIONS, Demands, GELU, object};
 use super::fields::Fields;
 use super::table::{Layout, Line, Skipped, Sublayer, Table};
@@ -104,7 +105,7 @@ pub(super) fn table(config: &TransformerConfig, family: Family) -> Table {
 fn add_classifier(table: &mut Table, config: &TransformerConfig) {
     let (d, c) = (config.d_model, config.n_classes);
     match config.class_head {
-        ClassHead::None => (),
+        ClassHead::None | ClassHead::Last => (),
         ClassHead::Pooled | ClassHead::Tokens => {
             table.add("", "", &[("classifier.output", Sublayer::Linear, d, &[("classifier", c)])]);
         }
@@ -187,10 +188,6 @@ fn is_masked_lm(fields: &Fields<'_>) -> bool {
     architectures(fields).any(|name| matches!(name, "BertForMaskedLM" | "BertForPreTraining" | "RobertaForMaskedLM"))
 }
 
-fn architectures<'a>(fields: &Fields<'a>) -> impl Iterator<Item = &'a str> {
-    fields.get("architectures").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
-}
-
 /// The head for classes that `config.json` promises.
 fn class_head(fields: &mut Fields<'_>) -> ClassHead {
     let head = architectures(fields).find_map(|name| match name {
@@ -200,7 +197,7 @@ fn class_head(fields: &mut Fields<'_>) -> ClassHead {
         _ => None,
     });
     if head.is_some() {
-        fields.only("problem_type", "single_label_classification", "Kiln's models predict one class of several");
+        check_problem_type(fields);
         if let Some(dropout) = fields.get("classifier_dropout")
             && Some(dropout) != fields.get("hidden_dropout_prob")
         {
@@ -208,19 +205,6 @@ fn class_head(fields: &mut Fields<'_>) -> ClassHead {
         }
     }
     head.unwrap_or_default()
-}
-
-/// The number of classes. `transformers` writes their names, and the number only where there are none.
-fn n_classes(fields: &mut Fields<'_>) -> usize {
-    let named = fields.get("id2label").and_then(Value::as_object).map(Map::len);
-    let n = named.unwrap_or_else(|| fields.size_or("num_labels", 2));
-    if n < 2 {
-        fields
-            .problems
-            .push(format!("id2label names {n} classes; a head for one number (regression) is not supported"));
-        return 2;
-    }
-    n
 }
 
 pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, Value>, Vec<String>) {
@@ -247,7 +231,7 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
     let stem = if family == Family::Roberta { "Roberta" } else { "Bert" };
     let architecture = match (config.class_head, config.mlm_head) {
         (ClassHead::Tokens, _) => format!("{stem}ForTokenClassification"),
-        (ClassHead::Pooled | ClassHead::Dense, _) => format!("{stem}ForSequenceClassification"),
+        (ClassHead::Pooled | ClassHead::Dense | ClassHead::Last, _) => format!("{stem}ForSequenceClassification"),
         (ClassHead::None, true) => format!("{stem}ForMaskedLM"),
         (ClassHead::None, false) => format!("{stem}Model"),
     };

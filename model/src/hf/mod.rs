@@ -19,6 +19,8 @@
 //! | `m2m_100` | encoder-decoder | also NLLB: norms before each part, positions as in fairseq |
 //! | `t5` | encoder-decoder | relative positions, RMSNorm, no scale of scores; also `mt5`, which is exported as `t5` |
 //!
+//! The decoder-only families also have a head for classes of texts (`...ForSequenceClassification`).
+//!
 //! Import transposes PyTorch's `[n_out, n_in]` matrices and joins projections that Kiln fuses; export reverses both. This
 //! module opens no files: its functions take and return tensors and JSON values.
 //!
@@ -31,6 +33,7 @@
 //! ```
 
 mod bert;
+mod classes;
 mod demands;
 mod error;
 mod export;
@@ -58,7 +61,7 @@ pub use peft::{ExportedAdapter, export_adapter, import_adapter};
 use table::Table;
 pub use tensor::{ElementType, FileTensor};
 
-use crate::config::{Architecture, Positions, TransformerConfig};
+use crate::config::{Architecture, ClassHead, Positions, TransformerConfig};
 use crate::lora::merge_adapters;
 use crate::named_tensor::NamedTensor;
 
@@ -154,7 +157,7 @@ impl Family {
 
     /// Writes the fields of `config.json`.
     fn write(self, config: &TransformerConfig) -> Result<Map<String, Value>, HfError> {
-        let (written, problems) = match self {
+        let (mut written, problems) = match self {
             Self::Gpt2 => gpt2::write(config),
             Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => llama::write(config, self),
             Self::Gemma2 | Self::Gemma3 => gemma::write(config, self),
@@ -164,6 +167,9 @@ impl Family {
             Self::M2m100 => seq2seq::write_m2m_100(config),
             Self::T5 => t5::write(config),
         };
+        if config.class_head == ClassHead::Last {
+            classes::write(self, config, &mut written);
+        }
         match problems.is_empty() {
             true => Ok(written),
             false => Err(HfError::NotExpressible { family: self, problems }),
@@ -171,14 +177,18 @@ impl Family {
     }
 
     fn table(self, config: &TransformerConfig) -> Table {
-        match self {
+        let mut table = match self {
             Self::Gpt2 => gpt2::table(config),
             Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => llama::table(config),
             Self::Gemma2 | Self::Gemma3 => gemma::table(config),
             Self::Bert | Self::Roberta => bert::table(config, self),
             Self::Bart | Self::Marian | Self::M2m100 => seq2seq::table(config),
             Self::T5 => t5::table(config),
+        };
+        if config.class_head == ClassHead::Last {
+            classes::replace_output(&mut table, config);
         }
+        table
     }
 }
 
@@ -241,6 +251,9 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
         Family::M2m100 => seq2seq::read_m2m_100(&mut fields),
         Family::T5 => t5::read(&mut fields, &has),
     };
+    if config.architecture == Architecture::DecoderOnly {
+        (config.class_head, config.n_classes) = classes::of_decoder(&mut fields);
+    }
     let mut tokens = TokenIds {
         pad: token_id(&mut fields, "pad_token_id"),
         bos: token_id(&mut fields, "bos_token_id"),
@@ -327,7 +340,8 @@ pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &Toke
         export::export(&family.table(config), weights).map_err(|problems| HfError::Tensors { family, problems })?;
 
     let ids = ids_json(family, tokens);
-    let generation_config = (config.architecture != Architecture::EncoderOnly).then(|| {
+    let generates = config.architecture != Architecture::EncoderOnly && !config.has_classes();
+    let generation_config = generates.then(|| {
         let mut generation = ids.clone();
         if family == Family::Marian {
             // Marian starts its output with the padding token, which must not occur again.

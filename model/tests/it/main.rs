@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests are named after what they show")]
 
 mod checkpointing;
+mod classes;
 mod decoding;
 mod families;
 mod fixture;

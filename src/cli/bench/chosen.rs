@@ -87,7 +87,7 @@ impl ChosenArgs {
         let base = Config { model: run.model, ..run.config };
         let sources = Sources { base: Some(base), set: self.set.clone(), only_shown: true, ..Sources::default() };
         let config = resolve(&sources)?.config;
-        Workload::of(&name_of(dir), &config, self.rows, self.len).map(Some)
+        Workload::of(&name_of(dir), predicting_tokens(&config)?, self.rows, self.len).map(Some)
     }
 
     fn of_configuration(&self, device: DeviceChoice) -> Result<Option<Workload>> {
@@ -98,8 +98,20 @@ impl ChosenArgs {
         let given = ConfigArgs { config, preset, set, ..ConfigArgs::default() };
         let sources = Sources { only_shown: true, ..given.sources(&[], device) };
         let config = resolve(&sources)?.config;
-        Workload::of(&given.name(), &config, self.rows, self.len).map(Some)
+        Workload::of(&given.name(), predicting_tokens(&config)?, self.rows, self.len).map(Some)
     }
+}
+
+/// Refuses a model that predicts classes: the batches of a workload have tokens for labels.
+fn predicting_tokens(config: &Config) -> Result<&Config> {
+    if config.model.has_classes() {
+        bail!(Usage(
+            "kiln bench times models that predict tokens, and this one predicts classes; time the model that it was made of, or one \
+             of its shape (--preset, --set model.class_head=none)"
+                .into()
+        ));
+    }
+    Ok(config)
 }
 
 fn name_of(dir: &Path) -> String {

@@ -43,6 +43,9 @@ impl TextSample {
     /// leaves no room for it.
     pub(super) fn write(&self, model: &Transformer) -> Result<Option<String>, GenerateError> {
         let Transformer::DecoderOnly(model) = model else { return Ok(None) };
+        if model.config().has_classes() {
+            return Ok(None);
+        }
         let generator = TextGenerator::new(model, self.tokenizer.clone(), self.config.clone())?;
         let written = match self.is_chat {
             true => self.answer(&generator),

@@ -3,7 +3,7 @@
 use kiln_data::{LoaderConfig, TokenizerConfig};
 use kiln_model::{ClassHead, TransformerConfig};
 
-use super::few_words_mlm;
+use super::{few_words, few_words_mlm};
 use crate::config::{Config, OptimConfig, Task, TrainConfig};
 
 /// 1.8 M parameters and the vocabulary: classes of texts, without a trained encoder. With `--from`, the recipe trains the
@@ -29,6 +29,16 @@ pub fn classify() -> Config {
             ..TrainConfig::default()
         },
         ..encoder
+    }
+}
+
+/// The same with a decoder in the shape of GPT-2: 1.8 M parameters and the vocabulary.
+pub fn classify_decoder() -> Config {
+    let (texts, decoder) = (classify(), few_words());
+    Config {
+        tokenizer: decoder.tokenizer,
+        model: TransformerConfig { dropout: texts.model.dropout, class_head: ClassHead::Last, ..decoder.model },
+        ..texts
     }
 }
 

@@ -7,7 +7,7 @@ mod translation;
 use std::fmt;
 use std::str::FromStr;
 
-pub use classes::{classify, tag};
+pub use classes::{classify, classify_decoder, tag};
 pub use text::{
     bert_small, bert_tiny, few_words, few_words_mlm, gpt2_124m, gpt2_350m, gpt2_mini, gpt2_tiny, llama_1b, llama_125m,
 };
@@ -57,13 +57,15 @@ pub enum Preset {
     BertSmall,
     /// [`classify`].
     Classify,
+    /// [`classify_decoder`].
+    ClassifyDecoder,
     /// [`tag`].
     Tag,
 }
 
 impl Preset {
     /// All presets, first for translation, then for `lm`, `mlm` and classes, each group by size.
-    pub const ALL: [Preset; 20] = [
+    pub const ALL: [Preset; 21] = [
         Preset::Numbers,
         Preset::FewPairs,
         Preset::Tiny,
@@ -83,6 +85,7 @@ impl Preset {
         Preset::FewWordsMlm,
         Preset::BertSmall,
         Preset::Classify,
+        Preset::ClassifyDecoder,
         Preset::Tag,
     ];
 
@@ -108,6 +111,7 @@ impl Preset {
             Preset::FewWordsMlm => "few-words-mlm",
             Preset::BertSmall => "bert-small",
             Preset::Classify => "classify",
+            Preset::ClassifyDecoder => "classify-decoder",
             Preset::Tag => "tag",
         }
     }
@@ -134,6 +138,7 @@ impl Preset {
             Preset::FewWordsMlm => few_words_mlm(),
             Preset::BertSmall => bert_small(),
             Preset::Classify => classify(),
+            Preset::ClassifyDecoder => classify_decoder(),
             Preset::Tag => tag(),
         }
     }
