@@ -18,8 +18,8 @@ use crate::dataset::Vocabulary;
 use crate::generate::TokenRules;
 use crate::gguf::{self, GgufType, TokenizerFiles, write_gguf};
 use crate::hugging_face::{
-    CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE,
-    TokenizerFile, write_adapter, write_folder,
+    ADAPTER_CONFIG_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE, TokenizerFile, write_adapter, write_folder,
 };
 use crate::run::{TrainedModel, WhichWeights};
 
@@ -182,7 +182,7 @@ fn name_classes(run: &TrainedModel, config: &mut Value) {
 
 /// Writes the adapters alone.
 fn adapter(args: &Args, run: &TrainedModel, stored: StoredType) -> Result<()> {
-    if run.model.class_head != ClassHead::None {
+    if !matches!(run.model.class_head, ClassHead::None | ClassHead::Last) {
         let text = "--adapter would leave out the head for classes, which was trained with the adapters; export the merged model \
                     without --adapter";
         return Err(Usage(text.into()).into());
@@ -195,6 +195,12 @@ fn adapter(args: &Args, run: &TrainedModel, stored: StoredType) -> Result<()> {
         run.step,
         args.run.display()
     );
+    if run.model.has_classes() {
+        eprintln!(
+            "note: {} has no place for the names of the {} classes; in transformers, load the model with id2label or num_labels",
+            ADAPTER_CONFIG_FILE, run.model.n_classes
+        );
+    }
     println!("{}", args.dir.display());
     Ok(())
 }

@@ -70,10 +70,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     if let Some(dir) = &args.adapter {
         let adapter = AdapterFolder::open(dir)?;
         let (settings, tensors) = (adapter.settings(), adapter.tensors());
-        let (lora, adapters) = hf::import_adapter(imported.family, &imported.config, settings, &tensors)
-            .with_context(|| format!("importing {}", dir.display()))?;
-        imported.config.lora = lora;
-        imported.weights.extend(adapters);
+        hf::import_adapter(imported.family, &imported.config, settings, &tensors)
+            .with_context(|| format!("importing {}", dir.display()))?
+            .add_to(&mut imported);
     }
     imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
 

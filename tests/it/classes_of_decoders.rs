@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use safetensors::tensor::SafeTensors;
 use serde_json::{Value, json};
@@ -152,6 +153,59 @@ fn a_decoder_learns_classes_from_nothing() {
 }
 
 #[test]
+fn adapters_are_trained_with_the_whole_head() {
+    let place = place();
+    language_model(&place, &[]);
+    let lora = ["model.lora.rank=4", "model.lora.targets=[\"qkv\", \"down\"]", "optim.lr=1e-2", "train.steps=80"];
+    let settings = [&CLASSES[..4], &lora].concat();
+    let from = ["--from", "runs/lm", "--task", "classification", "--run", "runs/lines"];
+    let ran = train(&place, &from, &settings).ok();
+    assert!(ran.stderr.contains("tensors are frozen (model.lora)"), "{ran:#?}");
+    assert!(accuracy(&place, "runs/lines") > 0.75, "half of the lines are code");
+    let wanted = of_code(&classified(&place, "runs/lines"));
+
+    // The base is as it was.
+    let tensor = |run: &str, name: &str| {
+        let path =
+            fs::read_dir(place.path(run).join("checkpoints")).expect("checkpoints").map(|it| it.expect("one").path());
+        let file = path.filter(|dir| dir.is_dir()).max().expect("a checkpoint").join("model.safetensors");
+        let bytes = fs::read(file).expect("weights");
+        SafeTensors::deserialize(&bytes).expect("sound").tensor(name).expect(name).data().to_vec()
+    };
+    for name in ["embedding.table", "decoder.layers.0.self_attention.qkv.weight"] {
+        assert_eq!(tensor("runs/lines", name), tensor("runs/lm", name), "{name} is frozen");
+    }
+
+    // Merged, and alone under the names of peft, next to the language model.
+    place.run(&["export", "runs/lines", "out/merged"]).ok();
+    place.run(&["import", "out/merged", "--out", "runs/merged"]).ok();
+    assert_same(&of_code(&classified(&place, "runs/merged")), &wanted, "merged");
+    let ran = place.run(&["export", "runs/lines", "out/adapter", "--adapter"]).ok();
+    assert!(ran.stderr.contains("no place for the names of the 2 classes"), "{ran:#?}");
+    let settings = json_of(&place.read("out/adapter/adapter_config.json"));
+    assert_eq!((&settings["task_type"], &settings["modules_to_save"]), (&"SEQ_CLS".into(), &json!(["score"])));
+    let all = names(&place.path("out/adapter/adapter_model.safetensors"));
+    assert!(all.contains(&"base_model.model.score.weight".to_owned()), "{all:?}");
+    place.run(&["export", "runs/lm", "out/lm"]).ok();
+    place.run(&["import", "out/lm", "--adapter", "out/adapter", "--out", "runs/both"]).ok();
+    place.run(&["export", "runs/both", "out/both", "--adapter"]).ok();
+    let read = |path: &str| fs::read(place.path(path)).expect("written");
+    assert_eq!(read("out/both/adapter_model.safetensors"), read("out/adapter/adapter_model.safetensors"));
+
+    let Some(python) = std::env::var_os("KILN_PEFT_PYTHON") else {
+        eprintln!("skipped: KILN_PEFT_PYTHON is not set; name a Python that has torch, transformers and peft");
+        return;
+    };
+    let mut command = Command::new(python);
+    command.arg(fixtures().join("make.py")).arg("peft");
+    command.args(["out/lm", "out/adapter", "out/merged", "dev.jsonl"].map(|name| place.path(name)));
+    let output = command.output().expect("the interpreter starts");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    eprintln!("{stdout}");
+}
+
+#[test]
 fn wrong_heads_and_tasks_of_decoders_are_refused() {
     let place = place();
     let llama = fixtures().join("llama-texts").display().to_string();
@@ -172,4 +226,12 @@ fn wrong_heads_and_tasks_of_decoders_are_refused() {
     let config = place.read("tagger/config.json").replace("LlamaForSequence", "LlamaForToken");
     place.write("tagger/config.json", config);
     place.run(&["import", "tagger"]).refused(3, &["LlamaForTokenClassification: a decoder that tags words"]);
+    place.write(
+        "adapter/adapter_config.json",
+        r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "modules_to_save": ["classifier", "score"]}"#,
+    );
+    fs::write(place.path("adapter/adapter_model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").expect("writable");
+    place
+        .run(&["import", &llama, "--adapter", "adapter"])
+        .refused(3, &["but the file has no base_model.model.score.weight"]);
 }

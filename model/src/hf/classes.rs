@@ -10,7 +10,9 @@ use super::fields::Fields;
 use super::table::{Layout, Table};
 use crate::config::{ClassHead, TransformerConfig};
 
-/// The head's weight in a file.
+/// The head's module in `transformers`.
+pub(super) const MODULE: &str = "score";
+/// Its weight in a file.
 pub(super) const WEIGHT: &str = "score.weight";
 /// Its weight here.
 pub(super) const OURS: &str = "classifier.output.weight";

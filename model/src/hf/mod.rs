@@ -57,7 +57,7 @@ use serde_json::{Map, Value, json};
 
 pub use error::HfError;
 use fields::Fields;
-pub use peft::{ExportedAdapter, export_adapter, import_adapter};
+pub use peft::{ExportedAdapter, ImportedAdapter, export_adapter, import_adapter};
 use table::Table;
 pub use tensor::{ElementType, FileTensor};
 

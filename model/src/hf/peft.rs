@@ -7,13 +7,16 @@ use serde_json::{Map, Value, json};
 use super::export::export;
 use super::import::import;
 use super::table::{Layout, Piece, Row, Table};
-use super::{Family, FileTensor, HfError};
-use crate::config::{Architecture, LoraConfig, LoraTarget, Positions, Product, TransformerConfig};
+use super::{Family, FileTensor, HfError, Imported, classes};
+use crate::config::{Architecture, ClassHead, LoraConfig, LoraTarget, Positions, Product, TransformerConfig};
 use crate::lora::is_adapter;
 use crate::named_tensor::NamedTensor;
 
 /// `peft` wraps a model twice.
 const PREFIX: &str = "base_model.model.";
+
+/// Heads for classes, as `peft` calls them.
+const HEADS: [&str; 2] = ["classifier", classes::MODULE];
 
 /// Every target, to look for in a file.
 const TARGETS: [LoraTarget; 8] = [
@@ -28,7 +31,7 @@ const TARGETS: [LoraTarget; 8] = [
 ];
 
 /// Settings of `peft` that change what an adapter computes, and the values with which Kiln computes the same.
-const PLAIN: [(&str, &[&str]); 19] = [
+const PLAIN: [(&str, &[&str]); 18] = [
     ("peft_type", &["\"LORA\""]),
     ("bias", &["\"none\"", "null"]),
     ("use_rslora", &["false", "null"]),
@@ -37,7 +40,6 @@ const PLAIN: [(&str, &[&str]); 19] = [
     ("lora_bias", &["false", "null"]),
     ("rank_pattern", &["{}", "null"]),
     ("alpha_pattern", &["{}", "null"]),
-    ("modules_to_save", &["null", "[]"]),
     ("layers_to_transform", &["null", "[]"]),
     ("target_parameters", &["null", "[]"]),
     ("trainable_token_indices", &["null", "[]"]),
@@ -61,7 +63,29 @@ pub struct ExportedAdapter {
     pub tensors: Vec<NamedTensor>,
 }
 
-/// Exports the adapters of a model under the names of `peft`, for the model that [`super::export`] would write without them.
+/// Adapters imported from `peft`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImportedAdapter {
+    /// The model's configuration with the settings of the adapters, and with a head for classes if the file has one.
+    pub config: TransformerConfig,
+    /// The parameters of the adapters, and of the head if the file has one. It replaces the model's own.
+    pub weights: Vec<NamedTensor>,
+}
+
+impl ImportedAdapter {
+    /// Puts the adapters into `model`, which they were imported for. A head for classes replaces what the model predicted with.
+    pub fn add_to(self, model: &mut Imported) {
+        let is_replaced = |name: &str| {
+            self.weights.iter().any(|new| new.name == name) || (self.config.has_classes() && name == "output.weight")
+        };
+        model.weights.retain(|tensor| !is_replaced(&tensor.name));
+        model.weights.extend(self.weights);
+        model.config = self.config;
+    }
+}
+
+/// Exports the adapters of a model under the names of `peft`, for the model that [`super::export`] would write without them. The head
+/// for classes of a decoder goes with them: `peft` trains and saves it whole (`modules_to_save`).
 ///
 /// # Errors
 /// If no family of `transformers` computes the same as the model, if the family has other products than the adapters stand next to, or
@@ -78,8 +102,10 @@ pub fn export_adapter(config: &TransformerConfig, weights: &[NamedTensor]) -> Re
     }
     family.write(config)?;
 
-    let table = table(family, config).map_err(|problems| HfError::NotExpressible { family, problems })?;
-    let adapters: Vec<NamedTensor> = weights.iter().filter(|weight| is_adapter(&weight.name)).cloned().collect();
+    let has_head = config.class_head == ClassHead::Last;
+    let table = table(family, config, has_head).map_err(|problems| HfError::NotExpressible { family, problems })?;
+    let goes_along = |name: &str| is_adapter(name) || (has_head && name == classes::OURS);
+    let adapters: Vec<NamedTensor> = weights.iter().filter(|weight| goes_along(&weight.name)).cloned().collect();
     let mut tensors = export(&table, &adapters).map_err(|problems| HfError::Tensors { family, problems })?;
     let modules: BTreeSet<String> =
         tensors.iter().filter_map(|it| Some(it.name.split_once(".lora_")?.0.to_owned())).collect();
@@ -89,6 +115,7 @@ pub fn export_adapter(config: &TransformerConfig, weights: &[NamedTensor]) -> Re
     // Whole numbers are integers in files of peft.
     let alpha = if alpha.fract() == 0.0 { json!(alpha as i64) } else { json!(alpha) };
     let task_type = match config.architecture {
+        Architecture::DecoderOnly if has_head => Some("SEQ_CLS"),
         Architecture::DecoderOnly => Some("CAUSAL_LM"),
         Architecture::EncoderDecoder => Some("SEQ_2_SEQ_LM"),
         Architecture::EncoderOnly => None,
@@ -109,14 +136,14 @@ pub fn export_adapter(config: &TransformerConfig, weights: &[NamedTensor]) -> Re
         "use_dora": false,
         "rank_pattern": {},
         "alpha_pattern": {},
-        "modules_to_save": null,
+        "modules_to_save": has_head.then_some([classes::MODULE]),
         "layers_to_transform": null,
     });
     Ok(ExportedAdapter { family, config, tensors })
 }
 
-/// Reads adapters of `peft` for a model of `family` with the shape `model`, which has none. Returns the settings, and the adapters'
-/// parameters.
+/// Reads adapters of `peft` for a model of `family` with the shape `model`, which has none. A decoder may get a head for classes with
+/// them, which `modules_to_save` names `score`.
 ///
 /// # Errors
 /// If a setting or a tensor is not one that Kiln computes with; the error lists all of them.
@@ -125,7 +152,7 @@ pub fn import_adapter(
     model: &TransformerConfig,
     settings: &Value,
     tensors: &[FileTensor<'_>],
-) -> Result<(LoraConfig, Vec<NamedTensor>), HfError> {
+) -> Result<ImportedAdapter, HfError> {
     let wrong = |problems| HfError::Adapter { family, problems };
     let no_object = || wrong(vec!["adapter_config.json is not a JSON object".into()]);
     let settings = settings.as_object().ok_or_else(no_object)?;
@@ -143,6 +170,8 @@ pub fn import_adapter(
     let (Some(rank), Some(alpha), true) = (rank, alpha, problems.is_empty()) else { return Err(wrong(problems)) };
 
     let tensors: Vec<FileTensor<'_>> = tensors.iter().map(unwrapped).collect();
+    let with_head = with_head(model, settings, &tensors).map_err(|problem| wrong(vec![problem]))?;
+    let (has_head, model) = (with_head.is_some(), with_head.as_ref().unwrap_or(model));
     let targets = targets_of(family, model, &tensors);
     let lora = LoraConfig { rank, alpha, dropout, targets };
     let adapted = TransformerConfig { lora: lora.clone(), ..model.clone() };
@@ -154,9 +183,41 @@ pub fn import_adapter(
         return Err(wrong(problems));
     }
 
-    let table = table(family, &adapted).map_err(wrong)?;
+    let table = table(family, &adapted, has_head).map_err(wrong)?;
     let taken = import(&table, &tensors).map_err(|problems| HfError::Tensors { family, problems })?;
-    Ok((lora, taken.weights))
+    Ok(ImportedAdapter { config: adapted, weights: taken.weights })
+}
+
+/// Returns the model with the head for classes that the file has, or None if it has none.
+fn with_head(
+    model: &TransformerConfig,
+    settings: &Map<String, Value>,
+    tensors: &[FileTensor<'_>],
+) -> Result<Option<TransformerConfig>, String> {
+    let saved = settings.get("modules_to_save").unwrap_or(&Value::Null);
+    let names: Option<Vec<&str>> = match saved {
+        Value::Null => Some(Vec::new()),
+        Value::Array(names) => names.iter().map(Value::as_str).collect(),
+        _ => None,
+    };
+    // peft names the heads of all its families, and saves the ones that are there.
+    let known = |name: &&str| model.architecture == Architecture::DecoderOnly && HEADS.contains(name);
+    let Some(names) = names.filter(|names| names.iter().all(known)) else {
+        return Err(format!(
+            "modules_to_save is {saved}; Kiln's adapters have null, or [\"score\"] for classes of a decoder"
+        ));
+    };
+    if !names.contains(&classes::MODULE) {
+        return Ok(None);
+    }
+
+    match tensors.iter().find(|tensor| tensor.name == classes::WEIGHT).map(|tensor| tensor.shape.as_slice()) {
+        Some(&[n_classes, _]) => {
+            Ok(Some(TransformerConfig { class_head: ClassHead::Last, n_classes, ..model.clone() }))
+        }
+        Some(shape) => Err(format!("{} is {shape:?}, not a matrix of classes by features", classes::WEIGHT)),
+        None => Err(format!("modules_to_save is {saved}, but the file has no {PREFIX}{}", classes::WEIGHT)),
+    }
 }
 
 /// The tensor without the wrapping of `peft` in its name.
@@ -179,7 +240,7 @@ fn not_plain(settings: &Map<String, Value>) -> Vec<String> {
 fn targets_of(family: Family, model: &TransformerConfig, tensors: &[FileTensor<'_>]) -> Vec<LoraTarget> {
     let has = |target: &LoraTarget| {
         let lora = LoraConfig { rank: 1, targets: vec![*target], ..LoraConfig::default() };
-        let Ok(table) = table(family, &TransformerConfig { lora, ..model.clone() }) else { return false };
+        let Ok(table) = table(family, &TransformerConfig { lora, ..model.clone() }, false) else { return false };
         let bare = |name: &str| name.strip_prefix(table.optional_prefix).unwrap_or(name).to_owned();
         let wanted: BTreeSet<String> =
             table.rows.iter().flat_map(|row| &row.pieces).map(|piece| bare(&piece.theirs)).collect();
@@ -188,8 +249,9 @@ fn targets_of(family: Family, model: &TransformerConfig, tensors: &[FileTensor<'
     TARGETS.iter().filter(|target| has(target)).copied().collect()
 }
 
-/// Returns the rows of all adapters. The error lists the adapters that have no module of their own in the family.
-fn table(family: Family, config: &TransformerConfig) -> Result<Table, Vec<String>> {
+/// Returns the rows of all adapters, and of the head for classes if the file has it. The error lists the adapters that have no module
+/// of their own in the family.
+fn table(family: Family, config: &TransformerConfig, has_head: bool) -> Result<Table, Vec<String>> {
     let whole = family.table(config);
     let mut table = Table { optional_prefix: whole.optional_prefix, ..Table::default() };
     let (mut problems, rank) = (BTreeSet::new(), config.lora.rank);
@@ -211,6 +273,9 @@ fn table(family: Family, config: &TransformerConfig) -> Result<Table, Vec<String
                 table.add_one(&format!("{path}.lora.{i}.{our_end}"), &theirs, Layout::Linear { n_in }, width);
             }
         }
+    }
+    if has_head {
+        table.rows.extend(whole.rows.into_iter().filter(|row| row.ours == classes::OURS));
     }
     if problems.is_empty() { Ok(table) } else { Err(problems.into_iter().collect()) }
 }

@@ -53,13 +53,14 @@ fn base(name: &str) -> Imported {
 
 /// The model of a family with the adapter of the fixture.
 fn adapted(name: &str) -> (TransformerConfig, Vec<NamedTensor>) {
-    let Imported { family, config, mut weights, .. } = base(name);
+    let mut model = base(name);
     let file = read_file(&bytes("peft", name, "adapter_model.safetensors"));
     let settings = json_of("peft", name, "adapter_config.json");
-    let (lora, adapters) = hf::import_adapter(family, &config, &settings, &file_tensors(&file)).expect("an adapter");
-    weights.extend(adapters);
+    let adapter = hf::import_adapter(model.family, &model.config, &settings, &file_tensors(&file)).expect("an adapter");
+    adapter.add_to(&mut model);
+    let Imported { config, weights, .. } = model;
     // As in the fixture, which has no dropout.
-    let config = TransformerConfig { lora, dropout: 0.0, activation_dropout: None, attention_dropout: 0.0, ..config };
+    let config = TransformerConfig { dropout: 0.0, activation_dropout: None, attention_dropout: 0.0, ..config };
     (config, weights)
 }
 
@@ -109,8 +110,8 @@ fn under_our_names(
         })
         .collect();
     let settings = json_of("peft", name, "adapter_config.json");
-    let (_, tensors) = hf::import_adapter(family, &base, &settings, &file_tensors(&file)).expect("an adapter");
-    by_path(&tensors)
+    let adapter = hf::import_adapter(family, &base, &settings, &file_tensors(&file)).expect("an adapter");
+    by_path(&adapter.weights)
 }
 
 fn check(name: &str) {
@@ -194,7 +195,7 @@ fn adapters_survive_a_round_trip_bit_for_bit() {
 
         let base = base(name);
         let again = hf::import_adapter(base.family, &base.config, &exported.config, &file_tensors(&found));
-        assert_eq!(again.expect("an adapter").0, config.lora, "{name}");
+        assert_eq!(again.expect("an adapter").config.lora, config.lora, "{name}");
         // The whole model is exported with the adapters merged.
         let whole = hf::export(&config, &tensors, &hf::TokenIds::default()).expect("a model");
         assert!(whole.tensors.iter().all(|tensor| !tensor.name.contains("lora")));

@@ -37,8 +37,8 @@ fn adapted(values: &ByPath) -> (TransformerConfig, Vec<NamedTensor>, Vec<NamedTe
         hf::import(&json("config.json"), &file_tensors(&base)).expect("a model");
     let adapter = replaced(read_file(&bytes("adapter_model.safetensors")), values);
     let settings = json("adapter_config.json");
-    let (lora, adapter) = hf::import_adapter(family, &config, &settings, &file_tensors(&adapter)).expect("an adapter");
-    (TransformerConfig { lora, dropout: 0.0, ..config }, weights, adapter)
+    let adapter = hf::import_adapter(family, &config, &settings, &file_tensors(&adapter)).expect("an adapter");
+    (TransformerConfig { dropout: 0.0, ..adapter.config }, weights, adapter.weights)
 }
 
 /// The first batch, with both answers to a prompt in adjacent rows.
