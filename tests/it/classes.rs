@@ -264,7 +264,10 @@ fn what_cannot_be_classified_is_refused() {
 #[test]
 fn the_page_on_classes_works_as_written() {
     let place = Workplace::new();
-    copy_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("model/fixtures/hf/bert"), &place.path("models/bert"));
+    for model in ["bert", "gpt2"] {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/fixtures/hf").join(model);
+        copy_folder(&fixture, &place.path("models").join(model));
+    }
     let rows = lines_of_the_repository(20);
     for (name, rows) in [("reviews", &rows[..20]), ("dev", &rows[20..30]), ("test", &rows[30..])] {
         place.write(&format!("{name}.jsonl"), labelled(rows));
@@ -298,8 +301,10 @@ fn the_page_on_classes_works_as_written() {
         assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
         n_commands += 1;
     }
-    assert_eq!(n_commands, 9);
+    assert_eq!(n_commands, 18);
     assert_eq!(place.read("classes.jsonl").lines().count(), 2);
     assert!(place.read("tags.jsonl").contains("\"tokens\":[\"Ada\",\"Lovelace\",\"slept\"]"));
     assert!(place.path("models/reviews/config.json").exists());
+    assert!(place.read("adapters/reviews/adapter_config.json").contains("\"score\""));
+    assert!(place.path("models/reviews-lora/config.json").exists());
 }
