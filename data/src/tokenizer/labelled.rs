@@ -315,21 +315,25 @@ mod tests {
         let tokenizer = tokenizer(TokenizerKind::ByteLevelBpe);
         let special = tokenizer.special();
         let (bos, eos) = (special.bos.expect("bos"), special.eos.expect("eos"));
+        let pad = special.pad.expect("pad");
         let ids = |text: &str| tokenizer.encode(text).expect("text");
-        // Without a token for padding, the end token is padding, and nothing reads it.
-        assert_eq!((special.pad, tokenizer.padding_of_decoder()), (None, Some(eos)));
+        assert_eq!(tokenizer.padding_of_decoder(), Some(pad));
         let mut encoder = LabelledEncoder::for_decoder(&tokenizer, 64).expect("room");
         assert_eq!(encoder.around_text(), (&[bos][..], &[eos][..]));
-        assert_eq!(encoder.encode(&text("the man", None)).expect("a row").ids, [&[bos][..], &ids("the man")].concat());
+        let whole = [&[bos][..], &ids("the man"), &[eos]].concat();
+        assert_eq!(encoder.encode(&text("the man", None)).expect("a row").ids, whole);
+        let both = [&whole[..], &ids("the river"), &[eos]].concat();
         let pair = encoder.encode(&text("the man", Some("the river"))).expect("a row");
-        assert_eq!(pair.ids, [&[bos][..], &ids("the man"), &[eos], &ids("the river")].concat());
-        assert_eq!(pair.types.len(), pair.ids.len());
+        assert_eq!((pair.ids.len(), pair.ids), (pair.types.len(), both.clone()));
 
+        // Where the end token is padding, nothing reads it at the end of a row.
+        encoder.padding = Some(eos);
+        assert_eq!(encoder.encode(&text("the man", None)).expect("a row").ids, whole[..whole.len() - 1]);
+        let pair = encoder.encode(&text("the man", Some("the river"))).expect("a row");
+        assert_eq!(pair.ids, both[..both.len() - 1]);
         // A row has a token to read.
-        let mut bare =
-            LabelledEncoder { padding: Some(bos), ..LabelledEncoder::for_decoder(&tokenizer, 64).expect("room") };
-        bare.single.special[1] = vec![bos];
-        assert_eq!(bare.encode(&text("", None)).expect("a row").ids, [eos]);
+        encoder.single.special[0] = vec![eos];
+        assert_eq!(encoder.encode(&text("", None)).expect("a row").ids, [pad]);
     }
 
     #[test]
