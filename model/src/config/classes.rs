@@ -40,6 +40,11 @@ impl TransformerConfig {
         self.class_head != ClassHead::None
     }
 
+    /// The classes or tokens that the model predicts.
+    pub(crate) fn n_predicted(&self) -> usize {
+        if self.has_classes() { self.n_classes } else { self.vocab_size() }
+    }
+
     /// Checks the head for classes against the other parts.
     pub(super) fn validate_classes(&self, problems: &mut Vec<String>) {
         if self.class_head == ClassHead::None {

@@ -305,12 +305,9 @@ fn activation_bytes(
 
 /// Logits of one chunk with the gradient of the hidden states, and the gradients of all chunks.
 fn head_bytes(config: &TransformerConfig, element: u64, rows: u64) -> (u64, u64) {
-    let (vocabulary, d) = (config.vocab_size() as u64, config.d_model as u64);
-    if config.has_classes() {
-        return (rows * config.n_classes as u64 * element, 0);
-    }
+    let (vocabulary, d) = (config.n_predicted() as u64, config.d_model as u64);
     match config.logits_chunk(rows as usize) as u64 {
-        0 => (rows * vocabulary * element, 0),
+        chunk_rows if chunk_rows == 0 || config.has_classes() => (rows * vocabulary * element, 0),
         chunk_rows => (chunk_rows.min(rows) * vocabulary * element + rows * d * element, 4 * vocabulary * d),
     }
 }
