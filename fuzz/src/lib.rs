@@ -229,7 +229,7 @@ pub fn fuzz_safetensors(input: &[u8]) {
     let _ = fs::remove_file(dir.join("model.safetensors.index.json"));
 
     // As adapters of that model, and as their settings.
-    let settings = serde_json::json!({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none"});
+    let settings = serde_json::json!({"r": 2, "lora_alpha": 4, "bias": "none", "num_virtual_tokens": 2});
     for (settings, weights) in
         [(settings.to_string().as_bytes(), input), (input, &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}'])]
     {
@@ -237,6 +237,7 @@ pub fn fuzz_safetensors(input: &[u8]) {
         write(&dir.join("adapter_model.safetensors"), weights);
         if let Ok(adapter) = AdapterFolder::open(&dir) {
             let _ = hf::import_adapter(Family::Llama, &small_llama(), adapter.settings(), &adapter.tensors());
+            let _ = hf::import_prompt(Family::Llama, &small_llama(), adapter.settings(), &adapter.tensors());
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::decoder::{Decoder, DecoderLayer};
 use crate::embedding::TokenEmbedding;
 use crate::init::{Init, Role};
 use crate::kv_cache::DecoderCache;
+use crate::learned_prompt::LearnedPrompt;
 use crate::linear::Linear;
 use crate::loss::{EvalSums, LossSums, TokenLoss};
 use crate::norm::{Norm, normalized};
@@ -26,6 +27,8 @@ use crate::rows::Rows;
 pub struct DecoderOnly {
     /// Token vectors; also the output projection when embeddings are tied.
     pub embedding: TokenEmbedding,
+    /// Vectors in front of every text, if the configuration has some.
+    pub learned_prompt: Option<LearnedPrompt>,
     /// Positions.
     pub positions: PositionEncoding,
     /// Norm of the embedded text, if the configuration has embedding norms.
@@ -53,6 +56,7 @@ impl TransformerConfig {
         let (d, v) = (self.d_model, self.target_vocab_size);
         DecoderOnly {
             embedding: TokenEmbedding::init(&init.at("embedding"), v),
+            learned_prompt: LearnedPrompt::init(&init.at("learned_prompt")),
             positions: PositionEncoding::init(&init.at("positions")),
             embedding_norm: self.embedding_norm.then(|| Norm::init(&init)),
             decoder: Decoder::init(&init.at("decoder")),
@@ -136,19 +140,30 @@ impl DecoderOnly {
         self.project(self.read(batch, stream))
     }
 
-    /// Returns the hidden states of a batch.
+    /// Returns the hidden states of a batch. A learned prompt stands in front of each row; its own states are left out.
     ///
     /// # Shapes
     /// - result: `[B * T, D]`; rows of padded positions have no meaning
     ///
     /// # Panics
-    /// If T is above `max_positions`.
+    /// If T, with the learned prompt, is above `max_positions`, or if rows behind a prompt have several documents.
     pub fn read(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
+        if let Some(prompt) = &self.learned_prompt {
+            return self.read_behind(prompt, batch, stream);
+        }
         let ([n], ids) = (batch.input.dims(), batch.input.clone());
         let rows = batch.rows().with_rotary_positions(&self.config, n, &ids.device());
         let (positions, norm) = (&self.positions, &self.embedding_norm);
         let x = self.embedding.layer_input(ids, positions, norm, self.config.dropout, &rows, stream);
         self.decoder.forward(x, &rows, None, stream)
+    }
+
+    /// Returns the hidden states of a batch behind `prompt`, `[B * T, D]`.
+    fn read_behind(&self, prompt: &LearnedPrompt, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
+        assert!(batch.documents.is_none(), "a learned prompt stands in front of a row, so a row has one document");
+        let rows = Rows::of_lengths(prompt.lengths(batch.lengths.clone()));
+        let x = prompt.in_front(self.embedding.forward(batch.input.clone()), batch.batch_size);
+        prompt.without(self.hidden(x, &rows, stream), batch.batch_size)
     }
 
     /// Returns the negative log-likelihood of the label of each position, `[B * T]`, f32; 0 where there is none.
@@ -157,8 +172,9 @@ impl DecoderOnly {
         self.token_loss(0.0).of_rows(hidden, self.projection(), batch.labels.clone())
     }
 
-    /// Returns the model without adapters.
+    /// Returns the model without adapters and without a learned prompt.
     pub(crate) fn without_adapters(mut self) -> Self {
+        self.learned_prompt = None;
         for layer in &mut self.decoder.layers {
             let DecoderLayer { self_attention, feed_forward, .. } = layer;
             for linear in
@@ -208,7 +224,8 @@ impl DecoderOnly {
         self.decoder.start_without_source(batch_size)
     }
 
-    /// Starts a text with each prompt, and returns the logits of the token after the prompt. Prompts may differ in length.
+    /// Starts a text with each prompt, and returns the logits of the token after the prompt. Prompts may differ in length. A learned
+    /// prompt stands in front of each, and the cache holds it too.
     ///
     /// # Shapes
     /// - `ids`: `[B * T]`, right-padded with any id
@@ -219,11 +236,18 @@ impl DecoderOnly {
     /// If `ids` does not divide into the rows or T is above `max_positions`. [`Prompts`](crate::Prompts) makes both tensors
     /// and checks them first.
     pub fn prefill(&self, ids: Tensor<1, Int>, lengths: Tensor<1, Int>) -> (Tensor<2>, DecoderCache) {
-        self.prefill_vectors(self.embedding.forward(ids), lengths)
+        let x = self.embedding.forward(ids);
+        match &self.learned_prompt {
+            Some(prompt) => {
+                let [batch_size] = lengths.dims();
+                self.prefill_vectors(prompt.in_front(x, batch_size), prompt.lengths(lengths))
+            }
+            None => self.prefill_vectors(x, lengths),
+        }
     }
 
     /// [`Self::prefill`] with token vectors from [`Self::embedding`]. Some may come from elsewhere: a
-    /// [`LearnedPrompt`](crate::LearnedPrompt) in front of the user's text.
+    /// [`LearnedPrompt`](crate::LearnedPrompt) in front of the user's text. The model's own is not added.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`

@@ -117,6 +117,12 @@ impl<'a> Init<'a> {
         self.random(name, [n_in, rank], UNIT_WORDS, |random| bound * (2.0 * unit(random) - 1.0))
     }
 
+    /// Chooses `n` of the numbers below `end` for the parameter at `path`.
+    pub(crate) fn choices(seed: u64, path: &str, n: usize, end: usize) -> Vec<usize> {
+        let mut random = stream(seed, path);
+        (0..n).map(|_| (unit(&mut random) * end as f64) as usize).collect()
+    }
+
     /// A matrix of zeros that is trained.
     pub(crate) fn zeros(&self, shape: [usize; 2]) -> Param<Tensor<2>> {
         Param::from_tensor(Tensor::zeros(shape, (self.device, self.dtype)))

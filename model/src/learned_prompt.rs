@@ -9,6 +9,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::config::TransformerConfig;
 use crate::init::Init;
+use crate::named_tensor::NamedTensor;
 
 /// P trained vectors.
 #[derive(Module, Debug)]
@@ -37,7 +38,59 @@ impl TransformerConfig {
     }
 }
 
+/// Returns whether the parameter at `path` is a learned prompt.
+pub fn is_learned_prompt(path: &str) -> bool {
+    path.starts_with("learned_prompt.")
+}
+
+/// Returns the prompt that training of a model begins with: the vectors of tokens that `seed` chooses from the vocabulary, which
+/// Lester et al. 2021 (section 3.2) find better than random numbers. None if `weights` lack the token vectors.
+pub fn prompt_of_tokens(config: &TransformerConfig, weights: &[NamedTensor], seed: u64) -> Option<NamedTensor> {
+    let embedding = weights.iter().find(|tensor| tensor.name == "embedding.table")?;
+    let &[n, d] = embedding.shape.as_slice() else { return None };
+    let scale = if config.scale_embedding { (d as f32).sqrt() } else { 1.0 };
+    let tokens = Init::choices(seed, "learned_prompt.table", config.prompt_tokens, n);
+    let rows = tokens.into_iter().flat_map(|token| &embedding.values[token * d..][..d]);
+    let values = rows.map(|x| scale * x).collect();
+    Some(NamedTensor { name: "learned_prompt.table".to_owned(), shape: vec![config.prompt_tokens, d], values })
+}
+
 impl LearnedPrompt {
+    /// Initializes the prompt of a model, if its configuration has one.
+    pub(crate) fn init(init: &Init) -> Option<Self> {
+        let n = init.config.prompt_tokens;
+        (n > 0).then(|| Self { table: init.table("table", n) })
+    }
+
+    /// Puts the prompt in front of each row.
+    ///
+    /// # Shapes
+    /// - `x`: `[B * T, D]`
+    /// - result: `[B * (P + T), D]`
+    pub(crate) fn in_front(&self, x: Tensor<2>, batch_size: usize) -> Tensor<2> {
+        let ([n, d], [p, _], b) = (x.dims(), self.table.dims(), batch_size);
+        let ids = Tensor::<1, Int>::arange(0..p as i64, (&x.device().inner(), DType::I32));
+        let ids = ids.reshape([1, p]).expand([b, p]).reshape([b * p]);
+        // The lookup adds up the gradients of all rows in f32 and in a fixed order.
+        let prompt = kiln_kernels::embedding(ids, self.table.val()).cast(x.dtype()).reshape([b, p, d]);
+        Tensor::cat(vec![prompt, x.reshape([b, n / b, d])], 1).reshape([b * p + n, d])
+    }
+
+    /// Removes the positions of the prompt.
+    ///
+    /// # Shapes
+    /// - `hidden`: `[B * (P + T), D]`
+    /// - result: `[B * T, D]`
+    pub(crate) fn without(&self, hidden: Tensor<2>, batch_size: usize) -> Tensor<2> {
+        let ([n, d], [p, _], b) = (hidden.dims(), self.table.dims(), batch_size);
+        hidden.reshape([b, n / b, d]).narrow(1, p, n / b - p).reshape([n - b * p, d])
+    }
+
+    /// Adds the prompt to the lengths of rows, `[B]`.
+    pub(crate) fn lengths(&self, lengths: Tensor<1, Int>) -> Tensor<1, Int> {
+        lengths + self.table.dims()[0] as i64
+    }
+
     /// Inserts the prompt among the token vectors of each row.
     ///
     /// # Shapes

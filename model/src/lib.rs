@@ -113,7 +113,7 @@ pub use encoder_only::{EncoderOnly, MaskedHead};
 pub use feed_forward::FeedForward;
 pub use kiln_kernels::DropoutStream;
 pub use kv_cache::{DecoderCache, Memory};
-pub use learned_prompt::{Insertion, LearnedPrompt};
+pub use learned_prompt::{Insertion, LearnedPrompt, is_learned_prompt, prompt_of_tokens};
 pub use linear::{Adapter, Linear};
 pub use lora::{is_adapter, merge_adapters};
 pub use loss::{EvalSums, LossSums, PreferenceSums};

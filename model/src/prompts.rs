@@ -20,7 +20,7 @@ pub enum PromptError {
     },
     /// A row fills the model's positions and leaves no room to continue.
     #[error(
-        "prompt {row} has {len} tokens, but the model has {max_positions} positions, of which the continuation needs at least one; \
+        "prompt {row} has {len} tokens, but the model has {max_positions} positions for a text, of which the continuation needs at least one; \
          shorten the prompt to {} tokens",
         max_positions - 1
     )]
@@ -29,7 +29,7 @@ pub enum PromptError {
         row: usize,
         /// Its tokens.
         len: usize,
-        /// Positions of the model.
+        /// Positions of the model, without a learned prompt.
         max_positions: usize,
     },
     /// An id is outside the vocabulary.
@@ -77,7 +77,7 @@ impl Prompts {
         let len = rows.iter().map(Vec::len).max().ok_or(PromptError::NoPrompts)?;
         let mut ids = vec![config.pad_id.cast_signed(); rows.len() * len];
         for (row, tokens) in rows.iter().enumerate() {
-            let max_positions = config.max_positions;
+            let max_positions = config.text_positions();
             match tokens.len() {
                 0 => return Err(PromptError::Empty { row }),
                 len if len >= max_positions => return Err(PromptError::TooLong { row, len, max_positions }),

@@ -56,7 +56,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "WHICH")]
     weights: Option<WhichWeights>,
 
-    /// Write the adapters alone, for peft: adapter_config.json and adapter_model.safetensors [default: merged into the model]
+    /// Write the adapters or the learned prompt alone, for peft: adapter_config.json and adapter_model.safetensors [default: adapters
+    /// are merged into the model]
     #[arg(long)]
     adapter: bool,
 
@@ -187,11 +188,15 @@ fn adapter(args: &Args, run: &TrainedModel, stored: StoredType) -> Result<()> {
                     without --adapter";
         return Err(Usage(text.into()).into());
     }
+    let (what, exported) = match run.model.prompt_tokens {
+        0 => ("adapters", hf::export_adapter(&run.model, run.weights())),
+        _ => ("learned prompt", hf::export_prompt(&run.model, run.weights())),
+    };
     let ExportedAdapter { family, config, tensors } =
-        hf::export_adapter(&run.model, run.weights()).with_context(|| format!("exporting {}", run.path.display()))?;
+        exported.with_context(|| format!("exporting {}", run.path.display()))?;
     write_adapter(&args.dir, &tensors, stored, text(&config))?;
     eprintln!(
-        "exported the adapters of step {} of {}, for the {family} model that they were trained with",
+        "exported the {what} of step {} of {}, for the {family} model of the training",
         run.step,
         args.run.display()
     );

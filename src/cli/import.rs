@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use generation::Rules;
+use kiln_data::Packing;
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
@@ -49,7 +50,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
 
-    /// Folder of adapters made by peft (LoRA), which the run has next to the model's weights
+    /// Folder of adapters (LoRA) or of a learned prompt (prompt tuning) made by peft, which the run has next to the model's weights
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
 
@@ -70,9 +71,16 @@ pub(super) fn run(args: Args) -> Result<()> {
     if let Some(dir) = &args.adapter {
         let adapter = AdapterFolder::open(dir)?;
         let (settings, tensors) = (adapter.settings(), adapter.tensors());
-        hf::import_adapter(imported.family, &imported.config, settings, &tensors)
-            .with_context(|| format!("importing {}", dir.display()))?
-            .add_to(&mut imported);
+        let context = || format!("importing {}", dir.display());
+        if hf::is_prompt(settings) {
+            let found = hf::import_prompt(imported.family, &imported.config, settings, &tensors);
+            let (prompt_tokens, prompt) = found.with_context(context)?;
+            imported.config.prompt_tokens = prompt_tokens;
+            imported.weights.push(prompt);
+        } else {
+            let found = hf::import_adapter(imported.family, &imported.config, settings, &tensors);
+            found.with_context(context)?.add_to(&mut imported);
+        }
     }
     imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
 
@@ -313,6 +321,9 @@ fn run_config(task: Task, model: &TransformerConfig) -> Config {
     config.data.corpus.max_source_len = 0;
     config.data.corpus.max_target_len = 0;
     config.data.text.seq_len = 0;
+    if model.prompt_tokens > 0 {
+        config.data.text.packing = Packing::Sentences;
+    }
     let longest = model.max_positions.next_multiple_of(config.loader.bucket_multiple.max(1));
     config.loader.batch_tokens = config.loader.batch_tokens.max(longest);
     config

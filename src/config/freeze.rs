@@ -1,8 +1,9 @@
-//! Which parameters are not trained: those that `train.freeze` names, and all others than adapters if there are some.
+//! Which parameters are not trained: those that `train.freeze` names, and all others than adapters or a learned prompt if there are
+//! some.
 
 use std::collections::BTreeSet;
 
-use kiln_model::is_adapter;
+use kiln_model::{is_adapter, is_learned_prompt};
 
 use super::suggest::nearest;
 use super::{Config, ConfigError};
@@ -22,15 +23,15 @@ impl Config {
         let unmatched = patterns.iter().filter(|pattern| !paths.iter().any(|path| matches(pattern, path)));
         let mut problems: Vec<String> = unmatched.map(|pattern| no_match(pattern, paths)).collect();
 
-        let has_adapters = paths.iter().any(|path| is_adapter(path));
+        let has_additions = paths.iter().any(|path| is_adapter(path) || is_learned_prompt(path));
         let is_frozen = |path: &&str| {
-            (has_adapters && !is_trained_with_adapters(path)) || patterns.iter().any(|pattern| matches(pattern, path))
+            (has_additions && !is_addition(path)) || patterns.iter().any(|pattern| matches(pattern, path))
         };
         let frozen: Vec<bool> = paths.iter().map(is_frozen).collect();
         if problems.is_empty() && frozen.iter().all(|frozen| *frozen) {
             problems.push(format!(
                 "train.freeze freezes all {} parameters that would be trained, so that nothing is left to train; remove a pattern",
-                paths.iter().filter(|path| !has_adapters || is_trained_with_adapters(path)).count()
+                paths.iter().filter(|path| !has_additions || is_addition(path)).count()
             ));
         }
         if problems.is_empty() { Ok(frozen) } else { Err(ConfigError { problems }) }
@@ -47,9 +48,9 @@ impl Config {
     }
 }
 
-/// Returns whether a parameter is trained in a model with adapters: an adapter's own, or of a head for classes, which is new.
-fn is_trained_with_adapters(path: &str) -> bool {
-    is_adapter(path) || path.starts_with("classifier.")
+/// Returns whether a parameter was added to a trained model: of an adapter, a learned prompt or a head for classes.
+fn is_addition(path: &str) -> bool {
+    is_adapter(path) || is_learned_prompt(path) || path.starts_with("classifier.")
 }
 
 /// Says that a pattern matches nothing, and which names it could mean.

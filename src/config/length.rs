@@ -77,14 +77,14 @@ pub(super) fn batches_per_epoch(config: &Config, enough: f64) -> Option<f64> {
         enough,
         num_threads: available_parallelism().map_or(1, usize::from),
     };
-    let (files, max_positions) = (&config.data.train, config.model.max_positions);
+    let (files, model) = (&config.data.train, &config.model);
     let batches = match traits_of(config.task).reads {
         Reads::Pairs => {
-            let corpus = PairCorpus::open(files, &config.data.corpus.resolved(max_positions)).ok()?;
+            let corpus = PairCorpus::open(files, &config.data.corpus.resolved(model.max_positions)).ok()?;
             estimate.of_pairs(&corpus).ok()?
         }
         Reads::Text => {
-            let corpus = TextCorpus::open(files, &config.data.text.resolved(max_positions)).ok()?;
+            let corpus = TextCorpus::open(files, &config.data.text.resolved(model.text_positions())).ok()?;
             estimate.of_text(&corpus, config.task).ok()?
         }
     };

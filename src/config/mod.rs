@@ -18,6 +18,7 @@ mod machine;
 mod overrides;
 mod paths;
 pub mod presets;
+mod prompt;
 mod reference;
 mod suggest;
 pub(crate) mod task;

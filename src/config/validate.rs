@@ -46,7 +46,7 @@ impl Config {
         problems.extend(self.data.labels.validate());
         let max_positions = match traits_of(self.task).reads {
             Reads::Pairs => 0,
-            Reads::Text => self.model.max_positions,
+            Reads::Text => self.model.text_positions(),
         };
         problems.extend(self.data.text.validate(max_positions).into_iter().chain(super::chat::problem(self)));
 
@@ -139,8 +139,9 @@ impl Config {
                     .into(),
             );
         }
-        let seq_len = self.data.text.resolved(self.model.max_positions).seq_len;
-        if seq_len <= self.model.max_positions && self.loader.batch_tokens < seq_len {
+        problems.extend(super::prompt::problem(self));
+        let seq_len = self.data.text.resolved(self.model.text_positions()).seq_len;
+        if seq_len <= self.model.text_positions() && self.loader.batch_tokens < seq_len {
             problems.push(format!(
                 "loader.batch_tokens {} cannot hold one row of {seq_len} tokens (data.text.seq_len; 0 takes \
                  model.max_positions); raise it to at least {seq_len}, or lower data.text.seq_len",

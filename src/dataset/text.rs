@@ -98,7 +98,7 @@ pub fn valid_text(
         }
         TextCorpus::open(&valid, &text_config(config)).context("data.valid")?
     } else {
-        TextCorpus::open(named, &config.data.text.resolved(config.model.max_positions))?
+        TextCorpus::open(named, &config.data.text.resolved(config.model.text_positions()))?
     };
     open_to_measure(config, &corpus, cache_dir, vocabulary, note).map(Some)
 }
@@ -137,7 +137,7 @@ pub(super) fn files(config: &Config, cache_dir: &Path) -> Result<Files> {
 /// Returns how the run reads its text.
 /// Returns how the text of a run is read, with the model's positions in place of a limit of 0.
 pub fn text_config(config: &Config) -> TextConfig {
-    let text = config.data.text.resolved(config.model.max_positions);
+    let text = config.data.text.resolved(config.model.text_positions());
     if config.is_built_in_task() { built_in::text_config(&text) } else { text }
 }
 

@@ -139,7 +139,7 @@ pub struct Texts<'a> {
     model: &'a DecoderOnly,
     cache: DecoderCache,
     device: Device,
-    /// Positions of each row.
+    /// Positions of each row, with a learned prompt.
     lengths: Vec<usize>,
 }
 
@@ -147,6 +147,7 @@ impl<'a> Texts<'a> {
     /// Reads `prompts`, which have `lengths` tokens, and begins one continuation for each.
     pub fn begin(model: &'a DecoderOnly, prompts: &Prompts, lengths: Vec<usize>, limits: Vec<usize>) -> Begun<Self> {
         let (logits, cache) = model.prefill(prompts.ids.clone(), prompts.lengths.clone());
+        let lengths = lengths.into_iter().map(|len| len + model.config().prompt_tokens).collect();
         Begun { sequences: Self { model, cache, device: prompts.ids.device(), lengths }, logits, limits }
     }
 }

@@ -158,7 +158,7 @@ impl TextGenerator {
 
     /// Checks a prompt, number `number` of the input.
     fn row(&self, ids: Vec<u32>, number: usize) -> Result<PromptRow, GenerateError> {
-        let positions = self.model.config().max_positions;
+        let positions = self.model.config().text_positions();
         if ids.is_empty() {
             return Err(GenerateError::EmptyPrompt { prompt: number });
         }

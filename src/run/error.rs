@@ -77,7 +77,7 @@ pub enum RunError {
     #[error(
         "--from {}: these weights belong to another model than model.* of the configuration; of these keys, only dropout, \
          attention_dropout, activation_dropout, mlm_head, pooler, class_head, n_classes and, without learned positions, max_positions may change; adapters \
-         (model.lora) may be added or, with model.lora.rank=0, merged",
+         (model.lora) may be added or, with model.lora.rank=0, merged; a prompt (model.prompt_tokens) may be added or, with 0, left out",
         .0.display()
     )]
     OtherModel(PathBuf),

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_model::{ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, merge_adapters};
+use kiln_model::{
+    ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, is_learned_prompt, merge_adapters, prompt_of_tokens,
+};
 
 use super::error::RunError;
 use super::new_vocabulary::with_vocabulary;
@@ -53,6 +55,7 @@ pub(crate) fn start_from(
         has = false;
     }
     let lora = if has == wants { weights.model.lora.clone() } else { config.model.lora.clone() };
+    notes.extend(exchange_prompts(config, &mut weights));
     if !fits(&TransformerConfig { lora, ..weights.model.clone() }, &config.model) {
         return Err(RunError::OtherModel(run.path.clone()).into());
     }
@@ -79,6 +82,24 @@ pub(crate) fn start_from(
         checkpoints.save_weights(&weights)?;
     }
     Ok((weights, notes))
+}
+
+/// Leaves out a learned prompt that the configured model lacks, or adds one that the saved model lacks. Returns a sentence about it.
+fn exchange_prompts(config: &Config, weights: &mut Weights) -> Option<String> {
+    let wanted = config.model.prompt_tokens;
+    match (weights.model.prompt_tokens, wanted) {
+        (0, 1..) => {
+            weights.weights.extend(prompt_of_tokens(&config.model, &weights.weights, config.seed));
+            weights.model.prompt_tokens = wanted;
+            Some(format!("--from: a prompt of {wanted} vectors is new, initialized with vectors of the vocabulary"))
+        }
+        (1.., 0) => {
+            weights.weights.retain(|tensor| !is_learned_prompt(&tensor.name));
+            weights.model.prompt_tokens = 0;
+            Some("--from: the learned prompt is left out".to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// Returns whether adapters change what the model computes: the second matrix of a new one is zero.

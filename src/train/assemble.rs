@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use burn::tensor::Device;
 use kiln_data::{Loader, Rank};
 use kiln_kernels::Settings;
-use kiln_model::{TransformerConfig, is_adapter};
+use kiln_model::{TransformerConfig, is_adapter, is_learned_prompt};
 
 use super::capture::CapturedSteps;
 use super::due::Saving;
@@ -141,8 +141,12 @@ fn frozen_note<M: Model>(state: &TrainState<M>) -> Option<String> {
     let n_frozen: usize = table.frozen().map(ParamEntry::len).sum();
     let n_trained = table.n_params();
     (n_frozen > 0).then(|| {
-        let why =
-            if table.entries().iter().any(|entry| is_adapter(&entry.path)) { "model.lora" } else { "train.freeze" };
+        let has = |is: fn(&str) -> bool| table.entries().iter().any(|entry| is(&entry.path));
+        let why = match (has(is_adapter), has(is_learned_prompt)) {
+            (true, _) => "model.lora",
+            (_, true) => "model.prompt_tokens",
+            _ => "train.freeze",
+        };
         format!(
             "{} of {} parameters are trained; {} tensors are frozen ({why})",
             thousands(n_trained as f64),

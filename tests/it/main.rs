@@ -25,6 +25,7 @@ mod own_head;
 mod perfetto;
 mod preferences;
 mod profile;
+mod prompt_tuning;
 mod readme;
 mod report;
 mod resuming;

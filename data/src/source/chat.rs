@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{BatchSource, BatchWorker};
-use crate::batch::{Around, EpochPlan, RowFormat, RowWriter};
+use crate::batch::{Around, Buckets, EpochPlan, RowFormat, RowWriter};
 use crate::cache::{CacheKind, TokenCache, Tokens};
-use crate::corpus::TextConfig;
+use crate::corpus::{Packing, TextConfig};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
@@ -18,21 +18,35 @@ use crate::tokenizer::TextTokenizer;
 /// A conversation is never cut, since its second part would lack the question. The rows are packed once, by best fit in
 /// the order of decreasing length (Johnson 1973): each conversation goes into the fullest row that has room for it.
 /// An epoch shuffles the rows. Neighbours within a row stay the same, which the model does not notice.
+///
+/// With [`Packing::Sentences`], each conversation has a row of its own, padded to the length of its bucket.
 #[derive(Debug)]
 pub struct ChatSource {
     cache: TokenCache,
     format: RowFormat,
-    /// Conversations of each row.
-    rows: Vec<Vec<u32>>,
-    shape: Shape,
+    rows: Rows,
     vocab_size: usize,
     /// Everything that decides the content of a row, except the cache. Part of the fingerprint.
     settings: String,
 }
 
+/// How rows are made of conversations.
+#[derive(Debug)]
+enum Rows {
+    /// Several in a row.
+    Packed {
+        /// Conversations of each row.
+        rows: Vec<Vec<u32>>,
+        /// Of a full batch.
+        shape: Shape,
+    },
+    /// Each in a row of its own.
+    Single(Buckets),
+}
+
 impl ChatSource {
-    /// Packs the conversations of a cache. Replace a `text.seq_len` of 0 first ([`TextConfig::resolved`]). Batches have
-    /// `batch_tokens / seq_len` rows; the last batch of an epoch has the remaining rows.
+    /// Packs the conversations of a cache. Replace a `text.seq_len` of 0 first ([`TextConfig::resolved`]). Batches of packed
+    /// rows have `batch_tokens / seq_len` of them; the last batch of an epoch has the remaining rows.
     ///
     /// # Errors
     ///
@@ -56,12 +70,19 @@ impl ChatSource {
             )));
         }
         let fill = tokenizer.special().fill();
+        let is_packed = text.packing != Packing::Sentences;
+        let rows = if is_packed {
+            let shape = Shape::text(loader.batch_tokens / seq_len, seq_len);
+            Rows::Packed { rows: packed(&cache, seq_len)?, shape }
+        } else {
+            Rows::Single(buckets(&cache, seq_len, loader)?)
+        };
         Ok(Self {
-            rows: packed(&cache, seq_len)?,
-            shape: Shape::text(loader.batch_tokens / seq_len, seq_len),
+            rows,
             vocab_size: tokenizer.vocab_size(),
-            settings: format!("chat {seq_len} {fill}"),
-            format: RowFormat { input: Around::default(), labels: Around::default(), fill, boundaries: true },
+            // Saved runs know this text as part of the source's fingerprint.
+            settings: format!("{} {seq_len} {fill}", if is_packed { "chat" } else { "chat in rows" }),
+            format: RowFormat { input: Around::default(), labels: Around::default(), fill, boundaries: is_packed },
             cache,
         })
     }
@@ -73,12 +94,18 @@ impl ChatSource {
 
     /// Returns the number of rows of an epoch.
     pub fn n_rows(&self) -> usize {
-        self.rows.len()
+        match &self.rows {
+            Rows::Packed { rows, .. } => rows.len(),
+            Rows::Single(buckets) => buckets.n_rows(),
+        }
     }
 
     /// Returns the share of padding among the tokens of an epoch, in [0, 1).
     pub fn padding_ratio(&self) -> f64 {
-        1.0 - self.cache.n_tokens() as f64 / (self.rows.len() * self.shape.target_len) as f64
+        match &self.rows {
+            Rows::Packed { rows, shape } => 1.0 - self.cache.n_tokens() as f64 / (rows.len() * shape.target_len) as f64,
+            Rows::Single(buckets) => buckets.padding_ratio(),
+        }
     }
 
     /// Adds a conversation to the open row.
@@ -97,17 +124,29 @@ impl ChatSource {
     }
 }
 
+/// Returns the length of each conversation.
+fn lengths(cache: &TokenCache, seq_len: usize) -> Result<Vec<usize>> {
+    let lengths: Vec<usize> = (0..cache.n_rows()).map(|row| cache.document_len(row) as usize).collect();
+    match lengths.iter().copied().max() {
+        Some(longest) if longest > seq_len => Err(Error::cache(
+            cache.path(),
+            format!("has a conversation of {longest} tokens, data.text.seq_len = {seq_len} has no room for it"),
+        )),
+        _ => Ok(lengths),
+    }
+}
+
+/// Sorts conversations in rows of their own by length.
+fn buckets(cache: &TokenCache, seq_len: usize, loader: &LoaderConfig) -> Result<Buckets> {
+    Buckets::new(lengths(cache, seq_len)?.into_iter().map(|len| (0, len)), (0, seq_len), loader)
+}
+
 /// Returns the conversations of each row.
 fn packed(cache: &TokenCache, seq_len: usize) -> Result<Vec<Vec<u32>>> {
-    let len = |conversation: u32| cache.document_len(conversation as usize) as usize;
+    let lengths = lengths(cache, seq_len)?;
+    let len = |conversation: u32| lengths[conversation as usize];
     let mut by_length: Vec<u32> = (0..cache.n_rows() as u32).collect();
     by_length.sort_by_key(|conversation| std::cmp::Reverse(len(*conversation)));
-    if let Some(longest) = by_length.first().copied().filter(|longest| len(*longest) > seq_len) {
-        return Err(Error::cache(
-            cache.path(),
-            format!("has a conversation of {} tokens, data.text.seq_len = {seq_len} has no room for it", len(longest)),
-        ));
-    }
 
     let mut rows: Vec<Vec<u32>> = Vec::new();
     // Rows by their free places.
@@ -136,22 +175,35 @@ fn packed(cache: &TokenCache, seq_len: usize) -> Result<Vec<Vec<u32>>> {
 
 impl BatchSource for ChatSource {
     fn plan(&self, order: Order) -> EpochPlan {
-        let rows = order.indices(self.rows.len() as u32, ShuffleOf::Rows);
-        let mut plan = EpochPlan::with_capacity(rows.len());
-        for batch in rows.chunks(self.shape.batch_size) {
-            plan.push(batch, Shape { batch_size: batch.len(), ..self.shape });
+        match &self.rows {
+            Rows::Packed { rows, shape } => {
+                let rows = order.indices(rows.len() as u32, ShuffleOf::Rows);
+                let mut plan = EpochPlan::with_capacity(rows.len());
+                for batch in rows.chunks(shape.batch_size) {
+                    plan.push(batch, Shape { batch_size: batch.len(), ..*shape });
+                }
+                plan
+            }
+            Rows::Single(buckets) => buckets.plan(order),
         }
-        plan
     }
 
     fn batches_per_epoch(&self) -> u64 {
-        self.rows.len().div_ceil(self.shape.batch_size) as u64
+        match &self.rows {
+            Rows::Packed { rows, shape } => rows.len().div_ceil(shape.batch_size) as u64,
+            Rows::Single(buckets) => buckets.batches_per_epoch(),
+        }
     }
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
-        let (full, left) = (self.rows.len() / self.shape.batch_size, self.rows.len() % self.shape.batch_size);
-        let last = (Shape { batch_size: left, ..self.shape }, usize::from(left > 0));
-        Some([(self.shape, full), last].into_iter().filter(|(_, batches)| *batches > 0).collect())
+        Some(match &self.rows {
+            Rows::Packed { rows, shape } => {
+                let (full, left) = (rows.len() / shape.batch_size, rows.len() % shape.batch_size);
+                let last = (Shape { batch_size: left, ..*shape }, usize::from(left > 0));
+                [(*shape, full), last].into_iter().filter(|(_, batches)| *batches > 0).collect()
+            }
+            Rows::Single(buckets) => buckets.shapes(),
+        })
     }
 
     fn fingerprint(&self) -> String {
@@ -168,8 +220,13 @@ impl BatchWorker for Arc<ChatSource> {
         let (numbers, shape) = plan.batch(index);
         let mut rows = RowWriter::new(batch, shape, &self.format);
         for number in numbers {
-            for conversation in &self.rows[*number as usize] {
-                self.push(&mut rows, *conversation)?;
+            match &self.rows {
+                Rows::Packed { rows: packed, .. } => {
+                    for conversation in &packed[*number as usize] {
+                        self.push(&mut rows, *conversation)?;
+                    }
+                }
+                Rows::Single(_) => self.push(&mut rows, *number)?,
             }
             rows.end_row(*number);
         }

@@ -4,6 +4,7 @@ mod classes;
 mod layers;
 mod lora;
 mod presets;
+mod prompt;
 mod validate;
 
 pub use classes::ClassHead;
@@ -131,6 +132,9 @@ pub struct TransformerConfig {
     /// Id of the padding token, filled in from the tokenizer. In pairs, the loss ignores labels equal to it. For text see
     /// [`TextBatch::NOT_COUNTED`](crate::TextBatch::NOT_COUNTED).
     pub pad_id: u32,
+    /// Decoder-only: learned vectors in front of every text (P), which are trained instead of the other weights (prompt tuning, Lester
+    /// et al. 2021). They take positions from the text. 0: none.
+    pub prompt_tokens: usize,
     /// Adapters that are trained instead of the other weights.
     pub lora: LoraConfig,
 }
@@ -316,6 +320,7 @@ impl Default for TransformerConfig {
             logits_chunk_rows: None,
             init: InitScheme::Xavier,
             pad_id: 0,
+            prompt_tokens: 0,
             lora: LoraConfig::default(),
         }
     }

@@ -15,6 +15,7 @@ impl TransformerConfig {
         self.validate_parts(&mut problems);
         self.validate_vocabularies(&mut problems);
         self.validate_lora(&mut problems);
+        self.validate_prompt(&mut problems);
         self.validate_classes(&mut problems);
         problems
     }

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device};
 use kiln_kernels::attention_is_fused;
 
-use super::{Sizes, n_params, n_trained};
+use super::{Sizes, in_front, n_params, n_trained};
 use crate::checkpointing::ActivationCheckpointing;
 use crate::config::{Architecture, FeedForwardActivation, NormPlacement, Positions, TransformerConfig};
 
@@ -249,7 +249,7 @@ fn activation_bytes(
 ) -> ActivationBytes {
     let element = dtype.size() as u64;
     let Sizes { d, f, inner, query, key_value, head_norms, n_encoder, n_decoder, .. } = Sizes::of(config);
-    let [b, s, t] = shape.map(|n| n as u64);
+    let [b, s, t] = in_front(config, shape).map(|n| n as u64);
     let n_heads = config.n_heads as u64;
     let expensive = |bytes: u64| Kept { expensive: bytes, ..Kept::default() };
     let cheap = |bytes: u64| Kept { cheap: bytes, ..Kept::default() };

@@ -42,7 +42,7 @@ impl TrainFlops {
 pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> TrainFlops {
     let sizes = Sizes::of(config);
     let Sizes { d, n_encoder, n_decoder, .. } = sizes;
-    let [b, s, t] = shape.map(|n| n as f64);
+    let [b, s, t] = in_front(config, shape).map(|n| n as f64);
     let layer = sizes.self_attention(false) + sizes.feed_forward(false);
     let projection = if config.has_classes() { 0 } else { config.vocab_size() as u64 * d };
     let (per_source, per_target, pairs) = match config.architecture {
@@ -57,12 +57,17 @@ pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> T
             (0, n_encoder * layer + head, n_encoder as f64 * t * t)
         }
     };
-    // Weights next to adapters get no gradients.
-    let per_weight = if config.has_adapters() { 4.0 } else { 6.0 };
+    // Frozen weights get no gradients.
+    let per_weight = if config.trains_additions() { 4.0 } else { 6.0 };
     TrainFlops {
         weights: per_weight * b * (per_source as f64 * s + per_target as f64 * t),
         attention: 12.0 * b * sizes.query as f64 * pairs,
     }
+}
+
+/// Adds the positions of a learned prompt to each row.
+fn in_front(config: &TransformerConfig, [b, s, t]: [usize; 3]) -> [usize; 3] {
+    [b, s, t + config.prompt_tokens]
 }
 
 /// The configuration as 64-bit numbers.

@@ -20,7 +20,7 @@ pub struct ParamCount {
     pub head: u64,
     /// The output projection, also if it is tied to a table.
     pub output_projection: u64,
-    /// Adapters of all layers.
+    /// Adapters of all layers, or the learned prompt.
     pub adapters: u64,
 }
 
@@ -89,7 +89,8 @@ pub fn n_params(config: &TransformerConfig) -> ParamCount {
             + if config.final_logits_bias { vocab } else { 0 }
             + classifier(config),
         output_projection,
-        adapters: n_encoder * adapters(config, false)
+        adapters: config.prompt_tokens as u64 * d
+            + n_encoder * adapters(config, false)
             + n_decoder * adapters(config, config.architecture == Architecture::EncoderDecoder),
     }
 }
@@ -105,10 +106,11 @@ fn classifier(config: &TransformerConfig) -> u64 {
     }
 }
 
-/// Counts the parameters that are trained: all, or the adapters' and a head for classes if there are adapters.
+/// Counts the parameters that are trained: all, or the additions to a frozen model: adapters, a learned
+/// prompt, a head for classes.
 pub fn n_trained(config: &TransformerConfig) -> u64 {
     let n = n_params(config);
-    if config.has_adapters() { n.adapters + classifier(config) } else { n.total() }
+    if config.trains_additions() { n.adapters + classifier(config) } else { n.total() }
 }
 
 /// Counts the parameters of a layer's adapters.

@@ -44,6 +44,7 @@ mod import;
 mod llama;
 mod model;
 mod peft;
+mod prompt_tuning;
 mod reorder;
 mod rope;
 mod seq2seq;
@@ -58,6 +59,7 @@ use serde_json::{Map, Value, json};
 pub use error::HfError;
 use fields::Fields;
 pub use peft::{ExportedAdapter, ImportedAdapter, export_adapter, import_adapter};
+pub use prompt_tuning::{export_prompt, import_prompt, is_prompt};
 use table::Table;
 pub use tensor::{ElementType, FileTensor};
 
@@ -299,6 +301,7 @@ pub struct Exported {
 /// If no family computes the same; the error lists every difference.
 pub fn export_family(config: &TransformerConfig) -> Result<Family, HfError> {
     let family = Family::nearest(config);
+    refuse_prompt(family, config)?;
     // Export reorders the features of alternating sines and cosines.
     let positions = match config.positions {
         Positions::Sinusoidal => Positions::SinusoidalHalves,
@@ -306,6 +309,20 @@ pub fn export_family(config: &TransformerConfig) -> Result<Family, HfError> {
     };
     family.write(&TransformerConfig { positions, ..config.clone() })?;
     Ok(family)
+}
+
+/// Refuses to leave out a learned prompt, which no family has.
+fn refuse_prompt(family: Family, config: &TransformerConfig) -> Result<(), HfError> {
+    match config.prompt_tokens {
+        0 => Ok(()),
+        p => Err(HfError::NotExpressible {
+            family,
+            problems: vec![format!(
+                "model.prompt_tokens is {p}: a model of transformers has no learned prompt; export the prompt alone for peft \
+                 (kiln export --adapter), and the model from the run that it was trained on"
+            )],
+        }),
+    }
 }
 
 /// Exports a model to the family of `transformers` that computes the same.
@@ -319,6 +336,7 @@ pub fn export_family(config: &TransformerConfig) -> Result<Family, HfError> {
 /// If no family computes the same (the error lists every difference), or if `weights` do not fit `config`.
 pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &TokenIds) -> Result<Exported, HfError> {
     let family = Family::nearest(config);
+    refuse_prompt(family, config)?;
     let merged;
     let (config, weights) = if config.has_adapters() {
         let missing = |path: String| HfError::Tensors { family, problems: vec![format!("missing: {path}")] };

@@ -16,6 +16,7 @@ mod parameters;
 mod parity;
 mod peft;
 mod preferences;
+mod prompt_tuning;
 mod prompts;
 mod round_trip;
 mod support;

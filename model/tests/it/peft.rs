@@ -46,7 +46,7 @@ fn written(tensors: &[NamedTensor]) -> Vec<(String, Vec<usize>, Vec<u8>)> {
     tensors.iter().map(|it| (it.name.clone(), it.shape.clone(), bytes(it))).collect()
 }
 
-fn base(name: &str) -> Imported {
+pub(crate) fn base(name: &str) -> Imported {
     let file = read_file(&bytes("families", name, "model.safetensors"));
     hf::import(&json_of("families", name, "config.json"), &file_tensors(&file)).expect("a model")
 }

@@ -179,10 +179,15 @@ impl Args {
                         and keep the rows of tokens that both have";
             return Err(Usage(text.into()));
         }
-        if self.new_vocabulary && config.model.has_adapters() {
-            let text = "--new-vocabulary adds rows that must be trained, and model.lora.rank trains adapters alone; train all weights \
-                        first, and adapters with --from that run";
-            return Err(Usage(text.into()));
+        if self.new_vocabulary && config.model.trains_additions() {
+            let (key, what) = match config.model.prompt_tokens {
+                0 => ("model.lora.rank", "adapters"),
+                _ => ("model.prompt_tokens", "a prompt"),
+            };
+            return Err(Usage(format!(
+                "--new-vocabulary adds rows that must be trained, and {key} trains {what} alone; train all weights first, and {what} \
+                 with --from that run"
+            )));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 mod model;
 
+use kiln_data::Packing;
 use serde::Serialize;
 
 use super::task::{Reads, traits_of};
@@ -102,15 +103,17 @@ impl Follower<'_> {
 
     /// Positions, length of a row and size of a batch of plain text.
     fn text_lengths(&mut self) {
-        let (max_positions, seq_len) = (self.config.model.max_positions, self.config.data.text.seq_len);
+        self.learned_prompt();
+        let (max_positions, seq_len) = (self.config.model.text_positions(), self.config.data.text.seq_len);
         if seq_len > max_positions {
             let because = format!("data.text.seq_len = {seq_len}");
-            self.follow("model.max_positions", |c| &mut c.model.max_positions, seq_len, &because);
+            let wanted = seq_len.saturating_add(self.config.model.prompt_tokens);
+            self.follow("model.max_positions", |c| &mut c.model.max_positions, wanted, &because);
             let because = format!("model.max_positions = {max_positions}");
             self.follow("data.text.seq_len", |c| &mut c.data.text.seq_len, 0, &because);
         }
 
-        let seq_len = self.config.data.text.resolved(self.config.model.max_positions).seq_len;
+        let seq_len = self.config.data.text.resolved(self.config.model.text_positions()).seq_len;
         let batch_tokens = self.config.loader.batch_tokens;
         if batch_tokens < seq_len {
             let because = format!("a row has {seq_len} tokens");
@@ -119,6 +122,23 @@ impl Follower<'_> {
             if self.is_set("loader.batch_tokens") && batch_tokens > 1 {
                 self.follow("data.text.seq_len", |c| &mut c.data.text.seq_len, batch_tokens, &because);
             }
+        }
+    }
+
+    /// A prompt in front of each text takes rows of one text, and positions from it.
+    fn learned_prompt(&mut self) {
+        let (p, text) = (self.config.model.prompt_tokens, &self.config.data.text);
+        if p == 0 {
+            return;
+        }
+        let is_packed = text.packing == Packing::Documents && !text.is_preferences();
+        let is_too_long = text.seq_len > self.config.model.text_positions();
+        let because = format!("model.prompt_tokens = {p} stands in front of each text");
+        if is_packed {
+            self.follow("data.text.packing", |c| &mut c.data.text.packing, Packing::Sentences, &because);
+        }
+        if is_too_long {
+            self.follow("data.text.seq_len", |c| &mut c.data.text.seq_len, 0, &because);
         }
     }
 

@@ -67,7 +67,8 @@ pub enum Packing {
     /// Documents in sequence in full rows, which the model reads as one text: positions continue, and attention sees
     /// the documents before.
     Stream,
-    /// One row per document, padded to the length of its bucket (see [`crate::LoaderConfig`]). For sentences.
+    /// One row per document, padded to the length of its bucket (see [`crate::LoaderConfig`]). For sentences, and for conversations
+    /// behind a learned prompt.
     Sentences,
 }
 
@@ -115,11 +116,16 @@ impl TextConfig {
             problems.push("data.text.field is empty: name the JSON field, for example field = \"text\"".into());
         }
         let is_chat = self.is_chat();
-        if is_chat && self.packing != Packing::Documents {
+        if is_chat && self.packing == Packing::Stream {
             problems.push(
-                "data.text.packing is not \"documents\", but conversations are packed whole and do not see \
-                 each other: set data.text.packing = \"documents\""
+                "data.text.packing = \"stream\" makes one text of all documents, but conversations do not see each other: set \
+                 \"documents\", which packs them whole, or \"sentences\", which gives each a row"
                     .into(),
+            );
+        }
+        if self.is_preferences() && self.packing == Packing::Sentences {
+            problems.push(
+                "data.text.packing = \"sentences\" is how answers to compare are read anyway: leave it at \"documents\"".into(),
             );
         }
         if !is_chat && self.chat_template.is_some() {
@@ -201,7 +207,11 @@ mod tests {
             ),
             (
                 TextConfig { format: TextFormat::Chat, packing: Packing::Stream, ..good.clone() },
-                "data.text.packing is not \"documents\"",
+                "data.text.packing = \"stream\" makes one text",
+            ),
+            (
+                TextConfig { format: TextFormat::Preferences, packing: Packing::Sentences, ..good.clone() },
+                "data.text.packing = \"sentences\" is how",
             ),
             (
                 TextConfig { chat_template: Some("x.jinja".into()), ..good.clone() },

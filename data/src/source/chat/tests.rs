@@ -33,8 +33,12 @@ impl Fixture {
     }
 
     fn source(&self, seq_len: usize) -> Arc<ChatSource> {
-        let cache = self.prepare(&text(seq_len)).expect("good rows");
-        Arc::new(ChatSource::new(cache, &self.tokenizer, &text(seq_len), &loader(2)).expect("good settings"))
+        self.source_of(&text(seq_len))
+    }
+
+    fn source_of(&self, config: &TextConfig) -> Arc<ChatSource> {
+        let cache = self.prepare(config).expect("good rows");
+        Arc::new(ChatSource::new(cache, &self.tokenizer, config, &loader(2)).expect("good settings"))
     }
 }
 
@@ -77,9 +81,22 @@ fn conversations(batches: &[HostBatch]) -> Vec<Places> {
 #[test]
 fn an_epoch_has_each_conversation_once_and_whole() {
     let fixture = Fixture::new(&rows());
-    let source = fixture.source(100);
-    assert!(source.n_rows() < 60 && source.padding_ratio() < 0.1, "{} rows", source.n_rows());
+    let (packed, single) = (fixture.source(100), fixture.source_of(&in_rows()));
+    assert!(packed.n_rows() < 60 && packed.padding_ratio() < 0.1, "{} rows", packed.n_rows());
+    assert!(single.n_rows() == 60 && single.padding_ratio() < 0.3, "{} padding", single.padding_ratio());
+    assert_ne!(packed.fingerprint(), single.fingerprint());
+    check_epoch(&fixture, &packed);
+    check_epoch(&fixture, &single);
+    let batch = OnePass::new(single as Arc<dyn BatchSource>, &loader(0)).expect("ok").next().expect("one").expect("a batch");
+    assert!(!batch.boundaries, "a row has one document");
+}
 
+/// Conversations in rows of their own.
+fn in_rows() -> TextConfig {
+    TextConfig { packing: Packing::Sentences, ..text(100) }
+}
+
+fn check_epoch(fixture: &Fixture, source: &Arc<ChatSource>) {
     let mut epochs: Vec<Vec<HostBatch>> = Vec::new();
     for workers in [0, 3] {
         let mut batches = Loader::new(source.clone(), &loader(workers), 7, Default::default()).expect("ok");
