@@ -254,7 +254,8 @@ fn refuse_random_weights(config: &Config) -> Result<(), RunError> {
         let what = format!("model.lora.rank = {} trains adapters of a model that exists", config.model.lora.rank);
         (what, ", or set model.lora.rank=0")
     } else if config.model.prompt_tokens > 0 {
-        let what = format!("model.prompt_tokens = {} trains a prompt of a model that exists", config.model.prompt_tokens);
+        let what =
+            format!("model.prompt_tokens = {} trains a prompt of a model that exists", config.model.prompt_tokens);
         (what, ", or set model.prompt_tokens=0")
     } else if config.compares_with_start() {
         ("data.text.format = \"preferences\" trains a model that exists".to_owned(), "")

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kiln_model::{
-    ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, is_learned_prompt, merge_adapters, prompt_of_tokens,
+    ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, is_learned_prompt, merge_adapters,
+    prompt_of_tokens,
 };
 
 use super::error::RunError;

@@ -27,7 +27,8 @@ fn train(place: &Workplace, run: &str, more: &[&str]) -> Ran {
     let mut arguments = vec!["train", "--from", "runs/llama", "--run", run, "--device", "cpu"];
     let small = SMALL.into_iter().filter(|set| !set.starts_with("model.") && !set.starts_with("data.text."));
     arguments.extend(small.flat_map(|set| ["--set", set]));
-    for set in ["data.train=text.txt", "model.prompt_tokens=4", "train.steps=6", "train.save_every=3", "optim.lr=0.05"] {
+    for set in ["data.train=text.txt", "model.prompt_tokens=4", "train.steps=6", "train.save_every=3", "optim.lr=0.05"]
+    {
         arguments.extend(["--set", set]);
     }
     arguments.extend(["--set", "optim.warmup_steps=0"]);
@@ -48,7 +49,8 @@ fn bytes(place: &Workplace, file: &str) -> Vec<u8> {
 fn a_prompt_is_trained_resumed_used_exported_and_read_back() {
     let place = with_model();
     let trained = train(&place, "runs/tuned", &[]).ok();
-    for part in ["tensors are frozen (model.prompt_tokens)", "128 of ", "a prompt of 4 vectors is new", "\"sentences\""] {
+    for part in ["tensors are frozen (model.prompt_tokens)", "128 of ", "a prompt of 4 vectors is new", "\"sentences\""]
+    {
         assert!(trained.stderr.contains(part), "{part}: {trained:#?}");
     }
     assert!(nll(&place, "runs/tuned") < nll(&place, "runs/llama"));
@@ -62,7 +64,9 @@ fn a_prompt_is_trained_resumed_used_exported_and_read_back() {
     assert!(bytes(&place, &format!("runs/tuned/{last}")) == bytes(&place, &format!("runs/again/{last}")));
 
     // The prompt alone, under the names of peft, and back.
-    place.run(&["export", "runs/tuned", "out/model"]).refused(2, &["model.prompt_tokens is 4", "kiln export --adapter"]);
+    place
+        .run(&["export", "runs/tuned", "out/model"])
+        .refused(2, &["model.prompt_tokens is 4", "kiln export --adapter"]);
     place.run(&["export", "runs/tuned", "out/prompt", "--adapter"]).ok();
     let settings: Value = serde_json::from_str(&place.read("out/prompt/adapter_config.json")).expect("JSON");
     assert_eq!((&settings["peft_type"], &settings["num_virtual_tokens"]), (&"PROMPT_TUNING".into(), &4.into()));
@@ -76,7 +80,8 @@ fn a_prompt_is_trained_resumed_used_exported_and_read_back() {
     assert_eq!(say("runs/back"), say("runs/tuned"));
 
     // Training goes on with the prompt, or without it.
-    let from = ["train", "--from", "runs/back", "--device", "cpu", "--set", "data.train=text.txt", "--set", "train.steps=1"];
+    let from =
+        ["train", "--from", "runs/back", "--device", "cpu", "--set", "data.train=text.txt", "--set", "train.steps=1"];
     let rest = ["--set", "optim.warmup_steps=0", "--set", "train.validate_every=0"];
     let more = place.run(&[&from[..], &rest, &["--run", "runs/more"]].concat()).ok();
     assert!(more.stderr.contains("(model.prompt_tokens)"), "{more:#?}");
@@ -93,7 +98,17 @@ fn prompts_that_cannot_be_trained_are_refused_with_the_way_out() {
     refused("data.text.packing=documents", &["stands in front of a row", "data.text.packing = \"sentences\""]);
     refused("model.prompt_tokens=1000000", &["model.prompt_tokens 1000000 leaves less than 2 of"]);
     place
-        .run(&["train", "--task", "lm", "--set", "data.train=text.txt", "--set", "model.prompt_tokens=4", "--device", "cpu"])
+        .run(&[
+            "train",
+            "--task",
+            "lm",
+            "--set",
+            "data.train=text.txt",
+            "--set",
+            "model.prompt_tokens=4",
+            "--device",
+            "cpu",
+        ])
         .refused(2, &["model.prompt_tokens = 4 trains a prompt of a model that exists"]);
 }
 

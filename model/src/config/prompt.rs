@@ -30,6 +30,12 @@ impl TransformerConfig {
                 self.max_positions
             ));
         }
+        if self.has_classes() {
+            problems.push(format!(
+                "model.prompt_tokens {p} is for models that continue texts, and model.class_head predicts classes; set it to 0, or train \
+                 adapters (model.lora.rank)"
+            ));
+        }
         if self.has_adapters() {
             problems.push(format!(
                 "model.prompt_tokens {p} and model.lora.rank {} are two ways to leave the weights alone; set one of them to 0",
@@ -42,15 +48,17 @@ impl TransformerConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ClassHead;
 
     #[test]
     fn each_impossible_prompt_is_one_problem_that_begins_with_its_key() {
         type Change = fn(&mut TransformerConfig);
-        let cases: [(&str, Change); 4] = [
+        let cases: [(&str, Change); 5] = [
             ("is for model.architecture", |c| *c = TransformerConfig { prompt_tokens: 8, ..TransformerConfig::tiny() }),
             ("leaves less than 2", |c| c.prompt_tokens = c.max_positions - 1),
             ("leaves less than 2", |c| c.prompt_tokens = usize::MAX - 2),
             ("are two ways", |c| c.lora.rank = 2),
+            ("predicts classes", |c| (c.class_head, c.n_classes) = (ClassHead::Last, 2)),
         ];
         for (part, change) in cases {
             let mut config = TransformerConfig { prompt_tokens: 8, ..TransformerConfig::llama_125m() };

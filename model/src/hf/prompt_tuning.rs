@@ -70,7 +70,10 @@ pub fn import_prompt(
     if n.is_none() {
         let found = &settings["num_virtual_tokens"];
         let most = model.max_positions.saturating_sub(2);
-        problems.push(format!("num_virtual_tokens is {found}; a model of {} positions takes 1 to {most}", model.max_positions));
+        problems.push(format!(
+            "num_virtual_tokens is {found}; a model of {} positions takes 1 to {most}",
+            model.max_positions
+        ));
     }
     for (key, plain) in [("token_dim", json!(model.d_model)), ("num_transformer_submodules", json!(1))] {
         if !settings[key].is_null() && settings[key] != plain {

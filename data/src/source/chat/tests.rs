@@ -87,7 +87,8 @@ fn an_epoch_has_each_conversation_once_and_whole() {
     assert_ne!(packed.fingerprint(), single.fingerprint());
     check_epoch(&fixture, &packed);
     check_epoch(&fixture, &single);
-    let batch = OnePass::new(single as Arc<dyn BatchSource>, &loader(0)).expect("ok").next().expect("one").expect("a batch");
+    let batch =
+        OnePass::new(single as Arc<dyn BatchSource>, &loader(0)).expect("ok").next().expect("one").expect("a batch");
     assert!(!batch.boundaries, "a row has one document");
 }
 
