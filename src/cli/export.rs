@@ -188,6 +188,7 @@ fn adapter(args: &Args, run: &TrainedModel, stored: StoredType) -> Result<()> {
                     without --adapter";
         return Err(Usage(text.into()).into());
     }
+
     let (what, exported) = match run.model.prompt_tokens {
         0 => ("adapters", hf::export_adapter(&run.model, run.weights())),
         _ => ("learned prompt", hf::export_prompt(&run.model, run.weights())),
@@ -195,6 +196,7 @@ fn adapter(args: &Args, run: &TrainedModel, stored: StoredType) -> Result<()> {
     let ExportedAdapter { family, config, tensors } =
         exported.with_context(|| format!("exporting {}", run.path.display()))?;
     write_adapter(&args.dir, &tensors, stored, text(&config))?;
+
     eprintln!(
         "exported the {what} of step {} of {}, for the {family} model of the training",
         run.step,

@@ -69,18 +69,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let mut imported =
         hf::import(source.config(), &source.tensors()).with_context(|| format!("importing {}", args.dir.display()))?;
     if let Some(dir) = &args.adapter {
-        let adapter = AdapterFolder::open(dir)?;
-        let (settings, tensors) = (adapter.settings(), adapter.tensors());
-        let context = || format!("importing {}", dir.display());
-        if hf::is_prompt(settings) {
-            let found = hf::import_prompt(imported.family, &imported.config, settings, &tensors);
-            let (prompt_tokens, prompt) = found.with_context(context)?;
-            imported.config.prompt_tokens = prompt_tokens;
-            imported.weights.push(prompt);
-        } else {
-            let found = hf::import_adapter(imported.family, &imported.config, settings, &tensors);
-            found.with_context(context)?.add_to(&mut imported);
-        }
+        add_adapter(&mut imported, dir).with_context(|| format!("importing {}", dir.display()))?;
     }
     imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
 
@@ -143,6 +132,20 @@ pub(super) fn run(args: Args) -> Result<()> {
     write_run(&out, &Weights { step: 0, weights, model, files })?;
     eprintln!("imported a {family} model of {:.1} M parameters", n_params as f64 / 1e6);
     println!("{}", out.display());
+    Ok(())
+}
+
+/// Adds the adapters or the learned prompt of peft in `dir`.
+fn add_adapter(imported: &mut Imported, dir: &Path) -> Result<()> {
+    let adapter = AdapterFolder::open(dir)?;
+    let (settings, tensors) = (adapter.settings(), adapter.tensors());
+    if hf::is_prompt(settings) {
+        let (prompt_tokens, prompt) = hf::import_prompt(imported.family, &imported.config, settings, &tensors)?;
+        imported.config.prompt_tokens = prompt_tokens;
+        imported.weights.push(prompt);
+    } else {
+        hf::import_adapter(imported.family, &imported.config, settings, &tensors)?.add_to(imported);
+    }
     Ok(())
 }
 

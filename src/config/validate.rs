@@ -49,7 +49,6 @@ impl Config {
             Reads::Text => self.model.text_positions(),
         };
         problems.extend(self.data.text.validate(max_positions).into_iter().chain(super::chat::problem(self)));
-
         if self.data.train.is_empty() && !self.data.valid.is_empty() {
             problems.push(
                 "data.valid names validation text, but data.train names no training text; set data.train, or remove \
@@ -140,8 +139,9 @@ impl Config {
             );
         }
         problems.extend(super::prompt::problem(self));
-        let seq_len = self.data.text.resolved(self.model.text_positions()).seq_len;
-        if seq_len <= self.model.text_positions() && self.loader.batch_tokens < seq_len {
+        let most = self.model.text_positions();
+        let seq_len = self.data.text.resolved(most).seq_len;
+        if seq_len <= most && self.loader.batch_tokens < seq_len {
             problems.push(format!(
                 "loader.batch_tokens {} cannot hold one row of {seq_len} tokens (data.text.seq_len; 0 takes \
                  model.max_positions); raise it to at least {seq_len}, or lower data.text.seq_len",

@@ -170,7 +170,8 @@ fn conversations_that_cannot_be_learned_are_named() {
     );
     refused(&good, &["--set", "data.text.format=jsonl"], &["read them as such with --set data.text.format=chat"]);
 
-    tune(&place, "runs/x", "2", &["--set", "data.text.packing=stream"]).refused(2, &["data.text.packing is not"]);
+    tune(&place, "runs/x", "2", &["--set", "data.text.packing=stream"])
+        .refused(2, &["data.text.packing = \"stream\" makes one text"]);
     let none = ["--set", "data.text.chat_template=none.jinja"];
     tune(&place, "runs/x", "2", &none).refused(2, &["data.text.chat_template names none.jinja"]);
     let masked = ["train", "--task", "mlm", "--set", "data.train=chats.jsonl", "--set", "data.text.format=chat"];

@@ -24,12 +24,14 @@ impl TransformerConfig {
                  text; set it to 0, or train adapters (model.lora.rank)"
             ));
         }
+
         if p >= self.max_positions.saturating_sub(1) {
             problems.push(format!(
                 "model.prompt_tokens {p} leaves less than 2 of model.max_positions {} for a text; 10 to 100 is usual",
                 self.max_positions
             ));
         }
+
         if self.has_classes() {
             problems.push(format!(
                 "model.prompt_tokens {p} is for models that continue texts, and model.class_head predicts classes; set it to 0, or train \

@@ -301,7 +301,7 @@ pub struct Exported {
 /// If no family computes the same; the error lists every difference.
 pub fn export_family(config: &TransformerConfig) -> Result<Family, HfError> {
     let family = Family::nearest(config);
-    refuse_prompt(family, config)?;
+    prompt_tuning::refuse(family, config)?;
     // Export reorders the features of alternating sines and cosines.
     let positions = match config.positions {
         Positions::Sinusoidal => Positions::SinusoidalHalves,
@@ -309,20 +309,6 @@ pub fn export_family(config: &TransformerConfig) -> Result<Family, HfError> {
     };
     family.write(&TransformerConfig { positions, ..config.clone() })?;
     Ok(family)
-}
-
-/// Refuses to leave out a learned prompt, which no family has.
-fn refuse_prompt(family: Family, config: &TransformerConfig) -> Result<(), HfError> {
-    match config.prompt_tokens {
-        0 => Ok(()),
-        p => Err(HfError::NotExpressible {
-            family,
-            problems: vec![format!(
-                "model.prompt_tokens is {p}: a model of transformers has no learned prompt; export the prompt alone for peft \
-                 (kiln export --adapter), and the model from the run that it was trained on"
-            )],
-        }),
-    }
 }
 
 /// Exports a model to the family of `transformers` that computes the same.
@@ -336,7 +322,7 @@ fn refuse_prompt(family: Family, config: &TransformerConfig) -> Result<(), HfErr
 /// If no family computes the same (the error lists every difference), or if `weights` do not fit `config`.
 pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &TokenIds) -> Result<Exported, HfError> {
     let family = Family::nearest(config);
-    refuse_prompt(family, config)?;
+    prompt_tuning::refuse(family, config)?;
     let merged;
     let (config, weights) = if config.has_adapters() {
         let missing = |path: String| HfError::Tensors { family, problems: vec![format!("missing: {path}")] };

@@ -16,6 +16,20 @@ pub fn is_prompt(settings: &Value) -> bool {
     settings["peft_type"] == "PROMPT_TUNING"
 }
 
+/// Refuses to leave out a learned prompt, which no family has.
+pub(super) fn refuse(family: Family, config: &TransformerConfig) -> Result<(), HfError> {
+    match config.prompt_tokens {
+        0 => Ok(()),
+        p => Err(HfError::NotExpressible {
+            family,
+            problems: vec![format!(
+                "model.prompt_tokens is {p}: a model of transformers has no learned prompt; export the prompt alone for peft \
+                 (kiln export --adapter), and the model from the run that it was trained on"
+            )],
+        }),
+    }
+}
+
 /// Exports the learned prompt of a model under the names of `peft`, for the model that [`super::export`] would write without it.
 ///
 /// # Errors
