@@ -291,9 +291,8 @@ impl TrainConfig {
 mod tests {
     use kiln_data::Task;
 
-    use super::super::{F32Products::Tf32, Precision::Fp16, presets};
+    use super::super::{BestMetric, F32Products::Tf32, Precision::Fp16, presets};
     use super::*;
-    use crate::config::BestMetric;
 
     /// Returns the problems of `base` after one change.
     fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
