@@ -228,7 +228,7 @@ impl<M: Model> TrainState<M> {
         let (table, train) = (self.optimizer.table(), &config.train);
         ensure!(
             table.entries().len() >= ranks.size(),
-            "{} devices cannot share {} trained parameters: take fewer devices, or freeze less (train.freeze)",
+            "{} devices cannot share {} trained parameters: take fewer devices (a learned prompt trains on one), or freeze less (train.freeze)",
             ranks.size(),
             table.entries().len()
         );
