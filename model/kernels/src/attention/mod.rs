@@ -20,6 +20,7 @@ pub(crate) use gpu::tests::offline_kernels;
 use ops::{FlashOps, FlashSpec};
 
 use crate::dropout::DropoutStream;
+use crate::kernel_set::F32Products;
 use crate::maybe::MaybeInts;
 use crate::retained;
 use crate::settings::reference_operators;
@@ -180,6 +181,7 @@ fn flash(
         softcap: config.softcap.map(|cap| cap as f32),
         site,
         dropout: p,
+        f32_products: F32Products::current(),
     };
     let lengths = given(mask.key_lengths.as_ref());
 

@@ -9,6 +9,7 @@ use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, Shape};
 
 use crate::calls::{self, Running, Work};
+use crate::kernel_set::F32Products;
 use crate::maybe::MaybeInts;
 
 /// The arguments of a call that are not tensors.
@@ -33,6 +34,8 @@ pub(crate) struct FlashSpec {
     pub(crate) site: u32,
     /// Probability of dropping a weight of the softmax; 0 for none.
     pub(crate) dropout: f32,
+    /// How a GPU multiplies f32.
+    pub(crate) f32_products: F32Products,
 }
 
 impl FlashSpec {

@@ -19,6 +19,9 @@ use crate::kernel_set::F32Products;
 /// Elements of the summed dimension per instruction.
 const K_STEP: usize = 8;
 
+/// The bits of an f32 number below those of TF32.
+const BELOW: u32 = (1 << 13) - 1;
+
 /// How a kernel multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Arithmetic {
@@ -100,17 +103,25 @@ fn operand<E: Float, R: Size>(
     let mut rest = Array::<Vector<tf32, R>>::new(n);
     #[unroll]
     for i in 0..n {
-        if comptime![arithmetic.is_f32()] {
+        if comptime![arithmetic == Arithmetic::Tf32] {
+            rounded[i] = Vector::<tf32, R>::reinterpret(half_up::<R>(Vector::<f32, R>::cast_from(registers[i])));
+        } else if comptime![arithmetic == Arithmetic::F32] {
             let exact = Vector::<f32, R>::cast_from(registers[i]);
-            rounded[i] = Vector::<tf32, R>::cast_from(exact);
-            if comptime![arithmetic == Arithmetic::F32] {
-                rest[i] = Vector::<tf32, R>::cast_from(exact - Vector::<f32, R>::cast_from(rounded[i]));
-            }
+            let words = half_up::<R>(exact) & Vector::new(comptime![!BELOW]);
+            rounded[i] = Vector::<tf32, R>::reinterpret(words);
+            rest[i] = Vector::<tf32, R>::reinterpret(exact - Vector::<f32, R>::reinterpret(words));
         } else {
             whole[i] = registers[i];
         }
     }
     Operand::<E, R> { whole, rounded, rest }
+}
+
+/// Returns the bits of `x` plus half of a unit of TF32. Without the bits below such a unit, which the instructions ignore, this is `x`
+/// rounded to the nearest TF32, ties away from zero, as `cvt.rna` rounds. That instruction takes several times as long.
+#[cube]
+fn half_up<R: Size>(x: Vector<f32, R>) -> Vector<u32, R> {
+    Vector::<u32, R>::reinterpret(x) + Vector::new(comptime![BELOW / 2 + 1])
 }
 
 /// Adds the product of a left fragment and half of a right one, a matrix of 16 x 8, to `acc`.

@@ -28,8 +28,10 @@ use pliron::builtin::attributes::TypeAttr;
 use pliron::r#type::TypeHandle;
 use pliron::value::Value;
 
-/// Elements of the summed dimension per instruction: 32 bytes of 16-bit elements.
-pub(crate) const K_STEP: usize = 16;
+/// Bytes of the summed dimension per instruction.
+pub(crate) const STEP_BYTES: usize = 32;
+/// 16-bit elements of the summed dimension per instruction.
+pub(crate) const K_STEP: usize = STEP_BYTES / 2;
 /// Elements of a 64 x [`K_STEP`] left operand that a thread holds.
 pub(crate) const FRAGMENT: usize = 8;
 
@@ -61,11 +63,17 @@ fn at_step(tile: u32, #[comptime] step: usize, #[comptime] layout: WgmmaTileLayo
     u64::cast_from(low) | comptime![upper_half(layout)]
 }
 
-/// Returns the descriptor of the part of `tile` that begins at row `row` and step `step` of the summed dimension. The row may be
-/// known at run time only.
+/// Returns the descriptor of the part of `tile` that begins at row `row` and step `step` of the summed dimension, of elements of
+/// `element_bytes` bytes. The row may be known at run time only.
 #[cube]
-pub(crate) fn at_row(tile: u64, row: usize, #[comptime] step: usize, #[comptime] layout: WgmmaTileLayout) -> u64 {
-    let offset = layout.byte_offset(row, comptime![step * K_STEP], 2usize);
+pub(crate) fn at_row(
+    tile: u64,
+    row: usize,
+    #[comptime] step: usize,
+    #[comptime] layout: WgmmaTileLayout,
+    #[comptime] element_bytes: usize,
+) -> u64 {
+    let offset = layout.byte_offset(row, comptime![step * STEP_BYTES / element_bytes], element_bytes);
     tile + (offset as u64 >> 4)
 }
 
@@ -115,12 +123,13 @@ pub(crate) fn multiply_shared<E: Float>(
     })
 }
 
-/// Issues `acc += a * b`, a 64 x `columns` product of the tiles that the whole descriptors `a` and `b` describe.
+/// Issues `acc += a * b`, a 64 x `columns` product of the tiles that the whole descriptors `a` and `b` describe, over `k` elements.
 #[cube]
 pub(crate) fn multiply_described<E: Float>(
     acc: &mut Array<f32>,
     a: u64,
     b: u64,
+    #[comptime] k: usize,
     #[comptime] columns: usize,
     #[comptime] a_major: WgmmaMajor,
     #[comptime] b_major: WgmmaMajor,
@@ -128,13 +137,13 @@ pub(crate) fn multiply_described<E: Float>(
     intrinsic!(|scope| {
         let operands = [a.read_value(scope), b.read_value(scope)];
         let (acc, element) = (acc.__extract_list(scope), E::__expand_as_type(scope));
-        issue(scope, operands, acc, element, columns, [a_major, b_major]);
+        issue(scope, operands, acc, element, [columns, k], [a_major, b_major]);
     })
 }
 
 /// Issues an instruction with a left operand whose rows run along the summed dimension.
 fn enqueue(scope: &Scope, operands: [Value; 2], acc: Value, element: TypeHandle, layout: WgmmaTileLayout) {
-    issue(scope, operands, acc, element, layout.rows, [WgmmaMajor::K, layout.major]);
+    issue(scope, operands, acc, element, [layout.rows, K_STEP], [WgmmaMajor::K, layout.major]);
 }
 
 /// Issues an instruction. The type of `a` decides the kind of left operand: registers, or a descriptor.
@@ -143,11 +152,11 @@ fn issue(
     [a, b]: [Value; 2],
     acc: Value,
     element: TypeHandle,
-    columns: usize,
+    [columns, k]: [usize; 2],
     [a_major, b_major]: [WgmmaMajor; 2],
 ) {
     let element = TypeAttr::new(element);
-    let shape = MatrixShape { m: WARPGROUP_M, n: columns, k: K_STEP };
+    let shape = MatrixShape { m: WARPGROUP_M, n: columns, k };
     let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, element.clone(), element, shape, a_major, b_major);
     scope.register(&op);
 }

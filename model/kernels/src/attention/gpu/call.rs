@@ -10,6 +10,7 @@ use super::config::{Constant, FlashConfig};
 use crate::attention::ops::FlashSpec;
 use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::threshold_16;
+use crate::gpu::mma_f32::Arithmetic;
 use crate::maybe::MaybeInts;
 
 /// The arguments of one call.
@@ -46,6 +47,7 @@ impl Call {
             scale: (spec.scale != spec.usual_scale()).then(|| Constant::new(spec.scale)),
             softcap: spec.softcap.map(Constant::new),
             dropout: spec.dropout > 0.0,
+            arithmetic: Arithmetic::new(query.dtype, spec.f32_products),
         };
 
         let query = into_contiguous(query);
@@ -68,7 +70,7 @@ impl Call {
     /// two groups fit into L2 with their results.
     fn cubes(&self, heads: usize, tiles: usize) -> (CubeCount, u32, u32) {
         let [t, s] = self.lens;
-        let bytes = 2 * self.spec.head_dim * (t + 2 * s);
+        let bytes = self.query.dtype.size() * self.spec.head_dim * (t + 2 * s);
         let heads_at_once = ((8 << 20) / bytes.max(1)).clamp(1, heads.max(1));
         let tile_bits = tiles.max(1).ilog2().min(2);
         let [x, y, z] = [heads_at_once << tile_bits, tiles.div_ceil(1 << tile_bits), heads.div_ceil(heads_at_once)]
@@ -109,10 +111,9 @@ pub(super) struct Forward {
     pub(super) d_out: CubeTensor,
 }
 
-/// Returns a contiguous tensor of two-byte elements as a buffer of 16-byte vectors.
+/// Returns a contiguous tensor as a buffer of vectors of 16 bytes.
 pub(super) fn vectors(tensor: &CubeTensor) -> BufferArg {
-    debug_assert_eq!(tensor.dtype.size(), 2);
-    buffer(tensor, tensor.meta.shape().num_elements() / 8)
+    buffer(tensor, tensor.meta.shape().num_elements() * tensor.dtype.size() / 16)
 }
 
 pub(super) fn buffer(tensor: &CubeTensor, len: usize) -> BufferArg {

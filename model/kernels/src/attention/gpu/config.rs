@@ -2,6 +2,8 @@
 
 use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 
+use crate::gpu::mma_f32::Arithmetic;
+
 /// Rows of a tile.
 pub(super) const TILE: usize = 64;
 
@@ -30,6 +32,8 @@ pub(super) struct FlashConfig {
     pub(super) softcap: Option<Constant>,
     /// Probabilities are dropped, and a random state is given.
     pub(super) dropout: bool,
+    /// How products are computed; of 16 bits for the kernels for Hopper.
+    pub(super) arithmetic: Arithmetic,
 }
 
 /// A number that a kernel is compiled with.

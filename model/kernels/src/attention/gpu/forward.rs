@@ -76,7 +76,7 @@ pub(super) fn attention_forward<E: Float>(
     if comptime![cfg.groups() == 1] {
         store_rows::<E>(&rows.o, by0, by1, &mut results, out, &patch, columns, cfg);
     } else {
-        rows::store_rows::<E>(&rows.o, by0, by1, out, &patch, unit, columns, comptime![cfg.head_dim]);
+        rows::store_rows::<E, Const<8>>(&rows.o, by0, by1, out, &patch, unit, columns, comptime![cfg.head_dim]);
     }
     if at.column == 0 {
         let scale = comptime![cfg.scale() * LOG2_E].runtime();

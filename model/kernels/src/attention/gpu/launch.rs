@@ -20,21 +20,22 @@ use crate::maybe::MaybeInts;
 pub(in crate::attention) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
     let device = device.clone().inner();
     let DispatchDevice::Cube(device) = device.as_dispatch() else { return false };
-    matches!(dtype, DType::BF16 | DType::F16) && set_for(&device.client(), head_dim).is_some()
+    matches!(dtype, DType::BF16 | DType::F16 | DType::F32) && set_for(&device.client(), dtype, head_dim).is_some()
 }
 
-/// Returns the kernels for heads of `head_dim`: those for Ampere serve more of them.
-fn set_for(client: &Client, head_dim: usize) -> Option<KernelSet> {
+/// Returns the kernels for heads of `head_dim` elements of `dtype`: those for Ampere serve more of them.
+fn set_for(client: &Client, dtype: DType, head_dim: usize) -> Option<KernelSet> {
     match kernel_set(client)? {
-        KernelSet::Hopper if hopper::serves(head_dim) => Some(KernelSet::Hopper),
-        _ => ampere::serves(head_dim).then_some(KernelSet::Ampere),
+        KernelSet::Hopper if dtype != DType::F32 && hopper::serves(head_dim) => Some(KernelSet::Hopper),
+        _ => ampere::serves(dtype, head_dim).then_some(KernelSet::Ampere),
     }
 }
 
 fn forward(call: &Call) -> (CubeTensor, CubeTensor) {
     match call.query.dtype {
         DType::F16 => forward_as::<f16>(call),
-        _ => forward_as::<bf16>(call),
+        DType::BF16 => forward_as::<bf16>(call),
+        _ => forward_as::<f32>(call),
     }
 }
 
@@ -42,7 +43,7 @@ fn forward_as<E: Float + CubeElement>(call: &Call) -> (CubeTensor, CubeTensor) {
     let Call { spec, query, lens: [t, _], .. } = call;
     let out = empty(query, [spec.batch_size * t, spec.n_heads * spec.head_dim], query.dtype);
     let lse = empty(query, [spec.batch_size * spec.n_heads * t], DType::F32);
-    match set_for(&query.client, spec.head_dim) {
+    match set_for(&query.client, query.dtype, spec.head_dim) {
         Some(KernelSet::Hopper) => hopper::launch_forward::<E>(call, &out, &lse),
         _ => ampere::launch_forward::<E>(call, &out, &lse),
     }
@@ -57,13 +58,14 @@ fn backward(call: &Call, out: CubeTensor, lse: CubeTensor, d_out: CubeTensor) ->
     let forward = Forward { out, lse, d_out: into_contiguous(d_out) };
     match call.query.dtype {
         DType::F16 => backward_as::<f16>(call, &forward, &d_query, &d_key_value),
-        _ => backward_as::<bf16>(call, &forward, &d_query, &d_key_value),
+        DType::BF16 => backward_as::<bf16>(call, &forward, &d_query, &d_key_value),
+        _ => backward_as::<f32>(call, &forward, &d_query, &d_key_value),
     }
     (d_query, d_key_value)
 }
 
 fn backward_as<E: Float + CubeElement>(call: &Call, forward: &Forward, d_query: &CubeTensor, d_key_value: &CubeTensor) {
-    match set_for(&call.query.client, call.spec.head_dim) {
+    match set_for(&call.query.client, call.query.dtype, call.spec.head_dim) {
         Some(KernelSet::Hopper) => hopper::launch_backward::<E>(call, forward, d_query, d_key_value),
         _ => ampere::launch_backward::<E>(call, forward, d_query, d_key_value),
     }

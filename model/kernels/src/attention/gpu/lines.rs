@@ -32,7 +32,7 @@ pub(super) fn store_rows<E: Float>(
     if comptime![cfg.has_lines()] {
         store_lines::<E>(values, scale0, scale1, memory, out, patch, columns, comptime![cfg.head_dim]);
     } else {
-        rows::store_rows::<E>(values, scale0, scale1, out, patch, UNIT_POS, columns, comptime![cfg.head_dim]);
+        rows::store_rows::<E, Const<8>>(values, scale0, scale1, out, patch, UNIT_POS, columns, comptime![cfg.head_dim]);
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) fn row_products<E: Float>(
     if comptime![cfg.has_lines()] {
         line_products::<E>(a, b, patch, unit, columns, comptime![cfg.head_dim])
     } else {
-        rows::row_products::<E>(a, b, patch, unit, columns, comptime![cfg.head_dim])
+        rows::row_products::<E, Const<8>>(a, b, patch, unit, columns, comptime![cfg.head_dim])
     }
 }
 

@@ -15,6 +15,7 @@ use super::query_gradient::query_gradient;
 use super::wide_key_value_gradient::wide_key_value_gradient;
 use super::wide_query_gradient::wide_query_gradient;
 use crate::dropout::kernel::DropArgsCompilationArg;
+use crate::gpu::mma_f32::Arithmetic;
 use crate::gpu::offline::{Compiled, buffer, settings};
 
 fn inputs<E: Float>() -> InputsCompilationArg<E> {
@@ -142,6 +143,7 @@ fn configs() -> [(&'static str, FlashConfig); 11] {
         scale: None,
         softcap: None,
         dropout: false,
+        arithmetic: Arithmetic::Sixteen,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
 

@@ -58,7 +58,7 @@ pub(super) fn wide_key_value_gradient<E: Float>(
     let (columns, head_dim) = comptime![(cfg.key_value_columns(), cfg.head_dim)];
     let column = select(group == 0, value_column(block.group, cfg), key_column(block.group, cfg));
     let patch = Patch { first: block.batch * call.lens.s, row0: block.k0, rows: call.lens.s, column };
-    store_rows::<E>(&gradient.sum, 1.0f32, 1.0f32, d_key_value, &patch, unit, columns, head_dim);
+    store_rows::<E, Const<8>>(&gradient.sum, 1.0f32, 1.0f32, d_key_value, &patch, unit, columns, head_dim);
 }
 
 /// The tiles of a block: keys and values, and two slots of queries and `d_out`.

@@ -61,7 +61,7 @@ pub(super) fn wide_query_gradient<E: Float>(
         accumulate::<E>(&mut dq, &mut memory, &rows, inputs, call, &block, &sight, cfg);
     }
     let (columns, head_dim) = comptime![(cfg.query_columns(), cfg.head_dim)];
-    store_rows::<E>(&dq, 1.0f32, 1.0f32, d_query, &patch, unit, columns, head_dim);
+    store_rows::<E, Const<8>>(&dq, 1.0f32, 1.0f32, d_query, &patch, unit, columns, head_dim);
 }
 
 /// The tiles of a block: queries and `d_out` of each warpgroup, two slots of keys and one of values.
@@ -128,7 +128,7 @@ fn rows_of<E: Float>(
     let (lse0, lse1) = (outputs.lse[row0 as usize], outputs.lse[row1 as usize]);
 
     let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
-    let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, patch, unit, columns, head_dim);
+    let (delta0, delta1) = row_products::<E, Const<8>>(&outputs.d_out, &outputs.out, patch, unit, columns, head_dim);
     if at.column == 0 {
         if block.q0 + at.row < t {
             delta[row0 as usize] = delta0;

@@ -1,3 +1,4 @@
+mod f32;
 mod times;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};

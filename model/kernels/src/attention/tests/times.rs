@@ -1,14 +1,17 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor};
 
+use crate::F32Products;
 use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::maybe::MaybeInts;
 use crate::testing::{seconds, tensor, values};
 
+/// What is timed: name, B, H, T, K, causality, window, bound of the scores.
+type Timed = (&'static str, usize, usize, usize, usize, bool, Option<usize>, Option<f32>);
+
 /// Times forward and backward.
 #[test]
 fn times() {
-    let Some(device) = crate::testing::timing_device() else { return };
     let shapes = [
         ("causal", 16, 12, 1024, 64, true, None, None),
         ("full", 16, 12, 1024, 64, false, None, None),
@@ -29,47 +32,70 @@ fn times() {
         ("causal", 2, 32, 8192, 64, true, None, None),
         ("window 1024", 2, 32, 8192, 64, true, Some(1024), None),
     ];
-
-    for (name, b, h, t, k, causal, window, softcap) in shapes {
-        // Through one row: the backend leaves gaps between the rows of a matrix that it uploads, and those would be copied away in
-        // each call. Products leave none.
-        let matrix = |columns, seed| {
-            let row: Tensor<1> = tensor(&values(b * t * columns, seed), [b * t * columns], DType::BF16, &device);
-            row.reshape([b * t, columns]).into_dispatch()
-        };
-        let (qkv, d_out) = (matrix(3 * h * k, 1), matrix(h * k, 2));
-        let spec = FlashSpec {
-            batch_size: b,
-            n_heads: h,
-            n_kv_heads: h,
-            head_dim: k,
-            causal,
-            window,
-            scale: (k as f32).sqrt().recip(),
-            softcap,
-            site: 0,
-            dropout: 0.0,
-        };
-        let forward = || Dispatch::flash_self(qkv.clone(), MaybeInts::None, MaybeInts::None, MaybeInts::None, spec);
-        let (out, lse) = forward();
-        let backward = || {
-            let (qkv, out, lse, d_out) = (qkv.clone(), out.clone(), lse.clone(), d_out.clone());
-            Dispatch::flash_self_backward(qkv, out, lse, d_out, MaybeInts::None, MaybeInts::None, MaybeInts::None, spec)
-        };
-        let sum: f32 = Tensor::<2>::from_dispatch(backward()).cast(DType::F32).abs().sum().into_scalar();
-        assert!(sum > 0.0, "nothing was computed");
-
-        // Of a triangle half the square is counted, as for PyTorch.
-        let hidden = window.map_or(0, |window| (t - window) * (t - window));
-        let seen = (t * t - hidden) as f64 * if causal { 0.5 } else { 1.0 };
-        let flops = 4.0 * (b * h * k) as f64 * seen;
-        let (first, second) = (seconds(&device, forward), seconds(&device, backward));
-        println!(
-            "{name} {b} x {h} x {t} x {k}: forward {:.3} ms ({:.0} TFLOP/s), backward {:.3} ms ({:.0})",
-            first * 1e3,
-            flops / first * 1e-12,
-            second * 1e3,
-            2.5 * flops / second * 1e-12
-        );
+    for shape in shapes {
+        time_passes(shape, DType::BF16, F32Products::F32);
     }
+}
+
+/// Times forward and backward in f32.
+#[test]
+fn times_of_f32() {
+    for f32_products in [F32Products::F32, F32Products::Tf32] {
+        for shape in [
+            ("causal", 16, 12, 1024, 64, true, None, None),
+            ("full", 16, 12, 1024, 64, false, None, None),
+            ("causal", 64, 8, 128, 64, true, None, None),
+            ("causal", 8, 16, 2048, 128, true, None, None),
+            ("causal", 8, 21, 2048, 96, true, None, None),
+            ("causal", 16, 24, 1024, 32, true, None, None),
+        ] {
+            time_passes(shape, DType::F32, f32_products);
+        }
+    }
+}
+
+fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {
+    let Some(device) = crate::testing::timing_device() else { return };
+    let (name, b, h, t, k, causal, window, softcap) = shape;
+    // Through one row: the backend leaves gaps between the rows of a matrix that it uploads, and those would be copied away in
+    // each call. Products leave none.
+    let matrix = |columns, seed| {
+        let row: Tensor<1> = tensor(&values(b * t * columns, seed), [b * t * columns], dtype, &device);
+        row.reshape([b * t, columns]).into_dispatch()
+    };
+    let (qkv, d_out) = (matrix(3 * h * k, 1), matrix(h * k, 2));
+    let spec = FlashSpec {
+        batch_size: b,
+        n_heads: h,
+        n_kv_heads: h,
+        head_dim: k,
+        causal,
+        window,
+        scale: (k as f32).sqrt().recip(),
+        softcap,
+        site: 0,
+        dropout: 0.0,
+        f32_products,
+    };
+    let forward = || Dispatch::flash_self(qkv.clone(), MaybeInts::None, MaybeInts::None, MaybeInts::None, spec);
+    let (out, lse) = forward();
+    let backward = || {
+        let (qkv, out, lse, d_out) = (qkv.clone(), out.clone(), lse.clone(), d_out.clone());
+        Dispatch::flash_self_backward(qkv, out, lse, d_out, MaybeInts::None, MaybeInts::None, MaybeInts::None, spec)
+    };
+    let sum: f32 = Tensor::<2>::from_dispatch(backward()).cast(DType::F32).abs().sum().into_scalar();
+    assert!(sum > 0.0, "nothing was computed");
+
+    // Of a triangle half the square is counted, as for PyTorch.
+    let hidden = window.map_or(0, |window| (t - window) * (t - window));
+    let seen = (t * t - hidden) as f64 * if causal { 0.5 } else { 1.0 };
+    let flops = 4.0 * (b * h * k) as f64 * seen;
+    let (first, second) = (seconds(&device, forward), seconds(&device, backward));
+    println!(
+        "{name} {b} x {h} x {t} x {k} in {dtype:?} ({f32_products:?}): forward {:.3} ms ({:.0} TFLOP/s), backward {:.3} ms ({:.0})",
+        first * 1e3,
+        flops / first * 1e-12,
+        second * 1e3,
+        2.5 * flops / second * 1e-12
+    );
 }

@@ -8,8 +8,8 @@ use crate::gpu::mma_f32::Arithmetic;
 
 /// Rows of an output tile: 64 per multiply warpgroup.
 pub(super) const TILE_M: usize = 128;
-/// K elements per stage: one 128-byte swizzle span of 16-bit numbers. Of f32, it has [`GemmConfig::tile_k`].
-pub(super) const TILE_K: usize = 64;
+/// Bytes of a row of an operand per stage: one swizzle span.
+const LINE_BYTES: usize = 128;
 /// Rows of a TMA box of an operand that is stored along K.
 pub(super) const BOX_ROWS: usize = 128;
 /// Edge of the square panels through which results leave shared memory.
@@ -20,10 +20,14 @@ pub(super) const WARPGROUPS: u32 = 2;
 pub(super) const PANEL_OCTS: usize = PANEL * PANEL / 8;
 /// Panels per group: a multiply warpgroup passes panels on in groups, because passing them on takes it some 200 cycles.
 pub(super) const PANELS_PER_GROUP: usize = 2;
+/// Rows of tiles that are walked together, for reuse in L2.
+pub(super) const GROUP_M: u32 = 16;
+/// Stages of a block on Hopper whose results are not in shared memory.
+pub(super) const HOPPER_STAGES: usize = 4;
 /// Stages of a block on Ampere.
 const AMPERE_STAGES: usize = 3;
 /// Shared memory of a block on Ampere with wide tiles. With narrow ones it is 96 KiB, which every GPU since Ampere has.
-const WIDE_BYTES: usize = AMPERE_STAGES * (TILE_M + 256) * TILE_K * 2;
+const WIDE_BYTES: usize = AMPERE_STAGES * (TILE_M + 256) * LINE_BYTES;
 /// Threads of the epilogue warps: three warps.
 pub(super) const EPILOGUE_THREADS: u32 = 96;
 
@@ -120,7 +124,13 @@ impl GemmConfig {
         }
     }
 
-    /// K elements per stage on Ampere.
+    /// Returns what the kernel of TF32 products on Hopper is compiled for.
+    pub(super) fn tf32(layout: Layout, output: Output, tile_n: usize, ragged: bool) -> Self {
+        let arithmetic = Arithmetic::Tf32;
+        Self { stages: HOPPER_STAGES, ragged, ..Self::ampere(layout, output, tile_n, GROUP_M, arithmetic) }
+    }
+
+    /// K elements per stage.
     pub(super) fn tile_k(&self) -> usize {
         self.arithmetic.line()
     }
@@ -139,9 +149,9 @@ impl GemmConfig {
         self.arithmetic.is_f32()
     }
 
-    fn operand(rows: usize, mn_major: bool) -> WgmmaTileLayout {
+    fn operand(rows: usize, k: usize, mn_major: bool) -> WgmmaTileLayout {
         let major = if mn_major { Major::MN } else { Major::K };
-        WgmmaTileLayout { major, swizzle: Swizzle::B128, rows, k: TILE_K }
+        WgmmaTileLayout { major, swizzle: Swizzle::B128, rows, k }
     }
 
     /// Whether `a` is stored `[K, M]`.
@@ -155,21 +165,21 @@ impl GemmConfig {
     }
 
     pub(super) fn a_tile(&self) -> WgmmaTileLayout {
-        Self::operand(TILE_M, self.a_is_mn_major())
+        Self::operand(TILE_M, self.tile_k(), self.a_is_mn_major())
     }
 
     pub(super) fn b_tile(&self) -> WgmmaTileLayout {
-        Self::operand(self.tile_n, self.b_is_mn_major())
+        Self::operand(self.tile_n, self.tile_k(), self.b_is_mn_major())
     }
 
     /// A panel of results in shared memory, swizzled as the TMA store reads it.
     pub(super) fn panel(&self) -> WgmmaTileLayout {
-        Self::operand(PANEL, false)
+        Self::operand(PANEL, PANEL, false)
     }
 
     /// Bytes that are loaded per stage.
     pub(super) fn stage_bytes(&self) -> u32 {
-        ((TILE_M + self.columns) * TILE_K * 2) as u32
+        ((TILE_M + self.columns) * LINE_BYTES) as u32
     }
 
     /// Waves that differ in their code: whole tiles, then half tiles.
@@ -190,15 +200,20 @@ impl GemmConfig {
     /// the registers directly.
     pub(super) fn threads(&self) -> u32 {
         let storing = match self.output {
-            Output::Sums(_) => 0,
+            _ if self.stores_registers() => 0,
             Output::Rounded { epilogue: Epilogue::Activation { .. }, .. } => EPILOGUE_THREADS,
-            Output::Rounded { .. } => 32,
+            Output::Rounded { .. } | Output::Sums(_) => 32,
         };
         WARPGROUPS * 128 + 32 + storing
     }
 
     pub(super) fn writes_sums(&self) -> bool {
         matches!(self.output, Output::Sums(_))
+    }
+
+    /// Whether results go from the registers to the output, not through shared memory.
+    pub(super) fn stores_registers(&self) -> bool {
+        self.writes_sums() || self.is_f32()
     }
 
     pub(super) fn splits_k(&self) -> bool {
@@ -251,7 +266,7 @@ impl GemmConfig {
 
     /// Panel groups that fit into shared memory: the stages of the result pipeline.
     pub(super) fn panel_groups(&self) -> usize {
-        if self.writes_sums() { 1 } else { self.panels / PANELS_PER_GROUP }
+        if self.stores_registers() { 1 } else { self.panels / PANELS_PER_GROUP }
     }
 
     /// Vectors of a panel group, of both warpgroups.

@@ -7,11 +7,11 @@ use cubecl::prelude::*;
 
 use super::super::ops::record_product;
 use super::arguments::{OperandsLaunch, ResultsLaunch};
-use super::config::{BOX_ROWS, Epilogue, GemmConfig, PANEL, TILE_K};
-use super::plan::{Call, GROUP_M, Plan};
+use super::config::{BOX_ROWS, Epilogue, GROUP_M, GemmConfig, PANEL};
+use super::plan::{Call, Plan};
 use super::split_k::SplitK;
 use super::split_k_sum::{SUM_THREADS, SumConfig, SumSizeLaunch, gemm_add_slices};
-use super::{ampere, gemm};
+use super::{ampere, gemm, tf32};
 use crate::activation::Activation;
 use crate::calls;
 use crate::gpu::memory::{addressable, aligned, row_pitch};
@@ -47,8 +47,9 @@ impl EpilogueArguments {
 }
 
 /// Returns the map through which the load warp reads an operand.
-fn operand_map(operand: &CubeTensor, mn_major: bool) -> TensorMapArg<Tiled> {
-    if mn_major { tensor_map(operand, TILE_K, PANEL) } else { tensor_map(operand, BOX_ROWS, TILE_K) }
+fn operand_map(operand: &CubeTensor, mn_major: bool, config: &GemmConfig) -> TensorMapArg<Tiled> {
+    let tile_k = config.tile_k();
+    if mn_major { tensor_map(operand, tile_k, PANEL) } else { tensor_map(operand, BOX_ROWS, tile_k) }
 }
 
 impl Plan {
@@ -87,6 +88,7 @@ impl Plan {
             sums: (partial, partial_pairs),
         };
         match self.set {
+            KernelSet::Hopper if config.is_f32() => tf32::launch(&self, &call, config),
             KernelSet::Hopper => self.launch_hopper(&call, config),
             KernelSet::Ampere => ampere::launch(&self, &call, config),
         }
@@ -99,7 +101,8 @@ impl Plan {
     /// Launches the kernel for Hopper.
     fn launch_hopper(&self, call: &Call, config: GemmConfig) {
         let Call { a, b, out, auxiliary, .. } = call;
-        let (map_a, map_b) = (operand_map(a, config.a_is_mn_major()), operand_map(b, config.b_is_mn_major()));
+        let (map_a, map_b) =
+            (operand_map(a, config.a_is_mn_major(), &config), operand_map(b, config.b_is_mn_major(), &config));
         let map_out = tensor_map(if config.writes_sums() { a } else { out }, PANEL, PANEL);
         let map_auxiliary = tensor_map(auxiliary, PANEL, PANEL);
         // SAFETY: the maps describe the tensors and TMA clips to them; `sums` holds a matrix per slice, with rows of the

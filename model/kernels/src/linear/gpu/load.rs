@@ -5,7 +5,7 @@ use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::arguments::Operands;
-use super::config::{BOX_ROWS, GemmConfig, PANEL, TILE_K, TILE_M};
+use super::config::{BOX_ROWS, GemmConfig, PANEL, TILE_M};
 use super::memory::Memory;
 use super::schedule::{Schedule, WorkTile, next_wave, take_tile};
 use crate::gpu::pipeline::{Phases, Pipeline, phases, wait_next};
@@ -81,30 +81,33 @@ fn load_stage<E: Float>(
 
     let loaded = stages.loaded.index(stage);
     loaded.arrive_and_expect_tx(1, comptime![cfg.stage_bytes()]);
-    let at_a = comptime![stage * TILE_M * TILE_K];
-    let at_b = comptime![stage * cfg.tile_n * TILE_K];
-    let k = k_tile * comptime![TILE_K as u32];
+    let tile_k = comptime![cfg.tile_k()];
+    let at_a = comptime![stage * TILE_M * tile_k];
+    let at_b = comptime![stage * cfg.tile_n * tile_k];
+    let k = k_tile * comptime![tile_k as u32];
     load_operand(
         &operands.a,
         loaded,
-        &mut memory.a[at_a..comptime![at_a + TILE_M * TILE_K]],
+        &mut memory.a[at_a..comptime![at_a + TILE_M * tile_k]],
         tile.row0,
         k,
         TILE_M,
+        tile_k,
         comptime![cfg.a_is_mn_major()],
     );
     load_operand(
         &operands.b,
         loaded,
-        &mut memory.b[at_b..comptime![at_b + cfg.columns * TILE_K]],
+        &mut memory.b[at_b..comptime![at_b + cfg.columns * tile_k]],
         tile.col0,
         k,
         comptime![cfg.columns],
+        tile_k,
         comptime![cfg.b_is_mn_major()],
     );
 }
 
-/// Loads `rows` x TILE_K elements of an operand at (`row`, `k`): a box per BOX_ROWS rows of a matrix `[rows, K]`, or a box per
+/// Loads `rows` x `tile_k` elements of an operand at (`row`, `k`): a box per BOX_ROWS rows of a matrix `[rows, K]`, or a box per
 /// panel of 64 rows of a matrix `[K, rows]`.
 #[cube]
 fn load_operand<E: Float>(
@@ -114,16 +117,17 @@ fn load_operand<E: Float>(
     row: u32,
     k: u32,
     #[comptime] rows: usize,
+    #[comptime] tile_k: usize,
     #[comptime] mn_major: bool,
 ) {
     // Boxes have their rows along the operand's rows in memory.
     if comptime![mn_major] {
         #[unroll]
         for panel in 0..comptime![rows / PANEL] {
-            let start = panel * comptime![PANEL * TILE_K];
+            let start = panel * comptime![PANEL * tile_k];
             loaded.tma_load_2d(
                 map,
-                &mut stage[start..start + comptime![PANEL * TILE_K]],
+                &mut stage[start..start + comptime![PANEL * tile_k]],
                 k as i32,
                 (row + comptime![(panel * PANEL) as u32]) as i32,
             );
@@ -131,10 +135,10 @@ fn load_operand<E: Float>(
     } else {
         #[unroll]
         for nth in 0..comptime![rows / BOX_ROWS] {
-            let start = nth * comptime![BOX_ROWS * TILE_K];
+            let start = nth * comptime![BOX_ROWS * tile_k];
             loaded.tma_load_2d(
                 map,
-                &mut stage[start..start + comptime![BOX_ROWS * TILE_K]],
+                &mut stage[start..start + comptime![BOX_ROWS * tile_k]],
                 (row + comptime![(nth * BOX_ROWS) as u32]) as i32,
                 k as i32,
             );

@@ -6,7 +6,7 @@
 
 use cubecl::prelude::*;
 
-use super::config::{GemmConfig, PANEL_OCTS, TILE_K, TILE_M, WARPGROUPS};
+use super::config::{GemmConfig, PANEL_OCTS, TILE_M, WARPGROUPS};
 use super::vectors::Oct;
 use crate::gpu::pipeline::Pipeline;
 
@@ -25,13 +25,14 @@ pub(super) struct Memory<E: Float> {
 /// Allocates the buffers. One that this kernel does not use has one element.
 #[cube]
 pub(super) fn allocate<E: Float>(#[comptime] cfg: GemmConfig) -> Memory<E> {
-    let a = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * TILE_M * TILE_K], 1024usize);
-    let b = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * TILE_K], 1024usize);
-    let panels_len = comptime![if cfg.writes_sums() { 1 } else { WARPGROUPS as usize * cfg.panels * PANEL_OCTS }];
-    let panels_align = comptime![if cfg.writes_sums() { 16usize } else { 1024usize }];
+    let a = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * TILE_M * cfg.tile_k()], 1024usize);
+    let b = Shared::<[E]>::new_aligned_slice(comptime![cfg.stages * cfg.tile_n * cfg.tile_k()], 1024usize);
+    let panels_len = comptime![if cfg.stores_registers() { 1 } else { WARPGROUPS as usize * cfg.panels * PANEL_OCTS }];
+    let panels_align = comptime![if cfg.stores_registers() { 16usize } else { 1024usize }];
     let panels = Shared::<[Oct<E>]>::new_aligned_slice(panels_len, panels_align);
-    let activated_len = comptime![if cfg.keeps_input() { WARPGROUPS as usize * PANEL_OCTS } else { 1 }];
-    let activated_align = comptime![if cfg.keeps_input() { 1024usize } else { 16usize }];
+    let activated_len =
+        comptime![if cfg.keeps_input() && !cfg.stores_registers() { WARPGROUPS as usize * PANEL_OCTS } else { 1 }];
+    let activated_align = comptime![if cfg.keeps_input() && !cfg.stores_registers() { 1024usize } else { 16usize }];
     let activated = Shared::<[Oct<E>]>::new_aligned_slice(activated_len, activated_align);
     Memory::<E> { a, b, panels, activated }
 }

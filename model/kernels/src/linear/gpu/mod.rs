@@ -34,6 +34,7 @@ mod schedule;
 mod split_k;
 mod split_k_sum;
 mod store;
+mod tf32;
 mod vectors;
 
 #[cfg(test)]

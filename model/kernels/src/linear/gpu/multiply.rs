@@ -6,14 +6,14 @@
 use cubecl::prelude::*;
 
 use super::arguments::GemmSize;
-use super::config::{GemmConfig, TILE_K, TILE_M};
+use super::config::{GemmConfig, TILE_M};
 use super::epilogue::{lane_bias, write_panels};
 use super::memory::{Memory, Pipelines};
 use super::schedule::{Schedule, next_wave, take_tile};
 use super::store::store_sums;
 use super::vectors::Pair;
 use crate::gpu::pipeline::{Phases, Pipeline, phases, wait_next};
-use crate::gpu::wgmma::{K_STEP, at_row, commit, descriptor, fence, multiply_described, pin, wait, zeros};
+use crate::gpu::wgmma::{STEP_BYTES, at_row, commit, descriptor, fence, multiply_described, pin, wait, zeros};
 
 /// Multiplies every tile of the schedule, and passes the results on: as panels, or as f32 sums straight to `sums`.
 #[cube]
@@ -60,7 +60,7 @@ pub(super) fn run<E: Float>(
 
 /// Multiplies `count` K tiles, from stage 0 on, into a zeroed accumulator of 64 rows, those from `row` of the tile on.
 #[cube]
-fn multiply_tile<E: Float>(
+pub(super) fn multiply_tile<E: Float>(
     a: u64,
     b: u64,
     stages: &Pipeline,
@@ -122,7 +122,7 @@ fn multiply_tile<E: Float>(
     acc
 }
 
-/// Issues the products of one stage.
+/// Issues the products of one stage, of 128 bytes of K.
 #[cube]
 fn multiply_stage<E: Float>(
     acc: &mut Array<f32>,
@@ -132,12 +132,14 @@ fn multiply_stage<E: Float>(
     #[comptime] stage: usize,
     #[comptime] cfg: GemmConfig,
 ) {
+    let element_bytes = comptime![16 / cfg.vector()];
     #[unroll]
-    for step in 0..comptime![TILE_K / K_STEP] {
+    for step in 0..comptime![cfg.tile_k() * element_bytes / STEP_BYTES] {
         multiply_described::<E>(
             acc,
-            at_row(a, row + comptime![stage * TILE_M], step, comptime![cfg.a_tile()]),
-            at_row(b, comptime![stage * cfg.tile_n], step, comptime![cfg.b_tile()]),
+            at_row(a, row + comptime![stage * TILE_M], step, comptime![cfg.a_tile()], element_bytes),
+            at_row(b, comptime![stage * cfg.tile_n], step, comptime![cfg.b_tile()], element_bytes),
+            comptime![STEP_BYTES / element_bytes],
             comptime![cfg.columns],
             comptime![cfg.a_tile().major],
             comptime![cfg.b_tile().major],

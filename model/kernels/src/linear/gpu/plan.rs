@@ -8,16 +8,14 @@ use cubecl::server::Handle;
 
 use super::super::ProductKind;
 use super::arguments::{GemmSizeLaunch, SplitKSizeLaunch};
-use super::config::{Epilogue, GemmConfig, Output, Sums, TILE_M, widest_ampere_tile};
+use super::config::{Epilogue, GROUP_M, GemmConfig, HOPPER_STAGES, Output, Sums, TILE_M, widest_ampere_tile};
 use super::split_k::SplitK;
+use super::tf32;
 use crate::dropout::Mask;
 use crate::gpu::hardware::{kernel_set, multiprocessors, shared_memory};
 use crate::gpu::memory::row_pitch;
 use crate::gpu::mma_f32::Arithmetic;
 use crate::kernel_set::KernelSet;
-
-/// Rows of tiles that are walked together, for reuse in L2.
-pub(super) const GROUP_M: u32 = 16;
 
 /// Whether products of tensors like this one run on the kernel.
 pub(super) fn has_kernel(like: &CubeTensor) -> bool {
@@ -80,7 +78,12 @@ impl Plan {
     pub(super) fn new(like: &CubeTensor, kind: ProductKind, (m, n, k): (usize, usize, usize)) -> Self {
         let arithmetic = Arithmetic::new(like.dtype, kind.f32_products);
         let set = kernel_set(&like.client).expect("a device with a kernel");
-        let set = if arithmetic.is_f32() { KernelSet::Ampere } else { set };
+        let on_hopper = match arithmetic {
+            Arithmetic::Sixteen => true,
+            Arithmetic::Tf32 => tf32::pays(kind.layout, (m, n, k)),
+            Arithmetic::F32 => false,
+        };
+        let set = if on_hopper { set } else { KernelSet::Ampere };
         let widest = match set {
             KernelSet::Hopper => 256,
             KernelSet::Ampere => widest_ampere_tile(shared_memory(&like.client), arithmetic),
@@ -140,6 +143,10 @@ impl Plan {
             None => Output::Rounded { bias, epilogue },
         };
         match self.set {
+            KernelSet::Hopper if self.arithmetic.is_f32() => {
+                let ragged = self.split_k.is_some() || !self.k_tiles().is_multiple_of(HOPPER_STAGES);
+                GemmConfig::tf32(self.kind.layout, output, self.tile_n, ragged)
+            }
             KernelSet::Hopper => self.hopper_config(output),
             KernelSet::Ampere => GemmConfig::ampere(self.kind.layout, output, self.tile_n, GROUP_M, self.arithmetic),
         }

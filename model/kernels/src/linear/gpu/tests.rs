@@ -75,7 +75,11 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
             ("bias-relu", false, true, Epilogue::Relu),
             ("bias-residual", false, true, Epilogue::AddResidual),
         ];
-        products.chain(sums.map(sum_of_slices)).chain(super::ampere::tests::offline_kernels()).collect()
+        products
+            .chain(sums.map(sum_of_slices))
+            .chain(super::ampere::tests::offline_kernels())
+            .chain(super::tf32::tests::offline_kernels())
+            .collect()
     })
 }
 
@@ -121,7 +125,7 @@ fn sum_of_slices((case, accumulates, bias, epilogue): (&str, bool, bool, Epilogu
 #[test]
 fn kernels_compile_without_a_device() {
     for Compiled { label, ptx, .. } in offline_kernels() {
-        if label.starts_with("linear/ampere") {
+        if label.starts_with("linear/ampere") || label.starts_with("linear/tf32") {
             continue;
         }
         if label.starts_with("linear/split-k-sum") {

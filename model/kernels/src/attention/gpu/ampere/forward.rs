@@ -6,7 +6,6 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::super::Oct;
 use super::super::arguments::Call;
 use super::super::bound::bound;
 use super::super::config::{FlashConfig, TILE};
@@ -17,8 +16,8 @@ use super::super::position::{
 };
 use super::super::rows::store_rows;
 use super::super::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
-use super::Inputs;
-use super::tile::{accumulators, add_products, add_scores, readers, request, tiles_memory};
+use super::tile::{accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
+use super::{Inputs, forward_cubes};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::instruction::{log2_approx, rcp_approx};
 use crate::gpu::occupancy::cubes_at_once;
@@ -33,15 +32,15 @@ struct Queries {
 
 /// Computes `out` and the binary logarithm of each query's sum of exponentials. A block owns `owned` tiles of queries.
 #[cube(launch_unchecked)]
-pub(super) fn attention_forward<E: Float>(
-    inputs: &Inputs<E>,
+pub(super) fn attention_forward<E: Float, N: Size>(
+    inputs: &Inputs<E, N>,
     call: &Call,
-    out: &mut [Oct<E>],
+    out: &mut [Vector<E, N>],
     lse: &mut [f32],
     #[comptime] cfg: FlashConfig,
     #[comptime] owned: usize,
 ) {
-    cubes_at_once(comptime![if owned == 1 && cfg.head_dim <= 64 { 4usize } else { 2usize }]);
+    cubes_at_once(comptime![forward_cubes(owned, &cfg)]);
     let (row_head, from_last) = cube_place(call);
     let blocks = (tiles(call.lens.t) + comptime![owned as u32 - 1]) / comptime![owned as u32];
     if row_head >= call.heads || from_last >= blocks {
@@ -51,7 +50,7 @@ pub(super) fn attention_forward<E: Float>(
     // Under causality late tiles see the most keys, so they go first.
     let first = (blocks - 1 - from_last) * comptime![owned as u32];
     let lowest = f32::cast_from(comptime![MASKED]);
-    let mut memory = tiles_memory::<E>(comptime![owned + 2], TILE, cfg);
+    let mut memory = tiles_memory::<E, N>(comptime![owned + 2], TILE, cfg);
     let mut queries = Sequence::<Queries>::new();
 
     #[unroll]
@@ -60,7 +59,7 @@ pub(super) fn attention_forward<E: Float>(
         block.before = comptime![(i * TILE) as u32].runtime();
         let sight = sight(&call.masks, &block, &place(UNIT_POS), &call.lens, cfg);
         let patch = query_patch(&block, call.lens.t, cfg);
-        request::<E>(
+        request::<E, N>(
             &mut memory,
             comptime![i as u32].runtime(),
             &inputs.query,
@@ -75,12 +74,12 @@ pub(super) fn attention_forward<E: Float>(
         running.top1 = lowest;
         queries.push(Queries { block, sight, running });
     }
-    let mut sums = accumulators(owned, comptime![cfg.head_dim]);
-    attend::<E>(&mut sums, &mut queries, &mut memory, inputs, call, cfg);
+    let mut sums = row_accumulators(owned, cfg);
+    attend::<E, N>(&mut sums, &mut queries, &mut memory, inputs, call, cfg);
 
     #[unroll]
     for i in 0..owned {
-        finish::<E>(sums.index(i), queries.index(i), out, lse, call.lens.t, cfg);
+        finish::<E, N>(sums.index(i), queries.index(i), out, lse, call.lens.t, cfg);
     }
 }
 
@@ -92,18 +91,18 @@ fn query_patch(block: &QueryTile, t: u32, #[comptime] cfg: FlashConfig) -> Patch
 
 /// Attends to all keys that the queries see.
 #[cube]
-fn attend<E: Float>(
+fn attend<E: Float, N: Size>(
     sums: &mut Sequence<Array<f32>>,
     queries: &mut Sequence<Queries>,
-    memory: &mut Shared<[Oct<E>]>,
-    inputs: &Inputs<E>,
+    memory: &mut Shared<[Vector<E, N>]>,
+    inputs: &Inputs<E, N>,
     call: &Call,
     #[comptime] cfg: FlashConfig,
 ) {
     let owned = queries.len();
     let (key_tile, value_tile) = (comptime![owned as u32].runtime(), comptime![owned as u32 + 1].runtime());
     let columns = comptime![cfg.key_value_columns()];
-    let readers = readers(TILE);
+    let readers = readers(TILE, cfg);
     // The last tile sees the last keys.
     let last = queries.index(comptime![owned - 1]);
     let (turns, first_tile) = (last.sight.blocks, key_tile_of(&last.sight, 0u32, cfg));
@@ -112,7 +111,7 @@ fn attend<E: Float>(
     let mut keys = Patch { first, row0, rows, column: key_column(group, cfg) };
     let mut values = Patch { first, row0, rows, column: value_column(group, cfg) };
     if turns > 0 {
-        request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, TILE, cfg);
+        request::<E, N>(memory, key_tile, &inputs.key_value, &keys, columns, TILE, cfg);
     }
     commit();
 
@@ -122,23 +121,23 @@ fn attend<E: Float>(
         sync_cube();
         let nth_keys = first_tile + nth;
         values.row0 = nth_keys * comptime![TILE as u32];
-        request::<E>(memory, value_tile, &inputs.key_value, &values, columns, TILE, cfg);
+        request::<E, N>(memory, value_tile, &inputs.key_value, &values, columns, TILE, cfg);
         commit();
         let mut scores = accumulators(owned, TILE);
-        add_scores::<E>(&mut scores, &*memory, &readers, 0u32, key_tile, TILE, cfg);
+        add_scores::<E, N>(&mut scores, &*memory, &readers, 0u32, key_tile, TILE, cfg);
 
         wait(0usize);
         sync_cube();
         if nth + 1 < turns {
             keys.row0 = (nth_keys + 1) * comptime![TILE as u32];
-            request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, TILE, cfg);
+            request::<E, N>(memory, key_tile, &inputs.key_value, &keys, columns, TILE, cfg);
         }
         commit();
         #[unroll]
         for i in 0..owned {
             take_probabilities(scores.index_mut(i), sums.index_mut(i), queries.index_mut(i), call, nth_keys, cfg);
         }
-        add_products::<E>(sums, &scores, &*memory, &readers, value_tile, TILE, cfg);
+        add_products::<E, N>(sums, &scores, &*memory, &readers, value_tile, TILE, cfg);
     }
 }
 
@@ -168,10 +167,10 @@ fn take_probabilities(
 
 /// Stores the results of a tile of queries.
 #[cube]
-fn finish<E: Float>(
+fn finish<E: Float, N: Size>(
     sums: &Array<f32>,
     queries: &Queries,
-    out: &mut [Oct<E>],
+    out: &mut [Vector<E, N>],
     lse: &mut [f32],
     t: u32,
     #[comptime] cfg: FlashConfig,
@@ -181,7 +180,7 @@ fn finish<E: Float>(
     let total1 = max(quad_sum(queries.running.sum1), 1e-30f32);
     let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
     let patch = query_patch(&queries.block, t, cfg);
-    store_rows::<E>(sums, rcp_approx(total0), rcp_approx(total1), out, &patch, UNIT_POS, columns, head_dim);
+    store_rows::<E, N>(sums, rcp_approx(total0), rcp_approx(total1), out, &patch, UNIT_POS, columns, head_dim);
 
     let at = place(UNIT_POS);
     if at.column == 0 {

@@ -4,7 +4,6 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::super::Oct;
 use super::super::arguments::Call;
 use super::super::bound::{bound, pass_bound};
 use super::super::config::{FlashConfig, TILE, UNITS};
@@ -13,7 +12,7 @@ use super::super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges
 use super::super::position::{Patch, cube_place, key_column, place, value_column};
 use super::super::rows::store_rows;
 use super::super::softmax::{exponentials, row_pairs, score_gradients};
-use super::tile::{Readers, accumulators, add_products, add_scores, readers, request, tiles_memory};
+use super::tile::{Readers, accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
 use super::{Inputs, gradient_cubes};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::occupancy::cubes_at_once;
@@ -25,16 +24,16 @@ const STREAMED: u32 = 2;
 
 /// The gradient of forward's output, and each query's log-sum and delta.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct QueryData<E: Float> {
-    pub(super) d_out: Box<[Oct<E>]>,
+pub(super) struct QueryData<E: Float, N: Size> {
+    pub(super) d_out: Box<[Vector<E, N>]>,
     pub(super) lse: Box<[f32]>,
     pub(super) delta: Box<[f32]>,
 }
 
 /// The tiles of a block, and the log-sums and deltas of the streamed queries: 64 of each per slot.
 #[derive(CubeType)]
-struct Memory<E: Float> {
-    tiles: Shared<[Oct<E>]>,
+struct Memory<E: Float, N: Size> {
+    tiles: Shared<[Vector<E, N>]>,
     row_values: Shared<[f32]>,
 }
 
@@ -47,11 +46,11 @@ struct Gradients {
 
 /// Computes the gradients of keys and values: a block per 64 keys of a group of heads.
 #[cube(launch_unchecked)]
-pub(super) fn key_value_gradient<E: Float>(
-    inputs: &Inputs<E>,
-    data: &QueryData<E>,
+pub(super) fn key_value_gradient<E: Float, N: Size>(
+    inputs: &Inputs<E, N>,
+    data: &QueryData<E, N>,
     call: &Call,
-    d_key_value: &mut [Oct<E>],
+    d_key_value: &mut [Vector<E, N>],
     #[comptime] cfg: FlashConfig,
 ) {
     cubes_at_once(comptime![gradient_cubes(&cfg)]);
@@ -65,28 +64,28 @@ pub(super) fn key_value_gradient<E: Float>(
     let keys = Patch { first, row0, rows: s, column: key_column(block.group, cfg) };
     let values = Patch { first, row0, rows: s, column: value_column(block.group, cfg) };
 
-    let mut memory = Memory::<E> {
-        tiles: tiles_memory::<E>(6usize, TILE, cfg),
+    let mut memory = Memory::<E, N> {
+        tiles: tiles_memory::<E, N>(6usize, TILE, cfg),
         row_values: Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]),
     };
     if block.blocks > 0 {
-        request::<E>(&mut memory.tiles, KEYS, &inputs.key_value, &keys, columns, TILE, cfg);
-        request::<E>(&mut memory.tiles, VALUES, &inputs.key_value, &values, columns, TILE, cfg);
+        request::<E, N>(&mut memory.tiles, KEYS, &inputs.key_value, &keys, columns, TILE, cfg);
+        request::<E, N>(&mut memory.tiles, VALUES, &inputs.key_value, &values, columns, TILE, cfg);
     }
-    let mut gradients = Gradients { dk: accumulators(1usize, head_dim), dv: accumulators(1usize, head_dim) };
-    accumulate::<E>(&mut gradients, &mut memory, inputs, data, call, &block, cfg);
+    let mut gradients = Gradients { dk: row_accumulators(1usize, cfg), dv: row_accumulators(1usize, cfg) };
+    accumulate::<E, N>(&mut gradients, &mut memory, inputs, data, call, &block, cfg);
 
-    store_rows::<E>(gradients.dk.index(0usize), 1.0f32, 1.0f32, d_key_value, &keys, UNIT_POS, columns, head_dim);
-    store_rows::<E>(gradients.dv.index(0usize), 1.0f32, 1.0f32, d_key_value, &values, UNIT_POS, columns, head_dim);
+    store_rows::<E, N>(gradients.dk.index(0usize), 1.0f32, 1.0f32, d_key_value, &keys, UNIT_POS, columns, head_dim);
+    store_rows::<E, N>(gradients.dv.index(0usize), 1.0f32, 1.0f32, d_key_value, &values, UNIT_POS, columns, head_dim);
 }
 
 /// Adds to the gradients what all queries contribute that see the keys.
 #[cube]
-fn accumulate<E: Float>(
+fn accumulate<E: Float, N: Size>(
     gradients: &mut Gradients,
-    memory: &mut Memory<E>,
-    inputs: &Inputs<E>,
-    data: &QueryData<E>,
+    memory: &mut Memory<E, N>,
+    inputs: &Inputs<E, N>,
+    data: &QueryData<E, N>,
     call: &Call,
     block: &KeyTile,
     #[comptime] cfg: FlashConfig,
@@ -94,11 +93,11 @@ fn accumulate<E: Float>(
     let t = call.lens.t;
     let head = block.group * comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
     let first_row = (block.batch * comptime![cfg.n_heads as u32] + head) * t;
-    let readers = readers(TILE);
+    let readers = readers(TILE, cfg);
     let mut now = Streamed { head: 0u32.runtime(), tile: block.first };
     let mut next = advanced(&now, block);
     if block.blocks > 0 {
-        request_queries::<E>(memory, inputs, data, block, &now, t, 0u32, cfg);
+        request_queries::<E, N>(memory, inputs, data, block, &now, t, 0u32, cfg);
         memory.row_values[UNIT_POS as usize] = row_value(&data.lse, &data.delta, first_row, &now, t, TILE);
     }
     commit();
@@ -110,7 +109,7 @@ fn accumulate<E: Float>(
         wait(0usize);
         sync_cube();
         if turn + 1 < block.blocks {
-            request_queries::<E>(memory, inputs, data, block, &next, t, 1 - slot, cfg);
+            request_queries::<E, N>(memory, inputs, data, block, &next, t, 1 - slot, cfg);
             let value = row_value(&data.lse, &data.delta, first_row, &next, t, TILE);
             memory.row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = value;
         }
@@ -122,17 +121,17 @@ fn accumulate<E: Float>(
             let row = first_row + now.head * t + q0 + at.column;
             streamed.kept = kept_bits(&call.dropout, row, block.nth, &at, call.lens.s, TILE);
         }
-        add_gradients::<E>(gradients, &*memory, &readers, call, block, &streamed, cfg);
+        add_gradients::<E, N>(gradients, &*memory, &readers, call, block, &streamed, cfg);
         advance(&mut now, &mut next, block);
     }
 }
 
 /// Starts to copy a tile of queries and its `d_out` to slot `slot`.
 #[cube]
-fn request_queries<E: Float>(
-    memory: &mut Memory<E>,
-    inputs: &Inputs<E>,
-    data: &QueryData<E>,
+fn request_queries<E: Float, N: Size>(
+    memory: &mut Memory<E, N>,
+    inputs: &Inputs<E, N>,
+    data: &QueryData<E, N>,
     block: &KeyTile,
     streamed: &Streamed,
     t: u32,
@@ -142,9 +141,9 @@ fn request_queries<E: Float>(
     let (_, column) = streamed_at(block, streamed, t, cfg);
     let patch = Patch { first: block.batch * t, row0: streamed.tile * comptime![TILE as u32], rows: t, column };
     let tile = STREAMED + 2 * slot;
-    request::<E>(&mut memory.tiles, tile, &inputs.query, &patch, comptime![cfg.query_columns()], TILE, cfg);
+    request::<E, N>(&mut memory.tiles, tile, &inputs.query, &patch, comptime![cfg.query_columns()], TILE, cfg);
     let columns = comptime![cfg.n_heads * cfg.head_dim];
-    request::<E>(&mut memory.tiles, tile + 1, &data.d_out, &patch, columns, TILE, cfg);
+    request::<E, N>(&mut memory.tiles, tile + 1, &data.d_out, &patch, columns, TILE, cfg);
 }
 
 /// The queries of a turn.
@@ -159,9 +158,9 @@ struct Turn {
 
 /// Adds what the queries of a turn contribute: `P^T d_out` to dV, then `dS^T Q` to dK.
 #[cube]
-fn add_gradients<E: Float>(
+fn add_gradients<E: Float, N: Size>(
     gradients: &mut Gradients,
-    memory: &Memory<E>,
+    memory: &Memory<E, N>,
     readers: &Readers,
     call: &Call,
     block: &KeyTile,
@@ -173,21 +172,21 @@ fn add_gradients<E: Float>(
     let values_at = turn.slot * UNITS + place(UNIT_POS).column;
 
     let mut scores = accumulators(1usize, TILE);
-    add_scores::<E>(&mut scores, &memory.tiles, readers, KEYS, queries, TILE, cfg);
+    add_scores::<E, N>(&mut scores, &memory.tiles, readers, KEYS, queries, TILE, cfg);
     bound(scores.index_mut(0usize), cfg);
     hide_at_edges(scores.index_mut(0usize), turn.q0, call, block, cfg);
     let log_sums = row_pairs(&memory.row_values, values_at, TILE);
     let p = exponentials(scores.index(0usize), &log_sums, comptime![cfg.scale() * LOG2_E].runtime());
     let mut dropped = Sequence::<Array<f32>>::new();
     dropped.push(kept_values(&p, kept, keep, cfg));
-    add_products::<E>(&mut gradients.dv, &dropped, &memory.tiles, readers, queries + 1, TILE, cfg);
+    add_products::<E, N>(&mut gradients.dv, &dropped, &memory.tiles, readers, queries + 1, TILE, cfg);
 
     let mut dp = accumulators(1usize, TILE);
-    add_scores::<E>(&mut dp, &memory.tiles, readers, VALUES, queries + 1, TILE, cfg);
+    add_scores::<E, N>(&mut dp, &memory.tiles, readers, VALUES, queries + 1, TILE, cfg);
     let deltas = row_pairs(&memory.row_values, values_at + comptime![TILE as u32], TILE);
     let d_probabilities = kept_values(dp.index(0usize), kept, keep, cfg);
     let mut d_scores = Sequence::<Array<f32>>::new();
     d_scores.push(score_gradients(&p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime()));
     pass_bound(d_scores.index_mut(0usize), &p, &memory.row_values, values_at, cfg);
-    add_products::<E>(&mut gradients.dk, &d_scores, &memory.tiles, readers, queries, TILE, cfg);
+    add_products::<E, N>(&mut gradients.dk, &d_scores, &memory.tiles, readers, queries, TILE, cfg);
 }

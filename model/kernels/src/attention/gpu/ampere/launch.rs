@@ -10,19 +10,21 @@ use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::query_gradient::query_gradient;
 use super::split_gradient::key_or_value_gradient;
-use super::{InputsLaunch, OutputsLaunch, is_wide};
+use super::{InputsLaunch, OutputsLaunch, is_wide, owns_one};
 use crate::gpu::memory::empty;
 
-/// Whether there are kernels for heads of `head_dim`.
-pub(in crate::attention::gpu) fn serves(head_dim: usize) -> bool {
-    head_dim > 0 && head_dim.is_multiple_of(8) && head_dim <= 256
+/// Whether there are kernels for heads of `head_dim` elements of `dtype`. Tiles of longer rows of f32 would not fit into a block's
+/// memory.
+pub(in crate::attention::gpu) fn serves(dtype: DType, head_dim: usize) -> bool {
+    let longest = if dtype == DType::F32 { 128 } else { 256 };
+    head_dim > 0 && head_dim.is_multiple_of(8) && head_dim <= longest
 }
 
 /// Returns the tiles of queries of a block of forward. Two read keys and values half as often. Under causality they attend to up to
-/// a tile of keys in vain, which costs narrow heads more unless they have many queries. Wide heads leave registers for one.
+/// a tile of keys in vain, which costs narrow heads more unless they have many queries.
 fn owned(call: &Call) -> usize {
     let t = call.lens[0];
-    if is_wide(&call.config) {
+    if owns_one(&call.config) {
         return 1;
     }
     let wasteful = call.spec.causal && call.spec.head_dim <= 64 && t <= 1024;
@@ -44,6 +46,7 @@ pub(in crate::attention::gpu) fn launch_forward<E: Float + CubeElement>(
             &out.client,
             cubes,
             CubeDim::new_1d(UNITS),
+            call.config.arithmetic.vector(),
             inputs(call),
             arguments,
             vectors(out),
@@ -73,6 +76,7 @@ pub(in crate::attention::gpu) fn launch_backward<E: Float + CubeElement>(
             &out.client,
             cubes,
             CubeDim::new_1d(UNITS),
+            call.config.arithmetic.vector(),
             inputs(call),
             OutputsLaunch::new(vectors(out), vectors(d_out), lse.clone().into_buffer_arg()),
             query_call,
@@ -94,6 +98,7 @@ pub(in crate::attention::gpu) fn launch_backward<E: Float + CubeElement>(
             &out.client,
             cubes,
             CubeDim::new_1d(UNITS),
+            call.config.arithmetic.vector(),
             inputs(call),
             query_data(forward, &delta),
             key_call,
@@ -114,6 +119,7 @@ fn launch_split<E: Float + CubeElement>(call: &Call, forward: &Forward, delta: &
                 &forward.out.client,
                 cubes,
                 CubeDim::new_1d(UNITS),
+                call.config.arithmetic.vector(),
                 inputs(call),
                 query_data(forward, delta),
                 arguments,
@@ -125,11 +131,11 @@ fn launch_split<E: Float + CubeElement>(call: &Call, forward: &Forward, delta: &
     }
 }
 
-fn query_data<E: Float + CubeElement>(forward: &Forward, delta: &CubeTensor) -> QueryDataLaunch<E> {
+fn query_data<E: Float + CubeElement, N: Size>(forward: &Forward, delta: &CubeTensor) -> QueryDataLaunch<E, N> {
     let (lse, delta) = (forward.lse.clone().into_buffer_arg(), delta.clone().into_buffer_arg());
     QueryDataLaunch::new(vectors(&forward.d_out), lse, delta)
 }
 
-fn inputs<E: Float + CubeElement>(call: &Call) -> InputsLaunch<E> {
+fn inputs<E: Float + CubeElement, N: Size>(call: &Call) -> InputsLaunch<E, N> {
     InputsLaunch::new(vectors(&call.query), vectors(&call.key_value))
 }

@@ -30,29 +30,34 @@ mod tile;
 use cubecl::prelude::*;
 pub(super) use launch::{launch_backward, launch_forward, serves};
 
-use super::Oct;
 use super::config::{FlashConfig, TILE};
+use crate::gpu::mma_f32::Arithmetic;
 use tile::tile_octs;
 
-/// The matrices of queries, keys and values, in vectors of eight elements.
+/// The matrices of queries, keys and values, in vectors of 16 bytes.
 #[derive(CubeType, CubeLaunch)]
-struct Inputs<E: Float> {
-    query: Box<[Oct<E>]>,
+struct Inputs<E: Float, N: Size> {
+    query: Box<[Vector<E, N>]>,
     /// The same matrix if queries, keys and values are packed.
-    key_value: Box<[Oct<E>]>,
+    key_value: Box<[Vector<E, N>]>,
 }
 
 /// What backward reads besides [`Inputs`].
 #[derive(CubeType, CubeLaunch)]
-struct Outputs<E: Float> {
-    out: Box<[Oct<E>]>,
-    d_out: Box<[Oct<E>]>,
+struct Outputs<E: Float, N: Size> {
+    out: Box<[Vector<E, N>]>,
+    d_out: Box<[Vector<E, N>]>,
     lse: Box<[f32]>,
 }
 
-/// Whether a thread lacks the registers for the gradients of keys and values at once.
+/// Whether a thread lacks the registers, or a block the memory, for the gradients of keys and values at once.
 fn is_wide(cfg: &FlashConfig) -> bool {
-    cfg.head_dim > 128
+    cfg.head_dim > if cfg.arithmetic.is_f32() { 64 } else { 128 }
+}
+
+/// Whether a thread of forward has registers for one tile of queries only.
+fn owns_one(cfg: &FlashConfig) -> bool {
+    is_wide(cfg) || cfg.arithmetic == Arithmetic::F32
 }
 
 /// Returns the rows of a streamed tile of backward. For wide heads, 96 KiB hold two such tiles and `own` tiles of 64 rows.
@@ -61,12 +66,22 @@ fn streamed_rows(own: usize, cfg: &FlashConfig) -> usize {
     if is_wide(cfg) && (own + 2) * tile_bytes > 96 << 10 { TILE / 2 } else { TILE }
 }
 
+/// Returns the blocks of forward on a multiprocessor at a time, each with `owned` tiles of queries.
+fn forward_cubes(owned: usize, cfg: &FlashConfig) -> usize {
+    match (owned, cfg.head_dim) {
+        (1, ..=64) if cfg.arithmetic == Arithmetic::F32 => 3,
+        (1, ..=64) => 4,
+        _ => 2,
+    }
+}
+
 /// Returns the blocks of a kernel of backward on a multiprocessor at a time.
 fn gradient_cubes(cfg: &FlashConfig) -> usize {
     match cfg.head_dim {
+        ..=32 if cfg.arithmetic.is_f32() => 3,
         ..=32 => 4,
         // Masks and dropout together take the registers of a third.
-        33..=64 if !(cfg.documents && cfg.dropout) => 3,
+        33..=64 if !(cfg.documents && cfg.dropout || cfg.arithmetic.is_f32()) => 3,
         _ => 2,
     }
 }

@@ -4,7 +4,6 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::super::Oct;
 use super::super::arguments::Call;
 use super::super::bound::{bound, multiply_by_slopes};
 use super::super::config::{FlashConfig, TILE};
@@ -15,7 +14,7 @@ use super::super::position::{
 };
 use super::super::rows::{row_products, store_rows};
 use super::super::softmax::{take_probabilities, take_score_gradients};
-use super::tile::{accumulators, add_products, add_scores, readers, request, tiles_memory};
+use super::tile::{accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
 use super::{Inputs, Outputs, gradient_cubes, is_wide, streamed_rows};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::occupancy::cubes_at_once;
@@ -40,12 +39,12 @@ struct Queries {
 /// Computes the gradient of the queries, and `delta`: each query's sum of `out * d_out`, which the gradient of keys and values
 /// reads.
 #[cube(launch_unchecked)]
-pub(super) fn query_gradient<E: Float>(
-    inputs: &Inputs<E>,
-    outputs: &Outputs<E>,
+pub(super) fn query_gradient<E: Float, N: Size>(
+    inputs: &Inputs<E, N>,
+    outputs: &Outputs<E, N>,
     call: &Call,
     delta: &mut [f32],
-    d_query: &mut [Oct<E>],
+    d_query: &mut [Vector<E, N>],
     #[comptime] cfg: FlashConfig,
 ) {
     cubes_at_once(comptime![gradient_cubes(&cfg)]);
@@ -60,24 +59,24 @@ pub(super) fn query_gradient<E: Float>(
     let (query_columns, head_dim) = comptime![(cfg.query_columns(), cfg.head_dim)];
     let rows = comptime![streamed_rows(2, &cfg)];
     let streamed_tiles = comptime![if is_wide(&cfg) { 2usize } else { 4usize }];
-    let mut memory = tiles_memory::<E>(comptime![2 * TILE / rows + streamed_tiles], rows, cfg);
-    request::<E>(&mut memory, QUERIES, &inputs.query, &patch, query_columns, TILE, cfg);
-    request::<E>(&mut memory, GRADIENTS, &outputs.d_out, &patch, comptime![cfg.n_heads * cfg.head_dim], TILE, cfg);
+    let mut memory = tiles_memory::<E, N>(comptime![2 * TILE / rows + streamed_tiles], rows, cfg);
+    request::<E, N>(&mut memory, QUERIES, &inputs.query, &patch, query_columns, TILE, cfg);
+    request::<E, N>(&mut memory, GRADIENTS, &outputs.d_out, &patch, comptime![cfg.n_heads * cfg.head_dim], TILE, cfg);
 
-    let queries = rows_of::<E>(outputs, delta, call, block, patch, cfg);
-    let mut sums = accumulators(1usize, head_dim);
+    let queries = rows_of::<E, N>(outputs, delta, call, block, patch, cfg);
+    let mut sums = row_accumulators(1usize, cfg);
     if comptime![is_wide(&cfg)] {
-        accumulate_in_turn::<E>(&mut sums, &queries, &mut memory, inputs, call, cfg);
+        accumulate_in_turn::<E, N>(&mut sums, &queries, &mut memory, inputs, call, cfg);
     } else {
-        accumulate::<E>(&mut sums, &queries, &mut memory, inputs, call, cfg);
+        accumulate::<E, N>(&mut sums, &queries, &mut memory, inputs, call, cfg);
     }
-    store_rows::<E>(sums.index(0usize), 1.0f32, 1.0f32, d_query, &queries.patch, UNIT_POS, query_columns, head_dim);
+    store_rows::<E, N>(sums.index(0usize), 1.0f32, 1.0f32, d_query, &queries.patch, UNIT_POS, query_columns, head_dim);
 }
 
 /// Loads the log-sums of the thread's queries, and computes and stores their deltas.
 #[cube]
-fn rows_of<E: Float>(
-    outputs: &Outputs<E>,
+fn rows_of<E: Float, N: Size>(
+    outputs: &Outputs<E, N>,
     delta: &mut [f32],
     call: &Call,
     block: QueryTile,
@@ -89,7 +88,7 @@ fn rows_of<E: Float>(
     let row0 = block.row_head * t + min(block.q0 + at.row, t - 1);
     let row1 = block.row_head * t + min(block.q0 + at.row + 8, t - 1);
     let (columns, head_dim) = comptime![(cfg.n_heads * cfg.head_dim, cfg.head_dim)];
-    let (delta0, delta1) = row_products::<E>(&outputs.d_out, &outputs.out, &patch, UNIT_POS, columns, head_dim);
+    let (delta0, delta1) = row_products::<E, N>(&outputs.d_out, &outputs.out, &patch, UNIT_POS, columns, head_dim);
     if at.column == 0 {
         if block.q0 + at.row < t {
             delta[row0 as usize] = delta0;
@@ -106,43 +105,43 @@ fn rows_of<E: Float>(
 
 /// Adds to `sums` what all keys contribute that the queries see.
 #[cube]
-fn accumulate<E: Float>(
+fn accumulate<E: Float, N: Size>(
     sums: &mut Sequence<Array<f32>>,
     queries: &Queries,
-    memory: &mut Shared<[Oct<E>]>,
-    inputs: &Inputs<E>,
+    memory: &mut Shared<[Vector<E, N>]>,
+    inputs: &Inputs<E, N>,
     call: &Call,
     #[comptime] cfg: FlashConfig,
 ) {
-    let readers = readers(TILE);
+    let readers = readers(TILE, cfg);
     let turns = queries.sight.blocks;
-    request_keys::<E>(memory, inputs, queries, 0u32, call.lens.s, cfg);
+    request_keys::<E, N>(memory, inputs, queries, 0u32, call.lens.s, cfg);
 
     for nth in 0..turns {
         // These keys and values are there, and no warp reads those before them any more.
         wait(0usize);
         sync_cube();
-        request_keys::<E>(memory, inputs, queries, nth + 1, call.lens.s, cfg);
+        request_keys::<E, N>(memory, inputs, queries, nth + 1, call.lens.s, cfg);
 
         let keys = STREAMED + nth % 2 * 2;
         let mut scores = accumulators(1usize, TILE);
-        add_scores::<E>(&mut scores, &*memory, &readers, QUERIES, keys, TILE, cfg);
+        add_scores::<E, N>(&mut scores, &*memory, &readers, QUERIES, keys, TILE, cfg);
         let mut dp = accumulators(1usize, TILE);
-        add_scores::<E>(&mut dp, &*memory, &readers, GRADIENTS, keys + 1, TILE, cfg);
+        add_scores::<E, N>(&mut dp, &*memory, &readers, GRADIENTS, keys + 1, TILE, cfg);
         let tile = key_tile_of(&queries.sight, nth, cfg);
         take_gradients(scores.index_mut(0usize), dp.index_mut(0usize), queries, call, tile, cfg);
-        add_products::<E>(sums, &scores, &*memory, &readers, keys, TILE, cfg);
+        add_products::<E, N>(sums, &scores, &*memory, &readers, keys, TILE, cfg);
     }
 }
 
 /// [`accumulate`] with one tile of keys and one of values in memory: keys arrive during the product with the values, and the next
 /// values during the products with the keys.
 #[cube]
-fn accumulate_in_turn<E: Float>(
+fn accumulate_in_turn<E: Float, N: Size>(
     sums: &mut Sequence<Array<f32>>,
     queries: &Queries,
-    memory: &mut Shared<[Oct<E>]>,
-    inputs: &Inputs<E>,
+    memory: &mut Shared<[Vector<E, N>]>,
+    inputs: &Inputs<E, N>,
     call: &Call,
     #[comptime] cfg: FlashConfig,
 ) {
@@ -155,10 +154,10 @@ fn accumulate_in_turn<E: Float>(
     let row0 = first_tile * comptime![rows as u32];
     let mut keys = Patch { first, row0, rows: s, column: key_column(group, cfg) };
     let mut values = Patch { first, row0, rows: s, column: value_column(group, cfg) };
-    let readers = readers(rows);
+    let readers = readers(rows, cfg);
     let turns = queries.sight.blocks * comptime![(TILE / rows) as u32];
     if turns > 0 {
-        request::<E>(memory, value_tile, &inputs.key_value, &values, columns, rows, cfg);
+        request::<E, N>(memory, value_tile, &inputs.key_value, &values, columns, rows, cfg);
     }
     commit();
 
@@ -168,30 +167,30 @@ fn accumulate_in_turn<E: Float>(
         sync_cube();
         let tile = first_tile + nth;
         keys.row0 = tile * comptime![rows as u32];
-        request::<E>(memory, key_tile, &inputs.key_value, &keys, columns, rows, cfg);
+        request::<E, N>(memory, key_tile, &inputs.key_value, &keys, columns, rows, cfg);
         commit();
         let mut dp = accumulators(1usize, rows);
-        add_scores::<E>(&mut dp, &*memory, &readers, GRADIENTS, value_tile, rows, cfg);
+        add_scores::<E, N>(&mut dp, &*memory, &readers, GRADIENTS, value_tile, rows, cfg);
 
         wait(0usize);
         sync_cube();
         if nth + 1 < turns {
             values.row0 = (tile + 1) * comptime![rows as u32];
-            request::<E>(memory, value_tile, &inputs.key_value, &values, columns, rows, cfg);
+            request::<E, N>(memory, value_tile, &inputs.key_value, &values, columns, rows, cfg);
         }
         commit();
         let mut scores = accumulators(1usize, rows);
-        add_scores::<E>(&mut scores, &*memory, &readers, QUERIES, key_tile, rows, cfg);
+        add_scores::<E, N>(&mut scores, &*memory, &readers, QUERIES, key_tile, rows, cfg);
         take_gradients(scores.index_mut(0usize), dp.index_mut(0usize), queries, call, tile, cfg);
-        add_products::<E>(sums, &scores, &*memory, &readers, key_tile, rows, cfg);
+        add_products::<E, N>(sums, &scores, &*memory, &readers, key_tile, rows, cfg);
     }
 }
 
 /// Starts to copy the keys and values of turn `nth`, if there are as many, to the two tiles of their slot.
 #[cube]
-fn request_keys<E: Float>(
-    memory: &mut Shared<[Oct<E>]>,
-    inputs: &Inputs<E>,
+fn request_keys<E: Float, N: Size>(
+    memory: &mut Shared<[Vector<E, N>]>,
+    inputs: &Inputs<E, N>,
     queries: &Queries,
     nth: u32,
     s: u32,
@@ -203,9 +202,9 @@ fn request_keys<E: Float>(
         let (first, row0) = (block.batch * s, key_tile_of(sight, nth, cfg) * comptime![TILE as u32]);
         let columns = comptime![cfg.key_value_columns()];
         let keys = Patch { first, row0, rows: s, column: key_column(block.group, cfg) };
-        request::<E>(memory, tile, &inputs.key_value, &keys, columns, TILE, cfg);
+        request::<E, N>(memory, tile, &inputs.key_value, &keys, columns, TILE, cfg);
         let values = Patch { first, row0, rows: s, column: value_column(block.group, cfg) };
-        request::<E>(memory, tile + 1, &inputs.key_value, &values, columns, TILE, cfg);
+        request::<E, N>(memory, tile + 1, &inputs.key_value, &values, columns, TILE, cfg);
     }
     commit();
 }

@@ -8,7 +8,6 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::super::Oct;
 use super::super::arguments::Call;
 use super::super::bound::{bound, pass_bound};
 use super::super::config::{FlashConfig, TILE, UNITS};
@@ -18,7 +17,7 @@ use super::super::position::{Patch, cube_place, key_column, place, query_column,
 use super::super::rows::store_rows;
 use super::super::softmax::{exponentials, row_pairs, score_gradients};
 use super::key_value_gradient::QueryData;
-use super::tile::{accumulators, add_products, add_scores, readers, request, tiles_memory};
+use super::tile::{accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
 use super::{Inputs, streamed_rows};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::occupancy::cubes_at_once;
@@ -29,8 +28,8 @@ const VALUES: u32 = 1;
 
 /// The tiles of a block, and the log-sums and deltas of the streamed queries, in two slots.
 #[derive(CubeType)]
-struct Memory<E: Float> {
-    tiles: Shared<[Oct<E>]>,
+struct Memory<E: Float, N: Size> {
+    tiles: Shared<[Vector<E, N>]>,
     row_values: Shared<[f32]>,
 }
 
@@ -41,11 +40,11 @@ fn own_tiles(of_keys: bool) -> usize {
 
 /// Computes the gradient of the keys, or else of the values: a block per 64 keys of a group of heads.
 #[cube(launch_unchecked)]
-pub(super) fn key_or_value_gradient<E: Float>(
-    inputs: &Inputs<E>,
-    data: &QueryData<E>,
+pub(super) fn key_or_value_gradient<E: Float, N: Size>(
+    inputs: &Inputs<E, N>,
+    data: &QueryData<E, N>,
     call: &Call,
-    d_key_value: &mut [Oct<E>],
+    d_key_value: &mut [Vector<E, N>],
     #[comptime] of_keys: bool,
     #[comptime] cfg: FlashConfig,
 ) {
@@ -61,33 +60,33 @@ pub(super) fn key_or_value_gradient<E: Float>(
     let keys = Patch { first, row0, rows: s, column: key_column(block.group, cfg) };
     let values = Patch { first, row0, rows: s, column: value_column(block.group, cfg) };
 
-    let mut memory = Memory::<E> {
-        tiles: tiles_memory::<E>(comptime![own_tiles(of_keys) * TILE / rows + 2], rows, cfg),
+    let mut memory = Memory::<E, N> {
+        tiles: tiles_memory::<E, N>(comptime![own_tiles(of_keys) * TILE / rows + 2], rows, cfg),
         row_values: Shared::<[f32]>::new_slice(comptime![2 * UNITS as usize]),
     };
     if block.blocks > 0 {
-        request::<E>(&mut memory.tiles, KEYS, &inputs.key_value, &keys, columns, TILE, cfg);
+        request::<E, N>(&mut memory.tiles, KEYS, &inputs.key_value, &keys, columns, TILE, cfg);
         if comptime![of_keys] {
-            request::<E>(&mut memory.tiles, VALUES, &inputs.key_value, &values, columns, TILE, cfg);
+            request::<E, N>(&mut memory.tiles, VALUES, &inputs.key_value, &values, columns, TILE, cfg);
         }
     }
-    let mut sums = accumulators(1usize, head_dim);
-    accumulate::<E>(&mut sums, &mut memory, inputs, data, call, &block, of_keys, cfg);
+    let mut sums = row_accumulators(1usize, cfg);
+    accumulate::<E, N>(&mut sums, &mut memory, inputs, data, call, &block, of_keys, cfg);
 
     if comptime![of_keys] {
-        store_rows::<E>(sums.index(0usize), 1.0f32, 1.0f32, d_key_value, &keys, UNIT_POS, columns, head_dim);
+        store_rows::<E, N>(sums.index(0usize), 1.0f32, 1.0f32, d_key_value, &keys, UNIT_POS, columns, head_dim);
     } else {
-        store_rows::<E>(sums.index(0usize), 1.0f32, 1.0f32, d_key_value, &values, UNIT_POS, columns, head_dim);
+        store_rows::<E, N>(sums.index(0usize), 1.0f32, 1.0f32, d_key_value, &values, UNIT_POS, columns, head_dim);
     }
 }
 
 /// Adds to `sums` what all queries contribute that see the keys.
 #[cube]
-fn accumulate<E: Float>(
+fn accumulate<E: Float, N: Size>(
     sums: &mut Sequence<Array<f32>>,
-    memory: &mut Memory<E>,
-    inputs: &Inputs<E>,
-    data: &QueryData<E>,
+    memory: &mut Memory<E, N>,
+    inputs: &Inputs<E, N>,
+    data: &QueryData<E, N>,
     call: &Call,
     block: &KeyTile,
     #[comptime] of_keys: bool,
@@ -98,12 +97,12 @@ fn accumulate<E: Float>(
     let t = call.lens.t;
     let head = block.group * comptime![(cfg.n_heads / cfg.n_kv_heads) as u32];
     let first_row = (block.batch * comptime![cfg.n_heads as u32] + head) * t;
-    let readers = readers(rows);
+    let readers = readers(rows, cfg);
     let mut now = Streamed { head: 0u32.runtime(), tile: block.first };
     let mut next = advanced(&now, block);
     if block.blocks > 0 {
         let patch = patch_of(block, &now, t, rows, cfg);
-        request_half::<E>(&mut memory.tiles, early, inputs, data, &patch, of_keys, rows, cfg);
+        request_half::<E, N>(&mut memory.tiles, early, inputs, data, &patch, of_keys, rows, cfg);
         memory.row_values[UNIT_POS as usize] = row_value(&data.lse, &data.delta, first_row, &now, t, rows);
     }
     commit();
@@ -113,7 +112,7 @@ fn accumulate<E: Float>(
         wait(0usize);
         sync_cube();
         let patch = patch_of(block, &now, t, rows, cfg);
-        request_half::<E>(&mut memory.tiles, early + 1, inputs, data, &patch, comptime![!of_keys], rows, cfg);
+        request_half::<E, N>(&mut memory.tiles, early + 1, inputs, data, &patch, comptime![!of_keys], rows, cfg);
         commit();
         if turn + 1 < block.blocks {
             let value = row_value(&data.lse, &data.delta, first_row, &next, t, rows);
@@ -128,29 +127,29 @@ fn accumulate<E: Float>(
         }
         let mut product = accumulators(1usize, rows);
         let own = comptime![if of_keys { VALUES } else { KEYS }].runtime();
-        add_scores::<E>(&mut product, &memory.tiles, &readers, own, early, rows, cfg);
+        add_scores::<E, N>(&mut product, &memory.tiles, &readers, own, early, rows, cfg);
 
         wait(0usize);
         sync_cube();
         if turn + 1 < block.blocks {
             let patch = patch_of(block, &next, t, rows, cfg);
-            request_half::<E>(&mut memory.tiles, early, inputs, data, &patch, of_keys, rows, cfg);
+            request_half::<E, N>(&mut memory.tiles, early, inputs, data, &patch, of_keys, rows, cfg);
         }
         commit();
         let mut lefts = Sequence::<Array<f32>>::new();
         if comptime![of_keys] {
             let mut scores = accumulators(1usize, rows);
-            add_scores::<E>(&mut scores, &memory.tiles, &readers, KEYS, early + 1, rows, cfg);
-            let p = probabilities::<E>(scores.index_mut(0usize), &*memory, call, block, &streamed, rows, cfg);
+            add_scores::<E, N>(&mut scores, &memory.tiles, &readers, KEYS, early + 1, rows, cfg);
+            let p = probabilities::<E, N>(scores.index_mut(0usize), &*memory, call, block, &streamed, rows, cfg);
             let dp = kept_values(product.index(0usize), streamed.kept, call.dropout.args.scale, cfg);
             let deltas = row_pairs(&memory.row_values, streamed.values_at + comptime![rows as u32], rows);
             lefts.push(score_gradients(&p, &dp, &deltas, comptime![cfg.scale()].runtime()));
             pass_bound(lefts.index_mut(0usize), &p, &memory.row_values, streamed.values_at, cfg);
         } else {
-            let p = probabilities::<E>(product.index_mut(0usize), &*memory, call, block, &streamed, rows, cfg);
+            let p = probabilities::<E, N>(product.index_mut(0usize), &*memory, call, block, &streamed, rows, cfg);
             lefts.push(kept_values(&p, streamed.kept, call.dropout.args.scale, cfg));
         }
-        add_products::<E>(sums, &lefts, &memory.tiles, &readers, early + 1, rows, cfg);
+        add_products::<E, N>(sums, &lefts, &memory.tiles, &readers, early + 1, rows, cfg);
         advance(&mut now, &mut next, block);
     }
 }
@@ -182,11 +181,11 @@ fn patch_of(
 
 /// Starts to copy the queries at `patch`, or else their `d_out`, to tile `tile`.
 #[cube]
-fn request_half<E: Float>(
-    memory: &mut Shared<[Oct<E>]>,
+fn request_half<E: Float, N: Size>(
+    memory: &mut Shared<[Vector<E, N>]>,
     tile: u32,
-    inputs: &Inputs<E>,
-    data: &QueryData<E>,
+    inputs: &Inputs<E, N>,
+    data: &QueryData<E, N>,
     patch: &Patch,
     #[comptime] d_out: bool,
     #[comptime] rows: usize,
@@ -194,17 +193,17 @@ fn request_half<E: Float>(
 ) {
     if comptime![d_out] {
         let columns = comptime![cfg.n_heads * cfg.head_dim];
-        request::<E>(memory, tile, &data.d_out, patch, columns, rows, cfg);
+        request::<E, N>(memory, tile, &data.d_out, patch, columns, rows, cfg);
     } else {
-        request::<E>(memory, tile, &inputs.query, patch, comptime![cfg.query_columns()], rows, cfg);
+        request::<E, N>(memory, tile, &inputs.query, patch, comptime![cfg.query_columns()], rows, cfg);
     }
 }
 
 /// Returns the probabilities of `scores`.
 #[cube]
-fn probabilities<E: Float>(
+fn probabilities<E: Float, N: Size>(
     scores: &mut Array<f32>,
-    memory: &Memory<E>,
+    memory: &Memory<E, N>,
     call: &Call,
     block: &KeyTile,
     streamed: &Turn,

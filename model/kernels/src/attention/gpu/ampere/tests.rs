@@ -13,25 +13,29 @@ use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
 use super::query_gradient::query_gradient;
 use super::split_gradient::key_or_value_gradient;
-use super::{InputsCompilationArg, OutputsCompilationArg, is_wide};
+use super::{InputsCompilationArg, OutputsCompilationArg, is_wide, owns_one};
+use crate::gpu::mma_f32::Arithmetic;
 use crate::gpu::offline::{Compiled, buffer, settings};
 
 /// Compiles forward and the kernels of backward, as they are launched for many tiles.
 fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> Vec<Compiled> {
+    let vector = cfg.arithmetic.vector();
     let (launch, properties, _) = settings(UNITS);
     // The instruction asks the target for its register layout.
     let target = Arc::new(CudaRuntime::target_properties());
-    let owned = if is_wide(&cfg) { 1 } else { 2 };
-    let inputs = || InputsCompilationArg::<E> { query: buffer(), key_value: buffer() };
+    let owned = if owns_one(&cfg) { 1 } else { 2 };
+    let inputs = || InputsCompilationArg { query: buffer(), key_value: buffer() };
     let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
-    let first =
-        attention_forward::AttentionForward::<E>::new(l, p, t, inputs(), call(), buffer(), buffer(), cfg, owned);
+    #[rustfmt::skip]
+    let first = attention_forward::AttentionForward::<E>::new(
+        l, p, t, inputs(), call(), buffer(), buffer(), vector, cfg, owned,
+    );
 
     let outputs = OutputsCompilationArg { out: buffer(), d_out: buffer(), lse: buffer() };
     let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
     #[rustfmt::skip]
     let second = query_gradient::QueryGradient::<E>::new(
-        l, p, t, inputs(), outputs, call(), buffer(), buffer(), cfg,
+        l, p, t, inputs(), outputs, call(), buffer(), buffer(), vector, cfg,
     );
 
     let mut compiled = vec![
@@ -43,7 +47,7 @@ fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> Vec<Compiled> {
     if !is_wide(&cfg) {
         #[rustfmt::skip]
         let third = key_value_gradient::KeyValueGradient::<E>::new(
-            launch, properties, target, inputs(), data(), call(), buffer(), cfg,
+            launch, properties, target, inputs(), data(), call(), buffer(), vector, cfg,
         );
         compiled.push(Compiled::for_ampere(format!("attention/ampere/key-value-gradient/{case}"), third));
         return compiled;
@@ -52,7 +56,7 @@ fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> Vec<Compiled> {
         let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
         #[rustfmt::skip]
         let kernel = key_or_value_gradient::KeyOrValueGradient::<E>::new(
-            l, p, t, inputs(), data(), call(), buffer(), of_keys, cfg,
+            l, p, t, inputs(), data(), call(), buffer(), vector, of_keys, cfg,
         );
         compiled.push(Compiled::for_ampere(format!("attention/ampere/{name}/{case}"), kernel));
     }
@@ -72,6 +76,7 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
         scale: None,
         softcap: None,
         dropout: false,
+        arithmetic: Arithmetic::Sixteen,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
     let mut compiled = Vec::new();
@@ -101,6 +106,13 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
         "cross-256-bf16",
         FlashConfig { head_dim: 256, packed: false, causal: false, ..plain },
     ));
+    for (name, arithmetic) in [("f32", Arithmetic::F32), ("tf32", Arithmetic::Tf32)] {
+        let (plain, masked) = (FlashConfig { arithmetic, ..plain }, FlashConfig { arithmetic, ..masked });
+        compiled.extend(kernels::<f32>(&format!("causal-{name}"), plain));
+        compiled.extend(kernels::<f32>(&format!("causal-lengths-documents-dropout-{name}"), masked));
+        let cross = FlashConfig { head_dim: 128, packed: false, causal: false, documents: false, ..masked };
+        compiled.extend(kernels::<f32>(&format!("cross-lengths-dropout-128-{name}"), cross));
+    }
     compiled
 }
 
@@ -108,7 +120,9 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
 fn ampere_kernels_compile_without_a_device() {
     for Compiled { label, ptx, .. } in offline_kernels() {
         let Some(code) = ptx else { continue };
-        for instruction in ["mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4", "cp.async.cg.shared.global"] {
+        let is_f32 = label.ends_with("f32");
+        let product = if is_f32 { "mma.sync.aligned.m16n8k8.row.col.f32.tf32" } else { "mma.sync.aligned.m16n8k16" };
+        for instruction in [product, "ldmatrix.sync.aligned.m8n8.x4", "cp.async.cg.shared.global"] {
             assert!(code.contains(instruction), "{label}: {instruction}");
         }
         assert!(!["div.", "rcp.rn", "call"].iter().any(|slow| code.contains(slow)), "{label}");
