@@ -146,6 +146,24 @@ impl SelfAttention {
         self.output.branch(self.attend(qkv, rows, true, None), None)
     }
 
+    /// [`Self::prefill`] of further positions of a single text, whose earlier ones are in `buffer` without room for more.
+    ///
+    /// # Shapes
+    /// - `x`: `[T, D]`. The returned branch evaluates to `[T, D]`.
+    pub(crate) fn extend(
+        &self,
+        x: Tensor<2>,
+        rows: &Rows,
+        mask: &AttentionMask,
+        buffer: &mut KeyValueBuffer,
+    ) -> Branch {
+        let qkv = self.project(x, rows, None);
+        let (q, kv) = (self.heads.query_width(), self.heads.key_value_width());
+        let key_value = buffer.append(qkv.clone().narrow(1, q, kv));
+        let projected = Projected::Cross { query: qkv.narrow(1, 0, q), key_value };
+        self.output.branch(self.heads.attend(projected, mask, 1, true, None), None)
+    }
+
     /// Attends from the next position of each row to itself and to the positions in `buffer`, after adding its key and
     /// value there.
     ///

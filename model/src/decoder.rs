@@ -3,7 +3,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
-use kiln_kernels::DropoutStream;
+use kiln_kernels::{AttentionMask, DropoutStream};
 
 use crate::attention::{CrossAttention, SelfAttention};
 use crate::checkpointing::ActivationCheckpointing;
@@ -97,6 +97,26 @@ impl Decoder {
         x.end(&self.norm, None)
     }
 
+    /// Computes further positions of a single text at once, after the first `keep` of `cache`. For decoders without a source.
+    ///
+    /// # Shapes
+    /// - `x`: `[T, D]`, embedded; result the same
+    pub(crate) fn extend(&self, x: Tensor<2>, rows: &Rows, keep: usize, cache: &mut DecoderCache) -> Tensor<2> {
+        let [n, _] = x.dims();
+        let mut mask = AttentionMask::default();
+        if let Some(relative) = &self.relative_positions {
+            let bias = relative.of_queries(rows.position_ids(n, &x.device()), keep + n);
+            let [_, heads] = bias.dims();
+            mask.bias = Some(bias_of_scores(bias, [1, n], heads));
+        }
+
+        cache.truncate(keep);
+        let layers = self.layers.iter().zip(&mut cache.layers);
+        let x = layers.fold(ResidualStream::new(x), |x, (layer, cache)| layer.extend(x, rows, &mask, cache));
+        cache.extended(n);
+        x.end(&self.norm, None)
+    }
+
     /// Computes the next position of each row.
     ///
     /// # Shapes
@@ -182,6 +202,13 @@ impl DecoderLayer {
             .residual
             .around(self.self_attention_norms(), x, None, |x| self.self_attention.prefill(x, rows, &mut cache.target));
         let x = self.attend_to_source(x, rows.batch_size, |_| cache.source_rows(), source_lengths, None);
+        self.residual.around(self.feed_forward_norms(), x, None, |x| self.feed_forward.branch(x, None))
+    }
+
+    /// [`Layer::pass`] without dropout and source for further positions of a single text.
+    fn extend(&self, x: ResidualStream, rows: &Rows, mask: &AttentionMask, cache: &mut LayerCache) -> ResidualStream {
+        let attend = |x| self.self_attention.extend(x, rows, mask, &mut cache.target);
+        let x = self.residual.around(self.self_attention_norms(), x, None, attend);
         self.residual.around(self.feed_forward_norms(), x, None, |x| self.feed_forward.branch(x, None))
     }
 

@@ -264,6 +264,25 @@ impl DecoderOnly {
         (self.project(rows.last(hidden)), cache)
     }
 
+    /// Gives the text of `cache` another end: forgets its positions after the first `keep`, appends `ids`, and returns the logits
+    /// of the next token. Computes only the positions of `ids`. A learned prompt counts as the first positions.
+    ///
+    /// # Shapes
+    /// - `ids`: `[T]`, T at least 1
+    /// - logits: `[1, V]`
+    ///
+    /// # Panics
+    /// If `cache` has several rows, `keep` is 0 or above [`DecoderCache::len`], or `keep + T` is above `max_positions`.
+    pub fn extend(&self, ids: Tensor<1, Int>, keep: usize, cache: &mut DecoderCache) -> Tensor<2> {
+        let ([n], device) = (ids.dims(), ids.device());
+        self.positions.check(keep + n);
+        let positions = Tensor::arange(keep as i64..(keep + n) as i64, (&device.inner(), DType::I32));
+        let rows = Rows { positions: Some(positions), ..Rows::new(1) };
+        let (x, rows) = self.layer_input(self.embedding.forward(ids), rows, None);
+        let hidden = self.decoder.extend(x, &rows, keep, cache);
+        self.project(hidden.narrow(0, n - 1, 1))
+    }
+
     /// Appends one token to every text and returns the logits of the next one.
     ///
     /// # Shapes

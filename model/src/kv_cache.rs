@@ -25,7 +25,8 @@ impl Memory {
 /// The state of a batch of unfinished targets.
 ///
 /// A model's `start` creates it, `prefill` fills it with prompts, and `decode_step` advances it. Prompts may differ in
-/// length: each row then counts its own positions.
+/// length: each row then counts its own positions. [`DecoderOnly::extend`](crate::DecoderOnly::extend) gives a single text
+/// another end.
 #[derive(Debug, Clone)]
 pub struct DecoderCache {
     pub(crate) layers: Vec<LayerCache>,
@@ -120,6 +121,19 @@ impl DecoderCache {
         self.len = len;
     }
 
+    /// Forgets the positions of a single text after the first `len`.
+    ///
+    /// # Panics
+    /// If there are several rows, or `len` is 0 or above [`Self::len`].
+    pub(crate) fn truncate(&mut self, len: usize) {
+        assert_eq!(self.batch_size, 1, "only a single text can be given another end");
+        assert!(len > 0 && len <= self.len, "{len} positions to keep, but the cache has {}", self.len);
+        for layer in &mut self.layers {
+            layer.target.truncate(len);
+        }
+        (self.lengths, self.len) = (None, len);
+    }
+
     /// [`Self::select`] for a step of beam search, where beams move only within their source. Keys and values of the source
     /// stay where they are.
     ///
@@ -178,6 +192,11 @@ impl DecoderCache {
             self.lengths = Some(step.lengths);
         }
         self.len += 1;
+    }
+
+    /// Counts `n` further positions of a single text, after the layers have processed them.
+    pub(crate) fn extended(&mut self, n: usize) {
+        self.len += n;
     }
 
     /// Counts prompts of `lengths`, padded to `len` positions, after the layers have processed them.
@@ -249,12 +268,32 @@ impl KeyValueBuffer {
             filled = filled.mask_fill(padding.reshape([b, len, 1]).expand([b, len, width]), 0.0);
         }
 
+        self.buffer = Some(Self::with_room(filled));
+    }
+
+    /// Stores further positions of a single text after [`Self::truncate`], and returns all of them without room for more.
+    ///
+    /// # Shapes
+    /// - `key_value`: `[T, W]`
+    /// - result: `[len + T, W]`
+    pub(crate) fn append(&mut self, key_value: Tensor<2>) -> Tensor<2> {
+        let [n, width] = key_value.dims();
+        let before = self.buffer.take().expect("a text that is continued has a beginning");
+        let all = Tensor::cat(vec![before, key_value.reshape([1, n, width])], 1);
+        let rows = all.clone().reshape([all.dims()[1], width]);
+        self.buffer = Some(Self::with_room(all));
+        rows
+    }
+
+    /// Extends positions by zeros to their capacity.
+    fn with_room(filled: Tensor<3>) -> Tensor<3> {
+        let [b, len, width] = filled.dims();
         let room = Self::capacity_of(len) - len;
-        if room > 0 {
-            let zeros = Tensor::zeros([b, room, width], (&filled.device(), filled.dtype()));
-            filled = Tensor::cat(vec![filled, zeros], 1);
+        if room == 0 {
+            return filled;
         }
-        self.buffer = Some(filled);
+        let zeros = Tensor::zeros([b, room, width], (&filled.device(), filled.dtype()));
+        Tensor::cat(vec![filled, zeros], 1)
     }
 
     /// Stores the keys and values of one position of each row, after growing the buffer if it is full.
@@ -296,6 +335,13 @@ impl KeyValueBuffer {
     fn shorten(&mut self, len: usize) {
         if let Some(buffer) = &mut self.buffer {
             buffer.inplace(|buffer| buffer.narrow(1, 0, Self::capacity_of(len)));
+        }
+    }
+
+    /// Cuts the buffer to its first `len` positions, without room for more.
+    fn truncate(&mut self, len: usize) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.inplace(|buffer| buffer.narrow(1, 0, len));
         }
     }
 

@@ -110,7 +110,9 @@ impl PositionEncoding {
         self.table.as_ref().map(Param::val).or_else(|| self.sinusoids.clone())
     }
 
-    fn check(&self, len: usize) {
+    /// # Panics
+    /// If `len` is above `max_positions`.
+    pub(crate) fn check(&self, len: usize) {
         assert!(len <= self.max_positions, "{len} positions, but the model has {}", self.max_positions);
     }
 }

@@ -10,7 +10,7 @@ use super::config_args::{DeviceArgs, GenerateArgs, checked};
 use super::error::Usage;
 use super::lines::{note_age, read_lines};
 use crate::config::GenerateConfig;
-use crate::generate::TextGenerator;
+use crate::generate::{Conversation, TextGenerator};
 use crate::run::TrainedModel;
 
 const COMMANDS: &str =
@@ -79,7 +79,7 @@ impl<'a> Line<'a> {
 
 /// A conversation in progress.
 struct Chat {
-    generator: TextGenerator,
+    conversation: Conversation,
     template: ChatTemplate,
     encoder: SpecialEncoder,
     messages: Vec<ChatMessage>,
@@ -112,12 +112,12 @@ impl Chat {
         answered.map(drop)
     }
 
-    fn write_answer(&self, output: &mut impl Write) -> Result<String> {
+    fn write_answer(&mut self, output: &mut impl Write) -> Result<String> {
         let failed =
             |problem| kiln_data::Error::Invalid(format!("the chat template refuses the conversation: {problem}"));
         let prompt = self.template.render(&self.messages, true).map_err(failed)?;
         let ids = self.encoder.encode(&prompt)?;
-        let found = self.generator.stream_ids(ids, self.n_answers, &mut |piece| {
+        let found = self.conversation.answer(ids, self.n_answers, &mut |piece| {
             output.write_all(piece.as_bytes())?;
             output.flush()
         })?;
@@ -140,9 +140,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     let config = args.generate.apply(&run.config.generate)?;
     let config = GenerateConfig { max_new_tokens: args.max_new_tokens.unwrap_or(config.max_new_tokens), ..config };
     let config = checked(ending_at_turns(config, &template, &encoder)?)?;
-    let generator = TextGenerator::new(&model, tokenizer, config)?;
+    let conversation = Conversation::new(TextGenerator::new(&model, tokenizer, config)?);
 
-    let mut chat = Chat { generator, template, encoder, messages: Vec::new(), n_answers: 0 };
+    let mut chat = Chat { conversation, template, encoder, messages: Vec::new(), n_answers: 0 };
     chat.reset(args.system.as_deref());
     talk(&mut chat, &mut io::stdin().lock(), &mut io::stdout().lock(), io::stdin().is_terminal())
 }

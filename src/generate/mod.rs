@@ -7,6 +7,7 @@
 pub mod batching;
 pub mod beam;
 mod classify;
+mod conversation;
 mod error;
 mod fill;
 pub mod greedy;
@@ -18,6 +19,7 @@ mod translator;
 
 pub use beam::beam_search;
 pub use classify::{ClassPredictor, Classified};
+pub use conversation::Conversation;
 pub use error::GenerateError;
 pub use fill::{Candidate, Filled, MaskFiller};
 pub use greedy::greedy;

@@ -23,6 +23,20 @@ pub trait Sequences {
     fn reorder_beams(&mut self, rows: &[usize]);
 }
 
+impl<S: Sequences> Sequences for &mut S {
+    fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2> {
+        (**self).step(ids)
+    }
+
+    fn select(&mut self, rows: &[usize]) {
+        (**self).select(rows);
+    }
+
+    fn reorder_beams(&mut self, rows: &[usize]) {
+        (**self).reorder_beams(rows);
+    }
+}
+
 /// A batch before the first token of each row is chosen.
 #[derive(Debug)]
 pub struct Begun<S> {
@@ -141,6 +155,8 @@ pub struct Texts<'a> {
     device: Device,
     /// Positions of each row, with a learned prompt.
     lengths: Vec<usize>,
+    /// Tokens that the model has computed, padding included.
+    pub(super) n_computed: usize,
 }
 
 impl<'a> Texts<'a> {
@@ -148,13 +164,36 @@ impl<'a> Texts<'a> {
     pub fn begin(model: &'a DecoderOnly, prompts: &Prompts, lengths: Vec<usize>, limits: Vec<usize>) -> Begun<Self> {
         let (logits, cache) = model.prefill(prompts.ids.clone(), prompts.lengths.clone());
         let lengths = lengths.into_iter().map(|len| len + model.config().prompt_tokens).collect();
-        Begun { sequences: Self { model, cache, device: prompts.ids.device(), lengths }, logits, limits }
+        let [n_computed] = prompts.ids.dims();
+        Begun { sequences: Self { model, cache, device: prompts.ids.device(), lengths, n_computed }, logits, limits }
+    }
+
+    /// [`Self::begin`] with a single prompt, of which `cache` has computed the first `keep` tokens.
+    pub(super) fn resume(
+        model: &'a DecoderOnly,
+        mut cache: DecoderCache,
+        prompt: &Prompts,
+        keep: usize,
+        limit: usize,
+    ) -> Begun<Self> {
+        let n_computed = prompt.len - keep;
+        let before = model.config().prompt_tokens;
+        let logits = model.extend(prompt.ids.clone().narrow(0, keep, n_computed), before + keep, &mut cache);
+        let lengths = vec![before + prompt.len];
+        let texts = Self { model, cache, device: prompt.ids.device(), lengths, n_computed };
+        Begun { sequences: texts, logits, limits: vec![limit] }
+    }
+
+    /// The keys and values so far.
+    pub(super) fn cache(&self) -> &DecoderCache {
+        &self.cache
     }
 }
 
 impl Sequences for Texts<'_> {
     fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2> {
         self.lengths.iter_mut().for_each(|len| *len += 1);
+        self.n_computed += self.lengths.len();
         self.model.decode_step(ids, &mut self.cache)
     }
 

@@ -1,4 +1,5 @@
 mod beam;
+mod conversation;
 mod text;
 mod transformers;
 

@@ -11,7 +11,7 @@ use super::batching;
 use super::beam::BeamConfig;
 use super::error::Interruption;
 use super::sample::{SampledRow, Sampling, sample};
-use super::sequences::{Begun, Texts, TokenRules};
+use super::sequences::{Begun, Sequences, Texts, TokenRules};
 use super::stop::StopWatch;
 use super::{GenerateError, beam_search, greedy, steps_per_sync};
 use crate::config::GenerateConfig;
@@ -52,9 +52,9 @@ impl EndedBy {
 /// Continues prompts with a trained language model.
 #[derive(Debug)]
 pub struct TextGenerator {
-    model: DecoderOnly,
+    pub(super) model: DecoderOnly,
     tokenizer: TextTokenizer,
-    config: GenerateConfig,
+    pub(super) config: GenerateConfig,
     rules: TokenRules,
     device: Device,
 }
@@ -63,10 +63,10 @@ pub struct TextGenerator {
 const ROW_BITS: u32 = 32;
 
 /// A prompt in tokens.
-struct PromptRow {
-    ids: Vec<u32>,
+pub(super) struct PromptRow {
+    pub(super) ids: Vec<u32>,
     /// Most tokens of the continuation.
-    limit: usize,
+    pub(super) limit: usize,
 }
 
 impl TextGenerator {
@@ -141,7 +141,8 @@ impl TextGenerator {
         Ok(found.into_iter().next().expect("one row"))
     }
 
-    /// Continues a prompt in tokens, such as a rendered conversation, as [`Self::stream`] does with text.
+    /// Continues a prompt in tokens, such as a rendered conversation, as [`Self::stream`] does with text. A
+    /// [`Conversation`](super::Conversation) does so turn by turn.
     ///
     /// # Errors
     /// [`GenerateError::EmptyPrompt`] or [`GenerateError::PromptTooLong`]; or if the device fails.
@@ -157,7 +158,7 @@ impl TextGenerator {
     }
 
     /// Checks a prompt, number `number` of the input.
-    fn row(&self, ids: Vec<u32>, number: usize) -> Result<PromptRow, GenerateError> {
+    pub(super) fn row(&self, ids: Vec<u32>, number: usize) -> Result<PromptRow, GenerateError> {
         let positions = self.model.config().text_positions();
         if ids.is_empty() {
             return Err(GenerateError::EmptyPrompt { prompt: number });
@@ -188,12 +189,27 @@ impl TextGenerator {
         streams: &[u64],
         write: &mut dyn FnMut(usize, &str) -> Result<(), GenerateError>,
     ) -> Result<Vec<Continuation>, GenerateError> {
-        let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.ids.clone()).collect();
-        let prompts = Prompts::new(&ids, self.model.config(), &self.device)
-            .map_err(|problem| kiln_data::Error::Invalid(problem.to_string()))?;
         let (lengths, limits) = rows.iter().map(|row| (row.ids.len(), row.limit)).unzip();
-        let begun = Texts::begin(&self.model, &prompts, lengths, limits);
+        let begun = Texts::begin(&self.model, &self.prompts(rows)?, lengths, limits);
+        Ok(self.write_texts(begun, rows, streams, write)?.into_iter().map(|(found, _)| found).collect())
+    }
 
+    /// Copies prompts to the device.
+    pub(super) fn prompts(&self, rows: &[&PromptRow]) -> Result<Prompts, GenerateError> {
+        let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.ids.clone()).collect();
+        Prompts::new(&ids, self.model.config(), &self.device)
+            .map_err(|problem| kiln_data::Error::Invalid(problem.to_string()).into())
+    }
+
+    /// [`Self::continue_batch`] of prompts that the model has read. Returns the tokens of each continuation too.
+    pub(super) fn write_texts(
+        &self,
+        begun: Begun<impl Sequences>,
+        rows: &[&PromptRow],
+        streams: &[u64],
+        write: &mut dyn FnMut(usize, &str) -> Result<(), GenerateError>,
+    ) -> Result<Vec<(Continuation, Vec<u32>)>, GenerateError> {
+        let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or_default();
         let mut texts = Vec::with_capacity(rows.len());
         for row in rows {
             texts.push(RowText::behind(&row.ids, &self.tokenizer, &self.config.stop)?);
@@ -206,7 +222,7 @@ impl TextGenerator {
                 write(row, &piece)?;
                 Ok(!texts[row].stopped())
             })
-            .map_err(|interruption| interruption.on_batch(rows.len(), prompts.len))?;
+            .map_err(|interruption| interruption.on_batch(rows.len(), longest))?;
 
         let mut results = Vec::with_capacity(rows.len());
         for (number, ((row, text), tokens)) in rows.iter().zip(texts).zip(tokens).enumerate() {
@@ -217,7 +233,7 @@ impl TextGenerator {
             };
             let (text, rest) = text.finish()?;
             write(number, &rest)?;
-            results.push(Continuation { text, n_tokens: tokens.len(), ended });
+            results.push((Continuation { text, n_tokens: tokens.len(), ended }, tokens));
         }
         Ok(results)
     }
@@ -225,7 +241,7 @@ impl TextGenerator {
     /// Chooses tokens as the configuration says and passes each to `accept` with its row.
     fn search(
         &self,
-        begun: Begun<Texts<'_>>,
+        begun: Begun<impl Sequences>,
         sampling: &Sampling,
         rows: &[&PromptRow],
         streams: &[u64],

@@ -1,7 +1,7 @@
 //! Decoder-only and encoder-only models: cached decoding, and changes of the input that must not affect a loss.
 
 use burn::tensor::{DType, Device};
-use kiln_model::{Batch, DecoderCache, DecoderOnly, TextBatch, Transformer, TransformerConfig};
+use kiln_model::{Batch, DecoderCache, DecoderOnly, Positions, TextBatch, Transformer, TransformerConfig};
 
 use crate::support::{
     ByPath, assert_close, bert_config, cuda, gpt2_config, gradients, ids, llama_config, random_rows, scalar,
@@ -87,6 +87,48 @@ fn prompts_of_unequal_length_equal_each_row_alone() {
             assert_continues(&model, cache, &rows, &begin, 6, &device);
         }
     }
+}
+
+/// Windows shorter than the text, relative positions, and a learned prompt in front of it, too.
+#[test]
+fn a_text_with_another_end_equals_the_full_forward() {
+    let device = Device::flex();
+    let windowed = TransformerConfig { attention_window: 5, ..llama_config() };
+    let relative = TransformerConfig { positions: Positions::Relative, ..llama_config() };
+    let prompted = TransformerConfig { prompt_tokens: 3, ..gpt2_config() };
+    for config in [gpt2_config(), llama_config(), windowed, relative, prompted] {
+        let (model, p) = (config.init_decoder_only(6, DType::F32, &device), config.prompt_tokens);
+        let mut cache = prefilled_texts(&model, &rows(&[10], 0), &device);
+        let mut text = rows(&[10], 0).remove(0);
+        // Within the first chunk of the cache, across it, with a step or several in between, and of a single token.
+        for (turn, (keep, n, steps)) in [(10, 7, 3), (12, 25, 1), (37, 1, 4), (5, 27, 2)].into_iter().enumerate() {
+            text.truncate(keep);
+            text.extend(random_rows(1, n + steps..=n + steps, 20 + turn as u64).remove(0));
+            let wanted = alone(&model, std::slice::from_ref(&text), &device);
+            let mut found = model.extend(ids(&text[keep..keep + n], &device), p + keep, &mut cache);
+            for step in keep + n..=text.len() {
+                let what = format!("logits of turn {turn} at {step}");
+                assert_close(&values(found.clone()), &wanted[step - 1], TOLERANCE, TOLERANCE, &what);
+                let Some(id) = text.get(step) else { break };
+                found = model.decode_step(ids(&[*id], &device), &mut cache);
+            }
+            assert_eq!(cache.len(), p + text.len());
+        }
+    }
+}
+
+fn prefilled_texts(model: &DecoderOnly, rows: &[Vec<i32>], device: &Device) -> DecoderCache {
+    let batch = text_batch(rows, 0, device);
+    model.prefill(batch.input, batch.lengths).1
+}
+
+#[test]
+#[should_panic(expected = "65 positions, but the model has 64")]
+fn an_end_behind_the_last_position_is_refused() {
+    let device = Device::flex();
+    let model = gpt2_config().init_decoder_only(1, DType::F32, &device);
+    let mut cache = prefilled_texts(&model, &rows(&[10], 0), &device);
+    model.extend(ids(&[3; 56], &device), 9, &mut cache);
 }
 
 #[test]

@@ -38,12 +38,17 @@ impl<S: Sequences> Sequences for Sharpened<S> {
     }
 }
 
-fn repository() -> PathBuf {
+pub(super) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
 }
 
 /// The model of `model/fixtures/hf/FAMILY`.
 fn imported(family: &str) -> Transformer {
+    imported_with(family, |_| ())
+}
+
+/// [`imported`] with changes before the model is built.
+pub(super) fn imported_with(family: &str, change: impl FnOnce(&mut hf::Imported)) -> Transformer {
     let folder = repository().join("model/fixtures/hf").join(family);
     let config = std::fs::read(folder.join("config.json")).expect("fixtures are committed");
     let config: Value = serde_json::from_slice(&config).expect("JSON");
@@ -60,7 +65,8 @@ fn imported(family: &str) -> Transformer {
         }
     };
     let tensors: Vec<FileTensor<'_>> = views.iter().map(tensor).collect();
-    let imported = hf::import(&config, &tensors).unwrap_or_else(|error| panic!("{family}: {error}"));
+    let mut imported = hf::import(&config, &tensors).unwrap_or_else(|error| panic!("{family}: {error}"));
+    change(&mut imported);
     imported.into_model(FloatDType::F32, &Device::flex())
 }
 
