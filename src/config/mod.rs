@@ -194,8 +194,8 @@ pub struct TrainConfig {
     /// Which activations are kept for backward: `off` keeps all, `selective` computes norms and activations again, `layer` whole
     /// layers. `auto` takes the first of these that fits into memory. Gradients are equal bit for bit.
     pub activation_checkpointing: Checkpointing,
-    /// Several devices: whether each keeps the master weights and moments of its slice of the model alone (ZeRO-1). Results are
-    /// equal bit for bit.
+    /// Several devices: whether each keeps the master weights and moments of its slice of the model alone (ZeRO-1), if there are
+    /// enough for all. Results are equal bit for bit.
     pub shard_optimizer: bool,
     /// Several devices: steps from one synchronization of the weights to the next, for slow links (DiLoCo, Douillard et al. 2023). 1:
     /// gradients are exchanged in every step.

@@ -2,6 +2,8 @@
 //!
 //! A slice ends where a parameter ends, or between two rows of a matrix at the end of a chunk ([`CHUNK`]). Its chunks
 //! are then chunks of the whole tensor, so the norm does not depend on the number of slices.
+//!
+//! Where there are more ranks than such slices, as with a learned prompt, each rank keeps the whole of the few numbers.
 
 use std::ops::Range;
 
@@ -18,7 +20,10 @@ pub const TOTALS: usize = 3;
 #[derive(Debug, Clone)]
 pub struct Slices {
     rank: usize,
-    /// Slice r is `bounds[r]..bounds[r + 1]`.
+    /// Whether each rank keeps everything.
+    are_whole: bool,
+    /// Slice r is `bounds[r]..bounds[r + 1]`: of the flat tensor, or, if the ranks keep everything, of a copy of it for each rank, one
+    /// behind the other.
     bounds: Vec<usize>,
     /// Of what the ranks gather of each other's slices, `summary_bounds[r]..summary_bounds[r + 1]` is rank r's: the sums of squares of
     /// its chunks in the order of the flat tensor, then [`TOTALS`] numbers.
@@ -32,20 +37,25 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Cuts the flat tensors of `table` into slices of about the same length, one for each rank. Gradients will be on `device`.
+    /// Cuts the flat tensors of `table` into slices of about the same length, one for each rank; or into none, if there are too few
+    /// places to cut at. Gradients will be on `device`.
     ///
     /// # Panics
-    /// If there are more ranks than places to cut at, or `rank` is not one of them.
+    /// If `rank` is not one of the ranks.
     pub fn new(table: &ParamTable, rank: usize, world_size: usize, device: &Device) -> Self {
         assert!(rank < world_size, "rank {rank} of {world_size}");
         let mut in_order: Vec<&ParamEntry> = table.entries().iter().collect();
         in_order.sort_by_key(|entry| entry.offset);
 
-        let bounds = bounds(&in_order, table.flat_len(), world_size);
+        let len = table.flat_len();
+        let cut = bounds(&in_order, len, world_size);
+        let are_whole = cut.is_none();
+        let bounds = cut.unwrap_or_else(|| (0..=world_size).map(|rank| rank * len).collect());
+        let part = |rank: usize| if are_whole { 0..len } else { bounds[rank]..bounds[rank + 1] };
         let n_chunks = |range: Range<usize>| -> usize { places(&in_order, range).iter().map(Place::n_chunks).sum() };
         let mut summary_bounds = vec![0];
-        for slice in bounds.windows(2) {
-            summary_bounds.push(summary_bounds[summary_bounds.len() - 1] + n_chunks(slice[0]..slice[1]) + TOTALS);
+        for rank in 0..world_size {
+            summary_bounds.push(summary_bounds[rank] + n_chunks(part(rank)) + TOTALS);
         }
         // Behind the chunks of each slice before stand the totals of its rank.
         let slice_of = |offset: usize| bounds.partition_point(|bound| *bound <= offset) - 1;
@@ -57,9 +67,10 @@ impl Slices {
         let chunk_order: Vec<i32> = table.entries().iter().flat_map(chunks_of).collect();
         let chunk_order = TensorData::new(chunk_order.clone(), [chunk_order.len()]);
 
-        let places = places(&in_order, bounds[rank]..bounds[rank + 1]);
+        let places = places(&in_order, part(rank));
         Self {
             rank,
+            are_whole,
             summary_bounds,
             slice: Slice::new(rank, &bounds, &places, device),
             places,
@@ -68,7 +79,14 @@ impl Slices {
         }
     }
 
-    /// Returns where the slices begin and end: one number more than there are ranks.
+    /// Returns whether each rank keeps everything, because there are too few places to cut at. Ranks then need the gradients of all
+    /// others, one behind the other, and have nothing to give back.
+    pub fn are_whole(&self) -> bool {
+        self.are_whole
+    }
+
+    /// Returns where the slices begin and end: one number more than there are ranks. If each rank keeps everything, a slice is a rank's
+    /// copy of the flat tensor.
     pub fn bounds(&self) -> &[usize] {
         &self.bounds
     }
@@ -84,9 +102,10 @@ impl Slices {
         &self.slice
     }
 
-    /// Returns this rank's slice.
+    /// Returns this rank's slice of the flat tensor.
     pub fn own(&self) -> Range<usize> {
-        self.bounds[self.rank]..self.bounds[self.rank + 1]
+        let (start, end) = (self.bounds[self.rank], self.bounds[self.rank + 1]);
+        if self.are_whole { 0..end - start } else { start..end }
     }
 
     /// Adds up the ranks' gradients of this rank's slice, in f32 and in the order of the ranks: as one rank adds up the
@@ -132,10 +151,12 @@ fn places(in_order: &[&ParamEntry], range: Range<usize>) -> Vec<Place> {
     in_order.iter().filter_map(part).collect()
 }
 
-/// Cuts `len` elements near the multiples of its `world_size`th part.
-fn bounds(in_order: &[&ParamEntry], len: usize, world_size: usize) -> Vec<usize> {
+/// Cuts `len` elements near the multiples of its `world_size`th part; None if there are too few places to cut at.
+fn bounds(in_order: &[&ParamEntry], len: usize, world_size: usize) -> Option<Vec<usize>> {
     let cuts: Vec<usize> = in_order.iter().flat_map(|entry| cuts_in(entry)).filter(|cut| *cut < len).collect();
-    assert!(cuts.len() + 1 >= world_size, "{world_size} ranks cannot share {} parameters", in_order.len());
+    if cuts.len() + 1 < world_size {
+        return None;
+    }
 
     let mut bounds = vec![0];
     let mut next = 0;
@@ -148,7 +169,7 @@ fn bounds(in_order: &[&ParamEntry], len: usize, world_size: usize) -> Vec<usize>
         next = best + 1;
     }
     bounds.push(len);
-    bounds
+    Some(bounds)
 }
 
 /// Returns where a slice may end in or behind a parameter: after whole rows that fill whole chunks, and at its end.
@@ -225,6 +246,21 @@ mod tests {
         ends.push(table.flat_len());
         assert_eq!(slices.bounds, ends);
         assert_eq!(slices.places, [Place { offset: 0, len: 40 }]);
+    }
+
+    /// A vector cannot be cut, and a table only after 128 rows of 96.
+    #[test]
+    fn rows_of_one_table_are_shared_and_fewer_rows_kept_whole_by_all() {
+        let one = |rows: usize| ParamTable::of(&Param::from_tensor(Tensor::<2>::zeros([rows, 96], &Device::flex())));
+        let of = |rows, rank| Slices::new(&one(rows), rank, 3, &Device::flex());
+        assert_eq!(of(300, 1).bounds, [0, 96 * 128, 96 * 256, one(300).flat_len()]);
+        for rank in 0..3 {
+            let whole = of(200, rank);
+            let len = one(200).flat_len();
+            assert!(whole.are_whole() && !of(300, rank).are_whole());
+            assert_eq!((whole.own(), whole.bounds()), (0..len, &[0, len, 2 * len, 3 * len][..]));
+            assert_eq!(whole.places, [Place { offset: 0, len: 200 * 96 }]);
+        }
     }
 
     #[test]

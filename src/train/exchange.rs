@@ -49,11 +49,18 @@ impl LocalSteps {
     /// # Errors
     /// If another rank has failed.
     fn meet(&mut self, ranks: &Ranks, optimizer: &mut AdamW) -> Result<()> {
-        let bounds = self.slices.bounds();
-        let gradients = ranks.exchange(self.outer.gradient(&optimizer.state().master), bounds)?;
-        let change = ranks.concatenate(self.outer.step(&gradients), bounds)?;
+        let (bounds, gradient) = (self.slices.bounds(), self.outer.gradient(&optimizer.state().master));
+        let change = match self.slices.are_whole() {
+            true => self.outer.step(&ranks.concatenate(gradient, bounds)?),
+            false => ranks.concatenate(self.outer.step(&ranks.exchange(gradient, bounds)?), bounds)?,
+        };
         optimizer.set_master(self.outer.apply(change));
         Ok(())
+    }
+
+    /// Whether each rank has the whole outer momentum.
+    pub(super) fn are_whole(&self) -> bool {
+        self.slices.are_whole()
     }
 
     /// Outer momentum of this rank's slice, `[slice]`, f32.

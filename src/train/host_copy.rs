@@ -83,7 +83,9 @@ impl<M: Model> TrainState<M> {
             Some(momentum) => {
                 let others = self.moments_of_others(&flat)?;
                 let own = ReplicaCounters { skipped_steps, loss_scale };
-                (Some((self.gathered(momentum)?, others)), self.ranks.share("counters for a checkpoint", own)?)
+                let is_whole = self.exchange.replicas().is_some_and(LocalSteps::are_whole);
+                let momentum = if is_whole { momentum } else { self.gathered(momentum)? };
+                (Some((momentum, others)), self.ranks.share("counters for a checkpoint", own)?)
             }
         };
 

@@ -40,13 +40,14 @@ pub(super) fn reduce<M>(state: &TrainState<M>, sums: Sums, gradients: FlatGradie
     let FlatGradients(gradients) = gradients;
 
     let mut sum = match ranks.communicator() {
+        _ if slices.are_whole() => slices.add_up(&ranks.concatenate(gradients.values, slices.bounds())?),
         Some(nccl) => nccl.add_up(gradients.values, slices.slice()),
         None => slices.add_up(&ranks.exchange(gradients.values, slices.bounds())?),
     };
     let Sums { loss, nll, n_labels } = sums;
     let summary = Tensor::cat(vec![sum.squares().clone(), loss, nll, n_labels], 0);
     let summary = ranks.concatenate(summary, slices.summary_bounds())?;
-    if !optimizer.is_sharded() {
+    if !optimizer.is_sharded() && !slices.are_whole() {
         sum.values = ranks.concatenate(sum.values, slices.bounds())?;
     }
     let (gradients, totals) = slices.with_summary(sum, &summary);

@@ -217,7 +217,7 @@ impl<M: Model> TrainState<M> {
     }
 
     /// Joins the other ranks, which have the same weights, to exchange what `config` says. With `train.shard_optimizer`, each keeps
-    /// only its slice of master weights and moments; with `train.sync_every` above 1, each keeps moments of its own.
+    /// only its slice of master weights and moments, if there are enough for all; with `train.sync_every` above 1, each keeps moments of its own.
     ///
     /// # Errors
     /// If the outer momentum of `replicas`, which the run is continued with, does not fit the weights.
@@ -226,19 +226,13 @@ impl<M: Model> TrainState<M> {
             return Ok(self);
         }
         let (table, train) = (self.optimizer.table(), &config.train);
-        ensure!(
-            table.entries().len() >= ranks.size(),
-            "{} devices cannot share {} trained parameters: take fewer devices (a learned prompt trains on one), or freeze less (train.freeze)",
-            ranks.size(),
-            table.entries().len()
-        );
         let slices = Slices::new(table, ranks.rank(), ranks.size(), &self.device);
 
         let exchange = if train.sync_every > 1 {
             let momentum = replicas.map(|replicas| flat_tensor(table, &replicas.momentum, &self.device)).transpose()?;
             Exchange::Weights(Box::new(LocalSteps::new(config, self.dtype, &self.optimizer, momentum.as_ref(), slices)))
         } else {
-            if train.shard_optimizer {
+            if train.shard_optimizer && !slices.are_whole() {
                 self.optimizer = self.optimizer.sharded(&slices);
                 self.ema = self.ema.map(|ema| ema.sharded(&slices));
                 self.model = self.optimizer.attach(self.model);

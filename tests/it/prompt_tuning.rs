@@ -24,7 +24,12 @@ fn with_model() -> Workplace {
 
 /// Trains a prompt of four vectors on the imported Llama.
 fn train(place: &Workplace, run: &str, more: &[&str]) -> Ran {
-    let mut arguments = vec!["train", "--from", "runs/llama", "--run", run, "--device", "cpu"];
+    train_on(&["--device", "cpu"], place, run, more)
+}
+
+fn train_on(devices: &[&str], place: &Workplace, run: &str, more: &[&str]) -> Ran {
+    let mut arguments = vec!["train", "--from", "runs/llama", "--run", run];
+    arguments.extend(devices);
     let small = SMALL.into_iter().filter(|set| !set.starts_with("model.") && !set.starts_with("data.text."));
     arguments.extend(small.flat_map(|set| ["--set", set]));
     for set in ["data.train=text.txt", "model.prompt_tokens=4", "train.steps=6", "train.save_every=3", "optim.lr=0.05"]
@@ -88,6 +93,29 @@ fn a_prompt_is_trained_resumed_used_exported_and_read_back() {
     let without = ["--run", "runs/without", "--set", "model.prompt_tokens=0"];
     let without = place.run(&[&from[..], &rest, &without].concat()).ok();
     assert!(without.stderr.contains("the learned prompt is left out"), "{without:#?}");
+}
+
+/// Four vectors of 32 numbers are too few to share.
+#[test]
+fn ranks_train_a_prompt_as_one_process_does_over_as_many_micro_batches() {
+    let place = with_model();
+    let losses = |run: &str| {
+        let steps = place.read(&format!("{run}/metrics.jsonl"));
+        let steps = steps.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let losses = steps.filter(|line| line["kind"] == "step").map(|step| step["loss"].as_f64().expect("a loss"));
+        losses.map(f64::to_bits).collect::<Vec<_>>()
+    };
+    for (devices, n) in [("cpu,cpu", "2"), ("cpu,cpu,cpu,cpu,cpu", "5")] {
+        let (one, many) = (format!("runs/one-{n}"), format!("runs/many-{n}"));
+        let log = ["--set", "train.log_every=1"];
+        train(&place, &one, &[&log[..], &["--set", &format!("train.grad_accum_steps={n}")]].concat()).ok();
+        train_on(&["--devices", devices], &place, &many, &log).ok();
+        assert_eq!(losses(&many), losses(&one), "{n} ranks");
+        let last = "checkpoints/step-00000006/model.safetensors";
+        assert!(bytes(&place, &format!("{one}/{last}")) == bytes(&place, &format!("{many}/{last}")), "{n} ranks");
+        let first = "checkpoints/step-00000003/model.safetensors";
+        assert!(bytes(&place, &format!("{one}/{first}")) != bytes(&place, &format!("{one}/{last}")), "it learns");
+    }
 }
 
 #[test]

@@ -69,6 +69,32 @@ fn n_ranks_take_the_steps_of_n_accumulated_micro_batches_bit_for_bit() {
     }
 }
 
+/// A run that trains only the last norm of the decoder: fewer parameters than ranks.
+fn of_one_norm(corpora: &Corpora) -> Config {
+    let mut config = corpora.config();
+    config.train.freeze = ["*embedding*", "encoder", "decoder.layers"].map(String::from).into();
+    config.train.ema_decay = 0.9;
+    config
+}
+
+#[test]
+fn ranks_that_cannot_share_their_few_numbers_take_the_same_steps() {
+    let corpora = Corpora::new(200);
+    for (size, is_sharded) in [(3, true), (4, false)] {
+        let (one, many) = (corpora.dir.path().join(format!("one-{size}")), corpora.dir.path().join(size.to_string()));
+        let mut config = of_one_norm(&corpora);
+        config.train.grad_accum_steps = size;
+        let (_, wanted) = corpora.run(&config, &one, None, u64::MAX);
+        assert!(snapshot(&one).first_moments.len() < size, "the ranks could share them");
+
+        (config.train.grad_accum_steps, config.train.shard_optimizer) = (1, is_sharded);
+        for (rank, (_, records)) in run_on(size, &corpora, &config, &many, None).iter().enumerate() {
+            assert_eq!(records, &wanted, "{size} ranks: losses, norms, tokens and scores of rank {rank}");
+        }
+        assert_eq!(snapshot(&many), snapshot(&one), "{size} ranks, sharded: {is_sharded}");
+    }
+}
+
 #[test]
 fn a_run_goes_on_with_another_number_of_ranks() {
     let corpora = Corpora::new(200);
@@ -156,6 +182,25 @@ fn replicas_that_were_stopped_end_bit_for_bit_the_same() {
     let steps: Vec<_> = stopped.iter().map(|(outcome, _)| (outcome.ended, outcome.step)).collect();
     assert_eq!(steps, [(Ended::Stopped, 10); 2]);
     run_on(2, &corpora, &config, &parts, None);
+    assert_eq!(snapshot(&parts), wanted);
+}
+
+#[test]
+fn replicas_with_few_numbers_are_stopped_and_go_on_too() {
+    let corpora = Corpora::new(200);
+    let mut config = of_one_norm(&corpora);
+    (config.train.sync_every, config.train.ema_decay, config.train.grad_accum_steps) = (5, 0.0, 1);
+    let (whole, parts) = (corpora.dir.path().join("whole"), corpora.dir.path().join("parts"));
+    let found = run_on(3, &corpora, &config, &whole, None);
+    assert_eq!(found[0].1, found[2].1, "all report the measures of all");
+    let wanted = snapshot(&whole);
+    assert!(wanted.first_moments.len() < 3, "the replicas could share them");
+    let momentum = &wanted.replicas.as_ref().expect("replicas").momentum;
+    assert!(momentum.iter().flat_map(|tensor| &tensor.values).any(|value| *value != 0.0));
+
+    run_on(3, &corpora, &config, &parts, Some((1, 6)));
+    assert_eq!(snapshot(&parts).state.step, 10);
+    run_on(3, &corpora, &config, &parts, None);
     assert_eq!(snapshot(&parts), wanted);
 }
 
