@@ -72,7 +72,7 @@ impl Checkpoints {
             _ => Ok(()),
         };
         set(Pointer::Last, resumed)?;
-        match snapshot.state.best {
+        match &snapshot.state.best {
             Some(best) => set(Pointer::Best, &self.dir().join(folder_name(best.step))),
             None => Ok(()),
         }

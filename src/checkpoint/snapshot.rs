@@ -132,7 +132,7 @@ pub struct LossScale {
 }
 
 /// The best validation result so far.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Best {
     /// Step it was measured at.
@@ -145,7 +145,7 @@ pub struct Best {
 }
 
 /// How long a run has waited for a better validation.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Patience {
     /// What is compared.
@@ -157,13 +157,13 @@ pub struct Patience {
     pub validations: u64,
 }
 
-/// A score of translations.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// A score, or another figure of a validation than the loss.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Score {
     /// Never [`BestMetric::Loss`].
     pub metric: BestMetric,
-    /// Higher is better.
+    /// Higher is better, unless [`BestMetric::falls`].
     pub value: f64,
 }
 
@@ -171,7 +171,9 @@ impl Best {
     /// Returns whether this validation is better than `other`, which was chosen by the same metric. Among equal scores the
     /// lower loss wins.
     pub fn beats(&self, other: &Self) -> bool {
-        let value = |best: &Self| best.score.map_or(0.0, |score| score.value);
+        let value = |best: &Self| {
+            best.score.as_ref().map_or(0.0, |score| if score.metric.falls() { -score.value } else { score.value })
+        };
         let (score, others) = (value(self), value(other));
         score > others || (score == others && self.loss < other.loss)
     }

@@ -329,7 +329,7 @@ fn the_last_sound_checkpoint_is_kept_if_all_newer_ones_are_damaged() {
     assert_eq!((found.state.step, damaged.len()), (10, 2));
     // A run that resumes from it makes it the last one, and its best one the best.
     let best = checkpoints.dir().join(folder_name(1));
-    assert_eq!(found.state.best.map(|best| best.step), Some(1));
+    assert_eq!(found.state.best.as_ref().map(|best| best.step), Some(1));
     checkpoints.point_to(&path, &found).expect("writable");
     assert_eq!(checkpoints.resolve("last").expect("there"), path);
     assert!(!best.exists() && checkpoints.resolve("best").is_err(), "the pointer skips a best checkpoint that is gone");

@@ -98,8 +98,8 @@ fn by_metric(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>
         format!("{}: cannot be read, but the validations are needed to find the best checkpoints", path.display())
     })?;
 
-    let validations = validations(&text, metric);
-    let of = |step: u64| validations.iter().rev().find(|best| best.step == step).copied();
+    let validations = validations(&text, &metric);
+    let of = |step: u64| validations.iter().rev().find(|best| best.step == step).cloned();
     let mut validated: Vec<_> = all.into_iter().filter_map(|(step, path)| Some((of(step)?, path))).collect();
     validated.sort_by(|(a, _), (b, _)| match (a.beats(b), b.beats(a)) {
         (true, _) => Ordering::Less,
@@ -111,12 +111,15 @@ fn by_metric(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>
 
 /// Returns every validation with a finite loss and the score of `metric`. If a step was validated twice, the later one
 /// counts.
-fn validations(metrics: &str, metric: BestMetric) -> Vec<Best> {
+fn validations(metrics: &str, metric: &BestMetric) -> Vec<Best> {
     let line = |line: &str| {
         let value: Value = serde_json::from_str(line).ok()?;
         let score = match metric {
             BestMetric::Loss => None,
-            score => Some(Score { metric, value: value[score.name()].as_f64()? }),
+            score => {
+                let fields = if matches!(score, BestMetric::Figure { .. }) { &value["figures"] } else { &value };
+                Some(Score { metric: score.clone(), value: fields[score.name()].as_f64()? })
+            }
         };
         let best = Best { step: value["step"].as_u64()?, loss: value["loss"].as_f64()?, score };
         (value["kind"] == "validation").then_some(best)

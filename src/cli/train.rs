@@ -9,10 +9,12 @@ mod stop;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use kiln_model::Transformer;
 
 pub(super) use args::Args;
 
 use super::together::{Part, Role};
+use crate::eval::Model;
 use crate::logging::console::print_line;
 use crate::train::Ended;
 
@@ -32,6 +34,7 @@ fn train(args: &Args, part: &Part) -> Result<()> {
         return Ok(());
     }
     let (run, resume) = args.run(part.link.clone(), part.device)?;
+    run.config().check_figure(Transformer::FIGURES)?;
     if args.dry_run {
         return dry_run::print(&run, resume, args.show_config);
     }

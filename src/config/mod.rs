@@ -174,7 +174,8 @@ pub struct TrainConfig {
     /// translation: steps between validations that also translate the validation text and score it. 0: at every validation
     /// if the text has up to 1,000 pairs or `best_metric` needs the scores, else only at the end.
     pub translate_every: u64,
-    /// Measure by which the best checkpoint is chosen. Each score needs a task that has it; among equal scores the lower loss wins.
+    /// Measure by which the best checkpoint is chosen. Each score needs a task that has it, and a figure (`max:NAME`, `min:NAME`) a
+    /// model of one's own; among equal scores the lower loss wins.
     pub best_metric: BestMetric,
     /// Validations in a row without an improvement of `best_metric` after which the run ends; 0: it never ends early.
     pub patience: u64,

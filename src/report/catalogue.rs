@@ -85,9 +85,12 @@ pub struct Kind {
     pub axis: Axis,
     /// Where it stands.
     pub section: Section,
-    /// What it shows.
+    /// What it shows; of [`OWN`], nothing that is known before.
     pub measures: &'static [Measure],
 }
+
+/// The figures of a model of one's own, which have a picture each.
+pub const OWN: &str = "own";
 
 const fn step(field: &'static str, label: &'static str, style: Style) -> Measure {
     Measure { kind: "step", field, older: None, per: None, label, scale: 1.0, style }
@@ -182,6 +185,7 @@ pub const FIGURES: &[Kind] = &[
             validation("entity_f1", "entity F1", PERCENT),
         ],
     ),
+    kind(OWN, "Figures of the model", "value", Axis::Range, Section::Learning, &[]),
     kind(
         "bits",
         "Bits per byte of the validation text",
@@ -367,7 +371,7 @@ mod tests {
         for (i, kind) in FIGURES.iter().enumerate() {
             assert!(kind.id.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{}", kind.id);
             assert!(FIGURES[..i].iter().all(|other| other.id != kind.id), "{}", kind.id);
-            assert!(!kind.measures.is_empty(), "{}", kind.id);
+            assert_eq!(kind.measures.is_empty(), kind.id == OWN, "{}", kind.id);
         }
         assert!(find("loss").is_some() && find("lose").is_none());
     }

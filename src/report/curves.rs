@@ -1,6 +1,8 @@
 //! The curves of a figure: few enough points for a page, whatever the length of the run.
 
-use super::catalogue::{FIGURES, Kind, Measure, Section, Style};
+use std::collections::BTreeSet;
+
+use super::catalogue::{FIGURES, Kind, Measure, OWN, Section, Style};
 use super::history::{History, Points};
 
 /// Positions along the horizontal axis at which a curve has points.
@@ -52,6 +54,9 @@ impl Figure {
         let is_one = present.iter().any(|measure| measure.style == Style::Noisy);
         let whole = |id: String, title: String, measures: &[&Measure]| Self::whole(kind, id, title, runs, measures);
 
+        if kind.id == OWN {
+            return Self::own(kind, runs);
+        }
         if present.is_empty() {
             return Vec::new();
         }
@@ -72,6 +77,21 @@ impl Figure {
             whole(id, format!("{}: {}", kind.title, measure.label), &[measure])
         };
         present.into_iter().map(one).collect()
+    }
+
+    /// Returns a picture for each figure of models of one's own, numbered in the order of their names.
+    fn own(kind: &'static Kind, runs: &[History]) -> Vec<Self> {
+        let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.own_figures().keys()).collect();
+        let of_name = |(number, name): (usize, &String)| {
+            let of_run = |(colour, run): (usize, &History)| {
+                let points = thinned(run.own_figures().get(name)?);
+                let label = if runs.len() == 1 { name.clone() } else { run.name.clone() };
+                Some(Curve { label, colour, style: Style::Marked, is_faint: false, points })
+            };
+            let curves = runs.iter().enumerate().filter_map(of_run).collect();
+            Self::with_curves(kind, format!("{OWN}-{number}"), name.clone(), runs, (curves, 1))
+        };
+        (1..).zip(names).map(of_name).collect()
     }
 
     /// Returns every figure that the runs have values for.
@@ -117,9 +137,18 @@ impl Figure {
             }
         }
         behind.extend(curves);
+        Self::with_curves(kind, id, title, runs, (behind, averaged))
+    }
 
+    fn with_curves(
+        kind: &'static Kind,
+        id: String,
+        title: String,
+        runs: &[History],
+        (curves, averaged): (Vec<Curve>, usize),
+    ) -> Self {
         let last_step = runs.iter().map(|run| run.last_step).max().unwrap_or(1);
-        Self { id, title, kind, curves: behind, averaged, steps: [1.0, last_step as f64], n_runs: runs.len() }
+        Self { id, title, kind, curves, averaged, steps: [1.0, last_step as f64], n_runs: runs.len() }
     }
 
     /// Returns the curves that the legend lists.
@@ -207,7 +236,54 @@ pub fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use super::super::catalogue::find;
+    use super::super::draw::file;
     use super::*;
+    use crate::checkpoint::RUN_CONFIG_FILE;
+    use crate::logging::METRICS_FILE;
+
+    fn run(metrics: &str) -> History {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join(RUN_CONFIG_FILE), "").expect("writable");
+        fs::write(folder.path().join(METRICS_FILE), metrics).expect("writable");
+        History::read(folder.path()).expect("a step")
+    }
+
+    #[test]
+    fn figures_of_ones_own_are_drawn_whatever_their_names() {
+        let line = |step: u64, figures: &str| {
+            format!("{{\"kind\":\"validation\",\"step\":{step},\"loss\":1,\"figures\":{figures}}}\n")
+        };
+        let many: Vec<String> = (0..200).map(|i| format!("\"n{i}\":1")).collect();
+        let lines = [
+            line(1, "{\"f1\":0.25,\"a <b>\\u0001\":7}"),
+            line(2, "{\"f1\":0.5,\"broken\":null,\"text\":\"x\"}"),
+            line(3, "[1]"),
+            line(4, &format!("{{{}}}", many.join(","))),
+            "{\"kind\":\"step\",\"step\":4,\"loss\":1}\n".to_owned(),
+        ];
+        let history = run(&lines.concat());
+        assert_eq!(history.own_figures().len(), 64);
+        assert_eq!(history.own_figures()["f1"], [(1.0, 0.25), (2.0, 0.5)]);
+        assert_eq!(history.own_figures()["a <b>\u{fffd}"], [(1.0, 7.0)]);
+
+        let own = find("own").expect("known");
+        let alone = Figure::of(own, std::slice::from_ref(&history));
+        let f1 = alone.iter().find(|figure| figure.title == "f1").expect("a picture");
+        assert_eq!((f1.curves.len(), f1.curves[0].label.as_str()), (1, "f1"));
+        assert_eq!(f1.curves[0].points, [(1.0, 0.25), (2.0, 0.5)]);
+        let drawing = file(&alone).expect("drawn");
+        assert!(drawing.contains("a &lt;b&gt;\u{fffd}"), "names are escaped");
+
+        // Two runs lie over each other; one has no figures.
+        let other = run("{\"kind\":\"step\",\"step\":1,\"loss\":1}\n");
+        assert!(Figure::of(own, std::slice::from_ref(&other)).is_empty());
+        let labels = |figure: &Figure| figure.curves.iter().map(|curve| curve.label.clone()).collect::<Vec<_>>();
+        let both = Figure::of(own, &[other, history.clone()]);
+        assert_eq!((both.len(), labels(&both[0])), (64, vec![history.name]));
+    }
 
     #[test]
     fn numbers_are_short() {

@@ -15,6 +15,8 @@ use crate::logging::METRICS_FILE;
 
 /// A longer line is not one of Kiln's and is skipped, bytes.
 const LONGEST_LINE: u64 = 1 << 20;
+/// Figures of a model of one's own that are kept, from the first.
+const MOST_FIGURES: usize = 64;
 /// Notes and samples that are kept, from the newest.
 const MOST_NOTES: usize = 200;
 
@@ -114,6 +116,7 @@ pub struct History {
     /// Lines that are not JSON: usually the last one of a run that goes on.
     pub bad_lines: u64,
     values: BTreeMap<(&'static str, &'static str), Points>,
+    own: BTreeMap<String, Points>,
 }
 
 impl History {
@@ -149,12 +152,17 @@ impl History {
             end: None,
             bad_lines: 0,
             values: BTreeMap::new(),
+            own: BTreeMap::new(),
         };
         history.read_lines(BufReader::new(file)).map_err(|source| HistoryError::Unreadable { path, source })?;
         if history.n_steps == 0 {
             return Err(HistoryError::NoSteps(dir.to_path_buf()));
         }
-        history.values.values_mut().for_each(|points| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+        history
+            .values
+            .values_mut()
+            .chain(history.own.values_mut())
+            .for_each(|points| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
         Ok(history)
     }
 
@@ -173,6 +181,11 @@ impl History {
     pub fn field(&self, kind: &str, field: &str) -> &[(f64, f64)] {
         let found = self.values.iter().find(|((a, b), _)| *a == kind && *b == field);
         found.map_or(&[], |(_, points)| points)
+    }
+
+    /// Returns the values of each figure of a model of one's own, by step.
+    pub fn own_figures(&self) -> &BTreeMap<String, Points> {
+        &self.own
     }
 
     fn read_lines(&mut self, mut lines: impl BufRead) -> io::Result<()> {
@@ -206,6 +219,7 @@ impl History {
         }
 
         match kind {
+            "validation" => self.own_figures_of(line),
             "step" => {
                 self.n_steps += 1;
                 self.end = None;
@@ -229,6 +243,17 @@ impl History {
                 });
             }
             _ => {}
+        }
+    }
+
+    fn own_figures_of(&mut self, line: &Value) {
+        let (Some(step), Some(figures)) = (line["step"].as_u64(), line["figures"].as_object()) else { return };
+        for (name, value) in figures {
+            let Some(value) = value.as_f64() else { continue };
+            let name = printable(name);
+            if self.own.len() < MOST_FIGURES || self.own.contains_key(&name) {
+                self.own.entry(name).or_default().push((step as f64, value));
+            }
         }
     }
 
@@ -285,7 +310,11 @@ fn skip_line(lines: &mut impl BufRead) -> io::Result<()> {
 /// Returns the name of a run folder, without characters that a page cannot show.
 fn name_of(dir: &Path) -> String {
     let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-    let name = name.unwrap_or_else(|| dir.display().to_string());
+    printable(&name.unwrap_or_else(|| dir.display().to_string()))
+}
+
+/// Replaces characters that a page cannot show.
+fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 

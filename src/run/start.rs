@@ -61,6 +61,7 @@ impl Prepared {
         trainer: impl FnOnce(Setup, Option<Resume>) -> Result<Trainer<M>>,
     ) -> Result<Session<M>> {
         let Self { lock, leftovers, run, plan, config, device, ranks, data, weights, resume, began } = self;
+        config.check_figure(M::FIGURES)?;
         let computes_on_cpu = is_cpu(&device);
         let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
         let extent = Extent { start_step, total_steps: config.train.steps, max_time: max_time(&config) };

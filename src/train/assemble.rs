@@ -117,7 +117,7 @@ impl<M: Model> Trainer<M> {
             gradients: CapturedSteps::new(config.train.capture, &device),
             reporting: Reporting::new(logging, &config, &run_dir, train, rank, peak, &device),
             saving: Saving::new(checkpoints, config.train.keep_last, provenance, saved_step),
-            outcome: Outcome::before_training(state.step, state.train_secs, state.best),
+            outcome: Outcome::before_training(state.step, state.train_secs, state.best.clone()),
             signals: setup.signals,
             forecast,
             has_weights,

@@ -2,23 +2,23 @@
 
 use super::best::value;
 use crate::checkpoint::Patience;
-use crate::config::{BestMetric, TrainConfig};
+use crate::config::TrainConfig;
 use crate::metrics::ValidationMetrics;
 
 /// Returns how long the run has waited after the validation with these `metrics`. A validation without the metric does not count.
 ///
 /// An improvement is a change by more than `train.min_improvement` since the last improvement, so that many small changes add up
 /// to one.
-pub(super) fn after(metrics: &ValidationMetrics, train: &TrainConfig, before: Option<Patience>) -> Option<Patience> {
+pub(super) fn after(metrics: &ValidationMetrics, train: &TrainConfig, before: Option<&Patience>) -> Option<Patience> {
     if train.patience == 0 {
         return None;
     }
-    let by = train.best_metric;
-    let before = before.filter(|before| before.metric == by);
+    let by = &train.best_metric;
+    let before = before.filter(|before| before.metric == *by).cloned();
     let Some(now) = value(metrics, by) else { return before };
-    let before = before.unwrap_or(Patience { metric: by, value: None, validations: 0 });
+    let before = before.unwrap_or(Patience { metric: by.clone(), value: None, validations: 0 });
 
-    let gained = |reference: f64| if by == BestMetric::Loss { reference - now } else { now - reference };
+    let gained = |reference: f64| if by.falls() { reference - now } else { now - reference };
     let is_better = now.is_finite() && before.value.is_none_or(|reference| gained(reference) > train.min_improvement);
     Some(match is_better {
         true => Patience { value: Some(now), validations: 0, ..before },
@@ -27,23 +27,24 @@ pub(super) fn after(metrics: &ValidationMetrics, train: &TrainConfig, before: Op
 }
 
 /// Returns whether the run has waited long enough.
-pub(super) fn is_exhausted(waited: Option<Patience>, train: &TrainConfig) -> bool {
+pub(super) fn is_exhausted(waited: Option<&Patience>, train: &TrainConfig) -> bool {
     train.patience > 0 && waited.is_some_and(|it| it.metric == train.best_metric && it.validations >= train.patience)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::BestMetric;
 
     fn waits(train: &TrainConfig, values: &[Option<f64>]) -> Vec<u64> {
-        let mut waited = None;
+        let mut waited: Option<Patience> = None;
         let waits = values.iter().map(|value| {
             let metrics = match train.best_metric {
                 BestMetric::Loss => ValidationMetrics { loss: value.unwrap_or(f64::NAN), ..Default::default() },
                 _ => ValidationMetrics { bleu: *value, ..Default::default() },
             };
-            waited = after(&metrics, train, waited);
-            waited.map_or(0, |waited| waited.validations)
+            waited = after(&metrics, train, waited.as_ref());
+            waited.as_ref().map_or(0, |waited| waited.validations)
         });
         waits.collect()
     }
@@ -66,7 +67,8 @@ mod tests {
     #[test]
     fn another_metric_starts_anew() {
         let loss = TrainConfig { patience: 2, ..TrainConfig::default() };
-        let waited = Some(Patience { metric: BestMetric::Loss, value: Some(1.0), validations: 5 });
+        let waited = Patience { metric: BestMetric::Loss, value: Some(1.0), validations: 5 };
+        let waited = Some(&waited);
         assert!(is_exhausted(waited, &loss));
         let bleu = TrainConfig { best_metric: BestMetric::Bleu, ..loss.clone() };
         assert!(!is_exhausted(waited, &bleu));

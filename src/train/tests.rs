@@ -348,7 +348,7 @@ fn the_best_checkpoint_is_the_one_with_the_lowest_validation_loss_and_a_run_can_
     assert_eq!(best.loss, losses.iter().copied().fold(f64::INFINITY, f64::min));
     let checkpoints = Checkpoints::of_run(&dir);
     let path = checkpoints.pointed(Pointer::Best).expect("a best checkpoint");
-    assert_eq!(crate::checkpoint::read(&path).expect("sound").state.best, Some(best));
+    assert_eq!(crate::checkpoint::read(&path).expect("sound").state.best, Some(best.clone()));
     assert!(checkpoints.list().expect("readable").len() <= config.train.keep_last + 1);
 
     let run = crate::run::TrainedModel::open(&dir, None).expect("a run");

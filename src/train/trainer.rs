@@ -249,21 +249,22 @@ impl<M: Model> Trainer<M> {
             logging.sample(&sample)?;
         }
 
-        let best = new_best(&metrics, config.train.best_metric, state.best);
-        state.best = best.or(state.best);
-        state.patience = patience::after(&metrics, &config.train, state.patience);
+        let best = new_best(&metrics, &config.train.best_metric, state.best.as_ref());
+        let is_best = best.is_some();
+        state.best = best.or(state.best.take());
+        state.patience = patience::after(&metrics, &config.train, state.patience.as_ref());
         self.outcome.hypotheses = hypotheses.unwrap_or(std::mem::take(&mut self.outcome.hypotheses));
         self.outcome.validation = Some(metrics);
-        Ok(best.is_some())
+        Ok(is_best)
     }
 
     /// Ends the run if its validations have brought no improvement for too long. All ranks have the same numbers.
     fn waited_enough(&mut self, due: Due) -> Result<Option<Ended>> {
         let Self { state, config: Config { train, .. }, reporting, .. } = self;
-        if !due.validate || !patience::is_exhausted(state.patience, train) {
+        if !due.validate || !patience::is_exhausted(state.patience.as_ref(), train) {
             return Ok(None);
         }
-        let best = state.best.map_or(String::new(), |best| format!("; the best one is of step {}", best.step));
+        let best = state.best.as_ref().map_or(String::new(), |best| format!("; the best one is of step {}", best.step));
         let note = format!(
             "{} validations brought no improvement of {} by more than {} (train.patience, train.min_improvement): the run ends \
              with step {}{best}",
@@ -312,7 +313,7 @@ impl<M: Model> Trainer<M> {
         if self.state.step >= self.config.train.steps {
             return Some(Ended::Steps);
         }
-        if patience::is_exhausted(self.state.patience, &self.config.train) {
+        if patience::is_exhausted(self.state.patience.as_ref(), &self.config.train) {
             return Some(Ended::NoImprovement);
         }
         let limit_secs = self.config.train.max_minutes * 60.0;
@@ -353,7 +354,7 @@ impl<M: Model> Trainer<M> {
             tokens_per_sec: tokens as f64 / train_secs.max(1e-9),
             padding_ratio: outcome.throughput.padding_ratio,
             data_wait_share: outcome.data_wait_share,
-            best_step: best.map(|best| best.step),
+            best_step: best.as_ref().map(|best| best.step),
             host,
             host_syncs,
             summary: String::new(),
@@ -367,7 +368,7 @@ impl<M: Model> Trainer<M> {
         outcome.ended = ended;
         outcome.step = state.step;
         outcome.train_secs = state.train_secs;
-        outcome.best = state.best;
+        outcome.best = state.best.clone();
         outcome.checkpoint = saving.newest.clone();
         reporting.measured.summarize(outcome);
         outcome.clone()

@@ -30,6 +30,9 @@ fn options_that_do_not_exist_and_commands_that_are_missing_are_refused() {
     place.run(&["tain"]).refused(2, &["tain", "train"]);
     place.run(&["train", "--preset", "bsae"]).refused(2, &["unknown preset \"bsae\"; did you mean base?"]);
     place.run(&["train", "--allow", "optim.lr"]).refused(2, &["--resume"]);
+    place
+        .run(&["train", "--dry-run", "--set", "train.best_metric=max:f1"])
+        .refused(2, &["the model reports no figure \"f1\" at validations", "it reports none of its own"]);
 }
 
 #[test]

@@ -15,6 +15,10 @@ use kiln_data::OnePass;
 use kiln_kernels::{CrossEntropyConfig, cross_entropy};
 use kiln_model::{Batch, DropoutStream, EncoderOnly, LossSums, TransformerConfig};
 
+use serde_json::Value;
+
+use crate::kiln::Workplace;
+
 #[path = "../../examples/error_detector/data.rs"]
 mod data;
 #[path = "../../examples/error_detector/model.rs"]
@@ -159,6 +163,49 @@ fn a_figure_that_is_not_computed_is_named() {
     let batches = OnePass::new(data.valid.clone(), &config.loader).expect("batches");
     let error = figures(&model, batches, 0.0, None, &device, &Ranks::alone()).expect_err("no figures").to_string();
     assert_eq!(error, "Model::figures returned None, but Model::FIGURES names [\"f1\"]");
+}
+
+#[test]
+fn the_best_checkpoint_goes_by_a_figure_of_ones_own_and_reports_draw_it() {
+    let place = Workplace::new();
+    let dir = place.path("runs/own");
+    let often = || short(6).set("train.validate_every", 1).set("train.save_every", 1).set("train.keep_last", 9);
+    let refused = valid(often().set("train.best_metric", "max:detection_f2"));
+    let data = Data::make(&refused).expect("data");
+    let error = run(&dir, &refused).train_model_on(data.of_run(), init(&data)).expect_err("no such figure");
+    let error = format!("{error:#}");
+    let wanted = "train.best_metric = \"max:detection_f2\": the model reports no figure \"detection_f2\" at validations; it reports \
+                  detection_f1, correction_accuracy, kept; did you mean detection_f1?";
+    assert!(error.contains(wanted), "{error}");
+    assert!(!dir.exists(), "refused before training");
+    let error = run(&dir, &refused).train_on(data.of_run()).expect_err("no figures at all").to_string();
+    assert!(error.contains("it reports none of its own"), "{error}");
+
+    // Untrained, the detector keeps every token; the lowest share of them is of a later step.
+    let config = valid(often().set("train.best_metric", "min:kept").set("optim.lr", 0.05));
+    let outcome = run(&dir, &config).train_model_on(data.of_run(), init(&data)).expect("it trains");
+    let metrics = place.read("runs/own/metrics.jsonl");
+    let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let validations: Vec<Value> = lines.filter(|line| line["kind"] == "validation").collect();
+    let kept = |line: &Value| line["figures"]["kept"].as_f64().expect("a figure");
+    let lowest = validations.iter().map(kept).fold(f64::INFINITY, f64::min);
+    assert!(validations.len() == 6 && lowest < validations.iter().map(kept).fold(0.0, f64::max), "{validations:?}");
+    let best = outcome.best.expect("a validation");
+    let score = best.score.expect("a figure");
+    assert_eq!((score.metric.to_string().as_str(), score.value), ("min:kept", lowest));
+    let of_best = validations.iter().find(|line| line["step"] == best.step).expect("validated");
+    assert_eq!((kept(of_best), of_best["loss"].as_f64()), (lowest, Some(best.loss)));
+    let folder = format!("step-{:08}", best.step);
+    assert_eq!(place.read("runs/own/checkpoints/best").trim(), folder);
+    let average = place.run(&["average", "runs/own", "--best", "1", "--out", "runs/average"]).ok();
+    assert!(average.stderr.contains(&format!("averaging {folder}")), "{average:#?}");
+
+    place.run(&["report", "runs/own", "--figure", "own", "--svg", "own.svg"]).ok();
+    place.run(&["report", "runs/own"]).ok();
+    let (svg, page) = (place.read("own.svg"), place.read("report.html"));
+    for name in ["detection_f1", "correction_accuracy", "kept"] {
+        assert!(svg.contains(&format!("{name}: ")) && page.contains(&format!("<h3>{name}</h3>")), "{name}");
+    }
 }
 
 /// The sum that `Scores::add_to` computes, with a tensor of zeros as large as the logits.
