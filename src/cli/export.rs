@@ -31,8 +31,8 @@ use crate::run::{TrainedModel, WhichWeights};
 /// with a SentencePiece model for each language gets the files of OPUS-MT. A model that none of these families computes is
 /// refused with the reasons.
 ///
-/// If the name ends with .gguf, a file for llama.cpp is written: of a gpt2, llama, mistral (without windows), qwen2, qwen3, gemma2
-/// or gemma3_text model.
+/// If the name ends with .gguf, a file for llama.cpp is written: of a gpt2, llama, mistral, qwen2, qwen3, gemma2 or gemma3_text
+/// model. Texts of a mistral model are limited to its sliding window, which llama.cpp does not have.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln export runs/lm models/lm
@@ -158,9 +158,17 @@ fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
         end_of_turn: tokenizer.end_of_turn()?.and_then(|token| tokenizer.id(&token)),
         adds_bos: tokenizer.special().bos.is_some_and(|bos| tokenizer.before_prompt() == [bos]),
     };
+
     if model.config["activation_function"] == "gelu" {
         eprintln!("note: llama.cpp approximates GELU by tanh, this model does not: activations differ by up to 0.0005");
     }
+    if let Some(longest) = gguf::longest_same_text(&model) {
+        eprintln!(
+            "note: llama.cpp has no sliding window for a {family} model (model.attention_window): it computes the same for texts up to \
+             {longest} tokens, and the file limits them to that (context_length)"
+        );
+    }
+
     let name = args.dir.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     write_gguf(&args.dir, &name, model, &files, args.dtype).with_context(context)?;
     eprintln!("exported step {} of {} as a {family} model for llama.cpp", run.step, args.run.display());

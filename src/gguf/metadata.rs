@@ -16,10 +16,6 @@ pub(super) fn add(
     Exported { family, config, .. }: &Exported,
     stored: GgufType,
 ) -> Result<(), GgufError> {
-    let has_window = config["sliding_window"].is_number() && config["use_sliding_window"] != Value::Bool(false);
-    if has_window && !is_gemma(*family) {
-        return Err(refused("it has sliding windows (model.attention_window), which its Llama and Qwen have not"));
-    }
     if config["attention_bias"] == Value::Bool(true) || config["mlp_bias"] == Value::Bool(true) {
         return Err(refused("it has biases (attention_bias, mlp_bias) that its Llama has not"));
     }
@@ -54,7 +50,11 @@ pub(super) fn add(
     }
 
     let head_dim = head_dim(config);
-    number("context_length", size(config, "max_position_embeddings"));
+    let positions = size(config, "max_position_embeddings");
+    let window = window(*family, config);
+    // llama.cpp keeps to the second number alone.
+    window.into_iter().for_each(|window| number("attention.sliding_window", window));
+    number("context_length", window.map_or(positions, |window| window.min(positions)));
     number("embedding_length", size(config, "hidden_size"));
     number("feed_forward_length", size(config, "intermediate_size"));
     number("block_count", size(config, "num_hidden_layers"));
@@ -83,6 +83,12 @@ pub(super) fn add(
         }
     }
     if is_gemma(*family) { gemma::add(file, *family, architecture, config) } else { Ok(()) }
+}
+
+/// Returns the window of a model whose architecture has none in llama.cpp: a text up to its length is computed in the same way.
+pub(super) fn window(family: Family, config: &Value) -> Option<u32> {
+    let has_window = config["sliding_window"].is_number() && config["use_sliding_window"] != Value::Bool(false);
+    (has_window && !is_gemma(family)).then(|| size(config, "sliding_window"))
 }
 
 /// Returns the factors that divide the frequencies of Llama 3's rotary positions, one for two features of a head.

@@ -76,6 +76,13 @@ pub fn write_gguf(
     file.write(path).map_err(|source| GgufError::Io { path: path.to_path_buf(), source })
 }
 
+/// Returns the longest text that llama.cpp computes in the same way, if the model is used with longer ones: it has a sliding window,
+/// and llama.cpp lets a token of this architecture see all tokens before it. The file gives the number as the longest context.
+pub fn longest_same_text(model: &Exported) -> Option<u32> {
+    let positions = config::size(&model.config, "max_position_embeddings");
+    metadata::window(model.family, &model.config).filter(|window| *window < positions)
+}
+
 /// Returns llama.cpp's name of the architecture.
 fn architecture(family: Family) -> Result<&'static str, GgufError> {
     match family {

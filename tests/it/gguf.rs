@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use safetensors::tensor::SafeTensors;
+use serde_json::Value;
 
-use crate::kiln::Workplace;
+use crate::kiln::{Workplace, copy_folder};
 
 const PROMPT: &str = "a model";
 
@@ -136,15 +137,44 @@ fn files_hold_the_shape_the_vocabulary_and_the_weights() {
     }
 }
 
+/// Imports the fixture of Mistral with another window.
+fn mistral_with_window(place: &Workplace, window: u64) -> String {
+    let name = format!("mistral-{window}");
+    let dir = place.path(&format!("models/{name}"));
+    copy_folder(Path::new(&model("mistral")), &dir);
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(dir.join("config.json")).expect("there")).expect("JSON");
+    config["sliding_window"] = window.into();
+    std::fs::write(dir.join("config.json"), config.to_string()).expect("writable");
+    place.run(&["import", dir.to_str().expect("plain names"), "--out", &format!("runs/{name}")]).ok();
+    name
+}
+
+/// llama.cpp computes the same for texts up to the window, so longer ones are ruled out.
+#[test]
+fn a_sliding_window_that_llama_cpp_does_not_have_limits_the_context() {
+    let place = Workplace::new();
+    for (window, context, is_noted) in [(4, "4", true), (23, "23", true), (24, "24", false), (4096, "24", false)] {
+        let name = mistral_with_window(&place, window);
+        let file = format!("out/{name}.gguf");
+        let ran = place.run(&["export", &format!("runs/{name}"), &file]).ok();
+        let (keys, _) = read(&place.path(&file));
+        assert_eq!(keys["general.architecture"], "llama");
+        assert_eq!(keys["llama.context_length"], context, "window {window}");
+        assert_eq!(keys["llama.attention.sliding_window"], window.to_string());
+        let note = format!("texts up to {window} tokens");
+        assert_eq!(ran.stderr.contains(&note), is_noted, "{ran:#?}");
+    }
+}
+
 #[test]
 fn what_llama_cpp_does_not_compute_is_refused() {
     let place = Workplace::new();
-    for name in ["mistral", "bert", "marian", "llama"] {
+    for name in ["bert", "marian", "llama"] {
         place.run(&["import", &model(name), "--out", &format!("runs/{name}")]).ok();
     }
     let export =
         |name: &str, file: &str, more: &[&str]| place.run(&[&["export", &format!("runs/{name}"), file], more].concat());
-    export("mistral", "out/x.gguf", &[]).refused(2, &["it has sliding windows (model.attention_window)"]);
     export("bert", "out/x.gguf", &[]).refused(2, &["for models that continue text"]);
     export("marian", "out/x.gguf", &[]).refused(2, &["for models that continue text"]);
     let text = place.write("text.txt", "one two three\n\nfour five six\n");
@@ -170,8 +200,14 @@ fn llama_cpp_continues_with_the_same_text() {
     };
     let place = Workplace::new();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gguf_check.py");
-    for name in ["gpt2", "llama", "llama-3", "qwen2", "qwen3", "gemma2", "gemma3"] {
+    let families = ["gpt2", "llama", "llama-3", "qwen2", "qwen3", "gemma2", "gemma3"];
+    for name in families {
         place.run(&["import", &model(name), "--out", &format!("runs/{name}")]).ok();
+    }
+    // As long as the text.
+    let mistral = mistral_with_window(&place, 14);
+
+    for name in families.into_iter().chain([mistral.as_str()]) {
         let run = format!("runs/{name}");
         let generate = ["generate", &run, "--prompt", PROMPT, "--greedy", "--max-new-tokens", "8", "--device", "cpu"];
         let text = place.run(&generate).ok().stdout;
