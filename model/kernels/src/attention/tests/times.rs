@@ -37,21 +37,25 @@ fn times() {
     }
 }
 
-/// Times forward and backward in f32.
+const SHAPES_IN_F32: [Timed; 6] = [
+    ("causal", 16, 12, 1024, 64, true, None, None),
+    ("full", 16, 12, 1024, 64, false, None, None),
+    ("causal", 64, 8, 128, 64, true, None, None),
+    ("causal", 8, 16, 2048, 128, true, None, None),
+    ("causal", 8, 21, 2048, 96, true, None, None),
+    ("causal", 16, 24, 1024, 32, true, None, None),
+];
+
+/// Times forward and backward with the accuracy of f32.
 #[test]
-fn times_of_f32() {
-    for f32_products in [F32Products::F32, F32Products::Tf32] {
-        for shape in [
-            ("causal", 16, 12, 1024, 64, true, None, None),
-            ("full", 16, 12, 1024, 64, false, None, None),
-            ("causal", 64, 8, 128, 64, true, None, None),
-            ("causal", 8, 16, 2048, 128, true, None, None),
-            ("causal", 8, 21, 2048, 96, true, None, None),
-            ("causal", 16, 24, 1024, 32, true, None, None),
-        ] {
-            time_passes(shape, DType::F32, f32_products);
-        }
-    }
+fn times_in_f32() {
+    SHAPES_IN_F32.map(|shape| time_passes(shape, DType::F32, F32Products::F32));
+}
+
+/// Times forward and backward of f32 with products in TF32.
+#[test]
+fn times_in_tf32() {
+    SHAPES_IN_F32.map(|shape| time_passes(shape, DType::F32, F32Products::Tf32));
 }
 
 fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {

@@ -69,7 +69,10 @@ fn streamed_rows(own: usize, cfg: &FlashConfig) -> usize {
 /// Returns the blocks of forward on a multiprocessor at a time, each with `owned` tiles of queries.
 fn forward_cubes(owned: usize, cfg: &FlashConfig) -> usize {
     match (owned, cfg.head_dim) {
-        (1, ..=64) if cfg.arithmetic == Arithmetic::F32 => 3,
+        (1, ..=64) if cfg.arithmetic == Arithmetic::F32 => {
+            // Masks and dropout together take the registers of a third.
+            if cfg.documents && cfg.dropout { 2 } else { 3 }
+        }
         (1, ..=64) => 4,
         _ => 2,
     }
