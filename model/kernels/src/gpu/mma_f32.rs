@@ -104,7 +104,11 @@ fn operand<E: Float, R: Size>(
     #[unroll]
     for i in 0..n {
         if comptime![arithmetic == Arithmetic::Tf32] {
-            rounded[i] = Vector::<tf32, R>::reinterpret(half_up::<R>(Vector::<f32, R>::cast_from(registers[i])));
+            let exact = Vector::<f32, R>::cast_from(registers[i]);
+            // The sum would carry into the sign of the NaN whose bits are all ones.
+            let is_number = exact.equal(&exact);
+            let words = select_many(is_number, half_up::<R>(exact), Vector::<u32, R>::reinterpret(exact));
+            rounded[i] = Vector::<tf32, R>::reinterpret(words);
         } else if comptime![arithmetic == Arithmetic::F32] {
             let exact = Vector::<f32, R>::cast_from(registers[i]);
             let words = half_up::<R>(exact) & Vector::new(comptime![!BELOW]);

@@ -37,6 +37,7 @@ fn times() {
     }
 }
 
+/// What is timed in f32.
 const SHAPES_IN_F32: [Timed; 6] = [
     ("causal", 16, 12, 1024, 64, true, None, None),
     ("full", 16, 12, 1024, 64, false, None, None),
@@ -49,13 +50,17 @@ const SHAPES_IN_F32: [Timed; 6] = [
 /// Times forward and backward with the accuracy of f32.
 #[test]
 fn times_in_f32() {
-    SHAPES_IN_F32.map(|shape| time_passes(shape, DType::F32, F32Products::F32));
+    for shape in SHAPES_IN_F32 {
+        time_passes(shape, DType::F32, F32Products::F32);
+    }
 }
 
 /// Times forward and backward of f32 with products in TF32.
 #[test]
 fn times_in_tf32() {
-    SHAPES_IN_F32.map(|shape| time_passes(shape, DType::F32, F32Products::Tf32));
+    for shape in SHAPES_IN_F32 {
+        time_passes(shape, DType::F32, F32Products::Tf32);
+    }
 }
 
 fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {

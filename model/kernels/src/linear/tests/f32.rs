@@ -64,6 +64,33 @@ fn products_of_f32_are_as_accurate_as_chosen() {
     }
 }
 
+/// The NaN of GPUs has bits that are all ones, which rounding must not carry into the sign.
+#[test]
+fn a_product_with_nan_is_nan() {
+    for (name, device) in devices() {
+        for sizes in [[65, 72, 40], [1100, 520, 4100]] {
+            for (layout, f32_products) in
+                LAYOUTS.into_iter().flat_map(|l| [(l, F32Products::F32), (l, F32Products::Tf32)])
+            {
+                let (of_a, of_b) = shapes(layout, sizes);
+                let mut a = precise_values(of_a[0] * of_a[1], 1);
+                a[0] = f32::from_bits(u32::MAX >> 1);
+                let b = precise_values(of_b[0] * of_b[1], 2);
+                let on = |x: &[f32], shape| tensor::<2>(x, shape, DType::F32, &device).into_dispatch();
+                let kind = ProductKind { layout, f32_products };
+                let found = host(Tensor::<2>::from_dispatch(Dispatch::product(on(&a, of_a), on(&b, of_b), kind)));
+                let n = sizes[1];
+                let nans = |row: &[f32]| row.iter().filter(|x| x.is_nan()).count();
+                assert_eq!(
+                    (nans(&found[..n]), nans(&found[n..])),
+                    (n, 0),
+                    "{layout:?} of {sizes:?}, {f32_products:?} on {name}"
+                );
+            }
+        }
+    }
+}
+
 /// Sums over as many numbers as the gradient of a weight of a real step, which the tensor cores alone would truncate.
 #[test]
 fn long_sums_are_as_accurate_as_f32() {

@@ -1,5 +1,5 @@
-//! Flash attention on Ampere and later GPUs: `cp.async`, `ldmatrix`, `mma.sync`. On Hopper it serves the heads that the kernels for
-//! Hopper do not.
+//! Flash attention on Ampere and later GPUs: `cp.async`, `ldmatrix`, `mma.sync`. On Hopper it serves f32 and the heads that the kernels
+//! for Hopper do not.
 //!
 //! A block is four warps. Of each tile of 64 rows that it owns, a warp owns 16, in registers with the layout of a warpgroup
 //! product. So masks, softmax, dropout and the order of the tiles have the same code as on Hopper.
@@ -11,9 +11,9 @@
 //! | [`key_value_gradient`] | a tile of keys and values | queries, d_out | dK, dV |
 //! | [`split_gradient`] | a tile of keys, and for dK of values | queries, d_out | dK or dV |
 //!
-//! Wide heads, of more than 128 dimensions, leave a thread the registers for one sum. So dK and dV are two kernels, and both compute
-//! the scores. Memory holds one streamed tile of each kind, with 32 rows where 64 do not fit. One tile arrives during the product with
-//! the other. A block has 97 KiB at most, so that it fits on every GPU since Ampere.
+//! Wide heads, of more than 128 dimensions or 64 of f32, leave a thread the registers for one sum. So dK and dV are two kernels, and
+//! both compute the scores. Memory holds one streamed tile of each kind, with 32 rows where 64 do not fit. One tile arrives during the
+//! product with the other. A block has 97 KiB at most, so that it fits on every GPU since Ampere.
 //!
 //! With two tiles a warp uses each streamed fragment twice, which halves what it reads from shared memory. [`tile`] loads tiles
 //! and multiplies them.
