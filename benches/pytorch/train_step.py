@@ -183,6 +183,7 @@ def time_model(path):
         checkpointing = workload.get("activation_checkpointing", "off")
         model = Transformer(workload["model"], workload["label_smoothing"], ignored, checkpointing)
         assert n_parameters(model) == workload["parameters"], f"{n_parameters(model)} parameters: another network"
+        model.prepare(workload["len"], workload["device"])
         batches, tokens = model_batches(workload)
         time_steps(workload["name"], model, batches, tokens, workload["flops"], compiled, workload)
 

@@ -30,8 +30,9 @@ const fn group(title: &'static str, operators: &'static [&'static str], kernels:
 }
 
 /// All kernels of `kiln-kernels`.
-const GROUPS: [Group; 28] = [
-    group("linear", &["linear NN", "linear NT", "linear TN"], &["gemm"]),
+const GROUPS: [Group; 29] = [
+    group("linear", &["linear NN", "linear NT", "linear TN"], &["gemm", "gemm_tf32"]),
+    group("linear, transposes", &[], &["transpose"]),
     group("linear, sum of slices", &[], &["gemm_add_slices"]),
     group("attention forward", &["attention forward"], &["attention_forward"]),
     group(

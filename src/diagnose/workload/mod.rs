@@ -2,6 +2,7 @@
 //! the same workloads, so that the figures can be compared.
 
 mod batches;
+mod families;
 mod named;
 
 use anyhow::{Result, bail, ensure};

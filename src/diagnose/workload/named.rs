@@ -6,7 +6,10 @@ use super::{Workload, constant_rate};
 use crate::config::{Config, OptimConfig, Task, TrainConfig};
 
 /// Names that [`Workload::named`] knows.
-pub const NAMES: [&str; 9] = ["gpt", "gpt64", "gpt-h96", "gpt-8k", "llama", "bert", "mt", "tiny", "tiny-mt"];
+pub const NAMES: [&str; 15] = [
+    "gpt", "gpt64", "gpt-h96", "gpt-8k", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "mt", "t5",
+    "tiny", "tiny-mt",
+];
 
 impl Workload {
     /// Returns the workload called `name`, one of [`NAMES`].
@@ -21,7 +24,7 @@ impl Workload {
             "mt" => Some(Self::mt()),
             "tiny" => Some(Self::tiny()),
             "tiny-mt" => Some(Self::tiny_mt()),
-            _ => None,
+            family => Self::family(family),
         }
     }
 
@@ -98,7 +101,12 @@ impl Workload {
     }
 
     /// The recipe of the baseline. Pairs have a label smoothing of 0.1.
-    fn synthetic(name: &str, title: String, model: TransformerConfig, [batch_size, seq_len]: [usize; 2]) -> Self {
+    pub(super) fn synthetic(
+        name: &str,
+        title: String,
+        model: TransformerConfig,
+        [batch_size, seq_len]: [usize; 2],
+    ) -> Self {
         let task = match model.architecture {
             Architecture::EncoderDecoder => Task::Translation,
             Architecture::DecoderOnly => Task::Lm,

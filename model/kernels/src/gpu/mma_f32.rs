@@ -19,7 +19,7 @@ use crate::kernel_set::F32Products;
 /// Elements of the summed dimension per instruction.
 const K_STEP: usize = 8;
 
-/// The bits of an f32 number below those of TF32.
+/// The bits of an f32 number that TF32 lacks.
 const BELOW: u32 = (1 << 13) - 1;
 
 /// How a kernel multiplies.
@@ -101,6 +101,7 @@ fn operand<E: Float, R: Size>(
     let mut whole = Array::<Vector<E, R>>::new(n);
     let mut rounded = Array::<Vector<tf32, R>>::new(n);
     let mut rest = Array::<Vector<tf32, R>>::new(n);
+
     #[unroll]
     for i in 0..n {
         if comptime![arithmetic == Arithmetic::Tf32] {

@@ -37,6 +37,7 @@ pub(super) fn store_rows<E: Float, N: Size>(
     let vector = N::value().comptime();
     let per_lane = comptime![8 / vector];
     let lane = unit % 32;
+
     #[unroll]
     for row in 0..2usize {
         let scale = if comptime![row == 0] { scale0 } else { scale1 };
@@ -44,6 +45,7 @@ pub(super) fn store_rows<E: Float, N: Size>(
         #[unroll]
         for group in 0..comptime![head_dim.div_ceil(GROUP)] {
             let eight = eight_neighbours::<E, N>(values, scale, row, group, head_dim);
+
             #[unroll]
             for nth in 0..per_lane {
                 let at = comptime![(group * 4 * per_lane) as u32] + lane % 4 * comptime![per_lane as u32];
@@ -68,6 +70,7 @@ fn eight_neighbours<E: Float, N: Size>(
 ) -> Array<Vector<E, N>> {
     let words_each = N::value().comptime() == 4;
     let mut eight = Array::<Vector<E, N>>::new(comptime![if words_each { 2usize } else { 1usize }]);
+
     if comptime![words_each] {
         let mut pairs = Array::<Pair<f32>>::new(4usize);
         #[unroll]
@@ -88,6 +91,7 @@ fn eight_neighbours<E: Float, N: Size>(
                 words[i] = u32::reinterpret(Pair::<E>::cast_from(scaled));
             }
         }
+
         quad_transpose(&mut words);
         let mut four = Vector::<u32, Const<4>>::empty();
         #[unroll]

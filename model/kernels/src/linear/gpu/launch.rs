@@ -105,6 +105,7 @@ impl Plan {
             (operand_map(a, config.a_is_mn_major(), &config), operand_map(b, config.b_is_mn_major(), &config));
         let map_out = tensor_map(if config.writes_sums() { a } else { out }, PANEL, PANEL);
         let map_auxiliary = tensor_map(auxiliary, PANEL, PANEL);
+
         // SAFETY: the maps describe the tensors and TMA clips to them; `sums` holds a matrix per slice, with rows of the
         // pitch of `out`, and stores to it are guarded by rows and columns; a bias is read in groups of four, of which
         // the last may reach past its end but not past its 16-byte aligned buffer's.

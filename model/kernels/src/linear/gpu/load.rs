@@ -125,6 +125,7 @@ fn load_operand<E: Float>(
         #[unroll]
         for panel in 0..comptime![rows / PANEL] {
             let start = panel * comptime![PANEL * tile_k];
+
             loaded.tma_load_2d(
                 map,
                 &mut stage[start..start + comptime![PANEL * tile_k]],

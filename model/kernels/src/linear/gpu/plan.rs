@@ -6,11 +6,10 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::super::ProductKind;
+use super::super::{Layout, ProductKind};
 use super::arguments::{GemmSizeLaunch, SplitKSizeLaunch};
 use super::config::{Epilogue, GROUP_M, GemmConfig, HOPPER_STAGES, Output, Sums, TILE_M, widest_ampere_tile};
 use super::split_k::SplitK;
-use super::tf32;
 use crate::dropout::Mask;
 use crate::gpu::hardware::{kernel_set, multiprocessors, shared_memory};
 use crate::gpu::memory::row_pitch;
@@ -73,6 +72,25 @@ pub(super) struct Plan {
     pub(super) accumulates: bool,
 }
 
+/// Whether a product of M x N x K in TF32 is faster on the kernel for Hopper, with the transposes that its layout needs, than on the one
+/// for Ampere.
+pub(super) fn tf32_pays(layout: Layout, (m, n, k): (usize, usize, usize)) -> bool {
+    /// Seconds that a multiplication and an addition take less.
+    const SAVED: f64 = 6e-15;
+    /// Seconds of the transpose of an element, which is read and written, and of a launch.
+    const PER_ELEMENT: f64 = 3.2e-12;
+    const PER_LAUNCH: f64 = 4e-6;
+
+    let moved = match layout {
+        Layout::NT => [0, 0],
+        Layout::NN => [0, k * n],
+        Layout::TN => [k * m, k * n],
+    };
+    let launches = moved.iter().filter(|elements| **elements > 0).count();
+    let cost = moved.iter().sum::<usize>() as f64 * PER_ELEMENT + launches as f64 * PER_LAUNCH;
+    cost < (m * n) as f64 * k as f64 * SAVED
+}
+
 impl Plan {
     /// Plans a product of matrices like `like`.
     pub(super) fn new(like: &CubeTensor, kind: ProductKind, (m, n, k): (usize, usize, usize)) -> Self {
@@ -80,7 +98,7 @@ impl Plan {
         let set = kernel_set(&like.client).expect("a device with a kernel");
         let on_hopper = match arithmetic {
             Arithmetic::Sixteen => true,
-            Arithmetic::Tf32 => tf32::pays(kind.layout, (m, n, k)),
+            Arithmetic::Tf32 => tf32_pays(kind.layout, (m, n, k)),
             Arithmetic::F32 => false,
         };
         let set = if on_hopper { set } else { KernelSet::Ampere };

@@ -16,7 +16,7 @@ use crate::gpu::wgmma::position;
 /// Pairs of a residual that are read before any of them is used, so that their latencies overlap.
 const PAIRS_IN_FLIGHT: usize = 4;
 
-/// Stores an accumulator of 64 rows, those of `tile` from `first_row` on, after its epilogue.
+/// Stores an accumulator of 64 rows, which are the rows of `tile` from `first_row` on, after its epilogue.
 #[cube]
 pub(super) fn store_results(
     acc: &Array<f32>,

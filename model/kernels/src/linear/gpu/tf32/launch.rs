@@ -13,24 +13,6 @@ use super::{ResultsLaunch, gemm_tf32};
 use crate::gpu::memory::row_pitch;
 use crate::gpu::tensor_map::tensor_map_as;
 
-/// Whether the kernel is faster than the one for Ampere, with the transposes that the layout of a product of M x N x K needs.
-pub(in crate::linear::gpu) fn pays(layout: Layout, (m, n, k): (usize, usize, usize)) -> bool {
-    /// Seconds that a multiplication and an addition take less.
-    const SAVED: f64 = 6e-15;
-    /// Seconds of the transpose of an element, which is read and written, and of a launch.
-    const PER_ELEMENT: f64 = 3.2e-12;
-    const PER_LAUNCH: f64 = 4e-6;
-
-    let moved = match layout {
-        Layout::NT => [0, 0],
-        Layout::NN => [0, k * n],
-        Layout::TN => [k * m, k * n],
-    };
-    let launches = moved.iter().filter(|elements| **elements > 0).count();
-    let cost = moved.iter().sum::<usize>() as f64 * PER_ELEMENT + launches as f64 * PER_LAUNCH;
-    cost < (m * n) as f64 * k as f64 * SAVED
-}
-
 /// Launches the kernel.
 pub(in crate::linear::gpu) fn launch(plan: &Plan, call: &Call, config: GemmConfig) {
     let along_k = |operand: &CubeTensor, across: bool| if across { transposed(operand) } else { operand.clone() };
@@ -40,6 +22,7 @@ pub(in crate::linear::gpu) fn launch(plan: &Plan, call: &Call, config: GemmConfi
     let map = |operand: &CubeTensor| {
         tensor_map_as(operand, BOX_ROWS, config.tile_k(), ElemType::Float(FloatKind::TF32).into())
     };
+
     let auxiliary_pairs = call.auxiliary.meta.shape()[0] * row_pitch(&call.auxiliary) / 2;
     // SAFETY: the maps describe the tensors and TMA clips to them; loads and stores of results are guarded by rows and columns, and
     // rows begin at even elements; for the bias see [`Call::bias`].

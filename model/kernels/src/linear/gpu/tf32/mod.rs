@@ -1,6 +1,6 @@
 //! Products in TF32 on Hopper: the load warp, the schedule and the products of the 16-bit kernel, with results in f32.
 //!
-//! In TF32 `wgmma` takes operands along K only. A matrix that is stored across K is [`transpose`]d first, see [`pays`]. TMA rounds what
+//! In TF32 `wgmma` takes operands along K only. A matrix that is stored across K is [`transpose`]d first, if that pays. TMA rounds what
 //! it loads to TF32. Results leave the registers straight to the output: [`epilogue`] adds and activates there, and the other
 //! warpgroup multiplies meanwhile.
 
@@ -11,7 +11,7 @@ pub(super) mod tests;
 mod transpose;
 
 use cubecl::prelude::*;
-pub(super) use launch::{launch, pays};
+pub(super) use launch::launch;
 
 use super::arguments::{GemmSize, Operands, SplitKSize};
 use super::config::{GemmConfig, WARPGROUPS};

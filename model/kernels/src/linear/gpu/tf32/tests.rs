@@ -2,7 +2,8 @@
 
 use super::super::arguments::{GemmSizeCompilationArg, OperandsCompilationArg, SplitKSizeCompilationArg};
 use super::super::config::{Epilogue, GemmConfig, Output, Sums};
-use super::{ResultsCompilationArg, gemm_tf32, pays};
+use super::super::plan::tf32_pays;
+use super::{ResultsCompilationArg, gemm_tf32};
 use crate::activation::Activation;
 use crate::gpu::offline::{Compiled, buffer, settings};
 use crate::linear::Layout;
@@ -48,7 +49,7 @@ fn kernels_compile_without_a_device() {
 #[test]
 fn transposes_pay_for_large_products_only() {
     let large = (16_384, 2304, 768);
-    assert!([Layout::NN, Layout::NT, Layout::TN].iter().all(|layout| pays(*layout, large)));
-    assert!(!pays(Layout::NN, (64, 64, 64)) && pays(Layout::NT, (64, 64, 64)));
-    assert!(!pays(Layout::TN, (128, 128, 16_384)), "two tall matrices");
+    assert!([Layout::NN, Layout::NT, Layout::TN].iter().all(|layout| tf32_pays(*layout, large)));
+    assert!(!tf32_pays(Layout::NN, (64, 64, 64)) && tf32_pays(Layout::NT, (64, 64, 64)));
+    assert!(!tf32_pays(Layout::TN, (128, 128, 16_384)), "two tall matrices");
 }
