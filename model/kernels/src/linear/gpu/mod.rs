@@ -16,6 +16,8 @@
 //! [`split_k`] one of split K; [`epilogue`] says where a new epilogue goes.
 //!
 //! TMA reads rows, columns and K beyond the matrices as zeros, and does not write them.
+//!
+//! [`tf32`] computes products of f32 in TF32 with the same load warp and schedule. [`ampere`] serves older GPUs, and f32.
 
 mod accumulator;
 mod ampere;
