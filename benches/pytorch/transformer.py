@@ -149,7 +149,7 @@ class Attention(nn.Module):
         normed = config.get("qk_norm") and not cross
         self.norms = nn.ModuleList(nn.RMSNorm(k, config["norm_eps"]) for _ in range(2)) if normed else None
         self.out = nn.Linear(h * k, d, config["bias"])
-        self.blocks = None
+        self.seen = self.blocks = None
 
     def heads(self, x):
         """`[B, T, H * K]` -> `[B, H, T, K]`"""
@@ -161,8 +161,12 @@ class Attention(nn.Module):
         return (query >= key) & near
 
     def prepare(self, t, device):
-        """Finds the tiles of rows of `t` positions that windows and bounds leave, where `flex_attention` can help."""
-        if (self.window or self.cap) and not self.cross and not self.dropout and device == "cuda":
+        """Finds which keys queries see in rows of `t` positions, and the tiles of them where `flex_attention` can help."""
+        if self.cross or not (self.window or self.cap):
+            return
+        places = torch.arange(t, device=device)
+        self.seen = self.sees(0, 0, places[:, None], places[None, :])
+        if device == "cuda" and not self.dropout:
             self.blocks = create_block_mask(self.sees, None, None, t, t, device=device)
 
     def forward(self, x, memory=None, mask=None, causal=False, rotation=None, bias=None):
@@ -182,14 +186,11 @@ class Attention(nn.Module):
     def attend(self, q, k, v, mask, causal, bias):
         if self.blocks is not None and causal and torch.compiler.is_compiling():
             bound = (lambda score, *_: bounded(score, self.cap)) if self.cap else None
-            return flex_attention(
-                q, k, v, bound, self.blocks, scale=self.scale, enable_gqa=self.grouped
-            )
+            return flex_attention(q, k, v, bound, self.blocks, scale=self.scale, enable_gqa=self.grouped)
         if bias is not None:
             mask, causal = (bias if mask is None else bias.masked_fill(~mask, -math.inf)).to(q.dtype), False
-        elif (self.window or self.cap) and causal:
-            places = torch.arange(q.shape[2], device=q.device)
-            mask, causal = self.sees(0, 0, places[:, None], places[None, :]), False
+        elif self.seen is not None and causal:
+            mask, causal = self.seen, False
 
         dropout = self.dropout if self.training else 0.0
         if not self.cap:
