@@ -2,23 +2,15 @@
 
 use burn::tensor::{DType, Device};
 
-use super::{Case, attention, cases, expected, reference, run, run_with};
+use super::{attention, cases, expected, inputs_of, reference, run, run_with};
 use crate::testing::{devices, distance, part, precise_values};
 use crate::{F32Products, Settings};
-
-fn inputs(case: &Case) -> Vec<Vec<f32>> {
-    let Case { b, h, g, t, s, k, packed, .. } = *case;
-    match packed {
-        true => vec![precise_values(b * t * (h + 2 * g) * k, 1)],
-        false => vec![precise_values(b * t * h * k, 1), precise_values(b * s * 2 * g * k, 2)],
-    }
-}
 
 #[test]
 fn f32_is_as_accurate_as_chosen() {
     for (name, device) in devices() {
         for (at, ref case) in part(cases()) {
-            let inputs = inputs(case);
+            let inputs = inputs_of(case, precise_values);
             let expected = expected(case, &inputs);
             let (_, gradients) = run(&Device::flex(), DType::F32, case, &inputs);
             for f32_products in [F32Products::F32, F32Products::Tf32] {
@@ -42,7 +34,7 @@ fn f32_is_as_accurate_as_chosen() {
 fn dropped_probabilities_are_as_accurate() {
     for (name, device) in devices() {
         for (at, ref case) in part(cases()).filter(|(_, case)| case.documents.is_none()) {
-            let inputs = inputs(case);
+            let inputs = inputs_of(case, precise_values);
             let plain = run_with(reference::attention, &Device::flex(), DType::F32, case, &inputs, Some(0.3));
             let found = run_with(attention, &device, DType::F32, case, &inputs, Some(0.3));
             let off = distance(&found.0, &plain.0);

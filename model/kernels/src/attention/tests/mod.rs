@@ -259,6 +259,11 @@ fn with_scores_of_their_own() -> Vec<Case> {
 }
 
 fn inputs(case: &Case) -> Vec<Vec<f32>> {
+    inputs_of(case, values)
+}
+
+/// Returns the numbers of the case's matrices, which `values` makes from a length and a seed.
+fn inputs_of(case: &Case, values: fn(usize, u64) -> Vec<f32>) -> Vec<Vec<f32>> {
     let Case { b, h, g, t, s, k, packed, .. } = *case;
     match packed {
         true => vec![values(b * t * (h + 2 * g) * k, 1)],
