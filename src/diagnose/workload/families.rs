@@ -1,8 +1,8 @@
 //! A workload for each family of models that other tools publish, of about 125 M parameters.
 
-use kiln_model::TieEmbeddings;
 use kiln_model::{
-    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TransformerConfig,
+    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
+    TransformerConfig,
 };
 
 use super::Workload;

@@ -199,10 +199,10 @@ impl GemmConfig {
     /// Threads of a block: the multiply warpgroups, the load warp, and a store warp or the epilogue warps unless sums leave
     /// the registers directly.
     pub(super) fn threads(&self) -> u32 {
-        let storing = match self.output {
+        let storing = match self.epilogue() {
             _ if self.stores_registers() => 0,
-            Output::Rounded { epilogue: Epilogue::Activation { .. }, .. } => EPILOGUE_THREADS,
-            Output::Rounded { .. } | Output::Sums(_) => 32,
+            Epilogue::Activation { .. } => EPILOGUE_THREADS,
+            _ => 32,
         };
         WARPGROUPS * 128 + 32 + storing
     }

@@ -222,7 +222,8 @@ fn add_products_as<E: Float, N: Size, R: Size>(
     }
 }
 
-/// Products of eight columns for group `group`, of `eights` at most. The columns of a panel of f32 are spread over all of its.
+/// Returns how many products of eight columns group `group` needs, of `eights` at most. A panel of f32 always needs all: each product has
+/// columns from the whole panel.
 fn eights_of(cfg: &FlashConfig, group: usize, eights: usize) -> usize {
     if cfg.arithmetic.is_f32() { eights } else { (cfg.head_dim / 8 - eights * group).min(eights) }
 }

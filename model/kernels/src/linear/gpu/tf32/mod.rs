@@ -1,8 +1,10 @@
 //! Products in TF32 on Hopper: the load warp, the schedule and the products of the 16-bit kernel, with results in f32.
 //!
-//! In TF32 `wgmma` takes operands along K only. A matrix that is stored across K is [`transpose`]d first, if that pays. TMA rounds what
-//! it loads to TF32. Results leave the registers straight to the output: [`epilogue`] adds and activates there, and the other
-//! warpgroup multiplies meanwhile.
+//! In TF32 `wgmma` takes operands along K only. A matrix that is stored across K is [`transpose`]d first. Where that costs more time than
+//! it saves, the plan chooses the kernel for Ampere. TMA rounds what it loads to TF32.
+//!
+//! Multiply warps apply the [`epilogue`] in their registers, and store from there. A warpgroup that stores holds up the other one only
+//! when no stage is left to load.
 
 mod epilogue;
 mod launch;
