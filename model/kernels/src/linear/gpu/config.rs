@@ -10,16 +10,16 @@ use crate::gpu::mma_f32::Arithmetic;
 pub(super) const TILE_M: usize = 128;
 /// Bytes of a row of an operand per stage: one swizzle span.
 const LINE_BYTES: usize = 128;
-/// Rows of a TMA box of an operand that is stored along K.
-pub(super) const BOX_ROWS: usize = 128;
+/// Rows of a TMA box of an operand that is stored along K, of which a tile has `rows`.
+pub(super) fn box_rows(rows: usize) -> usize {
+    if rows.is_multiple_of(128) { 128 } else { 96 }
+}
 /// Edge of the square panels through which results leave shared memory.
 pub(super) const PANEL: usize = 64;
 /// Warpgroups that multiply.
 pub(super) const WARPGROUPS: u32 = 2;
 /// Vectors of eight results in a panel.
 pub(super) const PANEL_OCTS: usize = PANEL * PANEL / 8;
-/// Panels per group: a multiply warpgroup passes panels on in groups, because passing them on takes it some 200 cycles.
-pub(super) const PANELS_PER_GROUP: usize = 2;
 /// Rows of tiles that are walked together, for reuse in L2.
 pub(super) const GROUP_M: u32 = 16;
 /// Stages of a block on Hopper whose results are not in shared memory.
@@ -84,7 +84,7 @@ pub(super) enum Sums {
 pub(super) struct GemmConfig {
     pub(super) layout: Layout,
     pub(super) output: Output,
-    /// Columns of an output tile: 128 or 256.
+    /// Columns of an output tile: 128 or 256; also 192 in 16 bits on Hopper, without epilogue warps.
     pub(super) tile_n: usize,
     /// Columns of the tiles of this wave: `tile_n`, or half of it in the last wave of [`Self::half_tiles`].
     pub(super) columns: usize,
@@ -264,13 +264,19 @@ impl GemmConfig {
         self.columns / PANEL
     }
 
+    /// Panels per group: a multiply warpgroup passes panels on in groups, because passing them on takes it some 200 cycles. The three
+    /// panels of a tile of 192 columns are one group.
+    pub(super) fn panels_per_group(&self) -> usize {
+        if self.tile_n.is_multiple_of(2 * PANEL) { 2 } else { 3 }
+    }
+
     /// Panel groups that fit into shared memory: the stages of the result pipeline.
     pub(super) fn panel_groups(&self) -> usize {
-        if self.stores_registers() { 1 } else { self.panels / PANELS_PER_GROUP }
+        if self.stores_registers() { 1 } else { self.panels / self.panels_per_group() }
     }
 
     /// Vectors of a panel group, of both warpgroups.
     pub(super) fn group_octs(&self) -> usize {
-        PANELS_PER_GROUP * WARPGROUPS as usize * PANEL_OCTS
+        self.panels_per_group() * WARPGROUPS as usize * PANEL_OCTS
     }
 }

@@ -20,7 +20,7 @@ use cubecl_ir::types::MatrixIdent;
 
 use super::accumulator::{pair, thread_in_warpgroup};
 use super::arguments::Results;
-use super::config::{EPILOGUE_THREADS, GemmConfig, PANEL, PANEL_OCTS, PANELS_PER_GROUP, WARPGROUPS};
+use super::config::{EPILOGUE_THREADS, GemmConfig, PANEL, PANEL_OCTS, WARPGROUPS};
 use super::memory::Memory;
 use super::schedule::{Schedule, WorkTile, take_tile};
 use super::store::store_panel_pair;
@@ -80,16 +80,16 @@ pub(super) fn write_panels<E: Float>(
     let row = thread / 32 * 16 + thread % 16;
     let col = thread % 32 / 16 * 8;
     #[unroll]
-    for turn in 0..comptime![cfg.panels_across() / PANELS_PER_GROUP] {
-        let group = comptime![turn % (cfg.panels / PANELS_PER_GROUP)];
+    for turn in 0..comptime![cfg.panels_across() / cfg.panels_per_group()] {
+        let group = comptime![turn % (cfg.panels / cfg.panels_per_group())];
         wait_next(panels.free.index(group), free, group);
 
         // All residuals are read before the first is written over, so that their latencies overlap.
         let first = warpgroup as usize * comptime![PANEL_OCTS] + comptime![group * cfg.group_octs()];
-        let mut places = Array::<usize>::new(comptime![4 * PANELS_PER_GROUP]);
+        let mut places = Array::<usize>::new(comptime![4 * cfg.panels_per_group()]);
         let mut residual = Sequence::<Array<Pair<E>>>::new();
         #[unroll]
-        for nth in 0..comptime![4 * PANELS_PER_GROUP] {
+        for nth in 0..comptime![4 * cfg.panels_per_group()] {
             let within = layout.offset(row as usize, (col + comptime![16 * (nth % 4) as u32]) as usize, 2usize) / 8;
             let at = first + comptime![nth / 4 * WARPGROUPS as usize * PANEL_OCTS] + within;
             places[nth] = at;
@@ -105,7 +105,7 @@ pub(super) fn write_panels<E: Float>(
         }
 
         #[unroll]
-        for nth in 0..comptime![4 * PANELS_PER_GROUP] {
+        for nth in 0..comptime![4 * cfg.panels_per_group()] {
             let results = rounded::<E>(acc, bias, &residual, turn, nth, cfg);
             let at = places[nth];
             instruction.store_matrix::<Oct<E>, Const<2>>(
@@ -135,7 +135,7 @@ fn rounded<E: Float>(
     #[comptime] nth: usize,
     #[comptime] cfg: GemmConfig,
 ) -> Array<Pair<E>> {
-    let panel = comptime![turn * PANELS_PER_GROUP + nth / 4];
+    let panel = comptime![turn * cfg.panels_per_group() + nth / 4];
     let mut results = Array::<Pair<E>>::new(4usize);
 
     #[unroll]
@@ -179,8 +179,8 @@ pub(super) fn run<E: Float>(
         let tile = take_tile(schedule, cfg);
         #[unroll]
         for panel in 0..comptime![cfg.panels_across()] {
-            let group = comptime![panel % cfg.panels / PANELS_PER_GROUP];
-            if comptime![panel % PANELS_PER_GROUP == 0] {
+            let group = comptime![panel % cfg.panels / cfg.panels_per_group()];
+            if comptime![panel % cfg.panels_per_group() == 0] {
                 wait_next(panels.loaded.index(group), &mut loaded, group);
             }
             activate_panel(memory, results, panels, done, &tile, panel, cfg);
@@ -234,8 +234,8 @@ fn activate_panel<E: Float>(
             let (_first, second) = store_panel_pair(&mut memory.panels, &mut results.c, tile.row0, col, from);
             second.wait();
         }
-        if comptime![(panel + 1) % PANELS_PER_GROUP == 0] {
-            panels.free.index(comptime![slot / PANELS_PER_GROUP]).arrive();
+        if comptime![(panel + 1) % cfg.panels_per_group() == 0] {
+            panels.free.index(comptime![slot / cfg.panels_per_group()]).arrive();
         }
     }
     if comptime![cfg.keeps_input()] {

@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 
 use super::super::ops::record_product;
 use super::arguments::{OperandsLaunch, ResultsLaunch};
-use super::config::{BOX_ROWS, Epilogue, GROUP_M, GemmConfig, PANEL};
+use super::config::{Epilogue, GROUP_M, GemmConfig, PANEL, TILE_M, box_rows};
 use super::plan::{Call, Plan};
 use super::split_k::SplitK;
 use super::split_k_sum::{SUM_THREADS, SumConfig, SumSizeLaunch, gemm_add_slices};
@@ -46,10 +46,9 @@ impl EpilogueArguments {
     }
 }
 
-/// Returns the map through which the load warp reads an operand.
-fn operand_map(operand: &CubeTensor, mn_major: bool, config: &GemmConfig) -> TensorMapArg<Tiled> {
-    let tile_k = config.tile_k();
-    if mn_major { tensor_map(operand, tile_k, PANEL) } else { tensor_map(operand, BOX_ROWS, tile_k) }
+/// Returns the map through which the load warp reads an operand, of which a tile has `rows` rows.
+fn operand_map(operand: &CubeTensor, rows: usize, mn_major: bool, tile_k: usize) -> TensorMapArg<Tiled> {
+    if mn_major { tensor_map(operand, tile_k, PANEL) } else { tensor_map(operand, box_rows(rows), tile_k) }
 }
 
 impl Plan {
@@ -101,8 +100,9 @@ impl Plan {
     /// Launches the kernel for Hopper.
     fn launch_hopper(&self, call: &Call, config: GemmConfig) {
         let Call { a, b, out, auxiliary, .. } = call;
-        let (map_a, map_b) =
-            (operand_map(a, config.a_is_mn_major(), &config), operand_map(b, config.b_is_mn_major(), &config));
+        let tile_k = config.tile_k();
+        let map_a = operand_map(a, TILE_M, config.a_is_mn_major(), tile_k);
+        let map_b = operand_map(b, config.tile_n, config.b_is_mn_major(), tile_k);
         let map_out = tensor_map(if config.writes_sums() { a } else { out }, PANEL, PANEL);
         let map_auxiliary = tensor_map(auxiliary, PANEL, PANEL);
 

@@ -5,7 +5,7 @@ use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 use super::arguments::Operands;
-use super::config::{BOX_ROWS, GemmConfig, PANEL, TILE_M};
+use super::config::{GemmConfig, PANEL, TILE_M, box_rows};
 use super::memory::Memory;
 use super::schedule::{Schedule, WorkTile, next_wave, take_tile};
 use crate::gpu::pipeline::{Phases, Pipeline, phases, wait_next};
@@ -107,7 +107,7 @@ fn load_stage<E: Float>(
     );
 }
 
-/// Loads `rows` x `tile_k` elements of an operand at (`row`, `k`): a box per BOX_ROWS rows of a matrix `[rows, K]`, or a box per
+/// Loads `rows` x `tile_k` elements of an operand at (`row`, `k`): a box per 128 or 96 rows of a matrix `[rows, K]`, or a box per
 /// panel of 64 rows of a matrix `[K, rows]`.
 #[cube]
 fn load_operand<E: Float>(
@@ -135,12 +135,12 @@ fn load_operand<E: Float>(
         }
     } else {
         #[unroll]
-        for nth in 0..comptime![rows / BOX_ROWS] {
-            let start = nth * comptime![BOX_ROWS * tile_k];
+        for nth in 0..comptime![rows / box_rows(rows)] {
+            let start = nth * comptime![box_rows(rows) * tile_k];
             loaded.tma_load_2d(
                 map,
-                &mut stage[start..start + comptime![BOX_ROWS * tile_k]],
-                (row + comptime![(nth * BOX_ROWS) as u32]) as i32,
+                &mut stage[start..start + comptime![box_rows(rows) * tile_k]],
+                (row + comptime![(nth * box_rows(rows)) as u32]) as i32,
                 k as i32,
             );
         }

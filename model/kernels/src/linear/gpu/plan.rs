@@ -67,6 +67,7 @@ pub(super) struct Plan {
     pub(super) k: usize,
     pub(super) tile_n: usize,
     blocks: usize,
+    multiprocessors: usize,
     pub(super) split_k: Option<SplitK>,
     /// The product is added to the f32 numbers in the output (`beta = 1`).
     pub(super) accumulates: bool,
@@ -91,6 +92,11 @@ pub(super) fn tf32_pays(layout: Layout, (m, n, k): (usize, usize, usize)) -> boo
     cost < (m * n) as f64 * k as f64 * SAVED
 }
 
+/// Whether tiles of 192 columns leave at least a tenth less empty behind the `n` columns of a matrix than tiles of 256.
+fn fits_192(n: usize) -> bool {
+    10 * n.next_multiple_of(192) <= 9 * n.next_multiple_of(256)
+}
+
 impl Plan {
     /// Plans a product of matrices like `like`.
     pub(super) fn new(like: &CubeTensor, kind: ProductKind, (m, n, k): (usize, usize, usize)) -> Self {
@@ -108,7 +114,11 @@ impl Plan {
         };
         let multiprocessors = multiprocessors(&like.client) as usize;
         let tiles = |tile_n: usize| m.div_ceil(TILE_M) * n.div_ceil(tile_n);
-        let wide_tile = if n <= 128 { 128 } else { widest };
+        let wide_tile = match n {
+            ..=128 => 128,
+            _ if set == KernelSet::Hopper && arithmetic == Arithmetic::Sixteen && fits_192(n) => 192,
+            _ => widest,
+        };
         let split_k = SplitK::plan(tiles(wide_tile), k.div_ceil(arithmetic.line()), multiprocessors);
 
         // Wide tiles read less. Narrow ones are for products with few tiles, if each tile gets a multiprocessor to itself.
@@ -117,7 +127,7 @@ impl Plan {
             Some(split_k) => split_k.slices * tiles(tile_n) + split_k.tail_blocks,
             None => tiles(tile_n).min(multiprocessors),
         };
-        Self { set, kind, arithmetic, m, n, k, tile_n, blocks, split_k, accumulates: false }
+        Self { set, kind, arithmetic, m, n, k, tile_n, blocks, multiprocessors, split_k, accumulates: false }
     }
 
     /// Adds the product to the f32 numbers in the output, if `accumulates`.
@@ -135,7 +145,18 @@ impl Plan {
     ) -> Option<Self> {
         let (m, n, k) = sizes;
         let possible = !mask.is_some() && has_kernel(a) && m * n * k > 0;
-        possible.then(|| Self::new(a, kind, sizes)).filter(|plan| plan.split_k.is_none())
+        possible.then(|| Self::new(a, kind, sizes).without_192()).filter(|plan| plan.split_k.is_none())
+    }
+
+    /// Takes wider tiles instead of 192 columns: the epilogue warps expect an even number of panels.
+    fn without_192(self) -> Self {
+        match self.tile_n {
+            192 => {
+                let tiles = self.m.div_ceil(TILE_M) * self.n.div_ceil(256);
+                Self { tile_n: 256, blocks: tiles.min(self.multiprocessors), ..self }
+            }
+            _ => self,
+        }
     }
 
     /// Returns the product.
@@ -177,7 +198,11 @@ impl Plan {
         // while they are stored. Residuals and activations need them there.
         let in_registers = matches!(output, Output::Rounded { epilogue: Epilogue::Store | Epilogue::Relu, .. });
         let is_whole_tile_staged = is_wide && (!in_registers || self.k_tiles() <= 16);
-        let (stages, panels) = if is_whole_tile_staged { (3, 4) } else { (4, 2) };
+        let (stages, panels) = match self.tile_n {
+            192 => (4, 3),
+            _ if is_whole_tile_staged => (3, 4),
+            _ => (4, 2),
+        };
 
         // The tiles that are left for the last wave are halved if there are blocks for that many halves.
         let left = self.m.div_ceil(TILE_M) * self.n.div_ceil(self.tile_n) % self.blocks;

@@ -3,7 +3,7 @@
 
 use cubecl::prelude::*;
 
-use super::config::{GemmConfig, PANEL, PANEL_OCTS, PANELS_PER_GROUP, WARPGROUPS};
+use super::config::{GemmConfig, PANEL, PANEL_OCTS, WARPGROUPS};
 use super::memory::Memory;
 use crate::gpu::pipeline::Pipeline;
 
@@ -22,7 +22,7 @@ pub(super) fn load_residual<E: Float>(
     let free = panels.free.index(group);
     free.arrive_and_expect_tx(1, comptime![(cfg.group_octs() * 16) as u32]);
     #[unroll]
-    for nth in 0..comptime![PANELS_PER_GROUP * WARPGROUPS as usize] {
+    for nth in 0..comptime![cfg.panels_per_group() * WARPGROUPS as usize] {
         let from = comptime![group * cfg.group_octs() + nth * PANEL_OCTS];
         let row = row0 + comptime![nth as u32 % WARPGROUPS * 64];
         let col = col + comptime![(nth as u32 / WARPGROUPS) * PANEL as u32];

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::accumulator::{pair, thread_in_warpgroup};
 use super::arguments::{GemmSize, Results};
-use super::config::{GemmConfig, PANEL, PANEL_OCTS, PANELS_PER_GROUP, WARPGROUPS};
+use super::config::{GemmConfig, PANEL, PANEL_OCTS, WARPGROUPS};
 use super::memory::Memory;
 use super::residual::load_residual;
 use super::schedule::{Schedule, next_wave, take_tile, tile_origin};
@@ -32,8 +32,8 @@ pub(super) fn run<E: Float>(
         if comptime![cfg.adds_residual()] {
             let (row0, col0) = tile_origin(schedule.next, &*schedule, cfg);
             #[unroll]
-            for turn in 0..comptime![cfg.panels_across() / PANELS_PER_GROUP] {
-                let col = col0 + comptime![(turn * PANELS_PER_GROUP * PANEL) as u32];
+            for turn in 0..comptime![cfg.panels_across() / cfg.panels_per_group()] {
+                let col = col0 + comptime![(turn * cfg.panels_per_group() * PANEL) as u32];
                 load_residual(memory, &results.auxiliary, panels, row0, col, turn, cfg);
             }
         }
@@ -45,14 +45,14 @@ pub(super) fn run<E: Float>(
                 let tile = take_tile(schedule, cfg);
                 let (next_row0, next_col0) = tile_origin(schedule.next, &*schedule, cfg);
                 #[unroll]
-                for turn in 0..comptime![cfg.panels_across() / PANELS_PER_GROUP] {
-                    let group = comptime![turn % (cfg.panels / PANELS_PER_GROUP)];
+                for turn in 0..comptime![cfg.panels_across() / cfg.panels_per_group()] {
+                    let group = comptime![turn % (cfg.panels / cfg.panels_per_group())];
                     wait_next(panels.loaded.index(group), &mut loaded, group);
                     store_group(memory, results, tile.row0, tile.col0, turn, group, cfg);
 
                     if comptime![cfg.adds_residual()] {
                         if schedule.next < schedule.end {
-                            let col = next_col0 + comptime![(turn * PANELS_PER_GROUP * PANEL) as u32];
+                            let col = next_col0 + comptime![(turn * cfg.panels_per_group() * PANEL) as u32];
                             load_residual(memory, &results.auxiliary, panels, next_row0, col, group, cfg);
                         }
                     } else {
@@ -79,13 +79,13 @@ fn store_group<E: Float>(
 ) {
     let mut stores = Sequence::<Pending<()>>::new();
     #[unroll]
-    for i in 0..comptime![PANELS_PER_GROUP] {
-        let col = col0 + comptime![((turn * PANELS_PER_GROUP + i) * PANEL) as u32];
+    for i in 0..comptime![cfg.panels_per_group()] {
+        let col = col0 + comptime![((turn * cfg.panels_per_group() + i) * PANEL) as u32];
         let from = comptime![group * cfg.group_octs() + i * WARPGROUPS as usize * PANEL_OCTS];
         let (_first, second) = store_panel_pair(&mut memory.panels, &mut results.c, row0, col, from);
         stores.push(second);
     }
-    stores.index(comptime![PANELS_PER_GROUP - 1]).wait();
+    stores.index(comptime![cfg.panels_per_group() - 1]).wait();
 }
 
 /// Stores a panel of each warpgroup, from `from` on in shared memory, at (`row0`, `col`) and 64 rows below. Once the second

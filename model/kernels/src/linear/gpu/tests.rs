@@ -38,6 +38,8 @@ fn configs() -> Vec<(String, GemmConfig)> {
         ..with(Epilogue::Activation { activation, keeps_input })
     };
     let narrow = |epilogue| GemmConfig { tile_n: 128, columns: 128, stages: 4, panels: 2, ..with(epilogue) };
+    let three_panels =
+        |layout, output| GemmConfig { layout, tile_n: 192, columns: 192, stages: 4, panels: 3, output, ..stored };
     let no_bias = Output::Rounded { bias: false, epilogue: Epilogue::Store };
 
     let mut configs = vec![
@@ -50,6 +52,11 @@ fn configs() -> Vec<(String, GemmConfig)> {
         ("nn-bias-residual-narrow".into(), narrow(Epilogue::AddResidual)),
         ("nn-half-tiles-deep".into(), GemmConfig { half_tiles: true, stages: 4, panels: 2, output: no_bias, ..stored }),
     ];
+
+    let residual = Output::Rounded { bias: true, epilogue: Epilogue::AddResidual };
+    configs.push(("nn-bias-residual-192".into(), three_panels(Layout::NN, residual)));
+    configs.push(("nt-192".into(), three_panels(Layout::NT, no_bias)));
+    configs.push(("tn-f32-192".into(), three_panels(Layout::TN, Output::Sums(Sums::Write))));
 
     for (name, layout) in [("nn", Layout::NN), ("nt", Layout::NT), ("tn", Layout::TN)] {
         let sums = |sums| GemmConfig { output: Output::Sums(sums), stages: 4, ..stored };

@@ -154,8 +154,15 @@ fn large_products_equal_f32() {
     let Ok(device) = crate::testing::cuda() else {
         return eprintln!("skipped: no CUDA device");
     };
-    for shape in [(25_600, 1536, 512), (25_600, 512, 2048), (9000, 2304, 768), (8192, 16_000, 512), (4096, 4096, 4096)]
-    {
+    for shape in [
+        (25_600, 1536, 512),
+        (25_600, 512, 2048),
+        (9000, 2304, 768),
+        (8192, 16_000, 512),
+        (4096, 4096, 4096),
+        // Tiles of 192 columns.
+        (9000, 576, 1152),
+    ] {
         for transposed in [false, true] {
             let bf16 = run(&device, DType::BF16, transposed, shape);
             let f32 = run(&device, DType::F32, transposed, shape);

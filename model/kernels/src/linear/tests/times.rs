@@ -15,7 +15,8 @@ fn times() {
     let Some(device) = timing_device() else { return };
     let (m, nn) = (16_384, ProductKind::new(Layout::NN));
     let matrix = |m, n| (Tensor::<2>::ones([m, n], (&device, DType::BF16)) * 1e-2).into_dispatch();
-    for (k, n) in [(768, 2304), (768, 768), (768, 3072), (3072, 768), (512, 2048), (2048, 512)] {
+    for (k, n) in [(768, 2304), (768, 768), (768, 3072), (3072, 768), (512, 2048), (2048, 512), (2048, 576), (576, 576)]
+    {
         let (x, weight) = (matrix(m, k), matrix(k, n));
         let bias = Maybe::Some(Tensor::<1>::ones([n], (&device, DType::BF16)).into_dispatch());
         let epilogue_bias = bias.clone();

@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 
 use super::super::super::Layout;
 use super::super::arguments::OperandsLaunch;
-use super::super::config::{BOX_ROWS, GemmConfig};
+use super::super::config::{GemmConfig, TILE_M, box_rows};
 use super::super::plan::{Call, Plan};
 use super::transpose::transposed;
 use super::{ResultsLaunch, gemm_tf32};
@@ -20,7 +20,7 @@ pub(in crate::linear::gpu) fn launch(plan: &Plan, call: &Call, config: GemmConfi
     let b = along_k(&call.b, config.b_is_mn_major());
     let config = GemmConfig { layout: Layout::NT, ..config };
     let map = |operand: &CubeTensor| {
-        tensor_map_as(operand, BOX_ROWS, config.tile_k(), ElemType::Float(FloatKind::TF32).into())
+        tensor_map_as(operand, box_rows(TILE_M), config.tile_k(), ElemType::Float(FloatKind::TF32).into())
     };
 
     let auxiliary_pairs = call.auxiliary.meta.shape()[0] * row_pitch(&call.auxiliary) / 2;
