@@ -190,13 +190,8 @@ impl SelfAttention {
     /// Normalizes each head of the queries and keys, if the model does.
     fn norm_heads(&self, qkv: Tensor<2>) -> Tensor<2> {
         let (Some(query_norm), Some(key_norm)) = (&self.query_norm, &self.key_norm) else { return qkv };
-        let Heads { n, n_kv, dim, .. } = self.heads;
-        let [rows, _] = qkv.dims();
-        let part = |first: usize, n: usize| qkv.clone().narrow(1, first * dim, n * dim);
-        let normed = |norm: &Norm, first: usize, n: usize| {
-            norm.forward(part(first, n).reshape([rows * n, dim])).reshape([rows, n * dim])
-        };
-        Tensor::cat(vec![normed(query_norm, 0, n), normed(key_norm, n, n_kv), part(n + n_kv, n_kv)], 1)
+        let Heads { n, n_kv, .. } = self.heads;
+        kiln_kernels::norm_heads(qkv, query_norm.gamma.val(), key_norm.gamma.val(), [n, n_kv], query_norm.eps())
     }
 
     fn rotate(&self, qkv: Tensor<2>, positions: impl FnOnce() -> Tensor<1, Int>) -> Tensor<2> {

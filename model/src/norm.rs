@@ -37,6 +37,11 @@ impl Norm {
         kiln_kernels::add_norm(x, None, None, self.weights()).1
     }
 
+    /// What is added to the variance or mean square.
+    pub(crate) fn eps(&self) -> f64 {
+        self.eps
+    }
+
     fn weights(&self) -> kiln_kernels::NormWeights {
         let beta = self.beta.as_ref().map(Param::val);
         kiln_kernels::NormWeights { gamma: self.gamma.val(), beta, eps: self.eps }

@@ -22,7 +22,7 @@
 //! | 4 | `reduce` sums of columns |
 //! | 5 | `linear` |
 //! | 6 | `attention` · `norm` · `embedding` · `custom_gradient` |
-//! | 7 | `cross_entropy` |
+//! | 7 | `cross_entropy` · `head_norm` |
 //! | 8 | `linear_cross_entropy` |
 //!
 //! Activations are two-dimensional, `[rows, features]`, so that no operator has to guess which dimensions to flatten.
@@ -49,6 +49,7 @@ mod dropout;
 mod embedding;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod head_norm;
 mod host;
 mod kernel_set;
 pub mod laps;
@@ -75,6 +76,7 @@ pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use custom_gradient::{CustomGradients, LeafGradient, gradients_behind, with_gradient};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::{embed, embedding};
+pub use head_norm::norm_heads;
 pub use kernel_set::{F32Products, KernelChoice, KernelSet};
 pub use linear::{
     linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,

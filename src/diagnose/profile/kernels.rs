@@ -30,7 +30,7 @@ const fn group(title: &'static str, operators: &'static [&'static str], kernels:
 }
 
 /// All kernels of `kiln-kernels`.
-const GROUPS: [Group; 29] = [
+const GROUPS: [Group; 31] = [
     group("linear", &["linear NN", "linear NT", "linear TN"], &["gemm", "gemm_tf32"]),
     group("linear, transposes", &[], &["transpose"]),
     group("linear, sum of slices", &[], &["gemm_add_slices"]),
@@ -50,6 +50,8 @@ const GROUPS: [Group; 29] = [
     group("norm forward", &["norm forward"], &["norm_forward"]),
     group("norm backward", &["norm backward"], &["norm_backward"]),
     group("norm backward, parameters", &[], &["reduce_partial"]),
+    group("norm of heads forward", &["norm of heads forward"], &["norm_heads_forward"]),
+    group("norm of heads backward", &["norm of heads backward"], &["norm_heads_backward"]),
     group("activation forward", &["activation forward"], &["activation_forward"]),
     group("column sum", &["activation backward", "column sum"], &["column_pass"]),
     group("column sum, of slices", &[], &["column_add_slices"]),

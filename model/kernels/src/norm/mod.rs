@@ -5,7 +5,7 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod ops;
-mod reference;
+pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +13,8 @@ use burn::backend::{Dispatch, DispatchTensor};
 use burn::tensor::Tensor;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
+#[cfg(feature = "cuda")]
+pub(crate) use gpu::{REDUCE_COLUMNS, REDUCE_UNITS, reduce_partial};
 use ops::{Addend, Kind, NormOps};
 
 use crate::dropout::{DropoutStream, Mask};

@@ -22,6 +22,8 @@ mod row;
 #[cfg(test)]
 pub(super) mod tests;
 
+pub(crate) use parameters::{REDUCE_COLUMNS, REDUCE_UNITS, reduce_partial};
+
 /// Threads of a block that works on rows: few, so that several blocks share the registers of a multiprocessor in
 /// backward.
 const UNITS: u32 = 128;

@@ -7,8 +7,8 @@ use super::row::Row;
 use crate::gpu::reduce::{One, add_up};
 
 /// Threads of the blocks of [`reduce_partial`]: columns times slices of the partial sums.
-pub(super) const REDUCE_UNITS: u32 = 1024;
-pub(super) const REDUCE_COLUMNS: u32 = 32;
+pub(crate) const REDUCE_UNITS: u32 = 1024;
+pub(crate) const REDUCE_COLUMNS: u32 = 32;
 const REDUCE_SLICES: u32 = REDUCE_UNITS / REDUCE_COLUMNS;
 /// Partial sums of a thread of [`reduce_partial`] whose loads are in flight.
 const SUMS_IN_FLIGHT: u32 = 9;
@@ -102,7 +102,7 @@ pub(super) fn store_sums<N: Size>(
 /// Sums the blocks' partial sums: 32 columns per block, every 32nd partial sum per thread, then the 32 threads of a
 /// column. `CUBE_POS_Y` is the number of the parameter.
 #[cube(launch_unchecked)]
-pub(super) fn reduce_partial<F: Float>(
+pub(crate) fn reduce_partial<F: Float>(
     partial: &[One],
     dgamma: &mut [F],
     dbeta: &mut [F],
