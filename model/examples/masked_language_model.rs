@@ -111,6 +111,7 @@ fn fill_in(
         documents: None,
         token_types: None,
         preference: None,
+        max_labels: None,
         lengths: ids(&[row.len() as i32], device),
         batch_size: 1,
         seq_len: row.len(),

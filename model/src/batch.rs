@@ -126,6 +126,8 @@ pub struct TextBatch {
     /// Rows `2 i` and `2 i + 1` are a preferred answer and another one to the same prompt, and the loss compares them with this
     /// beta (see [`DecoderOnly::prefer`](crate::DecoderOnly::prefer)). None: every row is by itself.
     pub preference: Option<f64>,
+    /// At most so many labels count. A head for masked tokens then reads no more positions than that. None: it reads all.
+    pub max_labels: Option<usize>,
     /// Non-padding tokens of each row, at least 1 each, `[B]`.
     pub lengths: Tensor<1, Int>,
     /// B.
@@ -161,6 +163,7 @@ impl TextBatch {
             documents: packed.then(|| part(3)),
             token_types: None,
             preference: None,
+            max_labels: None,
             lengths: ids.clone().narrow(0, 4 * n, batch_size),
             batch_size,
             seq_len,

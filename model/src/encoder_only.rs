@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::{DropoutStream, Projection, row_argmax};
+use kiln_kernels::{DropoutStream, Projection, embedding, labelled_rows, row_argmax};
 
 use crate::batch::TextBatch;
 use crate::classifier::{Classifier, first_of_rows};
@@ -115,8 +115,9 @@ impl EncoderOnly {
         if let Some(logits) = self.class_logits(batch, stream) {
             return self.token_loss(label_smoothing).of_classes(logits, self.class_labels(batch));
         }
-        let (hidden, projection) = self.head(self.read(batch, stream));
-        self.token_loss(label_smoothing).loss(hidden, projection, batch.labels.clone())
+        let (hidden, labels) = labelled(self.read(batch, stream), batch);
+        let (hidden, projection) = self.head(hidden);
+        self.token_loss(label_smoothing).loss(hidden, projection, labels)
     }
 
     /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.
@@ -127,8 +128,9 @@ impl EncoderOnly {
         if let Some(logits) = self.class_logits(batch, None) {
             return self.token_loss(label_smoothing).evaluate_classes(logits, self.class_labels(batch));
         }
-        let (hidden, projection) = self.head(self.read(batch, None));
-        self.token_loss(label_smoothing).evaluate(hidden, projection, batch.labels.clone())
+        let (hidden, labels) = labelled(self.read(batch, None), batch);
+        let (hidden, projection) = self.head(hidden);
+        self.token_loss(label_smoothing).evaluate(hidden, projection, labels)
     }
 
     /// Returns the logits of the classes, or None if the model has no head for them. A label of a class stands at the
@@ -269,4 +271,20 @@ impl EncoderOnly {
 fn first_hidden(hidden: Tensor<2>, batch_size: usize) -> Tensor<2> {
     let [n, d] = hidden.dims();
     hidden.reshape([batch_size, n / batch_size, d]).narrow(1, 0, 1).reshape([batch_size, d])
+}
+
+/// Selects the hidden states and labels that the head reads: as many as labels can count at most, or all if that is not known.
+///
+/// # Shapes
+/// - `hidden`: `[B * T, D]`
+/// - result: `[m, D]`, `[m]`
+fn labelled(hidden: Tensor<2>, batch: &TextBatch) -> (Tensor<2>, Tensor<1, Int>) {
+    let [n, _] = hidden.dims();
+    match batch.max_labels.filter(|&most| most < n) {
+        None => (hidden, batch.labels.clone()),
+        Some(most) => {
+            let rows = labelled_rows(batch.labels.clone(), TextBatch::NOT_COUNTED, most.max(1));
+            (embedding(rows.clone(), hidden), batch.labels.clone().select(0, rows))
+        }
+    }
 }

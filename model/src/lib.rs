@@ -55,10 +55,10 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `config` shape of a model · `checkpointing` memory or time · `named_tensor` parameters on the host |
-//! | 1 | `rows` lengths, documents, positions · `init` first weights · `lora` merged adapters · `loss` · `flops` cost · `prompts` checked prompts |
+//! | 1 | `rows` lengths, documents, positions · `init` first weights · `lora` merged adapters · `loss` · `prompts` checked prompts |
 //! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `relative` positions · `learned_prompt` |
 //! | 3 | `classifier` classes of rows and tokens · `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
-//! | 4 | `embedding` · `encoder` · `decoder` · `hiding` of what is only read |
+//! | 4 | `embedding` · `encoder` · `decoder` · `hiding` of what is only read · `flops` cost |
 //! | 5 | `encoder_decoder` · `decoder_only` · `encoder_only` |
 //! | 6 | `preference` which of two answers is better |
 //! | 7 | `transformer` any of the three |

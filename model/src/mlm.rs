@@ -53,8 +53,22 @@ impl MaskConfig {
     }
 }
 
+/// Returns how many of `n` tokens are chosen at most if each is chosen with probability `share`: rounded up to whole tiles of the
+/// products, and `n` at most. More are chosen in fewer than one batch of 10^15 (Bernstein's inequality).
+pub fn max_labels(n: usize, share: f64) -> usize {
+    const TILE: usize = 128;
+    // P(chosen > mean + t) <= exp(-t^2 / 2 / (variance + t / 3)), solved for t.
+    let exponent = 15.0 * std::f64::consts::LN_10;
+    let mean = n as f64 * share;
+    let third = exponent / 3.0;
+    let more = third + (third * third + 2.0 * exponent * mean * (1.0 - share)).sqrt();
+    ((mean + more).ceil() as usize).next_multiple_of(TILE).min(n)
+}
+
 /// Masks tokens of `input` and keeps only their `labels`. All others become [`TextBatch::NOT_COUNTED`]. Labels that were not
 /// counted before are never chosen. Uses one site of `stream`.
+///
+/// The head reads [`max_labels`] positions. If more were chosen, the last of them would not count.
 ///
 /// A small batch may end up without a chosen token. Its loss and its number of labels are then 0.
 ///
@@ -83,6 +97,7 @@ pub fn mask_tokens(batch: &TextBatch, config: &MaskConfig, stream: &DropoutStrea
     TextBatch {
         input: input.mask_where(replaced, random).mask_fill(masked, i64::from(config.mask_id)),
         labels: labels.mask_fill(chosen.bool_not(), i64::from(TextBatch::NOT_COUNTED)),
+        max_labels: Some(max_labels(n, config.select_share)),
         ..batch.clone()
     }
 }
@@ -121,11 +136,19 @@ fn ranges(ids: &[u32]) -> Vec<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::ranges;
+    use super::{max_labels, ranges};
 
     #[test]
     fn special_ids_become_ranges() {
         assert_eq!(ranges(&[103, 0, 101, 100, 102, 101]), [(0, 0), (100, 103)]);
         assert_eq!(ranges(&[]), []);
+    }
+
+    #[test]
+    fn more_labels_than_the_bound_are_eight_standard_deviations_away() {
+        let bound = max_labels(32_768, 0.15);
+        let deviation = (32_768.0 * 0.15 * 0.85_f64).sqrt();
+        assert!(bound as f64 > 32_768.0 * 0.15 + 8.0 * deviation && bound < 32_768 / 5, "{bound}");
+        assert_eq!([max_labels(32, 0.15), max_labels(1, 0.15), max_labels(5000, 1.0)], [32, 1, 5000]);
     }
 }

@@ -41,19 +41,26 @@ impl RelativePositions {
         Rows { relative, ..rows }
     }
 
-    /// Returns what is added to the scores of rows of `len` positions, `[len * len, H]`, keys fastest.
+    /// Returns what is added to the scores of rows of `len` positions, by ascending `key - query`: `[H, 2 * len - 1]`.
     fn of_rows(&self, len: usize) -> Tensor<2> {
-        let positions = Tensor::<1, Int>::arange(0..len as i64, (&self.buckets.device(), DType::I32));
-        self.of_queries(positions, len)
+        let farthest = len as i64 - 1;
+        let distances = Tensor::<1, Int>::arange(-farthest..farthest + 1, (&self.buckets.device(), DType::I32));
+        self.of_distances(distances).swap_dims(0, 1)
     }
 
     /// Returns what is added to the scores of queries at `positions` (`[N]`) with the first `n_keys` positions, `[N * n_keys, H]`.
     pub(crate) fn of_queries(&self, positions: Tensor<1, Int>, n_keys: usize) -> Tensor<2> {
-        let ([n], max) = (positions.dims(), self.max_distance as i64);
+        let [n] = positions.dims();
         let keys = Tensor::<1, Int>::arange(0..n_keys as i64, (&self.buckets.device(), DType::I32));
         let keys = keys.reshape([1, n_keys]).expand([n, n_keys]);
         let distances = keys - positions.cast(DType::I32).reshape([n, 1]).expand([n, n_keys]);
-        let places = (distances.clamp(-max, max) + max).reshape([n * n_keys]);
+        self.of_distances(distances.reshape([n * n_keys]))
+    }
+
+    /// Returns the numbers of distances `key - query`, `[N, H]`.
+    fn of_distances(&self, distances: Tensor<1, Int>) -> Tensor<2> {
+        let max = self.max_distance as i64;
+        let places = distances.clamp(-max, max) + max;
         // The numbers of all distances first: backward adds up many rows of few ids only once.
         let of_distances = kiln_kernels::embedding(self.buckets.clone(), self.table.val());
         kiln_kernels::embedding(places, of_distances)

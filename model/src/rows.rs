@@ -21,7 +21,7 @@ pub struct Rows {
     pub documents: Option<Tensor<1, Int>>,
     /// Position of each token in its document, `[B * T]`, each in `0..max_positions`. None: 0 to T - 1 in every row.
     pub positions: Option<Tensor<1, Int>>,
-    /// What relative positions add to the scores of a row, `[T * T, H]`, keys fastest. The stacks fill it in.
+    /// What relative positions add to the scores of a row, by ascending `key - query`: `[H, 2 * T - 1]`. The stacks fill it in.
     pub(crate) relative: Option<Tensor<2>>,
 }
 
@@ -83,11 +83,12 @@ impl Rows {
     }
 
     pub(crate) fn mask(&self) -> AttentionMask {
-        let bias = self.relative.clone().map(|bias| {
-            let [squares, heads] = bias.dims();
-            bias_of_scores(bias, [1, squares.isqrt()], heads)
-        });
-        AttentionMask { key_lengths: self.lengths.clone(), documents: self.documents.clone(), bias }
+        AttentionMask {
+            key_lengths: self.lengths.clone(),
+            documents: self.documents.clone(),
+            relative: self.relative.clone(),
+            bias: None,
+        }
     }
 
     /// The position of each of `n` tokens in its document, `[n]`.

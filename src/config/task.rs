@@ -3,7 +3,7 @@
 use kiln_data::Task;
 use kiln_model::Architecture;
 
-use super::Preset;
+use super::{Config, Preset};
 
 /// The kind of data that a task reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,13 @@ impl TaskTraits {
 
     fn all(&self) -> impl Iterator<Item = (Architecture, &'static str)> {
         [Some(self.architecture), self.or_architecture].into_iter().flatten()
+    }
+}
+
+impl Config {
+    /// Returns the probability that a token is hidden, if the task hides tokens.
+    pub fn masked_share(&self) -> Option<f64> {
+        traits_of(self.task).hides_tokens.then_some(self.train.masked_share)
     }
 }
 

@@ -5,7 +5,6 @@ use kiln_model::mlm::{MaskConfig, mask_tokens};
 use kiln_model::{Batch, DropoutStream, TextBatch};
 
 use crate::config::Config;
-use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
 
 /// The label of a token that is not hidden.
@@ -21,17 +20,19 @@ impl Masking {
     /// # Errors
     /// If the vocabulary lacks the tokens that mlm needs.
     pub fn of(config: &Config, vocabulary: &Vocabulary) -> Result<Option<Self>> {
-        let hides_tokens = traits_of(config.task).hides_tokens;
-        let Some(tokenizer) = vocabulary.text().filter(|_| hides_tokens) else { return Ok(None) };
+        let Some((tokenizer, select_share)) = vocabulary.text().zip(config.masked_share()) else { return Ok(None) };
         tokenizer.check(config.task)?;
         let mask_id = tokenizer.special().mask.context("a vocabulary for mlm has a mask token")?;
-        let masks = MaskConfig {
-            select_share: config.train.masked_share,
-            ..MaskConfig::new(mask_id, tokenizer.special_ids(), tokenizer.vocab_size())
-        };
+        let masks =
+            MaskConfig { select_share, ..MaskConfig::new(mask_id, tokenizer.special_ids(), tokenizer.vocab_size()) };
         let problems = masks.validate();
         ensure!(problems.is_empty(), "{}", problems.join("\n"));
         Ok(Some(Self(masks)))
+    }
+
+    /// The probability that a token is hidden.
+    pub fn share(&self) -> f64 {
+        self.0.select_share
     }
 
     /// Returns the batch with hidden tokens, a pure function of `stream`; only hidden tokens are labels. Uses one site of

@@ -3,9 +3,10 @@
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use kiln_data::{Rank, Shape};
-use kiln_kernels::attention_is_fused;
-use kiln_model::flops::{TrainSetting, attention_needs_reference, train_bytes, train_flops_per_batch};
-use kiln_model::{ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, PreferenceSums, Transformer};
+use kiln_model::flops::{TrainSetting, attention_has_kernel, train_bytes, train_flops_per_batch};
+use kiln_model::{
+    ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Positions, PreferenceSums, Transformer,
+};
 
 use crate::config::GenerateConfig;
 use crate::dataset::Vocabulary;
@@ -74,8 +75,8 @@ pub trait Model: Module + 'static {
     }
 
     /// Returns the floating-point operations of forward and backward on a batch, to report the MFU; `None` if they are
-    /// not known.
-    fn train_flops(&self, _shape: Shape) -> Option<f64> {
+    /// not known. `masked_share`: the probability that a token is hidden, if the run hides tokens.
+    fn train_flops(&self, _shape: Shape, _masked_share: Option<f64>) -> Option<f64> {
         None
     }
 
@@ -145,8 +146,9 @@ impl Model for Transformer {
             || config.activation_dropout.is_some_and(|p| p > 0.0)
     }
 
-    fn train_flops(&self, Shape { batch_size, source_len, target_len }: Shape) -> Option<f64> {
-        Some(train_flops_per_batch(self.config(), [batch_size, source_len, target_len]).total())
+    fn train_flops(&self, shape: Shape, masked_share: Option<f64>) -> Option<f64> {
+        let Shape { batch_size, source_len, target_len } = shape;
+        Some(train_flops_per_batch(self.config(), [batch_size, source_len, target_len], masked_share).total())
     }
 
     fn with_checkpointing(self, checkpointing: ActivationCheckpointing) -> Self {
@@ -165,18 +167,16 @@ impl Model for Transformer {
 
     fn check_repeatable(&self, device: &Device, dtype: FloatDType) -> Result<(), String> {
         let (config, head_dim) = (self.config(), self.config().head_dim());
-        if is_cpu(device) {
+        if is_cpu(device) || attention_has_kernel(config, device, dtype.into()) {
             return Ok(());
         }
-        if attention_needs_reference(config) {
+        if config.positions == Positions::Relative {
             return Err(format!(
-                "attention with model.positions = \"relative\" has no kernel of its own on {}: the backend's autotune may choose \
-                 different kernels from run to run; set train.deterministic = false",
+                "attention in {dtype:?} with model.positions = \"relative\" and heads of {head_dim} has no kernel of its own on {}: \
+                 the backend's autotune may choose different kernels from run to run; take train.precision = \"bf16\" or \"fp16\" \
+                 and heads of a multiple of 8 up to 128, or set train.deterministic = false",
                 device_name(device)
             ));
-        }
-        if attention_is_fused(device, dtype.into(), head_dim) {
-            return Ok(());
         }
         Err(format!(
             "attention in {dtype:?} with heads of {head_dim} has no kernel of its own on {}: the backend's autotune may choose \

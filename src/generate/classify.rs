@@ -109,6 +109,7 @@ impl ClassPredictor {
             documents: None,
             token_types: has_types.then(|| int_tensor(types, &self.device)),
             preference: None,
+            max_labels: None,
             lengths: int_tensor(rows.iter().map(|row| row.ids.len() as i32).collect(), &self.device),
             batch_size: rows.len(),
             seq_len: width,

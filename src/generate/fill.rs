@@ -136,6 +136,7 @@ impl MaskFiller {
             documents: None,
             token_types: None,
             preference: None,
+            max_labels: None,
             lengths: int_tensor(lengths, &self.device),
             batch_size: rows.len(),
             seq_len: width,

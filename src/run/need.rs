@@ -27,6 +27,7 @@ impl Need {
             dtype: self.dtype.into(),
             checkpointing: self.checkpointing,
             accumulates: train.grad_accum_steps > 1 || splits > 1,
+            masked_share: config.masked_share(),
             n_ranks: self.n_devices as u64,
             shards_optimizer: self.n_devices > 1 && train.shard_optimizer && train.sync_every <= 1,
             takes_local_steps: train.sync_every > 1,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Order, Shape};
-use kiln_model::ActivationCheckpointing;
-use kiln_model::flops::{TrainBytes, attention_needs_reference, n_params};
+use kiln_model::flops::{TrainBytes, attention_has_kernel, n_params};
+use kiln_model::{ActivationCheckpointing, Positions};
 
 use super::error::RunError;
 use super::need::Need;
@@ -107,12 +107,12 @@ impl Plan {
                 .unwrap_or(ActivationCheckpointing::Layer)
         });
         let mut notes = data.notes.clone();
-        if attention_needs_reference(&config.model) {
-            notes.push(
-                "attention: no fused kernel computes model.positions = \"relative\"; it runs its reference operators, which take more \
-                 time and memory"
-                    .into(),
-            );
+        if config.model.positions == Positions::Relative && !attention_has_kernel(&config.model, device, dtype.into()) {
+            notes.push(format!(
+                "attention: no fused kernel computes model.positions = \"relative\" for heads of {} in {dtype:?}; it runs its reference \
+                 operators, which take more time and memory",
+                config.model.head_dim()
+            ));
         }
 
         Ok(Self {

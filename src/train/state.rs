@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
-use kiln_data::Position;
+use kiln_data::{Position, Shape};
 use kiln_kernels::optim::{Counters, LossScaling};
 use kiln_model::{ActivationCheckpointing, Transformer, TransformerConfig};
 
@@ -150,6 +150,12 @@ impl<M: Model> TrainState<M> {
             group_size: saved.group_size,
             ..begun
         })
+    }
+
+    /// Returns the floating-point operations of forward and backward on batches of these shapes, if the model knows them.
+    pub(crate) fn flops(&self, shapes: impl Iterator<Item = Shape>) -> Option<f64> {
+        let masked_share = self.masking.as_ref().map(Masking::share);
+        shapes.map(|shape| self.model.train_flops(shape, masked_share)).sum()
     }
 
     /// Gives `module` the weights of `optimizer`.

@@ -219,7 +219,7 @@ impl<M: Model> Trainer<M> {
     fn as_this_rank_sees_it(&self, group: &Group) -> Step {
         Step {
             facts: group.facts(&self.state),
-            flops: group.shapes().map(|shape| self.state.model.train_flops(shape)).sum(),
+            flops: self.state.flops(group.shapes()),
             ended: self.ended(),
             stop: self.is_asked_to_stop(),
             save_now: self.signals.save_now.swap(false, Ordering::Relaxed),

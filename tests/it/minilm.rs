@@ -81,6 +81,7 @@ fn hidden(model: &EncoderOnly, rows: &[Vec<i32>], device: &Device) -> Vec<Vec<f3
         documents: None,
         token_types: None,
         preference: None,
+        max_labels: None,
         lengths: tensor(rows.iter().map(|row| row.len() as i32).collect()),
         batch_size: rows.len(),
         seq_len,

@@ -65,7 +65,7 @@ fn operators_have_the_operations_that_the_model_predicts() {
         .map(|shape| {
             let sizes = shape.as_str().expect("a shape").split(" x ").map(|n| n.parse().expect("a size"));
             let sizes: Vec<usize> = sizes.collect();
-            let TrainFlops { weights, attention } = train_flops_per_batch(&model, [sizes[0], 0, sizes[1]]);
+            let TrainFlops { weights, attention } = train_flops_per_batch(&model, [sizes[0], 0, sizes[1]], None);
             // Of the six products of attention, backward computes one again.
             weights + attention * 7.0 / 6.0
         })

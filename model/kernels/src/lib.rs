@@ -17,7 +17,7 @@
 //! |---|---|
 //! | 0 | `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
 //! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` · `readback` reading without waiting |
-//! | 2 | `dropout` · `rotary` · `row` reductions of rows · `swiglu` · `optim` |
+//! | 2 | `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `swiglu` · `optim` |
 //! | 3 | `activation` · `random` · `collective` |
 //! | 4 | `reduce` sums of columns |
 //! | 5 | `linear` |
@@ -52,6 +52,7 @@ mod gpu;
 mod head_norm;
 mod host;
 mod kernel_set;
+mod labelled;
 pub mod laps;
 mod linear;
 mod linear_cross_entropy;
@@ -71,13 +72,16 @@ mod swiglu;
 mod testing;
 
 pub use activation::Activation;
-pub use attention::{AttentionConfig, AttentionMask, Projected, attention, attention_is_fused};
+pub use attention::{
+    AttentionConfig, AttentionMask, Projected, attention, attention_is_fused, relative_attention_is_fused,
+};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 pub use custom_gradient::{CustomGradients, LeafGradient, gradients_behind, with_gradient};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::{embed, embedding};
 pub use head_norm::norm_heads;
 pub use kernel_set::{F32Products, KernelChoice, KernelSet};
+pub use labelled::labelled_rows;
 pub use linear::{
     linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
     linear_weight_gradient_accumulate, product_kernels,

@@ -1,18 +1,18 @@
 //! Estimates the device memory of training.
 
 use burn::tensor::{DType, Device};
-use kiln_kernels::attention_is_fused;
 
-use super::{Sizes, in_front, n_params, n_trained};
+use super::{Sizes, attention_has_kernel, in_front, n_params, n_trained};
 use crate::checkpointing::ActivationCheckpointing;
-use crate::config::{Architecture, FeedForwardActivation, NormPlacement, Positions, TransformerConfig};
+use crate::config::{Architecture, FeedForwardActivation, NormPlacement, TransformerConfig};
+use crate::mlm::max_labels;
 
 /// Free blocks of a GPU's memory pools, as a share of what is in use and in any case. Measured with the presets on an H100.
 const POOL_SHARE: f64 = 0.045;
 const LEAST_POOL_BYTES: u64 = 10 << 20;
 
 /// What decides the memory of a training step, apart from model, device and batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainSetting {
     /// The compute dtype.
     pub dtype: DType,
@@ -20,6 +20,8 @@ pub struct TrainSetting {
     pub checkpointing: ActivationCheckpointing,
     /// Whether a step adds up the gradients of several micro-batches, which it does in f32.
     pub accumulates: bool,
+    /// The probability that a token is masked; None if all labels of an encoder-only model may count.
+    pub masked_share: Option<f64>,
     /// Devices that train together.
     pub n_ranks: u64,
     /// Whether each rank keeps only its slice of master weights and moments.
@@ -39,6 +41,7 @@ impl TrainSetting {
             dtype: dtype.into(),
             checkpointing: ActivationCheckpointing::Off,
             accumulates: false,
+            masked_share: None,
             n_ranks: 1,
             shards_optimizer: false,
             takes_local_steps: false,
@@ -131,7 +134,7 @@ impl TrainBytes {
 /// - Per position of a layer: the residual sums (norms are recomputed from them), the inputs of its products (normed sum,
 ///   attention output, activation), queries, keys and values, and both sides of the activation; of ReLU, the result alone. Dropout
 ///   keeps a seed only.
-/// - Per head of attention that has a kernel ([`attention_is_fused`]): one f32 number per query, since backward recomputes
+/// - Per head of attention that has a kernel ([`attention_has_kernel`]): one f32 number per query, since backward recomputes
 ///   probabilities. Other attention keeps two f32 matrices of queries by keys, and one in `dtype`; two more with dropout, and a mask
 ///   more where the decoder of pairs hides both padding and later tokens.
 /// - At the output: one chunk of logits (`logits_chunk`), which its gradient overwrites, the gradient of the hidden states,
@@ -171,13 +174,7 @@ pub fn train_bytes(
         average: if setting.keeps_average { of_optimizer * 4 } else { 0 },
         reference: if setting.has_reference { n * element } else { 0 },
         exchange,
-        activations: activation_bytes(
-            config,
-            dtype,
-            shape,
-            attention_is_fused(device, dtype, config.head_dim()) && !attention_needs_reference(config),
-            setting.checkpointing,
-        ),
+        activations: activation_bytes(config, shape, attention_has_kernel(config, device, dtype), setting),
         flat_gradients: if setting.accumulates { 0 } else { trained * element },
         pools: 0,
     };
@@ -185,11 +182,6 @@ pub fn train_bytes(
         bytes.pools = (bytes.in_use() as f64 * POOL_SHARE) as u64 + LEAST_POOL_BYTES;
     }
     bytes
-}
-
-/// Returns whether attention runs its reference operators on every device, as for relative positions.
-pub fn attention_needs_reference(config: &TransformerConfig) -> bool {
-    config.positions == Positions::Relative
 }
 
 /// The bytes of one kind that a layer keeps for backward.
@@ -242,12 +234,11 @@ impl Layer {
 
 fn activation_bytes(
     config: &TransformerConfig,
-    dtype: DType,
     shape: [usize; 3],
     fused_attention: bool,
-    checkpointing: ActivationCheckpointing,
+    setting: &TrainSetting,
 ) -> ActivationBytes {
-    let element = dtype.size() as u64;
+    let element = setting.dtype.size() as u64;
     let Sizes { d, f, inner, query, key_value, head_norms, n_encoder, n_decoder, .. } = Sizes::of(config);
     let [b, s, t] = in_front(config, shape).map(|n| n as u64);
     let n_heads = config.n_heads as u64;
@@ -290,9 +281,13 @@ fn activation_bytes(
         Architecture::EncoderOnly => vec![(layer(t), n_encoder)],
     };
     let of = |kind: fn(&Layer) -> Kept| -> u64 {
-        b * stacks.iter().map(|(layer, n)| kind(layer).times(*n, checkpointing)).sum::<u64>()
+        b * stacks.iter().map(|(layer, n)| kind(layer).times(*n, setting.checkpointing)).sum::<u64>()
     };
-    let (logits, projection_gradient) = head_bytes(config, element, b * t);
+    let predicted = match setting.masked_share {
+        Some(share) if config.architecture == Architecture::EncoderOnly => max_labels((b * t) as usize, share) as u64,
+        _ => b * t,
+    };
+    let (logits, projection_gradient) = head_bytes(config, element, predicted);
     ActivationBytes {
         residual: of(|layer| layer.residual),
         norms: of(|layer| layer.norms) + b * (s + t) * element * 2 * d,
@@ -360,15 +355,19 @@ mod tests {
         assert_eq!(averaged.state(), whole.state() + 4 * n);
     }
 
+    fn whole_logits(vocabulary: usize) -> TransformerConfig {
+        TransformerConfig { logits_chunk_rows: Some(0), ..TransformerConfig::gpt2_124m() }.with_vocab_size(vocabulary)
+    }
+
     fn kept(config: &TransformerConfig, len: usize, fused: bool, checkpointing: ActivationCheckpointing) -> u64 {
-        activation_bytes(config, DType::BF16, [16, 0, len], fused, checkpointing).total()
+        let setting = TrainSetting { checkpointing, ..TrainSetting::plain(DType::BF16) };
+        activation_bytes(config, [16, 0, len], fused, &setting).total()
     }
 
     /// Sums by hand: of 16 D per token and layer, six are norms and activations, and the first sum is one.
     #[test]
     fn checkpointing_keeps_ten_sixteenths_or_one() {
-        let gpt2 = TransformerConfig { logits_chunk_rows: Some(0), ..TransformerConfig::gpt2_124m() };
-        let gpt2 = gpt2.with_vocab_size(50_304);
+        let gpt2 = whole_logits(50_304);
         let [off, selective, layer] =
             [ActivationCheckpointing::Off, ActivationCheckpointing::Selective, ActivationCheckpointing::Layer]
                 .map(|checkpointing| kept(&gpt2, 1024, true, checkpointing) / (16 * 1024));
@@ -382,7 +381,7 @@ mod tests {
     fn gpt2_keeps_24_kib_per_token_and_layer_and_no_logits() {
         let gpt2 = TransformerConfig::gpt2_124m().with_vocab_size(50_304);
         let activations = |config: &TransformerConfig| kept(config, 1024, true, ActivationCheckpointing::Off);
-        let whole = activations(&TransformerConfig { logits_chunk_rows: Some(0), ..gpt2.clone() });
+        let whole = activations(&whole_logits(50_304));
         let tokens = 16 * 1024;
         assert_eq!(whole, tokens * (12 * (16 * 2 * 768 + 12 * 4) + 4 * 768 + 2 * 50_304));
         let saved = tokens * 2 * 50_304 - (8192 * 2 * 50_304 + tokens * 2 * 768 + 4 * 50_304 * 768);
@@ -391,8 +390,7 @@ mod tests {
 
     #[test]
     fn attention_without_its_kernel_keeps_squares() {
-        let gpt2 =
-            TransformerConfig { logits_chunk_rows: Some(0), ..TransformerConfig::gpt2_124m() }.with_vocab_size(1000);
+        let gpt2 = whole_logits(1000);
         let activations = |len, fused| kept(&gpt2, len, fused, ActivationCheckpointing::Off) / 2;
         assert_eq!(activations(1024, true), 2 * activations(512, true));
         assert!(activations(1024, false) > 3 * activations(512, false));

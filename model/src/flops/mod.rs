@@ -4,10 +4,13 @@
 mod memory;
 mod params;
 
-pub use memory::{ActivationBytes, TrainBytes, TrainSetting, attention_needs_reference, train_bytes};
+use burn::tensor::{DType, Device};
+use kiln_kernels::{attention_is_fused, relative_attention_is_fused};
+pub use memory::{ActivationBytes, TrainBytes, TrainSetting, train_bytes};
 pub use params::{ParamCount, n_params, n_trained};
 
-use crate::config::{Architecture, TransformerConfig};
+use crate::config::{Architecture, Positions, TransformerConfig};
+use crate::mlm::max_labels;
 
 /// Floating-point operations of one batch, forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,11 +38,14 @@ impl TrainFlops {
 /// - Attention of `t` queries to `s` keys adds `12 * t * s * D` per row and layer, or half of it if causal. Rows packed with
 ///   several documents count as one document.
 ///
+/// The head for masked tokens is applied to [`max_labels`] positions if tokens are masked with probability `masked_share`, and to all
+/// without it.
+///
 /// Embedding lookups, biases, norms, activations, softmax, the optimizer and recomputation do not count.
 ///
 /// MFU = this / step time / peak of the device. The shape includes padding: for an MFU of useful work, multiply by the
 /// fraction of real tokens.
-pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> TrainFlops {
+pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3], masked_share: Option<f64>) -> TrainFlops {
     let sizes = Sizes::of(config);
     let Sizes { d, n_encoder, n_decoder, .. } = sizes;
     let [b, s, t] = in_front(config, shape).map(|n| n as f64);
@@ -52,16 +58,23 @@ pub fn train_flops_per_batch(config: &TransformerConfig, shape: [usize; 3]) -> T
             n_encoder as f64 * s * s + n_decoder as f64 * (t * t / 2.0 + t * s),
         ),
         Architecture::DecoderOnly => (0, n_decoder * layer + projection, n_decoder as f64 * t * t / 2.0),
-        Architecture::EncoderOnly => {
-            let head = if config.mlm_head { d * d + projection } else { 0 };
-            (0, n_encoder * layer + head, n_encoder as f64 * t * t)
-        }
+        Architecture::EncoderOnly => (0, n_encoder * layer, n_encoder as f64 * t * t),
     };
+    let head = if config.architecture == Architecture::EncoderOnly && config.mlm_head { d * d + projection } else { 0 };
+    let predicted = masked_share.map_or(b * t, |share| max_labels((b * t) as usize, share) as f64);
     // Frozen weights get no gradients.
     let per_weight = if config.trains_additions() { 4.0 } else { 6.0 };
     TrainFlops {
-        weights: per_weight * b * (per_source as f64 * s + per_target as f64 * t),
+        weights: per_weight * (b * (per_source as f64 * s + per_target as f64 * t) + head as f64 * predicted),
         attention: 12.0 * b * sizes.query as f64 * pairs,
+    }
+}
+
+/// Returns whether attention in training has a kernel on `device`; otherwise it runs its reference operators.
+pub fn attention_has_kernel(config: &TransformerConfig, device: &Device, dtype: DType) -> bool {
+    match config.positions {
+        Positions::Relative => relative_attention_is_fused(device, dtype, config.head_dim()),
+        _ => attention_is_fused(device, dtype, config.head_dim()),
     }
 }
 
@@ -140,23 +153,25 @@ mod tests {
     #[test]
     fn flops_of_a_language_model_are_six_per_weight_and_token_and_half_a_square() {
         let config = TransformerConfig::gpt2_124m().with_vocab_size(50_257);
-        let flops = train_flops_per_batch(&config, [4, 0, 1024]);
+        let flops = train_flops_per_batch(&config, [4, 0, 1024], None);
         // 124 M less positions, biases and norms.
         let matrices = 12 * 12 * 768 * 768 + 50_257 * 768;
         assert_eq!(flops.weights, 6.0 * f64::from(matrices) * 4096.0);
         assert_eq!(flops.attention, 12.0 * 4.0 * 768.0 * 12.0 * 1024.0 * 1024.0 / 2.0);
 
         let config = TransformerConfig::bert_small().with_vocab_size(30_522);
-        let flops = train_flops_per_batch(&config, [8, 0, 128]);
-        let matrices = 4 * 12 * 512 * 512 + 512 * 512 + 30_522 * 512;
-        assert_eq!(flops.weights, 6.0 * f64::from(matrices) * 1024.0);
+        let flops = train_flops_per_batch(&config, [8, 0, 128], None);
+        let (layers, head) = (4 * 12 * 512 * 512, 512 * 512 + 30_522 * 512);
+        assert_eq!(flops.weights, 6.0 * f64::from(layers + head) * 1024.0);
         assert_eq!(flops.attention, 12.0 * 8.0 * 512.0 * 4.0 * 128.0 * 128.0);
+        let masked = train_flops_per_batch(&config, [8, 0, 128], Some(0.15));
+        assert_eq!(masked.weights, 6.0 * (f64::from(layers) * 1024.0 + f64::from(head) * 384.0));
     }
 
     #[test]
     fn flops_are_six_per_weight_and_token_and_attention() {
         let config = TransformerConfig::base().with_vocab_size(32_000);
-        let flops = train_flops_per_batch(&config, [400, 64, 64]);
+        let flops = train_flops_per_batch(&config, [400, 64, 64], None);
         // Matrices of 6 + 6 layers and the tied table, no biases and norms.
         let matrices = 6 * (4 * 512 * 512 + 2 * 512 * 2048) + 6 * (8 * 512 * 512 + 2 * 512 * 2048) + 32_000 * 512;
         assert_eq!(flops.weights, 6.0 * f64::from(matrices) * 25_600.0);

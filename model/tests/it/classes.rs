@@ -124,7 +124,7 @@ fn the_projection_to_the_vocabulary_is_not_there() {
         assert_eq!(n_trained(&adapted), n as u64);
 
         let many = TransformerConfig { target_vocab_size: 100_000, source_vocab_size: 100_000, ..config.clone() };
-        assert_eq!(train_flops_per_batch(&many, [2, 0, 8]), train_flops_per_batch(&config, [2, 0, 8]));
+        assert_eq!(train_flops_per_batch(&many, [2, 0, 8], None), train_flops_per_batch(&config, [2, 0, 8], None));
         let activations =
             |config| train_bytes(config, &Device::flex(), [2, 0, 8], &TrainSetting::plain(DType::F32)).activations;
         assert_eq!(activations(&many), activations(&config));

@@ -90,6 +90,7 @@ pub(crate) fn batch(fixture: &Fixture, kind: &str, i: usize, device: &Device) ->
         documents,
         token_types,
         preference: None,
+        max_labels: None,
         lengths,
         batch_size,
         seq_len,

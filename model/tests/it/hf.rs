@@ -101,6 +101,7 @@ fn expected(family: &str) -> Expected {
 /// Logits of the expected inputs.
 fn logits(model: &Transformer, expected: &Expected, device: &Device) -> Vec<f32> {
     let b = expected.lengths.len();
+
     let batch = match &expected.target {
         None => Batch::Text(TextBatch {
             input: ids(&expected.input, device),
@@ -109,11 +110,13 @@ fn logits(model: &Transformer, expected: &Expected, device: &Device) -> Vec<f32>
             documents: None,
             token_types: None,
             preference: None,
+            max_labels: None,
             lengths: ids(&expected.lengths, device),
             batch_size: b,
             seq_len: expected.input.len() / b,
             tokens: 0,
         }),
+
         Some(target) => {
             let lengths = vec![(target.len() / b) as i32; b];
             let flat =

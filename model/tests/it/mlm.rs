@@ -42,6 +42,7 @@ fn text(rows: usize, len: usize, device: &Device) -> TextBatch {
         documents: None,
         token_types: None,
         preference: None,
+        max_labels: None,
         lengths: ids(&lengths, device),
         batch_size: rows,
         seq_len: len,

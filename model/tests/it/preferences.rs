@@ -54,6 +54,7 @@ fn batch(fixture: &Fixture, device: &Device) -> TextBatch {
         labels.push(TextBatch::NOT_COUNTED);
         lengths.push(of("attention_mask").iter().sum());
     }
+
     TextBatch {
         input: ids(&input, device),
         labels: ids(&labels, device),
@@ -61,6 +62,7 @@ fn batch(fixture: &Fixture, device: &Device) -> TextBatch {
         documents: None,
         token_types: None,
         preference: Some(0.1),
+        max_labels: None,
         lengths: ids(&lengths, device),
         batch_size: rows,
         seq_len,

@@ -146,6 +146,7 @@ fn a_prompt_goes_before_cached_decoding_too() {
                 documents: None,
                 token_types: None,
                 preference: None,
+                max_labels: None,
                 lengths: ids(&[n as i32], &device),
                 batch_size: 1,
                 seq_len: n,

@@ -160,6 +160,7 @@ pub(crate) fn text_batch(rows: &[Vec<i32>], min_len: usize, device: &Device) -> 
         documents: None,
         token_types: None,
         preference: None,
+        max_labels: None,
         lengths: ids(&lengths, device),
         batch_size: rows.len(),
         seq_len: len,

@@ -125,7 +125,7 @@ fn whole(subject: &Subject<'_>, groups: &[Group], figures: &mut Figures) -> Resu
 
     let n: u64 = groups.iter().map(|group| tokens(group, &state)).sum();
     let per_sec = n as f64 / groups.len() as f64 / pace.ms * 1e3;
-    let flops = groups.iter().flat_map(Group::shapes).map(|shape| state.model.train_flops(shape)).sum::<Option<f64>>();
+    let flops = state.flops(groups.iter().flat_map(Group::shapes));
     let peak = peak_flops_per_sec(&subject.device, subject.dtype);
     figures.mfu = flops.zip(peak).map(|(flops, peak)| flops / groups.len() as f64 / (pace.ms / 1e3) / peak);
     let mfu = figures.mfu.map_or(String::new(), |mfu| format!(", MFU {}", percent(mfu)));

@@ -241,7 +241,8 @@ mod tests {
             let found: f64 = calls.products.iter().map(flops).sum();
 
             let (b, t) = (workload.batch_size, workload.seq_len);
-            let counted = kiln_model::flops::train_flops_per_batch(&workload.model, workload.shape());
+            let counted =
+                kiln_model::flops::train_flops_per_batch(&workload.model, workload.shape(), workload.masked_share());
             assert_eq!(found, counted.weights, "{name}");
 
             let pairs = |a: &AttentionCalls| a.calls as f64 * if a.causal { 0.5 } else { 1.0 };

@@ -30,7 +30,7 @@ const fn group(title: &'static str, operators: &'static [&'static str], kernels:
 }
 
 /// All kernels of `kiln-kernels`.
-const GROUPS: [Group; 31] = [
+const GROUPS: [Group; 32] = [
     group("linear", &["linear NN", "linear NT", "linear TN"], &["gemm", "gemm_tf32"]),
     group("linear, transposes", &[], &["transpose"]),
     group("linear, sum of slices", &[], &["gemm_add_slices"]),
@@ -45,6 +45,8 @@ const GROUPS: [Group; 31] = [
             "key_or_value_gradient",
             "wide_query_gradient",
             "wide_key_value_gradient",
+            "relative_gradient",
+            "sum_by_distance",
         ],
     ),
     group("norm forward", &["norm forward"], &["norm_forward"]),
@@ -66,6 +68,7 @@ const GROUPS: [Group; 31] = [
     group("dropout", &["dropout"], &["dropout_kernel"]),
     group("dropout, random state", &[], &["set_words"]),
     group("random words", &["random words"], &["random_words_kernel"]),
+    group("labelled rows", &["labelled rows"], &["labelled_rows_kernel"]),
     group("row sums", &["row sums"], &["sum_kernel"]),
     group("row argmax", &["row argmax"], &["argmax_kernel"]),
     group("flat gradients", &["flat gradients"], &["gather"]),

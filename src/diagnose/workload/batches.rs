@@ -1,14 +1,12 @@
 //! Synthetic batches.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use kiln_model::{Architecture, Batch, PairBatch, TextBatch};
+use kiln_model::mlm::max_labels;
+use kiln_model::{Batch, PairBatch, TextBatch};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::Workload;
-
-/// Share of the tokens of an encoder-only model that are labels.
-const MASKED_SHARE: f64 = 0.15;
 
 impl Workload {
     /// Makes synthetic batches: uniform tokens, row lengths uniform between the shortest and `seq_len`.
@@ -25,15 +23,17 @@ impl Workload {
     fn text(&self, below: &mut impl FnMut(usize) -> usize, device: &Device) -> Batch {
         let [b, t] = [self.batch_size, self.seq_len];
         let mut ids: Vec<i32> = (0..2 * b * t).map(|_| below(self.model.vocab_size()) as i32).collect();
-        if self.model.architecture == Architecture::EncoderOnly {
-            let labelled = (MASKED_SHARE * 1000.0) as usize;
+        let masked_share = self.masked_share();
+        if let Some(share) = masked_share {
+            let labelled = (share * 1000.0) as usize;
             let hidden = ids[b * t..].iter_mut().filter(|_| below(1000) >= labelled);
             hidden.for_each(|label| *label = TextBatch::NOT_COUNTED);
         }
         ids.extend((0..b).flat_map(|_| 0..t as i32));
         ids.extend(vec![0; b * t]);
         ids.extend(vec![t as i32; b]);
-        Batch::Text(TextBatch::from_contiguous(upload(ids, device), [b, t], (b * t) as u64, false))
+        let batch = TextBatch::from_contiguous(upload(ids, device), [b, t], (b * t) as u64, false);
+        Batch::Text(TextBatch { max_labels: masked_share.map(|share| max_labels(b * t, share)), ..batch })
     }
 
     /// Padded rows of sources and targets.

@@ -7,6 +7,7 @@ mod named;
 
 use anyhow::{Result, bail, ensure};
 use kiln_model::flops::n_params;
+use kiln_model::mlm::max_labels;
 use kiln_model::{ActivationCheckpointing, Architecture, TransformerConfig};
 use serde_json::{Value, json};
 
@@ -137,17 +138,26 @@ impl Workload {
     }
 
     /// Returns the floating-point operations of a step, as the baseline counts them: 6 per parameter and position (of the target,
-    /// for pairs). Attention over text adds `12 * T * D` per position and layer, half of it if causal.
+    /// for pairs). Attention over text adds `12 * T * D` per position and layer, half of it if causal. The table of a model that
+    /// predicts masked tokens counts at the positions that the head reads.
     pub fn flops(&self) -> f64 {
         let parameters = n_params(&self.model).total() as f64;
-        let positions = (self.batch_size * self.seq_len) as f64;
+        let n_positions = self.batch_size * self.seq_len;
+        let positions = n_positions as f64;
+        let skipped = self.masked_share().map_or(0, |share| n_positions - max_labels(n_positions, share));
+        let table = (self.model.vocab_size() * self.model.d_model) as f64;
         let square = self.seq_len * self.model.d_model;
         let attention = match self.model.architecture {
             Architecture::EncoderDecoder => 0,
             Architecture::DecoderOnly => self.model.n_decoder_layers * square,
             Architecture::EncoderOnly => 2 * self.model.n_encoder_layers * square,
         };
-        6.0 * (parameters + attention as f64) * positions
+        6.0 * ((parameters + attention as f64) * positions - table * skipped as f64)
+    }
+
+    /// Returns the share of the tokens that are labels, if the model predicts masked tokens.
+    pub fn masked_share(&self) -> Option<f64> {
+        (self.model.architecture == Architecture::EncoderOnly).then_some(self.config.train.masked_share)
     }
 
     /// Returns the padded shape of a batch, `[B, S, T]`; S is 0 for text.
@@ -179,6 +189,7 @@ impl Workload {
             "shortest": self.shortest,
             "n_batches": self.n_batches,
             "activation_checkpointing": self.checkpointing(),
+            "max_labels": self.masked_share().map(|share| max_labels(self.batch_size * self.seq_len, share)),
             "label_smoothing": self.config.train.label_smoothing,
             "f32_products": self.config.train.f32_products,
             "parameters": n_params(&trained).total(),

@@ -52,6 +52,7 @@ impl Writer {
             documents: None,
             token_types: None,
             preference: None,
+            max_labels: None,
             lengths: int_tensor(vec![n as i32], &Device::flex()),
             batch_size: 1,
             seq_len: n,

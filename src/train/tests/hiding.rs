@@ -57,6 +57,7 @@ fn of_a_text_only_tokens_that_are_no_label_are_hidden() {
         documents: None,
         token_types: None,
         preference: None,
+        max_labels: None,
         lengths: ids(&[5, 5]),
         batch_size: 2,
         seq_len: 5,

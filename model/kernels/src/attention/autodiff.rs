@@ -9,7 +9,7 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::ops::{FlashOps, FlashSpec};
-use crate::maybe::MaybeInts;
+use crate::maybe::{Maybe, MaybeInts};
 
 impl<B: Backend, C: CheckpointStrategy> MaybeInts<Autodiff<B, C>> {
     fn below(self) -> MaybeInts<B> {
@@ -23,23 +23,30 @@ struct SelfState<B: Backend> {
     qkv: FloatTensor<B>,
     out: FloatTensor<B>,
     lse: FloatTensor<B>,
+    relative: Maybe<B>,
     lengths: MaybeInts<B>,
     documents: MaybeInts<B>,
     random: MaybeInts<B>,
 }
 
+/// The parents are `qkv` and `relative`. Without the latter `qkv` takes its place and gets no gradient from it.
 #[derive(Debug)]
 struct FlashSelf(FlashSpec);
 
-impl<B: Backend + FlashOps> Backward<B, 1> for FlashSelf {
+impl<B: Backend + FlashOps> Backward<B, 2> for FlashSelf {
     type State = SelfState<B>;
 
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let SelfState { qkv, out, lse, lengths, documents, random } = ops.state;
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let SelfState { qkv, out, lse, relative, lengths, documents, random } = ops.state;
         let d_out = grads.consume::<B>(&ops.node);
-        if let [Some(node)] = ops.parents {
-            let d_qkv = B::flash_self_backward(qkv, out, lse, d_out, lengths, documents, random, self.0);
-            grads.register::<B>(node.id, d_qkv);
+        let [of_qkv, of_relative] = ops.parents;
+        let of_relative = of_relative.filter(|_| matches!(relative, Maybe::Some(_)));
+        let (d_qkv, d_relative) =
+            B::flash_self_backward(qkv, out, lse, d_out, relative, lengths, documents, random, self.0);
+        for (node, gradient) in [(of_qkv, d_qkv), (of_relative, d_relative)] {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, gradient);
+            }
         }
     }
 }
@@ -76,6 +83,7 @@ impl<B: Backend + FlashOps> Backward<B, 2> for FlashCross {
 impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
     fn flash_self(
         qkv: FloatTensor<Self>,
+        relative: Maybe<Self>,
         lengths: MaybeInts<Self>,
         documents: MaybeInts<Self>,
         random: MaybeInts<Self>,
@@ -84,26 +92,31 @@ impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
         let (lengths_below, documents_below, random_below) =
             (lengths.clone().below(), documents.clone().below(), random.clone().below());
         let qkv_below = qkv.primitive().clone();
-        let (out, lse) = B::flash_self(qkv_below, lengths_below, documents_below, random_below, spec);
+        let relative_below = relative.clone().into_option().map(|it| it.into_primitive()).into();
+        let (out, lse) = B::flash_self(qkv_below, relative_below, lengths_below, documents_below, random_below, spec);
         let [out, lse] = [out, lse].map(<Self as AutodiffBackend>::from_inner);
-        (Self::known_self(qkv, out, lse.clone(), lengths, documents, random, spec), lse)
+        (Self::known_self(qkv, out, lse.clone(), relative, lengths, documents, random, spec), lse)
     }
 
     fn known_self(
         qkv: FloatTensor<Self>,
         out: FloatTensor<Self>,
         lse: FloatTensor<Self>,
+        relative: Maybe<Self>,
         lengths: MaybeInts<Self>,
         documents: MaybeInts<Self>,
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> FloatTensor<Self> {
-        let prep = FlashSelf(spec).prepare::<C>([qkv.node()]).compute_bound().stateful();
+        let relative = relative.into_option();
+        let nodes = [qkv.node(), relative.as_ref().unwrap_or(&qkv).node()];
+        let prep = FlashSelf(spec).prepare::<C>(nodes).compute_bound().stateful();
         let [qkv, out, lse] = [qkv, out, lse].map(|tensor| tensor.into_primitive());
+        let relative = relative.map(|it| it.into_primitive()).into();
         let (lengths, documents, random) = (lengths.below(), documents.below(), random.below());
         match prep {
             OpsKind::Tracked(prep) => {
-                prep.finish(SelfState { qkv, out: out.clone(), lse, lengths, documents, random }, out)
+                prep.finish(SelfState { qkv, out: out.clone(), lse, relative, lengths, documents, random }, out)
             }
             OpsKind::UnTracked(prep) => prep.finish(out),
         }
@@ -114,11 +127,12 @@ impl<B: Backend + FlashOps, C: CheckpointStrategy> FlashOps for Autodiff<B, C> {
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
+        _: Maybe<Self>,
         _: MaybeInts<Self>,
         _: MaybeInts<Self>,
         _: MaybeInts<Self>,
         _: FlashSpec,
-    ) -> FloatTensor<Self> {
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("called by backward only, below the graph")
     }
 

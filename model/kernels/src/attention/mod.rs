@@ -21,7 +21,7 @@ use ops::{FlashOps, FlashSpec};
 
 use crate::dropout::DropoutStream;
 use crate::kernel_set::F32Products;
-use crate::maybe::MaybeInts;
+use crate::maybe::{Maybe, MaybeInts};
 use crate::retained;
 use crate::settings::reference_operators;
 
@@ -74,8 +74,10 @@ pub struct AttentionMask {
     /// `[B * T]`: the document of each position, non-decreasing along a row. A query sees only its own document (packed
     /// rows). For self-attention only.
     pub documents: Option<Tensor<1, Int>>,
-    /// Added to the scores, `[1 or B, H, T, S]` in any float type: numbers of relative positions. No kernel adds them:
-    /// attention runs its reference.
+    /// Numbers of relative positions, which are added to the scores: `[H, T + S - 1]` in any float type, by ascending `key - query`. For
+    /// self-attention only. With bounded scores, attention runs its reference.
+    pub relative: Option<Tensor<2>>,
+    /// Added to the scores, `[1 or B, H, T, S]` in any float type. No kernel adds them: attention runs its reference.
     pub bias: Option<Tensor<4>>,
 }
 
@@ -104,6 +106,17 @@ pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> boo
     }
 }
 
+/// Returns whether [`attention`] with relative positions has a kernel.
+pub fn relative_attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> bool {
+    if !attention_is_fused(device, dtype, head_dim) || device.clone().inner() == Device::flex() {
+        return attention_is_fused(device, dtype, head_dim);
+    }
+    #[cfg(feature = "cuda")]
+    return gpu::serves_relative(device, dtype, head_dim);
+    #[cfg(not(feature = "cuda"))]
+    false
+}
+
 /// Computes `dropout(softmax(q kᵀ / sqrt(K))) v` per head, with the softmax in f32.
 ///
 /// `dropout` is the probability of dropping a weight of the softmax, and the source of the random numbers. Rows of the
@@ -115,7 +128,7 @@ pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> boo
 ///
 /// # Panics
 /// If the window is 0, or packed rows have one without `causal`, if the bound of the scores is not above 0, if the rows are not a multiple of `batch_size`, the columns do not match the heads, `n_heads` is not a multiple of
-/// `n_kv_heads`, or documents are given for attention to another sequence.
+/// `n_kv_heads`, or documents or relative positions are given for attention to another sequence.
 pub fn attention(
     projected: Projected,
     mask: &AttentionMask,
@@ -134,6 +147,14 @@ pub fn attention(
         assert_eq!(documents.dims(), [qkv.dims()[0]], "one document number per position");
     }
 
+    if let Some(relative) = &mask.relative {
+        let Projected::SelfAttention { qkv } = &projected else {
+            panic!("relative positions need self-attention");
+        };
+        let t = qkv.dims()[0] / batch_size;
+        assert_eq!(relative.dims(), [n_heads, 2 * t - 1], "a number per head and distance");
+    }
+
     assert!(config.window != Some(0), "a window of 0 keys hides all of them");
     let cut = config.window.is_some() && !config.causal && mask.documents.is_some();
     assert!(!cut, "a window in packed rows needs causal attention");
@@ -145,7 +166,12 @@ pub fn attention(
     };
     // A window as long as the keys hides none.
     let config = AttentionConfig { window: config.window.filter(|window| *window < n_keys), ..*config };
-    if mask.bias.is_none() && attention_is_fused(&x.device(), x.dtype(), x.dims()[1] / heads) {
+    let (device, dtype, head_dim) = (x.device(), x.dtype(), x.dims()[1] / heads);
+    let is_fused = match &mask.relative {
+        Some(_) => config.softcap.is_none() && relative_attention_is_fused(&device, dtype, head_dim),
+        None => attention_is_fused(&device, dtype, head_dim),
+    };
+    if is_fused && mask.bias.is_none() {
         return flash(projected, mask, dropout, &config);
     }
     reference::attention(projected, mask, dropout, &config)
@@ -190,9 +216,11 @@ fn flash(
         Projected::SelfAttention { qkv } => {
             let spec = spec(qkv.dims()[1] / (n_heads + 2 * n_kv_heads));
             let (qkv, documents) = (qkv.into_dispatch(), given(mask.documents.as_ref()));
+            let relative = mask.relative.clone().map(|numbers| numbers.cast(DType::F32).into_dispatch());
+            let relative = Maybe::from(relative);
             match known {
-                Some([out, lse]) => Dispatch::known_self(qkv, out, lse, lengths, documents, random, spec),
-                None => kept(Dispatch::flash_self(qkv, lengths, documents, random, spec)),
+                Some([out, lse]) => Dispatch::known_self(qkv, out, lse, relative, lengths, documents, random, spec),
+                None => kept(Dispatch::flash_self(qkv, relative, lengths, documents, random, spec)),
             }
         }
         Projected::Cross { query, key_value } => {

@@ -10,7 +10,9 @@ use burn::tensor::{DType, Shape};
 
 use crate::calls::{self, Running, Work};
 use crate::kernel_set::F32Products;
-use crate::maybe::MaybeInts;
+#[cfg(feature = "cuda")]
+use crate::maybe::MaybeMetadata;
+use crate::maybe::{Maybe, MaybeInts};
 
 /// The arguments of a call that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,14 +89,27 @@ impl FlashSpec {
     }
 }
 
-/// Optional tensors: key lengths `[B]`, documents `[B * T]`, the state of a random stream `[4]`.
+/// Describes the gradients of `qkv`, and of what is added to the scores: one number if nothing is.
+#[cfg(feature = "cuda")]
+fn gradients(qkv: &TensorSpec, relative: &MaybeMetadata, spec: &FlashSpec) -> (TensorSpec, TensorSpec) {
+    let t = qkv.shape[0] / spec.batch_size;
+    let shape = match relative {
+        MaybeMetadata::Some(_) => Shape::new([spec.n_heads, 2 * t - 1]),
+        MaybeMetadata::None => Shape::new([1]),
+    };
+    (qkv.clone(), TensorSpec::new(shape, DType::F32))
+}
+
+/// Optional tensors: what relative positions add to scores, `[H, 2 * T - 1]` in f32, key lengths `[B]`, documents `[B * T]`, the state of
+/// a random stream `[4]`.
 #[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
 pub(crate) trait FlashOps: Backend {
     /// Returns the result `[B * T, H * K]`, and for backward the logarithm of each query's sum of exponentials, `[B * H * T]`
     /// in f32: binary on a GPU, natural on a CPU.
-    #[fusion(meta = |qkv, _lengths, _documents, _random, spec| spec.output(qkv))]
+    #[fusion(meta = |qkv, _relative, _lengths, _documents, _random, spec| spec.output(qkv))]
     fn flash_self(
         qkv: FloatTensor<Self>,
+        #[extension_type] relative: Maybe<Self>,
         #[extension_type] lengths: MaybeInts<Self>,
         #[extension_type] documents: MaybeInts<Self>,
         #[extension_type] random: MaybeInts<Self>,
@@ -107,6 +122,7 @@ pub(crate) trait FlashOps: Backend {
         _qkv: FloatTensor<Self>,
         out: FloatTensor<Self>,
         _lse: FloatTensor<Self>,
+        #[extension_type] _relative: Maybe<Self>,
         #[extension_type] _lengths: MaybeInts<Self>,
         #[extension_type] _documents: MaybeInts<Self>,
         #[extension_type] _random: MaybeInts<Self>,
@@ -115,18 +131,19 @@ pub(crate) trait FlashOps: Backend {
         out
     }
 
-    /// Returns the gradient of `qkv`.
-    #[fusion(dtype = qkv, shape = qkv)]
+    /// Returns the gradients of `qkv` and `relative`; without the latter, an undefined tensor of one number.
+    #[fusion(meta = |qkv, _out, _lse, _d_out, relative, _lengths, _documents, _random, spec| gradients(qkv, relative, spec))]
     fn flash_self_backward(
         qkv: FloatTensor<Self>,
         out: FloatTensor<Self>,
         lse: FloatTensor<Self>,
         d_out: FloatTensor<Self>,
+        #[extension_type] relative: Maybe<Self>,
         #[extension_type] lengths: MaybeInts<Self>,
         #[extension_type] documents: MaybeInts<Self>,
         #[extension_type] random: MaybeInts<Self>,
         spec: FlashSpec,
-    ) -> FloatTensor<Self>;
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// Computes [`FlashOps::flash_self`] for queries that attend to another sequence.
     #[fusion(meta = |query, _key_value, _lengths, _random, spec| spec.output(query))]

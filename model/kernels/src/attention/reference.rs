@@ -34,6 +34,9 @@ pub(crate) fn attention(
     if let Some(bias) = &mask.bias {
         scores = scores + bias.clone().cast(DType::F32);
     }
+    if let Some(numbers) = &mask.relative {
+        scores = scores + by_distance(numbers.clone().cast(DType::F32), [t, s]);
+    }
 
     if let Some(lengths) = &mask.key_lengths {
         let position = Tensor::<1, Int>::arange(0..s as i64, &device).reshape([1, s]);
@@ -81,6 +84,19 @@ pub(crate) fn attention(
     }
 
     batched_product(probabilities.cast(dtype), value).reshape([b, h, t, k]).swap_dims(1, 2).reshape([b * t, h * k])
+}
+
+/// Returns the number of each query and key, `[1, H, T, S]`, given a number for each distance, `[H, T + S - 1]`.
+///
+/// A query's numbers are a window of its head's, which begins one place earlier than the window of the query before. With rows of
+/// `T + S - 2` places instead of `T + S - 1`, the windows are a column (Huang et al. 2019, Music Transformer).
+fn by_distance(numbers: Tensor<2>, [t, s]: [usize; 2]) -> Tensor<4> {
+    let [h, n] = numbers.dims();
+    if t == 1 {
+        return numbers.reshape([1, h, 1, s]);
+    }
+    let rows = numbers.reshape([h, 1, n]).expand([h, t, n]).reshape([h, t * n]);
+    rows.narrow(1, t - 1, t * (n - 1)).reshape([h, t, n - 1]).narrow(2, 0, s).reshape([1, h, t, s])
 }
 
 /// Returns 0 or `1 / (1 - p)` for each probability. The random numbers of a row are distributed to its keys in tiles of

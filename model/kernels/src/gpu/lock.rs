@@ -40,7 +40,7 @@ const NEEDS_LIBDEVICE: &str = "needs-libdevice";
 
 /// The kernels of every operator. `rotary` is absent: its sine and cosine need NVIDIA's libdevice.
 fn kernels() -> Vec<&'static Compiled> {
-    let operators: [fn() -> &'static [Compiled]; 15] = [
+    let operators: [fn() -> &'static [Compiled]; 16] = [
         crate::activation::offline_kernels,
         crate::optim::offline_kernels,
         crate::attention::offline_kernels,
@@ -50,6 +50,7 @@ fn kernels() -> Vec<&'static Compiled> {
         crate::dropout::offline_kernels,
         crate::embedding::offline_kernels,
         crate::head_norm::offline_kernels,
+        crate::labelled::offline_kernels,
         crate::linear::offline_kernels,
         crate::norm::offline_kernels,
         crate::random::offline_kernels,

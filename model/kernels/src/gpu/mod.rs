@@ -15,6 +15,7 @@ pub(crate) mod occupancy;
 pub(crate) mod offline;
 pub(crate) mod pipeline;
 pub(crate) mod reduce;
+pub(crate) mod scan;
 pub(crate) mod tensor_map;
 pub(crate) mod traversal;
 pub(crate) mod wgmma;

@@ -22,13 +22,15 @@ pub(super) struct Outputs<E: Float> {
     pub(super) lse: Box<[f32]>,
 }
 
-/// What hides keys from queries, apart from causality. A mask that the configuration does not ask for is not touched.
+/// What hides keys from queries, apart from causality, or favours them. A mask that the configuration does not ask for is not touched.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Masks {
     /// Keys of each batch row.
     pub(super) lengths: Box<[i32]>,
     /// The document of each position.
     pub(super) documents: Box<[i32]>,
+    /// What each head adds to the scores of a distance, `[H, T + S - 1]`.
+    pub(super) relative: Box<[f32]>,
 }
 
 /// Queries and keys per batch row.

@@ -11,7 +11,7 @@ use crate::attention::ops::FlashSpec;
 use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::threshold_16;
 use crate::gpu::mma_f32::Arithmetic;
-use crate::maybe::MaybeInts;
+use crate::maybe::{Maybe, MaybeInts};
 
 /// The arguments of one call.
 pub(super) struct Call {
@@ -19,6 +19,8 @@ pub(super) struct Call {
     pub(super) key_value: CubeTensor,
     pub(super) lengths: MaybeInts<CubeBackend>,
     pub(super) documents: MaybeInts<CubeBackend>,
+    /// `[H, T + S - 1]`, f32
+    pub(super) relative: Option<CubeTensor>,
     pub(super) random: MaybeInts<CubeBackend>,
     pub(super) spec: FlashSpec,
     pub(super) config: FlashConfig,
@@ -30,11 +32,11 @@ impl Call {
     pub(super) fn new(
         query: CubeTensor,
         key_value: Option<CubeTensor>,
-        lengths: MaybeInts<CubeBackend>,
-        documents: MaybeInts<CubeBackend>,
-        random: MaybeInts<CubeBackend>,
+        [lengths, documents, random]: [MaybeInts<CubeBackend>; 3],
+        relative: Maybe<CubeBackend>,
         spec: FlashSpec,
     ) -> Self {
+        let relative = relative.into_option().map(into_contiguous);
         let config = FlashConfig {
             n_heads: spec.n_heads,
             n_kv_heads: spec.n_kv_heads,
@@ -45,6 +47,7 @@ impl Call {
             documents: matches!(documents, MaybeInts::Some(_)),
             window: spec.window.map(|window| window as u32),
             scale: (spec.scale != spec.usual_scale()).then(|| Constant::new(spec.scale)),
+            relative: relative.is_some(),
             softcap: spec.softcap.map(Constant::new),
             dropout: spec.dropout > 0.0,
             arithmetic: Arithmetic::new(query.dtype, spec.f32_products),
@@ -53,7 +56,7 @@ impl Call {
         let query = into_contiguous(query);
         let key_value = key_value.map_or_else(|| query.clone(), into_contiguous);
         let lens = [query.meta.shape()[0] / spec.batch_size, key_value.meta.shape()[0] / spec.batch_size];
-        Self { query, key_value, lengths, documents, random, spec, config, lens }
+        Self { query, key_value, lengths, documents, relative, random, spec, config, lens }
     }
 
     /// Returns the argument for an optional tensor of integers. A missing one is replaced by a buffer that the kernel
@@ -79,7 +82,11 @@ impl Call {
     }
 
     pub(super) fn masks(&self) -> MasksLaunch {
-        MasksLaunch::new(self.ints(&self.lengths), self.ints(&self.documents))
+        let relative = match &self.relative {
+            Some(numbers) => numbers.clone().into_buffer_arg(),
+            None => buffer(&self.query, 1),
+        };
+        MasksLaunch::new(self.ints(&self.lengths), self.ints(&self.documents), relative)
     }
 
     pub(super) fn lens(&self) -> LensLaunch {

@@ -28,6 +28,8 @@ pub(super) struct FlashConfig {
     pub(super) window: Option<u32>,
     /// Factor of the scores, unless it is `1 / sqrt(head_dim)`.
     pub(super) scale: Option<Constant>,
+    /// Numbers of distances are added to the scores, which have no bound.
+    pub(super) relative: bool,
     /// Bound of the scores.
     pub(super) softcap: Option<Constant>,
     /// Probabilities are dropped, and a random state is given.

@@ -17,6 +17,7 @@ use super::mask::{MASKED, Sight, hide, key_tile_of, sight};
 use super::position::{
     Patch, Place, QueryTile, cube_place, group_tile, key_column, place, query_column, tiles_of, value_column, warpgroup,
 };
+use super::relative::{Scores, add_to_rows};
 use super::slots::{Slots, arrived, fill, fill_rows, fill_slot, slots};
 use super::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
 use super::tile::{copy_operand, enqueue, left_operand, product, product_shared, round_into, scores_of, settle, tile};
@@ -209,6 +210,8 @@ fn take_probabilities(
     let lowest = f32::cast_from(comptime![MASKED]);
     let tile = key_tile_of(sight, nth, cfg);
     bound(scores, cfg);
+    let corner = Scores { head: block.head, q0: block.q0, k0: tile * comptime![TILE as u32] };
+    add_to_rows(scores, &call.masks, &corner, at, &call.lens, cfg);
     hide(scores, lowest, sight, &call.masks, tile * comptime![TILE as u32], at, cfg);
     take_exponentials(scores, &mut rows.running, &mut rows.rescale, scale);
     if comptime![cfg.dropout] {

@@ -12,6 +12,7 @@ use super::dropout::{kept_bits, kept_values};
 use super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
 use super::lines::{results_memory, store_rows};
 use super::position::{Patch, cube_place, key_column, place, value_column};
+use super::relative::{Scores, add_to_columns};
 use super::slots::{Slots, arrived, fill_both, fill_slot_both, slots};
 use super::softmax::{exponentials, row_pairs, score_gradients};
 use super::tile::{enqueue, left_operand, round_into, scores_and_dp, tile};
@@ -111,6 +112,7 @@ fn accumulate<E: Float>(
         memory.resident.loaded.index(0usize).wait_parity(0u32);
         for turn in 0..block.blocks {
             let q0 = now.tile * comptime![TILE as u32];
+            let corner = Scores { head: head + now.head, q0, k0: block.k0 };
             let at = place(UNIT_POS);
             // Draw before the products, whose results leave no registers for it. Pinned, or the compiler would draw
             // where the bits are used.
@@ -150,6 +152,7 @@ fn accumulate<E: Float>(
             wait(1usize);
             pin(&scores);
             bound(&mut scores, cfg);
+            add_to_columns(&mut scores, &call.masks, &corner, &at, &call.lens, cfg);
             hide_at_edges(&mut scores, q0, call, block, cfg);
             add_products::<E>(gradients, &scores, &dp, &*memory, slot, kept[0], call, cfg);
             memory.row_values[((1 - slot) * UNITS + UNIT_POS) as usize] = next_value;

@@ -14,13 +14,18 @@ use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::gpu::hardware::kernel_set;
 use crate::gpu::memory::empty;
 use crate::kernel_set::KernelSet;
-use crate::maybe::MaybeInts;
+use crate::maybe::{Maybe, MaybeInts};
 
 /// Returns whether the kernels support this dtype and head dimension on `device`.
 pub(in crate::attention) fn serves(device: &Device, dtype: DType, head_dim: usize) -> bool {
     let device = device.clone().inner();
     let DispatchDevice::Cube(device) = device.as_dispatch() else { return false };
     matches!(dtype, DType::BF16 | DType::F16 | DType::F32) && set_for(&device.client(), dtype, head_dim).is_some()
+}
+
+/// Returns whether the kernels also support relative positions.
+pub(in crate::attention) fn serves_relative(device: &Device, dtype: DType, head_dim: usize) -> bool {
+    serves(device, dtype, head_dim) && ampere::serves_relative(dtype, head_dim)
 }
 
 /// Returns the kernels for heads of `head_dim` elements of `dtype`: those for Ampere serve more of them.
@@ -50,37 +55,51 @@ fn forward_as<E: Float + CubeElement>(call: &Call) -> (CubeTensor, CubeTensor) {
     (out, lse)
 }
 
-/// Returns the gradients of the queries, and of keys and values. If they are one matrix, both are the same tensor.
-fn backward(call: &Call, out: CubeTensor, lse: CubeTensor, d_out: CubeTensor) -> (CubeTensor, CubeTensor) {
-    let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], x.dtype);
-    let d_query = like(&call.query);
-    let d_key_value = if call.config.packed { d_query.clone() } else { like(&call.key_value) };
-    let forward = Forward { out, lse, d_out: into_contiguous(d_out) };
-    match call.query.dtype {
-        DType::F16 => backward_as::<f16>(call, &forward, &d_query, &d_key_value),
-        DType::BF16 => backward_as::<bf16>(call, &forward, &d_query, &d_key_value),
-        _ => backward_as::<f32>(call, &forward, &d_query, &d_key_value),
-    }
-    (d_query, d_key_value)
+/// The gradients of the queries, and of keys and values: the same tensor if they are one matrix. Also of what is added to the scores.
+struct Gradients {
+    query: CubeTensor,
+    key_value: CubeTensor,
+    relative: Option<CubeTensor>,
 }
 
-fn backward_as<E: Float + CubeElement>(call: &Call, forward: &Forward, d_query: &CubeTensor, d_key_value: &CubeTensor) {
+fn backward(call: &Call, out: CubeTensor, lse: CubeTensor, d_out: CubeTensor) -> Gradients {
+    let like = |x: &CubeTensor| empty(x, [x.meta.shape()[0], x.meta.shape()[1]], x.dtype);
+    let query = like(&call.query);
+    let key_value = if call.config.packed { query.clone() } else { like(&call.key_value) };
+    let forward = Forward { out, lse, d_out: into_contiguous(d_out) };
+    let relative = match call.query.dtype {
+        DType::F16 => backward_as::<f16>(call, &forward, &query, &key_value),
+        DType::BF16 => backward_as::<bf16>(call, &forward, &query, &key_value),
+        _ => backward_as::<f32>(call, &forward, &query, &key_value),
+    };
+    Gradients { query, key_value, relative }
+}
+
+/// Computes the gradients of queries, keys and values, and returns the one of what is added to the scores.
+fn backward_as<E: Float + CubeElement>(
+    call: &Call,
+    forward: &Forward,
+    d_query: &CubeTensor,
+    d_key_value: &CubeTensor,
+) -> Option<CubeTensor> {
     match set_for(&call.query.client, call.query.dtype, call.spec.head_dim) {
         Some(KernelSet::Hopper) => hopper::launch_backward::<E>(call, forward, d_query, d_key_value),
         _ => ampere::launch_backward::<E>(call, forward, d_query, d_key_value),
     }
+    call.config.relative.then(|| ampere::launch_relative_gradient::<E>(call, forward))
 }
 
 impl FlashOps for CubeBackend {
     fn flash_self(
         qkv: CubeTensor,
+        relative: Maybe<Self>,
         lengths: MaybeInts<Self>,
         documents: MaybeInts<Self>,
         random: MaybeInts<Self>,
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
         let _call = spec.record_forward(&qkv, None);
-        forward(&Call::new(qkv, None, lengths, documents, random, spec))
+        forward(&Call::new(qkv, None, [lengths, documents, random], relative, spec))
     }
 
     fn flash_self_backward(
@@ -88,13 +107,18 @@ impl FlashOps for CubeBackend {
         out: CubeTensor,
         lse: CubeTensor,
         d_out: CubeTensor,
+        relative: Maybe<Self>,
         lengths: MaybeInts<Self>,
         documents: MaybeInts<Self>,
         random: MaybeInts<Self>,
         spec: FlashSpec,
-    ) -> CubeTensor {
+    ) -> (CubeTensor, CubeTensor) {
         let _call = spec.record_backward(&qkv, None);
-        backward(&Call::new(qkv, None, lengths, documents, random, spec), out, lse, d_out).0
+        let call = Call::new(qkv, None, [lengths, documents, random], relative, spec);
+        let Gradients { query, relative, .. } = backward(&call, out, lse, d_out);
+        let nothing = || empty(&query, [1], DType::F32);
+        let relative = relative.unwrap_or_else(nothing);
+        (query, relative)
     }
 
     fn flash_cross(
@@ -105,7 +129,7 @@ impl FlashOps for CubeBackend {
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
         let _call = spec.record_forward(&query, Some(&key_value));
-        forward(&Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec))
+        forward(&Call::new(query, Some(key_value), [lengths, MaybeInts::None, random], Maybe::None, spec))
     }
 
     fn flash_cross_backward(
@@ -119,6 +143,8 @@ impl FlashOps for CubeBackend {
         spec: FlashSpec,
     ) -> (CubeTensor, CubeTensor) {
         let _call = spec.record_backward(&query, Some(&key_value));
-        backward(&Call::new(query, Some(key_value), lengths, MaybeInts::None, random, spec), out, lse, d_out)
+        let call = Call::new(query, Some(key_value), [lengths, MaybeInts::None, random], Maybe::None, spec);
+        let Gradients { query, key_value, .. } = backward(&call, out, lse, d_out);
+        (query, key_value)
     }
 }

@@ -29,7 +29,7 @@
 //! [`wide_query_gradient`] each owns 64 queries; in [`wide_key_value_gradient`] one sums dV and the other dK.
 //!
 //! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies them, [`lines`] stores
-//! rows through shared memory and [`rows`] without; [`bound`], [`mask`], [`softmax`] and [`dropout`] work on scores in registers.
+//! rows through shared memory and [`rows`] without; [`bound`], [`relative`], [`mask`], [`softmax`] and [`dropout`] work on scores in registers.
 
 mod ampere;
 mod arguments;
@@ -47,6 +47,7 @@ mod mask;
 mod one_tile;
 mod position;
 mod query_gradient;
+mod relative;
 mod rows;
 mod slots;
 mod softmax;
@@ -57,7 +58,7 @@ mod wide_key_value_gradient;
 mod wide_query_gradient;
 
 use cubecl::prelude::*;
-pub(super) use launch::serves;
+pub(super) use launch::{serves, serves_relative};
 
 type Pair<E> = Vector<E, Const<2>>;
 /// What a thread stores at once: 16 bytes.

@@ -22,6 +22,7 @@ use super::dropout::{KEPT_STRIDE, draw_kept, drawn_bits, kept_values};
 use super::lines::{results_memory, row_products, store_rows};
 use super::mask::{Corner, hide_queries, key_count};
 use super::position::{Patch, QueryTile, key_column, place, query_column, query_tile, unit_here, value_column};
+use super::relative::{Scores, add_to_columns};
 use super::slots::{Slots, fill_slot_both, slots};
 use super::softmax::{exponentials, row_pairs, score_gradients};
 use super::tile::{enqueue, left_operand, round_into, scores_of, settle, tile};
@@ -194,6 +195,8 @@ fn probabilities<E: Float>(
     let mut scores = scores_of::<E>(keys, tile(keys, 2u32, cfg), cfg);
     let corner = Corner { batch: block.batch, q0: 0u32.runtime(), k0: 0u32.runtime() };
     bound(&mut scores, cfg);
+    let whole = Scores { head: block.head, q0: corner.q0, k0: corner.k0 };
+    add_to_columns(&mut scores, masks, &whole, &place(unit_here()), lens, cfg);
     hide_queries(&mut scores, &corner, masks, key_count(masks, block.batch, lens, cfg), lens, cfg);
     let log_sums = row_pairs(&memory.row_values, place(unit_here()).column, TILE);
     exponentials(&scores, &log_sums, comptime![cfg.scale() * LOG2_E].runtime())

@@ -14,6 +14,7 @@ use super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
 use super::position::{
     Patch, Place, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, unit_here, value_column,
 };
+use super::relative::{Scores, add_to_rows};
 use super::slots::{Slots, arrived, fill_both, fill_slot_both, slots};
 use super::softmax::{take_probabilities, take_score_gradients};
 use super::tile::{enqueue, left_operand, round_into, scores_and_dp, settle, tile};
@@ -180,6 +181,8 @@ fn accumulate<E: Float>(
         pin(&scores);
         let key_tile = key_tile_of(sight, nth, cfg);
         bound(&mut scores, cfg);
+        let corner = Scores { head: block.head, q0: block.q0, k0: key_tile * comptime![TILE as u32] };
+        add_to_rows(&mut scores, &call.masks, &corner, &rows.at, &call.lens, cfg);
         hide(&mut scores, hidden, sight, &call.masks, key_tile * comptime![TILE as u32], &rows.at, cfg);
         take_probabilities(&mut scores, rows.lse0, rows.lse1, scale_log2);
         multiply_by_slopes(&mut scores, rows.lse0, rows.lse1, cfg);

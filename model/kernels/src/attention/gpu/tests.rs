@@ -27,10 +27,10 @@ fn outputs<E: Float>() -> OutputsCompilationArg<E> {
 }
 
 fn masks() -> MasksCompilationArg {
-    MasksCompilationArg { lengths: buffer(), documents: buffer() }
+    MasksCompilationArg { lengths: buffer(), documents: buffer(), relative: buffer() }
 }
 
-fn lens() -> LensCompilationArg {
+pub(super) fn lens() -> LensCompilationArg {
     LensCompilationArg { t: (), s: () }
 }
 
@@ -130,7 +130,7 @@ fn wide_configs() -> [(&'static str, FlashConfig); 6] {
     ]
 }
 
-fn configs() -> [(&'static str, FlashConfig); 11] {
+fn configs() -> [(&'static str, FlashConfig); 13] {
     let plain = FlashConfig {
         n_heads: 4,
         n_kv_heads: 2,
@@ -141,11 +141,14 @@ fn configs() -> [(&'static str, FlashConfig); 11] {
         documents: false,
         window: None,
         scale: None,
+        relative: false,
         softcap: None,
         dropout: false,
         arithmetic: Arithmetic::Sixteen,
     };
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
+    let relative = FlashConfig { relative: true, scale: Some(Constant::new(1.0)), ..plain };
+    let of_encoder = FlashConfig { causal: false, lengths: true, dropout: true, ..relative };
 
     [
         ("causal", plain),
@@ -155,6 +158,8 @@ fn configs() -> [(&'static str, FlashConfig); 11] {
         ("cross-128", FlashConfig { head_dim: 128, packed: false, causal: false, ..plain }),
         ("causal-window-128", FlashConfig { head_dim: 128, window: Some(1000), ..plain }),
         ("causal-softcap", FlashConfig { softcap: Some(Constant::new(50.0)), ..plain }),
+        ("causal-relative", relative),
+        ("lengths-dropout-relative-128", FlashConfig { head_dim: 128, ..of_encoder }),
         ("causal-32", FlashConfig { head_dim: 32, ..plain }),
         ("causal-80", FlashConfig { head_dim: 80, ..plain }),
         ("causal-96", FlashConfig { head_dim: 96, ..plain }),

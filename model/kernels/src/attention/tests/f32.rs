@@ -2,7 +2,8 @@
 
 use burn::tensor::{DType, Device};
 
-use super::{attention, cases, expected, inputs_of, reference, run, run_with};
+use super::cases::{cases, inputs_of};
+use super::{attention, expected, reference, run, run_with};
 use crate::testing::{devices, distance, part, precise_values};
 use crate::{F32Products, Settings};
 

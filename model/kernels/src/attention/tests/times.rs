@@ -3,10 +3,10 @@ use burn::tensor::{DType, Tensor};
 
 use crate::F32Products;
 use crate::attention::ops::{FlashOps, FlashSpec};
-use crate::maybe::MaybeInts;
+use crate::maybe::{Maybe, MaybeInts};
 use crate::testing::{seconds, tensor, values};
 
-/// What is timed: name, B, H, T, K, causality, window, bound of the scores.
+/// What is timed: name, B, H, T, K, causality, window, bound of the scores. "relative" has relative positions.
 type Timed = (&'static str, usize, usize, usize, usize, bool, Option<usize>, Option<f32>);
 
 /// Times forward and backward.
@@ -24,6 +24,10 @@ fn times() {
         ("causal", 8, 25, 2048, 80, true, None, None),
         ("causal", 8, 10, 2048, 192, true, None, None),
         ("causal", 8, 8, 2048, 256, true, None, None),
+        ("full", 64, 12, 128, 64, false, None, None),
+        ("relative", 64, 12, 128, 64, false, None, None),
+        ("relative", 16, 12, 1024, 64, true, None, None),
+        ("relative", 16, 12, 1024, 64, false, None, None),
         ("bound 50", 8, 16, 2048, 128, true, None, Some(50.0)),
         ("full", 8, 10, 2048, 192, false, None, None),
         ("full", 8, 8, 2048, 256, false, None, None),
@@ -68,11 +72,15 @@ fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {
     let (name, b, h, t, k, causal, window, softcap) = shape;
     // Through one row: the backend leaves gaps between the rows of a matrix that it uploads, and those would be copied away in
     // each call. Products leave none.
-    let matrix = |columns, seed| {
-        let row: Tensor<1> = tensor(&values(b * t * columns, seed), [b * t * columns], dtype, &device);
-        row.reshape([b * t, columns]).into_dispatch()
+    let matrix = |[rows, columns]: [usize; 2], seed, dtype| {
+        let row: Tensor<1> = tensor(&values(rows * columns, seed), [rows * columns], dtype, &device);
+        row.reshape([rows, columns]).into_dispatch()
     };
-    let (qkv, d_out) = (matrix(3 * h * k, 1), matrix(h * k, 2));
+    let (qkv, d_out) = (matrix([b * t, 3 * h * k], 1, dtype), matrix([b * t, h * k], 2, dtype));
+    let relative: Maybe<Dispatch> = match name {
+        "relative" => Maybe::Some(matrix([h, 2 * t - 1], 3, DType::F32)),
+        _ => Maybe::None,
+    };
     let spec = FlashSpec {
         batch_size: b,
         n_heads: h,
@@ -86,13 +94,17 @@ fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {
         dropout: 0.0,
         f32_products,
     };
-    let forward = || Dispatch::flash_self(qkv.clone(), MaybeInts::None, MaybeInts::None, MaybeInts::None, spec);
+    let forward = || {
+        let relative = relative.clone();
+        Dispatch::flash_self(qkv.clone(), relative, MaybeInts::None, MaybeInts::None, MaybeInts::None, spec)
+    };
     let (out, lse) = forward();
     let backward = || {
-        let (qkv, out, lse, d_out) = (qkv.clone(), out.clone(), lse.clone(), d_out.clone());
-        Dispatch::flash_self_backward(qkv, out, lse, d_out, MaybeInts::None, MaybeInts::None, MaybeInts::None, spec)
+        let (qkv, out, lse, d_out, relative) = (qkv.clone(), out.clone(), lse.clone(), d_out.clone(), relative.clone());
+        let none = || MaybeInts::None;
+        Dispatch::flash_self_backward(qkv, out, lse, d_out, relative, none(), none(), none(), spec)
     };
-    let sum: f32 = Tensor::<2>::from_dispatch(backward()).cast(DType::F32).abs().sum().into_scalar();
+    let sum: f32 = Tensor::<2>::from_dispatch(backward().0).cast(DType::F32).abs().sum().into_scalar();
     assert!(sum > 0.0, "nothing was computed");
 
     // Of a triangle half the square is counted, as for PyTorch.

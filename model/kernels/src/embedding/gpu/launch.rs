@@ -12,12 +12,13 @@ use cubecl::server::Handle;
 
 use super::UNITS;
 use super::lookup::{CallLaunch, LookupConfig, look_up};
-use super::sort::{SCAN_UNITS, begin, count, deal, settle};
+use super::sort::{begin, count, deal, settle};
 use super::sum::{COLUMNS, PLANES, RowsLaunch, SEGMENT, SUM_UNITS, SumsLaunch, accumulate, join};
 use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::{Dropping, Mask};
 use crate::embedding::ops::{EmbeddingOps, Lookup, record_gradient, record_lookup};
 use crate::gpu::memory::{empty, vector_width};
+use crate::gpu::scan::SCAN_UNITS;
 use crate::maybe::Maybe;
 use crate::reduce::columns::backward_and_sum;
 

@@ -2,11 +2,11 @@
 
 use cubecl::prelude::*;
 
+use crate::gpu::scan::{SCAN_UNITS, scan};
+
 /// Four numbers, loaded at once.
 type Quad = Vector<u32, Const<4>>;
 
-/// Threads of the one block of [`begin`].
-pub(super) const SCAN_UNITS: u32 = 1024;
 /// Loads of a thread of [`settle`] in flight, four tokens each.
 const QUADS_IN_FLIGHT: u32 = 16;
 
@@ -23,8 +23,7 @@ pub(super) fn count(ids: &[i32], places: &mut [Atomic<u32>], n: u32) {
 /// four ids per thread.
 #[cube(launch_unchecked)]
 pub(super) fn begin(places: &mut [Quad], quads: u32) {
-    let plane = UNIT_POS / 32;
-    let mut totals = Shared::<[u32]>::new_slice(comptime![SCAN_UNITS as usize / 32]);
+    let mut of_warps = Shared::<[u32]>::new_slice(comptime![SCAN_UNITS as usize / 32]);
     let mut before = 0u32.runtime();
     let turns = (quads + comptime![SCAN_UNITS - 1]) / SCAN_UNITS;
     for turn in 0..turns {
@@ -35,15 +34,8 @@ pub(super) fn begin(places: &mut [Quad], quads: u32) {
         }
         let total = counts.extract(0usize) + counts.extract(1usize) + counts.extract(2usize) + counts.extract(3usize);
 
-        // Prefix sums: of the thread's warp, then of the warps, one per lane.
-        let up_to = plane_inclusive_sum(total);
-        if UNIT_POS_PLANE == 31 {
-            totals[plane as usize] = up_to;
-        }
-        sync_cube();
-        let of_plane = totals[UNIT_POS_PLANE as usize];
-        let planes_up_to = plane_inclusive_sum(of_plane);
-        let mut place = before + plane_shuffle(planes_up_to - of_plane, plane) + up_to - total;
+        let prefix = scan(total, &mut of_warps);
+        let mut place = before + prefix.before;
         if at < quads {
             let mut first = Quad::zeroed();
             #[unroll]
@@ -53,8 +45,8 @@ pub(super) fn begin(places: &mut [Quad], quads: u32) {
             }
             places[at as usize] = first;
         }
-        before += plane_shuffle(planes_up_to, 31u32);
-        // All threads have read the totals.
+        before += prefix.total;
+        // All threads have read the sums of the warps.
         sync_cube();
     }
 }

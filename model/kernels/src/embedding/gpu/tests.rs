@@ -5,10 +5,11 @@ use burn::tensor::DType;
 
 use super::UNITS;
 use super::lookup::{CallCompilationArg, LookupConfig, look_up};
-use super::sort::{SCAN_UNITS, begin, count, deal, settle};
+use super::sort::{begin, count, deal, settle};
 use super::sum::{RowsCompilationArg, SUM_UNITS, SumsCompilationArg, accumulate, join};
 use crate::dropout::kernel::DropArgsCompilationArg;
 use crate::gpu::offline::{Compiled, buffer, settings};
+use crate::gpu::scan::SCAN_UNITS;
 
 /// The kernels that `ptx.lock` records.
 pub(crate) fn offline_kernels() -> &'static [Compiled] {

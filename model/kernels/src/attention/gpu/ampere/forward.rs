@@ -14,6 +14,7 @@ use super::super::mask::{MASKED, Sight, hide, key_tile_of, sight};
 use super::super::position::{
     Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
 };
+use super::super::relative::{Scores, add_to_rows};
 use super::super::rows::store_rows;
 use super::super::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
 use super::tile::{accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
@@ -155,6 +156,9 @@ fn take_probabilities(
     let scale = comptime![cfg.scale() * LOG2_E].runtime();
     let lowest = f32::cast_from(comptime![MASKED]);
     bound(scores, cfg);
+    let block = &queries.block;
+    let corner = Scores { head: block.head, q0: block.q0, k0: nth * comptime![TILE as u32] };
+    add_to_rows(scores, &call.masks, &corner, &at, &call.lens, cfg);
     hide(scores, lowest, &queries.sight, &call.masks, nth * comptime![TILE as u32], &at, cfg);
     let mut rescale = Rescale { needed: false.runtime(), by0: 1.0f32, by1: 1.0f32 };
     take_exponentials(scores, &mut queries.running, &mut rescale, scale);

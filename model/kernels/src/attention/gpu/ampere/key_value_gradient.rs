@@ -10,6 +10,7 @@ use super::super::config::{FlashConfig, TILE, UNITS};
 use super::super::dropout::{kept_bits, kept_values};
 use super::super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
 use super::super::position::{Patch, cube_place, key_column, place, value_column};
+use super::super::relative::{Scores, add_to_columns};
 use super::super::rows::store_rows;
 use super::super::softmax::{exponentials, row_pairs, score_gradients};
 use super::tile::{Readers, accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
@@ -115,7 +116,7 @@ fn accumulate<E: Float, N: Size>(
         }
         commit();
 
-        let mut streamed = Turn { q0, slot, kept: 0u32.runtime() };
+        let mut streamed = Turn { head: head + now.head, q0, slot, kept: 0u32.runtime() };
         if comptime![cfg.dropout] {
             let at = place(UNIT_POS);
             let row = first_row + now.head * t + q0 + at.column;
@@ -149,6 +150,8 @@ fn request_queries<E: Float, N: Size>(
 /// The queries of a turn.
 #[derive(CubeType)]
 struct Turn {
+    /// Their head.
+    head: u32,
     /// The first of them.
     q0: u32,
     slot: u32,
@@ -174,6 +177,8 @@ fn add_gradients<E: Float, N: Size>(
     let mut scores = accumulators(1usize, TILE);
     add_scores::<E, N>(&mut scores, &memory.tiles, readers, KEYS, queries, TILE, cfg);
     bound(scores.index_mut(0usize), cfg);
+    let corner = Scores { head: turn.head, q0: turn.q0, k0: block.k0 };
+    add_to_columns(scores.index_mut(0usize), &call.masks, &corner, &place(UNIT_POS), &call.lens, cfg);
     hide_at_edges(scores.index_mut(0usize), turn.q0, call, block, cfg);
     let log_sums = row_pairs(&memory.row_values, values_at, TILE);
     let p = exponentials(scores.index(0usize), &log_sums, comptime![cfg.scale() * LOG2_E].runtime());

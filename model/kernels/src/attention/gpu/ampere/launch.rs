@@ -9,15 +9,23 @@ use super::super::config::{TILE, UNITS};
 use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::query_gradient::query_gradient;
+use super::relative_gradient::{relative_gradient, sum_by_distance};
 use super::split_gradient::key_or_value_gradient;
 use super::{InputsLaunch, OutputsLaunch, is_wide, owns_one};
+use crate::dropout::Mask;
 use crate::gpu::memory::empty;
+use crate::reduce::columns::backward_and_sum;
 
 /// Whether there are kernels for heads of `head_dim` elements of `dtype`. Tiles of longer rows of f32 would not fit into a block's
 /// memory.
 pub(in crate::attention::gpu) fn serves(dtype: DType, head_dim: usize) -> bool {
     let longest = if dtype == DType::F32 { 128 } else { 256 };
     head_dim > 0 && head_dim.is_multiple_of(8) && head_dim <= longest
+}
+
+/// Whether there is a kernel for the gradient of relative positions, whose block holds four tiles and the scores of one.
+pub(in crate::attention::gpu) fn serves_relative(dtype: DType, head_dim: usize) -> bool {
+    serves(dtype, head_dim) && head_dim <= if dtype == DType::F32 { 64 } else { 128 }
 }
 
 /// Returns the tiles of queries of a block of forward. Two read keys and values half as often. Under causality they attend to up to
@@ -129,6 +137,51 @@ fn launch_split<E: Float + CubeElement>(call: &Call, forward: &Forward, delta: &
             );
         }
     }
+}
+
+/// Returns the gradient of what relative positions add to the scores, `[H, T + S - 1]`.
+pub(in crate::attention::gpu) fn launch_relative_gradient<E: Float + CubeElement>(
+    call: &Call,
+    forward: &Forward,
+) -> CubeTensor {
+    let Call { spec, lens: [t, s], .. } = call;
+    let Forward { out, lse, d_out } = forward;
+    let (n, tiles) = (t + s - 1, [t.div_ceil(TILE), s.div_ceil(TILE)]);
+    let (cubes, arguments) = call.blocks(spec.n_heads, tiles[0]);
+    let delta = empty(lse, [spec.batch_size * spec.n_heads * t], DType::F32);
+    let sums = empty(lse, [spec.batch_size, spec.n_heads * tiles[0] * tiles[1] * UNITS as usize], DType::F32);
+    // SAFETY: as in `launch_backward`; a block writes the sums of its tiles.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        relative_gradient::launch_unchecked::<E>(
+            &out.client,
+            cubes,
+            CubeDim::new_1d(UNITS),
+            call.config.arithmetic.vector(),
+            inputs(call),
+            OutputsLaunch::new(vectors(out), vectors(d_out), lse.clone().into_buffer_arg()),
+            arguments,
+            delta.into_buffer_arg(),
+            sums.clone().into_buffer_arg(),
+            call.config,
+        );
+    }
+
+    let (_, of_batch) = backward_and_sum(None, sums, Mask::None);
+    let gradient = empty(&of_batch, [spec.n_heads, n], DType::F32);
+    // SAFETY: heads are counted by blocks, distances are guarded.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        sum_by_distance::launch_unchecked(
+            &out.client,
+            CubeCount::Static((n as u32).div_ceil(UNITS), spec.n_heads as u32, 1),
+            CubeDim::new_1d(UNITS),
+            of_batch.into_buffer_arg(),
+            gradient.clone().into_buffer_arg(),
+            call.lens(),
+        );
+    }
+    gradient
 }
 
 fn query_data<E: Float + CubeElement, N: Size>(forward: &Forward, delta: &CubeTensor) -> QueryDataLaunch<E, N> {

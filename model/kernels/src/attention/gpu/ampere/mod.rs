@@ -10,6 +10,7 @@
 //! | [`query_gradient`] | a tile of queries and d_out | keys, values | dQ, deltas |
 //! | [`key_value_gradient`] | a tile of keys and values | queries, d_out | dK, dV |
 //! | [`split_gradient`] | a tile of keys, and for dK of values | queries, d_out | dK or dV |
+//! | [`relative_gradient`] | a tile of queries and d_out | keys, values | sums by distance |
 //!
 //! Wide heads, of more than 128 dimensions or 64 of f32, leave a thread the registers for one sum. So dK and dV are two kernels, and
 //! both compute the scores. Memory holds one streamed tile of each kind, with 32 rows where 64 do not fit. One tile arrives during the
@@ -22,13 +23,14 @@ mod forward;
 mod key_value_gradient;
 mod launch;
 mod query_gradient;
+mod relative_gradient;
 mod split_gradient;
 #[cfg(test)]
 pub(super) mod tests;
 mod tile;
 
 use cubecl::prelude::*;
-pub(super) use launch::{launch_backward, launch_forward, serves};
+pub(super) use launch::{launch_backward, launch_forward, launch_relative_gradient, serves, serves_relative};
 
 use super::config::{FlashConfig, TILE};
 use crate::gpu::mma_f32::Arithmetic;

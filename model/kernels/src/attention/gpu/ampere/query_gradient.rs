@@ -12,6 +12,7 @@ use super::super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
 use super::super::position::{
     Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
 };
+use super::super::relative::{Scores, add_to_rows};
 use super::super::rows::{row_products, store_rows};
 use super::super::softmax::{take_probabilities, take_score_gradients};
 use super::tile::{accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
@@ -26,9 +27,9 @@ const STREAMED: u32 = 2;
 
 /// The tile of queries of a block, and the log-sums and deltas of the thread's two.
 #[derive(CubeType)]
-struct Queries {
-    block: QueryTile,
-    sight: Sight,
+pub(super) struct Queries {
+    pub(super) block: QueryTile,
+    pub(super) sight: Sight,
     patch: Patch,
     lse0: f32,
     lse1: f32,
@@ -75,7 +76,7 @@ pub(super) fn query_gradient<E: Float, N: Size>(
 
 /// Loads the log-sums of the thread's queries, and computes and stores their deltas.
 #[cube]
-fn rows_of<E: Float, N: Size>(
+pub(super) fn rows_of<E: Float, N: Size>(
     outputs: &Outputs<E, N>,
     delta: &mut [f32],
     call: &Call,
@@ -211,7 +212,7 @@ fn request_keys<E: Float, N: Size>(
 
 /// Replaces the scores of key tile `nth` by their gradients, given the gradients `dp` of the probabilities.
 #[cube]
-fn take_gradients(
+pub(super) fn take_gradients(
     scores: &mut Array<f32>,
     dp: &mut Array<f32>,
     queries: &Queries,
@@ -223,6 +224,9 @@ fn take_gradients(
     let hidden = f32::cast_from(comptime![HIDDEN]);
     let held = scores.len();
     bound(scores, cfg);
+    let block = &queries.block;
+    let corner = Scores { head: block.head, q0: block.q0, k0: nth * comptime![2 * held as u32] };
+    add_to_rows(scores, &call.masks, &corner, &at, &call.lens, cfg);
     hide(scores, hidden, &queries.sight, &call.masks, nth * comptime![2 * held as u32], &at, cfg);
     take_probabilities(scores, queries.lse0, queries.lse1, comptime![cfg.scale() * LOG2_E].runtime());
     multiply_by_slopes(scores, queries.lse0, queries.lse1, cfg);

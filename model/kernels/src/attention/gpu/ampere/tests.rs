@@ -9,9 +9,11 @@ use half::{bf16, f16};
 
 use super::super::config::{Constant, FlashConfig, UNITS};
 use super::super::tests::call;
+use super::super::tests::lens;
 use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
 use super::query_gradient::query_gradient;
+use super::relative_gradient::{relative_gradient, sum_by_distance};
 use super::split_gradient::key_or_value_gradient;
 use super::{InputsCompilationArg, OutputsCompilationArg, is_wide, owns_one};
 use crate::gpu::mma_f32::Arithmetic;
@@ -44,6 +46,15 @@ fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> Vec<Compiled> {
     ];
 
     let data = || QueryDataCompilationArg { d_out: buffer(), lse: buffer(), delta: buffer() };
+    if cfg.relative {
+        let outputs = OutputsCompilationArg { out: buffer(), d_out: buffer(), lse: buffer() };
+        let (l, p, t) = (launch.clone(), properties.clone(), target.clone());
+        #[rustfmt::skip]
+        let kernel = relative_gradient::RelativeGradient::<E>::new(
+            l, p, t, inputs(), outputs, call(), buffer(), buffer(), vector, cfg,
+        );
+        compiled.push(Compiled::for_ampere(format!("attention/ampere/relative-gradient/{case}"), kernel));
+    }
     if !is_wide(&cfg) {
         #[rustfmt::skip]
         let third = key_value_gradient::KeyValueGradient::<E>::new(
@@ -63,6 +74,9 @@ fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> Vec<Compiled> {
     compiled
 }
 
+/// The kernel without products.
+const SUMS: &str = "attention/ampere/sum-by-distance";
+
 pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
     let plain = FlashConfig {
         n_heads: 4,
@@ -74,6 +88,7 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
         documents: false,
         window: None,
         scale: None,
+        relative: false,
         softcap: None,
         dropout: false,
         arithmetic: Arithmetic::Sixteen,
@@ -88,6 +103,12 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
     let capped = FlashConfig { softcap: Some(Constant::new(50.0)), ..plain };
     compiled.extend(kernels::<bf16>("causal-softcap-bf16", capped));
     compiled.extend(kernels::<bf16>("causal-softcap-256-bf16", FlashConfig { head_dim: 256, ..capped }));
+    let relative = FlashConfig { relative: true, scale: Some(Constant::new(1.0)), ..plain };
+    compiled.extend(kernels::<bf16>("causal-relative-bf16", relative));
+    let of_encoder = FlashConfig { head_dim: 128, causal: false, lengths: true, dropout: true, ..relative };
+    compiled.extend(kernels::<bf16>("lengths-dropout-relative-128-bf16", of_encoder));
+    let in_f32 = FlashConfig { arithmetic: Arithmetic::F32, ..relative };
+    compiled.extend(kernels::<f32>("causal-relative-f32", in_f32));
     compiled.extend(kernels::<bf16>("causal-80-bf16", FlashConfig { head_dim: 80, ..plain }));
     compiled.extend(kernels::<bf16>("causal-96-bf16", FlashConfig { head_dim: 96, ..plain }));
     compiled.extend(kernels::<bf16>(
@@ -113,12 +134,17 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
         let cross = FlashConfig { head_dim: 128, packed: false, causal: false, documents: false, ..masked };
         compiled.extend(kernels::<f32>(&format!("cross-lengths-dropout-128-{name}"), cross));
     }
+
+    let (launch, properties, _) = settings(UNITS);
+    let target = Arc::new(CudaRuntime::target_properties());
+    let sums = sum_by_distance::SumByDistance::new(launch, properties, target, buffer(), buffer(), lens());
+    compiled.push(Compiled::for_ampere(SUMS, sums));
     compiled
 }
 
 #[test]
 fn ampere_kernels_compile_without_a_device() {
-    for Compiled { label, ptx, .. } in offline_kernels() {
+    for Compiled { label, ptx, .. } in offline_kernels().into_iter().filter(|kernel| kernel.label != SUMS) {
         let Some(code) = ptx else { continue };
         let is_f32 = label.ends_with("f32");
         let product = if is_f32 { "mma.sync.aligned.m16n8k8.row.col.f32.tf32" } else { "mma.sync.aligned.m16n8k16" };
