@@ -136,7 +136,7 @@ kernels() {
 checked_tests() { # PROGRAM
   "$1" --list | sed -n 's/: test$//p' |
     grep -Ev 'kernels_compile|times|rates|^(capture|collective|compilation|gpu|host|settings)::' |
-    awk '/^attention::tests::(values|bf16|dropped)/ { for (i = 0; i < 6; i++) print $0, i "/6"; next } { print $0, "0/1" }'
+    awk '/^attention::tests::(values|bf16|dropped|f32)/ { for (i = 0; i < 12; i++) print $0, i "/12"; next } { print $0, "0/1" }'
 }
 check_test() { # TOOL PROGRAM TEST PART
   local log="$OUT/$1-${3//::/-}-${4/\//of}.log"
