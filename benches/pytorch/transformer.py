@@ -128,6 +128,15 @@ class Relative(nn.Module):
         return bias.masked_fill(ahead > 0, -math.inf) if self.causal else bias
 
 
+def sees_within(window):
+    """Returns the function of whether a query sees a key, of causal attention to the last `window` keys."""
+
+    def sees(b, h, query, key):
+        return (query >= key) & (query - key < window)
+
+    return sees
+
+
 class Attention(nn.Module):
     """Attention to the same sequence, or to another one if `cross`. `window`: keys that a query sees, or 0 for all."""
 
@@ -155,19 +164,14 @@ class Attention(nn.Module):
         """`[B, T, H * K]` -> `[B, H, T, K]`"""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def sees(self, b, h, query, key):
-        """Whether a query sees a key, of causal attention."""
-        near = query - key < self.window if self.window else True
-        return (query >= key) & near
-
     def prepare(self, t, device):
         """Finds which keys queries see in rows of `t` positions, and the tiles of them where `flex_attention` can help."""
         if self.cross or not (self.window or self.cap):
             return
-        places = torch.arange(t, device=device)
-        self.seen = self.sees(0, 0, places[:, None], places[None, :])
+        places, sees = torch.arange(t, device=device), sees_within(self.window or t)
+        self.seen = sees(0, 0, places[:, None], places[None, :])
         if device == "cuda" and not self.dropout:
-            self.blocks = create_block_mask(self.sees, None, None, t, t, device=device)
+            self.blocks = create_block_mask(sees, None, None, t, t, device=device)
 
     def forward(self, x, memory=None, mask=None, causal=False, rotation=None, bias=None):
         """`x`: `[B, T, D]`; `memory`: `[B, S, D]`; `mask` is true at keys to attend to; `bias` is added to scores."""
@@ -304,11 +308,13 @@ class Stack(nn.Module):
 class Transformer(nn.Module):
     """The model of a `config.json`. `forward` returns the mean loss over the labels that are not `ignored`.
 
-    `checkpointing` is "off", "selective" or "layer".
+    `checkpointing` is "off", "selective" or "layer". At most `max_labels` labels of a batch count; the head of an encoder
+    then reads as many positions, as fairseq's does.
     """
 
-    def __init__(self, config, label_smoothing=0.0, ignored=-1, checkpointing="off"):
+    def __init__(self, config, label_smoothing=0.0, ignored=-1, checkpointing="off", max_labels=None):
         super().__init__()
+        self.max_labels = max_labels
         if config.get("prompt_tokens") or config.get("n_classes"):
             raise SystemExit("learned prompts and classes are not part of the PyTorch baseline")
         d, kind = config["d_model"], config["architecture"]
@@ -354,9 +360,15 @@ class Transformer(nn.Module):
         elif self.kind == "decoder_only":
             x = self.decoder(inputs[0], causal=True)
         else:
-            x = self.head_norm(self.head_activation(self.head_in(self.encoder(inputs[0]))))
+            x = self.encoder(inputs[0])
 
-        logits = bounded(self.out(x * self.scale).flatten(0, 1).float(), self.cap)
-        return F.cross_entropy(
-            logits, labels.flatten(), ignore_index=self.ignored, label_smoothing=self.label_smoothing
-        )
+        x, labels = x.flatten(0, 1), labels.flatten()
+        if self.kind == "encoder_only":
+            if self.max_labels is not None:
+                # Labels that count come first. Unlike `x[labels != ignored]`, this has one shape and does not wait for the GPU.
+                places = torch.argsort((labels == self.ignored).int(), stable=True)[: self.max_labels]
+                x, labels = x[places], labels[places]
+            x = self.head_norm(self.head_activation(self.head_in(x)))
+
+        logits = bounded(self.out(x * self.scale).float(), self.cap)
+        return F.cross_entropy(logits, labels, ignore_index=self.ignored, label_smoothing=self.label_smoothing)

@@ -4,6 +4,8 @@
 //! cargo run --release --example error_detector
 //! ```
 //!
+//! With `--features cuda` and `-- cuda` behind the command, it trains on a GPU.
+//!
 //! `model.rs` has the heads and their loss, `data.rs` the text and its errors. `docs/own-head.md` explains both.
 
 mod data;
@@ -21,6 +23,7 @@ use kiln_model::{Batch, TransformerConfig};
 use model::ErrorDetector;
 
 fn main() -> anyhow::Result<()> {
+    let device: DeviceChoice = std::env::args().nth(1).map_or(Ok(DeviceChoice::Cpu), |name| name.parse())?;
     let folder = tempfile::tempdir()?;
     let dir = folder.path().join("detector");
     let config = data::settings()
@@ -33,11 +36,11 @@ fn main() -> anyhow::Result<()> {
         ErrorDetector::on(shape.init_encoder_only(config.seed, DType::F32, device), &data.confusions, device)
     };
 
-    let run = Run::create(&dir, config.clone())?.on(DeviceChoice::Cpu).with_console();
+    let run = Run::create(&dir, config.clone())?.on(device).with_console();
     let outcome = run.train_model_on(data.of_run(), new)?;
     let after = outcome.validation.expect("there is validation data").figures;
 
-    // The figures before training, on the same rows.
+    // The figures before training, on the same rows and on the CPU.
     let trained = Run::open(&dir)?.trained()?;
     let device = Device::flex();
     let untrained = new(&trained.model, &device);
