@@ -75,6 +75,17 @@ impl FlashConfig {
         if self.head_dim > 128 { 2 } else { 1 }
     }
 
+    /// Returns [`Self::groups`] of forward. Two also share the tiles of heads of 80 and 96: TMA copies the three lines of each
+    /// row more slowly than one warpgroup multiplies them.
+    pub(super) fn forward_groups(&self) -> usize {
+        if self.spans() == 3 { 2 } else { self.groups() }
+    }
+
+    /// Returns [`Self::cubes`] of forward on Hopper.
+    pub(super) fn forward_cubes(&self) -> usize {
+        if self.forward_groups() == 1 { self.cubes() } else { 1 }
+    }
+
     /// Returns [`Self::cubes`] of the gradient of the queries.
     pub(super) fn query_gradient_cubes(&self) -> usize {
         if self.documents && self.dropout { self.cubes().min(2) } else { self.cubes() }

@@ -1,4 +1,4 @@
-//! Forward: a warpgroup per 64 queries of a head. Two share keys and values of wide heads.
+//! Forward: a warpgroup per 64 queries of a head. Two share keys and values of some heads, see [`FlashConfig::forward_groups`].
 //!
 //! The product with the values is enqueued behind the scores of the next keys and runs during their softmax. The value
 //! subtracted from the scores follows their maximum only when that has grown by much, as in FlashAttention-4, so that
@@ -35,20 +35,20 @@ pub(super) fn attention_forward<E: Float>(
     lse: &mut [f32],
     #[comptime] cfg: FlashConfig,
 ) {
-    cubes_at_once(comptime![cfg.cubes()]);
+    cubes_at_once(comptime![cfg.forward_cubes()]);
     let (row_head, from_last) = cube_place(call);
-    let blocks = tiles_of(call.lens.t, comptime![cfg.groups() * TILE]);
+    let blocks = tiles_of(call.lens.t, comptime![cfg.forward_groups() * TILE]);
     if row_head >= call.heads || from_last >= blocks {
         terminate!();
     }
     // Under causality late tiles see the most keys, so they go first.
-    let (group, unit) = warpgroup(comptime![cfg.groups()]);
-    let block = group_tile(row_head, blocks - 1 - from_last, group, cfg);
+    let (group, unit) = warpgroup(comptime![cfg.forward_groups()]);
+    let block = group_tile(row_head, blocks - 1 - from_last, group, comptime![cfg.forward_groups()], cfg);
     let at = place(unit);
     let sight = sight(&call.masks, &block, &at, &call.lens, cfg);
 
     let mut memory = Memory::<E> {
-        queries: slots::<E>(1usize, comptime![cfg.groups()], cfg),
+        queries: slots::<E>(1usize, comptime![cfg.forward_groups()], cfg),
         keys: slots::<E>(2usize, 1usize, cfg),
         values: slots::<E>(2usize, 1usize, cfg),
     };
@@ -74,7 +74,7 @@ pub(super) fn attention_forward<E: Float>(
     let (by0, by1) = (rcp_approx(total0), rcp_approx(total1));
     let t = call.lens.t;
     let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
-    if comptime![cfg.groups() == 1] {
+    if comptime![cfg.forward_groups() == 1] {
         store_rows::<E>(&rows.o, by0, by1, &mut results, out, &patch, columns, cfg);
     } else {
         rows::store_rows::<E, Const<8>>(&rows.o, by0, by1, out, &patch, unit, columns, comptime![cfg.head_dim]);
@@ -122,7 +122,7 @@ fn request_first<E: Float>(
     if UNIT_POS == 0 && sight.blocks > 0 {
         let from = block.batch * lens.s + key_tile_of(sight, 0u32, cfg) * comptime![TILE as u32];
         let row = block.batch * lens.t + block.q0;
-        fill_rows::<E>(&mut memory.queries, &inputs.query, row, column, comptime![cfg.groups()], cfg);
+        fill_rows::<E>(&mut memory.queries, &inputs.query, row, column, comptime![cfg.forward_groups()], cfg);
         fill_slot::<E>(&mut memory.keys, 0usize, &inputs.key_value, from, keys, cfg);
         fill_slot::<E>(&mut memory.values, 0usize, &inputs.key_value, from, values, cfg);
         if sight.blocks > 1 {
@@ -144,7 +144,7 @@ fn attend<E: Float>(
     at: &Place,
     #[comptime] cfg: FlashConfig,
 ) {
-    let (group, _) = warpgroup(comptime![cfg.groups()]);
+    let (group, _) = warpgroup(comptime![cfg.forward_groups()]);
     let queries = tile(describe::<E>(&memory.queries.tiles, comptime![cfg.rows_layout()]), group, cfg);
     let keys = describe::<E>(&memory.keys.tiles, comptime![cfg.rows_layout()]);
     let values = describe::<E>(&memory.values.tiles, comptime![cfg.columns_layout()]);

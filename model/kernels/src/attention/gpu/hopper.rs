@@ -23,7 +23,7 @@ pub(super) fn serves(head_dim: usize) -> bool {
 
 /// Computes `out` and `lse`.
 pub(super) fn launch_forward<E: Float + CubeElement>(call: &Call, out: &CubeTensor, lse: &CubeTensor) {
-    let groups = call.config.groups();
+    let groups = call.config.forward_groups();
     let (cubes, arguments) = call.blocks(call.spec.n_heads, call.lens[0].div_ceil(groups * TILE));
     // SAFETY: TMA clips to the matrix of keys and values; everything else is guarded by T and S.
     #[expect(unsafe_code, reason = "launching without bounds checks")]

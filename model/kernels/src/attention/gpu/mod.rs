@@ -27,6 +27,7 @@
 //!
 //! A thread has 255 registers, and heads of 192 and 256 leave them for one sum: a block is two warpgroups. In forward and in
 //! [`wide_query_gradient`] each owns 64 queries; in [`wide_key_value_gradient`] one sums dV and the other dK.
+//! Forward has two warpgroups also for heads of 80 and 96, whose tiles take TMA long to copy.
 //!
 //! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies them, [`lines`] stores
 //! rows through shared memory and [`rows`] without; [`bound`], [`relative`], [`mask`], [`softmax`] and [`dropout`] work on scores in registers.

@@ -93,10 +93,17 @@ pub(super) fn query_tile(row_head: u32, tile: u32, #[comptime] cfg: FlashConfig)
     }
 }
 
-/// Returns the tile of warpgroup `group` of block `nth` of head `row_head`, where the warpgroups of a block own successive tiles.
+/// Returns the tile of warpgroup `group` of block `nth` of head `row_head`, where the `groups` warpgroups of a block own
+/// successive tiles.
 #[cube]
-pub(super) fn group_tile(row_head: u32, nth: u32, group: u32, #[comptime] cfg: FlashConfig) -> QueryTile {
-    let groups = comptime![cfg.groups() as u32];
+pub(super) fn group_tile(
+    row_head: u32,
+    nth: u32,
+    group: u32,
+    #[comptime] groups: usize,
+    #[comptime] cfg: FlashConfig,
+) -> QueryTile {
+    let groups = comptime![groups as u32];
     if comptime![groups == 1] {
         query_tile(row_head, nth, cfg)
     } else {

@@ -45,7 +45,7 @@ pub(super) fn call() -> CallCompilationArg {
 
 /// Compiles forward, the two kernels of backward, and the one for a single tile.
 fn kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 4] {
-    let (launch, properties, target) = settings(UNITS);
+    let (launch, properties, target) = settings(cfg.forward_groups() as u32 * UNITS);
     let first = attention_forward::AttentionForward::<E>::new(
         launch,
         properties,

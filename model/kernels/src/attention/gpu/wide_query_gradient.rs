@@ -39,7 +39,7 @@ pub(super) fn wide_query_gradient<E: Float>(
         terminate!();
     }
     let (group, unit) = warpgroup(comptime![cfg.groups()]);
-    let block = group_tile(row_head, blocks - 1 - from_last, group, cfg);
+    let block = group_tile(row_head, blocks - 1 - from_last, group, comptime![cfg.groups()], cfg);
     let sight = sight(&call.masks, &block, &place(unit), &call.lens, cfg);
 
     let groups = comptime![cfg.groups()];

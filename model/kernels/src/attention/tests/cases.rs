@@ -110,6 +110,7 @@ fn without_windows() -> Vec<Case> {
         Case { h: 2, g: 2, t: 70, s: 130, k: 128, packed: false, lengths: Some(&[129, 64]), ..wide },
         // Heads of other sizes: multiples of 16 and 8, more and less than a tile's 64 columns.
         Case { t: 150, s: 150, k: 96, causal: true, ..wide },
+        Case { h: 2, g: 1, t: 140, s: 140, k: 80, causal: true, lengths: Some(&[140, 70]), ..wide },
         Case { h: 2, g: 1, t: 130, s: 130, k: 80, documents: Some(|i| (i / 47) as i32), ..wide },
         Case { h: 2, g: 2, t: 65, s: 200, k: 32, packed: false, lengths: Some(&[150, 64]), ..wide },
         Case { h: 2, g: 2, t: 40, s: 40, k: 72, causal: true, ..wide },
