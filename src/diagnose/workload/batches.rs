@@ -1,7 +1,6 @@
 //! Synthetic batches.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use kiln_model::mlm::max_labels;
 use kiln_model::{Batch, PairBatch, TextBatch};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -23,8 +22,7 @@ impl Workload {
     fn text(&self, below: &mut impl FnMut(usize) -> usize, device: &Device) -> Batch {
         let [b, t] = [self.batch_size, self.seq_len];
         let mut ids: Vec<i32> = (0..2 * b * t).map(|_| below(self.model.vocab_size()) as i32).collect();
-        let masked_share = self.masked_share();
-        if let Some(share) = masked_share {
+        if let Some(share) = self.masked_share() {
             let labelled = (share * 1000.0) as usize;
             let hidden = ids[b * t..].iter_mut().filter(|_| below(1000) >= labelled);
             hidden.for_each(|label| *label = TextBatch::NOT_COUNTED);
@@ -33,7 +31,7 @@ impl Workload {
         ids.extend(vec![0; b * t]);
         ids.extend(vec![t as i32; b]);
         let batch = TextBatch::from_contiguous(upload(ids, device), [b, t], (b * t) as u64, false);
-        Batch::Text(TextBatch { max_labels: masked_share.map(|share| max_labels(b * t, share)), ..batch })
+        Batch::Text(TextBatch { max_labels: self.max_labels(), ..batch })
     }
 
     /// Padded rows of sources and targets.

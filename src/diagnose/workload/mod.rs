@@ -144,7 +144,7 @@ impl Workload {
         let parameters = n_params(&self.model).total() as f64;
         let n_positions = self.batch_size * self.seq_len;
         let positions = n_positions as f64;
-        let skipped = self.masked_share().map_or(0, |share| n_positions - max_labels(n_positions, share));
+        let skipped = self.max_labels().map_or(0, |labels| n_positions - labels);
         let table = (self.model.vocab_size() * self.model.d_model) as f64;
         let square = self.seq_len * self.model.d_model;
         let attention = match self.model.architecture {
@@ -158,6 +158,11 @@ impl Workload {
     /// Returns the share of the tokens that are labels, if the model predicts masked tokens.
     pub fn masked_share(&self) -> Option<f64> {
         (self.model.architecture == Architecture::EncoderOnly).then_some(self.config.train.masked_share)
+    }
+
+    /// Returns the most labels that a batch may have, if the model predicts masked tokens: the positions that its head reads.
+    pub fn max_labels(&self) -> Option<usize> {
+        self.masked_share().map(|share| max_labels(self.batch_size * self.seq_len, share))
     }
 
     /// Returns the padded shape of a batch, `[B, S, T]`; S is 0 for text.
@@ -189,7 +194,7 @@ impl Workload {
             "shortest": self.shortest,
             "n_batches": self.n_batches,
             "activation_checkpointing": self.checkpointing(),
-            "max_labels": self.masked_share().map(|share| max_labels(self.batch_size * self.seq_len, share)),
+            "max_labels": self.max_labels(),
             "label_smoothing": self.config.train.label_smoothing,
             "f32_products": self.config.train.f32_products,
             "parameters": n_params(&trained).total(),
