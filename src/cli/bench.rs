@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use burn::tensor::{Device, FloatDType};
 use serde_json::{Value, json};
 
 pub(super) use self::chosen::ChosenArgs;
+use super::error::Usage;
 use super::together::{Role, begin};
 use crate::config::Precision;
 use crate::device::{self, DeviceChoice};
@@ -137,12 +138,7 @@ impl Bench {
             workload.config.train.sync_every = sync_every;
             workload.model.logits_chunk_rows = args.logits_chunk_rows.or(workload.model.logits_chunk_rows);
         }
-        ensure!(
-            (steps as u64).is_multiple_of(sync_every),
-            "--sync-every {sync_every} does not divide --steps {steps}: each repeat must take as many synchronizations; --steps {} does",
-            (steps as u64).next_multiple_of(sync_every)
-        );
-        ensure!(steps > 0 && repeats > 0, "--steps {steps} and --repeats {repeats}: both must be at least 1");
+        refuse_effort(steps, repeats, sync_every)?;
         let peer = args.peer.map(open_peer).transpose()?;
         let baseline = args.baseline.as_deref().map(BenchRecord::read_all).transpose()?;
 
@@ -212,12 +208,26 @@ impl Bench {
     }
 }
 
+/// Refuses repeats that take no steps, or not as many synchronizations as others.
+fn refuse_effort(steps: usize, repeats: usize, sync_every: u64) -> Result<(), Usage> {
+    if steps == 0 || repeats == 0 {
+        return Err(Usage(format!("--steps {steps} and --repeats {repeats}: both must be at least 1")));
+    }
+    if !(steps as u64).is_multiple_of(sync_every) {
+        let next = (steps as u64).next_multiple_of(sync_every);
+        return Err(Usage(format!(
+            "--sync-every {sync_every} does not divide --steps {steps}: each repeat must take as many synchronizations; --steps {next} does"
+        )));
+    }
+    Ok(())
+}
+
 /// The baseline that the binary carries, or the program at `script`.
 fn open_peer(script: Option<PathBuf>) -> Result<Peer> {
     let Some(script) = script else { return Peer::carried() };
     let is_workload = script.to_str().is_some_and(|name| NAMES.contains(&name));
     if is_workload && !script.exists() {
-        bail!("--peer takes {0:?} as a file, and there is none: give workloads before --peer", script);
+        bail!(Usage(format!("--peer takes {script:?} as a file, and there is none: give workloads before --peer")));
     }
     Peer::script(&script)
 }

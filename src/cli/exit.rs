@@ -9,6 +9,7 @@ use super::error::{NotUtf8, Usage};
 use crate::checkpoint::{CheckpointError, NotTheSameRun};
 use crate::config::ConfigError;
 use crate::device::{DeviceError, PrecisionError};
+use crate::diagnose::workload::ShapeError;
 use crate::distributed::{DevicesError, WorldError};
 use crate::files::FileError;
 use crate::generate::GenerateError;
@@ -52,7 +53,8 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         || cause.is::<WorldError>()
         || cause.is::<PrecisionError>()
         || cause.is::<NotTheSameRun>()
-        || cause.is::<RunError>();
+        || cause.is::<RunError>()
+        || cause.is::<ShapeError>();
     if is_usage {
         return Some(USAGE);
     }

@@ -91,6 +91,7 @@ impl Run {
         let (lock, leftovers) = ranks.first_then_others("taking the lock of the run folder", own_folder)?;
 
         refuse_for_devices(&self.config, ranks)?;
+        self.refuse_random_weights()?;
         if resume && data.is_none() {
             ranks.first_then_others("comparing the text", || self.refuse_another_text(&checkpoints))?;
         }
@@ -109,9 +110,6 @@ impl Run {
                 ranks.first_then_others("reading the weights to start from", || Ok(checkpoints.starting_weights()?))?
             }
         };
-        if weights.is_none() && checkpoints.list()?.is_empty() {
-            refuse_random_weights(&self.config)?;
-        }
         let resume = match resume {
             true => resume_or_begin(&self, &mut config, ranks.size(), &data, weights.is_some())?,
             false => None,
@@ -130,6 +128,31 @@ impl Run {
         }
         let ranks = ranks.clone();
         Ok(Prepared { lock, leftovers, run: self, plan, config, device, ranks, data, weights, resume, began })
+    }
+
+    /// Refuses to begin with random weights where a model that exists is trained.
+    pub(crate) fn refuse_random_weights(&self) -> Result<()> {
+        let config = &self.config;
+        if self.options.from.is_some() || !Checkpoints::of_run(&self.dir).list()?.is_empty() {
+            return Ok(());
+        }
+        let (what, instead) = if config.model.has_adapters() {
+            let what = format!("model.lora.rank = {} trains adapters of a model that exists", config.model.lora.rank);
+            (what, ", or set model.lora.rank=0")
+        } else if config.model.prompt_tokens > 0 {
+            let what =
+                format!("model.prompt_tokens = {} trains a prompt of a model that exists", config.model.prompt_tokens);
+            (what, ", or set model.prompt_tokens=0")
+        } else if config.compares_with_start() {
+            ("data.text.format = \"preferences\" trains a model that exists".to_owned(), "")
+        } else {
+            return Ok(());
+        };
+        Err(RunError::Config(format!(
+            "{what}, but this run begins with random weights: name a run with --from (kiln import makes one of a Hugging Face \
+             model){instead}"
+        ))
+        .into())
     }
 
     /// Refuses to continue the run on another text than before, as far as the names of the files can tell. The token caches of the run
@@ -246,24 +269,4 @@ pub(super) fn refuse_for_devices(config: &Config, ranks: &Ranks) -> Result<(), R
 /// Reads the model that answers are compared with.
 fn reference(checkpoints: &Checkpoints) -> Result<Weights> {
     checkpoints.weights_before_training().context("answers are compared with the model that the run began with")
-}
-
-/// Refuses to begin with random weights where a model that exists is trained.
-fn refuse_random_weights(config: &Config) -> Result<(), RunError> {
-    let (what, instead) = if config.model.has_adapters() {
-        let what = format!("model.lora.rank = {} trains adapters of a model that exists", config.model.lora.rank);
-        (what, ", or set model.lora.rank=0")
-    } else if config.model.prompt_tokens > 0 {
-        let what =
-            format!("model.prompt_tokens = {} trains a prompt of a model that exists", config.model.prompt_tokens);
-        (what, ", or set model.prompt_tokens=0")
-    } else if config.compares_with_start() {
-        ("data.text.format = \"preferences\" trains a model that exists".to_owned(), "")
-    } else {
-        return Ok(());
-    };
-    Err(RunError::Config(format!(
-        "{what}, but this run begins with random weights: name a run with --from (kiln import makes one of a Hugging Face \
-         model){instead}"
-    )))
 }

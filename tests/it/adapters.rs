@@ -93,9 +93,12 @@ fn adapters_need_a_model_and_a_sound_folder() {
     let place = Workplace::new();
     let text = place.write("text.txt", TEXT);
     let data = format!("data.train={}", text.display());
-    place
-        .run(&["train", "--task", "lm", "--set", &data, "--set", "model.lora.rank=2", "--device", "cpu"])
-        .refused(2, &["model.lora.rank = 2 trains adapters of a model that exists"]);
+    let train = ["train", "--task", "lm", "--set", &data, "--set", "model.lora.rank=2", "--device", "cpu"];
+    for more in [&[][..], &["--dry-run"]] {
+        let ran = place.run(&[&train[..], more].concat());
+        assert!(!ran.stderr.contains("cache"), "the data was prepared first: {ran:#?}");
+        ran.refused(2, &["model.lora.rank = 2 trains adapters of a model that exists"]);
+    }
 
     let llama = llama();
     place.run(&["import", &llama, "--adapter", &llama]).refused(2, &["it holds no adapter_config.json"]);

@@ -107,10 +107,11 @@ fn a_bench_compares_itself_with_any_program_that_prints_the_lines_of_the_baselin
     assert!(printed.contains("torch          has no such workload"), "{printed}");
     let refused = place.run(&["bench", "gpt", "--device", "cpu", "--peer", "nowhere.py"]);
     assert!(refused.code == 1 && refused.stderr.contains("--peer nowhere.py: there is no such file"), "{refused:#?}");
-    let refused = place.run(&["bench", "--device", "cpu", "--peer", "gpt"]);
-    assert!(refused.code == 1 && refused.stderr.contains("give workloads before --peer"), "{refused:#?}");
-    let refused = place.run(&["bench", "gpt3", "--device", "cpu"]);
-    assert!(refused.code != 0 && refused.stderr.contains("tiny-mt"), "{refused:#?}");
+    let bench = |arguments: &[&str]| place.run(&[&["bench", "--device", "cpu"][..], arguments].concat());
+    bench(&["--peer", "gpt"]).refused(2, &["give workloads before --peer"]);
+    bench(&["gpt3"]).refused(2, &["no workload", "tiny-mt"]);
+    bench(&["tiny", "--len", "4096"]).refused(2, &["tiny has at most", "--set model.max_positions=4096"]);
+    bench(&["tiny", "--steps", "0"]).refused(2, &["must be at least 1"]);
 }
 
 #[test]
@@ -118,7 +119,7 @@ fn warming_kernels_needs_a_gpu_and_a_workload_that_exists() {
     let place = Workplace::new();
     place.run(&["warm", "tiny", "--device", "cpu"]).refused(2, &["no kernels to compile"]);
     place.run(&["warm", "--to", "a.kernels", "--device", "cpu"]).refused(2, &["no kernels to compile"]);
-    place.run(&["warm", "gpt3"]).refused(1, &["no workload", "tiny-mt"]);
+    place.run(&["warm", "gpt3"]).refused(2, &["no workload", "tiny-mt"]);
     assert!(!place.path("a.kernels").exists());
 }
 

@@ -87,7 +87,7 @@ impl ChosenArgs {
         let base = Config { model: run.model, ..run.config };
         let sources = Sources { base: Some(base), set: self.set.clone(), only_shown: true, ..Sources::default() };
         let config = resolve(&sources)?.config;
-        Workload::of(&name_of(dir), predicting_tokens(&config)?, self.rows, self.len).map(Some)
+        Ok(Some(Workload::of(&name_of(dir), predicting_tokens(&config)?, self.rows, self.len)?))
     }
 
     fn of_configuration(&self, device: DeviceChoice) -> Result<Option<Workload>> {
@@ -98,7 +98,7 @@ impl ChosenArgs {
         let given = ConfigArgs { config, preset, set, ..ConfigArgs::default() };
         let sources = Sources { only_shown: true, ..given.sources(&[], device) };
         let config = resolve(&sources)?.config;
-        Workload::of(&given.name(), predicting_tokens(&config)?, self.rows, self.len).map(Some)
+        Ok(Some(Workload::of(&given.name(), predicting_tokens(&config)?, self.rows, self.len)?))
     }
 }
 
@@ -125,5 +125,6 @@ fn named(name: &str) -> Result<Workload> {
     if name.parse::<Preset>().is_ok() {
         bail!(Usage(format!("{name:?} is a preset: give it as --preset {name}")));
     }
-    bail!("no workload {name:?}; choose from {}, or a model with --preset, --config or --run", NAMES.join(", "))
+    let names = NAMES.join(", ");
+    bail!(Usage(format!("no workload {name:?}; choose from {names}, or a model with --preset, --config or --run")))
 }

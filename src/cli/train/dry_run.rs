@@ -21,6 +21,7 @@ const N_TOKENS: usize = 40;
 /// Prints a summary of the run. With `show_config` it is a comment in front of the configuration, so that the output is a
 /// configuration file.
 pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
+    run.refuse_random_weights()?;
     let survey = run.survey(resume)?;
     let (config, data, plan) = (&survey.config, &survey.data, &survey.plan);
 

@@ -5,7 +5,7 @@ mod batches;
 mod families;
 mod named;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use kiln_model::flops::n_params;
 use kiln_model::mlm::max_labels;
 use kiln_model::{ActivationCheckpointing, Architecture, TransformerConfig};
@@ -15,6 +15,11 @@ pub use batches::effective_tokens;
 pub use named::NAMES;
 
 use crate::config::{Config, OptimConfig, Resolved, Schedule, Sources, resolve};
+
+/// A shape that a model cannot be timed on; the text says what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ShapeError(String);
 
 /// A model and the batches it is timed on.
 #[derive(Debug, Clone)]
@@ -50,7 +55,7 @@ impl Workload {
     ///
     /// # Errors
     /// If the model has fewer positions, or if there are none.
-    pub fn of(name: &str, config: &Config, rows: Option<usize>, len: Option<usize>) -> Result<Self> {
+    pub fn of(name: &str, config: &Config, rows: Option<usize>, len: Option<usize>) -> Result<Self, ShapeError> {
         let mut model = config.model.clone();
         for size in [&mut model.source_vocab_size, &mut model.target_vocab_size] {
             if *size == 0 {
@@ -100,19 +105,23 @@ impl Workload {
     ///
     /// # Errors
     /// As [`Self::of`].
-    pub fn reshape(&mut self, rows: Option<usize>, len: Option<usize>) -> Result<()> {
+    pub fn reshape(&mut self, rows: Option<usize>, len: Option<usize>) -> Result<(), ShapeError> {
         self.batch_size = rows.unwrap_or(self.batch_size);
         self.seq_len = len.unwrap_or(self.seq_len);
         let limit = self.model.max_positions;
         let lacks_head = self.model.architecture == Architecture::EncoderOnly && !self.model.mlm_head;
-        ensure!(!lacks_head, "{} has no head for masked tokens, so there is nothing to train", self.name);
-        ensure!(self.batch_size > 0 && self.seq_len > 0, "--rows and --len must be at least 1");
+        let refused = |problem: String| Err(ShapeError(problem));
+        if lacks_head {
+            return refused(format!("{} has no head for masked tokens, so there is nothing to train", self.name));
+        }
+        if self.batch_size == 0 || self.seq_len == 0 {
+            return refused("--rows and --len must be at least 1".into());
+        }
         if self.seq_len > limit {
-            bail!(
-                "--len {0}: {1} has at most {limit} positions; add --set model.max_positions={0}",
-                self.seq_len,
-                self.name
-            );
+            let (len, name) = (self.seq_len, &self.name);
+            return refused(format!(
+                "--len {len}: {name} has at most {limit} positions; add --set model.max_positions={len}"
+            ));
         }
 
         if self.title.is_empty() || rows.is_some() || len.is_some() {
