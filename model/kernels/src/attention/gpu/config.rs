@@ -7,7 +7,7 @@ use crate::gpu::mma_f32::Arithmetic;
 /// Rows of a tile.
 pub(super) const TILE: usize = 64;
 
-/// Threads of a warpgroup. A block is one, or two for wide heads.
+/// Threads of a warpgroup. A block is one or two, see [`FlashConfig::groups`] and [`FlashConfig::forward_groups`].
 pub(super) const UNITS: u32 = 128;
 
 /// What a kernel is compiled for.
