@@ -119,6 +119,11 @@ pub(crate) fn timing_device() -> Option<Device> {
     std::env::var_os("KILN_TIMES").and_then(|_| cuda_alone().ok())
 }
 
+/// Returns whether the name of a timing contains the value of `KILN_TIMES`.
+pub(crate) fn is_timed(what: &str) -> bool {
+    std::env::var("KILN_TIMES").is_ok_and(|part| what.contains(&part))
+}
+
 /// Runs until the device has raised its clock, which takes 0.2 s from idle.
 pub(crate) fn warm<T>(device: &Device, run: &mut impl FnMut() -> T) {
     let start = std::time::Instant::now();
@@ -147,11 +152,10 @@ pub(crate) fn seconds<T>(device: &Device, mut run: impl FnMut() -> T) -> f64 {
 
 /// Prints how long one `run` takes and the rate at which it moves `bytes`, averaged over runs in a row. Kernels queue
 /// up behind each other, so the host's launch time shows only where it is the longer one. Results are kept until the
-/// device has finished, because a result that is dropped earlier is never computed. Skips timings whose name does not
-/// contain the value of `KILN_TIMES`.
+/// device has finished, because a result that is dropped earlier is never computed. Skips what [`is_timed`] leaves out.
 pub(crate) fn time<T>(what: &str, bytes: usize, device: &Device, mut run: impl FnMut() -> T) {
     const RUNS: usize = 20;
-    if !std::env::var("KILN_TIMES").is_ok_and(|part| what.contains(&part)) {
+    if !is_timed(what) {
         return;
     }
     warm(device, &mut run);

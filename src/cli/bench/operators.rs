@@ -15,20 +15,21 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
 
     for row in rows {
         let (each, host, share) = (row.time.device, row.time.host, row.of_step() / step.as_secs_f64());
-        let rate = if each > 0.0 { row.work.rate(each) } else { "-".into() };
+        let ms = |secs: f64, digits| if secs.is_finite() { format!("{:.digits$}", 1e3 * secs) } else { "-".into() };
+        let rate = if row.time.is_known() { row.work.rate(each) } else { "-".into() };
+        let share = if row.time.is_known() { format!("{:.1}%", 100.0 * share) } else { "-".into() };
         let floor = peaks.map(|peaks| row.work.floor(peaks));
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         println!(
-            "  {:<name$}  {:<shape$}  {:>5}  {:>8.4}  {:>8.3}  {:>5.1}%  {:>8.4}  {rate:>15}  {:>8}  {:>8}",
+            "  {:<name$}  {:<shape$}  {:>5}  {:>8}  {:>8}  {share:>6}  {:>8.4}  {rate:>15}  {:>8}  {:>8}",
             row.name,
             row.shape,
             row.calls,
-            1e3 * each,
-            1e3 * row.of_step(),
-            100.0 * share,
+            ms(each, 4),
+            ms(row.of_step(), 3),
             1e3 * host,
             or_none(floor.map(|floor| format!("{:.4}", 1e3 * floor))),
-            or_none(floor.filter(|_| each > 0.0).map(|floor| format!("{:.0}%", 100.0 * floor / each))),
+            or_none(floor.filter(|_| row.time.is_known()).map(|floor| format!("{:.0}%", 100.0 * floor / each))),
         );
     }
     if rows.iter().any(|row| row.calls == 0) {
@@ -37,7 +38,15 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
         );
     }
 
-    let sum: f64 = rows.iter().map(OperatorTime::of_step).sum();
+    let (known, unknown): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.time.is_known());
+    if !unknown.is_empty() {
+        println!(
+            "  not timed, and not in the sums: {}; a part took as long as the whole, so something else kept the machine busy. \
+             More --repeats help",
+            unknown.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    let sum: f64 = known.iter().map(|row| row.of_step()).sum();
     print!(
         "  sum of the operators {:.2} ms, {:.1}% of the step of {:.2} ms",
         1e3 * sum,
@@ -46,7 +55,7 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
     );
     match peaks {
         Some(peaks) => {
-            let floors: f64 = rows.iter().map(|row| row.calls as f64 * row.work.floor(peaks)).sum();
+            let floors: f64 = known.iter().map(|row| row.calls as f64 * row.work.floor(peaks)).sum();
             println!("; sum of their floors {:.2} ms", 1e3 * floors);
             println!(
                 "  floor = max(operations / {:.0} TFLOP/s, bytes / {:.2} TB/s). A product of M x K x N has 2 M K N operations, \
@@ -64,7 +73,12 @@ pub(super) fn print_peer(rows: &[ComparedOperator]) {
     println!("operators of the PyTorch baseline");
     for ComparedOperator { name, ours, theirs_ms } in rows {
         let ours_ms = 1e3 * ours.device;
-        let ratio = theirs_ms / ours_ms;
-        println!("  {name:<34} {ours_ms:>8.4} ms, torch {theirs_ms:>8.4} ms: kiln is {ratio:.2} x as fast");
+        match ours.is_known() {
+            true => {
+                let ratio = theirs_ms / ours_ms;
+                println!("  {name:<34} {ours_ms:>8.4} ms, torch {theirs_ms:>8.4} ms: kiln is {ratio:.2} x as fast");
+            }
+            false => println!("  {name:<34} not timed: the machine was busy; torch {theirs_ms:>8.4} ms"),
+        }
     }
 }

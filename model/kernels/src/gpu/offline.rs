@@ -1,7 +1,9 @@
 //! Kernels compiled to PTX on a machine without a GPU. Anything that CubeCL's front end or LLVM rejects fails in a test, not
 //! at the first launch.
 //!
-//! `KILN_PTX_TIMES=1` prints how long each kernel takes on this CPU; `RAYON_NUM_THREADS=1` keeps the others from disturbing it.
+//! `KILN_PTX=FOLDER` writes the PTX of each kernel there, and `KILN_PTX_ONLY=attention/forward` compiles only the kernels whose label
+//! contains that. `KILN_PTX_TIMES=1` prints how long each kernel takes on this CPU; `RAYON_NUM_THREADS=1` keeps the others from
+//! disturbing it.
 //!
 //! Each operator lists its kernels in a function `offline_kernels`. Its own test looks for the instructions it relies on, and
 //! [`super::lock`] compares all of them with `ptx.lock`.
@@ -24,7 +26,8 @@ use cubecl_llvm::{PlironArtifact, PlironCompiler, PlironOptions};
 pub(crate) struct Compiled {
     /// Chosen by hand: operator, pass and case, as `norm/forward/64-vectors-dropout`.
     pub(crate) label: String,
-    /// `None` where the kernel calls a function of NVIDIA's libdevice and this machine has none.
+    /// `None` where the kernel calls a function of NVIDIA's libdevice and this machine has none, and for kernels that
+    /// `KILN_PTX_ONLY` leaves out.
     pub(crate) ptx: Option<String>,
     /// The GPUs that it is assembled for.
     pub(crate) architectures: &'static [&'static str],
@@ -42,7 +45,9 @@ fn ampere() -> SmArch {
 impl Compiled {
     /// Compiles `kernel` for Hopper.
     pub(crate) fn new(label: impl Display, kernel: impl CubeKernel) -> Self {
-        Self::write(label, ptx(&kernel, hopper()), &["sm_90a"])
+        let label = label.to_string();
+        let code = if is_wanted(&label) { ptx(&kernel, hopper()) } else { None };
+        Self::write(label, code, &["sm_90a"])
     }
 
     /// Compiles `kernel` for Ampere.
@@ -50,21 +55,28 @@ impl Compiled {
     /// # Panics
     /// If the same kernel for Hopper differs in more than its target: what runs there is then not what runs elsewhere.
     pub(crate) fn for_ampere(label: impl Display, kernel: impl CubeKernel) -> Self {
-        let code = ptx(&kernel, ampere());
-        if let (Some(code), Some(hopper)) = (&code, ptx(&kernel, hopper())) {
+        let label = label.to_string();
+        let code = if is_wanted(&label) { ptx(&kernel, ampere()) } else { None };
+        if let Some(code) = &code
+            && let Some(hopper) = ptx(&kernel, hopper())
+        {
             assert_eq!(hopper.replace(".target sm_90a", ".target sm_80"), *code, "{label} differs between GPUs");
         }
         Self::write(label, code, &["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
     }
 
-    fn write(label: impl Display, ptx: Option<String>, architectures: &'static [&'static str]) -> Self {
-        let label = label.to_string();
+    fn write(label: String, ptx: Option<String>, architectures: &'static [&'static str]) -> Self {
         if let (Some(ptx), Some(folder)) = (&ptx, std::env::var_os("KILN_PTX")) {
             let file = Path::new(&folder).join(label.replace('/', "_")).with_extension("ptx");
             std::fs::write(&file, ptx).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         }
         Self { label, ptx, architectures }
     }
+}
+
+/// Whether `KILN_PTX_ONLY` leaves the kernel in.
+fn is_wanted(label: &str) -> bool {
+    std::env::var("KILN_PTX_ONLY").map_or(true, |part| label.contains(&part))
 }
 
 /// Returns the arguments that come first in the constructor of a kernel whose blocks have `threads` threads.

@@ -229,11 +229,11 @@ fn a_sum_and_its_norm_equal_the_reference() {
     }
 }
 
-/// Times a step with 16 x 1024 tokens of 768 features, and with 400 x 64 tokens of 512.
+/// Times a step with 16 x 1024 tokens of 768 features, with 8 x 2048 of 2048, and with 400 x 64 tokens of 512.
 #[test]
 fn times() {
     let Some(device) = timing_device() else { return };
-    for ([m, d], p) in [([16_384, 768], 0.0), ([16_384, 768], 0.1), ([25_600, 512], 0.1)] {
+    for ([m, d], p) in [([16_384, 768], 0.0), ([16_384, 768], 0.1), ([16_384, 2048], 0.0), ([25_600, 512], 0.1)] {
         let matrix = || Tensor::<2>::ones([m, d], (&device, DType::BF16));
         let [x, branch, dy, dsum] = [matrix(), matrix(), matrix(), matrix()].map(|t| t.into_dispatch());
         let vector = || Tensor::<1>::ones([d], (&device, DType::BF16)).into_dispatch();

@@ -152,6 +152,12 @@ impl FlashConfig {
         self.rows_layout().panel_elems(2)
     }
 
+    /// Returns whether the columns of a head are one line of 128 bytes. The memory that two lines take for their results would leave
+    /// room for one block only of [`super::key_value_gradient`].
+    pub(super) fn is_a_line(&self) -> bool {
+        self.head_dim == 64
+    }
+
     /// Returns whether the columns of a head are one or two lines of 128 bytes.
     pub(super) fn has_lines(&self) -> bool {
         matches!(self.head_dim, 64 | 128)

@@ -8,20 +8,20 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
+use super::Oct;
 use super::arguments::{Call, Inputs, Lens};
 use super::bound::bound;
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
-use super::lines::{results_memory, store_rows};
 use super::mask::{MASKED, Sight, hide, key_tile_of, sight};
 use super::position::{
     Patch, Place, QueryTile, cube_place, group_tile, key_column, place, query_column, tiles_of, value_column, warpgroup,
 };
 use super::relative::{Scores, add_to_rows};
+use super::rows::store_rows;
 use super::slots::{Slots, arrived, fill, fill_rows, fill_slot, slots};
 use super::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
 use super::tile::{copy_operand, enqueue, left_operand, product, product_shared, round_into, scores_of, settle, tile};
-use super::{Oct, rows};
 use crate::gpu::instruction::{log2_approx, rcp_approx};
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::wgmma::{commit, describe, fence, pin, pin_all, wait, zeros};
@@ -52,7 +52,6 @@ pub(super) fn attention_forward<E: Float>(
         keys: slots::<E>(2usize, 1usize, cfg),
         values: slots::<E>(2usize, 1usize, cfg),
     };
-    let mut results = results_memory::<E>(cfg);
     sync_async_proxy_shared();
     sync_cube();
     request_first::<E>(&mut memory, inputs, &block, &sight, &call.lens, cfg);
@@ -74,11 +73,7 @@ pub(super) fn attention_forward<E: Float>(
     let (by0, by1) = (rcp_approx(total0), rcp_approx(total1));
     let t = call.lens.t;
     let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
-    if comptime![cfg.forward_groups() == 1] {
-        store_rows::<E>(&rows.o, by0, by1, &mut results, out, &patch, columns, cfg);
-    } else {
-        rows::store_rows::<E, Const<8>>(&rows.o, by0, by1, out, &patch, unit, columns, comptime![cfg.head_dim]);
-    }
+    store_rows::<E, Const<8>>(&rows.o, by0, by1, out, &patch, unit, columns, comptime![cfg.head_dim]);
     if at.column == 0 {
         let scale = comptime![cfg.scale() * LOG2_E].runtime();
         let row = block.q0 + at.row;

@@ -64,8 +64,8 @@ pub(super) fn key_value_gradient<E: Float>(
     let (s, row0) = (call.lens.s, block.k0);
     let keys = Patch { first: block.batch * s, row0, rows: s, column: key_column(block.group, cfg) };
     let values = Patch { first: block.batch * s, row0, rows: s, column: value_column(block.group, cfg) };
-    store_rows::<E>(&gradients.dk, 1.0f32, 1.0f32, &mut results, d_key_value, &keys, columns, cfg);
-    store_rows::<E>(&gradients.dv, 1.0f32, 1.0f32, &mut results, d_key_value, &values, columns, cfg);
+    store_rows::<E>(&gradients.dk, &mut results, d_key_value, &keys, columns, cfg);
+    store_rows::<E>(&gradients.dv, &mut results, d_key_value, &values, columns, cfg);
 }
 
 /// The tiles of a block: keys and values, and two slots of queries and `d_out`.

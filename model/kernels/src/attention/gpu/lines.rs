@@ -1,5 +1,5 @@
-//! Rows of a head in lines of 128 bytes, for blocks of one warpgroup: they are stored through shared memory, and multiplied. Heads of
-//! other sizes than 64 and 128 take the ways of [`super::rows`].
+//! Rows of a head in lines of 128 bytes, for blocks of one warpgroup: they are stored through shared memory, and multiplied. Other
+//! heads take the ways of [`super::rows`].
 
 use cubecl::cmma::MmaDefinition;
 use cubecl::prelude::*;
@@ -13,26 +13,24 @@ use super::{Oct, Pair, rows};
 /// Allocates the shared memory that [`store_rows`] needs.
 #[cube]
 pub(super) fn results_memory<E: Float>(#[comptime] cfg: FlashConfig) -> Shared<[Oct<E>]> {
-    Shared::<[Oct<E>]>::new_aligned_slice(comptime![if cfg.has_lines() { cfg.tile_len() / 8 } else { 1 }], 1024usize)
+    Shared::<[Oct<E>]>::new_aligned_slice(comptime![if cfg.is_a_line() { cfg.tile_len() / 8 } else { 1 }], 1024usize)
 }
 
-/// Stores a 64 x head_dim accumulator at `patch` of a matrix of `columns` columns. Multiplies a thread's first row by
-/// `scale0` and its second by `scale1`.
+/// Stores a 64 x head_dim accumulator at `patch` of a matrix of `columns` columns.
 #[cube]
 pub(super) fn store_rows<E: Float>(
     values: &Array<f32>,
-    scale0: f32,
-    scale1: f32,
     memory: &mut Shared<[Oct<E>]>,
     out: &mut [Oct<E>],
     patch: &Patch,
     #[comptime] columns: usize,
     #[comptime] cfg: FlashConfig,
 ) {
-    if comptime![cfg.has_lines()] {
-        store_lines::<E>(values, scale0, scale1, memory, out, patch, columns, comptime![cfg.head_dim]);
+    if comptime![cfg.is_a_line()] {
+        store_lines::<E>(values, memory, out, patch, columns, comptime![cfg.head_dim]);
     } else {
-        rows::store_rows::<E, Const<8>>(values, scale0, scale1, out, patch, UNIT_POS, columns, comptime![cfg.head_dim]);
+        let scale = 1.0f32;
+        rows::store_rows::<E, Const<8>>(values, scale, scale, out, patch, UNIT_POS, columns, comptime![cfg.head_dim]);
     }
 }
 
@@ -54,13 +52,11 @@ pub(super) fn row_products<E: Float>(
     }
 }
 
-/// [`store_rows`] for heads of 64 or 128. Each warp transposes its 16 rows through shared memory (`stmatrix`), so that threads store
+/// [`store_rows`] for heads of 64. Each warp transposes its 16 rows through shared memory (`stmatrix`), so that threads store
 /// 16 bytes and warps whole lines.
 #[cube]
 fn store_lines<E: Float>(
     values: &Array<f32>,
-    scale0: f32,
-    scale1: f32,
     memory: &mut Shared<[Oct<E>]>,
     out: &mut [Oct<E>],
     patch: &Patch,
@@ -79,11 +75,7 @@ fn store_lines<E: Float>(
         #[unroll]
         for matrix in 0..4usize {
             let from = comptime![sixteen * 8 + matrix * 2];
-            let scale = if comptime![matrix % 2 == 0] { scale0 } else { scale1 };
-            let mut pair = Pair::<f32>::empty();
-            pair.insert(0usize, values[from] * scale);
-            pair.insert(1usize, values[comptime![from + 1]] * scale);
-            four[matrix] = Pair::<E>::cast_from(pair);
+            four[matrix] = Pair::<E>::cast_from(rows::pair(values, from));
         }
         let row = plane_row + lane % 16;
         let oct = lane / 16 + comptime![2 * sixteen as u32];

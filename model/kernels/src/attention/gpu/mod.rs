@@ -30,7 +30,7 @@
 //! Forward has two warpgroups also for heads of 80 and 96, whose tiles take TMA long to copy.
 //!
 //! [`position`] says where tiles and threads are, [`slots`] loads tiles, [`tile`] multiplies them, [`lines`] stores
-//! rows through shared memory and [`rows`] without; [`bound`], [`relative`], [`mask`], [`softmax`] and [`dropout`] work on scores in registers.
+//! some rows through shared memory and [`rows`] all others; [`bound`], [`relative`], [`mask`], [`softmax`] and [`dropout`] work on scores in registers.
 
 mod ampere;
 mod arguments;

@@ -80,7 +80,7 @@ pub(super) fn one_tile_gradients<E: Float>(
     let mut dv = zeros(head_dim);
     enqueue::<E>(&mut dv, &dropped, tile(streamed, 3u32, cfg), comptime![cfg.columns_layout()]);
     settle::<E>(&dv, &dropped, 0usize);
-    store_rows::<E>(&dv, 1.0f32, 1.0f32, &mut memory.results, d_key_value, &values, columns, cfg);
+    store_rows::<E>(&dv, &mut memory.results, d_key_value, &values, columns, cfg);
 
     let d_scores = score_gradient::<E>(&memory, &p, kept, dropout.args.scale, cfg);
     turn::<E>(&d_scores, &mut memory.turned);
@@ -104,10 +104,10 @@ pub(super) fn one_tile_gradients<E: Float>(
 
     // Wait for `dk`, not for `dq`.
     settle::<E>(&dk, &d_scores, 1usize);
-    store_rows::<E>(&dk, 1.0f32, 1.0f32, &mut memory.results, d_key_value, &keys, columns, cfg);
+    store_rows::<E>(&dk, &mut memory.results, d_key_value, &keys, columns, cfg);
     wait(0usize);
     pin(&dq);
-    store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut memory.results, d_query, &queries, query_columns, cfg);
+    store_rows::<E>(&dq, &mut memory.results, d_query, &queries, query_columns, cfg);
 }
 
 /// The shared memory of a block.

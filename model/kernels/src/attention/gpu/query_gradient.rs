@@ -9,12 +9,13 @@ use super::arguments::{Call, Inputs, Lens, Outputs};
 use super::bound::{bound, multiply_by_slopes};
 use super::config::{FlashConfig, TILE};
 use super::dropout::drop_values;
-use super::lines::{results_memory, row_products, store_rows};
+use super::lines::row_products;
 use super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
 use super::position::{
     Patch, Place, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, unit_here, value_column,
 };
 use super::relative::{Scores, add_to_rows};
+use super::rows::store_rows;
 use super::slots::{Slots, arrived, fill_both, fill_slot_both, slots};
 use super::softmax::{take_probabilities, take_score_gradients};
 use super::tile::{enqueue, left_operand, round_into, scores_and_dp, settle, tile};
@@ -43,7 +44,6 @@ pub(super) fn query_gradient<E: Float>(
 
     let mut memory =
         Memory::<E> { resident: slots::<E>(1usize, 2usize, cfg), streamed: slots::<E>(2usize, 2usize, cfg) };
-    let mut results = results_memory::<E>(cfg);
     sync_async_proxy_shared();
     sync_cube();
     request_first::<E>(&mut memory, inputs, outputs, &block, &sight, &call.lens, cfg);
@@ -60,7 +60,7 @@ pub(super) fn query_gradient<E: Float>(
         accumulate::<E>(&mut dq, &mut memory, &rows, inputs, call, &block, &sight, cfg);
     }
     let columns = comptime![cfg.query_columns()];
-    store_rows::<E>(&dq, 1.0f32, 1.0f32, &mut results, d_query, &patch, columns, cfg);
+    store_rows::<E, Const<8>>(&dq, 1.0f32, 1.0f32, d_query, &patch, unit, columns, comptime![cfg.head_dim]);
 }
 
 /// The tiles of a block: queries and `d_out`, and two slots of keys and values.

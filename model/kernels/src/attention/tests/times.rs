@@ -4,7 +4,7 @@ use burn::tensor::{DType, Tensor};
 use crate::F32Products;
 use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::maybe::{Maybe, MaybeInts};
-use crate::testing::{seconds, tensor, values};
+use crate::testing::{is_timed, seconds, tensor, values};
 
 /// What is timed: name, B, H, T, K, causality, window, bound of the scores. "relative" has relative positions.
 type Timed = (&'static str, usize, usize, usize, usize, bool, Option<usize>, Option<f32>);
@@ -70,6 +70,10 @@ fn times_in_tf32() {
 fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {
     let Some(device) = crate::testing::timing_device() else { return };
     let (name, b, h, t, k, causal, window, softcap) = shape;
+    let described = format!("{name} {b} x {h} x {t} x {k}");
+    if !is_timed(&described) {
+        return;
+    }
     // Through one row: the backend leaves gaps between the rows of a matrix that it uploads, and those would be copied away in
     // each call. Products leave none.
     let matrix = |[rows, columns]: [usize; 2], seed, dtype| {
@@ -113,7 +117,7 @@ fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {
     let flops = 4.0 * (b * h * k) as f64 * seen;
     let (first, second) = (seconds(&device, forward), seconds(&device, backward));
     println!(
-        "{name} {b} x {h} x {t} x {k} in {dtype:?} ({f32_products:?}): forward {:.3} ms ({:.0} TFLOP/s), backward {:.3} ms ({:.0})",
+        "{described} in {dtype:?} ({f32_products:?}): forward {:.3} ms ({:.0} TFLOP/s), backward {:.3} ms ({:.0})",
         first * 1e3,
         flops / first * 1e-12,
         second * 1e3,
