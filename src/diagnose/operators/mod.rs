@@ -70,7 +70,7 @@ pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats:
         bench.attention(attention)?;
     }
     for (rows, n) in &calls.norms {
-        bench.norm([*rows, d_model], *n, calls.dropout, workload.model.bias)?;
+        bench.norm(*rows, *n, calls.dropout, &workload.model)?;
     }
     for (ids, table_rows) in calls.embeddings {
         bench.embedding(ids, [table_rows, d_model], calls.length, calls.dropout)?;

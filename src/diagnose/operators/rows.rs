@@ -3,6 +3,7 @@
 use anyhow::Result;
 use burn::tensor::{Int, Tensor};
 use kiln_kernels::{Branch, CrossEntropyConfig, NormWeights, add_norm, cross_entropy, embed};
+use kiln_model::{NormKind, TransformerConfig};
 
 use super::bench::Bench;
 use super::work::Work;
@@ -11,13 +12,18 @@ use super::work::Work;
 const CHAIN: usize = 4;
 
 impl Bench {
-    /// Times the residual sum, dropout and norm. Without dropout, the product before adds the residual, so the forward pass
-    /// is a norm alone.
-    pub(super) fn norm(&mut self, [m, d]: [usize; 2], calls: usize, dropout: f64, bias: bool) -> Result<()> {
+    /// Times the residual sum, dropout and norm of `model`. Without dropout, the product before adds the residual, so the forward
+    /// pass is a norm alone.
+    pub(super) fn norm(&mut self, rows: usize, calls: usize, dropout: f64, model: &TransformerConfig) -> Result<()> {
+        let [m, d] = [rows, model.d_model];
         let (gamma, beta, x) = (self.leaf([d]), self.leaf([d]), self.leaf([m, d]));
-        let bias = bias.then(|| self.leaf([d]));
+        let bias = model.bias.then(|| self.leaf([d]));
         let drop = self.dropout(dropout);
-        let norm = || NormWeights { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
+        let norm = || NormWeights {
+            gamma: gamma.clone(),
+            beta: (model.norm_kind == NormKind::LayerNorm).then(|| beta.clone()),
+            eps: 1e-5,
+        };
         let kept = 8.0 * CHAIN as f64 * self.bytes(m * d) as f64;
 
         let chain = || {
