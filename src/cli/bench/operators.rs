@@ -15,21 +15,21 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
 
     for row in rows {
         let (each, host, share) = (row.time.device, row.time.host, row.of_step() / step.as_secs_f64());
-        let ms = |secs: f64, digits| if secs.is_finite() { format!("{:.digits$}", 1e3 * secs) } else { "-".into() };
-        let rate = if row.time.is_known() { row.work.rate(each) } else { "-".into() };
-        let share = if row.time.is_known() { format!("{:.1}%", 100.0 * share) } else { "-".into() };
+        let if_known = |text: String| if row.time.is_known() { text } else { "-".into() };
         let floor = peaks.map(|peaks| row.work.floor(peaks));
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         println!(
-            "  {:<name$}  {:<shape$}  {:>5}  {:>8}  {:>8}  {share:>6}  {:>8.4}  {rate:>15}  {:>8}  {:>8}",
+            "  {:<name$}  {:<shape$}  {:>5}  {:>8}  {:>8}  {:>6}  {:>8.4}  {:>15}  {:>8}  {:>8}",
             row.name,
             row.shape,
             row.calls,
-            ms(each, 4),
-            ms(row.of_step(), 3),
+            if_known(format!("{:.4}", 1e3 * each)),
+            if_known(format!("{:.3}", 1e3 * row.of_step())),
+            if_known(format!("{:.1}%", 100.0 * share)),
             1e3 * host,
+            if_known(row.work.rate(each)),
             or_none(floor.map(|floor| format!("{:.4}", 1e3 * floor))),
-            or_none(floor.filter(|_| row.time.is_known()).map(|floor| format!("{:.0}%", 100.0 * floor / each))),
+            or_none(floor.map(|floor| if_known(format!("{:.0}%", 100.0 * floor / each)))),
         );
     }
     if rows.iter().any(|row| row.calls == 0) {
@@ -41,8 +41,8 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
     let (known, unknown): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.time.is_known());
     if !unknown.is_empty() {
         println!(
-            "  not timed, and not in the sums: {}; a part took as long as the whole, so something else kept the machine busy. \
-             More --repeats help",
+            "  not timed, and not in the sums: {}. Something else kept the machine busy: a part of the call took as long as the \
+             whole. Try more --repeats",
             unknown.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ")
         );
     }
