@@ -12,7 +12,7 @@ use super::Family;
 use super::demands::{Demands, object};
 use super::fields::Fields;
 use super::rope::Rope;
-use super::table::{Line, Sublayer, Table};
+use super::table::{Line, Skipped, Sublayer, Table};
 use crate::config::{
     Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
     TransformerConfig,
@@ -22,6 +22,12 @@ const EMBEDDING: &str = "model.embed_tokens.weight";
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
+const SKIPPED: &[Skipped] = &[
+    // Frequencies of the rotary positions, in files of older versions. Gemma 3 has a second set.
+    Skipped { suffix: "rotary_emb.inv_freq", lost: None },
+    Skipped { suffix: "rotary_emb_local.inv_freq", lost: None },
+];
+
 /// The version that a decoder-only model with sandwich norms is. [`write`] reports what it lacks.
 pub(super) fn nearest(config: &TransformerConfig) -> Family {
     if config.qk_norm { Family::Gemma3 } else { Family::Gemma2 }
@@ -30,7 +36,7 @@ pub(super) fn nearest(config: &TransformerConfig) -> Family {
 pub(super) fn table(config: &TransformerConfig) -> Table {
     let (d, f, v) = (config.d_model, config.d_ff, config.target_vocab_size);
     let (k, q, kv) = (config.head_dim(), config.n_heads * config.head_dim(), config.kv_heads() * config.head_dim());
-    let mut table = Table { optional_prefix: "model.", ..Table::default() };
+    let mut table = Table { optional_prefix: "model.", skipped: SKIPPED, ..Table::default() };
     table.add_rows("embedding.table", EMBEDDING, [v, d], 0);
 
     let norm = Sublayer::RmsNormLessOne;

@@ -11,6 +11,7 @@ const SKIPPED: &[Skipped] = &[
     // The causal mask and its fill value, in files of older versions.
     Skipped { suffix: ".attn.bias", lost: None },
     Skipped { suffix: ".attn.masked_bias", lost: None },
+    Skipped { suffix: ".crossattention.bias", lost: None },
 ];
 
 pub(super) fn table(config: &TransformerConfig) -> Table {

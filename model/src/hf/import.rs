@@ -1,5 +1,6 @@
 //! Converts the tensors of a file to Kiln's parameters.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::table::{Layout, Row, Skipped, Table};
@@ -89,7 +90,8 @@ impl<'a, 'b> Found<'a, 'b> {
         let mut found = Self { originals: HashMap::new(), copies: HashMap::new(), notes: Vec::new() };
         let mut lost: Vec<(&str, Vec<&str>)> = Vec::new();
         for tensor in tensors {
-            let bare = tensor.name.strip_prefix(table.optional_prefix).unwrap_or(&tensor.name);
+            let todays = todays_name(&tensor.name);
+            let bare = todays.strip_prefix(table.optional_prefix).unwrap_or(&todays);
             let before = if let Some(name) = wanted.get(bare) {
                 found.originals.insert(name, tensor)
             } else if let Some(name) = copies.get(bare) {
@@ -125,6 +127,15 @@ impl<'a, 'b> Found<'a, 'b> {
         };
         self.originals.get(name).copied().or_else(copy)
     }
+}
+
+/// Renames a tensor of an older file as `transformers` does when it loads one: files converted from TensorFlow call the
+/// parameters of a norm `gamma` and `beta`. Source: the "legacy" entry of its `conversion_mapping.py`.
+fn todays_name(name: &str) -> Cow<'_, str> {
+    let renamed = [(".gamma", ".weight"), (".beta", ".bias")]
+        .into_iter()
+        .find_map(|(old, new)| Some(format!("{}{new}", name.strip_suffix(old)?)));
+    renamed.map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
 /// Joins the pieces of a parameter.

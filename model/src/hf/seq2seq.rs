@@ -14,12 +14,19 @@ const NORM_EPS: f64 = 1e-5;
 /// BART's positions begin at 2. The rows before are never looked up.
 const UNUSED_POSITIONS: usize = 2;
 
-const BART_SKIPPED: &[Skipped] = &[];
+const BART_SKIPPED: &[Skipped] = &[
+    // The number of a file format of fairseq, in files converted from it.
+    Skipped { suffix: "encoder.version", lost: None },
+    Skipped { suffix: "decoder.version", lost: None },
+];
 
 const MARIAN_SKIPPED: &[Skipped] = &[
     // Sines and cosines, in files of older versions.
     Skipped { suffix: "embed_positions.weight", lost: None },
     Skipped { suffix: "embed_positions.weights", lost: None },
+    // The number of a file format of fairseq, in files converted from it.
+    Skipped { suffix: "encoder.version", lost: None },
+    Skipped { suffix: "decoder.version", lost: None },
 ];
 
 pub(super) fn table(config: &TransformerConfig) -> Table {

@@ -18,6 +18,7 @@ mod peft;
 mod preferences;
 mod prompt_tuning;
 mod prompts;
+mod published_names;
 mod round_trip;
 mod support;
 mod t5;
