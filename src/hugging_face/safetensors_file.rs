@@ -55,6 +55,7 @@ impl SafetensorsFile {
                 name: name.to_owned(),
                 shape: view.shape().to_vec(),
                 element_type: match view.dtype() {
+                    Dtype::F64 => ElementType::F64,
                     Dtype::F32 => ElementType::F32,
                     Dtype::F16 => ElementType::F16,
                     Dtype::BF16 => ElementType::Bf16,

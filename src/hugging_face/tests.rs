@@ -91,7 +91,7 @@ fn other_folders_are_refused_with_a_reason() {
     fs::write(dir.join("other.bin"), "PK").expect("writable");
     assert!(error(&dir).contains("only weights under other names"), "{}", error(&dir));
     fs::write(dir.join(TORCH_FILE), "PK").expect("writable");
-    assert!(error(&dir).contains("pytorch_model.bin: is not an archive of torch.save"), "{}", error(&dir));
+    assert!(error(&dir).contains("pytorch_model.bin: is not a file of torch.save"), "{}", error(&dir));
     fs::write(dir.join(CONFIG_FILE), "{").expect("writable");
     fs::write(dir.join(WEIGHTS_FILE), "12345").expect("writable");
     assert!(error(&dir).contains("config.json: cannot be read"), "{}", error(&dir));

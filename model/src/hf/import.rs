@@ -271,7 +271,7 @@ mod tests {
                 "extra: h.other [1]",
                 "misshaped: h.q.weight is [3, 2], wanted [2, 3]",
                 "missing: model.h.ln.bias [3]",
-                "unreadable: h.q.bias is I64; supported: F32, F16 and BF16",
+                "unreadable: h.q.bias is I64; supported: F64, F32, F16 and BF16",
             ]
         );
     }

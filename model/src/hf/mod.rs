@@ -235,7 +235,7 @@ pub struct Imported {
 ///
 /// # Errors
 /// If the family or one of its options is not supported, or if tensors are missing, unknown, misshaped or of an unsupported
-/// type (not f32, f16 or bf16). Each error lists all problems of its kind.
+/// type (not f64, f32, f16 or bf16). Each error lists all problems of its kind.
 pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, HfError> {
     let no_object = HfError::Family { found: "it is not a JSON object".to_owned() };
     let object = config.as_object().ok_or(no_object)?;

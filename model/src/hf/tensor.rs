@@ -5,6 +5,8 @@ use half::{bf16, f16};
 /// How a file stores the elements of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ElementType {
+    /// IEEE double precision. It is rounded to single precision.
+    F64,
     /// IEEE single precision.
     F32,
     /// IEEE half precision.
@@ -19,6 +21,7 @@ impl ElementType {
     /// Bytes per element, for supported types.
     fn size_bytes(&self) -> Option<usize> {
         match self {
+            Self::F64 => Some(8),
             Self::F32 => Some(4),
             Self::F16 | Self::Bf16 => Some(2),
             Self::Other(_) => None,
@@ -44,7 +47,7 @@ impl FileTensor<'_> {
     pub(super) fn problem(&self) -> Option<String> {
         let n: usize = self.shape.iter().product();
         match self.element_type.size_bytes() {
-            None => Some(format!("{} is {}; supported: F32, F16 and BF16", self.name, self.type_name())),
+            None => Some(format!("{} is {}; supported: F64, F32, F16 and BF16", self.name, self.type_name())),
             Some(size) if self.bytes.len() != n * size => {
                 Some(format!("{} has {} bytes, but its shape needs {}", self.name, self.bytes.len(), n * size))
             }
@@ -59,10 +62,14 @@ impl FileTensor<'_> {
         }
     }
 
-    /// The elements as f32. The conversion is exact for all supported types.
+    /// The elements as f32. The conversion is exact for all supported types but F64, which is rounded to nearest.
     pub(super) fn values(&self) -> Vec<f32> {
         let pairs = || self.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
         match &self.element_type {
+            ElementType::F64 => {
+                let wide = self.bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes")));
+                wide.map(|x| x as f32).collect()
+            }
             ElementType::F32 => {
                 self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
             }
@@ -82,9 +89,11 @@ mod tests {
     }
 
     #[test]
-    fn all_three_float_types_are_read_exactly() {
+    fn all_float_types_are_read() {
         let f32s: Vec<u8> = [1.5_f32, -0.1].iter().flat_map(|x| x.to_le_bytes()).collect();
         assert_eq!(tensor(ElementType::F32, &f32s).values(), [1.5, -0.1]);
+        let f64s: Vec<u8> = [1.5_f64, -0.1].iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(tensor(ElementType::F64, &f64s).values(), [1.5, -0.1]);
         // 1.5 and -2 in half precision and in bfloat16.
         assert_eq!(tensor(ElementType::F16, &[0x00, 0x3e, 0x00, 0xc0]).values(), [1.5, -2.0]);
         assert_eq!(tensor(ElementType::Bf16, &[0xc0, 0x3f, 0x00, 0xc0]).values(), [1.5, -2.0]);
@@ -93,7 +102,7 @@ mod tests {
     #[test]
     fn other_types_and_wrong_sizes_are_named() {
         let problem = tensor(ElementType::Other("I64".into()), &[0; 16]).problem().expect("refused");
-        assert_eq!(problem, "w is I64; supported: F32, F16 and BF16");
+        assert_eq!(problem, "w is I64; supported: F64, F32, F16 and BF16");
         let problem = tensor(ElementType::F32, &[0; 7]).problem().expect("refused");
         assert_eq!(problem, "w has 7 bytes, but its shape needs 8");
         assert_eq!(tensor(ElementType::Bf16, &[0; 4]).problem(), None);

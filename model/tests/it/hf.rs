@@ -281,7 +281,7 @@ fn every_tensor_that_does_not_fit_is_listed() {
             match tensor.name.as_str() {
                 "cls.predictions.transform.dense.bias" => tensor.name = "cls.other".into(),
                 "bert.encoder.layer.0.output.dense.weight" => tensor.shape.reverse(),
-                "bert.embeddings.LayerNorm.bias" => tensor.element_type = ElementType::Other("F64".into()),
+                "bert.embeddings.LayerNorm.bias" => tensor.element_type = ElementType::Other("I64".into()),
                 _ => {}
             }
         }
@@ -293,7 +293,7 @@ fn every_tensor_that_does_not_fit_is_listed() {
          misshaped: bert.encoder.layer.0.output.dense.weight is [48, 32], wanted [32, 48]\n  \
          missing: bert.encoder.layer.1.intermediate.dense.bias [48]\n  \
          missing: cls.predictions.transform.dense.bias [32]\n  \
-         unreadable: bert.embeddings.LayerNorm.bias is F64; supported: F32, F16 and BF16"
+         unreadable: bert.embeddings.LayerNorm.bias is I64; supported: F64, F32, F16 and BF16"
     );
 }
 

@@ -25,11 +25,7 @@ pub(super) struct Archive {
 impl Archive {
     pub(super) fn open(bytes: &[u8]) -> Result<Self, String> {
         if !bytes.starts_with(FILE) {
-            return Err(
-                "is not an archive of torch.save; before version 1.6, PyTorch wrote plain pickles, which are not \
-                        supported: load the file in PyTorch and save it again"
-                    .to_owned(),
-            );
+            return Err("is not a file of torch.save; load it in PyTorch and save it again".to_owned());
         }
         let cut_short = || "is cut short: its directory is not where it should be; download it again".to_owned();
         let (mut at, n) = directory(bytes).ok_or_else(cut_short)?;

@@ -1,13 +1,18 @@
-//! `pytorch_model.bin`: an archive with a Python pickle that describes tensors, and their elements in files of their own.
+//! `pytorch_model.bin`: an archive with a Python pickle that describes tensors, and their elements in files of their own. Before
+//! PyTorch 1.6 it was a sequence of pickles, followed by the elements.
 //!
 //! Unpickling in Python can run any code in the file. This reader runs none: of the pickle's instructions it knows those
 //! that build tensors, dictionaries and numbers, and it refuses every other function by its name.
 
 mod archive;
+mod legacy;
+mod machine;
 mod pickle;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use archive::Archive;
 use kiln_model::hf::{ElementType, FileTensor};
@@ -15,6 +20,8 @@ use memmap2::Mmap;
 use pickle::Described;
 
 use super::FolderError;
+
+const BIG_ENDIAN: &str = "has big-endian elements, which are not supported; save it again on a little-endian machine";
 
 /// A mapped file whose tensors have been found and measured.
 #[derive(Debug)]
@@ -24,15 +31,26 @@ pub(super) struct TorchFile {
     tensors: Vec<Found>,
 }
 
-/// A tensor, and its place in the file.
+/// A tensor, and where its elements are.
 #[derive(Debug)]
 struct Found {
     name: String,
     shape: Vec<usize>,
     element_type: ElementType,
-    start: usize,
-    len: usize,
+    elements: Elements,
 }
+
+/// The elements of a tensor, last dimension fastest.
+#[derive(Debug)]
+enum Elements {
+    /// A part of the file.
+    Mapped { start: usize, len: usize },
+    /// Copied in this order, because the file has them in another.
+    Gathered(Vec<u8>),
+}
+
+/// Where a file holds the elements of each storage: start and length.
+type Storages = HashMap<Rc<str>, (usize, usize)>;
 
 impl TorchFile {
     pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
@@ -51,18 +69,62 @@ impl TorchFile {
 
     /// All tensors, sorted by name.
     pub(super) fn tensors(&self) -> Vec<FileTensor<'_>> {
-        let tensor = |found: &Found| FileTensor {
+        self.tensors.iter().map(|found| self.tensor(found)).collect()
+    }
+
+    fn tensor<'a>(&'a self, found: &'a Found) -> FileTensor<'a> {
+        FileTensor {
             name: found.name.clone(),
             shape: found.shape.clone(),
             element_type: found.element_type.clone(),
-            bytes: &self.map[found.start..found.start + found.len],
-        };
-        self.tensors.iter().map(tensor).collect()
+            bytes: match &found.elements {
+                Elements::Mapped { start, len } => &self.map[*start..start + len],
+                Elements::Gathered(bytes) => bytes,
+            },
+        }
     }
 }
 
 /// Finds the tensors in a file.
 fn find(bytes: &[u8]) -> Result<Vec<Found>, String> {
+    let (described, storages) = if legacy::is_legacy(bytes) { legacy::read(bytes)? } else { read_archive(bytes)? };
+    let mut found = Vec::with_capacity(described.len());
+    for tensor in described {
+        let Described { name, storage, offset, shape, stride } = &tensor;
+        let (element_type, size) = element_type(&storage.kind);
+        let (first, available) = *storages
+            .get(&storage.key)
+            .ok_or_else(|| format!("{name} is in the storage {}, which the file lacks", storage.key))?;
+        let cut_short = || {
+            format!(
+                "{name} of shape {shape:?} needs more than the {available} bytes of the storage {}; download the file again",
+                storage.key
+            )
+        };
+        let len = shape.iter().try_fold(size, |n, dim| n.checked_mul(*dim)).ok_or_else(cut_short)?;
+
+        let elements = if len == 0 {
+            Elements::Gathered(Vec::new())
+        } else if is_contiguous(shape, stride) {
+            let start =
+                offset.checked_mul(size).filter(|start| start.checked_add(len).is_some_and(|end| end <= available));
+            Elements::Mapped { start: first + start.ok_or_else(cut_short)?, len }
+        } else if len > available {
+            return Err(format!(
+                "{name} repeats elements (shape {shape:?}, strides {stride:?}); save it with .contiguous()"
+            ));
+        } else {
+            let stored = &bytes[first..first + available];
+            Elements::Gathered(gather(stored, size, &tensor).ok_or_else(cut_short)?)
+        };
+        found.push(Found { name: name.to_string(), shape: shape.clone(), element_type, elements });
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// Reads the description of an archive, the format of PyTorch since 1.6.
+fn read_archive(bytes: &[u8]) -> Result<(Vec<Described>, Storages), String> {
     let archive = Archive::open(bytes)?;
     let (folder, pickle) = archive
         .names()
@@ -70,48 +132,51 @@ fn find(bytes: &[u8]) -> Result<Vec<Found>, String> {
         .ok_or("has no data.pkl, so it is not a file of torch.save; load it in PyTorch and save it again")?;
     let order = archive.file(&format!("{folder}byteorder")).map(|(start, len)| &bytes[start..start + len]);
     if order.is_some_and(|order| order != b"little") {
-        return Err(
-            "has big-endian elements, which are not supported; save it again on a little-endian machine".to_owned()
-        );
+        return Err(BIG_ENDIAN.to_owned());
     }
 
-    let described = pickle::tensors(&bytes[pickle.0..pickle.0 + pickle.1])?;
-    let mut found = Vec::with_capacity(described.len());
-    for Described { name, storage, offset, shape, stride } in described {
-        let (element_type, size) = element_type(&storage.kind);
-        let elements = shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
-        if elements != Some(0) && !is_contiguous(&shape, &stride) {
-            return Err(format!(
-                "{name} is not contiguous (shape {shape:?}, strides {stride:?}); save it with .contiguous()"
-            ));
+    let (described, _) = pickle::tensors(&bytes[pickle.0..pickle.0 + pickle.1])?;
+    let place = |key: &Rc<str>| Some((key.clone(), archive.file(&format!("{folder}data/{key}"))?));
+    let storages = described.iter().filter_map(|tensor| place(&tensor.storage.key)).collect();
+    Ok((described, storages))
+}
+
+/// Copies the elements of a tensor, each of `size` bytes, from its storage. None if the storage lacks one of them.
+fn gather(storage: &[u8], size: usize, tensor: &Described) -> Option<Vec<u8>> {
+    let Described { offset, shape, stride, .. } = tensor;
+    if shape.len() != stride.len() {
+        return None;
+    }
+    let n = shape.iter().product::<usize>();
+    let mut gathered = Vec::with_capacity(n * size);
+    let mut index = vec![0; shape.len()];
+    for _ in 0..n {
+        let steps =
+            index.iter().zip(stride).try_fold(*offset, |at, (i, step)| at.checked_add(step.checked_mul(*i)?))?;
+        let at = steps.checked_mul(size)?;
+        gathered.extend_from_slice(storage.get(at..at.checked_add(size)?)?);
+
+        for (i, dim) in index.iter_mut().zip(shape).rev() {
+            *i += 1;
+            if *i < *dim {
+                break;
+            }
+            *i = 0;
         }
-
-        let file = format!("{folder}data/{}", storage.key);
-        let (first, available) =
-            archive.file(&file).ok_or_else(|| format!("{name} is in {file}, which is not in the archive"))?;
-        let range = elements.and_then(|n| Some((offset.checked_mul(size)?, n.checked_mul(size)?)));
-        let Some((start, len)) =
-            range.filter(|(start, len)| start.checked_add(*len).is_some_and(|end| end <= available))
-        else {
-            return Err(format!(
-                "{name} of shape {shape:?} needs more than the {available} bytes of {file}; download the file again"
-            ));
-        };
-        found.push(Found { name: name.to_string(), shape, element_type, start: first + start, len });
     }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
+    Some(gathered)
 }
 
 /// The type of a storage's elements, and their size in bytes.
 fn element_type(storage: &str) -> (ElementType, usize) {
     match storage {
         "FloatStorage" => (ElementType::F32, 4),
+        "DoubleStorage" => (ElementType::F64, 8),
         "HalfStorage" => (ElementType::F16, 2),
         "BFloat16Storage" => (ElementType::Bf16, 2),
         other => {
             let size = match other {
-                "DoubleStorage" | "LongStorage" => 8,
+                "LongStorage" => 8,
                 "IntStorage" => 4,
                 "ShortStorage" => 2,
                 _ => 1,
