@@ -72,7 +72,9 @@ fn remedy(differences: &[Difference]) -> String {
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 25] = [
+const FREE: [&str; 26] = [
+    // A resumed run keeps its own.
+    "optim.decay_end",
     "data.train",
     "data.valid",
     "data.cache_dir",

@@ -112,6 +112,9 @@ pub struct OptimConfig {
     pub min_lr_ratio: f64,
     /// Fraction of `train.steps` spent decaying at the end (warmup_stable_decay only), in (0, 1].
     pub decay_fraction: f64,
+    /// The step at which decay reaches its end. A run keeps its own when it is resumed.
+    #[serde(default = "DecayEnd::without_the_key")]
+    pub decay_end: DecayEnd,
     /// `train.sync_every`: learning rate of the outer optimizer; 1 with `outer_momentum = 0` takes the mean of the devices.
     pub outer_lr: f64,
     /// `train.sync_every`: Nesterov momentum of the outer optimizer, in [0, 1).
@@ -124,14 +127,31 @@ pub struct OptimConfig {
 pub enum Schedule {
     /// `lr` after warm-up.
     Constant,
-    /// Half a cosine from `lr` to `lr * min_lr_ratio` at the last step.
+    /// Half a cosine from `lr` to `lr * min_lr_ratio` at `decay_end`.
     Cosine,
-    /// A straight line from `lr` to `lr * min_lr_ratio` at the last step.
+    /// A straight line from `lr` to `lr * min_lr_ratio` at `decay_end`.
     Linear,
     /// Vaswani et al. 2017, section 5.3.
     Noam,
     /// Constant, then linear decay over the last `decay_fraction` of the steps.
     WarmupStableDecay,
+}
+
+/// The step at which a decaying schedule (cosine, linear, warmup_stable_decay) reaches its final rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecayEnd {
+    /// One step after the last, as in PyTorch's recipes: the last step still moves the weights.
+    AfterLastStep,
+    /// The last step, which therefore has the final rate. Runs of versions before 0.2 do this.
+    LastStep,
+}
+
+impl DecayEnd {
+    /// The value of a run whose configuration lacks the key.
+    fn without_the_key() -> Self {
+        Self::LastStep
+    }
 }
 
 /// The training loop.
@@ -268,6 +288,7 @@ impl Default for OptimConfig {
             warmup_steps: 800,
             min_lr_ratio: 0.0,
             decay_fraction: 0.1,
+            decay_end: DecayEnd::AfterLastStep,
             outer_lr: 0.9,
             outer_momentum: 0.5,
         }

@@ -54,6 +54,10 @@ pub(super) fn resume_or_begin(
     }
     run.note(&format!("resuming from {}, {} of {wanted} steps left", resume.path.display(), wanted - done));
     if let Some(saved) = saved {
+        if config.optim.decay_end != saved.optim.decay_end {
+            config.optim.decay_end = saved.optim.decay_end;
+            run.note("optim.decay_end stays as this run began");
+        }
         let notes = [other_length(&resume, &saved, config), share_out(&resume, &saved, config, n_devices)?];
         notes.iter().flatten().for_each(|note| run.note(note));
     }

@@ -181,7 +181,7 @@ fn an_encoder_learns_classes_of_real_text() {
     let settings = [
         "data.train=train.jsonl",
         "data.valid=dev.jsonl",
-        "train.steps=80",
+        "train.steps=120",
         "train.validate_every=40",
         "optim.warmup_steps=5",
         "optim.lr=2e-3",

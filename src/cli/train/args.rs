@@ -12,7 +12,7 @@ use crate::cli::error::Usage;
 use crate::cli::lines::shell_word;
 use crate::cli::together::DevicesArgs;
 use crate::config::task::{TASKS, traits_of};
-use crate::config::{Base, Chosen, Config, ConfigError, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
+use crate::config::{Base, Chosen, Config, ConfigError, DecayEnd, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
 use crate::device::DeviceChoice;
 use crate::distributed::Link;
 use crate::run::{Options, Run, RunError, TrainedModel, folder};
@@ -219,15 +219,17 @@ impl Args {
 
 /// Returns the configuration that a run from `run` starts with. With a `task`, its encoder gets a head for classes.
 fn base_of(run: &TrainedModel, task: Option<&str>) -> Result<Config> {
-    let Some(name) = task else { return Ok(run.config.clone()) };
+    let mut config = run.config.clone();
+    config.optim.decay_end = DecayEnd::AfterLastStep; // this is a new run, whatever its origin did
+    let Some(name) = task else { return Ok(config) };
     // An unknown name is reported with the other mistakes of the configuration.
     let Some(task) = TASKS.into_iter().find(|task| traits_of(*task).name == name) else {
-        return Ok(run.config.clone());
+        return Ok(config);
     };
     if task == run.config.task && traits_of(task).classes.is_none() {
-        return Ok(run.config.clone());
+        return Ok(config);
     }
-    run.config.fine_tuned(&run.model, task).map_err(|problem| Usage(problem).into())
+    config.fine_tuned(&run.model, task).map_err(|problem| Usage(problem).into())
 }
 
 /// Returns what rank 0 has chosen.
