@@ -127,6 +127,19 @@ pub enum CheckpointError {
         .0.display()
     )]
     NoAverage(PathBuf),
+    /// A weight is NaN or infinite.
+    #[error(
+        "{}: {tensor} has the weight {value}, so the model cannot compute: training diverged before this was saved; use an \
+         earlier checkpoint (--checkpoint step-N)", .file.display()
+    )]
+    NotFinite {
+        /// The file with the weights.
+        file: PathBuf,
+        /// Path of the parameter.
+        tensor: String,
+        /// Its first such element.
+        value: f32,
+    },
     /// No checkpoint that would be kept is sound, so none was deleted.
     #[error(
         "older checkpoints in {} are kept, because all newer ones are damaged: {}; check the disk", .dir.display(),

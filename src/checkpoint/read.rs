@@ -58,13 +58,16 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
 }
 
 /// Reads the weights and what is needed to use them. Verifies everything but the optimizer's state.
+///
+/// # Errors
+/// Also [`CheckpointError::NotFinite`], because nothing can be computed with such weights.
 pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
     let manifest = read_manifest(dir)?;
     let (mut weights, mut model, mut files) = (None, None, Vec::new());
     for file in manifest.files.iter().filter(|file| !is_optimizer_state(&file.name) && file.name != EMA_FILE) {
         let (path, bytes) = (dir.join(&file.name), read_verified(dir, file)?);
         match file.name.as_str() {
-            MODEL_FILE => weights = Some(tensors(&path, &bytes)?),
+            MODEL_FILE => weights = Some(finite(&path, tensors(&path, &bytes)?)?),
             MODEL_CONFIG_FILE => model = Some(parse(&path, &bytes)?),
             STATE_FILE => {}
             _ => files.push(StoredFile { name: file.name.clone(), bytes }),
@@ -77,6 +80,15 @@ pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
         model: model.ok_or_else(|| missing(MODEL_CONFIG_FILE))?,
         files,
     })
+}
+
+/// Returns `tensors`, all of whose elements are finite numbers.
+fn finite(path: &Path, tensors: Vec<NamedTensor>) -> Result<Vec<NamedTensor>, CheckpointError> {
+    let wrong = tensors.iter().find_map(|tensor| Some((tensor.name.clone(), tensor.not_finite()?)));
+    match wrong {
+        Some((tensor, value)) => Err(CheckpointError::NotFinite { file: path.to_path_buf(), tensor, value }),
+        None => Ok(tensors),
+    }
 }
 
 /// Returns whether the checkpoint in `dir` has averaged weights.
@@ -92,7 +104,8 @@ pub fn read_average(dir: &Path) -> Result<Weights, CheckpointError> {
     let manifest = read_manifest(dir)?;
     let listed = manifest.files.iter().find(|file| file.name == EMA_FILE);
     let file = listed.ok_or_else(|| CheckpointError::NoAverage(dir.to_path_buf()))?;
-    let averaged = tensors(&dir.join(EMA_FILE), &read_verified(dir, file)?)?;
+    let path = dir.join(EMA_FILE);
+    let averaged = finite(&path, tensors(&path, &read_verified(dir, file)?)?)?;
     let mut averaged: HashMap<String, NamedTensor> =
         averaged.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
     let mut weights = read_weights(dir)?;

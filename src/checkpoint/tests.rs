@@ -250,6 +250,16 @@ fn weights_only(step: u64) -> Weights {
 }
 
 #[test]
+fn weights_that_are_no_numbers_are_not_used() {
+    let (_dir, checkpoints) = run();
+    let mut saved = weights_only(7);
+    saved.weights[1].values[1] = f32::NAN;
+    let path = checkpoints.save_weights(&saved).expect("a writable folder");
+    let error = read_weights(&path).expect_err("nothing can be computed").to_string();
+    assert!(error.contains(&saved.weights[1].name) && error.contains("the weight NaN"), "{error}");
+}
+
+#[test]
 fn weights_alone_can_be_used_but_not_resumed() {
     let (_dir, checkpoints) = run();
     let saved = weights_only(7);

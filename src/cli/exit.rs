@@ -79,14 +79,14 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<FolderError>() {
         return Some(match error {
             FolderError::Io { source, .. } => code_of_io(source),
-            FolderError::NotAModel { .. } | FolderError::Taken(_) => USAGE,
+            FolderError::NotAModel { .. } | FolderError::Taken(_) | FolderError::Beyond { .. } => USAGE,
             FolderError::BadFile { .. } => BAD_DATA,
         });
     }
     if let Some(error) = cause.downcast_ref::<GgufError>() {
         return Some(match error {
             GgufError::Io { source, .. } => code_of_io(source),
-            GgufError::Taken(_) | GgufError::NotExpressible(_) => USAGE,
+            GgufError::Taken(_) | GgufError::NotExpressible(_) | GgufError::Beyond { .. } => USAGE,
         });
     }
 

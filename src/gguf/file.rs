@@ -38,6 +38,28 @@ impl GgufType {
         }) as u64
     }
 
+    /// Returns the first element that is not finite once it is stored.
+    pub(super) fn beyond(self, values: &[f32]) -> Option<f32> {
+        let find = |is_lost: fn(f32) -> bool| values.iter().copied().find(|x| is_lost(*x));
+        match self {
+            Self::F32 => find(|x| !x.is_finite()),
+            Self::F16 => find(|x| !f16::from_f32(x).is_finite()),
+            Self::Bf16 => find(|x| !bf16::from_f32(x).is_finite()),
+            // A block's factor is f16.
+            Self::Q8_0 => find(|x| !f16::from_f32(x / 127.0).is_finite()),
+        }
+    }
+
+    /// The name in the message about an element that is lost.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Q8_0 => "q8_0",
+        }
+    }
+
     /// Converts elements, rounded to nearest.
     pub(super) fn bytes(self, values: &[f32]) -> Vec<u8> {
         match self {

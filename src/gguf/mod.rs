@@ -39,6 +39,16 @@ pub enum GgufError {
     /// llama.cpp does not compute this model, or encodes its texts differently.
     #[error("llama.cpp does not compute the same: {0}; export a folder for transformers instead")]
     NotExpressible(String),
+    /// The element type is too narrow.
+    #[error("{tensor} has the weight {value}, which {stored} cannot hold; export with --dtype bf16 or --dtype f32")]
+    Beyond {
+        /// Name in the file.
+        tensor: String,
+        /// The weight.
+        value: f32,
+        /// The element type.
+        stored: &'static str,
+    },
 }
 
 /// The tokenizer's files, and what Kiln puts before a prompt.

@@ -59,6 +59,9 @@ pub(super) fn add(file: &mut GgufFile, model: Exported, stored: GgufType) -> Res
         let tensor = if is_gemma(family) { of_gemma(family, &config, &name, tensor) } else { tensor };
         let stored = stored_as(&name, &tensor.shape, stored);
         let NamedTensor { shape, values, .. } = tensor;
+        if let Some(value) = stored.beyond(&values) {
+            return Err(GgufError::Beyond { tensor: name, value, stored: stored.name() });
+        }
         file.push(Tensor { name, shape, values, stored });
     }
     if let Some(factors) = rope_factors(&config) {

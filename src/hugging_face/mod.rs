@@ -75,6 +75,16 @@ pub enum FolderError {
     /// The target of an export exists.
     #[error("{}: this folder exists already and is not empty; choose a new one", .0.display())]
     Taken(PathBuf),
+    /// The element type of an export is too narrow.
+    #[error("{tensor} has the weight {value}, which {stored} cannot hold; export with --dtype bf16 or --dtype f32")]
+    Beyond {
+        /// Name in the export.
+        tensor: String,
+        /// The weight.
+        value: f32,
+        /// The element type.
+        stored: &'static str,
+    },
 }
 
 impl FolderError {

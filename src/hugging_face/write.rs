@@ -41,12 +41,24 @@ impl StoredType {
     }
 
     /// Converts to little-endian elements, rounded to nearest.
-    fn bytes(self, values: &[f32]) -> Vec<u8> {
-        match self {
+    ///
+    /// # Errors
+    /// If an element is beyond the type's range, or not finite.
+    fn bytes(self, tensor: &NamedTensor) -> Result<Vec<u8>, FolderError> {
+        let values = &tensor.values;
+        let beyond = match self {
+            Self::F32 => tensor.not_finite(),
+            Self::Bf16 => values.iter().copied().find(|x| !bf16::from_f32(*x).is_finite()),
+            Self::F16 => values.iter().copied().find(|x| !f16::from_f32(*x).is_finite()),
+        };
+        if let Some(value) = beyond {
+            return Err(FolderError::Beyond { tensor: tensor.name.clone(), value, stored: self.torch_name() });
+        }
+        Ok(match self {
             Self::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
             Self::Bf16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
             Self::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
-        }
+        })
     }
 }
 
@@ -109,7 +121,7 @@ fn write_all(
     stored: StoredType,
     files: &[(&str, Vec<u8>)],
 ) -> Result<(), FolderError> {
-    let bytes: Vec<_> = tensors.iter().map(|tensor| stored.bytes(&tensor.values)).collect();
+    let bytes = tensors.iter().map(|tensor| stored.bytes(tensor)).collect::<Result<Vec<_>, _>>()?;
     let views = tensors.iter().zip(&bytes).map(|(tensor, bytes)| {
         let view = TensorView::new(stored.dtype(), tensor.shape.clone(), bytes).expect("values fill their shape");
         (tensor.name.clone(), view)

@@ -35,3 +35,4 @@ mod text;
 mod tidy;
 mod together;
 mod training;
+mod weights_out_of_range;

@@ -43,7 +43,7 @@ pub struct FileTensor<'a> {
 }
 
 impl FileTensor<'_> {
-    /// Reports why the elements cannot be read, if so.
+    /// Reports why the elements cannot be taken, if so.
     pub(super) fn problem(&self) -> Option<String> {
         let n: usize = self.shape.iter().product();
         match self.element_type.size_bytes() {
@@ -51,8 +51,39 @@ impl FileTensor<'_> {
             Some(size) if self.bytes.len() != n * size => {
                 Some(format!("{} has {} bytes, but its shape needs {}", self.name, self.bytes.len(), n * size))
             }
-            Some(_) => None,
+            Some(_) => self.not_finite(),
         }
+    }
+
+    /// Names the first element that is not finite in f32. A model with such a weight computes nothing.
+    fn not_finite(&self) -> Option<String> {
+        let wrong = match &self.element_type {
+            ElementType::F64 => self.doubles().find(|x| !(*x as f32).is_finite()),
+            ElementType::F32 => self.singles().find(|x| !x.is_finite()).map(f64::from),
+            ElementType::F16 => self.pairs().map(f16::from_le_bytes).find(|x| !x.is_finite()).map(f64::from),
+            ElementType::Bf16 => self.pairs().map(bf16::from_le_bytes).find(|x| !x.is_finite()).map(f64::from),
+            ElementType::Other(_) => None,
+        }?;
+        let name = &self.name;
+        Some(if wrong.is_finite() {
+            format!("{name} has the element {wrong:e}, which is beyond f32; Kiln computes with f32 at most")
+        } else {
+            format!(
+                "{name} has the element {wrong}, so the model cannot compute; take weights from before training diverged"
+            )
+        })
+    }
+
+    fn doubles(&self) -> impl Iterator<Item = f64> {
+        self.bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes")))
+    }
+
+    fn singles(&self) -> impl Iterator<Item = f32> {
+        self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = [u8; 2]> {
+        self.bytes.chunks_exact(2).map(|b| [b[0], b[1]])
     }
 
     fn type_name(&self) -> &str {
@@ -64,17 +95,11 @@ impl FileTensor<'_> {
 
     /// The elements as f32. The conversion is exact for all supported types but F64, which is rounded to nearest.
     pub(super) fn values(&self) -> Vec<f32> {
-        let pairs = || self.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
         match &self.element_type {
-            ElementType::F64 => {
-                let wide = self.bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes")));
-                wide.map(|x| x as f32).collect()
-            }
-            ElementType::F32 => {
-                self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-            }
-            ElementType::F16 => pairs().map(|b| f16::from_le_bytes(b).to_f32()).collect(),
-            ElementType::Bf16 => pairs().map(|b| bf16::from_le_bytes(b).to_f32()).collect(),
+            ElementType::F64 => self.doubles().map(|x| x as f32).collect(),
+            ElementType::F32 => self.singles().collect(),
+            ElementType::F16 => self.pairs().map(|b| f16::from_le_bytes(b).to_f32()).collect(),
+            ElementType::Bf16 => self.pairs().map(|b| bf16::from_le_bytes(b).to_f32()).collect(),
             ElementType::Other(name) => unreachable!("{name} was refused before"),
         }
     }

@@ -7,7 +7,14 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::pickle::Storage;
+/// Where the elements of a tensor are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Storage {
+    /// PyTorch's class, for example `FloatStorage`.
+    pub(super) kind: Rc<str>,
+    /// Name of the file with the elements.
+    pub(super) key: Rc<str>,
+}
 
 /// The largest description. Models of thousands of tensors have a few hundred kilobytes.
 const MAX_BYTES: usize = 64 << 20;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use super::machine::{Id, Value, run};
+use super::machine::{Id, Storage, Value, run};
 
 /// A tensor of the dictionary.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,15 +14,6 @@ pub(super) struct Described {
     pub(super) offset: usize,
     pub(super) shape: Vec<usize>,
     pub(super) stride: Vec<usize>,
-}
-
-/// Where the elements are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Storage {
-    /// PyTorch's class, for example `FloatStorage`.
-    pub(super) kind: Rc<str>,
-    /// Name of the file with the elements.
-    pub(super) key: Rc<str>,
 }
 
 /// Returns the tensors of the dictionary that a pickle describes, and the length of the pickle.
