@@ -57,6 +57,7 @@ impl Config {
 /// Returns the model with a head for classes in place of the one that predicts tokens.
 fn with_head(model: &TransformerConfig, classes: Classes) -> TransformerConfig {
     let class_head = match classes {
+        Classes::OfTexts if model.has_classes() && model.class_head != ClassHead::Tokens => model.class_head,
         Classes::OfTexts => model.row_head(),
         Classes::OfWords => ClassHead::Tokens,
     };

@@ -71,6 +71,22 @@ pub fn valid_rows(
     Ok(Some(source))
 }
 
+/// Names the classes of `config` as the run `origin` does, if its rows have the same ones, so that its head can be kept. Names that are
+/// set stay. Returns whether it has named them.
+pub fn take_classes(config: &mut Config, origin: &Config, cache_dir: &Path) -> Result<bool> {
+    let names = &origin.data.labels.names;
+    if origin.task != config.task || names.is_empty() || !config.data.labels.names.is_empty() {
+        return Ok(false);
+    }
+    let Files { train, .. } = text::files(config, cache_dir)?;
+    let corpus = LabelledCorpus::read(&train, config.task, &config.data.labels).context("data.train")?;
+    let are_the_same = corpus.has_classes(names);
+    if are_the_same {
+        config.data.labels.names.clone_from(names);
+    }
+    Ok(are_the_same)
+}
+
 fn with_names(config: &Config, names: &[String]) -> Config {
     let mut config = config.clone();
     config.data.labels.names = names.to_vec();

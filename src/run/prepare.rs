@@ -20,6 +20,7 @@ use super::weights::start_from;
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume};
 use crate::config::Config;
 use crate::dataset::RunData;
+use crate::dataset::labelled::take_classes;
 use crate::distributed::{Link, Ranks};
 
 /// A run that holds its lock and has its data: ready to [`start`](Self::start).
@@ -209,7 +210,12 @@ impl Run {
     /// it with the configuration, whose vocabulary sizes are filled in. A run that is resumed uses the vocabulary of its
     /// newest sound checkpoint.
     fn data(&self, resume: bool, dir: &Path) -> Result<(Config, RunData)> {
-        let config = self.config.clone();
+        let mut config = self.config.clone();
+        if let Some(from) = &self.options.from
+            && take_classes(&mut config, &from.config, dir)?
+        {
+            self.note("--from: the head for classes is kept, because the rows have the same classes");
+        }
         let vocabulary = match &self.options.from {
             Some(from) if !self.options.new_vocabulary => Some(from.vocabulary.clone()),
             Some(_) => None,

@@ -236,6 +236,36 @@ fn words_are_tagged() {
 }
 
 #[test]
+fn a_head_is_kept_where_the_classes_are_the_same() {
+    let place = Workplace::new();
+    import(&place, "bert-texts");
+    let settings = ["data.train=rows.jsonl", "train.steps=1", "train.validate_every=0", "optim.lr=1e-12"];
+    let train_on = |labels: &[&str], run: &str| {
+        let rows = labels.iter().map(|label| format!("{{\"text\": \"a b\", \"label\": {label}}}\n"));
+        place.write("rows.jsonl", rows.collect::<String>());
+        train(&place, &["--from", "runs/bert-texts", "--task", "classification", "--run", run], &settings).ok().stderr
+    };
+    let probabilities_of = |run: &str| {
+        let found = place.run(&["classify", run, "a b", "b a", "--device", "cpu"]).ok();
+        probabilities(&found, &["no", "yes", "perhaps"]).concat()
+    };
+
+    let before = probabilities_of("runs/bert-texts");
+    for (labels, run) in [(["\"perhaps\"", "\"no\"", "\"yes\""], "runs/named"), (["2", "0", "1"], "runs/by-id")] {
+        let said = train_on(&labels, run);
+        assert!(said.contains("the head for classes is kept") && !said.contains("is new"), "{said}");
+        for (now, before) in probabilities_of(run).into_iter().zip(&before) {
+            assert!((now - before).abs() < 1e-5, "{run}: {now} instead of {before}");
+        }
+    }
+    let said = train_on(&["\"no\"", "\"yes\"", "\"never\""], "runs/others");
+    assert!(
+        said.contains("the head for classes is left out") && said.contains("the head for classes is new"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_cannot_be_classified_is_refused() {
     let place = Workplace::new();
     place.write("bad.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"text\": \"b\"}\n{\"text\": \"c\", \"label\": 2}\n");

@@ -44,6 +44,7 @@ mod import;
 mod llama;
 mod model;
 mod peft;
+mod peft_settings;
 mod prompt_tuning;
 mod reorder;
 mod rope;

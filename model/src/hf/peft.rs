@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::export::export;
 use super::import::import;
+use super::peft_settings::LORA;
 use super::table::{Layout, Piece, Row, Table};
 use super::{Family, FileTensor, HfError, Imported, classes};
 use crate::config::{Architecture, ClassHead, LoraConfig, LoraTarget, Positions, Product, TransformerConfig};
@@ -28,28 +29,6 @@ const TARGETS: [LoraTarget; 8] = [
     LoraTarget::Gate,
     LoraTarget::Up,
     LoraTarget::Down,
-];
-
-/// Settings of `peft` that change what an adapter computes, and the values with which Kiln computes the same.
-const PLAIN: [(&str, &[&str]); 18] = [
-    ("peft_type", &["\"LORA\""]),
-    ("bias", &["\"none\"", "null"]),
-    ("use_rslora", &["false", "null"]),
-    ("use_dora", &["false", "null"]),
-    ("use_qalora", &["false", "null"]),
-    ("lora_bias", &["false", "null"]),
-    ("rank_pattern", &["{}", "null"]),
-    ("alpha_pattern", &["{}", "null"]),
-    ("layers_to_transform", &["null", "[]"]),
-    ("target_parameters", &["null", "[]"]),
-    ("trainable_token_indices", &["null", "[]"]),
-    ("layer_replication", &["null", "[]"]),
-    ("alora_invocation_tokens", &["null", "[]"]),
-    ("megatron_config", &["null", "{}"]),
-    ("arrow_config", &["null"]),
-    ("use_bdlora", &["null", "false"]),
-    ("velora_config", &["null"]),
-    ("kasa_config", &["null"]),
 ];
 
 /// Adapters exported to `peft`.
@@ -156,7 +135,7 @@ pub fn import_adapter(
     let wrong = |problems| HfError::Adapter { family, problems };
     let no_object = || wrong(vec!["adapter_config.json is not a JSON object".into()]);
     let settings = settings.as_object().ok_or_else(no_object)?;
-    let mut problems = not_plain(settings);
+    let mut problems = LORA.problems(settings);
     let rank = settings.get("r").and_then(Value::as_u64).and_then(|rank| usize::try_from(rank).ok());
     let number = |key: &str| settings.get(key).and_then(Value::as_f64);
     let (alpha, dropout) = (number("lora_alpha"), number("lora_dropout").unwrap_or(0.0));
@@ -224,16 +203,6 @@ fn with_head(
 fn unwrapped<'a>(tensor: &FileTensor<'a>) -> FileTensor<'a> {
     let name = tensor.name.strip_prefix(PREFIX).unwrap_or(&tensor.name).to_owned();
     FileTensor { name, ..tensor.clone() }
-}
-
-/// Lists the settings that change what an adapter computes.
-fn not_plain(settings: &Map<String, Value>) -> Vec<String> {
-    let changed = PLAIN.iter().filter_map(|(key, plain)| {
-        let value = settings.get(*key)?;
-        let is_plain = plain.contains(&value.to_string().as_str());
-        (!is_plain).then(|| format!("{key} is {value}; Kiln's adapters have {}", plain[0]))
-    });
-    changed.collect()
 }
 
 /// Returns the targets of which the file has some adapter. Adapters that other layers lack are then missed by name.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::peft::ExportedAdapter;
+use super::peft_settings::PROMPT_TUNING;
 use super::{Family, FileTensor, HfError};
 use crate::config::{Architecture, TransformerConfig};
 use crate::learned_prompt::is_learned_prompt;
@@ -80,7 +81,8 @@ pub fn import_prompt(
     }
     let found = settings["num_virtual_tokens"].as_u64().and_then(|n| usize::try_from(n).ok());
     let n = found.filter(|n| (1..model.max_positions.saturating_sub(1)).contains(n));
-    let mut problems = Vec::new();
+    let no_object = || wrong(vec!["adapter_config.json is not a JSON object".into()]);
+    let mut problems = PROMPT_TUNING.problems(settings.as_object().ok_or_else(no_object)?);
     if n.is_none() {
         let found = &settings["num_virtual_tokens"];
         let most = model.max_positions.saturating_sub(2);
@@ -93,9 +95,6 @@ pub fn import_prompt(
         if !settings[key].is_null() && settings[key] != plain {
             problems.push(format!("{key} is {}; this model has {plain}", settings[key]));
         }
-    }
-    if !(settings["modules_to_save"].is_null() || settings["modules_to_save"] == json!([])) {
-        problems.push(format!("modules_to_save is {}; Kiln reads the prompt alone", settings["modules_to_save"]));
     }
     let (Some(n), true) = (n, problems.is_empty()) else { return Err(wrong(problems)) };
 

@@ -85,6 +85,13 @@ impl LabelledCorpus {
         &self.names
     }
 
+    /// Whether the rows have exactly the classes `names`: all of them, in any order, or all of their ids.
+    pub fn has_classes(&self, names: &[String]) -> bool {
+        let is_id = |id: usize| self.names.contains(&id.to_string());
+        let by_name = names.iter().all(|name| self.names.contains(name));
+        self.names.len() == names.len() && (by_name || (are_words(names) && (0..names.len()).all(is_id)))
+    }
+
     /// Counts of kept and bad rows.
     pub fn report(&self) -> &RowReport {
         &self.report
@@ -150,12 +157,17 @@ fn names_of<'a>(labels: impl Iterator<Item = &'a Label>) -> Result<Vec<String>> 
     }
 }
 
-/// Returns the id of a label: of a name, or of a number that is not a name.
+/// Whether numbers stand for ids of classes: no class has a number as its name.
+fn are_words(names: &[String]) -> bool {
+    names.iter().all(|name| name.parse::<f64>().is_err())
+}
+
+/// Returns the id of a label: of a name, or of a number where all names are words.
 fn id_of(label: &Label, ids: &HashMap<&str, u32>, names: &[String]) -> std::result::Result<u32, RowProblem> {
     if let Some(id) = ids.get(label.name()) {
         return Ok(*id);
     }
-    if let Some(id) = label.number().filter(|id| (*id as usize) < names.len()) {
+    if let Some(id) = label.number().filter(|id| (*id as usize) < names.len() && are_words(names)) {
         return Ok(id);
     }
     let known = names.iter().take(8).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");

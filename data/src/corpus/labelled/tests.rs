@@ -40,6 +40,36 @@ fn numbers_are_sorted_by_value_and_may_stand_for_names() {
 }
 
 #[test]
+fn a_number_is_no_id_where_names_are_numbers() {
+    let row =
+        |label: &str| format!("{{\"text\": \"a\", \"label\": {label}, \"tags\": [{label}], \"tokens\": [\"a\"]}}\n");
+    for names in
+        [&["0", "1", "2", "4"][..], &["-1", "1", "5", "7"], &["a", "b", "c", "4"], &["0.5", "1.5", "2.5", "3.5"]]
+    {
+        let named = LabelConfig { names: names.iter().map(ToString::to_string).collect(), ..LabelConfig::default() };
+        for task in [Task::Classification, Task::Tagging] {
+            let unknown = read(&row("3"), task, &named).expect_err("no class 3").to_string();
+            assert!(unknown.contains("label \"3\" is not one of the classes"), "{names:?}: {unknown}");
+        }
+    }
+}
+
+#[test]
+fn classes_are_the_same_in_any_order_and_by_id() {
+    let row = |label: &str| format!("{{\"text\": \"a\", \"label\": {label}}}\n");
+    let has = |labels: &[&str], names: &[&str]| {
+        let text: String = labels.iter().map(|label| row(label)).collect();
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        read(&text, Task::Classification, &LabelConfig::default()).expect("rows").has_classes(&names)
+    };
+    assert!(has(&["\"yes\"", "\"no\""], &["yes", "no"]) && has(&["\"no\"", "\"yes\""], &["yes", "no"]));
+    assert!(has(&["1", "0"], &["yes", "no"]) && has(&["2", "5"], &["5", "2"]));
+    assert!(!has(&["1", "2"], &["yes", "no"]), "not all ids");
+    assert!(!has(&["0", "1"], &["0", "2"]), "numbers are names there");
+    assert!(!has(&["\"yes\"", "\"no\""], &["yes", "no", "perhaps"]) && !has(&["\"a\"", "\"b\""], &["a"]));
+}
+
+#[test]
 fn words_have_one_tag_each() {
     let corpus = read(
         "{\"tokens\": [\"Anna\", \"sleeps\"], \"tags\": [\"B-PER\", \"O\"]}\n",
