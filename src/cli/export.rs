@@ -12,8 +12,8 @@ use kiln_model::hf::{self, Exported, ExportedAdapter, Family, TokenIds};
 use serde_json::{Map, Value, json};
 
 use super::error::Usage;
-use crate::config::SpecialTokens;
 use crate::config::task::traits_of;
+use crate::config::{GenerateConfig, SpecialTokens};
 use crate::dataset::Vocabulary;
 use crate::generate::TokenRules;
 use crate::gguf::{self, GgufType, TokenizerFiles, write_gguf};
@@ -274,7 +274,28 @@ fn describe_generation(run: &TrainedModel, generation: &mut Value) {
             if !rules.never.is_empty() {
                 generation["suppress_tokens"] = json!(rules.never);
             }
+            generation["max_new_tokens"] = json!(settings.max_new_tokens);
+            describe_sampling(settings, generation);
         }
+    }
+}
+
+/// Adds to `generation_config.json` how tokens are chosen without beams.
+fn describe_sampling(settings: &GenerateConfig, generation: &mut Value) {
+    generation["do_sample"] = json!(settings.draws());
+    if settings.draws() {
+        generation["temperature"] = json!(settings.temperature);
+        generation["top_k"] = json!(settings.top_k);
+        generation["top_p"] = json!(settings.top_p);
+    }
+    if settings.repetition_penalty != 1.0 {
+        generation["repetition_penalty"] = json!(settings.repetition_penalty);
+    }
+    if !settings.stop.is_empty() {
+        eprintln!(
+            "note: generate.stop is not exported: transformers ends texts at strings only in programs that pass its tokenizer \
+             to generate()"
+        );
     }
 }
 

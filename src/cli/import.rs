@@ -1,6 +1,7 @@
 //! `kiln import`: makes a run of a Hugging Face model.
 
 mod generation;
+mod generation_keys;
 mod languages;
 mod tokenizers;
 

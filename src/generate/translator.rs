@@ -90,7 +90,9 @@ impl Translator {
             if !chosen_on_host {
                 return Ok(greedy(begun, rules, steps_per_sync(&self.device))?);
             }
-            let row = |number: &usize| SampledRow { stream: first_row + *number as u64, prompt: Vec::new() };
+            // As in transformers, the penalty on repetitions counts the start token and the tokens that a target begins with.
+            let begin = [&[self.tokenizers.special().bos], self.tokenizers.before_target()].concat();
+            let row = |number: &usize| SampledRow { stream: first_row + *number as u64, prompt: begin.clone() };
             let rows: Vec<SampledRow> = numbers.iter().map(row).collect();
             sample(begun, rules, &sampling, &rows, &mut |_, _| Ok(true))
         })?;

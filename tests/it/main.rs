@@ -11,6 +11,7 @@ mod diagnose;
 mod en_it;
 mod faults;
 mod fuzz;
+mod generation_settings;
 mod gguf;
 mod help;
 mod hugging_face;

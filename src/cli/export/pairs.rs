@@ -48,6 +48,12 @@ pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Op
 ///
 /// Each target begins with `n_first` given tokens.
 pub(super) fn describe_beams(settings: &GenerateConfig, n_first: usize, generation: &mut Value) {
+    if !settings.force_end {
+        generation["forced_eos_token_id"] = Value::Null;
+    }
+    if settings.beam_size == 1 {
+        super::describe_sampling(settings, generation);
+    }
     if settings.length_normalization != LengthNormalization::Power {
         return;
     }
@@ -64,9 +70,6 @@ pub(super) fn describe_beams(settings: &GenerateConfig, n_first: usize, generati
     }
     if settings.max_len_ratio == 0.0 {
         generation["max_length"] = json!(settings.max_len_offset + n_first + 1); // the start token counts
-    }
-    if !settings.force_end {
-        generation["forced_eos_token_id"] = Value::Null;
     }
 }
 

@@ -3,20 +3,9 @@
 use kiln_model::hf::TokenIds;
 use serde_json::Value;
 
+use super::generation_keys::{OF_PAIRS, OF_TEXT, is_off, unsupported};
 use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 use crate::hugging_face::TokenizerFile;
-
-/// Settings that change the text and that Kiln does not have, with the value that switches each off.
-const UNSUPPORTED: [(&str, f64); 8] = [
-    ("no_repeat_ngram_size", 0.0),
-    ("encoder_no_repeat_ngram_size", 0.0),
-    ("encoder_repetition_penalty", 1.0),
-    ("min_length", 0.0),
-    ("min_new_tokens", 0.0),
-    ("min_p", 0.0),
-    ("typical_p", 1.0),
-    ("guidance_scale", 1.0),
-];
 
 /// The rules of generation in a model folder.
 pub(super) struct Rules<'a> {
@@ -41,19 +30,56 @@ impl<'a> Rules<'a> {
         let ends = self.ids("eos_token_id");
         let ends = ends.iter().filter_map(|id| self.tokenizer.token(*id)).filter(|token| Some(*token) != end);
         config.stop_tokens = ends.map(str::to_owned).collect();
-        let suppressed = self.ids("suppress_tokens");
-        if !suppressed.is_empty() {
+        if self.suppresses_all_special_tokens() {
             config.special_tokens = SpecialTokens::Never;
         }
 
-        config.repetition_penalty = self.number("repetition_penalty").unwrap_or(config.repetition_penalty);
-        if self.json["do_sample"] == true {
-            config.sample = true;
+        config.stop = self.strings("stop_strings");
+        if !config.stop.is_empty() {
+            eprintln!("note: texts end before stop_strings of the model folder; transformers prints them too");
+        }
+        match (self.size("max_new_tokens"), self.size("max_length")) {
+            (Some(limit), _) => config.max_new_tokens = limit,
+            (None, Some(limit)) => {
+                config.max_new_tokens = limit;
+                eprintln!(
+                    "note: max_length = {limit} of the model folder counts the prompt; generate.max_new_tokens = {limit} counts only \
+                     the tokens after it"
+                );
+            }
+            (None, None) => (),
+        }
+        self.apply_sampling(config);
+        self.note_unsupported(&OF_TEXT);
+    }
+
+    /// Whether exactly the special tokens that end no text are suppressed, as in an export of Kiln.
+    fn suppresses_all_special_tokens(&self) -> bool {
+        let ends = self.ids("eos_token_id");
+        let mut suppressed = self.ids("suppress_tokens");
+        let special = self.tokenizer.special_ids();
+        let mut special: Vec<u32> = special.into_iter().filter(|id| !ends.contains(id)).collect();
+        suppressed.sort_unstable();
+        special.sort_unstable();
+        let all = !suppressed.is_empty() && suppressed == special;
+        if !all && !suppressed.is_empty() {
+            eprintln!(
+                "note: suppress_tokens = {suppressed:?} of the model folder is not supported: Kiln generates without it"
+            );
+        }
+        all
+    }
+
+    /// Whether and how tokens are sampled. As in `transformers`, a folder without `do_sample` is searched for likely tokens, and one
+    /// without `top_k` samples among 50.
+    fn apply_sampling(&self, config: &mut GenerateConfig) {
+        config.repetition_penalty = self.number("repetition_penalty").unwrap_or(1.0);
+        config.sample = self.json["do_sample"] == true;
+        if config.sample {
             config.temperature = self.number("temperature").unwrap_or(1.0);
-            config.top_k = self.json["top_k"].as_u64().map_or(0, |k| k as usize);
+            config.top_k = self.json["top_k"].as_u64().map_or(50, |k| k as usize);
             config.top_p = self.number("top_p").unwrap_or(1.0);
         }
-        self.note_unsupported();
     }
 
     /// Puts the settings of a model that translates into `config`. Each target begins with `n_first` given tokens.
@@ -94,7 +120,15 @@ impl<'a> Rules<'a> {
             (config.max_len_ratio, config.max_len_offset) = (0.0, limit.saturating_sub(n_first).max(1));
             config.force_end = !self.ids("forced_eos_token_id").is_empty();
         }
-        self.note_unsupported();
+        if config.beam_size == 1 {
+            self.apply_sampling(config);
+        } else {
+            config.sample = false;
+            for (key, off) in [("repetition_penalty", "1.0"), ("do_sample", "false")] {
+                self.note_key(key, &[off]);
+            }
+        }
+        self.note_unsupported(&OF_PAIRS);
     }
 
     /// Returns the most tokens of a translation. `transformers` counts the start token in `max_length`.
@@ -104,11 +138,33 @@ impl<'a> Rules<'a> {
         Some(limit.max(1) as usize)
     }
 
-    fn note_unsupported(&self) {
-        for (key, off) in UNSUPPORTED {
-            if let Some(value) = self.number(key).filter(|value| *value != off) {
-                eprintln!("note: {key} = {value} of the model folder is not supported: Kiln generates without it");
-            }
+    /// Names the settings with which `transformers` generates other texts.
+    fn note_unsupported(&self, acted: &[&str]) {
+        let of_model = self.json["model_type"].is_string(); // config.json, which has keys of other kinds too
+        for (key, value) in unsupported(self.json, acted, of_model) {
+            eprintln!("note: {key} = {value} of the model folder is not supported: Kiln generates without it");
+        }
+    }
+
+    fn note_key(&self, key: &str, off: &[&str]) {
+        let value = &self.json[key];
+        if !is_off(value, off) {
+            eprintln!(
+                "note: {key} = {value} of the model folder is not supported with beams: Kiln searches without it"
+            );
+        }
+    }
+
+    /// A number of tokens.
+    fn size(&self, key: &str) -> Option<usize> {
+        self.json[key].as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
+    }
+
+    /// Reads one string or a list of strings.
+    fn strings(&self, key: &str) -> Vec<String> {
+        match &self.json[key] {
+            Value::Array(texts) => texts.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            one => one.as_str().map(str::to_owned).into_iter().collect(),
         }
     }
 

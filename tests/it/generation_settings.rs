@@ -1,0 +1,145 @@
+//! The settings of generation in a model folder: acted on as `transformers` does, or named; and written again by an export.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::kiln::{Ran, Workplace, copy_folder};
+
+/// Imports a family with this `generation_config.json` into `runs/FAMILY`.
+fn import(place: &Workplace, family: &str, generation: &Value) -> Ran {
+    for folder in ["model", "runs"].map(|parent| place.path(parent).join(family)) {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    copy_folder(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("model/fixtures/hf").join(family),
+        &place.path("model").join(family),
+    );
+    place.write(&format!("model/{family}/generation_config.json"), generation.to_string());
+    place.run(&["import", &format!("model/{family}")]).ok()
+}
+
+fn generation_of(place: &Workplace, family: &str) -> Value {
+    let _ = std::fs::remove_dir_all(place.path("out"));
+    place.run(&["export", &format!("runs/{family}"), "out"]).ok();
+    serde_json::from_str(&place.read("out/generation_config.json")).expect("JSON")
+}
+
+#[test]
+fn a_decoder_samples_only_where_transformers_does() {
+    let place = Workplace::new();
+    for (given, wanted) in [
+        (json!({"do_sample": false, "temperature": 0.5}), "sample = false\ntemperature = 1.0\ntop_k = 0\n"),
+        (json!({"temperature": 0.5}), "sample = false\ntemperature = 1.0\ntop_k = 0\n"),
+        (json!({"do_sample": true}), "sample = true\ntemperature = 1.0\ntop_k = 50\ntop_p = 1.0\n"),
+        (
+            json!({"do_sample": true, "top_k": 0, "top_p": 0.9}),
+            "sample = true\ntemperature = 1.0\ntop_k = 0\ntop_p = 0.9\n",
+        ),
+        (json!({"repetition_penalty": 1.3}), "repetition_penalty = 1.3\n"),
+        (json!({"max_new_tokens": 33, "max_length": 40}), "max_new_tokens = 33\n"),
+        (json!({"stop_strings": ["###", "END"]}), "stop = [\"###\", \"END\"]\n"),
+    ] {
+        let imported = import(&place, "llama", &given);
+        let config = place.read("runs/llama/config.toml");
+        assert!(config.contains(wanted), "{given}: {wanted} is missing in {config}");
+        assert!(!imported.stderr.contains("not supported"), "{imported:#?}");
+    }
+}
+
+#[test]
+fn what_changes_the_text_is_named() {
+    let place = Workplace::new();
+    let both = [
+        ("begin_suppress_tokens", json!([3])),
+        ("constraints", json!([[4]])),
+        ("diversity_penalty", json!(0.5)),
+        ("encoder_no_repeat_ngram_size", json!(2)),
+        ("exponential_decay_length_penalty", json!([5, 1.1])),
+        ("no_repeat_ngram_size", json!(2)),
+        ("sequence_bias", json!([[[3], -10.0]])),
+        ("suppress_tokens", json!([5, 6])),
+        ("typical_p", json!(0.9)),
+        ("unheard_of", json!(1)),
+    ];
+    let of_text = [
+        ("bad_words_ids", json!([[3]])),
+        ("forced_bos_token_id", json!(3)),
+        ("forced_eos_token_id", json!(2)),
+        ("num_beams", json!(4)),
+        ("num_return_sequences", json!(2)),
+    ];
+    let of_pairs = [("stop_strings", json!(["x"])), ("bad_words_ids", json!([[3, 4]]))];
+    for (family, own) in [("llama", &of_text[..]), ("marian", &of_pairs[..])] {
+        let mut given = json!({"decoder_start_token_id": 48, "eos_token_id": if family == "llama" { 2 } else { 0 }});
+        both.iter().chain(own).for_each(|(key, value)| given[*key] = value.clone());
+        let imported = import(&place, family, &given);
+        for (key, _) in both.iter().chain(own) {
+            assert!(
+                imported.stderr.contains(&format!("note: {key} ")),
+                "{family}: {key} is not named in {imported:#?}"
+            );
+        }
+    }
+    let given = json!({"decoder_start_token_id": 48, "num_beams": 2, "repetition_penalty": 1.5, "do_sample": true});
+    let imported = import(&place, "marian", &given);
+    for note in ["repetition_penalty = 1.5 of", "do_sample = true of"] {
+        assert!(imported.stderr.contains(note), "{note} is missing in {imported:#?}");
+    }
+}
+
+/// The texts of `transformers` 5.24, `generate(num_beams=1, max_new_tokens=8, repetition_penalty=...)`.
+#[test]
+fn translators_penalize_repetitions_as_transformers_does() {
+    let place = Workplace::new();
+    for (family, penalty, wanted) in [
+        ("marian", 1.0, "uuuuuuu"),
+        ("marian", 1.5, "uk rrrr"),
+        ("marian", 3.0, "uk rtheri t"),
+        ("t5", 1.0, "yyyyyyyy"),
+        ("t5", 1.5, "y an te asve tey"),
+        ("t5", 3.0, "y an te asve w model"),
+    ] {
+        let ids = match family {
+            "marian" => {
+                json!({"decoder_start_token_id": 48, "eos_token_id": 0, "pad_token_id": 48, "forced_eos_token_id": 0})
+            }
+            _ => json!({"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}),
+        };
+        let mut given = ids;
+        (given["repetition_penalty"], given["max_new_tokens"]) = (json!(penalty), json!(8));
+        import(&place, family, &given);
+        let translated =
+            place.run_with_input(&["translate", &format!("runs/{family}"), "--device", "cpu"], "the cat sat\n").ok();
+        assert_eq!(translated.stdout.trim_end_matches('\n'), wanted, "{family}, penalty {penalty}");
+    }
+}
+
+#[test]
+fn an_export_says_how_the_run_generates() {
+    let place = Workplace::new();
+    let given = json!({
+        "eos_token_id": 2, "do_sample": true, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1,
+        "max_new_tokens": 33,
+    });
+    import(&place, "llama", &given);
+    let written = generation_of(&place, "llama");
+    given.as_object().expect("keys").iter().for_each(|(key, value)| assert_eq!(&written[key], value, "{key}"));
+
+    import(&place, "llama", &json!({"eos_token_id": 2, "temperature": 0.7}));
+    let written = generation_of(&place, "llama");
+    assert_eq!((&written["do_sample"], &written["temperature"]), (&json!(false), &Value::Null), "{written}");
+
+    for (forced, family) in [(json!(0), "marian"), (Value::Null, "marian"), (Value::Null, "bart")] {
+        let (start, end) = if family == "marian" { (48, 0) } else { (2, 2) };
+        let given = json!({
+            "decoder_start_token_id": start, "eos_token_id": end, "forced_eos_token_id": forced, "max_length": 12,
+            "repetition_penalty": 1.5,
+        });
+        import(&place, family, &given);
+        let written = generation_of(&place, family);
+        for key in ["forced_eos_token_id", "max_length", "repetition_penalty"] {
+            assert_eq!(written[key], given[key], "{family}: {key}");
+        }
+    }
+}
