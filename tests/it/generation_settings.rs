@@ -62,6 +62,7 @@ fn what_changes_the_text_is_named() {
         ("typical_p", json!(0.9)),
         ("unheard_of", json!(1)),
     ];
+
     let of_text = [
         ("bad_words_ids", json!([[3]])),
         ("forced_bos_token_id", json!(3)),
@@ -70,6 +71,7 @@ fn what_changes_the_text_is_named() {
         ("num_return_sequences", json!(2)),
     ];
     let of_pairs = [("stop_strings", json!(["x"])), ("bad_words_ids", json!([[3, 4]]))];
+
     for (family, own) in [("llama", &of_text[..]), ("marian", &of_pairs[..])] {
         let mut given = json!({"decoder_start_token_id": 48, "eos_token_id": if family == "llama" { 2 } else { 0 }});
         both.iter().chain(own).for_each(|(key, value)| given[*key] = value.clone());
@@ -81,6 +83,7 @@ fn what_changes_the_text_is_named() {
             );
         }
     }
+
     let given = json!({"decoder_start_token_id": 48, "num_beams": 2, "repetition_penalty": 1.5, "do_sample": true});
     let imported = import(&place, "marian", &given);
     for note in ["repetition_penalty = 1.5 of", "do_sample = true of"] {

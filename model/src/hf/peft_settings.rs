@@ -66,8 +66,8 @@ pub(super) const LORA: Settings = Settings {
 
 /// `PromptTuningConfig`
 pub(super) const PROMPT_TUNING: Settings = Settings {
-    read: &["num_virtual_tokens", "token_dim", "num_transformer_submodules"],
-    plain: &[("peft_type", &["\"PROMPT_TUNING\""]), ("modules_to_save", OFF)],
+    read: &["num_virtual_tokens", "token_dim", "num_transformer_submodules", "modules_to_save"],
+    plain: &[("peft_type", &["\"PROMPT_TUNING\""])],
     without_effect: &[
         ("prompt_tuning_init", "how first values were found; the file has the trained ones"),
         ("prompt_tuning_init_text", "as prompt_tuning_init"),

@@ -96,6 +96,9 @@ pub fn import_prompt(
             problems.push(format!("{key} is {}; this model has {plain}", settings[key]));
         }
     }
+    if !(settings["modules_to_save"].is_null() || settings["modules_to_save"] == json!([])) {
+        problems.push(format!("modules_to_save is {}; Kiln reads the prompt alone", settings["modules_to_save"]));
+    }
     let (Some(n), true) = (n, problems.is_empty()) else { return Err(wrong(problems)) };
 
     let shape = vec![n, model.d_model];
