@@ -11,12 +11,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::config_args::DeviceArgs;
+use super::error::Usage;
 use super::exit::code_of;
 use super::pool;
 use crate::device::{DeviceChoice, n_gpus};
 use crate::distributed::launch::numa::move_to_gpu;
 use crate::distributed::launch::{Signals, Stream, launch};
-use crate::distributed::{DeviceName, Launcher, Link, LinkError, World, parse_devices, share_gpus};
+use crate::distributed::{DeviceName, DevicesError, Launcher, Link, LinkError, World, parse_devices, share_gpus};
 
 /// The working thread has so long to end by itself after another rank has failed. It may hang in the driver.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -85,6 +86,21 @@ impl DevicesArgs {
         self.devices.as_deref()
     }
 
+    /// Starts this program with `args`, once for each device, and returns the exit code of all.
+    ///
+    /// # Errors
+    /// If a device does not exist or a process cannot be started; and if another launcher has started this process.
+    pub(super) fn start(&self, args: &[OsString], signals: &Signals) -> Result<u8> {
+        if World::from_env(|name| env::var(name).ok())?.is_some() {
+            let text = "--restarts is for a run that this command starts; here, a launcher starts the ranks: let it start them again";
+            return Err(Usage(text.into()).into());
+        }
+        match named(self.list())?.as_slice() {
+            [] => start(&[DeviceName::Cpu], args, signals), // the process chooses its device by itself
+            devices => start(devices, args, signals),
+        }
+    }
+
     /// Starts or meets the other processes, see [`begin`].
     pub(super) fn begin(&self) -> Result<Role> {
         begin(self.list(), self.device.choice())
@@ -99,16 +115,14 @@ impl DevicesArgs {
 pub(super) fn begin(devices: Option<&str>, device: DeviceChoice) -> Result<Role> {
     let world = World::from_env(|name| env::var(name).ok())?;
     let Some(world) = world else {
-        let devices = devices.map(|list| parse_devices(list, n_gpus(), share_gpus())).transpose()?.unwrap_or_default();
+        let devices = named(devices)?;
         return match devices.as_slice() {
             [] => Ok(Role::rank(Part::alone(device))),
             [one] => Ok(Role::rank(Part::alone(choice_of(*one)))),
             many => {
-                let program = env::current_exe().context("finding this program to start it for each device")?;
                 let args: Vec<OsString> = env::args_os().skip(1).collect();
                 let signals = Signals::listen().context("listening for Ctrl-C")?;
-                let code = launch(many, &program, &args, &signals, Arc::new(show))?;
-                Ok(Role::Launcher(ExitCode::from(code)))
+                Ok(Role::Launcher(ExitCode::from(start(many, &args, &signals)?)))
             }
         };
     };
@@ -122,6 +136,17 @@ pub(super) fn begin(devices: Option<&str>, device: DeviceChoice) -> Result<Role>
     link.on_failure(Box::new(move |error| end_after_failure(rank, error)));
     let is_heard_with_first = rank > 0 && world.launcher == Launcher::Kiln;
     Ok(Role::rank(Part { link: Some(link), device, is_heard_with_first }))
+}
+
+/// Returns the devices of `--devices`.
+fn named(list: Option<&str>) -> Result<Vec<DeviceName>, DevicesError> {
+    list.map_or(Ok(Vec::new()), |list| parse_devices(list, n_gpus(), share_gpus()))
+}
+
+/// Starts this program once for each device, and returns the exit code of all.
+fn start(devices: &[DeviceName], args: &[OsString], signals: &Signals) -> Result<u8> {
+    let program = env::current_exe().context("finding this program to start it for each device")?;
+    Ok(launch(devices, &program, args, signals, Arc::new(show))?)
 }
 
 fn choice_of(device: DeviceName) -> DeviceChoice {

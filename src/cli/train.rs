@@ -3,6 +3,7 @@
 mod args;
 mod dry_run;
 mod report;
+mod restarts;
 mod sample;
 mod stop;
 
@@ -19,6 +20,9 @@ use crate::logging::console::print_line;
 use crate::train::Ended;
 
 pub(super) fn run(args: Args) -> Result<ExitCode> {
+    if let (Some(restarts), Some(dir)) = (args.restarts, &args.run) {
+        return restarts::run(&args.devices, dir, restarts);
+    }
     match args.devices.begin()? {
         Role::Launcher(code) => Ok(code),
         Role::Rank(part) => {

@@ -55,7 +55,8 @@ pub enum LaunchError {
     NoPort(io::Error),
 }
 
-/// Starts `program` with `args` once for each device, and waits until all processes have ended.
+/// Starts `program` with `args` once for each device, and waits until all processes have ended. One device alone has no other ranks to
+/// meet: its process starts as if a person had started it.
 ///
 /// Rank 0 has this process's stdout and stderr, so that its progress bar stays as it is. `show` gets the lines of the other
 /// ranks, which begin with `[1]`, and the launcher's own. When a process fails, the others have 2.5 s to end by
@@ -87,20 +88,9 @@ pub fn launch(
         {
             std::os::unix::process::CommandExt::arg0(&mut command, name);
         }
-        for (name, value) in [
-            ("KILN_RANK", rank.to_string()),
-            ("KILN_WORLD_SIZE", devices.len().to_string()),
-            ("KILN_DEVICE", devices[rank].to_string()),
-            ("KILN_MASTER_PORT", port.to_string()),
-            ("KILN_LAUNCHER_PID", std::process::id().to_string()),
-        ] {
-            command.env(name, value);
-        }
-        for (name, value) in [("KILN_SECRET", secret.clone()), ("RAYON_NUM_THREADS", share.threads.to_string())] {
-            // The user's own value stays.
-            if std::env::var_os(name).is_none_or(|value| value.is_empty()) {
-                command.env(name, value);
-            }
+        if devices.len() > 1 {
+            let place = Place { rank, n_ranks: devices.len(), device: devices[rank], port };
+            place.tell(&mut command, &secret, share.threads);
         }
         ranks.start(rank, devices[rank], command, share.cpus.as_deref()).map_err(|source| LaunchError::Start {
             rank,
@@ -109,6 +99,35 @@ pub fn launch(
         })?;
     }
     ranks.wait(signals)
+}
+
+/// A rank's place among the others.
+struct Place {
+    rank: usize,
+    n_ranks: usize,
+    device: DeviceName,
+    port: u16,
+}
+
+impl Place {
+    /// Sets the variables by which the ranks find each other, and share the CPUs.
+    fn tell(&self, command: &mut Command, secret: &str, threads: usize) {
+        for (name, value) in [
+            ("KILN_RANK", self.rank.to_string()),
+            ("KILN_WORLD_SIZE", self.n_ranks.to_string()),
+            ("KILN_DEVICE", self.device.to_string()),
+            ("KILN_MASTER_PORT", self.port.to_string()),
+            ("KILN_LAUNCHER_PID", std::process::id().to_string()),
+        ] {
+            command.env(name, value);
+        }
+        for (name, value) in [("KILN_SECRET", secret.to_owned()), ("RAYON_NUM_THREADS", threads.to_string())] {
+            // The user's own value stays.
+            if std::env::var_os(name).is_none_or(|value| value.is_empty()) {
+                command.env(name, value);
+            }
+        }
+    }
 }
 
 /// The processes. Dropping them ends those that still run.

@@ -45,7 +45,7 @@ pub(in crate::cli) struct Args {
 
     /// Run folder [default: runs/ and the name of the configuration file, the preset or the task]
     #[arg(long, value_name = "DIR")]
-    run: Option<PathBuf>,
+    pub(super) run: Option<PathBuf>,
 
     /// Continues the run in the run folder from its newest checkpoint. It keeps its configuration unless another one is
     /// given. With --set train.steps=N it trains longer, also a run that is finished: the schedule stretches
@@ -88,6 +88,11 @@ pub(in crate::cli) struct Args {
     /// compare`)
     #[arg(long, alias = "plain-operators")]
     reference_operators: bool,
+
+    /// Starts the run again from its newest checkpoint when a process of it dies, up to N times. Ends when the same step fails twice,
+    /// when three starts in a row take no step, or when configuration or data are refused
+    #[arg(long, value_name = "N", requires = "run", conflicts_with = "dry_run")]
+    pub(super) restarts: Option<u32>,
 
     /// Shows only the result and errors
     #[arg(long, short)]

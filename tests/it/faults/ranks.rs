@@ -43,8 +43,7 @@ fn ranks_of(launcher: &Child, n: usize) -> Option<Vec<u32>> {
     let mut ranks = vec![None; n];
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let parent = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        if !parent.lines().any(|line| line.split_whitespace().eq(["PPid:", &launcher.id().to_string()])) {
+        if !is_child(pid, launcher) {
             continue;
         }
         let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -55,6 +54,11 @@ fn ranks_of(launcher: &Child, n: usize) -> Option<Vec<u32>> {
         }
     }
     ranks.into_iter().collect()
+}
+
+fn is_child(pid: u32, launcher: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.split_whitespace().eq(["PPid:", &launcher.id().to_string()]))
 }
 
 #[track_caller]
@@ -276,4 +280,83 @@ fn the_launchers_that_people_have_set_all_that_a_rank_needs() {
         assert!(text.contains("optim.lr") && text.contains("seed"), "rank {rank}: {text}");
     }
     assert!(!place.path("runs/unequal/config.toml").exists(), "nothing was begun");
+}
+
+/// Any child of the launcher, once there is one that is none of `before`.
+#[track_caller]
+fn new_child(launcher: &Child, before: &[u32]) -> u32 {
+    let mut found = None;
+    wait_until("a new process", || {
+        let entries = fs::read_dir("/proc").expect("Linux").flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        found = pids.into_iter().find(|pid| !before.contains(pid) && is_child(*pid, launcher));
+        found.is_some()
+    });
+    found.expect("waited for")
+}
+
+#[test]
+fn a_run_with_restarts_ends_with_the_same_bits_whatever_is_killed() {
+    let place = workplace();
+    let (steps, kills) = (120, count("KILN_FAULT_RESTARTS", 3));
+    let mut random = Random::new("restarts");
+    for (n, devices) in [(2, "two"), (1, "one")] {
+        let arguments = |run: &str| match n {
+            1 => arguments(run, steps),
+            n => on_ranks(run, steps, n, &[]),
+        };
+        let undisturbed = format!("runs/undisturbed-{devices}");
+        end_within(start(&place, &arguments(&undisturbed)), Duration::from_secs(120));
+
+        let run = format!("runs/{devices}");
+        let mut with_restarts = arguments(&run);
+        with_restarts.extend(["--restarts".into(), kills.to_string()]);
+        let launcher = start(&place, &with_restarts);
+        let mut killed = Vec::new();
+        for kill in 0..kills {
+            if n == 1 {
+                let pid = new_child(&launcher, &killed);
+                wait_for_step(&place, &run, 5 + 20 * kill);
+                assert!(signal(pid, "-KILL"), "it trains");
+                killed.push(pid);
+            } else {
+                wait_for_step(&place, &run, 5 + 20 * kill);
+                let mut ranks = None;
+                wait_until("its ranks", || {
+                    ranks = ranks_of(&launcher, n).filter(|ranks| ranks.iter().all(|pid| !killed.contains(pid)));
+                    ranks.is_some()
+                });
+                let ranks = ranks.expect("waited for");
+                assert!(signal(ranks[random.below(n as u64) as usize], "-KILL"), "it trains");
+                killed.extend(ranks);
+            }
+        }
+        let ended = end_within(launcher, Duration::from_secs(180));
+        assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));
+        let said = stderr(&ended);
+        assert_eq!(said.matches("it continues from its newest checkpoint").count(), kills, "{said}");
+        assert_same_end(&place, &undisturbed, &run, steps);
+    }
+}
+
+#[test]
+fn restarts_end_where_another_one_would_not_help() {
+    let place = workplace();
+    let mut diverging = arguments("runs/diverging", 40);
+    diverging.extend(["--restarts", "9", "--set", "optim.lr=1e30", "--set", "optim.warmup_steps=0"].map(String::from));
+    let ended = end_within(start(&place, &diverging), Duration::from_secs(120));
+    let said = stderr(&ended);
+    assert!(said.contains("restart 1 of 9") && !said.contains("restart 4 of 9"), "{said}");
+    assert!(said.contains("is not started again: it has failed twice after step"), "{said}");
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+
+    let mut wrong = arguments("runs/wrong", 40);
+    wrong.extend(["--restarts", "9", "--set", "model.n_heads=3"].map(String::from));
+    let ended = end_within(start(&place, &wrong), Duration::from_secs(60));
+    assert!(!stderr(&ended).contains("restart"), "{}", stderr(&ended));
+    assert_eq!(ended.status.code(), Some(2), "{}", stderr(&ended));
+    place.run(&["train", "--restarts", "2"]).refused(2, &["--run"]);
+
+    // The newest checkpoint has all steps: nothing is left to do, and nothing fails.
+    place.run(&["train", "--run", "runs/none", "--restarts", "2", "--resume"]).refused(2, &["no run to resume here"]);
 }

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# The share of throughput that survives a rate of faults: see `scripts/chaos.sh --help`.
+set -euo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+usage() {
+  cat <<'HELP'
+usage: scripts/chaos.sh [--minutes M] [--every S] [--save-every N] [--preset NAME] [--devices LIST] KILN OUT
+
+Trains twice with the program KILN, for M minutes each (30): undisturbed, and with `--restarts` while a random process of
+the run is killed (SIGKILL) every S seconds (30). Both save every N steps (20). OUT is a new folder for runs and logs.
+
+Prints the share: the last step of the disturbed run, divided by that of the undisturbed one. Then it trains the run that
+is behind until both have taken the same steps, and compares weights and moments bit for bit. What is lost is split into
+  detection   from the kill to the restart
+  start       from the restart to the checkpoint
+  load        from the checkpoint to the first step
+  repeated    steps that are taken again
+The exit code is 1 if the bits differ.
+HELP
+}
+
+minutes=30 every=30 save_every=20 preset=gpt2-mini devices=cpu,cpu
+while [ $# -gt 2 ] || [ "${1:-}" = --help ]; do
+  case "$1" in
+    --help) usage; exit 0 ;;
+    --minutes) minutes=$2 ;;
+    --every) every=$2 ;;
+    --save-every) save_every=$2 ;;
+    --preset) preset=$2 ;;
+    --devices) devices=$2 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+  shift 2
+done
+[ $# = 2 ] || { usage >&2; exit 2; }
+kiln=$(realpath "$1") out=$2
+mkdir -p "$out"
+
+# A schedule without an end, so that both runs can stop at any step.
+settings=(--preset "$preset" --devices "$devices" --set train.steps=100000000 --set optim.schedule=constant
+  --set "train.save_every=$save_every" --set train.validate_every=0)
+last() { sed 's/step-0*//' "$1/checkpoints/last"; }
+stamped() { while IFS= read -r line; do printf '%s %s\n' "$(date +%s.%N)" "$line"; done; }
+
+# The first run makes vocabulary and token cache, which both runs find then.
+"$kiln" train "${settings[@]}" --quiet --run "$out/first" --set train.max_minutes=0.05 --set "data.cache_dir=$out/cache" >"$out/first.log" 2>&1 ||
+  { cat "$out/first.log" >&2; exit 1; }
+settings+=(--set "data.cache_dir=$out/cache")
+
+echo "undisturbed: $minutes minutes"
+timeout -s TERM "$((minutes * 60))" "$kiln" train "${settings[@]}" --run "$out/undisturbed" 2>&1 | stamped >"$out/undisturbed.log" || true
+
+echo "disturbed: $minutes minutes, a kill every $every s"
+timeout -s TERM "$((minutes * 60))" "$kiln" train "${settings[@]}" --run "$out/disturbed" --restarts 100000 > >(stamped >"$out/disturbed.log") 2>&1 &
+timer=$!
+: >"$out/kills"
+while sleep "$every" && kill -0 "$timer" 2>/dev/null; do
+  launcher=$(pgrep -P "$timer" -f -- '--restarts 100000') || break
+  victim=$(pgrep -P "$launcher" | shuf -n 1) || continue
+  kill -KILL "$victim" 2>/dev/null && date +%s.%N >>"$out/kills"
+done
+wait "$timer" || true
+
+n=$(last "$out/undisturbed") m=$(last "$out/disturbed")
+python3 - "$out" "$n" "$m" "$minutes" <<'PYTHON'
+import json, re, sys
+out, whole, reached, minutes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+kills = [float(line) for line in open(f"{out}/kills")]
+log = []
+for line in open(f"{out}/disturbed.log", errors="replace"):
+    time, _, text = line.partition(" ")
+    log.append((float(time), text))
+steps = [json.loads(line) for line in open(f"{out}/disturbed/metrics.jsonl")]
+steps = [line["time"] for line in steps if line["kind"] == "step"]
+per_step = minutes * 60 / whole
+lost = dict.fromkeys(["detection", "start", "load", "repeated"], 0.0)
+counted = 0
+for kill in kills:
+    after = [(time, text) for time, text in log if time >= kill]
+    restart = next(((t, x) for t, x in after if x.startswith("restart ")), None)
+    resumed = restart and next(((t, x) for t, x in after if "resuming from" in x and t >= restart[0]), None)
+    step = resumed and next((t for t in steps if t >= resumed[0]), None)
+    if not step:
+        continue
+    counted += 1
+    lost["detection"] += restart[0] - kill
+    lost["start"] += resumed[0] - restart[0]
+    lost["load"] += step - resumed[0] - per_step
+    done = re.search(r"after step (\d+)", restart[1])
+    saved = re.search(r"step-0*(\d+)", resumed[1])
+    if done and saved:
+        lost["repeated"] += max(0, int(done[1]) - int(saved[1])) * per_step
+print(f"undisturbed {whole} steps, disturbed {reached}: share {100 * reached / whole:.1f} %, {len(kills)} kills in {minutes:g} minutes")
+for part, seconds in lost.items():
+    print(f"  {part:<10} {seconds / max(counted, 1):6.2f} s a kill, {100 * seconds / (minutes * 60):5.2f} % of the time")
+PYTHON
+
+if [ "$n" -gt "$m" ]; then behind=disturbed to=$n; else behind=undisturbed to=$m; fi
+"$kiln" train --run "$out/$behind" --resume --devices "$devices" --quiet --set "train.steps=$to" >"$out/rest.log" 2>&1
+result=0
+for file in model.safetensors optimizer.safetensors; do
+  if cmp -s "$out/undisturbed/checkpoints/$(printf 'step-%08d' "$to")/$file" "$out/disturbed/checkpoints/$(printf 'step-%08d' "$to")/$file"; then
+    echo "$file of step $to: equal bit for bit"
+  else
+    echo "$file of step $to: DIFFERENT"; result=1
+  fi
+done
+exit $result

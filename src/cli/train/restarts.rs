@@ -1,0 +1,137 @@
+//! `kiln train --restarts N`: a run that is started again when one of its processes dies.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::cli::exit::{BAD_DATA, INTERRUPTED, USAGE};
+use crate::cli::together::DevicesArgs;
+use crate::distributed::launch::Signals;
+use crate::logging::METRICS_FILE;
+
+/// Starts that take no step, one after another, after which there are no more.
+const STARTS_WITHOUT_STEP: usize = 3;
+/// The last step stands in so many bytes at the end of `metrics.jsonl`.
+const TAIL: u64 = 1 << 18;
+
+/// How a start of the run has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct End {
+    code: u8,
+    /// The last step that it has written; `None` if it has taken none.
+    step: Option<u64>,
+}
+
+/// Trains in other processes, and starts them again when one dies.
+pub(super) fn run(devices: &DevicesArgs, dir: &Path, restarts: u32) -> Result<ExitCode> {
+    let signals = Signals::listen().context("listening for Ctrl-C")?;
+    let args = without_restarts(env::args_os().skip(1));
+    let resumes = args.iter().any(|arg| arg.to_string_lossy().starts_with("--resume"));
+    let mut again = args.clone();
+    if !resumes {
+        again.push("--resume=auto".into());
+    }
+
+    let mut ends: Vec<End> = Vec::new();
+    loop {
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let code = devices.start(if ends.is_empty() { &args } else { &again }, &signals)?;
+        if code == 0 || [USAGE, BAD_DATA, INTERRUPTED].contains(&code) {
+            return Ok(ExitCode::from(code));
+        }
+        ends.push(End { code, step: last_step(dir, began) });
+
+        let n = ends.len();
+        if let Some(reason) =
+            hopeless(&ends).or((n > restarts as usize).then(|| format!("{restarts} restarts are used up")))
+        {
+            eprintln!("the run has failed with exit code {code}, and is not started again: {reason}");
+            return Ok(ExitCode::from(code));
+        }
+        let step = ends[n - 1].step.map_or("before its first step".to_owned(), |step| format!("after step {step}"));
+        eprintln!(
+            "restart {n} of {restarts}: the run has ended with exit code {code} {step}; it continues from its newest checkpoint"
+        );
+    }
+}
+
+/// Returns the arguments of this process without `--restarts N`.
+fn without_restarts(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut args = args;
+    let mut kept = Vec::new();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--restarts") => drop(args.next()),
+            Some(other) if other.starts_with("--restarts=") => (),
+            _ => kept.push(arg),
+        }
+    }
+    kept
+}
+
+/// Says why another start would fail, too.
+fn hopeless(ends: &[End]) -> Option<String> {
+    if let [.., before, now] = ends
+        && let Some(step) = now.step
+        && before == now
+    {
+        return Some(format!("it has failed twice after step {step}"));
+    }
+    let without = ends.iter().rev().take_while(|end| end.step.is_none()).count();
+    (without >= STARTS_WITHOUT_STEP).then(|| format!("{without} starts in a row have taken no step"))
+}
+
+/// Returns the last step in `metrics.jsonl` that was written since `began`, in seconds of Unix time.
+fn last_step(dir: &Path, began: f64) -> Option<u64> {
+    let mut file = File::open(dir.join(METRICS_FILE)).ok()?;
+    let size = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(TAIL))).ok()?;
+    let mut tail = Vec::new();
+    file.take(TAIL).read_to_end(&mut tail).ok()?;
+    let lines = tail.split(|byte| *byte == b'\n').rev();
+    let mut steps =
+        lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok()).filter(|line| line["kind"] == "step");
+    let last = steps.next()?;
+    (last["time"].as_f64()? >= began).then(|| last["step"].as_u64())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_step_fails_once_more_and_no_further() {
+        let end = |code, step| End { code, step };
+        assert_eq!(hopeless(&[end(1, Some(5))]), None);
+        assert_eq!(hopeless(&[end(137, Some(5)), end(137, Some(7))]), None);
+        assert_eq!(hopeless(&[end(137, Some(5)), end(1, Some(5))]), None, "another failure");
+        assert!(hopeless(&[end(1, Some(5)), end(1, Some(5))]).expect("hopeless").contains("twice after step 5"));
+        assert_eq!(hopeless(&[end(1, None), end(1, None)]), None);
+        assert_eq!(hopeless(&[end(1, None), end(1, Some(2)), end(1, None), end(1, None)]), None);
+        assert!(hopeless(&[end(9, None), end(1, None), end(9, None)]).expect("hopeless").contains("no step"));
+    }
+
+    #[test]
+    fn only_its_own_argument_is_taken_out() {
+        let args = |text: &str| without_restarts(text.split(' ').map(OsString::from));
+        let kept = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(args("train --restarts 3 --run r"), kept("train --run r"));
+        assert_eq!(args("train --run r --restarts=3 --resume"), kept("train --run r --resume"));
+    }
+
+    #[test]
+    fn steps_of_earlier_starts_do_not_count() {
+        let dir = tempfile::tempdir().expect("a folder");
+        assert_eq!(last_step(dir.path(), 0.0), None);
+        let lines = "{\"kind\":\"step\",\"step\":4,\"time\":99.5}\n{\"kind\":\"save\",\"step\":4}\n{\"kind\":\"st";
+        std::fs::write(dir.path().join(METRICS_FILE), lines).expect("writable");
+        assert_eq!((last_step(dir.path(), 99.0), last_step(dir.path(), 100.0)), (Some(4), None));
+    }
+}
