@@ -125,11 +125,11 @@ const CHANGES_NO_TEXT: [(&str, &str); 40] = [
 
 /// Whether a setting has no effect: it is absent, empty, or one of the values `off`.
 pub(super) fn is_off(value: &Value, off: &[&str]) -> bool {
-    let number = value.as_f64();
+    let (text, number) = (value.to_string(), value.as_f64());
     match value {
         Value::Null => true,
         Value::Array(items) => items.is_empty(),
-        _ => off.iter().any(|off| *off == value.to_string() || number.is_some() && off.parse().ok() == number),
+        _ => off.iter().any(|off| *off == text || number.is_some() && off.parse().ok() == number),
     }
 }
 
