@@ -16,7 +16,7 @@ use crate::cli::together::DevicesArgs;
 use crate::distributed::launch::Signals;
 use crate::logging::METRICS_FILE;
 
-/// Starts that take no step, one after another, after which there are no more.
+/// Starts that take no step, one after another, after which the run does not start again.
 const STARTS_WITHOUT_STEP: usize = 3;
 /// The last step stands in so many bytes at the end of `metrics.jsonl`.
 const TAIL: u64 = 1 << 18;
