@@ -1,9 +1,12 @@
-//! Writing files so that a kill or a power cut leaves them whole: synced, then renamed.
+//! Writing files so that a kill or a power cut leaves them whole: synced, then renamed. Reading them by mapping.
+
+mod mapped;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+pub(crate) use mapped::MappedFile;
 use thiserror::Error;
 
 /// A file operation that the operating system refused.

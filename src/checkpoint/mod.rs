@@ -25,11 +25,13 @@
 
 mod average;
 mod manifest;
+mod open;
 mod read;
 mod resume;
 mod retention;
 mod saver;
 mod snapshot;
+mod tensor_file;
 mod tensors;
 mod write;
 
@@ -43,6 +45,7 @@ use crate::files::FileError;
 
 pub use average::average;
 pub use manifest::{Manifest, ManifestFile};
+pub use open::OpenCheckpoint;
 pub use read::{has_average, read, read_average, read_weights, verify};
 pub use resume::{
     Difference, NotTheSameRun, Resume, all_differences, config_differences, fields, find_resume, is_within,

@@ -8,7 +8,7 @@ use kiln_model::TransformerConfig;
 
 use super::findings::{Finding, Findings, entries};
 use crate::checkpoint::{
-    self, Best, CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, Pointer, RUN_CONFIG_FILE, folder_name,
+    self, Best, Checkpoints, MANIFEST_FILE, NamedTensor, OpenCheckpoint, Pointer, RUN_CONFIG_FILE, folder_name,
 };
 use crate::config::Config;
 use crate::dataset::Vocabulary;
@@ -78,13 +78,18 @@ fn pointer(pointer: Pointer, checkpoints: &Checkpoints, wanted: Option<u64>, fin
 
 /// Verifies the checkpoint in `path`. Returns the best validation that it knows of.
 fn checkpoint(path: &Path, findings: &mut Findings) -> Option<Best> {
-    match checkpoint::verify(path) {
-        Ok(manifest) => manifest.files.iter().for_each(|file| findings.vouch_for(path.join(&file.name))),
-        Err(_) => entries(path).into_iter().for_each(|file| findings.vouch_for(file)),
+    let opened = OpenCheckpoint::open(path);
+    let listed = match &opened {
+        Ok(opened) => Some(opened.listed.clone()),
+        Err(_) => checkpoint::verify(path).ok().map(|manifest| manifest.files),
+    };
+    match listed {
+        Some(files) => files.iter().for_each(|file| findings.vouch_for(path.join(&file.name))),
+        None => entries(path).into_iter().for_each(|file| findings.vouch_for(file)),
     }
     findings.vouch_for(path.join(MANIFEST_FILE));
 
-    let (described, best) = match read_checkpoint(path) {
+    let (described, best) = match opened.map_err(Into::into).and_then(|opened| check_content(path, &opened)) {
         Ok((described, best)) => (Ok(described), best),
         Err(error) => {
             let remedy = "restore a copy, or delete this folder: --resume goes on from the newest sound checkpoint";
@@ -95,24 +100,18 @@ fn checkpoint(path: &Path, findings: &mut Findings) -> Option<Best> {
     best
 }
 
-fn read_checkpoint(path: &Path) -> Result<(String, Option<Best>)> {
-    let (step, weights, what, files, model, best) = match checkpoint::read(path) {
-        Ok(snapshot) => {
-            let moments = snapshot.first_moments.iter().chain(&snapshot.second_moments);
-            ensure_finite("moments of the optimizer", moments)?;
-            let (step, best) = (snapshot.state.step, snapshot.state.best);
-            (step, snapshot.weights, "weights, optimizer and state", snapshot.files, snapshot.model, best)
-        }
-        Err(CheckpointError::WeightsOnly(_)) => {
-            let read = checkpoint::read_weights(path)?;
-            (read.step, read.weights, "weights only", read.files, read.model, None)
-        }
-        Err(error) => return Err(error.into()),
-    };
-
-    ensure_finite("weights", weights.iter())?;
+/// Checks what the files of a sound checkpoint hold. Reads one tensor after the other.
+fn check_content(path: &Path, opened: &OpenCheckpoint) -> Result<(String, Option<Best>)> {
+    let OpenCheckpoint { step, model, files, state, .. } = opened;
+    ensure_finite("moments of the optimizer", opened.moments())?;
+    let (mut n_weights, mut n_tensors) = (0, 0);
+    let counted = opened.weights().inspect(|tensor| {
+        n_weights += tensor.values.len();
+        n_tensors += 1;
+    });
+    ensure_finite("weights", counted)?;
     if let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("step-")) {
-        ensure!(name == folder_name(step), "it holds step {step}, but it was renamed; name it {}", folder_name(step));
+        ensure!(name == folder_name(*step), "it holds step {step}, but it was renamed; name it {}", folder_name(*step));
     }
 
     let config = files.iter().find(|file| file.name == RUN_CONFIG_FILE).context("it has no configuration")?;
@@ -120,17 +119,18 @@ fn read_checkpoint(path: &Path) -> Result<(String, Option<Best>)> {
         .context("its config.toml is not a configuration of this version")?;
     let sizes = |model: &TransformerConfig| [model.d_model, model.d_ff, model.n_encoder_layers, model.n_decoder_layers];
     ensure!(
-        sizes(&config.model) == sizes(&model),
+        sizes(&config.model) == sizes(model),
         "its config.toml describes a model of another shape than its weights have"
     );
     let vocabulary = Vocabulary::load_dir(path, config.task).context("its tokenizer cannot be loaded")?;
-    vocabulary.check(&model)?;
-    let n_weights: usize = weights.iter().map(|tensor| tensor.values.len()).sum();
-    Ok((format!("{what}, {} numbers in {} tensors", thousands(n_weights as f64), weights.len()), best))
+    vocabulary.check(model)?;
+    let what = if state.is_some() { "weights, optimizer and state" } else { "weights only" };
+    let best = state.as_ref().and_then(|state| state.best.clone());
+    Ok((format!("{what}, {} numbers in {n_tensors} tensors", thousands(n_weights as f64)), best))
 }
 
 /// Refuses numbers that are not finite: training never saves them, because it skips such updates.
-fn ensure_finite<'a>(what: &str, tensors: impl Iterator<Item = &'a NamedTensor>) -> Result<()> {
+fn ensure_finite(what: &str, tensors: impl Iterator<Item = NamedTensor>) -> Result<()> {
     for tensor in tensors {
         let n = tensor.values.iter().filter(|value| !value.is_finite()).count();
         ensure!(n == 0, "{n} of its {what} in {} are not finite; use an older checkpoint", tensor.name);
