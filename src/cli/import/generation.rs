@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 use crate::hugging_face::TokenizerFile;
+use crate::logging::print::stderr_line;
 
 /// Settings that change the text and that Kiln does not have, with the value that switches each off.
 const UNSUPPORTED: [(&str, f64); 8] = [
@@ -65,7 +66,7 @@ impl<'a> Rules<'a> {
         config.special_tokens = if banned.iter().any(pads) { SpecialTokens::Never } else { SpecialTokens::Allowed };
         let others = banned.iter().filter(|word| !pads(word)).count();
         if others > 0 {
-            eprintln!(
+            stderr_line!(
                 "note: bad_words_ids of the model folder has {others} words besides padding, which Kiln does not avoid"
             );
         }
@@ -84,7 +85,7 @@ impl<'a> Rules<'a> {
             && config.special_tokens == SpecialTokens::Never
             && self.json["renormalize_logits"] != true
         {
-            eprintln!(
+            stderr_line!(
                 "note: the model folder has bad_words_ids without renormalize_logits; scores of beams leave out the probability of \
                  these words, which transformers includes"
             );
@@ -107,7 +108,7 @@ impl<'a> Rules<'a> {
     fn note_unsupported(&self) {
         for (key, off) in UNSUPPORTED {
             if let Some(value) = self.number(key).filter(|value| *value != off) {
-                eprintln!("note: {key} = {value} of the model folder is not supported: Kiln generates without it");
+                stderr_line!("note: {key} = {value} of the model folder is not supported: Kiln generates without it");
             }
         }
     }
