@@ -25,7 +25,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `files` writing files safely · `units` numbers for people |
+//! | 0 | `files` writing files safely · `terminal` text without control characters · `units` numbers for people |
 //! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
 //! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` AdamW and its schedules · `logging` console, JSON lines, TensorBoard · `distributed` several processes: who they are, their link, their launcher |
 //! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `hugging_face` folders of `transformers` · `gguf` files of llama.cpp |
@@ -89,6 +89,7 @@ pub mod logging;
 pub mod optim;
 #[doc(hidden)]
 pub mod report;
+mod terminal;
 mod units;
 
 pub use config::Config;

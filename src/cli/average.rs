@@ -11,6 +11,7 @@ use super::error::Usage;
 use crate::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, Score, average, folder_name};
 use crate::config::{BestMetric, Config};
 use crate::logging::METRICS_FILE;
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::run::{RunError, folder, write_run};
 
 /// Averages the weights of a run's last or best checkpoints
@@ -54,14 +55,14 @@ pub(super) fn run(args: Args) -> Result<()> {
     let out = folder::for_result(args.out.as_deref(), &args.run, "average", "--out")?;
     let chosen = choose(&args.run, &args.which)?;
     for (step, _) in &chosen {
-        eprintln!("averaging {}", folder_name(*step));
+        stderr_line!("averaging {}", folder_name(*step));
     }
     let paths: Vec<_> = chosen.into_iter().map(|(_, path)| path).collect();
     let averaged = average(&paths).with_context(|| {
         format!("averaging checkpoints of {} (move a damaged one away to average the others)", args.run.display())
     })?;
     let path = write_run(&out, &averaged)?;
-    println!("{}", path.display());
+    stdout_line!("{}", path.display());
     Ok(())
 }
 

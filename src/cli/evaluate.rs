@@ -16,6 +16,7 @@ use crate::config::task::{Reads, traits_of};
 use crate::device::DeviceChoice;
 use crate::distributed::Ranks;
 use crate::eval::{ClassScore, ClassScores, EntityScores, ValidationLoss, bleu, chrf};
+use crate::logging::print::{stderr_line, stdout_line, stdout_text};
 use crate::run::{Scores, Scoring, TrainedModel};
 
 /// Scores a checkpoint on raw text
@@ -87,7 +88,7 @@ fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     };
     let note = |line: &str| {
         if ranks.is_first() {
-            eprintln!("{line}");
+            stderr_line!("{line}");
         }
     };
     let scores = Scoring { run: &run, generate, device: &device, ranks }.score(&args.data, &mut { note })?;
@@ -100,11 +101,11 @@ fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
         write_lines(path, &translation.hypotheses)?;
     }
     match args.json {
-        true => println!("{}", as_json(&scores)),
-        false => print!("{}", as_lines(&scores)),
+        true => stdout_line!("{}", as_json(&scores)),
+        false => stdout_text!("{}", as_lines(&scores)),
     }
     if traits_of(run.config.task).hides_tokens {
-        eprintln!("to fill in words of your own: kiln fill {} '... [MASK] ...'", args.run.display());
+        stderr_line!("to fill in words of your own: kiln fill {} '... [MASK] ...'", args.run.display());
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ use crate::hugging_face::{
     ADAPTER_CONFIG_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE, TokenizerFile, write_adapter, write_folder,
 };
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::run::{TrainedModel, WhichWeights};
 
 /// Writes a checkpoint as a Hugging Face model folder, or as a GGUF file for llama.cpp
@@ -116,8 +117,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let files: Vec<_> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
     write_folder(&args.dir, &tensors, stored, &files)?;
     let averaged = if run.which == WhichWeights::Averaged { ", averaged weights," } else { "" };
-    eprintln!("exported step {}{averaged} of {} as a {family} model", run.step, args.run.display());
-    println!("{}", args.dir.display());
+    stderr_line!("exported step {}{averaged} of {} as a {family} model", run.step, args.run.display());
+    stdout_line!("{}", args.dir.display());
     Ok(())
 }
 
@@ -127,7 +128,7 @@ fn exported(run: &TrainedModel) -> Result<Exported> {
     if let Some(tokenizer) = classifying_decoder(run) {
         tokens.pad = tokenizer.padding_of_decoder();
         if tokens.pad.is_none() {
-            eprintln!(
+            stderr_line!(
                 "note: the tokenizer has neither padding nor an end token, so that transformers takes one text at a time; set \
                  pad_token_id in {CONFIG_FILE} to a token that ends no text"
             );
@@ -159,10 +160,12 @@ fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
     };
 
     if model.config["activation_function"] == "gelu" {
-        eprintln!("note: llama.cpp approximates GELU by tanh, this model does not: activations differ by up to 0.0005");
+        stderr_line!(
+            "note: llama.cpp approximates GELU by tanh, this model does not: activations differ by up to 0.0005"
+        );
     }
     if let Some(longest) = gguf::longest_same_text(&model) {
-        eprintln!(
+        stderr_line!(
             "note: llama.cpp has no sliding window for a {family} model (model.attention_window): it computes the same for texts up to \
              {longest} tokens, and the file limits them to that (context_length)"
         );
@@ -170,8 +173,8 @@ fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
 
     let name = args.dir.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     write_gguf(&args.dir, &name, model, &files, args.dtype).with_context(context)?;
-    eprintln!("exported step {} of {} as a {family} model for llama.cpp", run.step, args.run.display());
-    println!("{}", args.dir.display());
+    stderr_line!("exported step {} of {} as a {family} model for llama.cpp", run.step, args.run.display());
+    stdout_line!("{}", args.dir.display());
     Ok(())
 }
 
@@ -204,18 +207,19 @@ fn adapter(args: &Args, run: &TrainedModel, stored: StoredType) -> Result<()> {
         exported.with_context(|| format!("exporting {}", run.path.display()))?;
     write_adapter(&args.dir, &tensors, stored, text(&config))?;
 
-    eprintln!(
+    stderr_line!(
         "exported the {what} of step {} of {}, for the {family} model of the training",
         run.step,
         args.run.display()
     );
     if run.model.has_classes() {
-        eprintln!(
+        stderr_line!(
             "note: {} has no place for the names of the {} classes; in transformers, load the model with id2label or num_labels",
-            ADAPTER_CONFIG_FILE, run.model.n_classes
+            ADAPTER_CONFIG_FILE,
+            run.model.n_classes
         );
     }
-    println!("{}", args.dir.display());
+    stdout_line!("{}", args.dir.display());
     Ok(())
 }
 

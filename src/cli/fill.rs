@@ -11,6 +11,7 @@ use super::error::Usage;
 use super::lines::{Chunks, note_age, note_lacking, one_line};
 use crate::config::GenerateConfig;
 use crate::generate::{Candidate, Filled, MaskFiller};
+use crate::logging::print::results;
 use crate::run::TrainedModel;
 
 /// Lines that are filled in together.
@@ -75,7 +76,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         tokenizer.lacking_in(&unmasked)
     };
 
-    let mut output = io::BufWriter::new(io::stdout().lock());
+    let mut output = io::BufWriter::new(results());
     if !args.texts.is_empty() {
         note_lacking(&lacking(&args.texts)?, spells_bytes);
         let filled = filler.fill(&args.texts, args.top_k, 0)?;

@@ -26,6 +26,7 @@ use crate::generate::TokenRules;
 use crate::hugging_face::{
     AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
 };
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::run::{folder, write_run};
 
 /// Makes a run from a Hugging Face model folder
@@ -73,7 +74,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if let Some(dir) = &args.adapter {
         add_adapter(&mut imported, dir).with_context(|| format!("importing {}", dir.display()))?;
     }
-    imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    imported.notes.iter().for_each(|note| stderr_line!("note: {note}"));
 
     let Imported { family, config: mut model, mut tokens, weights, .. } = imported;
     let task = task_of(&model);
@@ -136,8 +137,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     files.sort_by(|a, b| a.name.cmp(&b.name));
     let n_params = n_params(&model).total();
     write_run(&out, &Weights { step: 0, weights, model, files })?;
-    eprintln!("imported a {family} model of {:.1} M parameters", n_params as f64 / 1e6);
-    println!("{}", out.display());
+    stderr_line!("imported a {family} model of {:.1} M parameters", n_params as f64 / 1e6);
+    stdout_line!("{}", out.display());
     Ok(())
 }
 
@@ -259,14 +260,14 @@ fn tokens_before_text(
 
     let names: Vec<String> = before.iter().filter_map(|id| tokenizer.token(*id)).map(str::to_owned).collect();
     if !names.is_empty() && forced_first.is_none() {
-        eprintln!(
+        stderr_line!(
             "note: every translation begins with {}, as targets do in training; transformers lets the model choose, because \
              the folder has no forced_bos_token_id",
             names.join(" ")
         );
     }
     if behind.first() != tokens.eos.as_ref() || behind.len() != 1 {
-        eprintln!(
+        stderr_line!(
             "note: Kiln ends every source with the end token, but this tokenizer puts the ids {behind:?} behind a text"
         );
     }
@@ -292,7 +293,7 @@ fn note_prompts(tokenizer: &TokenizerFile, around: Option<(Vec<u32>, Vec<u32>)>,
     let spelled = |ids: &[u32]| ids.iter().filter_map(|id| tokenizer.token(*id)).collect::<Vec<_>>().join(" ");
     if config["add_bos_token"].as_bool().is_some_and(|adds_bos| adds_bos == before.is_empty()) {
         let puts = if before.is_empty() { "nothing".to_owned() } else { spelled(&before) };
-        eprintln!(
+        stderr_line!(
             "note: {TOKENIZER_CONFIG_FILE} has add_bos_token = {}, but {TOKENIZER_FILE} puts {puts} in front of a text; Kiln \
              follows {TOKENIZER_FILE}, like version 5 of transformers",
             before.is_empty()
@@ -302,7 +303,7 @@ fn note_prompts(tokenizer: &TokenizerFile, around: Option<(Vec<u32>, Vec<u32>)>,
         names["add_bos_token"] = json!(false);
     }
     if !behind.is_empty() {
-        eprintln!(
+        stderr_line!(
             "note: {TOKENIZER_FILE} puts {} behind a text; Kiln leaves it out of prompts, since the continuation follows them",
             spelled(&behind)
         );

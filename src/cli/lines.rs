@@ -9,6 +9,7 @@ use kiln_data::CharacterCounts;
 use super::error::NotUtf8;
 use crate::checkpoint::Checkpoints;
 use crate::dataset::lacking_note;
+use crate::logging::print::stderr_line;
 use crate::run::TrainedModel;
 
 /// Joins `text` into one line: a model may write a line break where its training text had one.
@@ -24,7 +25,7 @@ pub(super) fn shell_word(text: &str) -> String {
 /// Says on stderr which characters of the input the vocabulary lacks, if there are any.
 pub(super) fn note_lacking(lacking: &CharacterCounts, spells_bytes: bool) {
     if let Some(note) = lacking_note(lacking, spells_bytes) {
-        eprintln!("note: {note}");
+        stderr_line!("note: {note}");
     }
 }
 
@@ -34,7 +35,7 @@ pub(super) fn note_age(run: &TrainedModel, dir: &Path, chosen: Option<&str>) {
     if let (None, Some((newest, _))) = (chosen, saved.last())
         && *newest > run.step
     {
-        eprintln!("note: the best checkpoint is used, step {}; --checkpoint last takes step {newest}", run.step);
+        stderr_line!("note: the best checkpoint is used, step {}; --checkpoint last takes step {newest}", run.step);
     }
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use super::error::Usage;
 use crate::files::replace_file;
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::report::catalogue::{FIGURES, find};
 use crate::report::colours::COLOURS;
 use crate::report::curves::Figure;
@@ -73,7 +74,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let runs = read(&args.runs)?;
     for run in runs.iter().filter(|run| run.bad_lines > 1) {
-        eprintln!(
+        stderr_line!(
             "warning: {}: {} damaged lines of its metrics were skipped (kiln check names them)",
             run.dir.display(),
             run.bad_lines
@@ -144,7 +145,7 @@ fn refuse_other_file(path: &Path) -> Result<(), Usage> {
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_file(path, bytes)?;
-    println!("{}", path.display());
+    stdout_line!("{}", path.display());
     Ok(())
 }
 
@@ -155,9 +156,9 @@ fn serve(dirs: Vec<PathBuf>, port: u16) -> Result<()> {
     }
     let server = Server::bind(port)
         .with_context(|| format!("port {port} of 127.0.0.1 cannot be used; take another one with --port"))?;
-    println!("{}", server.url());
+    stdout_line!("{}", server.url());
     std::io::stdout().flush()?;
-    eprintln!("serving to browsers of this machine; Ctrl-C ends it");
+    stderr_line!("serving to browsers of this machine; Ctrl-C ends it");
 
     // One page at a time: a long run takes seconds to read.
     let turn = Mutex::new(());

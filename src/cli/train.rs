@@ -17,6 +17,7 @@ pub(super) use args::Args;
 use super::together::{Part, Role};
 use crate::eval::Model;
 use crate::logging::console::print_line;
+use crate::logging::print::stderr_line;
 use crate::train::Ended;
 
 pub(super) fn run(args: Args) -> Result<ExitCode> {
@@ -56,7 +57,7 @@ fn train(args: &Args, part: &Part) -> Result<()> {
     }
     match outcome.ended {
         // Printed even with --quiet: it is the result of the run.
-        Ended::Stopped => eprintln!("{}", report::stopped(&outcome, &dir, args.devices.list())),
+        Ended::Stopped => stderr_line!("{}", report::stopped(&outcome, &dir, args.devices.list())),
         ended => {
             let shown = !args.quiet && ended != Ended::AlreadyFinished && has_one_screen();
             report::print(&outcome, &session, &dir, shown)?;

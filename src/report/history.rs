@@ -12,6 +12,7 @@ use super::catalogue::{FIGURES, Measure};
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::Config;
 use crate::logging::METRICS_FILE;
+use crate::terminal::in_one_line;
 
 /// A longer line is not one of Kiln's and is skipped, bytes.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -250,7 +251,7 @@ impl History {
         let (Some(step), Some(figures)) = (line["step"].as_u64(), line["figures"].as_object()) else { return };
         for (name, value) in figures {
             let Some(value) = value.as_f64() else { continue };
-            let name = printable(name);
+            let name = in_one_line(name);
             if self.own.len() < MOST_FIGURES || self.own.contains_key(&name) {
                 self.own.entry(name).or_default().push((step as f64, value));
             }
@@ -310,12 +311,7 @@ fn skip_line(lines: &mut impl BufRead) -> io::Result<()> {
 /// Returns the name of a run folder, without characters that a page cannot show.
 fn name_of(dir: &Path) -> String {
     let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-    printable(&name.unwrap_or_else(|| dir.display().to_string()))
-}
-
-/// Replaces characters that a page cannot show.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    in_one_line(&name.unwrap_or_else(|| dir.display().to_string()))
 }
 
 /// Makes the names of runs unique: by their paths, if two folders have one name.

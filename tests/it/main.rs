@@ -32,6 +32,7 @@ mod report;
 mod resuming;
 mod same_text;
 mod sentencepiece;
+mod strangers;
 mod text;
 mod tidy;
 mod together;

@@ -9,6 +9,7 @@ mod lists;
 mod locks;
 mod modules;
 mod phrases;
+mod printing;
 mod scan;
 pub(crate) mod tree;
 

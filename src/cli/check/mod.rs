@@ -14,6 +14,7 @@ use anyhow::{Result, bail};
 use self::findings::{Finding, Verdict};
 use super::error::Usage;
 use crate::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
+use crate::logging::print::stdout_line;
 use crate::run::RunError;
 
 /// Verifies a run folder with its caches and checkpoints, or, with --precision, training in that precision
@@ -64,9 +65,9 @@ fn run_folder(dir: &Path) -> Result<()> {
 
     for Finding { part, verdict } in &findings {
         match verdict {
-            Verdict::Sound(what) => println!("sound    {part}: {what}"),
-            Verdict::Note(what) => println!("note     {part}: {what}"),
-            Verdict::Damaged(what) => println!("DAMAGED  {part}: {what}"),
+            Verdict::Sound(what) => stdout_line!("sound    {part}: {what}"),
+            Verdict::Note(what) => stdout_line!("note     {part}: {what}"),
+            Verdict::Damaged(what) => stdout_line!("DAMAGED  {part}: {what}"),
         }
     }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 use crate::dataset::Vocabulary;
 use crate::generate::TokenRules;
+use crate::logging::print::stderr_line;
 use crate::run::TrainedModel;
 
 /// Adds to `generation_config.json` how the run generates: the tokens that end a text, those that it never contains, and
@@ -47,7 +48,7 @@ pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
             }
             describe_limit(settings.max_new_tokens, run.model.text_positions(), generation);
             if !settings.stop.is_empty() {
-                eprintln!(
+                stderr_line!(
                     "note: generate.stop is not exported: transformers ends texts at strings only in programs that pass its \
                      tokenizer to generate()"
                 );
@@ -86,7 +87,7 @@ fn describe_sampling(settings: &GenerateConfig, generation: &mut Value) {
 fn describe_beams(settings: &GenerateConfig, generation: &mut Value) {
     if settings.length_normalization != LengthNormalization::Power {
         if settings.beam_size > 1 {
-            eprintln!(
+            stderr_line!(
                 "note: generate.beam_size = {} is not exported, because transformers has no generate.length_normalization = \"wu\": it \
                  takes the likeliest token each time, unless a program passes num_beams to generate()",
                 settings.beam_size

@@ -9,6 +9,7 @@ use kiln_model::NamedTensor;
 use serde_json::{Map, Value, json};
 
 use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+use crate::logging::print::stderr_line;
 
 /// Names and contents of files.
 pub(super) type Files = Vec<(String, Vec<u8>)>;
@@ -51,7 +52,7 @@ pub(super) fn note_start(tokenizers: &PairTokenizers, tensors: &[NamedTensor]) {
     let largest =
         table.values.chunks_exact(table.shape[1]).nth(start).into_iter().flatten().fold(0f32, |a, b| a.max(b.abs()));
     if largest > 0.0 {
-        eprintln!(
+        stderr_line!(
             "note: the start token of the decoder has a vector with elements up to {largest:.1e}; CTranslate2 and Marian begin with \
              zeros, so a conversion translates differently. Train adapters or freeze the embeddings (train.freeze) of a \
              published model to keep its zeros"

@@ -9,6 +9,7 @@ use super::generation_keys::{OF_PAIRS, OF_TEXT, is_off, malformed, unsupported};
 use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 use crate::generate::TokenRules;
 use crate::hugging_face::{CONFIG_FILE, FolderError, GENERATION_CONFIG_FILE, TokenizerFile};
+use crate::logging::print::stderr_line;
 
 /// The most characters of a value that a note shows.
 const LONGEST_VALUE: usize = 100;
@@ -67,14 +68,14 @@ impl<'a> Rules<'a> {
 
         config.stop = self.strings("stop_strings");
         if !config.stop.is_empty() {
-            eprintln!("note: texts end before stop_strings of the model folder; transformers prints them too");
+            stderr_line!("note: texts end before stop_strings of the model folder; transformers prints them too");
         }
         match (self.size("max_new_tokens"), self.size("max_length")) {
             (Some(limit), _) => config.max_new_tokens = limit,
             (None, Some(limit)) => {
                 config.max_new_tokens = limit;
                 if limit < positions {
-                    eprintln!(
+                    stderr_line!(
                         "note: max_length = {limit} of the model folder counts the prompt; generate.max_new_tokens = {limit} counts \
                          only the tokens after it"
                     );
@@ -108,7 +109,7 @@ impl<'a> Rules<'a> {
             && config.special_tokens == SpecialTokens::Never
             && self.json["renormalize_logits"] != true
         {
-            eprintln!(
+            stderr_line!(
                 "note: the model folder has bad_words_ids without renormalize_logits; scores of beams leave out the probability of \
                  these words, which transformers includes"
             );
@@ -260,5 +261,5 @@ fn note(key: &str, value: &Value, effect: &str) {
     if value.chars().count() > LONGEST_VALUE {
         value = value.chars().take(LONGEST_VALUE).chain("...".chars()).collect();
     }
-    eprintln!("note: {key} = {value} of the model folder is not supported: {effect}");
+    stderr_line!("note: {key} = {value} of the model folder is not supported: {effect}");
 }

@@ -11,6 +11,7 @@ use crate::checkpoint::StoredFile;
 use crate::config::Task;
 use crate::config::task::{Reads, traits_of};
 use crate::hugging_face::{Folder, FolderError, SENTENCEPIECE_FILE, TOKENIZER_FILE, TokenizerFile};
+use crate::logging::print::stderr_line;
 
 /// The tokenizers of a model folder.
 pub(super) struct Tokenizers {
@@ -91,7 +92,7 @@ impl Tokenizers {
             return Err(FolderError::BadFile { path: self.path.clone(), reason });
         }
         if n < rows {
-            eprintln!(
+            stderr_line!(
                 "note: the embedding has {rows} rows and the tokenizer {n} ids; the other rows are kept but never used"
             );
         }

@@ -9,6 +9,7 @@ use kiln_model::hf::{HfError, export_family};
 
 use crate::config::Config;
 use crate::dataset::{RunData, Vocabulary};
+use crate::logging::print::{stdout_line, stdout_text};
 use crate::logging::wrap::for_stdout;
 use crate::run::Run;
 use crate::units::{counted, thousands};
@@ -44,12 +45,12 @@ pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
 
     match show_config {
         true => {
-            summary.lines().for_each(|line| println!("# {line}"));
-            print!("\n{}", config.to_toml());
+            summary.lines().for_each(|line| stdout_line!("# {line}"));
+            stdout_text!("\n{}", config.to_toml());
         }
         false => {
-            summary.lines().for_each(|line| println!("{}", for_stdout(line)));
-            println!("(--show-config prints the configuration; nothing was trained or kept)");
+            summary.lines().for_each(|line| stdout_line!("{}", for_stdout(line)));
+            stdout_line!("(--show-config prints the configuration; nothing was trained or kept)");
         }
     }
     Ok(())

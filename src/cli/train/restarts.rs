@@ -15,6 +15,7 @@ use crate::cli::exit::{BAD_DATA, INTERRUPTED, USAGE};
 use crate::cli::together::DevicesArgs;
 use crate::distributed::launch::Signals;
 use crate::logging::METRICS_FILE;
+use crate::logging::print::stderr_line;
 
 /// Starts that take no step, one after another, after which there are no more.
 const STARTS_WITHOUT_STEP: usize = 3;
@@ -52,11 +53,11 @@ pub(super) fn run(devices: &DevicesArgs, dir: &Path, restarts: u32) -> Result<Ex
         if let Some(reason) =
             hopeless(&ends).or((n > restarts as usize).then(|| format!("{restarts} restarts are used up")))
         {
-            eprintln!("the run has failed with exit code {code}, and is not started again: {reason}");
+            stderr_line!("the run has failed with exit code {code}, and is not started again: {reason}");
             return Ok(ExitCode::from(code));
         }
         let step = ends[n - 1].step.map_or("before its first step".to_owned(), |step| format!("after step {step}"));
-        eprintln!(
+        stderr_line!(
             "restart {n} of {restarts}: the run has ended with exit code {code} {step}; it continues from its newest checkpoint"
         );
     }
