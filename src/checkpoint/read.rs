@@ -1,10 +1,10 @@
 //! Reading: checks size and hash of each file against the manifest before using it.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
+use kiln_data::files::{open_file, read_file};
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde::de::DeserializeOwned;
@@ -107,7 +107,7 @@ pub fn read_average(dir: &Path) -> Result<Weights, CheckpointError> {
 
 fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
     let path = dir.join(MANIFEST_FILE);
-    let bytes = match fs::read(&path) {
+    let bytes = match read_file(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound && dir.is_dir() => {
             return Err(CheckpointError::NotACheckpoint(dir.to_path_buf()));
@@ -151,7 +151,7 @@ fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
 fn read_verified(dir: &Path, expected: &ManifestFile) -> Result<Vec<u8>, CheckpointError> {
     let path = dir.join(&expected.name);
     let damaged = |found: String, wanted: String| CheckpointError::Damaged { file: path.clone(), found, wanted };
-    let mut file = match File::open(&path) {
+    let mut file = match open_file(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(damaged("no such file".to_string(), format!("{} bytes", expected.bytes)));

@@ -6,10 +6,10 @@
 mod archive;
 mod pickle;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use archive::Archive;
+use kiln_data::files::open_file;
 use kiln_model::hf::{ElementType, FileTensor};
 use memmap2::Mmap;
 use pickle::Described;
@@ -36,7 +36,7 @@ struct Found {
 
 impl TorchFile {
     pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
-        let file = File::open(path).map_err(FolderError::io("read", path))?;
+        let file = open_file(path).map_err(FolderError::io("read", path))?;
         let bad = |reason: String| FolderError::bad_file(path, reason);
         if file.metadata().map_err(FolderError::io("read", path))?.len() == 0 {
             return Err(bad("is empty; download it again".to_owned()));
