@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::create_fresh;
 pub(crate) use mapped::MappedFile;
 use thiserror::Error;
 
@@ -54,7 +55,7 @@ pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 /// Writes a file and waits until it is on disk.
 pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let write = || -> io::Result<()> {
-        let mut file = File::create(path)?;
+        let mut file = create_fresh(path)?;
         file.write_all(bytes)?;
         file.sync_all()
     };

@@ -18,7 +18,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `error` · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` · [`jobs`] when threads worked |
+//! | 0 | `error` · [`files`] opening files in folders of strangers · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` · [`jobs`] when threads worked |
 //! | 1 | `corpus` text files as rows |
 //! | 2 | `tokenizer` text to ids and back |
 //! | 3 | `cache` ids in a memory-mapped file · `built_in` the trainer's built-in task |
@@ -40,6 +40,7 @@ pub mod built_in;
 mod cache;
 mod corpus;
 mod error;
+pub mod files;
 #[cfg(test)]
 mod fixtures;
 mod host_batch;

@@ -39,6 +39,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::read_text;
 use thiserror::Error;
 
 use crate::files::FileError;
@@ -277,7 +278,7 @@ impl Checkpoints {
 
     /// The folder that `pointer` names, if both exist.
     pub fn pointed(&self, pointer: Pointer) -> Option<PathBuf> {
-        let name = fs::read_to_string(self.dir.join(pointer.name())).ok()?;
+        let name = read_text(&self.dir.join(pointer.name())).ok()?;
         step_of(name.trim())?;
         let path = self.dir.join(name.trim());
         path.is_dir().then_some(path)

@@ -1,9 +1,9 @@
 //! Reading: checks size and hash of each file against the manifest before using it.
 
-use std::fs;
 use std::io::{self, Read, Seek};
 use std::path::Path;
 
+use kiln_data::files::read_file;
 use serde::de::DeserializeOwned;
 
 use super::manifest::{Manifest, ManifestFile};
@@ -53,7 +53,7 @@ pub fn read_average(dir: &Path) -> Result<Weights, CheckpointError> {
 
 pub(super) fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
     let path = dir.join(MANIFEST_FILE);
-    let bytes = match fs::read(&path) {
+    let bytes = match read_file(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound && dir.is_dir() => {
             return Err(CheckpointError::NotACheckpoint(dir.to_path_buf()));

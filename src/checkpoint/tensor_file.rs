@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::open_file;
 use kiln_model::hf::{ElementType, FileTensor};
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
@@ -78,7 +79,7 @@ impl TensorFile {
 pub(super) fn open_verified(dir: &Path, expected: &ManifestFile) -> Result<File, CheckpointError> {
     let path = dir.join(&expected.name);
     let damaged = |found: String, wanted: String| CheckpointError::Damaged { file: path.clone(), found, wanted };
-    let file = match File::open(&path) {
+    let file = match open_file(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(damaged("no such file".to_string(), format!("{} bytes", expected.bytes)));

@@ -1,10 +1,10 @@
 //! `kiln average`: averages several checkpoints into one.
 
 use std::cmp::Ordering;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_text;
 use serde_json::Value;
 
 use super::error::Usage;
@@ -95,7 +95,7 @@ fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
 fn by_metric(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>> {
     let metric = Config::read(&run.join(RUN_CONFIG_FILE))?.train.best_metric;
     let path = run.join(METRICS_FILE);
-    let text = fs::read_to_string(&path).with_context(|| {
+    let text = read_text(&path).with_context(|| {
         format!("{}: cannot be read, but the validations are needed to find the best checkpoints", path.display())
     })?;
 
@@ -130,6 +130,8 @@ fn validations(metrics: &str, metric: &BestMetric) -> Vec<Best> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn run_with(steps: &[u64], metrics: &str) -> tempfile::TempDir {

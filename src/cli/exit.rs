@@ -99,6 +99,11 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             _ => USAGE,
         });
     }
+    if let Some(error) = cause.downcast_ref::<io::Error>()
+        && error.kind() == io::ErrorKind::InvalidData
+    {
+        return Some(BAD_DATA);
+    }
     if cause.is::<NotUtf8>() {
         return Some(BAD_DATA);
     }

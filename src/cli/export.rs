@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_file;
 use kiln_data::{LabelledEncoder, TextTokenizer};
 use kiln_model::ClassHead;
 use kiln_model::hf::{self, Exported, ExportedAdapter, Family, TokenIds};
@@ -267,7 +268,7 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
         let content = if name == TOKENIZER_CONFIG_FILE {
             tokenizer_config(run, &path, &before)?
         } else if name == SENTENCEPIECE_FILE {
-            fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?
+            read_file(&path).with_context(|| format!("{}: cannot be read", path.display()))?
         } else {
             let mut file = TokenizerFile::read(&path)?;
             let mask = run.vocabulary.text().and_then(|tokenizer| tokenizer.special().mask);
@@ -282,7 +283,7 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
 
 /// Reads a run's `tokenizer_config.json`.
 fn token_names(path: &Path) -> Result<Map<String, Value>> {
-    let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let bytes = read_file(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     serde_json::from_slice(&bytes).with_context(|| path.display().to_string())
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use generation::Rules;
 use kiln_data::Packing;
+use kiln_data::files::write_fresh;
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
@@ -315,7 +316,7 @@ fn load_vocabulary(task: Task, files: &[StoredFile]) -> Result<Vocabulary> {
     let dir = std::env::temp_dir().join(format!("kiln-import-{}", std::process::id()));
     let load = || -> Result<Vocabulary> {
         fs::create_dir_all(&dir)?;
-        files.iter().try_for_each(|file| fs::write(dir.join(&file.name), &file.bytes))?;
+        files.iter().try_for_each(|file| write_fresh(&dir.join(&file.name), &file.bytes))?;
         Ok(Vocabulary::load_dir(&dir, task)?)
     };
     let loaded = load();

@@ -33,6 +33,7 @@ mod translate;
 mod warm;
 
 use std::borrow::Cow;
+use std::io::ErrorKind as IoKind;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -90,7 +91,8 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     clean_panics();
     heap::keep_freed_memory();
-    let ran = run(parsed().command);
+    let command = parsed().command;
+    let ran = pool::check().map_err(Into::into).and_then(|()| run(command));
     // Training has logged them.
     take_kernel_notes().iter().for_each(|note| stderr_line!("{note}"));
     match ran {
@@ -164,6 +166,13 @@ fn in_one_line(error: &anyhow::Error) -> String {
         } else if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
+    }
+    let is_full = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| matches!(io.kind(), IoKind::StorageFull | IoKind::QuotaExceeded))
+    };
+    if error.chain().any(is_full) && !text.contains("free ") {
+        text += "; free space there, or choose a folder on another disk, and repeat the command";
     }
     text
 }

@@ -265,6 +265,7 @@ fn print_rows(title: &str, rows: &[Row], steps: usize) {
         "achieved",
         "roof"
     );
+
     for row in rows.iter().take(MOST_ROWS) {
         let work = row.work.as_ref().map_or(String::new(), |work| work_columns(work, row.calls));
         let line = format!(

@@ -1,11 +1,10 @@
 //! `kiln report`: what runs have logged, as a page and as pictures.
 
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_file;
 
 use super::error::Usage;
 use crate::files::replace_file;
@@ -134,7 +133,7 @@ fn chosen(names: &[String], runs: &[History]) -> Result<Vec<Figure>> {
 
 /// Refuses to replace a page that is not a report.
 fn refuse_other_file(path: &Path) -> Result<(), Usage> {
-    match fs::read(path) {
+    match read_file(path) {
         Ok(found) if !found.windows(MARK.len()).any(|part| part == MARK.as_bytes()) => Err(Usage(format!(
             "{}: this file exists and is not a report of Kiln; name another one with --out",
             path.display()
@@ -157,7 +156,6 @@ fn serve(dirs: Vec<PathBuf>, port: u16) -> Result<()> {
     let server = Server::bind(port)
         .with_context(|| format!("port {port} of 127.0.0.1 cannot be used; take another one with --port"))?;
     stdout_line!("{}", server.url());
-    std::io::stdout().flush()?;
     stderr_line!("serving to browsers of this machine; Ctrl-C ends it");
 
     // One page at a time: a long run takes seconds to read.

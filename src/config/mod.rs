@@ -24,9 +24,9 @@ mod suggest;
 pub(crate) mod task;
 mod validate;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::read_file;
 use kiln_data::{CorpusConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
@@ -365,7 +365,7 @@ impl Config {
                 what.lines().next().unwrap_or_default()
             )],
         };
-        let bytes = fs::read(path).map_err(|error| problem(0, &format!("cannot be read: {error}")))?;
+        let bytes = read_file(path).map_err(|error| problem(0, &format!("cannot be read: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| problem(0, "is not UTF-8, so it was damaged"))?;
         Self::from_toml(&text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start.min(text.len()));

@@ -13,6 +13,7 @@ mod syntax;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::read_file;
 use serde_path_to_error::Segment;
 use toml::de::DeTable;
 use toml::{Table, Value};
@@ -142,7 +143,7 @@ impl Layers {
         let place = |line: usize| Origin { line, text: format!("{}:{line}", path.display()) };
         let whole = Origin { line: 0, text: path.display().to_string() };
         self.file_is_broken = true;
-        let text = match std::fs::read(path).map(String::from_utf8) {
+        let text = match read_file(path).map(String::from_utf8) {
             Ok(Ok(text)) => text,
             Ok(Err(error)) => {
                 let at = error.utf8_error().valid_up_to();

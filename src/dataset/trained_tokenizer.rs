@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use kiln_data::TokenizerConfig;
+use kiln_data::files::{open_file, read_file};
 use serde::{Deserialize, Serialize};
 
 use crate::files::replace_file;
@@ -31,7 +32,7 @@ impl MadeFrom {
     ) -> Result<Self> {
         let hash = |file: &Path| {
             let mut hasher = blake3::Hasher::new();
-            let content = fs::File::open(file).and_then(|file| hasher.update_reader(file).map(|_| ()));
+            let content = open_file(file).and_then(|file| hasher.update_reader(file).map(|_| ()));
             content.with_context(|| format!("{}: cannot read the training text", file.display()))?;
             Ok(hasher.finalize().to_hex().to_string())
         };
@@ -80,7 +81,7 @@ pub struct SoundTokenizer {
 /// If a file was damaged or is missing.
 pub fn verify_tokenizer(dir: &Path) -> Result<SoundTokenizer> {
     let path = dir.join(RECORD);
-    let json = fs::read(&path).with_context(|| format!("{RECORD} cannot be read"))?;
+    let json = read_file(&path).with_context(|| format!("{RECORD} cannot be read"))?;
     let record: Record<'_> = serde_json::from_slice(&json).with_context(|| format!("{RECORD} is damaged"))?;
     ensure!(record.is_sound() != Some(false), "{RECORD} differs from the one that was written");
 
@@ -104,7 +105,7 @@ fn hashes(dir: &Path) -> std::io::Result<BTreeMap<String, String>> {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if name != RECORD && entry.file_type()?.is_file() {
-            hashes.insert(name, blake3::hash(&fs::read(entry.path())?).to_hex().to_string());
+            hashes.insert(name, blake3::hash(&read_file(&entry.path())?).to_hex().to_string());
         }
     }
     Ok(hashes)
@@ -120,7 +121,7 @@ pub(super) fn find_or_make<T>(
     save: impl FnOnce(&T, &Path) -> kiln_data::Result<()>,
 ) -> Result<(T, Option<f64>)> {
     let record = dir.join(RECORD);
-    let before = fs::read(&record).ok().and_then(|json| serde_json::from_slice::<Record<'_>>(&json).ok());
+    let before = read_file(&record).ok().and_then(|json| serde_json::from_slice::<Record<'_>>(&json).ok());
     let fits = |before: Record<'_>| {
         let is_sound = before.is_sound() != Some(false) && hashes(dir).is_ok_and(|now| now == before.made);
         is_sound && &*before.made_from == made_from

@@ -1,9 +1,9 @@
 //! A `.safetensors` file, mapped into memory.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::open_file;
 use kiln_model::hf::{ElementType, FileTensor};
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
@@ -27,7 +27,7 @@ struct Extent {
 
 impl SafetensorsFile {
     pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
-        let file = File::open(path).map_err(FolderError::io("read", path))?;
+        let file = open_file(path).map_err(FolderError::io("read", path))?;
         let metadata = file.metadata().map_err(FolderError::io("read", path))?;
         if !metadata.is_file() || metadata.len() < 8 {
             let reason =

@@ -1,9 +1,9 @@
 //! Looks up tokens and ids in a `tokenizer.json`, without loading the tokenizer.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
+use kiln_data::files::read_file;
 use serde_json::{Value, json};
 
 use super::FolderError;
@@ -18,7 +18,7 @@ pub struct TokenizerFile {
 impl TokenizerFile {
     /// Reads the file at `path`.
     pub fn read(path: &Path) -> Result<Self, FolderError> {
-        Self::parse(&fs::read(path).map_err(FolderError::io("read", path))?, path)
+        Self::parse(&read_file(path).map_err(FolderError::io("read", path))?, path)
     }
 
     /// Reads the content of a file; errors name `path`.

@@ -7,11 +7,11 @@
 mod address;
 
 use std::collections::VecDeque;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use kiln_data::files::read_file;
 use serde_json::{Value, json};
 use ureq::Agent;
 
@@ -139,7 +139,7 @@ impl Mlflow {
         let file = self.run_dir.join(FILE);
         let tags = self.tags.iter().map(|(key, value)| json!({ "key": key, "value": value }));
         let tags: Vec<_> = tags.collect();
-        let earlier = fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+        let earlier = read_file(&file).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
         let of_this_server = |earlier: &Value| earlier["uri"].as_str().is_some_and(|uri| self.address.is_at(uri));
         if let Some(run_id) = earlier.filter(of_this_server).and_then(|it| text(&it["run_id"])) {
             let going_on = json!({ "run_id": run_id, "status": "RUNNING" });

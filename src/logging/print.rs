@@ -17,7 +17,7 @@ macro_rules! stdout_text {
     ($($part:tt)*) => { $crate::logging::print::stdout(format_args!($($part)*)) };
 }
 
-/// Prints a line that is no result. A closed stderr ends nothing.
+/// Prints a line to stderr. A closed stderr ends nothing.
 macro_rules! stderr_line {
     ($($part:tt)*) => { $crate::logging::print::stderr(format_args!("{}\n", format_args!($($part)*))) };
 }

@@ -1,10 +1,10 @@
 //! The history of a run: its configuration and the lines of its `metrics.jsonl`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::open_file;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -18,6 +18,8 @@ use crate::terminal::in_one_line;
 const LONGEST_LINE: u64 = 1 << 20;
 /// Figures of a model of one's own that are kept, from the first.
 const MOST_FIGURES: usize = 64;
+/// Largest value that is drawn.
+const LARGEST: f64 = 1e30;
 /// Notes and samples that are kept, from the newest.
 const MOST_NOTES: usize = 200;
 
@@ -131,7 +133,7 @@ impl History {
             return Err(HistoryError::NoRun(dir.to_path_buf()));
         }
         let path = dir.join(METRICS_FILE);
-        let file = match File::open(&path) {
+        let file = match open_file(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(HistoryError::NoMetrics(dir.to_path_buf()));
@@ -250,7 +252,7 @@ impl History {
     fn own_figures_of(&mut self, line: &Value) {
         let (Some(step), Some(figures)) = (line["step"].as_u64(), line["figures"].as_object()) else { return };
         for (name, value) in figures {
-            let Some(value) = value.as_f64() else { continue };
+            let Some(value) = value.as_f64().map(within_picture) else { continue };
             let name = in_one_line(name);
             if self.own.len() < MOST_FIGURES || self.own.contains_key(&name) {
                 self.own.entry(name).or_default().push((step as f64, value));
@@ -292,7 +294,7 @@ fn number(line: &Value, field: &str) -> Option<f64> {
     for part in field.split('.') {
         value = value.get(part)?;
     }
-    value.as_f64()
+    value.as_f64().map(within_picture)
 }
 
 /// Reads to the end of an overlong line, without keeping it.
@@ -306,6 +308,11 @@ fn skip_line(lines: &mut impl BufRead) -> io::Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Moves a value that no axis can show to the end of what one can: the sums and differences of larger ones are infinite.
+fn within_picture(value: f64) -> f64 {
+    value.clamp(-LARGEST, LARGEST)
 }
 
 /// Returns the name of a run folder, without characters that a page cannot show.

@@ -1,9 +1,9 @@
 //! Weights that a run starts from: of another run, imported or averaged.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_data::files::write_fresh;
 use kiln_model::{
     ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, is_learned_prompt, merge_adapters,
     prompt_of_tokens,
@@ -27,7 +27,7 @@ pub fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
     let config = weights.files.iter().find(|file| file.name == RUN_CONFIG_FILE);
     let config = config.with_context(|| format!("the checkpoint has no {RUN_CONFIG_FILE}"))?;
     let file = dir.join(RUN_CONFIG_FILE);
-    fs::write(&file, &config.bytes).with_context(|| format!("{}: cannot be written", file.display()))?;
+    write_fresh(&file, &config.bytes).with_context(|| format!("{}: cannot be written", file.display()))?;
     Ok(path)
 }
 

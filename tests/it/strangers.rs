@@ -43,7 +43,7 @@ fn what_strangers_wrote_reaches_a_terminal_without_control_characters() {
     fs::create_dir_all(run.join("checkpoints")).expect("a folder");
     let small: Vec<&str> = crate::kiln::SMALL.iter().flat_map(|set| ["--set", *set]).collect();
     let train =
-        [["train", "--preset", "tiny", "--run", "trained", "--set", "train.steps=2"].as_slice(), &small].concat();
+        [["train", "--preset", "tiny", "--run", "trained", "--set", "train.steps=6"].as_slice(), &small].concat();
     place.run(&train).ok();
     let manifests: Vec<_> = fs::read_dir(place.path("trained/checkpoints")).expect("checkpoints").flatten().collect();
     let manifest = manifests.iter().map(|entry| entry.path().join("manifest.json")).find(|path| path.exists());
@@ -58,6 +58,87 @@ fn what_strangers_wrote_reaches_a_terminal_without_control_characters() {
         assert_ne!(ran.code, 0, "{ran:?}");
         is_clean(&ran);
     }
+}
+
+/// `kiln train` of a few steps.
+#[cfg(unix)]
+fn training<'a>(run: &'a str, small: &[&'a str]) -> Vec<&'a str> {
+    [["train", "--preset", "tiny", "--run", run, "--set", "train.steps=6"].as_slice(), small].concat()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_of_somebody_else_neither_overwrites_files_nor_stalls_a_command() {
+    use std::os::unix::fs::symlink;
+
+    let place = Workplace::new();
+    let small: Vec<&str> = crate::kiln::SMALL.iter().flat_map(|set| ["--set", *set]).collect();
+    place.run(&training("good", &small)).ok();
+    let mine = "mine, and nobody else's\n";
+    let victim = place.write("victim", mine);
+
+    // Files that Kiln replaces: the link goes, the file stays.
+    for name in ["config.toml.tmp", "checkpoints/last.tmp", "checkpoints/best.tmp"] {
+        let run = format!("replaced-{}", name.replace('/', "-"));
+        fs::create_dir_all(place.path(&run).join("checkpoints")).expect("a folder");
+        symlink(&victim, place.path(&run).join(name)).expect("a link");
+        let ran = place.run(&training(&run, &small));
+        assert_eq!(fs::read_to_string(&victim).expect("there"), mine, "{name}: {ran:?}");
+    }
+    // Files that it keeps: refused in words.
+    for name in ["run.lock", "metrics.jsonl"] {
+        let path = place.path("good").join(name);
+        let kept = fs::read(&path).expect("there");
+        fs::remove_file(&path).expect("removed");
+        symlink(&victim, &path).expect("a link");
+        let ran = place.run(&["train", "--run", "good", "--resume", "--set", "train.steps=8"]);
+        assert_eq!(fs::read_to_string(&victim).expect("there"), mine, "{name}: {ran:?}");
+        if name == "run.lock" {
+            assert!(ran.code != 0 && ran.stderr.contains("symbolic link"), "{ran:?}");
+        }
+        fs::remove_file(&path).expect("removed");
+        fs::write(&path, kept).expect("written");
+    }
+    place.write("rows.txt", "some text of a language\n".repeat(40));
+    for name in ["train.tokens.lock", "train.tokens.partial"] {
+        fs::create_dir_all(place.path("cache")).expect("a folder");
+        symlink(&victim, place.path("cache").join(name)).expect("a link");
+    }
+    let prepare =
+        ["prepare", "rows.txt", "--preset", "gpt2-tiny", "--cache", "cache", "--set", "tokenizer.vocab_size=300"];
+    place.run(&prepare);
+    assert_eq!(fs::read_to_string(&victim).expect("there"), mine);
+
+    // What is not a file, in place of any file of a run.
+    let checkpoint = fs::read_to_string(place.path("good/checkpoints/last")).expect("a pointer");
+    let checkpoint = format!("checkpoints/{}", checkpoint.trim());
+    let mut names = vec!["config.toml".to_owned(), "metrics.jsonl".into(), "checkpoints/last".into()];
+    let listed = fs::read_dir(place.path("good").join(&checkpoint)).expect("a folder").flatten();
+    names.extend(listed.map(|entry| format!("{checkpoint}/{}", entry.file_name().to_string_lossy())));
+    assert!(names.len() > 6, "{names:?}");
+    for name in &names {
+        let path = place.path("good").join(name);
+        let aside = place.path("aside");
+        fs::rename(&path, &aside).expect("renamed");
+        for what in ["zero", "pipe", "sparse"] {
+            match what {
+                "zero" => symlink("/dev/zero", &path).expect("a link"),
+                "pipe" => assert!(std::process::Command::new("mkfifo").arg(&path).status().expect("a tool").success()),
+                _ => fs::File::create(&path).expect("a file").set_len(1 << 40).expect("sparse"),
+            }
+            for command in
+                [["check", "good"].as_slice(), &["evaluate", "good"], &["report", "good", "--out", "page.html"]]
+            {
+                let ran = place.run(command);
+                assert!(!ran.stderr.contains("panicked") && ran.code < 4, "{what} as {name}: {ran:?}");
+            }
+            fs::remove_file(&path).expect("removed");
+        }
+        fs::rename(&aside, &path).expect("renamed");
+    }
+    let text = ["train", "--preset", "gpt2-tiny", "--run", "text", "--set", "data.train=/dev/zero"];
+    let ran = place.run(&text);
+    assert!(ran.code != 0 && ran.stderr.contains("a device"), "{ran:?}");
 }
 
 #[cfg(target_os = "linux")]
@@ -85,4 +166,28 @@ fn results_for_a_full_disk_end_in_words() {
             assert!(stderr.contains("stdout cannot be written") && stderr.contains("free space"), "{stderr}");
         }
     }
+}
+
+#[test]
+fn more_threads_than_any_machine_has_are_refused() {
+    let place = Workplace::new();
+    let output = place.command(&["config", "--preset", "tiny"]).env("RAYON_NUM_THREADS", "100000").output();
+    let output = output.expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && stderr.contains("RAYON_NUM_THREADS is 100000"), "{stderr}");
+}
+
+#[test]
+fn a_report_of_losses_at_the_ends_of_the_numbers_ends() {
+    let place = Workplace::new();
+    place.write("run/config.toml", "");
+    let step = |step: usize, loss: f64| {
+        format!(
+            "{{\"kind\":\"step\",\"time\":{step}.0,\"step\":{step},\"loss\":{loss:e},\"nll\":{loss:e},\"grad_norm\":1.0,\"lr\":0.1}}\n"
+        )
+    };
+    let lines: String = (1..9).map(|n| step(n, if n % 2 == 0 { 1e308 } else { -1e308 })).collect();
+    place.write("run/metrics.jsonl", lines);
+    let ran = place.run(&["report", "run", "--out", "page.html"]);
+    assert!(ran.code == 0 && place.path("page.html").is_file(), "{ran:?}");
 }

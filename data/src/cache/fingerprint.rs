@@ -2,11 +2,11 @@
 //! before are not read again.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::files::{open_file, read_file, write_fresh};
 use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ impl Ledger {
 
     /// Reads the ledger of the last run; empty if there is none, or if it is damaged or cannot be read.
     pub(super) fn read(cache: &Path) -> Self {
-        let found = std::fs::read(Self::path(cache)).ok().and_then(|json| serde_json::from_slice::<Self>(&json).ok());
+        let found = read_file(&Self::path(cache)).ok().and_then(|json| serde_json::from_slice::<Self>(&json).ok());
         found.filter(|ledger| ledger.is_sound() != Some(false)).unwrap_or_default()
     }
 
@@ -52,7 +52,7 @@ impl Ledger {
     pub(super) fn write(&self, cache: &Path) {
         let with_digest = Self { digest: Some(self.computed_digest()), ..self.clone() };
         let json = serde_json::to_vec_pretty(&with_digest).expect("plain data");
-        let _ = std::fs::write(Self::path(cache), json);
+        let _ = write_fresh(&Self::path(cache), &json);
     }
 
     fn computed_digest(&self) -> String {
@@ -76,7 +76,7 @@ impl Ledger {
 ///
 /// If it cannot be read or was damaged.
 pub fn verify_file_record(path: &Path) -> Result<bool> {
-    let json = std::fs::read(path).map_err(Error::io(path, "reading"))?;
+    let json = read_file(path).map_err(Error::io(path, "reading"))?;
     let ledger: Ledger = serde_json::from_slice(&json)
         .map_err(|e| Error::cache(path, format!("its record of files is damaged ({e})")))?;
     match ledger.is_sound() {
@@ -145,7 +145,7 @@ fn hash_file(path: &Path, seen_before: &HashMap<&Path, &SeenFile>) -> Result<(Ha
         return Ok((hash, Some((*seen).clone())));
     }
 
-    let mut file = File::open(path).map_err(Error::io(path, "opening the corpus"))?;
+    let mut file = open_file(path).map_err(Error::io(path, "opening the corpus"))?;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
     loop {

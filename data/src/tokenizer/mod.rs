@@ -9,6 +9,7 @@ mod chat;
 mod config;
 mod conversations;
 mod encoder;
+mod guard;
 mod labelled;
 mod m2m100;
 mod marian;

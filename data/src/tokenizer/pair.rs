@@ -10,6 +10,7 @@ use super::vocabulary::Vocabulary;
 use super::{JOINT_FILE, NAMES_FILE, SOURCE_FILE, TARGET_FILE, TokenizerConfig, refuse, train};
 use crate::corpus::{CharacterCounts, Example, PairCorpus, Unknown};
 use crate::error::{Error, Result};
+use crate::files::{read_file, write_fresh};
 
 /// The vocabularies of both sides of pairs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -79,7 +80,7 @@ impl PairTokenizers {
     /// Loads the files that [`PairTokenizers::save`] wrote.
     pub fn load_dir(dir: &Path) -> Result<Self> {
         let names_file = dir.join(NAMES_FILE);
-        let names = match std::fs::read(&names_file) {
+        let names = match read_file(&names_file) {
             Ok(json) => serde_json::from_slice(&json)
                 .map_err(|e| Error::tokenizer(Some(&names_file), format!("has no valid special tokens: {e}")))?,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => SpecialNames::from(&TokenizerConfig::default()),
@@ -136,7 +137,7 @@ impl PairTokenizers {
     pub fn save(&self, dir: &Path) -> Result<()> {
         let write = |name: &str, text: &str| {
             let path = dir.join(name);
-            std::fs::write(&path, text).map_err(Error::io(path, "writing the tokenizer"))
+            write_fresh(&path, text.as_bytes()).map_err(Error::io(path, "writing the tokenizer"))
         };
         let sides = match self.is_joint() {
             true => vec![(JOINT_FILE, &self.source)],

@@ -3,10 +3,12 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use crate::files::read_file;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::guard;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
 use super::{NAMES_FILE, TokenizerConfig};
 use crate::error::{Error, Result};
@@ -108,7 +110,7 @@ pub(super) fn add_missing_tokens(
     names: &SpecialNames,
     add_missing: bool,
 ) -> Result<(String, Vec<String>)> {
-    let loaded: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(Some(path), &e))?;
+    let loaded: Tokenizer = guard::read(json).map_err(|e| not_a_tokenizer(Some(path), &e))?;
     let missing: Vec<String> =
         names.all().iter().filter(|t| loaded.token_to_id(t).is_none()).map(|t| (*t).to_owned()).collect();
     if missing.is_empty() {
@@ -144,7 +146,7 @@ fn quoted<'a>(tokens: impl Iterator<Item = &'a String>) -> String {
 
 /// Reads a file of spellings; null if it does not exist.
 pub(super) fn read_names(path: &Path) -> Result<Value> {
-    match std::fs::read(path) {
+    match read_file(path) {
         Ok(json) => serde_json::from_slice(&json)
             .map_err(|e| Error::tokenizer(Some(path), format!("has no valid special tokens: {e}"))),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),

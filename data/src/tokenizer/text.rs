@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::files::write_fresh;
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::around::around;
 use super::chat::chat_template_next_to;
 use super::encoder::SideEncoder;
+use super::guard;
 use super::special::{TextNames, TextSpecialIds, read_names, special_tokens_of};
 use super::spm_file::{Stored, save_model};
 use super::stream::DecodeStream;
@@ -96,7 +98,7 @@ impl TextTokenizer {
 
     fn parse(stored: Stored, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
         let Stored { mut json, model } = stored;
-        let mut whole: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(path, &e))?;
+        let mut whole: Tokenizer = guard::read(&json).map_err(|e| not_a_tokenizer(path, &e))?;
         if config.add_missing_tokens && add_missing(&mut whole, config, hints)? {
             json = whole.to_string(true).map_err(|e| not_a_tokenizer(path, &e))?;
         }
@@ -129,7 +131,7 @@ impl TextTokenizer {
     pub fn save(&self, dir: &Path) -> Result<()> {
         let write = |name: &str, text: &str| {
             let path = dir.join(name);
-            std::fs::write(&path, text).map_err(Error::io(path, "writing the tokenizer"))
+            write_fresh(&path, text.as_bytes()).map_err(Error::io(path, "writing the tokenizer"))
         };
         write(JOINT_FILE, &self.vocabulary.json)?;
         save_model(&self.vocabulary, &dir.join(JOINT_FILE))?;

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use tokenizers::{Model as _, NormalizedString, Normalizer as _, Tokenizer};
 
+use super::guard::{caught, check};
 use super::pieces::{Pieces, byte_characters};
 use super::sentencepiece::{META, SentencePiece};
 use super::words::SharedWords;
@@ -44,6 +45,7 @@ impl Vocabulary {
     pub(crate) fn parse(json: String, path: Option<&Path>, controls: &[&str], unk: Option<&str>) -> Result<Self> {
         let fail = |e: &dyn std::fmt::Display| not_a_tokenizer(path, e);
         let mut parts: Value = serde_json::from_str(&json).map_err(|e| fail(&e))?;
+        check(&parts).map_err(|problem| fail(&problem))?;
         let (mut skipped, in_text) = free_text_of_controls(&mut parts, controls);
         for part in ["truncation", "padding", "post_processor"] {
             parts[part] = Value::Null;
@@ -54,7 +56,8 @@ impl Vocabulary {
         }
 
         let pieces = Pieces::of(&parts);
-        let mut tokenizer: Tokenizer = serde_json::from_value(parts).map_err(|e| fail(&e))?;
+        let parsed = caught(|| serde_json::from_value(parts)).map_err(|problem| fail(&problem))?;
+        let mut tokenizer: Tokenizer = parsed.map_err(|e| fail(&e))?;
         tokenizer.set_encode_special_tokens(true);
         let unk = unk.and_then(|token| tokenizer.token_to_id(token));
         let controls: Vec<u32> = controls.iter().filter_map(|token| tokenizer.token_to_id(token)).collect();
@@ -129,9 +132,10 @@ impl Vocabulary {
             ids[start..].iter_mut().for_each(|id| *id = self.never_control(*id));
             return Ok(());
         }
-        let encoding = tokenizer
-            .encode_fast(text, false)
-            .map_err(|e| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(text))))?;
+        let failed =
+            |e: &dyn std::fmt::Display| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(text)));
+        let encoding =
+            caught(|| tokenizer.encode_fast(text, false)).map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         ids.extend(encoding.get_ids().iter().map(|id| self.never_control(*id)));
         Ok(())
     }
@@ -184,11 +188,10 @@ impl Vocabulary {
     }
 
     fn extend_from_model(&self, piece: &str, ids: &mut Vec<u32>) -> Result<()> {
-        let tokens = self
-            .tokenizer
-            .get_model()
-            .tokenize(piece)
-            .map_err(|e| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(piece))))?;
+        let failed =
+            |e: &dyn std::fmt::Display| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(piece)));
+        let model = self.tokenizer.get_model();
+        let tokens = caught(|| model.tokenize(piece)).map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         ids.extend(tokens.iter().map(|token| self.never_control(token.id)));
         Ok(())
     }
@@ -215,9 +218,10 @@ impl Vocabulary {
                 continue;
             }
             let mut changed = NormalizedString::from(line);
-            normalizer
-                .normalize(&mut changed)
-                .map_err(|e| Error::tokenizer(None, format!("normalizing {:?} failed: {e}", beginning(line))))?;
+            let failed = |e: &dyn std::fmt::Display| {
+                Error::tokenizer(None, format!("normalizing {:?} failed: {e}", beginning(line)))
+            };
+            caught(|| normalizer.normalize(&mut changed)).map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
             normalized.push_str(changed.get());
         }
         Ok(Cow::Owned(normalized))

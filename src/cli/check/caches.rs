@@ -1,9 +1,9 @@
 //! Verifies the cache folder: token caches, the trained tokenizer and the built-in text.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use kiln_data::files::read_file;
 use kiln_data::{TokenCache, verify_file_record};
 
 use super::findings::{Findings, entries};
@@ -93,7 +93,7 @@ fn built_in_text(config: &Config, cache_dir: &Path, findings: &mut Findings) {
             continue;
         }
         let compared = || -> Result<String> {
-            let found = fs::read(&path).context("it cannot be read")?;
+            let found = read_file(&path).context("it cannot be read")?;
             ensure!(found == wanted, "it is not the built-in text of this seed; the next start writes it again");
             Ok(format!("{} lines", thousands(wanted.iter().filter(|byte| **byte == b'\n').count() as f64)))
         };

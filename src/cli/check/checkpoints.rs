@@ -1,9 +1,9 @@
 //! Verifies the checkpoints of a run, and the files that point to them.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use kiln_data::files::read_text;
 use kiln_model::TransformerConfig;
 
 use super::findings::{Finding, Findings, entries};
@@ -49,7 +49,7 @@ pub(super) fn checkpoints(dir: &Path, findings: &mut Findings) {
 /// Verifies a pointer that should name the checkpoint of step `wanted`.
 fn pointer(pointer: Pointer, checkpoints: &Checkpoints, wanted: Option<u64>, findings: &mut Findings) {
     let path = checkpoints.dir().join(pointer.name());
-    let Ok(text) = fs::read_to_string(&path) else {
+    let Ok(text) = read_text(&path) else {
         if checkpoints.list().is_ok_and(|all| !all.is_empty()) {
             findings.note(&path, "there is none");
         }

@@ -6,10 +6,10 @@ mod findings;
 mod parts;
 mod precision;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use kiln_data::files::read_text;
 
 use self::findings::{Finding, Verdict};
 use super::error::Usage;
@@ -53,7 +53,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 fn run_folder(dir: &Path) -> Result<()> {
     // `last` and `best` are files that name a folder next to them.
-    let pointed = fs::read_to_string(dir).ok().map(|name| dir.with_file_name(name.trim())).filter(|dir| dir.is_dir());
+    let pointed = read_text(dir).ok().map(|name| dir.with_file_name(name.trim())).filter(|dir| dir.is_dir());
     let dir = pointed.as_deref().unwrap_or(dir);
     let findings = if dir.join(MANIFEST_FILE).is_file() {
         checkpoints::of_checkpoint(dir)

@@ -1,9 +1,9 @@
 //! What `kiln export` writes of a run that translates: the tokenizers in the layout of OPUS-MT.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_file;
 use kiln_data::{MarianFiles, PairTokenizers};
 use kiln_model::NamedTensor;
 use serde_json::{Map, Value, json};
@@ -23,7 +23,7 @@ pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Op
     let mut files = Files::new();
     for name in MarianFiles::MODELS {
         let path = checkpoint.join(name);
-        files.push((name.to_owned(), fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?));
+        files.push((name.to_owned(), read_file(&path).with_context(|| format!("{}: cannot be read", path.display()))?));
     }
     let [source, target] = ["source", "target"].map(|side| checkpoint.join(format!("{side}.{TOKENIZER_FILE}")));
     let (source, target) = (TokenizerFile::read(&source)?, TokenizerFile::read(&target)?);

@@ -1,9 +1,9 @@
 //! The tokenizers of a model folder, as its run will have them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_file;
 use kiln_data::{M2m100Files, MarianFiles};
 use kiln_model::hf::TokenIds;
 
@@ -49,7 +49,7 @@ impl Tokenizers {
         }
 
         let path = named.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(dir))?;
-        let bytes = fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
+        let bytes = read_file(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
         let first = TokenizerFile::parse(&bytes, &path)?;
         let around = first.around().with_context(|| path.display().to_string())?;
         let files = vec![StoredFile { name: TOKENIZER_FILE.to_owned(), bytes }];

@@ -10,11 +10,11 @@ mod machine;
 mod pickle;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use archive::Archive;
+use kiln_data::files::open_file;
 use kiln_model::hf::{ElementType, FileTensor};
 use pickle::Described;
 
@@ -54,7 +54,7 @@ type Storages = HashMap<Rc<str>, (usize, usize)>;
 
 impl TorchFile {
     pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
-        let file = File::open(path).map_err(FolderError::io("read", path))?;
+        let file = open_file(path).map_err(FolderError::io("read", path))?;
         let bad = |reason: String| FolderError::bad_file(path, reason);
         if file.metadata().map_err(FolderError::io("read", path))?.len() == 0 {
             return Err(bad("is empty; download it again".to_owned()));

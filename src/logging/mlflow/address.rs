@@ -77,7 +77,7 @@ fn without_user(uri: &str) -> String {
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
-/// Decodes `%2F` and its like; what is no such code stays.
+/// Decodes `%2F` and its like; other text stays.
 fn percent_decoded(text: &str) -> Vec<u8> {
     let (bytes, mut decoded) = (text.as_bytes(), Vec::new());
     let mut at = 0;

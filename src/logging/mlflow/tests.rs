@@ -1,5 +1,6 @@
 //! The sink against a server of a few lines that answers as MLflow 3 does.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};

@@ -274,6 +274,16 @@ fn whole_files_that_cannot_be_used() {
 }
 
 #[test]
+fn millions_of_empty_rows_share_no_block() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let corpus = PairCorpus::open(&[file(&dir, "a.jsonl", "\n".repeat(500_000))], &CorpusConfig::default());
+    let (corpus, parser) = (corpus.expect("a corpus"), RowParser::new(&CorpusConfig::default()));
+    let rows: Vec<usize> = corpus.blocks().map(|block| block.expect("readable").rows(&parser).count()).collect();
+    assert_eq!(rows.iter().sum::<usize>(), 500_000);
+    assert!(rows.iter().all(|rows| *rows <= 1 << 16), "{rows:?}");
+}
+
+#[test]
 fn blocks_come_back_in_order_from_many_threads() {
     let dir = tempfile::tempdir().expect("a folder");
     let rows: String = (0..60_000).map(|i| format!("{{\"src\":\"s{i}\",\"trg\":\"t{i}\"}}\n")).collect();

@@ -205,3 +205,29 @@ fn a_template_is_found_next_to_its_tokenizer_and_saved_with_it() {
     let error = TextTokenizer::load_dir(dir.path()).expect_err("too long").to_string();
     assert!(error.contains("a chat template of 1048577 bytes, 1048576 are allowed"), "{error}");
 }
+
+#[test]
+fn a_value_without_end_is_refused_with_its_line() {
+    const SIXTY: &str = "{% for i in range(60) %}";
+    for (source, wanted) in [
+        ("{% set n = namespace() %}\n{% set n.a = n %}\n{{ n }}".to_owned(), "line 2 of the template: a namespace is a part"),
+        ("{% set n = namespace() %}\n{% set l = [[n]] %}{% set n.a = l %}{{ n }}".into(), "line 2 of the template: a namespace"),
+        (format!("{{% set n = namespace(l=[1]) %}}{SIXTY}\n{{% set n.l = [n.l, n.l] %}}{{% endfor %}}{{{{ n.l }}}}"), "line 2"),
+        (format!("{{% set n = namespace(l=[1]) %}}{SIXTY}{{% set n.l = {{'a': n.l}} %}}{{% endfor %}}"), "nested too deeply"),
+        ("{% macro m(x, d) %}{% if d %}{{ m([x, x], d - 1) }}{% else %}{{ x }}{% endif %}{% endmacro %}{{ m([1], 20) }}".into(),
+            "too many parts"),
+        ("\n{{ '{:>1000000000000}'.format(1) }}".into(), "line 2 of the template: str.format"),
+        ("{{ '{:.99999999999}'.format(1.5) }}".into(), "str.format"),
+        ("{{ '{:>{}}'.format(1, 1000000000000) }}".into(), "str.format"),
+        ("{% set a = 'ab' * 300000 %}{{ a.replace('a', a) }}".into(), "str.replace: the text would have"),
+        ("{% set a = 'ab' * 300000 %}{{ a.join(range(9999)|list) }}".into(), "str.join: the text would have"),
+    ] {
+        let problem = template(&source).render(&question_and_answer(), false).expect_err(&source).to_string();
+        assert!(problem.contains(wanted), "{source}: {problem}");
+    }
+
+    let usual = "{% set n = namespace(last=-1, list=[]) %}{% for m in messages %}{% set n.last = loop.index0 %}\
+                 {% set n.list = n.list + [m] %}{% set rest = messages[1:] %}{% endfor %}\
+                 {% set text -%} {{ n.last }} {%- endset %}{{ text }} {{ n.list|length }} {{ '{:>3}|{}'.format(1, 'x') }}";
+    assert_eq!(template(usual).render(&question_and_answer(), false).expect("usual"), "1 2   1|x");
+}
