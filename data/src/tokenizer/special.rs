@@ -110,7 +110,7 @@ pub(super) fn add_missing_tokens(
     names: &SpecialNames,
     add_missing: bool,
 ) -> Result<(String, Vec<String>)> {
-    let loaded: Tokenizer = guard::read(json).map_err(|e| not_a_tokenizer(Some(path), &e))?;
+    let loaded: Tokenizer = guard::read(&json).map_err(|e| not_a_tokenizer(Some(path), &e))?;
     let missing: Vec<String> =
         names.all().iter().filter(|t| loaded.token_to_id(t).is_none()).map(|t| (*t).to_owned()).collect();
     if missing.is_empty() {
