@@ -18,7 +18,7 @@ use crate::terminal::in_one_line;
 const LONGEST_LINE: u64 = 1 << 20;
 /// Figures of a model of one's own that are kept, from the first.
 const MOST_FIGURES: usize = 64;
-/// Largest value that is drawn.
+/// Largest value that is drawn: sums and differences of larger ones are infinite.
 const LARGEST: f64 = 1e30;
 /// Notes and samples that are kept, from the newest.
 const MOST_NOTES: usize = 200;
@@ -216,7 +216,8 @@ impl History {
             let measures = FIGURES.iter().flat_map(|figure| figure.measures);
             for measure in measures.filter(|measure| measure.kind == kind) {
                 if let Some(value) = value(line, measure) {
-                    self.values.entry((measure.kind, measure.field)).or_default().push((step as f64, value));
+                    let points = self.values.entry((measure.kind, measure.field)).or_default();
+                    points.push((step as f64, value.clamp(-LARGEST, LARGEST)));
                 }
             }
         }
@@ -252,10 +253,10 @@ impl History {
     fn own_figures_of(&mut self, line: &Value) {
         let (Some(step), Some(figures)) = (line["step"].as_u64(), line["figures"].as_object()) else { return };
         for (name, value) in figures {
-            let Some(value) = value.as_f64().map(within_picture) else { continue };
+            let Some(value) = value.as_f64() else { continue };
             let name = in_one_line(name);
             if self.own.len() < MOST_FIGURES || self.own.contains_key(&name) {
-                self.own.entry(name).or_default().push((step as f64, value));
+                self.own.entry(name).or_default().push((step as f64, value.clamp(-LARGEST, LARGEST)));
             }
         }
     }
@@ -294,7 +295,7 @@ fn number(line: &Value, field: &str) -> Option<f64> {
     for part in field.split('.') {
         value = value.get(part)?;
     }
-    value.as_f64().map(within_picture)
+    value.as_f64()
 }
 
 /// Reads to the end of an overlong line, without keeping it.
@@ -308,11 +309,6 @@ fn skip_line(lines: &mut impl BufRead) -> io::Result<()> {
             return Ok(());
         }
     }
-}
-
-/// Moves a value that no axis can show to the end of what one can: the sums and differences of larger ones are infinite.
-fn within_picture(value: f64) -> f64 {
-    value.clamp(-LARGEST, LARGEST)
 }
 
 /// Returns the name of a run folder, without characters that a page cannot show.

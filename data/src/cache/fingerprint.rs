@@ -6,12 +6,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::files::{open_file, read_file, write_fresh};
 use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::{CorpusInput, PairCorpus, TextCorpus, TextFile, TextFormat};
 use crate::error::{Error, Result};
+use crate::files::{open_file, read_file, write_fresh};
 
 /// A file that changed less than this before it was hashed could change again without a new time stamp.
 const SETTLED: Duration = Duration::from_secs(2);

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::files::open_file;
 use memmap2::Mmap;
 
 use crate::error::{Error, Result};
+use crate::files::open_file;
 
 /// A file mapped read-only.
 #[derive(Debug)]

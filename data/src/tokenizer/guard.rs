@@ -72,7 +72,7 @@ fn growth(part: &Value, section: &str) -> Result<usize, String> {
         };
         factor = content.div_ceil(pattern).max(1);
     }
-    let inside = match part {
+    let inside: Vec<&Value> = match part {
         Value::Object(fields) => fields.values().collect(),
         Value::Array(items) => items.iter().collect(),
         _ => Vec::new(),

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::files::read_file;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
@@ -12,6 +11,7 @@ use super::guard;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
 use super::{NAMES_FILE, TokenizerConfig};
 use crate::error::{Error, Result};
+use crate::files::read_file;
 
 /// Ids of the tokens that steer a sequence-to-sequence model; the same in the source and the target vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

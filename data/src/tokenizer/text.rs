@@ -4,21 +4,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::files::write_fresh;
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::around::around;
 use super::chat::chat_template_next_to;
 use super::encoder::SideEncoder;
-use super::guard;
 use super::special::{TextNames, TextSpecialIds, read_names, special_tokens_of};
 use super::spm_file::{Stored, save_model};
 use super::stream::DecodeStream;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
-use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
+use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, guard, refuse, train};
 use crate::corpus::{CharacterCounts, Task, TextCorpus, Unknown};
 use crate::error::{Error, Result};
+use crate::files::write_fresh;
 
 /// A vocabulary for plain text, and the roles of its special tokens. Cheap to clone.
 ///

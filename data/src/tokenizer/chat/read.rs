@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::files::read_text;
 use serde_json::Value;
 
 use super::template::MAX_BYTES;
 use crate::error::{Error, Result};
+use crate::files::read_text;
 use crate::tokenizer::NAMES_FILE;
 use crate::tokenizer::special::read_names;
 
