@@ -13,6 +13,7 @@ use super::manifest::{Manifest, ManifestFile};
 use super::{
     CheckpointError, EMA_FILE, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE,
     OUTER_FILE, Replicas, STATE_FILE, Snapshot, StoredFile, TrainerState, Weights, is_optimizer_state, replica_file,
+    states,
 };
 
 /// Checks that no file of the checkpoint in `dir` has changed since it was written.
@@ -44,17 +45,23 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
     let state: TrainerState = parse(&dir.join(STATE_FILE), &take(STATE_FILE)?)?;
     let is_trained = |weight: &&NamedTensor| state.frozen.binary_search(&weight.name).is_err();
     let trained: Vec<&NamedTensor> = weights.iter().filter(is_trained).collect();
-    let [first_moments, second_moments] = moments(&dir.join(OPTIMIZER_FILE), &take(OPTIMIZER_FILE)?, &trained)?;
+    let mut states_in = |name: &str| {
+        let path = dir.join(name);
+        states::of_file(&path, tensors(&path, &take(name)?)?, &trained, manifest.format)
+    };
+    let optimizer = states_in(OPTIMIZER_FILE)?;
+    let other_states = (1..state.replicas.len()).map(|replica| states_in(&replica_file(replica)));
+    let other_states = other_states.collect::<Result<_, _>>()?;
     let replicas = match state.replicas.len() {
         0 => None,
-        n => Some(replicas(dir, n, &trained, &mut take)?),
+        _ => Some(Replicas { momentum: tensors(&dir.join(OUTER_FILE), &take(OUTER_FILE)?)?, other_states }),
     };
 
     let model = parse(&dir.join(MODEL_CONFIG_FILE), &take(MODEL_CONFIG_FILE)?)?;
     let mut files: Vec<_> =
         contents.into_iter().map(|(name, bytes)| StoredFile { name: name.to_string(), bytes }).collect();
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(Snapshot { weights, first_moments, second_moments, state, model, files, ema, replicas })
+    Ok(Snapshot { weights, optimizer, state, model, files, ema, replicas })
 }
 
 /// Reads the weights and what is needed to use them. Verifies everything but the optimizer's state.
@@ -134,9 +141,9 @@ fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
     })?;
 
     let format = value.get("format").and_then(serde_json::Value::as_u64);
-    if format != Some(u64::from(FORMAT)) {
+    if !format.is_some_and(|format| (1..=u64::from(FORMAT)).contains(&format)) {
         let format = format.map_or("it has no format number".to_string(), |format| format!("format {format}"));
-        return Err(foreign(&path, format!("{format}; this version reads format {FORMAT}")));
+        return Err(foreign(&path, format!("{format}; this version reads format 1 to {FORMAT}")));
     }
 
     let manifest: Manifest = serde_json::from_value(value).map_err(|error| CheckpointError::Damaged {
@@ -210,44 +217,4 @@ fn tensors(path: &Path, bytes: &[u8]) -> Result<Vec<NamedTensor>, CheckpointErro
     }
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(tensors)
-}
-
-/// Reads what `n` devices do not share. `take` returns the bytes of a file.
-fn replicas(
-    dir: &Path,
-    n: usize,
-    weights: &[&NamedTensor],
-    take: &mut impl FnMut(&str) -> Result<Vec<u8>, CheckpointError>,
-) -> Result<Replicas, CheckpointError> {
-    let momentum = tensors(&dir.join(OUTER_FILE), &take(OUTER_FILE)?)?;
-    let other_moments = (1..n).map(|replica| {
-        let name = replica_file(replica);
-        moments(&dir.join(&name), &take(&name)?, weights)
-    });
-    Ok(Replicas { momentum, other_moments: other_moments.collect::<Result<_, _>>()? })
-}
-
-/// Reads both moments of each weight, in the order of `weights`.
-fn moments(path: &Path, bytes: &[u8], weights: &[&NamedTensor]) -> Result<[Vec<NamedTensor>; 2], CheckpointError> {
-    let mut by_name: HashMap<_, _> =
-        tensors(path, bytes)?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
-    let mut of = |moment: &str| -> Result<Vec<NamedTensor>, CheckpointError> {
-        let mut found = Vec::with_capacity(weights.len());
-        for weight in weights {
-            let name = format!("{moment}.{}", weight.name);
-            let tensor = by_name.remove(&name).ok_or_else(|| foreign(path, format!("it has no {name}")))?;
-            if tensor.shape != weight.shape {
-                let reason = format!("{name} has the shape {:?}, its weight {:?}", tensor.shape, weight.shape);
-                return Err(foreign(path, reason));
-            }
-            found.push(NamedTensor { name: weight.name.clone(), ..tensor });
-        }
-        Ok(found)
-    };
-
-    let both = [of("m")?, of("v")?];
-    match by_name.keys().min() {
-        Some(name) => Err(foreign(path, format!("{name} belongs to no trained weight of {MODEL_FILE}"))),
-        None => Ok(both),
-    }
 }

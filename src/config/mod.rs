@@ -60,7 +60,7 @@ pub struct Config {
     pub loader: LoaderConfig,
     /// The shape of the Transformer. Vocabulary sizes of 0 are filled in from the tokenizer.
     pub model: TransformerConfig,
-    /// AdamW, its schedule and clipping.
+    /// Hyperparameters of the optimizer, its schedule and clipping.
     pub optim: OptimConfig,
     /// The loop: steps, precision, intervals.
     pub train: TrainConfig,
@@ -88,7 +88,7 @@ pub struct DataConfig {
     pub direct: bool,
 }
 
-/// AdamW (Loshchilov and Hutter 2019, PyTorch's semantics) and its learning-rate schedule.
+/// Hyperparameters of AdamW (Loshchilov and Hutter 2019, PyTorch's semantics), and the learning-rate schedule of every optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimConfig {
@@ -215,8 +215,8 @@ pub struct TrainConfig {
     /// Which activations are kept for backward: `off` keeps all, `selective` computes norms and activations again, `layer` whole
     /// layers. `auto` takes the first of these that fits into memory. Gradients are equal bit for bit.
     pub activation_checkpointing: Checkpointing,
-    /// Several devices: whether each keeps the master weights and moments of its slice of the model alone (ZeRO-1), if there are
-    /// enough for all. Results are equal bit for bit.
+    /// Several devices: whether each keeps the master weights and optimizer state of its slice of the model alone (ZeRO-1), if there
+    /// are enough for all. Results are equal bit for bit.
     pub shard_optimizer: bool,
     /// Several devices: steps from one synchronization of the weights to the next, for slow links (DiLoCo, Douillard et al. 2023). 1:
     /// gradients are exchanged in every step.

@@ -98,8 +98,9 @@ fn checkpoint(path: &Path, findings: &mut Findings) -> Option<Best> {
 fn read_checkpoint(path: &Path) -> Result<(String, Option<Best>)> {
     let (step, weights, what, files, model, best) = match checkpoint::read(path) {
         Ok(snapshot) => {
-            let moments = snapshot.first_moments.iter().chain(&snapshot.second_moments);
-            ensure_finite("moments of the optimizer", moments)?;
+            for state in &snapshot.optimizer {
+                ensure_finite(&format!("numbers of the optimizer's state {}", state.name), state.tensors.iter())?;
+            }
             let (step, best) = (snapshot.state.step, snapshot.state.best);
             (step, snapshot.weights, "weights, optimizer and state", snapshot.files, snapshot.model, best)
         }
