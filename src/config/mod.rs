@@ -160,6 +160,8 @@ impl DecayEnd {
 pub struct TrainConfig {
     /// Optimizer steps, absolute: a resumed run stops at the same step.
     pub steps: u64,
+    /// The optimizer: `adamw`; or `muon`, which updates weight matrices of layers by Muon, and tables, heads and vectors by AdamW.
+    pub optimizer: OptimizerChoice,
     /// Patterns of parameters that are not trained, by whole names of their paths (`decoder.layers.0`, `*embedding*`); `*` stands for
     /// any characters.
     pub freeze: Vec<String>,
@@ -258,6 +260,16 @@ pub struct LossScaleConfig {
     pub floor: f32,
 }
 
+/// The optimizer of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerChoice {
+    /// AdamW for all parameters.
+    Adamw,
+    /// Muon for the weight matrices of layers, AdamW for the others.
+    Muon,
+}
+
 /// Reaction to a loss or gradient that is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -299,6 +311,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             steps: 6000,
+            optimizer: OptimizerChoice::Adamw,
             freeze: Vec::new(),
             max_minutes: 0.0,
             precision: Precision::Auto,

@@ -1,14 +1,23 @@
 //! Which optimizer updates which parameters, from the configuration: the one place that names them.
 
+use std::sync::Arc;
+
 use burn::tensor::FloatDType;
 
-use super::{AdamW, Groups, ParamEntry};
-use crate::config::Config;
+use super::{AdamW, Group, Groups, Muon, ParamEntry};
+use crate::config::{Config, OptimizerChoice};
 
 impl Groups {
     /// The groups of a run that computes in `dtype`.
-    pub fn of(config: &Config, _dtype: FloatDType) -> Self {
-        Self::one(AdamW::new(&config.optim))
+    pub fn of(config: &Config, dtype: FloatDType) -> Self {
+        let adamw = AdamW::new(&config.optim);
+        match config.train.optimizer {
+            OptimizerChoice::Adamw => Self::one(adamw),
+            OptimizerChoice::Muon => Self::new(vec![
+                Group { optimizer: Arc::new(Muon::new(&config.optim, dtype)), rate: 1.0, takes: is_matrix_of_layer },
+                Group { optimizer: Arc::new(adamw), rate: 1.0, takes: |_| true },
+            ]),
+        }
     }
 
     /// The numbers that are kept as state for each parameter of `entry`.
@@ -22,4 +31,10 @@ impl Groups {
         let groups = Self::of(config, FloatDType::F32);
         ["layers.0.linear.weight", "embedding.table"].map(|path| groups.state_of(&ParamEntry::matrix(path)))
     }
+}
+
+/// Whether a parameter is a weight matrix of a layer. Tables, heads, vectors and adapters are not.
+fn is_matrix_of_layer(entry: &ParamEntry) -> bool {
+    let mut names = entry.path.split('.');
+    entry.shape.len() == 2 && names.any(|name| name == "layers") && names.next_back() == Some("weight")
 }

@@ -46,7 +46,7 @@ mod tests {
     use kiln_model::Transformer;
 
     use super::*;
-    use crate::config::presets;
+    use crate::config::{OptimizerChoice, presets};
     use crate::optim::{ParamEntry, ParamTable, StateSlot};
 
     /// The ledger follows from the keys that decide it.
@@ -73,18 +73,21 @@ mod tests {
 
     #[test]
     fn the_state_of_the_optimizer_is_counted_by_name() {
-        let mut config = presets::numbers();
-        config.model = config.model.with_vocab_size(1000);
-        let module: Transformer = config.model.init(1, FloatDType::F32, &Device::flex());
-        let groups = Groups::of(&config, FloatDType::F32);
-        let table = groups.lay_out(ParamTable::of(&module));
-        let numbers = |slot: &StateSlot| -> usize {
-            table.entries().iter().filter(|entry| entry.group == slot.group).map(ParamEntry::len).sum()
-        };
-        let n: usize = groups.slots(&table).iter().map(numbers).sum();
+        for optimizer in [OptimizerChoice::Adamw, OptimizerChoice::Muon] {
+            let mut config = presets::numbers();
+            config.model = config.model.with_vocab_size(1000);
+            config.train.optimizer = optimizer;
+            let module: Transformer = config.model.init(1, FloatDType::F32, &Device::flex());
+            let groups = Groups::of(&config, FloatDType::F32);
+            let table = groups.lay_out(ParamTable::of(&module));
+            let numbers = |slot: &StateSlot| -> usize {
+                table.entries().iter().filter(|entry| entry.group == slot.group).map(ParamEntry::len).sum()
+            };
+            let n: usize = groups.slots(&table).iter().map(numbers).sum();
 
-        let need = Need { dtype: FloatDType::F32, n_devices: 1, checkpointing: ActivationCheckpointing::Off };
-        let shape = Shape { batch_size: 1, source_len: 4, target_len: 4 };
-        assert_eq!(need.of(&config, &Device::flex(), shape).optimizer_state, 4 * n as u64);
+            let need = Need { dtype: FloatDType::F32, n_devices: 1, checkpointing: ActivationCheckpointing::Off };
+            let shape = Shape { batch_size: 1, source_len: 4, target_len: 4 };
+            assert_eq!(need.of(&config, &Device::flex(), shape).optimizer_state, 4 * n as u64, "{optimizer:?}");
+        }
     }
 }

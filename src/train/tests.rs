@@ -10,6 +10,7 @@ mod freezing;
 mod hiding;
 mod lion;
 mod measured;
+mod muon;
 mod optimizers;
 mod ranks;
 mod text;
@@ -34,7 +35,7 @@ use kiln_model::{ActivationCheckpointing, Batch, Transformer, TransformerConfig}
 
 use super::*;
 use crate::checkpoint::{Checkpoints, MODEL_FILE, NotTheSameRun, Pointer, Resume, Snapshot, find_resume};
-use crate::config::{Config, OptimConfig, Schedule, TrainConfig};
+use crate::config::{Config, OptimConfig, OptimizerChoice, Schedule, TrainConfig};
 use crate::dataset::Vocabulary;
 use crate::device::upload;
 use crate::distributed::Ranks;

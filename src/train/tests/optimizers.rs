@@ -2,7 +2,7 @@
 
 use super::ranks::{run_on, snapshot};
 use super::*;
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, ParamTable, Slices};
 
 /// Trains with `config` on one rank that accumulates and on as many ranks, sharded or not, and stops and goes on with another number
 /// of ranks. All must end with the same bits. Returns the last snapshot.
@@ -33,6 +33,14 @@ pub(super) fn assert_exact(corpora: &Corpora, config: &Config) -> Snapshot {
     let whole = snapshot(&folder("one-4-true".into()));
     assert_eq!(snapshot(&parts), whole, "4 ranks, then 1, then 4 again");
     whole
+}
+
+/// The sections of the slices of 4 ranks.
+pub(super) fn sections_of_ranks(config: &Config, groups: &Groups) -> Vec<Vec<crate::optim::optimizer::Section>> {
+    let module: Transformer = config.model.init(1, FloatDType::F32, &Device::flex());
+    let table = groups.lay_out(ParamTable::of(&module));
+    let own = |rank: usize| table.sections(&Slices::new(&table, rank, 4, &Device::flex()).own());
+    (0..4).map(own).collect()
 }
 
 /// A rule whose state is not what the checkpoint has cannot go on from it.
@@ -71,4 +79,8 @@ fn a_checkpoint_of_another_optimizer_is_refused() {
     let start = Start { config: &config, groups: &groups, dtype };
     let error = TrainState::restore(start, &saved, module).expect_err("another optimizer").to_string();
     assert!(error.contains("the state average of") && error.contains("train.optimizer"), "{error}");
+
+    config.train.optimizer = OptimizerChoice::Muon;
+    let error = format!("{:#}", corpora.find(&config, dir.path(), &[]).expect_err("another optimizer"));
+    assert!(error.contains("train.optimizer: \"adamw\" in the checkpoint, \"muon\" now"), "{error}");
 }
