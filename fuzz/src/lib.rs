@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::{fs, slice};
 
 use kiln::checkpoint::{
-    self, Checkpoints, FORMAT, MANIFEST_FILE, Manifest, NamedTensor, Snapshot, StoredFile, TrainerState,
+    self, Checkpoints, FORMAT, MANIFEST_FILE, Manifest, NamedState, NamedTensor, Snapshot, StoredFile, TrainerState,
 };
 use kiln::config::{Config, Sources, load};
 use kiln::distributed::link::foreign::read_foreign;
@@ -179,8 +179,7 @@ pub fn good_checkpoint() -> PathBuf {
 
                 let snapshot = Snapshot {
                     weights: tensors(),
-                    first_moments: tensors(),
-                    second_moments: tensors(),
+                    optimizer: ["m", "v"].map(|name| NamedState::new(name, tensors())).into(),
                     state,
                     model: TransformerConfig::tiny(),
                     files: vec![StoredFile { name: "config.toml".into(), bytes: b"seed = 1\n".into() }],

@@ -8,9 +8,9 @@
 //!     tokenizer.json         and whatever else the tokenizers save
 //!     config.toml            the run's configuration
 //!     ema.safetensors        train.ema_decay: averaged weights by parameter path
-//!     optimizer.safetensors  both moments of AdamW by parameter path
+//!     optimizer.safetensors  the optimizer's state by name and parameter path
 //!     outer.safetensors      train.sync_every: momentum of the outer optimizer
-//!     replica-N.safetensors  train.sync_every: both moments of device N
+//!     replica-N.safetensors  train.sync_every: the optimizer's state of device N
 //!     trainer_state.json     step, data position, best validation
 //!     manifest.json          size and BLAKE3 hash of every other file; written last
 //!   last                     a file with the name of the newest folder
@@ -31,6 +31,7 @@ mod resume;
 mod retention;
 mod saver;
 mod snapshot;
+mod states;
 mod tensor_file;
 mod tensors;
 mod write;
@@ -56,11 +57,12 @@ pub use snapshot::{
     Best, FORMAT, LossScale, NamedTensor, Patience, ReplicaCounters, Replicas, Score, Snapshot, StoredFile,
     TrainerState, Weights,
 };
+pub use states::{NamedState, flat_states, named_states};
 pub use tensors::{flat_tensor, initial_tensors, load_into, load_model, named_tensors};
 
 /// The weights, by parameter path.
 pub const MODEL_FILE: &str = "model.safetensors";
-/// The moments of the optimizer.
+/// The state of the optimizer.
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 /// Averaged weights, if `train.ema_decay` asks for them.
 pub const EMA_FILE: &str = "ema.safetensors";
@@ -119,7 +121,7 @@ pub enum CheckpointError {
         /// The unexpected content.
         reason: String,
     },
-    /// The checkpoint has no moments and counters.
+    /// The checkpoint has no state of the optimizer and no counters.
     #[error(
         "{} holds weights only, because it was imported or averaged, so it cannot be resumed; start a new run from it \
          with kiln train --from", .0.display()
@@ -220,7 +222,7 @@ impl Pointer {
     }
 }
 
-/// The moments of device `replica`, if devices take steps alone; [`OPTIMIZER_FILE`] has the first one's.
+/// The optimizer's state of device `replica`, if devices take steps alone; [`OPTIMIZER_FILE`] has the first one's.
 fn replica_file(replica: usize) -> String {
     format!("replica-{replica}.safetensors")
 }

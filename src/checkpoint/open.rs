@@ -1,6 +1,6 @@
 //! Opening: a checkpoint whose files are verified, and whose tensors are read one by one.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use kiln_model::TransformerConfig;
@@ -11,8 +11,9 @@ use super::manifest::{Manifest, ManifestFile};
 use super::read::{foreign, parse, read_manifest, read_verified};
 use super::tensor_file::TensorFile;
 use super::{
-    CheckpointError, EMA_FILE, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor, OPTIMIZER_FILE, OUTER_FILE,
-    Replicas, STATE_FILE, Snapshot, StoredFile, TrainerState, Weights, is_optimizer_state, replica_file,
+    CheckpointError, EMA_FILE, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedState, NamedTensor, OPTIMIZER_FILE,
+    OUTER_FILE, Replicas, STATE_FILE, Snapshot, StoredFile, TrainerState, Weights, is_optimizer_state, replica_file,
+    states,
 };
 
 /// A checkpoint with all its files verified. Of its tensors, only names and shapes are in memory.
@@ -30,8 +31,8 @@ pub struct OpenCheckpoint {
     pub state: Option<TrainerState>,
     weights: TensorFile,
     ema: Option<TensorFile>,
-    /// Both moments of each device; of a run whose devices share them, one.
-    moments: Vec<MomentsFile>,
+    /// The optimizer's state of each device; of a run whose devices share it, one.
+    states: Vec<StatesFile>,
     outer: Option<TensorFile>,
 }
 
@@ -50,7 +51,7 @@ impl OpenCheckpoint {
         let model = listed.json(MODEL_CONFIG_FILE)?;
         let ema = listed.find(EMA_FILE).is_some().then(|| listed.tensors(EMA_FILE)).transpose()?;
         let mut taken = HashSet::from([MODEL_FILE, MODEL_CONFIG_FILE, EMA_FILE, STATE_FILE].map(str::to_owned));
-        let (mut state, mut moments, mut outer) = (None, Vec::new(), None);
+        let (mut state, mut states, mut outer) = (None, Vec::new(), None);
 
         if listed.find(OPTIMIZER_FILE).is_some() {
             let found: TrainerState = listed.json(STATE_FILE)?;
@@ -59,7 +60,7 @@ impl OpenCheckpoint {
             let n = found.replicas.len();
             let names = [OPTIMIZER_FILE.to_owned()].into_iter().chain((1..n).map(replica_file));
             for name in names {
-                moments.push(MomentsFile::new(listed.tensors(&name)?, &trained)?);
+                states.push(StatesFile::new(listed.tensors(&name)?, &trained, manifest.format)?);
                 taken.insert(name);
             }
             if n > 0 {
@@ -73,7 +74,7 @@ impl OpenCheckpoint {
         let mut files = listed.stored_files(|name| !taken.contains(name))?;
         files.sort_by(|a, b| a.name.cmp(&b.name));
         let listed = manifest.files.clone();
-        Ok(Self { step, model, files, listed, state, weights, ema, moments, outer })
+        Ok(Self { step, model, files, listed, state, weights, ema, states, outer })
     }
 
     /// Reads the weights one by one.
@@ -81,23 +82,21 @@ impl OpenCheckpoint {
         self.weights.tensors().map(|tensor| self.weights.read(tensor))
     }
 
-    /// Reads the moments of the optimizer one by one.
-    pub fn moments(&self) -> impl Iterator<Item = NamedTensor> {
-        let moments = self.moments.iter().flat_map(|file| [file.tensors(0), file.tensors(1)]);
-        moments.flatten()
+    /// Reads the optimizer's state one tensor after the other.
+    pub fn optimizer_states(&self) -> impl Iterator<Item = NamedTensor> {
+        self.states.iter().flat_map(|file| file.tensors().map(|(_, tensor)| tensor))
     }
 
     /// Reads everything. `None` if the checkpoint holds weights only.
     pub(super) fn into_snapshot(self) -> Option<Snapshot> {
-        let mut moments = self.moments.iter().map(|file| [0, 1].map(|moment| file.tensors(moment).collect()));
-        let [first_moments, second_moments] = moments.next()?;
-        let other_moments = moments.collect();
+        let mut states = self.states.iter().map(StatesFile::read_all);
+        let optimizer = states.next()?;
+        let other_states = states.collect();
         Some(Snapshot {
             weights: self.weights.read_all(),
-            first_moments,
-            second_moments,
+            optimizer,
             ema: self.ema.as_ref().map(TensorFile::read_all),
-            replicas: self.outer.as_ref().map(|outer| Replicas { momentum: outer.read_all(), other_moments }),
+            replicas: self.outer.as_ref().map(|outer| Replicas { momentum: outer.read_all(), other_states }),
             state: self.state?,
             model: self.model,
             files: self.files,
@@ -204,39 +203,35 @@ impl Listed<'_> {
     }
 }
 
-/// A file with both moments of each trained weight.
+/// A file with the optimizer's state of the trained weights.
 #[derive(Debug)]
-struct MomentsFile {
+struct StatesFile {
     file: TensorFile,
-    /// Names of the weights, in their order.
-    weights: Vec<String>,
 }
 
-impl MomentsFile {
-    /// Checks that the file has exactly the moments of `weights`, in their shapes.
-    fn new(file: TensorFile, weights: &[FileTensor<'_>]) -> Result<Self, CheckpointError> {
-        let mut by_name: HashMap<_, _> = file.tensors().map(|tensor| (tensor.name, tensor.shape)).collect();
-        for moment in ["m", "v"] {
-            for weight in weights {
-                let name = format!("{moment}.{}", weight.name);
-                let shape = by_name.remove(&name).ok_or_else(|| foreign(&file.path, format!("it has no {name}")))?;
-                if shape != weight.shape {
-                    let reason = format!("{name} has the shape {shape:?}, its weight {:?}", weight.shape);
-                    return Err(foreign(&file.path, reason));
-                }
-            }
-        }
-        if let Some(name) = by_name.keys().min() {
-            return Err(foreign(&file.path, format!("{name} belongs to no trained weight of {MODEL_FILE}")));
-        }
-        let weights = weights.iter().map(|weight| weight.name.clone()).collect();
-        Ok(Self { file, weights })
+impl StatesFile {
+    /// Checks that each tensor belongs to one of the trained `weights` and has its shape. `format` is the checkpoint's.
+    fn new(file: TensorFile, weights: &[FileTensor<'_>], format: u32) -> Result<Self, CheckpointError> {
+        let weights: HashMap<&str, &[usize]> =
+            weights.iter().map(|weight| (weight.name.as_str(), weight.shape.as_slice())).collect();
+        let found: Vec<(String, Vec<usize>)> = file.tensors().map(|tensor| (tensor.name, tensor.shape)).collect();
+        states::check(&file.path, &found, &weights, format)?;
+        Ok(Self { file })
     }
 
-    /// Reads the first (0) or the second moments (1), with the names and the order of the weights.
-    fn tensors(&self, moment: usize) -> impl Iterator<Item = NamedTensor> {
-        // Both are sorted by name.
-        let tensors = self.file.tensors().skip(moment * self.weights.len());
-        tensors.zip(&self.weights).map(|(tensor, name)| NamedTensor { name: name.clone(), ..self.file.read(tensor) })
+    /// Reads each tensor, with the name of its state and under the name of its weight.
+    fn tensors(&self) -> impl Iterator<Item = (String, NamedTensor)> {
+        self.file.tensors().map(|tensor| {
+            let tensor = self.file.read(tensor);
+            let (state, weight) = tensor.name.split_once('.').expect("checked when it was opened");
+            (state.to_owned(), NamedTensor { name: weight.to_owned(), ..tensor })
+        })
+    }
+
+    /// Reads all states, sorted by name, each in the order of the weights.
+    fn read_all(&self) -> Vec<NamedState> {
+        let mut by_name: BTreeMap<String, Vec<NamedTensor>> = BTreeMap::new();
+        self.tensors().for_each(|(state, tensor)| by_name.entry(state).or_default().push(tensor));
+        by_name.into_iter().map(|(name, tensors)| NamedState { name, tensors }).collect()
     }
 }

@@ -67,9 +67,9 @@ pub(super) fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
     })?;
 
     let format = value.get("format").and_then(serde_json::Value::as_u64);
-    if format != Some(u64::from(FORMAT)) {
+    if !format.is_some_and(|format| (1..=u64::from(FORMAT)).contains(&format)) {
         let format = format.map_or("it has no format number".to_string(), |format| format!("format {format}"));
-        return Err(foreign(&path, format!("{format}; this version reads format {FORMAT}")));
+        return Err(foreign(&path, format!("{format}; this version reads format 1 to {FORMAT}")));
     }
 
     let manifest: Manifest = serde_json::from_value(value).map_err(|error| CheckpointError::Damaged {

@@ -5,20 +5,20 @@ pub use kiln_model::NamedTensor;
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
+use super::NamedState;
 use crate::config::BestMetric;
 
-/// Version of the folder's layout and of `trainer_state.json`.
-pub const FORMAT: u32 = 1;
+/// Version of the folder's layout and of `trainer_state.json`. Format 1, which is still read, has both moments of AdamW for every weight;
+/// format 2 the state that each weight's optimizer names.
+pub const FORMAT: u32 = 2;
 
 /// Everything that a resumed run needs to continue bit for bit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     /// f32 master weights. Their order has no meaning.
     pub weights: Vec<NamedTensor>,
-    /// AdamW's first moments, with the names and the order of the weights; without frozen ones.
-    pub first_moments: Vec<NamedTensor>,
-    /// AdamW's second moments, with the names and the order of the weights; without frozen ones.
-    pub second_moments: Vec<NamedTensor>,
+    /// The optimizer's state, sorted by name; without frozen weights.
+    pub optimizer: Vec<NamedState>,
     /// Counters and data position.
     pub state: TrainerState,
     /// The model's shape, vocabulary sizes filled in.
@@ -31,14 +31,14 @@ pub struct Snapshot {
     pub replicas: Option<Replicas>,
 }
 
-/// Devices that took steps alone, at a step after which all have the same weights. The [`Snapshot`] holds the moments of the first
-/// one.
+/// Devices that took steps alone, at a step after which all have the same weights. The [`Snapshot`] holds the optimizer's state of the
+/// first one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replicas {
     /// Momentum of the outer optimizer, with the names of the weights.
     pub momentum: Vec<NamedTensor>,
-    /// AdamW's first and second moments of the other devices, with the names of the weights.
-    pub other_moments: Vec<[Vec<NamedTensor>; 2]>,
+    /// The optimizer's state of the other devices, sorted by name.
+    pub other_states: Vec<Vec<NamedState>>,
 }
 
 /// A checkpoint without the state of its training: enough to use the model.
@@ -67,7 +67,7 @@ pub struct StoredFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainerState {
-    /// [`FORMAT`].
+    /// [`FORMAT`], or the older one of the file.
     pub format: u32,
     /// Optimizer steps done.
     pub step: u64,
@@ -98,7 +98,7 @@ pub struct TrainerState {
     /// `train.patience`: how long the run has waited for a better validation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub patience: Option<Patience>,
-    /// `train.freeze`: paths of the parameters that are not trained, sorted. They have no moments.
+    /// `train.freeze`: paths of the parameters that are not trained, sorted. They have no state.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub frozen: Vec<String>,
     /// Batches of an optimizer step, over all ranks, where there are several: the order of the data depends on it. Absent
@@ -180,16 +180,21 @@ impl Best {
 }
 
 impl Snapshot {
-    /// Takes the moments and counters of device `rank`, if the devices have their own.
+    /// Takes the optimizer's state and counters of device `rank`, if the devices have their own.
     pub fn as_replica(mut self, rank: usize) -> Self {
         let Some(counters) = self.state.replicas.get(rank).copied() else { return self };
         self.state.skipped_steps = counters.skipped_steps;
         self.state.loss_scale = counters.loss_scale;
-        let others = self.replicas.as_mut().map(|replicas| &mut replicas.other_moments);
-        if let Some(moments) = others.and_then(|others| others.get_mut(rank.checked_sub(1)?)) {
-            [self.first_moments, self.second_moments] = std::mem::take(moments);
+        let others = self.replicas.as_mut().map(|replicas| &mut replicas.other_states);
+        if let Some(states) = others.and_then(|others| others.get_mut(rank.checked_sub(1)?)) {
+            self.optimizer = std::mem::take(states);
         }
         self
+    }
+
+    /// The optimizer's tensors of the name `name`; none if it keeps no such state.
+    pub fn optimizer_state(&self, name: &str) -> &[NamedTensor] {
+        self.optimizer.iter().find(|state| state.name == name).map_or(&[], |state| state.tensors.as_slice())
     }
 
     /// The stored file `name`.

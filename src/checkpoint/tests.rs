@@ -19,8 +19,7 @@ fn snapshot(step: u64) -> Snapshot {
 
     Snapshot {
         weights: named(step as f32),
-        first_moments: named(0.5),
-        second_moments: named(0.25),
+        optimizer: vec![NamedState::new("m", named(0.5)), NamedState::new("v", named(0.25))],
         state: TrainerState {
             format: FORMAT,
             step,
@@ -74,18 +73,18 @@ fn replicas_are_read_back_and_each_gets_its_own_moments() {
     let of = |seed: f32| {
         let tensors =
             |seed| [tensor("decoder.norm.gamma", &[5], seed), tensor("encoder.weight", &[3, 4], seed)].to_vec();
-        [tensors(seed), tensors(seed + 0.5)]
+        vec![NamedState::new("m", tensors(seed)), NamedState::new("v", tensors(seed + 0.5))]
     };
-    let [momentum, _] = of(7.0);
-    saved.replicas = Some(Replicas { momentum, other_moments: vec![of(1.0), of(2.0)] });
+    let momentum = of(7.0).remove(0).tensors;
+    saved.replicas = Some(Replicas { momentum, other_states: vec![of(1.0), of(2.0)] });
 
     let path = checkpoints.save(&saved, false).expect("a writable folder");
     let found = read(&path).expect("a sound checkpoint");
     assert_eq!(found, saved);
     assert_eq!(read_weights(&path).expect("a sound checkpoint").files, saved.files, "moments are no stored files");
-    for (rank, moments) in [(0, [saved.first_moments, saved.second_moments]), (1, of(1.0)), (2, of(2.0))] {
+    for (rank, moments) in [(0, saved.optimizer), (1, of(1.0)), (2, of(2.0))] {
         let own = found.clone().as_replica(rank);
-        assert_eq!([own.first_moments, own.second_moments], moments, "device {rank}");
+        assert_eq!(own.optimizer, moments, "device {rank}");
         assert_eq!(own.state.skipped_steps, found.state.replicas[rank].skipped_steps);
     }
 }
@@ -224,7 +223,7 @@ fn other_formats_and_other_folders_are_reported() {
     assert!(error.contains("no manifest.json"), "{error}");
     assert!(read(&dir.path().join("nowhere")).expect_err("nothing there").to_string().contains("cannot read"));
     let manifest = path.join(MANIFEST_FILE);
-    let text = fs::read_to_string(&manifest).expect("text").replace("\"format\": 1", "\"format\": 7");
+    let text = fs::read_to_string(&manifest).expect("text").replace("\"format\": 2", "\"format\": 7");
     fs::write(&manifest, text).expect("writable");
     let error = read(&path).expect_err("a later format").to_string();
     assert!(error.contains("format 7; this version reads format 1"), "{error}");

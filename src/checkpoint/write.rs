@@ -12,7 +12,7 @@ use super::manifest::{Manifest, ManifestFile};
 use super::{
     CheckpointError, Checkpoints, EMA_FILE, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor,
     OPTIMIZER_FILE, OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
-    replica_file,
+    replica_file, states,
 };
 use crate::files::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
 
@@ -91,14 +91,14 @@ impl<'a> NewFolder<'a> {
 
     fn put_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         self.put_weights(&snapshot.weights, &snapshot.model, &snapshot.files)?;
-        self.put(OPTIMIZER_FILE, &moments_bytes([&snapshot.first_moments, &snapshot.second_moments]))?;
+        self.put(OPTIMIZER_FILE, &safetensors_bytes(states::in_file(&snapshot.optimizer)))?;
         if let Some(average) = &snapshot.ema {
             self.put(EMA_FILE, &tensors_bytes(average))?;
         }
-        if let Some(Replicas { momentum, other_moments }) = &snapshot.replicas {
+        if let Some(Replicas { momentum, other_states }) = &snapshot.replicas {
             self.put(OUTER_FILE, &tensors_bytes(momentum))?;
-            for (replica, [first, second]) in (1..).zip(other_moments) {
-                self.put(&replica_file(replica), &moments_bytes([first, second]))?;
+            for (replica, states) in (1..).zip(other_states) {
+                self.put(&replica_file(replica), &safetensors_bytes(states::in_file(states)))?;
             }
         }
         self.put(STATE_FILE, &json(&snapshot.state))
@@ -137,14 +137,6 @@ impl<'a> NewFolder<'a> {
 
 fn tensors_bytes(tensors: &[NamedTensor]) -> Vec<u8> {
     safetensors_bytes(tensors.iter().map(|tensor| (tensor.name.clone(), tensor)))
-}
-
-/// Both moments, as `m.` and `v.` before the names of the weights.
-fn moments_bytes([first, second]: [&[NamedTensor]; 2]) -> Vec<u8> {
-    let named = [("m", first), ("v", second)]
-        .into_iter()
-        .flat_map(|(moment, tensors)| tensors.iter().map(move |tensor| (format!("{moment}.{}", tensor.name), tensor)));
-    safetensors_bytes(named)
 }
 
 fn safetensors_bytes<'a>(tensors: impl Iterator<Item = (String, &'a NamedTensor)>) -> Vec<u8> {

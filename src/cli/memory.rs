@@ -90,7 +90,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 fn print_largest(ledger: &Ledger<'_>, memory: u64) {
     let Some(shape) = ledger.largest_that_fits(memory) else {
         stdout_line!(
-            "\nno batch fits into {}: weights, gradients and moments need {}, and a single row needs more than what is left",
+            "\nno batch fits into {}: weights, gradients and optimizer state need {}, and a single row needs more than what is left",
             mib(memory),
             mib(ledger.bytes().state())
         );

@@ -17,7 +17,7 @@ use super::outcome::Outcome;
 use super::preflight::Preflight;
 use super::provenance::Provenance;
 use super::setup::Setup;
-use super::state::{TrainState, initial_weights};
+use super::state::{Start, TrainState, initial_weights};
 use super::trainer::Trainer;
 use crate::checkpoint::{Checkpoints, Resume};
 use crate::config::Config;
@@ -70,14 +70,14 @@ impl<M: Model> Trainer<M> {
 
         // The state to start from.
         let (masking, hiding) = (masking::<M>(&config, &vocabulary)?, Hiding::of(&config, &vocabulary)?);
-        let fresh = config.clone();
+        let (fresh, groups) = (config.clone(), (setup.optimizers)(&config, dtype));
         let begin = |checkpointing| -> Result<TrainState<M>> {
             let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
-            let shape = &fresh.model;
+            let (shape, start) = (&fresh.model, Start { config: &fresh, groups: &groups, dtype });
             let state = match (&resume, &weights) {
-                (None, None) => TrainState::begin(&fresh, shape, init(shape), dtype)?,
-                (None, Some(weights)) => TrainState::begin_from(&fresh, shape, init(shape), weights, dtype)?,
-                (Some(resume), _) => TrainState::restore(&fresh, &resume.snapshot, init(&resume.snapshot.model), dtype)
+                (None, None) => TrainState::begin(start, shape, init(shape))?,
+                (None, Some(weights)) => TrainState::begin_from(start, shape, init(shape), weights)?,
+                (Some(resume), _) => TrainState::restore(start, &resume.snapshot, init(&resume.snapshot.model))
                     .with_context(|| format!("resuming from {}", resume.path.display()))?,
             };
             let reference = weights.as_deref().filter(|_| fresh.compares_with_start());

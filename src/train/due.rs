@@ -189,7 +189,7 @@ impl Saving {
     /// Returns the time that this took.
     pub(super) fn begin<M: Model>(&mut self, state: &TrainState<M>, is_best: bool) -> Result<Duration> {
         let start = Instant::now();
-        // Host sync: weights and moments.
+        // Host sync: weights and optimizer state.
         let copy = state.host_copy(&self.provenance)?;
         self.saved_step = Some(state.step);
         if state.ranks.is_first() {

@@ -7,6 +7,7 @@ mod params;
 use burn::tensor::{DType, Device};
 use kiln_kernels::{attention_is_fused, relative_attention_is_fused};
 pub use memory::{ActivationBytes, TrainBytes, TrainSetting, train_bytes};
+use params::state_numbers;
 pub use params::{ParamCount, n_params, n_trained};
 
 use crate::config::{Architecture, Positions, TransformerConfig};

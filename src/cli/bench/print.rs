@@ -47,7 +47,7 @@ pub(super) fn ours(workload: &Workload, time: &StepTime) {
     }
     if let Some(bytes) = time.activation_bytes_per_position {
         stdout_line!(
-            "  activations    {bytes:.0} bytes per position: memory without weights, gradients, master weights and moments"
+            "  activations    {bytes:.0} bytes per position: memory without weights, gradients, master weights and optimizer state"
         );
     }
 }
@@ -58,7 +58,9 @@ pub(super) fn replayed(Comparison { steps, eager, replayed }: &Comparison) {
         let memory = pace.added_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
         stdout_line!("  {how:<14} {:>8.2} ms  host {:.2} ms  memory {memory}", ms(pace.step), ms(pace.enqueue));
     }
-    stdout_line!("  replayed and eager steps are equal bit for bit: {steps} steps, then all weights and moments");
+    stdout_line!(
+        "  replayed and eager steps are equal bit for bit: {steps} steps, then all weights and optimizer state"
+    );
 }
 
 /// Prints PyTorch's steps.

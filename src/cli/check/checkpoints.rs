@@ -103,7 +103,7 @@ fn checkpoint(path: &Path, findings: &mut Findings) -> Option<Best> {
 /// Checks what the files of a sound checkpoint hold. Reads one tensor after the other.
 fn check_content(path: &Path, opened: &OpenCheckpoint) -> Result<(String, Option<Best>)> {
     let OpenCheckpoint { step, model, files, state, .. } = opened;
-    ensure_finite("moments of the optimizer", opened.moments())?;
+    ensure_finite("numbers of the optimizer's state", opened.optimizer_states())?;
     let (mut n_weights, mut n_tensors) = (0, 0);
     let counted = opened.weights().inspect(|tensor| {
         n_weights += tensor.values.len();

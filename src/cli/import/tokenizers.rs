@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_data::files::read_file;
 use kiln_data::{FolderTokenizer, M2m100Files, MarianFiles};
 use kiln_model::hf::TokenIds;
 

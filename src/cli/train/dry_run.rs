@@ -168,7 +168,7 @@ fn parts(bytes: &TrainBytes) -> String {
     let parts = [
         (bytes.weights, "weights"),
         (bytes.master, if bytes.weights == 0 { "weights" } else { "master weights" }),
-        (bytes.moments, "moments"),
+        (bytes.optimizer_state, "optimizer state"),
         (bytes.gradients, "gradients"),
         (bytes.accumulator, "accumulated gradients"),
         (bytes.average, "average of the weights"),
@@ -197,14 +197,14 @@ mod tests {
         let bytes = TrainBytes {
             weights: mib,
             gradients: 2 * mib,
-            moments: 4 * mib,
+            optimizer_state: 4 * mib,
             activations,
             flat_gradients: 2 * mib,
             ..TrainBytes::default()
         };
-        assert_eq!(parts(&bytes), "weights 1 MiB, moments 4 MiB, gradients 2 MiB, activations 1,990 MiB");
+        assert_eq!(parts(&bytes), "weights 1 MiB, optimizer state 4 MiB, gradients 2 MiB, activations 1,990 MiB");
         let f32 = TrainBytes { weights: 0, master: 3 * mib, ..bytes };
-        assert!(parts(&f32).starts_with("weights 3 MiB, moments"), "{}", parts(&f32));
+        assert!(parts(&f32).starts_with("weights 3 MiB, optimizer state"), "{}", parts(&f32));
 
         let of = |preset: Preset| {
             let config = preset.config();
