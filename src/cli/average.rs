@@ -11,7 +11,7 @@ use super::error::Usage;
 use crate::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, Score, average, folder_name};
 use crate::config::{BestMetric, Config};
 use crate::logging::METRICS_FILE;
-use crate::run::{RunError, folder, write_run};
+use crate::run::{NewRun, RunError, folder};
 
 /// Averages the weights of a run's last or best checkpoints
 ///
@@ -52,6 +52,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         return Err(RunError::NoRun(args.run).into());
     }
     let out = folder::for_result(args.out.as_deref(), &args.run, "average", "--out")?;
+    let new = NewRun::begin(&out)?;
     let chosen = choose(&args.run, &args.which)?;
     for (step, _) in &chosen {
         eprintln!("averaging {}", folder_name(*step));
@@ -60,7 +61,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let averaged = average(&paths).with_context(|| {
         format!("averaging checkpoints of {} (move a damaged one away to average the others)", args.run.display())
     })?;
-    let path = write_run(&out, &averaged)?;
+    let path = new.finish(&averaged)?;
     println!("{}", path.display());
     Ok(())
 }

@@ -10,6 +10,8 @@ mod damage;
 mod disk;
 #[cfg(unix)]
 mod kill;
+#[cfg(unix)]
+mod making;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]
