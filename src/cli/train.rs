@@ -55,7 +55,7 @@ fn train(args: &Args, part: &Part) -> Result<()> {
     }
     match outcome.ended {
         // Printed even with --quiet: it is the result of the run.
-        Ended::Stopped => eprintln!("{}", report::stopped(&outcome, &dir, args.devices.list())),
+        Ended::Stopped => print_line(&report::stopped(&outcome, &dir, args.devices.list())),
         ended => {
             let shown = !args.quiet && ended != Ended::AlreadyFinished && has_one_screen();
             report::print(&outcome, &session, &dir, shown)?;
