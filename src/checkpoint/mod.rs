@@ -15,6 +15,7 @@
 //!     manifest.json          size and BLAKE3 hash of every other file; written last
 //!   last                     a file with the name of the newest folder
 //!   best                     the same for the best validation
+//!   run                      a hash that all checkpoints of the run share
 //! ```
 //!
 //! An imported or averaged checkpoint holds weights only, without `optimizer.safetensors` and `trainer_state.json`. It can be
@@ -25,6 +26,8 @@
 
 mod average;
 mod manifest;
+mod origin;
+mod pointer;
 mod read;
 mod resume;
 mod retention;
@@ -43,7 +46,12 @@ use crate::files::FileError;
 
 pub use average::average;
 pub use manifest::{Manifest, ManifestFile};
+pub use origin::RUN_FILE;
+pub(crate) use origin::run_of;
+pub use pointer::Pointer;
+pub(crate) use read::state as read_state;
 pub use read::{has_average, read, read_average, read_weights, verify};
+pub(crate) use resume::lasting_fields;
 pub use resume::{
     Difference, NotTheSameRun, Resume, all_differences, config_differences, fields, find_resume, is_within,
 };
@@ -114,6 +122,30 @@ pub enum CheckpointError {
         file: PathBuf,
         /// The unexpected content.
         reason: String,
+    },
+    /// A file that names a checkpoint is damaged, is missing, or names another one than it should.
+    #[error(
+        "{}: {problem}; kiln train --resume sets it again; to use a checkpoint without it, name one with --checkpoint \
+         step-NUMBER", .file.display()
+    )]
+    Pointer {
+        /// `last` or `best`.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// Whether a training that goes on may be about to write it.
+        may_be_late: bool,
+    },
+    /// The checkpoint was made by another run than its neighbours.
+    #[error(
+        "{}: it belongs to another run than {} says; move it away, or delete {} if all checkpoints are of one run",
+        .path.display(), .record.display(), .record.display()
+    )]
+    OfAnotherRun {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The file that says which run the checkpoints belong to.
+        record: PathBuf,
     },
     /// The checkpoint has no moments and counters.
     #[error(
@@ -197,25 +229,6 @@ pub struct NewestSound {
     pub damaged: Vec<CheckpointError>,
 }
 
-/// The files that point to a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pointer {
-    /// The newest checkpoint.
-    Last,
-    /// The one with the best validation.
-    Best,
-}
-
-impl Pointer {
-    /// Name of its file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Last => "last",
-            Self::Best => "best",
-        }
-    }
-}
-
 /// The moments of device `replica`, if devices take steps alone; [`OPTIMIZER_FILE`] has the first one's.
 fn replica_file(replica: usize) -> String {
     format!("replica-{replica}.safetensors")
@@ -272,36 +285,6 @@ impl Checkpoints {
         Ok(found)
     }
 
-    /// The folder that `pointer` names, if both exist.
-    pub fn pointed(&self, pointer: Pointer) -> Option<PathBuf> {
-        let name = fs::read_to_string(self.dir.join(pointer.name())).ok()?;
-        step_of(name.trim())?;
-        let path = self.dir.join(name.trim());
-        path.is_dir().then_some(path)
-    }
-
-    /// Finds the folder for `wanted`: `last`, `best`, a folder's name or a step's number. Without a `last` pointer, the newest
-    /// folder is the last one.
-    pub fn resolve(&self, wanted: &str) -> Result<PathBuf, CheckpointError> {
-        let all = self.list()?;
-        let found = match wanted {
-            "last" => self.pointed(Pointer::Last).or_else(|| all.last().map(|(_, path)| path.clone())),
-            "best" => self.pointed(Pointer::Best),
-            name => {
-                let step = step_of(name).or_else(|| name.parse().ok());
-                step.and_then(|step| all.iter().find(|(found, _)| *found == step)).map(|(_, path)| path.clone())
-            }
-        };
-        found.ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|(step, _)| folder_name(*step)).collect();
-            let have = match names.as_slice() {
-                [] => ": it holds none; train first".to_string(),
-                names => format!("; it holds {}", names.join(", ")),
-            };
-            CheckpointError::Missing { wanted: wanted.to_string(), dir: self.dir.clone(), have }
-        })
-    }
-
     /// Returns the folder of the newest checkpoint whose files are as they were written, if there is one.
     pub fn newest_verified(&self) -> Result<Option<PathBuf>, CheckpointError> {
         let mut newest_first = self.list()?.into_iter().rev().map(|(_, path)| path);
@@ -343,7 +326,7 @@ impl Checkpoints {
     pub fn newest_sound(&self) -> Result<NewestSound, CheckpointError> {
         let mut damaged = Vec::new();
         for (_, path) in self.list()?.into_iter().rev() {
-            match read(&path) {
+            match self.ensure_own(&path).and_then(|()| read(&path)) {
                 Ok(snapshot) => return Ok(NewestSound { found: Some((path, snapshot)), damaged }),
                 Err(error) => damaged.push(error),
             }

@@ -118,7 +118,15 @@ pub fn read_average(dir: &Path) -> Result<Weights, CheckpointError> {
     Ok(weights)
 }
 
-fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
+/// Reads the state of the training, and nothing else; `None` if the checkpoint in `dir` holds weights only.
+pub(crate) fn state(dir: &Path) -> Result<Option<TrainerState>, CheckpointError> {
+    let manifest = read_manifest(dir)?;
+    let listed = manifest.files.iter().find(|file| file.name == STATE_FILE);
+    listed.map(|file| parse(&dir.join(STATE_FILE), &read_verified(dir, file)?)).transpose()
+}
+
+/// Reads the manifest of the checkpoint in `dir`.
+pub(super) fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
     let path = dir.join(MANIFEST_FILE);
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,

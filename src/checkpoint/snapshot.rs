@@ -69,6 +69,9 @@ pub struct StoredFile {
 pub struct TrainerState {
     /// [`FORMAT`].
     pub format: u32,
+    /// Identifies the run, see `RUN/checkpoints/run`. Absent in checkpoints of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub run: Option<String>,
     /// Optimizer steps done.
     pub step: u64,
     /// Steps that made no update. The learning rate and Adam's bias corrections depend on the number of the other steps.

@@ -22,8 +22,12 @@ impl Checkpoints {
     /// It replaces an existing checkpoint of the same step: a run that resumed from an older one repeats steps.
     pub fn save(&self, snapshot: &Snapshot, is_best: bool) -> Result<PathBuf, CheckpointError> {
         let target = self.write_folder(snapshot.state.step, |folder| folder.put_snapshot(snapshot))?;
+        self.record_run(&snapshot.state)?;
         if is_best {
             self.point(Pointer::Best, &folder_name(snapshot.state.step))?;
+        } else if let Err(CheckpointError::Pointer { .. }) = self.pointed(Pointer::Best) {
+            // A pointer that was damaged since must not cost the best checkpoint.
+            self.point_to_best(snapshot)?;
         }
         Ok(target)
     }

@@ -97,6 +97,7 @@ impl<M: Model> TrainState<M> {
             flat,
             state: TrainerState {
                 format: FORMAT,
+                run: self.run.clone(),
                 step: self.step,
                 skipped_steps,
                 loss_scale,

@@ -14,6 +14,7 @@ mod kill;
 mod making;
 #[cfg(target_os = "linux")]
 mod memory;
+mod pointers;
 #[cfg(target_os = "linux")]
 mod ranks;
 
