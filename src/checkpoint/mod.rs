@@ -39,10 +39,11 @@ mod write;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::files::FileError;
+use crate::files::{FileError, HeldFolder};
 
 pub use average::average;
 pub use manifest::{Manifest, ManifestFile};
@@ -147,6 +148,12 @@ pub enum CheckpointError {
         /// The file that says which run the checkpoints belong to.
         record: PathBuf,
     },
+    /// The run folder is no longer where it was when the run began.
+    #[error(
+        "{}: this run folder was moved or deleted while the run trained, which ends here, because its files would be in two \
+         places; bring it back, or name its new place with --run, and continue with --resume", .0.display()
+    )]
+    Moved(PathBuf),
     /// The checkpoint has no moments and counters.
     #[error(
         "{} holds weights only, because it was imported or averaged, so it cannot be resumed; start a new run from it \
@@ -216,6 +223,8 @@ impl CheckpointError {
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     dir: PathBuf,
+    /// The run folder, while a run trains in it.
+    held: Option<Arc<HeldFolder>>,
     /// Whether the checkpoint before the first step is never deleted.
     keeps_start: bool,
 }
@@ -253,13 +262,35 @@ fn step_of(name: &str) -> Option<u64> {
 impl Checkpoints {
     /// The checkpoints of the run in `run_dir`. The folder need not exist yet.
     pub fn of_run(run_dir: &Path) -> Self {
-        Self { dir: run_dir.join("checkpoints"), keeps_start: false }
+        Self { dir: run_dir.join("checkpoints"), held: None, keeps_start: false }
     }
 
     /// Returns the same checkpoints. With `keeps_start` the one before the first step is never deleted.
     #[must_use]
     pub fn keeping_start(self, keeps_start: bool) -> Self {
         Self { keeps_start, ..self }
+    }
+
+    /// Returns the same checkpoints for a run that trains in the folder, which must stay in its place from now on.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub(crate) fn held(self) -> Result<Self, CheckpointError> {
+        let run_dir = self.dir.parent().unwrap_or(&self.dir);
+        fs::create_dir_all(run_dir).map_err(CheckpointError::io("create", run_dir))?;
+        let held = Some(Arc::new(HeldFolder::of(run_dir)));
+        Ok(Self { held, ..self })
+    }
+
+    /// Refuses to go on in a run folder that was moved or deleted: the files would be in two places.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Moved`].
+    pub(crate) fn ensure_in_place(&self) -> Result<(), CheckpointError> {
+        match &self.held {
+            Some(held) if !held.is_in_place() => Err(CheckpointError::Moved(held.path().to_path_buf())),
+            _ => Ok(()),
+        }
     }
 
     /// `RUN/checkpoints`.

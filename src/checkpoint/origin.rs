@@ -70,7 +70,7 @@ impl Checkpoints {
     /// The checkpoints next to the one in `path`, if it lies among those of a run.
     pub fn around(path: &Path) -> Option<Self> {
         let dir = fs::canonicalize(path).ok()?.parent()?.to_path_buf();
-        (dir.file_name()? == "checkpoints").then(|| Self { dir, keeps_start: false })
+        (dir.file_name()? == "checkpoints").then(|| Self { dir, held: None, keeps_start: false })
     }
 }
 

@@ -43,6 +43,7 @@ impl Checkpoints {
         step: u64,
         write: impl FnOnce(&mut NewFolder<'_>) -> Result<(), CheckpointError>,
     ) -> Result<PathBuf, CheckpointError> {
+        self.ensure_in_place()?;
         let name = folder_name(step);
         let (target, temporary) = (self.dir.join(&name), self.dir.join(format!("{name}.tmp")));
         remove_dir_if_there(&temporary)?;
@@ -59,6 +60,10 @@ impl Checkpoints {
             return Err(error);
         }
 
+        if let Err(error) = self.ensure_in_place() {
+            let _ = fs::remove_dir_all(&temporary);
+            return Err(error);
+        }
         if target.exists() {
             // A kill between the two renames leaves the old checkpoint complete as `.stale`, and `clean` restores its name.
             let stale = self.dir.join(format!("{name}.stale"));

@@ -169,6 +169,7 @@ fn opened(run_dir: &Path, config: &Config, resume: Option<&Resume>, ranks: &Rank
             Some(resume) => checkpoints.point_to(&resume.path, &resume.snapshot)?,
             None => checkpoints.forget_run()?,
         }
+        return Ok(checkpoints.held()?);
     }
     Ok(checkpoints)
 }

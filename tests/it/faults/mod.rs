@@ -14,6 +14,8 @@ mod kill;
 mod making;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(unix)]
+mod moved;
 mod pointers;
 #[cfg(target_os = "linux")]
 mod ranks;
