@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
+use kiln_model::TransformerConfig;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde::de::DeserializeOwned;
@@ -41,7 +42,7 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
     };
     let weights = tensors(&dir.join(MODEL_FILE), &take(MODEL_FILE)?)?;
     let ema = average.map(|bytes| tensors(&dir.join(EMA_FILE), &bytes)).transpose()?;
-    let state: TrainerState = parse(&dir.join(STATE_FILE), &take(STATE_FILE)?)?;
+    let state = state_of(dir, &take(STATE_FILE)?)?;
     let is_trained = |weight: &&NamedTensor| state.frozen.binary_search(&weight.name).is_err();
     let trained: Vec<&NamedTensor> = weights.iter().filter(is_trained).collect();
     let [first_moments, second_moments] = moments(&dir.join(OPTIMIZER_FILE), &take(OPTIMIZER_FILE)?, &trained)?;
@@ -50,7 +51,7 @@ pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
         n => Some(replicas(dir, n, &trained, &mut take)?),
     };
 
-    let model = parse(&dir.join(MODEL_CONFIG_FILE), &take(MODEL_CONFIG_FILE)?)?;
+    let model = model_of(dir, &take(MODEL_CONFIG_FILE)?)?;
     let mut files: Vec<_> =
         contents.into_iter().map(|(name, bytes)| StoredFile { name: name.to_string(), bytes }).collect();
     files.sort_by(|a, b| a.name.cmp(&b.name));
@@ -68,7 +69,7 @@ pub fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
         let (path, bytes) = (dir.join(&file.name), read_verified(dir, file)?);
         match file.name.as_str() {
             MODEL_FILE => weights = Some(finite(&path, tensors(&path, &bytes)?)?),
-            MODEL_CONFIG_FILE => model = Some(parse(&path, &bytes)?),
+            MODEL_CONFIG_FILE => model = Some(model_of(dir, &bytes)?),
             STATE_FILE => {}
             _ => files.push(StoredFile { name: file.name.clone(), bytes }),
         }
@@ -122,7 +123,27 @@ pub fn read_average(dir: &Path) -> Result<Weights, CheckpointError> {
 pub(crate) fn state(dir: &Path) -> Result<Option<TrainerState>, CheckpointError> {
     let manifest = read_manifest(dir)?;
     let listed = manifest.files.iter().find(|file| file.name == STATE_FILE);
-    listed.map(|file| parse(&dir.join(STATE_FILE), &read_verified(dir, file)?)).transpose()
+    listed.map(|file| state_of(dir, &read_verified(dir, file)?)).transpose()
+}
+
+/// Parses the state of the checkpoint in `dir`, and refuses one that no training can have had.
+fn state_of(dir: &Path, bytes: &[u8]) -> Result<TrainerState, CheckpointError> {
+    let path = dir.join(STATE_FILE);
+    let state: TrainerState = parse(&path, bytes)?;
+    match state.validate().as_slice() {
+        [] => Ok(state),
+        problems => Err(foreign(&path, problems.join("; "))),
+    }
+}
+
+/// Parses the shape of the model in `dir`, and refuses one that a user could not have set.
+fn model_of(dir: &Path, bytes: &[u8]) -> Result<TransformerConfig, CheckpointError> {
+    let path = dir.join(MODEL_CONFIG_FILE);
+    let model: TransformerConfig = parse(&path, bytes)?;
+    match model.validate().as_slice() {
+        [] => Ok(model),
+        problems => Err(foreign(&path, problems.join("; "))),
+    }
 }
 
 /// Reads the manifest of the checkpoint in `dir`.

@@ -6,6 +6,7 @@ use kiln_model::TransformerConfig;
 
 use super::*;
 
+mod limits;
 mod pointers;
 
 fn tensor(name: &str, shape: &[usize], seed: f32) -> NamedTensor {
