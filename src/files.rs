@@ -83,6 +83,42 @@ pub(crate) fn remove_dir_if_there(path: &Path) -> Result<(), FileError> {
     }
 }
 
+/// A folder that must stay where it is. The handle keeps the system from giving its number to another one.
+#[derive(Debug)]
+pub(crate) struct HeldFolder {
+    path: PathBuf,
+    handle: Option<File>,
+}
+
+impl HeldFolder {
+    /// Holds the folder `path`. Where the system opens no folders, only its name counts.
+    pub(crate) fn of(path: &Path) -> Self {
+        Self { path: path.to_path_buf(), handle: File::open(path).ok() }
+    }
+
+    /// Returns whether the path still leads to the same folder.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let Ok(now) = fs::metadata(&self.path) else { return false };
+        let before = self.handle.as_ref().and_then(|handle| handle.metadata().ok());
+        before.is_none_or(|before| identity(&before) == identity(&now))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(unix)]
+fn identity(folder: &fs::Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (folder.dev(), folder.ino())
+}
+
+#[cfg(not(unix))]
+fn identity(folder: &fs::Metadata) -> bool {
+    folder.is_dir()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -53,7 +53,9 @@ mod source;
 mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan, round_up};
-pub use cache::{Prepared, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record};
+pub use cache::{
+    Prepared, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record, verify_record_of,
+};
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, Example, Header,
     LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, Packing, PairCorpus, Role, RowReport, Table, Task,

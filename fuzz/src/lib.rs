@@ -159,6 +159,7 @@ pub fn good_checkpoint() -> PathBuf {
 
                 let state = TrainerState {
                     format: FORMAT,
+                    run: None,
                     step: 7,
                     micro_steps: 7,
                     group_size: None,

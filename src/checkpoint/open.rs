@@ -5,11 +5,10 @@ use std::path::Path;
 
 use kiln_model::TransformerConfig;
 use kiln_model::hf::FileTensor;
-use serde::de::DeserializeOwned;
 
 use super::manifest::{Manifest, ManifestFile};
-use super::read::{foreign, parse, read_manifest, read_verified};
 use super::tensor_file::TensorFile;
+use super::verified::{foreign, model_of, read_manifest, read_verified, state_of};
 use super::{
     CheckpointError, EMA_FILE, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedState, NamedTensor, OPTIMIZER_FILE,
     OUTER_FILE, Replicas, STATE_FILE, Snapshot, StoredFile, TrainerState, Weights, is_optimizer_state, replica_file,
@@ -48,13 +47,13 @@ impl OpenCheckpoint {
     pub(super) fn of_manifest(dir: &Path, manifest: &Manifest) -> Result<Self, CheckpointError> {
         let listed = Listed { dir, manifest };
         let weights = listed.tensors(MODEL_FILE)?;
-        let model = listed.json(MODEL_CONFIG_FILE)?;
+        let model = model_of(dir, &listed.bytes(MODEL_CONFIG_FILE)?)?;
         let ema = listed.find(EMA_FILE).is_some().then(|| listed.tensors(EMA_FILE)).transpose()?;
         let mut taken = HashSet::from([MODEL_FILE, MODEL_CONFIG_FILE, EMA_FILE, STATE_FILE].map(str::to_owned));
         let (mut state, mut states, mut outer) = (None, Vec::new(), None);
 
         if listed.find(OPTIMIZER_FILE).is_some() {
-            let found: TrainerState = listed.json(STATE_FILE)?;
+            let found = state_of(dir, &listed.bytes(STATE_FILE)?)?;
             let is_trained = |weight: &FileTensor<'_>| found.frozen.binary_search(&weight.name).is_err();
             let trained: Vec<FileTensor<'_>> = weights.tensors().filter(is_trained).collect();
             let n = found.replicas.len();
@@ -129,7 +128,7 @@ impl OpenWeights {
         Ok(Self {
             step: manifest.step,
             weights: listed.tensors(MODEL_FILE)?,
-            model: listed.json(MODEL_CONFIG_FILE)?,
+            model: model_of(dir, &listed.bytes(MODEL_CONFIG_FILE)?)?,
             files: listed.stored_files(|name| !is_state(name) && !is_own(name))?,
             averages: None,
         })
@@ -192,8 +191,8 @@ impl Listed<'_> {
         TensorFile::open(self.dir, self.get(name)?)
     }
 
-    fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, CheckpointError> {
-        parse(&self.dir.join(name), &read_verified(self.dir, self.get(name)?)?)
+    fn bytes(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
+        read_verified(self.dir, self.get(name)?)
     }
 
     /// Reads the files whose names are wanted.

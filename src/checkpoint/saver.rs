@@ -48,6 +48,11 @@ pub struct Saver {
 }
 
 impl Saver {
+    /// Where it saves.
+    pub(crate) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+
     /// Keeps the newest `keep_last` checkpoints and the best one.
     pub fn new(checkpoints: Checkpoints, keep_last: usize) -> Self {
         Self { checkpoints, keep_last, in_progress: None }

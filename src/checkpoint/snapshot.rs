@@ -69,6 +69,9 @@ pub struct StoredFile {
 pub struct TrainerState {
     /// [`FORMAT`], or the older one of the file.
     pub format: u32,
+    /// Identifies the run, see `RUN/checkpoints/run`. Absent in checkpoints of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub run: Option<String>,
     /// Optimizer steps done.
     pub step: u64,
     /// Steps that made no update. The learning rate and Adam's bias corrections depend on the number of the other steps.
@@ -108,6 +111,48 @@ pub struct TrainerState {
     /// `train.sync_every` above 1: the counters of each device. Empty in other runs.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub replicas: Vec<ReplicaCounters>,
+}
+
+/// Counters above this are no counts: f64 holds whole numbers up to it, and sums below it do not overflow.
+const MOST: u64 = 1 << 53;
+/// Seconds above this are three centuries.
+const LONGEST: f64 = 1e10;
+
+impl TrainerState {
+    /// Returns what no training can have written, with the key and the value found.
+    pub fn validate(&self) -> Vec<String> {
+        let counters = [
+            ("step", self.step),
+            ("skipped_steps", self.skipped_steps),
+            ("micro_steps", self.micro_steps),
+            ("position.epoch", self.position.epoch),
+            ("position.batch", self.position.batch),
+            ("source_tokens", self.source_tokens),
+            ("target_tokens", self.target_tokens),
+            ("non_finite_steps", self.non_finite_steps),
+            ("group_size", self.group_size.unwrap_or(1)),
+            ("best.step", self.best.as_ref().map_or(0, |best| best.step)),
+        ];
+        let too_large = counters.into_iter().filter(|(_, value)| *value > MOST);
+        let mut problems: Vec<_> =
+            too_large.map(|(key, value)| format!("{key} is {value}, which no run can reach")).collect();
+        if self.format != FORMAT {
+            problems.push(format!("format is {}; this version reads format {FORMAT}", self.format));
+        }
+        if self.group_size == Some(0) {
+            problems.push("group_size is 0, but a step takes a batch".into());
+        }
+        if !(0.0..=LONGEST).contains(&self.train_secs) {
+            problems.push(format!("train_secs is {}, which is not a time that a run can take", self.train_secs));
+        }
+        let of_replicas = self.replicas.iter().filter_map(|replica| replica.loss_scale);
+        for LossScale { scale, .. } in self.loss_scale.into_iter().chain(of_replicas) {
+            if !(scale.is_finite() && scale > 0.0) {
+                problems.push(format!("loss_scale.scale is {scale}, but a scale is above 0"));
+            }
+        }
+        problems
+    }
 }
 
 /// What a device counts that takes steps alone.

@@ -6,6 +6,9 @@ use kiln_model::TransformerConfig;
 
 use super::*;
 
+mod limits;
+mod pointers;
+
 fn tensor(name: &str, shape: &[usize], seed: f32) -> NamedTensor {
     let n: usize = shape.iter().product();
     // Values without an exact decimal representation.
@@ -22,6 +25,7 @@ fn snapshot(step: u64) -> Snapshot {
         optimizer: vec![NamedState::new("m", named(0.5)), NamedState::new("v", named(0.25))],
         state: TrainerState {
             format: FORMAT,
+            run: None,
             step,
             micro_steps: 2 * step,
             position: Position { epoch: 3, batch: 17 },
@@ -182,8 +186,9 @@ fn a_checkpoint_is_invisible_until_it_is_renamed() {
     let (_dir, checkpoints) = run();
     checkpoints.save(&snapshot(10), true).expect("a writable folder");
     let path = checkpoints.save(&snapshot(20), false).expect("a writable folder");
-    // A kill just before the rename leaves all files under the temporary name.
+    // A kill just before the rename leaves all files under the temporary name, and the pointer where it was.
     fs::rename(&path, checkpoints.dir().join("step-00000020.tmp")).expect("renamed");
+    fs::write(checkpoints.dir().join("last"), "step-00000010\n").expect("writable");
     assert_eq!(checkpoints.list().expect("readable").len(), 1);
     assert_eq!(read(&checkpoints.resolve("last").expect("the older one")).expect("sound").state.step, 10);
     assert_eq!(checkpoints.newest_sound().expect("readable").found.expect("the older one").1.state.step, 10);

@@ -22,8 +22,12 @@ impl Checkpoints {
     /// It replaces an existing checkpoint of the same step: a run that resumed from an older one repeats steps.
     pub fn save(&self, snapshot: &Snapshot, is_best: bool) -> Result<PathBuf, CheckpointError> {
         let target = self.write_folder(snapshot.state.step, |folder| folder.put_snapshot(snapshot))?;
+        self.record_run(&snapshot.state)?;
         if is_best {
             self.point(Pointer::Best, &folder_name(snapshot.state.step))?;
+        } else if let Err(CheckpointError::Pointer { .. }) = self.pointed(Pointer::Best) {
+            // A pointer that was damaged since must not cost the best checkpoint.
+            self.point_to_best(snapshot)?;
         }
         Ok(target)
     }
@@ -39,6 +43,7 @@ impl Checkpoints {
         step: u64,
         write: impl FnOnce(&mut NewFolder<'_>) -> Result<(), CheckpointError>,
     ) -> Result<PathBuf, CheckpointError> {
+        self.ensure_in_place()?;
         let name = folder_name(step);
         let (target, temporary) = (self.dir.join(&name), self.dir.join(format!("{name}.tmp")));
         remove_dir_if_there(&temporary)?;
@@ -55,6 +60,10 @@ impl Checkpoints {
             return Err(error);
         }
 
+        if let Err(error) = self.ensure_in_place() {
+            let _ = fs::remove_dir_all(&temporary);
+            return Err(error);
+        }
         if target.exists() {
             // A kill between the two renames leaves the old checkpoint complete as `.stale`, and `clean` restores its name.
             let stale = self.dir.join(format!("{name}.stale"));

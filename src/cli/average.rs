@@ -12,7 +12,7 @@ use crate::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, Score, average, fold
 use crate::config::{BestMetric, Config};
 use crate::logging::METRICS_FILE;
 use crate::logging::print::{stderr_line, stdout_line};
-use crate::run::{RunError, folder, write_run};
+use crate::run::{NewRun, RunError, folder};
 
 /// Averages the weights of a run's last or best checkpoints
 ///
@@ -53,6 +53,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         return Err(RunError::NoRun(args.run).into());
     }
     let out = folder::for_result(args.out.as_deref(), &args.run, "average", "--out")?;
+    let new = NewRun::begin(&out)?;
     let chosen = choose(&args.run, &args.which)?;
     for (step, _) in &chosen {
         stderr_line!("averaging {}", folder_name(*step));
@@ -61,7 +62,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let averaged = average(&paths).with_context(|| {
         format!("averaging checkpoints of {} (move a damaged one away to average the others)", args.run.display())
     })?;
-    let path = write_run(&out, &averaged)?;
+    let path = new.finish(&averaged)?;
     stdout_line!("{}", path.display());
     Ok(())
 }

@@ -75,7 +75,7 @@ fn described(run: &RunRecord) -> String {
     let last = run.losses.keys().next_back().copied().unwrap_or_default();
     let of = if run.config.train.steps == last { String::new() } else { format!(" of {}", run.config.train.steps) };
     let speed = run.speed.map_or(String::new(), |speed| {
-        let secs = Duration::from_secs_f64(speed.train_secs);
+        let secs = Duration::try_from_secs_f64(speed.train_secs).unwrap_or_default();
         format!(", {} tok/s, {} of training", thousands(speed.tokens_per_sec), duration(secs))
     });
     format!("{}, {last}{of} steps{speed}", traits_of(run.config.task).name)

@@ -212,6 +212,9 @@ fn report(args: &Args, subject: &Subject<'_>, found: &Diagnosis) -> Result<()> {
         }
     }
 
+    if args.memory.is_some() && checks.iter().any(|check| check.name == "memory" && check.passed.is_none()) {
+        bail!("--memory: the memory that the largest batch needs could not be measured, so nothing says that it fits");
+    }
     let failed: Vec<&Check> = checks.iter().filter(|check| check.passed == Some(false)).collect();
     if !failed.is_empty() {
         let each: Vec<String> = failed.iter().map(|check| format!("{} ({})", check.name, check.words)).collect();

@@ -70,6 +70,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match error {
             CheckpointError::Io { source, .. } => code_of_io(source),
             CheckpointError::Missing { .. } => USAGE,
+            CheckpointError::Moved(_) => FAILED,
             _ => BAD_DATA,
         });
     }

@@ -28,7 +28,7 @@ use crate::hugging_face::{
     AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
 };
 use crate::logging::print::{stderr_line, stdout_line};
-use crate::run::{folder, write_run};
+use crate::run::{NewRun, folder};
 
 /// Makes a run from a Hugging Face model folder
 ///
@@ -70,6 +70,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let source = Folder::open(&args.dir)?;
     let name = args.dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     let out = folder::for_import(args.out.as_deref(), name.as_deref().unwrap_or("imported"))?;
+    let new = NewRun::begin(&out)?;
     let mut imported =
         hf::import(source.config(), &source.tensors()).with_context(|| format!("importing {}", args.dir.display()))?;
     if let Some(dir) = &args.adapter {
@@ -138,7 +139,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     files.push(StoredFile { name: RUN_CONFIG_FILE.to_owned(), bytes: config.to_toml().into_bytes() });
     files.sort_by(|a, b| a.name.cmp(&b.name));
     let n_params = n_params(&model).total();
-    write_run(&out, &Weights { step: 0, weights, model, files })?;
+    new.finish(&Weights { step: 0, weights, model, files })?;
     stderr_line!("imported a {family} model of {:.1} M parameters", n_params as f64 / 1e6);
     stdout_line!("{}", out.display());
     Ok(())

@@ -234,7 +234,8 @@ struct Sum<'a> {
 fn sums(rows: &[Row]) -> Vec<Sum<'_>> {
     let mut sums: Vec<Sum<'_>> = Vec::new();
     for row in rows {
-        let least_ms = row.work.as_ref().map(|work| work.of_roof * row.total_ms);
+        let measured = row.work.as_ref().filter(|work| !work.is_above_roof());
+        let least_ms = measured.map(|work| work.of_roof * row.total_ms);
         match sums.iter_mut().find(|sum| sum.name == row.name) {
             Some(sum) => {
                 sum.calls += row.calls;
@@ -291,10 +292,10 @@ fn work_columns(work: &RowWork, calls: u64) -> String {
         false => rate(work.bytes_per_sec, "B/s"),
     };
     format!(
-        "{:>8.2}  {:>8.1}  {achieved:>13}  {:>4.0} %  {}",
+        "{:>8.2}  {:>8.1}  {achieved:>13}  {:>6}  {}",
         work.bytes / calls as f64 / 1e6,
         work.flops_per_byte,
-        100.0 * work.of_roof,
+        work.percent_of_roof(),
         work.bound.name()
     )
 }

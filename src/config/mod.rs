@@ -368,7 +368,8 @@ impl Config {
     /// Reads the `config.toml` of a run or a checkpoint, which has every key.
     ///
     /// # Errors
-    /// If the file cannot be read, or is not a whole configuration of this version; the error names file and line.
+    /// If the file cannot be read, is not a whole configuration of this version, or has values outside their limits; the error names
+    /// the file, and the line or the key.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let problem = |line: usize, what: &str| ConfigError {
             problems: vec![format!(
@@ -380,11 +381,17 @@ impl Config {
         };
         let bytes = read_file(path).map_err(|error| problem(0, &format!("cannot be read: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| problem(0, "is not UTF-8, so it was damaged"))?;
-        Self::from_toml(&text).map_err(|error| {
+        let config = Self::from_toml(&text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start.min(text.len()));
             let line = 1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
             problem(line, &format!("not a configuration of this version: {}", error.message()))
-        })
+        })?;
+        let problems = config.validate();
+        if !problems.is_empty() {
+            let problems = problems.iter().map(|found| format!("{}: {found}", path.display())).collect();
+            return Err(ConfigError { problems });
+        }
+        Ok(config)
     }
 
     /// Reads the output of [`Config::to_toml`], the `config.toml` of a run.

@@ -9,7 +9,7 @@ use kiln_data::{
     TextTokenizer, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
 };
 
-use super::trained_tokenizer::{MadeFrom, find_or_make};
+use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
 use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads, prompt};
 use crate::config::Config;
 use crate::config::task::traits_of;
@@ -22,6 +22,7 @@ pub(super) fn open(
 ) -> Result<RunData> {
     let Files { train, valid } = files(config, cache_dir)?;
     let corpus = TextCorpus::open(&train, &text_config(config)).context("data.train")?;
+    let watched = Watched::of(corpus.files());
     let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
         Some(tokenizer) => tokenizer.clone(),
         None => load_or_train(&config.tokenizer, &corpus, &cache_dir.join("tokenizer"), note)?,
@@ -33,6 +34,7 @@ pub(super) fn open(
 
     let Rows { source: train, report, .. } =
         rows(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
+    watched.ensure_unchanged().context("data.train")?;
     let notes = corpus.notes().into_iter().chain(folding).chain(one_document(&report, &corpus)?);
     let notes = notes.chain(default_template(config, &tokenizer)?).collect();
     let vocabulary = Vocabulary::Text(tokenizer);
@@ -234,9 +236,11 @@ pub fn load_or_train(
     }
     // The vocabulary does not depend on how documents become rows.
     let read_as = TextConfig { seq_len: 0, packing: Packing::default(), ..corpus.config().clone() };
+    let watched = Watched::of(corpus.files());
     let made_from = MadeFrom::of(config, &read_as, corpus.files())?;
     let train = || TextTokenizer::train(config, corpus, n_threads());
-    let (tokenizer, secs) = find_or_make(dir, &made_from, TextTokenizer::load_dir, train, TextTokenizer::save)?;
+    let (tokenizer, secs) =
+        find_or_make(dir, (&made_from, &watched), TextTokenizer::load_dir, train, TextTokenizer::save)?;
     if let Some(secs) = secs {
         note(&format!("{}: trained in {secs:.1}s, {} entries", dir.display(), tokenizer.vocab_size()));
     }

@@ -1,9 +1,6 @@
 //! Weights that a run starts from: of another run, imported or averaged.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result};
-use kiln_data::files::write_fresh;
+use anyhow::Result;
 use kiln_model::{
     ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, is_learned_prompt, merge_adapters,
     prompt_of_tokens,
@@ -16,20 +13,6 @@ use crate::checkpoint::{CheckpointError, Checkpoints, NamedTensor, RUN_CONFIG_FI
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::units::thousands;
-
-/// Makes a run with a single checkpoint, which can be used and started from. Returns the checkpoint's folder.
-///
-/// # Errors
-/// If the run folder cannot be written, or the weights come without a configuration.
-pub fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
-    let path = Checkpoints::of_run(dir).save_weights(weights)?;
-    // Last, because this file makes the folder a run.
-    let config = weights.files.iter().find(|file| file.name == RUN_CONFIG_FILE);
-    let config = config.with_context(|| format!("the checkpoint has no {RUN_CONFIG_FILE}"))?;
-    let file = dir.join(RUN_CONFIG_FILE);
-    write_fresh(&file, &config.bytes).with_context(|| format!("{}: cannot be written", file.display()))?;
-    Ok(path)
-}
 
 /// Stores the weights of `run` in the new run, as its checkpoint before the first step: a run that is interrupted
 /// before its first save starts there again. A missing head is initialized. With a `vocabulary` of its own, the new run keeps the

@@ -19,7 +19,7 @@ use super::provenance::Provenance;
 use super::setup::Setup;
 use super::state::{Start, TrainState, initial_weights};
 use super::trainer::Trainer;
-use crate::checkpoint::{Checkpoints, Resume};
+use crate::checkpoint::{Checkpoints, NamedTensor, Resume};
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, peak_flops_per_sec};
@@ -89,7 +89,7 @@ impl<M: Model> Trainer<M> {
             let replicas = resume.as_ref().and_then(|resume| resume.snapshot.replicas.as_ref());
             state.join(&ranks, &fresh, replicas)
         };
-        let state = if saved_step.is_some_and(|step| step >= config.train.steps) {
+        let mut state = if saved_step.is_some_and(|step| step >= config.train.steps) {
             begin(setup.checkpointing)?
         } else {
             let (valid, auto_micro_batch) = (validation.source.as_ref(), setup.auto_micro_batch);
@@ -98,6 +98,7 @@ impl<M: Model> Trainer<M> {
                 Preflight { device: &device, train: &train, valid, checkpointing, auto_micro_batch, ranks: &ranks };
             preflight.run(&mut config.train, begin, &mut logging)?
         };
+        let weights_hash = weights.as_deref().map(hash);
         drop((resume, weights)); // the state has copies
         if let Some(note) = frozen_note(&state) {
             logging.note(&note)?;
@@ -106,6 +107,9 @@ impl<M: Model> Trainer<M> {
         // The parts of the loop.
         let files_dir = ranks.is_first().then_some(run_dir.as_path());
         let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, files_dir)?;
+        if saved_step.is_none() {
+            state.run = Some(provenance.run(&config, weights_hash.as_ref()));
+        }
         let group_size = state.group_size.map_or(1, |size| size as usize);
         let rank = Rank { rank: ranks.rank(), world_size: ranks.size(), group_size };
         let loader = Loader::for_rank(train.clone(), &config.loader, config.seed, state.position, rank)?;
@@ -161,11 +165,22 @@ fn opened(run_dir: &Path, config: &Config, resume: Option<&Resume>, ranks: &Rank
     let checkpoints = Checkpoints::of_run(run_dir).keeping_start(config.compares_with_start());
     if ranks.is_first() {
         checkpoints.clean()?;
-        if let Some(resume) = resume {
-            checkpoints.point_to(&resume.path, &resume.snapshot)?;
+        match resume {
+            Some(resume) => checkpoints.point_to(&resume.path, &resume.snapshot)?,
+            None => checkpoints.forget_run()?,
         }
+        return Ok(checkpoints.held()?);
     }
     Ok(checkpoints)
+}
+
+/// Returns a hash of the weights that a run begins with.
+fn hash(weights: &[NamedTensor]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for tensor in weights {
+        hasher.update(tensor.name.as_bytes()).update(bytemuck::cast_slice(&tensor.values));
+    }
+    hasher.finalize()
 }
 
 /// Returns the batches of an optimizer step over all ranks, if there are several: the data is then ordered by them.

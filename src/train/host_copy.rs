@@ -108,6 +108,7 @@ impl<M: Model> TrainState<M> {
             states,
             state: TrainerState {
                 format: FORMAT,
+                run: self.run.clone(),
                 step: self.step,
                 skipped_steps,
                 loss_scale,

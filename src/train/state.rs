@@ -41,6 +41,8 @@ pub struct TrainState<M = Transformer> {
     pub hiding: Option<Hiding>,
     /// Label smoothing of the training loss.
     pub label_smoothing: f64,
+    /// Identifies the run in its checkpoints. The constructors leave it empty for a run that begins.
+    pub run: Option<String>,
     /// Optimizer steps done, including steps without an update.
     pub step: u64,
     /// Micro-batches done.
@@ -146,6 +148,7 @@ impl<M: Model> TrainState<M> {
         let ema = begun.ema.map(|ema| average.map_or(ema, |average| Ema::new(decay, &average)));
         Ok(Self {
             ema,
+            run: saved.run,
             step: saved.step,
             micro_steps: saved.micro_steps,
             position: saved.position,
@@ -191,6 +194,7 @@ impl<M: Model> TrainState<M> {
             hiding: None,
             label_smoothing: config.train.label_smoothing,
 
+            run: None,
             step: 0,
             micro_steps: 0,
             position: Position::default(),

@@ -185,8 +185,8 @@ fn open_or_build(
         };
         build(path, header, check, write, &unchanged)?;
     }
-    ledger.write(path);
     let cache = TokenCache::open(path)?;
+    ledger.write(path, cache.fingerprint());
     check(cache.report())?;
     Ok(Prepared { cache, built_because })
 }

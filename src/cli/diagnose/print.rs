@@ -6,16 +6,17 @@ use crate::logging::wrap::for_stdout;
 use crate::metrics::GpuUse;
 
 /// Prints a test with its verdicts.
-pub(super) fn outcome(Outcome { test, verdicts, not_run, gpu }: &Outcome) {
+pub(super) fn outcome(Outcome { test, verdicts, not_measured, not_run, gpu }: &Outcome) {
     let power = gpu.as_ref().map_or(String::new(), |gpu| format!("  [{}]", power(gpu)));
     stdout_line!("\n{test}{power}");
     if let Some(why) = not_run {
         stdout_line!("  {why}");
     }
     verdicts.iter().for_each(verdict);
+    not_measured.iter().for_each(|why| println!("  {why}"));
 }
 
-fn verdict(Verdict { what, figure, unit, spread, against, words }: &Verdict) {
+fn verdict(Verdict { what, figure, unit, spread, against, words, .. }: &Verdict) {
     let spread = spread.map_or(String::new(), |[least, most]| format!(" ({} to {})", number(least), number(most)));
     let against = against.map_or(String::new(), |other| format!(", against {}", number(other)));
     stdout_line!("  {what:<40} {:>10} {unit}{spread}{against}", number(*figure));

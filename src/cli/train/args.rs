@@ -26,8 +26,8 @@ use crate::units::thousands;
 ///
 /// With --devices, a step takes train.grad_accum_steps batches on each device.
 ///
-/// Ctrl-C or SIGTERM saves a checkpoint and ends the run; --resume continues it. SIGUSR1 saves a checkpoint and the run
-/// goes on.
+/// Ctrl-C, SIGTERM or a terminal that closes (SIGHUP) saves a checkpoint and ends the run; --resume continues it. SIGUSR1
+/// saves a checkpoint and the run goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln train

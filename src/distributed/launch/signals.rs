@@ -48,6 +48,9 @@ impl Signals {
         {
             signal_hook::flag::register(signal_hook::consts::SIGUSR1, signals.save_now.clone())?;
             signal_hook::flag::register(signal_hook::consts::SIGTSTP, signals.suspend.clone())?;
+            if !hang_up_is_ignored() {
+                signal_hook::flag::register(signal_hook::consts::SIGHUP, signals.terminate.clone())?;
+            }
         }
         Ok(signals)
     }
@@ -68,6 +71,16 @@ impl Signals {
         #[cfg(unix)]
         let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGTSTP);
     }
+}
+
+/// Returns whether SIGHUP, which a terminal sends when it closes, must not end this process: `nohup` started it. Where the
+/// system does not tell, the signal keeps its meaning.
+#[cfg(unix)]
+pub fn hang_up_is_ignored() -> bool {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return true };
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_none_or(|mask| mask >> (signal_hook::consts::SIGHUP - 1) & 1 == 1)
 }
 
 /// Sends a signal to a rank, and to what it has started.

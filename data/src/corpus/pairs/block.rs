@@ -70,7 +70,7 @@ impl PairBlock {
             Ok(start..self.bytes.len())
         };
         let text = match (problem, copy(columns.source), copy(columns.target)) {
-            (Some(problem), ..) => RowText::Unusable(RowProblem::Malformed(problem.clone())),
+            (Some(problem), ..) => RowText::Unusable(problem.clone()),
             (None, Ok(source), Ok(target)) => RowText::Sides(source, target),
             (None, Err(problem), _) | (None, _, Err(problem)) => RowText::Unusable(problem),
         };
