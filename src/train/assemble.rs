@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
-use kiln_data::{Loader, Rank};
+use kiln_data::{BatchSource, Loader, Rank};
 use kiln_kernels::Settings;
 use kiln_model::{TransformerConfig, is_adapter, is_learned_prompt};
 
@@ -19,7 +19,7 @@ use super::provenance::Provenance;
 use super::setup::Setup;
 use super::state::{Start, TrainState, initial_weights};
 use super::trainer::Trainer;
-use crate::checkpoint::{Checkpoints, NamedTensor, Resume};
+use crate::checkpoint::{Checkpoints, NamedTensor, Resume, lasting_fields, run_of};
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, peak_flops_per_sec};
@@ -98,8 +98,7 @@ impl<M: Model> Trainer<M> {
                 Preflight { device: &device, train: &train, valid, checkpointing, auto_micro_batch, ranks: &ranks };
             preflight.run(&mut config.train, begin, &mut logging)?
         };
-        let weights_hash = weights.as_deref().map(hash);
-        drop((resume, weights)); // the state has copies
+        name_run(&mut state, &config, (&*train, &vocabulary), (resume, weights)); // the state has copies
         if let Some(note) = frozen_note(&state) {
             logging.note(&note)?;
         }
@@ -107,9 +106,6 @@ impl<M: Model> Trainer<M> {
         // The parts of the loop.
         let files_dir = ranks.is_first().then_some(run_dir.as_path());
         let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, files_dir)?;
-        if saved_step.is_none() {
-            state.run = Some(provenance.run(&config, weights_hash.as_ref()));
-        }
         let group_size = state.group_size.map_or(1, |size| size as usize);
         let rank = Rank { rank: ranks.rank(), world_size: ranks.size(), group_size };
         let loader = Loader::for_rank(train.clone(), &config.loader, config.seed, state.position, rank)?;
@@ -174,13 +170,26 @@ fn opened(run_dir: &Path, config: &Config, resume: Option<&Resume>, ranks: &Rank
     Ok(checkpoints)
 }
 
-/// Returns a hash of the weights that a run begins with.
-fn hash(weights: &[NamedTensor]) -> blake3::Hash {
+/// Names a run that begins, by what its weights depend on. A run that goes on keeps its name.
+fn name_run<M>(
+    state: &mut TrainState<M>,
+    config: &Config,
+    (train, vocabulary): (&dyn BatchSource, &Vocabulary),
+    (resume, weights): (Option<Resume>, Option<Vec<NamedTensor>>),
+) {
+    if resume.is_some() {
+        return;
+    }
     let mut hasher = blake3::Hasher::new();
-    for tensor in weights {
+    for tensor in weights.iter().flatten() {
         hasher.update(tensor.name.as_bytes()).update(bytemuck::cast_slice(&tensor.values));
     }
-    hasher.finalize()
+    let weights = hasher.finalize();
+    let settings = serde_json::to_vec(&lasting_fields(config)).expect("plain values");
+    let (data, tokenizer) = (train.fingerprint(), vocabulary.fingerprint());
+    state.run = Some(run_of(
+        [data.as_bytes(), tokenizer.as_bytes(), settings.as_slice(), weights.as_bytes().as_slice()].into_iter(),
+    ));
 }
 
 /// Returns the batches of an optimizer step over all ranks, if there are several: the data is then ordered by them.

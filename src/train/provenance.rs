@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 
-use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, lasting_fields, run_of};
+use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile};
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 
@@ -35,15 +35,6 @@ impl Provenance {
             tokenizer_fingerprint: vocabulary.fingerprint(),
             files: run_dir.map_or(Ok(Vec::new()), |dir| stored_files(config, vocabulary, dir))?,
         })
-    }
-
-    /// Returns what identifies a run that begins with this, with `config`, and with weights of this hash. Settings that the weights do
-    /// not depend on are left out.
-    pub(super) fn run(&self, config: &Config, weights: Option<&blake3::Hash>) -> String {
-        let settings = serde_json::to_vec(&lasting_fields(config)).expect("plain values");
-        let fingerprints = [self.data_fingerprint.as_bytes(), self.tokenizer_fingerprint.as_bytes()];
-        let weights = weights.map(|hash| hash.as_bytes().as_slice());
-        run_of(fingerprints.into_iter().chain([settings.as_slice()]).chain(weights))
     }
 }
 

@@ -115,3 +115,27 @@ fn a_checkpoint_of_another_run_is_refused_by_every_way_to_it() {
     checkpoints.save_weights(&weights).expect("a writable folder");
     assert!(checkpoints.resolve("30").is_err(), "an averaged one is not of this run either");
 }
+
+#[test]
+fn a_checkpoint_is_invisible_until_it_is_renamed() {
+    let (_dir, checkpoints) = run();
+    checkpoints.save(&snapshot(10), true).expect("a writable folder");
+    let path = checkpoints.save(&snapshot(20), false).expect("a writable folder");
+    // A kill just before the rename leaves all files under the temporary name, and the pointer where it was.
+    fs::rename(&path, checkpoints.dir().join("step-00000020.tmp")).expect("renamed");
+    fs::write(checkpoints.dir().join("last"), "step-00000010\n").expect("writable");
+    assert_eq!(checkpoints.list().expect("readable").len(), 1);
+    assert_eq!(read(&checkpoints.resolve("last").expect("the older one")).expect("sound").state.step, 10);
+    assert_eq!(checkpoints.newest_sound().expect("readable").found.expect("the older one").1.state.step, 10);
+    fs::write(checkpoints.dir().join("notes.tmp"), "mine").expect("writable");
+    checkpoints.clean().expect("removable");
+    assert_eq!(
+        names(checkpoints.dir()),
+        ["best", "last", "notes.tmp", "step-00000010"],
+        "only our own leftovers are deleted"
+    );
+    // And the same step can be saved again.
+    checkpoints.save(&snapshot(20), false).expect("a writable folder");
+    checkpoints.save(&snapshot(20), true).expect("replaced");
+    assert_eq!(read(&checkpoints.resolve("best").expect("there")).expect("sound").state.step, 20);
+}
