@@ -57,6 +57,13 @@ pub struct RowReport {
     /// What the vocabulary cannot spell in the usable rows. Empty before they are tokenized.
     #[serde(default, skip_serializing_if = "Unknown::is_empty")]
     pub unknown: Unknown,
+    /// Special tokens that the usable rows spell; they stay text.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spelled: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl RowReport {
@@ -96,6 +103,7 @@ impl RowReport {
         self.one_sided += later.one_sided;
         self.over_long += later.over_long;
         self.unknown.merge(later.unknown);
+        self.spelled += later.spelled;
         let mut seen = before;
         for row in later.shown {
             let kind = row.kind as usize;
@@ -143,6 +151,10 @@ impl fmt::Display for RowReport {
         }
         if !self.unknown.is_empty() {
             write!(f, "\n  {}", self.unknown)?;
+        }
+        if self.spelled > 0 {
+            let (s, it) = if self.spelled == 1 { ("", "it stays") } else { ("s", "they stay") };
+            write!(f, "\n  {} special token{s} spelled in the text: {it} text", self.spelled)?;
         }
         Ok(())
     }

@@ -104,7 +104,8 @@ impl PairTokenizers {
             let Stored { json, model } = read(path)?;
             let (json, added) = add_missing_tokens(json, path, &names, add_missing)?;
             let vocabulary = Vocabulary::parse(json, Some(path), &names.all(), Some(&names.unk_token))?;
-            let vocabulary = Stored::attach(model, vocabulary, Some(path))?;
+            let controls: Vec<u32> = names.all().iter().filter_map(|token| vocabulary.id(token)).collect();
+            let vocabulary = Stored::attach(model, vocabulary, Some(path), &controls)?;
             names.ids(&vocabulary, Some(path))?;
             Ok::<_, Error>((Arc::new(vocabulary), added))
         };
@@ -305,6 +306,11 @@ impl PairEncoder {
 
     fn target_side(&mut self) -> &mut SideEncoder {
         self.target.as_mut().unwrap_or(&mut self.source)
+    }
+
+    /// Returns how many special tokens a source and its target spell.
+    pub(crate) fn count_spelled(&self, source: &str, target: &str) -> u64 {
+        self.source.count_controls(source) + self.target.as_ref().unwrap_or(&self.source).count_controls(target)
     }
 
     /// Counts the unknown tokens in the ids of a source text.

@@ -88,10 +88,15 @@ impl Stored {
         Ok(stored)
     }
 
-    /// Lets the vocabulary that was parsed from `json` encode with the model.
-    pub(super) fn attach(model: Option<Vec<u8>>, vocabulary: Vocabulary, path: Option<&Path>) -> Result<Vocabulary> {
+    /// Lets the vocabulary that was parsed from `json` encode with the model, which never finds `controls` in a text.
+    pub(super) fn attach(
+        model: Option<Vec<u8>>,
+        vocabulary: Vocabulary,
+        path: Option<&Path>,
+        controls: &[u32],
+    ) -> Result<Vocabulary> {
         match model {
-            Some(model) => vocabulary.with_sentencepiece(model, path),
+            Some(model) => vocabulary.with_sentencepiece(model, path, controls),
             None => Ok(vocabulary),
         }
     }
