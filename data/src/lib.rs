@@ -68,10 +68,10 @@ pub use source::{
     PreferenceSource, TextSource,
 };
 pub use tokenizer::{
-    ChatTemplate, DecodeStream, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder, Normalization,
-    PairEncoder, PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder, TextSpecialIds, TextTokenizer,
-    TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template, read_sentencepiece, sentencepiece_json,
-    tokens_around,
+    ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder,
+    Normalization, PairEncoder, PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder, TextSpecialIds,
+    TextTokenizer, TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template, read_sentencepiece,
+    sentencepiece_json, tokens_around,
 };
 
 /// Compiles and runs the example of the README.

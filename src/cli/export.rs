@@ -324,7 +324,9 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
             fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?
         } else {
             let mut file = TokenizerFile::read(&path)?;
-            let mask = run.vocabulary.text().and_then(|tokenizer| tokenizer.special().mask);
+            // A published tokenizer keeps its settings.
+            let own = run.vocabulary.text().filter(|tokenizer| tokenizer.mask_settings().is_none());
+            let mask = own.and_then(|tokenizer| tokenizer.special().mask);
             mask.filter(|_| hides_tokens).into_iter().for_each(|mask| file.let_mask_take_spaces(mask));
             let file = file.with_tokens_around(&before, &behind);
             file.with_context(|| path.display().to_string())?.into_bytes()

@@ -76,8 +76,9 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let Imported { family, config: mut model, tokens, weights, .. } = imported;
     let task = task_of(&model);
-    let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens)?;
-    tokenizers.check_size(model.source_vocab_size.max(model.target_vocab_size))?;
+    let rows = model.source_vocab_size.max(model.target_vocab_size);
+    let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens, rows)?;
+    tokenizers.check_size(rows)?;
     let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, of_languages, .. } = tokenizers;
     let generation = source.generation_config()?;
     let rules = Rules::new(&generation, &tokenizer);
@@ -222,7 +223,8 @@ fn token_names(
             ("mask_token", None),
         ] {
             if let Some(token) = of_config(key).or_else(|| of_id(id)) {
-                names.insert(key.to_owned(), json!(token));
+                let settings = if key == "mask_token" { tokenizer.mask_settings(&token) } else { None };
+                names.insert(key.to_owned(), settings.unwrap_or(json!(token)));
             }
         }
     }

@@ -84,6 +84,24 @@ impl TokenizerFile {
         kiln_data::tokens_around(&self.json.to_string())
     }
 
+    /// How the mask token is found in texts, if the file finds it otherwise than Kiln's own vocabularies: an object as
+    /// `tokenizer_config.json` has it.
+    pub fn mask_settings(&self, mask: &str) -> Option<Value> {
+        let mut added = self.json["added_tokens"].as_array().into_iter().flatten();
+        let mut settings = added.find(|token| token["content"] == mask)?.as_object()?.clone();
+        let differs = settings.get("lstrip") != Some(&Value::Bool(true)) || self.begins_parts_with_spaces();
+        settings.remove("id");
+        settings.insert("__type".to_owned(), json!("AddedToken"));
+        (differs && self.json["model"]["type"] != "WordPiece").then_some(Value::Object(settings))
+    }
+
+    /// Whether each part of a text behind an added token begins with a space.
+    fn begins_parts_with_spaces(&self) -> bool {
+        let pre_tokenizer = &self.json["pre_tokenizer"];
+        let parts = pre_tokenizer["pretokenizers"].as_array().into_iter().flatten().chain([pre_tokenizer]);
+        parts.into_iter().any(|part| part["type"] == "Metaspace" && part["prepend_scheme"] != "first")
+    }
+
     /// Makes the mask take the white space in front of it, as Kiln does when it reads a text with masks. Vocabularies of whole
     /// words have no spaces to take.
     pub fn let_mask_take_spaces(&mut self, mask: u32) {
