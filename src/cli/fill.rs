@@ -24,8 +24,8 @@ const LINES_PER_CHUNK: usize = 1000;
 /// several texts or lines of stdin, prints one JSON object per line, in order: the text, the text filled in, and the
 /// tokens of each mask. Each mask is filled in on its own: the tokens of one do not depend on the choice for another.
 ///
-/// Special tokens are never filled in, and the probabilities of all others sum to 1: they are renormalized, so each is at least
-/// that of transformers' fill-mask pipeline, which counts special tokens too.
+/// Special tokens are never filled in, and the probabilities of all others sum to 1: they are renormalized, so none is
+/// lower than in transformers' fill-mask pipeline, which counts special tokens too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln fill runs/mlm 'It is a [MASK] universally acknowledged.'

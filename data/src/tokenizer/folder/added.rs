@@ -1,4 +1,5 @@
-//! Tokens that the files next to a `tokenizer.json` name. Source: `_from_pretrained` and `TokenizersBackend.__init__` of `transformers`.
+//! Tokens that the files next to a `tokenizer.json` name. Source: `_from_pretrained` and `TokenizersBackend.__init__` of
+//! `transformers`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ use tokenizers::AddedToken;
 const ROLES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// Returns the tokens that `tokenizer.json` lacks or has with other settings, in the order in which they get ids. `config` is
-/// `tokenizer_config.json`, `map` is `special_tokens_map.json`, `added` is `added_tokens.json`; null for a file that does not exist.
+/// `tokenizer_config.json`, `map` is `special_tokens_map.json`, `added` is `added_tokens.json`; null for a file that does not
+/// exist.
 pub(super) fn missing(tokenizer: &Value, config: &Value, map: &Value, added: &Value) -> Vec<AddedToken> {
     let there: BTreeMap<String, AddedToken> = tokenizer["added_tokens"]
         .as_array()

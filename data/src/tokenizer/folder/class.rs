@@ -18,7 +18,7 @@ enum Class {
 }
 
 impl Class {
-    /// Returns the class of a folder: the one that a file names, or else that of the model's type.
+    /// Returns the class of a folder: the one that a file names, or else the usual one of the model's type.
     fn of(tokenizer: &Value, config: &Value, model: &Value) -> Option<Self> {
         let model_type = model["model_type"].as_str().unwrap_or_default();
         let declared = config["tokenizer_class"].as_str().or_else(|| model["tokenizer_class"].as_str());
@@ -47,6 +47,7 @@ impl Class {
     /// Returns the parts that the class has instead of the file's.
     fn parts(self, config: &Value) -> Vec<(&'static str, Value)> {
         let flag = |key: &str, default: bool| config[key].as_bool().unwrap_or(default);
+
         match self {
             Self::Bert => {
                 let normalizer = json!({

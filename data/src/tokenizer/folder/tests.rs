@@ -156,6 +156,7 @@ fn prompts_that_spell_special_tokens_have_the_ids_of_transformers() {
                 problems.push(format!("{base} {}: {text:?} gives {ids:?}, wanted {wanted}", case["model_type"]));
             }
         }
+
         let end = tokenizer.special().eos.expect("an end token");
         let text = format!("x{}y", if base == "llama" { "</s>" } else { "<|endoftext|>" });
         assert!(!tokenizer.encode(&text).expect("encodes").contains(&end), "{base}: {text} in a corpus");
