@@ -26,7 +26,7 @@ pub(super) const OF_FAMILY: &[(Family, &str, &str)] = &[
     (Family::Gpt2, "summary_activation", SUMMARY),
     (Family::Gpt2, "summary_proj_to_labels", SUMMARY),
     (Family::Gpt2, "summary_first_dropout", SUMMARY),
-    (Family::Gemma3, "_sliding_window_pattern", "transformers writes it beside layer_types and does not read it"),
+    (Family::Gemma3, "_sliding_window_pattern", "transformers writes it next to layer_types and does not read it"),
     (Family::Bart, "classifier_dropout", NO_CLASSES),
     (Family::Bart, "num_hidden_layers", LAYERS),
     (Family::Bart, "encoder_layerdrop", LAYERDROP),

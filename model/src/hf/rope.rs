@@ -8,7 +8,7 @@ use crate::config::{RopeScaling, TransformerConfig};
 
 /// The table of rotary positions in version 5 of `transformers`.
 const PARAMETERS: &str = "rope_parameters";
-/// The same in version 4, where the base stands beside it.
+/// The same in version 4, where the base stands outside it.
 const SCALING: &str = "rope_scaling";
 
 /// Positions that a model was trained with before its texts were lengthened.
@@ -39,7 +39,7 @@ impl Rope {
         Table { key, table, max_positions, original }.read(theta, &mut fields.problems)
     }
 
-    /// Reads the wavelengths of layers without a window: `rope_parameters.KIND`, whose keys those of `rope_scaling` replace.
+    /// Reads the wavelengths of layers without a window: `rope_parameters.KIND`, with the keys of `rope_scaling` in place of its own.
     pub(super) fn read_global(fields: &mut Fields<'_>, kind: &str, default_theta: f64, max_positions: usize) -> Self {
         let theta = fields.number_or("rope_theta", default_theta);
         let [parameters, scaling] = [PARAMETERS, SCALING].map(|key| table_of(fields, key));
@@ -161,13 +161,13 @@ fn type_of(table: &Map<String, Value>) -> &Value {
     table.get("rope_type").or_else(|| table.get("type")).unwrap_or(&Value::Null)
 }
 
-/// A table of `config.json`, and what `transformers` takes from beside it.
+/// A table of `config.json`, and what `transformers` takes from outside it.
 struct Table<'a> {
     key: &'a str,
     table: &'a Map<String, Value>,
     /// `max_position_embeddings`.
     max_positions: usize,
-    /// `original_max_position_embeddings` beside the table, which comes before that in it (Phi 3).
+    /// `original_max_position_embeddings` outside the table, which comes before the one in it (Phi 3).
     original: Option<usize>,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{Device, FloatDType};
 use kiln_model::hf::{self, ElementType, FileTensor, Imported};
-use kiln_model::{Architecture, Batch, PairBatch, Transformer};
+use kiln_model::{Architecture, Batch, PairBatch, Transformer, flops};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -65,6 +65,8 @@ fn read() -> (Vec<Case>, Fixture) {
 
 fn check(case: &Case, fixture: &Fixture, device: &Device) {
     let Imported { config, .. } = case.import();
+    let n: usize = case.import().weights.iter().map(|weight| weight.values.len()).sum();
+    assert_eq!(flops::n_params(&config).total(), n as u64, "parameters of {}", case.name);
     let model: Transformer = case.import().into_model(FloatDType::F32, device);
     let is_pair = config.architecture == Architecture::EncoderDecoder;
     let batch = if is_pair {

@@ -12,7 +12,7 @@ pub struct RotaryWavelengths {
     pub scaling: Option<RotaryScaling>,
 }
 
-/// How wavelengths are stretched; the names are those of `rope_type` in `transformers`.
+/// How wavelengths are stretched, by the names of `rope_type` in `transformers`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RotaryScaling {
     /// All are multiplied by `factor`.
