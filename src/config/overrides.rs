@@ -373,7 +373,7 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
 }
 
 /// Keys that no preset sets, so its TOML lacks them.
-const OPTIONAL_KEYS: [&str; 14] = [
+const OPTIONAL_KEYS: [&str; 15] = [
     "preset",
     "data.cache_dir",
     "data.text.chat_template",
@@ -384,6 +384,7 @@ const OPTIONAL_KEYS: [&str; 14] = [
     "tokenizer.mask_token",
     "model.activation_dropout",
     "model.qkv_bias",
+    "model.feed_forward_bias",
     "model.rope_scaling",
     "model.local_rope_theta",
     "model.attention_scale",
