@@ -187,6 +187,7 @@ fn rows(
         let source = ChatSource::new(cache, tokenizer, corpus.config(), &config.loader)?;
         return Ok(Rows { source: Arc::new(source), report, division: None });
     }
+
     let prepare = || prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {});
     let cache = cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?;
     let report = cache.report().clone();

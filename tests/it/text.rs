@@ -268,9 +268,11 @@ fn a_run_is_asked_for_what_its_task_can_do() {
         .refused(2, &["task = \"lm\"", "does not fill in hidden tokens", "kiln generate"]);
     lm.run(&["evaluate", "runs/a", "--device", "cpu", "--hypotheses", "x"])
         .refused(2, &["applies to translations only"]);
+
     let packing = ["--device", "cpu", "--packing", "sentences"];
     let masked = mlm.run(&[&["evaluate", "runs/a"], &packing[..]].concat()).ok();
     assert!(masked.stdout.contains("each document in a row of its own"), "{masked:#?}");
+
     let translation = Workplace::new();
     translation.train(&["--run", "runs/t", "--set", "train.steps=6"]).ok();
     translation.run(&[&["evaluate", "runs/t"], &packing[..]].concat()).refused(2, &["--packing", "reads pairs"]);
