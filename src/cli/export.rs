@@ -1,5 +1,6 @@
 //! `kiln export`: writes a checkpoint as a Hugging Face model folder, or as a GGUF file.
 
+mod generation;
 mod pairs;
 
 use std::fs;
@@ -13,9 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::Usage;
 use crate::config::task::traits_of;
-use crate::config::{GenerateConfig, SpecialTokens};
 use crate::dataset::Vocabulary;
-use crate::generate::TokenRules;
 use crate::gguf::{self, GgufType, TokenizerFiles, write_gguf};
 use crate::hugging_face::{
     ADAPTER_CONFIG_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE,
@@ -97,7 +96,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let Exported { family, mut config, mut generation_config, tensors } = exported(&run)?;
     if let Some(generation) = &mut generation_config {
-        describe_generation(&run, generation);
+        generation::describe(&run, generation);
     }
 
     // Version 5 of transformers reads the first key, version 4 the second.
@@ -239,63 +238,6 @@ fn token_ids(vocabulary: &Vocabulary) -> TokenIds {
             let special = tokenizer.special();
             TokenIds { pad: special.pad, bos: special.bos, eos: special.eos, decoder_start: None }
         }
-    }
-}
-
-/// Adds to `generation_config.json` how the run generates: the tokens that end a text, those that it never contains, and
-/// those that a translation begins with.
-fn describe_generation(run: &TrainedModel, generation: &mut Value) {
-    let settings = &run.config.generate;
-    let never = settings.special_tokens == SpecialTokens::Never;
-    match &run.vocabulary {
-        Vocabulary::Pairs(tokenizers) => {
-            let rules = TokenRules::of(tokenizers.special()).with(settings.special_tokens);
-            let words: Vec<[u32; 1]> = rules.never.into_iter().map(|id| [id]).collect();
-            generation["bad_words_ids"] = if never { json!(words) } else { Value::Null };
-            if let [first] = tokenizers.before_target() {
-                generation["forced_bos_token_id"] = json!(first);
-            }
-            pairs::describe_beams(settings, tokenizers.before_target().len(), generation);
-        }
-        Vocabulary::Text(tokenizer) => {
-            let mut rules = TokenRules::of_text(tokenizer).with(settings.special_tokens);
-            settings.stop_tokens.iter().filter_map(|token| tokenizer.id(token)).for_each(|id| rules.end_at(id));
-
-            if run.config.data.text.is_chat()
-                && let Ok(Some(token)) = tokenizer.end_of_turn()
-                && let Some(id) = tokenizer.id(&token).filter(|id| !rules.is_end(*id))
-            {
-                rules.end_at(id);
-            }
-
-            if rules.ends.len() > 1 {
-                generation["eos_token_id"] = json!(rules.ends);
-            }
-            if !rules.never.is_empty() {
-                generation["suppress_tokens"] = json!(rules.never);
-            }
-            generation["max_new_tokens"] = json!(settings.max_new_tokens);
-            describe_sampling(settings, generation);
-        }
-    }
-}
-
-/// Adds to `generation_config.json` how tokens are chosen without beams.
-fn describe_sampling(settings: &GenerateConfig, generation: &mut Value) {
-    generation["do_sample"] = json!(settings.draws());
-    if settings.draws() {
-        generation["temperature"] = json!(settings.temperature);
-        generation["top_k"] = json!(settings.top_k);
-        generation["top_p"] = json!(settings.top_p);
-    }
-    if settings.repetition_penalty != 1.0 {
-        generation["repetition_penalty"] = json!(settings.repetition_penalty);
-    }
-    if !settings.stop.is_empty() {
-        eprintln!(
-            "note: generate.stop is not exported: transformers ends texts at strings only in programs that pass its tokenizer \
-             to generate()"
-        );
     }
 }
 

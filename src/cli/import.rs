@@ -22,6 +22,7 @@ use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
 use crate::config::task::{Reads, TASKS, traits_of};
 use crate::config::{Config, Preset, Task};
 use crate::dataset::Vocabulary;
+use crate::generate::TokenRules;
 use crate::hugging_face::{
     AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
 };
@@ -74,13 +75,14 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
 
-    let Imported { family, config: mut model, tokens, weights, .. } = imported;
+    let Imported { family, config: mut model, mut tokens, weights, .. } = imported;
     let task = task_of(&model);
     let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens)?;
     tokenizers.check_size(model.source_vocab_size.max(model.target_vocab_size))?;
     let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, of_languages, .. } = tokenizers;
     let generation = source.generation_config()?;
-    let rules = Rules::new(&generation, &tokenizer);
+    let rules = Rules::new(&args.dir, &generation, &tokenizer)?;
+    tokens.decoder_start = tokens.decoder_start.or_else(|| rules.decoder_start());
     let tokenizer_config = source.tokenizer_config()?;
     let mut names = token_names(task, &tokenizer, &tokens, &tokenizer_config, &tokenizer_path)?;
     if of_languages {
@@ -113,19 +115,22 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
 
     files.push(StoredFile { name: TOKENIZER_CONFIG_FILE.to_owned(), bytes: format!("{names:#}\n").into_bytes() });
-    load_vocabulary(task, &files)
-        .and_then(|vocabulary| vocabulary.complete(&mut model))
+    let vocabulary = load_vocabulary(task, &files)
+        .and_then(|vocabulary| vocabulary.complete(&mut model).map(|()| vocabulary))
         .with_context(|| format!("the tokenizer {} does not fit", tokenizer_path.display()))?;
     let mut config = run_config(task, &model);
     config.data.labels.names = class_names(source.config(), model.n_classes, &args.dir)?;
-    match traits_of(task) {
-        traits if traits.reads == Reads::Pairs => {
+    match &vocabulary {
+        Vocabulary::Pairs(tokenizers) => {
             let before = [&names["tokens_before_target"], &names["tokens_before_text"]];
             let n_first = before.into_iter().find_map(Value::as_array).map_or(0, Vec::len);
-            rules.apply_to_pairs(&tokens, n_first, &mut config.generate);
+            rules.apply_to_pairs(&tokens, n_first, &TokenRules::of(tokenizers.special()), &mut config.generate)?;
         }
-        traits if traits.continues_text => rules.apply_to_text(names["eos_token"].as_str(), &mut config.generate),
-        _ => (),
+        Vocabulary::Text(tokenizer) if traits_of(task).continues_text => {
+            let (limits, end) = (TokenRules::of_text(tokenizer), names["eos_token"].as_str());
+            rules.apply_to_text(end, &limits, model.text_positions(), &mut config.generate)?;
+        }
+        Vocabulary::Text(_) => (),
     }
     files.push(StoredFile { name: RUN_CONFIG_FILE.to_owned(), bytes: config.to_toml().into_bytes() });
     files.sort_by(|a, b| a.name.cmp(&b.name));

@@ -55,13 +55,6 @@ impl TokenizerFile {
         self.tokens.get(&u64::from(id)).map(String::as_str)
     }
 
-    /// The ids of the special tokens.
-    pub fn special_ids(&self) -> Vec<u32> {
-        let added = self.json["added_tokens"].as_array().into_iter().flatten();
-        let special = added.filter(|token| token["special"] == Value::Bool(true));
-        special.filter_map(|token| u32::try_from(token["id"].as_u64()?).ok()).collect()
-    }
-
     /// Every token with its id, as `vocab.json` of Marian has them.
     pub fn ids(&self) -> BTreeMap<&str, u64> {
         self.tokens.iter().map(|(id, token)| (token.as_str(), *id)).collect()

@@ -1,4 +1,4 @@
-//! What `kiln export` writes of a run that translates: the tokenizers in the layout of OPUS-MT, and how beams are searched.
+//! What `kiln export` writes of a run that translates: the tokenizers in the layout of OPUS-MT.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,6 @@ use kiln_data::{MarianFiles, PairTokenizers};
 use kiln_model::NamedTensor;
 use serde_json::{Map, Value, json};
 
-use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization};
 use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
 
 /// Names and contents of files.
@@ -42,35 +41,6 @@ pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Op
     config.insert("model_max_length".to_owned(), json!(max_positions));
     files.push((TOKENIZER_CONFIG_FILE.to_owned(), super::text(&Value::Object(config))));
     Ok(Some(files))
-}
-
-/// Adds to `generation_config.json` how beams are searched, if they are scored as in `transformers`.
-///
-/// Each target begins with `n_first` given tokens.
-pub(super) fn describe_beams(settings: &GenerateConfig, n_first: usize, generation: &mut Value) {
-    if !settings.force_end {
-        generation["forced_eos_token_id"] = Value::Null;
-    }
-    if settings.beam_size == 1 {
-        super::describe_sampling(settings, generation);
-    }
-    if settings.length_normalization != LengthNormalization::Power {
-        return;
-    }
-    generation["num_beams"] = json!(settings.beam_size);
-    generation["length_penalty"] = json!(settings.length_penalty);
-    generation["early_stopping"] = match settings.early_stopping {
-        EarlyStopping::Never => json!("never"),
-        EarlyStopping::Heuristic => json!(false),
-        EarlyStopping::First => json!(true),
-    };
-    // Kiln never scores the tokens that it never writes.
-    if generation["bad_words_ids"].is_array() {
-        generation["renormalize_logits"] = json!(true);
-    }
-    if settings.max_len_ratio == 0.0 {
-        generation["max_length"] = json!(settings.max_len_offset + n_first + 1); // the start token counts
-    }
 }
 
 /// Says that the decoder's start token has a vector that is not zero: CTranslate2 takes zeros for it, as Marian does.
