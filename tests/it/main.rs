@@ -35,5 +35,6 @@ mod sentencepiece;
 mod text;
 mod tidy;
 mod together;
+mod tokenizer_settings;
 mod training;
 mod weights_out_of_range;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
-use super::{NAMES_FILE, TokenizerConfig};
+use super::{NAMES_FILE, PUBLISHED, TokenizerConfig};
 use crate::error::{Error, Result};
 
 /// Ids of the tokens that steer a sequence-to-sequence model; the same in the source and the target vocabulary.
@@ -43,6 +43,9 @@ pub(crate) struct SpecialNames {
     /// See `source_lang`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target_lang: Option<String>,
+    /// What a published tokenizer says to other programs, for an export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    published: Option<Value>,
 }
 
 impl From<&TokenizerConfig> for SpecialNames {
@@ -56,6 +59,7 @@ impl From<&TokenizerConfig> for SpecialNames {
             tokens_before_target: None,
             source_lang: None,
             target_lang: None,
+            published: None,
         }
     }
 }
@@ -76,6 +80,11 @@ impl SpecialNames {
             ));
         }
         Ok(SpecialIds { pad, bos, eos, unk })
+    }
+
+    /// Returns what decides about ids.
+    pub(super) fn unpublished(&self) -> Self {
+        Self { published: None, ..self.clone() }
     }
 
     /// Returns the ids of the tokens in front of every source.
@@ -195,6 +204,9 @@ pub(super) struct TextNames {
     pub(super) sep_token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mask_token: Option<String>,
+    /// What a published tokenizer says to other programs, for an export. It decides about no ids.
+    #[serde(skip)]
+    pub(super) published: Option<Value>,
 }
 
 /// Usual names of special tokens, most specific first.
@@ -261,7 +273,8 @@ impl TextNames {
             *found = known.map(Into::into);
         }
         let [pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token] = found;
-        Ok(Self { pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token })
+        let published = hints.get(PUBLISHED).cloned();
+        Ok(Self { pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token, published })
     }
 
     /// Returns all spellings.
