@@ -2,6 +2,7 @@
 
 mod generation;
 mod pairs;
+mod published;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -105,16 +106,18 @@ pub(super) fn run(args: Args) -> Result<()> {
     config["dtype"] = json!(stored.torch_name());
     config["torch_dtype"] = json!(stored.torch_name());
     name_classes(&run, &mut config);
+    published::restore_ids(&run, &mut config, generation_config.as_mut())?;
 
     let mut files = vec![(CONFIG_FILE.to_owned(), text(&config))];
     files.extend(generation_config.map(|config| (GENERATION_CONFIG_FILE.to_owned(), text(&config))));
     let layout = if family == Family::Marian { pairs::marian_files(&run.path, run.model.max_positions)? } else { None };
-    files.extend(layout.map_or_else(|| tokenizer_files(&run), Ok)?);
+    files.extend(layout.map_or_else(|| tokenizer_files(&run, &config), Ok)?);
     if family == Family::Marian
         && let Vocabulary::Pairs(tokenizers) = &run.vocabulary
     {
         pairs::note_start(tokenizers, &tensors);
     }
+    published::note_several(&files);
     let files: Vec<_> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
     write_folder(&args.dir, &tensors, stored, &files)?;
     let averaged = if run.which == WhichWeights::Averaged { ", averaged weights," } else { "" };
@@ -248,7 +251,7 @@ fn token_ids(vocabulary: &Vocabulary) -> TokenIds {
 
 /// Returns the tokenizer's files. They are the run's own, plus the special tokens that Kiln puts around a text: other
 /// programs then add these when they encode.
-fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
+fn tokenizer_files(run: &TrainedModel, model: &Value) -> Result<Vec<(String, Vec<u8>)>> {
     let row = traits_of(run.config.task);
     let hides_tokens = row.hides_tokens;
     let (before, behind) = match &run.vocabulary {
@@ -266,7 +269,7 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     for name in tokenizer_names(&run.path)? {
         let path = run.path.join(&name);
         let content = if name == TOKENIZER_CONFIG_FILE {
-            tokenizer_config(run, &path, &before)?
+            tokenizer_config(run, &path, &before, model)?
         } else if name == SENTENCEPIECE_FILE {
             read_file(&path).with_context(|| format!("{}: cannot be read", path.display()))?
         } else {
@@ -290,8 +293,11 @@ fn token_names(path: &Path) -> Result<Map<String, Value>> {
 }
 
 /// Returns the run's `tokenizer_config.json` as other programs read it. `before` are the tokens in front of a prompt.
-fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32]) -> Result<Vec<u8>> {
+///
+/// `model` is the exported `config.json`.
+fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32], model: &Value) -> Result<Vec<u8>> {
     let mut config = token_names(path)?;
+    let published = published::take(&mut config, matches!(run.vocabulary, Vocabulary::Pairs(_)));
     config.remove("tokens_before_text");
     config.remove("tokens_before_target");
     if let Vocabulary::Text(tokenizer) = &run.vocabulary
@@ -308,6 +314,8 @@ fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32]) -> Result<V
         config.insert("pad_token".to_owned(), json!(token));
         config.remove("add_bos_token");
     }
+    config.extend(published);
+    published::name_inputs(model, &mut config);
     Ok(text(&Value::Object(config)))
 }
 

@@ -3,6 +3,7 @@
 mod generation;
 mod generation_keys;
 mod languages;
+pub(super) mod tokenizer_settings;
 mod tokenizers;
 
 use std::fs;
@@ -17,6 +18,7 @@ use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
 use languages::Languages;
 use serde_json::{Map, Value, json};
+use tokenizer_settings::PUBLISHED;
 use tokenizers::Tokenizers;
 
 use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
@@ -118,6 +120,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         Reads::Text => (),
     }
 
+    let pairs = traits_of(task).reads == Reads::Pairs;
+    tokenizer_settings::note_unsupported(&tokenizer_config, &tokenizer, pairs || traits_of(task).continues_text);
+    names[PUBLISHED] = tokenizer_settings::published(&tokenizer_config, &names, &tokens, &tokenizer, pairs);
     files.push(StoredFile { name: TOKENIZER_CONFIG_FILE.to_owned(), bytes: format!("{names:#}\n").into_bytes() });
     let vocabulary = load_vocabulary(task, &files)
         .and_then(|vocabulary| vocabulary.complete(&mut model).map(|()| vocabulary))

@@ -67,6 +67,11 @@ impl TokenizerFile {
         model["unk_token"].as_str().or_else(by_id)
     }
 
+    /// Whether texts are split by pairs of pieces that were merged in training.
+    pub fn is_bpe(&self) -> bool {
+        self.json["model"]["type"] == "BPE"
+    }
+
     /// Whether `token` has an id.
     pub fn has(&self, token: &str) -> bool {
         self.tokens.values().any(|known| known == token)

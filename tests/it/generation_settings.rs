@@ -62,15 +62,14 @@ fn what_changes_the_text_is_named() {
         ("typical_p", json!(0.9)),
         ("unheard_of", json!(1)),
     ];
-
     let of_text = [
         ("bad_words_ids", json!([[3]])),
         ("forced_bos_token_id", json!(3)),
         ("forced_eos_token_id", json!(2)),
         ("num_return_sequences", json!(2)),
     ];
-    let of_pairs = [("stop_strings", json!(["x"])), ("bad_words_ids", json!([[3, 4]]))];
 
+    let of_pairs = [("stop_strings", json!(["x"])), ("bad_words_ids", json!([[3, 4]]))];
     for (family, own) in [("llama", &of_text[..]), ("marian", &of_pairs[..])] {
         let mut given = json!({"decoder_start_token_id": 48, "eos_token_id": if family == "llama" { 2 } else { 0 }});
         both.iter().chain(own).for_each(|(key, value)| given[*key] = value.clone());
@@ -82,7 +81,6 @@ fn what_changes_the_text_is_named() {
             );
         }
     }
-
     let given = json!({"decoder_start_token_id": 48, "num_beams": 2, "repetition_penalty": 1.5, "do_sample": true});
     let imported = import(&place, "marian", &given);
     for note in ["repetition_penalty = 1.5 of", "do_sample = true of"] {
@@ -95,6 +93,7 @@ fn what_changes_the_text_is_named() {
 fn tokens_that_a_folder_forbids_are_the_special_ones_or_named() {
     let place = Workplace::new();
     let special = json!([[0], [1], [2]]); // the last one ends texts
+
     for (family, given, never, note) in [
         ("llama", json!({"suppress_tokens": [0, 1]}), true, ""),
         ("llama", json!({"bad_words_ids": special}), true, ""),
@@ -112,6 +111,7 @@ fn tokens_that_a_folder_forbids_are_the_special_ones_or_named() {
             given["decoder_start_token_id"] = json!(48);
         }
         given["eos_token_id"] = json!(if family == "llama" { 2 } else { 0 });
+
         let imported = import(&place, family, &given);
         let wanted = format!("special_tokens = \"{}\"", if never { "never" } else { "allowed" });
         assert!(place.read(&format!("runs/{family}/config.toml")).contains(&wanted), "{given}: no {wanted}");

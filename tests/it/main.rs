@@ -36,5 +36,6 @@ mod strangers;
 mod text;
 mod tidy;
 mod together;
+mod tokenizer_settings;
 mod training;
 mod weights_out_of_range;

@@ -51,6 +51,8 @@ const SOURCE_FILE: &str = "source.tokenizer.json";
 const TARGET_FILE: &str = "target.tokenizer.json";
 /// Spellings of the special tokens.
 const NAMES_FILE: &str = "tokenizer_config.json";
+/// Its key for what a published tokenizer says to other programs.
+const PUBLISHED: &str = "published";
 
 /// Fails with all `problems`, if there are any.
 fn refuse(problems: Vec<String>) -> Result<()> {

@@ -197,7 +197,7 @@ impl PairTokenizers {
 
     pub(crate) fn fingerprint_hash(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&serde_json::to_vec(&self.names).expect("four strings"));
+        hasher.update(&serde_json::to_vec(&self.names.unpublished()).expect("four strings"));
         self.source.hash_into(&mut hasher);
         if !self.is_joint() {
             hasher.update(&[0]);

@@ -9,7 +9,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::guard;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
-use super::{NAMES_FILE, TokenizerConfig};
+use super::{NAMES_FILE, PUBLISHED, TokenizerConfig};
 use crate::error::{Error, Result};
 use crate::files::read_file;
 
@@ -45,6 +45,9 @@ pub(crate) struct SpecialNames {
     /// See `source_lang`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target_lang: Option<String>,
+    /// What a published tokenizer says to other programs, for an export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    published: Option<Value>,
 }
 
 impl From<&TokenizerConfig> for SpecialNames {
@@ -58,6 +61,7 @@ impl From<&TokenizerConfig> for SpecialNames {
             tokens_before_target: None,
             source_lang: None,
             target_lang: None,
+            published: None,
         }
     }
 }
@@ -78,6 +82,11 @@ impl SpecialNames {
             ));
         }
         Ok(SpecialIds { pad, bos, eos, unk })
+    }
+
+    /// Returns what decides about ids.
+    pub(super) fn unpublished(&self) -> Self {
+        Self { published: None, ..self.clone() }
     }
 
     /// Returns the ids of the tokens in front of every source.
@@ -197,6 +206,9 @@ pub(super) struct TextNames {
     pub(super) sep_token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mask_token: Option<String>,
+    /// What a published tokenizer says to other programs, for an export. It decides about no ids.
+    #[serde(skip)]
+    pub(super) published: Option<Value>,
 }
 
 /// Usual names of special tokens, most specific first.
@@ -263,7 +275,8 @@ impl TextNames {
             *found = known.map(Into::into);
         }
         let [pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token] = found;
-        Ok(Self { pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token })
+        let published = hints.get(PUBLISHED).cloned();
+        Ok(Self { pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token, published })
     }
 
     /// Returns all spellings.

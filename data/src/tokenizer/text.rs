@@ -18,7 +18,7 @@ use super::special::{TextNames, TextSpecialIds, special_tokens_of};
 use super::spm_file::{Stored, save_model};
 use super::stream::DecodeStream;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
-use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, guard, refuse, train};
+use super::{JOINT_FILE, NAMES_FILE, PUBLISHED, TokenizerConfig, guard, refuse, train};
 use crate::corpus::{CharacterCounts, Task, TextCorpus, Unknown};
 use crate::error::{Error, Result};
 use crate::files::write_fresh;
@@ -144,14 +144,16 @@ impl TextTokenizer {
         write(JOINT_FILE, &self.vocabulary.json)?;
         save_model(&self.vocabulary, &dir.join(JOINT_FILE))?;
         let mut names = serde_json::to_value(&self.names).expect("strings");
-        if let Some(adds_bos) = self.adds_bos {
-            names["add_bos_token"] = adds_bos.into();
-        }
-        if let Some(settings) = &self.mask_settings {
-            names["mask_token"] = settings.clone();
-        }
-        if let Some(template) = &self.chat_template {
-            names["chat_template"] = (**template).into();
+        let template = self.chat_template.as_deref().map(Value::from);
+        let published = self.names.published.clone();
+        let more = [
+            ("mask_token", self.mask_settings.clone()),
+            ("add_bos_token", self.adds_bos.map(Value::from)),
+            ("chat_template", template),
+            (PUBLISHED, published),
+        ];
+        for (key, value) in more.into_iter().filter_map(|(key, value)| Some((key, value?))) {
+            names[key] = value;
         }
         names["tokenizer_class"] = "PreTrainedTokenizerFast".into();
         write(NAMES_FILE, &format!("{names:#}\n"))

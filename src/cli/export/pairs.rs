@@ -34,12 +34,14 @@ pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Op
         files.push((MarianFiles::TARGET_VOCABULARY.to_owned(), super::text(&json!(of_target))));
     }
 
-    let names = super::token_names(&checkpoint.join(TOKENIZER_CONFIG_FILE))?;
+    let mut names = super::token_names(&checkpoint.join(TOKENIZER_CONFIG_FILE))?;
+    let published = super::published::take(&mut names, true);
     let kept = ["pad_token", "eos_token", "unk_token", "source_lang", "target_lang"];
     let mut config: Map<String, Value> = names.into_iter().filter(|(key, _)| kept.contains(&key.as_str())).collect();
     config.insert("tokenizer_class".to_owned(), json!("MarianTokenizer"));
     config.insert("separate_vocabs".to_owned(), json!(separate));
     config.insert("model_max_length".to_owned(), json!(max_positions));
+    config.extend(published);
     files.push((TOKENIZER_CONFIG_FILE.to_owned(), super::text(&Value::Object(config))));
     Ok(Some(files))
 }

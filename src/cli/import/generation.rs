@@ -117,11 +117,11 @@ impl<'a> Rules<'a> {
 
         if let Some(limit) = self.limit() {
             (config.max_len_ratio, config.max_len_offset) = (0.0, limit.saturating_sub(n_first).max(1));
-        }
-        config.force_end = tokens.eos.is_some_and(|end| self.ids("forced_eos_token_id").first() == Some(&end));
-        if !config.force_end && !is_off(&self.json["forced_eos_token_id"], &[]) {
-            let effect = "at the limit of tokens, the model chooses the last one";
-            note("forced_eos_token_id", &self.json["forced_eos_token_id"], effect);
+            let forced = self.ids("forced_eos_token_id");
+            config.force_end = !forced.is_empty() && forced.first() == tokens.eos.as_ref();
+            if !forced.is_empty() && !config.force_end {
+                note("forced_eos_token_id", &json!(forced), "at the limit of tokens, the model chooses the last one");
+            }
         }
         for (key, used) in [("eos_token_id", tokens.eos), ("decoder_start_token_id", tokens.decoder_start)] {
             if self.ids(key).iter().any(|id| Some(*id) != used) {
