@@ -13,7 +13,7 @@ pub(super) fn outcome(Outcome { test, verdicts, not_measured, not_run, gpu }: &O
         stdout_line!("  {why}");
     }
     verdicts.iter().for_each(verdict);
-    not_measured.iter().for_each(|why| println!("  {why}"));
+    not_measured.iter().for_each(|why| stdout_line!("  {why}"));
 }
 
 fn verdict(Verdict { what, figure, unit, spread, against, words, .. }: &Verdict) {

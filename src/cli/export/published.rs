@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::super::import::tokenizer_settings::PUBLISHED;
 use crate::dataset::Vocabulary;
 use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
+use crate::logging::print::stderr_line;
 use crate::run::TrainedModel;
 
 /// The ids among them, which belong into `config.json`.
@@ -58,7 +59,7 @@ pub(super) fn note_several(files: &[(String, Vec<u8>)]) {
         .filter(|name| name.ends_with(&format!(".{TOKENIZER_FILE}")))
         .collect();
     if !several.is_empty() {
-        eprintln!(
+        stderr_line!(
             "note: AutoTokenizer of transformers does not load this folder, because each language has its own vocabulary ({}); load \
              each with PreTrainedTokenizerFast(tokenizer_file=...), or train with tokenizer.joint = true",
             several.join(", ")

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::generation_keys::is_off;
 use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TokenizerFile};
+use crate::logging::print::stderr_line;
 
 /// The key in a run's `tokenizer_config.json` under which they are kept.
 pub(in crate::cli) const PUBLISHED: &str = "published";
@@ -151,7 +152,7 @@ pub(super) fn note_unsupported(config: &Value, tokenizer: &TokenizerFile, writes
         found.push((cleans, "texts keep the spaces in front of punctuation that the model writes"));
     }
     for (key, effect) in found {
-        eprintln!("note: {key} = {} in {TOKENIZER_CONFIG_FILE} is not supported: {effect}", config[key]);
+        stderr_line!("note: {key} = {} in {TOKENIZER_CONFIG_FILE} is not supported: {effect}", config[key]);
     }
 }
 
