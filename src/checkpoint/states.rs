@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use burn::tensor::{Device, Tensor, TensorData};
+use kiln_model::NamedTensor;
 
-use super::{CheckpointError, MODEL_FILE, NamedTensor};
+use super::{CheckpointError, MODEL_FILE};
 use crate::optim::{Groups, ParamEntry, ParamTable};
 
 /// Tensors of one name, with the names of their weights.

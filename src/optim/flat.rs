@@ -13,8 +13,8 @@ use kiln_kernels::optim::{
 
 pub use state::FlatState;
 
-use super::optimizer::{Groups, Section, SectionState, StateSlot};
-use super::{FlatGradients, LearningRate, ParamTable, Slices};
+use super::optimizer::{Section, SectionState};
+use super::{FlatGradients, Groups, LearningRate, ParamTable, Slices, StateSlot};
 
 /// Number of updates whose coefficients are computed ahead.
 const AHEAD: u64 = 1024;

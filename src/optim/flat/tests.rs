@@ -191,11 +191,13 @@ fn each_group_has_its_own_rate() {
         }
         weights(&module)
     };
+
     let with = |rate: f64, takes: fn(&crate::optim::ParamEntry) -> bool| crate::optim::Group {
         optimizer: std::sync::Arc::new(AdamW::new(&config)),
         rate,
         takes,
     };
+
     for n in [3, 1500] {
         let (slow, fast) =
             (train(Groups::new(vec![with(0.5, |_| true)]), n), train(Groups::one(AdamW::new(&config)), n));

@@ -70,6 +70,7 @@ fn a_step_equals_the_published_one() {
         stops: false,
         counters: kiln_kernels::optim::Counters { updates: 0, loss_scale: 1.0, good_steps: 0 },
     };
+
     let device = Device::flex();
     let tensor = |values: [[f32; 3]; 1]| burn::tensor::Tensor::<2>::from_data(values, &device);
     let module = burn::module::Param::from_tensor(tensor([[0.5, -1.0, 2.0]]));
