@@ -21,8 +21,8 @@ const LEFT_ON_GPU: f64 = 2.0;
 const LEFT_ON_CPU: f64 = 512.0;
 /// Bytes of the deferred metrics of a step: a few numbers and their handles.
 const DEFERRED_BYTES: f64 = 16384.0;
-/// The least bytes of a parameter while it is trained: an f32 weight and one number of the optimizer's state.
-const STATE_BYTES: u64 = 8;
+/// The least bytes of a parameter: a frozen weight in 16 bits.
+const LEAST_BYTES: u64 = 2;
 
 /// Runs one of the tests of this file.
 ///
@@ -145,7 +145,7 @@ fn peak(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
         return Ok(Err("not on this system: it does not say how much memory the steps took".into()));
     };
     figures.peak_bytes = Some(measured);
-    figures.least_peak_bytes = n_params(&subject.config.model).total() as u64 * STATE_BYTES;
+    figures.least_peak_bytes = n_params(&subject.config.model).total() as u64 * LEAST_BYTES;
     figures.memory_bytes = machine_of(&subject.device).memory_bytes;
 
     let words = format!("for the largest batch, {}; kiln memory lists what for", subject.largest);
