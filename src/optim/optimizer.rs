@@ -103,7 +103,7 @@ impl Section {
         self.range.len()
     }
 
-    /// Whether there are no elements.
+    /// Whether the section is empty.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }

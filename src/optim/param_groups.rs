@@ -104,7 +104,7 @@ impl ParamTable {
     }
 
     /// Lays the parameters out by group: `group_of` returns the number of a parameter's group, `cuts` says where the groups may be
-    /// cut. In each group, decayed parameters come first. Where only whole matrices may be cut, those of equal shape lie side by side.
+    /// cut. In each group, decayed parameters come first. Where only whole matrices may be cut, matrices of equal shape lie side by side.
     pub(super) fn grouped(mut self, group_of: impl Fn(&ParamEntry) -> usize, cuts: &[Cut]) -> Self {
         for entry in &mut self.entries {
             entry.group = group_of(entry);

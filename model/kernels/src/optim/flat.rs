@@ -134,7 +134,7 @@ impl Flat {
         &self.squares
     }
 
-    /// Returns the `len` numbers from `offset` on, which is a multiple of [`ALIGNMENT`]. The sums of squares stay those of the whole.
+    /// Returns the `len` numbers from `offset` on, which is a multiple of [`ALIGNMENT`]. The sums of squares still belong to the whole tensor.
     pub fn part(&self, offset: usize, len: usize) -> Self {
         Self { values: view(&self.values, offset, [len]), squares: self.squares.clone() }
     }
