@@ -145,7 +145,7 @@ fn peak(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
         return Ok(Err("not on this system: it does not say how much memory the steps took".into()));
     };
     figures.peak_bytes = Some(measured);
-    figures.least_peak_bytes = n_params(&subject.config.model).total() as u64 * LEAST_BYTES;
+    figures.least_peak_bytes = n_params(&subject.config.model).total() * LEAST_BYTES;
     figures.memory_bytes = machine_of(&subject.device).memory_bytes;
 
     let words = format!("for the largest batch, {}; kiln memory lists what for", subject.largest);
