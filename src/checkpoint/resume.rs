@@ -166,10 +166,11 @@ pub fn fields(config: &Config) -> BTreeMap<String, String> {
     fields
 }
 
-/// Lists the fields of a configuration that affect the weights, with their values.
+/// Lists the fields of a configuration that affect the weights, with their values. Batches of a step may be shared out over any number
+/// of devices.
 pub(crate) fn lasting_fields(config: &Config) -> BTreeMap<String, String> {
     let mut fields = fields(config);
-    fields.retain(|field, _| !FREE.iter().any(|free| is_within(field, free)));
+    fields.retain(|field, _| field != "train.grad_accum_steps" && !FREE.iter().any(|free| is_within(field, free)));
     fields
 }
 

@@ -386,12 +386,20 @@ impl Config {
             let line = 1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
             problem(line, &format!("not a configuration of this version: {}", error.message()))
         })?;
-        let problems = config.validate();
+        let problems = config.problems_when_read();
         if !problems.is_empty() {
             let problems = problems.iter().map(|found| format!("{}: {found}", path.display())).collect();
             return Err(ConfigError { problems });
         }
         Ok(config)
+    }
+
+    /// Returns what is outside its limits, except for advice about a training that has begun anyway.
+    pub(crate) fn problems_when_read(&self) -> Vec<String> {
+        let is_advice = |problem: &String| {
+            ["optim.warmup_steps ", "tokenizer.vocab_size "].iter().any(|key| problem.starts_with(key))
+        };
+        self.validate().into_iter().filter(|problem| !is_advice(problem)).collect()
     }
 
     /// Reads the output of [`Config::to_toml`], the `config.toml` of a run.

@@ -127,7 +127,7 @@ fn check_content(path: &Path, opened: &OpenCheckpoint) -> Result<String> {
     let config = files.iter().find(|file| file.name == RUN_CONFIG_FILE).context("it has no configuration")?;
     let config = Config::from_toml(&String::from_utf8_lossy(&config.bytes))
         .context("its config.toml is not a configuration of this version")?;
-    let problems = config.validate();
+    let problems = config.problems_when_read();
     ensure!(problems.is_empty(), "its config.toml has values outside their limits: {}", problems.join("; "));
     let sizes = |model: &TransformerConfig| [model.d_model, model.d_ff, model.n_encoder_layers, model.n_decoder_layers];
     ensure!(
